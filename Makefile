@@ -1,5 +1,5 @@
 # The doors. Each one does its own set-up on a fresh Debian 12 that has Rust, Node and make.
-.PHONY: build release install demo test bench tidy docs fuzz setup peers clean
+.PHONY: build release install deb image demo test bench tidy docs fuzz setup peers clean
 
 CARGO ?= cargo
 HORNWORK = target/release/hornwork
@@ -18,6 +18,16 @@ release: setup
 install: build
 	@packaging/setup objcopy:binutils
 	packaging/install $(HORNWORK) $(DESTDIR)
+
+# A Debian package and its debug symbols.
+deb: build
+	@packaging/setup dpkg-shlibdeps:dpkg-dev objcopy:binutils
+	packaging/deb $(HORNWORK) target/debian
+
+# The root file system of packaging/Containerfile.
+image: build
+	@packaging/setup objcopy:binutils
+	packaging/image $(HORNWORK) target/image
 
 demo: build
 	$(HORNWORK) demo

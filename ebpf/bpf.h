@@ -1,5 +1,5 @@
-/* What our programs need of the kernel's interface for BPF: the user API header, which every C compiler's package brings along
- * (linux-libc-dev), and the few helpers that we call, by their fixed numbers (linux/bpf.h, enum bpf_func_id). */
+/* The kernel's BPF interface as far as the programs use it: the user API header from linux-libc-dev, which C compilers depend on, and
+ * the helpers by their fixed numbers (linux/bpf.h, enum bpf_func_id). */
 #ifndef HORNWORK_BPF_H
 #define HORNWORK_BPF_H
 
@@ -9,10 +9,10 @@
 #define SECTION(name) __attribute__((section(name), used))
 #define INLINE static inline __attribute__((always_inline))
 
-/* Reads a field of a context on its own: the kernel allows only fixed offsets, which compilers like to merge. */
+/* Reads a context field with a separate load: the verifier allows only fixed offsets, and compilers would merge loads. */
 #define READ(field) (*(volatile __typeof__(field) *)&(field))
 
-/* Descriptions of maps are read from BTF: a pointer to an array of as many elements as the number, and a pointer to the type. */
+/* Map definitions in BTF: a number is a pointer to an array of that size, a type is a pointer to it. */
 #define NUMBER(name, value) int(*name)[value]
 #define TYPE(name, type) type *name
 
@@ -24,7 +24,7 @@ static long (*release_socket)(void *socket) = (void *)BPF_FUNC_sk_release;
 
 static long (*redirect_map)(void *map, __u64 key, __u64 flags) = (void *)BPF_FUNC_redirect_map;
 
-/* The kernel looks at this where it decides which helpers a program may call. */
+/* The kernel checks this to decide which helpers a program may call. */
 #define LICENCE char LICENSE[] SECTION("license") = "GPL"
 
 #endif

@@ -1,24 +1,24 @@
-/* What the relay in the kernel is measured with: a source of RTP, an empty redirect to hold it against, and a sink that counts. Used by
- * crates/net/examples/relay_rate.rs alone. */
+/* Programs to measure the kernel relay: a generator of RTP, an empty redirect for comparison, and a counting sink. Used only by
+ * crates/net/examples/relay_rate.rs. */
 #include "bpf.h"
 #include <linux/if_ether.h>
 #include <linux/ip.h>
 #include <linux/udp.h>
 
-/* Streams whose next packet is made in turn; set when the program is loaded. */
+/* Number of streams, whose packets are generated in turn; set at load time. */
 const volatile __u32 streams = 1;
 
-/* The address of the card that packets go to; set likewise. */
+/* Destination MAC address; set at load time. */
 const volatile __u16 card[3] = {};
 
-/* Packets under way at most, which the queues of both wires hold (256), and after how many that is looked at. */
+/* Largest number of packets in flight, less than the queues of both wires hold (256), and the interval of its check. */
 #define UNDER_WAY 160
 #define LOOK 32
-/* Looks, some microseconds apart, before a packet is given up. */
+/* Number of checks, some microseconds apart, after which a packet is dropped. */
 #define LOOKS 64
 #define APART 32
 
-/* By stream: destination address, ports, and the sequence number of the next packet. */
+/* For each stream: destination address, ports, and the sequence number of the next packet. */
 struct stream {
 	__u32 destination;
 	__u16 port;
@@ -32,13 +32,13 @@ struct {
 	TYPE(value, struct stream);
 } sources SECTION(".maps");
 
-/* Each on its own cache line: two cores count. */
+/* Each in its own cache line, because two cores count. */
 struct counter {
 	__u64 value;
 	__u64 unused[7];
 } __attribute__((aligned(64)));
 
-/* Packets made, and packets arrived. */
+/* Packets generated, and packets received. */
 struct {
 	NUMBER(type, BPF_MAP_TYPE_ARRAY);
 	NUMBER(max_entries, 2);
@@ -61,7 +61,7 @@ INLINE __u16 fold(__u64 sum)
 	return (__u16)((sum & 0xffff) + (sum >> 16));
 }
 
-/* Makes of a packet the next one of the next stream, and sends it out of port 0. The packet is of 60 bytes of IP: G.729, 20 ms. */
+/* Turns a frame into the next packet of the next stream, and sends it through port 0. The IP packet has 60 bytes: G.729, 20 ms. */
 SECTION("xdp")
 int generate(struct xdp_md *context)
 {
@@ -75,8 +75,8 @@ int generate(struct xdp_md *context)
 	if (!made || !arrived)
 		return XDP_ABORTED;
 	__u64 turn = made->value;
-	/* Never more under way than the queues of both wires hold: what is lost would end a stream. The other core's count is looked at
-	 * only now and then, so that looking costs it nothing. */
+	/* Never more in flight than the queues of both wires hold: a lost packet would end the offload of its stream. The other core's count
+	 * is read only from time to time, so that its cache line is not contended. */
 	if (turn % LOOK == 0) {
 		int looks = 0;
 		while ((__s64)(turn - arrived->value) > UNDER_WAY) {
@@ -93,7 +93,7 @@ int generate(struct xdp_md *context)
 		return XDP_ABORTED;
 	struct iphdr *ip = (void *)(frame + 14);
 	struct udphdr *udp = (void *)(frame + 34);
-	/* Frames come back as they were left at the far end. */
+	/* Frames are reused with their content from the far end. */
 #pragma unroll
 	for (int word = 0; word < 3; word++)
 		((__u16 *)frame)[word] = card[word];
@@ -123,14 +123,14 @@ int generate(struct xdp_md *context)
 	return redirect_map(&ports, 0, XDP_ABORTED);
 }
 
-/* The least that a relay does. */
+/* The minimum work of a relay. */
 SECTION("xdp")
 int through(struct xdp_md *context)
 {
 	return redirect_map(&ports, 1, XDP_ABORTED);
 }
 
-/* Counts and drops. */
+/* Counts and drops packets. */
 SECTION("xdp")
 int sink(struct xdp_md *context)
 {

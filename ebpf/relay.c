@@ -1,11 +1,11 @@
-/* Relays a stream of plain RTP in the kernel, from the network card's driver to the network card's driver.
+/* The kernel relay: forwards RTP streams between the drivers of network cards.
  *
- * The forwarder of the program remains the one who decides. It opens a shortcut for a stream when it has just forwarded a packet
- * of it; here only the very packet passes that comes next: from the same address and source, of the same payload type, with the next
- * sequence number. Everything else goes up as if this program were not there. So no packet overtakes another that is on its way up,
- * and whatever is not the plain course of things (loss, repeats, events, a new source) is the forwarder's, who counts it as ever.
+ * The forwarder in user space decides. It opens a flow for a stream when it has just forwarded a packet of it. Only the next packet of the
+ * stream is relayed here: same address and source, same payload type, next sequence number. All other packets are passed to the kernel. So
+ * no packet overtakes another one on its way to user space, and every exception (loss, duplicates, events, a new source) is handled and
+ * counted by the forwarder.
  *
- * One record of one cache line holds what is compared, what is written and what is counted. */
+ * One record of one cache line holds the compared, the written and the counted fields. */
 #include "bpf.h"
 #include "sum.h"
 #include <linux/if_ether.h>
@@ -14,42 +14,42 @@
 #include <linux/udp.h>
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-#error "this program is written for machines whose first byte is the least"
+#error "this program supports only little-endian machines"
 #endif
 
 #define DONT_FRAGMENT 0x4000
 #define FRAGMENT 0x3fff
 
-/* Local addresses of a family at most; the first one's ports are the first 65,536 flows of the family, and so on. */
+/* Largest number of local addresses of a family; the ports of the first one are the first 65,536 flows of the family, and so on. */
 #define LOCALS 8
 
-/* Up to so many bytes a packet asks not to be fragmented and needs no identification, as those from our sockets. */
+/* Up to this size, bytes, packets must not be fragmented and need no unique identification, as those of our sockets. */
 #define ATOMIC 1280
 
 #define SHARED 8
 #define SHORT 16 /* ticks */
 
-/* Differences of transit times that are no jitter: as crates/media/src/stats/jitter.rs has them, for consecutive packets. */
+/* Differences of transit times that do not count as jitter, as in crates/media/src/stats/jitter.rs for consecutive packets. */
 #define CLOCK_STEP 488281 /* ticks: half a second */
 #define PAUSE 4882812 /* ticks: 5 s */
 
 enum state { CLOSED, OPEN, BUSY };
 
-/* Known to crates/net/src/relay/table.rs. Addresses, ports and checksums are in network order. A tick is 1,024 ns. */
+/* crates/net/src/relay/table.rs uses the same layout. Addresses, ports and checksums are in network order. A tick is 1,024 ns. */
 struct flow {
 	__u32 state;
 	__u32 source;
 	__u16 source_port;
-	__u16 our_port; /* from which it leaves */
-	__u32 next; /* extended sequence number of the only packet that may pass */
+	__u16 our_port; /* source port of sent packets */
+	__u32 next; /* extended sequence number of the only packet to be relayed */
 	__u32 ssrc;
 	__u8 payload_type;
 	__u8 unused;
 	__u16 way;
 	__u32 destination;
 	__u16 destination_port;
-	__u16 change; /* of the UDP checksum, by what is written */
-	__u32 scale; /* ticks in a timestamp unit, times 65,536; 0: not known, no jitter */
+	__u16 change; /* of the UDP checksum, by the rewritten fields */
+	__u32 scale; /* ticks per timestamp unit, times 65,536; 0: unknown, no jitter */
 	__u32 timestamp;
 	__u32 arrived; /* ticks */
 	__u32 octets; /* of UDP payload */
@@ -60,23 +60,23 @@ struct flow {
 	__u16 gap_most;
 } __attribute__((aligned(64)));
 
-/* A flow of IPv6: the same, in which the addresses are not used; and these. */
+/* An IPv6 flow: the same record, whose addresses are unused, and these fields. */
 struct flow6 {
 	struct flow flow;
 	__u32 source[4];
 	__u32 destination[4];
-	__u32 from[4]; /* our address, from which it leaves */
+	__u32 from[4]; /* our address, the source of sent packets */
 	__u32 unused[4];
 } __attribute__((aligned(64)));
 
-/* How packets reach a destination. Never changed while it is valid. */
+/* The next hop of a path. Never changed while it is valid. */
 struct way {
 	__u32 valid;
-	__u32 device; /* place in `devices`, and the interface's number */
+	__u32 device; /* index in `devices`; `interface` is the interface index of the kernel */
 	__u32 interface;
-	__u32 address; /* ours, from which they leave, of IPv4 */
-	__u32 cards[3]; /* the next station's and ours */
-	__u16 longest; /* bytes of IP packet */
+	__u32 address; /* our IPv4 address, the source of sent packets */
+	__u32 cards[3]; /* MAC addresses of the next hop and of ours */
+	__u16 longest; /* MTU, bytes */
 	__u8 class;
 	__u8 unused;
 };
@@ -88,7 +88,7 @@ struct local {
 	__u16 unused;
 };
 
-/* Set when the program is loaded, so that they are constants to the kernel's compiler. */
+/* Set at load time, so that they are constants for the kernel's JIT compiler. */
 const volatile __u32 local_count = 0;
 const volatile struct local locals[LOCALS] = {};
 
@@ -133,13 +133,13 @@ struct {
 	TYPE(value, __u32);
 } devices SECTION(".maps");
 
-/* A processor's last look at the clock. Packets are dealt with in groups of SHARED. */
+/* A CPU's last reading of the clock. Packets are processed in groups of SHARED. */
 struct look {
 	__u64 jiffies;
 	__u32 now; /* ticks */
-	__u32 begun; /* the time of the group's first packet */
+	__u32 begun; /* time of the group's first packet */
 	__u32 left; /* packets until the group is full */
-	__u32 shared; /* they have that time */
+	__u32 shared; /* the group shares that time */
 };
 
 struct {
@@ -157,7 +157,7 @@ struct rtp {
 	__u32 ssrc;
 };
 
-/* The headers as the kernel lays them into memory: each word is read as one, which the packed structures would forbid. */
+/* The headers as they are in memory, without packed structures, so that each word is read with one load. */
 struct headers {
 	__u16 to[3];
 	__u16 from[3];
@@ -165,7 +165,7 @@ struct headers {
 	/* struct iphdr or struct ipv6hdr, struct udphdr, struct rtp */
 };
 
-/* An IP header without options, in words: what was written in parts would have to reach memory before it can be read as a whole. */
+/* An IP header without options, in words: reading a word after writing parts of it would stall on store forwarding. */
 struct words {
 	__u32 first; /* version, length, class; whole length */
 	__u32 fragment; /* identification; flags and offset */
@@ -174,7 +174,7 @@ struct words {
 	__u32 destination;
 };
 
-/* Where parts of those words lie on a machine whose first byte is the least. */
+/* Positions of fields in those words on a little-endian machine. */
 #define CLASS 0x0000ff00
 #define ONE_HOP 0x00000001
 #define CHECKSUM 0xffff0000
@@ -185,7 +185,7 @@ INLINE __u64 sum_of_header(struct words ip)
 	return (__u64)ip.first + ip.fragment + ip.life + ip.source + ip.destination;
 }
 
-/* Gives the record back. What was written to it before must be seen by whoever sees this. */
+/* Unlocks the record. Earlier writes to it must be visible before the unlock is. */
 INLINE void release(struct flow *flow)
 {
 #ifdef STORES_IN_ORDER
@@ -196,8 +196,8 @@ INLINE void release(struct flow *flow)
 #endif
 }
 
-/* The time, in ticks. A look at the clock costs as much as all that is computed for a packet. So packets that come in heaps, SHARED of them
- * within SHORT, share one; never across jiffies. Those that come through sockets have the time of their batch. */
+/* The time in ticks. Reading the clock costs as much as all computation for a packet. So packets of a burst, SHARED of them within SHORT,
+ * share one reading, but never across jiffies. Packets through sockets likewise have the time of their batch. */
 INLINE __u32 time(void)
 {
 	__u32 zero = 0;
@@ -221,8 +221,7 @@ INLINE __u32 time(void)
 	return now;
 }
 
-/* Loss does not occur here: all that passes is in sequence. Jitter is that of RFC 3550 appendix A.8, in units finer than the
- * timestamp's. */
+/* There is no loss: relayed packets are in sequence. Jitter is that of RFC 3550 appendix A.8, in finer units than the timestamp's. */
 INLINE void count(struct flow *flow, __u32 now, __u32 timestamp, __u32 octets)
 {
 	__u32 gap = now - flow->arrived;
@@ -243,7 +242,7 @@ INLINE void count(struct flow *flow, __u32 now, __u32 timestamp, __u32 octets)
 		if (difference < 0)
 			difference = -difference;
 		__u64 jitter = flow->jitter;
-		/* The media clock began anew: nothing is known of this packet's jitter. */
+		/* The media clock has restarted: the jitter of this packet is undefined. */
 		if (difference <= CLOCK_STEP || (!backward && difference <= PAUSE))
 			jitter = jitter + (__u64)difference - ((jitter + 8) >> 4);
 		if (jitter > 0xffffffff)
@@ -261,8 +260,8 @@ INLINE int same(const volatile __u32 *one, const __u32 *other)
 	return one[0] == other[0] && one[1] == other[1] && one[2] == other[2] && one[3] == other[3];
 }
 
-/* The same for IPv6, in a function of its own: what runs for IPv4 stays as it is. There is no checksum but UDP's, which must be there
- * (RFC 8200 section 8.1), and nobody on the way takes packets apart. */
+/* The same for IPv6, in a separate function, so that the code for IPv4 is unaffected. The only checksum is that of UDP, which is mandatory
+ * (RFC 8200 section 8.1), and routers do not fragment packets. */
 static __attribute__((noinline)) int relay6(struct xdp_md *context)
 {
 	struct headers *frame = (void *)(long)context->data;
@@ -273,7 +272,7 @@ static __attribute__((noinline)) int relay6(struct xdp_md *context)
 	if ((void *)(rtp + 1) > end)
 		return XDP_PASS;
 	__u32 *words = (void *)ip, *from = words + 2, *to = words + 6;
-	/* Version 6; no extension headers; somewhere to go. */
+	/* Version 6; no extension headers; hop limit left. */
 	if ((*(__u8 *)ip & 0xf0) != 0x60 || ip->nexthdr != UDP || ip->hop_limit <= 1)
 		return XDP_PASS;
 	__u32 length = __builtin_bswap16(ip->payload_len), total = length + sizeof(*ip);
@@ -345,7 +344,7 @@ int relay(struct xdp_md *context)
 		return XDP_PASS;
 	if (frame->protocol != __builtin_bswap16(ETH_P_IP))
 		return frame->protocol == __builtin_bswap16(ETH_P_IPV6) ? relay6(context) : XDP_PASS;
-	/* Version 4, no options; no fragment; somewhere to go; UDP. */
+	/* Version 4, no options; no fragment; time to live left; UDP. */
 	if (*(__u8 *)ip != 0x45 || ip->protocol != UDP
 	    || ip->ttl <= 1 || ip->frag_off & __builtin_bswap16(FRAGMENT))
 		return XDP_PASS;
@@ -354,7 +353,7 @@ int relay(struct xdp_md *context)
 	if (total < sizeof(*ip) + sizeof(*udp) + sizeof(*rtp) || total > LARGEST
 	    || __builtin_bswap16(udp->len) != length || !udp->check || (void *)ip + total > end)
 		return XDP_PASS;
-	/* Version 2; no padding, extension or contributing sources, which may be wrong. */
+	/* Version 2; no padding, extension or contributing sources, which user space must validate. */
 	if (rtp->first != 0x80)
 		return XDP_PASS;
 
@@ -378,7 +377,7 @@ int relay(struct xdp_md *context)
 	if (fold(sum_of_header(words)) != 0xffff || !is_sound((__u64)ip->saddr + ip->daddr, udp, end, length))
 		return XDP_PASS;
 
-	/* Whoever else has the record at this moment reads or changes it. */
+	/* If the record is locked, it is being read or changed. */
 	if (__sync_val_compare_and_swap(&flow->state, OPEN, BUSY) != OPEN)
 		return XDP_PASS;
 	if (flow->source != ip->saddr || flow->source_port != udp->source || flow->ssrc != rtp->ssrc

@@ -1,18 +1,18 @@
-/* Which socket takes a media datagram: the one socket of a worker for all of its media ports.
+/* Steers media datagrams into the shared-port socket of a worker.
  *
- * Runs where the kernel looks up the socket of an arriving datagram (sk_lookup). A port that is not open is left to the kernel's
- * own lookup, so that it answers as a closed port does. A port at which far more arrives than media can be is steered into a
- * socket that nobody reads: all ports share one buffer, and one flood must not fill it for the others. */
+ * Runs at the kernel's socket lookup for a received datagram (sk_lookup). Ports that are not open are left to the kernel's own lookup,
+ * so that they respond as closed ports. Datagrams of a port above the highest rate of media are steered into a socket that is never
+ * read: all ports share one buffer, which a flood on one port must not fill. */
 #include "bpf.h"
 
 #define UDP 17
 #define FAMILY_INET 2
 
-/* Addresses of which ports can be open. The first one's ports are the first 65,536 entries of `ports`, and so on. */
+/* Largest number of addresses. The ports of the first one are the first 65,536 entries of `ports`, and so on. */
 #define ADDRESSES 64
 
-/* Time is counted in units of 2^27 ns (134 ms); so many datagrams of one port may come in one: 15,000 a second. Video of
- * 100 Mbit/s has 9,000. */
+/* Rate limit of a port: datagrams in a window of 2^27 ns (134 ms), which is 15,000 per second. Video of 100 Mbit/s needs
+ * 9,000. */
 #define WINDOW_SHIFT 27
 #define WINDOW_MOST 2000
 
@@ -20,12 +20,12 @@ struct address {
 	__u32 words[4]; /* in network order; IPv4 mapped into IPv6 */
 };
 
-/* A port. The layout is known to crates/net/src/steer.rs. */
+/* A port; crates/net/src/steer.rs uses the same layout. */
 struct port {
 	__u32 open;
 	__u32 window;
 	__u32 count;
-	__u32 flooded; /* datagrams that were led away */
+	__u32 flooded; /* datagrams above the rate limit */
 };
 
 struct {
@@ -37,12 +37,12 @@ struct {
 
 struct {
 	NUMBER(type, BPF_MAP_TYPE_ARRAY);
-	NUMBER(max_entries, 65536); /* times the number of addresses, set when it is loaded */
+	NUMBER(max_entries, 65536); /* times the number of addresses; set at load time */
 	TYPE(key, __u32);
 	TYPE(value, struct port);
 } ports SECTION(".maps");
 
-/* Sockets: 0 IPv4, 1 IPv6, 2 and 3 those that nobody reads. */
+/* Sockets: 0 IPv4, 1 IPv6; 2 and 3 are their counterparts for floods, which are never read. */
 struct {
 	NUMBER(type, BPF_MAP_TYPE_SOCKMAP);
 	NUMBER(max_entries, 4);
@@ -74,7 +74,7 @@ int steer(struct bpf_sk_lookup *context)
 	struct port *port = map_lookup(&ports, &at);
 	if (!port || !port->open)
 		return SK_PASS;
-	/* Counted without a lock: cores that count at the same time count a little too low. */
+	/* Counted without a lock: concurrent increments may be lost, so the count may be slightly too low. */
 	__u32 window = (__u32)(clock_monotonic() >> WINDOW_SHIFT);
 	if (port->window != window) {
 		port->window = window;

@@ -1,4 +1,4 @@
-/* Checksums of IP and UDP (RFC 1071), over what lies in a frame. */
+/* Checksums of IP and UDP (RFC 1071) in a frame. */
 #ifndef HORNWORK_SUM_H
 #define HORNWORK_SUM_H
 
@@ -6,7 +6,7 @@
 #include <linux/udp.h>
 
 #define UDP 17
-/* Bytes of an IP packet that are looked through at most. */
+/* Largest IP packet whose checksum is verified, bytes. */
 #define LARGEST 1500
 
 /* The sum of RFC 1071 in 16 bits. */
@@ -19,17 +19,17 @@ INLINE __u16 fold(__u64 sum)
 	return (__u16)sum;
 }
 
-/* Compares as it is written: the kernel knows no other form of this. */
+/* Keeps the comparison in this form: the verifier accepts no other. */
 #define BEHIND(pointer, end) ({ const void *p = (pointer); __asm__ volatile("" : "+r"(p)); p > (const void *)(end); })
 
-/* The sum of two addresses of IPv6. */
+/* The sum of two IPv6 addresses. */
 INLINE __u64 sum_of_ends(const __u32 *from, const __u32 *to)
 {
 	return (__u64)from[0] + from[1] + from[2] + from[3] + to[0] + to[1] + to[2] + to[3];
 }
 
-/* Whether the UDP checksum is right; `sum` is that of the addresses. What comes from a local socket of the other end of a veth has none yet, which cannot be seen
- * otherwise; and a broken packet has to end where the kernel ends it. */
+/* Whether the UDP checksum is valid; `sum` is that of the addresses. A packet of a local socket at the other end of a veth has only a
+ * partial checksum, which cannot be detected otherwise; and the kernel must drop and count invalid packets itself. */
 INLINE int is_sound(__u64 sum, const struct udphdr *udp, void *end, __u32 length)
 {
 	const __u8 *at = (const void *)udp;

@@ -1,9 +1,8 @@
-/* Leads media datagrams past the kernel's network, from the network card's driver to an AF_XDP socket.
+/* Redirects media datagrams from the network card's driver to an AF_XDP socket, bypassing the kernel's network stack.
  *
- * Only what is plain is led there: a whole UDP datagram, unfragmented and without IP options, with checksums that are right, to a port
- * that is open in the table. All else goes on into the kernel as if this program were not there, and comes to the port's other socket: so
- * a closed port answers as it always does, a broken packet ends where the kernel ends it, and what a local sender behind a veth left
- * without a checksum, which cannot be seen from here, is the kernel's to know. */
+ * Eligible are complete UDP datagrams, unfragmented and without IP options, with valid checksums, to a port that is open in the table.
+ * All other packets are passed to the kernel, and reach the port's other socket: so closed ports respond as usual, the kernel drops
+ * invalid packets, and it accepts packets of a local sender behind a veth with a partial checksum, which cannot be detected here. */
 #include "bpf.h"
 #include "sum.h"
 #include <linux/if_ether.h>
@@ -13,15 +12,15 @@
 
 #define FRAGMENT 0x3fff
 
-/* Local addresses at most. The layout is known to crates/net/src/xsk/program.rs. */
+/* Largest number of local addresses; crates/net/src/xsk/program.rs uses the same layout. */
 #define LOCALS 16
-/* Receive queues of an interface at most, as a power of two. */
+/* Largest number of receive queues of an interface, as a power of two. */
 #define QUEUES_SHIFT 6
 
 struct local {
 	__u32 address[4]; /* in network order; IPv4 mapped into IPv6 */
 	__u32 interface;
-	__u32 place; /* of the interface in `sockets` */
+	__u32 place; /* index of the interface in `sockets` */
 	__u16 card[3];
 	__u16 unused;
 };
@@ -29,7 +28,7 @@ struct local {
 const volatile __u32 local_count = 0;
 const volatile struct local locals[LOCALS] = {};
 
-/* Whether a port is open; the first address's ports are the first 65,536 entries, and so on. */
+/* Whether a port is open; the ports of the first address are the first 65,536 entries, and so on. */
 struct {
 	NUMBER(type, BPF_MAP_TYPE_ARRAY);
 	NUMBER(map_flags, BPF_F_MMAPABLE);
@@ -38,7 +37,7 @@ struct {
 	TYPE(value, __u64);
 } open SECTION(".maps");
 
-/* By interface and receive queue. */
+/* Indexed by interface and receive queue. */
 struct {
 	NUMBER(type, BPF_MAP_TYPE_XSKMAP);
 	NUMBER(max_entries, LOCALS << QUEUES_SHIFT);
@@ -86,7 +85,7 @@ static __attribute__((noinline)) int lead6(struct xdp_md *context)
 	const __u32 *words = (void *)ip, *from = words + 2, *to = words + 6;
 	if ((*(__u8 *)ip & 0xf0) != 0x60 || ip->nexthdr != UDP)
 		return XDP_PASS;
-	/* What comes from a link-local address belongs to an interface, of which nothing is told from here. */
+	/* A link-local source needs its interface (scope), which a redirected frame does not carry. */
 	if ((from[0] & __builtin_bswap32(0xffc00000)) == __builtin_bswap32(0xfe800000))
 		return XDP_PASS;
 	__u32 length = __builtin_bswap16(ip->payload_len), total = length + sizeof(*ip);

@@ -1,6 +1,6 @@
-//! Looks for libbcg729 where Debian and a local installation put it, and prefers the static archive, so that the program
-//! needs nothing at run time. `BCG729_LIB_DIR` names another folder. Where it is not found, the crate builds without it
-//! and says so when a coder is asked for; once it is installed, `cargo clean -p bcg729` lets it be looked for again.
+//! Searches for libbcg729 in the folders of Debian and of local installations, and prefers the static archive, so that
+//! the program needs no shared library. `BCG729_LIB_DIR` names another folder. If it is not found, the crate builds
+//! without it and its constructors return an error; after an installation, `cargo clean -p bcg729` repeats the search.
 
 use std::path::PathBuf;
 
@@ -12,8 +12,8 @@ fn main() {
         for (file, kind) in [("libbcg729.a", "static"), ("libbcg729.so", "dylib")] {
             let path = folder.join(file);
             if path.is_file() {
-                // Only what is there is watched: a file that is not there counts as changed each time, and everything that
-                // depends on this crate would be built anew by every command.
+                // Only existing files are watched: cargo treats an absent file as changed, and would rebuild all
+                // dependents of this crate with every command.
                 println!("cargo:rerun-if-changed={}", path.display());
                 println!("cargo:rustc-link-search=native={}", folder.display());
                 println!("cargo:rustc-link-lib={kind}=bcg729");

@@ -1,11 +1,11 @@
-//! Compiles the BPF programs of `ebpf/` with clang, for whatever machine the program will run on: BPF is the kernel's own
-//! machine. Where clang is not there, or cannot do it, the crate builds without them and says so when they are asked for.
-//! `CLANG` names another compiler.
+//! Compiles the BPF programs of `ebpf/` with clang. BPF is a virtual machine of the kernel, so the result runs on
+//! every architecture. If clang is missing or fails, the crate is built without the programs and their use returns an
+//! error. `CLANG` sets another compiler.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Each with what clang is told besides. The relay needs the kernel's atomic operations (5.12).
+/// Programs with their additional compiler flags. The relay needs the kernel's atomic operations (5.12).
 const PROGRAMS: [(&str, &[&str]); 4] = [
     ("steer", &[]),
     ("relay", &["-mcpu=v3"]),
@@ -39,14 +39,14 @@ fn compile(
     out: &Path,
 ) -> Result<(), String> {
     let architecture = std::env::var("CARGO_CFG_TARGET_ARCH").unwrap_or_default();
-    // Machines on which stores are seen in the order in which they were made.
+    // Architectures with a total store order.
     let ordered = matches!(architecture.as_str(), "x86_64" | "s390x");
     let source = folder.join(format!("{name}.c"));
     let done = Command::new(clang)
         .args(["-target", "bpf", "-O2", "-g", "-Wall", "-Werror"])
         .args(flags)
         .args(ordered.then_some("-DSTORES_IN_ORDER"))
-        // Where Debian keeps the kernel's headers that differ between machines.
+        // Debian's directory of architecture-specific kernel headers.
         .arg(format!("-I/usr/include/{architecture}-linux-gnu"))
         .arg("-c")
         .arg(&source)
@@ -62,6 +62,6 @@ fn compile(
     Err(format!(
         "{}: {}",
         source.display(),
-        first.unwrap_or("not compiled")
+        first.unwrap_or("clang failed without an error message")
     ))
 }

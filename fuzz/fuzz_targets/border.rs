@@ -1,16 +1,16 @@
-//! Any bytes at any time, on any socket or connection, into the whole border.
+//! Arbitrary input at arbitrary times, on any socket or connection of a border.
 #![no_main]
 
 use std::sync::OnceLock;
 
-/// One certificate for all inputs: making one costs more than most of them.
-fn endpoint() -> &'static protect::dtls::Endpoint {
-    static ENDPOINT: OnceLock<protect::dtls::Endpoint> = OnceLock::new();
+/// One certificate for all inputs: generating one costs more than most inputs.
+fn endpoint() -> &'static protect::dtls::DtlsEndpoint {
+    static ENDPOINT: OnceLock<protect::dtls::DtlsEndpoint> = OnceLock::new();
     ENDPOINT.get_or_init(|| {
         let settings = protect::dtls::Settings::default();
         let epoch = protect::dtls::Epoch::new(std::time::Instant::now());
         let certificate = protect::dtls::Certificate::generate().expect("a certificate");
-        protect::dtls::Endpoint::new(settings, certificate, epoch).expect("settings")
+        protect::dtls::DtlsEndpoint::new(settings, certificate, epoch).expect("settings")
     })
 }
 

@@ -1,4 +1,4 @@
-//! Any bytes as a capture file.
+//! Arbitrary bytes as a capture file.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| lab::analyse::fuzz_capture(data));

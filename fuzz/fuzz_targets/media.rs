@@ -1,4 +1,4 @@
-//! Any bytes as RTP, RTCP and other packets on media ports.
+//! Arbitrary bytes as RTP, RTCP and other packets on media ports.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {

@@ -1,4 +1,4 @@
 //! Packets of a transcoded call.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| media::fuzz_recode(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| media::fuzz_transcode(data));

@@ -1,4 +1,4 @@
-//! Any bytes: a condition in front of the first NUL, a message behind it.
+//! Arbitrary bytes: a condition up to the first NUL, a message after it.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| rules::fuzz_rules(data));

@@ -1,4 +1,4 @@
-//! Any bytes as a session description.
+//! Arbitrary bytes as a session description.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| wire::fuzz::fuzz_sdp(data));

@@ -1,4 +1,5 @@
-//! Any bytes as what a browser sends, and as what a server answers: the opening of a WebSocket, and frames, whole and in pieces.
+//! Arbitrary bytes as input from a WebSocket client and from a server: opening handshake and frames, with any
+//! segmentation.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| wire::ws::fuzz(data));

@@ -48,11 +48,11 @@ const PARTS: [(&str, Part); 15] = [
     ("memory", memory::in_memory),
 ];
 
-/// What every part needs, and what all of them found.
+/// State of a run that its parts share, and the results.
 struct Bench {
     /// Interleaved rounds of each comparison.
     rounds: usize,
-    /// A folder for what lives as long as the run.
+    /// A folder for temporary files of the run.
     scratch: PathBuf,
     bars: Vec<Bar>,
     /// The optimised build, once a part has asked for it; none where it cannot be made here.
@@ -257,10 +257,10 @@ fn subjects(bench: &Bench) -> Vec<Subject> {
     ]
 }
 
-/// Measures each of `count` subjects in turn, `rounds` times; gives what was measured, for each subject.
+/// Measures each of `count` subjects in turn, `rounds` times; returns the measurements of each.
 ///
 /// # Errors
-/// What a measurement says.
+/// The error of a measurement.
 fn in_turn<T>(
     rounds: usize,
     count: usize,
@@ -278,7 +278,7 @@ fn in_turn<T>(
 /// The same for one figure: the median of each of `names`.
 ///
 /// # Errors
-/// What a measurement says.
+/// The error of a measurement.
 fn interleaved(
     rounds: usize,
     names: &[&str],

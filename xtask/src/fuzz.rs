@@ -1,5 +1,5 @@
 //! Fuzzing: the targets of `fuzz/`, several side by side, for a stated time; then each corpus is made small and packed into one
-//! file, which the tests replay. Corpora grow from `fuzz/seeds`, which we wrote; nobody else's messages get into them.
+//! file, which the tests replay. Corpora grow from `fuzz/seeds`, which we wrote; third-party messages are excluded.
 
 use crate::process::{installed, root};
 use std::path::PathBuf;
@@ -149,7 +149,7 @@ fn inputs(mut packed: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// Packs what the folder holds, in order of name.
+/// Packs the files of the folder, in order of name.
 fn pack(target: &str) -> Result<(), String> {
     let folder = folder(target);
     let mut files: Vec<PathBuf> = std::fs::read_dir(&folder)

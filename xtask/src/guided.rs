@@ -1,6 +1,5 @@
-//! The program as it is meant to be delivered, by profile-guided optimisation: built with counters in it, run over the work that it is
-//! for, and built again with what was counted. What is counted decides where the compiler puts code and what it inlines; it changes no
-//! result, and a profile of an older source costs speed alone.
+//! The release build with profile-guided optimisation: an instrumented build runs the training work, and its counts guide the second build
+//! (placement and inlining). Results do not change, and a profile of an older source costs speed only.
 
 use crate::postlink::{LINKED, Tools};
 use crate::process::{Running, check, root};
@@ -9,14 +8,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Work that is run on sockets, border and generator in one program: an experiment, and what makes it short. About as much of each, for
-/// what is seldom counted is taken for what is seldom wanted.
+/// Training work on sockets, border and generator in one program: an experiment and its overrides. The shares are similar, because the
+/// compiler treats rarely counted code as cold.
 const EXPERIMENTS: [(&str, &[&str]); 9] = [
     (
         "call-rate",
         &[
             "levels.values=[600]",
-            "callers.seconds=10",
+            "callers.duration_seconds=10",
             "callers.hold_seconds=1",
         ],
     ),
@@ -24,7 +23,7 @@ const EXPERIMENTS: [(&str, &[&str]); 9] = [
         "call-rate-anchored",
         &[
             "levels.values=[60]",
-            "callers.seconds=6",
+            "callers.duration_seconds=6",
             "callers.hold_seconds=3",
         ],
     ),
@@ -32,7 +31,7 @@ const EXPERIMENTS: [(&str, &[&str]); 9] = [
         "call-rate-tls",
         &[
             "levels.values=[400]",
-            "callers.seconds=10",
+            "callers.duration_seconds=10",
             "callers.hold_seconds=1",
         ],
     ),
@@ -40,7 +39,7 @@ const EXPERIMENTS: [(&str, &[&str]); 9] = [
         "call-rate-volte",
         &[
             "levels.values=[300]",
-            "callers.seconds=10",
+            "callers.duration_seconds=10",
             "callers.hold_seconds=1",
         ],
     ),
@@ -63,18 +62,18 @@ const EXPERIMENTS: [(&str, &[&str]); 9] = [
     ),
     (
         "conference-jitter",
-        &["levels.values=[12]", "conference.seconds=8"],
+        &["levels.values=[12]", "conference.duration_seconds=8"],
     ),
 ];
 
-/// Work of the program as a service: a configuration, and the calls that come to it.
+/// Training work of the program as a service: a configuration, and its calls.
 const SERVED: [(&str, &str, &[&str]); 3] = [
     (
         "loopback-bypass.toml",
         "call-rate",
         &[
             "levels.values=[600]",
-            "callers.seconds=12",
+            "callers.duration_seconds=12",
             "callers.hold_seconds=1",
         ],
     ),
@@ -83,7 +82,7 @@ const SERVED: [(&str, &str, &[&str]); 3] = [
         "call-rate-anchored",
         &[
             "levels.values=[100]",
-            "callers.seconds=8",
+            "callers.duration_seconds=8",
             "callers.hold_seconds=4",
         ],
     ),
@@ -92,34 +91,34 @@ const SERVED: [(&str, &str, &[&str]); 3] = [
         "call-rate",
         &[
             "levels.values=[600]",
-            "callers.seconds=10",
+            "callers.duration_seconds=10",
             "callers.hold_seconds=1",
         ],
     ),
 ];
 
-/// Where the examples listen, and where they send calls.
+/// Listener and target of the examples.
 const BORDER: &str = "127.0.0.1:5060";
 const CALLED: &str = "127.0.0.1:5080";
-/// Longest that one piece of work may take, its start and its end included.
+/// Maximum duration of one piece of work, start and end included.
 const PATIENCE: Duration = Duration::from_secs(180);
 
 /// How a release is built.
 #[derive(Clone, Debug)]
 pub struct Guide {
-    /// Compiler flags; empty: nothing guides it.
+    /// Compiler flags; empty for a plain build.
     flags: String,
     /// Cargo's target folder.
     target: PathBuf,
-    /// What puts the code of the program in order when it is built.
+    /// The post-link optimiser, where it is installed.
     tools: Option<Tools>,
 }
 
-/// Names the processor to build for, as `rustc -C target-cpu` takes it; empty: the least of the architecture.
+/// Environment variable with the target CPU, as `rustc -C target-cpu` accepts it; empty: the baseline of the architecture.
 const PROCESSOR: &str = "HORNWORK_TARGET_CPU";
 
-/// The processor to build for: what the environment says, else the third level of x86-64 where this machine has it (Intel since 2013,
-/// AMD since 2015), so that searches and shifts need not ask first.
+/// The target CPU: HORNWORK_TARGET_CPU, else x86-64-v3 where this machine supports it (Intel since 2013, AMD since 2015), which avoids run-time
+/// detection in searches and shifts.
 fn processor() -> String {
     let named = std::env::var(PROCESSOR);
     named.unwrap_or_else(|_| level().unwrap_or_default().to_owned())
@@ -142,7 +141,7 @@ fn level() -> Option<&'static str> {
     None
 }
 
-/// The compiler's flag for that processor, with a blank in front; empty where there is none to name.
+/// The compiler's flag for that CPU with a leading space; empty for the baseline.
 fn processor_flag() -> String {
     match processor() {
         none if none.is_empty() => none,
@@ -167,7 +166,7 @@ impl Guide {
         }
     }
 
-    /// By the profile that there is; `None` where there is none that this compiler made.
+    /// Guided by the existing profile; `None` without a profile of this compiler.
     fn found() -> Option<Guide> {
         let profile = profile();
         let stamp = std::fs::read_to_string(stamp()).ok()?;
@@ -183,7 +182,7 @@ impl Guide {
         })
     }
 
-    /// By the profile that there is, or by one that is made now; none where it cannot be made, which is said.
+    /// Guided by the existing profile or a new one; `None`, with a printed reason, where no profile can be made.
     pub fn optional() -> Option<Guide> {
         match Guide::found().map_or_else(make, Ok) {
             Ok(guide) => Some(guide),
@@ -194,7 +193,7 @@ impl Guide {
         }
     }
 
-    /// Cargo, told how to build.
+    /// Cargo with the options of the build.
     pub fn cargo(&self) -> Command {
         let mut cargo = Command::new("cargo");
         cargo.current_dir(root());
@@ -205,10 +204,10 @@ impl Guide {
         cargo
     }
 
-    /// Builds a part of the workspace, and puts the code of the program in order where it is a new one.
+    /// Builds a part of the workspace, and reorders the code of a new program.
     ///
     /// # Errors
-    /// What cargo says.
+    /// The output of cargo.
     pub fn build(&self, what: &[&str]) -> Result<(), String> {
         check(
             self.cargo()
@@ -230,7 +229,7 @@ impl Guide {
         Ok(())
     }
 
-    /// Where cargo leaves what was built.
+    /// The target directory.
     pub fn release(&self) -> PathBuf {
         self.target.join("release")
     }
@@ -244,7 +243,7 @@ impl Guide {
         }
     }
 
-    /// How the program was built, for whoever reads the figures; to be asked when it is.
+    /// Describes the build, for the reader of the figures; valid after the build.
     pub fn described(&self) -> String {
         let how = match (&self.tools, self.flags.is_empty()) {
             (_, true) => "a plain release build",
@@ -260,7 +259,7 @@ impl Guide {
     }
 }
 
-/// The caller's own compiler flags with these behind them.
+/// The caller's compiler flags followed by these.
 fn with_flags(flags: &str) -> OsString {
     let mut all = std::env::var_os("RUSTFLAGS").unwrap_or_default();
     if !all.is_empty() {
@@ -274,17 +273,17 @@ fn profile() -> PathBuf {
     target().join("hornwork.profdata")
 }
 
-/// What of the built program ran how often.
+/// Execution counts of the built program.
 fn counts() -> PathBuf {
     target().join("hornwork.fdata")
 }
 
-/// The program with its code in order; by its own name, since it starts itself where it needs to.
+/// The reordered program, under its own name, because it starts itself as a child.
 fn arranged() -> PathBuf {
     target().join("arranged/hornwork")
 }
 
-/// Which compiler the profile belongs to, which no other one reads, and which processor it was told of.
+/// Compiler and target CPU of the profile; another compiler cannot read it.
 fn stamp() -> PathBuf {
     target().join("hornwork.profdata.compiler")
 }
@@ -308,7 +307,7 @@ fn made_for() -> Result<String, String> {
     Ok(format!("{}processor: {}\n", compiler()?, processor()))
 }
 
-/// The tool that puts counts together: it has to be the compiler's own.
+/// The tool that merges profiles; it must belong to the compiler.
 fn merger() -> Result<PathBuf, String> {
     let find = || -> Result<Option<PathBuf>, String> {
         let sysroot = said(Command::new("rustc").args(["--print", "sysroot"]))?;
@@ -347,11 +346,11 @@ pub fn run() -> Result<(), String> {
     Ok(())
 }
 
-/// Counts, and leaves a new profile.
+/// Runs the training work and writes a new profile.
 fn make() -> Result<Guide, String> {
     let merger = merger()?;
     let counting = Guide {
-        // Threads count the same words: an update that is lost costs nothing.
+        // Threads share counters; a lost update is harmless.
         flags: format!("-Cprofile-generate{}", processor_flag()),
         target: target().join("counting"),
         tools: None,
@@ -369,7 +368,7 @@ fn make() -> Result<Guide, String> {
     check(&mut merge)?;
     std::fs::write(stamp(), made_for()?).map_err(|error| error.to_string())?;
     let _ = std::fs::remove_dir_all(&counted);
-    // Cargo does not see that the profile is another one.
+    // Cargo does not notice a changed profile.
     let _ = std::fs::remove_dir_all(target().join("guided"));
     let _ = std::fs::remove_file(counts());
     let _ = std::fs::remove_file(arranged());
@@ -396,7 +395,7 @@ fn emptied(name: &str) -> Result<PathBuf, String> {
     Ok(folder)
 }
 
-/// Counts what of the built program runs how often, at the same work.
+/// Counts executions in the built program with the same work.
 fn count_order(tools: &Tools, built: &Path) -> Result<(), String> {
     let counted = emptied("order")?;
     let program = target().join("counting-order");
@@ -412,14 +411,14 @@ fn count_order(tools: &Tools, built: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// The program that counts, at work.
+/// The instrumented program and its work.
 struct Worker<'a> {
     program: &'a Path,
     counts: &'a Path,
 }
 
 impl Worker<'_> {
-    /// Does all of the work.
+    /// Runs all training work.
     fn works_all(&self) -> Result<(), String> {
         let mut done = 0;
         for (name, sets) in EXPERIMENTS {
@@ -429,7 +428,7 @@ impl Worker<'_> {
             done += usize::from(self.serves(configuration, name, sets)?);
         }
         let all = EXPERIMENTS.len() + SERVED.len();
-        // A machine without a codec, or a port that is taken, leaves out one of them.
+        // A missing codec or a port in use skips one of them.
         match done * 2 < all {
             true => Err(format!("of {all} pieces of work {done} could be run")),
             false => Ok(()),
@@ -446,7 +445,7 @@ impl Worker<'_> {
         command
     }
 
-    /// Runs an experiment. Whether it holds its thresholds is no matter here (a program that counts is slow); that it ran is.
+    /// Runs an experiment. Missed thresholds are accepted, because an instrumented program is slow.
     fn works(&self, name: &str, sets: &[&str]) -> bool {
         let out = self.counts.join("report");
         let mut command = self.command();
@@ -479,11 +478,11 @@ impl Worker<'_> {
             .map(Running::of)
             .map_err(|error| error.to_string())?;
         std::thread::sleep(Duration::from_secs(2));
-        let subject = format!("subject.address={BORDER}");
+        let subject = format!("sut.address={BORDER}");
         let called = format!("callees.address={CALLED}");
         let sets = [&[subject.as_str(), called.as_str()], sets].concat();
         let done = self.works(name, &sets);
-        // What it counted it writes when it ends in order.
+        // It writes its counts when it ends normally.
         service.terminate();
         let ended = matches!(service.wait_for_code(PATIENCE), Ok(Some(0)));
         println!(

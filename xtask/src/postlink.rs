@@ -1,18 +1,18 @@
-//! The last step of a release, where LLVM's BOLT is installed (Debian: `bolt-15`): the code of the finished program is put in the order in
-//! which it runs, what is seldom run behind the rest, so that a call that comes after a wait fetches less of it. What ran how often is
-//! counted in the program itself, at the same work as before; no result changes, and counts of an older build cost speed alone.
+//! The last step of a release, where LLVM's BOLT is installed (Debian: `bolt-15`): functions and blocks of the finished program are reordered
+//! by execution counts, so that a call fetches fewer pages of code. The counts come from the training work of `guided.rs`. Results of the
+//! program do not change, and counts of an older build cost speed only.
 
 use crate::process::check;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Functions that are moved, by their names in the program: what Rust compiled, and the allocator. Ciphers that were written in the
-/// assembler stay as they are.
+/// Functions that are moved, by their symbol names: compiled Rust code and the allocator. Ciphers in
+/// assembler stay in place.
 const FUNCTIONS: &str = "-funcs=_ZN.*,_R.*,_rjem_.*";
-/// What the linker has to leave in the program for that: where addresses of code stand.
+/// Linker option that keeps relocations, which BOLT needs.
 pub const LINKED: &str = "-Clink-arg=-Wl,--emit-relocs";
-/// Releases of LLVM whose tools are looked for, the newest first, after those without a number.
+/// LLVM releases whose tools are searched for, newest first, after tools without a number.
 const RELEASES: core::ops::RangeInclusive<u32> = 14..=29;
 
 /// The tools, of one release of LLVM.
@@ -23,7 +23,7 @@ pub struct Tools {
 }
 
 impl Tools {
-    /// Those on the PATH; `None` where there are none.
+    /// The tools on the PATH, if there are any.
     pub fn find() -> Option<Tools> {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
@@ -32,7 +32,7 @@ impl Tools {
         endings
             .flat_map(|ending| {
                 folders.iter().filter_map(move |folder| {
-                    // By its real place: from there it finds what it puts into a program that counts.
+                    // By its real path: it finds its instrumentation library relative to it.
                     let bolt = folder.join(format!("llvm-bolt{ending}")).canonicalize();
                     let merge = folder.join(format!("merge-fdata{ending}")).canonicalize();
                     Some(Tools {
@@ -44,10 +44,10 @@ impl Tools {
             .next()
     }
 
-    /// Leaves a program that counts what of it runs, in a file with this name and its process number for each of its lives.
+    /// Writes an instrumented program; each of its processes writes a profile to this name with its process number.
     ///
     /// # Errors
-    /// What the tool says.
+    /// The output of the tool.
     pub fn count(&self, program: &Path, counting: &Path, counts: &Path) -> Result<(), String> {
         let bare = counting.with_extension("bare");
         without_debug(program, &bare)?;
@@ -65,10 +65,10 @@ impl Tools {
         done
     }
 
-    /// Puts the counts of several lives together: all files of this folder.
+    /// Merges all profiles of this folder.
     ///
     /// # Errors
-    /// There are none, or what the tool says.
+    /// There are no profiles, or the output of the tool.
     pub fn merge(&self, counts: &Path, merged: &Path) -> Result<(), String> {
         let cannot = |error: std::io::Error| format!("{}: {error}", counts.display());
         let mut files = Vec::new();
@@ -81,10 +81,10 @@ impl Tools {
         quietly(Command::new(&self.merge).args(files).arg("-o").arg(merged))
     }
 
-    /// Leaves the program with its code in the order that was counted.
+    /// Writes the program with its code in the order of the counts.
     ///
     /// # Errors
-    /// What the tool says.
+    /// The output of the tool.
     pub fn arrange(&self, program: &Path, counts: &Path, arranged: &Path) -> Result<(), String> {
         if let Some(folder) = arranged.parent() {
             std::fs::create_dir_all(folder)
@@ -113,7 +113,7 @@ impl Tools {
     }
 }
 
-/// Lines of the source would be wrong in a program whose code was moved; names of functions stay.
+/// Line numbers would be wrong in a program whose code was moved; function names stay.
 fn without_debug(program: &Path, bare: &Path) -> Result<(), String> {
     check(
         Command::new("strip")
@@ -124,7 +124,7 @@ fn without_debug(program: &Path, bare: &Path) -> Result<(), String> {
     )
 }
 
-/// The tools tell a lot; what they told is shown where they fail.
+/// The tools print a lot; their output is shown when they fail.
 fn quietly(command: &mut Command) -> Result<(), String> {
     let shown = command.get_program().to_os_string();
     let output = command

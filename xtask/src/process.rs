@@ -25,7 +25,7 @@ pub fn program() -> PathBuf {
 /// Builds a part of the workspace as `make build` does.
 ///
 /// # Errors
-/// What cargo says.
+/// The output of cargo.
 pub fn build(what: &[&str]) -> Result<(), String> {
     Guide::none().build(what)
 }
@@ -54,7 +54,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts `program` pinned to processor `core`; what it prints goes to `log`.
+    /// Starts `program` pinned to CPU `core`; its output goes to `log`.
     pub fn start(
         core: usize,
         program: &str,
@@ -67,7 +67,7 @@ impl Running {
     /// The same in a working directory of its own.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the operating system.
     pub fn start_in(
         directory: &Path,
         core: usize,

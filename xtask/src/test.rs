@@ -187,7 +187,7 @@ fn execute(program: &Program, arguments: &[String]) -> Result<Outcome, String> {
     let mut reader = Reader::default();
     let mut lines = BufReader::new(stdout);
     let mut line = Vec::new();
-    // Tests may print what is not UTF-8.
+    // Tests may print bytes that are not UTF-8.
     while lines.read_until(b'\n', &mut line).map_err(fail)? > 0 {
         let text = String::from_utf8_lossy(&line);
         if reader.take(text.trim_end_matches(['\n', '\r'])) {

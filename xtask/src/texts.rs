@@ -1,7 +1,7 @@
-//! Rules on the text of tracked files: their length, what they may not name, and whether what they point to exists.
+//! Rules on the text of tracked files: length, forbidden names, dead links and paths.
 
 use crate::process::root;
-use engine::{DropReason, Note};
+use engine::{DropReason, EventKind};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
@@ -19,7 +19,7 @@ const LONG: [(&str, usize); 5] = [
     ("crates/sip/src/process.rs", 1_020),
 ];
 
-/// Hosts of package registries and folders of one machine: what builds here must build anywhere.
+/// Hosts of package registries and folders of one machine: the repository must build anywhere.
 const FOREIGN: [&str; 11] = [
     concat!("crates", ".io"),
     concat!("npm", "js."),
@@ -47,21 +47,17 @@ const FOLDERS: [&str; 9] = [
     ".ci/",
 ];
 
-/// A tracked file and its text.
-struct Text {
-    name: String,
-    text: String,
+/// A tracked file and its text; the name is its path from the root of the repository.
+pub struct Text {
+    pub name: String,
+    pub text: String,
 }
 
 /// Every breach, by file.
-///
-/// # Errors
-/// Git cannot list the files.
-pub fn breaches() -> Result<Vec<String>, String> {
-    let files = tracked()?;
-    let tests = tests(&files);
+pub fn breaches(files: &[Text]) -> Vec<String> {
+    let tests = tests(files);
     let mut breaches = Vec::new();
-    for file in &files {
+    for file in files {
         breaches.extend(length(file));
         breaches.extend(foreign(file));
         if file.name.ends_with(".md") {
@@ -71,11 +67,14 @@ pub fn breaches() -> Result<Vec<String>, String> {
             breaches.extend(unknown_tests(file, &tests));
         }
     }
-    Ok(breaches)
+    breaches
 }
 
-/// The files of the repository that are text, those not yet committed included.
-fn tracked() -> Result<Vec<Text>, String> {
+/// The text files of the repository, those not yet committed included.
+///
+/// # Errors
+/// Git cannot list the files.
+pub fn tracked() -> Result<Vec<Text>, String> {
     let output = Command::new("git")
         .current_dir(root())
         .args([
@@ -95,7 +94,7 @@ fn tracked() -> Result<Vec<Text>, String> {
         .split('\0')
         .filter(|name| !name.is_empty() && !name.starts_with("fuzz/seeds/"))
         .filter_map(|name| {
-            // What is no text, or was deleted and not yet committed, has nothing to say.
+            // Binary files, and deletions that are not committed yet, are skipped.
             let text = std::fs::read_to_string(root().join(name)).ok()?;
             Some(Text {
                 name: name.to_owned(),
@@ -113,7 +112,7 @@ fn length(file: &Text) -> Option<String> {
         .then(|| format!("{}: {lines} lines, more than {most}", file.name))
 }
 
-/// Cargo.lock states where packages come from, and the licence whom it is by.
+/// Cargo.lock names the registry, and the licence its publisher.
 fn foreign(file: &Text) -> Vec<String> {
     if file.name.ends_with("Cargo.lock") || file.name == "LICENSE" {
         return Vec::new();
@@ -125,7 +124,7 @@ fn foreign(file: &Text) -> Vec<String> {
         .collect()
 }
 
-/// What stands in backticks on one line; code blocks are left out.
+/// Text in backticks on one line; code blocks are left out.
 fn code_words(text: &str) -> Vec<(usize, &str)> {
     let mut fenced = false;
     let mut words = Vec::new();
@@ -200,7 +199,7 @@ fn tests(files: &[Text]) -> BTreeSet<String> {
 }
 
 /// Whether a word has the form of a test's name: words joined by underscores, a path before it or not. Tests are named
-/// by what they show, so that three words are the least.
+/// by the behaviour that they show, in three words or more.
 fn is_test_name(word: &str) -> bool {
     word.matches('_').count() >= 2
         && word
@@ -216,7 +215,7 @@ fn unknown_tests(file: &Text, tests: &BTreeSet<String>) -> Vec<String> {
     let known = |name: &str| {
         tests.contains(name)
             || DropReason::ALL.iter().any(|reason| reason.name() == name)
-            || Note::REFERENCE.iter().any(|event| event.name == name)
+            || EventKind::REFERENCE.iter().any(|event| event.name == name)
             || configuration.contains(&format!("`{name}`"))
     };
     let mut named: Vec<(usize, &str)> = code_words(&file.text)
@@ -237,7 +236,7 @@ fn unknown_tests(file: &Text, tests: &BTreeSet<String>) -> Vec<String> {
         .collect()
 }
 
-/// What stands in backticks in the last column of tables whose heading says "shown by": tests and nothing else.
+/// Text in backticks in the last column of tables whose heading says "shown by": tests and nothing else.
 fn shown_by(text: &str) -> Vec<(usize, &str)> {
     let mut inside = false;
     let mut names = Vec::new();
@@ -275,7 +274,7 @@ mod tests {
         assert_eq!(found.len(), 2);
         let page = text(
             "docs/conformance/x.md",
-            "`sip::one_two_three`, `not_a_test`, `sip_foreign_via` and `short_one`\n```\n`in_a_block`\n```\n",
+            "`sip::one_two_three`, `not_a_test`, `sip_via_mismatch` and `short_one`\n```\n`in_a_block`\n```\n",
         );
         assert_eq!(
             unknown_tests(&page, &found),
@@ -295,7 +294,7 @@ mod tests {
     fn dead_links_and_paths_are_found() {
         let page = text(
             "docs/x.md",
-            "[a](decisions.md#x) [b](gone.md) `crates/engine` `crates/gone/x.rs`\n",
+            "[a](events.md#x) [b](gone.md) `crates/engine` `crates/gone/x.rs`\n",
         );
         assert_eq!(
             dead_paths(&page),

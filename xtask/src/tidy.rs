@@ -2,11 +2,11 @@
 
 use crate::docs;
 use crate::process::{check, installed, root};
-use crate::texts;
+use crate::{language, structure, texts};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Who may depend on whom, of our own crates. Nothing points upward.
+/// Allowed dependencies between our crates. None points upward.
 const LAYERS: [(&str, &[&str]); 14] = [
     ("engine", &[]),
     ("wire", &[]),
@@ -40,7 +40,7 @@ const LAYERS: [(&str, &[&str]); 14] = [
     ("xtask", &["engine"]),
 ];
 
-/// Crates that may be unsafe: the driver, and the thin wrapper of a C library (docs/decisions.md says why it exists).
+/// Crates that may be unsafe: the driver, and the thin wrapper of a C library (docs/decisions has the reason).
 const UNSAFE: [&str; 2] = ["net", "bcg729"];
 
 /// Words that only the driver (and automation) may use: clocks, and the randomness of the operating system.
@@ -59,7 +59,7 @@ const ENGINES: [&str; 10] = [
     "engine", "wire", "protect", "bcg729", "codec", "sip", "media", "rules", "border", "sim",
 ];
 
-/// What an engine has no business with.
+/// Standard library items that engines must not use.
 const NO_ENGINE: [&str; 7] = [
     "std::thread",
     "std::fs",
@@ -79,8 +79,12 @@ pub fn run() -> Result<(), String> {
     breaches.extend(dependencies()?);
     breaches.extend(unused()?);
     breaches.extend(sources()?);
-    breaches.extend(texts::breaches()?);
-    // What does not build at all is clippy's to say; the other rules are judged all the same.
+    let files = texts::tracked()?;
+    breaches.extend(texts::breaches(&files));
+    breaches.extend(language::breaches(&files));
+    breaches.extend(structure::breaches(&files));
+    breaches.extend(subjects());
+    // Clippy reports code that does not build; the other rules are checked all the same.
     breaches.extend(docs::stale().unwrap_or_else(|why| vec![why]));
     for (what, mut command) in tools() {
         let component = Command::new("cargo").args([what, "--version"]).output();
@@ -140,6 +144,34 @@ fn tools() -> Vec<(&'static str, Command)> {
             ]),
         ),
     ]
+}
+
+/// Commits from which on subjects have a bound.
+const SUBJECTS_SINCE: &str = "6432eeb";
+/// Longest subject of a commit, in characters.
+const SUBJECT: usize = 72;
+
+/// Subjects of commits that are too long. A shallow clone that lacks the first commit has nothing to judge, and says so.
+fn subjects() -> Vec<String> {
+    let range = format!("{SUBJECTS_SINCE}..HEAD");
+    let log = Command::new("git")
+        .current_dir(root())
+        .args(["log", "--format=%h %s", &range])
+        .output();
+    match log {
+        Ok(log) if log.status.success() => String::from_utf8_lossy(&log.stdout)
+            .lines()
+            .filter_map(|line| line.split_once(' '))
+            .filter(|(_, subject)| subject.chars().count() > SUBJECT)
+            .map(|(commit, subject)| {
+                format!("commit {commit}: subject longer than {SUBJECT} characters: {subject}")
+            })
+            .collect(),
+        _ => {
+            println!("skipped: subjects of commits (git has no {SUBJECTS_SINCE})");
+            Vec::new()
+        }
+    }
 }
 
 /// The `[dependencies]` of each crate against [`LAYERS`].
@@ -238,7 +270,7 @@ fn sources() -> Result<Vec<String>, String> {
             if name != "net" && name != "xtask" {
                 words.extend(DRIVER_ONLY);
             }
-            // Tests beside the code may use what they like.
+            // Tests beside the code are exempt.
             if ENGINES.contains(&name) && !file.ends_with("tests.rs") {
                 words.extend(NO_ENGINE);
             }

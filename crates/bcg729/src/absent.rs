@@ -1,10 +1,10 @@
-//! The same types where the library is not there: none of them can be made.
+//! The types of the crate for builds without the library: they cannot be constructed.
 
 use crate::{Absent, Encoded, FRAME_SAMPLES, Frame, SPEECH_BYTES};
 
 enum Never {}
 
-/// An encoder's state; cannot be made without the library.
+/// State of an encoder; cannot be constructed without the library.
 pub struct Encoder(Never);
 
 impl Encoder {
@@ -27,7 +27,7 @@ impl Encoder {
     }
 }
 
-/// A decoder's state; cannot be made without the library.
+/// State of a decoder; cannot be constructed without the library.
 pub struct Decoder(Never);
 
 impl Decoder {

@@ -1,10 +1,10 @@
-//! The library's functions, and the two types that own its state.
+//! The library's functions, and the two types that own their state.
 
 use crate::{Absent, Encoded, FRAME_SAMPLES, Frame, SPEECH_BYTES};
 use core::marker::{PhantomData, PhantomPinned};
 use core::ptr::{NonNull, null};
 
-/// State of the library's that only it knows; never made or moved here, only pointed to.
+/// Opaque state of the library; accessed by pointer only.
 #[repr(C)]
 struct Opaque {
     none: [u8; 0],
@@ -31,23 +31,23 @@ unsafe extern "C" {
     );
 }
 
-/// An encoder's state.
+/// State of an encoder.
 pub struct Encoder {
     context: NonNull<Opaque>,
-    /// Whether a descriptor was made: before, and without silence suppression, the library has no noise to tell of and
-    /// would follow a null pointer.
+    /// Whether a descriptor was generated. Without one, and without silence suppression, the library has no noise
+    /// parameters and would dereference a null pointer.
     described: bool,
 }
 
-// SAFETY: the state is one block (two with silence suppression) that only this value points to; the library keeps no state
-// outside it and none per thread.
+// SAFETY: the state is one block (two with silence suppression) that only this value refers to; the library has no
+// global and no thread-local state.
 unsafe impl Send for Encoder {}
 
 impl Encoder {
-    /// A new encoder. With `silence_suppression` it tells speech from noise and sends descriptors of the noise (Annex B).
+    /// A new encoder. With `silence_suppression` it detects speech and encodes noise as descriptors (Annex B).
     ///
     /// # Errors
-    /// None here; [`Absent`] where the library was not there when this was built.
+    /// None here; [`Absent`] if the library was not available at build time.
     pub fn new(silence_suppression: bool) -> Result<Encoder, Absent> {
         // SAFETY: no precondition; the library allocates and initialises.
         let context = unsafe { initBcg729EncoderChannel(u8::from(silence_suppression)) };
@@ -65,8 +65,8 @@ impl Encoder {
         octets: &mut [u8; SPEECH_BYTES],
     ) -> Encoded {
         let mut length = 0;
-        // SAFETY: the context is alive and borrowed mutably; the library reads 80 samples and writes at most 10 octets and
-        // the length, all of which the types guarantee.
+        // SAFETY: the context is alive and borrowed mutably; the library reads 80 samples and writes at most 10 octets
+        // and the length, all of which the types guarantee.
         unsafe {
             bcg729Encoder(
                 self.context.as_ptr(),
@@ -85,8 +85,8 @@ impl Encoder {
         }
     }
 
-    /// The noise of the last descriptor as a comfort noise payload with ten coefficients (RFC 3389); `None` before the first
-    /// [`Encoded::Noise`].
+    /// The noise of the last descriptor as a comfort noise payload with ten coefficients (RFC 3389); `None` before the
+    /// first [`Encoded::Noise`].
     pub fn rfc3389(&mut self) -> Option<[u8; 11]> {
         if !self.described {
             return None;
@@ -105,7 +105,7 @@ impl Drop for Encoder {
     }
 }
 
-/// A decoder's state.
+/// State of a decoder.
 pub struct Decoder(NonNull<Opaque>);
 
 // SAFETY: as for the encoder.
@@ -115,22 +115,22 @@ impl Decoder {
     /// A new decoder.
     ///
     /// # Errors
-    /// None here; [`Absent`] where the library was not there when this was built.
+    /// None here; [`Absent`] if the library was not available at build time.
     pub fn new() -> Result<Decoder, Absent> {
         // SAFETY: no precondition; the library allocates and initialises.
         let context = unsafe { initBcg729DecoderChannel() };
         NonNull::new(context).map(Decoder).ok_or(Absent)
     }
 
-    /// Makes a frame of 10 ms of what arrived, or of nothing.
+    /// Decodes a frame of 10 ms, or conceals one.
     pub fn decode(&mut self, frame: Frame<'_>, samples: &mut [i16; FRAME_SAMPLES]) {
         let (stream, length, erased, noise) = match frame {
             Frame::Speech(octets) => (octets.as_ptr(), 10, 0, 0),
             Frame::Noise(octets) => (octets.as_ptr(), 2, 0, 1),
             Frame::Nothing => (null(), 0, 1, 0),
         };
-        // SAFETY: the context is alive and borrowed mutably; the stream is as long as said, or null with the flag of
-        // erasure, which the header allows; the library writes 80 samples.
+        // SAFETY: the context is alive and borrowed mutably; the stream has the length of its type, or is null with the
+        // erasure flag, which the header allows; the library writes 80 samples.
         unsafe {
             bcg729Decoder(
                 self.0.as_ptr(),

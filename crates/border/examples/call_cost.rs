@@ -44,7 +44,7 @@ impl Subject {
         subject.border.set_events_wanted(false);
         let mut opened = Vec::new();
         while let Some(output) = subject.border.next_output() {
-            if let Output::Open {
+            if let Output::OpenSocket {
                 socket,
                 kind,
                 local,

@@ -64,7 +64,7 @@ fn nanos(bench: &mut Bench, count: usize) -> u128 {
 fn kept(count: usize, stored: bool) {
     let config = format!(
         "[[interface]]\nname='a'\nlisten='udp:192.0.2.1:5060'\nregister='local'\n\
-         [registrar]\nmax_expires=86400\nnat_expires=0\n[limits]\nregistrations={count}\n"
+         [registrar]\nmax_expires_s=86400\nnat_expires_s=0\n[limits]\nregistrations={count}\n"
     );
     let mut bench = bench(&config, stored);
     let before = resident();
@@ -97,7 +97,7 @@ fn kept(count: usize, stored: bool) {
 /// Phones whose registrations a core has taken repeat them: answered from the cache.
 fn passed(count: usize, stored: bool) {
     let config = "[[interface]]\nname='a'\nlisten='udp:192.0.2.1:5060'\nregister='pass:core'\n\
-        [[trunk]]\nname='core'\ninterface='a'\ntarget='udp:198.51.100.1:5060'\n[registrar]\npass_every=1800\nnat_expires=0\n";
+        [[trunk]]\nname='core'\ninterface='a'\ntarget='udp:198.51.100.1:5060'\n[registrar]\nrefresh_interval_s=1800\nnat_expires_s=0\n";
     let mut bench = bench(config, stored);
     for phone in 0..count {
         pass(&mut bench);
@@ -132,7 +132,7 @@ fn passed(count: usize, stored: bool) {
 fn proven(count: usize) {
     let mut config = String::from(
         "[[interface]]\nname='a'\nlisten='udp:192.0.2.1:5060'\nregister='local'\nauthenticate='digest'\n\
-         [registrar]\nnat_expires=0\n",
+         [registrar]\nnat_expires_s=0\n",
     );
     for phone in 0..count {
         let _ = write!(

@@ -1,93 +1,95 @@
-//! Admission: how many calls fit into the machine. Each call costs memory and processor time while it stands, by its kind; a
-//! call that would take more than there is of either is refused before anything is opened for it. Calls for help always fit.
+//! Admission control: a call that needs more memory or CPU time than is left is refused before any resource is opened
+//! for it. Emergency calls are always admitted.
 //!
-//! The costs (`price.rs`) are twice what was measured of standing calls, relayed packets, transcoders, SRTP and handshakes on the machine
-//! of the project; no other machine was calibrated for them. `[limits] memory` and `processor` say what there is.
+//! The prices (`price.rs`) are twice the values measured for established calls, relayed packets, transcoders, SRTP
+//! and handshakes on the machine of the project; they were calibrated on no other machine. The capacity is `[limits]
+//! memory` and `processor`, or a share of the machine's.
 
-mod carrier;
+mod media_path;
 mod price;
 
-pub use carrier::{MediaCarrier, MediaWay};
-pub(crate) use price::Bill;
-pub use price::{Cost, Part};
+pub use media_path::{MediaOffload, MediaPath};
+pub(crate) use price::Reservation;
+pub use price::{CostPart, Price};
 
 use crate::border::Core;
-use crate::call::offered::{Origin, Refused};
+use crate::call::setup::{RequestOrigin, RequestRefusal};
 use crate::call::{CallKey, Side};
 use crate::config::{Keying, MediaMode, SrtpPolicy};
-use crate::overload::calls_for_help;
-use crate::policy::{CallPlan, Place};
+use crate::overload::is_emergency_uri;
+use crate::policy::{CallPlan, StepTarget};
 use codec::kind::Kind;
 use core::time::Duration;
-use engine::{Note, Time};
+use engine::{EventKind, Time};
 use protect::srtp::Suite;
 use sip::Flow;
 use wire::sip::HeaderId;
 
-/// What a machine has.
+/// Capacity of a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Machine {
-    /// Memory that the border may have at most, KiB: the machine's, or its control group's.
+pub struct MachineCapacity {
+    /// Memory available to the border, KiB: of the machine, or of its control group.
     pub memory: u64,
-    /// Processor time that it can use, microseconds in each second: a million for each thread that works.
+    /// Available CPU time, microseconds per second: a million for each worker thread.
     pub processor: u64,
 }
 
-/// How much of the machine standing calls may take where the configuration does not say: the study's border stood at 56 % of
-/// its memory, and calls that begin and end need processor time, too.
+/// Share of the machine that established calls may take by default: in the study's test the border used 56 % of its
+/// memory, and beginning and ending calls need CPU time, too.
 const MEMORY_PERCENT: u64 = 60;
 const PROCESSOR_PERCENT: u64 = 70;
 
-impl Machine {
-    /// What standing calls may take of it.
-    pub fn for_calls(self) -> Cost {
-        Cost {
+impl MachineCapacity {
+    /// The part of the capacity that established calls may take.
+    pub fn for_calls(self) -> Price {
+        Price {
             memory: self.memory / 100 * MEMORY_PERCENT,
             processor: self.processor / 100 * PROCESSOR_PERCENT,
         }
     }
 }
 
-/// What the configuration says of it.
+/// Configured limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Admission {
+pub struct AdmissionLimits {
     /// Memory for calls and registrations, KiB; `None`: a share of the machine's.
     pub memory: Option<u64>,
-    /// Processor time for calls that stand, microseconds in each second; `None`: a share of the machine's.
+    /// CPU time for established calls, microseconds per second; `None`: a share of the machine's.
     pub processor: Option<u64>,
-    /// What calls are answered that do not fit.
+    /// Status of the response to refused calls.
     pub status: u16,
-    /// The machine, where it is known.
-    pub machine: Option<Machine>,
+    /// Capacity of the machine, if known.
+    pub machine: Option<MachineCapacity>,
 }
 
-impl Admission {
-    /// What calls and registrations may take together; `None`: whatever they need.
-    pub fn limit(&self) -> Option<Cost> {
-        let of_machine = self.machine.map(Machine::for_calls);
+impl AdmissionLimits {
+    /// Limit for calls and registrations together; `None`: no limit.
+    pub fn limit(&self) -> Option<Price> {
+        let of_machine = self.machine.map(MachineCapacity::for_calls);
         if of_machine.is_none() && self.memory.is_none() && self.processor.is_none() {
             return None;
         }
-        let or = |said: Option<u64>, found: Option<u64>| said.or(found).unwrap_or(u64::MAX);
-        Some(Cost {
-            memory: or(self.memory, of_machine.map(|cost| cost.memory)),
-            processor: or(self.processor, of_machine.map(|cost| cost.processor)),
+        let or =
+            |configured: Option<u64>, found: Option<u64>| configured.or(found).unwrap_or(u64::MAX);
+        Some(Price {
+            memory: or(self.memory, of_machine.map(|price| price.memory)),
+            processor: or(self.processor, of_machine.map(|price| price.processor)),
         })
     }
 }
 
-/// How often it is told that calls are refused.
-const TELL: Duration = Duration::from_secs(10);
+/// Minimum interval between two events about refused calls.
+const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Work that was done once, of the last second, by tenths of it.
+/// Work of the last second, in tenths of a second.
 #[derive(Debug, Default)]
-struct Lately {
+struct RecentWork {
     tenths: [u64; 10],
-    /// The last one, counted from the start.
+    /// Number of the current tenth, counted from time zero.
     last: u64,
 }
 
-impl Lately {
+impl RecentWork {
     fn advance(&mut self, now: Time) {
         let tenth = now.0 / 100_000_000;
         let passed = tenth.saturating_sub(self.last).min(10);
@@ -108,68 +110,69 @@ impl Lately {
     }
 }
 
-/// What the calls that stand take.
+/// Capacity that is reserved for calls.
 #[derive(Debug, Default)]
-pub(crate) struct Admitted {
-    taken: [Cost; Part::ALL.len()],
-    handshakes: Lately,
+pub(crate) struct Reservations {
+    reserved: [Price; CostPart::ALL.len()],
+    handshakes: RecentWork,
     refused: u64,
-    told: Option<Time>,
+    reported_at: Option<Time>,
 }
 
-impl Admitted {
-    /// What calls take at present.
-    pub(crate) fn taken(&self) -> Cost {
-        let mut sum = Cost::default();
-        for &part in &self.taken {
+impl Reservations {
+    /// Sum of the reservations of all calls.
+    pub(crate) fn reserved(&self) -> Price {
+        let mut sum = Price::default();
+        for &part in &self.reserved {
             sum += part;
         }
         sum
     }
 
-    fn add(&mut self, part: Part, cost: Cost) {
-        self.taken[part as usize] += cost;
+    fn add(&mut self, part: CostPart, price: Price) {
+        self.reserved[part as usize] += price;
     }
 
-    /// A handshake was made.
-    pub(crate) fn shook_hands(&mut self, work: Cost, now: Time) {
+    /// Counts the work of a handshake.
+    pub(crate) fn record_handshake(&mut self, work: Price, now: Time) {
         self.handshakes.add(work.processor, now);
     }
 }
 
-/// What is taken, by what for, of a limit; what nothing is taken for is left out.
-fn by_part(taken: &[(Part, Cost)], limit: u64, of: impl Fn(Cost) -> u64) -> String {
+/// Lists the reservations by part, and the limit, for events; parts without a reservation are left out.
+fn format_parts(reserved: &[(CostPart, Price)], limit: u64, of: impl Fn(Price) -> u64) -> String {
     let mut text = String::new();
-    for (part, cost) in taken.iter().filter(|(_, cost)| of(*cost) > 0) {
-        text.push_str(&format!("{} {} ", part.name(), of(*cost)));
+    for (part, price) in reserved.iter().filter(|(_, price)| of(*price) > 0) {
+        text.push_str(&format!("{} {} ", part.name(), of(*price)));
     }
     text.push_str(&format!("of {limit}"));
     text
 }
 
 impl Core {
-    /// Takes what a call of this plan costs out of what there is.
-    pub(crate) fn take_cost(
+    /// Reserves capacity for a call of this plan.
+    pub(crate) fn reserve_for_plan(
         &mut self,
         uri: &[u8],
         plan: &CallPlan,
         flow: Flow,
-        origin: Origin,
+        origin: RequestOrigin,
         now: Time,
-    ) -> Result<Bill, Refused> {
+    ) -> Result<Reservation, RequestRefusal> {
         let first = plan.steps.first();
         let callee = first.map(|step| match &step.place {
-            Place::Address(_, transport) => Some(*transport),
-            Place::Flow(flow) => Some(flow.transport),
-            Place::Name(_, transport) => *transport,
+            StepTarget::Address(_, transport) => Some(*transport),
+            StepTarget::Flow(flow) => Some(flow.transport),
+            StepTarget::Name(_, transport) => *transport,
         });
         let anchored = plan.media == MediaMode::Anchor;
-        let far = first.map_or(origin.interface, |step| step.interface);
-        let between = [origin.interface, far];
-        let way = anchored.then(|| self.media_carrier.between(&self.config, between));
-        let mut bill = Bill::of_call(way, [Some(flow.transport), callee.flatten()]);
+        let callee_interface = first.map_or(origin.interface, |step| step.interface);
+        let interfaces = [origin.interface, callee_interface];
+        let path = anchored.then(|| self.media_offload.path_between(&self.config, interfaces));
+        let mut reservation = Reservation::of_call(path, [Some(flow.transport), callee.flatten()]);
         if anchored {
-            // Who must have keys will have them, or end. Of which kind is known then; until then of the dearest.
+            // With `srtp = "require"` the side has keys or the call ends. Their kind is not known yet: reserve the
+            // most expensive one.
             let sides = [
                 (Side::Caller, Some((origin.interface, origin.trunk))),
                 (Side::Callee, first.map(|step| (step.interface, step.trunk))),
@@ -179,74 +182,82 @@ impl Core {
                 if let Some(security) = security
                     && security.srtp == SrtpPolicy::Require
                 {
-                    bill.protect(0, side, Cost::of_security(security));
+                    reservation.protect(0, side, Price::of_security(security));
                 }
             }
-            if let Some(way) = way {
-                bill.lead(way);
+            if let Some(path) = path {
+                reservation.set_media_path(path);
             }
         }
-        self.take(uri, bill, now)
+        self.reserve(uri, reservation, now)
     }
 
-    /// What is taken at present, by what for, of this border's share of the machine.
-    pub(crate) fn taken(&mut self, now: Time) -> [(Part, Cost); Part::ALL.len()] {
-        // Workers have equal shares; registrations are in common.
+    /// Current reservations by part, of this worker.
+    pub(crate) fn reserved(&mut self, now: Time) -> [(CostPart, Price); CostPart::ALL.len()] {
+        // Workers have equal shares of the limit, and of the registrations, which are shared.
         let workers = u64::from(self.config.sip.workers.max(1));
-        let registrations = Cost::REGISTRATION.times(self.location.len() as u64 / workers);
-        let handshakes = Cost {
+        let registrations = Price::REGISTRATION.times(self.location.len() as u64 / workers);
+        let handshakes = Price {
             memory: 0,
             processor: self.admitted.handshakes.sum(now),
         };
-        let taken = &self.admitted.taken;
-        Part::ALL.map(|part| {
-            let cost = match part {
-                Part::Registrations => registrations,
-                Part::Handshakes => handshakes,
-                part => taken[part as usize],
+        let reserved = &self.admitted.reserved;
+        CostPart::ALL.map(|part| {
+            let price = match part {
+                CostPart::Registrations => registrations,
+                CostPart::Handshakes => handshakes,
+                part => reserved[part as usize],
             };
-            (part, cost)
+            (part, price)
         })
     }
 
-    /// Takes this out of what there is.
-    pub(crate) fn take(&mut self, uri: &[u8], bill: Bill, now: Time) -> Result<Bill, Refused> {
+    /// Reserves capacity, or refuses the call.
+    pub(crate) fn reserve(
+        &mut self,
+        uri: &[u8],
+        reservation: Reservation,
+        now: Time,
+    ) -> Result<Reservation, RequestRefusal> {
         let workers = u64::from(self.config.sip.workers.max(1));
-        let limit = self.config.admission.limit().map(|limit| Cost {
+        let limit = self.config.admission.limit().map(|limit| Price {
             memory: limit.memory / workers,
             processor: limit.processor / workers,
         });
         let Some(limit) = limit else {
-            return Ok(self.charge_for(bill));
+            return Ok(self.record_reservation(reservation));
         };
-        let by_parts = self.taken(now);
-        let mut taken = Cost::default();
-        for (_, cost) in by_parts {
-            taken += cost;
+        let by_parts = self.reserved(now);
+        let mut reserved = Price::default();
+        for (_, price) in by_parts {
+            reserved += price;
         }
-        let beyond = taken.beyond(bill.total(), limit);
-        let Some(what) = beyond.filter(|_| !calls_for_help(uri)) else {
-            return Ok(self.charge_for(bill));
+        let exceeded = reserved.exceeded(reservation.total(), limit);
+        let Some(resource) = exceeded.filter(|_| !is_emergency_uri(uri)) else {
+            return Ok(self.record_reservation(reservation));
         };
         self.counters.not_admitted += 1;
         let admitted = &mut self.admitted;
         admitted.refused += 1;
-        if admitted.told.is_none_or(|told| now.since(told) >= TELL) {
-            admitted.told = Some(now);
+        if admitted
+            .reported_at
+            .is_none_or(|reported| now.since(reported) >= REPORT_INTERVAL)
+        {
+            admitted.reported_at = Some(now);
             let refused = core::mem::take(&mut admitted.refused);
             let calls = self.calls.len() as u64;
-            self.events.tell(now, || Note::AdmissionRefused {
-                what: what.to_owned(),
+            self.events.tell(now, || EventKind::AdmissionRefused {
+                resource: resource.to_owned(),
                 calls,
-                calls_max: limit.holds(bill.total()),
-                path: bill.way().map(|way| way.name().to_owned()),
+                calls_max: limit.capacity_for(reservation.total()),
+                path: reservation.path().map(|path| path.name().to_owned()),
                 refused,
-                memory: by_part(&by_parts, limit.memory, |cost| cost.memory),
-                processor: by_part(&by_parts, limit.processor, |cost| cost.processor),
+                memory: format_parts(&by_parts, limit.memory, |price| price.memory),
+                processor: format_parts(&by_parts, limit.processor, |price| price.processor),
             });
         }
         let status = self.config.admission.status;
-        let mut refused = Refused::new(status, "the machine is full");
+        let mut refused = RequestRefusal::new(status, "capacity exhausted");
         if status == 503 {
             let seconds = 1 + self.entropy.below(10);
             let value = seconds.to_string().into_bytes();
@@ -255,31 +266,31 @@ impl Core {
         Err(refused)
     }
 
-    fn charge_for(&mut self, bill: Bill) -> Bill {
-        for (part, cost) in bill.parts() {
-            self.admitted.add(part, cost);
+    fn record_reservation(&mut self, reservation: Reservation) -> Reservation {
+        for (part, price) in reservation.parts() {
+            self.admitted.add(part, price);
         }
-        bill
+        reservation
     }
 
-    /// The speech of a call is transcoded from now on. It stands already, so it is not refused; the next one may be.
-    pub(crate) fn take_cost_of_transcoding(&mut self, key: CallKey, kinds: [Kind; 2]) {
+    /// Reserves for transcoding in an established call. The call is never refused; the next one may be.
+    pub(crate) fn reserve_transcoding(&mut self, key: CallKey, kinds: [Kind; 2]) {
         let Some(call) = self.slot_of(key).and_then(|slot| self.calls.get_mut(slot)) else {
             return;
         };
         if !core::mem::replace(&mut call.transcoded, true) {
-            let cost = Cost::of_transcoding(kinds);
-            call.bill.add(Part::Transcoding, cost);
-            self.admitted.add(Part::Transcoding, cost);
+            let price = Price::of_transcoding(kinds);
+            call.reservation.add(CostPart::Transcoding, price);
+            self.admitted.add(CostPart::Transcoding, price);
             if let Some(slot) = self.slot_of(key) {
-                self.price_media(slot);
+                self.update_media_price(slot);
             }
         }
     }
 
-    /// A side of a call's line has keys from now on, as above; other keys than before take their place. The price stands until the call
-    /// ends, also where a line is given up before.
-    pub(crate) fn take_cost_of_keys(
+    /// Reserves for SRTP keys of one side of a media line, as above; new keys replace earlier ones. The reservation
+    /// lasts until the end of the call, also where the line is removed earlier.
+    pub(crate) fn reserve_srtp(
         &mut self,
         key: CallKey,
         (line, side): (usize, Side),
@@ -287,25 +298,25 @@ impl Core {
         now: Time,
     ) {
         if keying == Keying::Dtls {
-            self.admitted.shook_hands(Cost::DTLS_HANDSHAKE, now);
+            self.admitted.record_handshake(Price::DTLS_HANDSHAKE, now);
         }
         let Some(call) = self.slot_of(key).and_then(|slot| self.calls.get_mut(slot)) else {
             return;
         };
-        let cost = Cost::of_srtp(keying, suite);
-        let before = call.bill.protect(line, side, cost);
-        let sum = &mut self.admitted.taken[Part::Srtp as usize];
+        let price = Price::of_srtp(keying, suite);
+        let before = call.reservation.protect(line, side, price);
+        let sum = &mut self.admitted.reserved[CostPart::Srtp as usize];
         *sum -= before;
-        *sum += cost;
+        *sum += price;
         if let Some(slot) = self.slot_of(key) {
-            self.price_media(slot);
+            self.update_media_price(slot);
         }
     }
 
-    /// A call that cost this is over.
-    pub(crate) fn give_cost_back(&mut self, bill: &Bill) {
-        for (part, cost) in bill.parts() {
-            self.admitted.taken[part as usize] -= cost;
+    /// Releases the reservation of a call that has ended.
+    pub(crate) fn release_reservation(&mut self, reservation: &Reservation) {
+        for (part, price) in reservation.parts() {
+            self.admitted.reserved[part as usize] -= price;
         }
     }
 }
@@ -315,58 +326,58 @@ mod tests {
     use super::*;
 
     #[test]
-    fn work_counts_for_a_second() {
-        let mut lately = Lately::default();
+    fn work_is_counted_for_one_second() {
+        let mut work = RecentWork::default();
         let at = Time::from_millis;
-        lately.add(100, at(50));
-        lately.add(10, at(950));
-        assert_eq!(lately.sum(at(999)), 110);
-        assert_eq!(lately.sum(at(1_000)), 10);
-        // A clock that stands is no reason to forget.
-        lately.add(1, at(1_000));
-        assert_eq!(lately.sum(at(1_899)), 11);
-        assert_eq!(lately.sum(at(1_900)), 1);
-        assert_eq!(lately.sum(at(2_000)), 0);
-        lately.add(7, at(3_600_000));
-        assert_eq!(lately.sum(at(3_600_100)), 7);
-        assert_eq!(lately.sum(at(7_200_000)), 0);
+        work.add(100, at(50));
+        work.add(10, at(950));
+        assert_eq!(work.sum(at(999)), 110);
+        assert_eq!(work.sum(at(1_000)), 10);
+        // A clock that does not advance removes nothing.
+        work.add(1, at(1_000));
+        assert_eq!(work.sum(at(1_899)), 11);
+        assert_eq!(work.sum(at(1_900)), 1);
+        assert_eq!(work.sum(at(2_000)), 0);
+        work.add(7, at(3_600_000));
+        assert_eq!(work.sum(at(3_600_100)), 7);
+        assert_eq!(work.sum(at(7_200_000)), 0);
     }
 
     #[test]
-    fn a_machine_holds_what_the_scarcer_of_both_allows() {
-        // The study's: 16 GB and 8 processors held 85,000 calls with media passed by in 56 % of the memory.
-        let study = Machine {
+    fn the_scarcer_resource_limits_calls() {
+        // The study's machine: 16 GB and 8 processors held 85,000 calls with media bypass in 56 % of the memory.
+        let study = MachineCapacity {
             memory: 16 << 20,
             processor: 8_000_000,
         };
-        assert!(study.for_calls().holds(Cost::CALL) > 85_000);
-        let small = Machine {
+        assert!(study.for_calls().capacity_for(Price::CALL) > 85_000);
+        let small = MachineCapacity {
             memory: 1 << 20,
             processor: 1_000_000,
         };
         let limit = small.for_calls();
-        assert_eq!(limit.holds(Cost::CALL), (1 << 20) / 100 * 60 / 8);
-        let anchored = Cost::of_call(true, [None, None]);
-        assert_eq!(limit.holds(anchored), 700_000 / 501);
-        assert_eq!(limit.beyond(Cost::CALL, limit), Some("memory"));
-        let said = Admission {
+        assert_eq!(limit.capacity_for(Price::CALL), (1 << 20) / 100 * 60 / 8);
+        let anchored = Price::of_call(true, [None, None]);
+        assert_eq!(limit.capacity_for(anchored), 700_000 / 501);
+        assert_eq!(limit.exceeded(Price::CALL, limit), Some("memory"));
+        let configured = AdmissionLimits {
             memory: Some(80),
-            ..Admission::default()
+            ..AdmissionLimits::default()
         };
-        assert_eq!(Admission::default().limit(), None);
-        assert_eq!(said.limit().unwrap().holds(Cost::CALL), 10);
-        let known = Admission {
+        assert_eq!(AdmissionLimits::default().limit(), None);
+        assert_eq!(configured.limit().unwrap().capacity_for(Price::CALL), 10);
+        let with_machine = AdmissionLimits {
             machine: Some(small),
-            ..said
+            ..configured
         };
-        assert_eq!(known.limit().unwrap().processor, limit.processor);
-        assert_eq!(known.limit().unwrap().memory, 80);
-        let idle = Cost::default();
-        assert_eq!(idle.beyond(limit, limit), None);
-        let much = Cost {
+        assert_eq!(with_machine.limit().unwrap().processor, limit.processor);
+        assert_eq!(with_machine.limit().unwrap().memory, 80);
+        let idle = Price::default();
+        assert_eq!(idle.exceeded(limit, limit), None);
+        let excess = Price {
             memory: 1,
             processor: 700_001,
         };
-        assert_eq!(idle.beyond(much, limit), Some("processor"));
+        assert_eq!(idle.exceeded(excess, limit), Some("processor"));
     }
 }

@@ -1,46 +1,39 @@
-//! Media of a call through us: ports, sockets, the forwarder's session, and descriptions that say so.
+//! Media of anchored calls: ports, sockets, the forwarder's session, and the rewriting of session descriptions.
 //!
-//! Offer and answer (RFC 3264) decide everything: an offer takes ports on both sides for each new line, an answer puts
-//! the forwarder's session in force, a refused offer leaves what was in force. Lines that cannot be anchored (MSRP and
-//! BFCP over TCP) are offered on as rejected (port 0); where an offer has no other lines it is refused with 488.
+//! By offer and answer (RFC 3264): an offer allocates ports on both sides for each new line, an answer puts the
+//! forwarder's session into force, a refused offer leaves the previous state in force. Lines that cannot be anchored
+//! (MSRP and BFCP over TCP) are forwarded as rejected (port 0); an offer without other lines is refused with 488.
 
 pub(crate) mod codecs;
-mod home;
-mod ice;
-#[cfg(test)]
-mod ice_tests;
 mod pairs;
-pub(crate) mod protected;
+pub(crate) mod participant;
 pub(crate) mod sdp;
-pub(crate) mod seat;
-mod secure;
-#[cfg(test)]
-mod secure_tests;
-pub(crate) mod secured;
+pub(crate) mod security;
+mod side_change;
 #[cfg(test)]
 mod tests;
 
-use crate::border::sockets::{MediaSockets, SocketWork};
+use crate::border::sockets::{MediaSocketPool, SocketWork};
 use crate::call::Side;
-use crate::call::figures::{Encoding, Encodings};
+use crate::call::quality::{Encodings, PayloadEncoding};
 use crate::config::{MediaSecurity, Mux, Transcoding};
 use crate::hiding;
 use crate::private_headers::EarlyMedia;
-use codecs::Codecs;
+use codecs::CallCodecs;
 use core::time::Duration;
 use engine::{Deadline, Entropy, HashKey, SocketId, Time};
 use media::ports::{PortPair, PortPool};
 use media::{FlowPlan, Latching, MediaCommand, Protection, SessionPlan, SidePlan};
 use pairs::{drop_side, new_side};
-use sdp::{BadSdp, Carriage, Described, Direction, MediaFacts, describe, rewrite};
-use secure::Secure;
-use secured::{Keyer, MediaNote};
+use sdp::{BadSdp, LineTransport, MediaDirection, MediaFacts, ParsedLines, parse_media, rewrite};
+use security::call::{KeyingState, MediaNotice};
+use security::side::SideSecurity;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-/// The ports of one range of one address.
+/// Ports of one range of one address.
 #[derive(Debug)]
 pub(crate) struct MediaPool {
     /// First port of the range.
@@ -51,79 +44,79 @@ pub(crate) struct MediaPool {
     pub(crate) ports: PortPool,
 }
 
-/// Everything of which calls take media from.
+/// Resources shared by the media of all calls.
 #[derive(Debug)]
 pub(crate) struct MediaPlane {
-    /// One per media address; never removed while ports of it are in use.
+    /// One pool per port range; never removed while its ports are in use.
     pub(crate) pools: Vec<MediaPool>,
-    /// The sockets.
-    pub(crate) sockets: MediaSockets,
-    /// For the forwarder.
+    /// Media sockets.
+    pub(crate) sockets: MediaSocketPool,
+    /// Commands for the forwarder.
     pub(crate) commands: VecDeque<MediaCommand>,
-    /// For the driver.
+    /// Socket work for the driver.
     pub(crate) work: VecDeque<SocketWork>,
-    /// Silence after which a call ends.
+    /// Time without media after which a call ends.
     pub(crate) inactivity: Option<Duration>,
     /// The same during hold.
     pub(crate) hold_inactivity: Option<Duration>,
     /// Sessions in the forwarder.
     pub(crate) sessions: usize,
-    /// What protection needs and has to say.
-    pub(crate) keyer: Keyer,
+    /// Keying of all calls.
+    pub(crate) keying: KeyingState,
 }
 
 impl MediaPlane {
     pub(crate) fn new(socket_limit: usize, key: HashKey, entropy: Entropy) -> MediaPlane {
         MediaPlane {
             pools: Vec::new(),
-            sockets: MediaSockets::new(socket_limit, key),
+            sockets: MediaSocketPool::new(socket_limit, key),
             commands: VecDeque::new(),
             work: VecDeque::new(),
             inactivity: None,
             hold_inactivity: None,
             sessions: 0,
-            keyer: Keyer::new(entropy),
+            keying: KeyingState::new(entropy),
         }
     }
 
-    /// Closes sockets that no call has taken again.
+    /// Closes idle sockets after their time.
     pub(crate) fn close_idle(&mut self, now: Time) {
         self.sockets.close_idle(now, &mut self.work);
     }
 
-    /// When that is due next.
+    /// Time of the next close.
     pub(crate) fn next_deadline(&self) -> Option<Deadline> {
         let due = self.sockets.next_close()?;
         Some(Deadline::new(due, "idle media ports"))
     }
 
-    /// Ports that calls hold.
+    /// Ports held by calls.
     pub(crate) fn ports_in_use(&self) -> usize {
         self.pools.iter().map(|pool| pool.ports.in_use()).sum()
     }
 }
 
-/// Why a description was not anchored.
+/// Reason why a description was not anchored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AnchorError {
-    /// It cannot be read.
+    /// It cannot be parsed.
     Bad(BadSdp),
-    /// No port (or socket) left in this pool.
+    /// No port (or socket) is left in this pool.
     Exhausted(u16),
     /// None of its lines can be anchored.
     Unanchorable,
     /// It is an encoded part of a multipart body.
     Encoded,
-    /// Its media cannot be protected, or left in the clear, as policy demands.
+    /// SRTP or its absence, as required by policy, cannot be agreed.
     Protection,
-    /// None of its codecs is one of the conference's.
+    /// None of its codecs is configured for the conference.
     NoCodec,
-    /// No media node takes it, or the call's does not answer.
+    /// No media node is available, or the call's node does not answer.
     NoNode,
 }
 
 impl AnchorError {
-    /// The status for the request that carried the description.
+    /// Status of the response to the request with the description.
     pub(crate) fn status(self) -> u16 {
         match self {
             AnchorError::Bad(_)
@@ -135,110 +128,110 @@ impl AnchorError {
         }
     }
 
-    /// For events and the Warning header.
+    /// Text for events and the Warning header.
     pub(crate) fn text(self) -> &'static str {
         match self {
             AnchorError::Bad(bad) => bad.text(),
             AnchorError::Exhausted(_) => "no media port left",
-            AnchorError::Unanchorable => "no media line that can be anchored",
-            AnchorError::Protection => "media cannot be protected as policy demands",
-            AnchorError::NoNode => "no media node takes it",
-            AnchorError::NoCodec => "no codec that the conference takes",
+            AnchorError::Unanchorable => "no media line can be anchored",
+            AnchorError::Protection => "media security cannot be agreed",
+            AnchorError::NoNode => "no media node available",
+            AnchorError::NoCodec => "no codec supported by the conference",
             AnchorError::Encoded => "encoded session description in a multipart body",
         }
     }
 }
 
-/// What became of a port that could not be opened.
+/// Result of the replacement of a port that could not be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Replaced {
-    /// It was none of this call's.
+pub(crate) enum PortReplacement {
+    /// The socket does not belong to this call.
     Foreign,
-    /// Another pair stands in its place; this one's RTP address.
+    /// Replaced by another pair; its RTP address.
     By(SocketAddr),
-    /// There is no other pair, or too many have failed already.
+    /// No other pair is left, or too many have failed.
     Exhausted,
-    /// The peer was told of it already.
-    Told,
-    /// The call goes on without RTCP of its own on this side.
-    Without,
+    /// The port has been announced to the peer already.
+    Announced,
+    /// The call continues without an RTCP port on this side.
+    WithoutRtcp,
 }
 
-/// Pairs of one call that may turn out to be taken by others.
-const MAX_REPLACED: u8 = 8;
+/// Pairs that are replaced in one call at most.
+const MAX_REPLACED_PAIRS: u8 = 8;
 
 #[derive(Debug)]
 struct LineSide {
     pair: PortPair,
     rtp: SocketId,
     rtcp: Option<SocketId>,
-    /// A description with this pair's port has gone out.
-    told: bool,
+    /// The port has been sent to the peer in a description.
+    announced: bool,
     signalled_rtp: Option<SocketAddr>,
     signalled_rtcp: Option<SocketAddr>,
-    direction: Direction,
+    direction: MediaDirection,
     clock_rates: SmallVec<[(u8, u32); 2]>,
     encodings: SmallVec<[(u8, &'static str); 1]>,
     special: SmallVec<[u8; 4]>,
-    /// RTCP shares the port with RTP.
+    /// RTCP is multiplexed on the RTP port.
     mux: bool,
-    /// We have offered that it does.
+    /// We have offered multiplexing.
     mux_offered: bool,
-    /// Only where we protect the media of the call.
-    secure: Option<Box<Secure>>,
+    /// Present only in calls with media security.
+    security: Option<Box<SideSecurity>>,
 }
 
 #[derive(Debug)]
-struct Line {
+struct AnchoredLine {
     carriage: media::Carriage,
-    /// The caller's and the callee's; of a seat in a conference there is the caller's alone.
+    /// Caller's and callee's side; a conference participant has the caller's only.
     sides: SmallVec<[LineSide; 2]>,
 }
 
-/// One side of a line, as others may see it.
+/// State of one side of a line, for statistics.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct PlaceView {
-    /// Our port for RTP.
+pub(crate) struct LineSideView {
+    /// Our RTP port.
     pub(crate) rtp: SocketAddr,
-    /// Our port for RTCP, where it has one of its own.
+    /// Our RTCP port, if separate.
     pub(crate) rtcp: Option<SocketAddr>,
-    /// Where the side receives RTP, as it said.
+    /// RTP address that the side signalled.
     pub(crate) signalled_rtp: Option<SocketAddr>,
-    /// Where the side receives RTCP, as it said.
+    /// RTCP address that the side signalled.
     pub(crate) signalled_rtcp: Option<SocketAddr>,
-    /// RTCP shares the port with RTP.
+    /// RTCP is multiplexed on the RTP port.
     pub(crate) mux: bool,
-    /// Which way media flows, from the side's point of view.
-    pub(crate) direction: Direction,
+    /// Direction, from the side's point of view.
+    pub(crate) direction: MediaDirection,
 }
 
-/// An offer without its answer.
+/// An offer without its final answer.
 #[derive(Debug)]
-struct Offer {
+struct OpenOffer {
     from: Side,
-    facts: Described,
-    /// Lines that this offer added.
+    facts: ParsedLines,
+    /// Lines that this offer added, as bits.
     added: u16,
     /// An early dialog has answered it.
     answered: bool,
 }
 
-/// One side of a call's media as the plan has it.
+/// Media parameters of one side of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MediaSide {
-    /// The pool of its ports.
+    /// Pool of its ports.
     pub(crate) pool: u16,
-    /// The address written into descriptions (another than the sockets' behind a static NAT).
+    /// Address in descriptions (differs from the socket's behind a static NAT).
     pub(crate) advertised: IpAddr,
-    /// From where it may be learned.
+    /// Constraint on learning its address from packets.
     pub(crate) latching: Latching,
-    /// Code point towards it.
+    /// DSCP towards it.
     pub(crate) dscp: u8,
-    /// How its media is protected, where the configuration says anything about that.
+    /// Media security, where configured.
     pub(crate) security: Option<Arc<MediaSecurity>>,
-    /// Other networks are hidden from it.
+    /// Whether topology hiding applies towards it.
     pub(crate) hides: bool,
-    /// Codecs of our own towards it, where the configuration names any.
+    /// Transcoding policy towards it, where configured.
     pub(crate) transcoding: Option<Arc<Transcoding>>,
 }
 
@@ -248,32 +241,32 @@ pub(crate) struct CallMedia {
     session: u64,
     added: bool,
     sides: [MediaSide; 2],
-    lines: SmallVec<[Option<Line>; 1]>,
-    offer: Option<Box<Offer>>,
-    /// Some offer was answered.
+    lines: SmallVec<[Option<AnchoredLine>; 1]>,
+    offer: Option<Box<OpenOffer>>,
+    /// Whether an offer has been answered.
     negotiated: bool,
-    /// Pairs that somebody else had.
-    replaced: u8,
-    /// The first line was made before any offer came: see [`CallMedia::reserve`].
+    /// Pairs replaced because a port was in use by another program.
+    replaced_pairs: u8,
+    /// The first line was created before an offer: see [`CallMedia::reserve`].
     reserved: bool,
-    /// What passes before the answer; `None`: everything.
-    gate: Option<EarlyMedia>,
-    /// The call's number in events.
+    /// Directions that pass before the answer; `None`: both.
+    early_media: Option<EarlyMedia>,
+    /// Number of the call in events.
     number: u64,
-    /// When it wants to be told the time, as far as that was asked for.
-    wake: Option<engine::Time>,
-    /// Codecs of our own, where a side may get any.
-    codecs: Option<Box<Codecs>>,
-    /// The timer for it: it may be far away, and must not outlive the call.
-    pub(crate) wake_timer: Option<engine::timers::TimerKey>,
-    /// The callee is a conference of ours.
-    seat: Option<Box<seat::SeatFacts>>,
-    /// How a side was reached before somebody else was to take it.
-    home: Option<Box<home::Home>>,
+    /// Earliest requested timeout.
+    timeout_at: Option<engine::Time>,
+    /// Codec state, where a side has a transcoding policy.
+    codecs: Option<Box<CallCodecs>>,
+    /// Its timer, which may be far away and must not outlive the call.
+    pub(crate) keying_timer: Option<engine::timers::TimerKey>,
+    /// Present in a call to a conference.
+    participant: Option<Box<participant::ParticipantSettings>>,
+    /// The previous parameters of a side during a change.
+    previous_side: Option<Box<side_change::PreviousSide>>,
 }
 
 impl CallMedia {
-    /// Nothing negotiated; `session` names it towards the forwarder.
+    /// Media without any negotiation; `session` is the number in the forwarder.
     pub(crate) fn new(session: u64, sides: [MediaSide; 2]) -> CallMedia {
         CallMedia {
             session,
@@ -282,47 +275,47 @@ impl CallMedia {
             lines: SmallVec::new(),
             offer: None,
             negotiated: false,
-            replaced: 0,
+            replaced_pairs: 0,
             reserved: false,
-            gate: None,
+            early_media: None,
             number: 0,
-            wake: None,
-            wake_timer: None,
+            timeout_at: None,
+            keying_timer: None,
             codecs: None,
-            seat: None,
-            home: None,
+            participant: None,
+            previous_side: None,
         }
     }
 
-    /// With the call's number in events.
-    pub(crate) fn numbered(mut self, number: u64) -> CallMedia {
+    /// Sets the number of the call in events.
+    pub(crate) fn with_number(mut self, number: u64) -> CallMedia {
         self.number = number;
         self
     }
 
-    /// Before the answer only this passes; nobody has been told of media yet.
-    pub(crate) fn gated(mut self, gate: EarlyMedia) -> CallMedia {
-        self.gate = Some(gate);
+    /// Limits early media; only before the first offer.
+    pub(crate) fn with_early_media(mut self, limits: EarlyMedia) -> CallMedia {
+        self.early_media = Some(limits);
         self
     }
 
-    /// Whether there is a gate.
-    pub(crate) fn is_gated(&self) -> bool {
-        self.gate.is_some()
+    /// Whether early media is limited.
+    pub(crate) fn limits_early_media(&self) -> bool {
+        self.early_media.is_some()
     }
 
-    /// Moves the gate, or takes it away; tells the forwarder where that makes a difference.
-    pub(crate) fn set_gate(&mut self, plane: &mut MediaPlane, gate: Option<EarlyMedia>) {
-        if self.gate != gate {
-            self.gate = gate;
+    /// Changes or removes the limit of early media.
+    pub(crate) fn set_early_media(&mut self, plane: &mut MediaPlane, limits: Option<EarlyMedia>) {
+        if self.early_media != limits {
+            self.early_media = limits;
             if self.added {
-                self.command(plane);
+                self.send_plan(plane);
             }
         }
     }
 
-    /// Makes one line of audio for a call whose offer comes with the callee's answer: a description that leaves in a response
-    /// cannot wait for its sockets as one in a request can, so they are opened before the call goes on.
+    /// Creates one audio line for a call with a late offer: a description in a response cannot wait for its sockets
+    /// as one in a request can, so they are opened before the call continues.
     ///
     /// # Errors
     /// [`AnchorError::Exhausted`]; nothing has changed then.
@@ -335,12 +328,12 @@ impl CallMedia {
         Ok(())
     }
 
-    /// Whether an offer waits for its answer, and whose it is.
+    /// The side whose offer is open, if any.
     pub(crate) fn open_offer(&self) -> Option<Side> {
         self.offer.as_ref().map(|offer| offer.from)
     }
 
-    /// Takes an offer of `from`; appends to `out` what the other side gets to see.
+    /// Applies an offer of `from`; appends the offer for the other side to `out`.
     ///
     /// # Errors
     /// [`AnchorError`]; nothing has changed then.
@@ -351,18 +344,19 @@ impl CallMedia {
         offer: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<(), AnchorError> {
-        let facts = describe(offer).map_err(AnchorError::Bad)?;
+        let facts = parse_media(offer).map_err(AnchorError::Bad)?;
         self.abandon(plane);
-        let wanted = |facts: &MediaFacts| facts.port != 0;
-        let usable = |facts: &MediaFacts| wanted(facts) && facts.carriage != Carriage::Stream;
-        if facts.iter().any(wanted) && !facts.iter().any(usable) {
+        let is_active = |facts: &MediaFacts| facts.port != 0;
+        let usable =
+            |facts: &MediaFacts| is_active(facts) && facts.carriage != LineTransport::Stream;
+        if facts.iter().any(is_active) && !facts.iter().any(usable) {
             return Err(AnchorError::Unanchorable);
         }
         let mut added = 0u16;
         if core::mem::take(&mut self.reserved) {
-            let wanted = facts.first().filter(|fact| usable(fact));
+            let first = facts.first().filter(|fact| usable(fact));
             match (
-                wanted.and_then(|fact| fact.carriage.forwarded()),
+                first.and_then(|fact| fact.carriage.forwarded()),
                 self.lines.first_mut(),
             ) {
                 (Some(carriage), Some(Some(line))) => {
@@ -393,32 +387,32 @@ impl CallMedia {
                 }
             }
         }
-        if self.protects() {
-            self.judge_offer(plane, from, offer, &facts, added)?;
+        if self.secures_media() {
+            self.evaluate_offer_security(plane, from, offer, &facts, added)?;
         }
-        self.offer = Some(Box::new(Offer {
+        self.offer = Some(Box::new(OpenOffer {
             from,
             facts,
             added,
             answered: false,
         }));
         if !self.negotiated {
-            // Early media may come before any answer does: the session stands from the first offer on.
-            self.signal_offer();
-            self.command(plane);
+            // Early media may arrive before any answer: the session exists from the first offer on.
+            self.apply_first_offer();
+            self.send_plan(plane);
         }
-        self.tell_offer(plane, from, offer, out);
+        self.write_offer(plane, from, offer, out);
         Ok(())
     }
 
-    /// Writes an offer of `from` as the other side gets to see it, with codecs of ours where that is our policy.
-    fn tell_offer(&mut self, plane: &mut MediaPlane, from: Side, offer: &[u8], out: &mut Vec<u8>) {
+    /// Writes an offer of `from` for the other side, with codecs added by policy.
+    fn write_offer(&mut self, plane: &mut MediaPlane, from: Side, offer: &[u8], out: &mut Vec<u8>) {
         let policy = self
             .sides
             .get(from.other().index())
             .and_then(|side| side.transcoding.clone());
-        let readable = self.protects();
-        // A call that is transcoded stays one that may be, whatever a reload has made of the policy.
+        let readable = self.secures_media();
+        // A transcoded call keeps this ability, even if a reload has changed the policy.
         let extended = match (policy, &mut self.codecs) {
             (None, None) => None,
             (policy, codecs) => codecs.get_or_insert_default().offer(
@@ -432,30 +426,30 @@ impl CallMedia {
         self.write(plane, from.other(), offer, true, out);
     }
 
-    /// Writes an answer of `from` as the offerer gets to see it; what is transcoded from now on is known then.
-    fn tell_answer(
+    /// Writes an answer of `from` for the offerer, and reports transcoding that begins with it.
+    fn write_answer(
         &mut self,
         plane: &mut MediaPlane,
         from: Side,
         answer: &[u8],
         out: &mut Vec<u8>,
     ) {
-        let readable = self.protects();
-        let settled = self
+        let readable = self.secures_media();
+        let rewritten = self
             .codecs
             .as_mut()
             .and_then(|codecs| codecs.answer(from, answer, readable));
-        let news = self.codecs.as_mut().map(|codecs| codecs.news());
-        for (line, kinds) in news.into_iter().flatten() {
-            let note = MediaNote::transcoded(self.session, self.number, line, kinds);
-            plane.keyer.notes.push_back(note);
+        let changes = self.codecs.as_mut().map(|codecs| codecs.take_changes());
+        for (line, kinds) in changes.into_iter().flatten() {
+            let notice = MediaNotice::transcoded(self.session, self.number, line, kinds);
+            plane.keying.notices.push_back(notice);
         }
-        let answer = settled.as_deref().unwrap_or(answer);
+        let answer = rewritten.as_deref().unwrap_or(answer);
         self.write(plane, from.other(), answer, false, out);
     }
 
-    /// Takes an answer of `from` to the open offer; appends to `out` what the offerer gets to see. A provisional answer
-    /// (one of several early dialogs) leaves the offer open for the others.
+    /// Applies an answer of `from` to the open offer; appends the answer for the offerer to `out`. A provisional
+    /// answer (of one of several early dialogs) leaves the offer open for the others.
     ///
     /// # Errors
     /// [`AnchorError`]; nothing has changed then.
@@ -467,33 +461,33 @@ impl CallMedia {
         provisional: bool,
         out: &mut Vec<u8>,
     ) -> Result<(), AnchorError> {
-        let facts = describe(answer).map_err(AnchorError::Bad)?;
+        let facts = parse_media(answer).map_err(AnchorError::Bad)?;
         let Some(mut offer) = self.offer.take() else {
-            // A repeated answer (200 after a reliable 183): the addresses of the first one stand.
-            self.tell_answer(plane, from, answer, out);
+            // A repeated answer (200 after a reliable 183): the addresses of the first one remain.
+            self.write_answer(plane, from, answer, out);
             return Ok(());
         };
-        if self.protects()
-            && let Err(error) = self.judge_answer(plane, &offer, answer, &facts)
+        if self.secures_media()
+            && let Err(error) = self.apply_answer_security(plane, &offer, answer, &facts)
         {
             self.offer = Some(offer);
             return Err(error);
         }
         for index in 0..self.lines.len() {
-            let ours = facts.get(index).filter(|fact| fact.port != 0);
-            let theirs = offer.facts.get(index).filter(|fact| fact.port != 0);
-            match (ours, theirs) {
+            let answered_line = facts.get(index).filter(|fact| fact.port != 0);
+            let offered_line = offer.facts.get(index).filter(|fact| fact.port != 0);
+            match (answered_line, offered_line) {
                 (Some(answered), Some(offered)) => {
-                    self.agree(plane, index, offer.from, offered, answered);
+                    self.apply_line_answer(plane, index, offer.from, offered, answered);
                 }
                 _ if provisional => {}
                 _ => self.drop_line(plane, index),
             }
         }
         self.resume_keying(plane);
-        self.tell_answer(plane, from, answer, out);
+        self.write_answer(plane, from, answer, out);
         self.negotiated = true;
-        self.command(plane);
+        self.send_plan(plane);
         if provisional {
             offer.answered = true;
             self.offer = Some(offer);
@@ -501,8 +495,8 @@ impl CallMedia {
         Ok(())
     }
 
-    /// The open offer was refused or came to nothing: what was in force stays. One that an early dialog has answered is
-    /// settled by that answer.
+    /// Discards the open offer after a refusal; the previous state remains. An offer that an early dialog has
+    /// answered stays as answered.
     pub(crate) fn abandon(&mut self, plane: &mut MediaPlane) {
         if let Some(offer) = self.offer.take()
             && !offer.answered
@@ -514,23 +508,23 @@ impl CallMedia {
                 .flatten()
                 .flat_map(|line| &mut line.sides)
             {
-                if let Some(secure) = &mut side.secure {
-                    secure.abandon();
+                if let Some(security) = &mut side.security {
+                    security.abandon();
                 }
             }
         }
     }
 
-    /// The same offer to another target: appends to `out` what it gets to see.
+    /// Writes the same offer for another target to `out`.
     pub(crate) fn offer_again(&mut self, plane: &mut MediaPlane, offer: &[u8], out: &mut Vec<u8>) {
         if let Some(from) = self.open_offer() {
-            self.tell_offer(plane, from, offer, out);
+            self.write_offer(plane, from, offer, out);
         }
     }
 
-    /// Whether a socket of this call is still being opened; its last description must not leave then, for the port may be
-    /// somebody else's. The call is told by its session's number when each is open.
-    pub(crate) fn hold_back(&mut self, plane: &mut MediaPlane) -> bool {
+    /// Whether a socket of this call is still being opened. The last description must not be sent then, because the
+    /// port may be in use by another program; the session is notified when each socket is open.
+    pub(crate) fn defer_until_open(&mut self, plane: &mut MediaPlane) -> bool {
         let mut any = false;
         for side in self
             .lines
@@ -545,42 +539,46 @@ impl CallMedia {
                     opening = true;
                 }
             }
-            side.told &= !opening;
+            side.announced &= !opening;
             any |= opening;
         }
         any
     }
 
-    /// A socket could not be opened: its pair is set aside as a whole and another one takes its place.
-    pub(crate) fn replace(&mut self, plane: &mut MediaPlane, socket: SocketId) -> Replaced {
+    /// Replaces the pair of a socket that could not be opened; the pair is set aside.
+    pub(crate) fn replace_pair(
+        &mut self,
+        plane: &mut MediaPlane,
+        socket: SocketId,
+    ) -> PortReplacement {
         let place = self.lines.iter().enumerate().find_map(|(index, line)| {
             let side = line.as_ref()?.sides.iter().position(|s| s.has(socket))?;
             Some((index, side))
         });
         let Some((index, number)) = place else {
-            return Replaced::Foreign;
+            return PortReplacement::Foreign;
         };
         let (Some(media), Some(Some(line))) = (self.sides.get(number), self.lines.get_mut(index))
         else {
-            return Replaced::Foreign;
+            return PortReplacement::Foreign;
         };
         let Some(slot) = line.sides.get_mut(number) else {
-            return Replaced::Foreign;
+            return PortReplacement::Foreign;
         };
-        if slot.told && slot.rtcp == Some(socket) {
+        if slot.announced && slot.rtcp == Some(socket) {
             slot.rtcp = None;
-            self.command(plane);
-            return Replaced::Without;
+            self.send_plan(plane);
+            return PortReplacement::WithoutRtcp;
         }
-        if slot.told {
-            return Replaced::Told;
+        if slot.announced {
+            return PortReplacement::Announced;
         }
-        if self.replaced >= MAX_REPLACED {
-            return Replaced::Exhausted;
+        if self.replaced_pairs >= MAX_REPLACED_PAIRS {
+            return PortReplacement::Exhausted;
         }
-        self.replaced += 1;
+        self.replaced_pairs += 1;
         let Ok(new) = new_side(plane, media.pool, line.carriage) else {
-            return Replaced::Exhausted;
+            return PortReplacement::Exhausted;
         };
         let new = LineSide {
             signalled_rtp: slot.signalled_rtp,
@@ -590,17 +588,17 @@ impl CallMedia {
             encodings: core::mem::take(&mut slot.encodings),
             special: core::mem::take(&mut slot.special),
             mux: slot.mux,
-            secure: slot.secure.take(),
+            security: slot.security.take(),
             ..new
         };
         let address = new.pair.rtp();
         let old = core::mem::replace(slot, new);
-        // The one that could not be opened is gone, and its number may be one of the new pair's.
-        for half in core::iter::once(old.rtp).chain(old.rtcp) {
-            if half != socket {
+        // The failed socket does not exist any more, and its number may belong to the new pair.
+        for old_socket in core::iter::once(old.rtp).chain(old.rtcp) {
+            if old_socket != socket {
                 plane
                     .sockets
-                    .discard(half, plane.keyer.now, &mut plane.work);
+                    .discard(old_socket, plane.keying.now, &mut plane.work);
             }
         }
         if let Some(pool) = plane.pools.get_mut(usize::from(media.pool)) {
@@ -608,12 +606,12 @@ impl CallMedia {
             debug_assert!(returned.is_ok(), "a pair went back to another pool");
         }
         if self.added {
-            self.command(plane);
+            self.send_plan(plane);
         }
-        Replaced::By(address)
+        PortReplacement::By(address)
     }
 
-    /// How a side is reached.
+    /// Parameters of a side.
     pub(crate) fn side(&self, side: Side) -> &MediaSide {
         let [caller, callee] = &self.sides;
         match side {
@@ -622,22 +620,22 @@ impl CallMedia {
         }
     }
 
-    /// The answer to `side` will not speak of ICE, although its offer did.
+    /// Removes ICE from the answer to `side`, although its offer had it.
     pub(crate) fn answer_without_ice(&mut self, side: Side) {
         for line in self.lines.iter_mut().flatten() {
-            if let Some(secure) = line
+            if let Some(security) = line
                 .sides
                 .get_mut(side.index())
-                .and_then(|side| side.secure.as_deref_mut())
+                .and_then(|side| side.security.as_deref_mut())
             {
-                secure.without_ice();
+                security.remove_ice();
             }
         }
     }
 
-    /// What stands, for those who ask: the number of each line, and both its sides.
-    pub(crate) fn places(&self) -> impl Iterator<Item = (usize, [PlaceView; 2])> {
-        let view = |side: &LineSide| PlaceView {
+    /// Number and both sides of each line.
+    pub(crate) fn line_views(&self) -> impl Iterator<Item = (usize, [LineSideView; 2])> {
+        let view = |side: &LineSide| LineSideView {
             rtp: side.pair.rtp(),
             rtcp: side.rtcp.map(|_| side.pair.rtcp()),
             signalled_rtp: side.signalled_rtp,
@@ -654,12 +652,12 @@ impl CallMedia {
         })
     }
 
-    /// Whether the forwarder has its session, and reports its figures at its end.
+    /// Whether the forwarder has the session, and reports its figures at the end.
     pub(crate) fn is_added(&self) -> bool {
         self.added
     }
 
-    /// The encodings of payload types, by side that sends them.
+    /// Encodings of dynamic payload types, by the side that sends them.
     pub(crate) fn encodings(&self) -> Encodings {
         let mut found = Encodings::new();
         for (index, line) in self.lines.iter().enumerate() {
@@ -668,22 +666,19 @@ impl CallMedia {
                     let own = line.as_ref().and_then(|line| line.sides.get(side.index()));
                     own.map_or(&[][..], |own| &own.encodings)
                 };
-                // A side sends by the other's description, where it is not ours that it got instead.
+                // A side sends by the description that it received: the other side's, or ours with transcoding.
                 let (first, second) = match self.codecs {
                     Some(_) => (of(side), of(side.other())),
                     None => (of(side.other()), of(side)),
                 };
-                found.extend(
-                    first
-                        .iter()
-                        .chain(second)
-                        .map(|&(payload_type, name)| Encoding {
-                            line: index as u8,
-                            side,
-                            payload_type,
-                            name,
-                        }),
-                );
+                found.extend(first.iter().chain(second).map(|&(payload_type, name)| {
+                    PayloadEncoding {
+                        line: index as u8,
+                        side,
+                        payload_type,
+                        name,
+                    }
+                }));
             }
         }
         found
@@ -698,9 +693,9 @@ impl CallMedia {
             .any(|side| side.has(socket))
     }
 
-    /// Gives everything back; the forwarder reports the session's figures.
+    /// Releases all resources; the forwarder reports the figures of the session.
     pub(crate) fn release(mut self, plane: &mut MediaPlane) {
-        self.stay(plane);
+        self.keep_side(plane);
         for index in 0..self.lines.len() {
             self.drop_line(plane, index);
         }
@@ -710,7 +705,7 @@ impl CallMedia {
         }
     }
 
-    fn set_line(&mut self, index: usize, line: Option<Line>) {
+    fn set_line(&mut self, index: usize, line: Option<AnchoredLine>) {
         if let Some(slot) = self.lines.get_mut(index) {
             *slot = line;
         }
@@ -720,17 +715,17 @@ impl CallMedia {
         &self,
         plane: &mut MediaPlane,
         carriage: media::Carriage,
-    ) -> Result<Line, AnchorError> {
+    ) -> Result<AnchoredLine, AnchorError> {
         let [caller, callee] = &self.sides;
         let caller_side = new_side(plane, caller.pool, carriage)?;
-        if self.seat.is_some() {
-            return Ok(Line {
+        if self.participant.is_some() {
+            return Ok(AnchoredLine {
                 carriage,
                 sides: SmallVec::from_iter([caller_side]),
             });
         }
         match new_side(plane, callee.pool, carriage) {
-            Ok(callee_side) => Ok(Line {
+            Ok(callee_side) => Ok(AnchoredLine {
                 carriage,
                 sides: SmallVec::from_iter([caller_side, callee_side]),
             }),
@@ -757,8 +752,8 @@ impl CallMedia {
         }
     }
 
-    /// Puts the offerer's addresses of the first offer in force.
-    fn signal_offer(&mut self) {
+    /// Applies the addresses of the offerer from the first offer.
+    fn apply_first_offer(&mut self) {
         let Some(offer) = &self.offer else { return };
         for (line, fact) in self.lines.iter_mut().zip(&offer.facts) {
             if let Some(line) = line
@@ -769,7 +764,7 @@ impl CallMedia {
         }
     }
 
-    fn agree(
+    fn apply_line_answer(
         &mut self,
         plane: &mut MediaPlane,
         index: usize,
@@ -787,33 +782,36 @@ impl CallMedia {
         for (side, fact) in [(offerer, offered), (offerer.other(), answered)] {
             let offers = side == offerer;
             if let Some(side) = line.sides.get_mut(side.index()) {
-                side.mux = match (&side.secure, offers) {
+                side.mux = match (&side.security, offers) {
                     (None, _) => mux,
-                    // Each side has its own where we protect media.
+                    // With media security each side has its own multiplexing.
                     (Some(_), true) => fact.mux,
-                    (Some(secure), false) => {
-                        let demanded = secure.policy().mux == Some(Mux::Require);
+                    (Some(security), false) => {
+                        let demanded = security.policy().mux == Some(Mux::Require);
                         (fact.mux || demanded) && side.mux_offered
                     }
                 };
-                let alone = side.secure.as_ref().is_some_and(|secure| secure.listens());
+                let alone = side
+                    .security
+                    .as_ref()
+                    .is_some_and(|security| security.receives_stun_or_dtls());
                 let with_rtcp = line.carriage == media::Carriage::Rtp && !side.mux && !alone;
                 side.signal(fact, side.mux);
                 if with_rtcp && side.rtcp.is_none() {
-                    // Without a socket for RTCP the call goes on without RTCP.
+                    // Without a socket for RTCP the call continues without RTCP.
                     side.rtcp = plane.sockets.acquire(side.pair.rtcp(), &mut plane.work);
                 } else if !with_rtcp && let Some(socket) = side.rtcp.take() {
-                    plane.sockets.release(socket, plane.keyer.now);
+                    plane.sockets.release(socket, plane.keying.now);
                 }
             }
         }
     }
 
-    /// Tells the forwarder what is in force.
-    fn command(&mut self, plane: &mut MediaPlane) {
-        self.listen(plane);
-        if self.seat.is_some() {
-            return self.command_seat(plane);
+    /// Sends the current plan to the forwarder.
+    fn send_plan(&mut self, plane: &mut MediaPlane) {
+        self.claim_sockets(plane);
+        if self.participant.is_some() {
+            return self.command_participant(plane);
         }
         let flows = self
             .lines
@@ -837,7 +835,7 @@ impl CallMedia {
         }
     }
 
-    fn flow_plan(&self, index: usize, line: &Line) -> Option<FlowPlan> {
+    fn flow_plan(&self, index: usize, line: &AnchoredLine) -> Option<FlowPlan> {
         Some(FlowPlan {
             line: index as u8,
             carriage: line.carriage,
@@ -848,20 +846,20 @@ impl CallMedia {
         })
     }
 
-    fn side_plan(&self, index: usize, line: &Line, number: usize) -> Option<SidePlan> {
+    fn side_plan(&self, index: usize, line: &AnchoredLine, number: usize) -> Option<SidePlan> {
         let own = line.sides.get(number)?;
         let media = self.sides.get(number)?;
-        let may_send = self.gate.is_none_or(|gate| match number {
-            0 => gate.forward,
-            _ => gate.backward,
+        let may_send = self.early_media.is_none_or(|limits| match number {
+            0 => limits.forward,
+            _ => limits.backward,
         });
-        // A side sends the payload types that the other side described; before that is known, its own.
+        // A side sends the payload types of the other side's description; before that is known, its own.
         let mut clock_rates = match line.sides.get(1 - number) {
             Some(other) => other.clock_rates.clone(),
             None => SmallVec::new(),
         };
         for rate in &own.clock_rates {
-            if !clock_rates.iter().any(|known| known.0 == rate.0) {
+            if !clock_rates.iter().any(|existing| existing.0 == rate.0) {
                 clock_rates.push(*rate);
             }
         }
@@ -869,9 +867,9 @@ impl CallMedia {
         if let Some(other) = line.sides.get(1 - number) {
             special.extend_from_slice(&other.special);
         }
-        let secure = own.secure.as_deref();
-        // With ICE, media comes from and goes to the pair that was nominated.
-        let (signalled_rtp, latching) = match secure.and_then(Secure::selected) {
+        let security = own.security.as_deref();
+        // With ICE, media uses the nominated pair.
+        let (signalled_rtp, latching) = match security.and_then(SideSecurity::selected) {
             Some(selected) => (selected, Latching::Signalled),
             None => (own.signalled_rtp, media.latching),
         };
@@ -889,16 +887,16 @@ impl CallMedia {
             dscp: media.dscp,
             clock_rates,
             special,
-            protection: secure.map_or(Protection::None, Secure::protection),
-            dtls: secure.is_some_and(Secure::speaks_dtls),
-            recode: self
+            protection: security.map_or(Protection::None, SideSecurity::protection),
+            dtls: security.is_some_and(SideSecurity::has_dtls),
+            transcode: self
                 .codecs
                 .as_ref()
                 .and_then(|codecs| codecs.plan(index, number)),
         })
     }
 
-    /// Appends `sdp` as `towards` gets to see it.
+    /// Appends `sdp` as written for `towards`.
     fn write(
         &mut self,
         plane: &mut MediaPlane,
@@ -908,8 +906,8 @@ impl CallMedia {
         out: &mut Vec<u8>,
     ) {
         let from = out.len();
-        match self.protects() {
-            true => self.write_protected(plane, towards, sdp, offers, out),
+        match self.secures_media() {
+            true => self.write_with_security(plane, towards, sdp, offers, out),
             false => self.write_plain(towards, sdp, out),
         }
         if self.side(towards).hides {
@@ -918,14 +916,16 @@ impl CallMedia {
     }
 
     fn write_plain(&mut self, towards: Side, sdp: &[u8], out: &mut Vec<u8>) {
-        let ports: SmallVec<[u16; 4]> = match describe(sdp) {
+        let ports: SmallVec<[u16; 4]> = match parse_media(sdp) {
             Ok(facts) => facts
                 .iter()
                 .enumerate()
                 .map(|(index, fact)| match self.lines.get_mut(index) {
-                    Some(Some(line)) if fact.port != 0 && fact.carriage != Carriage::Stream => {
+                    Some(Some(line))
+                        if fact.port != 0 && fact.carriage != LineTransport::Stream =>
+                    {
                         line.sides.get_mut(towards.index()).map_or(0, |side| {
-                            side.told = true;
+                            side.announced = true;
                             side.pair.rtp().port()
                         })
                     }
@@ -945,13 +945,16 @@ impl LineSide {
         self.rtp == socket || self.rtcp == Some(socket)
     }
 
-    /// Takes over what a description says; `mux`: whether RTCP shares the port with RTP, as far as is known.
+    /// Applies the description of the side; `mux`: whether RTCP is multiplexed, as far as is known.
     fn signal(&mut self, fact: &MediaFacts, mux: bool) {
         self.signalled_rtp = fact.rtp();
         self.signalled_rtcp = fact.rtcp(mux);
-        let ice = self.secure.as_ref().is_some_and(|secure| secure.has_ice());
-        // Hold by a zero address closes the way to that side.
-        self.direction = Direction {
+        let ice = self
+            .security
+            .as_ref()
+            .is_some_and(|security| security.has_ice());
+        // Hold by a zero address stops media to that side.
+        self.direction = MediaDirection {
             sends: fact.direction.sends,
             receives: fact.direction.receives && (ice || !fact.is_zero_held()),
         };

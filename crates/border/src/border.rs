@@ -1,34 +1,35 @@
-//! The border: one engine out of the endpoint (SIP), calls, policy, trunks, the registrar, and the control of media.
+//! The border: one engine that combines the SIP endpoint, calls, policy, trunks, the registrar and the control of
+//! media.
 
 mod core;
-mod keep;
-mod locals;
-pub(crate) mod outside;
+mod keepalive;
+mod listeners;
+pub(crate) mod out_of_dialog;
 mod report;
 mod resolve;
 pub(crate) mod sockets;
 mod subscriptions;
 
-pub(crate) use self::core::{ALLOW, Alarm, Core, MEDIA_SOCKETS, Placed, identities};
-pub(crate) use locals::LocalPoint;
-pub(crate) use outside::address_of_record;
-pub use report::{BorderCensus, CallInfo, Counters, Outcome};
+pub(crate) use self::core::{ALLOW, Alarm, Core, HopHosts, MEDIA_SOCKETS, identities};
+pub(crate) use listeners::LocalPoint;
+pub(crate) use out_of_dialog::address_of_record;
+pub use report::{BorderCensus, BorderCounters, CallInfo, CallOutcome};
 
-use crate::admission::{Cost, MediaCarrier};
+use crate::admission::{MediaOffload, Price};
 use crate::call::CallKey;
 use crate::config::Config;
-use crate::crew::Share;
+use crate::worker_pool::WorkerParts;
 use engine::{
-    Control, Deadline, DropReason, Drops, Engine, Entropy, Event, Input, Output, ParcelHead,
+    Control, Deadline, DropReason, Drops, Engine, Entropy, Event, HandoffKind, Input, Output,
     SocketId, Time,
 };
 use media::{MediaCommand, MediaEvent};
-use sip::{Endpoint, Flow, Greeting, Indication, LocalId, User};
+use sip::{Endpoint, Flow, Handler, Indication, ListenerId, NewRequestAction};
 use sockets::{MEDIA_BASE, SocketWork};
 use std::sync::Arc;
 use wire::sip::Message;
 
-/// A session border controller without IO: an [`Engine`] for signalling that controls a forwarder of media
+/// A session border controller without IO: an [`Engine`] for signalling that controls a media forwarder
 /// ([`media::Forwarder`]).
 #[derive(Debug)]
 pub struct Border {
@@ -37,17 +38,17 @@ pub struct Border {
 }
 
 impl Border {
-    /// A border by `config`. It opens its sockets with its first outputs.
+    /// A border with this configuration. Its first outputs open its sockets.
     pub fn new(config: impl Into<Arc<Config>>, mut entropy: Entropy) -> Border {
         let config = config.into();
         let endpoint = entropy.fork();
-        let share = Share::alone(&config, &mut entropy);
+        let share = WorkerParts::single(&config, &mut entropy);
         Border::with(config, share, endpoint, entropy)
     }
 
     pub(crate) fn with(
         config: Arc<Config>,
-        share: Share,
+        share: WorkerParts,
         endpoint: Entropy,
         entropy: Entropy,
     ) -> Border {
@@ -57,18 +58,18 @@ impl Border {
         Border { endpoint, core }
     }
 
-    /// With what DTLS in media paths needs (RFC 5764): a certificate, settings, and the driver's idea of time. Without it nobody is
-    /// keyed by DTLS, and whoever can do nothing else is refused.
-    pub fn set_dtls(&mut self, endpoint: protect::dtls::Endpoint) {
-        self.core.plane.keyer.dtls = Some(endpoint);
+    /// Enables DTLS in media paths (RFC 5764) with a certificate, settings and the clock of the driver. Without it,
+    /// calls that require DTLS are refused.
+    pub fn set_dtls(&mut self, endpoint: protect::dtls::DtlsEndpoint) {
+        self.core.plane.keying.dtls = Some(endpoint);
     }
 
-    /// What carries the media that is anchored here, where the program has found another way than sockets, or has lost it.
-    pub fn set_media_carrier(&mut self, carrier: MediaCarrier) {
-        self.core.set_media_carrier(carrier);
+    /// Sets the path of anchored media, when the program has activated a path other than sockets, or lost it.
+    pub fn set_media_offload(&mut self, carrier: MediaOffload) {
+        self.core.set_media_offload(carrier);
     }
 
-    /// What comes at a listening point is another worker's, and handed to it.
+    /// Hands a datagram off if another worker owns its call. Returns whether it was handed off.
     fn is_handed_on(&mut self, input: &Input<'_>, now: Time) -> bool {
         match input {
             Input::Datagram(datagram)
@@ -81,10 +82,10 @@ impl Border {
                 let Some(owner) = self.endpoint.other_owner(datagram, &self.core) else {
                     return false;
                 };
-                let hands = self.spares_its_owner(datagram)
-                    || self.endpoint.hand_datagram(datagram, owner, now);
+                let hands = self.absorb_ack_for_owner(datagram)
+                    || self.endpoint.hand_off_datagram(datagram, owner, now);
                 if hands {
-                    self.core.is_handed_on(datagram.arrived, now);
+                    self.core.record_handed_on(datagram.arrived, now);
                 }
                 hands
             }
@@ -92,25 +93,25 @@ impl Border {
         }
     }
 
-    /// Whether events are made at all; they are unless this says no. Without a listener their texts are not built.
+    /// Enables or disables events; they are enabled initially. Disabled events are not composed.
     pub fn set_events_wanted(&mut self, wanted: bool) {
         self.core.events.wanted = wanted;
     }
 
-    /// Sets memory aside for so many transactions of each kind at a time, as far as the limits allow, so that tables need not grow
-    /// (which moves all that is in them) while calls wait. What is never used is not touched, but for a byte of each place in the index.
+    /// Reserves memory for this number of transactions of each kind, within the limits, because growing a table moves
+    /// its entries while calls wait. Unused memory is not touched, except one byte per slot of the index.
     pub fn reserve(&mut self, transactions: usize) {
         self.endpoint.reserve(transactions, transactions);
     }
 
-    /// Everything dropped so far on the signalling side, by reason.
+    /// All packets dropped by signalling, by reason.
     pub fn drops(&self) -> Drops {
         let mut drops = self.core.drops.clone();
         drops.merge(self.endpoint.drops());
         drops
     }
 
-    /// The configuration in force.
+    /// The active configuration.
     pub fn config(&self) -> &Config {
         &self.core.config
     }
@@ -121,7 +122,8 @@ impl Border {
         source: std::net::SocketAddr,
         bytes: &[u8],
     ) -> bool {
-        // Responses and keep-alives are judged by whether somebody waits for them.
+        // Responses and keep-alives are not subject to source checks; they are dropped unless a transaction or flow
+        // expects them.
         if bytes.first().is_none_or(|byte| !byte.is_ascii_uppercase()) || bytes.starts_with(b"SIP/")
         {
             return true;
@@ -129,7 +131,7 @@ impl Border {
         self.core.is_welcome(socket, source)
     }
 
-    /// Something on a connection to a name server.
+    /// Input on a connection to a DNS server.
     fn name_server(&mut self, stream: u32, input: Input<'_>, now: Time) {
         match input {
             Input::Stream { bytes, .. } => self.core.resolver_stream(stream, bytes, now),
@@ -140,22 +142,25 @@ impl Border {
 
     fn take(&mut self, input: Input<'_>, now: Time) {
         if matches!(input, Input::Stream { .. }) {
-            self.core.comes_at_once();
+            self.core.record_no_queue();
         }
         match input {
             Input::Datagram(datagram) if datagram.socket.0 >= MEDIA_BASE => {
-                // Media is the forwarder's, who passes on STUN and DTLS. Without a forwarder, or by a mistake of the
-                // driver's, it may be anything.
-                let done =
-                    self.core
-                        .media_datagram(datagram.socket, datagram.source, datagram.bytes);
+                // Media datagrams belong to the forwarder, which passes STUN and DTLS to us. Without a forwarder, or
+                // with a faulty driver, any packet may arrive here.
+                let done = self.core.handle_media_datagram(
+                    datagram.socket,
+                    datagram.source,
+                    datagram.bytes,
+                );
                 if let Err(reason) = done {
                     self.core.drops.count(reason);
                 }
             }
             Input::Datagram(datagram) if self.core.is_for_nodes(datagram.socket) => {
                 let (source, endpoint) = (datagram.source, &mut self.endpoint);
-                self.core.node_said(endpoint, source, datagram.bytes, now);
+                self.core
+                    .handle_node_datagram(endpoint, source, datagram.bytes, now);
             }
             Input::Unreachable {
                 socket,
@@ -171,10 +176,10 @@ impl Border {
             }
             Input::Datagram(datagram) => {
                 let waited = now.since(datagram.arrived);
-                self.core.comes_after(datagram.socket, waited, now);
+                self.core.record_queue_delay(datagram.socket, waited, now);
                 if !self.is_welcome(datagram.socket, datagram.source, datagram.bytes) {
-                    self.core.drops.count(DropReason::SipUnauthorised);
-                } else if !self.dealt_with_at_a_glance(
+                    self.core.drops.count(DropReason::SipSourceNotAllowed);
+                } else if !self.handle_on_fast_path(
                     datagram.socket,
                     datagram.source,
                     datagram.bytes,
@@ -184,39 +189,39 @@ impl Border {
                         .feed(Input::Datagram(datagram), now, &mut self.core);
                 }
             }
-            Input::Handed(parcel) => {
-                match parcel.head {
-                    ParcelHead::Datagram {
-                        local,
+            Input::Handoff(parcel) => {
+                match parcel.kind {
+                    HandoffKind::Datagram {
+                        listener: local,
                         source,
                         arrived,
-                        handed,
+                        handed_off: handed,
                         ..
                     } => {
-                        let point = self.core.point(LocalId(local));
+                        let point = self.core.point(ListenerId(local));
                         if let Some(socket) = point.map(|point| point.socket) {
-                            self.core.is_handed(socket, arrived, handed, now);
+                            self.core.record_handoff(socket, arrived, handed, now);
                             if !self.is_welcome(socket, source, parcel.bytes) {
-                                self.core.drops.count(DropReason::SipUnauthorised);
+                                self.core.drops.count(DropReason::SipSourceNotAllowed);
                                 return;
                             }
-                            if self.dealt_with_at_a_glance(socket, source, parcel.bytes, now) {
+                            if self.handle_on_fast_path(socket, source, parcel.bytes, now) {
                                 return;
                             }
                         }
                     }
-                    ParcelHead::Message { .. } => self.core.comes_at_once(),
-                    ParcelHead::Transfer { number, step } => {
+                    HandoffKind::Message { .. } => self.core.record_no_queue(),
+                    HandoffKind::Transfer { number, step } => {
                         let endpoint = &mut self.endpoint;
-                        self.core.transfer_goes_on(endpoint, number, step, now);
+                        self.core.transfer_handoff(endpoint, number, step, now);
                         return;
                     }
                     _ => {}
                 }
                 self.endpoint
-                    .feed(Input::Handed(parcel), now, &mut self.core);
+                    .feed(Input::Handoff(parcel), now, &mut self.core);
             }
-            Input::Sifted { dropped, .. } => self.core.sifted(dropped),
+            Input::Shed { dropped, .. } => self.core.record_shed(dropped),
             Input::Accepted {
                 connection,
                 socket,
@@ -224,25 +229,27 @@ impl Border {
                 ..
             } if !self.core.is_welcome(socket, remote) => {
                 if self.core.may_prove(socket).is_none() {
-                    self.core.drops.count(DropReason::SipUnauthorised);
+                    self.core.drops.count(DropReason::SipSourceNotAllowed);
                     self.core.unwelcome.push_back(connection);
                     return;
                 }
                 self.endpoint.feed(input, now, &mut self.core);
-                if self.endpoint.holds(connection)
+                if self.endpoint.has_connection(connection)
                     && !self.core.has_to_prove(connection, socket, remote)
                 {
-                    self.core.drops.count(DropReason::SipUnauthorised);
+                    self.core.drops.count(DropReason::SipSourceNotAllowed);
                     self.endpoint
                         .close_connection(connection, now, &mut self.core);
                 }
             }
             Input::Secured { connection, names } => {
                 let known = self.core.has_proven(connection, names);
-                self.core.admitted.shook_hands(Cost::TLS_HANDSHAKE, now);
+                self.core
+                    .admitted
+                    .record_handshake(Price::TLS_HANDSHAKE, now);
                 self.endpoint.feed(input, now, &mut self.core);
                 if !known {
-                    self.core.drops.count(DropReason::SipUnauthorised);
+                    self.core.drops.count(DropReason::SipSourceNotAllowed);
                     self.endpoint
                         .close_connection(connection, now, &mut self.core);
                 }
@@ -272,7 +279,7 @@ impl Border {
     }
 }
 
-/// The connection that an input is about.
+/// The connection of an input.
 fn stream_of(input: &Input<'_>) -> Option<engine::ConnectionId> {
     match *input {
         Input::Stream { connection, .. }
@@ -293,8 +300,8 @@ impl Engine for Border {
         if timeout {
             self.core.alarms(&mut self.endpoint, now);
         }
-        self.core.flush_waiting(&mut self.endpoint, now);
-        self.core.settle_media(&mut self.endpoint, now);
+        self.core.replay_deferred(&mut self.endpoint, now);
+        self.core.process_media_notices(&mut self.endpoint, now);
         self.core.pump_names(&mut self.endpoint, now);
         self.core.tell_rules(now);
     }
@@ -306,15 +313,15 @@ impl Engine for Border {
                     socket,
                     kind,
                     local,
-                } => Output::Open {
+                } => Output::OpenSocket {
                     socket,
                     kind,
                     local,
                 },
-                SocketWork::Shut(socket) => Output::Shut { socket },
+                SocketWork::Shut(socket) => Output::CloseSocket { socket },
             });
         }
-        if let Some((socket, destination, bytes)) = self.core.plane.keyer.next_datagram() {
+        if let Some((socket, destination, bytes)) = self.core.plane.keying.next_datagram() {
             return Some(Output::Datagram {
                 socket,
                 destination,
@@ -335,8 +342,11 @@ impl Engine for Border {
         if let Some(event) = self.core.events.queue.pop_front() {
             return Some(Output::Event(event));
         }
-        if let Some((socket, sieve)) = self.core.overload.next_sieve() {
-            return Some(Output::Sieve { socket, sieve });
+        if let Some((socket, sieve)) = self.core.overload.next_socket_filter() {
+            return Some(Output::SocketFilter {
+                socket,
+                filter: sieve,
+            });
         }
         if let Some(query) = self.core.queries.pop_front() {
             let question = self.core.question.insert(query);
@@ -391,52 +401,58 @@ impl Control for Border {
                     let number = CallKey(session).number();
                     self.core.ended_with(number, Some(&stats), now);
                 }
-                self.core.seat_counted(session, last, Some(&stats), now);
+                self.core
+                    .participant_stats(session, last, Some(&stats), now);
                 self.core.last_stats = Some((session, stats));
             }
             // Calls of the border are not recorded.
-            MediaEvent::Taken { .. } | MediaEvent::Played { .. } => {}
-            MediaEvent::Seat { session, event } => {
+            MediaEvent::Recorded { .. } | MediaEvent::PlaybackEnded { .. } => {}
+            MediaEvent::Participant { session, event } => {
                 self.core
-                    .seat_event(&mut self.endpoint, CallKey(session), event, now);
+                    .participant_event(&mut self.endpoint, CallKey(session), event, now);
             }
             MediaEvent::Refused { session, .. } => {
                 let number = CallKey(session).number();
                 self.core.ended_with(number, None, now);
                 if self.core.slot_of(CallKey(session)).is_none() {
-                    // Its seat was gone when the forwarder was asked about it.
-                    self.core.seat_counted(session, false, None, now);
+                    // The participant had left before the forwarder reported its statistics.
+                    self.core.participant_stats(session, false, None, now);
                 }
                 self.core
                     .media_refused(&mut self.endpoint, CallKey(session), now);
             }
         }
-        self.core.flush_waiting(&mut self.endpoint, now);
-        self.core.settle_media(&mut self.endpoint, now);
+        self.core.replay_deferred(&mut self.endpoint, now);
+        self.core.process_media_notices(&mut self.endpoint, now);
         self.core.pump_names(&mut self.endpoint, now);
     }
 }
 
-impl User for Core {
-    fn indication(&mut self, endpoint: &mut Endpoint, indication: Indication<'_>, now: Time) {
+impl Handler for Core {
+    fn on_indication(&mut self, endpoint: &mut Endpoint, indication: Indication<'_>, now: Time) {
         self.ruled(endpoint, indication, now);
     }
 
-    fn greet(&mut self, request: &Message<'_>, flow: &Flow, now: Time) -> Greeting {
-        self.answer_at_the_gate(request, *flow, now)
+    fn on_new_request(
+        &mut self,
+        request: &Message<'_>,
+        flow: &Flow,
+        now: Time,
+    ) -> NewRequestAction {
+        self.screen_request(request, *flow, now)
     }
 
-    fn owner(&self, bytes: &[u8], flow: &Flow) -> Option<u8> {
-        self.room_owner(bytes, flow)
+    fn select_worker(&self, bytes: &[u8], flow: &Flow) -> Option<u8> {
+        self.conference_owner(bytes, flow)
     }
 
-    fn awaited(&mut self, endpoint: &mut Endpoint, now: Time) {
-        self.take_what_is_there(endpoint, now);
+    fn on_parked_dialog(&mut self, endpoint: &mut Endpoint, now: Time) {
+        self.take_over_given_legs(endpoint, now);
     }
 }
 
 impl Core {
-    /// Deals with an indication, as header rules have left it.
+    /// Processes an indication after header rules were applied.
     pub(crate) fn dispatch(
         &mut self,
         endpoint: &mut Endpoint,
@@ -444,9 +460,9 @@ impl Core {
         now: Time,
     ) {
         if self.asks_trunks {
-            self.hear_feedback(endpoint, &indication, now);
+            self.apply_feedback(endpoint, &indication, now);
         }
-        if self.waits_for_node(endpoint, &indication, now) {
+        if self.defer_for_node(endpoint, &indication, now) {
             return;
         }
         match indication {
@@ -470,7 +486,11 @@ impl Core {
                     self.stray_answer(endpoint, leg, now);
                 }
             }
-            Indication::Failed { leg, why, response } => {
+            Indication::Failed {
+                leg,
+                reason: why,
+                response,
+            } => {
                 if let Some(slot) = self.slot_of_leg(endpoint, leg) {
                     self.failed(endpoint, slot, leg, why, response, now);
                 }
@@ -491,7 +511,7 @@ impl Core {
                 request,
             } => match self.slot_of_leg(endpoint, leg) {
                 Some(slot) => self.pracked(endpoint, slot, transaction, request, now),
-                None => crate::call::inside::refuse(endpoint, transaction, 200, now),
+                None => crate::call::in_dialog::refuse(endpoint, transaction, 200, now),
             },
             Indication::Request {
                 leg,
@@ -499,7 +519,7 @@ impl Core {
                 request,
             } => match self.slot_of_leg(endpoint, leg) {
                 Some(slot) => self.requested(endpoint, slot, leg, transaction, request, now),
-                None => crate::call::inside::refuse(endpoint, transaction, 481, now),
+                None => crate::call::in_dialog::refuse(endpoint, transaction, 481, now),
             },
             Indication::RequestCancelled { leg, transaction } => {
                 if let Some(slot) = self.slot_of_leg(endpoint, leg) {
@@ -541,7 +561,11 @@ impl Core {
             Indication::OutOfDialogTimedOut { user, .. } => {
                 self.outside_timed_out(endpoint, user, now);
             }
-            Indication::Ended { leg, why, message } => {
+            Indication::Ended {
+                leg,
+                reason: why,
+                message,
+            } => {
                 if let Some(slot) = self.slot_of_leg(endpoint, leg) {
                     self.ended(endpoint, slot, leg, why, message, now);
                 }
@@ -562,16 +586,16 @@ impl Core {
     }
 }
 
-/// Events, while somebody wants them.
+/// Queue of events.
 #[derive(Debug)]
-pub(crate) struct Events {
+pub(crate) struct EventQueue {
     pub(crate) wanted: bool,
     pub(crate) queue: std::collections::VecDeque<Event>,
 }
 
-impl Events {
-    /// Tells what `make` says, which is only asked where somebody listens.
-    pub(crate) fn tell(&mut self, now: Time, make: impl FnOnce() -> engine::Note) {
+impl EventQueue {
+    /// Queues the event that `make` composes, if events are enabled.
+    pub(crate) fn tell(&mut self, now: Time, make: impl FnOnce() -> engine::EventKind) {
         if self.wanted {
             self.queue.push_back(Event::new(now, make()));
         }

@@ -1,21 +1,21 @@
-//! Calls: two legs, what couples them, and the plan that is being carried out.
+//! Calls: two legs, the state that couples them, and the plan of the set-up.
 
-pub(crate) mod challenged;
+pub(crate) mod challenge;
+pub(crate) mod conference;
 mod ending;
-pub(crate) mod figures;
 pub(crate) mod headers;
-pub(crate) mod inside;
-pub(crate) mod join;
-pub(crate) mod offered;
-pub(crate) mod outcome;
-pub(crate) mod pass;
-pub(crate) mod room;
-pub(crate) mod try_next;
+pub(crate) mod hunting;
+pub(crate) mod in_dialog;
+pub(crate) mod quality;
+pub(crate) mod relay;
+pub(crate) mod responses;
+pub(crate) mod setup;
+pub(crate) mod transfer;
 
-use crate::admission::Bill;
+use crate::admission::Reservation;
 use crate::anchor::CallMedia;
 use crate::config::{InterfaceId, TrunkId};
-pub(crate) use crate::policy::{Place, Step};
+pub(crate) use crate::policy::{HopStep, StepTarget};
 use engine::Time;
 use engine::timers::TimerKey;
 use sip::{Fork, LegId, ServerTransaction, TransactionId};
@@ -23,17 +23,17 @@ use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-/// Which side of a call.
+/// A side of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// The side that called.
+    /// The caller.
     Caller,
-    /// The side that was called.
+    /// The callee.
     Callee,
 }
 
 impl Side {
-    /// Both.
+    /// Both sides.
     pub const BOTH: [Side; 2] = [Side::Caller, Side::Callee];
 
     /// The opposite side.
@@ -49,7 +49,7 @@ impl Side {
         self as usize
     }
 
-    /// For events.
+    /// The name in events.
     pub const fn name(self) -> &'static str {
         match self {
             Side::Caller => "caller",
@@ -85,8 +85,8 @@ impl<T> Sides<T> {
     }
 }
 
-/// Names a call: its slot and a number that tells it from those that had the slot before. It is the user's number of the
-/// call's legs and the number of its media session; never 0.
+/// Identifies a call: its slot, and a number that distinguishes it from earlier calls in that slot. It is also the user
+/// value of the legs of the call and the number of its media session; never 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CallKey(pub(crate) u64);
 
@@ -95,12 +95,12 @@ impl CallKey {
         CallKey((number << 32) | (slot as u64 + 1))
     }
 
-    /// The call's number, up to four thousand millions.
+    /// The number of the call, modulo 2^32.
     pub(crate) fn number(self) -> u64 {
         self.0 >> 32
     }
 
-    /// `None` for 0, which legs have that belong to no call.
+    /// The slot; `None` for 0, the user value of legs without a call.
     pub(crate) fn slot(self) -> Option<usize> {
         (self.0 & 0xffff_ffff)
             .checked_sub(1)
@@ -108,87 +108,87 @@ impl CallKey {
     }
 }
 
-/// How far a call has come.
+/// State of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
-    /// The called side has not answered.
+pub enum CallPhase {
+    /// The callee has not answered.
     SetUp,
-    /// The called side has answered; the caller has not acknowledged yet.
+    /// The callee has answered; the caller has not acknowledged yet.
     Answered,
-    /// Both sides talk.
+    /// The dialog of each side is confirmed.
     Confirmed,
-    /// It ends; legs that are left are being closed.
+    /// The remaining legs are being closed.
     Ending,
 }
 
-/// A leg that is being called.
+/// An outgoing leg that is not answered yet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Branch {
     pub(crate) leg: LegId,
     /// Index into [`SetUp::hops`].
     pub(crate) hop: u16,
-    /// A provisional response above 100 came.
+    /// Whether a provisional response above 100 was received.
     pub(crate) heard: bool,
-    /// The call gave this branch up.
+    /// Whether the call has given up this branch.
     pub(crate) cancelled: bool,
 }
 
-/// What is only needed until a call is answered.
+/// State that is needed only until a call is answered.
 #[derive(Debug)]
 pub(crate) struct SetUp {
-    /// The caller's INVITE as it came: template for every branch.
+    /// The received INVITE, template of each branch.
     pub(crate) invite: Box<[u8]>,
-    /// Places to try, in order.
-    pub(crate) hops: Vec<Step>,
-    /// The next one to try.
+    /// Hops to try, in order.
+    pub(crate) hops: Vec<HopStep>,
+    /// Index of the next hop.
     pub(crate) next: usize,
-    /// Names that are being looked up.
+    /// Number of pending name lookups.
     pub(crate) locating: u16,
-    /// Hops that are called as soon as the media sockets are open.
+    /// Hops to call when the media sockets are open.
     pub(crate) opening: SmallVec<[u16; 2]>,
     /// Legs that are being called.
     pub(crate) branches: SmallVec<[Branch; 1]>,
-    /// Whether a provisional response went to the caller: after that no other hop is tried.
+    /// Whether a provisional response was sent to the caller; no other hop is tried after that.
     pub(crate) progressed: bool,
     /// Whether the INVITE has an offer.
     pub(crate) offered: bool,
-    /// Whether the caller takes reliable provisional responses.
+    /// Whether the caller supports reliable provisional responses.
     pub(crate) reliable: bool,
-    /// An offer was answered in a reliable provisional response, in this early dialog.
+    /// The early dialog in which an offer was answered by a reliable provisional response.
     pub(crate) answered_by: Option<(LegId, Option<Fork>)>,
-    /// The early dialog whose response went to the caller last.
+    /// The early dialog of the last response to the caller.
     pub(crate) spoke: Option<(LegId, Fork)>,
-    /// Reliable provisional responses that the caller has yet to acknowledge, in order.
+    /// Reliable provisional responses without a PRACK of the caller, in order.
     pub(crate) to_prack: VecDeque<(LegId, Fork)>,
-    /// The final response to give when nothing else is left.
+    /// The best final response so far.
     pub(crate) best: Best,
-    /// Max-Breadth of the INVITE (RFC 5393 section 5), and what each of the hops gets that are called at present.
+    /// Max-Breadth of the INVITE (RFC 5393 section 5), and the share of each hop that is being called.
     pub(crate) breadth: Option<u16>,
     pub(crate) share: Option<u16>,
-    /// Name of the route that decided.
+    /// Name of the route.
     pub(crate) route: Box<str>,
-    /// Whether media goes through us.
+    /// Whether media is anchored.
     pub(crate) anchor: bool,
-    /// The user that the caller proved to be.
+    /// The authenticated user of the caller.
     pub(crate) user: Option<Box<str>>,
-    /// From where the INVITE came.
+    /// Origin of the INVITE.
     pub(crate) source: SocketAddr,
-    /// Ends the ringing.
+    /// Timer of the ring timeout.
     pub(crate) ring_timer: Option<TimerKey>,
-    /// Ends the wait for a hop's first response.
+    /// Timer of the answer timeout of a hop.
     pub(crate) answer_timer: Option<TimerKey>,
 }
 
 impl SetUp {
-    /// Whether something is under way that may still be answered.
+    /// Whether a branch or lookup is in progress.
     pub(crate) fn is_busy(&self) -> bool {
         self.locating > 0
             || !self.opening.is_empty()
             || self.branches.iter().any(|branch| !branch.cancelled)
     }
 
-    /// The early dialog to which the caller's requests belong: towards the caller there is one alone, which is that whose
-    /// answer it has (RFC 3311 section 5.1), else that of which it heard last. A branch that was given up is none.
+    /// The early dialog of requests from the caller. Towards the caller there is one early dialog: that of the answer
+    /// it got (RFC 3311 section 5.1), otherwise that of the last response. Branches that were given up are excluded.
     pub(crate) fn dialog_of_caller(&self) -> Option<(LegId, Option<Fork>)> {
         let lives = |leg: LegId| {
             let mut branches = self.branches.iter();
@@ -199,7 +199,7 @@ impl SetUp {
         answered.or(spoke.map(|(leg, fork)| (leg, Some(fork))))
     }
 
-    /// Whether a called leg's description was given to the caller reliably: no other leg can be called then.
+    /// Whether the SDP of a called leg was sent to the caller reliably; no other leg can be called after that.
     pub(crate) fn answered_reliably(&self) -> bool {
         self.answered_by.is_some()
     }
@@ -208,16 +208,17 @@ impl SetUp {
 /// The best final response so far (RFC 3261 section 16.7 step 6).
 #[derive(Debug, Default)]
 pub(crate) struct Best {
-    /// Its status; 0 where there is none.
+    /// Status; 0 if there is none.
     pub(crate) status: u16,
-    /// The response as it came, where there was one.
+    /// The received response, if there was one.
     pub(crate) message: Option<Box<[u8]>>,
-    /// Why, for the event.
+    /// Reason in the event.
     pub(crate) why: &'static str,
 }
 
 impl Best {
-    /// Lower classes are better, but 6xx beats all; within 4xx those that say how to try again are better.
+    /// Rank of a status: lower classes are better, but 6xx beats all; within 4xx, statuses that permit a retry are
+    /// better.
     fn rank(status: u16) -> u32 {
         match status {
             0 => u32::MAX,
@@ -229,7 +230,7 @@ impl Best {
         }
     }
 
-    /// Keeps the better one of what is here and `status`.
+    /// Keeps the better of this and `status`.
     pub(crate) fn offer(&mut self, status: u16, message: Option<&[u8]>, why: &'static str) {
         if Best::rank(status) < Best::rank(self.status) {
             *self = Best {
@@ -241,22 +242,22 @@ impl Best {
     }
 }
 
-/// A request of one side that was passed to the other and is not answered.
+/// A forwarded request without a final response.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Link {
-    /// Who asked.
+pub(crate) struct ForwardedLink {
+    /// The side that sent it.
     pub(crate) from: Side,
-    /// What is to be answered.
+    /// The transaction to answer.
     pub(crate) server: ServerTransaction,
-    /// What was sent on.
+    /// The transaction of the forwarded request.
     pub(crate) client: TransactionId,
-    /// What kind of request.
+    /// The kind of request.
     pub(crate) kind: LinkKind,
     /// Whether it has an offer.
     pub(crate) offer: bool,
 }
 
-/// Kinds of requests that are treated differently.
+/// Kinds of requests with different handling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LinkKind {
     /// re-INVITE
@@ -265,84 +266,84 @@ pub(crate) enum LinkKind {
     Update,
     /// PRACK
     Prack,
-    /// Anything else.
+    /// Other requests.
     Other,
 }
 
-/// A request with an offer that passes as soon as the media sockets are open.
+/// A request with an offer that waits for media sockets.
 #[derive(Debug)]
-pub(crate) struct Held {
-    /// Who asked.
+pub(crate) struct QueuedRequest {
+    /// The side that sent it.
     pub(crate) from: Side,
-    /// To which leg it passes.
+    /// The leg to forward it to.
     pub(crate) to: LegId,
-    /// What is to be answered.
+    /// The transaction to answer.
     pub(crate) server: ServerTransaction,
-    /// The request as it came.
+    /// The received request.
     pub(crate) request: Box<[u8]>,
 }
 
-/// A request that changes the session before the other side has acknowledged it.
+/// A request that changes the session before the other side has sent its ACK.
 #[derive(Debug)]
 pub(crate) struct EarlyRequest {
     pub(crate) leg: LegId,
     pub(crate) server: ServerTransaction,
-    /// The request, as header rules have left it.
+    /// The request after header rules.
     pub(crate) request: Box<[u8]>,
 }
 
-/// Requests in flight inside one call at most; more are answered 503.
+/// Maximum number of pending requests within a call; further ones are answered with 503.
 pub(crate) const MAX_LINKS: usize = 16;
 
 /// A call.
 #[derive(Debug)]
 pub(crate) struct Call {
-    /// Counts the calls of this border; for events and logs.
+    /// Number among the calls of this border; for events and logs.
     pub(crate) number: u64,
-    pub(crate) phase: Phase,
-    /// The legs; the callee's is set when it has answered.
+    pub(crate) phase: CallPhase,
+    /// The legs; that of the callee is set by its answer.
     pub(crate) legs: Sides<Option<LegId>>,
     pub(crate) interfaces: Sides<InterfaceId>,
     pub(crate) trunks: Sides<Option<TrunkId>>,
     pub(crate) set_up: Option<Box<SetUp>>,
     pub(crate) media: Option<Box<CallMedia>>,
-    /// What it has at a media node, where its media goes through one.
-    pub(crate) relay: Option<Box<crate::nodes::relay::Relay>>,
-    pub(crate) links: Vec<Link>,
-    pub(crate) held: Option<Box<Held>>,
-    pub(crate) join: Option<Box<join::Join>>,
-    /// The side whose 2xx the other side has yet to acknowledge; until then neither may change the session.
+    /// State of the call at a media node.
+    pub(crate) relay: Option<Box<crate::ng_client::relay::NodeRelay>>,
+    pub(crate) links: Vec<ForwardedLink>,
+    pub(crate) held: Option<Box<QueuedRequest>>,
+    pub(crate) join: Option<Box<transfer::Join>>,
+    /// The side whose 2xx is not acknowledged by the other side yet; until then neither side may change the session.
     pub(crate) ack_due: Option<Side>,
-    /// That 2xx has our ACK: only one that brings an answer has to come from the other side.
+    /// Whether we have acknowledged that 2xx: only an ACK with an answer must come from the other side.
     pub(crate) ack_sent: bool,
-    /// A request of the side that has our ACK, which waits for the other side's.
+    /// A request of the acknowledged side that waits for the ACK of the other side.
     pub(crate) early_request: Option<Box<EarlyRequest>>,
-    /// What it was admitted for.
-    pub(crate) bill: Bill,
-    /// That its speech is transcoded is in the bill.
+    /// Reservation of admission control.
+    pub(crate) reservation: Reservation,
+    /// Whether transcoding is included in the reservation.
     pub(crate) transcoded: bool,
-    /// Hash of the Request-URI sent to the callee: an INVITE of ours that comes back with it has looped.
+    /// Hash of the Request-URI sent to the callee: an INVITE of ours that returns with it has looped.
     pub(crate) mark: u64,
     pub(crate) offered_at: Time,
     pub(crate) answered_at: Option<Time>,
-    /// Who ended it, and why, for the event.
+    /// The side that ended the call, and the reason, for the event.
     pub(crate) end: Option<(&'static str, &'static str)>,
-    /// Values that header rules keep with it.
+    /// Values stored by header rules.
     pub(crate) tags: crate::rules::Tags,
     /// The status for the event.
     pub(crate) status: u16,
-    /// Its outcome is among the counters.
+    /// Whether its outcome was counted.
     pub(crate) counted: bool,
-    /// Its end was told.
+    /// Whether its end was logged.
     pub(crate) end_told: bool,
-    /// Its seat in a conference of ours, which is the other side then.
-    pub(crate) seat: Option<Box<room::Seat>>,
-    /// P-Charging-Vector of the trusted side, for what comes from the other one.
+    /// Its participant in a conference, which replaces the other side.
+    pub(crate) participant: Option<Box<conference::ParticipantState>>,
+    /// P-Charging-Vector of the trusted side, for messages of the other one.
     pub(crate) charging: Option<Box<[u8]>>,
 }
 
 impl Call {
-    /// The side to which `leg` belongs; legs that are still being called belong to the callee's side.
+    /// The side of a leg; legs that are not answered yet belong to the callee's side.
     pub(crate) fn side_of(&self, leg: LegId) -> Option<Side> {
         if *self.legs.get(Side::Caller) == Some(leg) {
             return Some(Side::Caller);
@@ -361,7 +362,7 @@ impl Call {
         *self.legs.get(side)
     }
 
-    /// Whether every leg is gone.
+    /// Whether all legs are gone.
     pub(crate) fn is_over(&self) -> bool {
         Side::BOTH.iter().all(|&side| self.leg(side).is_none())
             && self
@@ -371,12 +372,12 @@ impl Call {
             && self.join.as_ref().is_none_or(|join| join.legs_are_gone())
     }
 
-    /// Takes out the link whose request was sent on as `client`.
-    pub(crate) fn take_link(&mut self, client: TransactionId) -> Option<Link> {
+    /// Removes the link whose forwarded request is `client`.
+    pub(crate) fn take_link(&mut self, client: TransactionId) -> Option<ForwardedLink> {
         let at = self.links.iter().position(|link| link.client == client)?;
         let link = self.links.swap_remove(at);
         if self.links.is_empty() {
-            // A standing call keeps no room for requests that may come.
+            // Established calls keep no memory for future requests.
             self.links = Vec::new();
         }
         Some(link)

@@ -1,5 +1,6 @@
-//! Our own registrations at carriers (RFC 3261 section 10.2), from behind NAT too. It says what to send and takes what
-//! came of it; it sends nothing itself. Challenges are answered by the endpoint with the trunk's credentials.
+//! Registrations of our accounts at carriers (RFC 3261 section 10.2), also from behind NAT. This module determines
+//! which REGISTER is due and processes its result; it sends nothing. The endpoint answers challenges with the
+//! credentials of the trunk.
 
 #[cfg(test)]
 mod tests;
@@ -7,19 +8,19 @@ mod tests;
 use crate::config::{CarrierAccount, Config, InterfaceId, KeepAlive, TrunkId};
 use crate::policy::escape_user;
 use core::time::Duration;
-use engine::timers::Agenda;
-use engine::{Deadline, Entropy, Note, Time, Transport};
+use engine::timers::TimerHeap;
+use engine::{Deadline, Entropy, EventKind, Time, Transport};
 use std::net::{IpAddr, SocketAddr};
 use wire::sip::{HeaderId, Message};
 
-/// A REGISTER to be sent: to the trunk's target, with the trunk's credentials; answer by [`Carriers::result`].
+/// A REGISTER to send to the target of a trunk, with its credentials. Report the result by [`Carriers::result`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Registration {
     /// The trunk.
     pub trunk: TrunkId,
-    /// Which of its targets to try.
+    /// Index of the target.
     pub target: usize,
-    /// Through this interface.
+    /// The interface to use.
     pub interface: InterfaceId,
     /// Request-URI: the domain.
     pub uri: Vec<u8>,
@@ -27,28 +28,28 @@ pub struct Registration {
     pub account: Vec<u8>,
     /// Contact.
     pub contact: Vec<u8>,
-    /// Expires, seconds; 0 takes the registration away.
+    /// Expires in seconds; 0 removes the registration.
     pub expires: u32,
-    /// The same for the life of the process (RFC 3261 section 10.2).
+    /// Call-ID, constant for the life of the process (RFC 3261 section 10.2).
     pub call_id: String,
-    /// Counts up.
+    /// CSeq.
     pub cseq: u32,
-    /// To be given back: answers to an older request are recognised.
+    /// Serial number, which identifies results of outdated requests.
     pub number: u32,
 }
 
-/// What came of a REGISTER.
+/// Result of a REGISTER.
 #[derive(Clone, Copy, Debug)]
 pub enum CarrierResult<'m> {
-    /// A final response (after a challenge was answered, the last one).
+    /// A final response; after a challenge, the last one.
     Response(&'m Message<'m>),
     /// No final response in time.
     TimedOut,
-    /// It could not be sent: no address, no connection.
+    /// It could not be sent: no address or connection.
     NotSent,
 }
 
-/// What the owner knows of our end: `host[:port]` as the interface advertises it, and the transport to the target.
+/// Our side of a trunk: the `host[:port]` that the interface advertises, and the transport to the target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OurEnd {
     /// `host[:port]`.
@@ -65,52 +66,52 @@ struct Account {
     interface: InterfaceId,
     targets: usize,
     target: usize,
-    /// The interface says itself where it is reached: nothing is learned then.
+    /// Whether the interface has a configured address, so that none is learned.
     fixed: bool,
     call_id: String,
     cseq: u32,
     number: u32,
     waiting: bool,
     registered: bool,
-    /// When the registration ends at the carrier.
+    /// End of the registration at the carrier.
     until: Time,
-    /// Seconds to ask for: what was configured, or what the carrier's 423 said.
+    /// Requested lifetime in seconds: the configured one, or that of a 423.
     expires: u32,
     /// Failures in a row.
     failures: u32,
-    /// Our address as the carrier sees it (`received` and `rport`), once it told.
+    /// Our address as seen by the carrier (`received` and `rport`), if known.
     seen: Option<SocketAddr>,
-    /// The last registration only corrected the Contact.
+    /// Whether the last registration only corrected the Contact.
     corrected: bool,
-    /// The Contact that was sent last.
+    /// The last Contact that was sent.
     contact: Vec<u8>,
     removing: bool,
 }
 
-/// All accounts of ours.
+/// All accounts.
 #[derive(Debug)]
 pub struct Carriers {
     accounts: Vec<Account>,
-    agenda: Agenda<(usize, u32)>,
+    agenda: TimerHeap<(usize, u32)>,
     entropy: Entropy,
-    /// Agenda entries of an older plan are void.
+    /// Serial of the schedule; older timers are void.
     plans: Vec<u32>,
-    /// Whether they are ours to register, and not another worker's.
+    /// Whether this worker registers the accounts.
     ours: bool,
 }
 
-/// First wait after a failure; doubled up to [`MOST_WAIT`] (RFC 5626 section 4.5).
+/// First delay after a failure, doubled up to [`MOST_WAIT`] (RFC 5626 section 4.5).
 const FIRST_WAIT: Duration = Duration::from_secs(30);
 const MOST_WAIT: Duration = Duration::from_secs(1_800);
-/// After a refusal of the account itself (401, 403, 404): the carrier may have it put right, but not within seconds.
+/// Delay after a refusal of the account (401, 403, 404), which the carrier does not correct within seconds.
 const REFUSED_WAIT: Duration = Duration::from_secs(300);
 
 impl Carriers {
-    /// The accounts of `config`; they register at once, a little spread. Of several workers they are one's.
+    /// The accounts of `config`. Registrations start at once, slightly spread. Of several workers, one registers.
     pub fn new(config: &Config, ours: bool, entropy: Entropy, now: Time) -> Carriers {
         let mut carriers = Carriers {
             accounts: Vec::new(),
-            agenda: Agenda::new(),
+            agenda: TimerHeap::new(),
             entropy,
             plans: Vec::new(),
             ours,
@@ -119,11 +120,11 @@ impl Carriers {
         carriers
     }
 
-    /// Takes over a new configuration. Accounts that are the same keep their registration; for the others the old
-    /// registration is left to run out.
+    /// Applies a new configuration. Unchanged accounts keep their registration; previous registrations of the others
+    /// expire.
     pub fn reload(&mut self, config: &Config, now: Time) {
         let mut before = std::mem::take(&mut self.accounts);
-        self.agenda = Agenda::new();
+        self.agenda = TimerHeap::new();
         self.plans.clear();
         let ours = self.ours;
         let trunks = config.trunks.iter().filter(|_| ours);
@@ -168,7 +169,7 @@ impl Carriers {
             entry.trunk = id;
             entry.interface = trunk.interface;
             entry.fixed = fixed;
-            // An answer that is on its way is recognised by its number and no longer counts.
+            // Pending responses are recognised by their serial number and ignored.
             entry.number = entry.number.wrapping_add(1);
             entry.waiting = false;
             let at = match fresh {
@@ -188,8 +189,8 @@ impl Carriers {
         }
     }
 
-    /// The next REGISTER that is due. `our_end` says how the interface of a trunk is reached; `None` where that is not
-    /// known yet (a socket that is not open): tried again in a second.
+    /// The next REGISTER that is due. `our_end` returns our side of a trunk, or `None` while it is unknown (a socket
+    /// that is not open yet); then it is retried after a second.
     pub fn next_registration(
         &mut self,
         now: Time,
@@ -211,21 +212,21 @@ impl Carriers {
         None
     }
 
-    /// When [`Carriers::next_registration`] next has something.
+    /// When [`Carriers::next_registration`] is due.
     pub fn next_deadline(&self) -> Option<Deadline> {
         self.agenda
             .next_at()
             .map(|at| Deadline::new(at, "carrier registration"))
     }
 
-    /// Takes what came of a REGISTER; the event, where the account's state changed.
+    /// Processes the result of a REGISTER. Returns an event if the state of the account changed.
     pub fn result(
         &mut self,
         trunk: TrunkId,
         number: u32,
         result: CarrierResult<'_>,
         now: Time,
-    ) -> Option<Note> {
+    ) -> Option<EventKind> {
         let index = self
             .accounts
             .iter()
@@ -244,8 +245,8 @@ impl Carriers {
         note
     }
 
-    /// Whether the flow of this answer is to be kept alive, and for how long it may be silent: the least and the most seconds
-    /// (RFC 5626 section 4.4.1 and 4.4.2).
+    /// Whether the flow of this response needs keep-alives, and the least and greatest interval between them in seconds
+    /// (RFC 5626 sections 4.4.1 and 4.4.2).
     pub fn keeps_alive(
         &self,
         trunk: TrunkId,
@@ -273,8 +274,8 @@ impl Carriers {
         })
     }
 
-    /// The flow on which a trunk's account was registered has failed: it is registered anew, soon. The event that tells so.
-    pub fn flow_failed(&mut self, trunk: TrunkId, now: Time) -> Option<Note> {
+    /// The flow of an account has failed: it is registered again soon. Returns an event.
+    pub fn flow_failed(&mut self, trunk: TrunkId, now: Time) -> Option<EventKind> {
         let of = |account: &Account| account.trunk == trunk;
         let index = self.accounts.iter().position(of)?;
         let account = self
@@ -282,7 +283,7 @@ impl Carriers {
             .get(index)
             .filter(|account| account.registered)?;
         let note = account.note("flow failed");
-        // Not all clients of a server at once (section 4.5).
+        // Spread, so that the clients of a server do not register all at once (section 4.5).
         let wait = Duration::from_secs(1).mul_f64(1.0 + 4.0 * self.entropy.unit());
         if !account.waiting {
             self.plan(index, now + wait);
@@ -290,7 +291,7 @@ impl Carriers {
         Some(note)
     }
 
-    /// REGISTERs that take all registrations away, for a stop in order.
+    /// Schedules REGISTERs that remove all registrations, for a graceful shutdown.
     pub fn remove_all(&mut self, now: Time) {
         for index in 0..self.accounts.len() {
             let Some(account) = self.accounts.get_mut(index) else {
@@ -304,12 +305,12 @@ impl Carriers {
         }
     }
 
-    /// Whether no account is registered (any more).
+    /// Whether no account is registered.
     pub fn none_registered(&self) -> bool {
         self.accounts.iter().all(|account| !account.registered)
     }
 
-    /// Whether a trunk's account is registered at present; `None` where it has none.
+    /// Whether the account of a trunk is registered; `None` if the trunk has none.
     pub fn registered(&self, trunk: TrunkId) -> Option<bool> {
         self.accounts
             .iter()
@@ -317,7 +318,7 @@ impl Carriers {
             .map(|account| account.registered)
     }
 
-    /// The Contact that the carrier has of us: calls from it come to this user.
+    /// User part of our Contact at the carrier; calls from the carrier arrive with it.
     pub fn contact_user(&self, trunk: TrunkId) -> Option<&str> {
         self.accounts
             .iter()
@@ -326,7 +327,7 @@ impl Carriers {
     }
 }
 
-/// Half of what is left, but no later than five seconds before the end, and no sooner than a second from now.
+/// Half of the remaining lifetime, at least five seconds before its end, and at least one second from now.
 fn refresh_at(now: Time, until: Time) -> Time {
     let left = until.since(now);
     let latest = left.saturating_sub(Duration::from_secs(5));
@@ -373,7 +374,7 @@ impl Account {
         contact
     }
 
-    /// The endpoint counts CSeq up when it answers a challenge; the next REGISTER has to be above that one too.
+    /// The endpoint increments CSeq when it answers a challenge; the next REGISTER must exceed that.
     fn catch_up(&mut self, result: CarrierResult<'_>) {
         let used = match result {
             CarrierResult::Response(response) => response.cseq().map_or(0, |cseq| cseq.number),
@@ -383,13 +384,13 @@ impl Account {
         self.cseq = self.cseq.max(used);
     }
 
-    /// When to send next, and what to tell.
+    /// Next time to send, and an event.
     fn take(
         &mut self,
         result: CarrierResult<'_>,
         jitter: f64,
         now: Time,
-    ) -> (Option<Time>, Option<Note>) {
+    ) -> (Option<Time>, Option<EventKind>) {
         let response = match result {
             CarrierResult::Response(response) => response,
             CarrierResult::TimedOut | CarrierResult::NotSent => {
@@ -405,7 +406,7 @@ impl Account {
             423 => match response.min_expires() {
                 Ok(seconds) if seconds > self.expires && seconds <= 86_400 => {
                     self.expires = seconds;
-                    // A second, for carriers that raise it each time.
+                    // One second, for carriers that raise the lifetime each time.
                     (Some(now + Duration::from_secs(1)), None)
                 }
                 _ => self.failed("refused", REFUSED_WAIT, jitter, now),
@@ -423,7 +424,7 @@ impl Account {
         }
     }
 
-    fn taken(&mut self, response: &Message<'_>, now: Time) -> (Option<Time>, Option<Note>) {
+    fn taken(&mut self, response: &Message<'_>, now: Time) -> (Option<Time>, Option<EventKind>) {
         let granted = self.granted(response);
         self.failures = 0;
         self.until = now + Duration::from_secs(u64::from(granted));
@@ -431,8 +432,8 @@ impl Account {
         self.registered = true;
         let news = self.learn(response);
         if news && !self.corrected {
-            // The Contact that the carrier now has leads nowhere: a true one at once. Only once in a row, for there are
-            // NATs that give another port each time.
+            // The Contact at the carrier is unreachable: a correct one follows at once, but only once in a row, because
+            // some NATs assign another port each time.
             self.corrected = true;
             return (Some(now), note);
         }
@@ -440,7 +441,7 @@ impl Account {
         (Some(refresh_at(now, self.until)), note)
     }
 
-    /// Seconds that the carrier gave: of our Contact, else of the Expires header, else what we asked for.
+    /// Granted seconds: of our Contact, otherwise of the Expires header, otherwise the requested ones.
     fn granted(&self, response: &Message<'_>) -> u32 {
         let ours = self.contact.get(1..self.contact.len().saturating_sub(1));
         let ours = ours.and_then(wire::sip::Uri::parse);
@@ -458,7 +459,7 @@ impl Account {
             .clamp(10, 86_400)
     }
 
-    /// Learns our own address from `received` and `rport` of our Via (RFC 3581 section 4); whether it is news.
+    /// Learns our address from `received` and `rport` of our Via (RFC 3581 section 4). Returns whether it changed.
     fn learn(&mut self, response: &Message<'_>) -> bool {
         if self.fixed || !response.has(HeaderId::Via) {
             return false;
@@ -473,7 +474,8 @@ impl Account {
         let Some(seen) = ip.map(|ip| SocketAddr::new(ip, port)) else {
             return false;
         };
-        // On a stream the port is that of one connection: calls come back on it, but nobody can call it anew.
+        // On a stream, the port belongs to one connection: calls arrive on it, but new connections to it are
+        // impossible.
         if via.transport != b"UDP" {
             return false;
         }
@@ -494,13 +496,13 @@ impl Account {
         base: Duration,
         jitter: f64,
         now: Time,
-    ) -> (Option<Time>, Option<Note>) {
+    ) -> (Option<Time>, Option<EventKind>) {
         self.failures = self.failures.saturating_add(1);
         if self.removing {
             self.registered = false;
             return (None, Some(self.note("expired")));
         }
-        // The next target, where there are several; after each has had its turn the wait grows.
+        // The next target, if there are several; the delay grows after each of them was tried.
         self.target = (self.target + 1) % self.targets.max(1);
         let rounds = (self.failures - 1) / u32::try_from(self.targets.max(1)).unwrap_or(1);
         let wait = match self.target {
@@ -521,8 +523,8 @@ impl Account {
         (Some(now + wait.mul_f64(jitter)), note)
     }
 
-    fn note(&self, state: &str) -> Note {
-        Note::CarrierRegistration {
+    fn note(&self, state: &str) -> EventKind {
+        EventKind::CarrierRegistration {
             trunk: self.name.clone(),
             state: state.to_owned(),
         }

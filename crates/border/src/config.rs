@@ -1,22 +1,25 @@
-//! The configuration: TOML text to a checked [`Config`], or every mistake in it with file, line, column and remedy.
+//! The configuration: TOML text to a checked [`Config`], or all mistakes with file, line, column and remedy.
 //!
-//! Three steps. The text is read into a document with positions; the document is held against the JSON Schema of the raw
-//! types (unknown keys, wrong types, values out of range: all of them at once); what passes is turned into the checked
-//! types below, where names have become indices, texts have become addresses, and contradictions are refused.
-//! Nothing that is written in a file is ignored: a key is used by the border, or it does not exist.
+//! Three steps. The text is parsed into a document with positions, in which former names of keys are replaced. The
+//! document is validated against the JSON Schema of the raw types (unknown keys, wrong types, values out of range).
+//! Then the raw types are converted to the checked types below: names become indices, texts become addresses, and
+//! contradictions are refused.
+//!
+//! No key is ignored: it has an effect, or it is refused.
 
 mod address;
 mod check;
 mod codecs;
+mod conferences;
 mod control;
+mod document;
 mod interfaces;
-mod media_node;
 mod mistake;
-mod node;
-mod nodes;
-mod rates;
+mod ng_client;
+mod ng_server;
+mod rate_limits;
 mod raw;
-mod rooms;
+mod renamed;
 mod routes;
 mod rules;
 mod schema;
@@ -31,21 +34,21 @@ mod workers;
 
 pub use address::{Cidr, HostName, ListenAddress};
 pub use codecs::{TranscodeWhen, Transcoding};
+pub use conferences::{ConferenceSpec, MAX_PIN, Pin};
 pub use control::ControlSpec;
-pub use media_node::{Node as MediaNode, NodeInterface};
 pub use mistake::{Mistake, did_you_mean};
-pub use nodes::{NodeCare, NodeFailure, NodeLoad, RemoteNode};
-pub use rates::Rates;
-pub use rooms::{MAX_PIN, Pin, Room};
+pub use ng_client::{MediaNodePolicy, MediaNodeSpec, NodeFailure, NodeLoad};
+pub use ng_server::{NgServerInterface, NgServerSpec};
+pub use rate_limits::RateLimits;
 pub use rules::{History, IdentityPolicy};
 pub use schema::{json_schema, markdown};
 pub use security::{Ice, Keying, MediaSecurity, Mux, SrtpPolicy};
-pub use threads::{Threads, Wish};
+pub use threads::{PrivilegedMode, Threads};
 pub use tls::{
     CertificateFiles, ClientProof, FilePath, ListenTls, TlsVersion, TrunkTls, Trust, WebSocket,
 };
 
-pub use crate::admission::Admission;
+pub use crate::admission::AdmissionLimits;
 use core::time::Duration;
 use engine::{Limits, Transport, Worker};
 use regex::Regex;
@@ -62,76 +65,78 @@ pub struct InterfaceId(pub u16);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TrunkId(pub u16);
 
-/// A configuration that makes sense. Every index in it is valid.
+/// A checked configuration. Every index in it is valid.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Listening points, in the order of the file; at least one, or a node.
-    pub interfaces: Vec<Interface>,
-    /// Media for others.
-    pub node: Option<MediaNode>,
-    /// Programs that relay media for us; none where media is anchored here.
-    pub media_nodes: Vec<RemoteNode>,
-    /// How they are looked after.
-    pub node_care: NodeCare,
+    /// Interfaces, in the order of the file; at least one, unless there is an ng server.
+    pub interfaces: Vec<InterfaceSpec>,
+    /// Media for other systems.
+    pub ng_server: Option<NgServerSpec>,
+    /// Media nodes that relay media for this border; empty if media is anchored here.
+    pub media_nodes: Vec<MediaNodeSpec>,
+    /// Settings common to all media nodes.
+    pub media_node_policy: MediaNodePolicy,
     /// Systems that calls are sent to.
     pub trunks: Vec<Trunk>,
     /// Routes, tried in order.
-    pub routes: Vec<Route>,
-    /// Conferences, looked at before routes.
-    pub rooms: Vec<Arc<Room>>,
+    pub routes: Vec<RouteSpec>,
+    /// Conferences, matched before routes.
+    pub conferences: Vec<Arc<ConferenceSpec>>,
     /// Header rules, compiled.
     pub rules: ::rules::RuleSet,
-    /// Identities where trust begins and ends.
+    /// Identities at the boundary of the trust domain.
     pub identity: IdentityPolicy,
-    /// Users of the embedded registrar, and who may call with digest; by name.
-    pub users: BTreeMap<String, User>,
+    /// Users by name: they may register, and call with digest.
+    pub users: BTreeMap<String, UserSpec>,
     /// Names of the users that have numbers.
     pub numbered: Vec<String>,
-    /// Digest authentication of others by us.
+    /// Digest authentication of requests.
     pub realm: Realm,
     /// The embedded registrar.
     pub registrar: Registrar,
-    /// Where registrations are kept over a restart.
+    /// Storage of registrations over a restart.
     pub registrar_store: RegistrarStore,
     /// Media that interfaces anchor.
-    pub media: Media,
-    /// Distinct ranges of media ports; interfaces refer to them.
+    pub media: MediaSpec,
+    /// Distinct ranges of media ports, referred to by index.
     pub media_ranges: Vec<MediaRange>,
-    /// The bytes of the text in which each of them is written, or the interface that has it by default.
+    /// For each of them, the bytes of the text that define it, or the interface that has it by default.
     pub media_places: Vec<core::ops::Range<usize>>,
-    /// SIP behaviour that is the same everywhere.
+    /// SIP behaviour that is common to all interfaces.
     pub sip: Sip,
-    /// How the threads that move signalling and media run.
+    /// Scheduling of worker threads.
     pub threads: Threads,
     /// Session timers (RFC 4028).
     pub session_timer: SessionTimer,
     /// Capacities.
     pub limits: Limits,
-    /// How many calls fit into the machine.
-    pub admission: Admission,
-    /// Name servers.
+    /// Limits of memory and CPU time.
+    pub admission: AdmissionLimits,
+    /// DNS servers.
     pub dns: Dns,
-    /// Conferences commanded over HTTP.
+    /// Control of conferences over HTTP.
     pub control: Option<ControlSpec>,
-    /// Stopping in order.
+    /// Graceful shutdown.
     pub drain: Drain,
-    /// What is logged.
-    pub log: Log,
+    /// Logging.
+    pub log: LogSpec,
+    /// Warnings about keys and values under their former names.
+    pub renamed_keys: Vec<String>,
 }
 
 impl Config {
-    /// The interface.
-    pub fn interface(&self, id: InterfaceId) -> Option<&Interface> {
+    /// The interface of an index.
+    pub fn interface(&self, id: InterfaceId) -> Option<&InterfaceSpec> {
         self.interfaces.get(usize::from(id.0))
     }
 
-    /// The trunk.
+    /// The trunk of an index.
     pub fn trunk(&self, id: TrunkId) -> Option<&Trunk> {
         self.trunks.get(usize::from(id.0))
     }
 
-    /// Whether the other end is trusted with asserted identities (RFC 3325 section 2.3): the trunk where it is one, else what
-    /// stands behind the interface.
+    /// Whether a peer is trusted with asserted identities (RFC 3325 section 2.3): by the setting of the trunk,
+    /// otherwise that of the interface.
     pub fn trusts(&self, interface: InterfaceId, trunk: Option<TrunkId>) -> bool {
         match trunk.and_then(|trunk| self.trunk(trunk)) {
             Some(trunk) => trunk.trusted,
@@ -141,41 +146,41 @@ impl Config {
         }
     }
 
-    /// The headers that pass as they came to an interface from which other networks are hidden; `None` where nothing is hidden.
+    /// Headers that topology hiding passes unchanged to an interface; `None` if nothing is hidden from it.
     pub(crate) fn hiding(&self, interface: InterfaceId) -> Option<&[Box<str>]> {
         let interface = self.interface(interface).filter(|known| known.hides)?;
         Some(&interface.pass_headers)
     }
 
-    /// The place at which a message comes or leaves, as header rules see it.
-    pub fn place(&self, interface: InterfaceId, trunk: Option<TrunkId>) -> ::rules::Place {
+    /// The peer of a message, as seen by header rules.
+    pub fn peer_ref(&self, interface: InterfaceId, trunk: Option<TrunkId>) -> ::rules::PeerRef {
         let core = self
             .interface(interface)
             .is_some_and(|interface| interface.kind == InterfaceKind::Core);
-        ::rules::Place {
+        ::rules::PeerRef {
             interface: interface.0,
             kind: match (trunk, core) {
-                (Some(_), _) => ::rules::Kind::Trunk,
-                (None, true) => ::rules::Kind::Core,
-                (None, false) => ::rules::Kind::Access,
+                (Some(_), _) => ::rules::PeerKind::Trunk,
+                (None, true) => ::rules::PeerKind::Core,
+                (None, false) => ::rules::PeerKind::Access,
             },
             trunk: trunk.map(|trunk| trunk.0),
         }
     }
 
-    /// The interface of this name.
+    /// The index of the interface of this name.
     pub fn interface_named(&self, name: &str) -> Option<InterfaceId> {
         let at = self.interfaces.iter().position(|i| i.name == name)?;
         u16::try_from(at).ok().map(InterfaceId)
     }
 
-    /// The trunk of this name.
+    /// The index of the trunk of this name.
     pub fn trunk_named(&self, name: &str) -> Option<TrunkId> {
         let at = self.trunks.iter().position(|t| t.name == name)?;
         u16::try_from(at).ok().map(TrunkId)
     }
 
-    /// How media towards a side of a call is protected.
+    /// Media security towards a side of a call.
     pub fn security(
         &self,
         interface: InterfaceId,
@@ -187,7 +192,7 @@ impl Config {
         }
     }
 
-    /// Which codecs of ours a side of a call gets.
+    /// Transcoding towards a side of a call.
     pub fn transcoding(
         &self,
         interface: InterfaceId,
@@ -199,7 +204,7 @@ impl Config {
         }
     }
 
-    /// Whether some side may speak DTLS in its media path, for which the border needs a certificate.
+    /// Whether any side may use DTLS, for which the border needs a certificate.
     pub fn may_use_dtls(&self) -> bool {
         let interfaces = self.interfaces.iter().map(|interface| &interface.security);
         let trunks = self.trunks.iter().map(|trunk| &trunk.security);
@@ -208,12 +213,12 @@ impl Config {
             .any(|security| security.may_use_dtls())
     }
 
-    /// Keys in session descriptions are as safe as the signalling that carries them.
-    fn readable_keys(&self, hints: &mut Vec<String>) {
+    /// Hints about SRTP keys in session descriptions over unencrypted signalling.
+    fn srtp_key_hints(&self, hints: &mut Vec<String>) {
         let open = |transport: Transport| {
             matches!(transport, Transport::Udp | Transport::Tcp | Transport::Ws)
         };
-        let remedy = "whoever reads that signalling can listen to the calls; tls: or wss: would hide them, or srtp_keying = \"dtls\" do without them";
+        let remedy = "an eavesdropper on the signalling can decrypt the media; use tls: or wss:, or srtp_keying = \"dtls\"";
         for interface in self
             .interfaces
             .iter()
@@ -225,7 +230,7 @@ impl Config {
                 .find(|listen| open(listen.transport))
             {
                 hints.push(format!(
-                    "interface {}: SRTP keys stand in session descriptions, and {listen} is not protected: {remedy}",
+                    "interface {}: SRTP keys are sent in session descriptions, and {listen} is not encrypted: {remedy}",
                     interface.name
                 ));
             }
@@ -241,26 +246,26 @@ impl Config {
                 .any(|target| target.transport.is_none_or(open))
             {
                 hints.push(format!(
-                    "trunk {}: SRTP keys stand in session descriptions, and signalling may go there unprotected: {remedy}",
+                    "trunk {}: SRTP keys are sent in session descriptions, and signalling to it may be unencrypted: {remedy}",
                     trunk.name
                 ));
             }
         }
     }
 
-    /// The user whose name or number this is.
-    pub fn user_called(&self, called: &str) -> Option<&User> {
+    /// The user of a name or number.
+    pub fn user_called(&self, called: &str) -> Option<&UserSpec> {
         self.users.get(called).or_else(|| {
-            // Few users have numbers; they are not looked through where none has.
+            // Few users have numbers; the others are not searched.
             let mut with = self.numbered.iter().filter_map(|name| self.users.get(name));
             with.find(|user| user.is_called(called))
         })
     }
 
-    /// What is allowed, and yet worth a second look; one sentence each.
+    /// Hints about settings that are valid but may be unintended.
     pub fn hints(&self) -> Vec<String> {
         let mut hints = Vec::new();
-        self.readable_keys(&mut hints);
+        self.srtp_key_hints(&mut hints);
         for interface in &self.interfaces {
             let name = &interface.name;
             for listen in &interface.listen {
@@ -275,10 +280,9 @@ impl Config {
         hints
     }
 
-    /// The trunk to which a request that came on `interface` from `source` belongs: its `sources` say so, or it comes
-    /// from exactly the address and port of a target. On a stream transport the peer's port is any, so that there the
-    /// address alone decides. On a TLS connection that the peer opened, `proven` are the domains of its verified
-    /// certificate: a trunk that is known by certificates is who has one of its names, and no address counts.
+    /// The trunk of a request that arrived on `interface` from `source`: by its `sources`, or by the exact address and
+    /// port of a target. On stream transports the port is ignored. On a TLS connection opened by the peer, `proven` are
+    /// the domains of its verified certificate: a trunk with client names is identified by them alone.
     pub fn trunk_of(
         &self,
         interface: InterfaceId,
@@ -305,110 +309,109 @@ impl Config {
     }
 }
 
-/// What stands behind an interface.
+/// The network behind an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InterfaceKind {
-    /// Anyone: identities that they assert are not believed, and do not pass (RFC 3325 section 5).
+    /// Phones and foreign networks: their asserted identities are removed (RFC 3325 section 5).
     Access,
-    /// Our own network: believed.
+    /// Our own systems: asserted identities are believed.
     Core,
 }
 
-/// Whether requests on an interface must prove who they come from.
+/// Authentication of requests on an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Authenticate {
-    /// No proof.
+    /// None.
     None,
     /// Digest (RFC 7616) of a configured user; requests of trunks are exempt.
     Digest,
-    /// The trunk to which registrations are passed authenticates; sources that are not registered reach that trunk alone.
+    /// The trunk to which registrations are forwarded authenticates; unregistered sources reach that trunk alone.
     Trunk,
 }
 
-/// What is done with REGISTER on an interface.
+/// Treatment of REGISTER on an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Register {
-    /// The embedded registrar keeps it.
+    /// Kept by the embedded registrar.
     Local,
-    /// It is passed to this trunk, with our Contact in the place of the phone's.
+    /// Forwarded to this trunk, with our Contact in place of the phone's.
     Pass(TrunkId),
-    /// 403.
+    /// Refused with 403.
     Refuse,
 }
 
-/// A named listening point.
+/// A named set of listeners with one policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Interface {
-    /// Its name.
+pub struct InterfaceSpec {
+    /// Name.
     pub name: String,
-    /// Who is there.
+    /// Network behind the interface.
     pub kind: InterfaceKind,
-    /// Whether those who are there, trunks aside, are trusted with asserted identities.
+    /// Whether peers other than trunks are trusted with asserted identities.
     pub trusted: bool,
-    /// Whether the networks of others are hidden from those who are there: unknown headers, and what names hosts in known ones.
+    /// Whether other networks are hidden from its peers: unknown headers, and hosts in known ones.
     pub hides: bool,
-    /// Headers that pass all the same.
+    /// Headers that are passed unchanged nevertheless.
     pub pass_headers: Vec<Box<str>>,
-    /// Where it listens; at least one.
+    /// Listening addresses; at least one.
     pub listen: Vec<ListenAddress>,
-    /// What Via and Contact say instead of the listening address (behind NAT); the port, where none is given, is the
-    /// listening one.
+    /// Host in Via and Contact instead of the listening address (behind NAT); its port defaults to the listening port.
     pub advertise: Option<HostName>,
-    /// Sources whose requests are taken; others are dropped without an answer. Empty: all.
+    /// Sources whose requests are accepted; others are dropped without a response. Empty: all.
     pub allow: Vec<Cidr>,
-    /// Proof that is asked for.
+    /// Required authentication.
     pub authenticate: Authenticate,
-    /// How many calls and registrations it lets in.
-    pub rates: Rates,
-    /// What is done with REGISTER.
+    /// Rate limits.
+    pub rate_limits: RateLimits,
+    /// Treatment of REGISTER.
     pub register: Register,
-    /// Whether the contacts that are registered here are reached at the address that they name, and not on the flow on which
-    /// they were registered.
+    /// Whether registered contacts are reached at the address in their Contact instead of the flow of the registration.
     pub contacts_by_address: bool,
-    /// Whether SUBSCRIBE, and NOTIFY outside of a subscription, are passed on.
+    /// Whether SUBSCRIBE, and NOTIFY outside of a subscription, are forwarded.
     pub subscribe: bool,
-    /// Whether REFER outside of calls is passed on.
+    /// Whether out-of-dialog REFER is forwarded.
     pub refer: bool,
-    /// Whether users who are registered from just where a request comes from need no other proof to be asserted.
+    /// Whether the identity of users that are registered from the source of a request is asserted without
+    /// authentication.
     pub assert_registered: bool,
-    /// How media is protected in calls from and to here, trunks with settings of their own aside.
+    /// Media security in calls from and to this interface, except trunks with their own settings.
     pub security: Arc<MediaSecurity>,
-    /// Codecs of our own in calls from and to here.
+    /// Transcoding in calls from and to this interface.
     pub transcoding: Arc<Transcoding>,
-    /// Whether early media passes only where P-Early-Media authorises it.
+    /// Whether early media is relayed only if P-Early-Media authorises it.
     pub gate_early_media: bool,
-    /// Whether calls from here get a P-Charging-Vector, and those to here are answered with theirs.
+    /// Whether calls from this interface get a P-Charging-Vector, and calls to it are answered with one.
     pub charging_vector: bool,
-    /// Where media is anchored: at most one address per address family; at least one.
+    /// Media addresses: at least one, at most one per address family.
     pub media: Vec<MediaAddress>,
-    /// What media nodes call this side.
+    /// Name of this interface at media nodes.
     pub node_interface: Option<String>,
-    /// Certificates, where it listens with TLS.
+    /// Certificates, if it has TLS listeners.
     pub tls: Option<ListenTls>,
-    /// What is asked of WebSockets.
+    /// Checks of WebSocket handshakes.
     pub websocket: WebSocket,
 }
 
-impl Interface {
-    /// Whether a request from `source` is taken.
+impl InterfaceSpec {
+    /// Whether requests from `source` are accepted.
     pub fn allows(&self, source: IpAddr) -> bool {
         self.allow.is_empty() || self.allow.iter().any(|net| net.contains(source))
     }
 }
 
-/// An address at which an interface anchors media.
+/// A media address of an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MediaAddress {
     /// Index into [`Config::media_ranges`].
     pub range: usize,
-    /// Where sockets are bound.
+    /// Address that sockets are bound to.
     pub address: IpAddr,
-    /// What SDP says instead (behind NAT).
+    /// Address in SDP instead (behind NAT).
     pub advertise: Option<IpAddr>,
 }
 
 impl MediaAddress {
-    /// The address that SDP says.
+    /// The address in SDP.
     pub fn signalled(&self) -> IpAddr {
         self.advertise.unwrap_or(self.address)
     }
@@ -426,14 +429,14 @@ pub struct MediaRange {
 }
 
 impl MediaRange {
-    /// First and last port of a worker's part; parts begin at even ports.
+    /// First and last port of the part of a worker. Parts begin at even ports.
     pub(crate) fn part(&self, worker: &Worker) -> (u16, u16) {
         if worker.is_alone() {
             return (self.first, self.last);
         }
         let first = u32::from(self.first) + u32::from(self.first & 1);
         let ports = (u32::from(self.last) + 1).saturating_sub(first);
-        let size = (ports / u32::from(worker.of)) & !1;
+        let size = (ports / u32::from(worker.count)) & !1;
         let at = first + size * u32::from(worker.number);
         let port = |port: u32| u16::try_from(port).unwrap_or(u16::MAX);
         (port(at), port((at + size).saturating_sub(1)))
@@ -443,254 +446,254 @@ impl MediaRange {
 /// A system that calls are sent to and come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trunk {
-    /// Its name.
+    /// Name.
     pub name: String,
     /// The interface through which it is reached.
     pub interface: InterfaceId,
-    /// Where it is; at least one. Tried by priority (lower first), among equals chosen by weight.
-    pub targets: Vec<Target>,
-    /// Further sources of its requests, beside its targets.
+    /// Targets; at least one. Lower priority values are tried first; among equal ones the choice is random by weight.
+    pub targets: Vec<TargetSpec>,
+    /// Networks of its requests, in addition to its targets.
     pub sources: Vec<Cidr>,
-    /// The domain in Request-URI, From and To of what we send there; else the target's host.
+    /// Domain in Request-URI, From and To of requests to the trunk; `None`: the host of the target.
     pub domain: Option<HostName>,
-    /// What answers its challenges.
-    pub credentials: Option<Credentials>,
-    /// Our registration there.
+    /// Credentials for its challenges.
+    pub credentials: Option<TrunkCredentials>,
+    /// Registration of an account at the trunk.
     pub register: Option<CarrierAccount>,
-    /// How long between two OPTIONS; `None`: it is not pinged and counts as up.
-    pub ping: Option<Duration>,
-    /// How many pings must fail in a row before a target counts as down.
+    /// Time between two OPTIONS; `None`: it is not pinged and counts as up.
+    pub ping_interval: Option<Duration>,
+    /// Failed pings in a row after which a target counts as down.
     pub ping_failures: u32,
-    /// Calls at a time, both directions.
+    /// Maximum number of calls in both directions.
     pub max_calls: Option<u32>,
-    /// Whether it is asked how much it can take, and obeyed (RFC 7339).
-    pub feedback: bool,
-    /// How many calls and registrations from it are let in.
-    pub rates: Rates,
-    /// How long a target may take to answer an INVITE with anything before the next one is tried.
+    /// Whether overload control is used towards it (RFC 7339).
+    pub overload_control: bool,
+    /// Rate limits.
+    pub rate_limits: RateLimits,
+    /// Time to wait for the first response to an INVITE before the next target is tried.
     pub answer_timeout: Duration,
     /// Whether it is trusted with asserted identities.
     pub trusted: bool,
-    /// Whether asserted identities go there.
-    pub identity: Identity,
-    /// The user part of From in calls that we send there; else the caller's own.
+    /// Treatment of asserted identities in messages to the trunk.
+    pub identity: IdentityPassing,
+    /// User part of From in calls to the trunk; `None`: that of the caller.
     pub from_user: Option<String>,
-    /// What is done with REFER from there.
+    /// Treatment of REFER from the trunk.
     pub refer: Refer,
-    /// What is done with 3xx from there.
+    /// Treatment of 3xx from the trunk.
     pub redirect: Redirect,
-    /// How media is protected in calls from and to there.
+    /// Media security in calls from and to the trunk.
     pub security: Arc<MediaSecurity>,
-    /// Codecs of our own in calls from and to there.
+    /// Transcoding in calls from and to the trunk.
     pub transcoding: Arc<Transcoding>,
-    /// TLS, where a target is reached by it or may be.
+    /// TLS, if a target uses it or may use it.
     pub tls: Option<TrunkTls>,
 }
 
 impl Trunk {
-    /// The domains of the certificates by which it is known; none: by its address.
+    /// Domains of the certificates that identify the trunk; empty: it is identified by its address.
     pub fn client_names(&self) -> &[String] {
         self.tls.as_ref().map_or(&[], |tls| &tls.client_names)
     }
 }
 
-/// One place where a trunk is.
+/// A target of a trunk.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target {
-    /// Its address or name. A name without port and transport is located by RFC 3263.
+pub struct TargetSpec {
+    /// Address or name. A name without port and transport is resolved by RFC 3263.
     pub host: HostName,
-    /// Transport, where it is said.
+    /// Transport, if one is written.
     pub transport: Option<Transport>,
-    /// Lower is tried first.
+    /// Lower values are tried first.
     pub priority: u16,
-    /// Share among targets of the same priority; 0 only when no other is left.
+    /// Share among targets of the same priority. 0: only if no other is left.
     pub weight: u16,
 }
 
-impl Target {
-    /// The socket address where the target is an address and takes `transport`.
+impl TargetSpec {
+    /// The socket address, if the target is an IP address.
     pub fn address(&self, transport: Transport) -> Option<SocketAddr> {
         let ip = self.host.ip()?;
         let port = self.host.port.unwrap_or(address::default_port(transport));
         Some(SocketAddr::new(ip, port))
     }
 
-    /// The socket address and transport, where no name has to be looked up.
+    /// The socket address and transport, if no name has to be resolved.
     pub fn direct(&self) -> Option<(SocketAddr, Transport)> {
         let transport = self.transport.unwrap_or(Transport::Udp);
         Some((self.address(transport)?, transport))
     }
 }
 
-/// User name and password for challenges of others.
+/// User name and password for digest challenges of a trunk.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Credentials {
+pub struct TrunkCredentials {
     /// User name.
     pub username: String,
     /// Password.
     pub password: String,
 }
 
-impl core::fmt::Debug for Credentials {
-    /// Without the password: logs never hold secrets.
+impl core::fmt::Debug for TrunkCredentials {
+    /// Omits the password, because logs must not contain secrets.
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         write!(f, "Credentials({})", self.username)
     }
 }
 
-/// An account of ours at a carrier, to be kept registered.
+/// An account at a carrier that is kept registered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CarrierAccount {
     /// User part of the address of record.
     pub user: String,
     /// Domain of the address of record and of the Request-URI.
     pub domain: HostName,
-    /// User part of our Contact: calls of the carrier come to it.
+    /// User part of our Contact, to which calls from the carrier are addressed.
     pub contact_user: String,
-    /// What we ask for.
+    /// Requested lifetime.
     pub expires: Duration,
-    /// Whether the flow on which we are registered is kept alive (RFC 5626 section 4.4).
+    /// Use of keep-alives on the flow of the registration (RFC 5626 section 4.4).
     pub keep_alive: KeepAlive,
 }
 
-/// When the flow of a registration of ours is kept alive.
+/// Use of keep-alives on the flow of a registration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeepAlive {
-    /// Where the carrier says that it answers.
+    /// If the carrier supports them.
     Auto,
-    /// In any case.
+    /// Always.
     Always,
     /// Never.
     Never,
 }
 
-/// Whether P-Asserted-Identity, Remote-Party-ID and the like go to a trunk (RFC 3325).
+/// Treatment of P-Asserted-Identity, Remote-Party-ID and similar headers in messages to a trunk (RFC 3325).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Identity {
-    /// They pass, where they came from a side that is believed.
+pub enum IdentityPassing {
+    /// They are passed if they come from a trusted side.
     Pass,
-    /// They are taken out.
+    /// They are removed.
     Remove,
 }
 
-/// What is done with REFER.
+/// Treatment of REFER.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refer {
-    /// It goes to the other leg.
+    /// Passed to the other leg.
     Pass,
     /// The border transfers the call itself.
     Act,
 }
 
-/// What is done with 3xx.
+/// Treatment of 3xx.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Redirect {
-    /// It goes to the caller.
+    /// Passed to the caller.
     Pass,
     /// The border calls the contacts.
     Follow,
 }
 
-/// A rule for calls.
+/// A route of calls.
 #[derive(Clone, Debug)]
-pub struct Route {
-    /// Its name for logs: its own, or `route N` as counted from 1.
+pub struct RouteSpec {
+    /// Name for logs; `route N`, counted from 1, if none is configured.
     pub name: String,
-    /// Interfaces on which the call may have come. Empty: any.
+    /// Interfaces from which the call may come. Empty: any.
     pub interfaces: Vec<InterfaceId>,
-    /// Trunks from which the call may have come. Empty: any, and none.
+    /// Trunks from which the call may come. Empty: any, and calls that come from no trunk.
     pub from_trunks: Vec<TrunkId>,
-    /// The caller.
+    /// Conditions on the caller.
     pub from: Match,
-    /// The called number or address.
+    /// Conditions on the called address.
     pub to: Match,
-    /// What to change in the called number, before it is sent on.
-    pub rewrite: Rewrite,
-    /// Where it goes.
-    pub action: Action,
-    /// Whether sources that have not authenticated take it where a trunk authenticates.
+    /// Changes of the called number.
+    pub rewrite: NumberRewrite,
+    /// Destination.
+    pub action: RouteAction,
+    /// Whether sources that have not authenticated may use the route although a trunk authenticates.
     pub unauthenticated: bool,
-    /// What is done with media.
+    /// Treatment of media.
     pub media: MediaMode,
 }
 
-/// A condition on an address; all that is said must hold.
+/// Conditions on an address. All of them must hold.
 #[derive(Clone, Debug, Default)]
 pub struct Match {
-    /// The user part begins with one of these. Empty: whatever.
+    /// Prefixes of the user part. Empty: any.
     pub prefixes: Vec<String>,
-    /// The user part is matched by this (anchored at both ends).
+    /// Expression for the whole user part (anchored at both ends).
     pub regex: Option<Regex>,
-    /// The host is one of these, without regard to case. Empty: whatever.
+    /// Hosts, compared without regard to case. Empty: any.
     pub domains: Vec<String>,
-    /// The user part is one of these. Empty: whatever.
+    /// User parts. Empty: any.
     pub users: Vec<String>,
-    /// A service is called, one of these or one below, in lower case (`urn:service:sos`). Empty: whatever.
+    /// Service URNs in lower case (`urn:service:sos`), each including the services below it. Empty: any.
     pub services: Vec<String>,
 }
 
-/// What is changed in the called number: strip, then replace, then prefix.
+/// Changes of the called number: strip, then replace, then prefix.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Rewrite {
-    /// Leading letters taken off.
+pub struct NumberRewrite {
+    /// Number of leading characters removed.
     pub strip: usize,
-    /// What `to.regex` matched becomes this, `$1` being its first group.
+    /// Replacement for the match of `to.regex`; `$1` is the first group.
     pub replace: Option<String>,
-    /// Put in front.
+    /// Prefix added.
     pub prefix: String,
 }
 
-/// Where a call goes.
+/// Destination of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Action {
-    /// To the first of these trunks that takes it.
+pub enum RouteAction {
+    /// The first of these trunks that accepts it.
     Trunks(Vec<RouteTrunk>),
-    /// To the contacts of a registered user.
+    /// The contacts of a registered user.
     Registered,
-    /// Nowhere.
+    /// Refused.
     Reject {
         /// Status, 400 to 699.
         status: u16,
-        /// Reason phrase, where another than the usual.
+        /// Reason phrase, unless it is that of the status.
         reason: Option<String>,
     },
 }
 
-/// A trunk in a route.
+/// A trunk of a route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteTrunk {
     /// The trunk.
     pub trunk: TrunkId,
-    /// Lower is tried first.
+    /// Lower values are tried first.
     pub priority: u16,
-    /// Share among those of the same priority; 0 only when no other is left.
+    /// Share among trunks of the same priority. 0: only if no other is left.
     pub weight: u16,
 }
 
-/// What is done with the media of a call.
+/// Treatment of the media of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MediaMode {
-    /// It goes through us.
+    /// Anchored at the border.
     Anchor,
-    /// It goes through a media node.
+    /// Anchored at a media node.
     Node,
-    /// SDP stays untouched, media goes from end to end.
+    /// Media bypass: SDP is passed unchanged.
     Bypass,
 }
 
-/// A user: can register and call with digest.
+/// A user: may register, and call with digest.
 #[derive(Clone, PartialEq, Eq)]
-pub struct User {
-    /// Name, as in `sip:NAME@...` and in digest.
+pub struct UserSpec {
+    /// Name, as in `sip:NAME@...` and in digest credentials.
     pub name: String,
-    /// How the proof is checked.
-    pub secret: Secret,
-    /// Numbers that are the user's beside its name.
+    /// Secret for authentication.
+    pub secret: UserSecret,
+    /// Telephone numbers in addition to the name.
     pub numbers: Vec<Number>,
 }
 
-impl User {
-    /// Whether the user part of an address is this user's: its name, or one of its numbers.
+impl UserSpec {
+    /// Whether the user part of an address is the name or a number of this user.
     pub fn is_called(&self, user: &str) -> bool {
         self.name == user || self.numbers.iter().any(|number| number.takes(user))
     }
@@ -699,14 +702,14 @@ impl User {
 /// Numbers of a user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Number {
-    /// This one.
+    /// One number.
     One(String),
-    /// All that begin with this.
+    /// All numbers with this prefix.
     Prefix(String),
 }
 
 impl Number {
-    /// Whether this number is among them.
+    /// Whether the number is included.
     pub fn takes(&self, user: &str) -> bool {
         match self {
             Number::One(number) => number == user,
@@ -714,7 +717,7 @@ impl Number {
         }
     }
 
-    /// Whether a number is in both.
+    /// Whether a number is included in both.
     fn meets(&self, other: &Number) -> bool {
         match (self, other) {
             (Number::One(number), other) | (other, Number::One(number)) => other.takes(number),
@@ -725,28 +728,28 @@ impl Number {
     }
 }
 
-impl core::fmt::Debug for User {
-    /// Without the secret: logs never hold one.
+impl core::fmt::Debug for UserSpec {
+    /// Omits the secret, because logs must not contain secrets.
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         write!(f, "User({})", self.name)
     }
 }
 
-/// What a user's proof is checked with.
+/// Secret of a user.
 #[derive(Clone, PartialEq, Eq)]
-pub enum Secret {
+pub enum UserSecret {
     /// The password.
     Password(String),
-    /// MD5 of `name:realm:password` in hexadecimal: only MD5 is offered.
+    /// MD5 of `name:realm:password` in hexadecimal; requires MD5.
     Ha1(String),
 }
 
-impl core::fmt::Debug for Secret {
-    /// Only which kind it is.
+impl core::fmt::Debug for UserSecret {
+    /// Omits the secret.
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str(match self {
-            Secret::Password(_) => "Password",
-            Secret::Ha1(_) => "Ha1",
+            UserSecret::Password(_) => "Password",
+            UserSecret::Ha1(_) => "Ha1",
         })
     }
 }
@@ -769,7 +772,7 @@ pub enum DigestAlgorithm {
 }
 
 impl DigestAlgorithm {
-    /// As written in a challenge.
+    /// The name in a challenge.
     pub const fn name(self) -> &'static str {
         match self {
             DigestAlgorithm::Md5 => "MD5",
@@ -782,170 +785,171 @@ impl DigestAlgorithm {
     }
 }
 
-/// Digest authentication of others by us.
+/// Digest authentication of requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Realm {
     /// The realm in our challenges.
     pub name: String,
-    /// Algorithms offered, the preferred one first; at least one.
+    /// Offered algorithms, best first; at least one.
     pub algorithms: Vec<DigestAlgorithm>,
-    /// How long a nonce is good for.
+    /// Lifetime of a nonce.
     pub nonce_lifetime: Duration,
-    /// How failed authentication is limited.
+    /// Limits of failed authentications.
     pub failures: crate::registrar::FailureLimits,
 }
 
 /// The embedded registrar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Registrar {
-    /// Shorter wishes are answered with 423; seconds.
-    pub min_expires: u32,
-    /// Longer wishes are cut; seconds.
-    pub max_expires: u32,
-    /// Where nothing is wished for; seconds.
-    pub default_expires: u32,
-    /// Contacts per address of record.
+    /// Shortest accepted lifetime in seconds. Shorter requests are refused with 423.
+    pub min_expires_s: u32,
+    /// Longest granted lifetime in seconds.
+    pub max_expires_s: u32,
+    /// Lifetime in seconds if the request states none.
+    pub default_expires_s: u32,
+    /// Maximum number of contacts per address of record.
     pub max_contacts: usize,
-    /// What a phone behind NAT is given at most, so that its flow stays open; seconds.
-    pub nat_expires: u32,
-    /// Flow-Timer of RFC 5626; seconds.
-    pub flow_timer: u32,
-    /// How often a registration that does not change is passed to the core; seconds. 0: each time.
-    pub pass_every: u32,
-    /// Registrations let in a second; 0: as many as come.
-    pub rate: u32,
+    /// Longest lifetime in seconds for a phone behind NAT over UDP. 0: no such limit.
+    pub nat_expires_s: u32,
+    /// Flow-Timer of RFC 5626 in seconds.
+    pub flow_timer_s: u32,
+    /// Seconds between two REGISTERs to the core for a registration that does not change. 0: each one is forwarded.
+    pub refresh_interval_s: u32,
+    /// Maximum number of accepted registrations per second. 0: no limit.
+    pub registrations_per_s: u32,
 }
 
-/// Where registrations are kept over a restart.
+/// Storage of registrations over a restart.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum RegistrarStore {
-    /// The file does not say: below the state directory, where the program has one.
+    /// A file in the state directory, if the program has one.
     #[default]
     Usual,
     /// In memory only.
     None,
-    /// In this file.
+    /// This file.
     File(PathBuf),
 }
 
-/// Media that is anchored.
+/// Anchored media.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Media {
-    /// Calls are anchored at media nodes, not by us.
+pub struct MediaSpec {
+    /// Whether calls are anchored at media nodes instead of the border.
     pub at_nodes: bool,
-    /// A call whose media stops this long is ended; `None`: never.
+    /// Time without media after which a call is ended; `None`: never.
     pub timeout: Option<Duration>,
-    /// The same while a call is on hold.
+    /// The same for a call on hold.
     pub hold_timeout: Option<Duration>,
     /// Differentiated services code point of media packets.
     pub dscp: u8,
-    /// Longest time for which media gathers where there is much of it.
-    pub gather: Duration,
-    /// Whether media ports share a socket.
-    pub sockets: MediaSockets,
-    /// Whether the kernel relays.
-    pub kernel: Wanted,
-    /// Whether AF_XDP carries media.
-    pub af_xdp: Wanted,
+    /// Longest batching delay of media.
+    pub batching_delay: Duration,
+    /// Sockets of media ports.
+    pub sockets: MediaSocketMode,
+    /// Use of the kernel relay.
+    pub kernel_relay: OffloadMode,
+    /// Use of AF_XDP.
+    pub af_xdp: OffloadMode,
 }
 
-/// Whether a way for media is taken that machine or rights may not allow.
+/// Use of an optional path for media packets that kernel or privileges may not allow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wanted {
-    /// It is left alone.
+pub enum OffloadMode {
+    /// Not used.
     Never,
-    /// Where it can be.
+    /// Used if possible.
     Auto,
-    /// For every address of media, or no start.
+    /// Used for all media addresses, or the program does not start.
     Require,
 }
 
-/// How media ports are served.
+/// Sockets of media ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MediaSockets {
-    /// One socket for all where that can be.
+pub enum MediaSocketMode {
+    /// A shared socket if possible.
     Auto,
-    /// One for all, or no start.
-    One,
-    /// One for each.
+    /// A shared socket, or the program does not start.
+    Shared,
+    /// A socket per port.
     PerPort,
 }
 
-/// SIP behaviour that is the same everywhere.
+/// SIP behaviour that is common to all interfaces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sip {
-    /// Server and User-Agent header.
+    /// Value of the Server and User-Agent headers.
     pub agent: String,
     /// Differentiated services code point of signalling.
     pub dscp: u8,
-    /// How long a call may ring before it is given up.
+    /// Time after which a ringing call is cancelled.
     pub ring_timeout: Duration,
-    /// Longest time for which signalling gathers where the border is busy.
-    pub coalesce: Duration,
-    /// Whether equal messages to one peer leave as trains.
-    pub trains: bool,
-    /// Bytes that leave at once to one peer over UDP; 0: no bound.
+    /// Longest batching delay of signalling.
+    pub batching_delay: Duration,
+    /// Whether messages of equal length to one peer are sent by GSO.
+    pub gso: bool,
+    /// Largest burst to one peer over UDP, in bytes; 0: no limit.
     pub burst_bytes: usize,
-    /// What has waited longer in the socket is refused where it begins something new; `None`: never.
-    pub queue: Option<Duration>,
-    /// Control threads; each call is one's.
+    /// Queueing delay above which new calls and registrations are refused; `None`: never.
+    pub queueing_delay: Option<Duration>,
+    /// Number of workers.
     pub workers: u8,
-    /// New calls refused for 100 taken, at most, under overload; what comes beyond is dropped unread. `None`: any number.
-    pub refusals: Option<u32>,
-    /// Whether neighbours who ask are told how much less to send (RFC 7339).
-    pub feedback: bool,
+    /// Maximum number of refused new calls per 100 accepted ones in a flood; further INVITEs are dropped unread.
+    /// `None`: no limit.
+    pub refusals_percent: Option<u32>,
+    /// Whether overload control is offered to neighbours that ask for it (RFC 7339).
+    pub overload_feedback: bool,
 }
 
 /// Session timers (RFC 4028).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionTimer {
-    /// What we ask for where a side does not; `None`: we ask for none, and keep what others ask for.
+    /// Session-Expires that the border requests if a side requests none; `None`: none.
     pub expires: Option<Duration>,
-    /// Min-SE: shorter wishes are answered with 422.
-    pub min: Duration,
+    /// Min-SE: requests for less are refused with 422.
+    pub min_se: Duration,
 }
 
-/// Name servers.
+/// DNS servers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Dns {
     /// Servers in order. Empty: those of the machine.
     pub servers: Vec<SocketAddr>,
 }
 
-/// Stopping in order.
+/// Graceful shutdown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Drain {
-    /// Calls that are still up after this are ended.
+    /// Time after which remaining calls are ended.
     pub timeout: Duration,
 }
 
-/// What is logged.
+/// Logging.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Log {
+pub struct LogSpec {
     /// `error`, `warn`, `info`, `debug` or `trace`.
     pub level: String,
     /// One JSON object per line instead of text.
     pub json: bool,
 }
 
-/// Reads and checks a configuration. `file` is the name that mistakes carry.
+/// Parses and checks a configuration. Mistakes carry `file` as file name.
 ///
 /// # Errors
-/// Every mistake that was found, in the order of the file.
+/// All mistakes, in the order of the file.
 pub fn parse(text: &str, file: &str) -> Result<Config, Vec<Mistake>> {
     check::parse(text, file)
 }
 
-/// A text judged as far as it goes.
+/// Result of [`judge`].
 #[derive(Clone, Debug)]
-pub struct Judged {
-    /// The configuration, where the text has a meaning at all; with mistakes it only tells which files are named.
+pub struct CheckedConfig {
+    /// The configuration, if the text can be interpreted; with mistakes it is usable only for the names of files in it.
     pub config: Option<Config>,
-    /// All mistakes that can be judged independently of each other, in the order of the text.
+    /// All mistakes that are independent of each other, in the order of the text.
     pub mistakes: Vec<Mistake>,
 }
 
-/// Reads a configuration and tells the mistakes of all stages at once: syntax, structure, meaning.
-pub fn judge(text: &str, file: &str) -> Judged {
+/// Parses and checks a configuration, and reports mistakes of all steps: syntax, structure, meaning.
+pub fn judge(text: &str, file: &str) -> CheckedConfig {
     check::judge(text, file)
 }

@@ -1,118 +1,118 @@
-//! Any bytes at any time into the whole border: the entry for fuzzers, and for tests that replay what they found.
+//! Fuzzing entry for the whole border: arbitrary input at any time; also used by tests that replay findings.
 //!
-//! A world in virtual time: the border, its forwarder, and the sockets and connections of a driver that keeps to its
-//! contract. The input is a list of steps. What peers say is made from what the border said last, so that it belongs to
-//! transactions, dialogs and challenges that exist; then the input changes it.
+//! A harness in virtual time: the border, its forwarder, and the sockets and connections of a correct driver. The
+//! input is a list of steps. Messages of peers are built from the last messages of the border, so that they match
+//! existing transactions, dialogs and challenges; then the input modifies them.
 
 mod configurations;
-mod secure;
-mod speech;
+mod media_security;
+mod messages;
 
-use crate::admission::Part;
+use crate::admission::CostPart;
 use crate::border::Border;
 use configurations::*;
 use core::time::Duration;
 use engine::{
-    CloseWhy, ConnectionId, Control, Datagram, Engine, Entropy, Forward, HashKey, Input, Output,
-    Packet, SocketId, SocketKind, Time, Verdict,
+    CloseReason, ConnectionId, Control, Datagram, Engine, Entropy, Forward, HashKey, Input,
+    MediaPacket, Output, PacketVerdict, SocketId, SocketKind, Time,
 };
 use media::{Forwarder, ForwarderLimits};
-use secure::Keyed;
+use media_security::SecurePeer;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 
-/// What was said, of which the input may choose.
-const REMEMBERED: usize = 16;
-/// Outputs that one input may cause.
-const OUTPUTS: usize = 2_000;
-/// Timeouts that one instant may ask for.
-const AT_ONCE: usize = 200;
+/// Messages of the border kept for the input's choice.
+const KEPT_MESSAGES: usize = 16;
+/// Outputs per input at most.
+const MAX_OUTPUTS: usize = 2_000;
+/// Timeouts at one instant at most.
+const MAX_TIMEOUTS_AT_ONCE: usize = 200;
 
-/// See [`explore`]; without DTLS.
+/// Runs [`explore`] without DTLS.
 pub fn fuzz_border(data: &[u8]) {
     explore(data, None);
 }
 
-/// See [`explore`]. The peers have the border's certificate, for want of a second one.
-pub fn fuzz_border_with_dtls(data: &[u8], endpoint: &protect::dtls::Endpoint) {
+/// Runs [`explore`] with DTLS. The peers share the border's certificate.
+pub fn fuzz_border_with_dtls(data: &[u8], endpoint: &protect::dtls::DtlsEndpoint) {
     explore(data, Some(endpoint));
 }
 
-/// What a program of steps reached, so that tests can tell whether theirs reach anything.
+/// Coverage of a list of steps, for tests.
 #[derive(Clone, Debug, Default)]
 pub struct Reached {
     /// The border's counters at the end.
-    pub counters: crate::border::Counters,
+    pub counters: crate::border::BorderCounters,
     /// Names of all events, in order.
     pub events: Vec<&'static str>,
     /// SIP messages that the border sent.
     pub sent: usize,
-    /// Packets that its forwarder passed on.
+    /// Packets that the forwarder relayed.
     pub forwarded: usize,
-    /// STUN and DTLS that its forwarder passed up.
+    /// STUN and DTLS packets that the forwarder passed up.
     pub punted: usize,
-    /// The most that handshakes of a second were counted for, microseconds of processor time.
-    pub shaking: u64,
+    /// Largest reservation for handshakes in one second, microseconds of CPU time.
+    pub handshake_cpu_us: u64,
 }
 
-/// Where something came from, and where an answer to it goes.
+/// Path of a message, and of the response to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum PeerPath {
     Socket(SocketId, SocketAddr),
     Stream(ConnectionId),
 }
 
 #[derive(Clone, Debug)]
-struct Said {
-    way: Way,
+struct BorderMessage {
+    path: PeerPath,
     bytes: Vec<u8>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    Asked,
+enum PeerStream {
+    Connecting,
     Open,
 }
 
-struct World {
+struct FuzzHarness {
     border: Border,
     forwarder: Forwarder,
     now: Time,
     sockets: BTreeMap<SocketId, (SocketKind, SocketAddr)>,
-    /// Sockets that were open once: what transactions still send from there is the driver's to count.
-    shut: Vec<SocketId>,
-    streams: BTreeMap<ConnectionId, Stage>,
+    /// Sockets that were closed: transactions may still send from them, which the driver counts.
+    closed: Vec<SocketId>,
+    streams: BTreeMap<ConnectionId, PeerStream>,
     accepted: u64,
-    said: VecDeque<Said>,
-    queries: VecDeque<Said>,
-    /// Requests of peers outside of dialogs, to be repeated with credentials.
-    asked: VecDeque<(Way, Vec<u8>)>,
+    sent: VecDeque<BorderMessage>,
+    queries: VecDeque<BorderMessage>,
+    /// Out-of-dialog requests of peers, to be repeated with credentials.
+    requests: VecDeque<(PeerPath, Vec<u8>)>,
     number: u32,
-    keyed: Keyed,
+    secure_peer: SecurePeer,
     refuse_media: bool,
-    secretive: bool,
+    checks_secret: bool,
     reached: Reached,
 }
 
-/// Reads `data` as a list of steps and carries them out. Panics where a limit is broken, where the border sends what is no
-/// SIP or from where it has no socket, where an event tells a secret, and where something is left when all is over. With an
-/// `endpoint` it speaks DTLS, whose randomness is not the input's.
-pub fn explore(data: &[u8], endpoint: Option<&protect::dtls::Endpoint>) -> Reached {
-    let mut world = World::new(data, endpoint);
+/// Runs `data` as a list of steps. Panics if a limit is exceeded, if the border sends anything but SIP or uses an
+/// unknown socket, if an event contains a secret, and if state is left at the end. With an `endpoint` it uses DTLS,
+/// whose randomness is independent of the input.
+pub fn explore(data: &[u8], endpoint: Option<&protect::dtls::DtlsEndpoint>) -> Reached {
+    let mut harness = FuzzHarness::new(data, endpoint);
     let mut rest = data;
     while let [kind, choice, length, tail @ ..] = rest {
         let length = usize::from(*length).saturating_mul(4).min(tail.len());
         let (bytes, tail) = tail.split_at(length);
         rest = tail;
-        world.step(*kind, *choice, bytes);
-        world.check();
+        harness.step(*kind, *choice, bytes);
+        harness.check();
     }
-    world.finish();
-    world.reached
+    harness.finish();
+    harness.reached
 }
 
-fn remember<T>(queue: &mut VecDeque<T>, item: T) {
-    if queue.len() == REMEMBERED {
+fn keep<T>(queue: &mut VecDeque<T>, item: T) {
+    if queue.len() == KEPT_MESSAGES {
         queue.pop_front();
     }
     queue.push_back(item);
@@ -134,51 +134,51 @@ fn peer(choice: u8) -> SocketAddr {
     text.parse().unwrap_or_else(|_| unreachable!("an address"))
 }
 
-impl World {
-    fn new(data: &[u8], endpoint: Option<&protect::dtls::Endpoint>) -> World {
+impl FuzzHarness {
+    fn new(data: &[u8], endpoint: Option<&protect::dtls::DtlsEndpoint>) -> FuzzHarness {
         let mut entropy = Entropy::from_number(1);
         let mut border = Border::new(configuration(0), entropy.fork());
         if let Some(endpoint) = endpoint {
             border.set_dtls(endpoint.clone());
         }
         let limits = ForwarderLimits {
-            rooms: 4,
+            conferences: 4,
             sessions: 2 * CALLS,
             ..ForwarderLimits::default()
         };
-        let mut world = World {
+        let mut harness = FuzzHarness {
             border,
             forwarder: Forwarder::new(limits, HashKey::new(&mut entropy)),
             now: Time::from_millis(1),
             sockets: BTreeMap::new(),
-            shut: Vec::new(),
+            closed: Vec::new(),
             streams: BTreeMap::new(),
             accepted: 0,
-            said: VecDeque::new(),
+            sent: VecDeque::new(),
             queries: VecDeque::new(),
-            asked: VecDeque::new(),
+            requests: VecDeque::new(),
             number: 0,
-            keyed: Keyed::new(endpoint.cloned()),
+            secure_peer: SecurePeer::new(endpoint.cloned()),
             refuse_media: false,
-            // Where the input says the secret itself, events may quote it.
-            secretive: !data.windows(SECRET.len()).any(|window| window == SECRET),
+            // If the input contains the secret itself, events may quote it.
+            checks_secret: !data.windows(SECRET.len()).any(|window| window == SECRET),
             reached: Reached::default(),
         };
-        world.feed(Input::Timeout);
-        world
+        harness.feed(Input::Timeout);
+        harness
     }
 
     fn step(&mut self, kind: u8, choice: u8, bytes: &[u8]) {
         match kind % 16 {
-            0 => self.deliver(self.any_way(choice), bytes),
+            0 => self.deliver(self.any_path(choice), bytes),
             1 => self.stream_bytes(choice, bytes),
             2 => self.accept(choice),
-            3 => self.settle(choice),
-            4 => self.hang_up(choice),
-            5 | 6 => self.pass(Duration::from_millis(1 << (choice % 18))),
-            7 | 8 => self.ask(choice, bytes),
-            9 | 10 => self.reply(choice, bytes),
-            11 | 12 => self.go_on(choice, bytes),
+            3 => self.finish_connect(choice),
+            4 => self.close_stream(choice),
+            5 | 6 => self.advance(Duration::from_millis(1 << (choice % 18))),
+            7 | 8 => self.send_request(choice, bytes),
+            9 | 10 => self.respond(choice, bytes),
+            11 | 12 => self.send_in_dialog_request(choice, bytes),
             13 => self.media(choice, bytes),
             14 => self.name_server(choice, bytes),
             _ => self.operate(choice, bytes),
@@ -191,7 +191,7 @@ impl World {
     }
 
     /// A signalling socket and a peer.
-    fn any_way(&self, choice: u8) -> Way {
+    fn any_path(&self, choice: u8) -> PeerPath {
         let sockets: Vec<SocketId> = self
             .sockets
             .iter()
@@ -200,14 +200,14 @@ impl World {
             .collect();
         let at = usize::from(choice & 7) % sockets.len().max(1);
         match sockets.get(at) {
-            Some(socket) => Way::Socket(*socket, peer(choice >> 3 & 7)),
-            None => Way::Stream(ConnectionId(0)),
+            Some(socket) => PeerPath::Socket(*socket, peer(choice >> 3 & 7)),
+            None => PeerPath::Stream(ConnectionId(0)),
         }
     }
 
-    fn deliver(&mut self, way: Way, bytes: &[u8]) {
-        match way {
-            Way::Socket(socket, source) if self.sockets.contains_key(&socket) => {
+    fn deliver(&mut self, path: PeerPath, bytes: &[u8]) {
+        match path {
+            PeerPath::Socket(socket, source) if self.sockets.contains_key(&socket) => {
                 let mut bytes = bytes.to_vec();
                 let arrived = self.now;
                 self.feed(Input::Datagram(Datagram {
@@ -217,8 +217,10 @@ impl World {
                     bytes: &mut bytes,
                 }));
             }
-            Way::Stream(connection) if self.streams.get(&connection) == Some(&Stage::Open) => {
-                // In two pieces, anywhere.
+            PeerPath::Stream(connection)
+                if self.streams.get(&connection) == Some(&PeerStream::Open) =>
+            {
+                // In two parts.
                 let (head, tail) = bytes.split_at(bytes.len() / 3);
                 self.feed(Input::Stream {
                     connection,
@@ -242,7 +244,7 @@ impl World {
 
     fn stream_bytes(&mut self, choice: u8, bytes: &[u8]) {
         if let Some(connection) = self.stream(choice) {
-            self.deliver(Way::Stream(connection), bytes);
+            self.deliver(PeerPath::Stream(connection), bytes);
         }
     }
 
@@ -250,7 +252,7 @@ impl World {
         let listeners: Vec<(SocketId, SocketAddr)> = self
             .sockets
             .iter()
-            .filter(|(_, (kind, _))| kind.stream().is_some())
+            .filter(|(_, (kind, _))| kind.stream_transport().is_some())
             .map(|(socket, (_, address))| (*socket, *address))
             .collect();
         let at = usize::from(choice & 1) % listeners.len().max(1);
@@ -261,7 +263,7 @@ impl World {
         let connection = ConnectionId(ConnectionId::ACCEPTED | self.accepted);
         let mut remote = peer(choice >> 1 & 7);
         remote.set_port(40_000 + (self.accepted % 1_000) as u16);
-        self.streams.insert(connection, Stage::Open);
+        self.streams.insert(connection, PeerStream::Open);
         self.feed(Input::Accepted {
             connection,
             socket,
@@ -270,119 +272,122 @@ impl World {
         });
     }
 
-    /// A connection that the border asked for stands, or does not.
-    fn settle(&mut self, choice: u8) {
+    /// Completes or refuses a connection of the border.
+    fn finish_connect(&mut self, choice: u8) {
         let asked = self
             .streams
             .iter()
-            .find(|(_, stage)| **stage == Stage::Asked);
+            .find(|(_, state)| **state == PeerStream::Connecting);
         let Some((&connection, _)) = asked else {
             return;
         };
         if choice & 3 == 0 {
             self.streams.remove(&connection);
-            let why = CloseWhy::Refused;
-            return self.feed(Input::Closed { connection, why });
+            let reason = CloseReason::ConnectFailed;
+            return self.feed(Input::Closed { connection, reason });
         }
-        self.streams.insert(connection, Stage::Open);
+        self.streams.insert(connection, PeerStream::Open);
         let local = SocketAddr::from(([198, 51, 100, 1], 41_000));
         self.feed(Input::Connected { connection, local });
     }
 
-    fn hang_up(&mut self, choice: u8) {
+    fn close_stream(&mut self, choice: u8) {
         if let Some(connection) = self.stream(choice) {
             self.streams.remove(&connection);
-            let why = [CloseWhy::Peer, CloseWhy::Error, CloseWhy::Backpressure]
-                [usize::from(choice >> 6) % 3];
-            self.feed(Input::Closed { connection, why });
+            let reason = [
+                CloseReason::Peer,
+                CloseReason::Error,
+                CloseReason::Backpressure,
+            ][usize::from(choice >> 6) % 3];
+            self.feed(Input::Closed { connection, reason });
         }
     }
 
-    /// A request of a peer's; or, where the choice says so, the last challenged one again, with credentials.
-    fn ask(&mut self, choice: u8, bytes: &[u8]) {
+    /// Sends a request of a peer; by choice, repeats the last challenged one with credentials.
+    fn send_request(&mut self, choice: u8, bytes: &[u8]) {
         if choice & 0xf0 == 0xf0 {
-            return self.prove(choice);
+            return self.send_with_credentials(choice);
         }
         self.number += 1;
-        let last = Self::nth(&self.said, bytes.get(3).copied().unwrap_or_default())
-            .map_or(Vec::new(), |said| said.bytes.clone());
-        let mut message = speech::fresh(choice, bytes, self.number, &last);
+        let last = Self::nth(&self.sent, bytes.get(3).copied().unwrap_or_default())
+            .map_or(Vec::new(), |sent| sent.bytes.clone());
+        let mut message = messages::new_request(choice, bytes, self.number, &last);
         if bytes.get(2).is_some_and(|byte| byte & 0x80 != 0) {
-            speech::mutate(&mut message, bytes.get(8..).unwrap_or_default());
+            messages::mutate(&mut message, bytes.get(8..).unwrap_or_default());
         }
-        let way = match (bytes.get(5), self.stream(choice >> 4)) {
-            (Some(byte), Some(connection)) if byte & 0x80 != 0 => Way::Stream(connection),
-            (byte, _) => self.any_way(byte.copied().unwrap_or_default()),
+        let path = match (bytes.get(5), self.stream(choice >> 4)) {
+            (Some(byte), Some(connection)) if byte & 0x80 != 0 => PeerPath::Stream(connection),
+            (byte, _) => self.any_path(byte.copied().unwrap_or_default()),
         };
-        self.keyed.sign(&mut message);
-        remember(&mut self.asked, (way, message.clone()));
-        self.deliver(way, &message);
+        self.secure_peer.insert_fingerprint(&mut message);
+        keep(&mut self.requests, (path, message.clone()));
+        self.deliver(path, &message);
     }
 
-    fn prove(&mut self, choice: u8) {
+    fn send_with_credentials(&mut self, choice: u8) {
         let challenge = self
-            .said
+            .sent
             .iter()
             .rev()
-            .find(|said| speech::is_challenge(&said.bytes));
+            .find(|sent| messages::is_challenge(&sent.bytes));
         let Some(challenge) = challenge.cloned() else {
             return;
         };
-        let id = speech::call_id(&challenge.bytes);
+        let id = messages::call_id(&challenge.bytes);
         let asked = self
-            .asked
+            .requests
             .iter()
             .rev()
-            .find(|(_, request)| id.is_some() && speech::call_id(request) == id)
+            .find(|(_, request)| id.is_some() && messages::call_id(request) == id)
             .cloned();
-        if let Some((way, request)) = asked
-            && let Some(again) = speech::proven(&request, &challenge.bytes, choice)
+        if let Some((path, request)) = asked
+            && let Some(again) = messages::with_credentials(&request, &challenge.bytes, choice)
         {
-            self.deliver(way, &again);
+            self.deliver(path, &again);
         }
     }
 
-    /// A response to something that the border asked.
-    fn reply(&mut self, choice: u8, bytes: &[u8]) {
+    /// Sends a response to a request of the border.
+    fn respond(&mut self, choice: u8, bytes: &[u8]) {
         let back = bytes.get(3).copied().unwrap_or_default();
-        // Requests only, unless the input wants otherwise.
-        let requests: VecDeque<&Said> = self
-            .said
+        // Requests only.
+        let requests: VecDeque<&BorderMessage> = self
+            .sent
             .iter()
-            .filter(|said| !said.bytes.starts_with(b"SIP/2.0") && !said.bytes.starts_with(b"ACK"))
+            .filter(|sent| !sent.bytes.starts_with(b"SIP/2.0") && !sent.bytes.starts_with(b"ACK"))
             .collect();
-        let Some(said) = Self::nth(&requests, back).map(|said| (*said).clone()) else {
+        let Some(sent) = Self::nth(&requests, back).map(|sent| (*sent).clone()) else {
             return;
         };
-        if let Some(mut message) = speech::answer(&said.bytes, choice, bytes) {
+        if let Some(mut message) = messages::response(&sent.bytes, choice, bytes) {
             if bytes.get(2).is_some_and(|byte| byte & 0x80 != 0) {
-                speech::mutate(&mut message, bytes.get(8..).unwrap_or_default());
+                messages::mutate(&mut message, bytes.get(8..).unwrap_or_default());
             }
-            self.keyed.sign(&mut message);
-            self.deliver(said.way, &message);
+            self.secure_peer.insert_fingerprint(&mut message);
+            self.deliver(sent.path, &message);
         }
     }
 
-    /// A request inside a dialog.
-    fn go_on(&mut self, choice: u8, bytes: &[u8]) {
+    /// Sends an in-dialog request.
+    fn send_in_dialog_request(&mut self, choice: u8, bytes: &[u8]) {
         let at = |index: usize| bytes.get(index).copied().unwrap_or_default();
-        let Some(said) = Self::nth(&self.said, at(3)).cloned() else {
+        let Some(sent) = Self::nth(&self.sent, at(3)).cloned() else {
             return;
         };
-        let other = Self::nth(&self.said, at(4)).map_or(Vec::new(), |said| said.bytes.clone());
+        let other = Self::nth(&self.sent, at(4)).map_or(Vec::new(), |sent| sent.bytes.clone());
         self.number += 1;
-        let message = speech::inside(&said.bytes, choice, bytes, self.number, &other);
+        let message = messages::in_dialog_request(&sent.bytes, choice, bytes, self.number, &other);
         if let Some(mut message) = message {
             if at(2) & 0x80 != 0 {
-                speech::mutate(&mut message, bytes.get(8..).unwrap_or_default());
+                messages::mutate(&mut message, bytes.get(8..).unwrap_or_default());
             }
-            self.keyed.sign(&mut message);
-            // From elsewhere now and then.
-            let way = match (said.way, at(5) & 0xf8) {
-                (Way::Socket(socket, _), 0xf8) => Way::Socket(socket, peer(at(5))),
-                (way, _) => way,
+            self.secure_peer.insert_fingerprint(&mut message);
+            // Sometimes from another address.
+            let path = match (sent.path, at(5) & 0xf8) {
+                (PeerPath::Socket(socket, _), 0xf8) => PeerPath::Socket(socket, peer(at(5))),
+                (path, _) => path,
             };
-            self.deliver(way, &message);
+            self.deliver(path, &message);
         }
     }
 
@@ -409,11 +414,13 @@ impl World {
             ]
             .to_vec(),
             2 => report,
-            4 => self.keyed.sealed(&[&rtp[..], bytes].concat(), false),
-            5 => self.keyed.sealed(&report, true),
-            6 => self.keyed.check(byte(2)),
+            4 => self
+                .secure_peer
+                .protect_packet(&[&rtp[..], bytes].concat(), false),
+            5 => self.secure_peer.protect_packet(&report, true),
+            6 => self.secure_peer.check(byte(2)),
             7 => {
-                for datagram in self.keyed.shake(byte(2), self.now) {
+                for datagram in self.secure_peer.handshake(byte(2), self.now) {
                     self.packet(socket, source, &datagram);
                 }
                 return;
@@ -423,21 +430,24 @@ impl World {
         self.packet(socket, source, &packet);
     }
 
-    /// A packet for a media path, as the driver treats it: the forwarder first, and control with what that passes up.
+    /// Passes a packet to the forwarder first, as the driver does, and to the border if it is passed up.
     fn packet(&mut self, socket: SocketId, source: SocketAddr, bytes: &[u8]) {
         let arrived = self.now;
         let mut buffer = bytes.to_vec();
-        buffer.resize(bytes.len() + Packet::ROOM, 0);
-        let mut packet = Packet {
+        buffer.resize(bytes.len() + MediaPacket::TAILROOM, 0);
+        let mut packet = MediaPacket {
             length: bytes.len(),
-            ..Packet::new(socket, source, arrived, &mut buffer)
+            ..MediaPacket::new(socket, source, arrived, &mut buffer)
         };
         match self.forwarder.forward(&mut packet, self.now) {
-            Verdict::Forward { socket, .. } => {
-                assert!(self.sockets.contains_key(&socket), "media from no socket");
+            PacketVerdict::Forward { socket, .. } => {
+                assert!(
+                    self.sockets.contains_key(&socket),
+                    "media from an unknown socket"
+                );
                 self.reached.forwarded += 1;
             }
-            Verdict::Punt(_) => {
+            PacketVerdict::Punt(_) => {
                 self.reached.punted += 1;
                 let mut bytes = bytes.to_vec();
                 self.feed(Input::Datagram(Datagram {
@@ -456,10 +466,10 @@ impl World {
         let Some(query) = Self::nth(&self.queries, choice >> 7).cloned() else {
             return;
         };
-        let Some(answer) = speech::dns_answer(&query.bytes, choice, bytes) else {
+        let Some(answer) = messages::dns_answer(&query.bytes, choice, bytes) else {
             return;
         };
-        self.deliver(query.way, &answer);
+        self.deliver(query.path, &answer);
     }
 
     fn operate(&mut self, choice: u8, bytes: &[u8]) {
@@ -475,33 +485,36 @@ impl World {
                 self.drain();
             }
             11 | 12 => self.refuse_media = choice & 16 != 0,
-            // The same bytes on a resolver's socket, as if they were an answer.
+            // The same bytes at a resolver's socket.
             _ => {
                 if let Some(query) = self.queries.back().cloned() {
-                    self.deliver(query.way, bytes);
+                    self.deliver(query.path, bytes);
                 }
             }
         }
     }
 
-    /// Time passes; whoever asked to be called then is called.
-    fn pass(&mut self, span: Duration) {
+    /// Advances virtual time, with all timeouts in it.
+    fn advance(&mut self, span: Duration) {
         let end = self.now + span;
         let mut at_once = 0;
         loop {
-            let border = self.border.next_deadline().map_or(Time::FAR, |due| due.at);
+            let border = self
+                .border
+                .next_deadline()
+                .map_or(Time::NEVER, |due| due.at);
             let forwarder = self
                 .forwarder
                 .next_deadline()
-                .map_or(Time::FAR, |due| due.at);
+                .map_or(Time::NEVER, |due| due.at);
             let next = border.min(forwarder);
             if next > end {
                 break;
             }
             at_once = if next > self.now { 0 } else { at_once + 1 };
             assert!(
-                at_once < AT_ONCE,
-                "time stands still: {:?} {:?}",
+                at_once < MAX_TIMEOUTS_AT_ONCE,
+                "time does not advance: {:?} {:?}",
                 self.border.next_deadline(),
                 self.forwarder.next_deadline()
             );
@@ -523,92 +536,104 @@ impl World {
         self.drain();
     }
 
-    /// Everything that the border and its forwarder have to say, until both are silent.
+    /// Processes all outputs of the border and its forwarder.
     fn drain(&mut self) {
         let mut outputs = 0;
         loop {
-            let (mut opened, mut sifted) = (Vec::new(), Vec::new());
+            let (mut opened, mut filtered) = (Vec::new(), Vec::new());
             while let Some(output) = self.border.next_output() {
                 outputs += 1;
-                assert!(outputs < OUTPUTS, "one input, endless outputs");
+                assert!(outputs < MAX_OUTPUTS, "too many outputs for one input");
                 match output {
-                    Output::Open {
+                    Output::OpenSocket {
                         socket,
                         kind,
                         local,
                     } => opened.push((socket, kind, local)),
-                    Output::Hand { .. } => {
-                        panic!("handed to another worker, of whom there is none")
+                    Output::HandOff { .. } => {
+                        panic!("handed off without another worker")
                     }
-                    Output::Shut { socket } => {
-                        assert!(self.sockets.remove(&socket).is_some(), "shut, not open");
-                        self.shut.push(socket);
+                    Output::CloseSocket { socket } => {
+                        assert!(
+                            self.sockets.remove(&socket).is_some(),
+                            "closed, but not open"
+                        );
+                        self.closed.push(socket);
                     }
-                    Output::Record { .. } => panic!("the border records nothing"),
-                    Output::Sieve { socket, sieve } => {
-                        sifted.push((socket, u64::from(sieve.is_none())));
+                    Output::Recording { .. } => panic!("the border records nothing"),
+                    Output::SocketFilter { socket, filter } => {
+                        filtered.push((socket, u64::from(filter.is_none())));
                     }
                     Output::Datagram {
                         socket,
                         destination,
                         bytes,
                     } => {
-                        let way = Way::Socket(socket, destination);
-                        let said = Said {
-                            way,
+                        let path = PeerPath::Socket(socket, destination);
+                        let sent = BorderMessage {
+                            path,
                             bytes: bytes.to_vec(),
                         };
-                        // What is to be opened in this turn is open for the driver when it sends.
+                        // Sockets opened in the same turn are open when the driver sends.
                         let resolver = destination.port() == 53;
                         let kind = self.sockets.get(&socket).map(|(kind, _)| *kind);
                         let known = self.sockets.contains_key(&socket)
-                            || self.shut.contains(&socket)
+                            || self.closed.contains(&socket)
                             || opened.iter().any(|(id, ..)| *id == socket);
-                        assert!(known, "sent from no socket: {}", bytes.escape_ascii());
+                        assert!(
+                            known,
+                            "sent from an unknown socket: {}",
+                            bytes.escape_ascii()
+                        );
                         match resolver {
-                            true => remember(&mut self.queries, said),
-                            false if kind == Some(SocketKind::UdpMedia) => self.keyed.hear(bytes),
+                            true => keep(&mut self.queries, sent),
+                            false if kind == Some(SocketKind::UdpMedia) => {
+                                self.secure_peer.receive(bytes)
+                            }
                             false => {
-                                judge(bytes);
-                                self.keyed.read(bytes);
+                                assert_sip(bytes);
+                                self.secure_peer.read_description(bytes);
                                 self.reached.sent += 1;
-                                remember(&mut self.said, said);
+                                keep(&mut self.sent, sent);
                             }
                         }
                     }
                     Output::Connect { connection, .. } => {
-                        let before = self.streams.insert(connection, Stage::Asked);
-                        assert_eq!(before, None, "one number for two connections");
+                        let before = self.streams.insert(connection, PeerStream::Connecting);
+                        assert_eq!(before, None, "a duplicate connection number");
                     }
                     Output::Stream { connection, bytes } => {
-                        // The peer may have gone in the meantime: the driver's to ignore.
-                        judge(bytes);
-                        self.keyed.read(bytes);
+                        // The driver ignores data for a connection that the peer has closed.
+                        assert_sip(bytes);
+                        self.secure_peer.read_description(bytes);
                         self.reached.sent += 1;
-                        let said = Said {
-                            way: Way::Stream(connection),
+                        let sent = BorderMessage {
+                            path: PeerPath::Stream(connection),
                             bytes: bytes.to_vec(),
                         };
-                        remember(&mut self.said, said);
+                        keep(&mut self.sent, sent);
                     }
                     Output::Close { connection } => {
                         self.streams.remove(&connection);
                     }
                     Output::Event(event) => {
                         let text = event.to_string();
-                        let told = text
+                        let described = text
                             .as_bytes()
                             .windows(SECRET.len())
                             .any(|window| window == SECRET);
-                        assert!(!(told && self.secretive), "an event tells a secret: {text}");
-                        self.reached.events.push(event.note.name());
+                        assert!(
+                            !(described && self.checks_secret),
+                            "an event contains a secret: {text}"
+                        );
+                        self.reached.events.push(event.kind.name());
                     }
                 }
             }
-            let mut silent = opened.is_empty() && sifted.is_empty();
+            let mut idle = opened.is_empty() && filtered.is_empty();
             while let Some(command) = self.border.next_command() {
                 self.forwarder.command(command, self.now);
-                silent = false;
+                idle = false;
             }
             for (socket, kind, mut local) in opened {
                 if kind == SocketKind::UdpMedia && self.refuse_media {
@@ -622,105 +647,121 @@ impl World {
                 }
                 let taken = self.sockets.iter().any(|(id, (other, at))| {
                     *id == socket
-                        || (*at == local && other.stream().is_some() == kind.stream().is_some())
+                        || (*at == local
+                            && other.stream_transport().is_some()
+                                == kind.stream_transport().is_some())
                 });
                 assert!(!taken, "{local} is opened twice");
                 self.sockets.insert(socket, (kind, local));
                 self.border
                     .handle(Input::Opened { socket, local }, self.now);
             }
-            for (socket, dropped) in sifted {
+            for (socket, dropped) in filtered {
                 self.border
-                    .handle(Input::Sifted { socket, dropped }, self.now);
+                    .handle(Input::Shed { socket, dropped }, self.now);
             }
             while let Some((socket, ..)) = self.forwarder.next_packet() {
-                assert!(self.sockets.contains_key(&socket), "media from no socket");
+                assert!(
+                    self.sockets.contains_key(&socket),
+                    "media from an unknown socket"
+                );
                 self.reached.forwarded += 1;
             }
             while let Some(report) = self.forwarder.next_report() {
                 self.border.report(report, self.now);
-                silent = false;
+                idle = false;
             }
-            // The driver asks for the deadline in every turn.
+            // The driver reads the deadline in every turn.
             let _ = self.border.next_deadline();
-            if silent {
+            if idle {
                 return;
             }
         }
     }
 
-    /// What must hold at any time.
+    /// Checks the invariants.
     fn check(&mut self) {
-        let taken = self.border.taken(self.now);
-        let shaking = taken.iter().find(|(part, _)| *part == Part::Handshakes);
-        let shaking = shaking.map_or(0, |(_, cost)| cost.processor);
-        self.reached.shaking = self.reached.shaking.max(shaking);
+        let reserved = self.border.taken(self.now);
+        let handshake_cpu_us = reserved
+            .iter()
+            .find(|(part, _)| *part == CostPart::Handshakes);
+        let handshake_cpu_us = handshake_cpu_us.map_or(0, |(_, price)| price.processor);
+        self.reached.handshake_cpu_us = self.reached.handshake_cpu_us.max(handshake_cpu_us);
         let census = self.border.census();
-        let told = || format!("{census:?}");
-        assert!(census.calls <= CALLS, "{}", told());
-        assert!(census.sip.legs <= 2 * CALLS, "{}", told());
+        let described = || format!("{census:?}");
+        assert!(census.calls <= CALLS, "{}", described());
+        assert!(census.sip.legs <= 2 * CALLS, "{}", described());
         let transactions = census.sip.clients + census.sip.servers;
-        assert!(transactions <= TRANSACTIONS, "{}", told());
-        assert!(census.sip.connections <= CONNECTIONS, "{}", told());
-        assert!(census.sip.connections <= self.streams.len(), "{}", told());
-        assert!(census.outside <= TRANSACTIONS, "{}", told());
-        assert!(census.lookups <= QUERIES, "{}", told());
-        assert!(census.sessions <= census.calls, "{}", told());
-        assert_eq!(census.sessions, self.forwarder.sessions(), "{}", told());
-        // A pair of ports has one socket or two.
-        assert!(census.sockets_busy <= 2 * census.ports, "{}", told());
-        assert!(census.ports <= census.sockets_busy, "{}", told());
+        assert!(transactions <= TRANSACTIONS, "{}", described());
+        assert!(census.sip.connections <= CONNECTIONS, "{}", described());
+        assert!(
+            census.sip.connections <= self.streams.len(),
+            "{}",
+            described()
+        );
+        assert!(census.outside <= TRANSACTIONS, "{}", described());
+        assert!(census.lookups <= QUERIES, "{}", described());
+        assert!(census.sessions <= census.calls, "{}", described());
+        assert_eq!(
+            census.sessions,
+            self.forwarder.sessions(),
+            "{}",
+            described()
+        );
+        // A port pair has one or two sockets.
+        assert!(census.sockets_busy <= 2 * census.ports, "{}", described());
+        assert!(census.ports <= census.sockets_busy, "{}", described());
         let media = self
             .sockets
             .values()
             .filter(|(kind, _)| *kind == SocketKind::UdpMedia)
             .count();
-        assert_eq!(media, census.sockets_open, "{}", told());
-        // Both sides, and a third one while a call is transferred or hops are tried.
-        assert!(census.trunk_calls <= 2 * CALLS as u64, "{}", told());
+        assert_eq!(media, census.sockets_open, "{}", described());
+        // Both sides, and a third one during a transfer or hunting.
+        assert!(census.trunk_calls <= 2 * CALLS as u64, "{}", described());
         assert!(
             self.border.core.location.len() <= REGISTRATIONS,
             "{}",
-            told()
+            described()
         );
         assert_eq!(self.border.calls().len(), census.calls);
         if census.calls == 0 {
             let held = (census.ports, census.sockets_busy, census.trunk_calls);
-            assert_eq!(held, (0, 0, 0), "{}", told());
+            assert_eq!(held, (0, 0, 0), "{}", described());
         }
     }
 
-    /// No peer says anything any more: a drain ends all calls, time everything else.
+    /// Ends the run: a drain ends all calls, time everything else.
     fn finish(&mut self) {
         self.refuse_media = false;
         while let Some(connection) = self.stream(0) {
             self.streams.remove(&connection);
-            let why = CloseWhy::Peer;
-            self.feed(Input::Closed { connection, why });
+            let reason = CloseReason::Peer;
+            self.feed(Input::Closed { connection, reason });
         }
         self.border.drain(Duration::from_secs(30), self.now);
         self.drain();
         self.check();
-        self.pass(Duration::from_secs(200));
+        self.advance(Duration::from_secs(200));
         self.check();
         assert!(self.border.is_drained(), "{:?}", self.border.calls());
         assert!(self.border.is_unregistered());
-        // Pings would go on for ever.
+        // A configuration without pings, which would never end.
         self.border.reload(configuration(2), self.now);
         self.drain();
-        self.pass(Duration::from_secs(200));
+        self.advance(Duration::from_secs(200));
         self.check();
         let mut census = self.border.census();
         census.sip.connections = 0;
         assert!(census.is_quiet(), "{census:?}");
         let media = (self.forwarder.sessions(), self.forwarder.sockets());
         assert_eq!(media, (0, 0), "sessions and sockets of the forwarder");
-        let longest = self.border.config().registrar.max_expires;
-        self.pass(Duration::from_secs(u64::from(longest)));
+        let longest = self.border.config().registrar.max_expires_s;
+        self.advance(Duration::from_secs(u64::from(longest)));
         assert_eq!(
             self.border.core.location.len(),
             0,
-            "registrations without end"
+            "registrations that do not expire"
         );
         let counters = self.border.counters().clone();
         let ended = counters.completed
@@ -735,8 +776,8 @@ impl World {
     }
 }
 
-/// What the border sends is SIP, or a keep-alive.
-fn judge(bytes: &[u8]) {
+/// The border sends SIP or keep-alives only.
+fn assert_sip(bytes: &[u8]) {
     if bytes.iter().all(|byte| matches!(byte, b'\r' | b'\n')) {
         return;
     }

@@ -1,39 +1,40 @@
-//! Topology hiding of headers and descriptions that pass from one side to another: what becomes of each towards a side from which the
-//! other's network is hidden (`headers = "known"`). Headers that the border writes itself on each side, and those that only pass
-//! within trust, are others' work: here they stand in the list, so that the page of it is whole.
+//! Topology hiding of headers and session descriptions in messages to a side with `headers = "known"`. The list
+//! includes headers that the border composes itself, and headers that are subject to the trust domain, so that the
+//! generated page is complete.
 //!
-//! Decided for one message on its way from one side to the other; pure.
+//! Pure functions for one message that is forwarded from one side to the other.
 
 use crate::call::headers::address_with_host;
 use smallvec::SmallVec;
 use wire::sip::{Edit, HeaderId, Message, NameAddr, TokenValue};
 
-/// What becomes of a header towards a side with `headers = "known"`.
+/// Treatment of a header towards a side with `headers = "known"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Treatment {
-    /// It passes as it came.
+    /// Passed unchanged.
     Passes,
     /// Each side has its own.
     Own,
-    /// It passes between trusted sides, or as the policy of identities says, whatever `headers` says.
+    /// Passed between trusted sides, or by the identity policy, regardless of `headers`.
     Trust,
-    /// Stays on its side, whatever `headers` says, but between trusted sides.
+    /// Removed, regardless of `headers`, except between trusted sides.
     Network,
-    /// Its hosts become a pseudonym, whatever `headers` says.
+    /// Its hosts are replaced by a pseudonym, regardless of `headers`.
     Pseudonym,
-    /// Its address gets our host; parameters that name a host go.
+    /// Its host is replaced by ours; parameters with a host are removed.
     Host,
-    /// URNs pass; other URIs become ours, their parameters stay but for those that name a host; values with a `purpose` go.
+    /// URNs are passed. Other URIs get our host and keep parameters without a host. Values with a `purpose` are
+    /// removed.
     Uri,
-    /// URNs, and parts of the body (`cid`), pass; other URIs go.
+    /// URNs and references to body parts (`cid`) are passed; other URIs are removed.
     Urn,
-    /// The parameter `text` goes.
+    /// The parameter `text` is removed.
     Text,
-    /// It goes.
+    /// Removed.
     Goes,
 }
 
-/// Every header that is known, in the order of [`HeaderId`].
+/// All known headers, in the order of [`HeaderId`].
 const HEADERS: [(HeaderId, Treatment); wire::sip::HEADER_IDS - 1] = {
     use HeaderId as H;
     use Treatment::*;
@@ -128,7 +129,7 @@ const HEADERS: [(HeaderId, Treatment); wire::sip::HEADER_IDS - 1] = {
     ]
 };
 
-/// Known headers without an identifier, which pass. They hold tokens and numbers, no addresses.
+/// Known headers without an identifier, which are passed. They contain tokens and numbers, no addresses.
 const NAMED: [&str; 8] = [
     "Accept-Resource-Priority",
     "Answer-Mode",
@@ -140,7 +141,7 @@ const NAMED: [&str; 8] = [
     "Suppress-If-Match",
 ];
 
-/// Those of [`HEADERS`] that are written otherwise, or taken out, here.
+/// Those of [`HEADERS`] that are rewritten or removed here.
 const WRITTEN: [HeaderId; 8] = [
     HeaderId::AlertInfo,
     HeaderId::CallInfo,
@@ -152,19 +153,19 @@ const WRITTEN: [HeaderId; 8] = [
     HeaderId::ReplyTo,
 ];
 
-/// Names of headers that an operator lets pass as they came.
+/// Names of headers that operators pass unchanged in practice.
 pub(crate) type PassHeaders = [Box<str>];
 
-/// Header values written for one message.
+/// Buffers of header values of one message.
 #[derive(Debug, Default)]
-pub(crate) struct Texts([Vec<u8>; WRITTEN.len()]);
+pub(crate) struct HidingTexts([Vec<u8>; WRITTEN.len()]);
 
-/// Appends the edits that hide the network from which a message comes. Headers that `edits` are about already stay as these say.
+/// Appends the edits that hide the originating network of a message. Headers already in `edits` are skipped.
 pub(crate) fn edits<'e, const N: usize>(
     message: &Message<'e>,
     passes: &PassHeaders,
     host: impl Fn() -> Vec<u8>,
-    texts: &'e mut Texts,
+    texts: &'e mut HidingTexts,
     edits: &mut SmallVec<[Edit<'e>; N]>,
 ) {
     for (id, text) in WRITTEN.into_iter().zip(&mut texts.0) {
@@ -197,7 +198,7 @@ pub(crate) fn edits<'e, const N: usize>(
     }
 }
 
-/// The value of Reason as it passes: see [`Treatment::Text`].
+/// The value of Reason: see [`Treatment::Text`].
 pub(crate) fn reason(value: &[u8], out: &mut Vec<u8>) {
     let Some(reason) = TokenValue::parse(value) else {
         return;
@@ -211,7 +212,7 @@ pub(crate) fn reason(value: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// An address as it passes: see [`Treatment::Host`].
+/// An address: see [`Treatment::Host`].
 pub(crate) fn address(value: &[u8], host: &[u8], out: &mut Vec<u8>) {
     let Some(address) = NameAddr::parse(value) else {
         return;
@@ -220,7 +221,7 @@ pub(crate) fn address(value: &[u8], host: &[u8], out: &mut Vec<u8>) {
         params: wire::sip::Params::default(),
         ..address
     };
-    // A URI of another scheme has its host where only its own rules say.
+    // URIs of other schemes have the host at a position that only their syntax defines.
     let sip = address.parse_uri().is_some_and(|uri| uri.is_sip());
     let tel = address
         .uri
@@ -230,7 +231,7 @@ pub(crate) fn address(value: &[u8], host: &[u8], out: &mut Vec<u8>) {
         return;
     }
     separate(out);
-    // Parameters and headers of the URI may name a host as well.
+    // Parameters and headers of the URI may contain a host too.
     let end = address
         .uri
         .iter()
@@ -245,7 +246,8 @@ pub(crate) fn address(value: &[u8], host: &[u8], out: &mut Vec<u8>) {
     harmless_parameters(&address, out);
 }
 
-/// Whether a header may be let pass: what the border writes itself, and what passes by trust, may not.
+/// Whether a header may be listed in `pass_headers`: not if the border composes it, or if it is subject to the trust
+/// domain.
 pub(crate) fn may_be_listed(name: &[u8]) -> bool {
     let id = HeaderId::from_name(name);
     let refused = [
@@ -315,7 +317,7 @@ fn parameter(name: &[u8], value: Option<&[u8]>, out: &mut Vec<u8>) {
     }
 }
 
-/// The parameters that cannot name a host: numbers, and words without the characters of host names and addresses.
+/// Parameters that cannot contain a host: numbers, and words without characters of host names and addresses.
 fn harmless_parameters(address: &NameAddr<'_>, out: &mut Vec<u8>) {
     let harmless = |text: &[u8]| {
         let names = |byte: &u8| matches!(byte, b'.' | b':' | b'@' | b'"' | b'/' | b'%' | b'<');
@@ -334,7 +336,7 @@ fn has_scheme(uri: &[u8], scheme: &[u8]) -> bool {
         .is_some_and(|start| start.eq_ignore_ascii_case(scheme))
 }
 
-/// A URN or the name of a part of the body, which name no host of a network.
+/// A URN, or the name of a body part; neither contains a host.
 fn is_name(uri: &[u8]) -> bool {
     has_scheme(uri, b"urn:") || has_scheme(uri, b"cid:")
 }
@@ -372,8 +374,8 @@ fn urn(value: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Lines of a description that tell of who wrote it, and what becomes of them: subject, information, URI, addresses of people, tool, and
-/// filters by source, which is ours.
+/// SDP lines with information about their author, and their replacement: session name, information, URI, contact, tool,
+/// and source filters (which are ours).
 const LINES: [(&[u8], Option<&[u8]>); 7] = [
     (b"s=", Some(b"s=-")),
     (b"i=", None),
@@ -384,7 +386,7 @@ const LINES: [(&[u8], Option<&[u8]>); 7] = [
     (b"a=source-filter:", None),
 ];
 
-/// Takes such lines out of the description that begins at `from` in `out`.
+/// Replaces or removes such lines in the SDP that begins at `from` in `out`.
 pub(crate) fn description(out: &mut Vec<u8>, from: usize) {
     let lines = || {
         out.get(from..)

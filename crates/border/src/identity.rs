@@ -1,7 +1,7 @@
-//! Identities where trust begins and ends: P-Asserted-Identity and P-Preferred-Identity (RFC 3325), Privacy (RFC 3323),
-//! Diversion (RFC 5806), History-Info (RFC 7044), and Remote-Party-ID, which preceded them.
+//! Identities at the boundary of the trust domain: P-Asserted-Identity and P-Preferred-Identity (RFC 3325), Privacy
+//! (RFC 3323), Diversion (RFC 5806), History-Info (RFC 7044), and Remote-Party-ID, their predecessor.
 //!
-//! Decided for one message on its way from one side to the other; pure.
+//! Pure functions for one message that is forwarded from one side to the other.
 
 use crate::call::headers::address_with_host;
 use crate::config::{History, IdentityPolicy};
@@ -9,12 +9,12 @@ use crate::hiding::{self, PassHeaders};
 use smallvec::SmallVec;
 use wire::sip::{Edit, HeaderId, Message, NameAddr, Uri};
 
-/// The URI of whoever wants to stay unknown (RFC 3323 section 4.1.1.3).
+/// The URI of anonymous users (RFC 3323 section 4.1.1.3).
 const ANONYMOUS_URI: &[u8] = b"sip:anonymous@anonymous.invalid";
-/// The same as an address.
+/// The same as a name-addr.
 pub(crate) const ANONYMOUS: &[u8] = b"\"Anonymous\" <sip:anonymous@anonymous.invalid>";
 
-/// Headers by which a user may be known, and which a call needs not (RFC 3323 section 5.3).
+/// Headers that may identify a user and are not required for a call (RFC 3323 section 5.3).
 const INFORMATIONAL: [HeaderId; 8] = [
     HeaderId::Subject,
     HeaderId::CallInfo,
@@ -26,23 +26,23 @@ const INFORMATIONAL: [HeaderId; 8] = [
     HeaderId::ReferredBy,
 ];
 
-/// What a message asks for in its Privacy header (RFC 3323 section 4.2, RFC 3325 section 9.3, RFC 7044 section 5.1).
+/// Privacy requested by a message (RFC 3323 section 4.2, RFC 3325 section 9.3, RFC 7044 section 5.1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Wish {
+pub(crate) struct RequestedPrivacy {
     pub(crate) id: bool,
     pub(crate) user: bool,
     pub(crate) header: bool,
     pub(crate) session: bool,
     pub(crate) history: bool,
     pub(crate) critical: bool,
-    /// None of it, whatever else might be usual.
+    /// Whether privacy is explicitly not requested.
     pub(crate) none: bool,
 }
 
-impl Wish {
-    /// What the message asks for.
-    pub(crate) fn of(message: &Message<'_>) -> Wish {
-        let mut wish = Wish::default();
+impl RequestedPrivacy {
+    /// The privacy requested by the message.
+    pub(crate) fn of(message: &Message<'_>) -> RequestedPrivacy {
+        let mut wish = RequestedPrivacy::default();
         if !message.has(HeaderId::Privacy) {
             return wish;
         }
@@ -60,22 +60,22 @@ impl Wish {
             *which = true;
         }
         match wish.none {
-            // Whoever says so means it: nothing else counts (RFC 3323 section 4.2).
-            true => Wish {
+            // `none` overrides other values (RFC 3323 section 4.2).
+            true => RequestedPrivacy {
                 none: true,
-                ..Wish::default()
+                ..RequestedPrivacy::default()
             },
             false => wish,
         }
     }
 
-    /// Whether identities that were asserted stay behind.
+    /// Whether asserted identities are removed.
     fn hides_identity(self) -> bool {
         self.id || self.user || self.header
     }
 }
 
-/// The values of Privacy, between semicolons (and, as some write it, commas).
+/// The values of Privacy, separated by semicolons (or commas, as some user agents write).
 fn values<'m>(message: &'m Message<'_>) -> impl Iterator<Item = &'m [u8]> {
     message
         .all(HeaderId::Privacy)
@@ -84,36 +84,36 @@ fn values<'m>(message: &'m Message<'_>) -> impl Iterator<Item = &'m [u8]> {
         .filter(|value| !value.is_empty())
 }
 
-/// The two sides between which a message passes.
+/// The two sides of a forwarded message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Boundary<'a> {
     pub(crate) policy: &'a IdentityPolicy,
-    /// Whether the side from which it comes is trusted.
+    /// Whether the originating side is trusted.
     pub(crate) from: bool,
-    /// Whether the side to which it goes is trusted.
+    /// Whether the terminating side is trusted.
     pub(crate) to: bool,
-    /// Whether asserted identities are wanted there at all.
+    /// Whether asserted identities are sent to the terminating side.
     pub(crate) wanted: bool,
-    /// The user that the caller proved to be, where an identity may be asserted for it.
+    /// The authenticated user of the caller, if its identity may be asserted.
     pub(crate) proven: Option<&'a str>,
-    /// Whether media goes through us.
+    /// Whether media is anchored.
     pub(crate) anchored: bool,
-    /// Headers that pass to a side from which other networks are hidden; `None` where they are not.
+    /// Headers that topology hiding passes unchanged to the terminating side; `None` without topology hiding.
     pub(crate) hiding: Option<&'a PassHeaders>,
 }
 
-/// Header values written for one message.
+/// Buffers of header values of one message.
 #[derive(Debug, Default)]
-pub(crate) struct Texts {
+pub(crate) struct IdentityTexts {
     asserted: Vec<u8>,
     diversion: Vec<u8>,
     history: Vec<u8>,
     privacy: Vec<u8>,
     access: Vec<u8>,
-    hidden: hiding::Texts,
+    hidden: hiding::HidingTexts,
 }
 
-impl Texts {
+impl IdentityTexts {
     pub(crate) fn clear(&mut self) {
         self.asserted.clear();
         self.diversion.clear();
@@ -123,42 +123,41 @@ impl Texts {
     }
 }
 
-/// What becomes of a header.
+/// Treatment of a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
+enum HeaderFate {
     Passes,
     Goes,
     Becomes,
 }
 
 impl Boundary<'_> {
-    /// Whether privacy that was asked for has to be carried out here: the message leaves those who would do so themselves.
+    /// Whether requested privacy must be applied here, because the message leaves the trust domain.
     fn serves(&self) -> bool {
         self.policy.privacy && !self.to
     }
 
     /// Whether From becomes anonymous.
-    pub(crate) fn hides_caller(&self, wish: Wish) -> bool {
+    pub(crate) fn hides_caller(&self, wish: RequestedPrivacy) -> bool {
         self.serves() && wish.user
     }
 
-    /// Whether the request cannot be given the privacy without which its sender does not want it to go on (RFC 3323
-    /// section 5: 500).
-    pub(crate) fn must_refuse(&self, wish: Wish) -> bool {
+    /// Whether the request must be refused because the requested privacy is impossible (RFC 3323 section 5: 500).
+    pub(crate) fn must_refuse(&self, wish: RequestedPrivacy) -> bool {
         self.serves() && wish.critical && wish.session && !self.anchored
     }
 
-    /// The edits for a message that passes; `host` is our name on the side to which it goes.
+    /// The edits of a forwarded message; `host` is our host on the terminating side.
     pub(crate) fn edits<'e, const N: usize>(
         &self,
         message: &Message<'e>,
         host: impl Fn() -> Vec<u8>,
-        texts: &'e mut Texts,
+        texts: &'e mut IdentityTexts,
         edits: &mut SmallVec<[Edit<'e>; N]>,
     ) {
         texts.clear();
-        let wish = Wish::of(message);
-        let Texts {
+        let wish = RequestedPrivacy::of(message);
+        let IdentityTexts {
             asserted: asserted_text,
             diversion: diversion_text,
             history: history_text,
@@ -204,21 +203,27 @@ impl Boundary<'_> {
             && self.policy.remote_party_id
             && (self.to || !wish.hides_identity());
         if !remote {
-            push(edits, message, HeaderId::RemotePartyId, Fate::Goes, b"");
+            push(
+                edits,
+                message,
+                HeaderId::RemotePartyId,
+                HeaderFate::Goes,
+                b"",
+            );
         }
         if !self.from {
-            // It was a wish of the user's towards us, who have proof or not (RFC 3325 section 9.2).
+            // It was addressed to us, whether or not the user is authenticated (RFC 3325 section 9.2).
             push(
                 edits,
                 message,
                 HeaderId::PPreferredIdentity,
-                Fate::Goes,
+                HeaderFate::Goes,
                 b"",
             );
         }
         if self.serves() && wish.user {
             for id in INFORMATIONAL {
-                push(edits, message, id, Fate::Goes, b"");
+                push(edits, message, id, HeaderFate::Goes, b"");
             }
         }
         if let Some(passes) = self.hiding {
@@ -229,54 +234,54 @@ impl Boundary<'_> {
     fn asserted(
         &self,
         message: &Message<'_>,
-        wish: Wish,
+        wish: RequestedPrivacy,
         host: impl FnOnce() -> Vec<u8>,
         out: &mut Vec<u8>,
-    ) -> Fate {
+    ) -> HeaderFate {
         let has = message.has(HeaderId::PAssertedIdentity);
         if !self.from {
             let Some(user) = self
                 .proven
                 .filter(|_| self.policy.assert && self.wanted && self.to && message.is_request())
             else {
-                return Fate::Goes;
+                return HeaderFate::Goes;
             };
             assert_identity(message, user, &host(), out);
-            return Fate::Becomes;
+            return HeaderFate::Becomes;
         }
         if !has {
-            return Fate::Passes;
+            return HeaderFate::Passes;
         }
         if !self.wanted || (!self.to && wish.hides_identity()) {
-            return Fate::Goes;
+            return HeaderFate::Goes;
         }
         crate::border::identities(message, &host(), out);
         match out.is_empty() {
-            true => Fate::Goes,
-            false => Fate::Becomes,
+            true => HeaderFate::Goes,
+            false => HeaderFate::Becomes,
         }
     }
 
-    /// Diversion and History-Info.
+    /// Edits of Diversion and History-Info.
     fn diverted(
         &self,
         message: &Message<'_>,
         id: HeaderId,
         policy: History,
-        wish: Wish,
+        wish: RequestedPrivacy,
         out: &mut Vec<u8>,
-    ) -> Fate {
+    ) -> HeaderFate {
         if (self.from && self.to) || !message.has(id) {
-            return Fate::Passes;
+            return HeaderFate::Passes;
         }
         let everyone = match policy {
-            History::Remove => return Fate::Goes,
-            History::Anonymise if !self.from => return Fate::Goes,
+            History::Remove => return HeaderFate::Goes,
+            History::Anonymise if !self.from => return HeaderFate::Goes,
             History::Anonymise => true,
             History::Pass => wish.history || wish.header || wish.user,
         };
         if self.to || (!everyone && !message.values(id).any(asks_for_privacy)) {
-            return Fate::Passes;
+            return HeaderFate::Passes;
         }
         for value in message.values(id) {
             if !out.is_empty() {
@@ -287,13 +292,18 @@ impl Boundary<'_> {
                 false => out.extend_from_slice(value),
             }
         }
-        Fate::Becomes
+        HeaderFate::Becomes
     }
 
-    /// What is left of Privacy when what we could do is done (RFC 3323 section 5).
-    fn privacy_left(&self, message: &Message<'_>, wish: Wish, out: &mut Vec<u8>) -> Fate {
-        if !self.serves() || wish == Wish::default() || wish.none {
-            return Fate::Passes;
+    /// The values of Privacy that remain after we applied ours (RFC 3323 section 5).
+    fn privacy_left(
+        &self,
+        message: &Message<'_>,
+        wish: RequestedPrivacy,
+        out: &mut Vec<u8>,
+    ) -> HeaderFate {
+        if !self.serves() || wish == RequestedPrivacy::default() || wish.none {
+            return HeaderFate::Passes;
         }
         for value in values(message) {
             let done = [&b"id"[..], b"user", b"header", b"history"]
@@ -309,12 +319,12 @@ impl Boundary<'_> {
             out.extend_from_slice(value);
         }
         match out.is_empty() {
-            true => Fate::Goes,
+            true => HeaderFate::Goes,
             false => {
                 if wish.critical {
                     out.extend_from_slice(b";critical");
                 }
-                Fate::Becomes
+                HeaderFate::Becomes
             }
         }
     }
@@ -324,18 +334,19 @@ fn push<'e, const N: usize>(
     edits: &mut SmallVec<[Edit<'e>; N]>,
     message: &Message<'_>,
     id: HeaderId,
-    fate: Fate,
+    fate: HeaderFate,
     value: &'e [u8],
 ) {
     match fate {
-        Fate::Passes => {}
-        Fate::Becomes => edits.push(Edit::Replace { id, value }),
-        Fate::Goes if message.has(id) => edits.push(Edit::Remove(id)),
-        Fate::Goes => {}
+        HeaderFate::Passes => {}
+        HeaderFate::Becomes => edits.push(Edit::Replace { id, value }),
+        HeaderFate::Goes if message.has(id) => edits.push(Edit::Remove(id)),
+        HeaderFate::Goes => {}
     }
 }
 
-/// The identity of a proven user: the one it prefers, where that is its own (RFC 3325 section 6), else its name with us.
+/// The identity of an authenticated user: the preferred one if it belongs to the user (RFC 3325 section 6), otherwise
+/// its name in our domain.
 fn assert_identity(message: &Message<'_>, user: &str, host: &[u8], out: &mut Vec<u8>) {
     let preferred = message
         .name_addrs(HeaderId::PPreferredIdentity)
@@ -360,11 +371,11 @@ fn is_of(address: &NameAddr<'_>, user: &str) -> bool {
         .is_some_and(|found| *wire::sip::percent_decode(found) == *user.as_bytes())
 }
 
-/// Whether one entry wants to be anonymous: `privacy` of a Diversion (RFC 5806 section 4), Privacy in the URI of a
+/// Whether an entry requests privacy: `privacy` of a Diversion (RFC 5806 section 4), Privacy in the URI of a
 /// History-Info (RFC 7044 section 10.1.2).
 fn asks_for_privacy(value: &[u8]) -> bool {
     let Some(address) = NameAddr::parse(value) else {
-        // What cannot be read may say anything.
+        // An unreadable entry may contain a request for privacy.
         return true;
     };
     let diversion = address
@@ -379,7 +390,7 @@ fn asks_for_privacy(value: &[u8]) -> bool {
         })
 }
 
-/// An entry with its parameters, and nobody's address.
+/// An entry with its parameters and an anonymous address.
 fn anonymous(value: &[u8], out: &mut Vec<u8>) {
     out.push(b'<');
     out.extend_from_slice(ANONYMOUS_URI);

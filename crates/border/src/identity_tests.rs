@@ -21,7 +21,7 @@ fn message(headers: &str) -> Vec<u8> {
 fn passed(boundary: &Boundary<'_>, headers: &str) -> String {
     let bytes = message(headers);
     let message = Message::parse(&bytes).unwrap();
-    let mut texts = Texts::default();
+    let mut texts = IdentityTexts::default();
     let mut edits: SmallVec<[Edit<'_>; 8]> = SmallVec::new();
     boundary.edits(
         &message,
@@ -160,7 +160,7 @@ fn privacy_is_carried_out_where_trust_ends_and_passes_where_it_does_not() {
     };
     assert!(passed(&bypass, "Privacy: session\r\n").ends_with("Privacy: session"));
     let wish = |privacy: &str| {
-        Wish::of(&Message::parse(&message(&format!("Privacy: {privacy}\r\n"))).unwrap())
+        RequestedPrivacy::of(&Message::parse(&message(&format!("Privacy: {privacy}\r\n"))).unwrap())
     };
     assert!(bypass.must_refuse(wish("session;critical")));
     assert!(!bypass.must_refuse(wish("session")));

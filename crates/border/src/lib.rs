@@ -1,4 +1,4 @@
-//! The session border controller: configuration, policy, plans, calls, registrar, forwarder.
+//! The session border controller: configuration, policy, calls, registrar, and control of media.
 #![forbid(unsafe_code)]
 
 pub mod admission;
@@ -6,28 +6,27 @@ pub(crate) mod anchor;
 pub mod border;
 pub mod call;
 pub mod carrier;
+pub mod conferences;
 pub mod config;
-pub(crate) mod crew;
-mod feedback;
 #[doc(hidden)]
 pub mod fuzz;
-mod gate;
 pub(crate) mod hiding;
 pub(crate) mod identity;
-pub mod node;
-mod nodes;
+mod ng_client;
+pub mod ng_server;
 pub mod operate;
 pub(crate) mod overload;
 pub mod policy;
 mod private_headers;
+mod rate_limit;
 pub mod registrar;
 pub mod registrations;
-pub mod rooms;
 pub(crate) mod rules;
 pub mod trunks;
+pub(crate) mod worker_pool;
 
 #[doc(hidden)]
 pub use fuzz::{fuzz_border, fuzz_border_with_dtls};
-pub use node::fuzz::fuzz_node;
 #[doc(hidden)]
-pub use nodes::fuzz::fuzz_nodes;
+pub use ng_client::fuzz::fuzz_ng_client;
+pub use ng_server::fuzz::fuzz_ng_server;

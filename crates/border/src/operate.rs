@@ -1,74 +1,78 @@
-//! Operating a border that runs: a new configuration without dropping a call, and stopping in order.
+//! Reload of the configuration without dropping calls, and draining.
 
 use crate::border::{Alarm, Border, Core};
-use crate::call::{Phase, Side, Step};
+use crate::call::{CallPhase, HopStep, Side};
 use crate::config::{Config, InterfaceId, TrunkId};
-use crate::crew::Crew;
+use crate::worker_pool::Siblings;
 use core::time::Duration;
 use engine::timers::TimerKey;
-use engine::{Note, Time};
+use engine::{EventKind, Time};
 use sip::Endpoint;
 use std::sync::Arc;
 
-/// How long peers have to answer that their calls are ended when the time of a drain is over; a BYE is sent three times in that.
-const LAST_WORD: Duration = Duration::from_secs(2);
+/// Time for peers to answer the BYE at the end of a drain; a BYE is sent three times in it.
+const BYE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A drain that is under way.
+/// State of a drain.
 #[derive(Debug)]
-pub(crate) struct Draining {
+pub(crate) struct DrainState {
     timer: Option<TimerKey>,
-    cut: u64,
-    /// Its time is over: what is left has been ended, and peers may yet answer that.
-    over: bool,
+    terminated: u64,
+    /// The time limit has passed: remaining calls were terminated, and answers to the BYEs are awaited.
+    time_expired: bool,
     finished: bool,
 }
 
 impl Border {
-    /// Takes over a checked configuration. Calls go on as they are; sockets are opened and closed by difference. An
-    /// interface that is gone takes no new calls; trunks keep their state by name.
+    /// Applies a checked configuration. Established calls are not changed; sockets are opened and closed by
+    /// difference. A removed interface accepts no new calls; trunks keep their state by name.
     ///
-    /// Settings that the SIP endpoint takes once (the agent's name, its limits, session timers) count from the next start.
+    /// Settings that the SIP endpoint reads once (user agent name, its limits, session timers) take effect at the
+    /// next start.
     pub fn reload(&mut self, config: impl Into<Arc<Config>>, now: Time) {
         let config = config.into();
         let worker = *self.endpoint.worker();
         let core = &mut self.core;
         core.begin(now);
         let before = core.config.clone();
-        let changes = describe(&before, &config);
-        let renamed = Renaming::new(&before, &config);
+        let changes = describe_changes(&before, &config);
+        let renamed = IndexRemap::new(&before, &config);
         core.config = config.clone();
         core.open_locals(&mut self.endpoint, &config);
         core.open_pools(&config, &worker);
         core.shut_old_media();
         core.trunks.reload(&config, now);
         core.nodes.reload(&config, now);
-        core.tell_of_nodes(now);
-        core.begin_feedback(&mut self.endpoint, now);
-        let first = core.crew.as_mut().is_none_or(Crew::first_to_reload);
+        core.report_node_events(now);
+        core.reset_feedback(&mut self.endpoint, now);
+        let first = core.siblings.as_mut().is_none_or(Siblings::begin_reload);
         if first {
-            core.authority.hold().reload(&config, &before);
+            core.authority.lock().reload(&config, &before);
             core.location
                 .reload(config.registrar, config.limits.registrations);
-            core.gate.hold().reload();
+            core.rate_limiter.lock().reload();
             for admission in [&mut core.registering, &mut core.proving] {
-                let (rate, limit) = (config.registrar.rate, config.limits.registrations);
-                admission.hold().reload(rate, limit);
+                let (rate, limit) = (
+                    config.registrar.registrations_per_s,
+                    config.limits.registrations,
+                );
+                admission.lock().reload(rate, limit);
             }
         }
         core.carriers.reload(&config, now);
-        core.rename(&renamed);
+        core.remap_indices(&renamed);
         if config.dns != before.dns {
             core.reload_names(&mut self.endpoint, now);
         }
         if first {
             core.events
-                .tell(now, || Note::ConfigurationReloaded { changes });
+                .tell(now, || EventKind::ConfigurationReloaded { changes });
         }
     }
 
-    /// Takes no new calls from now on (503 with Retry-After), and takes our registrations at carriers away. When the last
-    /// call has ended, the event `drain_finished` tells so, and [`Border::is_drained`] is true. After `limit` what is left is
-    /// ended by us, and two seconds later it is over, whoever has not answered that. Said again, it sets a new limit.
+    /// Refuses new calls from now on (503 with Retry-After) and removes our registrations at carriers. When the last
+    /// call has ended, the event `drain_finished` is written and [`Border::is_drained`] is true. After `limit` the
+    /// remaining calls are terminated; the drain ends at most two seconds later. A repeated call sets a new limit.
     pub fn drain(&mut self, limit: Duration, now: Time) {
         let core = &mut self.core;
         core.begin(now);
@@ -84,30 +88,30 @@ impl Border {
             return;
         }
         core.carriers.remove_all(now);
-        core.draining = Some(Draining {
+        core.draining = Some(DrainState {
             timer: Some(timer),
-            cut: 0,
-            over: false,
+            terminated: 0,
+            time_expired: false,
             finished: false,
         });
         let calls = core.calls_of_all() as u64;
-        if core.crew.as_ref().is_none_or(Crew::is_first) {
-            core.events.tell(now, || Note::DrainStarted { calls });
+        if core.siblings.as_ref().is_none_or(Siblings::is_first) {
+            core.events.tell(now, || EventKind::DrainStarted { calls });
         }
-        core.after_call(now);
+        core.finish_drain_if_idle(now);
     }
 
-    /// Which one it is of the workers of one border.
+    /// This worker, among those of one border.
     pub fn worker(&self) -> &engine::Worker {
         self.endpoint.worker()
     }
 
-    /// Whether no registration of ours stands at a carrier (any more).
+    /// Whether no carrier has a registration of ours (any more).
     pub fn is_unregistered(&self) -> bool {
         self.core.carriers.none_registered()
     }
 
-    /// Whether a drain has come to its end.
+    /// Whether a drain has finished.
     pub fn is_drained(&self) -> bool {
         self.core
             .draining
@@ -116,16 +120,16 @@ impl Border {
     }
 }
 
-/// Indices of the old configuration in the new one, by name.
+/// Mapping of indices of the old configuration to the new one, by name.
 #[derive(Debug)]
-pub(crate) struct Renaming {
+pub(crate) struct IndexRemap {
     interfaces: Vec<Option<InterfaceId>>,
     trunks: Vec<Option<TrunkId>>,
 }
 
-impl Renaming {
-    fn new(before: &Config, after: &Config) -> Renaming {
-        Renaming {
+impl IndexRemap {
+    fn new(before: &Config, after: &Config) -> IndexRemap {
+        IndexRemap {
             interfaces: before
                 .interfaces
                 .iter()
@@ -139,19 +143,19 @@ impl Renaming {
         }
     }
 
-    /// The new index of an interface; one that no configuration has where it is gone.
+    /// The new index of an interface; an unused index for a removed one.
     pub(crate) fn interface(&self, old: InterfaceId) -> InterfaceId {
         let new = self.interfaces.get(usize::from(old.0)).copied().flatten();
         new.unwrap_or(InterfaceId(u16::MAX))
     }
 
-    /// The new index of a trunk, where it is still there.
+    /// The new index of a trunk; `None` for a removed one.
     pub(crate) fn trunk(&self, old: TrunkId) -> Option<TrunkId> {
         self.trunks.get(usize::from(old.0)).copied().flatten()
     }
 
-    /// Steps that were planned by the old indices.
-    pub(crate) fn steps(&self, steps: &mut [Step]) {
+    /// Maps the indices in planned steps.
+    pub(crate) fn steps(&self, steps: &mut [HopStep]) {
         for step in steps {
             step.interface = self.interface(step.interface);
             step.trunk = step.trunk.and_then(|trunk| self.trunk(trunk));
@@ -160,8 +164,8 @@ impl Renaming {
 }
 
 impl Core {
-    /// Whatever is under way names interfaces and trunks by the new configuration's indices; what is gone is named no more.
-    fn rename(&mut self, renamed: &Renaming) {
+    /// Maps the indices in all state that outlives a reload; references to removed objects are cleared.
+    fn remap_indices(&mut self, renamed: &IndexRemap) {
         for (_, call) in &mut self.calls {
             for side in Side::BOTH {
                 let interface = call.interfaces.get_mut(side);
@@ -179,8 +183,8 @@ impl Core {
         self.rename_outside(renamed);
     }
 
-    /// A call has ended: was it the last one of a drain?
-    pub(crate) fn after_call(&mut self, now: Time) {
+    /// Finishes a drain when its last call has ended.
+    pub(crate) fn finish_drain_if_idle(&mut self, now: Time) {
         if self.calls.is_empty()
             && self.ended.is_empty()
             && let Some(draining) = self.draining.as_mut()
@@ -190,18 +194,19 @@ impl Core {
                 self.timers.cancel(timer);
             }
             draining.finished = true;
-            // The last of the workers tells it for all.
-            let cut = match &self.crew {
-                None => Some(draining.cut),
-                Some(crew) => crew.finished(draining.cut),
+            // The last worker writes the event for all.
+            let terminated = match &self.siblings {
+                None => Some(draining.terminated),
+                Some(siblings) => siblings.finish_drain(draining.terminated),
             };
-            let Some(cut) = cut else { return };
-            self.events.tell(now, || Note::DrainFinished { cut });
+            let Some(terminated) = terminated else { return };
+            self.events
+                .tell(now, || EventKind::DrainFinished { terminated });
         }
     }
 
-    /// The time for draining is over: what is left ends; and a moment later it has, though nobody answers.
-    pub(crate) fn drain_over(&mut self, endpoint: &mut Endpoint, now: Time) {
+    /// Terminates the remaining calls at the time limit, and abandons unanswered BYEs at its second expiry.
+    pub(crate) fn expire_drain(&mut self, endpoint: &mut Endpoint, now: Time) {
         let Some(draining) = self.draining.as_mut() else {
             return;
         };
@@ -210,28 +215,28 @@ impl Core {
             return;
         }
         let left: Vec<usize> = self.calls.iter().map(|(slot, _)| slot).collect();
-        if std::mem::replace(&mut draining.over, true) {
+        if std::mem::replace(&mut draining.time_expired, true) {
             for slot in left {
                 self.abandon_call(endpoint, slot, now);
             }
             self.tell_all_ended(now);
-            return self.after_call(now);
+            return self.finish_drain_if_idle(now);
         }
-        // What is ending already was ended by somebody else.
+        // Calls that are ending already are not counted as terminated.
         let ending =
-            |slot: &usize| self.calls.get(*slot).map(|call| call.phase) == Some(Phase::Ending);
-        draining.cut = left.iter().filter(|slot| !ending(slot)).count() as u64;
-        draining.timer = Some(self.timers.schedule(now + LAST_WORD, Alarm::DrainOver));
+            |slot: &usize| self.calls.get(*slot).map(|call| call.phase) == Some(CallPhase::Ending);
+        draining.terminated = left.iter().filter(|slot| !ending(slot)).count() as u64;
+        draining.timer = Some(self.timers.schedule(now + BYE_TIMEOUT, Alarm::DrainOver));
         for slot in left {
             let reason = b"SIP;cause=503;text=\"Shutting down\"";
             self.give_up(endpoint, slot, "drained", reason, now);
         }
-        self.after_call(now);
+        self.finish_drain_if_idle(now);
     }
 }
 
-/// What differs, for the log.
-fn describe(before: &Config, after: &Config) -> String {
+/// Names of the changed parts, for the log.
+fn describe_changes(before: &Config, after: &Config) -> String {
     let mut changes = Vec::new();
     let mut note = |differs: bool, what: &str| {
         if differs {
@@ -249,14 +254,14 @@ fn describe(before: &Config, after: &Config) -> String {
         "routes",
     );
     note(
-        // PINs are not among what is shown of rooms.
-        format!("{:?}", before.rooms) != format!("{:?}", after.rooms)
+        // The debug output of a conference table hides its PIN.
+        format!("{:?}", before.conferences) != format!("{:?}", after.conferences)
             || !before
-                .rooms
+                .conferences
                 .iter()
-                .map(|room| &room.pin)
-                .eq(after.rooms.iter().map(|room| &room.pin)),
-        "rooms",
+                .map(|spec| &spec.pin)
+                .eq(after.conferences.iter().map(|spec| &spec.pin)),
+        "conferences",
     );
     note(before.rules != after.rules, "rules");
     note(before.identity != after.identity, "identity");

@@ -1,127 +1,131 @@
-//! More comes than can be dealt with: each datagram tells how long it lay in the socket. Where that is longer than is
-//! wanted, what would begin something new is refused at once, which costs a fraction of a call, and what belongs to calls
-//! that stand keeps its turn. The queue so stays as long as the limit says, and the processor has always something to do.
+//! Overload control by the queueing delay that the kernel reports for each datagram. Above the limit new requests are
+//! refused at once, at a fraction of the cost of a call, while messages of existing calls keep their order.
 //!
-//! Refusals cost, too: those of ten times the peak would take all that calls need. So they are counted against the calls
-//! that are taken, and where they are too many, a [`Sieve`] before the socket drops a share of the new calls unread. Who is
-//! taken, refused or dropped, the calls' own bytes decide: a call that is sent again fares as it did before, and one that was
-//! dropped has no late beginning. Of several workers each has its own queue and sieve; who is taken is the same for all of them.
+//! - The queue stays near the limit, so that the processor always has work.
+//! - Refusals cost time, too: at ten times the peak they would take all of it. They are limited to a share of the
+//!   accepted calls; beyond that a socket filter ([`SocketFilter`]) drops a share of the new calls before they are
+//!   read.
+//! - Acceptance, refusal and drop are decided by the bytes of the call: a retransmission is treated like the first
+//!   transmission, and a dropped call is not accepted late.
+//! - Each worker has its own queue and socket filter; the decision is the same for all of them.
 
-mod onset;
-pub(crate) mod sifting;
+pub(crate) mod feedback;
+mod flood;
+pub(crate) mod shedding;
 
 use crate::border::{Alarm, Border, Core};
-use crate::feedback::{Told, VALID};
+use crate::overload::feedback::{LossFeedback, VALID};
 use core::time::Duration;
-use engine::{Datagram, Note, Sieve, SocketId, Time};
-use onset::{Onset, Work};
-use sifting::{LOOK, Queue, Rows};
-use sip::{Endpoint, Stateless};
+use engine::{Datagram, EventKind, SocketFilter, SocketId, Time};
+use flood::{FloodDetector, ServiceTime};
+use shedding::{CONTROL_INTERVAL, ShedLists, SocketQueue};
+use sip::{Endpoint, StatelessResponse};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use wire::sip::{HeaderId, Message, Method, Refusable};
+use wire::sip::{HeaderId, Message, Method, RefusableRequest};
 
-/// The queue has to be too long for this long, unless a flood is plain to see ([`Onset`]): a machine that stood still for a
-/// moment makes up for it by itself.
-const LASTING: Duration = Duration::from_millis(100);
-/// Messages that waited for so much of what they may wait at most tell that the thread has always had something to do.
-const FORMS: u32 = 12;
-/// For so long new calls are counted, that it is known how many could be taken.
+/// Time for which the delay has to be above the limit, unless a flood is detected ([`FloodDetector`]): a machine that
+/// stalled for a moment recovers by itself.
+const MIN_DURATION: Duration = Duration::from_millis(100);
+/// A delay above this fraction of the limit shows that the thread has been busy all the time.
+const BUSY_DIVISOR: u32 = 12;
+/// Period in which new calls are counted to estimate the rate at which they can be accepted.
 const SECOND: Duration = Duration::from_secs(1);
-/// After this long without a refusal it is over.
-const CALM: Duration = Duration::from_secs(5);
+/// The overload ends this long after the last refusal.
+const END_AFTER: Duration = Duration::from_secs(5);
 
-/// How long messages wait in the queue of a worker, in percent of what they may wait at most.
+/// Queueing delays of a worker, in percent of the configured limit.
 #[derive(Clone, Copy, Debug)]
-struct Waits {
-    /// They are to wait so long: long enough that there is always something to do, short enough that the answers to calls that
-    /// are taken come early.
-    wanted: u32,
-    /// New calls are refused when they have waited for so long: their answers have to wait, too.
-    late: u32,
-    /// Where they have waited for less than this, some more are taken: those who come next in the row.
-    early: u32,
+struct DelayTargets {
+    /// Target of the delay: long enough that there is always work, short enough that the answers to accepted calls
+    /// are early.
+    target_percent: u32,
+    /// New calls are refused above this delay: their answers have to pass the queue, too.
+    refuse_above_percent: u32,
+    /// Below this delay calls of the margin are accepted as well.
+    accept_margin_below_percent: u32,
 }
 
-impl Waits {
-    /// Of one worker, whose queue a call passes twice until it is answered.
-    const ALONE: Waits = Waits {
-        wanted: 55,
-        late: 90,
-        early: 45,
+impl DelayTargets {
+    /// For one worker, whose queue a call passes twice until it is answered.
+    const SINGLE_WORKER: DelayTargets = DelayTargets {
+        target_percent: 55,
+        refuse_above_percent: 90,
+        accept_margin_below_percent: 45,
     };
-    /// Of several. What one reads and another owns waits in the queues of both, the INVITE and its answer.
-    const SEVERAL: Waits = Waits {
-        wanted: 40,
-        late: 70,
-        early: 40,
+    /// For several. A message that is read by one worker and owned by another passes the queues of both, with the
+    /// INVITE and with its answer.
+    const SEVERAL_WORKERS: DelayTargets = DelayTargets {
+        target_percent: 40,
+        refuse_above_percent: 70,
+        accept_margin_below_percent: 40,
     };
 
-    const fn of(workers: u8) -> Waits {
+    const fn of(workers: u8) -> DelayTargets {
         match workers {
-            0 | 1 => Waits::ALONE,
-            _ => Waits::SEVERAL,
+            0 | 1 => DelayTargets::SINGLE_WORKER,
+            _ => DelayTargets::SEVERAL_WORKERS,
         }
     }
 }
 
-/// Why something is refused.
+/// Reason of a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Why {
-    /// It had waited too long.
-    Waited,
-    /// It is too far behind in the row of those who come, see [`sifting`].
-    Beyond,
+enum ShedReason {
+    /// The queueing delay was above the limit.
+    QueueDelay,
+    /// The rank of the call is above the limit, see [`shedding`].
+    Rank,
 }
 
-/// How long what is dealt with now has waited, and what was refused for that.
+/// Queueing delay of the current message, and the state of an overload.
 #[derive(Debug)]
 pub(crate) struct Overload {
-    /// Of the message that is being dealt with, since it came to the host.
-    waited: Duration,
-    /// How much of that it lay in the queue of this worker.
-    queued: Duration,
-    /// Where it came from, unless by a stream.
+    /// Of the current message: time since its arrival at the host.
+    age: Duration,
+    /// The part of it that the message was queued for this worker.
+    queue_delay: Duration,
+    /// Socket of the current message; `None` for a stream.
     socket: Option<SocketId>,
-    /// Sockets with a queue that is too long, or was so lately: one that nobody writes to says nothing of another.
-    queues: Vec<Queue>,
-    /// Whether that has lasted on the socket of the message that is being dealt with.
-    lasts: bool,
-    /// Refused since it began.
-    shed: u64,
-    /// Dropped unread since it began.
-    unread: u64,
-    /// The last refusal of an overload that is not over.
-    last: Option<Time>,
-    /// Sieves to be put before sockets, or taken away.
-    sieves: VecDeque<(SocketId, Option<Sieve>)>,
-    /// What neighbours are told.
-    told: Told,
-    /// Those who come, in common to all workers.
-    rows: Arc<Rows>,
-    /// Whether it is to be looked how much there is.
-    looks: bool,
-    lately: Lately,
-    work: Work,
-    onset: Onset,
-    waits: Waits,
+    /// Sockets whose queue is too long, or was so recently; an idle socket gives no information about another.
+    queues: Vec<SocketQueue>,
+    /// Whether the delay has been above the limit for long enough on the socket of the current message.
+    is_sustained: bool,
+    /// Refusals since the overload began.
+    refused: u64,
+    /// Calls dropped since the overload began.
+    dropped: u64,
+    /// Time of the last refusal in an overload that has not ended.
+    last_refusal: Option<Time>,
+    /// Socket filters that the driver has to attach or remove.
+    filters: VecDeque<(SocketId, Option<SocketFilter>)>,
+    /// Loss feedback for neighbours (RFC 7339).
+    neighbours: LossFeedback,
+    /// The shed lists shared by all workers.
+    shed_lists: Arc<ShedLists>,
+    /// Whether an update of the limits is scheduled.
+    is_update_scheduled: bool,
+    accept_rate: AcceptRate,
+    service_time: ServiceTime,
+    flood: FloodDetector,
+    targets: DelayTargets,
 }
 
-/// New calls taken, before anything is too much.
+/// Rate of accepted new calls before an overload.
 #[derive(Clone, Copy, Debug, Default)]
-struct Lately {
+struct AcceptRate {
     since: Time,
     number: u32,
-    /// A second, in the second before.
+    /// Calls per second in the second before.
     rate: f64,
 }
 
-impl Lately {
-    fn takes(&mut self, now: Time) {
+impl AcceptRate {
+    fn record(&mut self, now: Time) {
         let past = now.since(self.since);
         if past >= SECOND {
-            // Of a second long ago nothing is to be learnt.
+            // An older second gives no information.
             self.rate = match past < SECOND * 2 {
                 true => f64::from(self.number) / past.as_secs_f64(),
                 false => 0.0,
@@ -133,7 +137,7 @@ impl Lately {
 
     fn rate(&self, now: Time) -> f64 {
         let past = now.since(self.since);
-        // Of a part of a second enough is known when it was not short.
+        // A part of a second is enough unless it is short.
         let part = match past > SECOND / 4 {
             true => f64::from(self.number) / past.as_secs_f64(),
             false => 0.0,
@@ -146,194 +150,213 @@ impl Lately {
 }
 
 impl Overload {
-    /// Of one of so many workers.
-    pub(crate) fn new(rows: Arc<Rows>, workers: u8) -> Overload {
+    /// For one of `workers` workers.
+    pub(crate) fn new(shed_lists: Arc<ShedLists>, workers: u8) -> Overload {
         Overload {
-            waited: Duration::ZERO,
-            queued: Duration::ZERO,
+            age: Duration::ZERO,
+            queue_delay: Duration::ZERO,
             socket: None,
             queues: Vec::new(),
-            lasts: false,
-            shed: 0,
-            unread: 0,
-            last: None,
-            sieves: VecDeque::new(),
-            told: Told::default(),
-            rows,
-            looks: false,
-            lately: Lately::default(),
-            work: Work::new(workers),
-            onset: Onset::default(),
-            waits: Waits::of(workers),
+            is_sustained: false,
+            refused: 0,
+            dropped: 0,
+            last_refusal: None,
+            filters: VecDeque::new(),
+            neighbours: LossFeedback::default(),
+            shed_lists,
+            is_update_scheduled: false,
+            accept_rate: AcceptRate::default(),
+            service_time: ServiceTime::new(workers),
+            flood: FloodDetector::default(),
+            targets: DelayTargets::of(workers),
         }
     }
 
-    /// The next sieve for the driver.
-    pub(crate) fn next_sieve(&mut self) -> Option<(SocketId, Option<Sieve>)> {
-        self.sieves.pop_front()
+    /// The next socket filter for the driver: the socket, and the filter or `None` to remove it.
+    pub(crate) fn next_socket_filter(&mut self) -> Option<(SocketId, Option<SocketFilter>)> {
+        self.filters.pop_front()
     }
 
-    /// When the message came that is being dealt with.
+    /// Time of arrival of the current message.
     fn arrived(&self, now: Time) -> Time {
-        Time(now.0.saturating_sub(self.waited.as_nanos() as u64))
+        Time(now.0.saturating_sub(self.age.as_nanos() as u64))
     }
 
-    /// The queue of the socket of the message that is being dealt with, where there is one.
-    fn known_queue(&mut self) -> Option<&mut Queue> {
+    /// The queue of the current message's socket, where one is kept.
+    fn existing_queue(&mut self) -> Option<&mut SocketQueue> {
         let socket = self.socket?;
         self.queues.iter_mut().find(|queue| queue.socket == socket)
     }
 
-    /// The same; made where there is none.
-    fn queue(&mut self, now: Time) -> Option<&mut Queue> {
+    /// The queue of the current message's socket, added where none is kept.
+    fn queue(&mut self, now: Time) -> Option<&mut SocketQueue> {
         let socket = self.socket?;
         let at = match self.queues.iter().position(|queue| queue.socket == socket) {
             Some(at) => at,
             None => {
-                let usual = self.lately.rate(now);
-                self.queues.push(Queue::new(socket, usual, now));
+                let usual = self.accept_rate.rate(now);
+                self.queues.push(SocketQueue::new(socket, usual, now));
                 self.queues.len() - 1
             }
         };
         self.queues.get_mut(at)
     }
 
-    /// Whether many more calls come than can be taken, as far as the last moments tell.
+    /// Whether the arrival rate of the last moments is a flood.
     fn is_flooded(&self, now: Time) -> bool {
-        self.onset
-            .is_flood(self.work.calls().max(self.lately.rate(now)))
+        self.flood.is_flood(
+            self.service_time
+                .calls_per_second()
+                .max(self.accept_rate.rate(now)),
+        )
     }
 
-    fn sifts(&self) -> bool {
-        self.queues.iter().any(Queue::sifts)
+    fn is_shedding(&self) -> bool {
+        self.queues.iter().any(SocketQueue::is_shedding)
     }
 
-    fn drops(&self) -> bool {
-        self.queues.iter().any(Queue::drops)
+    fn is_dropping(&self) -> bool {
+        self.queues.iter().any(SocketQueue::is_dropping)
     }
 }
 
 impl Border {
-    /// Deals with a new call that is to be refused, or with the ACK to such a refusal, without reading it in full.
-    /// `false`: it takes its usual way.
-    pub(crate) fn dealt_with_at_a_glance(
+    /// Refuses a new call, or absorbs the ACK to such a refusal, without parsing it in full. Returns `false` for
+    /// messages that take the regular path.
+    pub(crate) fn handle_on_fast_path(
         &mut self,
         socket: SocketId,
         source: SocketAddr,
         bytes: &[u8],
         now: Time,
     ) -> bool {
-        if !self.core.hurries() || bytes.len() > self.core.config.limits.message_bytes {
+        if !self.core.is_overloaded() || bytes.len() > self.core.config.limits.message_bytes {
             return false;
         }
         if bytes.starts_with(b"ACK ") {
-            let glance = Refusable::at(bytes);
-            let absorbed = glance.is_some_and(|glance| self.endpoint.absorb_at_a_glance(&glance));
+            let fields = RefusableRequest::parse(bytes);
+            let absorbed =
+                fields.is_some_and(|fields| self.endpoint.absorb_ack_on_fast_path(&fields));
             if absorbed {
-                self.core.overload.work.ends_here();
+                self.core.overload.service_time.record_no_reply();
             }
             return absorbed;
         }
         if !bytes.starts_with(b"INVITE ") {
             return false;
         }
-        self.join_row(now);
-        if self.core.drops_new(bytes) {
+        self.adopt_shed_list(now);
+        if self.core.shed_beyond_filter(bytes) {
             return true;
         }
-        let Some(why) = self.core.refuses_new(Some(bytes)) else {
+        let Some(reason) = self.core.refusal_reason(Some(bytes)) else {
             return false;
         };
-        let Some(glance) = Refusable::at(bytes).filter(|glance| !calls_for_help(glance.uri()))
+        let Some(fields) =
+            RefusableRequest::parse(bytes).filter(|fields| !is_emergency_uri(fields.uri()))
         else {
             return false;
         };
-        if let Some(via) = glance.via() {
-            self.core.overload.told.asked(&via);
+        if let Some(via) = fields.via() {
+            self.core.overload.neighbours.record_request(&via);
         }
-        let wait = self.core.retry_after();
-        let refused = self
-            .endpoint
-            .refuse_at_a_glance(&glance, socket, source, wait, now);
+        let retry_after_s = self.core.retry_after_s();
+        let refused =
+            self.endpoint
+                .refuse_on_fast_path(&fields, socket, source, retry_after_s, now);
         if refused {
-            self.core.refused(Method::Invite, Some(bytes), why, now);
+            self.core
+                .record_refusal(Method::Invite, Some(bytes), reason, now);
         }
         refused
     }
 }
 
 impl Border {
-    /// Spares another worker what is that one's and asks nothing of it: the ACK to a refusal. `false`: it is to be handed over.
-    pub(crate) fn spares_its_owner(&mut self, datagram: &Datagram<'_>) -> bool {
+    /// Absorbs the ACK to a refusal on behalf of the worker that owns it. Returns `false` for messages that have to
+    /// be handed off.
+    pub(crate) fn absorb_ack_for_owner(&mut self, datagram: &Datagram<'_>) -> bool {
         let bytes = &*datagram.bytes;
         bytes.starts_with(b"ACK ")
-            && self.core.hurries()
+            && self.core.is_overloaded()
             && bytes.len() <= self.core.config.limits.message_bytes
             && self.is_welcome(datagram.socket, datagram.source, bytes)
-            && Refusable::at(bytes).is_some_and(|ack| self.endpoint.absorb_at_a_glance(&ack))
+            && RefusableRequest::parse(bytes)
+                .is_some_and(|ack| self.endpoint.absorb_ack_on_fast_path(&ack))
     }
 
-    /// Others take no longer everything: so do we.
-    fn join_row(&mut self, now: Time) {
+    /// Copies the shared shed list when another worker has begun to shed.
+    fn adopt_shed_list(&mut self, now: Time) {
         let overload = &mut self.core.overload;
-        if !overload.rows.sifts() || overload.queue(now).is_none_or(|queue| queue.is_in_row()) {
+        if !overload.shed_lists.is_shedding()
+            || overload.queue(now).is_none_or(|queue| queue.has_view())
+        {
             return;
         }
-        self.core.look_at_queues(&self.endpoint, now);
-        self.core.look_again(now, LOOK);
+        self.core.update_queues(&self.endpoint, now);
+        self.core.schedule_update(now, CONTROL_INTERVAL);
     }
 }
 
 impl Core {
-    /// A datagram comes that is another worker's.
-    pub(crate) fn is_handed_on(&mut self, arrived: Time, now: Time) {
-        let Some(limit) = self.config.sip.queue else {
+    /// Records a datagram that is handed off to another worker.
+    pub(crate) fn record_handed_on(&mut self, arrived: Time, now: Time) {
+        let Some(limit) = self.config.sip.queueing_delay else {
             return;
         };
-        let work = &mut self.overload.work;
-        work.comes(arrived, now.since(arrived) > limit / FORMS, now);
+        let service_time = &mut self.overload.service_time;
+        service_time.record_message(arrived, now.since(arrived) > limit / BUSY_DIVISOR, now);
         // Nothing is sent for it.
-        work.ends_here();
+        service_time.record_no_reply();
     }
 
-    /// A datagram comes from another worker, to which it came at `arrived`, and which handed it over at `handed`.
-    pub(crate) fn is_handed(&mut self, socket: SocketId, arrived: Time, handed: Time, now: Time) {
-        self.comes_after_all(socket, now.since(arrived), now.since(handed), now);
+    /// Records a datagram that another worker received at `arrived` and handed off at `handed`.
+    pub(crate) fn record_handoff(
+        &mut self,
+        socket: SocketId,
+        arrived: Time,
+        handed: Time,
+        now: Time,
+    ) {
+        self.record_delays(socket, now.since(arrived), now.since(handed), now);
     }
 
-    /// A datagram that lay in its socket for so long comes now.
-    pub(crate) fn comes_after(&mut self, socket: SocketId, waited: Duration, now: Time) {
-        self.comes_after_all(socket, waited, waited, now);
+    /// Records a datagram and the time that it was queued in its socket.
+    pub(crate) fn record_queue_delay(&mut self, socket: SocketId, age: Duration, now: Time) {
+        self.record_delays(socket, age, age, now);
     }
 
-    /// Of what it `waited` it was `queued` here for so long: of the rest of that time this thread may have had nothing to do.
-    fn comes_after_all(&mut self, socket: SocketId, waited: Duration, queued: Duration, now: Time) {
+    /// Records a datagram of age `age` that was queued for this worker for `queue_delay`; for the rest of its age
+    /// this thread may have been idle.
+    fn record_delays(&mut self, socket: SocketId, age: Duration, queue_delay: Duration, now: Time) {
         let overload = &mut self.overload;
-        overload.waited = waited;
-        overload.queued = queued;
+        overload.age = age;
+        overload.queue_delay = queue_delay;
         overload.socket = Some(socket);
-        overload.lasts = false;
-        let limit = self.config.sip.queue.unwrap_or(Duration::MAX);
+        overload.is_sustained = false;
+        let limit = self.config.sip.queueing_delay.unwrap_or(Duration::MAX);
         let arrived = overload.arrived(now);
-        let forms = waited > limit / 2;
-        let began = Time(now.0.saturating_sub(queued.as_nanos() as u64));
-        overload.work.comes(began, queued > limit / FORMS, now);
-        if waited > limit {
+        let is_queued = age > limit / 2;
+        let queued_at = Time(now.0.saturating_sub(queue_delay.as_nanos() as u64));
+        overload
+            .service_time
+            .record_message(queued_at, queue_delay > limit / BUSY_DIVISOR, now);
+        if age > limit {
             let since = overload.queue(now).map(|queue| {
-                queue.comes_after(queued);
-                // Nothing was left when this one came: two standstills of the thread are no queue that lasts.
-                if queue.dealt.is_some_and(|dealt| arrived > dealt) {
-                    queue.above = None;
+                queue.record_delay(queue_delay);
+                // The queue was empty when this one arrived: two stalls of the thread are no lasting queue.
+                if queue.last_late.is_some_and(|last_late| arrived > last_late) {
+                    queue.above_since = None;
                 }
-                queue.dealt = Some(now);
-                *queue.above.get_or_insert(now)
+                queue.last_late = Some(now);
+                *queue.above_since.get_or_insert(now)
             });
-            overload.lasts =
-                since.is_some_and(|since| now.since(since) >= LASTING) || overload.is_flooded(now);
-        } else if forms {
+            overload.is_sustained = since.is_some_and(|since| now.since(since) >= MIN_DURATION)
+                || overload.is_flooded(now);
+        } else if is_queued {
             if let Some(queue) = overload.queue(now) {
-                queue.above = None;
-                queue.comes_after(queued);
+                queue.above_since = None;
+                queue.record_delay(queue_delay);
             }
         } else if !overload.queues.is_empty()
             && let Some(at) = overload
@@ -342,104 +365,118 @@ impl Core {
                 .position(|queue| queue.socket == socket)
             && let Some(queue) = overload.queues.get_mut(at)
         {
-            queue.above = None;
-            queue.comes_after(queued);
-            if !overload.looks {
+            queue.above_since = None;
+            queue.record_delay(queue_delay);
+            if !overload.is_update_scheduled {
                 overload.queues.swap_remove(at);
             }
         }
     }
 
-    /// What comes now waited in no queue of ours: streams hold their senders back by themselves.
-    pub(crate) fn comes_at_once(&mut self) {
-        self.overload.waited = Duration::ZERO;
-        self.overload.queued = Duration::ZERO;
+    /// Records a message without queueing delay: streams have backpressure.
+    pub(crate) fn record_no_queue(&mut self) {
+        self.overload.age = Duration::ZERO;
+        self.overload.queue_delay = Duration::ZERO;
         self.overload.socket = None;
     }
 
-    /// Whether an overload is not over, or begins, here or at another worker.
-    fn hurries(&self) -> bool {
-        self.overload.last.is_some() || self.overload.lasts || self.overload.rows.sifts()
+    /// Whether an overload lasts or begins, at this worker or another.
+    fn is_overloaded(&self) -> bool {
+        self.overload.last_refusal.is_some()
+            || self.overload.is_sustained
+            || self.overload.shed_lists.is_shedding()
     }
 
-    /// Drops a new call that came before the sieve did by which it would have been dropped: such a call is sent again, and fares
-    /// as if it had come a moment later.
-    fn drops_new(&mut self, bytes: &[u8]) -> bool {
-        let Some(queue) = self.overload.known_queue() else {
+    /// Drops a new call that arrived before the socket filter that would have dropped it: it is retransmitted, and
+    /// treated as if it had arrived a moment later.
+    fn shed_beyond_filter(&mut self, bytes: &[u8]) -> bool {
+        let Some(queue) = self.overload.existing_queue() else {
             return false;
         };
-        let drops = queue.is_behind_sieve(bytes);
-        if drops {
-            queue.drops_unread();
-            self.overload.work.ends_here();
-            self.sifted(1);
+        let is_dropped = queue.is_beyond_filter(bytes);
+        if is_dropped {
+            queue.record_shed();
+            self.overload.service_time.record_no_reply();
+            self.record_shed(1);
         }
-        drops
+        is_dropped
     }
 
-    /// Whether what begins something new is refused; `bytes`: of a datagram.
-    fn refuses_new(&mut self, bytes: Option<&[u8]>) -> Option<Why> {
-        let limit = self.config.sip.queue?;
-        // Once it has begun, each message is judged by its own waiting, until it is over.
-        if !self.hurries() {
+    /// The reason to refuse a new request; `bytes` are those of an INVITE in a datagram.
+    fn refusal_reason(&mut self, bytes: Option<&[u8]>) -> Option<ShedReason> {
+        let limit = self.config.sip.queueing_delay?;
+        // During an overload each message is judged by its own delay.
+        if !self.is_overloaded() {
             return None;
         }
         let Overload {
-            waited,
-            queued,
-            waits,
+            age,
+            queue_delay,
+            targets,
             ..
         } = self.overload;
-        if let (Some(bytes), Some(queue)) = (bytes, self.overload.known_queue())
-            && queue.is_beyond(bytes, queued < limit * waits.early / 100)
+        if let (Some(bytes), Some(queue)) = (bytes, self.overload.existing_queue())
+            && queue.is_refused_by_rank(
+                bytes,
+                queue_delay < limit * targets.accept_margin_below_percent / 100,
+            )
         {
-            return Some(Why::Beyond);
+            return Some(ShedReason::Rank);
         }
-        let longest = queued.max(waited.saturating_sub(queued));
-        (longest > limit * waits.late / 100).then_some(Why::Waited)
+        let longest = queue_delay.max(age.saturating_sub(queue_delay));
+        (longest > limit * targets.refuse_above_percent / 100).then_some(ShedReason::QueueDelay)
     }
 
-    /// Seconds after which a refused caller may come again: not all at the same time, and later where there are many. The
-    /// same number of digits for all, so that the answers to one peer leave together.
-    fn retry_after(&mut self) -> u32 {
-        let (least, spread) = match self.overload.drops() {
+    /// Seconds for the Retry-After of a refusal: random, so that callers do not return at the same time, and longer
+    /// under heavy load. All values have the same number of digits, so that the answers to one peer can be sent in
+    /// one burst.
+    fn retry_after_s(&mut self) -> u32 {
+        let (least, spread) = match self.overload.is_dropping() {
             false => (1, 9),
             true => (10, 20),
         };
         least + self.entropy.below(spread) as u32
     }
 
-    /// Something was refused because there is too much to do.
-    fn refused(&mut self, method: Method<'_>, bytes: Option<&[u8]>, why: Why, now: Time) {
+    /// Counts a refusal because of overload.
+    fn record_refusal(
+        &mut self,
+        method: Method<'_>,
+        bytes: Option<&[u8]>,
+        reason: ShedReason,
+        now: Time,
+    ) {
         self.counters.shed += 1;
-        self.overload.shed += 1;
+        self.overload.refused += 1;
         let arrived = self.overload.arrived(now);
         if method == Method::Invite
             && let Some(queue) = self.overload.queue(now)
         {
-            match why {
-                Why::Waited => queue.refused_late(arrived),
-                Why::Beyond => queue.refused_beyond(bytes.unwrap_or_default(), arrived),
+            match reason {
+                ShedReason::QueueDelay => queue.record_refused_late(arrived),
+                ShedReason::Rank => {
+                    queue.record_refused_by_rank(bytes.unwrap_or_default(), arrived)
+                }
             }
         }
-        if self.overload.last.replace(now).is_none() {
-            self.timers.schedule(now + CALM, Alarm::Calm);
-            // What came meanwhile tells at once how much there is.
-            self.look_again(now, Duration::ZERO);
-            let waited = self.overload.waited;
-            self.events.tell(now, || Note::Overload {
-                state: "began".to_owned(),
-                waited: u64::try_from(waited.as_millis()).unwrap_or(u64::MAX),
+        if self.overload.last_refusal.replace(now).is_none() {
+            self.timers.schedule(now + END_AFTER, Alarm::Calm);
+            // The messages since the beginning give a first sample at once.
+            self.schedule_update(now, Duration::ZERO);
+            let age = self.overload.age;
+            self.events.tell(now, || EventKind::Overload {
+                state: "started".to_owned(),
+                queue_delay_ms: u64::try_from(age.as_millis()).unwrap_or(u64::MAX),
                 refused: 0,
-                unread: 0,
+                shed: 0,
             });
         }
     }
 
-    /// The refusal of what would begin something new, where the queue is too long; calls for help are never refused.
-    pub(crate) fn shed(&mut self, request: &Message<'_>, now: Time) -> Option<Stateless> {
+    /// Refuses a new request where the queue is too long; emergency calls are never refused.
+    pub(crate) fn shed(&mut self, request: &Message<'_>, now: Time) -> Option<StatelessResponse> {
         let method = request.method();
-        let begins = matches!(
+        let is_new = matches!(
             method,
             Method::Invite
                 | Method::Register
@@ -448,134 +485,145 @@ impl Core {
                 | Method::Publish
                 | Method::Refer
         );
-        if !begins || calls_for_help(request.request_uri()) {
+        if !is_new || is_emergency_uri(request.request_uri()) {
             return None;
         }
-        if !self.hurries() {
+        if !self.is_overloaded() {
             if method == Method::Invite {
-                self.takes(request.bytes(), now);
+                self.record_accepted(request.bytes(), now);
             }
             return None;
         }
         if let Ok(via) = request.via() {
-            self.overload.told.asked(&via);
+            self.overload.neighbours.record_request(&via);
         }
-        let again = (method == Method::Invite).then(|| request.bytes());
-        let Some(why) = self.refuses_new(again) else {
+        let bytes = (method == Method::Invite).then(|| request.bytes());
+        let Some(reason) = self.refusal_reason(bytes) else {
             if method == Method::Invite {
-                self.takes(request.bytes(), now);
+                self.record_accepted(request.bytes(), now);
             }
             return None;
         };
-        self.refused(method, again, why, now);
-        let seconds = self.retry_after();
-        Some(Stateless {
+        self.record_refusal(method, bytes, reason, now);
+        let seconds = self.retry_after_s();
+        Some(StatelessResponse {
             status: 503,
             reason: None,
             headers: vec![(HeaderId::RetryAfter, seconds.to_string().into_bytes())],
         })
     }
 
-    /// A new call is taken; of which queue, where one is too long.
-    fn takes(&mut self, bytes: &[u8], now: Time) {
+    /// Counts an accepted new call, for its queue where one is kept.
+    fn record_accepted(&mut self, bytes: &[u8], now: Time) {
         let arrived = self.overload.arrived(now);
-        self.overload.lately.takes(now);
-        self.overload.work.begins_call();
+        self.overload.accept_rate.record(now);
+        self.overload.service_time.record_new_call();
         if self.overload.socket.is_some() {
-            self.overload.onset.comes(arrived);
+            self.overload.flood.record(arrived);
         }
-        if let Some(queue) = self.overload.known_queue() {
-            queue.takes(bytes, arrived);
+        if let Some(queue) = self.overload.existing_queue() {
+            queue.record_accepted(bytes, arrived);
         }
     }
 
-    /// Looks how long messages waited and how many refusals there were for the calls that were taken, and moves the borders
-    /// between those who are taken, refused and dropped.
-    pub(crate) fn sift(&mut self, endpoint: &mut Endpoint, now: Time) {
-        self.overload.looks = false;
-        let (taken, offered) = self.look_at_queues(endpoint, now);
-        if self.overload.last.is_some() || self.overload.sifts() {
-            self.look_again(now, LOOK);
+    /// Updates the limits between accepted, refused and dropped calls, and the feedback to neighbours.
+    pub(crate) fn update_shedding(&mut self, endpoint: &mut Endpoint, now: Time) {
+        self.overload.is_update_scheduled = false;
+        let (accepted, offered) = self.update_queues(endpoint, now);
+        if self.overload.last_refusal.is_some() || self.overload.is_shedding() {
+            self.schedule_update(now, CONTROL_INTERVAL);
         } else {
-            // Nothing was too much here: others looked for us.
+            // No overload here: other workers have updated the shared list.
             self.overload.queues.clear();
         }
-        if let Some(loss) = self.overload.told.look(taken, offered)
-            && self.config.sip.feedback
+        if let Some(loss) = self.overload.neighbours.update(accepted, offered)
+            && self.config.sip.overload_feedback
         {
-            endpoint.tell_loss(Some(loss), VALID, now);
+            endpoint.set_loss_feedback(Some(loss), VALID, now);
         }
     }
 
-    /// Looks at the queues after a while, unless that is arranged already.
-    fn look_again(&mut self, now: Time, after: Duration) {
-        if !core::mem::replace(&mut self.overload.looks, true) {
+    /// Schedules an update of the queues, unless one is scheduled.
+    fn schedule_update(&mut self, now: Time, after: Duration) {
+        if !core::mem::replace(&mut self.overload.is_update_scheduled, true) {
             self.timers.schedule(now + after, Alarm::Sift);
         }
     }
 
-    /// Tells the rows what was seen, and hears who is taken. Gives the calls taken, and those that came.
-    fn look_at_queues(&mut self, endpoint: &Endpoint, now: Time) -> (u64, u64) {
-        let percent = self.config.sip.refusals;
-        // Where the configuration has changed since nothing is too much any more.
-        let wanted = self
+    /// Reports the samples to the shared lists and copies the new limits. Returns accepted calls and all arrivals.
+    fn update_queues(&mut self, endpoint: &Endpoint, now: Time) -> (u64, u64) {
+        let percent = self.config.sip.refusals_percent;
+        // `None` when the limit was removed by a reload.
+        let target = self
             .config
             .sip
-            .queue
-            .map(|limit| limit * self.overload.waits.wanted / 100);
+            .queueing_delay
+            .map(|limit| limit * self.overload.targets.target_percent / 100);
         let overload = &mut self.overload;
-        let (mut taken, mut offered) = (0, 0);
-        let all: u64 = overload.queues.iter().map(|queue| queue.taken_of().0).sum();
-        let calls = overload.work.calls();
+        let (mut accepted, mut offered) = (0, 0);
+        let total: u64 = overload
+            .queues
+            .iter()
+            .map(|queue| queue.accepted_and_offered().0)
+            .sum();
+        let calls = overload.service_time.calls_per_second();
         for queue in &mut overload.queues {
-            let (took, came) = queue.taken_of();
-            // What a thread can do is divided among its sockets as they need it.
-            let work = calls * took as f64 / all.max(1) as f64;
-            taken += took;
-            offered += came;
+            let (queue_accepted, queue_offered) = queue.accepted_and_offered();
+            // The capacity of the thread is divided among its sockets by their accepted calls.
+            let service_rate = calls * queue_accepted as f64 / total.max(1) as f64;
+            accepted += queue_accepted;
+            offered += queue_offered;
             let contact = endpoint.contact_on(queue.socket).unwrap_or_default();
-            if let Some(sieve) = queue.look(&overload.rows, contact, work, wanted, percent, now) {
-                overload.sieves.push_back((queue.socket, sieve));
+            if let Some(sieve) = queue.update(
+                &overload.shed_lists,
+                contact,
+                service_rate,
+                target,
+                percent,
+                now,
+            ) {
+                overload.filters.push_back((queue.socket, sieve));
             }
         }
-        (taken, offered)
+        (accepted, offered)
     }
 
-    /// A sieve of ours has dropped so many.
-    pub(crate) fn sifted(&mut self, dropped: u64) {
-        self.drops.add(engine::DropReason::SipUnread, dropped);
+    /// Counts calls that a socket filter has dropped.
+    pub(crate) fn record_shed(&mut self, dropped: u64) {
+        self.drops.add(engine::DropReason::SipShed, dropped);
         self.counters.unread += dropped;
-        self.overload.unread += dropped;
+        self.overload.dropped += dropped;
     }
 
-    /// Looks whether the overload is over.
-    pub(crate) fn calm(&mut self, now: Time) {
-        let Some(last) = self.overload.last else {
+    /// Ends the overload when it is over.
+    pub(crate) fn check_overload_end(&mut self, now: Time) {
+        let Some(last) = self.overload.last_refusal else {
             return;
         };
-        let over = last + CALM;
-        if now < over || self.overload.sifts() || self.overload.told.holds_back() {
-            self.timers.schedule(over.max(now + LOOK), Alarm::Calm);
+        let end = last + END_AFTER;
+        if now < end || self.overload.is_shedding() || self.overload.neighbours.is_reducing() {
+            self.timers
+                .schedule(end.max(now + CONTROL_INTERVAL), Alarm::Calm);
             return;
         }
-        self.overload.last = None;
+        self.overload.last_refusal = None;
         self.overload.queues.clear();
-        self.overload.rows.calm();
-        self.overload.told = Told::default();
-        self.overload.onset = Onset::default();
-        let refused = core::mem::take(&mut self.overload.shed);
-        let unread = core::mem::take(&mut self.overload.unread);
-        self.events.tell(now, || Note::Overload {
+        self.overload.shed_lists.remove_inactive();
+        self.overload.neighbours = LossFeedback::default();
+        self.overload.flood = FloodDetector::default();
+        let refused = core::mem::take(&mut self.overload.refused);
+        let dropped = core::mem::take(&mut self.overload.dropped);
+        self.events.tell(now, || EventKind::Overload {
             state: "ended".to_owned(),
-            waited: 0,
+            queue_delay_ms: 0,
             refused,
-            unread,
+            shed: dropped,
         });
     }
 }
 
-/// `urn:service:sos` and what is below it (RFC 5031 section 4.2).
-pub(crate) fn calls_for_help(uri: &[u8]) -> bool {
+/// Whether a URI is `urn:service:sos` or below it (RFC 5031 section 4.2).
+pub(crate) fn is_emergency_uri(uri: &[u8]) -> bool {
     const SOS: &[u8] = b"urn:service:sos";
     uri.get(..SOS.len())
         .is_some_and(|start| start.eq_ignore_ascii_case(SOS))
@@ -587,14 +635,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn calls_for_help_are_known() {
-        for (uri, help) in [
+    fn emergency_uris_are_recognised() {
+        for (uri, is_emergency) in [
             ("urn:service:sos", true),
             ("URN:Service:SOS.fire", true),
             ("urn:service:sosnot", false),
             ("sip:sos@x", false),
         ] {
-            assert_eq!(calls_for_help(uri.as_bytes()), help, "{uri}");
+            assert_eq!(is_emergency_uri(uri.as_bytes()), is_emergency, "{uri}");
         }
     }
 }

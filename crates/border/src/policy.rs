@@ -1,5 +1,5 @@
-//! Where a call goes: a pure function from facts to an immutable plan. It reads the configuration and the state of the
-//! world through [`View`], draws no randomness of its own (a random number is one of the facts) and changes nothing.
+//! Routing policy: a pure function from facts to an immutable plan. It reads the configuration and the state of trunks
+//! and registrations through a trait, uses a random number that is one of the facts, and changes nothing.
 
 mod order;
 #[cfg(test)]
@@ -8,10 +8,10 @@ mod tests;
 pub use order::in_order;
 
 use crate::config::{
-    Action, Authenticate, Config, HostName, Identity, InterfaceId, Match, MediaMode, Register,
-    Rewrite, Route, RouteTrunk, Target, Trunk, TrunkId,
+    Authenticate, Config, HostName, IdentityPassing, InterfaceId, Match, MediaMode, NumberRewrite,
+    Register, RouteAction, RouteSpec, RouteTrunk, TargetSpec, Trunk, TrunkId,
 };
-use crate::overload::calls_for_help;
+use crate::overload::is_emergency_uri;
 use core::time::Duration;
 use engine::Transport;
 use sip::Flow;
@@ -19,60 +19,60 @@ use std::borrow::Cow;
 use std::net::SocketAddr;
 use wire::sip::{Host, Scheme, Uri, percent_decode};
 
-/// What is known of a call when it is offered.
+/// Facts about a new call.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts<'a> {
-    /// The interface on which it came.
+    /// The interface on which it arrived.
     pub interface: InterfaceId,
-    /// The trunk from which it came ([`Config::trunk_of`]).
+    /// The trunk that it came from ([`Config::trunk_of`]).
     pub trunk: Option<TrunkId>,
-    /// Whether the source is known: it is a trunk, it has authenticated by digest, or it is the flow of a registration that
-    /// was accepted.
+    /// Whether the source is authenticated: it is a trunk, has authenticated by digest, or uses the flow of an accepted
+    /// registration.
     pub authenticated: bool,
-    /// Whether the source has an address at which a name was located that we sent requests to.
+    /// Whether the source is the resolved address of a name that we send requests to.
     pub located: bool,
-    /// The caller's URI (of From).
+    /// The URI of the caller (in From).
     pub from: &'a [u8],
     /// The Request-URI.
     pub to: &'a [u8],
-    /// Any number: decides by weights.
+    /// A random number for decisions by weight.
     pub random: u64,
-    /// Calls that are up.
+    /// Number of calls.
     pub calls: usize,
-    /// Whether we are stopping.
+    /// Whether the border is draining.
     pub draining: bool,
 }
 
-/// The state of the world as policy sees it.
-pub trait View {
-    /// Whether a target of a trunk answers.
+/// State of trunks and registrations.
+pub trait RoutingState {
+    /// Whether a target of a trunk is up.
     fn target_up(&self, trunk: TrunkId, target: usize) -> bool;
-    /// Whether a trunk wants to have one more new call; `random` decides where it wants a share of them.
+    /// Whether overload control permits another new call to a trunk; `random` decides if it accepts a share of them.
     fn trunk_takes(&self, trunk: TrunkId, random: u64) -> bool;
-    /// Calls that a trunk carries.
+    /// Number of calls of a trunk.
     fn trunk_calls(&self, trunk: TrunkId) -> u32;
-    /// Where a user is registered, or, with `token`, the one contact that was passed on under it; the preferred first.
+    /// Contacts of a user, or the contact that was forwarded with `token`; the preferred one first.
     fn contacts(&self, user: &str, token: Option<&[u8]>) -> Vec<Contact>;
 }
 
-/// A registered contact, as a call reaches it.
+/// A registered contact as the target of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Contact {
-    /// The interface behind which it is.
+    /// Its interface.
     pub interface: InterfaceId,
     /// Request-URI.
     pub uri: Box<[u8]>,
     /// Route values (RFC 3327), in order.
     pub path: Vec<Box<[u8]>>,
-    /// The flow on which it is reached.
+    /// The flow by which it is reached.
     pub flow: Flow,
     /// Preference in thousandths.
     pub q: u16,
 }
 
 impl Contact {
-    /// Leads to the address that the URI names, where it names one and the phone registered over UDP and without proxies; a
-    /// connection stays the way to whoever opened it.
+    /// Uses the address in the URI as destination, if it is an IP address and the phone registered over UDP without
+    /// proxies. Connections stay the destination of phones that opened them.
     pub(crate) fn lead_to_address(&mut self) {
         let address = Uri::parse(&self.uri).and_then(|uri| {
             let port = uri.port.unwrap_or(5060);
@@ -87,74 +87,74 @@ impl Contact {
     }
 }
 
-/// What becomes of a call. A refusal is a plan too.
+/// The decision about a call. A refusal is a plan too.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Plan {
-    /// It is sent on.
+    /// Forward it.
     Call(CallPlan),
-    /// It is refused.
+    /// Refuse it.
     Refuse(Refusal),
 }
 
-/// How a call is sent on.
+/// Forwarding of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallPlan {
-    /// Name of the route that decided; `default` where none did.
+    /// Name of the route; `default` if none matched.
     pub route: String,
-    /// What is done with its media.
+    /// Treatment of its media.
     pub media: MediaMode,
-    /// Places to try, in order; at least one.
-    pub steps: Vec<Step>,
-    /// How long it may ring.
+    /// Steps in order; at least one.
+    pub steps: Vec<HopStep>,
+    /// Ring timeout.
     pub ring_timeout: Duration,
 }
 
-/// A place to try.
+/// A destination of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Step {
-    /// Steps of the same number stand next to each other and are called at the same time.
+pub struct HopStep {
+    /// Steps of the same group are adjacent, and called at the same time.
     pub group: u16,
-    /// Through this interface.
+    /// The interface.
     pub interface: InterfaceId,
-    /// Of this trunk; its settings say more (domain, credentials, timeouts).
+    /// The trunk, whose settings apply (domain, credentials, timeouts).
     pub trunk: Option<TrunkId>,
-    /// Which of the trunk's targets.
+    /// Index of the trunk's target.
     pub target: u16,
-    /// For events: the trunk's name, or the user's.
+    /// Name of the trunk or user, for events.
     pub label: String,
     /// Request-URI.
     pub uri: Vec<u8>,
     /// Route values, in order.
     pub routes: Vec<Box<[u8]>>,
-    /// Where it is.
-    pub place: Place,
-    /// Whether asserted identities (P-Asserted-Identity and the like) go there.
+    /// Destination.
+    pub place: StepTarget,
+    /// Whether asserted identities (P-Asserted-Identity and similar) are sent.
     pub identity: bool,
-    /// A 3xx response named it.
+    /// Whether a 3xx response added it.
     pub redirected: bool,
 }
 
-/// Where a step leads.
+/// Destination of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// To an address.
+pub enum StepTarget {
+    /// An address.
     Address(SocketAddr, Transport),
-    /// To the end of a flow that the peer opened.
+    /// The peer of a flow that it opened.
     Flow(Flow),
-    /// To a name, to be located (RFC 3263), over this transport where it is said.
+    /// A name to resolve (RFC 3263), over this transport if one is given.
     Name(HostName, Option<Transport>),
 }
 
-/// Why a call is not sent on.
+/// A refusal of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// Status.
     pub status: u16,
-    /// Reason phrase, where another than the usual.
+    /// Reason phrase, unless it is that of the status.
     pub reason: Option<String>,
-    /// Why, for the log.
+    /// Reason for the log.
     pub why: &'static str,
-    /// Retry-After, seconds.
+    /// Retry-After in seconds.
     pub retry_after: Option<u32>,
 }
 
@@ -178,36 +178,36 @@ impl Refusal {
     }
 }
 
-/// An address as conditions look at it.
-struct Party<'a> {
-    /// User part without escapes and without its parameters; a tel number without visual separators.
+/// An address as seen by conditions.
+struct RoutingParty<'a> {
+    /// User part, unescaped and without parameters; a tel number without visual separators.
     user: Cow<'a, str>,
-    /// An empty name for tel.
+    /// Host; empty for tel.
     host: Host<'a>,
-    /// A service that is called (RFC 5031), as its whole URN; it has no user then.
+    /// The whole URN of a service (RFC 5031), which has no user part.
     service: Option<&'a [u8]>,
 }
 
-/// What is called in the end.
+/// The called party after all changes.
 #[derive(Clone, Copy)]
-enum Called<'a> {
-    /// A number, or a user.
+enum CalledParty<'a> {
+    /// A number or a user.
     Number(&'a str),
-    /// A service, whose URN goes on as it came.
+    /// A service, whose URN is forwarded unchanged.
     Service(&'a [u8]),
 }
 
-impl<'a> Party<'a> {
-    fn read(uri: &Uri<'a>) -> Party<'a> {
+impl<'a> RoutingParty<'a> {
+    fn read(uri: &Uri<'a>) -> RoutingParty<'a> {
         if is_service(uri) {
-            return Party {
+            return RoutingParty {
                 user: Cow::Borrowed(""),
                 host: uri.host,
                 service: Some(uri.raw),
             };
         }
         let user = uri.user.unwrap_or_default();
-        // Parameters inside the user part (RFC 4694 and the like) are no part of the number.
+        // Parameters inside the user part (RFC 4694 and similar) do not belong to the number.
         let user = user.split(|byte| *byte == b';').next().unwrap_or(user);
         let user = match percent_decode(user) {
             Cow::Borrowed(bytes) => match core::str::from_utf8(bytes) {
@@ -222,18 +222,18 @@ impl<'a> Party<'a> {
             }
             _ => user,
         };
-        Party {
+        RoutingParty {
             user,
             host: uri.host,
             service: None,
         }
     }
 
-    /// As it goes on where nothing changes it.
-    fn called(&self) -> Called<'_> {
+    /// The called party without changes.
+    fn called(&self) -> CalledParty<'_> {
         match self.service {
-            Some(urn) => Called::Service(urn),
-            None => Called::Number(&self.user),
+            Some(urn) => CalledParty::Service(urn),
+            None => CalledParty::Number(&self.user),
         }
     }
 
@@ -246,8 +246,8 @@ impl<'a> Party<'a> {
     }
 }
 
-/// A call to a sips URI goes over TLS all the way (RFC 3261 section 26.2, RFC 5630 section 3.1.3): other places are left
-/// out, and where none is left it is refused.
+/// A call to a sips URI uses TLS on all hops (RFC 3261 section 26.2, RFC 5630 section 3.1.3): other steps are removed;
+/// without any left it is refused.
 fn secured(facts: &Facts<'_>, plan: Plan) -> Plan {
     let sips = |uri: &[u8]| {
         uri.get(..5)
@@ -259,14 +259,14 @@ fn secured(facts: &Facts<'_>, plan: Plan) -> Plan {
     };
     plan.steps.retain_mut(|step| {
         let secure = match &mut step.place {
-            Place::Address(_, transport) => *transport == Transport::Tls,
-            Place::Name(_, transport @ None) => {
+            StepTarget::Address(_, transport) => *transport == Transport::Tls,
+            StepTarget::Name(_, transport @ None) => {
                 *transport = Some(Transport::Tls);
                 true
             }
-            Place::Name(_, transport) => *transport == Some(Transport::Tls),
-            // A contact of the sip scheme is not reached under a sips name (RFC 5630 section 5.3).
-            Place::Flow(flow) => {
+            StepTarget::Name(_, transport) => *transport == Some(Transport::Tls),
+            // A contact with a sip URI must not be reached for a sips URI (RFC 5630 section 5.3).
+            StepTarget::Flow(flow) => {
                 matches!(flow.transport, Transport::Tls | Transport::Wss) && sips(&step.uri)
             }
         };
@@ -278,11 +278,11 @@ fn secured(facts: &Facts<'_>, plan: Plan) -> Plan {
     match plan.steps.is_empty() {
         false => Plan::Call(plan),
         // RFC 5630 section 5.1.1.2.
-        true => Refusal::plan(480, "sips was asked for, and no way there is secure"),
+        true => Refusal::plan(480, "sips requires TLS, which no destination has"),
     }
 }
 
-/// A sip URI of a trunk as a sips one; its transport goes without saying.
+/// Converts a sip URI of a trunk to sips, without a transport parameter.
 fn upgrade(uri: &mut Vec<u8>) {
     if uri.starts_with(b"sip:") {
         uri.insert(3, b's');
@@ -292,13 +292,18 @@ fn upgrade(uri: &mut Vec<u8>) {
     }
 }
 
-/// Decides about a call that a header rule sends to `trunk`: the limits count, the routes do not.
-pub fn decide_for(trunk: TrunkId, config: &Config, facts: &Facts<'_>, view: &dyn View) -> Plan {
+/// The plan of a call that a header rule sends to `trunk`: limits apply, routes do not.
+pub fn decide_for(
+    trunk: TrunkId,
+    config: &Config,
+    facts: &Facts<'_>,
+    view: &dyn RoutingState,
+) -> Plan {
     secured(facts, only_to(trunk, config, facts, view))
 }
 
-fn only_to(trunk: TrunkId, config: &Config, facts: &Facts<'_>, view: &dyn View) -> Plan {
-    let router = |called: &Party<'_>| {
+fn only_to(trunk: TrunkId, config: &Config, facts: &Facts<'_>, view: &dyn RoutingState) -> Plan {
+    let router = |called: &RoutingParty<'_>| {
         let router = Router {
             config,
             facts,
@@ -313,19 +318,19 @@ fn only_to(trunk: TrunkId, config: &Config, facts: &Facts<'_>, view: &dyn View) 
         router.to_trunks("rule", MediaMode::Anchor, &only, called.called())
     };
     match admissible(config, facts) {
-        Ok(to) => router(&Party::read(&to)),
+        Ok(to) => router(&RoutingParty::read(&to)),
         Err(plan) => plan,
     }
 }
 
-/// The number (or user) that is called, of a call that may be taken at all; `None` where no number is.
+/// The called number (or user) of an acceptable call; `None` for calls without a number.
 ///
 /// # Errors
 /// The refusal.
 pub(crate) fn called_number(config: &Config, facts: &Facts<'_>) -> Result<Option<String>, Refusal> {
     match admissible(config, facts) {
         Ok(to) => {
-            let party = Party::read(&to);
+            let party = RoutingParty::read(&to);
             Ok((party.service.is_none()).then(|| party.user.into_owned()))
         }
         Err(Plan::Refuse(refusal)) => Err(refusal),
@@ -333,7 +338,7 @@ pub(crate) fn called_number(config: &Config, facts: &Facts<'_>) -> Result<Option
     }
 }
 
-/// The Request-URI of a call that may be sent on at all.
+/// The Request-URI of an acceptable call.
 fn admissible<'f>(config: &Config, facts: &Facts<'f>) -> Result<Uri<'f>, Plan> {
     if facts.draining {
         return Err(Refusal::later("draining", 5));
@@ -341,27 +346,27 @@ fn admissible<'f>(config: &Config, facts: &Facts<'f>) -> Result<Uri<'f>, Plan> {
     if facts.calls >= config.limits.calls {
         return Err(Refusal::later("call limit reached", 5));
     }
-    let to = Uri::parse(facts.to).ok_or(Refusal::plan(400, "Request-URI cannot be read"))?;
+    let to = Uri::parse(facts.to).ok_or(Refusal::plan(400, "unreadable Request-URI"))?;
     match to.scheme {
         Scheme::Sip | Scheme::Sips | Scheme::Tel => Ok(to),
         Scheme::Urn if is_service(&to) => Ok(to),
-        _ => Err(Refusal::plan(416, "Request-URI of another scheme")),
+        _ => Err(Refusal::plan(416, "unsupported URI scheme")),
     }
 }
 
-/// Decides what becomes of a call.
-pub fn decide(config: &Config, facts: &Facts<'_>, view: &dyn View) -> Plan {
+/// The plan of a call.
+pub fn decide(config: &Config, facts: &Facts<'_>, view: &dyn RoutingState) -> Plan {
     secured(facts, by_routes(config, facts, view))
 }
 
-fn by_routes(config: &Config, facts: &Facts<'_>, view: &dyn View) -> Plan {
+fn by_routes(config: &Config, facts: &Facts<'_>, view: &dyn RoutingState) -> Plan {
     let to = match admissible(config, facts) {
         Ok(to) => to,
         Err(plan) => return plan,
     };
-    let called = Party::read(&to);
-    // A caller without a URI that can be read (anonymous, or another scheme) meets no condition on callers.
-    let caller = Uri::parse(facts.from).map(|uri| Party::read(&uri));
+    let called = RoutingParty::read(&to);
+    // A caller without a readable URI (anonymous, or another scheme) matches no condition on callers.
+    let caller = Uri::parse(facts.from).map(|uri| RoutingParty::read(&uri));
     let router = Router {
         config,
         facts,
@@ -372,10 +377,10 @@ fn by_routes(config: &Config, facts: &Facts<'_>, view: &dyn View) -> Plan {
             .filter(|t| !t.is_empty()),
     };
     if router.token.is_some() && router.owns_registrations() {
-        // Our own Contact, as it was given to the core: it says where, and routes could only lead back.
+        // Our own Contact, as sent to the core, identifies the phone. Routes could only send the call back.
         return router
             .to_own_contacts("registration", &called.user)
-            .unwrap_or_else(|| Refusal::plan(480, "registration is gone"));
+            .unwrap_or_else(|| Refusal::plan(480, "registration has ended"));
     }
     for route in &config.routes {
         if !router.matches(route, caller.as_ref(), &called) || !router.open_to(route) {
@@ -391,12 +396,12 @@ fn by_routes(config: &Config, facts: &Facts<'_>, view: &dyn View) -> Plan {
 struct Router<'a> {
     config: &'a Config,
     facts: &'a Facts<'a>,
-    view: &'a dyn View,
+    view: &'a dyn RoutingState,
     token: Option<&'a [u8]>,
 }
 
 impl Router<'_> {
-    /// The trunk to which the interface of the request passes registrations, for requests that are not that of a trunk.
+    /// The trunk to which the interface forwards registrations, unless the request comes from a trunk.
     fn passing_trunk(&self) -> Option<TrunkId> {
         if self.facts.trunk.is_some() {
             return None;
@@ -407,25 +412,25 @@ impl Router<'_> {
         }
     }
 
-    /// Whether a route may be taken by this source. Where the trunk of registrations authenticates, a source that is not
-    /// registered reaches that trunk alone.
-    fn open_to(&self, route: &Route) -> bool {
+    /// Whether this source may use a route. If the trunk of registrations authenticates, an unregistered source reaches
+    /// that trunk alone.
+    fn open_to(&self, route: &RouteSpec) -> bool {
         let interface = self.config.interface(self.facts.interface);
         let by_trunk = interface.is_some_and(|i| i.authenticate == Authenticate::Trunk);
         if !by_trunk || self.facts.authenticated || route.unauthenticated {
             return true;
         }
         match &route.action {
-            Action::Reject { .. } => true,
-            Action::Registered => false,
-            Action::Trunks(trunks) => {
+            RouteAction::Reject { .. } => true,
+            RouteAction::Registered => false,
+            RouteAction::Trunks(trunks) => {
                 let passing = self.passing_trunk();
                 trunks.iter().all(|entry| Some(entry.trunk) == passing)
             }
         }
     }
 
-    /// Whether registrations are passed to the trunk from which the request came.
+    /// Whether registrations are forwarded to the trunk that the request came from.
     fn owns_registrations(&self) -> bool {
         let mut interfaces = self.config.interfaces.iter();
         interfaces.any(|interface| match interface.register {
@@ -434,8 +439,8 @@ impl Router<'_> {
         })
     }
 
-    /// Whether the request comes from this trunk. One whose target is a name has no address in the configuration: it is known
-    /// by where the name was located.
+    /// Whether the request comes from this trunk. A trunk whose target is a name is identified by the resolved
+    /// addresses.
     fn is_from(&self, id: TrunkId) -> bool {
         let facts = self.facts;
         let named = |trunk: &Trunk| {
@@ -449,9 +454,9 @@ impl Router<'_> {
             || facts.trunk.is_none() && facts.located && self.config.trunk(id).is_some_and(named)
     }
 
-    /// Whether a contact is looked up for this request where no route says so: those that were passed to a trunk belong to
-    /// that trunk; those that are kept here are for trunks and for sources that have authenticated, and for the other
-    /// sources of an interface without authentication.
+    /// Whether a contact is reachable for this request without a route. Contacts forwarded to a trunk are reachable
+    /// from that trunk; contacts kept here are reachable from trunks, from authenticated sources, and from all sources
+    /// of an interface without authentication.
     fn owns(&self, contact: &Contact) -> bool {
         let facts = self.facts;
         let Some(interface) = self.config.interface(contact.interface) else {
@@ -469,7 +474,12 @@ impl Router<'_> {
         }
     }
 
-    fn matches(&self, route: &Route, caller: Option<&Party<'_>>, called: &Party<'_>) -> bool {
+    fn matches(
+        &self,
+        route: &RouteSpec,
+        caller: Option<&RoutingParty<'_>>,
+        called: &RoutingParty<'_>,
+    ) -> bool {
         let facts = self.facts;
         let listed = |empty: bool, found: bool| empty || found;
         listed(
@@ -484,33 +494,35 @@ impl Router<'_> {
             && matches_party(&route.from, caller)
     }
 
-    /// `None`: the next route decides.
-    fn carry_out(&self, route: &Route, called: &Party<'_>) -> Option<Plan> {
+    /// The plan of a route; `None` if the next route decides.
+    fn carry_out(&self, route: &RouteSpec, called: &RoutingParty<'_>) -> Option<Plan> {
         let rewrite = &route.rewrite;
         let number = match called.service {
-            // The number in its place.
+            // The number to call instead of the service.
             Some(_) => Cow::Borrowed(rewrite.replace.as_deref().unwrap_or_default()),
             None => rewritten(rewrite, route.to.regex.as_ref(), &called.user),
         };
         let goes = match called.service {
-            Some(urn) if number.is_empty() => Called::Service(urn),
-            _ => Called::Number(&number),
+            Some(urn) if number.is_empty() => CalledParty::Service(urn),
+            _ => CalledParty::Number(&number),
         };
         match &route.action {
-            Action::Reject { status, reason } => Some(Plan::Refuse(Refusal {
+            RouteAction::Reject { status, reason } => Some(Plan::Refuse(Refusal {
                 status: *status,
                 reason: reason.clone(),
                 why: "refused by a route",
                 retry_after: None,
             })),
-            // Nobody is registered as a service.
-            Action::Registered if called.service.is_some() => None,
-            Action::Registered => self.to_contacts(&route.name, route.media, &number),
-            Action::Trunks(trunks) => Some(self.to_trunks(&route.name, route.media, trunks, goes)),
+            // A service cannot be registered.
+            RouteAction::Registered if called.service.is_some() => None,
+            RouteAction::Registered => self.to_contacts(&route.name, route.media, &number),
+            RouteAction::Trunks(trunks) => {
+                Some(self.to_trunks(&route.name, route.media, trunks, goes))
+            }
         }
     }
 
-    fn without_route(&self, called: &Party<'_>) -> Plan {
+    fn without_route(&self, called: &RoutingParty<'_>) -> Plan {
         if called.service.is_none()
             && let Some(plan) = self.to_own_contacts("default", &called.user)
         {
@@ -536,7 +548,7 @@ impl Router<'_> {
                     weight: 1,
                 })
                 .collect();
-            // A user of ours who is not registered is not looked for elsewhere.
+            // An unregistered user of ours is not routed elsewhere.
             if !trunks.is_empty() && self.config.user_called(&called.user).is_none() {
                 return self.to_trunks("default", MediaMode::Anchor, &trunks, called.called());
             }
@@ -547,19 +559,19 @@ impl Router<'_> {
         }
     }
 
-    /// Whether the side from which the call came is trusted with identities.
+    /// Whether the originating side is trusted with identities.
     fn trusted(&self) -> bool {
         self.config.trusts(self.facts.interface, self.facts.trunk)
     }
 
-    /// To the contacts of a user that are looked up without a route; `None` where there are none.
+    /// The contacts of a user, looked up without a route; `None` if there are none.
     fn to_own_contacts(&self, route: &str, user: &str) -> Option<Plan> {
         let mut contacts = self.contacts_of(user);
         contacts.retain(|contact| self.owns(contact));
         self.lead_to(contacts, route, MediaMode::Anchor, user)
     }
 
-    /// The contacts that are registered for the number that is called, else those of the user whose number it is.
+    /// Contacts registered for the called number, otherwise those of the user that the number belongs to.
     fn contacts_of(&self, user: &str) -> Vec<Contact> {
         let contacts = self.view.contacts(user, self.token);
         match self.config.user_called(user) {
@@ -570,7 +582,7 @@ impl Router<'_> {
         }
     }
 
-    /// `None` where the user is not registered.
+    /// The contacts of a user; `None` if it is not registered.
     fn to_contacts(&self, route: &str, media: MediaMode, user: &str) -> Option<Plan> {
         let contacts = self.contacts_of(user);
         self.lead_to(contacts, route, media, user)
@@ -583,7 +595,7 @@ impl Router<'_> {
         media: MediaMode,
         user: &str,
     ) -> Option<Plan> {
-        let mut steps: Vec<Step> = Vec::with_capacity(contacts.len());
+        let mut steps: Vec<HopStep> = Vec::with_capacity(contacts.len());
         let mut last: Option<u16> = None;
         for contact in contacts {
             let group = match (steps.last(), last) {
@@ -591,7 +603,7 @@ impl Router<'_> {
                 _ => 0,
             };
             last = Some(contact.q);
-            steps.push(Step {
+            steps.push(HopStep {
                 group,
                 interface: contact.interface,
                 trunk: None,
@@ -599,7 +611,7 @@ impl Router<'_> {
                 label: user.to_owned(),
                 uri: contact.uri.into_vec(),
                 routes: contact.path,
-                place: Place::Flow(contact.flow),
+                place: StepTarget::Flow(contact.flow),
                 identity: self.trusted(),
                 redirected: false,
             });
@@ -619,13 +631,13 @@ impl Router<'_> {
         route: &str,
         media: MediaMode,
         trunks: &[RouteTrunk],
-        called: Called<'_>,
+        called: CalledParty<'_>,
     ) -> Plan {
         let mut random = self.facts.random;
         let keys = trunks.iter().map(|trunk| (trunk.priority, trunk.weight));
         let mut steps = Vec::new();
         let (mut full, mut throttled) = (false, false);
-        let for_help = calls_for_help(self.facts.to);
+        let for_help = is_emergency_uri(self.facts.to);
         for at in in_order(keys, &mut random) {
             let Some(id) = trunks.get(at).map(|entry| entry.trunk) else {
                 continue;
@@ -640,7 +652,8 @@ impl Router<'_> {
                 full = true;
                 continue;
             }
-            if trunk.feedback && !for_help && !self.view.trunk_takes(id, self.facts.random) {
+            if trunk.overload_control && !for_help && !self.view.trunk_takes(id, self.facts.random)
+            {
                 throttled = true;
                 continue;
             }
@@ -659,10 +672,11 @@ impl Router<'_> {
         }
         if steps.is_empty() {
             return match (full, throttled) {
-                // The caller is to try others: our trunk's wish is not for him to wait for (RFC 7339 section 5.10.2).
-                (_, true) => Refusal::plan(503, "trunks want fewer calls"),
-                (true, _) => Refusal::later("trunks are full", 5),
-                (false, _) => Refusal::later("trunks are down", 30),
+                // The caller should try other systems; the Retry-After of our trunk does not concern it (RFC 7339
+                // section 5.10.2).
+                (_, true) => Refusal::plan(503, "overload control of all trunks rejects the call"),
+                (true, _) => Refusal::later("all trunks are at their call limit", 5),
+                (false, _) => Refusal::later("all trunks are down", 30),
             };
         }
         Plan::Call(CallPlan {
@@ -678,34 +692,34 @@ impl Router<'_> {
         id: TrunkId,
         trunk: &Trunk,
         index: usize,
-        target: &Target,
-        called: Called<'_>,
+        target: &TargetSpec,
+        called: CalledParty<'_>,
         group: u16,
-    ) -> Step {
-        Step {
+    ) -> HopStep {
+        HopStep {
             group,
             interface: trunk.interface,
             trunk: Some(id),
             target: u16::try_from(index).unwrap_or(u16::MAX),
             label: trunk.name.clone(),
             uri: match called {
-                Called::Number(number) => trunk_uri(trunk, target, number),
-                Called::Service(urn) => urn.to_vec(),
+                CalledParty::Number(number) => trunk_uri(trunk, target, number),
+                CalledParty::Service(urn) => urn.to_vec(),
             },
             routes: Vec::new(),
             place: match target.direct() {
-                Some((address, transport)) => Place::Address(address, transport),
-                None => Place::Name(target.host.clone(), target.transport),
+                Some((address, transport)) => StepTarget::Address(address, transport),
+                None => StepTarget::Name(target.host.clone(), target.transport),
             },
-            identity: self.trusted() && trunk.identity == Identity::Pass,
+            identity: self.trusted() && trunk.identity == IdentityPassing::Pass,
             redirected: false,
         }
     }
 }
 
-/// The URI of `number` at a trunk; where no number is called, of the trunk itself.
-fn trunk_uri(trunk: &Trunk, target: &Target, number: &str) -> Vec<u8> {
-    // Room for all of it, so that it does not move while it grows.
+/// The URI of `number` at a trunk; without a number, the URI of the trunk.
+fn trunk_uri(trunk: &Trunk, target: &TargetSpec, number: &str) -> Vec<u8> {
+    // Capacity for the whole text, which then does not move while it grows.
     let mut uri = Vec::with_capacity(48);
     uri.extend_from_slice(b"sip:");
     if !number.is_empty() {
@@ -724,7 +738,7 @@ fn trunk_uri(trunk: &Trunk, target: &Target, number: &str) -> Vec<u8> {
     uri
 }
 
-/// Appends a user part; what may not stand in one is escaped (RFC 3261 section 25.1).
+/// Appends a user part, with characters escaped that it may not contain (RFC 3261 section 25.1).
 pub(crate) fn escape_user(user: &str, out: &mut Vec<u8>) {
     for &byte in user.as_bytes() {
         if byte.is_ascii_alphanumeric() || b"-_.!~*'()&=+$,;?/".contains(&byte) {
@@ -735,7 +749,7 @@ pub(crate) fn escape_user(user: &str, out: &mut Vec<u8>) {
     }
 }
 
-fn matches_party(condition: &Match, party: Option<&Party<'_>>) -> bool {
+fn matches_party(condition: &Match, party: Option<&RoutingParty<'_>>) -> bool {
     let free = condition.prefixes.is_empty()
         && condition.regex.is_none()
         && condition.domains.is_empty()
@@ -764,7 +778,7 @@ fn matches_party(condition: &Match, party: Option<&Party<'_>>) -> bool {
             .is_none_or(|regex| regex.is_match(user))
 }
 
-/// Whether a service is called (`urn:service:`, RFC 5031).
+/// Whether the URI is a service URN (`urn:service:`, RFC 5031).
 fn is_service(uri: &Uri<'_>) -> bool {
     const SERVICE: &[u8] = b"service:";
     let name = uri.user.unwrap_or_default();
@@ -775,14 +789,19 @@ fn is_service(uri: &Uri<'_>) -> bool {
             .is_some_and(|start| start.eq_ignore_ascii_case(SERVICE))
 }
 
-/// Whether a URN is `service`, in lower case, or below it (RFC 5031 section 3: labels between dots, without regard to case).
+/// Whether a URN is `service` (in lower case) or below it (RFC 5031 section 3: labels between dots, without regard to
+/// case).
 fn is_of(urn: &[u8], service: &str) -> bool {
     urn.get(..service.len())
         .is_some_and(|start| start.eq_ignore_ascii_case(service.as_bytes()))
         && matches!(urn.get(service.len()), None | Some(b'.'))
 }
 
-fn rewritten<'n>(rewrite: &Rewrite, regex: Option<&regex::Regex>, number: &'n str) -> Cow<'n, str> {
+fn rewritten<'n>(
+    rewrite: &NumberRewrite,
+    regex: Option<&regex::Regex>,
+    number: &'n str,
+) -> Cow<'n, str> {
     let mut result = match (&rewrite.replace, regex) {
         (Some(replace), Some(regex)) => regex.replace(number, replace.as_str()),
         _ => {

@@ -1,18 +1,18 @@
-//! Private headers of IP multimedia networks where trust begins and ends: P-Access-Network-Info and P-Charging-Vector
-//! (RFC 7315), P-Asserted-Service and P-Preferred-Service (RFC 6050), P-Early-Media (RFC 5009); as at a P-CSCF
-//! (3GPP TS 24.229 sections 4.4 and 5.2).
+//! Private headers of IP multimedia networks at the boundary of the trust domain: P-Access-Network-Info and
+//! P-Charging-Vector (RFC 7315), P-Asserted-Service and P-Preferred-Service (RFC 6050), P-Early-Media (RFC 5009); as at
+//! a P-CSCF (3GPP TS 24.229 sections 4.4 and 5.2).
 //!
-//! Decided for one message on its way from one side to the other; pure.
+//! Pure functions for one message that is forwarded from one side to the other.
 
 use smallvec::SmallVec;
 use wire::sip::{Edit, HeaderId, Message, Method};
 
-/// In P-Early-Media: its sender can deal with the header; the only thing that phones may say (RFC 5009 section 8).
+/// In P-Early-Media: the sender supports the header; the only value allowed from phones (RFC 5009 section 8).
 const SUPPORTED: &[u8] = b"supported";
-/// In P-Access-Network-Info: not the phone but its network says so (RFC 7315 section 5.4).
+/// In P-Access-Network-Info: the value was set by the network, not the phone (RFC 7315 section 5.4).
 const NETWORK_PROVIDED: &[u8] = b"network-provided";
 
-/// Appends the edits of a message from a side that is trusted or not to one that is; `access` is a buffer.
+/// Appends the edits of a message between sides that are trusted or not; `access` is a buffer.
 pub(crate) fn edits<'e, const N: usize>(
     message: &Message<'e>,
     (from, to): (bool, bool),
@@ -27,7 +27,7 @@ pub(crate) fn edits<'e, const N: usize>(
             edits.push(Edit::Remove(id));
         }
     };
-    // What a network has asserted is neither believed from outside nor told to those who are there.
+    // Assertions of a network are neither believed from untrusted sides nor sent to them.
     remove(HeaderId::PAssertedService);
     if !to {
         remove(HeaderId::PAccessNetworkInfo);
@@ -51,7 +51,8 @@ pub(crate) fn edits<'e, const N: usize>(
     }
 }
 
-/// What a phone says of its access passes, but not what it says in the name of its network (TS 24.229 section 5.2.6.3).
+/// Keeps access information of the phone, but removes values that claim to be from its network (TS 24.229 section
+/// 5.2.6.3).
 fn access_of_phone<'e, const N: usize>(
     message: &Message<'e>,
     access: &'e mut Vec<u8>,
@@ -78,7 +79,7 @@ fn access_of_phone<'e, const N: usize>(
     }
 }
 
-/// Whether the message may bear P-Charging-Vector (RFC 7315 section 5.7).
+/// Whether the message may contain P-Charging-Vector (RFC 7315 section 5.7).
 pub(crate) fn is_charged(message: &Message<'_>) -> bool {
     match message.is_request() {
         true => !matches!(message.method(), Method::Ack | Method::Cancel),
@@ -86,18 +87,18 @@ pub(crate) fn is_charged(message: &Message<'_>) -> bool {
     }
 }
 
-/// What of early media is authorised (RFC 5009 section 8).
+/// Authorised early media (RFC 5009 section 8).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct EarlyMedia {
-    /// From the called side to the caller.
+    /// From the callee to the caller.
     pub(crate) backward: bool,
-    /// From the caller to the called side.
+    /// From the caller to the callee.
     pub(crate) forward: bool,
 }
 
 impl EarlyMedia {
-    /// What a message of the called side authorises; `None` where it says nothing about it. Of several values, which a
-    /// forking network collects, the most permissive counts.
+    /// Authorisation in a message of the callee; `None` if it has none. Of several values, collected by a forking
+    /// network, the most permissive counts.
     pub(crate) fn of(message: &Message<'_>) -> Option<EarlyMedia> {
         let mut found = None;
         for value in message.values(HeaderId::PEarlyMedia) {

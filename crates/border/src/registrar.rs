@@ -1,119 +1,119 @@
-//! Registrations: the location store (RFC 3261 section 10, RFC 3327, RFC 5626), those that are passed to the core, and
-//! digest proof. A value without IO: the owner feeds REGISTERs and the time, and sends what is said.
+//! Registrar: bindings kept here (RFC 3261 section 10, RFC 3327, RFC 5626), bindings forwarded to the core, and digest
+//! authentication. It does no IO: the owner passes REGISTERs and the time, and sends the responses.
 
 mod authority;
 mod binding;
 mod failures;
-mod pass;
-mod refresh;
+mod forwarding;
+mod rate_limit;
+mod refreshes;
 mod registry;
 mod stored;
 #[cfg(test)]
 mod stored_tests;
-mod storm;
 #[cfg(test)]
 mod tests;
 
 pub use authority::{Authentication, Authority, Claim};
-pub use failures::{FailureLimits, Failures};
-pub use pass::Passing;
-pub use registry::{Parts, Registry};
+pub use failures::{AuthenticationFailures, FailureLimits};
+pub use forwarding::Passing;
+pub use rate_limit::RegistrationLimiter;
+pub use registry::{Registry, SharedRegistry};
 pub use stored::{StoredContact, StoredCore, StoredRegistration, slack};
-pub use storm::Admission;
 
 use crate::config::{InterfaceId, Registrar};
 use crate::policy::Contact;
 use binding::Binding;
 use core::time::Duration;
-use engine::timers::{TimerKey, Wheel};
-use engine::{BoundedMap, ConnectionId, Deadline, Entropy, HashKey, Note, Time, Transport};
+use engine::timers::{TimerKey, TimerWheel};
+use engine::{BoundedMap, ConnectionId, Deadline, Entropy, EventKind, HashKey, Time, Transport};
 use sip::Flow;
 use slab::Slab;
 use smallvec::SmallVec;
 use wire::sip::{HeaderId, Message, NameAddr, Uri};
 
-/// Name of the URI parameter by which a passed registration's contact is found again.
+/// URI parameter that identifies the contact of a forwarded registration.
 pub const TOKEN: &[u8] = b"hw";
 
-/// What is asked of the core for a contact at most, seconds: a week.
+/// Longest lifetime requested from the core in seconds: a week.
 const LONGEST: u32 = 604_800;
-/// Contacts of one REGISTER at most.
+/// Maximum number of contacts in a REGISTER.
 const MAX_LISTED: usize = 32;
-/// Bytes that are kept of one contact at most: URI, parameters, Path, Call-ID.
+/// Maximum size of a contact in bytes: URI, parameters, Path, Call-ID.
 const MAX_KEPT: usize = 4_096;
 
-/// What to answer to a REGISTER.
+/// Response to a REGISTER.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Answer {
+pub struct RegisterResponse {
     /// Status.
     pub status: u16,
-    /// Reason phrase, where another than the usual.
+    /// Reason phrase, unless it is that of the status.
     pub reason: Option<&'static str>,
     /// Headers to add, in order.
     pub headers: Vec<(HeaderId, Vec<u8>)>,
-    /// What happened.
-    pub notes: Vec<Note>,
+    /// Events.
+    pub notes: Vec<EventKind>,
 }
 
-impl Answer {
-    fn refuse(status: u16, reason: &'static str) -> Answer {
-        Answer {
+impl RegisterResponse {
+    fn refuse(status: u16, reason: &'static str) -> RegisterResponse {
+        RegisterResponse {
             status,
             reason: Some(reason),
-            ..Answer::default()
+            ..RegisterResponse::default()
         }
     }
 
-    fn with(mut self, id: HeaderId, value: impl Into<Vec<u8>>) -> Answer {
+    fn with(mut self, id: HeaderId, value: impl Into<Vec<u8>>) -> RegisterResponse {
         self.headers.push((id, value.into()));
         self
     }
 }
 
 #[derive(Debug)]
-struct Record {
+struct UserBindings {
     user: Box<str>,
     bindings: SmallVec<[Binding; 1]>,
     timer: Option<TimerKey>,
-    /// It is among the changes that are to be written.
+    /// Whether it is in the queue of changes to be written.
     changed: bool,
 }
 
-/// Which users are where.
+/// The bindings of all users.
 #[derive(Debug)]
 pub struct Location {
     settings: Registrar,
-    records: Slab<Record>,
+    records: Slab<UserBindings>,
     by_user: BoundedMap<Box<str>, u32>,
     by_token: BoundedMap<u64, u32>,
     by_connection: BoundedMap<ConnectionId, SmallVec<[u32; 2]>>,
-    /// Contacts of all users.
+    /// Number of contacts of all users.
     contacts: usize,
     limit: usize,
-    timers: Wheel<u32>,
-    /// Makes Call-IDs for the core out of the phones'.
+    timers: TimerWheel<u32>,
+    /// Key that derives Call-IDs for the core from those of phones.
     disguise: HashKey,
     entropy: Entropy,
-    /// Changes for the file, where registrations are kept in one.
-    changes: Option<stored::Changes>,
+    /// Changes to be written, if registrations are stored in a file.
+    changes: Option<stored::ChangeQueue>,
 }
 
-/// A contact as a REGISTER names it, judged.
-struct Wanted<'m> {
+/// A validated contact of a REGISTER.
+struct ContactRequest<'m> {
     address: NameAddr<'m>,
     uri: Uri<'m>,
-    /// What is given, seconds; 0 removes.
+    /// Granted seconds; 0 removes the contact.
     expires: u32,
-    /// What the phone wishes for, seconds.
+    /// Requested seconds.
     wish: u32,
     instance: &'m [u8],
-    /// RFC 5626, where both sides use it.
+    /// Flow identifier (RFC 5626), if both sides support outbound.
     reg_id: u32,
 }
 
-/// A REGISTER, judged.
-struct Judged<'m> {
-    contacts: Vec<Wanted<'m>>,
+/// A validated REGISTER.
+struct ValidatedRegister<'m> {
+    contacts: Vec<ContactRequest<'m>>,
     star: bool,
     path: Vec<&'m [u8]>,
     call_id: &'m [u8],
@@ -132,14 +132,14 @@ impl Location {
             by_connection: BoundedMap::new(limit, HashKey::new(&mut entropy)),
             contacts: 0,
             limit,
-            timers: Wheel::new(),
+            timers: TimerWheel::new(),
             disguise: HashKey::new(&mut entropy),
             entropy,
             changes: None,
         }
     }
 
-    /// Takes over new settings; what is registered stays.
+    /// Applies new settings; existing registrations stay.
     pub fn reload(&mut self, settings: Registrar, limit: usize) {
         self.settings = settings;
         self.limit = limit;
@@ -148,18 +148,18 @@ impl Location {
         self.by_connection.set_limit(limit);
     }
 
-    /// Contacts of all users.
+    /// Number of contacts of all users.
     pub fn len(&self) -> usize {
         self.contacts
     }
 
-    /// Whether no one is registered.
+    /// Whether there is no registration.
     pub fn is_empty(&self) -> bool {
         self.contacts == 0
     }
 
-    /// Keeps a registration here: `user` is the (proven) user part of the address of record. RFC 3261 section 10.3: all
-    /// is judged before anything is changed.
+    /// Keeps a registration. `user` is the (authenticated) user part of the address of record. RFC 3261 section 10.3:
+    /// everything is validated before anything changes.
     pub fn register(
         &mut self,
         user: &str,
@@ -167,7 +167,7 @@ impl Location {
         interface: InterfaceId,
         flow: Flow,
         now: Time,
-    ) -> Answer {
+    ) -> RegisterResponse {
         let judged = match self.judge(request, flow) {
             Ok(judged) => judged,
             Err(answer) => return *answer,
@@ -181,11 +181,11 @@ impl Location {
         if judged.star {
             self.remove(user, |_| true);
         }
-        let (kept, gone): (Vec<&Wanted<'_>>, Vec<&Wanted<'_>>) = judged
+        let (kept, gone): (Vec<&ContactRequest<'_>>, Vec<&ContactRequest<'_>>) = judged
             .contacts
             .iter()
             .partition(|wanted| wanted.expires != 0);
-        // Removals first: they make room for the others.
+        // Removals first, because they free capacity for the others.
         for wanted in gone {
             if let Some(place) = self.find(user, wanted) {
                 self.remove_at(user, place);
@@ -205,10 +205,10 @@ impl Location {
             now,
             &mut notes,
         );
-        let mut answer = Answer {
+        let mut answer = RegisterResponse {
             status: 200,
             notes,
-            ..Answer::default()
+            ..RegisterResponse::default()
         };
         for binding in self.bindings_of(user) {
             answer
@@ -221,16 +221,20 @@ impl Location {
         if outbound {
             answer = answer.with(HeaderId::Require, "outbound");
             if judged.path.is_empty() {
-                let timer = self.settings.flow_timer.to_string();
+                let timer = self.settings.flow_timer_s.to_string();
                 answer = answer.with(HeaderId::FlowTimer, timer);
             }
         }
         answer
     }
 
-    /// Judges a REGISTER by itself.
-    fn judge<'m>(&self, request: &Message<'m>, flow: Flow) -> Result<Judged<'m>, Box<Answer>> {
-        let refuse = |status, reason| Err(Box::new(Answer::refuse(status, reason)));
+    /// Validates a REGISTER independent of stored bindings.
+    fn judge<'m>(
+        &self,
+        request: &Message<'m>,
+        flow: Flow,
+    ) -> Result<ValidatedRegister<'m>, Box<RegisterResponse>> {
+        let refuse = |status, reason| Err(Box::new(RegisterResponse::refuse(status, reason)));
         let unknown: Vec<&[u8]> = request
             .require()
             .filter(|option| {
@@ -240,7 +244,7 @@ impl Location {
             })
             .collect();
         if !unknown.is_empty() {
-            let answer = Answer::refuse(420, "Bad Extension")
+            let answer = RegisterResponse::refuse(420, "Bad Extension")
                 .with(HeaderId::Unsupported, unknown.join(&b", "[..]));
             return Err(Box::new(answer));
         }
@@ -249,13 +253,14 @@ impl Location {
         };
         let path: Vec<&[u8]> = request.values(HeaderId::Path).take(MAX_LISTED).collect();
         if !path.is_empty() && !supports(b"path") {
-            let answer = Answer::refuse(421, "Extension Required").with(HeaderId::Require, "path");
+            let answer =
+                RegisterResponse::refuse(421, "Extension Required").with(HeaderId::Require, "path");
             return Err(Box::new(answer));
         }
         let (Ok(call_id), Ok(cseq)) = (request.call_id(), request.cseq()) else {
             return refuse(400, "Bad Call-ID Or CSeq");
         };
-        let mut judged = Judged {
+        let mut judged = ValidatedRegister {
             contacts: Vec::new(),
             star: false,
             path,
@@ -307,7 +312,7 @@ impl Location {
         Ok(judged)
     }
 
-    /// One contact: how long it is given, and whether it is a flow of RFC 5626.
+    /// Validates a contact: its lifetime, and whether it is a flow of RFC 5626.
     fn wish<'m>(
         &self,
         request: &Message<'m>,
@@ -315,18 +320,18 @@ impl Location {
         uri: Uri<'m>,
         flow: Flow,
         outbound: bool,
-        judged: &Judged<'m>,
-    ) -> Result<Wanted<'m>, Box<Answer>> {
+        judged: &ValidatedRegister<'m>,
+    ) -> Result<ContactRequest<'m>, Box<RegisterResponse>> {
         let settings = &self.settings;
-        // A value that cannot be read counts as none (RFC 3261 section 10.2.1.1).
+        // An unreadable value counts as none (RFC 3261 section 10.2.1.1).
         let wish = address
             .expires()
             .or_else(|| request.expires().ok())
-            .unwrap_or(settings.default_expires);
-        // Nothing of an hour or more may be refused as too brief (RFC 3261 section 10.3 step 7).
-        if wish != 0 && wish < settings.min_expires && wish < 3_600 {
-            let answer = Answer::refuse(423, "Interval Too Brief")
-                .with(HeaderId::MinExpires, settings.min_expires.to_string());
+            .unwrap_or(settings.default_expires_s);
+        // An hour or more must not be refused as too brief (RFC 3261 section 10.3 step 7).
+        if wish != 0 && wish < settings.min_expires_s && wish < 3_600 {
+            let answer = RegisterResponse::refuse(423, "Interval Too Brief")
+                .with(HeaderId::MinExpires, settings.min_expires_s.to_string());
             return Err(Box::new(answer));
         }
         let instance = address.params.get(b"+sip.instance").unwrap_or_default();
@@ -337,20 +342,20 @@ impl Location {
                     .and_then(|text| text.parse().ok())
                 {
                     Some(number) if number > 0 && number < 1 << 31 => number,
-                    _ => return Err(Box::new(Answer::refuse(400, "Bad Reg-Id"))),
+                    _ => return Err(Box::new(RegisterResponse::refuse(400, "Bad Reg-Id"))),
                 }
             }
             _ => 0,
         };
-        let mut expires = wish.min(settings.max_expires);
+        let mut expires = wish.min(settings.max_expires_s);
         let pinhole = flow.transport == Transport::Udp
             && reg_id == 0
             && judged.path.is_empty()
             && behind_nat(&uri, flow);
-        if pinhole && settings.nat_expires != 0 {
-            expires = expires.min(settings.nat_expires);
+        if pinhole && settings.nat_expires_s != 0 {
+            expires = expires.min(settings.nat_expires_s);
         }
-        Ok(Wanted {
+        Ok(ContactRequest {
             address,
             uri,
             expires,
@@ -360,8 +365,12 @@ impl Location {
         })
     }
 
-    /// Judges a REGISTER against what is stored: order (RFC 3261 section 10.3 step 7), room.
-    fn admit(&self, user: &str, judged: &Judged<'_>) -> Result<(), Box<Answer>> {
+    /// Validates a REGISTER against stored bindings: order (RFC 3261 section 10.3 step 7) and capacity.
+    fn admit(
+        &self,
+        user: &str,
+        judged: &ValidatedRegister<'_>,
+    ) -> Result<(), Box<RegisterResponse>> {
         let bindings = self.bindings_of(user);
         let late =
             |binding: &Binding| binding.call_id() == judged.call_id && judged.cseq <= binding.cseq;
@@ -374,7 +383,7 @@ impl Location {
                 .any(late),
         };
         if out_of_order {
-            return Err(Box::new(Answer::refuse(500, "CSeq Out Of Order")));
+            return Err(Box::new(RegisterResponse::refuse(500, "CSeq Out Of Order")));
         }
         let fresh = judged
             .contacts
@@ -388,8 +397,8 @@ impl Location {
             .count();
         let more = fresh.saturating_sub(gone);
         if bindings.len() + more > self.settings.max_contacts || self.contacts + more > self.limit {
-            let answer =
-                Answer::refuse(503, "Too Many Registrations").with(HeaderId::RetryAfter, "60");
+            let answer = RegisterResponse::refuse(503, "Too Many Registrations")
+                .with(HeaderId::RetryAfter, "60");
             return Err(Box::new(answer));
         }
         Ok(())
@@ -405,9 +414,9 @@ impl Location {
             .map_or(&[], |record| record.bindings.as_slice())
     }
 
-    /// Which binding a contact means: the same flow of the same instance (RFC 5626 section 6), else the same URI, else
-    /// the same instance without reg-id (a device that came back on another port).
-    fn find(&self, user: &str, wanted: &Wanted<'_>) -> Option<usize> {
+    /// The binding of a contact: the same flow of the same instance (RFC 5626 section 6), otherwise the same URI,
+    /// otherwise the same instance without reg-id (a device that returned on another port).
+    fn find(&self, user: &str, wanted: &ContactRequest<'_>) -> Option<usize> {
         let bindings = self.bindings_of(user);
         let same_instance =
             |b: &Binding| !wanted.instance.is_empty() && b.instance() == wanted.instance;
@@ -426,8 +435,8 @@ impl Location {
             })
     }
 
-    /// Stores a binding, in the place of another where `place` says so. [`Location::admit`] saw to it that there is room
-    /// for what a sane phone sends; one that names the same contact twice may find that there is none after all.
+    /// Stores a binding, replacing the one at `place`. [`Location::admit`] has checked the capacity; a REGISTER that
+    /// lists the same contact twice may exceed it nevertheless.
     fn put(&mut self, user: &str, place: Option<usize>, mut fresh: Binding) {
         let full = self.contacts >= self.limit
             || self.bindings_of(user).len() >= self.settings.max_contacts;
@@ -437,7 +446,7 @@ impl Location {
         let slot = match self.slot(user) {
             Some(slot) => slot,
             None => {
-                let slot = self.records.insert(Record {
+                let slot = self.records.insert(UserBindings {
                     user: user.into(),
                     bindings: SmallVec::new(),
                     timer: None,
@@ -488,7 +497,7 @@ impl Location {
             Some(slots) if slots.contains(&slot) => {}
             Some(slots) => slots.push(slot),
             None => {
-                // As large as the store itself: there is room wherever a contact had room.
+                // The table is as large as the store itself, so that there is a free entry for each contact.
                 let _ = self
                     .by_connection
                     .insert(connection, SmallVec::from_slice(&[slot]));
@@ -496,7 +505,7 @@ impl Location {
         }
     }
 
-    /// Forgets where a binding that is gone was found by.
+    /// Removes a binding from the lookup tables.
     fn unlink(&mut self, old: &Binding, slot: usize) {
         let left = self
             .records
@@ -527,7 +536,7 @@ impl Location {
         });
     }
 
-    /// Removes the bindings of a user for which `gone` says so.
+    /// Removes the bindings of a user that match `gone`.
     fn remove(&mut self, user: &str, gone: impl FnMut(&Binding) -> bool) -> usize {
         match self.slot(user) {
             Some(slot) => self.remove_in(slot, gone),
@@ -568,7 +577,7 @@ impl Location {
         old.len()
     }
 
-    /// Sets the timer of a user to the earliest end of a binding.
+    /// Sets the timer of a user to the earliest expiry of its bindings.
     fn schedule(&mut self, user: &str) {
         if let Some(slot) = self.slot(user) {
             self.schedule_at(slot);
@@ -586,25 +595,32 @@ impl Location {
         record.timer = first.map(|at| self.timers.schedule(at, slot as u32));
     }
 
-    fn tell(&self, user: &str, before: usize, changed: bool, now: Time, notes: &mut Vec<Note>) {
+    fn tell(
+        &self,
+        user: &str,
+        before: usize,
+        changed: bool,
+        now: Time,
+        notes: &mut Vec<EventKind>,
+    ) {
         let bindings = self.bindings_of(user);
         let longest = bindings.iter().map(|b| b.seconds_left(now)).max();
         match longest {
-            Some(expires) if changed => notes.push(Note::RegistrationStored {
+            Some(expires) if changed => notes.push(EventKind::RegistrationStored {
                 aor: user.to_owned(),
                 contacts: bindings.len() as u64,
                 expires: u64::from(expires),
             }),
-            None if before > 0 => notes.push(Note::RegistrationEnded {
+            None if before > 0 => notes.push(EventKind::RegistrationEnded {
                 aor: user.to_owned(),
-                why: "removed".to_owned(),
+                reason: "removed".to_owned(),
             }),
             _ => {}
         }
     }
 
-    /// Where `user` is reached, the preferred contact first; with `token`, the one contact that was passed on under it.
-    /// Of several flows of one device the youngest counts (RFC 5626 section 5.3).
+    /// Contacts of `user`, the preferred one first; with `token`, the contact that was forwarded with it. Of several
+    /// flows of one device the newest is used (RFC 5626 section 5.3).
     pub fn contacts(&self, user: &str, token: Option<&[u8]>) -> Vec<Contact> {
         if let Some(token) = token {
             return self
@@ -638,8 +654,8 @@ impl Location {
             .find(|binding| binding.token == number)
     }
 
-    /// A connection ended: the contacts behind it are gone (RFC 5626 section 5.3), the events say whose.
-    pub fn flow_failed(&mut self, connection: ConnectionId) -> Vec<Note> {
+    /// A connection was closed: its contacts are removed (RFC 5626 section 5.3). Returns events.
+    pub fn flow_failed(&mut self, connection: ConnectionId) -> Vec<EventKind> {
         let mut notes = Vec::new();
         let Some(slots) = self.by_connection.remove(&connection) else {
             return notes;
@@ -655,18 +671,18 @@ impl Location {
         notes
     }
 
-    fn after_loss(&mut self, user: &str, why: &str, notes: &mut Vec<Note>) {
+    fn after_loss(&mut self, user: &str, why: &str, notes: &mut Vec<EventKind>) {
         self.schedule(user);
         if self.bindings_of(user).is_empty() {
-            notes.push(Note::RegistrationEnded {
+            notes.push(EventKind::RegistrationEnded {
                 aor: user.to_owned(),
-                why: why.to_owned(),
+                reason: why.to_owned(),
             });
         }
     }
 
-    /// Removes what has expired; the events say whose registrations ended.
-    pub fn expire(&mut self, now: Time) -> Vec<Note> {
+    /// Removes expired contacts. Returns events.
+    pub fn expire(&mut self, now: Time) -> Vec<EventKind> {
         let mut notes = Vec::new();
         while let Some(slot) = self.timers.pop_due(now) {
             let slot = slot as usize;
@@ -681,7 +697,7 @@ impl Location {
         notes
     }
 
-    /// When [`Location::expire`] is next wanted.
+    /// When [`Location::expire`] is due.
     pub fn next_deadline(&self) -> Option<Deadline> {
         self.timers
             .next_at()
@@ -689,7 +705,7 @@ impl Location {
     }
 }
 
-/// Whether a contact is reached only on the flow on which it came: its host is not where it came from.
+/// Whether a contact is reachable only on the flow of its registration, because its host differs from the source.
 fn behind_nat(uri: &Uri<'_>, flow: Flow) -> bool {
     let default = if matches!(uri.scheme, wire::sip::Scheme::Sips) {
         5061

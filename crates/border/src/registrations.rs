@@ -1,24 +1,25 @@
-//! Registrations on their way to a file and back: changed registrations leave the border as plain values and are restored at the next
-//! start, before it listens. The program writes them, and converts their times, which count from its start.
+//! Storage of registrations: changed registrations leave the border as plain values, and are restored at the next start
+//! before it listens. The program writes them, and converts their times, which are relative to its start.
 
 use crate::border::Border;
 use crate::registrar::{StoredContact, StoredRegistration};
 use engine::Time;
 
 impl Border {
-    /// From now on changes of registrations are tracked for [`Border::drain_registration_changes`]; of several workers, call it for one.
+    /// Tracks changes of registrations from now on for [`Border::drain_registration_changes`]. Of several workers, call
+    /// it for one.
     pub fn track_registration_changes(&mut self) {
         self.core.location.track_changes();
     }
 
-    /// Whether registrations have changed in a way worth writing since they were last drained.
+    /// Whether there are changes to be written.
     pub fn has_registration_changes(&self) -> bool {
         self.core.location.has_changes()
     }
 
-    /// Gives users whose registrations have changed to `take`, all contacts of a user at once, until it returns false; returns whether
-    /// some are left. A user that changes several times meanwhile is given once. Of several workers each drains its own changes;
-    /// `take` has to keep their order.
+    /// Passes users with changed registrations to `take`, all contacts of a user at once, until it returns false.
+    /// Returns whether some are left. Several changes of a user are passed once. Of several workers, each drains its
+    /// own changes; `take` must keep their order.
     pub fn drain_registration_changes(
         &mut self,
         take: &mut dyn FnMut(StoredRegistration) -> bool,
@@ -31,18 +32,18 @@ impl Border {
         self.core.location.drain_changes(&address_of, take)
     }
 
-    /// All registrations count as changed, as the file was lost; of several workers, call it for each.
+    /// Marks all registrations as changed, because the file was lost. Of several workers, call it for each.
     pub fn mark_all_registrations_changed(&mut self) {
         self.core.location.mark_all_changed();
     }
 
-    /// Changes that were not tracked because too many waited, since this was last called.
+    /// Number of changes that exceeded the capacity since the last call.
     pub fn take_lost_registration_changes(&mut self) -> u64 {
         self.core.location.take_lost_changes()
     }
 
-    /// Restores a registration that was drained before a restart; returns the number of restored contacts. Contacts that have ended
-    /// are left out, and those whose listening point the configuration no longer has.
+    /// Restores a registration that was drained before a restart. Returns the number of restored contacts. Contacts
+    /// that have expired, or whose listener was removed from the configuration, are omitted.
     pub fn restore_registration(&mut self, stored: &StoredRegistration, now: Time) -> usize {
         let locals = &self.core.locals;
         let place_of = |contact: &StoredContact| {

@@ -1,83 +1,84 @@
-//! Header rules at work: what comes is changed before anyone looks at it, what leaves when its headers are composed.
+//! Application of header rules: to received messages before they are processed, and to sent messages when they are
+//! composed.
 //!
-//! Inside of a dialog the messages of both sides are judged where they come in ([`Core::ruled`]) and where they pass
-//! ([`Core::rules_out`]). A request that begins something is judged when its sender is known ([`Core::admit`]): proof by
-//! digest is about what came, not about what rules make of it. What the endpoint writes by itself (100, CANCEL, ACK of a
-//! refusal, PRACK without a body, refreshes of the session) stands between us and one peer, and no rule sees it.
+//! In-dialog messages are processed on arrival ([`Core::ruled`]) and when they are forwarded ([`Core::rules_out`]). A
+//! request that creates a dialog is processed after authentication of its sender ([`Core::admit`]), because digest
+//! credentials protect the received message, not the result of rules. Messages that the endpoint composes itself (100,
+//! CANCEL, ACK of a refusal, PRACK without a body, session refreshes) concern one peer, and are not subject to rules.
 
 use crate::border::Core;
-use crate::call::offered::{Origin, Refused};
+use crate::call::setup::{RequestOrigin, RequestRefusal};
 use crate::call::{Call, CallKey, Side};
 use crate::config::{InterfaceId, TrunkId};
-use ::rules::{Direction, Effects, Line, Refusal, Scene, Tag};
-use engine::{DropReason, Note, Time, Transport};
-use sip::{Content, Endpoint, Flow, Indication, LegId, ServerTransaction};
+use ::rules::{Effects, MessageContext, RuleDirection, RuleLogLine, RuleRefusal, RuleTag};
+use engine::{DropReason, EventKind, Time, Transport};
+use sip::{Endpoint, Flow, Indication, LegId, MessageContent, ServerTransaction};
 use smallvec::SmallVec;
 use wire::sip::{Edit, Message, Method, emit};
 
-/// Edits of a message that passes.
+/// Edits of a forwarded message.
 pub(crate) type EditList<'e> = SmallVec<[Edit<'e>; 24]>;
 
-/// Values that rules keep with a call.
+/// Values that rules store with a call.
 pub(crate) type Tags = Option<Box<Vec<(Box<str>, Box<str>)>>>;
 
-/// Tags of one call at most.
+/// Maximum number of tags of a call.
 const MAX_TAGS: usize = 32;
 
-/// What rules said that has to be told once the message is dealt with.
+/// Output of rules that is logged after the message was processed.
 #[derive(Debug, Default)]
-pub(crate) struct Said {
-    /// Number of the call, 0 where there is none, and its slot.
+pub(crate) struct RuleOutput {
+    /// Number of the call (0: none), and its slot.
     call: u64,
     slot: Option<usize>,
-    tags: Vec<Tag>,
-    log: Vec<Line>,
+    tags: Vec<RuleTag>,
+    log: Vec<RuleLogLine>,
     refused_edits: u32,
     failed_conditions: u32,
     refused: bool,
 }
 
-/// A request that rules let in, as they left it.
+/// A request admitted by rules, with their changes.
 #[derive(Debug, Default)]
-pub(crate) struct Admitted {
-    /// The message, where it changed.
+pub(crate) struct AdmittedRequest {
+    /// The message, if it was changed.
     bytes: Option<Vec<u8>>,
-    /// Where to send it, whatever the routes say.
+    /// The trunk selected by a rule instead of routes.
     pub(crate) route: Option<TrunkId>,
-    /// Values to keep with the call.
+    /// Values to store with the call.
     pub(crate) tags: Tags,
-    /// The user that the sender proved to be.
+    /// The authenticated user.
     pub(crate) user: Option<Box<str>>,
 }
 
-impl Admitted {
-    /// The message that takes the place of the one that came.
+impl AdmittedRequest {
+    /// The changed message.
     pub(crate) fn message(&self) -> Option<Message<'_>> {
         Message::parse(self.bytes.as_deref()?).ok()
     }
 }
 
-/// What becomes of an indication.
-enum Judged {
+/// Result of rules for an indication.
+enum RuleOutcome {
     AsItCame,
-    /// The message has become this one.
+    /// The message was changed to this.
     Changed(Vec<u8>),
     /// It was answered.
     Refused,
 }
 
 impl Core {
-    /// The scene of a message at a place.
+    /// The context of a message for rules.
     fn scene<'a>(
         &self,
-        direction: Direction,
+        direction: RuleDirection,
         (interface, trunk): (InterfaceId, Option<TrunkId>),
         flow: Option<Flow>,
         message: &'a Message<'a>,
-    ) -> Scene<'a> {
-        Scene {
+    ) -> MessageContext<'a> {
+        MessageContext {
             direction,
-            place: self.config.place(interface, trunk),
+            remote: self.config.peer_ref(interface, trunk),
             peer: flow.map(|flow| flow.remote),
             transport: flow.map_or(Transport::Udp, |flow| flow.transport),
             trusted: self.config.trusts(interface, trunk),
@@ -94,8 +95,8 @@ impl Core {
         }
     }
 
-    /// Judges what leaves on the other side of a call, and merges what rules change into `edits`. `Some`: the request is
-    /// refused.
+    /// Applies rules to a message that is sent on the other side of a call, and merges their changes into `edits`.
+    /// `Some`: the request is refused.
     pub(crate) fn rules_out<'e>(
         &self,
         endpoint: &Endpoint,
@@ -109,7 +110,7 @@ impl Core {
         if !self
             .config
             .rules
-            .concerns(Direction::Out, message.is_request(), &method)
+            .applies_to(RuleDirection::Out, message.is_request(), &method)
         {
             return None;
         }
@@ -120,10 +121,10 @@ impl Core {
         });
         let flow = leg.and_then(|leg| endpoint.flow_of(leg));
         let at = (*call.interfaces.get(to), *call.trunks.get(to));
-        let scene = Scene {
+        let scene = MessageContext {
             edits,
             tags: call.tags.as_deref().map_or(&[], Vec::as_slice),
-            ..self.scene(Direction::Out, at, flow, message)
+            ..self.scene(RuleDirection::Out, at, flow, message)
         };
         self.config.rules.run(&scene, effects);
         self.say(call.number, || slot_of(endpoint, call), effects);
@@ -132,17 +133,17 @@ impl Core {
         effects.refusal.as_ref().map(|refusal| refusal.status)
     }
 
-    /// Judges a request that begins something, as it is about to leave: the scene has its Request-URI, From and To.
+    /// Applies rules to a request that creates a dialog, when it is sent; the context has its Request-URI, From and To.
     pub(crate) fn rules_out_first(
         &self,
-        scene: &Scene<'_>,
+        scene: &MessageContext<'_>,
         call: Option<(&Call, usize)>,
         effects: &mut Effects,
     ) {
         if !self
             .config
             .rules
-            .concerns(Direction::Out, scene.is_request(), &scene.method)
+            .applies_to(RuleDirection::Out, scene.is_request(), &scene.method)
         {
             return;
         }
@@ -151,21 +152,21 @@ impl Core {
         self.say(number, || call.map(|(_, slot)| slot), effects);
     }
 
-    /// The scene of a request that begins something and leaves for a hop.
+    /// The context of a request that creates a dialog and is sent to a hop.
     pub(crate) fn first_scene<'a>(
         &self,
         at: (InterfaceId, Option<TrunkId>),
         flow: Flow,
         message: &'a Message<'a>,
-    ) -> Scene<'a> {
-        Scene {
+    ) -> MessageContext<'a> {
+        MessageContext {
             initial: true,
-            ..self.scene(Direction::Out, at, Some(flow), message)
+            ..self.scene(RuleDirection::Out, at, Some(flow), message)
         }
     }
 
-    /// Judges an answer outside of calls, or one that we write ourselves (`example` is `None`), and merges what rules change
-    /// into `edits`.
+    /// Applies rules to an out-of-dialog response, or to a response of our own (`example` is `None`), and merges their
+    /// changes into `edits`.
     pub(crate) fn rules_answer<'e, const N: usize>(
         &self,
         flow: Flow,
@@ -174,15 +175,19 @@ impl Core {
         edits: &mut SmallVec<[Edit<'e>; N]>,
         effects: &'e mut Effects,
     ) {
-        if !self.config.rules.concerns(Direction::Out, false, &method) {
+        if !self
+            .config
+            .rules
+            .applies_to(RuleDirection::Out, false, &method)
+        {
             return;
         }
         let Some((interface, trunk)) = self.place_of_flow(flow) else {
             return;
         };
-        let scene = Scene {
-            direction: Direction::Out,
-            place: self.config.place(interface, trunk),
+        let scene = MessageContext {
+            direction: RuleDirection::Out,
+            remote: self.config.peer_ref(interface, trunk),
             peer: Some(flow.remote),
             transport: flow.transport,
             trusted: self.config.trusts(interface, trunk),
@@ -203,30 +208,34 @@ impl Core {
         effects.merge(edits);
     }
 
-    /// Where a request that comes on a flow comes from.
+    /// The interface and trunk of a flow.
     pub(crate) fn place_of_flow(&self, flow: Flow) -> Option<(InterfaceId, Option<TrunkId>)> {
         let interface = self.interface_of(flow.local)?;
         let trunk = self.trunk_at(interface, &flow);
         Some((interface, trunk))
     }
 
-    /// Judges a request that begins something, whose sender is known.
+    /// Applies rules to a request that creates a dialog, after authentication.
     ///
     /// # Errors
     /// A rule refuses it.
     pub(crate) fn admit(
         &mut self,
         request: &Message<'_>,
-        origin: Origin,
+        origin: RequestOrigin,
         flow: Flow,
         user: Option<Box<str>>,
-    ) -> Result<Admitted, Refused> {
-        let mut admitted = Admitted {
+    ) -> Result<AdmittedRequest, RequestRefusal> {
+        let mut admitted = AdmittedRequest {
             user,
-            ..Admitted::default()
+            ..AdmittedRequest::default()
         };
         let method = request.method();
-        if !self.config.rules.concerns(Direction::In, true, &method) {
+        if !self
+            .config
+            .rules
+            .applies_to(RuleDirection::In, true, &method)
+        {
             return Ok(admitted);
         }
         let mut effects = self.judge_first(request, origin, flow, admitted.user.as_deref());
@@ -243,36 +252,36 @@ impl Core {
         Ok(admitted)
     }
 
-    /// What rules make of a request that begins something; nothing is done yet.
+    /// The result of rules for a request that creates a dialog, without effects.
     pub(crate) fn judge_first(
         &self,
         request: &Message<'_>,
-        origin: Origin,
+        origin: RequestOrigin,
         flow: Flow,
         user: Option<&str>,
     ) -> Effects {
         let at = (origin.interface, origin.trunk);
-        let scene = Scene {
+        let scene = MessageContext {
             user: user.unwrap_or_default(),
             initial: true,
-            ..self.scene(Direction::In, at, Some(flow), request)
+            ..self.scene(RuleDirection::In, at, Some(flow), request)
         };
         let mut effects = Effects::default();
         self.config.rules.run(&scene, &mut effects);
         effects
     }
 
-    /// Deals with an indication as rules leave it.
+    /// Processes an indication after rules were applied.
     pub(crate) fn ruled(&mut self, endpoint: &mut Endpoint, indication: Indication<'_>, now: Time) {
         if self.config.rules.is_empty() {
             return self.dispatch(endpoint, indication, now);
         }
         match self.judged(endpoint, &indication, now) {
-            Judged::AsItCame => self.dispatch(endpoint, indication, now),
-            Judged::Refused => {}
-            Judged::Changed(bytes) => match Message::parse(&bytes) {
+            RuleOutcome::AsItCame => self.dispatch(endpoint, indication, now),
+            RuleOutcome::Refused => {}
+            RuleOutcome::Changed(bytes) => match Message::parse(&bytes) {
                 Ok(message) => self.dispatch(endpoint, with(indication, &message), now),
-                // What rules leave is always a message; without one, what came counts.
+                // Rules always produce a valid message; otherwise the received one is used.
                 Err(_) => self.dispatch(endpoint, indication, now),
             },
         }
@@ -284,54 +293,58 @@ impl Core {
         endpoint: &mut Endpoint,
         indication: &Indication<'_>,
         now: Time,
-    ) -> Judged {
-        if !self.config.rules.judges(Direction::In) {
-            return Judged::AsItCame;
+    ) -> RuleOutcome {
+        if !self.config.rules.has_rules_for(RuleDirection::In) {
+            return RuleOutcome::AsItCame;
         }
         let Some((leg, message)) = subject(indication) else {
-            return Judged::AsItCame;
+            return RuleOutcome::AsItCame;
         };
         let method = message.method();
         let request = message.is_request();
-        if !self.config.rules.concerns(Direction::In, request, &method) {
-            return Judged::AsItCame;
+        if !self
+            .config
+            .rules
+            .applies_to(RuleDirection::In, request, &method)
+        {
+            return RuleOutcome::AsItCame;
         }
         let mut effects = Effects::default();
         match (leg, indication) {
             (Some(leg), _) => {
                 let slot = self.slot_of_leg(endpoint, leg);
                 let Some(call) = slot.and_then(|slot| self.calls.get(slot)) else {
-                    return Judged::AsItCame;
+                    return RuleOutcome::AsItCame;
                 };
                 let Some(side) = call.side_of(leg) else {
-                    return Judged::AsItCame;
+                    return RuleOutcome::AsItCame;
                 };
                 let at = (*call.interfaces.get(side), *call.trunks.get(side));
-                let scene = Scene {
+                let scene = MessageContext {
                     tags: call.tags.as_deref().map_or(&[], Vec::as_slice),
-                    ..self.scene(Direction::In, at, endpoint.flow_of(leg), message)
+                    ..self.scene(RuleDirection::In, at, endpoint.flow_of(leg), message)
                 };
                 self.config.rules.run(&scene, &mut effects);
                 self.say(call.number, || slot, &mut effects);
             }
             (None, Indication::OutOfDialogResponse { flow, .. }) => {
                 let Some(at) = self.place_of_flow(*flow) else {
-                    return Judged::AsItCame;
+                    return RuleOutcome::AsItCame;
                 };
-                let scene = self.scene(Direction::In, at, Some(*flow), message);
+                let scene = self.scene(RuleDirection::In, at, Some(*flow), message);
                 self.config.rules.run(&scene, &mut effects);
                 self.say(0, || None, &mut effects);
             }
             (None, Indication::InDialog { dialog, .. }) => {
                 let flow = endpoint.flow_of_dialog(*dialog);
                 let Some(at) = flow.and_then(|flow| self.place_of_flow(flow)) else {
-                    return Judged::AsItCame;
+                    return RuleOutcome::AsItCame;
                 };
-                let scene = self.scene(Direction::In, at, flow, message);
+                let scene = self.scene(RuleDirection::In, at, flow, message);
                 self.config.rules.run(&scene, &mut effects);
                 self.say(0, || None, &mut effects);
             }
-            _ => return Judged::AsItCame,
+            _ => return RuleOutcome::AsItCame,
         }
         if let (
             Some(refusal),
@@ -339,20 +352,20 @@ impl Core {
         ) = (effects.refusal.take(), indication)
         {
             refuse(endpoint, *transaction, &refusal, now);
-            return Judged::Refused;
+            return RuleOutcome::Refused;
         }
         match effects.changes_nothing() {
-            true => Judged::AsItCame,
-            false => Judged::Changed(changed(message, &effects)),
+            true => RuleOutcome::AsItCame,
+            false => RuleOutcome::Changed(changed(message, &effects)),
         }
     }
 
-    /// Keeps what rules said until the message is dealt with.
+    /// Stores the output of rules until the message is processed.
     fn say(&self, call: u64, slot: impl FnOnce() -> Option<usize>, effects: &mut Effects) {
-        if effects.is_silent() {
+        if effects.has_no_reports() {
             return;
         }
-        let said = Said {
+        let said = RuleOutput {
             call,
             slot: slot(),
             tags: std::mem::take(&mut effects.tags),
@@ -364,7 +377,7 @@ impl Core {
         self.said.borrow_mut().push(said);
     }
 
-    /// Tells what rules said: counters, tags, events.
+    /// Applies the stored output of rules: counters, tags, events.
     #[inline]
     pub(crate) fn tell_rules(&mut self, now: Time) {
         let said = self.said.get_mut();
@@ -376,7 +389,7 @@ impl Core {
         }
     }
 
-    fn tell_rule(&mut self, said: Said, now: Time) {
+    fn tell_rule(&mut self, said: RuleOutput, now: Time) {
         let edits = u64::from(said.refused_edits);
         self.drops.add(DropReason::RuleEditRefused, edits);
         let conditions = u64::from(said.failed_conditions);
@@ -395,7 +408,7 @@ impl Core {
         }
         let rules = &self.config.rules;
         for line in said.log {
-            self.events.tell(now, || Note::RuleLogged {
+            self.events.tell(now, || EventKind::RuleLogged {
                 rule: rules.name(line.rule).to_owned(),
                 call: said.call,
                 text: line.text,
@@ -404,14 +417,14 @@ impl Core {
     }
 
     fn tell_tag(&mut self, call: u64, tag: &str, value: &str, now: Time) {
-        self.events.tell(now, || Note::CallTagged {
+        self.events.tell(now, || EventKind::CallTagged {
             call,
             tag: tag.to_owned(),
             value: value.to_owned(),
         });
     }
 
-    /// Tells of the tags with which a call began.
+    /// Logs the initial tags of a call.
     pub(crate) fn tell_first_tags(&mut self, slot: usize, now: Time) {
         let Some(call) = self.calls.get(slot) else {
             return;
@@ -432,8 +445,8 @@ fn slot_of(endpoint: &Endpoint, call: &Call) -> Option<usize> {
     CallKey(endpoint.user_of(leg)?).slot()
 }
 
-/// The tags to begin a call with.
-fn kept(tags: &[Tag]) -> Tags {
+/// The initial tags of a call.
+fn kept(tags: &[RuleTag]) -> Tags {
     let mut kept = None;
     for tag in tags {
         keep(&mut kept, tag);
@@ -441,8 +454,8 @@ fn kept(tags: &[Tag]) -> Tags {
     kept
 }
 
-/// Keeps a tag; a later one of the same name takes its place.
-fn keep(tags: &mut Tags, tag: &Tag) {
+/// Stores a tag, replacing one of the same name.
+fn keep(tags: &mut Tags, tag: &RuleTag) {
     let tags = tags.get_or_insert_with(Box::default);
     let full = tags.len() >= MAX_TAGS;
     match tags.iter_mut().find(|(name, _)| *name == tag.name) {
@@ -452,22 +465,27 @@ fn keep(tags: &mut Tags, tag: &Tag) {
     }
 }
 
-fn refused(refusal: Refusal) -> Refused {
-    Refused {
+fn refused(refusal: RuleRefusal) -> RequestRefusal {
+    RequestRefusal {
         reason: refusal.reason.map(Into::into),
-        ..Refused::new(refusal.status, "refused by a rule")
+        ..RequestRefusal::new(refusal.status, "refused by a header rule")
     }
 }
 
-fn refuse(endpoint: &mut Endpoint, transaction: ServerTransaction, refusal: &Refusal, now: Time) {
-    let content = Content {
+fn refuse(
+    endpoint: &mut Endpoint,
+    transaction: ServerTransaction,
+    refusal: &RuleRefusal,
+    now: Time,
+) {
+    let content = MessageContent {
         reason: refusal.reason.as_deref().map(str::as_bytes),
-        ..Content::default()
+        ..MessageContent::default()
     };
     let _ = endpoint.respond(transaction, refusal.status, &content, now);
 }
 
-/// The message as rules want it.
+/// The message after rules.
 fn changed(message: &Message<'_>, effects: &Effects) -> Vec<u8> {
     let edits: EditList<'_> = effects.all_edits().collect();
     let mut out = Vec::with_capacity(message.bytes().len() + 512);
@@ -475,7 +493,7 @@ fn changed(message: &Message<'_>, effects: &Effects) -> Vec<u8> {
     out
 }
 
-/// The message of an indication that rules judge here, and its leg.
+/// The message of an indication that is subject to rules here, and its leg.
 fn subject<'i>(indication: &Indication<'i>) -> Option<(Option<LegId>, &'i Message<'i>)> {
     Some(match *indication {
         Indication::Progressed { leg, response, .. }
@@ -519,9 +537,11 @@ fn with<'m>(indication: Indication<'m>, message: &'m Message<'m>) -> Indication<
             leg,
             response: message,
         },
-        Indication::Failed { leg, why, .. } => Indication::Failed {
+        Indication::Failed {
+            leg, reason: why, ..
+        } => Indication::Failed {
             leg,
-            why,
+            reason: why,
             response: Some(message),
         },
         Indication::Acked { leg, .. } => Indication::Acked {
@@ -575,9 +595,11 @@ fn with<'m>(indication: Indication<'m>, message: &'m Message<'m>) -> Indication<
             transaction,
             request: message,
         },
-        Indication::Ended { leg, why, .. } => Indication::Ended {
+        Indication::Ended {
+            leg, reason: why, ..
+        } => Indication::Ended {
             leg,
-            why,
+            reason: why,
             message: Some(message),
         },
         other => other,

@@ -1,30 +1,30 @@
-//! Whether trunks answer: the state behind OPTIONS pings. It sends nothing itself; it says what is to be sent, and takes
-//! what came of it.
+//! State of trunks, determined by OPTIONS pings. This module determines which ping is due and processes its result; it
+//! sends nothing.
 
 use crate::config::{Config, TrunkId};
 use core::time::Duration;
-use engine::timers::Agenda;
+use engine::timers::TimerHeap;
 use engine::worker::lock;
-use engine::{Deadline, Entropy, Note, Time};
+use engine::{Deadline, Entropy, EventKind, Time};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
-/// Send OPTIONS to this target now; answer by [`Trunks::result`].
+/// A ping to send now. Report the result by [`Trunks::result`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ping {
     /// The trunk.
     pub trunk: TrunkId,
-    /// Which of its targets.
+    /// Index of the target.
     pub target: u16,
-    /// To be given back, so that answers from before a reload are recognised.
+    /// Serial number, which identifies results from before a reload.
     pub epoch: u32,
 }
 
-/// What came of a ping, or of a call.
+/// Result of a ping or call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PingResult {
-    /// A final response. 408 and 503 count as failures (a target that answers 503 takes no calls, RFC 3261 section
-    /// 21.5.4); any other, even a refusal, shows that the target lives.
+    /// A final response. 408 and 503 count as failures (a target that responds with 503 accepts no calls, RFC 3261
+    /// section 21.5.4); any other, including a refusal, shows that the target is up.
     Response(u16),
     /// No final response in time, or it could not be sent.
     TimedOut,
@@ -48,16 +48,16 @@ struct TargetState {
     up: AtomicBool,
     /// Failures in a row.
     failures: AtomicU32,
-    /// A ping is under way.
+    /// Whether a ping is pending.
     waiting: AtomicBool,
 }
 
-/// What is known of a trunk; workers have it in common, and none of them waits for another.
+/// State of a trunk, shared by all workers without locks.
 #[derive(Debug)]
 struct Board {
     name: String,
     targets: Box<[TargetState]>,
-    /// Kept also where the targets are others.
+    /// Kept even if the targets change.
     calls: Arc<AtomicU32>,
 }
 
@@ -76,7 +76,7 @@ impl Board {
     }
 }
 
-/// The boards of a configuration's trunks, as of the youngest reload that any of the workers has come to.
+/// The shared states of the trunks, of the newest configuration that any worker has loaded.
 #[derive(Debug, Default)]
 pub(crate) struct Boards {
     epoch: u32,
@@ -84,13 +84,17 @@ pub(crate) struct Boards {
 }
 
 impl Boards {
-    /// Takes over a configuration: trunks of the same name and number of targets keep their state, calls are kept in any case.
+    /// Applies a configuration: trunks of the same name and number of targets keep their state; numbers of calls are
+    /// kept in any case.
     fn reload(&mut self, config: &Config) {
         let before = std::mem::take(&mut self.boards);
         for trunk in &config.trunks {
             let old = before.iter().find(|old| old.name == trunk.name);
             let board = match old {
-                Some(old) if old.targets.len() == trunk.targets.len() && trunk.ping.is_some() => {
+                Some(old)
+                    if old.targets.len() == trunk.targets.len()
+                        && trunk.ping_interval.is_some() =>
+                {
                     for target in &old.targets {
                         target.waiting.store(false, Relaxed);
                     }
@@ -126,7 +130,7 @@ impl TrunkState {
             .any(|target| target.up.load(Relaxed))
     }
 
-    /// A target failed once more.
+    /// Counts a failure of a target.
     fn failed(&self, target: &TargetState) {
         let failures = target.failures.load(Relaxed).saturating_add(1);
         target.failures.store(failures, Relaxed);
@@ -141,21 +145,21 @@ impl TrunkState {
 pub struct Trunks {
     trunks: Vec<TrunkState>,
     common: Arc<Mutex<Boards>>,
-    /// Whether pings are ours to send, and not another worker's.
+    /// Whether this worker sends the pings.
     pings: bool,
-    agenda: Agenda<Ping>,
+    agenda: TimerHeap<Ping>,
     entropy: Entropy,
     epoch: u32,
 }
 
 impl Trunks {
-    /// All trunks of `config`, up until shown otherwise; first pings within one interval, spread.
+    /// All trunks of `config`, initially up. First pings are sent within one interval, spread.
     pub fn new(config: &Config, entropy: Entropy, now: Time) -> Trunks {
         let mut trunks = Trunks {
             trunks: Vec::new(),
             common: Arc::default(),
             pings: true,
-            agenda: Agenda::new(),
+            agenda: TimerHeap::new(),
             entropy,
             epoch: 0,
         };
@@ -163,7 +167,7 @@ impl Trunks {
         trunks
     }
 
-    /// The same for one of several workers, of whom one pings.
+    /// The same for one of several workers, one of which sends pings.
     pub(crate) fn of_worker(
         config: &Config,
         entropy: Entropy,
@@ -174,7 +178,7 @@ impl Trunks {
             trunks: Vec::new(),
             common,
             pings,
-            agenda: Agenda::new(),
+            agenda: TimerHeap::new(),
             entropy,
             epoch: 0,
         };
@@ -182,10 +186,10 @@ impl Trunks {
         trunks
     }
 
-    /// Takes over a new configuration: trunks of the same name and number of targets keep their state, calls included.
+    /// Applies a new configuration: trunks of the same name and number of targets keep their state and number of calls.
     pub fn reload(&mut self, config: &Config, now: Time) {
         self.trunks.clear();
-        self.agenda = Agenda::new();
+        self.agenda = TimerHeap::new();
         self.epoch = self.epoch.wrapping_add(1);
         let mut common = lock(&self.common);
         if common.epoch < self.epoch {
@@ -194,18 +198,18 @@ impl Trunks {
         }
         for (index, trunk) in config.trunks.iter().enumerate() {
             let count = trunk.targets.len();
-            // Another worker may be a reload ahead, and have no such trunk any more.
+            // Another worker may have loaded a newer configuration without this trunk.
             let board = common
                 .find(&trunk.name, count)
                 .unwrap_or_else(|| Arc::new(Board::new(&trunk.name, count, Arc::default())));
-            if let Some(interval) = trunk.ping.filter(|_| self.pings) {
+            if let Some(interval) = trunk.ping_interval.filter(|_| self.pings) {
                 for target in 0..count {
                     let ping = Ping {
                         trunk: TrunkId(u16::try_from(index).unwrap_or(u16::MAX)),
                         target: u16::try_from(target).unwrap_or(u16::MAX),
                         epoch: self.epoch,
                     };
-                    // At most five seconds: who starts a border wants to know soon.
+                    // At most five seconds, so that the state is known soon after the start.
                     let first = interval
                         .min(Duration::from_secs(5))
                         .mul_f64(self.entropy.unit());
@@ -214,7 +218,7 @@ impl Trunks {
             }
             self.trunks.push(TrunkState {
                 board,
-                interval: trunk.ping,
+                interval: trunk.ping_interval,
                 most_failures: trunk.ping_failures,
             });
         }
@@ -229,13 +233,13 @@ impl Trunks {
             let Some(interval) = trunk.interval else {
                 continue;
             };
-            // A tenth up or down, so that many borders do not ping in step.
+            // A random tenth more or less, so that many borders do not ping in step.
             let span = interval.mul_f64(0.9 + 0.2 * self.entropy.unit());
             self.agenda.push(now + span, ping);
             let Some(target) = trunk.board.targets.get(usize::from(ping.target)) else {
                 continue;
             };
-            // An interval shorter than the transaction's life: one question at a time.
+            // The interval may be shorter than the transaction: one ping at a time.
             if !target.waiting.swap(true, Relaxed) {
                 return Some(ping);
             }
@@ -243,15 +247,15 @@ impl Trunks {
         None
     }
 
-    /// When [`Trunks::next_ping`] next has something.
+    /// When [`Trunks::next_ping`] is due.
     pub fn next_deadline(&self) -> Option<Deadline> {
         self.agenda
             .next_at()
             .map(|at| Deadline::new(at, "trunk ping"))
     }
 
-    /// Takes the outcome of a ping; the event, where the trunk as a whole changed.
-    pub fn result(&mut self, ping: Ping, result: PingResult) -> Option<Note> {
+    /// Processes the result of a ping. Returns an event if the state of the trunk changed.
+    pub fn result(&mut self, ping: Ping, result: PingResult) -> Option<EventKind> {
         if ping.epoch != self.epoch {
             return None;
         }
@@ -268,9 +272,14 @@ impl Trunks {
         trunk.changed(was_up, result)
     }
 
-    /// A call to this target got no answer at all, or 503: counts like a failed ping where the trunk is pinged (nothing
-    /// would bring it up again else).
-    pub fn call_failed(&mut self, trunk: TrunkId, target: u16, result: PingResult) -> Option<Note> {
+    /// A call to this target got no response, or 503: counts like a failed ping if the trunk is pinged; otherwise it
+    /// would stay down.
+    pub fn call_failed(
+        &mut self,
+        trunk: TrunkId,
+        target: u16,
+        result: PingResult,
+    ) -> Option<EventKind> {
         let trunk = self.trunks.get(usize::from(trunk.0))?;
         trunk.interval?;
         if result.is_good() {
@@ -281,7 +290,7 @@ impl Trunks {
         trunk.changed(was_up, result)
     }
 
-    /// Whether a target answers.
+    /// Whether a target is up.
     pub fn target_up(&self, trunk: TrunkId, target: usize) -> bool {
         self.trunks
             .get(usize::from(trunk.0))
@@ -289,39 +298,39 @@ impl Trunks {
             .is_some_and(|target| target.up.load(Relaxed))
     }
 
-    /// Calls that a trunk carries.
+    /// Number of calls of a trunk.
     pub fn calls(&self, trunk: TrunkId) -> u32 {
         self.trunks
             .get(usize::from(trunk.0))
             .map_or(0, |trunk| trunk.board.calls.load(Relaxed))
     }
 
-    /// A call began on this trunk.
+    /// Counts a call of this trunk.
     pub fn call_began(&mut self, trunk: TrunkId) {
         if let Some(trunk) = self.trunks.get(usize::from(trunk.0)) {
             trunk.board.calls.fetch_add(1, Relaxed);
         }
     }
 
-    /// A call ended on this trunk.
+    /// A call of this trunk has ended.
     pub fn call_ended(&mut self, trunk: TrunkId) {
         if let Some(trunk) = self.trunks.get(usize::from(trunk.0)) {
             let less = |calls: u32| calls.checked_sub(1);
-            // None is taken where there is none.
+            // Saturates at 0.
             let _ = trunk.board.calls.fetch_update(Relaxed, Relaxed, less);
         }
     }
 }
 
 impl TrunkState {
-    fn changed(&self, was_up: bool, result: PingResult) -> Option<Note> {
+    fn changed(&self, was_up: bool, result: PingResult) -> Option<EventKind> {
         match (was_up, self.up()) {
-            (false, true) => Some(Note::TrunkUp {
+            (false, true) => Some(EventKind::TrunkUp {
                 trunk: self.board.name.clone(),
             }),
-            (true, false) => Some(Note::TrunkDown {
+            (true, false) => Some(EventKind::TrunkDown {
                 trunk: self.board.name.clone(),
-                why: result.why(),
+                reason: result.why(),
             }),
             _ => None,
         }
@@ -334,13 +343,13 @@ mod tests {
 
     fn trunks() -> Trunks {
         let text = "[[interface]]\nname='a'\nlisten='udp:192.0.2.1:5060'\n\
-             [[trunk]]\nname='pbx'\ntarget=['192.0.2.2','192.0.2.3']\nping=10\nping_failures=2\n\
+             [[trunk]]\nname='pbx'\ntarget=['192.0.2.2','192.0.2.3']\nping_interval_s=10\nping_failures=2\n\
              [[trunk]]\nname='quiet'\ntarget='192.0.2.4'\n";
         let config = crate::config::parse(text, "t").unwrap();
         Trunks::new(&config, Entropy::from_number(7), Time::ZERO)
     }
 
-    fn run(trunks: &mut Trunks, seconds: u64, result: PingResult) -> (Vec<Ping>, Vec<Note>) {
+    fn run(trunks: &mut Trunks, seconds: u64, result: PingResult) -> (Vec<Ping>, Vec<EventKind>) {
         let (mut pings, mut notes) = (Vec::new(), Vec::new());
         let end = Time::from_secs(seconds);
         while let Some(deadline) = trunks.next_deadline().filter(|d| d.at <= end) {
@@ -370,9 +379,9 @@ mod tests {
         let (_, notes) = run(&mut trunks, 18, PingResult::Response(503));
         assert_eq!(
             notes,
-            [Note::TrunkDown {
+            [EventKind::TrunkDown {
                 trunk: "pbx".into(),
-                why: "answered 503".into()
+                reason: "answered 503".into()
             }]
         );
         assert!(!trunks.target_up(TrunkId(0), 0) && !trunks.target_up(TrunkId(0), 1));
@@ -380,7 +389,7 @@ mod tests {
         let (_, notes) = run(&mut trunks, 40, PingResult::Response(404));
         assert_eq!(
             notes,
-            [Note::TrunkUp {
+            [EventKind::TrunkUp {
                 trunk: "pbx".into()
             }]
         );
@@ -397,7 +406,7 @@ mod tests {
         }
         assert_eq!(asked.len(), 2, "no second ping while the first waits");
         let text = "[[interface]]\nname='a'\nlisten='udp:192.0.2.1:5060'\n\
-             [[trunk]]\nname='pbx'\ntarget=['192.0.2.2','192.0.2.3']\nping=10\nping_failures=1\n";
+             [[trunk]]\nname='pbx'\ntarget=['192.0.2.2','192.0.2.3']\nping_interval_s=10\nping_failures=1\n";
         trunks.call_began(TrunkId(0));
         trunks.reload(
             &crate::config::parse(text, "t").unwrap(),

@@ -1,20 +1,20 @@
-//! What coding costs: nanoseconds per 20 ms, for each codec and for what goes with them.
+//! Prints the cost of coding: nanoseconds per 20 ms, for each codec and for signal processing.
 //!
-//! `cargo run --release -p codec --example cost`; each figure is the least of several runs, because other work on the machine
-//! only ever adds.
+//! `cargo run --release -p codec --example cost`; each figure is the minimum of several runs, because other work on the
+//! machine only adds time.
 
 use codec::g729::GainFollower;
-use codec::{Content, Encoded, Format, Kind, Packing, Resampler, Transcoder};
+use codec::{Content, EncodedFrame, Format, Kind, PacketiserSettings, Resampler, Transcoder};
 use std::hint::black_box;
 use std::time::Instant;
 
-/// Runs of each measurement; the least counts.
+/// Runs of each measurement; the minimum counts.
 const RUNS: usize = 7;
 /// Frames of 20 ms in a run.
 const FRAMES: usize = 150;
 
-/// Nanoseconds per frame of what `each` does with each of `frames`.
-fn least<T>(frames: &[T], mut each: impl FnMut(&T)) -> f64 {
+/// Nanoseconds per frame of `each`, applied to all of `frames`.
+fn minimum<T>(frames: &[T], mut each: impl FnMut(&T)) -> f64 {
     let mut best = f64::MAX;
     for _ in 0..RUNS {
         let begin = Instant::now();
@@ -37,7 +37,7 @@ fn coder(kind: Kind, rate: u32) {
     let (Ok(mut encoder), Ok(mut decoder)) =
         (format.encoder(rate, 20, false), format.decoder(rate))
     else {
-        println!("{label:28} not in this build");
+        println!("{label:28} not supported by this build");
         return;
     };
     let samples = speech(rate);
@@ -49,22 +49,22 @@ fn coder(kind: Kind, rate: u32) {
     for packet in &packets {
         let mut payload = Vec::new();
         for frame in packet.chunks_exact(frame) {
-            if let Ok(Encoded::Speech(length)) = encoder.encode(frame, &mut octets) {
+            if let Ok(EncodedFrame::Speech(length)) = encoder.encode(frame, &mut octets) {
                 payload.extend_from_slice(&octets[..length]);
             }
         }
         payloads.push(payload);
     }
-    let encode = least(&packets, |packet| {
+    let encode = minimum(&packets, |packet| {
         for frame in packet.chunks_exact(frame) {
             let _ = black_box(encoder.encode(black_box(frame), &mut octets));
         }
     });
     let mut room = vec![0; packet];
-    let decode = least(&payloads, |payload| {
+    let decode = minimum(&payloads, |payload| {
         let _ = black_box(decoder.decode(black_box(payload), &mut room));
     });
-    let conceal = least(&payloads[..20], |payload| {
+    let conceal = minimum(&payloads[..20], |payload| {
         let _ = decoder.decode(payload, &mut room);
         decoder.conceal(&mut room);
     });
@@ -73,7 +73,7 @@ fn coder(kind: Kind, rate: u32) {
     );
     if kind == Kind::G729 {
         let mut follower = GainFollower::new();
-        let level = least(&payloads, |payload| {
+        let level = minimum(&payloads, |payload| {
             black_box(follower.level(black_box(payload)));
         });
         println!("{:28} level without decoding {level:8.0}", "");
@@ -83,14 +83,14 @@ fn coder(kind: Kind, rate: u32) {
 fn transcoding(from: Kind, to: Kind) {
     let label = format!("{} to {}", from.name(), to.name());
     let (from, to) = (Format::new(from), Format::new(to));
-    let Ok(mut transcoder) = Transcoder::new(&from, &to, Packing::default(), 1) else {
-        println!("{label:28} not in this build");
+    let Ok(mut transcoder) = Transcoder::new(&from, &to, PacketiserSettings::default(), 1) else {
+        println!("{label:28} not supported by this build");
         return;
     };
     let rate = from.kind().sample_rates()[0];
     let mut payloads = Vec::new();
     let mut packetiser =
-        codec::Packetiser::new(&from, rate, Packing::default()).expect("made above too");
+        codec::Packetiser::new(&from, rate, PacketiserSettings::default()).expect("made above too");
     packetiser
         .push(&speech(rate), &mut |packet| {
             if packet.content == Content::Audio {
@@ -98,7 +98,7 @@ fn transcoding(from: Kind, to: Kind) {
             }
         })
         .expect("encodes");
-    let cost = least(&payloads, |payload| {
+    let cost = minimum(&payloads, |payload| {
         let _ = transcoder.audio(black_box(payload), &mut |packet| {
             black_box(packet.payload.len());
         });
@@ -106,7 +106,7 @@ fn transcoding(from: Kind, to: Kind) {
     println!("{label:28} {cost:8.0}");
 }
 
-fn helpers() {
+fn signal_processing() {
     let samples = speech(8000);
     let packets: Vec<&[i16]> = samples.chunks_exact(160).collect();
     let mut codes = [0; 160];
@@ -120,39 +120,39 @@ fn helpers() {
     let figures = [
         (
             "silence suppression",
-            least(&packets, |packet| {
-                black_box(suppressor.judge(packet, 80));
+            minimum(&packets, |packet| {
+                black_box(suppressor.classify(packet, 80));
             }),
         ),
         (
             "DTMF detection",
-            least(&packets, |packet| detector.push(packet, &mut |_| {})),
+            minimum(&packets, |packet| detector.push(packet, &mut |_| {})),
         ),
         (
             "comfort noise",
-            least(&packets, |_| generator.fill(black_box(&mut room))),
+            minimum(&packets, |_| generator.fill(black_box(&mut room))),
         ),
         (
             "mixing in one voice",
-            least(&packets, |packet| {
+            minimum(&packets, |packet| {
                 codec::mix::add(black_box(&mut total), black_box(packet));
             }),
         ),
         (
-            "the sum without one's own",
-            least(&packets, |packet| {
+            "the sum without one voice",
+            minimum(&packets, |packet| {
                 codec::mix::clip_minus(black_box(&total), black_box(packet), &mut room);
             }),
         ),
         (
             "A-law to mu-law in place",
-            least(&packets, |_| {
+            minimum(&packets, |_| {
                 codec::transcode::convert_law(codec::g711::Law::A, black_box(&mut codes));
             }),
         ),
         (
             "level of a G.711 payload",
-            least(&packets, |_| {
+            minimum(&packets, |_| {
                 black_box(codec::g711::Law::A.power(black_box(&codes)));
             }),
         ),
@@ -170,7 +170,7 @@ fn helpers() {
         let packets: Vec<&[i16]> = samples.chunks_exact(from as usize / 50).collect();
         let mut resampler = Resampler::new(from, to).expect("usual rates");
         let mut output = Vec::new();
-        let cost = least(&packets, |packet| {
+        let cost = minimum(&packets, |packet| {
             output.clear();
             resampler.process(packet, &mut output);
             black_box(output.len());
@@ -202,5 +202,5 @@ fn main() {
     ] {
         transcoding(from, to);
     }
-    helpers();
+    signal_processing();
 }

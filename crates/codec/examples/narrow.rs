@@ -1,4 +1,4 @@
-//! Makes a sample for `assets/` from a WAV file of any rate: 8 kHz, mono, mu-law, peak at -6 dB, silence trimmed.
+//! Converts a WAV file of any rate to a sample for `assets/`: 8 kHz, mono, mu-law, peak at -6 dB, silence trimmed.
 //!
 //! `cargo run -p codec --example narrow -- in.wav out.wav`
 

@@ -1,9 +1,9 @@
-//! DTMF digits in sound: hearing them (the requirements are those of ITU-T Q.24), and turning telephone events (RFC 4733) into
-//! sound and back.
+//! DTMF digits in audio: detection (with the requirements of ITU-T Q.24), and conversion between telephone events (RFC
+//! 4733) and audio.
 //!
-//! The detector looks at 20 ms every 10 ms. A pair of tones is a digit where both stand out of their groups, hold nearly all of
-//! the power, are of similar level and within 2.5 % of their frequencies; the frequency is measured by how far the phase turns
-//! from one half of the window to the other, which speech hardly ever survives.
+//! The detector examines 20 ms every 10 ms. A pair of tones is a digit if both exceed all others in their groups,
+//! contain nearly all of the power, have similar levels and deviate at most 2.5 % from their frequencies. The frequency
+//! is measured by the phase difference between the two halves of the window, a test that speech hardly ever passes.
 
 use crate::tone::{Tone, ToneGenerator};
 use core::f32::consts::TAU;
@@ -13,64 +13,64 @@ const FREQUENCIES: [f32; 8] = [697.0, 770.0, 852.0, 941.0, 1209.0, 1336.0, 1477.
 const KEYS: [char; 16] = [
     '1', '2', '3', 'A', '4', '5', '6', 'B', '7', '8', '9', 'C', '*', '0', '#', 'D',
 ];
-/// How far a frequency may be off: Q.24 has 1.5 to 1.8 % accepted and 3 to 3.5 % refused.
+/// Maximum deviation of a frequency: Q.24 requires 1.5 to 1.8 % to be accepted and 3 to 3.5 % to be refused.
 const TOLERANCE: f32 = 0.025;
-/// The higher tone may be this much louder, and this much softer than the lower one, in dB.
-const TWIST: f32 = 6.0;
-const REVERSE_TWIST: f32 = 9.0;
-/// The pair's part of the window's power.
-const PURITY: f32 = 0.8;
-/// How far the strongest tone of a group is above the next, in dB.
-const LEAD: f32 = 6.0;
-/// Each tone's level at least, in dBm0: Q.24 has administrations from -25 to -29.
+/// Maximum level of the higher tone above the lower one, and below it, in dB.
+const MAX_TWIST_DB: f32 = 6.0;
+const MAX_REVERSE_TWIST_DB: f32 = 9.0;
+/// Minimum share of the pair in the window's power.
+const MIN_PURITY: f32 = 0.8;
+/// Minimum level of the strongest tone of a group above the next, in dB.
+const MIN_LEAD_DB: f32 = 6.0;
+/// Minimum level of each tone, in dBm0: Q.24 lists administrations with -25 to -29.
 const MIN_DBM0: f32 = -30.0;
-/// Windows in a row until a digit counts, and until it has ended. 40 ms of tone have two windows in them, wherever they begin;
-/// an interruption of 10 ms spoils two or three.
-const BEGIN: u32 = 2;
-const END: u32 = 3;
+/// Number of consecutive windows for the start and the end of a digit. 40 ms of tone contain two windows at any offset;
+/// an interruption of 10 ms affects two or three.
+const START_WINDOWS: u32 = 2;
+const END_WINDOWS: u32 = 3;
 /// A full-scale sine is at +3.14 dBm0 (G.711), and its power is half of the square of full scale.
 const DBM0_OF_FULL_POWER: f32 = 6.15;
 
-/// What the detector heard.
+/// An event of the detector.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Heard {
-    /// A digit began.
+pub enum DetectorEvent {
+    /// A digit started.
     Begin {
         /// The digit.
         digit: char,
-        /// Its first sample, counted from the detector's beginning; right to 10 ms.
+        /// Its first sample, relative to the detector's start; accurate to 10 ms.
         at: u64,
-        /// The mean of both tones' levels, in dBm0.
+        /// The mean of the levels of both tones, in dBm0.
         level_dbm0: f32,
     },
-    /// It ended.
+    /// A digit ended.
     End {
         /// The digit.
         digit: char,
-        /// How long it was, in samples; right to 10 ms.
+        /// Its duration, in samples; accurate to 10 ms.
         duration: u64,
     },
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Half {
-    /// Correlation with each frequency, and the power of all.
+    /// Correlation with each frequency, and the total power.
     sums: [(f32, f32); 8],
     power: f32,
 }
 
-/// Hears digits in a stream.
+/// Detects digits in a stream.
 #[derive(Clone, Debug)]
 pub struct Detector {
     rate: f32,
-    /// Samples of half a window.
+    /// Number of samples of half a window.
     hop: usize,
     rotations: [(f32, f32); 8],
     phasors: [(f32, f32); 8],
     current: Half,
     filled: usize,
     before: Half,
-    /// Samples taken in.
+    /// Number of processed samples.
     position: u64,
     candidate: Option<char>,
     hits: u32,
@@ -101,18 +101,18 @@ impl Detector {
         }
     }
 
-    /// The digit that is being heard.
+    /// The current digit.
     pub fn digit(&self) -> Option<char> {
         self.digit.map(|(digit, _, _)| digit)
     }
 
-    /// Whether a digit is heard, or may be about to: whoever sends it as an event mutes the sound meanwhile.
-    pub fn suspects(&self) -> bool {
+    /// Whether a digit is present, or may be starting: a sender of telephone events mutes the audio meanwhile.
+    pub fn may_be_digit(&self) -> bool {
         self.candidate.is_some() || self.digit.is_some()
     }
 
-    /// Takes samples; tells `heard` of each beginning and end.
-    pub fn push(&mut self, samples: &[i16], heard: &mut dyn FnMut(Heard)) {
+    /// Processes samples; calls `on_event` at each start and end of a digit.
+    pub fn push(&mut self, samples: &[i16], on_event: &mut dyn FnMut(DetectorEvent)) {
         let mut rest = samples;
         while !rest.is_empty() {
             let count = (self.hop - self.filled).min(rest.len());
@@ -122,7 +122,7 @@ impl Detector {
             self.position += count as u64;
             rest = later;
             if self.filled == self.hop {
-                self.window(heard);
+                self.window(on_event);
             }
         }
     }
@@ -140,20 +140,20 @@ impl Detector {
         }
     }
 
-    /// A hop is complete: judges the window that it makes with the one before.
-    fn window(&mut self, heard: &mut dyn FnMut(Heard)) {
-        let found = self.judge();
+    /// Evaluates the window that consists of this hop and the previous one.
+    fn window(&mut self, on_event: &mut dyn FnMut(DetectorEvent)) {
+        let found = self.evaluate();
         self.before = core::mem::take(&mut self.current);
         self.filled = 0;
         for phasor in &mut self.phasors {
-            // Rounding would let the length of the phasor drift.
+            // Rounding errors would change the length of the phasor.
             let length = phasor.0.hypot(phasor.1);
             *phasor = (phasor.0 / length, phasor.1 / length);
         }
-        self.follow(found, heard);
+        self.follow(found, on_event);
     }
 
-    fn judge(&self) -> Option<(char, f32)> {
+    fn evaluate(&self) -> Option<(char, f32)> {
         let samples = (2 * self.hop) as f32;
         let total = (self.before.power + self.current.power) / samples;
         if total <= 0.0 {
@@ -165,14 +165,14 @@ impl Detector {
         let twist = decibels(high_power / low_power);
         let dbm0 = |power: f32| decibels(power) + DBM0_OF_FULL_POWER;
         let loud = dbm0(low_power.min(high_power)) >= MIN_DBM0;
-        let even = (-REVERSE_TWIST..=TWIST).contains(&twist);
-        let pure = low_power + high_power >= PURITY * total;
+        let even = (-MAX_REVERSE_TWIST_DB..=MAX_TWIST_DB).contains(&twist);
+        let pure = low_power + high_power >= MIN_PURITY * total;
         let key = KEYS.get(low * 4 + high - 4)?;
         let level = (dbm0(low_power) + dbm0(high_power)) / 2.0;
         (loud && even && pure).then_some((*key, level))
     }
 
-    /// The tone of a group that stands out.
+    /// The dominant tone of a group.
     fn strongest(&self, group: usize) -> Option<usize> {
         let power = |index: usize| {
             let (a, b) = (self.before.sums[index], self.current.sums[index]);
@@ -189,29 +189,29 @@ impl Detector {
                 next = power;
             }
         }
-        // A tone between two of the table leads by less.
-        (best_power > next * 10f32.powf(LEAD / 10.0)).then_some(best)
+        // A tone between two frequencies of the table has a smaller lead.
+        (best_power > next * 10f32.powf(MIN_LEAD_DB / 10.0)).then_some(best)
     }
 
-    /// Mean power of the tone nearest to `index`, in squares of full scale; `None` where its frequency is too far off.
+    /// Mean power of the tone nearest to `index`, in squares of full scale; `None` if its frequency deviates too much.
     fn tone_power(&self, index: usize) -> Option<f32> {
         let (a, b) = (self.before.sums[index], self.current.sums[index]);
-        // How far the phase turns from half to half tells how far the frequency is off.
+        // The phase difference between the halves gives the deviation of the frequency.
         let turn = multiply(b, (a.0, -a.1));
         let off = turn.1.atan2(turn.0) / TAU * self.rate / self.hop as f32;
         if off.abs() > TOLERANCE * FREQUENCIES[index] {
             return None;
         }
-        // A half sees a tone that is off a little weaker.
+        // The correlation of a half is slightly lower for a deviating tone.
         let x = core::f32::consts::PI * off * self.hop as f32 / self.rate;
         let seen = if x.abs() < 1e-3 { 1.0 } else { x.sin() / x };
         let squares = a.0 * a.0 + a.1 * a.1 + b.0 * b.0 + b.1 * b.1;
         let hop = self.hop as f32;
-        // Twice: one tone of amplitude A sums up to A/2 per sample, and has a power of A^2/2.
+        // Twice, because a tone of amplitude A sums up to A/2 per sample, and has a power of A^2/2.
         Some(squares / (hop * hop) / (seen * seen))
     }
 
-    fn follow(&mut self, found: Option<(char, f32)>, heard: &mut dyn FnMut(Heard)) {
+    fn follow(&mut self, found: Option<(char, f32)>, on_event: &mut dyn FnMut(DetectorEvent)) {
         let hop = self.hop as u64;
         let same = found.is_some_and(|(digit, _)| self.digit() == Some(digit));
         if same {
@@ -230,23 +230,25 @@ impl Detector {
             u32::from(candidate.is_some())
         };
         self.candidate = candidate;
-        let begins = self.hits >= BEGIN;
+        let begins = self.hits >= START_WINDOWS;
         if let Some((digit, begin, last)) = self.digit
-            && (begins || self.misses >= END)
+            && (begins || self.misses >= END_WINDOWS)
         {
             self.digit = None;
-            heard(Heard::End {
+            on_event(DetectorEvent::End {
                 digit,
                 duration: last.saturating_sub(begin),
             });
         }
         if let (true, Some((digit, level_dbm0))) = (begins, found) {
-            let at = self.position.saturating_sub(u64::from(BEGIN + 1) * hop);
+            let at = self
+                .position
+                .saturating_sub(u64::from(START_WINDOWS + 1) * hop);
             self.digit = Some((digit, at, self.position));
             self.candidate = None;
             self.hits = 0;
             self.misses = 0;
-            heard(Heard::Begin {
+            on_event(DetectorEvent::Begin {
                 digit,
                 at,
                 level_dbm0,
@@ -270,18 +272,18 @@ pub fn event_code(digit: char) -> Option<u8> {
         .map(|place| place as u8)
 }
 
-/// The digit of an event code; events above 15 are none.
+/// The digit of an event code; `None` above 15.
 pub fn event_digit(code: u8) -> Option<char> {
     "0123456789*#ABCD".chars().nth(usize::from(code))
 }
 
-/// The volume field for a level (RFC 4733 section 2.3.3): the power without its sign, 0 to 63.
+/// The volume field for a level (RFC 4733 section 2.3.3): the negated power, 0 to 63.
 pub fn event_volume(level_dbm0: f32) -> u8 {
     (-level_dbm0).round().clamp(0.0, 63.0) as u8
 }
 
-/// The level of each of a digit's tones for a volume field. From 37 on (below the -36 dBm0 that the RFC calls the limit of
-/// detection) and for 0, which many senders write for "do not know", it is -10 dBm0.
+/// The level of each of a digit's tones for a volume field. From 37 on (below -36 dBm0, the limit of detection in the
+/// RFC) and for 0, which many senders use for an unknown level, it is -10 dBm0.
 pub fn tone_level(volume: u8) -> f64 {
     match volume & 63 {
         0 | 37.. => -10.0,
@@ -289,20 +291,20 @@ pub fn tone_level(volume: u8) -> f64 {
     }
 }
 
-/// Puts digits into a stream as sound: while a digit is on, and for as long as it and the pause behind it must last to be
-/// heard, it takes the place of what is there.
+/// Inserts digits into a stream as audio: a digit replaces the signal while it lasts, and for the minimum duration of
+/// tone and following pause.
 #[derive(Clone, Debug)]
 pub struct Inserter {
     rate: u32,
     tone: Option<ToneGenerator>,
-    /// Samples of tone and of pause that are owed.
-    owed: usize,
+    /// Remaining samples of tone and of pause.
+    remaining: usize,
     pause: usize,
-    held: bool,
+    is_held: bool,
 }
 
-/// The shortest digit and the shortest pause that everyone hears (Q.24): 40 ms each.
-const SHORTEST_MS: u32 = 40;
+/// The shortest digit and pause that every receiver detects (Q.24): 40 ms each.
+const MIN_DURATION_MS: u32 = 40;
 
 impl Inserter {
     /// An inserter at `rate` Hz.
@@ -310,54 +312,54 @@ impl Inserter {
         Inserter {
             rate,
             tone: None,
-            owed: 0,
+            remaining: 0,
             pause: 0,
-            held: false,
+            is_held: false,
         }
     }
 
-    /// Whether the stream is being replaced.
+    /// Whether the signal is being replaced.
     pub fn is_active(&self) -> bool {
         self.tone.is_some() || self.pause > 0
     }
 
-    /// An event began. False where its code is no digit's.
+    /// Starts an event. Returns false if its code is no digit.
     pub fn begin(&mut self, code: u8, volume: u8) -> bool {
         let Some(tone) = event_digit(code).and_then(|digit| Tone::dtmf(digit, tone_level(volume)))
         else {
             return false;
         };
         self.tone = Some(ToneGenerator::new(tone, self.rate));
-        self.owed = self.shortest();
-        self.held = true;
+        self.remaining = self.min_samples();
+        self.is_held = true;
         true
     }
 
-    /// The event ended. The tone goes on until it has been long enough.
+    /// Ends the event. The tone continues until it has the minimum duration.
     pub fn end(&mut self) {
-        self.held = false;
+        self.is_held = false;
     }
 
-    fn shortest(&self) -> usize {
-        (self.rate / 1000 * SHORTEST_MS) as usize
+    fn min_samples(&self) -> usize {
+        (self.rate / 1000 * MIN_DURATION_MS) as usize
     }
 
-    /// Replaces what is to be replaced of `samples`.
+    /// Replaces the due part of `samples`.
     pub fn apply(&mut self, samples: &mut [i16]) {
         let mut rest = samples;
         if let Some(generator) = &mut self.tone {
-            let count = if self.held {
+            let count = if self.is_held {
                 rest.len()
             } else {
-                self.owed.min(rest.len())
+                self.remaining.min(rest.len())
             };
             let (now, later) = rest.split_at_mut(count);
             generator.fill(now);
-            self.owed = self.owed.saturating_sub(count);
+            self.remaining = self.remaining.saturating_sub(count);
             rest = later;
-            if !self.held && self.owed == 0 {
+            if !self.is_held && self.remaining == 0 {
                 self.tone = None;
-                self.pause = self.shortest();
+                self.pause = self.min_samples();
             }
         }
         if self.tone.is_none() {
@@ -385,27 +387,27 @@ mod tests {
         sum
     }
 
-    fn hear(samples: &[i16], rate: u32) -> Vec<Heard> {
+    fn detect(samples: &[i16], rate: u32) -> Vec<DetectorEvent> {
         let mut detector = Detector::new(rate);
         let mut all = Vec::new();
         for piece in samples.chunks(160) {
-            detector.push(piece, &mut |heard| all.push(heard));
+            detector.push(piece, &mut |event| all.push(event));
         }
         all
     }
 
-    fn digits(heard: &[Heard]) -> String {
-        heard
+    fn digits(events: &[DetectorEvent]) -> String {
+        events
             .iter()
-            .filter_map(|heard| match heard {
-                Heard::Begin { digit, .. } => Some(*digit),
-                Heard::End { .. } => None,
+            .filter_map(|event| match event {
+                DetectorEvent::Begin { digit, .. } => Some(*digit),
+                DetectorEvent::End { .. } => None,
             })
             .collect()
     }
 
     #[test]
-    fn every_digit_at_every_place() {
+    fn every_digit_is_detected_at_every_offset() {
         for rate in [8000, 16_000, 48_000] {
             for offset in [0, 3, 7] {
                 let keys = "1234567890*#ABCD";
@@ -416,21 +418,21 @@ mod tests {
                     samples.extend(tone);
                     samples.extend(vec![0; rate as usize / 1000 * 40]);
                 }
-                let heard = hear(&samples, rate);
-                assert_eq!(digits(&heard), keys, "{rate} Hz, {offset} ms");
-                let ends = heard
+                let events = detect(&samples, rate);
+                assert_eq!(digits(&events), keys, "{rate} Hz, {offset} ms");
+                let ends = events
                     .iter()
-                    .filter(|h| matches!(h, Heard::End { .. }))
+                    .filter(|h| matches!(h, DetectorEvent::End { .. }))
                     .count();
                 assert_eq!(ends, 16);
                 let unit = u64::from(rate) / 100;
-                let Heard::Begin { at, level_dbm0, .. } = heard[0] else {
-                    panic!("{heard:?}")
+                let DetectorEvent::Begin { at, level_dbm0, .. } = events[0] else {
+                    panic!("{events:?}")
                 };
                 assert!(at.abs_diff(unit * offset as u64 / 10) <= unit, "{at}");
                 assert!((level_dbm0 + 10.0).abs() < 1.0, "{level_dbm0}");
-                let Heard::End { duration, .. } = heard[1] else {
-                    panic!("{heard:?}")
+                let DetectorEvent::End { duration, .. } = events[1] else {
+                    panic!("{events:?}")
                 };
                 assert!(duration.abs_diff(4 * unit) <= unit, "{duration}");
             }
@@ -439,7 +441,7 @@ mod tests {
 
     /// The limits of Q.24: frequency, twist, level, duration, interruption.
     #[test]
-    fn what_is_a_digit_and_what_is_not() {
+    fn detection_limits_follow_q24() {
         let five = [770.0, 1336.0];
         let level = [-10.0, -10.0];
         let off = |low: f64, high: f64| [five[0] * (1.0 + low), five[1] * (1.0 + high)];
@@ -462,25 +464,25 @@ mod tests {
             let mut samples = vec![0; 333];
             samples.extend(pair(hz, dbm0, 8000, ms));
             samples.extend([0; 800]);
-            assert_eq!(digits(&hear(&samples, 8000)), expected, "{name}");
+            assert_eq!(digits(&detect(&samples, 8000)), expected, "{name}");
         }
-        // An interruption of 10 ms does not make two of one, one of 40 ms does.
+        // An interruption of 10 ms does not split a digit, one of 40 ms does.
         for (gap, expected) in [(10, "5"), (40, "55")] {
             let mut samples = pair(five, level, 8000, 60);
             samples.extend(vec![0; 8 * gap]);
             samples.extend(pair(five, level, 8000, 60));
             samples.extend([0; 800]);
-            assert_eq!(digits(&hear(&samples, 8000)), expected, "{gap} ms");
+            assert_eq!(digits(&detect(&samples, 8000)), expected, "{gap} ms");
         }
-        // A third tone as loud: speech or music.
+        // A third tone of the same level: speech or music.
         let mut samples = pair(five, level, 8000, 200);
         let third = pair([1000.0, 0.0], [-8.0, -90.0], 8000, 200);
         samples.iter_mut().zip(third).for_each(|(s, t)| *s += t);
-        assert_eq!(digits(&hear(&samples, 8000)), "");
+        assert_eq!(digits(&detect(&samples, 8000)), "");
     }
 
     #[test]
-    fn noise_and_coding_do_not_hide_digits() {
+    fn digits_are_detected_in_noise_and_after_coding() {
         let keys = "159D#0";
         let mut samples = Vec::new();
         for key in keys.chars() {
@@ -498,27 +500,27 @@ mod tests {
             let law = crate::g711::Law::Mu;
             *sample = law.decode_sample(law.encode_sample(sample.saturating_add(noise)));
         }
-        assert_eq!(digits(&hear(&samples, 8000)), keys);
+        assert_eq!(digits(&detect(&samples, 8000)), keys);
     }
 
     #[test]
-    fn speech_is_no_digit() {
+    fn built_in_speech_contains_no_digit() {
         for speech in [crate::speech::speech(), crate::speech::answer()] {
             for gain in [64, 128, 256, 512] {
                 let mut samples = speech.to_vec();
                 crate::mix::scale(&mut samples, gain);
-                assert_eq!(hear(&samples, 8000), [], "gain {gain}/256");
+                assert_eq!(detect(&samples, 8000), [], "gain {gain}/256");
             }
         }
         let mut noise = vec![0; 8000 * 60];
         let mut generator = Generator::new(11);
         generator.describe(Noise::white(20));
         generator.fill(&mut noise);
-        assert_eq!(hear(&noise, 8000), []);
+        assert_eq!(detect(&noise, 8000), []);
     }
 
     #[test]
-    fn events_there_and_back() {
+    fn events_round_trip() {
         for code in 0..16 {
             let digit = event_digit(code).unwrap();
             assert_eq!(event_code(digit), Some(code));
@@ -531,14 +533,14 @@ mod tests {
             let mut rest = vec![1000; 8 * 100];
             inserter.apply(&mut rest);
             assert!(!inserter.is_active());
-            // 40 ms of tone and 40 ms of pause at least, then the stream again.
+            // At least 40 ms of tone and 40 ms of pause, then the signal again.
             assert_eq!(rest[160..480], [0; 320]);
             assert_eq!(rest[480..], [1000; 320]);
             samples.extend(&rest[..480]);
-            let heard = hear(&samples, 8000);
-            assert_eq!(digits(&heard), digit.to_string());
-            let Heard::Begin { level_dbm0, .. } = heard[0] else {
-                panic!("{heard:?}")
+            let events = detect(&samples, 8000);
+            assert_eq!(digits(&events), digit.to_string());
+            let DetectorEvent::Begin { level_dbm0, .. } = events[0] else {
+                panic!("{events:?}")
             };
             assert!(event_volume(level_dbm0).abs_diff(12) <= 1, "{level_dbm0}");
         }

@@ -1,16 +1,16 @@
-//! A codec with its parameters as a session description states them: reading and writing `a=fmtp`, and making coders.
+//! A codec with its parameters in a session description: parsing and writing of `a=fmtp`, and construction of coders.
 
-use crate::coder::{CodecError, Decoder, Encoder};
+use crate::coder::{AudioDecoder, AudioEncoder, CodecError};
 use crate::g729::{G729Decoder, G729Encoder};
 use crate::kind::Kind;
 use crate::narrow::{G711Decoder, G711Encoder, G722Decoder, G722Encoder};
 use crate::opus::{OpusDecoder, OpusEncoder};
 use core::fmt::Write;
 
-/// What a receiver of Opus asks for (RFC 7587 section 6.1). Values out of range are taken as not given.
+/// Parameters of an Opus receiver (RFC 7587 section 6.1). Values out of range are ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpusParameters {
-    /// `maxplaybackrate`: the highest sample rate that is of use, 8000 to 48000.
+    /// `maxplaybackrate`: the highest sample rate that the receiver can use, 8000 to 48000.
     pub max_playback_rate: u32,
     /// `sprop-maxcapturerate`: the highest sample rate that will be sent.
     pub max_capture_rate: u32,
@@ -20,11 +20,11 @@ pub struct OpusParameters {
     pub stereo: bool,
     /// `sprop-stereo`: two channels will be sent.
     pub sends_stereo: bool,
-    /// `cbr`: a constant bit rate is wanted.
+    /// `cbr`: a constant bit rate is preferred.
     pub constant_rate: bool,
-    /// `useinbandfec`: redundancy is made use of.
+    /// `useinbandfec`: the receiver uses redundancy.
     pub inband_fec: bool,
-    /// `usedtx`: packets may be left out in silence.
+    /// `usedtx`: packets may be omitted in silence.
     pub discontinuous: bool,
 }
 
@@ -54,7 +54,7 @@ pub enum Format {
     G722,
     /// G.729.
     G729 {
-        /// `annexb`: descriptions of noise may be sent. RFC 4856 section 2.1.9: yes unless said otherwise.
+        /// `annexb`: silence insertion descriptors may be sent. Default yes (RFC 4856 section 2.1.9).
         annex_b: bool,
     },
     /// Opus.
@@ -62,7 +62,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// A codec without parameters stated.
+    /// A codec with default parameters.
     pub fn new(kind: Kind) -> Format {
         match kind {
             Kind::Pcmu => Format::Pcmu,
@@ -73,8 +73,8 @@ impl Format {
         }
     }
 
-    /// A codec with the parameters of its `a=fmtp` line, without the payload type. What is unknown or makes no sense is
-    /// passed over.
+    /// A codec with the parameters of its `a=fmtp` line, without the payload type. Unknown and invalid parameters are
+    /// ignored.
     pub fn parse(kind: Kind, fmtp: Option<&[u8]>) -> Format {
         let mut format = Format::new(kind);
         for (name, value) in parameters(fmtp.unwrap_or_default()) {
@@ -91,7 +91,7 @@ impl Format {
         format
     }
 
-    /// Which codec.
+    /// The codec.
     pub fn kind(&self) -> Kind {
         match self {
             Format::Pcmu => Kind::Pcmu,
@@ -102,7 +102,7 @@ impl Format {
         }
     }
 
-    /// The value of the `a=fmtp` line; `None` where none is needed.
+    /// The value of the `a=fmtp` line; `None` if none is needed.
     pub fn fmtp(&self) -> Option<String> {
         match self {
             Format::G729 { annex_b: false } => Some("annexb=no".into()),
@@ -111,8 +111,8 @@ impl Format {
         }
     }
 
-    /// What we state in an answer to this offer, given what we would have offered: G.729's Annex B only where both have it
-    /// (RFC 7261 section 3.1); all of Opus' parameters are each side's own.
+    /// The answer to this offer, given the local parameters: Annex B of G.729 only if both sides support it (RFC 7261
+    /// section 3.1); the parameters of Opus are declared by each side on its own.
     pub fn answer(&self, ours: &Format) -> Option<Format> {
         match (self, ours) {
             (Format::G729 { annex_b: theirs }, Format::G729 { annex_b: ours }) => {
@@ -125,8 +125,8 @@ impl Format {
         }
     }
 
-    /// An encoder for a receiver that described itself so, of packets of `packet_ms`, at `rate` Hz. With `silence`, the
-    /// codec's own silence suppression is used where it has one and the receiver does not forbid it.
+    /// An encoder for a receiver with these parameters, for packets of `packet_ms`, at `rate` Hz. With `silence`, the
+    /// codec's own silence suppression is used if it has one and the receiver allows it.
     ///
     /// # Errors
     /// [`CodecError::Rate`], [`CodecError::PacketTime`], [`CodecError::Absent`], [`CodecError::Library`].
@@ -135,7 +135,7 @@ impl Format {
         rate: u32,
         packet_ms: u32,
         silence: bool,
-    ) -> Result<Box<dyn Encoder>, CodecError> {
+    ) -> Result<Box<dyn AudioEncoder>, CodecError> {
         let kind = self.kind();
         if !kind.sample_rates().contains(&rate) {
             return Err(CodecError::Rate(kind, rate));
@@ -157,7 +157,7 @@ impl Format {
     ///
     /// # Errors
     /// [`CodecError::Rate`], [`CodecError::Absent`], [`CodecError::Library`].
-    pub fn decoder(&self, rate: u32) -> Result<Box<dyn Decoder>, CodecError> {
+    pub fn decoder(&self, rate: u32) -> Result<Box<dyn AudioDecoder>, CodecError> {
         let kind = self.kind();
         if !kind.sample_rates().contains(&rate) {
             return Err(CodecError::Rate(kind, rate));
@@ -228,7 +228,7 @@ impl OpusParameters {
     }
 }
 
-/// Names and values of an `a=fmtp` line: separated by semicolons, white space anywhere between.
+/// Names and values of an `a=fmtp` line, separated by semicolons, with optional white space.
 fn parameters(fmtp: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     fmtp.split(|&octet| octet == b';').filter_map(|part| {
         let equals = part.iter().position(|&octet| octet == b'=')?;
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn opus_parameters_there_and_back() {
+    fn opus_parameters_round_trip() {
         let line = "maxplaybackrate=16000;sprop-maxcapturerate=8000;maxaveragebitrate=20000;stereo=1;sprop-stereo=1;\
                     cbr=1;useinbandfec=1;usedtx=1";
         let format = Format::parse(Kind::Opus, Some(line.as_bytes()));
@@ -282,7 +282,7 @@ mod tests {
             Format::parse(Kind::Opus, Some(odd)),
             Format::new(Kind::Opus)
         );
-        // Each side states what it wants itself.
+        // Each side declares its own parameters.
         assert_eq!(
             format.answer(&Format::new(Kind::Opus)),
             Some(Format::new(Kind::Opus))
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn coders_are_made_or_refused() {
+    fn coders_are_constructed_or_refused() {
         for kind in Kind::ALL {
             let format = Format::parse(kind, Some(b"useinbandfec=1;cbr=1"));
             assert_eq!(format.kind(), kind);

@@ -1,18 +1,18 @@
-//! Any bytes into everything that takes bytes from the network.
+//! Fuzz entry: all parsers and decoders of network input.
 
 use crate::coder::MAX_SAMPLES;
 use crate::dtmf::Detector;
 use crate::format::Format;
 use crate::g729::GainFollower;
 use crate::kind::Kind;
-use crate::packet::{Packing, Unpacker};
+use crate::packet::{PacketiserSettings, Unpacker};
 use crate::transcode::Transcoder;
 use crate::{opus, wav};
 
-/// Takes the first octet as a choice of codecs and the second as the length of an `a=fmtp` line; what follows are payloads,
-/// each behind an octet that says what happens (speech, comfort noise, gap, recovery) and one with its length.
+/// The first octet selects codecs, the second is the length of an `a=fmtp` line; payloads follow, each after an octet
+/// that selects an operation (speech, comfort noise, gap, recovery) and an octet with its length.
 ///
-/// No panic, no sample outside the slices, bounded time: that is all that is asked.
+/// Checked: no panic, no sample outside of the slices, bounded time.
 pub fn fuzz_codec(data: &[u8]) {
     let Some((&[choice, fmtp_length], rest)) = data.split_first_chunk::<2>() else {
         return;
@@ -21,12 +21,12 @@ pub fn fuzz_codec(data: &[u8]) {
     let from = Format::parse(kind(choice), Some(fmtp));
     let to = Format::parse(kind(choice >> 4), Some(fmtp));
     if let Some(line) = from.fmtp() {
-        // What we write, we read.
+        // A written line parses to the same format.
         assert_eq!(Format::parse(from.kind(), Some(line.as_bytes())), from);
     }
     let rates = from.kind().sample_rates();
     let rate = rates[usize::from(fmtp_length) % rates.len()];
-    let packing = Packing {
+    let packing = PacketiserSettings {
         packet_ms: 20,
         suppress_silence: choice & 0x80 != 0,
     };
@@ -40,21 +40,21 @@ pub fn fuzz_codec(data: &[u8]) {
     let mut detector = Detector::new(rate);
     let mut samples = [0; MAX_SAMPLES];
     let mut rest = rest;
-    // Each step is a payload; no more of them than a second of speech.
+    // Each step is a payload; their total is limited to one second of speech.
     for _ in 0..50 {
-        let Some((&[what, length], after)) = rest.split_first_chunk::<2>() else {
+        let Some((&[operation, length], after)) = rest.split_first_chunk::<2>() else {
             break;
         };
         let (payload, after) = after.split_at(usize::from(length).min(after.len()));
         rest = after;
-        let made = step(&mut unpacker, what, payload, &mut samples);
+        let made = step(&mut unpacker, operation, payload, &mut samples);
         detector.push(&samples[..made], &mut |_| {});
         let _ = gains.level(payload);
         let _ = (
             opus::packet_samples(payload, 48_000),
             opus::has_redundancy(payload),
         );
-        transcode(&mut transcoder, what, payload);
+        transcode(&mut transcoder, operation, payload);
     }
     let _ = wav::Wav::parse(data);
 }
@@ -63,8 +63,8 @@ fn kind(choice: u8) -> Kind {
     Kind::ALL[usize::from(choice & 7) % Kind::ALL.len()]
 }
 
-fn step(unpacker: &mut Unpacker, what: u8, payload: &[u8], samples: &mut [i16]) -> usize {
-    match what & 3 {
+fn step(unpacker: &mut Unpacker, operation: u8, payload: &[u8], samples: &mut [i16]) -> usize {
+    match operation & 3 {
         0 => match unpacker.audio(payload, samples) {
             Ok(made) => {
                 assert_eq!(unpacker.samples_of(payload), Ok(made));
@@ -78,7 +78,7 @@ fn step(unpacker: &mut Unpacker, what: u8, payload: &[u8], samples: &mut [i16]) 
             160
         }
         2 => {
-            let count = (usize::from(what) * 7).min(samples.len());
+            let count = (usize::from(operation) * 7).min(samples.len());
             unpacker.gap(&mut samples[..count]);
             count
         }
@@ -90,21 +90,21 @@ fn step(unpacker: &mut Unpacker, what: u8, payload: &[u8], samples: &mut [i16]) 
     }
 }
 
-fn transcode(transcoder: &mut Transcoder, what: u8, payload: &[u8]) {
+fn transcode(transcoder: &mut Transcoder, operation: u8, payload: &[u8]) {
     let mut end = None;
     let mut send = |packet: crate::Packet<'_>| {
         // Packets are in order and do not overlap.
         assert!(end.is_none_or(|end| packet.timestamp.wrapping_sub(end) < 1 << 31));
         end = Some(packet.timestamp.wrapping_add(packet.duration));
     };
-    // Gaps of up to 0.6 s, which are filled, or of far more than what is filled.
-    let units = if what & 4 == 0 {
-        u32::from(what) * 20
+    // Gaps of up to 0.6 s, which are filled, or far longer ones.
+    let units = if operation & 4 == 0 {
+        u32::from(operation) * 20
     } else {
-        u32::MAX >> (what & 15)
+        u32::MAX >> (operation & 15)
     };
-    // Errors are the caller's to count; here it is enough that they are errors.
-    let _ = match what & 3 {
+    // The caller counts errors; here any error is acceptable.
+    let _ = match operation & 3 {
         0 => transcoder.audio(payload, &mut send),
         1 => transcoder.noise(payload, units.min(960), &mut send),
         _ => transcoder.gap(units, &mut send),
@@ -127,7 +127,7 @@ mod tests {
                 seed ^= seed >> 7;
                 seed ^= seed << 17;
                 let octet = seed as u8;
-                // Lengths that fit are rare by chance.
+                // Valid lengths are rare in random input.
                 data.push(if place > 2 && place % 12 == 3 {
                     10
                 } else {

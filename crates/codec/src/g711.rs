@@ -1,7 +1,7 @@
-//! G.711: A-law and mu-law, by tables that are built at compile time.
+//! G.711: A-law and mu-law, with tables computed at compile time.
 //!
-//! Both laws agree with the ITU-T software tools (G.191) on all 65,536 linear values: negative values are taken in one's
-//! complement, so that a value exactly on a decision level falls on the same side as there.
+//! Both laws agree with the ITU-T software tools (G.191) on all 65,536 linear values: negative values are processed in
+//! one's complement, so that a value exactly on a decision level is assigned to the same side.
 
 /// The two laws of G.711.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -29,7 +29,7 @@ impl Law {
         }
     }
 
-    /// Encodes as many samples as both slices hold; gives their number.
+    /// Encodes as many samples as both slices hold; returns their number.
     pub fn encode(self, samples: &[i16], codes: &mut [u8]) -> usize {
         for (code, &sample) in codes.iter_mut().zip(samples) {
             *code = self.encode_sample(sample);
@@ -37,7 +37,7 @@ impl Law {
         samples.len().min(codes.len())
     }
 
-    /// Decodes as many codes as both slices hold; gives their number.
+    /// Decodes as many codes as both slices hold; returns their number.
     pub fn decode(self, codes: &[u8], samples: &mut [i16]) -> usize {
         for (sample, &code) in samples.iter_mut().zip(codes) {
             *sample = self.decode_sample(code);
@@ -45,8 +45,8 @@ impl Law {
         samples.len().min(codes.len())
     }
 
-    /// Mean square of the samples that `codes` stand for, without decoding them; zero for none. [`crate::level::power_dbov`]
-    /// makes a level of it.
+    /// Mean square of the samples of `codes`, without decoding them; zero for no codes. [`crate::level::power_dbov`]
+    /// converts it to a level.
     pub fn power(self, codes: &[u8]) -> f64 {
         let squares = match self {
             Law::A => &ALAW_SQUARES,
@@ -113,22 +113,22 @@ pub fn decode_ulaw(code: u8) -> i16 {
     ULAW_DECODE[usize::from(code)]
 }
 
-/// The mu-law code nearest to an A-law code, by way of the linear value. (G.711's own tables 3 and 4 differ from this by at
-/// most one step, so that a path of several conversions loses nothing more.)
+/// The mu-law code nearest to an A-law code, by the linear value. (Tables 3 and 4 of G.711 differ from this by at most
+/// one step, so that a path with several conversions loses no more.)
 pub fn alaw_to_ulaw(code: u8) -> u8 {
     ALAW_TO_ULAW[usize::from(code)]
 }
 
-/// The A-law code nearest to a mu-law code, by way of the linear value.
+/// The A-law code nearest to a mu-law code, by the linear value.
 pub fn ulaw_to_alaw(code: u8) -> u8 {
     ULAW_TO_ALAW[usize::from(code)]
 }
 
 static ALAW_DECODE: [i16; 256] = alaw_decode_table();
 static ULAW_DECODE: [i16; 256] = ulaw_decode_table();
-/// By the upper 12 bits of the sample.
+/// Indexed by the upper 12 bits of the sample.
 static ALAW_ENCODE: [u8; 4096] = alaw_encode_table();
-/// By the upper 14 bits of the sample.
+/// Indexed by the upper 14 bits of the sample.
 static ULAW_ENCODE: [u8; 16_384] = ulaw_encode_table();
 static ALAW_SQUARES: [u32; 256] = squares(alaw_decode_table());
 static ULAW_SQUARES: [u32; 256] = squares(ulaw_decode_table());

@@ -1,6 +1,8 @@
-//! G.729 Annexes A and B, by libbcg729; and how loud a payload is without decoding it.
+//! G.729 Annexes A and B by libbcg729, and estimation of the level of a payload without decoding it.
 
-use crate::coder::{CodecError, Decoder, Encoded, Encoder, room, whole};
+use crate::coder::{
+    AudioDecoder, AudioEncoder, CodecError, EncodedFrame, check_frame, output_slice,
+};
 use crate::kind::Kind;
 use bcg729::{FRAME_SAMPLES, Frame, NOISE_BYTES, SPEECH_BYTES};
 
@@ -8,7 +10,7 @@ use bcg729::{FRAME_SAMPLES, Frame, NOISE_BYTES, SPEECH_BYTES};
 pub struct G729Encoder(bcg729::Encoder);
 
 impl G729Encoder {
-    /// A new encoder; with `annex_b` it sends descriptions of noise between speech.
+    /// A new encoder; with `annex_b` it sends silence insertion descriptors between speech.
     ///
     /// # Errors
     /// [`CodecError::Absent`].
@@ -17,7 +19,7 @@ impl G729Encoder {
     }
 }
 
-impl Encoder for G729Encoder {
+impl AudioEncoder for G729Encoder {
     fn kind(&self) -> Kind {
         Kind::G729
     }
@@ -34,36 +36,37 @@ impl Encoder for G729Encoder {
         SPEECH_BYTES
     }
 
-    fn encode(&mut self, samples: &[i16], octets: &mut [u8]) -> Result<Encoded, CodecError> {
+    fn encode(&mut self, samples: &[i16], octets: &mut [u8]) -> Result<EncodedFrame, CodecError> {
         let Some(samples) = samples.as_array::<FRAME_SAMPLES>() else {
-            return whole(samples, FRAME_SAMPLES).map(|()| Encoded::Nothing);
+            return check_frame(samples, FRAME_SAMPLES).map(|()| EncodedFrame::Nothing);
         };
-        let octets = room(octets, SPEECH_BYTES)?;
+        let octets = output_slice(octets, SPEECH_BYTES)?;
         let mut frame = [0; SPEECH_BYTES];
         let encoded = match self.0.encode(samples, &mut frame) {
-            bcg729::Encoded::Speech => Encoded::Speech(SPEECH_BYTES),
-            bcg729::Encoded::Noise => Encoded::Noise(NOISE_BYTES),
-            bcg729::Encoded::Nothing => Encoded::Nothing,
+            bcg729::Encoded::Speech => EncodedFrame::Speech(SPEECH_BYTES),
+            bcg729::Encoded::Noise => EncodedFrame::Noise(NOISE_BYTES),
+            bcg729::Encoded::Nothing => EncodedFrame::Nothing,
         };
         octets.copy_from_slice(&frame);
         Ok(encoded)
     }
 }
 
-/// The frames of a payload: any number of speech, then at most one description of noise (RFC 3551 section 4.5.6).
+/// The frames of a payload: any number of speech frames, then at most one silence insertion descriptor (RFC 3551
+/// section 4.5.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frames<'a> {
     /// Frames of speech, 10 ms each.
     pub speech: &'a [[u8; SPEECH_BYTES]],
-    /// A description of noise, for 10 ms too.
+    /// A silence insertion descriptor, which also lasts 10 ms.
     pub noise: Option<&'a [u8; NOISE_BYTES]>,
 }
 
 impl<'a> Frames<'a> {
-    /// Divides a payload.
+    /// Splits a payload into frames.
     ///
     /// # Errors
-    /// [`CodecError::Payload`] where its length fits no such frames.
+    /// [`CodecError::Payload`] if its length is invalid.
     pub fn parse(payload: &'a [u8]) -> Result<Frames<'a>, CodecError> {
         let (speech, rest) = payload.as_chunks::<SPEECH_BYTES>();
         match rest {
@@ -78,13 +81,13 @@ impl<'a> Frames<'a> {
         }
     }
 
-    /// Samples of it.
+    /// The number of samples.
     pub fn samples(&self) -> usize {
         (self.speech.len() + usize::from(self.noise.is_some())) * FRAME_SAMPLES
     }
 }
 
-/// A G.729 decoder; it understands Annex B's descriptions always.
+/// A G.729 decoder; it always supports the descriptors of Annex B.
 pub struct G729Decoder(bcg729::Decoder);
 
 impl G729Decoder {
@@ -97,7 +100,7 @@ impl G729Decoder {
     }
 }
 
-impl Decoder for G729Decoder {
+impl AudioDecoder for G729Decoder {
     fn kind(&self) -> Kind {
         Kind::G729
     }
@@ -112,7 +115,7 @@ impl Decoder for G729Decoder {
 
     fn decode(&mut self, payload: &[u8], samples: &mut [i16]) -> Result<usize, CodecError> {
         let frames = Frames::parse(payload)?;
-        let samples = room(samples, frames.samples())?;
+        let samples = output_slice(samples, frames.samples())?;
         let (places, _) = samples.as_chunks_mut::<FRAME_SAMPLES>();
         let speech = frames.speech.iter().map(Frame::Speech);
         let parts = speech.chain(frames.noise.map(Frame::Noise));
@@ -128,7 +131,8 @@ impl Decoder for G729Decoder {
             self.0.decode(Frame::Nothing, place);
         }
         if !rest.is_empty() {
-            // A gap is a whole number of frames where the sender keeps to the codec; where not, the rest of a frame is cut.
+            // With a conforming sender a gap is a whole number of frames; otherwise the rest of the last frame is
+            // dropped.
             let mut frame = [0; FRAME_SAMPLES];
             self.0.decode(Frame::Nothing, &mut frame);
             rest.copy_from_slice(&frame[..rest.len()]);
@@ -136,8 +140,8 @@ impl Decoder for G729Decoder {
     }
 }
 
-/// First stage of the conjugate gain codebook: pitch gain in 1/16384, correction of the fixed codebook's gain in 1/4096; by
-/// transmitted index (clause 3.9.2 and its index mapping).
+/// First stage of the conjugate gain codebook: pitch gain in 1/16384, correction of the fixed codebook's gain in
+/// 1/4096; by transmitted index (clause 3.9.2 and its index mapping).
 const GAIN_1: [(i16, i16); 8] = [
     (3242, 4975),
     (1551, 1213),
@@ -172,15 +176,16 @@ const GAIN_2: [(i16, i16); 16] = [
 /// Weights of the last four corrections in the prediction of the next gain (clause 3.9.1).
 const PREDICTOR: [f32; 4] = [0.68, 0.58, 0.34, 0.19];
 
-/// Follows how loud a G.729 stream is by the gains in its frames, for a hundredth of what decoding costs: who speaks, and in
-/// which order of loudness, can be told from it. It is the level of the excitation, brought to the scale of the signal by a
-/// constant that speech has on average; single frames are off by some dB, because their spectrum is not looked at.
+/// Estimates the level of a G.729 stream from the gains in its frames, at a hundredth of the cost of decoding:
+/// sufficient to find active speakers and rank them by loudness. It is the level of the excitation, scaled to that of
+/// the signal by a constant, the average for speech; single frames are off by some dB, because their spectrum is not
+/// evaluated.
 #[derive(Clone, Debug)]
 pub struct GainFollower {
     corrections: [f32; 4],
     /// Power of the excitation in the last subframe.
     power: f32,
-    /// Power while nothing but noise is described.
+    /// Power while only noise is described.
     noise: f32,
 }
 
@@ -190,15 +195,15 @@ impl Default for GainFollower {
     }
 }
 
-/// By how much more power the synthesis filter gives speech than its excitation has, on average, and the codec's halved input:
-/// 27 dB together.
+/// Average power gain from the excitation of speech to the signal, by the synthesis filter and the halved input of the
+/// codec: 27 dB together.
 const SYNTHESIS_GAIN: f32 = 500.0;
 
-/// The same for noise, whose spectrum is flatter: 8 dB.
+/// The power gain for noise, whose spectrum is flatter: 8 dB.
 const NOISE_GAIN: f32 = 6.3;
 
 impl GainFollower {
-    /// One that follows a stream from its beginning; it is right some frames after joining later.
+    /// A follower at the beginning of a stream; if started later, it is accurate after some frames.
     pub const fn new() -> GainFollower {
         GainFollower {
             corrections: [-14.0; 4],
@@ -207,7 +212,7 @@ impl GainFollower {
         }
     }
 
-    /// Takes a payload in; gives the level of its loudest frame in dBov. `None` where it is no payload of G.729's.
+    /// Processes a payload; returns the level of its loudest frame in dBov, `None` for a malformed payload.
     pub fn level(&mut self, payload: &[u8]) -> Option<f32> {
         let frames = Frames::parse(payload).ok()?;
         let mut loudest: f32 = 0.0;
@@ -239,19 +244,20 @@ impl GainFollower {
                 .zip(PREDICTOR)
                 .map(|(c, p)| c * p)
                 .sum();
-            // Four pulses of one in forty places have -10 dB; the mean of the prediction is 30 dB.
+            // Four pulses of one in forty positions have -10 dB; the mean of the prediction is 30 dB.
             let fixed_db = 30.0 + predicted + 20.0 * correction.max(1e-3).log10();
             self.corrections.copy_within(..3, 1);
             self.corrections[0] = 20.0 * correction.max(1e-3).log10();
             let fixed = 10f32.powf(fixed_db / 10.0);
-            // The pitch part is the past excitation, much of which is as loud as the last subframe.
+            // The pitch part is the past excitation, most of which is as loud as the last subframe.
             self.power = (pitch * pitch * self.power + fixed).min(1e9);
             sum += self.power;
         }
         sum / 2.0
     }
 
-    /// The gain of a description of noise (clause B.4.2.1): five bits, -12 dB, then steps of 4 dB, from 16 dB on of 2 dB.
+    /// Processes the gain of a silence insertion descriptor (clause B.4.2.1): five bits, -12 dB, then steps of 4 dB,
+    /// above 16 dB of 2 dB.
     fn describe(&mut self, noise: &[u8; NOISE_BYTES]) {
         let index = noise[1] >> 1 & 31;
         let db = match index {
@@ -263,7 +269,7 @@ impl GainFollower {
     }
 }
 
-/// Whether two octets or none: a payload that is nothing but a description of noise.
+/// Whether a payload consists of a silence insertion descriptor only.
 pub fn is_noise(payload: &[u8]) -> bool {
     payload.len() == NOISE_BYTES
 }

@@ -1,4 +1,4 @@
-//! The codecs by name and number: static payload types, the RTP clock, the rates of the samples.
+//! The codecs by name and number: static payload types, RTP clock rates, sample rates.
 
 use crate::g711::Law;
 
@@ -11,7 +11,7 @@ pub enum Kind {
     Pcma,
     /// G.722 at 64 kbit/s.
     G722,
-    /// G.729 Annex A, with Annex B where both sides want it.
+    /// G.729 Annex A, with Annex B if both sides support it.
     G729,
     /// Opus.
     Opus,
@@ -43,8 +43,8 @@ impl Kind {
         }
     }
 
-    /// Timestamp units per second. G.722's is 8000 though it has 16,000 samples (RFC 3551 section 4.5.2); Opus' is 48000
-    /// whatever it carries (RFC 7587 section 4.1).
+    /// RTP clock rate in Hz. That of G.722 is 8000 although it has 16,000 samples a second (RFC 3551 section 4.5.2);
+    /// that of Opus is 48000 at any sample rate (RFC 7587 section 4.1).
     pub const fn rtp_clock(self) -> u32 {
         match self {
             Kind::Opus => 48_000,
@@ -52,7 +52,7 @@ impl Kind {
         }
     }
 
-    /// Channels as SDP states them: two for Opus, always (RFC 7587 section 7); we send one of them.
+    /// Channels in SDP: always two for Opus (RFC 7587 section 7), of which one is sent.
     pub const fn sdp_channels(self) -> u8 {
         match self {
             Kind::Opus => 2,
@@ -60,7 +60,7 @@ impl Kind {
         }
     }
 
-    /// The sample rates at which the codec runs, its own first.
+    /// The supported sample rates, the preferred one first.
     pub const fn sample_rates(self) -> &'static [u32] {
         match self {
             Kind::G722 => &[16_000],
@@ -69,13 +69,13 @@ impl Kind {
         }
     }
 
-    /// The rate to run at against a side at `rate` Hz: the same where the codec can, so that nothing has to be resampled.
+    /// The sample rate to use with a side at `rate` Hz: the same if supported, which avoids resampling.
     pub fn rate_near(self, rate: u32) -> u32 {
         let rates = self.sample_rates();
         *rates.iter().find(|&&own| own == rate).unwrap_or(&rates[0])
     }
 
-    /// Milliseconds of a packet that we make: 10 to 60 in tens; Opus only where one frame is as long.
+    /// Supported packet times in milliseconds: 10 to 60 in steps of ten; Opus only with one frame in a packet.
     pub const fn packet_times(self) -> &'static [u32] {
         match self {
             Kind::Opus => &[10, 20, 40, 60],
@@ -83,7 +83,7 @@ impl Kind {
         }
     }
 
-    /// The longest packet time of ours that is not above `ptime` ms (a peer's wish), or the shortest.
+    /// The longest supported packet time up to `ptime` ms, as requested by a peer, or the shortest.
     pub fn packet_time_within(self, ptime: u32) -> u32 {
         let times = self.packet_times();
         *times
@@ -93,12 +93,12 @@ impl Kind {
             .unwrap_or(&times[0])
     }
 
-    /// Whether the codec tells silence from speech itself. The others need [`crate::vad::Vad`] and RFC 3389.
+    /// Whether the codec has its own silence suppression. The others use [`crate::vad::Vad`] and RFC 3389.
     pub const fn has_own_silence(self) -> bool {
         matches!(self, Kind::G729 | Kind::Opus)
     }
 
-    /// Whether coders of this codec can be made in this build.
+    /// Whether this build supports the codec.
     pub const fn is_available(self) -> bool {
         !matches!(self, Kind::G729) || bcg729::AVAILABLE
     }
@@ -110,7 +110,7 @@ impl Kind {
             .find(|kind| kind.payload_type() == Some(payload_type))
     }
 
-    /// The codec of an `a=rtpmap`. A missing channel count is one.
+    /// The codec of an `a=rtpmap`. An absent channel count means one.
     pub fn of_rtpmap(name: &[u8], clock: u32, channels: u8) -> Option<Kind> {
         Kind::ALL.into_iter().find(|kind| {
             kind.name().as_bytes().eq_ignore_ascii_case(name)
@@ -119,7 +119,7 @@ impl Kind {
         })
     }
 
-    /// The law of G.711's two.
+    /// The law of a G.711 codec.
     pub const fn law(self) -> Option<Law> {
         match self {
             Kind::Pcmu => Some(Law::Mu),

@@ -1,10 +1,10 @@
-//! Levels of linear PCM in dBov: relative to the overload point of the system, so that a full-scale square wave is at 0 dBov
-//! and a full-scale sine at -3.01 dBov (RFC 3389 section 3, RFC 6464).
+//! Levels of linear PCM in dBov: relative to the overload point of the system, so that a full-scale square wave is at 0
+//! dBov and a full-scale sine at -3.01 dBov (RFC 3389 section 3, RFC 6464).
 
-/// The level given for digital silence.
+/// The level of digital silence.
 pub const SILENCE_DBOV: f64 = -127.0;
 
-/// Mean power of `samples` in dBov; [`SILENCE_DBOV`] where there are none or all are zero.
+/// Mean power of `samples` in dBov; [`SILENCE_DBOV`] if there are none or all are zero.
 pub fn dbov(samples: &[i16]) -> f64 {
     power_dbov(mean_square(samples))
 }
@@ -21,7 +21,7 @@ pub fn mean_square(samples: &[i16]) -> f64 {
     sum / samples.len() as f64
 }
 
-/// A mean square as level in dBov.
+/// The level of a mean square in dBov.
 pub fn power_dbov(mean_square: f64) -> f64 {
     if mean_square <= 0.0 {
         return SILENCE_DBOV;
@@ -29,8 +29,8 @@ pub fn power_dbov(mean_square: f64) -> f64 {
     (10.0 * (mean_square / (32_768.0 * 32_768.0)).log10()).max(SILENCE_DBOV)
 }
 
-/// Level of the active parts only: frames of 20 ms at `rate` that are within 30 dB of the loudest frame. Pauses between
-/// words do not count, so the level of speech can be compared however long the pauses are (the idea of ITU-T P.56, with a
+/// Level of the active parts only: frames of 20 ms at `rate` within 30 dB of the loudest frame. Pauses between words
+/// are excluded, so that levels of speech with different pauses are comparable (the principle of ITU-T P.56, with a
 /// fixed margin).
 pub fn active_dbov(samples: &[i16], rate: u32) -> f64 {
     let frame = (rate as usize / 50).max(1);

@@ -1,6 +1,7 @@
-//! Voice codecs and what goes with them: G.711, tones, WAV files, resampling, levels, the built-in speech samples.
+//! Voice codecs and signal processing: G.711, G.722, G.729, Opus, tones, DTMF, WAV files, resampling, levels, built-in
+//! speech.
 //!
-//! Everything works on slices, at the caller's pace. Samples are 16-bit linear PCM; rates are in Hz.
+//! All functions work on slices and keep no time. Samples are 16-bit linear PCM; rates are in Hz.
 #![forbid(unsafe_code)]
 
 pub mod coder;
@@ -26,11 +27,11 @@ pub mod transcode;
 pub mod vad;
 pub mod wav;
 
-pub use coder::{CodecError, Decoder, Encoded, Encoder};
+pub use coder::{AudioDecoder, AudioEncoder, CodecError, EncodedFrame};
 pub use format::{Format, OpusParameters};
 pub use fuzz::fuzz_codec;
 pub use kind::Kind;
-pub use packet::{Content, Packet, Packetiser, Packing, Unpacker};
+pub use packet::{Content, Packet, Packetiser, PacketiserSettings, Unpacker};
 pub use resample::Resampler;
 pub use sound::Sound;
 pub use tone::{Tone, ToneGenerator};

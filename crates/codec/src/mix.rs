@@ -1,7 +1,7 @@
-//! Adding voices: the sum of all, and for each the sum without its own. Plain loops over slices, which the compiler turns into
-//! vector instructions. Sums have 32 bits, so 65,536 voices cannot overflow them.
+//! Mixing of voices: the sum of all, and for each participant the sum without its own voice. Plain loops over slices,
+//! which the compiler vectorises. Sums have 32 bits, so that 65,536 voices cannot overflow them.
 
-/// Adds `samples` to `total`, as far as both go.
+/// Adds `samples` to `total`, up to the shorter length.
 pub fn add(total: &mut [i32], samples: &[i16]) {
     for (sum, &sample) in total.iter_mut().zip(samples) {
         *sum += i32::from(sample);
@@ -15,14 +15,14 @@ pub fn clip(total: &[i32], samples: &mut [i16]) {
     }
 }
 
-/// The sum without `own`, clipped: what the speaker of `own` hears.
+/// The sum without `own`, clipped: the mix for the participant with the voice `own`.
 pub fn clip_minus(total: &[i32], own: &[i16], samples: &mut [i16]) {
     for ((sample, &sum), &own) in samples.iter_mut().zip(total).zip(own) {
         *sample = (sum - i32::from(own)).clamp(-32_768, 32_767) as i16;
     }
 }
 
-/// Changes the level by `gain` in units of 1/256, clipped.
+/// Scales the samples by `gain` in units of 1/256, clipped.
 pub fn scale(samples: &mut [i16], gain: u16) {
     for sample in samples {
         *sample = ((i32::from(*sample) * i32::from(gain)) >> 8).clamp(-32_768, 32_767) as i16;
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everyone_hears_the_others() {
+    fn each_participant_receives_the_others() {
         let voices: [[i16; 5]; 3] = [
             [100, -200, 32_767, -32_768, 0],
             [1, 2, 32_767, -32_768, 5],
@@ -45,15 +45,15 @@ mod tests {
         let mut all = [0; 5];
         clip(&total, &mut all);
         assert_eq!(all, [94, -189, 32_767, -32_768, 32_767]);
-        let mut heard = [0; 5];
-        clip_minus(&total, &voices[0], &mut heard);
-        // Though the sum of all is clipped, the others' is exact.
-        assert_eq!(heard, [-6, 11, 32_767, -32_768, 32_767]);
-        clip_minus(&total, &voices[2], &mut heard);
-        assert_eq!(heard, [101, -198, 32_767, -32_768, 5]);
-        // A listener who says nothing hears the sum.
-        clip_minus(&total, &[0; 5], &mut heard);
-        assert_eq!(heard, all);
+        let mut output = [0; 5];
+        clip_minus(&total, &voices[0], &mut output);
+        // Although the sum of all is clipped, that of the others is exact.
+        assert_eq!(output, [-6, 11, 32_767, -32_768, 32_767]);
+        clip_minus(&total, &voices[2], &mut output);
+        assert_eq!(output, [101, -198, 32_767, -32_768, 5]);
+        // A silent participant receives the whole sum.
+        clip_minus(&total, &[0; 5], &mut output);
+        assert_eq!(output, all);
     }
 
     #[test]

@@ -1,31 +1,33 @@
-//! G.711 and G.722 as coders of the common kind, with concealment.
+//! G.711 and G.722 with the common coder interface and with concealment.
 
-use crate::coder::{CodecError, Decoder, Encoded, Encoder, room, whole};
+use crate::coder::{
+    AudioDecoder, AudioEncoder, CodecError, EncodedFrame, check_frame, output_slice,
+};
 use crate::g711::Law;
 use crate::g722;
 use crate::kind::Kind;
 use crate::plc::Concealer;
 
 /// Samples of a frame of G.711: 10 ms.
-const G711_FRAME: usize = 80;
+const G711_FRAME_SAMPLES: usize = 80;
 /// Samples of a frame of G.722: 10 ms.
-const G722_FRAME: usize = 160;
+const G722_FRAME_SAMPLES: usize = 160;
 
-/// Delay of G.722's two filter banks together, in samples: what its predictors follow is that much ahead.
-const AHEAD: usize = 22;
+/// Delay of both filter banks of G.722, in samples: the signal that the predictors follow is this much ahead.
+const FILTER_DELAY: usize = 22;
 
 /// A G.711 encoder.
 #[derive(Clone, Debug)]
 pub struct G711Encoder(Law);
 
 impl G711Encoder {
-    /// An encoder of either law; it has no state.
+    /// An encoder of either law; stateless.
     pub fn new(law: Law) -> G711Encoder {
         G711Encoder(law)
     }
 }
 
-impl Encoder for G711Encoder {
+impl AudioEncoder for G711Encoder {
     fn kind(&self) -> Kind {
         self.0.into()
     }
@@ -35,17 +37,19 @@ impl Encoder for G711Encoder {
     }
 
     fn frame_samples(&self) -> usize {
-        G711_FRAME
+        G711_FRAME_SAMPLES
     }
 
     fn max_frame_bytes(&self) -> usize {
-        G711_FRAME
+        G711_FRAME_SAMPLES
     }
 
-    fn encode(&mut self, samples: &[i16], octets: &mut [u8]) -> Result<Encoded, CodecError> {
-        whole(samples, G711_FRAME)?;
-        let count = self.0.encode(samples, room(octets, G711_FRAME)?);
-        Ok(Encoded::Speech(count))
+    fn encode(&mut self, samples: &[i16], octets: &mut [u8]) -> Result<EncodedFrame, CodecError> {
+        check_frame(samples, G711_FRAME_SAMPLES)?;
+        let count = self
+            .0
+            .encode(samples, output_slice(octets, G711_FRAME_SAMPLES)?);
+        Ok(EncodedFrame::Speech(count))
     }
 }
 
@@ -66,7 +70,7 @@ impl G711Decoder {
     }
 }
 
-impl Decoder for G711Decoder {
+impl AudioDecoder for G711Decoder {
     fn kind(&self) -> Kind {
         self.law.into()
     }
@@ -80,7 +84,7 @@ impl Decoder for G711Decoder {
     }
 
     fn decode(&mut self, payload: &[u8], samples: &mut [i16]) -> Result<usize, CodecError> {
-        let samples = room(samples, payload.len())?;
+        let samples = output_slice(samples, payload.len())?;
         self.law.decode(payload, samples);
         self.concealer.received(samples);
         Ok(samples.len())
@@ -97,12 +101,12 @@ impl Decoder for G711Decoder {
 
 /// A G.722 encoder at 64 kbit/s.
 #[derive(Clone, Debug)]
-pub struct G722Encoder(g722::Encoder);
+pub struct G722Encoder(g722::SbAdpcmEncoder);
 
 impl G722Encoder {
     /// An encoder in its reset state.
     pub fn new() -> G722Encoder {
-        G722Encoder(g722::Encoder::new(g722::Mode::Kbit64))
+        G722Encoder(g722::SbAdpcmEncoder::new(g722::Mode::Kbit64))
     }
 }
 
@@ -112,7 +116,7 @@ impl Default for G722Encoder {
     }
 }
 
-impl Encoder for G722Encoder {
+impl AudioEncoder for G722Encoder {
     fn kind(&self) -> Kind {
         Kind::G722
     }
@@ -122,27 +126,27 @@ impl Encoder for G722Encoder {
     }
 
     fn frame_samples(&self) -> usize {
-        G722_FRAME
+        G722_FRAME_SAMPLES
     }
 
     fn max_frame_bytes(&self) -> usize {
-        G722_FRAME / 2
+        G722_FRAME_SAMPLES / 2
     }
 
-    fn encode(&mut self, samples: &[i16], octets: &mut [u8]) -> Result<Encoded, CodecError> {
-        whole(samples, G722_FRAME)?;
-        let octets = room(octets, G722_FRAME / 2)?;
-        Ok(Encoded::Speech(self.0.encode(samples, octets)))
+    fn encode(&mut self, samples: &[i16], octets: &mut [u8]) -> Result<EncodedFrame, CodecError> {
+        check_frame(samples, G722_FRAME_SAMPLES)?;
+        let octets = output_slice(octets, G722_FRAME_SAMPLES / 2)?;
+        Ok(EncodedFrame::Speech(self.0.encode(samples, octets)))
     }
 }
 
 /// A G.722 decoder at 64 kbit/s.
 ///
-/// Where packets are lost, the signal goes on as [`Concealer`] makes it, and the decoder's predictors follow it, so that they
-/// are near the sender's when packets come again.
+/// During losses [`Concealer`] continues the signal, and the decoder's predictors follow it, so that their state is
+/// near the sender's when packets are received again.
 #[derive(Clone, Debug)]
 pub struct G722Decoder {
-    decoder: g722::Decoder,
+    decoder: g722::SbAdpcmDecoder,
     concealer: Concealer,
 }
 
@@ -150,7 +154,7 @@ impl G722Decoder {
     /// A decoder in its reset state.
     pub fn new() -> G722Decoder {
         G722Decoder {
-            decoder: g722::Decoder::new(g722::Mode::Kbit64),
+            decoder: g722::SbAdpcmDecoder::new(g722::Mode::Kbit64),
             concealer: Concealer::new(g722::RATE),
         }
     }
@@ -162,7 +166,7 @@ impl Default for G722Decoder {
     }
 }
 
-impl Decoder for G722Decoder {
+impl AudioDecoder for G722Decoder {
     fn kind(&self) -> Kind {
         Kind::G722
     }
@@ -176,30 +180,31 @@ impl Decoder for G722Decoder {
     }
 
     fn decode(&mut self, payload: &[u8], samples: &mut [i16]) -> Result<usize, CodecError> {
-        let samples = room(samples, payload.len() * 2)?;
+        let samples = output_slice(samples, payload.len() * 2)?;
         self.decoder.decode(payload, samples);
         self.concealer.received(samples);
         Ok(samples.len())
     }
 
     fn conceal(&mut self, samples: &mut [i16]) {
-        for piece in samples.chunks_mut(G722_FRAME) {
-            // Pieces shorter than the filters' delay are not worth following.
-            if piece.len() <= AHEAD {
+        for piece in samples.chunks_mut(G722_FRAME_SAMPLES) {
+            // Following is useless for pieces shorter than the filters' delay.
+            if piece.len() <= FILTER_DELAY {
                 self.concealer.conceal(piece);
                 continue;
             }
             let first = self.concealer.lost() == 0;
-            let mut before = [0; G722_FRAME];
-            before.copy_from_slice(self.concealer.newest(G722_FRAME));
+            let mut before = [0; G722_FRAME_SAMPLES];
+            before.copy_from_slice(self.concealer.newest(G722_FRAME_SAMPLES));
             self.concealer.conceal(piece);
-            let mut ahead = [0; AHEAD];
+            let mut ahead = [0; FILTER_DELAY];
             self.concealer.peek(&mut ahead);
-            let made = self.concealer.newest(piece.len());
+            let concealed = self.concealer.newest(piece.len());
             if first {
-                self.decoder.begin_to_follow(&before, &made[..AHEAD]);
+                self.decoder
+                    .start_following(&before, &concealed[..FILTER_DELAY]);
             }
-            self.decoder.follow(&made[AHEAD..]);
+            self.decoder.follow(&concealed[FILTER_DELAY..]);
             self.decoder.follow(&ahead);
         }
     }

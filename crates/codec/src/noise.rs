@@ -1,25 +1,26 @@
-//! Comfort noise (RFC 3389): a level and the colour of the noise, found by linear prediction, carried as reflection
-//! coefficients, and made audible again by a lattice filter.
+//! Comfort noise (RFC 3389): level and spectrum of the noise, found by linear prediction, sent as reflection
+//! coefficients, and synthesised by a lattice filter.
 //!
-//! A reflection coefficient of low-pass noise is negative here, as with WebRTC and ffmpeg; the RFC does not say.
+//! The reflection coefficient of low-pass noise is negative here, as with WebRTC and ffmpeg; the RFC does not define
+//! the sign.
 
 use crate::level;
 
 /// The static payload type of comfort noise at a clock of 8000 Hz (RFC 3389 section 4).
 pub const PAYLOAD_TYPE: u8 = 13;
-/// Coefficients that we send: the order of G.711 Appendix II.
+/// Number of coefficients that are sent: the order of G.711 Appendix II.
 pub const ORDER: usize = 10;
-/// Coefficients that we take from a payload; further ones add nothing audible.
+/// Maximum number of coefficients that are used of a payload; further ones have no audible effect.
 pub const MAX_ORDER: usize = 12;
 /// Octets that [`Noise::write`] needs.
 pub const MAX_PAYLOAD: usize = 1 + MAX_ORDER;
 
-/// A description of noise: what a payload says.
+/// The contents of a comfort noise payload.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Noise {
     /// Level in -dBov: 0 is the loudest, 127 silence.
     pub level: u8,
-    /// How many of the coefficients count; none means white noise.
+    /// Number of valid coefficients; none means white noise.
     pub order: usize,
     /// Reflection coefficients, each within -1 to 1.
     pub coefficients: [f32; MAX_ORDER],
@@ -34,7 +35,7 @@ impl Noise {
         }
     }
 
-    /// Reads a payload; `None` for an empty one, or one whose level has the reserved bit set.
+    /// Parses a payload; `None` if it is empty, or has the reserved bit of the level set.
     pub fn parse(payload: &[u8]) -> Option<Noise> {
         let (&level, rest) = payload.split_first()?;
         if level > 127 {
@@ -43,13 +44,13 @@ impl Noise {
         let mut noise = Noise::white(level);
         noise.order = rest.len().min(MAX_ORDER);
         for (coefficient, &octet) in noise.coefficients.iter_mut().zip(rest) {
-            // Section 3.2; 255 is not used and taken as 254.
+            // Section 3.2; 255 is not used and treated as 254.
             *coefficient = 258.0 * (f32::from(octet.min(254)) - 127.0) / 32_768.0;
         }
         Some(noise)
     }
 
-    /// Writes the payload; gives its length, zero where `payload` is too short.
+    /// Writes the payload; returns its length, zero if `payload` is too short.
     pub fn write(&self, payload: &mut [u8]) -> usize {
         let order = self.order.min(MAX_ORDER);
         let Some(payload) = payload.get_mut(..=order) else {
@@ -66,7 +67,7 @@ impl Noise {
         1 + order
     }
 
-    /// Whether a listener would hear the difference: 2 dB, or a colour that is plainly another.
+    /// Whether the difference is audible: 2 dB, or a clearly different spectrum.
     pub fn differs(&self, other: &Noise) -> bool {
         let colours = self.coefficients.iter().zip(other.coefficients).take(4);
         self.level.abs_diff(other.level) >= 2
@@ -74,12 +75,12 @@ impl Noise {
     }
 }
 
-/// Finds the description of the noise that it is shown, averaged over the last few hundred milliseconds.
+/// Estimates level and spectrum of noise, averaged over the last few hundred milliseconds.
 #[derive(Clone, Debug)]
 pub struct Analyser {
     /// Autocorrelation per sample, averaged.
     correlation: [f64; ORDER + 1],
-    /// Pieces taken in since the last reset.
+    /// Number of pieces since the last reset.
     count: u32,
 }
 
@@ -90,7 +91,7 @@ impl Default for Analyser {
 }
 
 impl Analyser {
-    /// An analyser that has heard nothing.
+    /// An analyser without input.
     pub const fn new() -> Analyser {
         Analyser {
             correlation: [0.0; ORDER + 1],
@@ -98,13 +99,13 @@ impl Analyser {
         }
     }
 
-    /// Forgets what it heard.
+    /// Resets the average.
     pub fn reset(&mut self) {
         *self = Analyser::new();
     }
 
-    /// Takes a piece of noise in, 10 ms or so. The average's time constant is sixteen pieces.
-    pub fn take(&mut self, samples: &[i16]) {
+    /// Adds a piece of noise of about 10 ms. The time constant of the average is sixteen pieces.
+    pub fn add(&mut self, samples: &[i16]) {
         if samples.len() <= ORDER {
             return;
         }
@@ -120,7 +121,7 @@ impl Analyser {
         }
     }
 
-    /// The noise heard; silence where none was.
+    /// The estimated noise; silence without input.
     pub fn describe(&self) -> Noise {
         let level = (-level::power_dbov(self.correlation[0])).round();
         let mut noise = Noise::white(level as u8);
@@ -129,7 +130,7 @@ impl Analyser {
         }
         noise.order = ORDER;
         let mut correlation = self.correlation;
-        // White noise 40 dB below: the filter stays tame where a band is empty.
+        // White noise at -40 dB keeps the filter stable if a band is empty.
         correlation[0] *= 1.0001;
         let mut prediction = [0.0; ORDER + 1];
         let mut error = correlation[0];
@@ -150,11 +151,11 @@ impl Analyser {
     }
 }
 
-/// Makes noise after a description. From one description to the next it glides within some tens of milliseconds.
+/// Generates noise from a description. Changes are gradual, over some tens of milliseconds.
 #[derive(Clone, Debug)]
 pub struct Generator {
     target: Noise,
-    /// Standard deviation of the output now, and of the target.
+    /// Current and target standard deviation of the output.
     deviation: f32,
     coefficients: [f32; MAX_ORDER],
     backward: [f32; MAX_ORDER],
@@ -163,20 +164,20 @@ pub struct Generator {
 }
 
 impl Generator {
-    /// A generator of silence. Two with one `seed` make the same noise.
+    /// A generator of silence. Generators with equal `seed` generate the same noise.
     pub fn new(seed: u64) -> Generator {
         Generator {
             target: Noise::white(127),
             deviation: 0.0,
             coefficients: [0.0; MAX_ORDER],
             backward: [0.0; MAX_ORDER],
-            // Never zero, which the generator would not leave.
+            // Never zero, a state that the generator would not leave.
             seed: seed | 1 << 63,
             begun: false,
         }
     }
 
-    /// What is to be made from now on.
+    /// Sets the noise to generate.
     pub fn describe(&mut self, noise: Noise) {
         self.target = noise;
         if !self.begun {
@@ -186,7 +187,7 @@ impl Generator {
         }
     }
 
-    /// Fills `samples` with what comes next.
+    /// Fills `samples` with the next samples.
     pub fn fill(&mut self, samples: &mut [i16]) {
         for piece in samples.chunks_mut(40) {
             self.glide();
@@ -208,7 +209,7 @@ impl Generator {
         }
     }
 
-    /// Of variance one: the sum of four uniform values, near enough to normal for the ear.
+    /// A random value of variance one: the sum of four uniform values, sufficiently normal for listeners.
     fn random(&mut self) -> f32 {
         self.seed ^= self.seed << 13;
         self.seed ^= self.seed >> 7;
@@ -227,7 +228,8 @@ impl Generator {
 
     fn filter(&mut self, excitation: f32) -> f32 {
         let mut forward = excitation;
-        // From the last stage to the first: each takes the older stage's delayed signal and leaves its own for the next sample.
+        // From the last stage to the first: each uses the delayed signal of the older stage and stores its own for the
+        // next sample.
         for place in (0..MAX_ORDER).rev() {
             let k = self.coefficients[place];
             forward -= k * self.backward[place];
@@ -280,16 +282,16 @@ mod tests {
     }
 
     #[test]
-    fn the_level_is_what_was_asked_for() {
+    fn generated_level_is_correct() {
         for level in [20, 40, 60, 75] {
             for coefficients in [vec![], vec![-0.9, 0.3], vec![0.5, -0.2, 0.6]] {
                 let mut description = Noise::white(level);
                 description.order = coefficients.len();
                 description.coefficients[..coefficients.len()].copy_from_slice(&coefficients);
-                let heard = dbov(&noise(description, 40_000));
+                let level_dbov = dbov(&noise(description, 40_000));
                 assert!(
-                    (heard + f64::from(level)).abs() < 0.7,
-                    "{level} {coefficients:?}: {heard}"
+                    (level_dbov + f64::from(level)).abs() < 0.7,
+                    "{level} {coefficients:?}: {level_dbov}"
                 );
             }
         }
@@ -301,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_made_is_found_again() {
+    fn generated_noise_is_estimated_correctly() {
         let mut description = Noise::white(45);
         description.order = ORDER;
         description.coefficients[..4].copy_from_slice(&[-0.8, 0.4, -0.2, 0.3]);
@@ -309,7 +311,7 @@ mod tests {
         let mut analyser = Analyser::new();
         assert_eq!(analyser.describe(), Noise::white(127));
         for piece in samples.chunks(800) {
-            analyser.take(piece);
+            analyser.add(piece);
         }
         let found = analyser.describe();
         assert!(found.level.abs_diff(45) <= 1, "{found:?}");
@@ -320,7 +322,7 @@ mod tests {
         assert!(found.differs(&Noise::white(45)));
         assert!(found.differs(&Noise { level: 49, ..found }));
         analyser.reset();
-        analyser.take(&[1; 5]);
+        analyser.add(&[1; 5]);
         assert_eq!(analyser.describe().level, 127);
     }
 

@@ -1,19 +1,22 @@
-//! Opus (RFC 6716) in RTP (RFC 7587), by libopus. We send one channel; two are received and mixed.
+//! Opus (RFC 6716) in RTP (RFC 7587), by libopus. One channel is sent; two are received and mixed.
 
-use crate::coder::{CodecError, Decoder, Encoded, Encoder, MAX_PAYLOAD, room, whole};
+use crate::coder::{
+    AudioDecoder, AudioEncoder, CodecError, EncodedFrame, MAX_PAYLOAD, check_frame, output_slice,
+};
 use crate::format::OpusParameters;
 use crate::kind::Kind;
 use opusic_c as libopus;
 use opusic_c::{Application, Bandwidth, Bitrate, Channels, InbandFec, SampleRate};
 
-/// Octets from which on a frame is more than a sign that nothing is to be sent (the library's documentation of DTX).
-const NOTHING_BELOW: usize = 3;
-/// The library's effort, 0 to 10, unless set otherwise: from 5 on more costs much and is hardly heard in speech.
-const EFFORT: u8 = 5;
-/// Samples that are copied to the library at once: 60 ms at 48 kHz.
+/// Size from which a frame has to be sent; a shorter one marks discontinuous transmission (documentation of libopus).
+const MIN_SENT_OCTETS: usize = 3;
+/// Default complexity of the library, 0 to 10: above 5 the cost rises much and the difference is hardly audible in
+/// speech.
+const DEFAULT_COMPLEXITY: u8 = 5;
+/// Samples that are copied to the library at a time: 60 ms at 48 kHz.
 const MAX_FRAME: usize = 2880;
 
-fn refused(error: libopus::ErrorCode) -> CodecError {
+fn library_error(error: libopus::ErrorCode) -> CodecError {
     CodecError::Library(error.message())
 }
 
@@ -34,42 +37,48 @@ pub struct OpusEncoder {
     rate: u32,
     frame: usize,
     silence: bool,
-    /// The library's samples are unsigned in name.
+    /// A copy of the samples: the library's sample type is unsigned in name.
     copy: Box<[u16]>,
 }
 
 impl OpusEncoder {
-    /// An encoder of frames of `packet_ms` at `rate` Hz that keeps to what the receiver asks for in `wishes`. With `silence`,
-    /// or where the receiver wishes so, nothing is sent while there is nothing but noise.
+    /// An encoder of frames of `packet_ms` at `rate` Hz, limited by the receiver's parameters `parameters`. With
+    /// `silence`, or if the receiver requests it, silence is not sent.
     ///
     /// # Errors
     /// [`CodecError::Rate`], [`CodecError::PacketTime`], [`CodecError::Library`].
     pub fn new(
         rate: u32,
         packet_ms: u32,
-        wishes: &OpusParameters,
+        parameters: &OpusParameters,
         silence: bool,
     ) -> Result<OpusEncoder, CodecError> {
         if !Kind::Opus.packet_times().contains(&packet_ms) {
             return Err(CodecError::PacketTime(Kind::Opus, packet_ms));
         }
-        let silence = silence || wishes.discontinuous;
+        let silence = silence || parameters.discontinuous;
         let mut encoder =
             libopus::Encoder::new(Channels::Mono, library_rate(rate)?, Application::Voip)
-                .map_err(refused)?;
+                .map_err(library_error)?;
         encoder
-            .set_max_bandwidth(bandwidth(wishes.max_playback_rate))
-            .map_err(refused)?;
-        encoder.set_bitrate(bitrate(wishes)).map_err(refused)?;
-        encoder.set_vbr(!wishes.constant_rate).map_err(refused)?;
-        encoder.set_dtx(silence).map_err(refused)?;
-        let correction = if wishes.inband_fec {
+            .set_max_bandwidth(bandwidth(parameters.max_playback_rate))
+            .map_err(library_error)?;
+        encoder
+            .set_bitrate(bitrate(parameters))
+            .map_err(library_error)?;
+        encoder
+            .set_vbr(!parameters.constant_rate)
+            .map_err(library_error)?;
+        encoder.set_dtx(silence).map_err(library_error)?;
+        let correction = if parameters.inband_fec {
             InbandFec::Mode1
         } else {
             InbandFec::Off
         };
-        encoder.set_inband_fec(correction).map_err(refused)?;
-        encoder.set_complexity(EFFORT).map_err(refused)?;
+        encoder.set_inband_fec(correction).map_err(library_error)?;
+        encoder
+            .set_complexity(DEFAULT_COMPLEXITY)
+            .map_err(library_error)?;
         let frame = (rate / 1000 * packet_ms) as usize;
         Ok(OpusEncoder {
             encoder,
@@ -80,16 +89,18 @@ impl OpusEncoder {
         })
     }
 
-    /// Effort from 0 to 10; 5 unless set.
+    /// Sets the complexity, 0 to 10; the default is 5.
     ///
     /// # Errors
     /// [`CodecError::Library`].
-    pub fn set_complexity(&mut self, effort: u8) -> Result<(), CodecError> {
-        self.encoder.set_complexity(effort.min(10)).map_err(refused)
+    pub fn set_complexity(&mut self, complexity: u8) -> Result<(), CodecError> {
+        self.encoder
+            .set_complexity(complexity.min(10))
+            .map_err(library_error)
     }
 }
 
-/// The audio bandwidth that a receiver with this sample rate can make use of (RFC 7587 section 6.1).
+/// The audio bandwidth that a receiver with this sample rate can use (RFC 7587 section 6.1).
 fn bandwidth(max_playback_rate: u32) -> Bandwidth {
     match max_playback_rate {
         0..=8000 => Bandwidth::Narrow,
@@ -100,21 +111,21 @@ fn bandwidth(max_playback_rate: u32) -> Bandwidth {
     }
 }
 
-/// The rates that RFC 7587 section 3.1.1 recommends for speech, under the receiver's limit.
-fn bitrate(wishes: &OpusParameters) -> Bitrate {
-    let wanted = match wishes.max_playback_rate {
+/// The bit rates that RFC 7587 section 3.1.1 recommends for speech, limited by the receiver.
+fn bitrate(parameters: &OpusParameters) -> Bitrate {
+    let wanted = match parameters.max_playback_rate {
         0..=8000 => 12_000,
         8001..=16_000 => 20_000,
         _ => 32_000,
     };
     Bitrate::Value(
-        wishes
+        parameters
             .max_average_bitrate
             .map_or(wanted, |limit| wanted.min(limit)),
     )
 }
 
-impl Encoder for OpusEncoder {
+impl AudioEncoder for OpusEncoder {
     fn kind(&self) -> Kind {
         Kind::Opus
     }
@@ -131,27 +142,27 @@ impl Encoder for OpusEncoder {
         MAX_PAYLOAD
     }
 
-    fn encode(&mut self, samples: &[i16], octets: &mut [u8]) -> Result<Encoded, CodecError> {
-        whole(samples, self.frame)?;
+    fn encode(&mut self, samples: &[i16], octets: &mut [u8]) -> Result<EncodedFrame, CodecError> {
+        check_frame(samples, self.frame)?;
         for (copy, &sample) in self.copy.iter_mut().zip(samples) {
             *copy = sample as u16;
         }
-        let octets = room(octets, MAX_PAYLOAD)?;
+        let octets = output_slice(octets, MAX_PAYLOAD)?;
         let made = self
             .encoder
             .encode_to_slice(&self.copy, octets)
-            .map_err(refused)?;
-        Ok(if self.silence && made < NOTHING_BELOW {
-            Encoded::Nothing
+            .map_err(library_error)?;
+        Ok(if self.silence && made < MIN_SENT_OCTETS {
+            EncodedFrame::Nothing
         } else {
-            Encoded::Speech(made)
+            EncodedFrame::Speech(made)
         })
     }
 
-    fn expect_loss(&mut self, percent: u8) -> Result<(), CodecError> {
+    fn set_expected_loss(&mut self, percent: u8) -> Result<(), CodecError> {
         self.encoder
             .set_packet_loss(percent.min(100))
-            .map_err(refused)
+            .map_err(library_error)
     }
 }
 
@@ -163,13 +174,13 @@ pub struct OpusDecoder {
 }
 
 impl OpusDecoder {
-    /// A decoder at `rate` Hz, whatever the sender had.
+    /// A decoder at `rate` Hz, for any rate of the sender.
     ///
     /// # Errors
     /// [`CodecError::Rate`], [`CodecError::Library`].
     pub fn new(rate: u32) -> Result<OpusDecoder, CodecError> {
         let decoder =
-            libopus::Decoder::new(Channels::Mono, library_rate(rate)?).map_err(refused)?;
+            libopus::Decoder::new(Channels::Mono, library_rate(rate)?).map_err(library_error)?;
         Ok(OpusDecoder {
             decoder,
             rate,
@@ -177,7 +188,7 @@ impl OpusDecoder {
         })
     }
 
-    /// Lets the library fill `samples` from `payload`, or from nothing where it is empty; false where it refuses.
+    /// Decodes `payload`, or conceals if it is empty; returns false if the library fails.
     fn fill(&mut self, payload: &[u8], samples: &mut [i16], redundancy: bool) -> bool {
         let copy = &mut self.copy[..samples.len()];
         match self.decoder.decode_to_slice(payload, copy, redundancy) {
@@ -192,7 +203,7 @@ impl OpusDecoder {
     }
 }
 
-impl Decoder for OpusDecoder {
+impl AudioDecoder for OpusDecoder {
     fn kind(&self) -> Kind {
         Kind::Opus
     }
@@ -206,7 +217,7 @@ impl Decoder for OpusDecoder {
     }
 
     fn decode(&mut self, payload: &[u8], samples: &mut [i16]) -> Result<usize, CodecError> {
-        let samples = room(samples, self.samples_of(payload)?)?;
+        let samples = output_slice(samples, self.samples_of(payload)?)?;
         if self.fill(payload, samples, false) {
             Ok(samples.len())
         } else {
@@ -215,7 +226,7 @@ impl Decoder for OpusDecoder {
     }
 
     fn conceal(&mut self, samples: &mut [i16]) {
-        // The library conceals whole multiples of 2.5 ms, best in frames as long as speech has.
+        // The library conceals multiples of 2.5 ms, best in frames of the same length as those of speech.
         let unit = self.rate as usize / 400;
         let mut rest = samples;
         while !rest.is_empty() {
@@ -226,10 +237,10 @@ impl Decoder for OpusDecoder {
             };
             let (now, later) = rest.split_at_mut(piece);
             if piece < unit {
-                let mut whole = [0; MAX_FRAME / 24];
-                let whole = &mut whole[..unit];
-                let made = self.fill(&[], whole, false);
-                now.copy_from_slice(&whole[..piece]);
+                let mut frame = [0; MAX_FRAME / 24];
+                let frame = &mut frame[..unit];
+                let made = self.fill(&[], frame, false);
+                now.copy_from_slice(&frame[..piece]);
                 debug_assert!(made);
             } else if !self.fill(&[], now, false) {
                 now.fill(0);
@@ -263,7 +274,7 @@ fn frame_samples(first: u8, rate: u32) -> usize {
     }
 }
 
-/// Samples of a payload at `rate` (RFC 6716 sections 3.1 and 3.2); `None` where it is malformed or longer than 120 ms.
+/// Samples of a payload at `rate` (RFC 6716 sections 3.1 and 3.2); `None` if it is malformed or longer than 120 ms.
 pub fn packet_samples(payload: &[u8], rate: u32) -> Option<usize> {
     let first = *payload.first()?;
     let frames = match first & 3 {
@@ -275,8 +286,8 @@ pub fn packet_samples(payload: &[u8], rate: u32) -> Option<usize> {
     (samples > 0 && samples <= rate as usize / 25 * 3).then_some(samples)
 }
 
-/// Whether a payload's SILK frame carries a low-bit-rate copy of the one before it (RFC 6716 section 4.2.4). Only where the
-/// first frame begins behind the first octet, which is the case for all that telephones send.
+/// Whether a payload's SILK frame contains a low-bit-rate copy of the previous one (RFC 6716 section 4.2.4). Detected
+/// only if the first frame begins after the first octet, as in all payloads of telephones.
 pub fn has_redundancy(payload: &[u8]) -> bool {
     let (Some(&first), Some(&second)) = (payload.first(), payload.get(1)) else {
         return false;
@@ -284,7 +295,7 @@ pub fn has_redundancy(payload: &[u8]) -> bool {
     if first >> 3 >= 16 || first & 3 != 0 {
         return false;
     }
-    // One bit of voice activity per SILK frame of 20 ms, then the bit that we look for.
+    // One bit of voice activity per SILK frame of 20 ms, then the redundancy bit.
     let silk_frames = match first >> 3 & 3 {
         size if first >> 3 >= 12 => usize::from(size > 3) + 1,
         0 | 1 => 1,
@@ -294,18 +305,18 @@ pub fn has_redundancy(payload: &[u8]) -> bool {
     second >> (7 - silk_frames) & 1 == 1
 }
 
-/// Whether the sender says that there is nothing but silence: a payload of at most two octets.
+/// Whether the payload signals silence: at most two octets.
 pub fn is_silence(payload: &[u8]) -> bool {
-    payload.len() < NOTHING_BELOW
+    payload.len() < MIN_SENT_OCTETS
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Every first octet with every count of frames: the library finds the same length, or we refuse what it would.
+    /// Every first octet with every count of frames: the result equals that of the library, or both refuse.
     #[test]
-    fn lengths_are_the_librarys() {
+    fn lengths_agree_with_the_library() {
         for first in 0..=255u8 {
             for second in 0..=255u8 {
                 let payload = [first, second, 1, 2, 3, 4];
@@ -331,7 +342,7 @@ mod tests {
                 .unwrap();
         let mut decoder = OpusDecoder::new(48_000).unwrap();
         let mut tone = crate::ToneGenerator::new(crate::Tone::sine(440.0, -10.0), 48_000);
-        let (mut sent, mut heard) = (Vec::new(), Vec::new());
+        let (mut sent, mut decoded) = (Vec::new(), Vec::new());
         for _ in 0..50 {
             let mut left = [0; 960];
             tone.fill(&mut left);
@@ -341,10 +352,10 @@ mod tests {
             let mut samples = [0; 960];
             assert_eq!(decoder.decode(&payload[..length], &mut samples), Ok(960));
             sent.extend_from_slice(&left);
-            heard.extend_from_slice(&samples);
+            decoded.extend_from_slice(&samples);
         }
         // One of two channels, halved.
-        let change = crate::level::dbov(&heard[9600..]) - crate::level::dbov(&sent[9600..]);
+        let change = crate::level::dbov(&decoded[9600..]) - crate::level::dbov(&sent[9600..]);
         assert!((change + 6.0).abs() < 0.7, "{change}");
     }
 }

@@ -1,63 +1,63 @@
-//! From samples to packets and back: packet times, timestamps, marker bits, silence suppression, comfort noise, gaps.
+//! Packetisation and its reverse: packet times, timestamps, marker bits, silence suppression, comfort noise, gaps.
 
-use crate::coder::{CodecError, Decoder, Encoded, Encoder, MAX_PAYLOAD};
+use crate::coder::{AudioDecoder, AudioEncoder, CodecError, EncodedFrame, MAX_PAYLOAD};
 use crate::format::Format;
 use crate::kind::Kind;
 use crate::noise::{self, Generator, Noise};
 use crate::vad::{Suppressor, Verdict};
 
-/// What a packet carries, and with it under which payload type it goes.
+/// The content of a packet; it determines the payload type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
-    /// The codec's own payload.
+    /// A payload of the codec.
     Audio,
     /// Comfort noise (RFC 3389).
     Noise,
 }
 
-/// A packet to be sent.
+/// A packet to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet<'a> {
-    /// What it carries.
+    /// Content.
     pub content: Content,
     /// The payload.
     pub payload: &'a [u8],
-    /// Timestamp units since the packetiser's first sample, modulo 2^32.
+    /// Timestamp relative to the packetiser's first sample, modulo 2^32.
     pub timestamp: u32,
-    /// Timestamp units that it lasts.
+    /// Duration in timestamp units.
     pub duration: u32,
-    /// The first packet of speech after silence (RFC 3551 section 4.1).
+    /// Marker: the first packet of speech after silence (RFC 3551 section 4.1).
     pub marker: bool,
 }
 
-/// How packets are made.
+/// Settings of a packetiser.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Packing {
-    /// Milliseconds of a packet.
+pub struct PacketiserSettings {
+    /// Packet time in milliseconds.
     pub packet_ms: u32,
-    /// Whether nothing is sent while there is nothing but noise: by the codec itself where it can, else by comfort noise
-    /// packets, which the receiver must have agreed to.
+    /// Whether silence is suppressed: by the codec itself if it can, else with comfort noise packets, which the
+    /// receiver must have accepted.
     pub suppress_silence: bool,
 }
 
-impl Default for Packing {
+impl Default for PacketiserSettings {
     fn default() -> Self {
-        Packing {
+        PacketiserSettings {
             packet_ms: 20,
             suppress_silence: false,
         }
     }
 }
 
-/// Cuts a stream of samples into packets.
+/// Splits a stream of samples into packets.
 pub struct Packetiser {
-    encoder: Box<dyn Encoder>,
+    encoder: Box<dyn AudioEncoder>,
     suppressor: Option<Suppressor>,
     pending: Vec<i16>,
     packet_samples: usize,
     payload: Box<[u8]>,
     timestamp: u32,
-    /// Whether the packet before was speech.
+    /// Whether the previous packet was speech.
     speaking: bool,
 }
 
@@ -66,7 +66,11 @@ impl Packetiser {
     ///
     /// # Errors
     /// As [`Format::encoder`].
-    pub fn new(format: &Format, rate: u32, packing: Packing) -> Result<Packetiser, CodecError> {
+    pub fn new(
+        format: &Format,
+        rate: u32,
+        packing: PacketiserSettings,
+    ) -> Result<Packetiser, CodecError> {
         let encoder = format.encoder(rate, packing.packet_ms, packing.suppress_silence)?;
         let suppress = packing.suppress_silence && !format.kind().has_own_silence();
         let packet_samples = (rate / 1000 * packing.packet_ms) as usize;
@@ -82,7 +86,7 @@ impl Packetiser {
     }
 
     /// The encoder.
-    pub fn encoder(&mut self) -> &mut dyn Encoder {
+    pub fn encoder(&mut self) -> &mut dyn AudioEncoder {
         &mut *self.encoder
     }
 
@@ -91,21 +95,21 @@ impl Packetiser {
         self.packet_samples
     }
 
-    /// Timestamp units from the first sample to the beginning of the next packet.
+    /// The timestamp of the next packet, relative to the first sample.
     pub fn timestamp(&self) -> u32 {
         self.timestamp
     }
 
-    /// Takes samples, any number; hands every packet that they complete to `send`.
+    /// Adds any number of samples; passes each completed packet to `send`.
     ///
     /// # Errors
-    /// [`CodecError::Library`] where the codec's library fails; the samples of that packet are gone.
+    /// [`CodecError::Library`] if the codec's library fails; the samples of that packet are lost.
     pub fn push(
         &mut self,
         mut samples: &[i16],
         send: &mut dyn FnMut(Packet<'_>),
     ) -> Result<(), CodecError> {
-        // Whole packets are encoded where they lie.
+        // Complete packets are encoded in place, without a copy.
         while self.pending.len() + samples.len() >= self.packet_samples {
             let missing = self.packet_samples - self.pending.len();
             let (now, later) = samples.split_at(missing);
@@ -125,7 +129,7 @@ impl Packetiser {
         Ok(())
     }
 
-    /// Leaves `units` of the timestamp out: the source was silent or gone for so long. Samples that wait are dropped.
+    /// Skips `units` of the timestamp, for a pause of the source. Buffered samples are dropped.
     pub fn skip(&mut self, units: u32) {
         self.pending.clear();
         self.timestamp = self.timestamp.wrapping_add(units);
@@ -147,7 +151,7 @@ impl Packetiser {
         self.timestamp = begin.wrapping_add(duration);
         if let Some(suppressor) = &mut self.suppressor {
             let frame = self.encoder.sample_rate() as usize / 100;
-            match suppressor.judge(samples, frame) {
+            match suppressor.classify(samples, frame) {
                 Verdict::Speech => {}
                 verdict => {
                     self.speaking = false;
@@ -169,7 +173,8 @@ impl Packetiser {
         self.frames(samples, begin, send)
     }
 
-    /// Encodes frame by frame. A packet ends early where a frame is left out, or behind a description of noise.
+    /// Encodes frame by frame. A packet ends early at a frame that is not sent, or after a silence insertion
+    /// descriptor.
     fn frames(
         &mut self,
         samples: &[i16],
@@ -178,16 +183,17 @@ impl Packetiser {
     ) -> Result<(), CodecError> {
         let frame = self.encoder.frame_samples();
         let units = self.units(frame);
-        let mut open = Open::default();
+        let mut open = OpenPacket::default();
         for (index, samples) in samples.chunks_exact(frame).enumerate() {
             let at = begin.wrapping_add(index as u32 * units);
             let room = self.payload.get_mut(open.length..).unwrap_or_default();
-            // A frame is tried where it would stand; it moves to the front where the packet turns out to end before it.
+            // A frame is encoded at its presumed position; it is moved to the front if the packet turns out to end
+            // before it.
             let encoded = self.encoder.encode(samples, room)?;
             let (length, is_speech) = match encoded {
-                Encoded::Speech(length) => (length, true),
-                Encoded::Noise(length) => (length, false),
-                Encoded::Nothing => {
+                EncodedFrame::Speech(length) => (length, true),
+                EncodedFrame::Noise(length) => (length, false),
+                EncodedFrame::Nothing => {
                     self.close(&mut open, send);
                     self.speaking = false;
                     continue;
@@ -211,7 +217,7 @@ impl Packetiser {
         Ok(())
     }
 
-    fn close(&self, open: &mut Open, send: &mut dyn FnMut(Packet<'_>)) {
+    fn close(&self, open: &mut OpenPacket, send: &mut dyn FnMut(Packet<'_>)) {
         if open.length > 0 {
             send(Packet {
                 content: Content::Audio,
@@ -221,32 +227,32 @@ impl Packetiser {
                 marker: open.marker,
             });
         }
-        *open = Open::default();
+        *open = OpenPacket::default();
     }
 }
 
-/// A packet in the making.
+/// A packet under construction.
 #[derive(Default)]
-struct Open {
+struct OpenPacket {
     length: usize,
     timestamp: u32,
     duration: u32,
     marker: bool,
-    /// A description of noise is in it: nothing may follow.
+    /// It contains a silence insertion descriptor: nothing may follow.
     ended: bool,
 }
 
-/// Turns what arrives into samples without gaps: payloads, comfort noise, and what is made up for what is missing. When
-/// packets are late or lost is the jitter buffer's business; this is told what is to be played next.
+/// Converts received payloads into samples without gaps: decoding, comfort noise and concealment. The caller's jitter
+/// buffer decides which packet is late or lost; the calls are in the order of playout.
 pub struct Unpacker {
-    decoder: Box<dyn Decoder>,
+    decoder: Box<dyn AudioDecoder>,
     generator: Generator,
-    /// Comfort noise was described and no speech came since.
+    /// Comfort noise is active: no speech was received since its description.
     in_noise: bool,
 }
 
 impl Unpacker {
-    /// An unpacker of `format` to samples at `rate` Hz. Noise is made from `seed`.
+    /// An unpacker of `format` to samples at `rate` Hz. `seed` is that of the noise generator.
     ///
     /// # Errors
     /// As [`Format::decoder`].
@@ -268,7 +274,7 @@ impl Unpacker {
         self.decoder.sample_rate()
     }
 
-    /// How many samples a payload gives.
+    /// The number of samples of a payload.
     ///
     /// # Errors
     /// [`CodecError::Payload`].
@@ -276,23 +282,24 @@ impl Unpacker {
         self.decoder.samples_of(payload)
     }
 
-    /// Samples of as many timestamp units.
+    /// The number of samples in this many timestamp units.
     pub fn samples_in(&self, units: u32) -> usize {
         let (rate, clock) = (self.sample_rate(), self.kind().rtp_clock());
         (u64::from(units) * u64::from(rate) / u64::from(clock)) as usize
     }
 
-    /// Decodes a payload; gives the number of samples.
+    /// Decodes a payload; returns the number of samples.
     ///
     /// # Errors
-    /// As [`Decoder::decode`].
+    /// As [`AudioDecoder::decode`].
     pub fn audio(&mut self, payload: &[u8], samples: &mut [i16]) -> Result<usize, CodecError> {
-        let made = self.decoder.decode(payload, samples)?;
+        let count = self.decoder.decode(payload, samples)?;
         self.in_noise = false;
-        Ok(made)
+        Ok(count)
     }
 
-    /// Takes a comfort noise payload; false where it is none. Noise is made by [`Unpacker::gap`] from then on.
+    /// Processes a comfort noise payload; returns false if it is malformed. [`Unpacker::gap`] generates that noise from
+    /// then on.
     pub fn noise(&mut self, payload: &[u8]) -> bool {
         let Some(noise) = Noise::parse(payload) else {
             return false;
@@ -302,8 +309,8 @@ impl Unpacker {
         true
     }
 
-    /// Fills `samples` where nothing is there to be played: with noise where the sender described some and has said nothing
-    /// since, else with the codec's concealment.
+    /// Fills `samples` for an absent packet: with noise if the sender has described some and no speech followed, else
+    /// by concealment.
     pub fn gap(&mut self, samples: &mut [i16]) {
         if self.in_noise {
             self.generator.fill(samples);
@@ -312,7 +319,7 @@ impl Unpacker {
         }
     }
 
-    /// Fills `samples`, lost just before `following`, from redundancy in it where there is some; true then.
+    /// Fills `samples`, lost directly before `following`, from the redundancy in it; returns true if there is some.
     pub fn recover(&mut self, following: &[u8], samples: &mut [i16]) -> bool {
         if self.in_noise {
             self.generator.fill(samples);

@@ -1,9 +1,9 @@
-//! Concealment of lost packets for codecs that have none of their own, after the description of ITU-T G.711 Appendix I: the
-//! last pitch period is repeated, from 10 ms on two, from 20 ms on three periods; joints are cross-faded; after 10 ms the level
-//! falls by a fifth of the beginning's each 10 ms, so that from 60 ms on there is silence.
+//! Packet loss concealment for codecs that have none, by ITU-T G.711 Appendix I: the last pitch period is repeated,
+//! after 10 ms the last two, after 20 ms the last three periods; joints are cross-faded; after 10 ms the level falls by
+//! a fifth of the initial level each 10 ms, down to silence at 60 ms.
 //!
-//! The signal comes out 3.75 ms late, always: when a loss begins, its last quarter period has not been heard yet and can be
-//! faded into the repetition. The Appendix is for 8 kHz; at 16 kHz all lengths double.
+//! The output is always delayed by 3.75 ms: at the start of a loss the last quarter period has not been output yet and
+//! can be cross-faded into the repetition. The Appendix is for 8 kHz; at 16 kHz all lengths double.
 
 use crate::coder::MAX_SAMPLES;
 
@@ -15,40 +15,40 @@ mod at_8k {
     pub(super) const PITCH_MIN: usize = 40;
     pub(super) const PITCH_MAX: usize = 120;
     pub(super) const CORRELATION: usize = 160;
-    /// The joint at the end of a loss grows by this with each 10 ms lost.
+    /// Extension of the joint at the end of a loss for each 10 ms lost.
     pub(super) const JOINT_GROWTH: usize = 32;
 }
 
-/// Mean power below which two pieces of signal are not worth comparing.
-const QUIET: f32 = 1.5;
-/// Frames of 10 ms until silence.
+/// Mean power below which two segments are not compared.
+const QUIET_POWER: f32 = 1.5;
+/// Number of frames of 10 ms until silence.
 const AUDIBLE_FRAMES: usize = 6;
 
-/// A stream's concealment.
+/// Concealment of one stream.
 #[derive(Clone, Debug)]
 pub struct Concealer {
     /// Samples per 1/8000 s.
     factor: usize,
-    /// The signal up to now, not delayed; the newest last.
+    /// The signal up to now, without delay; the newest sample last.
     history: Box<[i16]>,
-    /// What it was when the loss began, its end faded into the repetition.
+    /// The history at the start of the loss, its end faded into the repetition.
     past: Box<[i16]>,
-    /// The end of `past` as it was.
+    /// The original end of `past`.
     tail: Box<[i16]>,
-    /// A frame's worth of room.
+    /// Buffer of one frame.
     scratch: Box<[i16]>,
     pitch: usize,
     /// Length of the joints.
     overlap: usize,
-    /// Samples at the end of `past` that are repeated, and where in them we are.
+    /// Number of samples at the end of `past` that are repeated, and the position in them.
     length: usize,
     offset: usize,
-    /// Samples lost in a row.
+    /// Number of consecutive samples lost.
     lost: usize,
 }
 
 impl Concealer {
-    /// For a stream at `rate` Hz: 8000 or a multiple of it.
+    /// A concealer at `rate` Hz: 8000 or a multiple of it.
     pub fn new(rate: u32) -> Concealer {
         let factor = (rate as usize / 8000).max(1);
         let buffer = |length: usize| vec![0; length * factor].into_boxed_slice();
@@ -66,12 +66,12 @@ impl Concealer {
         }
     }
 
-    /// How much later the output is, in samples.
+    /// Delay of the output, in samples.
     pub fn delay(&self) -> usize {
         at_8k::DELAY * self.factor
     }
 
-    /// Samples lost in a row up to now.
+    /// Number of consecutive samples lost up to now.
     pub fn lost(&self) -> usize {
         self.lost
     }
@@ -81,7 +81,7 @@ impl Concealer {
         &self.history[self.history.len() - count.min(self.history.len())..]
     }
 
-    /// Takes what was received; gives what is to be heard, in its place.
+    /// Processes received samples; replaces them by the delayed output.
     pub fn received(&mut self, samples: &mut [i16]) {
         if self.lost > 0 {
             self.join(samples);
@@ -92,12 +92,12 @@ impl Concealer {
         }
     }
 
-    /// Gives what is to be heard where nothing was received.
+    /// Fills `samples` for a lost packet.
     pub fn conceal(&mut self, samples: &mut [i16]) {
         let frame = at_8k::FRAME * self.factor;
         let mut rest = samples;
         while !rest.is_empty() {
-            // Never over the border of 10 ms, where the repetition grows.
+            // Not across a boundary of 10 ms, where the repetition grows.
             let piece = (frame - self.lost % frame).min(rest.len());
             let (now, later) = rest.split_at_mut(piece);
             self.synthesise(now);
@@ -106,7 +106,7 @@ impl Concealer {
         }
     }
 
-    /// What would come next if the loss went on, at most 10 ms of it; silence where there is none.
+    /// The continuation of the concealment, at most 10 ms; silence without a loss.
     pub(crate) fn peek(&self, samples: &mut [i16]) {
         if self.lost == 0 {
             samples.fill(0);
@@ -119,7 +119,7 @@ impl Concealer {
         self.fade(samples, self.lost);
     }
 
-    /// Appends to the history; gives the delayed signal in place.
+    /// Appends to the history; replaces the samples by the delayed signal.
     fn keep(&mut self, samples: &mut [i16]) {
         let (length, new) = (self.history.len(), samples.len());
         self.history.copy_within(new.., 0);
@@ -148,7 +148,7 @@ impl Concealer {
         self.lost = (self.lost + samples.len()).min(MAX_SAMPLES * 1000);
     }
 
-    /// The beginning of a loss.
+    /// Starts a loss.
     fn begin(&mut self) {
         self.past.copy_from_slice(&self.history);
         self.pitch = self.find_pitch();
@@ -158,20 +158,21 @@ impl Concealer {
         let end = self.past.len() - self.overlap;
         self.tail[..self.overlap].copy_from_slice(&self.past[end..]);
         self.fade_tail();
-        // What has not been heard yet becomes the faded end.
+        // The part that has not been output yet becomes the faded end.
         let end = self.history.len() - self.overlap;
         self.history[end..].copy_from_slice(&self.past[end..]);
     }
 
-    /// One more period is repeated.
+    /// Adds one more period to the repetition.
     fn grow(&mut self) {
-        // The position stays the same within the last period, so that the pitch goes on in phase.
+        // The position within the last period is kept, so that the pitch continues in phase.
         self.offset %= self.pitch;
         self.length += self.pitch;
         self.fade_tail();
     }
 
-    /// Fades the end of `past` into what precedes the repeated part, so that its end leads over to its beginning.
+    /// Fades the end of `past` into the signal before the repeated part, so that its end is continuous with its
+    /// beginning.
     fn fade_tail(&mut self) {
         let end = self.past.len() - self.overlap;
         let before = self.past.len() - self.length - self.overlap;
@@ -204,7 +205,7 @@ impl Concealer {
         }
     }
 
-    /// The end of a loss: the repetition goes on for a while and is faded out under what was received.
+    /// Ends a loss: the repetition continues for a while and is cross-faded into the received signal.
     fn join(&mut self, samples: &mut [i16]) {
         let frame = at_8k::FRAME * self.factor;
         let growth = (self.lost.div_ceil(frame) - 1) * at_8k::JOINT_GROWTH * self.factor;
@@ -217,8 +218,8 @@ impl Concealer {
         self.lost = 0;
     }
 
-    /// The lag at which the newest 20 ms are most alike what was before: first every other lag on every other sample, then
-    /// around the best.
+    /// The lag with the highest correlation of the newest 20 ms with the past: first every other lag on every other
+    /// sample, then around the best.
     fn find_pitch(&self) -> usize {
         let step = 2 * self.factor;
         let (low, high) = (
@@ -226,7 +227,7 @@ impl Concealer {
             at_8k::PITCH_MAX * self.factor,
         );
         let best = |lags: &mut dyn Iterator<Item = usize>, stride: usize| {
-            lags.map(|lag| (self.likeness(lag, stride), lag))
+            lags.map(|lag| (self.correlation(lag, stride), lag))
                 .fold(
                     (f32::MIN, high),
                     |best, next| if next.0 > best.0 { next } else { best },
@@ -238,7 +239,7 @@ impl Concealer {
         best(&mut around.into_iter(), 1)
     }
 
-    fn likeness(&self, lag: usize, stride: usize) -> f32 {
+    fn correlation(&self, lag: usize, stride: usize) -> f32 {
         let count = at_8k::CORRELATION * self.factor;
         let newest = &self.past[self.past.len() - count..];
         let older = &self.past[self.past.len() - count - lag..];
@@ -248,7 +249,7 @@ impl Concealer {
             product += x * y;
             power += y * y;
         }
-        product / power.max(QUIET * (count / stride) as f32).sqrt()
+        product / power.max(QUIET_POWER * (count / stride) as f32).sqrt()
     }
 }
 
@@ -269,7 +270,7 @@ mod tests {
     use crate::tone::{Tone, ToneGenerator};
 
     #[test]
-    fn without_loss_it_only_delays() {
+    fn without_loss_the_signal_is_only_delayed() {
         for rate in [8000, 16_000] {
             let mut concealer = Concealer::new(rate);
             let delay = concealer.delay();
@@ -283,9 +284,9 @@ mod tests {
         }
     }
 
-    /// A steady tone goes on through a loss of 10 ms almost as if nothing had happened.
+    /// A steady tone continues through a loss of 10 ms nearly undisturbed.
     #[test]
-    fn a_tone_goes_on() {
+    fn tone_continues_through_a_short_loss() {
         for (rate, hz) in [(8000, 200.0), (8000, 130.0), (16_000, 170.0)] {
             let frame = rate as usize / 100;
             let mut input = vec![0; frame * 12];
@@ -318,7 +319,7 @@ mod tests {
         let mut concealer = Concealer::new(8000);
         concealer.received(&mut input.clone());
         let mut lost = vec![0; 80 * 8];
-        // However it is cut.
+        // For any size of pieces.
         let mut other = concealer.clone();
         lost.chunks_mut(160)
             .for_each(|piece| concealer.conceal(piece));
@@ -333,7 +334,7 @@ mod tests {
         );
         assert_eq!(dbov(&lost[6 * 80 + 30..]), crate::level::SILENCE_DBOV);
         assert_eq!(concealer.lost(), 640);
-        // Back from silence without a click: the first sample is small.
+        // Recovery from silence without a click: the first sample is small.
         let mut back = vec![20_000; 80];
         concealer.received(&mut back);
         assert!(back[30] < 1000 && back[79] > 10_000, "{back:?}");
@@ -341,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_before_is_silence() {
+    fn loss_without_history_is_silence() {
         let mut concealer = Concealer::new(8000);
         let mut samples = [7; 33];
         concealer.conceal(&mut samples);

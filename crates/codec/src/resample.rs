@@ -1,21 +1,21 @@
-//! Change of the sample rate by a windowed-sinc filter in polyphase form.
+//! Sample rate conversion by a windowed-sinc filter in polyphase form.
 
 use core::f64::consts::PI;
 use core::fmt;
 
-/// Zero crossings of the sinc on each side of its middle, at the lower of both rates: 3.5 ms of delay at 8 kHz.
+/// Zero crossings of the sinc on each side of its centre, at the lower of both rates: 3.5 ms of delay at 8 kHz.
 const ZERO_CROSSINGS: usize = 28;
 /// Kaiser window parameter: about 67 dB of attenuation beyond the transition.
 const KAISER_BETA: f64 = 6.6;
-/// The middle of the transition, as part of the lower Nyquist frequency. The pass band ends at 0.855 of it (3420 Hz at
-/// 8 kHz, 6840 Hz at 16 kHz), and at the Nyquist frequency the transition is done.
+/// The centre of the transition band, relative to the lower Nyquist frequency. The pass band ends at 0.855 of it (3420
+/// Hz at 8 kHz, 6840 Hz at 16 kHz), and the transition ends at the Nyquist frequency.
 const CUTOFF: f64 = 0.928;
-/// Sums that run side by side in the inner loop, so that it becomes vector instructions. Taps are padded to a multiple.
+/// Number of parallel sums in the inner loop, for vectorisation. Taps are padded to a multiple.
 const LANES: usize = 8;
-/// Interpolation and decimation factor at most; 160 is what 44.1 kHz to 8 kHz needs at most.
+/// Maximum interpolation and decimation factor; 160 suffices for 44.1 kHz to 8 kHz.
 const MAX_FACTOR: u32 = 480;
 
-/// Two rates between which there is no filter of reasonable size.
+/// Two rates whose conversion would need too large a filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnsupportedRates {
     /// Rate of the input in Hz.
@@ -32,25 +32,26 @@ impl fmt::Display for UnsupportedRates {
 
 impl core::error::Error for UnsupportedRates {}
 
-/// A stream's change from one sample rate to another.
+/// Sample rate conversion of one stream.
 #[derive(Clone, Debug)]
 pub struct Resampler {
     up: usize,
     down: usize,
-    /// Coefficients of one phase after the other; newest sample last.
+    /// Coefficients of all phases, one phase after the other; newest sample last.
     phases: Vec<f32>,
     taps: usize,
-    /// The last `taps - 1` samples and what is not used up yet.
+    /// The last `taps - 1` samples and the samples not processed yet.
     history: Vec<f32>,
     /// Position of the next output within the history, in units of 1/up sample.
     position: usize,
 }
 
 impl Resampler {
-    /// From `from` Hz to `to` Hz; both from 1 kHz to 192 kHz with a ratio of small numbers (8, 16, 32, 44.1, 48 kHz all are).
+    /// A converter between two rates, both from 1 kHz to 192 kHz with a ratio of small numbers (such as 8, 16, 32,
+    /// 44.1, 48 kHz).
     ///
     /// # Errors
-    /// [`UnsupportedRates`] where the ratio needs too large a filter.
+    /// [`UnsupportedRates`] if the ratio needs too large a filter.
     pub fn new(from: u32, to: u32) -> Result<Resampler, UnsupportedRates> {
         let unsupported = UnsupportedRates { from, to };
         let range = 1000..=192_000;
@@ -74,20 +75,20 @@ impl Resampler {
         })
     }
 
-    /// Forgets what came before: the stream begins anew.
+    /// Resets the state, for a new stream.
     pub fn reset(&mut self) {
         self.history.clear();
         self.history.resize(self.taps - 1, 0.0);
         self.position = 0;
     }
 
-    /// How much later a sound is in the output, in output samples.
+    /// Delay of the output, in output samples.
     pub fn delay(&self) -> usize {
         (self.taps / 2) * self.up / self.down
     }
 
-    /// Takes `input` in and appends to `output` everything that can be computed. Over a long stream it gives exactly `to`
-    /// samples per `from` taken.
+    /// Processes `input` and appends all available samples to `output`. In the long run the output has exactly `to`
+    /// samples for every `from` samples of input.
     pub fn process(&mut self, input: &[i16], output: &mut Vec<i16>) {
         if self.up == self.down {
             output.extend_from_slice(input);
@@ -113,7 +114,7 @@ impl Resampler {
         self.position -= used * self.up;
     }
 
-    /// All of `input` at once, without the filter's delay: the output begins where the input begins.
+    /// Converts all of `input` without the delay of the filter: output and input begin at the same time.
     ///
     /// # Errors
     /// As [`Resampler::new`].
@@ -126,7 +127,7 @@ impl Resampler {
             output.extend_from_slice(input);
             return Ok(output);
         }
-        // Beginning half a filter later takes the delay away to the fraction of a sample.
+        // Starting half a filter later removes the delay, to the fraction of a sample.
         resampler.position = resampler.taps / 2 * up;
         resampler.process(input, &mut output);
         resampler.process(&vec![0; resampler.taps], &mut output);
@@ -151,27 +152,27 @@ fn gcd(a: u32, b: u32) -> u32 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// The filter as polyphase table, and its taps per phase.
+/// The filter as a polyphase table, and its number of taps per phase.
 fn design(up: usize, down: usize) -> (Vec<f32>, usize) {
-    // Samples of the input that one zero crossing of the lower rate spans.
+    // Number of input samples between zero crossings at the lower rate.
     let span = down.div_ceil(up).max(1);
     let taps = (2 * ZERO_CROSSINGS * span).next_multiple_of(2 * LANES);
     let length = taps * up;
     let middle = (taps / 2 * up) as f64;
-    // Cut-off in cycles per sample of the up-sampled rate, times two.
+    // Cut-off in cycles per sample of the upsampled rate, times two.
     let cutoff = CUTOFF / up.max(down) as f64;
     let mut phases = vec![0.0f32; length];
     for phase in 0..up {
         let mut sum = 0.0;
         let row: Vec<f64> = (0..taps)
             .map(|tap| {
-                // Tap 0 meets the oldest sample of the window.
+                // Tap 0 applies to the oldest sample of the window.
                 let at = ((taps - 1 - tap) * up + phase) as f64 - middle;
                 sinc(at * cutoff) * kaiser(at / middle)
             })
             .inspect(|value| sum += value)
             .collect();
-        // Each phase is scaled by itself, so that a constant stays one.
+        // Each phase is normalised on its own, so that the gain for a constant signal is one.
         for (place, value) in phases.iter_mut().skip(phase * taps).zip(row) {
             *place = (value / sum) as f32;
         }
@@ -248,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_filtered_out() {
+    fn frequencies_above_nyquist_are_removed() {
         for hz in [4300.0, 6000.0, 7500.0] {
             let input = sine(hz, 16_000, 16_000);
             let output = Resampler::whole(&input, 16_000, 8000).unwrap();
@@ -258,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_make_no_difference_and_nothing_is_lost() {
+    fn output_does_not_depend_on_block_sizes() {
         let input = sine(440.0, 8000, 8000);
         let mut whole = Vec::new();
         Resampler::new(8000, 48_000)

@@ -1,11 +1,11 @@
-//! A WAV file in memory that is played: it stays as it was read, and is shared by all who hear it.
+//! A WAV file in memory for playback, unmodified and shared by all playbacks.
 
 use crate::wav::{Encoding, Wav, WavError};
 use core::fmt;
 use core::ops::Range;
 use std::sync::Arc;
 
-/// A recorded sound. Copies share its samples.
+/// A recorded sound. Clones share its samples.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Sound {
     file: Arc<[u8]>,
@@ -26,13 +26,13 @@ impl fmt::Debug for Sound {
 }
 
 impl Sound {
-    /// Reads a WAV file.
+    /// Parses a WAV file.
     ///
     /// # Errors
     /// As [`Wav::parse`].
     pub fn parse(file: Arc<[u8]>) -> Result<Sound, WavError> {
         let wav = Wav::parse(&file)?;
-        // The samples are a part of the file.
+        // The samples are a range of the file.
         let start = wav.data.as_ptr() as usize - file.as_ptr() as usize;
         let data = start..start + wav.data.len();
         let (encoding, rate, channels) = (wav.encoding, wav.rate, wav.channels);
@@ -59,12 +59,12 @@ impl Sound {
         self.data.len() / self.frame()
     }
 
-    /// How long it lasts, in whole milliseconds.
+    /// Duration, in whole milliseconds.
     pub fn duration_ms(&self) -> u64 {
         self.frames() as u64 * 1000 / u64::from(self.rate)
     }
 
-    /// Appends `count` samples from `at` on, the mean of all channels; fewer where it ends before. Gives how many there were.
+    /// Appends `count` samples from `at` on, the mean of all channels; fewer at the end. Returns their number.
     pub fn read(&self, at: usize, count: usize, samples: &mut Vec<i16>) -> usize {
         let frame = self.frame();
         let end = self.frames().min(at.saturating_add(count));
@@ -89,7 +89,7 @@ mod tests {
     use crate::wav::write;
 
     #[test]
-    fn any_part_of_it_is_what_the_whole_file_says() {
+    fn any_range_equals_the_whole_file() {
         let samples: Vec<i16> = (0..2_000)
             .map(|n| (n * 31 % 9_001) as i16 - 4_500)
             .collect();

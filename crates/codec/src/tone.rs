@@ -31,7 +31,7 @@ impl Tone {
         }
     }
 
-    /// The pair of a DTMF digit (0 to 9, `*`, `#`, A to D); `None` for anything else.
+    /// The pair of a DTMF digit (0 to 9, `*`, `#`, A to D); `None` for other characters.
     pub fn dtmf(digit: char, level_dbm0: f64) -> Option<Tone> {
         const KEYS: &str = "123A456B789C*0#D";
         const LOW: [f64; 4] = [697.0, 770.0, 852.0, 941.0];
@@ -41,7 +41,7 @@ impl Tone {
     }
 }
 
-/// A tone switched on and off.
+/// A tone with a cadence.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cadence {
     /// The tone.
@@ -50,31 +50,31 @@ pub struct Cadence {
     pub pattern_ms: &'static [u32],
 }
 
-/// The plans of call-progress tones.
+/// Plans of call-progress tones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Region {
-    /// 425 Hz, as most of Europe has it.
+    /// 425 Hz, as in most of Europe.
     Europe,
     /// The Precise Tone Plan.
     NorthAmerica,
 }
 
-/// What a call-progress tone says.
+/// The meaning of a call-progress tone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// Dial now.
+    /// Dial tone.
     Dial,
-    /// The called phone rings.
+    /// Ringing tone.
     Ringing,
-    /// The called party is busy.
+    /// Busy tone.
     Busy,
-    /// The network is full.
+    /// Congestion tone.
     Congestion,
 }
 
 /// The call-progress tone of a region, at `level_dbm0` per frequency.
-pub fn progress(region: Region, what: Progress, level_dbm0: f64) -> Cadence {
-    let (low, high, pattern_ms): (f64, f64, &'static [u32]) = match (region, what) {
+pub fn progress(region: Region, kind: Progress, level_dbm0: f64) -> Cadence {
+    let (low, high, pattern_ms): (f64, f64, &'static [u32]) = match (region, kind) {
         (Region::Europe, Progress::Dial) => (425.0, 0.0, &[]),
         (Region::Europe, Progress::Ringing) => (425.0, 0.0, &[1000, 4000]),
         (Region::Europe, Progress::Busy) => (425.0, 0.0, &[500, 500]),
@@ -90,14 +90,14 @@ pub fn progress(region: Region, what: Progress, level_dbm0: f64) -> Cadence {
     }
 }
 
-/// Makes a tone, sample by sample, without a click between two calls.
+/// Generates a tone, without clicks between calls.
 #[derive(Clone, Debug)]
 pub struct ToneGenerator {
     steps: [f64; 2],
     phases: [f64; 2],
     amplitude: f64,
     pattern: Vec<u64>,
-    /// Samples into the pattern.
+    /// Position in the cadence, samples.
     position: u64,
 }
 
@@ -130,7 +130,7 @@ impl ToneGenerator {
         }
     }
 
-    /// Fills `samples` with what comes next.
+    /// Fills `samples` with the next samples.
     pub fn fill(&mut self, samples: &mut [i16]) {
         for sample in samples {
             *sample = self.next_sample();

@@ -1,15 +1,15 @@
-//! From one codec to another: an [`Unpacker`], a [`Resampler`] where the rates differ, a [`Packetiser`].
+//! Transcoding: an [`Unpacker`], a [`Resampler`] if the rates differ, a [`Packetiser`].
 
 use crate::coder::{CodecError, MAX_SAMPLES};
 use crate::format::Format;
-use crate::packet::{Packet, Packetiser, Packing, Unpacker};
+use crate::packet::{Packet, Packetiser, PacketiserSettings, Unpacker};
 use crate::resample::Resampler;
 use crate::{g711, kind::Kind};
 
-/// Longest gap that is filled at once; a longer one is skipped, because nothing audible can be made up for it.
+/// Longest gap that is filled, milliseconds; a longer one is skipped, because concealment would be silent.
 pub const MAX_GAP_MS: u32 = 1000;
 
-/// One direction of a call whose sides have no codec in common.
+/// Transcoder for one direction of a call.
 pub struct Transcoder {
     unpacker: Unpacker,
     resampler: Option<Resampler>,
@@ -19,25 +19,25 @@ pub struct Transcoder {
 }
 
 impl Transcoder {
-    /// From `from` to `to`. Rates are chosen so that nothing is resampled where one of both can run at the other's rate.
-    /// Noise is made from `seed`.
+    /// A transcoder between two formats. If one codec supports the sample rate of the other, nothing is resampled.
+    /// `seed` is that of the noise generator.
     ///
     /// # Errors
     /// As [`Format::encoder`] and [`Format::decoder`].
     pub fn new(
         from: &Format,
         to: &Format,
-        packing: Packing,
+        packing: PacketiserSettings,
         seed: u64,
     ) -> Result<Transcoder, CodecError> {
         let (from_rate, to_rate) = rates(from.kind(), to.kind());
         let resampler = if from_rate == to_rate {
             None
         } else {
-            let made = Resampler::new(from_rate, to_rate);
-            Some(made.map_err(|_| CodecError::Rate(to.kind(), from_rate))?)
+            let resampler = Resampler::new(from_rate, to_rate);
+            Some(resampler.map_err(|_| CodecError::Rate(to.kind(), from_rate))?)
         };
-        // Room for the longest payload, and for what the resampler makes of it.
+        // Space for the longest payload, and for the resampled signal.
         let most = MAX_SAMPLES * 2;
         Ok(Transcoder {
             unpacker: Unpacker::new(from, from_rate, seed)?,
@@ -48,17 +48,17 @@ impl Transcoder {
         })
     }
 
-    /// The side that receives.
+    /// The receiving half.
     pub fn unpacker(&mut self) -> &mut Unpacker {
         &mut self.unpacker
     }
 
-    /// The side that sends.
+    /// The sending half.
     pub fn packetiser(&mut self) -> &mut Packetiser {
         &mut self.packetiser
     }
 
-    /// Takes a payload of speech.
+    /// Transcodes a payload of speech.
     ///
     /// # Errors
     /// [`CodecError::Payload`] and as [`Packetiser::push`].
@@ -71,8 +71,8 @@ impl Transcoder {
         self.encode(count, send)
     }
 
-    /// Decodes a payload of speech: its samples at [`Unpacker::sample_rate`], which may be changed before
-    /// [`Transcoder::encode`] has them.
+    /// Decodes a payload of speech: its samples at [`Unpacker::sample_rate`], which may be modified before
+    /// [`Transcoder::encode`].
     ///
     /// # Errors
     /// [`CodecError::Payload`].
@@ -81,7 +81,7 @@ impl Transcoder {
         Ok(self.samples.get_mut(..count).unwrap_or_default())
     }
 
-    /// Encodes the first `count` of the samples that were decoded last.
+    /// Encodes the first `count` samples of the last decoded payload.
     ///
     /// # Errors
     /// As [`Packetiser::push`].
@@ -93,7 +93,7 @@ impl Transcoder {
         self.pass(count.min(self.samples.len()), send)
     }
 
-    /// Takes a comfort noise payload that stands for `units` of the sender's timestamp.
+    /// Processes a comfort noise payload with a duration of `units` of the sender's timestamp.
     ///
     /// # Errors
     /// As [`Packetiser::push`].
@@ -107,7 +107,7 @@ impl Transcoder {
         self.gap(units, send)
     }
 
-    /// Fills `units` of the sender's timestamp in which nothing came; skips them where they are more than [`MAX_GAP_MS`].
+    /// Fills a gap of `units` of the sender's timestamp; skips it if it is longer than [`MAX_GAP_MS`].
     ///
     /// # Errors
     /// As [`Packetiser::push`].
@@ -140,14 +140,14 @@ impl Transcoder {
     }
 }
 
-/// The rates at which both codecs run.
+/// The sample rates of both codecs.
 fn rates(from: Kind, to: Kind) -> (u32, u32) {
     let to_rate = to.rate_near(from.sample_rates()[0]);
     (from.rate_near(to_rate), to_rate)
 }
 
-/// Turns one law's codes into the other's in place: the whole of transcoding between them where packets keep their length and
-/// losses are left to the receiver.
+/// Converts one law's codes to the other's in place. This is sufficient for transcoding between them if packets keep
+/// their duration and the receiver conceals losses.
 pub fn convert_law(from: g711::Law, codes: &mut [u8]) {
     match from {
         g711::Law::A => codes
@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn opus_takes_the_other_sides_rate() {
+    fn opus_uses_the_rate_of_the_other_codec() {
         assert_eq!(rates(Kind::Opus, Kind::Pcma), (8000, 8000));
         assert_eq!(rates(Kind::G722, Kind::Opus), (16_000, 16_000));
         assert_eq!(rates(Kind::Opus, Kind::G722), (16_000, 16_000));
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn laws_in_place() {
+    fn law_conversion_in_place() {
         let mut codes: Vec<u8> = (0..=255).collect();
         convert_law(g711::Law::A, &mut codes);
         assert!(

@@ -1,27 +1,27 @@
-//! Telling speech from noise, for the codecs that do not do it themselves, and what is to be sent instead of noise.
+//! Voice activity detection for codecs without their own, and silence suppression.
 //!
-//! The level of a frame is compared in two bands with the noise floor, which follows the quietest frames of the last two
-//! seconds. Where it stands out it is speech; after speech, a while longer is sent, because words end softly. What is loud is
-//! always sent: music and tones have no pauses from which a floor could be learnt.
+//! The level of a frame is compared in two bands with the noise floor, which follows the quietest frames of the last
+//! two seconds. A frame above it is speech; after speech, more frames are sent, because words end softly. Loud frames
+//! are always sent: music and tones have no pauses from which a floor could be estimated.
 
 use crate::level::power_dbov;
 use crate::noise::{Analyser, Noise};
 
-/// Frames that are sent after speech: 200 ms.
-const HANGOVER: u32 = 20;
-/// Frames at the beginning that are sent while the floor is unknown.
-const LEARNING: u32 = 10;
-/// How far above the floor speech is, in dB: to begin, and to go on.
-const BEGIN_DB: f32 = 7.0;
-const GO_ON_DB: f32 = 4.5;
-/// Never noise above this level, never speech below that one, in dBov.
+/// Number of frames that are sent after speech: 200 ms.
+const HANGOVER_FRAMES: u32 = 20;
+/// Number of frames at the beginning that are sent while the floor is not known.
+const LEARNING_FRAMES: u32 = 10;
+/// Level above the floor, in dB, at which speech starts, and at which it continues.
+const START_DB: f32 = 7.0;
+const CONTINUE_DB: f32 = 4.5;
+/// Above the first level a frame is never noise, below the second one never speech, in dBov.
 const LOUD_DBOV: f32 = -36.0;
 const INAUDIBLE_DBOV: f32 = -72.0;
-/// The floor is the least of this many windows of [`WINDOW`] frames.
+/// The floor is the minimum of this many windows of [`WINDOW_FRAMES`] frames.
 const WINDOWS: usize = 4;
-const WINDOW: u32 = 50;
+const WINDOW_FRAMES: u32 = 50;
 
-/// The quietest of the last two seconds.
+/// The minimum level of the last two seconds.
 #[derive(Clone, Debug)]
 struct Floor {
     windows: [f32; WINDOWS],
@@ -52,13 +52,13 @@ impl Floor {
         self.current = self.smoothed;
     }
 
-    /// The minimum of a fluctuating level lies below its mean; the difference is given back.
+    /// The minimum of a fluctuating level is below its mean; the difference is added.
     fn level(&self) -> f32 {
         self.windows.iter().fold(self.current, |a, &b| a.min(b)) + 1.5
     }
 }
 
-/// Tells speech from noise, frame by frame.
+/// Detects speech, frame by frame.
 #[derive(Clone, Debug)]
 pub struct Vad {
     frames: u32,
@@ -76,7 +76,7 @@ impl Default for Vad {
 }
 
 impl Vad {
-    /// One that has heard nothing; it takes the first 100 ms for speech.
+    /// A detector without input; it classifies the first 100 ms as speech.
     pub const fn new() -> Vad {
         Vad {
             frames: 0,
@@ -84,32 +84,32 @@ impl Vad {
             high: Floor::new(),
             before: 0.0,
             speaking: true,
-            hangover: LEARNING,
+            hangover: LEARNING_FRAMES,
         }
     }
 
-    /// Whether a frame of 10 ms is to be sent as speech.
-    pub fn is_speech(&mut self, samples: &[i16]) -> bool {
+    /// Classifies a frame of 10 ms.
+    pub fn classify_frame(&mut self, samples: &[i16]) -> bool {
         let (low, high, all) = self.levels(samples);
         let first = self.frames == 0;
         self.low.take(low, first);
         self.high.take(high, first);
         self.frames += 1;
         if first {
-            // The floors of windows that have not been are no floors.
+            // Windows without frames are ignored.
             self.low.windows = [low; WINDOWS];
             self.high.windows = [high; WINDOWS];
-        } else if self.frames.is_multiple_of(WINDOW) {
-            let window = (self.frames / WINDOW) as usize;
+        } else if self.frames.is_multiple_of(WINDOW_FRAMES) {
+            let window = (self.frames / WINDOW_FRAMES) as usize;
             self.low.turn(window);
             self.high.turn(window);
         }
         let above = (low - self.low.level()).max(high - self.high.level());
-        let threshold = if self.speaking { GO_ON_DB } else { BEGIN_DB };
+        let threshold = if self.speaking { CONTINUE_DB } else { START_DB };
         let stands_out = above > threshold && all > INAUDIBLE_DBOV || all > LOUD_DBOV;
         if stands_out {
             self.speaking = true;
-            self.hangover = HANGOVER.max(self.hangover);
+            self.hangover = HANGOVER_FRAMES.max(self.hangover);
         } else {
             self.hangover = self.hangover.saturating_sub(1);
             self.speaking = self.hangover > 0;
@@ -117,7 +117,8 @@ impl Vad {
         self.speaking
     }
 
-    /// Levels of two bands that a sum and a difference of neighbours divide at a quarter of the rate, and of all, in dBov.
+    /// Levels in dBov of two bands, obtained from sum and difference of neighbouring samples and divided at a quarter
+    /// of the rate, and of the whole signal.
     fn levels(&mut self, samples: &[i16]) -> (f32, f32, f32) {
         let (mut low, mut high) = (0.0f32, 0.0f32);
         for &sample in samples {
@@ -129,53 +130,53 @@ impl Vad {
         }
         let per = 0.25 / samples.len().max(1) as f32;
         let dbov = |power: f32| power_dbov(f64::from(power * per)) as f32;
-        // Half a bit of noise, so that digital silence has a floor.
+        // Noise of half a bit, so that digital silence has a floor.
         let bias = 0.25 / per;
         (dbov(low + bias), dbov(high + bias), dbov(low + high))
     }
 }
 
-/// What goes out for a frame under silence suppression.
+/// The output of silence suppression for a frame.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Verdict {
-    /// The frame itself.
+    /// Send the frame.
     Speech,
-    /// A comfort noise packet with this description.
+    /// Send a comfort noise packet with this description.
     Describe(Noise),
-    /// Nothing: the noise is as it was described.
+    /// Send nothing: the noise has not changed.
     Nothing,
 }
 
-/// Silence suppression for a codec without its own: [`Vad`] and RFC 3389.
+/// Silence suppression with [`Vad`] and RFC 3389, for a codec without its own.
 #[derive(Clone, Debug, Default)]
 pub struct Suppressor {
     vad: Vad,
     analyser: Analyser,
     described: Option<Noise>,
-    /// Frames since the last description.
+    /// Number of frames since the last description.
     since: u32,
 }
 
-/// Frames between two descriptions at least (200 ms), and at most (3 s: a receiver that joins or lost one hears right again).
-const DESCRIBE_AFTER: u32 = 20;
-const DESCRIBE_WITHIN: u32 = 300;
+/// Minimum (200 ms) and maximum (3 s) of frames between two descriptions; the maximum limits the effect of a lost one.
+const MIN_DESCRIPTION_INTERVAL: u32 = 20;
+const MAX_DESCRIPTION_INTERVAL: u32 = 300;
 
 impl Suppressor {
-    /// One that has heard nothing.
+    /// A suppressor without input.
     pub fn new() -> Suppressor {
         Suppressor::default()
     }
 
-    /// What is to be sent for a packet, looked at in pieces of `frame` samples (10 ms).
-    pub fn judge(&mut self, packet: &[i16], frame: usize) -> Verdict {
+    /// Classifies a packet, in pieces of `frame` samples (10 ms).
+    pub fn classify(&mut self, packet: &[i16], frame: usize) -> Verdict {
         let (mut speech, mut frames) = (false, 0);
         for piece in packet.chunks(frame.max(1)) {
-            let piece_is_speech = self.vad.is_speech(piece);
+            let piece_is_speech = self.vad.classify_frame(piece);
             speech |= piece_is_speech;
             frames += 1;
-            // The last frames of the hangover are noise already and teach the analyser what comes.
-            if !piece_is_speech || self.vad.hangover < HANGOVER / 2 {
-                self.analyser.take(piece);
+            // The last frames of the hangover are noise and train the analyser.
+            if !piece_is_speech || self.vad.hangover < HANGOVER_FRAMES / 2 {
+                self.analyser.add(piece);
             } else {
                 self.analyser.reset();
             }
@@ -189,8 +190,8 @@ impl Suppressor {
         let due = match &self.described {
             None => true,
             Some(described) => {
-                self.since >= DESCRIBE_WITHIN
-                    || self.since >= DESCRIBE_AFTER && noise.differs(described)
+                self.since >= MAX_DESCRIPTION_INTERVAL
+                    || self.since >= MIN_DESCRIPTION_INTERVAL && noise.differs(described)
             }
         };
         if !due {
@@ -209,7 +210,7 @@ mod tests {
     use crate::speech;
     use crate::tone::{Tone, ToneGenerator};
 
-    /// Speech with two seconds of pause before and after, and the frames in which it is plainly there.
+    /// Speech with two seconds of pause before and after, and the frames that clearly contain speech.
     fn material(noise_level: u8) -> (Vec<i16>, Vec<bool>) {
         let mut clean = vec![0i16; 16_000];
         clean.extend_from_slice(speech::speech());
@@ -241,7 +242,7 @@ mod tests {
             let mut vad = Vad::new();
             let verdicts: Vec<bool> = samples
                 .chunks(80)
-                .map(|frame| vad.is_speech(frame))
+                .map(|frame| vad.classify_frame(frame))
                 .collect();
             let lost = verdicts
                 .iter()
@@ -251,7 +252,7 @@ mod tests {
             let kept = plain.iter().filter(|&&p| p).count();
             let pause = verdicts.len() - 300..verdicts.len();
             let sent = verdicts[pause].iter().filter(|&&v| v).count();
-            let before = verdicts[LEARNING as usize + 1..200]
+            let before = verdicts[LEARNING_FRAMES as usize + 1..200]
                 .iter()
                 .filter(|&&v| v)
                 .count();
@@ -260,7 +261,7 @@ mod tests {
             );
             assert!(lost * 100 <= kept, "{noise_level}: {lost} of {kept} lost");
             assert!(
-                before <= 4 && sent <= HANGOVER as usize + 10,
+                before <= 4 && sent <= HANGOVER_FRAMES as usize + 10,
                 "{noise_level}: {before} {sent}"
             );
         }
@@ -271,9 +272,9 @@ mod tests {
         let mut samples = vec![0; 8000 * 20];
         ToneGenerator::new(Tone::sine(440.0, -20.0), 8000).fill(&mut samples);
         let mut vad = Vad::new();
-        assert!(samples.chunks(80).all(|frame| vad.is_speech(frame)));
-        assert!(vad.is_speech(&[i16::MIN; 80]));
-        assert!(Vad::new().is_speech(&[]));
+        assert!(samples.chunks(80).all(|frame| vad.classify_frame(frame)));
+        assert!(vad.classify_frame(&[i16::MIN; 80]));
+        assert!(Vad::new().classify_frame(&[]));
     }
 
     #[test]
@@ -288,7 +289,7 @@ mod tests {
             }
             let mut samples = [0; 160];
             generator.fill(&mut samples);
-            match suppressor.judge(&samples, 80) {
+            match suppressor.classify(&samples, 80) {
                 Verdict::Speech => assert!(packet < 6 || (299..330).contains(&packet), "{packet}"),
                 Verdict::Describe(noise) => descriptions.push((packet, noise.level)),
                 Verdict::Nothing => {}
@@ -299,8 +300,8 @@ mod tests {
         assert!(descriptions.len() >= 4 && descriptions.len() <= 12);
         let last = descriptions.last().unwrap();
         assert!(last.1.abs_diff(55) <= 1);
-        // Speech ends it, and the next noise is described anew.
+        // Speech resets it, and the next noise is described again.
         let loud = [3000; 160];
-        assert_eq!(suppressor.judge(&loud, 80), Verdict::Speech);
+        assert_eq!(suppressor.classify(&loud, 80), Verdict::Speech);
     }
 }

@@ -3,7 +3,7 @@
 use crate::g711::Law;
 use core::fmt;
 
-/// How the samples are stored.
+/// Encoding of the samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encoding {
     /// 16-bit linear, little-endian (format tag 1).
@@ -29,20 +29,20 @@ impl Encoding {
     }
 }
 
-/// Why a file cannot be read or written.
+/// The reason why a file cannot be read or written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WavError {
     /// It does not begin with `RIFF....WAVE`.
     NotWav,
-    /// It ends inside of a chunk, whose name is given.
+    /// It ends within the chunk of this name.
     Truncated([u8; 4]),
     /// There is no `fmt ` chunk before the samples, or it is too short.
     NoFormat,
     /// There is no `data` chunk.
     NoData,
-    /// A format tag other than 1, 6 or 7, or bits per sample that do not fit it.
+    /// A format tag other than 1, 6 or 7, or a number of bits per sample that does not match it.
     Unsupported {
-        /// The format tag (of the sub-format where the extensible form is used).
+        /// The format tag (that of the sub-format in the extensible form).
         tag: u16,
         /// Bits per sample.
         bits: u16,
@@ -65,7 +65,7 @@ impl fmt::Display for WavError {
             WavError::Truncated(name) => {
                 write!(
                     f,
-                    "the WAV file ends inside of its chunk \"{}\"",
+                    "the WAV file ends within its chunk \"{}\"",
                     name.escape_ascii()
                 )
             }
@@ -90,10 +90,10 @@ impl fmt::Display for WavError {
 
 impl core::error::Error for WavError {}
 
-/// Channels of a file at most.
+/// Maximum number of channels of a file.
 pub const MAX_CHANNELS: u16 = 8;
 
-/// A WAV file as read; the samples stay where they are.
+/// A parsed WAV file, without a copy of its samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wav<'a> {
     /// How the samples are stored.
@@ -102,13 +102,13 @@ pub struct Wav<'a> {
     pub rate: u32,
     /// Channels.
     pub channels: u16,
-    /// The stored samples, whole frames.
+    /// The stored samples, complete frames only.
     pub data: &'a [u8],
 }
 
 impl<'a> Wav<'a> {
-    /// Reads a file. Chunks that are not known are passed over; a `data` chunk of length 0 or 0xffffffff (a recorder that
-    /// was not closed) reaches to the end.
+    /// Parses a file. Unknown chunks are skipped; a `data` chunk of length 0 or 0xffffffff (from a recorder that was
+    /// not closed) extends to the end.
     pub fn parse(file: &'a [u8]) -> Result<Wav<'a>, WavError> {
         let mut rest = match file {
             [
@@ -191,7 +191,7 @@ impl<'a> Wav<'a> {
     }
 }
 
-/// Name, stated length and everything behind the header.
+/// Name, stated length and the bytes after the header.
 fn chunk(bytes: &[u8]) -> Option<([u8; 4], usize, &[u8])> {
     let (name, rest) = bytes.split_first_chunk::<4>()?;
     let (length, body) = rest.split_first_chunk::<4>()?;
@@ -211,7 +211,7 @@ fn parse_format(chunk: &[u8]) -> Result<(Encoding, u16, u32), WavError> {
     let (mut tag, channels, bits) = (word(0), word(2), word(14));
     let rate = u32::from_le_bytes([fixed[4], fixed[5], fixed[6], fixed[7]]);
     if tag == 0xfffe {
-        // WAVE_FORMAT_EXTENSIBLE: the first two bytes of the sub-format's GUID are the real tag.
+        // WAVE_FORMAT_EXTENSIBLE: the first two bytes of the sub-format's GUID are the format tag.
         let sub = chunk.get(24..26).ok_or(WavError::NoFormat)?;
         tag = u16::from_le_bytes([sub[0], sub[1]]);
     }
@@ -227,7 +227,7 @@ fn parse_format(chunk: &[u8]) -> Result<(Encoding, u16, u32), WavError> {
     Ok((encoding, channels, rate))
 }
 
-/// A file of `samples` (channels interleaved; an incomplete last frame is left out).
+/// A file of `samples` (channels interleaved; an incomplete last frame is dropped).
 ///
 /// # Errors
 /// [`WavError::OutOfRange`] and [`WavError::TooLong`].
@@ -249,7 +249,7 @@ pub fn write(
     let frame = width as u32 * u32::from(channels);
     let mut file = Vec::with_capacity(length + 52);
     file.extend_from_slice(b"RIFF");
-    // PCM has a format chunk of 16 bytes, every other tag one with an (empty) extension of 18.
+    // PCM has a format chunk of 16 bytes, all other tags one with an (empty) extension of 18.
     let extension = usize::from(encoding != Encoding::Pcm16) * 2;
     file.extend_from_slice(&(riff - 2 + extension as u32).to_le_bytes());
     file.extend_from_slice(b"WAVEfmt ");

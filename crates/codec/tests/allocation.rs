@@ -1,23 +1,23 @@
-//! After a coder has been made, coding a frame takes no memory from the allocator. (libbcg729 and libopus use their own state and
-//! the stack; what they would take through malloc is not seen here.)
+//! After a coder has been constructed, coding a frame allocates no memory. (libbcg729 and libopus use their own state
+//! and the stack; allocations by malloc are not detected here.)
 
-use codec::{Format, Kind, Packing, Transcoder, Unpacker};
+use codec::{Format, Kind, PacketiserSettings, Transcoder, Unpacker};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 struct Counting;
 
 thread_local! {
-    /// Allocations of this thread; other tests run beside it.
+    /// Allocations of this thread only; other tests run in parallel.
     static COUNT: Cell<u64> = const { Cell::new(0) };
 }
 
 fn count() {
-    // Thread ends may allocate when the cell is gone already; they are none of our business.
+    // A thread may allocate at its end, after the cell is gone; such allocations are ignored.
     let _ = COUNT.try_with(|count| count.set(count.get() + 1));
 }
 
-// SAFETY: every call goes to the system's allocator as it came.
+// SAFETY: every call is passed to the system's allocator unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
@@ -40,9 +40,9 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-fn allocations(what: impl FnOnce()) -> u64 {
+fn allocations(work: impl FnOnce()) -> u64 {
     let before = COUNT.with(Cell::get);
-    what();
+    work();
     COUNT.with(Cell::get) - before
 }
 
@@ -61,11 +61,12 @@ fn coding_allocates_nothing() {
     }
 }
 
-/// Allocations of a second of transcoding with silence, losses and comfort noise in it.
+/// Number of allocations of a second of transcoding with silence, losses and comfort noise.
 fn transcoding(from: Kind, to: Kind) -> u64 {
     let (from, to) = (Format::new(from), Format::new(to));
     let rate = from.kind().sample_rates()[0];
-    let mut packetiser = codec::Packetiser::new(&from, rate, Packing::default()).unwrap();
+    let mut packetiser =
+        codec::Packetiser::new(&from, rate, PacketiserSettings::default()).unwrap();
     let speech = codec::Resampler::whole(&codec::speech::speech()[..16_000], 8000, rate).unwrap();
     let mut payloads = Vec::new();
     packetiser
@@ -73,7 +74,7 @@ fn transcoding(from: Kind, to: Kind) -> u64 {
             payloads.push(packet.payload.to_vec())
         })
         .unwrap();
-    let packing = Packing {
+    let packing = PacketiserSettings {
         packet_ms: 20,
         suppress_silence: true,
     };
@@ -97,7 +98,7 @@ fn transcoding(from: Kind, to: Kind) -> u64 {
             unpacker.gap(&mut samples[..made]);
         }
     };
-    // The first packets may fill what stays.
+    // The first packets may allocate buffers that are kept.
     round(&payloads[..5]);
     allocations(|| round(&payloads[5..]))
 }

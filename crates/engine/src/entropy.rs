@@ -1,30 +1,31 @@
-//! Randomness, given from outside: the driver seeds it from the operating system, the simulator from the run's seed.
+//! The random generator of engines. The driver seeds it from the operating system, the simulator from the seed of the
+//! run.
 
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
 
-/// A generator of unpredictable values (ChaCha8). Tags, branches, nonces, SSRCs and hash keys come from here.
+/// A generator of unpredictable values (ChaCha8) for tags, branches, nonces, SSRCs and hash keys.
 #[derive(Clone, Debug)]
 pub struct Entropy {
     generator: ChaCha8Rng,
 }
 
 impl Entropy {
-    /// From 32 bytes: of the operating system in service, of the seed in a simulation.
+    /// A generator from 32 bytes: from the operating system in service, from the seed in a simulation.
     pub fn from_seed(seed: [u8; 32]) -> Entropy {
         Entropy {
             generator: ChaCha8Rng::from_seed(seed),
         }
     }
 
-    /// From a number, for simulations and tests; never for service.
+    /// A generator from a number, for simulations and tests; predictable, never for service.
     pub fn from_number(seed: u64) -> Entropy {
         Entropy {
             generator: ChaCha8Rng::seed_from_u64(seed),
         }
     }
 
-    /// A generator of its own for a part; parts do not disturb each other's sequences.
+    /// A separate generator for a component, so that components do not change each other's sequences.
     pub fn fork(&mut self) -> Entropy {
         let mut seed = [0; 32];
         self.fill(&mut seed);

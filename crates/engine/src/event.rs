@@ -1,36 +1,43 @@
-//! Declared events: one vocabulary for logs, console, laboratory and tests.
+//! Declared events: one vocabulary for logs, test lab and tests. Each event is declared once, with name, level, text
+//! and fields.
 
 use crate::time::Time;
 use core::fmt;
 
-/// Declares the events once; enum, names, texts and the written form come from this list.
+/// Declares the events once; enum, names, levels, texts and the written form are generated from this list.
 macro_rules! events {
-    ($($(#[doc = $text:literal])* $variant:ident $name:literal { $($(#[doc = $ftext:literal])* $field:ident : $type:ty),* $(,)? })*) => {
-        /// What happened.
+    ($($(#[doc = $text:literal])* $variant:ident $name:literal $level:ident { $($(#[doc = $ftext:literal])* $field:ident : $type:ty),* $(,)? })*) => {
+        /// An event without its time.
         #[derive(Clone, Debug, PartialEq, Eq)]
-        pub enum Note {
+        pub enum EventKind {
             $($(#[doc = $text])* $variant { $($(#[doc = $ftext])* $field: $type,)* },)*
         }
 
-        impl Note {
+        impl EventKind {
             /// The name used in logs, metrics and JSON.
             pub const fn name(&self) -> &'static str {
-                match self { $(Note::$variant { .. } => $name,)* }
+                match self { $(EventKind::$variant { .. } => $name,)* }
             }
 
-            /// Every event: name, text, fields with their texts. The reference page is made from this.
+            /// The level at which the event is logged.
+            pub const fn level(&self) -> EventLevel {
+                match self { $(EventKind::$variant { .. } => EventLevel::$level,)* }
+            }
+
+            /// Every event: name, level, text, fields with their texts. The reference page is generated from this.
             pub const REFERENCE: &'static [EventReference] = &[
                 $(EventReference {
                     name: $name,
+                    level: EventLevel::$level,
                     text: concat!($($text),*),
                     fields: &[$((stringify!($field), concat!($($ftext),*)),)*],
                 },)*
             ];
 
-            /// Calls `each` with the name and the written form of each field that has a value, in order.
+            /// Calls `each` with the name and the written form of each field that has a value, in order of declaration.
             pub fn fields(&self, each: &mut dyn FnMut(&'static str, &dyn fmt::Display)) {
                 match self {
-                    $(Note::$variant { $($field,)* } => {
+                    $(EventKind::$variant { $($field,)* } => {
                         let _ = &each;
                         $(if let Some(value) = Field::value($field) {
                             each(stringify!($field), value);
@@ -42,9 +49,22 @@ macro_rules! events {
     };
 }
 
+/// The level of an event, as in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventLevel {
+    /// A function of the program is unavailable until an operator acts.
+    Error,
+    /// A fault, or a condition that an operator should look at.
+    Warn,
+    /// Normal operation.
+    Info,
+    /// Details, several for each call.
+    Debug,
+}
+
 /// A field of an event.
 trait Field {
-    /// Its written form; `None` where it is absent.
+    /// The written form; `None` for an absent value.
     fn value(&self) -> Option<&dyn fmt::Display>;
 }
 
@@ -66,12 +86,12 @@ impl<T: fmt::Display> Field for Option<T> {
     }
 }
 
-/// A figure with two decimals: events compare exactly, which floating-point numbers do not.
+/// A figure with two decimals. Events compare exactly; floating-point numbers do not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Hundredths(pub u64);
 
 impl Hundredths {
-    /// The nearest one; zero for what is below, and for no number.
+    /// Rounds to the nearest hundredth; zero for negative values and NaN.
     pub fn of(value: f64) -> Hundredths {
         // A cast from a float saturates.
         Hundredths((value * 100.0).round() as u64)
@@ -84,23 +104,25 @@ impl fmt::Display for Hundredths {
     }
 }
 
-/// One row of the reference of events.
+/// One entry of the reference of events.
 #[derive(Debug)]
 pub struct EventReference {
     /// Name in logs and JSON.
     pub name: &'static str,
-    /// What it tells.
+    /// Level in the log.
+    pub level: EventLevel,
+    /// Meaning.
     pub text: &'static str,
-    /// Fields and what they mean.
+    /// Names and meanings of the fields.
     pub fields: &'static [(&'static str, &'static str)],
 }
 
 events! {
-    /// A call was offered to us.
-    CallOffered "call_offered" {
+    /// An INVITE for a new call was received.
+    CallOffered "call_offered" Info {
         /// Number of the call.
         call: u64,
-        /// Name of the interface on which it came.
+        /// Name of the interface that received it.
         interface: String,
         /// Call-ID of the first leg.
         call_id: String,
@@ -109,252 +131,266 @@ events! {
         /// Number or address called.
         to: String,
     }
-    /// A call was sent on to a target; told for each target that is tried.
-    CallRouted "call_routed" {
+    /// The INVITE of a call was sent to a target; logged for each target that is tried.
+    CallRouted "call_routed" Info {
         /// Number of the call.
         call: u64,
-        /// What decided: the name of the route; `default` (no route did), `registration` (a contact under our own name for it), `rule` (a
-        /// header rule), `redirect` (a 3xx response), `transfer` (REFER).
+        /// Source of the routing decision: the name of the route; `default` (no route matched), `registration` (a
+        /// registered contact of a local domain), `rule` (a header rule), `redirect` (a 3xx response), `transfer`
+        /// (REFER).
         route: String,
-        /// Trunk, registration or domain to which it goes.
+        /// Trunk, registration or domain of the target.
         target: String,
         /// Transport and address to which the INVITE was sent.
         address: String,
         /// Call-ID of the second leg.
         call_id: String,
     }
-    /// The called side rings or plays early media.
-    CallProgressed "call_progressed" {
+    /// A provisional response of the called side was passed on: ringing or early media.
+    CallProgressed "call_progressed" Debug {
         /// Number of the call.
         call: u64,
         /// Status code passed on.
         status: u16,
     }
     /// The call was answered.
-    CallAnswered "call_answered" {
+    CallAnswered "call_answered" Info {
         /// Number of the call.
         call: u64,
     }
-    /// The call has ended: BYE was sent or received, or the final response that refuses it. Its last transactions may go on for 32 s.
-    /// Figures that were not measured are absent.
-    CallEnded "call_ended" {
+    /// The call has ended: a BYE or a refusing final response was sent or received. Its last transactions may last for
+    /// 32 s more. Figures that were not measured are absent.
+    CallEnded "call_ended" Info {
         /// Number of the call.
         call: u64,
-        /// Which side ended it: caller, callee or us.
-        by: String,
-        /// Why, in a word or two.
-        why: String,
-        /// The final status where it was never answered, else 200.
+        /// The side that ended it: caller, callee or border.
+        ended_by: String,
+        /// Reason, in a few words.
+        reason: String,
+        /// The final status of a call that was not answered, else 200.
         status: u16,
-        /// Milliseconds from the answer to the end; absent where it was never answered.
+        /// Milliseconds from the answer to the end; absent for a call that was not answered.
         duration_ms: Option<u64>,
-        /// The way of its media: sockets, kernel (the kernel has relayed some of it), af_xdp (as far as the interfaces allow it), conference, node
-        /// (a media node), or bypass (not through us); absent where it had none.
+        /// Media path: sockets, kernel (at least a part was relayed by the kernel), af_xdp (as far as the interfaces
+        /// support it), conference, node (a media node), or bypass (the sides send media to each other); absent for a
+        /// call without media.
         path: Option<String>,
-        /// Codec of the first media line with one that has a quality model, by its name in SDP; caller's/callee's where they differ.
+        /// Codec of the first media line with a codec that has a quality model, by its name in SDP; caller/callee where
+        /// they differ.
         codec: Option<String>,
-        /// RTP packets of the caller's that were lost before they came to us, percent of those that it sent. Of a media node: as the node reports.
+        /// RTP packets of the caller lost before they arrived here, percent of those sent. With a media node: as
+        /// reported by the node.
         caller_loss_percent: Option<Hundredths>,
-        /// Mean interarrival jitter (RFC 3550) of the caller's main source where it came to us, milliseconds.
+        /// Mean interarrival jitter (RFC 3550) of the main source of the caller, measured here, milliseconds.
         caller_jitter_ms: Option<Hundredths>,
-        /// Voice quality of the caller's main source where it came to us, by the E-model (G.107, G.107.1): MOS-CQE, 1 to 4.5.
+        /// Voice quality of the main source of the caller, measured here, by the E-model (G.107, G.107.1): MOS-CQE, 1
+        /// to 4.5.
         caller_mos: Option<Hundredths>,
-        /// The same as `caller_loss_percent`, of the callee's packets.
+        /// As `caller_loss_percent`, for packets of the callee.
         callee_loss_percent: Option<Hundredths>,
-        /// The same as `caller_jitter_ms`, of the callee's main source.
+        /// As `caller_jitter_ms`, for the main source of the callee.
         callee_jitter_ms: Option<Hundredths>,
-        /// The same as `caller_mos`, of the callee's main source.
+        /// As `caller_mos`, for the main source of the callee.
         callee_mos: Option<Hundredths>,
     }
-    /// A registration was taken in or passed on.
-    RegistrationStored "registration_stored" {
+    /// A registration was stored or passed on.
+    RegistrationStored "registration_stored" Info {
         /// Address of record.
         aor: String,
-        /// Number of contacts that it now has.
+        /// Number of its contacts.
         contacts: u64,
-        /// Seconds until it ends.
+        /// Seconds until it expires.
         expires: u64,
     }
     /// A registration ended.
-    RegistrationEnded "registration_ended" {
+    RegistrationEnded "registration_ended" Info {
         /// Address of record.
         aor: String,
-        /// Why: removed, expired, flow failed.
-        why: String,
-    }
-    /// A request was refused by us.
-    RequestRefused "request_refused" {
-        /// Method.
-        method: String,
-        /// Status that we answered.
-        status: u16,
-        /// Why.
-        why: String,
-        /// Who asked.
-        source: String,
-    }
-    /// A request without credentials was challenged; no failure, its client comes again with them.
-    AuthenticationRequired "authentication_required" {
-        /// Method.
-        method: String,
-        /// Status that we answered: 401 or 407.
-        status: u16,
-        /// Who asked.
-        source: String,
-    }
-    /// A challenge was answered: the source has authenticated by digest.
-    Authenticated "authenticated" {
-        /// Method.
-        method: String,
-        /// The address of record that it is.
-        user: String,
-        /// Where it came from.
-        source: String,
-    }
-    /// Authentication failed; at most 20 are told in ten seconds.
-    AuthenticationFailed "authentication_failed" {
-        /// Where the request came from.
-        source: String,
-        /// The address of record that it claimed.
-        aor: String,
-        /// The user that its credentials name.
-        user: String,
-        /// Why: wrong password, unknown user, credentials that cannot be read or are for another target, an address of record that is
-        /// none of the user's, or too many failures before, so that the credentials were not judged.
+        /// Reason: removed, expired, flow failed.
         reason: String,
-        /// Failures that were not told since the last one that was.
-        untold: u64,
     }
-    /// More came than the rates let in; told at most each ten seconds for one interface or trunk.
-    RateExceeded "rate_exceeded" {
+    /// The border refused a request.
+    RequestRefused "request_refused" Debug {
+        /// Method.
+        method: String,
+        /// Status of the response.
+        status: u16,
+        /// Reason.
+        reason: String,
+        /// Source address of the request.
+        source: String,
+    }
+    /// A request without credentials was challenged. This is no failure: the client repeats the request with
+    /// credentials.
+    AuthenticationRequired "authentication_required" Debug {
+        /// Method.
+        method: String,
+        /// Status of the response: 401 or 407.
+        status: u16,
+        /// Source address of the request.
+        source: String,
+    }
+    /// A source has authenticated by digest.
+    Authenticated "authenticated" Debug {
+        /// Method.
+        method: String,
+        /// The authenticated address of record.
+        user: String,
+        /// Source address of the request.
+        source: String,
+    }
+    /// Authentication failed; at most 20 are logged in ten seconds.
+    AuthenticationFailed "authentication_failed" Warn {
+        /// Source address of the request.
+        source: String,
+        /// The claimed address of record.
+        aor: String,
+        /// The user name in the credentials.
+        user: String,
+        /// Reason: wrong password, unknown user, credentials that are malformed or for another target, an address of
+        /// record that does not belong to the user, or credentials not judged because of too many failures before.
+        reason: String,
+        /// Failures that were not logged since the last one that was.
+        suppressed: u64,
+    }
+    /// Requests exceeded a rate limit and were refused; logged at most every ten seconds for one interface or trunk.
+    RateLimited "rate_limited" Info {
         /// Name of the interface or trunk.
-        place: String,
+        scope: String,
         /// Method of the last one.
         method: String,
-        /// Requests refused since this was last told.
+        /// Requests refused since the last such event.
         refused: u64,
-        /// Where the last one came from.
+        /// Source address of the last one.
         source: String,
     }
-    /// Calls did not fit into the machine; told at most each ten seconds.
-    AdmissionRefused "admission_refused" {
-        /// memory or processor: what is taken.
-        what: String,
-        /// Calls that stand.
+    /// Admission control refused calls because memory or CPU time is exhausted; logged at most every ten seconds.
+    AdmissionRefused "admission_refused" Info {
+        /// The exhausted resource: memory or processor.
+        resource: String,
+        /// Calls that are up.
         calls: u64,
-        /// Calls like the last one refused that fit at most.
+        /// Maximum number of calls like the last one refused.
         calls_max: u64,
-        /// The way of that one's media by which it is counted: sockets, kernel, af_xdp; absent where it has none that is anchored.
+        /// Media path by which the last refused call was priced: sockets, kernel, af_xdp; absent for a call without
+        /// anchored media.
         path: Option<String>,
-        /// Calls refused since this was last told.
+        /// Calls refused since the last such event.
         refused: u64,
-        /// KiB that are taken, by what for (call, connection, media, srtp, transcoding, conference, registrations), and of how many.
+        /// KiB reserved, by use (call, connection, media, srtp, transcoding, conference, registrations), and the total
+        /// available.
         memory: String,
-        /// Microseconds of processor time in each second that are taken, by what for (the same, and handshakes of the last second), and of how
-        /// many.
+        /// Microseconds of CPU time in each second reserved, by use (as for memory, and handshakes of the last second),
+        /// and the total available.
         processor: String,
     }
-    /// The border has more to do than it can: new calls and registrations are refused until it is over.
-    Overload "overload" {
-        /// began or ended.
+    /// Overload: requests exceed the capacity, and new calls and registrations are refused until it ends.
+    Overload "overload" Info {
+        /// started or ended.
         state: String,
-        /// Milliseconds that the first refused request had waited.
-        waited: u64,
-        /// Requests refused meanwhile.
+        /// Queueing delay of the first refused request, milliseconds.
+        queue_delay_ms: u64,
+        /// Requests refused during the overload.
         refused: u64,
-        /// New calls dropped unread meanwhile.
-        unread: u64,
+        /// New calls shed by the socket filter during the overload.
+        shed: u64,
     }
-    /// The kernel does not drop new calls unread under overload; they are read and refused.
-    SieveRefused "sieve_refused" {
-        /// The operating system's words.
+    /// The socket filter could not be installed: under overload, the kernel does not shed new calls; they are read and
+    /// refused.
+    SocketFilterFailed "socket_filter_failed" Info {
+        /// Error of the operating system.
         error: String,
     }
-    /// How media is served, chosen by what the machine and the rights allow: told at the start for each of the choices, and
-    /// again when interfaces begin or cease to send what the kernel relays.
-    MediaPath "media_path" {
-        /// one_socket (one for all ports of a thread) or socket_per_port; kernel (streams that are only sent on are relayed there)
-        /// or no_kernel; af_xdp (media comes and leaves past the kernel's network) or no_af_xdp.
+    /// The media path, chosen by the capabilities and permissions of the machine: logged at the start for each of the
+    /// choices, and again when interfaces gain or lose the ability to send packets of the kernel relay.
+    MediaPath "media_path" Info {
+        /// shared_port_socket (one for all ports of a thread) or socket_per_port; kernel_relay (unchanged streams are
+        /// relayed by the kernel) or no_kernel_relay; af_xdp (media bypasses the network stack of the kernel) or
+        /// no_af_xdp.
         path: String,
-        /// Of af_xdp, how each interface does it: driver mode, or generic mode and why; without copies, or in copies and why; by how many of its queues. Otherwise why not the faster one, or for which addresses not (streams that leave there go through sockets); empty where it is the faster one, or another was asked for.
-        why: String,
+        /// With af_xdp, the mode of each interface: driver mode, or generic mode and its reason; zero-copy, or copy
+        /// mode and its reason; number of queues in use. Otherwise the reason why the faster path is not in use, or the
+        /// addresses that it does not serve (streams sent there use sockets); empty if the faster path is in use or
+        /// another was configured.
+        reason: String,
     }
-    /// What the threads were to have by `[threads]`, and whether they have it; told once for each at the start.
-    ThreadsSet "threads_set" {
+    /// Settings of `[threads]` and whether they could be applied; logged once for each at the start.
+    ThreadsSet "threads_set" Info {
         /// realtime (SCHED_FIFO), memory (locked) or processors (pinned).
-        what: String,
-        /// Whether it is so.
-        done: bool,
-        /// The priority or the processors, or why it is not so.
-        why: String,
+        setting: String,
+        /// Whether it was applied.
+        applied: bool,
+        /// The priority or the processors, or the reason why it could not be applied.
+        detail: String,
     }
-    /// How much of a call's media the kernel relayed, where it can relay at all; told at the end of the call for each media line that
-    /// had media. The rest went through sockets.
-    MediaPassed "media_passed" {
+    /// Share of a call's media that the kernel relayed, with the kernel relay in use; logged at the end of the call for
+    /// each media line that had media. All other packets went through sockets.
+    MediaRelayedInKernel "media_relayed_in_kernel" Info {
         /// Number of the call.
         call: u64,
         /// Number of the media line.
         line: u64,
         /// RTP packets received from the caller.
-        caller: u64,
-        /// Those among them that the kernel relayed.
-        caller_passed: u64,
-        /// Packets of the caller's that were lost before they came here, of all its sources.
+        caller_packets: u64,
+        /// Packets of the caller relayed by the kernel.
+        caller_relayed: u64,
+        /// Packets of the caller lost before they arrived here, of all its sources.
         caller_lost: u64,
-        /// Mean interarrival jitter (RFC 3550) of the caller's main source, microseconds.
-        caller_jitter: u64,
+        /// Mean interarrival jitter (RFC 3550) of the main source of the caller, microseconds.
+        caller_jitter_us: u64,
         /// RTP packets received from the callee.
-        callee: u64,
-        /// Those among them that the kernel relayed.
-        callee_passed: u64,
-        /// Packets of the callee's that were lost before they came here.
+        callee_packets: u64,
+        /// Packets of the callee relayed by the kernel.
+        callee_relayed: u64,
+        /// Packets of the callee lost before they arrived here.
         callee_lost: u64,
-        /// Mean interarrival jitter of the callee's main source, microseconds.
-        callee_jitter: u64,
+        /// Mean interarrival jitter of the main source of the callee, microseconds.
+        callee_jitter_us: u64,
     }
-    /// How much media AF_XDP carried, where it is in use; told once, when the program ends.
-    MediaCarried "media_carried" {
-        /// Datagrams that came by AF_XDP.
+    /// Statistics of the AF_XDP path, if it is in use; logged once, at the end of the program.
+    AfXdpStatistics "af_xdp_statistics" Info {
+        /// Datagrams received by AF_XDP.
         received: u64,
-        /// Datagrams that left by it.
+        /// Datagrams sent by AF_XDP.
         sent: u64,
-        /// Datagrams that left by sockets all the same: their way was not known or leads elsewhere, they are too large, or a ring was full.
-        aside: u64,
-        /// Datagrams that came and found no room, in AF_XDP's rings or in the sockets that are still open.
+        /// Datagrams sent by sockets instead: their route was not known or leads to another interface, they were too
+        /// large, or a ring was full.
+        sent_by_sockets: u64,
+        /// Datagrams received and dropped because a ring of AF_XDP or the buffer of an open socket was full.
         dropped: u64,
-        /// Datagrams that came by each receive queue, in the order of the queues, by interface: eth0: 1200 1187; eth1: 2380.
-        queues: String,
+        /// Datagrams received by each queue, in the order of the queues, by interface: eth0: 1200 1187; eth1: 2380.
+        received_by_queue: String,
     }
-    /// A trunk has begun to ask for fewer new calls (RFC 7339).
-    TrunkThrottled "trunk_throttled" {
+    /// A trunk has requested fewer new calls (RFC 7339).
+    TrunkThrottled "trunk_throttled" Info {
         /// Name of the trunk.
         trunk: String,
         /// loss or rate.
         algorithm: String,
-        /// Percent to be held back, or calls a second that may be sent.
+        /// Percent of new calls to hold back (loss), or calls a second that may be sent (rate).
         value: u32,
     }
     /// A trunk answers again.
-    TrunkUp "trunk_up" {
+    TrunkUp "trunk_up" Info {
         /// Name of the trunk.
         trunk: String,
     }
     /// A trunk does not answer.
-    TrunkDown "trunk_down" {
+    TrunkDown "trunk_down" Warn {
         /// Name of the trunk.
         trunk: String,
-        /// What told us.
-        why: String,
+        /// The response or error that showed it.
+        reason: String,
     }
-    /// Our own registration at a carrier changed.
-    CarrierRegistration "carrier_registration" {
+    /// The state of the border's registration at a carrier changed.
+    CarrierRegistration "carrier_registration" Info {
         /// Name of the trunk.
         trunk: String,
         /// registered, refused, expired or removed.
         state: String,
     }
-    /// A flow is locked to the address from which media came.
-    MediaLatched "media_latched" {
+    /// Media was latched to the source address of received packets.
+    MediaLatched "media_latched" Debug {
         /// Number of the call.
         call: u64,
         /// caller or callee.
@@ -362,154 +398,158 @@ events! {
         /// The address.
         address: String,
     }
-    /// A call's media stopped for too long.
-    MediaTimeout "media_timeout" {
+    /// A call ends because no media was received for the configured time.
+    MediaTimeout "media_timeout" Warn {
         /// Number of the call.
         call: u64,
     }
-    /// A participant has come to a conference.
-    RoomJoined "room_joined" {
+    /// A participant has joined a conference.
+    ConferenceJoined "conference_joined" Info {
         /// Number of the call.
         call: u64,
-        /// Name of the room in the configuration.
-        room: String,
-        /// The number that was called, which tells its conferences from each other.
+        /// Name of the conference in the configuration.
+        conference: String,
+        /// The number that was called; it identifies one of several conferences of the same configuration.
         number: String,
-        /// Participants now.
-        seats: u64,
-        /// The codec, with the milliseconds of the packets that he is sent.
+        /// Participants at present.
+        participants: u64,
+        /// The codec, with the packet time of packets sent to the participant, milliseconds.
         codec: String,
     }
     /// A participant has left a conference.
-    RoomLeft "room_left" {
+    ConferenceLeft "conference_left" Info {
         /// Number of the call.
         call: u64,
-        /// Name of the room in the configuration.
-        room: String,
+        /// Name of the conference in the configuration.
+        conference: String,
         /// The number that was called.
         number: String,
-        /// Participants who are left.
-        seats: u64,
+        /// Remaining participants.
+        participants: u64,
     }
-    /// A participant was silenced in a conference, or is heard again.
-    RoomMuted "room_muted" {
+    /// A participant of a conference was muted or unmuted.
+    ConferenceMuted "conference_muted" Info {
         /// Number of the call.
         call: u64,
-        /// Name of the room in the configuration.
-        room: String,
-        /// Whether he is silenced now.
+        /// Name of the conference in the configuration.
+        conference: String,
+        /// Whether the participant is muted now.
         muted: bool,
-        /// Who did it: `participant`, by digits, or `control`.
-        by: String,
+        /// Source of the request: `participant`, by digits, or `control`.
+        requested_by: String,
     }
-    /// A conference was locked, so that nobody comes in any more, or opened again, by control.
-    RoomLocked "room_locked" {
-        /// Name of the room in the configuration.
-        room: String,
+    /// A conference was locked or unlocked by control; a locked one accepts no further participants.
+    ConferenceLocked "conference_locked" Info {
+        /// Name of the conference in the configuration.
+        conference: String,
         /// The number that was called.
         number: String,
         /// Whether it is locked now.
         locked: bool,
     }
-    /// A caller was asked for the PIN of a conference, or what came of that.
-    RoomPin "room_pin" {
+    /// The PIN of a conference was requested from a caller, or that request has an outcome.
+    ConferencePin "conference_pin" Info {
         /// Number of the call.
         call: u64,
-        /// Name of the room in the configuration.
-        room: String,
+        /// Name of the conference in the configuration.
+        conference: String,
         /// The number that was called.
         number: String,
-        /// `asked`, `right`, `wrong`, `late`: it was not given in time, or `gave_way`: the place was another caller's.
+        /// `requested`, `accepted`, `wrong`, `timeout` (not entered in time), or `displaced` (another caller took the
+        /// place in the lobby).
         outcome: String,
-        /// Wrong PINs of this call so far.
-        wrong: u64,
+        /// Wrong PINs entered in this call so far.
+        wrong_pins: u64,
     }
-    /// Somebody commanded conferences over HTTP.
-    ControlCommand "control_command" {
-        /// Who, by address.
+    /// A command of the HTTP control interface was executed.
+    ControlCommand "control_command" Info {
+        /// Address of the client.
         source: String,
-        /// What: method and path.
-        what: String,
-        /// What of it, where the path does not say.
+        /// Method and path.
+        request: String,
+        /// The requested change, if the path does not contain it.
         value: String,
-        /// The status that was answered.
+        /// Status of the response.
         status: u16,
     }
-    /// Requests to control were refused; told at most each ten seconds.
-    ControlRefused "control_refused" {
-        /// Who asked last, by address.
+    /// Requests to the HTTP control interface were refused; logged at most every ten seconds.
+    ControlRefused "control_refused" Warn {
+        /// Address of the last client refused.
         source: String,
-        /// Why the last one was refused.
-        why: String,
-        /// The status that it was answered.
+        /// Reason of the last refusal.
+        reason: String,
+        /// Status of the last refusal.
         status: u16,
-        /// Requests refused since this was last told.
-        count: u64,
+        /// Requests refused since the last such event.
+        refused: u64,
     }
-    /// A conference, or all that may be, is full, or it is locked: a call to it was refused, or ended where the PIN was given too late.
-    RoomFull "room_full" {
-        /// Name of the room in the configuration.
-        room: String,
+    /// A call to a conference was refused, or ended where the PIN was entered too late, because the conference is full
+    /// or locked or the maximum of conferences is reached.
+    ConferenceFull "conference_full" Info {
+        /// Name of the conference in the configuration.
+        conference: String,
         /// The number that was called.
         number: String,
-        /// What is full: `seats`, `rooms`, or `waiting`: as many callers as may wait to give the PIN; or `lock`.
-        what: String,
-        /// With which status the call was refused, or would have been.
+        /// The limit reached: `participants`, `conferences`, `lobby` (callers that have not entered the PIN); or
+        /// `locked`.
+        limit: String,
+        /// Status of the refusal; also given where the call had been answered before.
         status: u16,
     }
-    /// There was no media port left.
-    MediaPortsExhausted "media_ports_exhausted" {
+    /// No free media port was left.
+    MediaPortsExhausted "media_ports_exhausted" Warn {
         /// Name of the interface.
         interface: String,
     }
-    /// The media of one side of a call has keys now, new ones perhaps (RFC 3711).
-    MediaKeyed "media_keyed" {
+    /// Keys were agreed for the media of one side of a call, for the first time or anew (RFC 3711).
+    MediaSecurityAgreed "media_security_agreed" Info {
         /// Number of the call.
         call: u64,
         /// The side, `caller` or `callee`.
         side: String,
         /// The media line, from 0.
         line: u64,
-        /// How they were agreed on: `sdes` (RFC 4568) or `dtls` (RFC 5764).
+        /// Keying: `sdes` (RFC 4568) or `dtls` (RFC 5764).
         keying: String,
         /// The crypto suite.
         suite: String,
     }
-    /// The media of one side of a call cannot be protected, or left in the clear, as policy demands.
-    MediaNotKeyed "media_not_keyed" {
+    /// The media of one side of a call cannot be encrypted, or cannot be unencrypted, as the configuration requires.
+    MediaSecurityFailed "media_security_failed" Warn {
         /// Number of the call.
         call: u64,
         /// The side, `caller` or `callee`.
         side: String,
         /// The media line, from 0.
         line: u64,
-        /// Why.
-        why: String,
+        /// Reason.
+        reason: String,
     }
-    /// The sides of a call have no codec in common, or policy has it so: their speech is transcoded.
-    MediaTranscoded "media_transcoded" {
+    /// A media line is transcoded: the sides have no codec in common, or the configuration requires it.
+    MediaTranscoded "media_transcoded" Info {
         /// Number of the call.
         call: u64,
         /// The media line, from 0.
         line: u64,
-        /// What the caller speaks.
-        caller: String,
-        /// What the callee speaks.
-        callee: String,
+        /// Codec of the caller.
+        caller_codec: String,
+        /// Codec of the callee.
+        callee_codec: String,
     }
-    /// A pair of ICE candidates was nominated: the media of this side goes there, and comes from there.
-    MediaPairNominated "media_pair_nominated" {
+    /// A pair of ICE candidates was nominated for the media of one side.
+    MediaPairNominated "media_pair_nominated" Info {
         /// Number of the call.
         call: u64,
         /// The side, `caller` or `callee`.
         side: String,
         /// The media line, from 0.
         line: u64,
-        /// The peer's address, as it is seen here.
+        /// Address of the peer, as received.
         address: String,
     }
-    /// Of a side's ICE candidates no pair works, 39.5 s after they were exchanged (RFC 8863): there is no media.
-    MediaIceFailed "media_ice_failed" {
+    /// No pair of ICE candidates of a side works, 39.5 s after they were exchanged (RFC 8863): the call has no media on
+    /// this side.
+    MediaIceFailed "media_ice_failed" Warn {
         /// Number of the call.
         call: u64,
         /// The side, `caller` or `callee`.
@@ -517,9 +557,9 @@ events! {
         /// The media line, from 0.
         line: u64,
     }
-    /// A peer's ICE agent has sent no check for 30 s, or answered none where we are a full agent: nothing is sent to it until a pair
-    /// is nominated again (RFC 7675).
-    MediaConsentLost "media_consent_lost" {
+    /// The ICE agent of a peer has sent no check for 30 s, or, with the border as full agent, answered none: no media
+    /// is sent to it until a pair is nominated again (RFC 7675).
+    MediaConsentLost "media_consent_lost" Warn {
         /// Number of the call.
         call: u64,
         /// The side, `caller` or `callee`.
@@ -527,290 +567,294 @@ events! {
         /// The media line, from 0.
         line: u64,
     }
-    /// Somebody else holds a media port that a call was to use: the call takes another pair.
-    MediaPortTaken "media_port_taken" {
+    /// Another program uses a media port that was assigned to a call: the call gets another port pair.
+    MediaPortInUse "media_port_in_use" Warn {
         /// Number of the call.
         call: u64,
-        /// The port's address.
+        /// Address and number of the port.
         address: String,
-        /// The address of the RTP port that takes its place.
-        instead: String,
+        /// Address and number of the RTP port used instead.
+        replacement: String,
     }
-    /// A commander of a media node has begun a call.
-    NodeCallBegun "node_call_begun" {
+    /// An ng client has started a call.
+    NgCallStarted "ng_call_started" Info {
         /// Number of the call.
         call: u64,
-        /// Its Call-ID, as the commander said.
+        /// Call-ID in the command.
         call_id: String,
-        /// Tag of whoever offered.
+        /// Tag of the offering side.
         from_tag: String,
     }
-    /// A call of a media node has ended.
-    NodeCallEnded "node_call_ended" {
+    /// A call of the ng server has ended.
+    NgCallEnded "ng_call_ended" Info {
         /// Number of the call.
         call: u64,
-        /// Why: deleted, media timeout, media port, media keys, media refused, offer refused, drained.
-        why: String,
+        /// Reason: deleted, media timeout, media port, media keys, media refused, offer refused, drained.
+        reason: String,
     }
     /// A media node answers again.
-    MediaNodeUp "media_node_up" {
-        /// Its name in the configuration.
+    MediaNodeUp "media_node_up" Info {
+        /// Name of the node in the configuration.
         node: String,
     }
-    /// A media node does not answer: it gets no new calls. Those that it has are moved to other nodes, or ended, as the configuration says.
-    MediaNodeDown "media_node_down" {
-        /// Its name in the configuration.
+    /// A media node does not answer: it gets no new calls. Its calls are moved to other nodes or ended, as configured.
+    MediaNodeDown "media_node_down" Warn {
+        /// Name of the node in the configuration.
         node: String,
         /// Calls that it has.
         calls: u64,
-        /// Why: no answer, unreachable.
-        why: String,
+        /// Reason: no answer, unreachable.
+        reason: String,
     }
     /// The last call of a media node that is taken out of service has ended.
-    MediaNodeDrained "media_node_drained" {
-        /// Its name in the configuration.
+    MediaNodeDrained "media_node_drained" Info {
+        /// Name of the node in the configuration.
         node: String,
     }
-    /// A call's media goes through this media node.
-    MediaNodeChosen "media_node_chosen" {
+    /// A media node was chosen for the media of a call.
+    MediaNodeChosen "media_node_chosen" Debug {
         /// Number of the call.
         call: u64,
-        /// The node's name.
+        /// Name of the node.
         node: String,
-        /// The call's name there.
+        /// Call-ID of the call at the node.
         call_id: String,
     }
-    /// A media node did not do what a call needs; before the first answer another node is tried.
-    MediaNodeFailed "media_node_failed" {
+    /// A media node did not execute a command for a call; before the first answer another node is tried.
+    MediaNodeFailed "media_node_failed" Warn {
         /// Number of the call.
         call: u64,
-        /// The node's name.
+        /// Name of the node.
         node: String,
-        /// What was wanted: offer, answer.
+        /// The command: offer, answer.
         command: String,
-        /// Its words, or: no answer, unreachable.
-        why: String,
+        /// Error text of the node, or: no answer, unreachable.
+        reason: String,
     }
-    /// A media node answers and does not know calls that it had: it was started anew. Its other calls are looked after, too.
-    MediaNodeRestarted "media_node_restarted" {
-        /// Its name in the configuration.
+    /// A media node answers but has lost calls: it was restarted. Its other calls are checked as well.
+    MediaNodeRestarted "media_node_restarted" Warn {
+        /// Name of the node in the configuration.
         node: String,
-        /// Calls of ours that it should have.
+        /// Calls of this border that it should have.
         calls: u64,
     }
-    /// A call ends because its media node has failed: it is not to be moved to another one, or could not be.
-    MediaNodeLost "media_node_lost" {
+    /// A call ends because its media node has failed and the call was not moved to another node, as configured or
+    /// because that failed.
+    CallNotReanchored "call_not_reanchored" Warn {
         /// Number of the call.
         call: u64,
-        /// The name of the node that failed.
+        /// Name of the node that failed.
         node: String,
-        /// The node's words, or: no answer, unreachable, no other node, re-INVITE not answered, and the like.
-        why: String,
+        /// Error text of the node, or: no answer, unreachable, no other node, re-INVITE not answered, and similar.
+        reason: String,
     }
-    /// A call whose media node has failed has its media at a node that works: both sides have agreed by re-INVITE.
-    CallReanchored "call_reanchored" {
+    /// A call was moved from a failed media node to another one: both sides have accepted a re-INVITE.
+    CallReanchored "call_reanchored" Info {
         /// Number of the call.
         call: u64,
-        /// The name of the node that failed.
-        from: String,
-        /// The name of the node that has the call now.
-        to: String,
-        /// Milliseconds since the failure was noticed.
-        took_ms: u64,
+        /// Name of the node that failed.
+        from_node: String,
+        /// Name of the node that has the call now.
+        to_node: String,
+        /// Milliseconds since the failure was detected.
+        duration_ms: u64,
     }
-    /// What a media node counted in a call, told when it has ended.
-    MediaNodeFigures "media_node_figures" {
+    /// Statistics of a media node about a call, logged when the call has ended.
+    MediaNodeStatistics "media_node_statistics" Info {
         /// Number of the call.
         call: u64,
-        /// The node's name.
+        /// Name of the node.
         node: String,
         /// RTP packets from the caller.
-        caller: u64,
+        caller_packets: u64,
         /// RTP packets from the callee.
-        callee: u64,
-        /// All octets of RTP.
+        callee_packets: u64,
+        /// Octets of RTP, both directions.
         octets: u64,
         /// Errors and drops.
         errors: u64,
     }
-    /// A call is being recorded from now on.
-    RecordingBegun "recording_begun" {
+    /// The recording of a call was started.
+    RecordingStarted "recording_started" Info {
         /// Number of the call.
         call: u64,
         /// Name of the file in the folder for recordings.
         file: String,
     }
-    /// A recording came to nothing, or ends before its time.
-    RecordingFailed "recording_failed" {
+    /// A recording could not be started, or was stopped by an error.
+    RecordingFailed "recording_failed" Warn {
         /// Name of the file.
         file: String,
-        /// The operating system's words.
+        /// Error of the operating system.
         error: String,
     }
-    /// Registrations of before the start were read from their file: their phones are reachable.
-    RegistrationsRestored "registrations_restored" {
+    /// Registrations were read from their file at the start: their phones are reachable.
+    RegistrationsRestored "registrations_restored" Info {
         /// The file.
         store: String,
         /// Addresses of record.
         registrations: u64,
         /// Their contacts.
         contacts: u64,
-        /// Contacts that were left out: ended meanwhile, or their listening address is no longer configured.
-        left_out: u64,
+        /// Contacts not restored: expired, or of a listener that is no longer configured.
+        discarded: u64,
     }
-    /// Registrations cannot be written to their file: the border goes on with those in memory, and tries again.
-    RegistrationsNotStored "registrations_not_stored" {
+    /// Registrations cannot be written to their file: the border continues with those in memory, and retries.
+    RegistrationStoreFailed "registration_store_failed" Warn {
         /// The file.
         store: String,
-        /// Why.
-        why: String,
-        /// What to do.
+        /// Reason.
+        reason: String,
+        /// Remedy.
         remedy: String,
     }
-    /// Registrations are written to their file again, first of all those that waited.
-    RegistrationsStoredAgain "registrations_stored_again" {
+    /// Registrations are written to their file again, queued changes first.
+    RegistrationStoreRecovered "registration_store_recovered" Info {
         /// The file.
         store: String,
-        /// For how long they were not, seconds.
-        seconds: u64,
-        /// Changes that found no room in memory meanwhile: the file was written anew because of them.
-        lost: u64,
+        /// Duration of the outage, seconds.
+        outage_s: u64,
+        /// Changes that did not fit into the queue: the file was rewritten because of them.
+        overflowed: u64,
     }
-    /// The file of registrations could not be read and was moved aside; a new one was begun with the registrations in memory.
-    RegistrationStoreReplaced "registration_store_replaced" {
+    /// The file of registrations could not be read and was moved aside; a new one was created with the registrations in
+    /// memory.
+    RegistrationStoreReplaced "registration_store_replaced" Warn {
         /// The file.
         store: String,
-        /// Where the old one is now.
+        /// New name of the old file.
         moved_to: String,
-        /// Why.
-        why: String,
+        /// Reason.
+        reason: String,
     }
-    /// Lines of the log were lost: standard error did not take them. It takes lines again.
-    LogLost "log_lost" {
-        /// How many.
+    /// Log lines were dropped because standard error did not accept them; it accepts lines again.
+    LogLinesDropped "log_lines_dropped" Warn {
+        /// Number of lines.
         lines: u64,
     }
-    /// A sound is played to a party of a call from now on.
-    PlayBegun "play_begun" {
+    /// Playback of a sound to one side of a call was started.
+    PlaybackStarted "playback_started" Info {
         /// Number of the call.
         call: u64,
-        /// The party that hears it: caller, callee.
+        /// The side that receives it: caller, callee.
         side: String,
-        /// Name of the file in the folder for sounds; empty where the command brought the sound itself.
+        /// Name of the file in the folder for sounds; empty for a sound contained in the command.
         file: String,
     }
-    /// A sound is played no more.
-    PlayEnded "play_ended" {
+    /// Playback of a sound has ended.
+    PlaybackEnded "playback_ended" Info {
         /// Number of the call.
         call: u64,
-        /// The party that heard it: caller, callee.
+        /// The side that received it: caller, callee.
         side: String,
-        /// Why: finished, stopped, replaced, gone (the party's media has ended), failed (its codec).
-        why: String,
-        /// Up to which sample of the file it was played.
-        position: u64,
+        /// Reason: finished, stopped, replaced, media_ended (the media of the side has ended), failed (its codec).
+        reason: String,
+        /// Samples of the file that were played.
+        position_samples: u64,
         /// Packets that were sent.
         packets: u64,
     }
-    /// Media ports lie among those that the kernel lends to other programs for a while, which may then have one that a call needs. Told
-    /// where `[media] sockets` is `per-port`, or /proc/sys is hidden; else such a configuration is refused.
-    MediaPortsLent "media_ports_lent" {
+    /// Media ports lie within the ephemeral ports of the kernel, so that another program may occupy one that a call
+    /// needs. Logged with `[media] sockets` set to `per-port`, or with /proc/sys hidden; otherwise such a configuration
+    /// is refused.
+    MediaPortsEphemeral "media_ports_ephemeral" Warn {
         /// The address.
         address: String,
         /// The media ports.
         ports: String,
-        /// The ports that the kernel lends (net.ipv4.ip_local_port_range).
-        lent: String,
-        /// What to do about it.
+        /// The ephemeral ports (net.ipv4.ip_local_port_range).
+        ephemeral_ports: String,
+        /// Remedy.
         remedy: String,
     }
-    /// A socket is open.
-    SocketOpened "socket_opened" {
-        /// What it is for.
-        what: String,
+    /// A socket was opened.
+    SocketOpened "socket_opened" Info {
+        /// Purpose of the socket.
+        purpose: String,
         /// Its address.
         address: String,
     }
     /// A socket could not be opened.
-    SocketFailed "socket_failed" {
-        /// What it is for.
-        what: String,
+    SocketFailed "socket_failed" Error {
+        /// Purpose of the socket.
+        purpose: String,
         /// Its address.
         address: String,
-        /// The operating system's words.
+        /// Error of the operating system.
         error: String,
     }
     /// A new configuration is in force.
-    ConfigurationReloaded "configuration_reloaded" {
-        /// What changed, in a word or two.
+    ConfigurationReloaded "configuration_reloaded" Info {
+        /// The changes, in a few words.
         changes: String,
     }
-    /// A new configuration was refused; the old one stays.
-    ConfigurationRefused "configuration_refused" {
-        /// Why.
-        why: String,
+    /// A new configuration was refused; the old one stays in force.
+    ConfigurationRefused "configuration_refused" Error {
+        /// Reason.
+        reason: String,
     }
-    /// We take no new calls and end when the last one has ended.
-    DrainStarted "drain_started" {
-        /// Calls that are still up.
+    /// Draining was started: new calls are refused, and the program ends after the last call.
+    DrainStarted "drain_started" Info {
+        /// Calls that are up.
         calls: u64,
     }
-    /// The last call has ended.
-    DrainFinished "drain_finished" {
-        /// Calls that were ended by the drain's own time limit.
-        cut: u64,
+    /// Draining has finished: the last call has ended.
+    DrainFinished "drain_finished" Info {
+        /// Calls terminated by the time limit of draining.
+        terminated: u64,
     }
-    /// A stream connection ended.
-    ConnectionClosed "connection_closed" {
-        /// The peer.
+    /// A stream connection was closed.
+    ConnectionClosed "connection_closed" Debug {
+        /// Address of the peer.
         peer: String,
-        /// Why.
-        why: String,
+        /// Reason.
+        reason: String,
     }
-    /// TLS on a connection came to nothing.
-    TlsRefused "tls_refused" {
-        /// The peer's address.
+    /// A TLS handshake failed.
+    TlsHandshakeFailed "tls_handshake_failed" Warn {
+        /// Address of the peer.
         peer: String,
-        /// accepted where the peer opened the connection, opened where we did.
+        /// accepted (the peer opened the connection) or opened (the border opened it).
         side: String,
-        /// Our listening address, or the name that the peer's certificate should have.
-        place: String,
-        /// Why: certificate, name, version, cipher, time.
-        why: String,
+        /// The local listener, or the name expected in the certificate of the peer.
+        endpoint: String,
+        /// Reason: certificate, name, version, cipher, time.
+        reason: String,
     }
-    /// A WebSocket was refused, by us or by the peer, or closed for a breach of its rules.
-    WebsocketRefused "websocket_refused" {
-        /// The peer's address.
+    /// A WebSocket handshake was refused by either side, or a WebSocket was closed because of a protocol error.
+    WebsocketFailed "websocket_failed" Warn {
+        /// Address of the peer.
         peer: String,
-        /// Our listening address, or the name that was asked for where we opened the connection (empty where an address was).
-        place: String,
-        /// Why.
-        why: String,
+        /// The local listener, or, for a connection opened by the border, the name requested (empty for a plain
+        /// address).
+        endpoint: String,
+        /// Reason.
+        reason: String,
     }
-    /// A certificate of ours is in use from now on.
-    CertificateLoaded "certificate_loaded" {
+    /// A certificate of this host was loaded and is in use.
+    CertificateLoaded "certificate_loaded" Info {
         /// Its file.
         certificate: String,
-        /// The domains that it stands for.
+        /// Its domains.
         names: String,
-        /// Until when it is valid (UTC).
-        until: String,
+        /// End of its validity (UTC).
+        valid_until: String,
     }
-    /// A certificate of ours must be renewed: it ends within 30 days, or within 7, or has ended.
-    CertificateExpires "certificate_expires" {
+    /// A certificate of this host must be renewed: it expires within 30 days, or within 7, or has expired.
+    CertificateExpires "certificate_expires" Warn {
         /// Its file.
         certificate: String,
-        /// The domains that it stands for.
+        /// Its domains.
         names: String,
-        /// Until when it is valid (UTC).
-        until: String,
-        /// Whole days that are left; 0 on the last one.
-        days: u64,
+        /// End of its validity (UTC).
+        valid_until: String,
+        /// Whole days left; 0 on the last one.
+        days_left: u64,
         /// soon (30 days), urgent (7 days) or expired.
         state: String,
     }
-    /// A header rule kept a value with a call.
-    CallTagged "call_tagged" {
+    /// A header rule stored a value with a call.
+    CallTagged "call_tagged" Info {
         /// Number of the call.
         call: u64,
         /// Name of the value.
@@ -818,48 +862,48 @@ events! {
         /// The value.
         value: String,
     }
-    /// A header rule says something.
-    RuleLogged "rule_logged" {
+    /// A header rule logged a text.
+    RuleLogged "rule_logged" Info {
         /// Name of the rule.
         rule: String,
-        /// Number of the call; 0 where the message belongs to none.
+        /// Number of the call; 0 for a message that belongs to none.
         call: u64,
-        /// What it says.
+        /// The text.
         text: String,
     }
-    /// An attempt of the laboratory has its outcome.
-    AttemptEnded "attempt_ended" {
+    /// An attempt of the test lab has ended.
+    AttemptEnded "attempt_ended" Info {
         /// Number of the attempt.
         attempt: u64,
-        /// What it was: call, registration.
+        /// Kind: call, registration.
         kind: String,
         /// Its outcome.
         outcome: String,
     }
 }
 
-/// An event: what happened, and when.
+/// An event and its time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// When.
+    /// The time of the event.
     pub at: Time,
-    /// What.
-    pub note: Note,
+    /// Name and fields.
+    pub kind: EventKind,
 }
 
 impl Event {
     /// An event at `at`.
-    pub fn new(at: Time, note: Note) -> Event {
-        Event { at, note }
+    pub fn new(at: Time, kind: EventKind) -> Event {
+        Event { at, kind }
     }
 }
 
 impl fmt::Display for Event {
     /// `time name field=value ...`; values with spaces or quotes are quoted.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.at, self.note.name())?;
+        write!(f, "{} {}", self.at, self.kind.name())?;
         let mut result = Ok(());
-        self.note.fields(&mut |name, value| {
+        self.kind.fields(&mut |name, value| {
             if result.is_ok() {
                 let text = value.to_string();
                 let plain = !text.is_empty()
@@ -869,6 +913,7 @@ impl fmt::Display for Event {
                 result = if plain {
                     write!(f, " {name}={text}")
                 } else {
+                    // The debug form escapes control characters: a terminal must not obey a value from the network.
                     write!(f, " {name}={text:?}")
                 };
             }

@@ -1,35 +1,35 @@
-//! What goes into an engine and what comes out of it.
+//! Inputs and outputs of engines, and the interfaces of control plane and forwarder.
 
 use crate::event::Event;
-use crate::sieve::Sieve;
+use crate::socket_filter::SocketFilter;
 use crate::time::{Deadline, Time};
-use crate::worker::Parcel;
+use crate::worker::HandoffMessage;
 use core::fmt;
 use std::net::SocketAddr;
 
-/// A socket, by the number that the engine gave it when it asked for it to be opened.
+/// A socket; the engine assigns the number when it requests the socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SocketId(pub u32);
 
-/// A stream connection. Numbers below `1 << 63` are given by the engine ([`Output::Connect`]), the others by the driver
+/// A stream connection. The engine assigns numbers below `1 << 63` ([`Output::Connect`]), the driver the others
 /// ([`Input::Accepted`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionId(pub u64);
 
 impl ConnectionId {
-    /// The bit that is set in every number that a driver gives to an accepted connection.
+    /// The bit that is set in the number of every accepted connection.
     pub const ACCEPTED: u64 = 1 << 63;
-    /// Where the number of the worker stands that holds a connection: eight bits from this one on.
-    const WORKER: u32 = 48;
+    /// Position of the worker's number in the connection's number: eight bits from this one on.
+    const WORKER_SHIFT: u32 = 48;
 
-    /// The bits of a connection's number that say which worker holds it.
+    /// The bits of a connection's number that identify the worker that owns it.
     pub const fn of_worker(number: u8) -> u64 {
-        (number as u64) << ConnectionId::WORKER
+        (number as u64) << ConnectionId::WORKER_SHIFT
     }
 
-    /// The worker that holds a connection of a peer's.
+    /// The worker that owns an accepted connection.
     pub const fn worker(self) -> u8 {
-        (self.0 >> ConnectionId::WORKER) as u8
+        (self.0 >> ConnectionId::WORKER_SHIFT) as u8
     }
 }
 
@@ -49,7 +49,7 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// As written in a Via header.
+    /// The name in a Via header.
     pub const fn via_name(self) -> &'static str {
         match self {
             Transport::Udp => "UDP",
@@ -60,7 +60,7 @@ impl Transport {
         }
     }
 
-    /// As written in a `transport=` URI parameter.
+    /// The value of a `transport=` URI parameter.
     pub const fn uri_name(self) -> &'static str {
         match self {
             Transport::Udp => "udp",
@@ -71,7 +71,7 @@ impl Transport {
         }
     }
 
-    /// Whether the transport itself delivers everything in order (RFC 3261: "reliable").
+    /// Whether the transport delivers reliably and in order (RFC 3261: "reliable").
     pub const fn is_reliable(self) -> bool {
         !matches!(self, Transport::Udp)
     }
@@ -83,26 +83,26 @@ impl fmt::Display for Transport {
     }
 }
 
-/// What a socket is for: the driver chooses its buffers, and the plane that reads it, by this.
+/// The purpose of a socket. It determines its buffers, and the plane that reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SocketKind {
-    /// SIP or DNS datagrams: read by the control plane.
+    /// SIP or DNS datagrams, read by the control plane.
     UdpSignalling,
-    /// RTP and RTCP: read by the forwarder where the host has one, else by the engine itself.
+    /// RTP and RTCP, read by the forwarder of the host, or by the engine on a host without one.
     UdpMedia,
     /// A listening TCP socket; its connections arrive as [`Input::Accepted`].
     TcpListener,
-    /// The same with TLS on every connection: bytes are given and taken in the clear.
+    /// A TCP listener with TLS on every connection; the engine exchanges plain text with the driver.
     TlsListener,
-    /// The same with WebSocket (RFC 6455) on every connection: each [`Input::Stream`] is one whole message, and each
-    /// [`Output::Stream`] is sent as one.
+    /// A TCP listener with WebSocket (RFC 6455) on every connection: each [`Input::Stream`] is a complete message, and
+    /// each [`Output::Stream`] is sent as one.
     WsListener,
-    /// The same with WebSocket over TLS.
+    /// A TCP listener with WebSocket over TLS on every connection.
     WssListener,
 }
 
 impl SocketKind {
-    /// The socket that takes in SIP over `transport`.
+    /// The kind of socket that receives SIP over `transport`.
     pub const fn signalling(transport: Transport) -> SocketKind {
         match transport {
             Transport::Udp => SocketKind::UdpSignalling,
@@ -113,8 +113,8 @@ impl SocketKind {
         }
     }
 
-    /// What a listener of streams takes in; `None` for datagrams.
-    pub const fn stream(self) -> Option<Transport> {
+    /// The transport of a stream listener; `None` for datagram sockets.
+    pub const fn stream_transport(self) -> Option<Transport> {
         match self {
             SocketKind::UdpSignalling | SocketKind::UdpMedia => None,
             SocketKind::TcpListener => Some(Transport::Tcp),
@@ -125,76 +125,77 @@ impl SocketKind {
     }
 }
 
-/// What a connection that the engine opens is protected by.
+/// TLS settings of a connection that the engine opens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Secure<'a> {
-    /// Whom the peer's certificate must name: the domain that was looked up (RFC 5922 section 7.3), or an IP address.
-    pub name: &'a str,
-    /// By which settings of the driver's (trust anchors, our own certificate); empty: those for anyone.
+pub struct ClientTls<'a> {
+    /// The name that the peer's certificate must contain: the domain that was resolved (RFC 5922 section 7.3), or an IP
+    /// address.
+    pub server_name: &'a str,
+    /// Name of the driver's settings (trust anchors, own certificate); empty for the default settings.
     pub profile: &'a str,
 }
 
-/// A datagram as the driver hands it to the control plane.
+/// A datagram for the control plane.
 #[derive(Debug)]
 pub struct Datagram<'a> {
-    /// The socket on which it came.
+    /// The socket that received it.
     pub socket: SocketId,
-    /// Who sent it.
+    /// Address of the sender.
     pub source: SocketAddr,
-    /// When the kernel took it in, where the driver can tell; else the time of the batch.
+    /// When the kernel received it; the time of the batch with drivers without kernel timestamps.
     pub arrived: Time,
-    /// The payload. Engines may change it in place.
+    /// The payload. Engines may modify it in place.
     pub bytes: &'a mut [u8],
 }
 
-/// Why a connection ended.
+/// The reason for which a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum CloseWhy {
-    /// The peer closed it in order.
+pub enum CloseReason {
+    /// The peer closed it.
     Peer,
-    /// Reset or another error of the network.
+    /// Reset, or another error of the network.
     Error,
     /// It could not be opened.
-    Refused,
-    /// The peer reads too slowly: its share of the send buffer is full.
+    ConnectFailed,
+    /// The peer reads too slowly: the send queue of its connection is full.
     Backpressure,
-    /// The engine asked for it.
+    /// The engine requested it.
     Engine,
-    /// TLS came to nothing: the certificate, its name, versions or ciphers. The driver told why by an event.
-    Untrusted,
+    /// The TLS handshake failed: certificate, name, version or cipher. The driver reports the reason by an event.
+    TlsFailed,
 }
 
-/// One input to an engine that stands at the network.
+/// One input to an engine with network access.
 #[derive(Debug)]
 pub enum Input<'a> {
-    /// Nothing but time: a deadline has come.
+    /// A deadline is due.
     Timeout,
     /// A datagram.
     Datagram(Datagram<'a>),
     /// A peer opened a connection to the listener `socket`.
     Accepted {
-        /// The connection's number, given by the driver.
+        /// The connection; the driver assigns the number.
         connection: ConnectionId,
         /// The listener.
         socket: SocketId,
-        /// Our end.
+        /// Local address.
         local: SocketAddr,
-        /// The peer's end.
+        /// Address of the peer.
         remote: SocketAddr,
     },
-    /// A connection that the engine asked for stands.
+    /// A connection that the engine requested is established.
     Connected {
-        /// The engine's number of it.
+        /// The connection.
         connection: ConnectionId,
-        /// Our end.
+        /// Local address.
         local: SocketAddr,
     },
-    /// TLS stands on a connection, before any of its bytes are told.
+    /// The TLS handshake of a connection is complete. Precedes all bytes of the connection.
     Secured {
         /// The connection.
         connection: ConnectionId,
-        /// The SIP domains that the peer's verified certificate stands for (RFC 5922 section 7.1), in lower case; none
-        /// where it showed no certificate.
+        /// The SIP domains of the peer's verified certificate (RFC 5922 section 7.1), in lower case; empty if it
+        /// presented no certificate.
         names: &'a [String],
     },
     /// Bytes of a connection, in order.
@@ -208,190 +209,192 @@ pub enum Input<'a> {
     Closed {
         /// The connection.
         connection: ConnectionId,
-        /// Why.
-        why: CloseWhy,
+        /// Reason.
+        reason: CloseReason,
     },
-    /// The network says that a datagram of ours could not be delivered (ICMP). Anybody can forge that.
+    /// An ICMP error: a datagram could not be delivered. ICMP errors can be forged.
     Unreachable {
-        /// The socket from which it was sent.
+        /// The socket that sent it.
         socket: SocketId,
-        /// Where it was sent.
+        /// Its destination.
         destination: SocketAddr,
-        /// Its beginning, as far as the network quotes it.
+        /// Its beginning, as quoted in the ICMP message.
         bytes: &'a [u8],
     },
-    /// A socket that the engine asked for is open.
+    /// A socket that the engine requested is open.
     Opened {
         /// The socket.
         socket: SocketId,
-        /// The address that it has (with the port that the kernel chose, where the engine asked for port 0).
+        /// Its address; the port is the one chosen by the kernel if the engine requested port 0.
         local: SocketAddr,
     },
-    /// What a sieve ([`Output::Sieve`]) has dropped at a socket since that was last told; told whenever it is changed.
-    Sifted {
+    /// Datagrams dropped by the filter of a socket ([`Output::SocketFilter`]) since the last report. Reported at each
+    /// change of the filter.
+    Shed {
         /// The socket.
         socket: SocketId,
-        /// Datagrams.
+        /// Number of datagrams.
         dropped: u64,
     },
     /// A socket could not be opened.
     OpenFailed {
         /// The socket.
         socket: SocketId,
-        /// The operating system's words.
+        /// Error of the operating system.
         error: &'a str,
     },
-    /// Another worker hands this over.
-    Handed(Parcel<'a>),
+    /// A message handed off by another worker.
+    Handoff(HandoffMessage<'a>),
 }
 
-/// What is done with a recording of an engine's.
+/// An operation on a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Record<'a> {
-    /// It begins: a new file of this name in the folder for recordings. The name has no path in it.
-    Begin {
+pub enum RecordingCommand<'a> {
+    /// Create a file of this name in the folder for recordings. The name contains no path.
+    Create {
         /// The name.
         name: &'a str,
     },
-    /// These bytes are appended.
+    /// Append bytes.
     Append {
-        /// The bytes; a piece that the disk does not take in time is left out as a whole, and counted.
+        /// The bytes. If the disk is too slow they are dropped as a whole, and counted.
         bytes: &'a [u8],
     },
-    /// It is over.
-    End,
+    /// Close the file.
+    Close,
 }
 
-/// One output of an engine that stands at the network. Byte slices are valid until the next call into the engine.
+/// One output of an engine with network access. Byte slices are valid until the next call into the engine.
 #[derive(Debug)]
 pub enum Output<'a> {
     /// Open a socket. Answered by [`Input::Opened`] or [`Input::OpenFailed`].
-    Open {
-        /// The engine's number for it.
+    OpenSocket {
+        /// The socket; the engine assigns the number.
         socket: SocketId,
-        /// What it is for.
+        /// Its purpose.
         kind: SocketKind,
-        /// Where; port 0 lets the driver choose.
+        /// Local address; with port 0 the driver chooses the port.
         local: SocketAddr,
     },
-    /// Close a socket; a listener's connections stay.
-    Shut {
+    /// Close a socket; connections accepted by a listener stay open.
+    CloseSocket {
         /// The socket.
         socket: SocketId,
     },
-    /// Drop datagrams at a signalling socket before they are read, from now on. Answered by [`Input::Sifted`]; a driver that
-    /// cannot do it answers with nothing dropped, and drops nothing.
-    Sieve {
+    /// Set or remove the filter of a signalling socket: it drops datagrams before they are read. Answered by
+    /// [`Input::Shed`]; a driver without such filters reports zero datagrams dropped.
+    SocketFilter {
         /// The socket.
         socket: SocketId,
-        /// Which; `None`: none any more.
-        sieve: Option<Sieve>,
+        /// The filter; `None` removes it.
+        filter: Option<SocketFilter>,
     },
     /// Send a datagram.
     Datagram {
-        /// From this socket.
+        /// The sending socket.
         socket: SocketId,
-        /// To this address.
+        /// Destination address.
         destination: SocketAddr,
         /// The payload.
         bytes: &'a [u8],
     },
     /// Open a TCP connection. Answered by [`Input::Connected`] or [`Input::Closed`].
     Connect {
-        /// The engine's number for it.
+        /// The connection; the engine assigns the number.
         connection: ConnectionId,
-        /// The local address to use; port 0 lets the driver choose.
+        /// The local address to use; with port 0 the driver chooses the port.
         local: Option<SocketAddr>,
         /// The peer.
         remote: SocketAddr,
-        /// TLS over it; `None`: in the clear.
-        secure: Option<Secure<'a>>,
-        /// A WebSocket in it, for SIP: each [`Output::Stream`] is sent as one message, and each [`Input::Stream`] is one.
+        /// TLS; `None` for plain TCP.
+        tls: Option<ClientTls<'a>>,
+        /// WebSocket for SIP: each [`Output::Stream`] is sent as one message, and each [`Input::Stream`] is one.
         websocket: bool,
     },
-    /// Send bytes on a connection. They may be given before it is connected.
+    /// Send bytes on a connection; allowed before it is established.
     Stream {
         /// The connection.
         connection: ConnectionId,
         /// The bytes.
         bytes: &'a [u8],
     },
-    /// Close a connection, after what was given before has been sent.
+    /// Close a connection after all pending bytes have been sent.
     Close {
         /// The connection.
         connection: ConnectionId,
     },
-    /// Hand this to another worker of the host: [`Input::Handed`] there, in the order of what is handed from here.
-    Hand {
-        /// Which one.
+    /// Hand off a message to another worker of the host. The other worker receives the messages of this one in order,
+    /// as [`Input::Handoff`].
+    HandOff {
+        /// Number of the worker.
         worker: u8,
-        /// What.
-        parcel: Parcel<'a>,
+        /// The message.
+        message: HandoffMessage<'a>,
     },
-    /// Something for a file. A driver without a folder for recordings drops it, and counts that.
-    Record {
-        /// The engine's number for the recording.
+    /// Write to a recording. A driver without a folder for recordings drops and counts it.
+    Recording {
+        /// Number of the recording, assigned by the engine.
         file: u64,
-        /// What.
-        record: Record<'a>,
+        /// The operation.
+        command: RecordingCommand<'a>,
     },
-    /// Something worth telling.
+    /// Log an event.
     Event(Event),
 }
 
-/// Anything that has behaviour and stands at the network.
+/// A state machine without IO, driven by inputs and time.
 ///
-/// After every [`Engine::handle`], drain [`Engine::next_output`] until it gives `None`, then ask for
-/// [`Engine::next_deadline`]. When the deadline comes, call `handle(Input::Timeout, now)`; an engine accepts a timeout
-/// at any time.
+/// After every [`Engine::handle`], drain [`Engine::next_output`] until it returns `None`, then read
+/// [`Engine::next_deadline`]. At the deadline, call `handle(Input::Timeout, now)`; an engine accepts a timeout at any
+/// time.
 pub trait Engine {
-    /// Take one input at the time `now`. Time never runs backwards.
+    /// Processes one input at the time `now`. Time never runs backwards.
     fn handle(&mut self, input: Input<'_>, now: Time);
-    /// The next output, in order, or `None` where there is none left.
+    /// The next output, in order, or `None` if there is none left.
     fn next_output(&mut self) -> Option<Output<'_>>;
-    /// When the engine next wants to be called.
+    /// The earliest time at which the engine has to be called.
     fn next_deadline(&self) -> Option<Deadline>;
 }
 
-/// A control plane: an engine that also commands a forwarder.
+/// A control plane: an engine that also controls a forwarder.
 pub trait Control: Engine {
-    /// What it tells the forwarder: plain values.
+    /// Commands to the forwarder: plain values.
     type Command: Send;
-    /// What the forwarder tells it.
+    /// Reports of the forwarder.
     type Report: Send;
-    /// The next command for the forwarder; drained after the outputs.
+    /// The next command to the forwarder; drained after the outputs.
     fn next_command(&mut self) -> Option<Self::Command>;
-    /// Take a report of the forwarder; then outputs, commands and deadline are asked for again.
+    /// Processes a report of the forwarder; the driver then drains outputs and commands and reads the deadline.
     fn report(&mut self, report: Self::Report, now: Time);
 }
 
-/// A packet in the hands of the forwarder.
+/// A packet that the forwarder processes.
 #[derive(Debug)]
-pub struct Packet<'a> {
-    /// The socket on which it came.
+pub struct MediaPacket<'a> {
+    /// The socket that received it.
     pub socket: SocketId,
-    /// Who sent it.
+    /// Address of the sender.
     pub source: SocketAddr,
-    /// When the kernel took it in, where the driver can tell; else the time of the batch.
+    /// When the kernel received it; the time of the batch with drivers without kernel timestamps.
     pub arrived: Time,
-    /// The payload, and room behind it into which it may grow.
+    /// The payload and its tailroom.
     pub buffer: &'a mut [u8],
-    /// Length of the payload in bytes; what the driver sends. At most that of `buffer`.
+    /// Length of the payload in bytes; the driver sends this many. At most the length of `buffer`.
     pub length: usize,
 }
 
-impl<'a> Packet<'a> {
-    /// Bytes that a driver leaves behind a received packet at least, for what protection adds (SRTP: 148 at most).
-    pub const ROOM: usize = 160;
+impl<'a> MediaPacket<'a> {
+    /// Minimum of free bytes behind a received packet, for the growth by media security (SRTP: 148 at most).
+    pub const TAILROOM: usize = 160;
 
-    /// A packet that fills its buffer: it cannot grow.
+    /// A packet without tailroom: it cannot grow.
     pub fn new(
         socket: SocketId,
         source: SocketAddr,
         arrived: Time,
         bytes: &'a mut [u8],
-    ) -> Packet<'a> {
-        Packet {
+    ) -> MediaPacket<'a> {
+        MediaPacket {
             socket,
             source,
             arrived,
@@ -405,66 +408,73 @@ impl<'a> Packet<'a> {
         self.buffer.get(..self.length).unwrap_or_default()
     }
 
-    /// The payload, to be changed in place.
+    /// The payload, for modification in place.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         self.buffer.get_mut(..self.length).unwrap_or_default()
     }
 }
 
-/// What becomes of a packet.
+/// The decision about a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// Send the packet, as it now is, from `socket` to `destination`.
+pub enum PacketVerdict {
+    /// Send the modified packet from `socket` to `destination`.
     Forward {
-        /// The socket to send from.
+        /// The sending socket.
         socket: SocketId,
-        /// Where to.
+        /// Destination address.
         destination: SocketAddr,
     },
-    /// It has served its purpose here.
+    /// The packet was processed; nothing is sent.
     Consumed,
-    /// Control has to look at it, for this reason.
+    /// The control plane has to process it, for this reason.
     Punt(&'static str),
-    /// Dropped, and counted under this reason.
+    /// Drop it and count the reason.
     Drop(crate::DropReason),
 }
 
-/// A forwarder: moves packets by table. It never asks a question, never allocates in the steady state, never waits.
+/// A forwarder: moves packets by table. It never queries the control plane, never allocates in the steady state, never
+/// waits.
 pub trait Forward {
-    /// What control tells it.
+    /// Commands of the control plane.
     type Command: Send;
-    /// What it tells control.
+    /// Reports to the control plane.
     type Report: Send;
-    /// Take a command.
+    /// Executes a command.
     fn command(&mut self, command: Self::Command, now: Time);
-    /// Packets that came to these sockets are next, in this order. What will be looked up for them may be read ahead, so that the
-    /// memory it lies in is waited for once and not packet by packet. Nothing is decided here.
-    fn expect(&mut self, _sockets: &[Option<SocketId>]) {}
-    /// Decide about one packet, changing it in place.
-    fn forward(&mut self, packet: &mut Packet<'_>, now: Time) -> Verdict;
-    /// Do what is due by time alone (inactivity, statistics).
+    /// Prefetches the table entries of these sockets, whose packets are processed next, in this order. The cache misses
+    /// of a batch then overlap instead of adding up packet by packet. No decision is made here.
+    fn prefetch(&mut self, _sockets: &[Option<SocketId>]) {}
+    /// Decides about one packet and modifies it in place.
+    fn forward(&mut self, packet: &mut MediaPacket<'_>, now: Time) -> PacketVerdict;
+    /// Runs timers (inactivity, statistics).
     fn timeout(&mut self, now: Time);
-    /// A packet of its own making (RTCP, keep-alive), to be sent; `None` where there is none left.
+    /// The next generated packet (RTCP, keep-alive) to send; `None` if there is none left.
     fn next_packet(&mut self) -> Option<(SocketId, SocketAddr, &[u8])> {
         None
     }
-    /// The next report to control.
+    /// The next report to the control plane.
     fn next_report(&mut self) -> Option<Self::Report>;
-    /// When [`Forward::timeout`] is next wanted.
+    /// The earliest time at which [`Forward::timeout`] has to be called.
     fn next_deadline(&self) -> Option<Deadline>;
-    /// Whether the driver can let streams pass by on a faster way. Where it does not say so, none is proposed.
-    fn allow_shortcuts(&mut self, _allowed: bool) {}
-    /// What is to be done about shortcuts: asked for after every command, every packet or batch of packets, and every timeout. What
-    /// the forwarder was told to do meanwhile may wait for the answers.
-    fn next_shortcut(&mut self) -> Option<crate::ShortcutChange> {
+    /// Enables offload: the driver has a kernel relay. Without this call no stream is offloaded.
+    fn allow_offload(&mut self, _allowed: bool) {}
+    /// The next change of offloaded streams. The driver calls this after every command, every packet or batch of
+    /// packets, and every timeout. The forwarder may defer commands until [`Forward::offload_closed`].
+    fn next_offload_change(&mut self) -> Option<crate::OffloadChange> {
         None
     }
-    /// The shortcut of the stream that comes to `socket` is closed, because that was asked for, or because a packet came to the socket
-    /// that could not take it: then before [`Forward::forward`] sees that packet.
-    fn shortcut_closed(&mut self, _socket: SocketId, _passed: &crate::Passed, _now: Time) {}
+    /// The offload of the stream received at `socket` has ended, on request or because the socket received a packet
+    /// that the kernel cannot relay; in the latter case this call precedes [`Forward::forward`] for that packet.
+    fn offload_closed(
+        &mut self,
+        _socket: SocketId,
+        _statistics: &crate::OffloadStatistics,
+        _now: Time,
+    ) {
+    }
 }
 
-/// Wraps an engine and panics where the caller breaks the order of calls; for tests and debug builds.
+/// Wraps an engine and panics if the caller breaks the order of calls; for tests and debug builds.
 #[derive(Debug)]
 pub struct Checked<E> {
     engine: E,
@@ -473,7 +483,7 @@ pub struct Checked<E> {
 }
 
 impl<E: Engine> Checked<E> {
-    /// Watches over `engine`.
+    /// Wraps `engine`.
     pub fn new(engine: E) -> Self {
         Checked {
             engine,
@@ -482,7 +492,7 @@ impl<E: Engine> Checked<E> {
         }
     }
 
-    /// The engine inside.
+    /// The wrapped engine.
     pub fn get(&mut self) -> &mut E {
         &mut self.engine
     }
@@ -490,7 +500,10 @@ impl<E: Engine> Checked<E> {
 
 impl<E: Engine> Engine for Checked<E> {
     fn handle(&mut self, input: Input<'_>, now: Time) {
-        assert!(!self.draining, "outputs were left when an input came");
+        assert!(
+            !self.draining,
+            "an input was given before the outputs were drained"
+        );
         assert!(now >= self.last, "time ran backwards");
         self.last = now;
         self.draining = true;
@@ -508,7 +521,7 @@ impl<E: Engine> Engine for Checked<E> {
     fn next_deadline(&self) -> Option<Deadline> {
         assert!(
             !self.draining,
-            "the deadline was asked for before the outputs"
+            "the deadline was read before the outputs were drained"
         );
         self.engine.next_deadline()
     }

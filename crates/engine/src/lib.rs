@@ -1,8 +1,8 @@
-//! The common language of everything that has behaviour in Hornwork.
+//! The interface between state machines and their drivers: engines, inputs, outputs, time, events and counted drops.
 //!
-//! An *engine* takes an input and the time, and gives outputs and the time at which it next wants to be called. It holds
-//! no socket, reads no clock, starts no thread and draws no randomness of its own, so the same engine runs over
-//! kernel sockets (`net`) and in virtual time (`sim`), and the same seed gives the same bytes.
+//! An *engine* takes an input and the time, and returns outputs and its next deadline. It has no socket, clock, thread
+//! or random source of its own. The same engine therefore runs over kernel sockets (`net`) and in virtual time (`sim`),
+//! and the same seed produces the same bytes.
 #![forbid(unsafe_code)]
 
 pub mod drops;
@@ -10,8 +10,8 @@ pub mod entropy;
 pub mod event;
 pub mod io;
 pub mod limits;
-pub mod shortcut;
-pub mod sieve;
+pub mod offload;
+pub mod socket_filter;
 pub mod table;
 pub mod time;
 pub mod timers;
@@ -19,14 +19,16 @@ pub mod worker;
 
 pub use drops::{DropReason, Drops};
 pub use entropy::Entropy;
-pub use event::{Event, Hundredths, Note};
+pub use event::{Event, EventKind, EventLevel, Hundredths};
 pub use io::{
-    CloseWhy, ConnectionId, Control, Datagram, Engine, Forward, Input, Output, Packet, Record,
-    Secure, SocketId, SocketKind, Transport, Verdict,
+    ClientTls, CloseReason, ConnectionId, Control, Datagram, Engine, Forward, Input, MediaPacket,
+    Output, PacketVerdict, RecordingCommand, SocketId, SocketKind, Transport,
 };
 pub use limits::Limits;
-pub use shortcut::{Passed, Shortcut, ShortcutChange};
-pub use sieve::{Prefix, Sieve};
+pub use offload::{OffloadChange, OffloadStatistics, OffloadedStream};
+pub use socket_filter::{Prefix, SocketFilter};
 pub use table::{BoundedMap, Full, HashKey};
 pub use time::{Deadline, Time};
-pub use worker::{Held, Hold, Parcel, ParcelHead, TransferStep, Worker};
+pub use worker::{
+    HandoffKind, HandoffMessage, MaybeShared, MaybeSharedGuard, TransferStep, Worker,
+};

@@ -1,13 +1,14 @@
-//! Capacities come from one place.
+//! Capacities of tables and queues, for all engines.
 
 use core::time::Duration;
 
-/// How much of each thing an engine takes at most; full is an ordinary, tested case.
+/// Maximum sizes of an engine's tables and queues, and time limits of its connections. Each limit is enforced: full is
+/// an ordinary, tested case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Calls at a time.
     pub calls: usize,
-    /// SIP transactions at a time, those that linger included.
+    /// SIP transactions at a time, including completed ones that wait for retransmissions.
     pub transactions: usize,
     /// Registered contacts.
     pub registrations: usize,
@@ -19,15 +20,15 @@ pub struct Limits {
     pub connections_per_source: usize,
     /// Bytes of one SIP message.
     pub message_bytes: usize,
-    /// How long a stream connection without a whole message or a keep-alive stands.
+    /// Time without a complete message or keep-alive after which a stream connection is closed.
     pub connection_idle: Duration,
-    /// How long the handshakes of a connection (TLS, WebSocket) may take.
+    /// Time limit of the handshakes of a connection (TLS, WebSocket).
     pub handshake: Duration,
-    /// Bytes that may wait for a peer that reads slowly.
+    /// Size of a connection's send queue, bytes.
     pub connection_queue: usize,
-    /// Open questions to name servers.
+    /// Open DNS queries.
     pub dns_queries: usize,
-    /// Entries of the cache of names.
+    /// Entries of the DNS cache.
     pub dns_cache: usize,
 }
 

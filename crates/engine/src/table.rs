@@ -1,10 +1,10 @@
-//! Tables keyed by values from the network: a keyed hash (no collision attack) and a limit (no growth without end).
+//! Tables keyed by values from the network, with a keyed hash against collision attacks and a limit on their growth.
 
 use core::hash::{BuildHasher, Hash};
 use hashbrown::HashMap;
 use siphasher::sip::SipHasher13;
 
-/// The key of the hash; drawn once per process from [`crate::Entropy`].
+/// The key of the hash; generated once per process from [`crate::Entropy`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HashKey(u64, u64);
 
@@ -26,7 +26,7 @@ impl BuildHasher for HashKey {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;
 
-/// A hash table with a limit. Iteration order depends on the key: never let it show in behaviour.
+/// A hash table with a limit. The iteration order depends on the key and must not influence behaviour.
 #[derive(Clone, Debug)]
 pub struct BoundedMap<K, V> {
     map: HashMap<K, V, HashKey>,
@@ -34,7 +34,7 @@ pub struct BoundedMap<K, V> {
 }
 
 impl<K: Eq + Hash, V> BoundedMap<K, V> {
-    /// An empty table that takes at most `limit` entries.
+    /// An empty table for at most `limit` entries.
     pub fn new(limit: usize, key: HashKey) -> Self {
         BoundedMap {
             map: HashMap::with_hasher(key),
@@ -42,10 +42,10 @@ impl<K: Eq + Hash, V> BoundedMap<K, V> {
         }
     }
 
-    /// Puts `value` at `key` and gives what was there before.
+    /// Inserts `value` at `key` and returns the previous value.
     ///
     /// # Errors
-    /// [`Full`] where the key is new and the limit is reached.
+    /// [`Full`] if the key is new and the limit is reached.
     pub fn insert(&mut self, key: K, value: V) -> Result<Option<V>, Full> {
         if self.map.len() >= self.limit && !self.map.contains_key(&key) {
             return Err(Full);
@@ -61,7 +61,7 @@ impl<K: Eq + Hash, V> BoundedMap<K, V> {
         self.map.get(key)
     }
 
-    /// The value at `key`, to be changed.
+    /// The value at `key`, for modification.
     pub fn get_mut<Q>(&mut self, key: &Q) -> Option<&mut V>
     where
         Q: Hash + hashbrown::Equivalent<K> + ?Sized,
@@ -69,7 +69,7 @@ impl<K: Eq + Hash, V> BoundedMap<K, V> {
         self.map.get_mut(key)
     }
 
-    /// Takes the entry out.
+    /// Removes the entry.
     pub fn remove<Q>(&mut self, key: &Q) -> Option<V>
     where
         Q: Hash + hashbrown::Equivalent<K> + ?Sized,
@@ -82,7 +82,7 @@ impl<K: Eq + Hash, V> BoundedMap<K, V> {
         self.map.len()
     }
 
-    /// Whether there is none.
+    /// Whether the table has no entries.
     pub fn is_empty(&self) -> bool {
         self.map.is_empty()
     }
@@ -92,7 +92,7 @@ impl<K: Eq + Hash, V> BoundedMap<K, V> {
         self.map.len() >= self.limit
     }
 
-    /// Makes room for so many more entries, as far as the limit allows.
+    /// Allocates memory for `more` further entries, up to the limit.
     pub fn reserve(&mut self, more: usize) {
         self.map
             .reserve(more.min(self.limit.saturating_sub(self.map.len())));
@@ -103,17 +103,17 @@ impl<K: Eq + Hash, V> BoundedMap<K, V> {
         self.limit = limit;
     }
 
-    /// All entries, in an order that means nothing; for counting and for sorting afterwards.
+    /// All entries in arbitrary order; for counting, or for sorting afterwards.
     pub fn iter_unordered(&self) -> impl Iterator<Item = (&K, &V)> {
         self.map.iter()
     }
 
-    /// Takes all entries out; the room stays.
+    /// Removes all entries; the memory stays allocated.
     pub fn clear(&mut self) {
         self.map.clear();
     }
 
-    /// Keeps the entries for which `keep` says so.
+    /// Keeps the entries for which `keep` returns true.
     pub fn retain(&mut self, keep: impl FnMut(&K, &mut V) -> bool) {
         self.map.retain(keep);
     }

@@ -1,10 +1,10 @@
-//! Time as engines see it: nanoseconds since the driver's start, and deadlines that say why they exist.
+//! Time of engines: nanoseconds since the driver's start, and deadlines with their reasons.
 
 use core::fmt;
 use core::ops::{Add, AddAssign, Sub};
 use core::time::Duration;
 
-/// A point in time: nanoseconds since the driver started. Plain data, so that it can be written down and replayed.
+/// A point in time: nanoseconds since the driver started. Plain data, so that it can be recorded and replayed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Time(pub u64);
 
@@ -12,7 +12,7 @@ impl Time {
     /// The driver's start.
     pub const ZERO: Time = Time(0);
     /// Later than any time that a driver reaches.
-    pub const FAR: Time = Time(u64::MAX);
+    pub const NEVER: Time = Time(u64::MAX);
 
     /// The time `ms` milliseconds after the start.
     pub const fn from_millis(ms: u64) -> Time {
@@ -44,7 +44,7 @@ impl Time {
         self.0 as f64 / 1e9
     }
 
-    /// How long after `earlier` this is; zero where it is not after it.
+    /// The duration since `earlier`; zero if `earlier` is later than this time.
     pub const fn since(self, earlier: Time) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
@@ -91,19 +91,19 @@ impl fmt::Display for Time {
     }
 }
 
-/// When an engine wants to be called next, and why: a storm of wake-ups can be explained by looking.
+/// The time of an engine's next call and its reason, by which frequent wake-ups can be diagnosed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadline {
     /// The time at which [`crate::Input::Timeout`] is due.
     pub at: Time,
-    /// What it is for, in a word or two.
-    pub why: &'static str,
+    /// The reason, in a word or two.
+    pub reason: &'static str,
 }
 
 impl Deadline {
-    /// A deadline at `at`, for the reason `why`.
-    pub const fn new(at: Time, why: &'static str) -> Deadline {
-        Deadline { at, why }
+    /// A deadline at `at` for `reason`.
+    pub const fn new(at: Time, reason: &'static str) -> Deadline {
+        Deadline { at, reason }
     }
 
     /// The earlier of two optional deadlines.

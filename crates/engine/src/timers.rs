@@ -1,4 +1,4 @@
-//! Timers: a wheel for the many coarse ones of signalling, an agenda for the few exact ones of media.
+//! Timers: a timing wheel for the many coarse timers of signalling, a heap for the few exact ones of media.
 
 use crate::time::Time;
 use core::cmp::Reverse;
@@ -8,11 +8,12 @@ use std::collections::BinaryHeap;
 const SLOT_BITS: u32 = 6;
 const SLOTS: usize = 1 << SLOT_BITS;
 const LEVELS: usize = 7;
-/// A tick is 2^20 ns, about 1.05 ms.
+/// Log2 of a tick in nanoseconds: 2^20 ns, about 1.05 ms.
 const TICK_BITS: u32 = 20;
 const NONE: u32 = u32::MAX;
 
-/// Names a timer in a [`Wheel`]. A key of a timer that fired or was cancelled is recognised and harmless.
+/// Identifies a timer in a [`TimerWheel`]. The key of a timer that has fired or was cancelled is detected by its
+/// generation and has no effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimerKey {
     index: u32,
@@ -34,26 +35,26 @@ struct Entry<T> {
 ///
 /// Timers of the same tick fire in an order that depends only on the calls made, so runs can be replayed.
 #[derive(Debug, Clone)]
-pub struct Wheel<T> {
+pub struct TimerWheel<T> {
     entries: Slab<Entry<T>>,
     heads: [[u32; SLOTS]; LEVELS],
     occupied: [u64; LEVELS],
-    /// All ticks up to and including this one are done.
+    /// All ticks up to and including this one have been processed.
     done: u64,
     due: Vec<u32>,
     generation: u32,
 }
 
-impl<T> Default for Wheel<T> {
+impl<T> Default for TimerWheel<T> {
     fn default() -> Self {
-        Wheel::new()
+        TimerWheel::new()
     }
 }
 
-impl<T> Wheel<T> {
+impl<T> TimerWheel<T> {
     /// No timers.
     pub fn new() -> Self {
-        Wheel {
+        TimerWheel {
             entries: Slab::new(),
             heads: [[NONE; SLOTS]; LEVELS],
             occupied: [0; LEVELS],
@@ -63,22 +64,22 @@ impl<T> Wheel<T> {
         }
     }
 
-    /// Makes room for so many more timers.
+    /// Allocates memory for `more` further timers.
     pub fn reserve(&mut self, more: usize) {
         self.entries.reserve(more);
     }
 
-    /// Number of timers that wait.
+    /// Number of pending timers.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether none waits.
+    /// Whether no timer is pending.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Fires `value` at `at` or up to a tick later.
+    /// Schedules `value` for `at`; it fires then or up to a tick later.
     pub fn schedule(&mut self, at: Time, value: T) -> TimerKey {
         let tick = at.0.div_ceil(1 << TICK_BITS).max(self.done + 1);
         self.generation = self.generation.wrapping_add(1);
@@ -96,7 +97,7 @@ impl<T> Wheel<T> {
         TimerKey { index, generation }
     }
 
-    /// Takes a timer away; `None` where it has fired or was cancelled before.
+    /// Cancels a timer; `None` if it has fired or was cancelled before.
     pub fn cancel(&mut self, key: TimerKey) -> Option<T> {
         let entry = self.entries.get(key.index as usize)?;
         if entry.generation != key.generation {
@@ -129,7 +130,7 @@ impl<T> Wheel<T> {
         }
     }
 
-    /// When [`Wheel::pop_due`] is next worth calling; may be early for far timers, never late.
+    /// The time of the next call to [`TimerWheel::pop_due`]; it may be early for distant timers, never late.
     pub fn next_at(&self) -> Option<Time> {
         if !self.due.is_empty() {
             return Some(Time(self.done << TICK_BITS));
@@ -153,7 +154,7 @@ impl<T> Wheel<T> {
         let shift = SLOT_BITS * level as u32;
         let position = self.done >> shift;
         let current = (position % SLOTS as u64) as u32;
-        // Slots are looked at from the one after the current; the current one, if occupied, is a whole turn away.
+        // The search starts at the slot after the current one; the current one, if occupied, is a full rotation away.
         let ahead = occupied
             .rotate_right((current + 1) % SLOTS as u32)
             .trailing_zeros() as u64
@@ -167,10 +168,10 @@ impl<T> Wheel<T> {
             self.done = target;
             return;
         };
-        // Distances are counted from the tick being opened; counted from the one before, a timer at the end of a slot's
-        // span would fall back into the slot that is just being emptied.
+        // Distances are relative to the tick being opened. Relative to the tick before, a timer at the end of a slot's
+        // span would be linked into the slot that is being emptied.
         self.done = tick;
-        // From the top level down, so that what falls from a level is seen by the one below.
+        // From the top level down, so that a lower level processes the timers that cascade into it.
         for level in (1..LEVELS).rev() {
             let shift = SLOT_BITS * level as u32;
             if tick & ((1 << shift) - 1) == 0 {
@@ -212,14 +213,15 @@ impl<T> Wheel<T> {
             level += 1;
         }
         let shift = SLOT_BITS * level as u32;
-        // Beyond the last level's reach a timer waits in its farthest slot and is linked anew from there.
+        // A timer beyond the range of the last level is put into its most distant slot, and linked again when that slot
+        // is opened.
         let reach = (SLOTS as u64 - 1) << shift;
-        let place = if distance > reach && level + 1 == LEVELS {
+        let position = if distance > reach && level + 1 == LEVELS {
             self.done + reach
         } else {
             tick
         };
-        let slot = ((place >> shift) % SLOTS as u64) as usize;
+        let slot = ((position >> shift) % SLOTS as u64) as usize;
         let head = self.heads[level][slot];
         {
             let entry = &mut self.entries[index as usize];
@@ -259,9 +261,9 @@ impl<T> Wheel<T> {
     }
 }
 
-/// Exact times in order: a heap, for media clocks and arrivals. Equal times come out in the order they went in.
+/// Exact timers in a heap, for media clocks and arrivals. Timers of equal time fire in the order of insertion.
 #[derive(Debug, Clone)]
-pub struct Agenda<T> {
+pub struct TimerHeap<T> {
     heap: BinaryHeap<Reverse<Item<T>>>,
     count: u64,
 }
@@ -290,22 +292,22 @@ impl<T> Ord for Item<T> {
     }
 }
 
-impl<T> Default for Agenda<T> {
+impl<T> Default for TimerHeap<T> {
     fn default() -> Self {
-        Agenda::new()
+        TimerHeap::new()
     }
 }
 
-impl<T> Agenda<T> {
-    /// Nothing planned.
+impl<T> TimerHeap<T> {
+    /// No timers.
     pub fn new() -> Self {
-        Agenda {
+        TimerHeap {
             heap: BinaryHeap::new(),
             count: 0,
         }
     }
 
-    /// Plans `value` for `at`.
+    /// Schedules `value` for `at`.
     pub fn push(&mut self, at: Time, value: T) {
         self.count += 1;
         self.heap.push(Reverse(Item {
@@ -315,7 +317,7 @@ impl<T> Agenda<T> {
         }));
     }
 
-    /// The earliest, where it is due at `now`, with the time for which it was planned.
+    /// The earliest timer, if it is due at `now`, with its scheduled time.
     pub fn pop_due(&mut self, now: Time) -> Option<(Time, T)> {
         if self.heap.peek()?.0.at > now {
             return None;
@@ -323,17 +325,17 @@ impl<T> Agenda<T> {
         self.heap.pop().map(|Reverse(item)| (item.at, item.value))
     }
 
-    /// The earliest time planned.
+    /// The time of the earliest timer.
     pub fn next_at(&self) -> Option<Time> {
         self.heap.peek().map(|Reverse(item)| item.at)
     }
 
-    /// How many are planned.
+    /// Number of pending timers.
     pub fn len(&self) -> usize {
         self.heap.len()
     }
 
-    /// Whether nothing is planned.
+    /// Whether no timer is pending.
     pub fn is_empty(&self) -> bool {
         self.heap.is_empty()
     }

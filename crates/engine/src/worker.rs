@@ -1,4 +1,5 @@
-//! Several engines that share a host's addresses: who owns what, what they hand to each other, and what they have in common.
+//! Workers: several engines that share the addresses of a host. Each owns its calls and connections; they exchange
+//! handoff messages and share some state.
 
 use crate::io::ConnectionId;
 use crate::table::HashKey;
@@ -7,30 +8,30 @@ use core::ops::{Deref, DerefMut};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// One of several engines that share the addresses of a host: each owns what it began, and hands the others what is theirs
-/// ([`Output::Hand`]).
+/// One of several engines that share the addresses of a host. Each owns the calls that it started, and hands off
+/// messages that belong to another one ([`crate::Output::HandOff`]).
 #[derive(Clone, Copy, Debug)]
 pub struct Worker {
     /// Its number, from 0.
     pub number: u8,
-    /// How many there are, 1 to [`Worker::MOST`].
-    pub of: u8,
-    /// The hash by which all of them find the owner of what is new; it is secret, so that nobody chooses a worker.
+    /// Number of workers, 1 to [`Worker::MAX`].
+    pub count: u8,
+    /// The hash by which all workers determine the owner of a new call; secret, so that senders cannot choose a worker.
     pub key: HashKey,
 }
 
 impl Worker {
-    /// Workers at most.
-    pub const MOST: u8 = 64;
+    /// Maximum number of workers.
+    pub const MAX: u8 = 64;
 
-    /// Whether there is no other.
+    /// Whether there is no other worker.
     pub const fn is_alone(&self) -> bool {
-        self.of <= 1
+        self.count <= 1
     }
 
-    /// An even share of a limit, never nothing.
+    /// The worker's even share of a limit, at least 1.
     pub fn share(&self, limit: usize) -> usize {
-        (limit / usize::from(self.of.max(1))).max(1)
+        (limit / usize::from(self.count.max(1))).max(1)
     }
 }
 
@@ -38,150 +39,151 @@ impl Default for Worker {
     fn default() -> Worker {
         Worker {
             number: 0,
-            of: 1,
+            count: 1,
             key: HashKey::default(),
         }
     }
 }
 
-/// What one worker hands to another: whatever came to the one and is the other's, or is to leave by a connection that the
-/// other holds.
+/// A message from one worker to another: input that belongs to the other one, or output for a connection of the other
+/// one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Parcel<'a> {
-    /// What it is.
-    pub head: ParcelHead,
-    /// Its bytes.
+pub struct HandoffMessage<'a> {
+    /// Kind and addresses.
+    pub kind: HandoffKind,
+    /// The payload.
     pub bytes: &'a [u8],
 }
 
-/// What a [`Parcel`] is. Listening points have the same number at all workers.
+/// The kind of a [`HandoffMessage`]. A listener has the same number at all workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ParcelHead {
+pub enum HandoffKind {
     /// A datagram.
     Datagram {
-        /// The listening point at which it came.
-        local: u16,
-        /// Who sent it.
+        /// The listener that received it.
+        listener: u16,
+        /// Address of the sender.
         source: SocketAddr,
-        /// When the kernel took it in.
+        /// When the kernel received it.
         arrived: Time,
-        /// When it was handed over.
-        handed: Time,
-        /// Workers that it has passed already.
-        passed: u8,
+        /// When it was handed off.
+        handed_off: Time,
+        /// Number of workers that have handed it off before.
+        hops: u8,
     },
-    /// A datagram that could not be delivered, as far as the network quotes it.
+    /// An undeliverable datagram, as quoted in an ICMP message.
     Unreachable {
-        /// The listening point from which it was sent.
-        local: u16,
-        /// Where it was sent.
+        /// The listener that sent it.
+        listener: u16,
+        /// Its destination.
         destination: SocketAddr,
     },
-    /// A whole message that came on a connection.
+    /// A complete message received on a connection.
     Message {
-        /// The connection; the giver holds it.
+        /// The connection; the sending worker owns it.
         connection: ConnectionId,
-        /// Its listening point.
-        local: u16,
+        /// The listener of the connection.
+        listener: u16,
         /// The peer.
         remote: SocketAddr,
-        /// Workers that it has passed already.
-        passed: u8,
+        /// Number of workers that have handed it off before.
+        hops: u8,
     },
-    /// A whole message to be sent on a connection of the taker's.
+    /// A complete message to send on a connection of the receiving worker.
     Send {
         /// The connection.
         connection: ConnectionId,
-        /// Who sends it.
+        /// Number of the worker that sends it.
         from: u8,
     },
-    /// Close a connection of the taker's.
+    /// Close a connection of the receiving worker.
     Close {
         /// The connection.
         connection: ConnectionId,
     },
-    /// A connection of the giver's has ended.
+    /// A connection of the sending worker has ended.
     Closed {
         /// The connection.
         connection: ConnectionId,
     },
-    /// A transfer for which calls of both are brought together goes on; what there is to know lies with what they have in common.
+    /// The next step of a transfer that joins calls of both workers; its state is shared by them.
     Transfer {
-        /// Which one.
+        /// Number of the transfer.
         number: u64,
-        /// What is to be done.
+        /// The step.
         step: TransferStep,
     },
 }
 
-/// Steps of a transfer whose calls belong to different workers.
+/// Steps of a transfer that joins calls of different workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransferStep {
-    /// The taker has the call whose far end is wanted: to be given.
-    Asked,
-    /// The taker wanted it: it was given, or refused.
+    /// To the worker with the requested leg: it has to hand over the leg.
+    Requested,
+    /// To the worker that requested the leg: it was handed over, or refused.
     Answered,
-    /// The taker gave it: what is left of its call ends, or gets it back.
-    Over,
+    /// To the worker that handed over the leg: the rest of its call ends, or the leg is returned to it.
+    Finished,
 }
 
-/// A value of an engine's own, or one that it has in common with the other workers. Alone, it costs nothing; in common, each
-/// use is a lock that nobody holds for longer than the use takes.
+/// A value that an engine owns alone or shares with the other workers. An own value costs nothing; each use of a shared
+/// one takes a lock for the duration of the use.
 #[derive(Debug)]
-pub enum Held<T> {
-    /// The engine's own.
+pub enum MaybeShared<T> {
+    /// Owned by the engine.
     Own(T),
-    /// In common.
-    Common(Arc<Mutex<T>>),
+    /// Shared with other workers.
+    Shared(Arc<Mutex<T>>),
 }
 
-/// The use of a [`Held`] value.
+/// Exclusive access to a [`MaybeShared`] value.
 #[derive(Debug)]
-pub enum Hold<'h, T> {
-    /// Of the engine's own.
+pub enum MaybeSharedGuard<'h, T> {
+    /// To an own value.
     Own(&'h mut T),
-    /// Of one in common.
-    Common(MutexGuard<'h, T>),
+    /// To a shared value.
+    Shared(MutexGuard<'h, T>),
 }
 
-impl<T> Held<T> {
-    /// The value, to be looked at and changed.
-    pub fn hold(&mut self) -> Hold<'_, T> {
+impl<T> MaybeShared<T> {
+    /// Gives exclusive access to the value.
+    pub fn lock(&mut self) -> MaybeSharedGuard<'_, T> {
         match self {
-            Held::Own(value) => Hold::Own(value),
-            Held::Common(value) => Hold::Common(lock(value)),
+            MaybeShared::Own(value) => MaybeSharedGuard::Own(value),
+            MaybeShared::Shared(value) => MaybeSharedGuard::Shared(lock(value)),
         }
     }
 
-    /// Looks at the value.
-    pub fn look<R>(&self, look: impl FnOnce(&T) -> R) -> R {
+    /// Reads the value.
+    pub fn read<R>(&self, read: impl FnOnce(&T) -> R) -> R {
         match self {
-            Held::Own(value) => look(value),
-            Held::Common(value) => look(&lock(value)),
+            MaybeShared::Own(value) => read(value),
+            MaybeShared::Shared(value) => read(&lock(value)),
         }
     }
 }
 
-/// Takes a lock; a worker that panicked while it held it has taken the process with it, so that what it left is not seen.
+/// Takes a lock. Poisoning is ignored: a worker that panics ends the process, so that no other worker can see an
+/// inconsistent value.
 pub fn lock<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
     value.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl<T> Deref for Hold<'_, T> {
+impl<T> Deref for MaybeSharedGuard<'_, T> {
     type Target = T;
     fn deref(&self) -> &T {
         match self {
-            Hold::Own(value) => value,
-            Hold::Common(value) => value,
+            MaybeSharedGuard::Own(value) => value,
+            MaybeSharedGuard::Shared(value) => value,
         }
     }
 }
 
-impl<T> DerefMut for Hold<'_, T> {
+impl<T> DerefMut for MaybeSharedGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
         match self {
-            Hold::Own(value) => value,
-            Hold::Common(value) => value,
+            MaybeSharedGuard::Own(value) => value,
+            MaybeSharedGuard::Shared(value) => value,
         }
     }
 }
@@ -191,31 +193,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_connection_says_who_holds_it() {
+    fn a_connection_number_identifies_its_owner() {
         let id = ConnectionId(ConnectionId::ACCEPTED | ConnectionId::of_worker(63) | 12);
         assert_eq!((id.worker(), ConnectionId(12).worker()), (63, 0));
     }
 
     #[test]
     fn shares_add_up_to_no_more_than_the_limit() {
-        for of in 1..=Worker::MOST {
+        for count in 1..=Worker::MAX {
             let worker = Worker {
-                of,
+                count,
                 ..Worker::default()
             };
-            assert!(worker.share(1_000) * usize::from(of) <= 1_000);
-            assert_eq!(worker.share(0), 1, "a share is never nothing");
+            assert!(worker.share(1_000) * usize::from(count) <= 1_000);
+            assert_eq!(worker.share(0), 1, "a share is at least 1");
         }
     }
 
     #[test]
-    fn what_is_held_in_common_is_one_value() {
-        let common = Arc::new(Mutex::new(1));
-        let (mut a, b) = (Held::Common(common.clone()), Held::Common(common));
-        *a.hold() += 1;
-        assert_eq!(b.look(|value| *value), 2);
-        let mut own = Held::Own(5);
-        *own.hold() += 1;
-        assert_eq!(own.look(|value| *value), 6);
+    fn shared_values_are_one_value() {
+        let shared = Arc::new(Mutex::new(1));
+        let (mut a, b) = (
+            MaybeShared::Shared(shared.clone()),
+            MaybeShared::Shared(shared),
+        );
+        *a.lock() += 1;
+        assert_eq!(b.read(|value| *value), 2);
+        let mut own = MaybeShared::Own(5);
+        *own.lock() += 1;
+        assert_eq!(own.read(|value| *value), 6);
     }
 }

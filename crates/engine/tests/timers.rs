@@ -1,14 +1,14 @@
-//! The wheel against a plain sorted list.
+//! The timing wheel compared with a plain list of timers.
 
-use engine::timers::{Agenda, Wheel};
+use engine::timers::{TimerHeap, TimerWheel};
 use engine::{Entropy, Time};
 
 const TICK: u64 = 1 << 20;
 
-/// Runs random schedules, cancels and steps of time through the wheel and through a list, which must agree.
-fn agree(seed: u64, far: u64) {
+/// Applies random schedules, cancellations and steps of time to a wheel and to a list, and compares them.
+fn compare_with_list(seed: u64, far: u64) {
     let mut entropy = Entropy::from_number(seed);
-    let mut wheel = Wheel::new();
+    let mut wheel = TimerWheel::new();
     let mut model: Vec<(u64, u32)> = Vec::new();
     let mut keys = Vec::new();
     let mut now = 0u64;
@@ -21,8 +21,8 @@ fn agree(seed: u64, far: u64) {
             }
             2 if !keys.is_empty() => {
                 let (number, key) = keys.swap_remove(entropy.below(keys.len() as u64) as usize);
-                let waits = model.iter().any(|entry| entry.1 == number);
-                assert_eq!(wheel.cancel(key).is_some(), waits);
+                let pending = model.iter().any(|entry| entry.1 == number);
+                assert_eq!(wheel.cancel(key).is_some(), pending);
                 model.retain(|entry| entry.1 != number);
             }
             _ => {
@@ -46,7 +46,7 @@ fn agree(seed: u64, far: u64) {
             }
         }
         if let Some(&(first, _)) = model.iter().min() {
-            let next = wheel.next_at().expect("a timer waits");
+            let next = wheel.next_at().expect("a timer is pending");
             assert!(next.0 <= first + TICK, "the deadline is not late");
         }
         assert_eq!(wheel.len(), model.len());
@@ -56,16 +56,16 @@ fn agree(seed: u64, far: u64) {
 #[test]
 fn wheel_agrees_with_a_list() {
     for seed in 0..20 {
-        agree(seed, 1 << 24);
-        agree(seed, 1 << 32);
-        agree(seed, 1 << 42);
-        agree(seed, 1 << 51);
+        compare_with_list(seed, 1 << 24);
+        compare_with_list(seed, 1 << 32);
+        compare_with_list(seed, 1 << 42);
+        compare_with_list(seed, 1 << 51);
     }
 }
 
 #[test]
-fn deadlines_lead_to_every_timer() {
-    let mut wheel = Wheel::new();
+fn every_timer_fires_by_following_deadlines() {
+    let mut wheel = TimerWheel::new();
     let spans: Vec<u64> = (0..50).map(|i| 1u64 << i).collect();
     for &span in &spans {
         wheel.schedule(Time(span), span);
@@ -85,14 +85,14 @@ fn deadlines_lead_to_every_timer() {
 }
 
 #[test]
-fn agenda_keeps_order() {
-    let mut agenda = Agenda::new();
-    agenda.push(Time(5), 'c');
-    agenda.push(Time(1), 'a');
-    agenda.push(Time(5), 'd');
-    agenda.push(Time(2), 'b');
+fn timer_heap_keeps_insertion_order() {
+    let mut heap = TimerHeap::new();
+    heap.push(Time(5), 'c');
+    heap.push(Time(1), 'a');
+    heap.push(Time(5), 'd');
+    heap.push(Time(2), 'b');
     let mut order = String::new();
-    while let Some((_, value)) = agenda.pop_due(Time(5)) {
+    while let Some((_, value)) = heap.pop_due(Time(5)) {
         order.push(value);
     }
     assert_eq!(order, "abcd");

@@ -1,12 +1,12 @@
-//! `hornwork check` and `hornwork schema`, and the reading of configuration files.
+//! `hornwork check` and `hornwork schema`, and reading configuration files.
 
-use crate::findings::{self, Finding, Level};
+use crate::findings::{self, Finding, FindingLevel};
 use crate::ports;
-use crate::security::Loaded;
-use border::admission::{Cost, MediaCarrier, MediaWay};
+use crate::security::LoadedFiles;
+use border::admission::{MediaOffload, MediaPath, Price};
 use border::config::{
-    Action, Authenticate, Config, Interface, InterfaceId, InterfaceKind, MediaMode, Mistake,
-    Register, Room, Route, SrtpPolicy, Trunk, TrunkId,
+    Authenticate, ConferenceSpec, Config, InterfaceId, InterfaceKind, InterfaceSpec, MediaMode,
+    Mistake, Register, RouteAction, RouteSpec, SrtpPolicy, Trunk, TrunkId,
 };
 use clap::Args;
 use std::io::ErrorKind;
@@ -14,22 +14,22 @@ use std::net::{IpAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Where a packaged installation keeps its configuration.
-pub const USUAL: &str = "/etc/hornwork/hornwork.toml";
+/// Configuration file of a packaged installation.
+pub const DEFAULT_PATH: &str = "/etc/hornwork/hornwork.toml";
 
 /// Options of `hornwork check`.
 #[derive(Debug, Args)]
-pub struct Check {
-    /// The configuration.
-    #[arg(short, long, value_name = "FILE", default_value = USUAL)]
+pub struct CheckOptions {
+    /// Configuration file.
+    #[arg(short, long, value_name = "FILE", default_value = DEFAULT_PATH)]
     config: PathBuf,
-    /// The configuration, without -c.
+    /// Configuration file, as an alternative to -c.
     #[arg(value_name = "FILE", conflicts_with = "config")]
     file: Option<PathBuf>,
-    /// Exit with 2 where there is a warning.
+    /// Exit with status 2 if there are warnings.
     #[arg(long)]
     strict: bool,
-    /// Print an array of objects instead: level, file, line, message, remedy.
+    /// Print the findings as a JSON array of objects with level, file, line, message and remedy.
     #[arg(long)]
     json: bool,
 }
@@ -37,12 +37,12 @@ pub struct Check {
 /// Options of `hornwork schema`.
 #[derive(Debug, Args)]
 pub struct Schema {
-    /// The reference page instead of the JSON Schema.
+    /// Print the reference page (Markdown) instead of the JSON Schema.
     #[arg(long)]
     markdown: bool,
 }
 
-/// Reads a configuration, but not the files that it names; every mistake goes to standard error.
+/// Reads a configuration, but not the files that it names; prints every mistake to standard error.
 ///
 /// # Errors
 /// The exit code: 2.
@@ -50,25 +50,29 @@ pub fn load(path: &Path) -> Result<Config, ExitCode> {
     parse(path).map(|(config, _)| config)
 }
 
-/// Reads a configuration and the files that it names; every mistake goes to standard error. Sessions of TLS can be resumed
-/// from `before`.
+/// Reads a configuration and the files that it names; prints every mistake to standard error. TLS sessions of `before`
+/// can be resumed.
 ///
 /// # Errors
 /// The exit code: 2.
-pub fn load_all(path: &Path, before: Option<&Loaded>) -> Result<(Config, Loaded), ExitCode> {
+pub fn load_all(
+    path: &Path,
+    before: Option<&LoadedFiles>,
+) -> Result<(Config, LoadedFiles), ExitCode> {
     let text = read(path)?;
-    judge(path, &text, before).map_err(|mistakes| {
-        explain(&text, &mistakes);
+    parse_and_read(path, &text, before).map_err(|mistakes| {
+        print_mistakes(&text, &mistakes);
         ExitCode::from(2)
     })
 }
 
-/// A configuration with the files that it names, or all mistakes of both, as far as files can be told in a configuration with mistakes.
-fn judge(
+/// Parses a configuration and reads the files that it names, or collects the mistakes of both; with mistakes in the
+/// configuration only as far as the file names can be determined.
+fn parse_and_read(
     path: &Path,
     text: &str,
-    before: Option<&Loaded>,
-) -> Result<(Config, Loaded), Vec<Mistake>> {
+    before: Option<&LoadedFiles>,
+) -> Result<(Config, LoadedFiles), Vec<Mistake>> {
     let name = path.display().to_string();
     let mut judged = border::config::judge(text, &name);
     let Some(mut config) = judged.config else {
@@ -79,7 +83,7 @@ fn judge(
         .mistakes
         .extend(ports::mistakes(&config, text, &name));
     match (
-        Loaded::read(&config, text, &name, before),
+        LoadedFiles::read(&config, text, &name, before),
         judged.mistakes.is_empty(),
     ) {
         (Ok(loaded), true) => Ok((config, loaded)),
@@ -99,7 +103,7 @@ fn read(path: &Path) -> Result<String, ExitCode> {
     })
 }
 
-/// The configuration, and its text.
+/// The configuration and its text.
 fn parse(path: &Path) -> Result<(Config, String), ExitCode> {
     let text = read(path)?;
     match border::config::parse(&text, &path.display().to_string()) {
@@ -108,31 +112,31 @@ fn parse(path: &Path) -> Result<(Config, String), ExitCode> {
             Ok((config, text))
         }
         Err(mistakes) => {
-            explain(&text, &mistakes);
+            print_mistakes(&text, &mistakes);
             Err(ExitCode::from(2))
         }
     }
 }
 
-/// Prints each mistake with the line it is about.
-fn explain(text: &str, mistakes: &[Mistake]) {
+/// Prints each mistake with its line.
+fn print_mistakes(text: &str, mistakes: &[Mistake]) {
     let colours = findings::colours(&std::io::stderr());
     eprint!("{}", findings::mistakes_text(text, mistakes, colours));
 }
 
-/// `hornwork check`: says what the file does, or what is wrong with it.
-pub fn check(options: &Check) -> ExitCode {
+/// `hornwork check`: prints a summary of the configuration, or its mistakes.
+pub fn check(options: &CheckOptions) -> ExitCode {
     let path = options.file.as_ref().unwrap_or(&options.config);
     let text = match read(path) {
         Ok(text) => text,
         Err(code) => return code,
     };
-    let (config, loaded) = match judge(path, &text, None) {
+    let (config, loaded) = match parse_and_read(path, &text, None) {
         Ok(read) => read,
         Err(mistakes) => {
             match options.json {
                 true => print_json(mistakes.iter().map(findings::mistake_json).collect()),
-                false => explain(&text, &mistakes),
+                false => print_mistakes(&text, &mistakes),
             }
             return ExitCode::from(2);
         }
@@ -144,9 +148,9 @@ pub fn check(options: &Check) -> ExitCode {
     } else {
         if !config.interfaces.is_empty() {
             print!("{}", summary(&config));
-            let (carrier, why) = crate::machine::assumed_path(&config);
-            println!("media path: {} ({why})", carrier.way.name());
-            print!("{}", capacity(&config, &carrier));
+            let (offload, why) = crate::machine::expected_path(&config);
+            println!("media path: {} ({why})", offload.path.name());
+            print!("{}", capacity(&config, &offload));
         }
         print!("{}", node_summary(&config));
         let colours = findings::colours(&std::io::stdout());
@@ -156,7 +160,7 @@ pub fn check(options: &Check) -> ExitCode {
     }
     let warned = found
         .iter()
-        .any(|finding| finding.level() == Level::Warning);
+        .any(|finding| finding.level() == FindingLevel::Warning);
     match options.strict && warned {
         true => ExitCode::from(2),
         false => ExitCode::SUCCESS,
@@ -167,8 +171,8 @@ fn print_json(found: Vec<serde_json::Value>) {
     println!("{:#}", serde_json::Value::Array(found));
 }
 
-/// Warnings, hints and remarks about a configuration that can be used.
-fn findings_of(config: &Config, loaded: &Loaded) -> Vec<Finding> {
+/// Warnings, hints and remarks about a valid configuration.
+fn findings_of(config: &Config, loaded: &LoadedFiles) -> Vec<Finding> {
     let mut found: Vec<Finding> = Vec::new();
     let mut add = |level, text: String| found.push(Finding::new(level, text));
     for warning in config
@@ -176,46 +180,48 @@ fn findings_of(config: &Config, loaded: &Loaded) -> Vec<Finding> {
         .into_iter()
         .chain(crate::store::warning(config))
     {
-        add(Level::Warning, warning);
+        add(FindingLevel::Warning, warning);
     }
     for hint in config.hints() {
-        add(Level::Hint, hint);
+        add(FindingLevel::Hint, hint);
     }
-    for alarm in loaded.alarms() {
-        if let engine::Note::CertificateExpires {
-            certificate, until, ..
-        } = alarm
+    for event in loaded.expiry_events() {
+        if let engine::EventKind::CertificateExpires {
+            certificate,
+            valid_until: until,
+            ..
+        } = event
         {
-            let text = format!("{certificate} is valid until {until}; have it renewed");
-            add(Level::Hint, text);
+            let text = format!("{certificate} expires on {until}; renew it");
+            add(FindingLevel::Hint, text);
         }
     }
     for note in ports::remarks(config) {
-        if let engine::Note::MediaPortsLent {
+        if let engine::EventKind::MediaPortsEphemeral {
             address,
             ports,
-            lent,
+            ephemeral_ports: ephemeral,
             remedy,
         } = note
         {
             let text = format!(
-                "media ports {ports} of {address} lie among {lent}, which the kernel lends to other programs; {remedy}"
+                "media ports {ports} of {address} overlap with the ephemeral ports {ephemeral} of other programs; {remedy}"
             );
-            add(Level::Remark, text);
+            add(FindingLevel::Remark, text);
         }
     }
-    for address in foreign(config) {
+    for address in foreign_addresses(config) {
         let text =
-            format!("{address} is no address of this machine: the border would not start here");
-        add(Level::Hint, text);
+            format!("{address} is not an address of this machine: the border would not start here");
+        add(FindingLevel::Hint, text);
     }
     found
 }
 
-/// Addresses to listen on or to anchor media at that this machine has not; each once.
-fn foreign(config: &Config) -> Vec<IpAddr> {
+/// Addresses of listeners and media that do not belong to this machine; each once.
+fn foreign_addresses(config: &Config) -> Vec<IpAddr> {
     let interfaces = config.interfaces.iter();
-    let node = config.node.iter().flat_map(|node| {
+    let node = config.ng_server.iter().flat_map(|node| {
         let listens = node.listen.iter().map(|point| point.address.ip());
         let media = node
             .interfaces
@@ -241,9 +247,9 @@ fn foreign(config: &Config) -> Vec<IpAddr> {
     addresses
 }
 
-/// What the media node of a configuration does, in a few lines; nothing where there is none.
+/// Summary of the media node of a configuration in a few lines; empty without one.
 pub fn node_summary(config: &Config) -> String {
-    let Some(node) = &config.node else {
+    let Some(node) = &config.ng_server else {
         return String::new();
     };
     let listens: Vec<String> = node.listen.iter().map(ToString::to_string).collect();
@@ -273,7 +279,7 @@ pub fn node_summary(config: &Config) -> String {
     text
 }
 
-/// What a configuration does, in a few lines.
+/// Summary of a configuration in a few lines.
 pub fn summary(config: &Config) -> String {
     let mut text = String::new();
     for interface in &config.interfaces {
@@ -282,24 +288,24 @@ pub fn summary(config: &Config) -> String {
     for trunk in &config.trunks {
         text.push_str(&trunk_line(config, trunk));
     }
-    for room in &config.rooms {
-        text.push_str(&room_line(config, room));
+    for room in &config.conferences {
+        text.push_str(&conference_line(config, room));
     }
     for route in &config.routes {
         text.push_str(&route_line(config, route));
     }
     if config.routes.is_empty() {
         text.push_str(
-            "calls: to the registered user, else to another trunk than the one they came from\n",
+            "calls: to the registered user, otherwise to a trunk other than the one they came from\n",
         );
     }
     for node in &config.media_nodes {
         let most = match node.max_calls {
             Some(calls) => format!("at most {calls} calls"),
-            None => "as many calls as come".to_owned(),
+            None => "no limit of calls".to_owned(),
         };
         let drained = if node.drain {
-            "; it gets no new ones"
+            "; draining: no new calls"
         } else {
             ""
         };
@@ -311,10 +317,10 @@ pub fn summary(config: &Config) -> String {
     if let Some(control) = &config.control {
         let token = match control.token {
             Some(_) => "with a token",
-            None => "by whoever is on this machine",
+            None => "any user of this machine",
         };
         text.push_str(&format!(
-            "control: http:{}, {token}; at most {} connections, {} of one source\n",
+            "control: http:{}, {token}; at most {} connections, {} per source\n",
             control.listen, control.connections, control.connections_per_source
         ));
     }
@@ -325,38 +331,38 @@ pub fn summary(config: &Config) -> String {
     text
 }
 
-/// How many calls of either kind fit into the machine, where this carries their media.
-pub fn capacity(config: &Config, carrier: &MediaCarrier) -> String {
+/// Number of calls of either kind for which the machine has capacity if `offload` carries their media.
+pub fn capacity(config: &Config, offload: &MediaOffload) -> String {
     let Some(limit) = config.admission.limit() else {
         return String::new();
     };
     let most = config.limits.calls as u64;
-    let fit = |cost: Cost| limit.holds(cost).min(most);
-    // The faster way is that of calls between interfaces that it serves.
+    let fit = |cost: Price| limit.capacity_for(cost).min(most);
+    // The faster path applies to calls between the interfaces that it serves.
     let ways = config.interfaces.iter().enumerate().map(|(index, _)| {
         let id = InterfaceId(u16::try_from(index).unwrap_or(u16::MAX));
-        carrier.between(config, [id, id])
+        offload.path_between(config, [id, id])
     });
-    let served = ways.filter(|way| *way != MediaWay::Sockets).count();
-    let sockets = fit(Cost::of_call_by(MediaWay::Sockets, [None, None]));
-    let anchored = match (served, carrier.way) {
-        (0, _) | (_, MediaWay::Sockets) => format!("{sockets} calls with media anchored"),
+    let served = ways.filter(|way| *way != MediaPath::Sockets).count();
+    let sockets = fit(Price::of_call_by(MediaPath::Sockets, [None, None]));
+    let anchored = match (served, offload.path) {
+        (0, _) | (_, MediaPath::Sockets) => format!("{sockets} calls with anchored media"),
         (served, way) => {
-            let calls = fit(Cost::of_call_by(way, [None, None]));
+            let calls = fit(Price::of_call_by(way, [None, None]));
             let (name, rest) = match way {
-                MediaWay::Kernel => ("the kernel", "in sockets (SRTP, transcoding, IPv4 to IPv6)"),
+                MediaPath::Kernel => ("the kernel", "in sockets (SRTP, transcoding, IPv4 to IPv6)"),
                 _ => ("AF_XDP", "in sockets"),
             };
             let all = config.interfaces.len();
             match served == all {
-                true => format!("{calls} calls with media anchored in {name}, {sockets} {rest}"),
+                true => format!("{calls} calls with anchored media in {name}, {sockets} {rest}"),
                 false => format!(
-                    "{sockets} calls with media anchored in sockets, {calls} in {name} (between {served} of {all} interfaces)"
+                    "{sockets} calls with anchored media in sockets, {calls} in {name} (between {served} of {all} interfaces)"
                 ),
             }
         }
     };
-    // Where some side may be protected: as many in which one is, by the dearest of its suites.
+    // If a side may use SRTP: the number of calls with one SRTP side, at the price of the most expensive crypto suite.
     let sides = config
         .interfaces
         .iter()
@@ -365,24 +371,24 @@ pub fn capacity(config: &Config, carrier: &MediaCarrier) -> String {
     let protected = sides
         .filter(|security| matches!(security.srtp, SrtpPolicy::Require | SrtpPolicy::Prefer))
         .map(|security| {
-            let mut cost = Cost::of_call(true, [None, None]);
-            cost += Cost::of_security(security);
-            limit.holds(cost).min(most)
+            let mut cost = Price::of_call(true, [None, None]);
+            cost += Price::of_security(security);
+            limit.capacity_for(cost).min(most)
         })
         .min();
     let protected = protected.map_or(String::new(), |calls| {
-        format!(", {calls} where one side has SRTP")
+        format!(", {calls} if one side has SRTP")
     });
     format!(
-        "room for {anchored}{protected}, or {} with media passed by: {} MiB, {} % of a core; beyond that {}\n",
-        fit(Cost::of_call(false, [None, None])),
+        "capacity: {anchored}{protected}, or {} with media bypass: {} MiB, {} % of a core; beyond that {}\n",
+        fit(Price::of_call(false, [None, None])),
         limit.memory / 1_024,
         limit.processor / 10_000,
         config.admission.status
     )
 }
 
-fn interface_line(config: &Config, interface: &Interface) -> String {
+fn interface_line(config: &Config, interface: &InterfaceSpec) -> String {
     let listens: Vec<String> = interface.listen.iter().map(ToString::to_string).collect();
     let kind = match interface.kind {
         InterfaceKind::Access => "access",
@@ -400,7 +406,7 @@ fn interface_line(config: &Config, interface: &Interface) -> String {
         (Authenticate::Trunk | Authenticate::None, _) => {}
     }
     parts.push(match interface.register {
-        Register::Local => "registrations kept here".to_owned(),
+        Register::Local => "local registrar".to_owned(),
         Register::Pass(trunk) => format!("registrations passed to {}", trunk_name(config, trunk)),
         Register::Refuse => "registrations refused".to_owned(),
     });
@@ -435,7 +441,7 @@ fn trunk_line(config: &Config, trunk: &Trunk) -> String {
     if let Some(account) = &trunk.register {
         parts.push(format!("registered as {}@{}", account.user, account.domain));
     }
-    if let Some(ping) = trunk.ping {
+    if let Some(ping) = trunk.ping_interval {
         parts.push(format!("pinged every {} s", ping.as_secs()));
     }
     if let Some(most) = trunk.max_calls {
@@ -444,7 +450,7 @@ fn trunk_line(config: &Config, trunk: &Trunk) -> String {
     format!("trunk {}: {}\n", trunk.name, parts.join("; "))
 }
 
-fn room_line(config: &Config, room: &Room) -> String {
+fn conference_line(config: &Config, room: &ConferenceSpec) -> String {
     let mut called = room.numbers.clone();
     called.extend(
         room.regex
@@ -455,8 +461,8 @@ fn room_line(config: &Config, room: &Room) -> String {
     let mut parts = vec![format!(
         "conferences at {}, {} of them with {} seats each",
         called.join(", "),
-        room.rooms,
-        room.terms.seats
+        room.max_conferences,
+        room.settings.max_participants
     )];
     let names = room
         .interfaces
@@ -481,11 +487,11 @@ fn room_line(config: &Config, room: &Room) -> String {
     format!("room {}: {}\n", room.name, parts.join("; "))
 }
 
-fn route_line(config: &Config, route: &Route) -> String {
+fn route_line(config: &Config, route: &RouteSpec) -> String {
     let action = match &route.action {
-        Action::Registered => "to the registered user".to_owned(),
-        Action::Reject { status, .. } => format!("refused with {status}"),
-        Action::Trunks(trunks) => {
+        RouteAction::Registered => "to the registered user".to_owned(),
+        RouteAction::Reject { status, .. } => format!("refused with {status}"),
+        RouteAction::Trunks(trunks) => {
             let names: Vec<&str> = trunks.iter().map(|t| trunk_name(config, t.trunk)).collect();
             format!("to {}", names.join(", "))
         }
@@ -494,7 +500,7 @@ fn route_line(config: &Config, route: &Route) -> String {
         MediaMode::Anchor if config.media.at_nodes => "media at media nodes",
         MediaMode::Anchor => "media anchored",
         MediaMode::Node => "media at media nodes",
-        MediaMode::Bypass => "media passed by",
+        MediaMode::Bypass => "media bypass",
     };
     format!("{}: {action}; {media}\n", route.name)
 }

@@ -1,20 +1,23 @@
-//! Control of conferences over HTTP (docs/control.md). A thread of its own serves the requests; what they want of the border is put
-//! into a queue, which the border's thread looks at after each turn, and the answer goes back the same way. So whoever talks to this
-//! server holds up no call, however he does it. Of several workers the first one's thread looks, and asks the one whose conference it is.
+//! Conference control over HTTP (docs/control.md). A thread of its own serves the requests and puts commands for the
+//! border into a queue, which the border's thread drains after each turn; responses return the same way, so that no
+//! HTTP client delays a call. With several workers the first one drains the queue and asks the worker that owns the
+//! conference.
 
 mod access;
 mod api;
 mod server;
 
-pub(crate) use access::{Access, Token};
+pub(crate) use access::{BearerToken, ControlPolicy};
 
-use crate::log::Log;
-use crate::workers::Mates;
-use api::Shared;
+use crate::log::EventLog;
+use crate::workers::SiblingWorkers;
+use api::ApiState;
 use border::border::Border;
+use border::conferences::{
+    ConferenceName, ConferenceReply, ConferenceRequest, ConferenceView, worker_of,
+};
 use border::config::ControlSpec;
-use border::rooms::{RoomName, RoomReply, RoomView, RoomWish, worker_of};
-use engine::{Event, Note, Time};
+use engine::{Event, EventKind, Time};
 use net::{Clock, Waker};
 use std::collections::BTreeMap;
 use std::io;
@@ -24,143 +27,149 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 
-/// Requests in the queue at most; further ones are answered 503.
-const QUEUE: usize = 64;
+/// Most requests in the queue; further ones get 503.
+const MAX_QUEUED: usize = 64;
 
-/// Something that is wanted of the border.
+/// A command for the border.
 #[derive(Debug)]
-struct Order {
-    name: RoomName,
-    wish: RoomWish,
-    reply: oneshot::Sender<RoomReply>,
+struct ControlRequest {
+    name: ConferenceName,
+    command: ConferenceRequest,
+    reply: oneshot::Sender<ConferenceReply>,
 }
 
-/// An order that waits for its answer.
+/// A command whose response is pending.
 #[derive(Debug)]
-struct Asked {
-    reply: oneshot::Sender<RoomReply>,
-    /// Workers that have yet to answer.
-    left: u8,
-    /// What others have listed.
-    rooms: Vec<RoomView>,
+struct PendingQuery {
+    reply: oneshot::Sender<ConferenceReply>,
+    /// Number of workers that have not answered yet.
+    unanswered: u8,
+    /// Conferences listed by the workers so far.
+    conferences: Vec<ConferenceView>,
 }
 
 /// The border's end of the queue.
 #[derive(Debug)]
-pub(crate) struct Control {
+pub(crate) struct ConferenceControl {
     listen: SocketAddr,
-    orders: Receiver<Order>,
-    waiting: BTreeMap<u64, Asked>,
-    numbers: u64,
-    access: watch::Sender<Access>,
+    requests: Receiver<ControlRequest>,
+    pending: BTreeMap<u64, PendingQuery>,
+    last_number: u64,
+    access: watch::Sender<ControlPolicy>,
 }
 
-impl Control {
-    /// Listens, and starts the thread that serves; it wakes `waker` with each order.
+impl ConferenceControl {
+    /// Listens and starts the serving thread, which wakes `waker` with each command.
     ///
     /// # Errors
-    /// The address cannot be had, or there is no thread.
+    /// If the address cannot be bound, or the thread not started.
     pub(crate) fn start(
         spec: &ControlSpec,
-        access: Access,
+        access: ControlPolicy,
         waker: Waker,
-        log: &Log,
+        log: &EventLog,
         clock: Clock,
-    ) -> io::Result<Control> {
+    ) -> io::Result<ConferenceControl> {
         let listener = TcpListener::bind(spec.listen).map_err(|error| {
             io::Error::other(format!(
-                "cannot listen on {} (control): {error}\n  remedy: is another program there, and is it an address of this machine? `listen` of [control] says where",
+                "cannot listen on {} (control): {error}\n  remedy: stop the program that uses the port, or correct `listen` in [control]",
                 spec.listen
             ))
         })?;
-        let (orders, taken) = sync_channel(QUEUE);
+        let (requests, receiver) = sync_channel(MAX_QUEUED);
         let (access, current) = watch::channel(access);
-        let shared = Arc::new(Shared::new(orders, waker, current, log.clone(), clock));
+        let shared = Arc::new(ApiState::new(requests, waker, current, log.clone(), clock));
         server::start(listener, spec, shared)?;
-        let note = Note::SocketOpened {
-            what: "control http".to_owned(),
+        let note = EventKind::SocketOpened {
+            purpose: "control http".to_owned(),
             address: spec.listen.to_string(),
         };
         log.event(&Event::new(clock.now(), note));
-        Ok(Control {
+        Ok(ConferenceControl {
             listen: spec.listen,
-            orders: taken,
-            waiting: BTreeMap::new(),
-            numbers: 0,
+            requests: receiver,
+            pending: BTreeMap::new(),
+            last_number: 0,
             access,
         })
     }
 
-    /// How long the border's thread may sleep: hardly at all while somebody waits for an answer.
+    /// Longest sleep of the border's thread: short while responses are pending.
     pub(crate) fn wait(&self) -> Duration {
-        match self.waiting.is_empty() {
+        match self.pending.is_empty() {
             true => crate::service::SIGNAL_WAIT,
             false => Duration::from_millis(1),
         }
     }
 
-    /// Gives the border what was ordered, and what it answered to those who wait; after each turn.
-    pub(crate) fn serve(&mut self, border: &mut Border, mates: &Mates, now: Time) {
-        while let Some((number, reply)) =
-            border.next_room_reply().or_else(|| mates.next_room_reply())
+    /// Passes commands to the border and its responses to the pending requests; called after each turn.
+    pub(crate) fn process(&mut self, border: &mut Border, siblings: &SiblingWorkers, now: Time) {
+        while let Some((number, reply)) = border
+            .next_conference_reply()
+            .or_else(|| siblings.next_conference_reply())
         {
-            self.answered(number, reply);
+            self.handle_reply(number, reply);
         }
-        if !self.waiting.is_empty() {
-            self.waiting.retain(|_, asked| !asked.reply.is_closed());
+        if !self.pending.is_empty() {
+            self.pending.retain(|_, query| !query.reply.is_closed());
         }
-        while let Ok(Order { name, wish, reply }) = self.orders.try_recv() {
-            self.numbers += 1;
-            let workers = border.worker().of;
-            let asked = match wish {
-                RoomWish::List => 0..workers,
+        while let Ok(ControlRequest {
+            name,
+            command,
+            reply,
+        }) = self.requests.try_recv()
+        {
+            self.last_number += 1;
+            let workers = border.worker().count;
+            let targets = match command {
+                ConferenceRequest::List => 0..workers,
                 _ => {
                     let owner = worker_of(&name.number, workers);
                     owner..owner + 1
                 }
             };
-            let waits = Asked {
+            let query = PendingQuery {
                 reply,
-                left: asked.len() as u8,
-                rooms: Vec::new(),
+                unanswered: targets.len() as u8,
+                conferences: Vec::new(),
             };
-            self.waiting.insert(self.numbers, waits);
-            for worker in asked {
+            self.pending.insert(self.last_number, query);
+            for worker in targets {
                 match worker {
-                    0 => border.ask_rooms(self.numbers, &name, &wish, now),
-                    _ => mates.ask_rooms(worker, self.numbers, &name, &wish),
+                    0 => border.request_conference(self.last_number, &name, &command, now),
+                    _ => siblings.request_conference(worker, self.last_number, &name, &command),
                 }
             }
         }
     }
 
-    /// A worker has answered; who asked is told when all have.
-    fn answered(&mut self, number: u64, reply: RoomReply) {
-        let Some(mut asked) = self.waiting.remove(&number) else {
+    /// Handles a worker's response; the request is answered when all workers have responded.
+    fn handle_reply(&mut self, number: u64, reply: ConferenceReply) {
+        let Some(mut query) = self.pending.remove(&number) else {
             return;
         };
         let reply = match reply {
-            RoomReply::Rooms(rooms) => {
-                asked.left -= 1;
-                asked.rooms.extend(rooms);
-                if asked.left > 0 {
-                    self.waiting.insert(number, asked);
+            ConferenceReply::Conferences(conferences) => {
+                query.unanswered -= 1;
+                query.conferences.extend(conferences);
+                if query.unanswered > 0 {
+                    self.pending.insert(number, query);
                     return;
                 }
-                let mut rooms = asked.rooms;
-                rooms.sort_by(|one, other| one.name.cmp(&other.name));
-                RoomReply::Rooms(rooms)
+                let mut conferences = query.conferences;
+                conferences.sort_by(|one, other| one.name.cmp(&other.name));
+                ConferenceReply::Conferences(conferences)
             }
             reply => reply,
         };
-        // Whoever waits no longer needs no answer.
-        let _ = asked.reply.send(reply);
+        // The request may have been given up.
+        let _ = query.reply.send(reply);
     }
 
-    /// A new configuration: token and names count at once, but only for the address that they were written for.
-    pub(crate) fn reload(&self, spec: &ControlSpec, token: Option<Token>) {
+    /// Applies a new configuration: token and names take effect at once, but only at the unchanged listening address.
+    pub(crate) fn reload(&self, spec: &ControlSpec, token: Option<BearerToken>) {
         if spec.listen == self.listen {
-            self.access.send_replace(Access::new(spec, token));
+            self.access.send_replace(ControlPolicy::new(spec, token));
         }
     }
 }

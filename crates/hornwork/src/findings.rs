@@ -1,37 +1,37 @@
-//! Results of `hornwork check` one by one: for a person with colours where a terminal is, for programs as JSON.
+//! Findings of `hornwork check`: as text, coloured on a terminal, and as JSON.
 
 use border::config::Mistake;
 use serde_json::{Value, json};
 use std::io::IsTerminal;
 
-/// How much a finding weighs.
+/// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Level {
-    /// The program does not start with it.
+pub enum FindingLevel {
+    /// The program does not start.
     Mistake,
-    /// It starts, and does something that few want.
+    /// The program starts, with a setting that is rarely intended.
     Warning,
-    /// It starts here with a remark, or not on this machine.
+    /// The program starts with a remark, or does not start on this machine.
     Hint,
-    /// Worth knowing.
+    /// Information.
     Remark,
 }
 
-impl Level {
-    /// The word in JSON.
+impl FindingLevel {
+    /// Its name in JSON.
     const fn name(self) -> &'static str {
         match self {
-            Level::Mistake => "mistake",
-            Level::Warning => "warning",
-            Level::Hint => "hint",
-            Level::Remark => "remark",
+            FindingLevel::Mistake => "mistake",
+            FindingLevel::Warning => "warning",
+            FindingLevel::Hint => "hint",
+            FindingLevel::Remark => "remark",
         }
     }
 
-    /// The word in front of a line for people.
+    /// Its label in text.
     const fn word(self) -> &'static str {
         match self {
-            Level::Warning => "WARNING",
+            FindingLevel::Warning => "WARNING",
             other => other.name(),
         }
     }
@@ -39,35 +39,35 @@ impl Level {
     /// Select Graphic Rendition (ECMA-48): red, yellow, cyan.
     const fn colour(self) -> &'static str {
         match self {
-            Level::Mistake => "1;31",
-            Level::Warning => "1;33",
-            Level::Hint | Level::Remark => "36",
+            FindingLevel::Mistake => "1;31",
+            FindingLevel::Warning => "1;33",
+            FindingLevel::Hint | FindingLevel::Remark => "36",
         }
     }
 }
 
-/// Something that is said about a configuration.
+/// A finding about a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    level: Level,
+    level: FindingLevel,
     message: String,
 }
 
 impl Finding {
-    /// A finding without a line of its own. The remedy, where there is one, stands behind the first semicolon of the message.
-    pub fn new(level: Level, message: impl Into<String>) -> Finding {
+    /// A finding without a line. The remedy, if any, follows the first semicolon of the message.
+    pub fn new(level: FindingLevel, message: impl Into<String>) -> Finding {
         Finding {
             level,
             message: message.into(),
         }
     }
 
-    /// How much it weighs.
-    pub fn level(&self) -> Level {
+    /// Its severity.
+    pub fn level(&self) -> FindingLevel {
         self.level
     }
 
-    /// Its line for people.
+    /// Its line of text.
     pub fn line(&self, colours: bool) -> String {
         format!(
             "{}: {}",
@@ -76,7 +76,7 @@ impl Finding {
         )
     }
 
-    /// An object of the array that `--json` gives.
+    /// Its object in the array of `--json`.
     pub fn json(&self, file: &str) -> Value {
         let (message, remedy) = match self.message.split_once("; ") {
             Some((message, remedy)) => (message, Some(remedy)),
@@ -92,10 +92,10 @@ impl Finding {
     }
 }
 
-/// A mistake as an object of the array that `--json` gives.
+/// A mistake as an object in the array of `--json`.
 pub fn mistake_json(mistake: &Mistake) -> Value {
     json!({
-        "level": Level::Mistake.name(),
+        "level": FindingLevel::Mistake.name(),
         "file": mistake.file,
         "line": mistake.line,
         "column": mistake.column,
@@ -104,9 +104,9 @@ pub fn mistake_json(mistake: &Mistake) -> Value {
     })
 }
 
-/// Each mistake with the line it is about.
+/// Each mistake with its line.
 pub fn mistakes_text(text: &str, mistakes: &[Mistake], colours: bool) -> String {
-    let red = |text: &str| paint(text, Level::Mistake.colour(), colours);
+    let red = |text: &str| paint(text, FindingLevel::Mistake.colour(), colours);
     let mut out = String::new();
     for mistake in mistakes {
         let line = text
@@ -133,7 +133,7 @@ pub fn mistakes_text(text: &str, mistakes: &[Mistake], colours: bool) -> String 
     out
 }
 
-/// Whether colours are wanted there: a terminal, and no NO_COLOR (no-color.org).
+/// Whether `stream` gets colours: a terminal, and no NO_COLOR (no-color.org).
 pub fn colours(stream: &impl IsTerminal) -> bool {
     let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     stream.is_terminal() && !refused
@@ -151,8 +151,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_finding_for_people_and_for_programs() {
-        let finding = Finding::new(Level::Warning, "interface a: open to all; set `allow`");
+    fn finding_as_text_and_json() {
+        let finding = Finding::new(
+            FindingLevel::Warning,
+            "interface a: open to all; set `allow`",
+        );
         assert_eq!(
             finding.line(false),
             "WARNING: interface a: open to all; set `allow`"
@@ -166,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_have_colour_where_it_is_wanted() {
+    fn mistakes_are_coloured_on_request() {
         let mistakes = border::config::judge("a = \n", "a.toml").mistakes;
         let plain = mistakes_text("a = \n", &mistakes, false);
         assert!(plain.contains("1 mistake\n") && !plain.contains('\x1b'));

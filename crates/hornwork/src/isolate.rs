@@ -1,37 +1,37 @@
-//! `hornwork isolate`: a guaranteed share of an interface for voice, and one for signalling, against whatever else leaves there.
+//! `hornwork isolate`: guaranteed shares of a network interface for voice and signalling against other traffic.
 //!
-//! What is sent is told apart by its differentiated services code point (RFC 2474), which the border sets, and divided by the
-//! kernel's hierarchical token bucket: each class is sure of its shares of the rate, what one leaves free is lent to the others,
-//! voice first. As a study of voice under bulk traffic did with a hypervisor's shares, for Linux.
+//! Packets are classified by their differentiated services code point (RFC 2474), which the border sets, and scheduled
+//! by the kernel's hierarchical token bucket: each class has a guaranteed share of the rate, and unused capacity is
+//! lent to the others, voice first. This follows a study of voice under bulk traffic that used a hypervisor's shares.
 
 use crate::configuration::load;
 use clap::{Args, ValueEnum};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Output};
 
-/// The major number of our queueing discipline, in hexadecimal: `HW`. Whatever has another one is not ours to take away.
+/// Major number of our queueing discipline, hexadecimal: `HW`. Disciplines with another number are never removed.
 const HANDLE: &str = "4857";
-/// What a queue of voice may hold, in seconds of its guaranteed rate: what waits longer is of no use to a listener.
-const VOICE_QUEUE: f64 = 0.02;
+/// Length of the voice queue, seconds of its guaranteed rate: later packets are of no use to a listener.
+const VOICE_QUEUE_S: f64 = 0.02;
 /// Octets of a voice packet on the wire: G.711 of 20 ms, RTP, UDP, IPv4, Ethernet.
-const VOICE_PACKET: f64 = 214.0;
-/// Packets that signalling and all others may have in their queues.
-const SIGNALLING_QUEUE: u64 = 500;
-const BULK_QUEUE: u64 = 1_000;
-/// Share of the device's speed that is given out where no rate is told: were it all, the queue would stand in the device, where no
-/// share counts.
-const OF_SPEED: f64 = 0.95;
-/// The least rate that can be divided, bits per second.
-const LEAST: u64 = 64_000;
+const VOICE_PACKET_OCTETS: f64 = 214.0;
+/// Queue lengths of signalling and of other traffic, packets.
+const SIGNALLING_QUEUE_PACKETS: u64 = 500;
+const BULK_QUEUE_PACKETS: u64 = 1_000;
+/// Share of the device's speed that is used without --rate: with all of it the queue would build up in the device,
+/// where shares have no effect.
+const SPEED_SHARE: f64 = 0.95;
+/// Lowest rate that can be divided, bits per second.
+const MIN_RATE_BPS: u64 = 64_000;
 
 /// Options of `hornwork isolate`.
 #[derive(Debug, Args)]
 pub struct Isolate {
-    /// The network interface through which voice leaves.
+    /// Network interface through which voice leaves.
     #[arg(value_name = "INTERFACE")]
     interface: String,
-    /// What is divided: a little less than the link carries, such as 950mbit (kbit, mbit, gbit). Default: 95 % of what the device
-    /// says that it can.
+    /// Rate to divide, a little below the link's capacity, such as 950mbit (kbit, mbit, gbit). Default: 95 % of the
+    /// speed that the device reports.
     #[arg(long, value_name = "RATE", value_parser = rate)]
     rate: Option<u64>,
     /// Shares of voice.
@@ -40,29 +40,29 @@ pub struct Isolate {
     /// Shares of signalling.
     #[arg(long, value_name = "SHARES", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     signalling: u32,
-    /// Shares of all else.
+    /// Shares of other traffic.
     #[arg(long, value_name = "SHARES", default_value_t = 45, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     others: u32,
-    /// The border's configuration, whose code points tell voice and signalling. Default: 46 and 24, as the border has them unless
-    /// told otherwise.
+    /// Configuration of the border, for the code points of voice and signalling. Default: 46 and 24, the defaults of
+    /// the border.
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Priorities of IEEE 802.1Q for voice and signalling, such as 5,3, where the interface is a VLAN's.
+    /// Priorities of IEEE 802.1Q for voice and signalling, such as 5,3, if the interface is a VLAN.
     #[arg(long, value_name = "VOICE,SIGNALLING", value_parser = priorities)]
     vlan_priorities: Option<(u8, u8)>,
-    /// What to do with the commands.
-    #[arg(long, value_enum, default_value_t = Deed::Show)]
-    r#do: Deed,
+    /// Action.
+    #[arg(long, value_enum, default_value_t = IsolateAction::Show)]
+    r#do: IsolateAction,
 }
 
-/// What becomes of the commands.
+/// Action on the commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Deed {
-    /// Print them, and change nothing.
+enum IsolateAction {
+    /// Print the commands, and change nothing.
     Show,
-    /// Carry them out. What divided the interface before by our hand is replaced.
+    /// Run the commands. An earlier setup by hornwork is replaced.
     Apply,
-    /// Take away what was applied.
+    /// Remove the applied setup.
     Remove,
 }
 
@@ -70,28 +70,28 @@ enum Deed {
 struct Class {
     /// Minor number.
     minor: u8,
-    /// Bits per second that it is sure of.
+    /// Guaranteed rate, bits per second.
     rate: u64,
-    /// Who is lent to first.
+    /// Priority for borrowing unused rate; lower borrows first.
     order: u8,
-    /// Packets in its queue.
+    /// Length of its queue, packets.
     queue: u64,
 }
 
-/// What is to be set up.
+/// The setup to apply.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Plan {
+struct DivisionPlan {
     interface: String,
     /// Bits per second.
     rate: u64,
-    /// Shares of voice, signalling, all else.
+    /// Shares of voice, signalling and other traffic.
     shares: [u32; 3],
     /// Code points of voice and signalling.
     points: [u8; 2],
     vlan: Option<(u8, u8)>,
 }
 
-impl Plan {
+impl DivisionPlan {
     fn classes(&self) -> [Class; 3] {
         let [voice, signalling, others] = self.shares.map(u64::from);
         let all = voice + signalling + others;
@@ -100,7 +100,7 @@ impl Plan {
             let rate = u128::from(self.rate) * u128::from(shares) / u128::from(all);
             u64::try_from(rate).unwrap_or(u64::MAX).max(8)
         };
-        let room = part(voice) as f64 * VOICE_QUEUE / 8.0 / VOICE_PACKET;
+        let room = part(voice) as f64 * VOICE_QUEUE_S / 8.0 / VOICE_PACKET_OCTETS;
         [
             Class {
                 minor: 10,
@@ -112,18 +112,18 @@ impl Plan {
                 minor: 20,
                 rate: part(signalling),
                 order: 1,
-                queue: SIGNALLING_QUEUE,
+                queue: SIGNALLING_QUEUE_PACKETS,
             },
             Class {
                 minor: 30,
                 rate: part(others),
                 order: 2,
-                queue: BULK_QUEUE,
+                queue: BULK_QUEUE_PACKETS,
             },
         ]
     }
 
-    /// The commands, each a program and its words, in their order.
+    /// The commands in order, each as program and arguments.
     fn commands(&self) -> Vec<Vec<String>> {
         let device = &self.interface;
         let words = |text: String| text.split_whitespace().map(str::to_owned).collect();
@@ -148,7 +148,7 @@ impl Plan {
         }
         let marks = self.vlan.map(|(voice, signalling)| [voice, signalling]);
         for (at, point) in self.points.iter().enumerate() {
-            // The code point is what the upper six bits of the octet say.
+            // The code point is in the upper six bits of the octet.
             let octet = point << 2;
             let minor = [10, 20].get(at).copied().unwrap_or(30);
             let mark = marks.and_then(|marks| marks.get(at).copied());
@@ -171,8 +171,8 @@ impl Plan {
     }
 }
 
-/// Why nothing was done: the exit code and what is said.
-type Refusal = (u8, String);
+/// Exit code and message of a failure.
+type IsolateError = (u8, String);
 
 /// `hornwork isolate`.
 pub fn run(options: &Isolate) -> ExitCode {
@@ -187,20 +187,20 @@ pub fn run(options: &Isolate) -> ExitCode {
     }
 }
 
-fn attempt(options: &Isolate) -> Result<(), Refusal> {
+fn attempt(options: &Isolate) -> Result<(), IsolateError> {
     let device = Device::find(&options.interface)?;
-    if options.r#do == Deed::Remove {
+    if options.r#do == IsolateAction::Remove {
         return remove(&options.interface);
     }
     let plan = plan(options, &device)?;
     let commands = plan.commands();
-    if options.r#do == Deed::Show {
+    if options.r#do == IsolateAction::Show {
         for command in &commands {
             println!("{}", command.join(" "));
         }
         let [voice, signalling, others] = plan.classes().map(|class| class.rate);
         println!(
-            "# of {} bit/s voice (code point {}) is sure of {voice}, signalling ({}) of {signalling}, all else of {others}; nothing was changed: add --do apply",
+            "# of {} bit/s voice (code point {}) has {voice} guaranteed, signalling ({}) {signalling}, other traffic {others}; nothing was changed: run with --do apply",
             plan.rate, plan.points[0], plan.points[1]
         );
         return Ok(());
@@ -208,8 +208,8 @@ fn attempt(options: &Isolate) -> Result<(), Refusal> {
     apply(&plan.interface, &commands)
 }
 
-/// What the options ask for.
-fn plan(options: &Isolate, device: &Device) -> Result<Plan, Refusal> {
+/// The setup that the options request.
+fn plan(options: &Isolate, device: &Device) -> Result<DivisionPlan, IsolateError> {
     let points = match &options.config {
         None => [46, 24],
         Some(file) => {
@@ -221,7 +221,7 @@ fn plan(options: &Isolate, device: &Device) -> Result<Plan, Refusal> {
         return Err((
             2,
             format!(
-                "voice and signalling have the same code point, {}, and cannot be told apart: give `[media] dscp` and `[sip] dscp` different ones",
+                "voice and signalling have the same code point, {}, and cannot be distinguished: set different values for `[media] dscp` and `[sip] dscp`",
                 points[0]
             ),
         ));
@@ -233,14 +233,14 @@ fn plan(options: &Isolate, device: &Device) -> Result<Plan, Refusal> {
     {
         return Err((
             2,
-            format!("{class} has code point 0, as everything else has: give it one of its own"),
+            format!("{class} has code point 0, as all other traffic: set another one"),
         ));
     }
     if options.vlan_priorities.is_some() && !device.is_vlan {
         return Err((
             2,
             format!(
-                "{} is no VLAN's interface, and has no frames with a priority in them: leave --vlan-priorities out",
+                "{} is not a VLAN interface, so its frames have no priority: remove --vlan-priorities",
                 options.interface
             ),
         ));
@@ -249,13 +249,13 @@ fn plan(options: &Isolate, device: &Device) -> Result<Plan, Refusal> {
         Some(rate) => rate,
         None => device.rate().ok_or_else(|| {
             let why = format!(
-                "{} does not say how fast it is: add --rate, such as --rate 950mbit",
+                "{} does not report its speed: set --rate, such as --rate 950mbit",
                 options.interface
             );
             (2, why)
         })?,
     };
-    Ok(Plan {
+    Ok(DivisionPlan {
         interface: options.interface.clone(),
         rate,
         shares: [options.voice, options.signalling, options.others],
@@ -264,7 +264,7 @@ fn plan(options: &Isolate, device: &Device) -> Result<Plan, Refusal> {
     })
 }
 
-/// A network interface of the network that we are in.
+/// A network interface of the current network namespace.
 struct Device {
     name: String,
     index: u32,
@@ -272,12 +272,12 @@ struct Device {
 }
 
 impl Device {
-    fn find(name: &str) -> Result<Device, Refusal> {
+    fn find(name: &str) -> Result<Device, IsolateError> {
         let absent = || {
-            let why = format!("there is no network interface \"{name}\"; `ip -br link` shows them");
+            let why = format!("no network interface \"{name}\"; `ip -br link` lists them");
             (3, why)
         };
-        // What begins with a dash would be an option.
+        // A name with a leading dash would be parsed as an option.
         if name.is_empty() || name.starts_with('-') || name.contains('/') {
             return Err(absent());
         }
@@ -297,30 +297,30 @@ impl Device {
         }
     }
 
-    /// 95 % of what the device says that it can, bits per second.
+    /// 95 % of the speed that the device reports, bits per second.
     fn rate(&self) -> Option<u64> {
         let folder = Path::new("/sys/class/net").join(&self.name);
         let read = |file: &str| std::fs::read_to_string(folder.join(file)).ok();
-        // In another network than the one that was mounted there, the same name may be another device's.
+        // /sys may belong to another network namespace, in which the same name is another device.
         if read("ifindex")?.trim().parse() != Ok(self.index) {
             return None;
         }
-        // -1 where it is not known.
+        // -1 if unknown.
         let megabits: u64 = read("speed")?.trim().parse().ok().filter(|&it| it > 0)?;
-        Some((megabits as f64 * 1e6 * OF_SPEED) as u64)
+        Some((megabits as f64 * 1e6 * SPEED_SHARE) as u64)
     }
 }
 
-/// What stands at the root of an interface.
+/// Queueing discipline at the root of an interface.
 enum Root {
-    /// Nothing but what the kernel puts there.
-    Usual,
+    /// The kernel's default.
+    KernelDefault,
     Ours,
-    /// Somebody set this up.
-    Other(String),
+    /// Configured by another program or administrator.
+    Foreign(String),
 }
 
-fn root_of(interface: &str) -> Result<Root, Refusal> {
+fn root_of(interface: &str) -> Result<Root, IsolateError> {
     let shown = tc(&["qdisc", "show", "dev", interface, "root"])?;
     let text = String::from_utf8_lossy(&shown.stdout).into_owned();
     if !shown.status.success() {
@@ -329,7 +329,7 @@ fn root_of(interface: &str) -> Result<Root, Refusal> {
     Ok(root_in(&text))
 }
 
-/// Reads `tc qdisc show`: a handle of 0 is the kernel's own choice.
+/// Parses `tc qdisc show`: handle 0 denotes the kernel's default.
 fn root_in(text: &str) -> Root {
     for line in text.lines() {
         let mut words = line.split_whitespace();
@@ -342,22 +342,22 @@ fn root_in(text: &str) -> Root {
         }
         return match (kind, handle.trim_end_matches(':')) {
             ("htb", HANDLE) => Root::Ours,
-            _ => Root::Other(line.trim().to_owned()),
+            _ => Root::Foreign(line.trim().to_owned()),
         };
     }
-    Root::Usual
+    Root::KernelDefault
 }
 
-fn apply(interface: &str, commands: &[Vec<String>]) -> Result<(), Refusal> {
+fn apply(interface: &str, commands: &[Vec<String>]) -> Result<(), IsolateError> {
     match root_of(interface)? {
-        Root::Usual => {}
-        // Classes cannot be entered twice.
+        Root::KernelDefault => {}
+        // Existing classes cannot be added again.
         Root::Ours => remove(interface)?,
-        Root::Other(line) => {
+        Root::Foreign(line) => {
             return Err((
                 3,
                 format!(
-                    "{interface} is divided by somebody else already ({line}); take that away first: tc qdisc del dev {interface} root"
+                    "{interface} already has another queueing discipline ({line}); remove it first: tc qdisc del dev {interface} root"
                 ),
             ));
         }
@@ -366,17 +366,17 @@ fn apply(interface: &str, commands: &[Vec<String>]) -> Result<(), Refusal> {
         let Some((program, words)) = command.split_first() else {
             continue;
         };
-        let said = start(program, words)?;
-        if said.status.success() {
+        let output = start(program, words)?;
+        if output.status.success() {
             continue;
         }
-        let why = failure(&said);
-        // Half of it would be worse than none.
+        let why = failure(&output);
+        // A partial setup would be worse than none.
         let undone = match done {
             0 => String::new(),
             _ => match remove(interface) {
-                Ok(()) => "; what had been set up is taken away again".to_owned(),
-                Err((_, more)) => format!("; and taking away what had been set up failed: {more}"),
+                Ok(()) => "; the partial setup was removed".to_owned(),
+                Err((_, more)) => format!("; removing the partial setup failed: {more}"),
             },
         };
         return Err((3, format!("`{}`: {why}{undone}", command.join(" "))));
@@ -384,31 +384,31 @@ fn apply(interface: &str, commands: &[Vec<String>]) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn remove(interface: &str) -> Result<(), Refusal> {
+fn remove(interface: &str) -> Result<(), IsolateError> {
     match root_of(interface)? {
         Root::Ours => {}
-        Root::Usual => return Ok(()),
-        Root::Other(line) => {
-            return Err((3, format!("{interface} was not divided by us: {line}")));
+        Root::KernelDefault => return Ok(()),
+        Root::Foreign(line) => {
+            return Err((3, format!("{interface} has no setup by hornwork: {line}")));
         }
     }
-    let said = tc(&["qdisc", "del", "dev", interface, "root"])?;
-    match said.status.success() {
+    let output = tc(&["qdisc", "del", "dev", interface, "root"])?;
+    match output.status.success() {
         true => Ok(()),
-        false => Err((3, failure(&said))),
+        false => Err((3, failure(&output))),
     }
 }
 
-fn tc(words: &[&str]) -> Result<Output, Refusal> {
+fn tc(words: &[&str]) -> Result<Output, IsolateError> {
     let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
     start("tc", &words)
 }
 
-fn start(program: &str, words: &[String]) -> Result<Output, Refusal> {
+fn start(program: &str, words: &[String]) -> Result<Output, IsolateError> {
     Command::new(program).args(words).output().map_err(|error| {
         let why = match error.kind() {
             std::io::ErrorKind::NotFound => {
-                format!("`{program}` is missing (Debian: apt install iproute2)")
+                format!("`{program}` is not installed (Debian: apt install iproute2)")
             }
             _ => format!("{program}: {error}"),
         };
@@ -416,20 +416,20 @@ fn start(program: &str, words: &[String]) -> Result<Output, Refusal> {
     })
 }
 
-/// What a program said when it failed, and what may help.
-fn failure(said: &Output) -> String {
-    let text = String::from_utf8_lossy(&said.stderr);
+/// The error output of a failed program, with a hint.
+fn failure(output: &Output) -> String {
+    let text = String::from_utf8_lossy(&output.stderr);
     let text = text.trim();
     match text.contains("not permitted") {
-        true => format!("{text}: it takes root, or CAP_NET_ADMIN"),
-        false if text.is_empty() => said.status.to_string(),
+        true => format!("{text}: run it as root, or with CAP_NET_ADMIN"),
+        false if text.is_empty() => output.status.to_string(),
         false => text.to_owned(),
     }
 }
 
-/// A rate as `tc` writes it: a number and bit, kbit, mbit or gbit.
+/// Parses a rate in the notation of `tc`: a number and bit, kbit, mbit or gbit.
 fn rate(text: &str) -> Result<u64, String> {
-    let wrong = || format!("\"{text}\" is no rate: write for example 950mbit");
+    let wrong = || format!("\"{text}\" is not a rate: write for example 950mbit");
     let lower = text.to_ascii_lowercase();
     let number = lower.strip_suffix("bit").ok_or_else(wrong)?;
     let (number, unit) = match number.as_bytes().last() {
@@ -441,9 +441,9 @@ fn rate(text: &str) -> Result<u64, String> {
     let plain = |text: &&str| text.bytes().all(|b| b.is_ascii_digit() || b == b'.');
     let number = number.filter(plain).ok_or_else(wrong)?;
     let rate = number.parse::<f64>().map_err(|_| wrong())? * unit;
-    match rate.is_finite() && rate >= LEAST as f64 && rate <= 1e13 {
+    match rate.is_finite() && rate >= MIN_RATE_BPS as f64 && rate <= 1e13 {
         true => Ok(rate as u64),
-        false => Err(format!("{text}: from 64kbit to 10000gbit can be divided")),
+        false => Err(format!("{text}: must be from 64kbit to 10000gbit")),
     }
 }
 
@@ -464,8 +464,8 @@ fn priorities(text: &str) -> Result<(u8, u8), String> {
 mod tests {
     use super::*;
 
-    fn example() -> Plan {
-        Plan {
+    fn example() -> DivisionPlan {
+        DivisionPlan {
             interface: "eth0".into(),
             rate: 1_000_000,
             shares: [50, 5, 45],
@@ -475,10 +475,10 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_is_divided_by_shares_and_nothing_is_left_over_or_given_twice() {
+    fn rate_is_divided_completely_by_shares() {
         let rates = example().classes().map(|class| class.rate);
         assert_eq!(rates, [500_000, 50_000, 450_000]);
-        let odd = Plan {
+        let odd = DivisionPlan {
             rate: 10_000_000_000_000,
             shares: [1_000_000, 999_999, 3],
             ..example()
@@ -488,8 +488,8 @@ mod tests {
     }
 
     #[test]
-    fn the_queue_of_voice_is_as_long_as_a_listener_waits() {
-        let plan = Plan {
+    fn voice_queue_length_is_limited_in_time() {
+        let plan = DivisionPlan {
             rate: 100_000_000,
             ..example()
         };
@@ -500,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn code_points_of_both_ip_versions_lead_to_the_classes() {
+    fn code_points_of_both_ip_versions_select_classes() {
         let commands: Vec<String> = example().commands().iter().map(|c| c.join(" ")).collect();
         let filters: Vec<&String> = commands.iter().filter(|c| c.contains("filter")).collect();
         assert_eq!(
@@ -515,8 +515,8 @@ mod tests {
     }
 
     #[test]
-    fn priorities_of_a_vlan_are_set_and_mapped() {
-        let plan = Plan {
+    fn vlan_priorities_are_set_and_mapped() {
+        let plan = DivisionPlan {
             vlan: Some((5, 3)),
             ..example()
         };
@@ -531,7 +531,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_read_as_they_are_written_for_tc() {
+    fn rates_are_parsed_in_the_notation_of_tc() {
         for (text, bits) in [
             ("950mbit", 950_000_000),
             ("1gbit", 1_000_000_000),
@@ -559,7 +559,7 @@ mod tests {
     }
 
     #[test]
-    fn two_priorities_up_to_seven() {
+    fn vlan_priorities_are_two_numbers_up_to_seven() {
         assert_eq!(priorities("5,3"), Ok((5, 3)));
         for text in ["5", "8,3", "5,", "a,b", "5,3,1", "-1,2"] {
             assert!(priorities(text).is_err(), "{text}");
@@ -567,18 +567,18 @@ mod tests {
     }
 
     #[test]
-    fn what_others_set_up_is_told_from_what_the_kernel_did() {
+    fn foreign_setup_is_distinguished_from_kernel_default() {
         assert!(matches!(
             root_in("qdisc noqueue 0: root refcnt 2 \n"),
-            Root::Usual
+            Root::KernelDefault
         ));
-        assert!(matches!(root_in(""), Root::Usual));
+        assert!(matches!(root_in(""), Root::KernelDefault));
         assert!(matches!(
             root_in("qdisc htb 4857: root refcnt 2 r2q 10 default 0x30\n"),
             Root::Ours
         ));
         let other =
             "qdisc htb 1: root refcnt 2 r2q 10 default 0x30\nqdisc pfifo 4857: parent 1:10\n";
-        assert!(matches!(root_in(other), Root::Other(_)));
+        assert!(matches!(root_in(other), Root::Foreign(_)));
     }
 }

@@ -1,9 +1,10 @@
-//! The log of a border in service. Threads that carry packets put lines into a bounded queue; a thread of its own writes them to standard
-//! error, so that a log that is not read (a stopped journal, a full disk, a pager) holds up no packet and no signal. Lines that find no
-//! room are counted, and the count is logged once lines are written again.
+//! Event log of a running border. Threads that carry packets put lines into a bounded queue; a thread of its own writes
+//! them to standard error, so that a stalled reader (stopped journal, full disk, pager) blocks neither packets nor
+//! signals. Lines beyond the queue's capacity are counted, and the count is logged once writing works again.
 
 use border::config::Config;
-use engine::{Event, Note};
+use engine::event::EventLevel;
+use engine::{Event, EventKind};
 use net::Clock;
 use std::fmt::Write as _;
 use std::fs::File;
@@ -12,29 +13,30 @@ use std::os::fd::AsFd as _;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Bytes that wait at most: half a second of three lines for each of 4,000 calls a second.
-const ROOM: usize = 1 << 20;
-/// The writer collects lines for this long, so that a busy log costs a hundred system calls a second and not one for each line.
-const COLLECT: Duration = Duration::from_millis(10);
-/// How long the end of the program waits for lines to be written.
-const LAST_LINES: Duration = Duration::from_millis(200);
+/// Most queued bytes: half a second of three lines for each of 4,000 calls per second.
+const MAX_QUEUED_BYTES: usize = 1 << 20;
+/// Time for which the writer collects lines, so that a busy log costs a hundred system calls per second and not one per
+/// line.
+const COLLECT_TIME: Duration = Duration::from_millis(10);
+/// Longest wait at the end of the program for lines to be written.
+const END_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// Lines on their way to standard error.
+/// Queue of lines for standard error.
 #[derive(Clone, Default)]
-struct Lines(Arc<Queue>);
+struct LogLines(Arc<LogQueue>);
 
 #[derive(Default)]
-struct Queue {
-    state: Mutex<State>,
-    /// The writer waits here for lines, the end of the program for the writer.
+struct LogQueue {
+    state: Mutex<LogQueueState>,
+    /// Signals lines to the writer, and completion to the end of the program.
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
-    /// Whole lines.
+struct LogQueueState {
+    /// Complete lines.
     waiting: Vec<u8>,
-    /// Lines that found no room or could not be written, since the last that were.
+    /// Lines lost since the last successful write, because the queue was full or writing failed.
     lost: u64,
     /// The writer sleeps until it is woken.
     idle: bool,
@@ -44,21 +46,21 @@ struct State {
     ending: bool,
 }
 
-impl Lines {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl LogLines {
+    fn state(&self) -> MutexGuard<'_, LogQueueState> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues one line; it is counted where it finds no room.
+    /// Queues one line, or counts it as lost if the queue is full.
     fn put(&self, line: &[u8]) {
         let mut state = self.state();
-        match state.waiting.len() + line.len() > ROOM {
+        match state.waiting.len() + line.len() > MAX_QUEUED_BYTES {
             true => state.lost += 1,
             false => state.waiting.extend_from_slice(line),
         }
     }
 
-    /// Wakes the writer where it sleeps and lines wait.
+    /// Wakes the writer if it sleeps and lines are queued.
     fn flush(&self) {
         let mut state = self.state();
         if state.idle && (!state.waiting.is_empty() || state.lost > 0) {
@@ -72,8 +74,8 @@ impl Lines {
         let mut state = self.state();
         state.ending = true;
         self.0.changed.notify_all();
-        let waits = |state: &mut State| state.writing || !state.waiting.is_empty();
-        // Lines that nobody reads are no reason to stay.
+        let waits = |state: &mut LogQueueState| state.writing || !state.waiting.is_empty();
+        // Unread lines must not delay the end of the program.
         let _ = self
             .0
             .changed
@@ -81,7 +83,7 @@ impl Lines {
             .unwrap_or_else(PoisonError::into_inner);
     }
 
-    /// Writes lines to `out` until the program ends; `lost` words how many were lost.
+    /// Writes lines to `out` until the program ends; `lost` formats the line about lost ones.
     fn write_out(&self, out: &mut impl io::Write, lost: impl Fn(u64) -> String) {
         let mut lines = Vec::new();
         loop {
@@ -103,7 +105,7 @@ impl Lines {
             let hurry = state.ending;
             drop(state);
             if missing > 0 {
-                // Lines were lost after those that wait.
+                // The lost lines came after the queued ones.
                 lines.extend_from_slice(lost(missing).as_bytes());
             }
             let written = write_all(out, &lines);
@@ -111,21 +113,25 @@ impl Lines {
             if failed {
                 let count =
                     |bytes: &[u8]| bytes.iter().filter(|byte| **byte == b'\n').count() as u64;
-                let told = u64::from(missing > 0);
-                // The line that tells of lost ones is none of them.
-                let unwritten = count(&lines[written..]).saturating_sub(told);
+                let reported = u64::from(missing > 0);
+                // The line about lost ones is not counted.
+                let unwritten = count(&lines[written..]).saturating_sub(reported);
                 self.state().lost += unwritten + missing;
             }
             lines.clear();
             if failed || !hurry {
-                // A log that cannot be written is tried again, without haste.
-                std::thread::sleep(if failed { COLLECT * 10 } else { COLLECT });
+                // After a failure writing is retried at a lower rate.
+                std::thread::sleep(if failed {
+                    COLLECT_TIME * 10
+                } else {
+                    COLLECT_TIME
+                });
             }
         }
     }
 }
 
-/// Writes as much as can be written; gives how much that was. A descriptor that does not block is waited for.
+/// Writes as much as possible and returns the number of bytes. A non-blocking descriptor is waited for.
 fn write_all(out: &mut impl io::Write, mut bytes: &[u8]) -> usize {
     let all = bytes.len();
     while !bytes.is_empty() {
@@ -133,15 +139,15 @@ fn write_all(out: &mut impl io::Write, mut bytes: &[u8]) -> usize {
             Ok(0) => break,
             Ok(count) => bytes = bytes.get(count..).unwrap_or_default(),
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::sleep(COLLECT),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::sleep(COLLECT_TIME),
             Err(_) => break,
         }
     }
     all - bytes.len()
 }
 
-impl io::Write for Lines {
-    /// Takes one line: tracing writes each in one piece.
+impl io::Write for LogLines {
+    /// Receives one line: tracing writes each line in one call.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.put(bytes);
         Ok(bytes.len())
@@ -152,35 +158,35 @@ impl io::Write for Lines {
     }
 }
 
-/// The log: on standard error, as `[log]` says; RUST_LOG overrules its level.
+/// The event log on standard error, configured by `[log]`; RUST_LOG overrides its level.
 #[derive(Clone)]
-pub struct Log {
+pub struct EventLog {
     json: bool,
     clock: Clock,
-    lines: Lines,
+    lines: LogLines,
 }
 
-impl Log {
-    /// Starts it, for the whole process.
+impl EventLog {
+    /// Starts the log for the whole process.
     ///
     /// # Errors
-    /// There is no thread, or standard error is closed.
-    pub fn start(config: &Config, clock: Clock) -> io::Result<Log> {
+    /// If the thread cannot be started, or standard error is closed.
+    pub fn start(config: &Config, clock: Clock) -> io::Result<EventLog> {
         let filter = tracing_subscriber::EnvFilter::try_from_default_env()
             .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(&config.log.level));
         let json = config.log.json;
-        let log = Log {
+        let log = EventLog {
             json,
             clock,
-            lines: Lines::default(),
+            lines: LogLines::default(),
         };
-        // Not through `io::stderr`: its lock would be held for as long as a write takes.
+        // Not through `io::stderr`, whose lock would be held during a blocking write.
         let mut out = File::from(io::stderr().as_fd().try_clone_to_owned()?);
         let lines = log.lines.clone();
         std::thread::Builder::new()
             .name("log".to_owned())
             .spawn(move || {
-                // Signals are the first thread's; where they cannot be blocked, they are taken as they come.
+                // Signals belong to the first thread; if they cannot be blocked here, this thread may receive them too.
                 let _ = net::block_signals();
                 lines.write_out(&mut out, |count| lost_line(json, &clock, count));
             })?;
@@ -188,7 +194,7 @@ impl Log {
         std::panic::set_hook(Box::new(move |panic| {
             let trace = std::backtrace::Backtrace::capture();
             lines.put(format!("{panic}\n{trace}\n").as_bytes());
-            lines.end(LAST_LINES);
+            lines.end(END_TIMEOUT);
         }));
         let lines = log.lines.clone();
         let builder = tracing_subscriber::fmt()
@@ -203,20 +209,20 @@ impl Log {
         Ok(log)
     }
 
-    /// Has the lines of this turn written; does not wait for it.
+    /// Starts writing the lines of this turn without waiting for completion.
     pub fn flush(&self) {
         self.lines.flush();
     }
 
-    /// The last words of the program: `line`, unless it is empty, and everything that waits; does not wait for long.
+    /// Writes `line`, unless it is empty, and all queued lines at the end of the program; waits for a limited time.
     pub fn end(&self, line: &str) {
         if !line.is_empty() {
             self.lines.put(format!("{line}\n").as_bytes());
         }
-        self.lines.end(LAST_LINES);
+        self.lines.end(END_TIMEOUT);
     }
 
-    /// Queues the line of an event. It is written here and not by tracing, which takes twice as long for it.
+    /// Queues the line of an event. It is formatted here, since tracing takes twice as long.
     fn put(&self, level: &str, event: &Event) {
         let nanos = self.clock.unix_nanos(event.at);
         let line = match self.json {
@@ -226,7 +232,7 @@ impl Log {
         self.lines.put(line.as_bytes());
     }
 
-    /// Writes an event, at the level that it deserves.
+    /// Logs an event at its declared level.
     pub fn event(&self, event: &Event) {
         macro_rules! write {
             ($name:ident) => {
@@ -235,55 +241,31 @@ impl Log {
                 }
             };
         }
-        match &event.note {
-            Note::SocketFailed { .. } | Note::ConfigurationRefused { .. } => write!(ERROR),
-            Note::TrunkDown { .. }
-            | Note::TlsRefused { .. }
-            | Note::WebsocketRefused { .. }
-            | Note::CertificateExpires { .. }
-            | Note::MediaPortsExhausted { .. }
-            | Note::MediaPortTaken { .. }
-            | Note::MediaPortsLent { .. }
-            | Note::RecordingFailed { .. }
-            | Note::MediaNotKeyed { .. }
-            | Note::MediaConsentLost { .. }
-            | Note::MediaIceFailed { .. }
-            | Note::MediaNodeDown { .. }
-            | Note::MediaNodeFailed { .. }
-            | Note::MediaNodeLost { .. }
-            | Note::MediaNodeRestarted { .. }
-            | Note::ControlRefused { .. }
-            | Note::LogLost { .. }
-            | Note::RegistrationsNotStored { .. }
-            | Note::RegistrationStoreReplaced { .. }
-            | Note::AuthenticationFailed { .. }
-            | Note::MediaTimeout { .. } => write!(WARN),
-            Note::CallProgressed { .. }
-            | Note::MediaLatched { .. }
-            | Note::MediaNodeChosen { .. }
-            | Note::RequestRefused { .. }
-            | Note::AuthenticationRequired { .. }
-            | Note::Authenticated { .. }
-            | Note::ConnectionClosed { .. } => write!(DEBUG),
-            _ => write!(INFO),
+        match event.kind.level() {
+            EventLevel::Error => write!(ERROR),
+            EventLevel::Warn => write!(WARN),
+            EventLevel::Info => write!(INFO),
+            EventLevel::Debug => write!(DEBUG),
         }
     }
 }
 
-/// An event as one line of JSON, in the form of the lines that tracing writes.
+/// Formats an event as one line of JSON, as tracing does.
 fn json_line(unix_nanos: u64, level: &str, event: &Event) -> String {
     let mut object = serde_json::Map::new();
     object.insert("timestamp".to_owned(), timestamp(unix_nanos).into());
     object.insert("level".to_owned(), level.into());
-    object.insert("event".to_owned(), event.note.name().into());
+    object.insert("event".to_owned(), event.kind.name().into());
     object.insert("at".to_owned(), event.at.to_string().into());
-    event.note.fields(&mut |name, value| {
+    event.kind.fields(&mut |name, value| {
         let text = value.to_string();
         let value = match (text.parse::<u64>(), text.parse::<f64>()) {
-            (Ok(number), _) if number.to_string() == text && !NAMES.contains(&name) => {
+            (Ok(number), _) if number.to_string() == text && !NAME_FIELDS.contains(&name) => {
                 number.into()
             }
-            (_, Ok(number)) if FIGURES.iter().any(|unit| name.ends_with(unit)) => number.into(),
+            (_, Ok(number)) if DECIMAL_SUFFIXES.iter().any(|unit| name.ends_with(unit)) => {
+                number.into()
+            }
             _ => text.into(),
         };
         object.insert(name.to_owned(), value);
@@ -291,8 +273,8 @@ fn json_line(unix_nanos: u64, level: &str, event: &Event) -> String {
     format!("{}\n", serde_json::Value::Object(object))
 }
 
-/// An event as one line of text, in the form of the lines that tracing writes. The event escapes control characters: a terminal that shows
-/// the log must not obey them.
+/// Formats an event as one line of text, as tracing does. The event's text escapes control characters, so that a log
+/// cannot control the terminal that shows it.
 fn text_line(unix_nanos: u64, level: &str, event: &Event) -> String {
     let mut line = timestamp(unix_nanos);
     line.reserve(160);
@@ -302,9 +284,9 @@ fn text_line(unix_nanos: u64, level: &str, event: &Event) -> String {
     line
 }
 
-/// The line that tells of lost ones.
+/// The line about lost ones.
 fn lost_line(json: bool, clock: &Clock, lines: u64) -> String {
-    let event = Event::new(clock.now(), Note::LogLost { lines });
+    let event = Event::new(clock.now(), EventKind::LogLinesDropped { lines });
     let nanos = clock.unix_nanos(event.at);
     match json {
         true => json_line(nanos, "WARN", &event),
@@ -313,7 +295,7 @@ fn lost_line(json: bool, clock: &Clock, lines: u64) -> String {
 }
 
 /// Fields that are names, even where one happens to consist of digits.
-const NAMES: [&str; 10] = [
+const NAME_FIELDS: [&str; 13] = [
     "route",
     "number",
     "from",
@@ -323,17 +305,20 @@ const NAMES: [&str; 10] = [
     "trunk",
     "interface",
     "call_id",
-    "why",
+    "reason",
+    "from_node",
+    "to_node",
+    "conference",
 ];
 
 /// Endings of fields that have decimals.
-const FIGURES: [&str; 3] = ["_percent", "_ms", "_mos"];
+const DECIMAL_SUFFIXES: [&str; 3] = ["_percent", "_ms", "_mos"];
 
 /// RFC 3339 in UTC with microseconds.
 pub(crate) fn timestamp(unix_nanos: u64) -> String {
     let seconds = unix_nanos / 1_000_000_000;
     let (days, second) = (seconds / 86_400, seconds % 86_400);
-    // Days since 1 March of year 0, in eras of 400 years: leap days then stand at the end of years.
+    // Days since 1 March of year 0, in eras of 400 years: leap days are then at the end of years.
     let days = days + 719_468;
     let (era, day) = (days / 146_097, days % 146_097);
     let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
@@ -360,7 +345,7 @@ mod tests {
     use super::*;
     use engine::{Hundredths, Time};
 
-    /// Takes so many writes, then holds up the writer until it is let go, or refuses what comes.
+    /// A sink that accepts some writes, then blocks the writer or fails.
     #[derive(Clone, Default)]
     struct Pipe(Arc<Mutex<(bool, bool, Vec<u8>)>>);
 
@@ -401,15 +386,15 @@ mod tests {
         }
     }
 
-    fn writer(pipe: &Pipe) -> Lines {
-        let (lines, mut pipe) = (Lines::default(), pipe.clone());
+    fn writer(pipe: &Pipe) -> LogLines {
+        let (lines, mut pipe) = (LogLines::default(), pipe.clone());
         let own = lines.clone();
         std::thread::spawn(move || own.write_out(&mut pipe, |count| format!("lost {count}\n")));
         lines
     }
 
     #[test]
-    fn a_log_that_takes_nothing_holds_up_nobody_and_what_is_lost_is_told() {
+    fn blocked_log_blocks_no_thread_and_lost_lines_are_reported() {
         let pipe = Pipe::default();
         let lines = writer(&pipe);
         lines.put(b"first\n");
@@ -417,7 +402,7 @@ mod tests {
         assert!(pipe.has("first\n"));
         pipe.set(true, false);
         let line = [b"x".repeat(1_023), b"\n".to_vec()].concat();
-        // The writer holds some of them, the queue as many as it has room for.
+        // The writer has some of the lines, the queue as many as its capacity.
         let clock = Clock::new();
         for _ in 0..4_096 {
             lines.put(&line);
@@ -435,14 +420,17 @@ mod tests {
             .unwrap();
         let written = text.lines().filter(|line| line.starts_with('x')).count();
         assert_eq!(written + lost, 4_096);
-        assert!(written >= ROOM / line.len() && lost > 1_000, "{lost}");
+        assert!(
+            written >= MAX_QUEUED_BYTES / line.len() && lost > 1_000,
+            "{lost}"
+        );
         lines.put(b"last\n");
         lines.end(Duration::from_secs(5));
         assert!(pipe.text().ends_with("last\n"));
     }
 
     #[test]
-    fn lines_that_a_full_disk_refuses_are_told_when_it_takes_some_again() {
+    fn lines_lost_on_a_full_disk_are_reported_once_it_has_space() {
         let pipe = Pipe::default();
         let lines = writer(&pipe);
         pipe.set(false, true);
@@ -460,7 +448,7 @@ mod tests {
 
     #[test]
     fn a_line_is_one_json_object() {
-        let note = Note::CallOffered {
+        let note = EventKind::CallOffered {
             call: 7,
             interface: "out".into(),
             call_id: "a\nb".into(),
@@ -481,10 +469,10 @@ mod tests {
 
     #[test]
     fn figures_are_numbers_and_absent_where_there_are_none() {
-        let note = Note::CallEnded {
+        let note = EventKind::CallEnded {
             call: 7,
-            by: "caller".into(),
-            why: "bye".into(),
+            ended_by: "caller".into(),
+            reason: "bye".into(),
             status: 200,
             duration_ms: Some(61_500),
             path: Some("sockets".into()),
@@ -512,15 +500,15 @@ mod tests {
 
     #[test]
     fn a_line_of_text_has_no_control_characters() {
-        let note = Note::CallAnswered { call: 7 };
+        let note = EventKind::CallAnswered { call: 7 };
         let at = 1_700_000_000_123_456_789;
         assert_eq!(
             text_line(at, "INFO", &Event::new(Time::ZERO, note)),
             "2023-11-14T22:13:20.123456Z  INFO 0.000000000 call_answered call=7\n"
         );
-        let note = Note::RegistrationEnded {
+        let note = EventKind::RegistrationEnded {
             aor: "a\u{1b}[2J\nb\u{9b}ü".into(),
-            why: "removed".into(),
+            reason: "removed".into(),
         };
         let line = text_line(at, "WARN", &Event::new(Time::ZERO, note));
         assert_eq!(line.chars().filter(|c| c.is_control()).count(), 1);

@@ -1,21 +1,22 @@
-//! The hornwork program: the command line, and nothing that a test could not reach through it.
+//! The hornwork program: the command line. All behaviour is reachable by tests through it.
 #![forbid(unsafe_code)]
 
+mod background_read;
 mod configuration;
 mod control;
 mod findings;
 mod isolate;
-mod laboratory;
+mod lab_commands;
 mod log;
 mod machine;
-mod node;
+mod media_node;
 mod notify;
 mod ports;
-mod reading;
 mod rules;
 mod scenario;
 mod security;
 mod service;
+mod shell;
 mod sipp_flags;
 mod sounds;
 mod store;
@@ -24,53 +25,76 @@ mod workers;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
+use std::sync::LazyLock;
 
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// Session border controller, UC edge, and the laboratory that measures them.
+/// Session border controller with test lab
 #[derive(Debug, Parser)]
-#[command(version, about, propagate_version = true)]
+#[command(version = VERSION.as_str(), about, propagate_version = true)]
 struct Arguments {
     #[command(subcommand)]
-    command: Command,
+    command: Option<Command>,
 }
+
+/// Version, commit, and the parts of the build that depend on the machine that built it.
+static VERSION: LazyLock<String> = LazyLock::new(|| {
+    let feature = |name: &str, present: bool| format!("{}{name}", if present { '+' } else { '-' });
+    format!(
+        "{}\ncommit {}\n{} {} {}",
+        env!("CARGO_PKG_VERSION"),
+        env!("HORNWORK_COMMIT"),
+        feature("bpf", net::BPF_PRESENT),
+        feature("g729", codec::Kind::G729.is_available()),
+        std::env::consts::ARCH,
+    )
+});
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run the border. SIGHUP reads the configuration again, SIGTERM drains, a second one ends at once.
-    Run(service::Run),
-    /// Check a configuration and say what it does; every mistake with line and remedy.
-    Check(configuration::Check),
+    /// Run the border or media node; SIGHUP reloads the configuration, SIGTERM drains, a second SIGTERM stops at once.
+    Run(service::ServeOptions),
+    /// Check a configuration; prints a summary, or every mistake with its line and remedy.
+    Check(configuration::CheckOptions),
     /// Print the JSON Schema of the configuration.
     Schema(configuration::Schema),
-    /// Header rules: what they make of a message.
+    /// Test header rules on a message.
     #[command(subcommand)]
     Rules(rules::Rules),
-    /// Give voice and signalling a guaranteed share of a network interface, by their code points; prints the commands, unless told
-    /// to carry them out. 2: bad input, 3: a right, a program or the interface is missing.
+    /// Reserve shares of a network interface for voice and signalling, by code point; prints the commands unless --do
+    /// apply is given. Exit status 2: invalid input, 3: a right, a program or the interface is missing.
     Isolate(isolate::Isolate),
-    /// The main job from end to end on this machine: border, exchange, phones, speech, report.
-    Demo(laboratory::Demo),
-    /// Experiments, reports, and the analysis of captures.
+    /// Demonstrate border, PBX, phones and calls with speech on this machine, with a report.
+    Demo(lab_commands::Demo),
+    /// Test lab: run experiments, write reports, analyse captures.
     #[command(subcommand)]
-    Lab(laboratory::Lab),
+    Lab(lab_commands::Lab),
+    /// Print completions for a shell.
+    Completions(shell::Completions),
+    /// Write manual pages, one for each command.
+    Man(shell::Man),
 }
 
 impl Command {
-    /// It prints and opens no sockets for others.
+    /// Whether the command only prints, and accepts no connections.
     fn only_prints(&self) -> bool {
         match self {
-            Command::Check(_) | Command::Schema(_) | Command::Rules(_) => true,
-            Command::Lab(lab) => {
-                !matches!(lab, laboratory::Lab::Run(_) | laboratory::Lab::Search(_))
-            }
+            Command::Check(_)
+            | Command::Schema(_)
+            | Command::Rules(_)
+            | Command::Completions(_)
+            | Command::Man(_) => true,
+            Command::Lab(lab) => !matches!(
+                lab,
+                lab_commands::Lab::Run(_) | lab_commands::Lab::Search(_)
+            ),
             Command::Run(_) | Command::Isolate(_) | Command::Demo(_) => false,
         }
     }
 }
 
-/// How a command ends: 0 done and no threshold failed, 1 a threshold failed, 2 bad input, 3 it could not run, 4 nothing that has a
+/// Exit codes: 0 success and no failed threshold, 1 failed threshold, 2 invalid input, 3 cannot run, 4 no figure with a
 /// threshold was measured, 130 interrupted.
 fn main() -> ExitCode {
     let arguments = match sipp_flags::translate(std::env::args_os().collect()) {
@@ -80,16 +104,21 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    if arguments.command.only_prints() {
+    let Some(command) = arguments.command else {
+        return shell::next_steps();
+    };
+    if command.only_prints() {
         net::end_on_closed_pipe();
     }
-    match arguments.command {
+    match command {
         Command::Run(options) => service::run(&options),
         Command::Check(options) => configuration::check(&options),
         Command::Schema(options) => configuration::schema(&options),
         Command::Rules(command) => rules::run(&command),
         Command::Isolate(options) => isolate::run(&options),
-        Command::Demo(demo) => laboratory::demo(demo),
-        Command::Lab(lab) => laboratory::run(lab),
+        Command::Demo(demo) => lab_commands::demo(demo),
+        Command::Lab(lab) => lab_commands::run(lab),
+        Command::Completions(options) => shell::completions::<Arguments>(&options),
+        Command::Man(options) => shell::man::<Arguments>(&options),
     }
 }

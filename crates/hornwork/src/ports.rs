@@ -1,103 +1,106 @@
-//! Media ports among the programs of this host: those that the kernel lends to others, and those that another Hornwork has claimed.
+//! Conflicts of media ports on this host: with the kernel's ephemeral ports, and with another Hornwork's claims.
 
-use crate::machine::LentPorts;
-use border::config::{Config, MediaAddress, MediaMode, MediaRange, MediaSockets, Mistake};
-use engine::Note;
+use crate::machine::EphemeralPorts;
+use border::config::{Config, MediaAddress, MediaMode, MediaRange, MediaSocketMode, Mistake};
+use engine::EventKind;
 use net::{ClaimError, Claimant, PortClaims, PortRange};
 use std::io;
 
-/// The numbers of the ranges that the kernel may lend to other programs, with the ports that it lends.
-fn lent(config: &Config) -> Option<(LentPorts, Vec<usize>)> {
-    let lent = LentPorts::here();
+/// Indices of the media ranges that overlap with ephemeral ports, and the range of these.
+fn ephemeral_overlaps(config: &Config) -> Option<(EphemeralPorts, Vec<usize>)> {
+    let ephemeral = EphemeralPorts::read_from_kernel();
     let ranges = config.media_ranges.iter().enumerate();
-    let overlap = ranges.filter(|(_, range)| lent.overlap(range.first, range.last));
+    let overlap = ranges.filter(|(_, range)| ephemeral.overlaps(range.first, range.last));
     let overlap: Vec<usize> = overlap.map(|(number, _)| number).collect();
-    (!overlap.is_empty()).then_some((lent, overlap))
+    (!overlap.is_empty()).then_some((ephemeral, overlap))
 }
 
-fn remedy(lent: &LentPorts, range: &MediaRange) -> String {
+fn remedy(ephemeral: &EphemeralPorts, range: &MediaRange) -> String {
     format!(
         "choose ports outside {}-{}, or reserve them: sysctl -w net.ipv4.ip_local_reserved_ports={}",
-        lent.first,
-        lent.last,
-        lent.reserved_with(range.first, range.last)
+        ephemeral.first,
+        ephemeral.last,
+        ephemeral.reserved_with(range.first, range.last)
     )
 }
 
-/// Whether a range that the kernel lends is a mistake: unless it is known that each port has a socket of its own, and that the
-/// kernel's settings could be read.
-fn is_strict(config: &Config, lent: &LentPorts) -> bool {
-    config.media.sockets != MediaSockets::PerPort && lent.known
+/// Whether an overlap is a mistake: unless each media port has a socket of its own, or the kernel's setting is unknown.
+fn is_strict(config: &Config, ephemeral: &EphemeralPorts) -> bool {
+    config.media.sockets != MediaSocketMode::PerPort && ephemeral.is_read
 }
 
-/// Mistakes: media ports that the kernel lends to other programs.
+/// Mistakes: media ports within the range of ephemeral ports.
 pub(crate) fn mistakes(config: &Config, text: &str, file: &str) -> Vec<Mistake> {
-    let Some((lent, overlap)) = lent(config).filter(|(lent, _)| is_strict(config, lent)) else {
+    let Some((ephemeral, overlap)) =
+        ephemeral_overlaps(config).filter(|(ephemeral, _)| is_strict(config, ephemeral))
+    else {
         return Vec::new();
     };
     let mistake = |number: usize| {
         let range = config.media_ranges.get(number)?;
         let place = config.media_places.get(number)?.clone();
         let message = format!(
-            "media ports {}-{} of {} overlap with {}-{}, which the kernel lends to other programs (net.ipv4.ip_local_port_range)",
-            range.first, range.last, range.address, lent.first, lent.last
+            "media ports {}-{} of {} overlap with {}-{}, the ephemeral ports of other programs (net.ipv4.ip_local_port_range)",
+            range.first, range.last, range.address, ephemeral.first, ephemeral.last
         );
         let remedy = format!(
-            "{}; with sockets = \"per-port\" in [media] they are taken nevertheless",
-            remedy(&lent, range)
+            "{}; with sockets = \"per-port\" in [media] they are permitted",
+            remedy(&ephemeral, range)
         );
         Some(Mistake::new(text, file, place, message, remedy))
     };
     overlap.into_iter().filter_map(mistake).collect()
 }
 
-/// The same where it is no mistake: for the log, and for `hornwork check`.
-pub(crate) fn remarks(config: &Config) -> Vec<Note> {
-    let Some((lent, overlap)) = lent(config).filter(|(lent, _)| !is_strict(config, lent)) else {
+/// Overlaps that are no mistakes, for the log and for `hornwork check`.
+pub(crate) fn remarks(config: &Config) -> Vec<EventKind> {
+    let Some((ephemeral, overlap)) =
+        ephemeral_overlaps(config).filter(|(ephemeral, _)| !is_strict(config, ephemeral))
+    else {
         return Vec::new();
     };
     let ranges = overlap.into_iter();
     let ranges = ranges.filter_map(|number| config.media_ranges.get(number));
-    let remark = |range: &MediaRange| Note::MediaPortsLent {
+    let remark = |range: &MediaRange| EventKind::MediaPortsEphemeral {
         address: range.address.to_string(),
         ports: format!("{}-{}", range.first, range.last),
-        lent: format!("{}-{}", lent.first, lent.last),
-        remedy: remedy(&lent, range),
+        ephemeral_ports: format!("{}-{}", ephemeral.first, ephemeral.last),
+        remedy: remedy(&ephemeral, range),
     };
     ranges.map(remark).collect()
 }
 
-/// Which part of a configuration runs here.
+/// Part of a configuration that runs in this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum ServedPart {
     /// The border.
     Border,
     /// The media node.
     Node,
 }
 
-/// Whether calls take media ports of the border at all: not where media nodes have it, or every route passes it by.
-fn anchors(config: &Config) -> bool {
+/// Whether calls need media ports of the border: not if media nodes have them, or all routes have media bypass.
+fn anchors_media(config: &Config) -> bool {
     let routes = &config.routes;
     let anchored = routes.is_empty() || routes.iter().any(|route| route.media == MediaMode::Anchor);
-    !config.rooms.is_empty() || anchored && !config.media.at_nodes
+    !config.conferences.is_empty() || anchored && !config.media.at_nodes
 }
 
 /// The media ports of a part.
-fn ranges(config: &Config, part: Part) -> Vec<PortRange> {
-    if part == Part::Border && !anchors(config) {
+fn ranges(config: &Config, part: ServedPart) -> Vec<PortRange> {
+    if part == ServedPart::Border && !anchors_media(config) {
         return Vec::new();
     }
     let of = |media: &MediaAddress| media.range;
     let mut numbers: Vec<usize> = match part {
-        Part::Border => {
+        ServedPart::Border => {
             let interfaces = config.interfaces.iter();
             interfaces
                 .flat_map(|one| one.media.iter().map(of))
                 .collect()
         }
-        Part::Node => {
-            let interfaces = config.node.iter().flat_map(|node| &node.interfaces);
+        ServedPart::Node => {
+            let interfaces = config.ng_server.iter().flat_map(|node| &node.interfaces);
             interfaces
                 .flat_map(|one| one.media.iter().map(of))
                 .collect()
@@ -119,47 +122,47 @@ fn ranges(config: &Config, part: Part) -> Vec<PortRange> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Claims {
     claimant: Claimant,
-    part: Part,
+    part: ServedPart,
 }
 
 impl Claims {
-    /// For a part of the program.
+    /// Claims for a part of the program.
     ///
     /// # Errors
-    /// Where the system gives no randomness.
-    pub(crate) fn of(part: Part) -> io::Result<Claims> {
+    /// If the system provides no entropy.
+    pub(crate) fn of(part: ServedPart) -> io::Result<Claims> {
         Ok(Claims {
             claimant: Claimant::new()?,
             part,
         })
     }
 
-    /// Claims all of `config`; what this program holds already does not stand in its way. Where nothing can be claimed on this
-    /// machine that is logged, and programs notice one another port by port alone.
+    /// Claims the ports of `config`; existing claims of this program do not conflict. If claims are not supported on
+    /// this machine that is logged, and conflicts are detected only when a port is opened.
     ///
     /// # Errors
-    /// Which ports another program has claimed, in words.
+    /// A description of the ports that another program has claimed.
     pub(crate) fn claim(self, config: &Config) -> Result<PortClaims, String> {
         match self.claimant.claim(&ranges(config, self.part)) {
             Ok(claims) => Ok(claims),
-            Err(error @ ClaimError::Taken { .. }) => Err(error.to_string()),
+            Err(error @ ClaimError::InUse { .. }) => Err(error.to_string()),
             Err(error @ ClaimError::Unsupported(_)) => {
                 tracing::warn!(
-                    "{error}; another Hornwork with the same ports is noticed only where it has one of them open"
+                    "{error}; another Hornwork with the same ports is detected only once it has one of them open"
                 );
                 Ok(PortClaims::default())
             }
         }
     }
 
-    /// The same at the start.
+    /// As [`Claims::claim`], at the start.
     ///
     /// # Errors
     /// With the remedy.
     pub(crate) fn claim_at_start(self, config: &Config) -> io::Result<PortClaims> {
         self.claim(config).map_err(|why| {
             io::Error::other(format!(
-                "{why}\n  remedy: give one of them other `ports` in `media`, or stop that process"
+                "{why}\n  remedy: set other `ports` in `media` of one of them, or stop that process"
             ))
         })
     }

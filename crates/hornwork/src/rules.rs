@@ -1,10 +1,10 @@
-//! `hornwork rules try`: what the header rules of a configuration make of one message.
+//! `hornwork rules try`: applies the header rules of a configuration to one message.
 
 use crate::configuration::load;
 use border::config::{Config, InterfaceId, TrunkId};
 use clap::{Args, Subcommand, ValueEnum};
 use engine::Transport;
-use rules::{Direction, Effects, Scene};
+use rules::{Effects, MessageContext, RuleDirection};
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -14,49 +14,49 @@ use wire::sip::{Edit, Message, emit};
 /// Header rules.
 #[derive(Debug, Subcommand)]
 pub enum Rules {
-    /// Show what the rules make of the message on standard input: which ones hold goes to standard error, the message
-    /// after them to standard output. 1: a rule could not do what it says; 2: bad input.
+    /// Apply the rules to the message on standard input. The matching rules are printed to standard error, the changed
+    /// message to standard output. Exit status 1: an action of a rule failed, 2: invalid input.
     Try(Try),
 }
 
 /// Options of `hornwork rules try`.
 #[derive(Debug, Args)]
 pub struct Try {
-    /// The configuration.
+    /// Configuration file.
     #[arg(value_name = "FILE")]
     config: PathBuf,
-    /// Interface at which the message comes or leaves. Default: the first one.
+    /// Interface of the message. Default: the first one.
     #[arg(long, value_name = "NAME")]
     interface: Option<String>,
-    /// Whether it comes or leaves.
-    #[arg(long, value_enum, default_value_t = Way::In)]
-    direction: Way,
-    /// The other end: ADDRESS or ADDRESS:PORT. Default: an address of nobody's (192.0.2.1).
+    /// Direction of the message.
+    #[arg(long, value_enum, default_value_t = MessageDirection::In)]
+    direction: MessageDirection,
+    /// Peer: ADDRESS or ADDRESS:PORT. Default: a documentation address (192.0.2.1).
     #[arg(long, value_name = "ADDRESS")]
     source: Option<String>,
-    /// The trunk that the other end is. Default: the one that the source belongs to.
+    /// Trunk of the peer. Default: the trunk with the address of --source.
     #[arg(long, value_name = "NAME")]
     trunk: Option<String>,
     /// Transport.
     #[arg(long, value_name = "NAME", default_value = "udp", value_parser = ["udp", "tcp", "tls", "ws", "wss"])]
     transport: String,
-    /// The user that the sender has proved to be.
+    /// Authenticated user of the sender.
     #[arg(long, value_name = "NAME", default_value = "")]
     user: String,
-    /// A tag that an earlier message of the call was given, as NAME=VALUE.
+    /// Tag set by an earlier message of the call, as NAME=VALUE.
     #[arg(long, value_name = "NAME=VALUE")]
     tag: Vec<String>,
 }
 
-/// Which way a message goes.
+/// Direction of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Way {
+enum MessageDirection {
     In,
     Out,
 }
 
-/// Why there is nothing to show.
-type Bad = String;
+/// Message of an error.
+type RulesError = String;
 
 /// `hornwork rules`.
 pub fn run(command: &Rules) -> ExitCode {
@@ -79,7 +79,7 @@ pub fn run(command: &Rules) -> ExitCode {
     }
 }
 
-fn attempt(config: &Config, options: &Try, bytes: &[u8]) -> Result<ExitCode, Bad> {
+fn attempt(config: &Config, options: &Try, bytes: &[u8]) -> Result<ExitCode, RulesError> {
     let bytes = with_line_ends(bytes);
     let message = Message::parse(&bytes).map_err(|why| format!("standard input: {why}"))?;
     message
@@ -92,23 +92,23 @@ fn attempt(config: &Config, options: &Try, bytes: &[u8]) -> Result<ExitCode, Bad
         Some(name) => Some(
             config
                 .trunk_named(name)
-                .ok_or_else(|| format!("there is no trunk \"{name}\""))?,
+                .ok_or_else(|| format!("no trunk \"{name}\""))?,
         ),
         None => config.trunk_of(interface, peer, transport, None),
     };
     let tags = tags(&options.tag)?;
-    let scene = Scene {
+    let scene = MessageContext {
         peer: Some(peer),
         trusted: config.trusts(interface, trunk),
         user: &options.user,
         tags: &tags,
-        ..Scene::of(
+        ..MessageContext::of(
             &message,
             match options.direction {
-                Way::In => Direction::In,
-                Way::Out => Direction::Out,
+                MessageDirection::In => RuleDirection::In,
+                MessageDirection::Out => RuleDirection::Out,
             },
-            config.place(interface, trunk),
+            config.peer_ref(interface, trunk),
             transport,
         )
     };
@@ -125,15 +125,15 @@ fn attempt(config: &Config, options: &Try, bytes: &[u8]) -> Result<ExitCode, Bad
     Ok(ExitCode::from(u8::from(failed)))
 }
 
-/// What the rules did, line by line.
+/// The effects of the rules, line by line.
 fn report(config: &Config, effects: &Effects) -> String {
     let rules = &config.rules;
     let mut lines: Vec<String> = rules
-        .hits(effects)
-        .map(|hit| format!("rule {} holds: {}", hit.index + 1, hit.name))
+        .matched_rules(effects)
+        .map(|hit| format!("rule {} matches: {}", hit.index + 1, hit.name))
         .collect();
     if lines.is_empty() {
-        lines.push(format!("none of {} rules holds", rules.len()));
+        lines.push(format!("none of {} rules matches", rules.len()));
     }
     for tag in &effects.tags {
         lines.push(format!("tag {} = {}", tag.name, tag.value));
@@ -145,7 +145,7 @@ fn report(config: &Config, effects: &Effects) -> String {
         let name = config
             .trunk(TrunkId(trunk))
             .map(|trunk| trunk.name.as_str());
-        lines.push(format!("goes to trunk {}", name.unwrap_or_default()));
+        lines.push(format!("routed to trunk {}", name.unwrap_or_default()));
     }
     if let Some(refusal) = &effects.refusal {
         let reason = refusal.reason.as_deref().unwrap_or("the usual reason");
@@ -153,13 +153,13 @@ fn report(config: &Config, effects: &Effects) -> String {
     }
     if effects.refused_edits > 0 {
         lines.push(format!(
-            "left out, because the message would break: {} changes",
+            "skipped, because they would make the message invalid: {} changes",
             effects.refused_edits
         ));
     }
     if effects.failed_conditions > 0 {
         lines.push(format!(
-            "without a value for this message, and taken for false: {} conditions",
+            "without a value for this message, so false: {} conditions",
             effects.failed_conditions
         ));
     }
@@ -167,7 +167,7 @@ fn report(config: &Config, effects: &Effects) -> String {
     lines.join("\n")
 }
 
-/// Line ends of a message typed in an editor become those of SIP, as far as the blank line.
+/// Converts the line ends of the header of a message to those of SIP.
 fn with_line_ends(bytes: &[u8]) -> Vec<u8> {
     let head = bytes.windows(2).position(|pair| pair == b"\n\n");
     if bytes.windows(2).any(|pair| pair == b"\r\n") {
@@ -187,25 +187,22 @@ fn with_line_ends(bytes: &[u8]) -> Vec<u8> {
     out
 }
 
-fn interface(config: &Config, name: Option<&str>) -> Result<InterfaceId, Bad> {
+fn interface(config: &Config, name: Option<&str>) -> Result<InterfaceId, RulesError> {
     match name {
         None => Ok(InterfaceId(0)),
         Some(name) => config.interface_named(name).ok_or_else(|| {
             let names: Vec<&str> = config.interfaces.iter().map(|i| i.name.as_str()).collect();
-            format!(
-                "there is no interface \"{name}\"; there are: {}",
-                names.join(", ")
-            )
+            format!("no interface \"{name}\"; configured: {}", names.join(", "))
         }),
     }
 }
 
-fn peer(text: Option<&str>) -> Result<SocketAddr, Bad> {
+fn peer(text: Option<&str>) -> Result<SocketAddr, RulesError> {
     let text = text.unwrap_or("192.0.2.1");
     text.parse::<SocketAddr>()
         .ok()
         .or_else(|| Some(SocketAddr::new(text.parse::<IpAddr>().ok()?, 5060)))
-        .ok_or_else(|| format!("\"{text}\" is no address: write ADDRESS or ADDRESS:PORT"))
+        .ok_or_else(|| format!("\"{text}\" is not an address: write ADDRESS or ADDRESS:PORT"))
 }
 
 fn transport(name: &str) -> Transport {
@@ -219,14 +216,14 @@ fn transport(name: &str) -> Transport {
 }
 
 /// Name and value.
-type Tag = (Box<str>, Box<str>);
+type TagPair = (Box<str>, Box<str>);
 
-fn tags(words: &[String]) -> Result<Vec<Tag>, Bad> {
+fn tags(words: &[String]) -> Result<Vec<TagPair>, RulesError> {
     words
         .iter()
         .map(|word| match word.split_once('=') {
             Some((name, value)) => Ok((name.into(), value.into())),
-            None => Err(format!("\"{word}\" is no tag: write NAME=VALUE")),
+            None => Err(format!("\"{word}\" is not a tag: write NAME=VALUE")),
         })
         .collect()
 }

@@ -8,100 +8,100 @@ use std::path::{Path, PathBuf};
 
 const HEADING: &str = "SIPp scenarios";
 
-/// Options for SIPp scenarios; docs/sipp.md has SIPp's names beside these. Everything is optional, so that one given with an
-/// experiment can be told.
+/// Options for SIPp scenarios; docs/sipp.md lists SIPp's names beside these. All are optional, so that their use with
+/// an experiment can be detected.
 #[derive(Debug, Default, PartialEq, Args)]
 #[command(next_help_heading = HEADING)]
 pub struct Scenario {
-    /// Where calls go, HOST[:PORT]; several are taken by the threads in turn. None where the scenario takes calls.
+    /// Targets of calls, HOST[:PORT]; the threads use several in turn. None if the scenario takes calls.
     targets: Vec<String>,
     /// Calls per second [default: 10].
     #[arg(long)]
     rate: Option<f64>,
-    /// The rate to which it changes evenly within --ramp, and stays.
+    /// Final call rate, reached linearly within --ramp.
     #[arg(long)]
     rate_to: Option<f64>,
-    /// Seconds of the change.
+    /// Duration of the ramp.
     #[arg(long, value_name = "SECONDS")]
     ramp: Option<f64>,
-    /// Exponentially distributed gaps between calls instead of equal ones.
+    /// Exponentially distributed intervals between calls (Poisson arrivals) instead of constant ones.
     #[arg(long)]
     poisson: bool,
-    /// Open calls at a time, at most; calls beyond it are held back and told apart.
+    /// Limit of open calls; further calls are not started and counted separately.
     #[arg(long, value_name = "CALLS")]
     limit: Option<u64>,
-    /// Calls in total; the run ends with the last one.
+    /// Number of calls; the run ends after the last one.
     #[arg(long)]
     calls: Option<u64>,
-    /// Seconds for which calls are begun.
+    /// Time for which calls are started.
     #[arg(long, value_name = "SECONDS")]
     duration: Option<f64>,
-    /// Seconds after which everything ends, open calls as failed.
+    /// Time after which the run ends; open calls count as failed.
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<f64>,
-    /// Length of pauses that say none.
+    /// Length of pauses without a length.
     #[arg(long, value_name = "MILLISECONDS")]
     hold: Option<u64>,
-    /// Keep so many calls open, each by a user of its own, instead of a rate.
+    /// Keep this number of calls open, one per user, instead of a rate.
     #[arg(long, value_name = "USERS")]
     users: Option<u64>,
-    /// [service], and the user name of digest where none is given [default: service].
+    /// Value of [service], and default user name for digest [default: service].
     #[arg(long)]
     service: Option<String>,
-    /// An injection file (SEQUENTIAL, RANDOM, USER, PRINTF); may be given several times.
+    /// Injection file (SEQUENTIAL, RANDOM, USER, PRINTF); may be given several times.
     #[arg(long, value_name = "FILE")]
     inject: Vec<PathBuf>,
-    /// Make the lines of an injection file findable by a field, for <lookup>.
+    /// Index an injection file by a field, for <lookup>.
     #[arg(long, value_name = "FILE:FIELD")]
     index: Vec<String>,
-    /// A keyword of your own: --key domain=example.org for [domain].
+    /// Define a keyword: --key domain=example.org for [domain].
     #[arg(long, value_name = "NAME=VALUE")]
     key: Vec<String>,
-    /// The value of a global variable at the start.
+    /// Initial value of a global variable.
     #[arg(long, value_name = "NAME=VALUE")]
     var: Vec<String>,
-    /// Our address and first port; threads take the ports from there on [default: the way to the target; 5060 where calls
-    /// are taken].
+    /// Local address and first port; threads use consecutive ports [default: the address of the route to the target;
+    /// port 5060 if the scenario takes calls].
     #[arg(long, value_name = "ADDRESS[:PORT]")]
     local: Option<String>,
-    /// Address and first port for media [default: the local address, 6000].
+    /// Local address and first port for media [default: the local address, 6000].
     #[arg(long, value_name = "ADDRESS[:PORT]")]
     media: Option<String>,
-    /// udp, tcp or tls, or as SIPp's -t says it: u1, un, t1, tn, l1, ln [default: udp].
+    /// udp, tcp or tls, or SIPp's -t values: u1, un, t1, tn, l1, ln [default: udp].
     #[arg(long, short = 't')]
     transport: Option<String>,
-    /// Our certificate with its chain (PEM), for tls: needed where calls are taken.
+    /// Own certificate with its chain (PEM), for tls: required if the scenario takes calls.
     #[arg(long, value_name = "FILE")]
     tls_cert: Option<PathBuf>,
     /// Its private key (PEM).
     #[arg(long, value_name = "FILE")]
     tls_key: Option<PathBuf>,
-    /// Authorities (PEM) that are trusted instead of the system's.
+    /// Trusted authorities (PEM) instead of the system's.
     #[arg(long, value_name = "FILE")]
     tls_ca: Option<PathBuf>,
-    /// Whom the peer's certificate must stand for [default: the target's host].
+    /// Name that the peer's certificate must contain [default: the target's host].
     #[arg(long, value_name = "NAME")]
     tls_name: Option<String>,
-    /// Take any certificate of the peer's.
+    /// Accept any certificate of the peer.
     #[arg(long)]
     tls_no_verify: bool,
-    /// A socket or connection of its own for each call.
+    /// Use a separate socket or connection for each call.
     #[arg(long)]
     per_call: bool,
-    /// User name of digest.
+    /// User name for digest.
     #[arg(long)]
     username: Option<String>,
-    /// Password of digest [default: password].
+    /// Password for digest [default: password].
     #[arg(long)]
     password: Option<String>,
-    /// The uri of digest instead of the request's.
+    /// Digest uri instead of the Request-URI.
     #[arg(long, value_name = "URI")]
     digest_uri: Option<String>,
-    /// What calls do by themselves: all, none, bye, abort, ping, between commas, each perhaps behind a minus sign
+    /// Automatic behaviour of calls: all, none, bye, abort, ping, separated by commas, with a leading minus to exclude
     /// [default: all].
     #[arg(long, value_name = "WORDS", allow_hyphen_values = true)]
     behaviour: Option<String>,
-    /// Answer INFO, NOTIFY, OPTIONS and UPDATE where they are not expected.
+    /// Answer unexpected INFO, NOTIFY, OPTIONS and UPDATE.
     #[arg(long)]
     auto_answer: bool,
     /// Longest wait for a message.
@@ -110,29 +110,29 @@ pub struct Scenario {
     /// Retransmissions before a call fails [default: 5 of an INVITE, 7 of others].
     #[arg(long, value_name = "COUNT")]
     retransmissions: Option<u32>,
-    /// Never retransmit.
+    /// Disable retransmissions.
     #[arg(long)]
     no_retransmissions: bool,
-    /// First [cseq] [default: 1].
+    /// Initial [cseq] [default: 1].
     #[arg(long, value_name = "NUMBER")]
     base_cseq: Option<u32>,
-    /// Pattern of Call-IDs: %u number of the call, %p [pid], %s our address [default: %u-%p@%s].
+    /// Pattern of Call-IDs: %u number of the call, %p [pid], %s local address [default: %u-%p@%s].
     #[arg(long, value_name = "PATTERN")]
     call_id: Option<String>,
-    /// Send media back to where it came from.
+    /// Send received media back to its source.
     #[arg(long)]
     rtp_echo: bool,
-    /// Messages that are made to be lost, both ways.
+    /// Drop this percentage of messages in both directions.
     #[arg(long, value_name = "PERCENT")]
     loss: Option<f64>,
-    /// Threads, each with sockets of its own and its share of the plan [default: 1].
+    /// Number of threads, each with sockets of its own and its share of the load [default: 1].
     #[arg(long)]
     threads: Option<u64>,
-    /// Calls due within this time of each other are begun together, and messages may wait as long for company: CPU time
-    /// against lateness [default: 500].
+    /// Batching delay: calls due within this time are started together, and messages are delayed as long; saves CPU
+    /// time at the cost of lateness [default: 500].
     #[arg(long, value_name = "MICROSECONDS")]
     batch: Option<u64>,
-    /// Carry out the scenario's <exec command=...>.
+    /// Run the commands of <exec command=...> in the scenario.
     #[arg(long)]
     allow_commands: bool,
     /// Write every message to this file.
@@ -141,15 +141,15 @@ pub struct Scenario {
     /// Write the lines of <log> to this file.
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
-    /// Write the figures of every second to this file.
+    /// Write statistics per second to this file.
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
-    /// With --simulate: the scenario of the other end.
+    /// With --simulate: the scenario of the peer.
     #[arg(long, value_name = "FILE")]
     against: Option<PathBuf>,
 }
 
-/// Whether this names a scenario rather than an experiment.
+/// Whether `name` is a scenario rather than an experiment.
 pub fn is_scenario(name: &str) -> bool {
     Path::new(name)
         .extension()
@@ -157,22 +157,22 @@ pub fn is_scenario(name: &str) -> bool {
 }
 
 impl Scenario {
-    /// Refuses what was given with an experiment.
+    /// Rejects scenario options with an experiment.
     pub fn none_given(&self) -> Result<(), LabError> {
         if *self == Scenario::default() {
             return Ok(());
         }
         if let Some(target) = self.targets.first() {
-            return Err(LabError::bad(format!(
-                "{target}: targets are for SIPp scenarios (.xml); an experiment names its subject"
+            return Err(LabError::bad_input(format!(
+                "{target}: targets apply to SIPp scenarios (.xml) only; an experiment names its system under test in [sut]"
             )));
         }
-        Err(LabError::bad(
-            "the options under \"SIPp scenarios\" are for .xml files; change an experiment with --set",
+        Err(LabError::bad_input(
+            "the options under \"SIPp scenarios\" apply to .xml files only; change an experiment with --set",
         ))
     }
 
-    /// As the laboratory takes them.
+    /// Converts to the test lab's options.
     pub fn options(self) -> Result<ScenarioOptions, LabError> {
         let defaults = ScenarioOptions::default();
         Ok(ScenarioOptions {

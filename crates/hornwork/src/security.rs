@@ -1,30 +1,30 @@
-//! Certificates and keys: read from the files that the configuration names, given to the driver, watched for their end.
+//! Certificates and keys: read from the configured files, passed to the driver, and monitored for expiry.
 
-use crate::control::Token;
+use crate::control::BearerToken;
 use border::config::{CertificateFiles, ClientProof, Config, FilePath, Mistake, TlsVersion, Trust};
-use engine::{Note, Transport};
+use engine::{EventKind, Transport};
 use net::tls::{
-    Anchors, ClientSettings, CredentialError, Identity, Oldest, Proof, Security, ServerSettings,
-    WebSocketSettings, date, wall_clock,
+    Anchors, ClientAuth, ClientSettings, CredentialError, Identity, MinimumVersion, Security,
+    ServerSettings, WebSocketSettings, date, wall_clock,
 };
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-const DAY: i64 = 86_400;
+const DAY_S: i64 = 86_400;
 
-/// What was read.
+/// The files of a configuration.
 #[derive(Clone, Debug, Default)]
-pub struct Loaded {
-    /// For the driver.
+pub struct LoadedFiles {
+    /// TLS settings for the driver.
     pub security: Security,
     /// Our certificates by file, each once.
     certificates: BTreeMap<PathBuf, Identity>,
-    /// What requests to control have to bring.
-    pub token: Option<Token>,
+    /// Token of control requests.
+    pub token: Option<BearerToken>,
 }
 
-/// Collects what is wrong with files, each mistake at the line that names the file.
-struct Reader<'c> {
+/// Reads files and collects mistakes, each at the line that names the file.
+struct FileChecker<'c> {
     text: &'c str,
     file: &'c str,
     mistakes: Vec<Mistake>,
@@ -32,7 +32,7 @@ struct Reader<'c> {
     system: Option<Result<Anchors, CredentialError>>,
 }
 
-impl Reader<'_> {
+impl FileChecker<'_> {
     fn note(&mut self, place: &FilePath, error: &CredentialError) {
         self.mistakes.push(place.mistake(
             self.text,
@@ -59,7 +59,7 @@ impl Reader<'_> {
         }
     }
 
-    /// A certificate that nobody would take is a mistake; one that ends soon is not.
+    /// An expired or not yet valid certificate is a mistake; one that expires soon is not.
     fn validity(&mut self, files: &CertificateFiles, identity: &Identity) {
         let now = wall_clock();
         let known = identity.identities();
@@ -77,7 +77,7 @@ impl Reader<'_> {
             self.text,
             self.file,
             format!("{}: {problem}", files.chain.path().display()),
-            "put a certificate that is valid now into the file".to_owned(),
+            "replace it by a valid certificate".to_owned(),
         ));
     }
 
@@ -99,26 +99,26 @@ impl Reader<'_> {
     }
 }
 
-fn oldest(version: TlsVersion) -> Oldest {
+fn oldest(version: TlsVersion) -> MinimumVersion {
     match version {
-        TlsVersion::Tls12 => Oldest::Tls12,
-        TlsVersion::Tls13 => Oldest::Tls13,
+        TlsVersion::Tls12 => MinimumVersion::Tls12,
+        TlsVersion::Tls13 => MinimumVersion::Tls13,
     }
 }
 
-impl Loaded {
-    /// Reads every file that `config` names; `text` is its text and `file` its name, for mistakes. Sessions of `before` can
-    /// be resumed.
+impl LoadedFiles {
+    /// Reads every file that `config` names; `text` and `file` are its text and name, for mistakes. TLS sessions of
+    /// `before` can be resumed.
     ///
     /// # Errors
-    /// What is wrong with which file.
+    /// The mistakes, by file.
     pub fn read(
         config: &Config,
         text: &str,
         file: &str,
-        before: Option<&Loaded>,
-    ) -> Result<Loaded, Vec<Mistake>> {
-        let mut reader = Reader {
+        before: Option<&LoadedFiles>,
+    ) -> Result<LoadedFiles, Vec<Mistake>> {
+        let mut reader = FileChecker {
             text,
             file,
             mistakes: Vec::new(),
@@ -153,7 +153,7 @@ impl Loaded {
                 }
             }
         }
-        for listen in config.node.iter().flat_map(|node| &node.listen) {
+        for listen in config.ng_server.iter().flat_map(|node| &node.listen) {
             if listen.transport == Transport::Ws {
                 let settings = WebSocketSettings {
                     protocol: Some(wire::ng::WEBSOCKET_PROTOCOL),
@@ -177,17 +177,17 @@ impl Loaded {
                 impossible.extend(security.client(&trunk.name, settings).err());
             }
         }
-        // Redirections and transfers lead to those whom the system's authorities vouch for; without any, nowhere by TLS.
+        // Redirect and transfer targets are verified with the system's authorities; without these, TLS to them fails.
         if let Ok(anchors) = reader.system.get_or_insert_with(Anchors::system).as_ref() {
             let settings = ClientSettings {
                 anchors: Some(anchors.clone()),
                 identity: None,
                 pins: Vec::new(),
-                oldest: Oldest::Tls12,
+                oldest: MinimumVersion::Tls12,
             };
             impossible.extend(security.client("", settings).err());
         }
-        // What was read well fits together; where it does not after all, nothing is started with half of it.
+        // Valid files should be compatible; if they are not, none of them is used.
         for message in impossible {
             reader.mistakes.push(Mistake {
                 file: file.to_owned(),
@@ -195,13 +195,13 @@ impl Loaded {
                 column: 1,
                 span: 0..0,
                 message: format!("TLS cannot be set up: {message}"),
-                remedy: "compare the files with docs/configuration.md, and report it where they are right"
+                remedy: "compare the files with docs/configuration.md, and report a bug if they are correct"
                     .to_owned(),
             });
         }
         let token = config.control.as_ref().and_then(|control| {
             let place = control.token.as_ref()?;
-            let read = Token::read(place.path());
+            let read = BearerToken::read(place.path());
             let failed = |(message, remedy): (String, String)| {
                 let mistake = place.mistake(text, file, message, remedy);
                 reader.mistakes.push(mistake);
@@ -209,7 +209,7 @@ impl Loaded {
             read.map_err(failed).ok()
         });
         match reader.mistakes.is_empty() {
-            true => Ok(Loaded {
+            true => Ok(LoadedFiles {
                 security,
                 token,
                 certificates: reader.certificates,
@@ -222,8 +222,8 @@ impl Loaded {
         }
     }
 
-    /// Events of certificates that were not in use `before`, or have changed since.
-    pub fn news(&self, before: Option<&Loaded>) -> Vec<Note> {
+    /// Events of certificates that are new or changed since `before`.
+    pub fn changes(&self, before: Option<&LoadedFiles>) -> Vec<EventKind> {
         self.certificates
             .iter()
             .filter(|(file, identity)| {
@@ -231,43 +231,43 @@ impl Loaded {
                     .and_then(|before| before.certificates.get(*file))
                     .is_none_or(|old| old.fingerprint() != identity.fingerprint())
             })
-            .map(|(file, identity)| Note::CertificateLoaded {
+            .map(|(file, identity)| EventKind::CertificateLoaded {
                 certificate: file.display().to_string(),
                 names: identity.identities().list(),
-                until: date(identity.identities().not_after),
+                valid_until: date(identity.identities().not_after),
             })
             .collect()
     }
 
-    /// Events of certificates that must be renewed, as of now.
-    pub fn alarms(&self) -> Vec<Note> {
+    /// Events of certificates that have to be renewed now.
+    pub fn expiry_events(&self) -> Vec<EventKind> {
         let now = wall_clock();
         self.certificates
             .iter()
-            .filter_map(|(file, identity)| alarm(file, identity.identities(), now))
+            .filter_map(|(file, identity)| expiry_event(file, identity.identities(), now))
             .collect()
     }
 }
 
-/// The alarm of one certificate at `now`, seconds since 1970.
-fn alarm(file: &Path, identities: &net::tls::Identities, now: i64) -> Option<Note> {
+/// The event for one certificate at `now`, seconds since 1970.
+fn expiry_event(file: &Path, identities: &net::tls::Identities, now: i64) -> Option<EventKind> {
     let left = identities.not_after - now;
     let state = match left {
         ..0 => "expired",
-        _ if left < 7 * DAY => "urgent",
-        _ if left < 30 * DAY => "soon",
+        _ if left < 7 * DAY_S => "urgent",
+        _ if left < 30 * DAY_S => "soon",
         _ => return None,
     };
-    Some(Note::CertificateExpires {
+    Some(EventKind::CertificateExpires {
         certificate: file.display().to_string(),
         names: identities.list(),
-        until: date(identities.not_after),
-        days: u64::try_from(left / DAY).unwrap_or(0),
+        valid_until: date(identities.not_after),
+        days_left: u64::try_from(left / DAY_S).unwrap_or(0),
         state: state.to_owned(),
     })
 }
 
-fn server(reader: &mut Reader<'_>, tls: &border::config::ListenTls) -> Option<ServerSettings> {
+fn server(reader: &mut FileChecker<'_>, tls: &border::config::ListenTls) -> Option<ServerSettings> {
     let identities: Vec<Identity> = tls
         .certificates
         .iter()
@@ -277,16 +277,16 @@ fn server(reader: &mut Reader<'_>, tls: &border::config::ListenTls) -> Option<Se
         .client_ca
         .as_ref()
         .and_then(|trust| reader.anchors(trust));
-    let proof = match (tls.clients, anchors) {
-        (ClientProof::None, _) => Proof::None,
-        (ClientProof::Request, Some(anchors)) => Proof::Request(anchors),
-        (ClientProof::Require, Some(anchors)) => Proof::Require(anchors),
-        // The mistake is noted: without an authority nobody could be let in.
+    let client_auth = match (tls.clients, anchors) {
+        (ClientProof::None, _) => ClientAuth::None,
+        (ClientProof::Request, Some(anchors)) => ClientAuth::Request(anchors),
+        (ClientProof::Require, Some(anchors)) => ClientAuth::Require(anchors),
+        // The mistake is recorded; without an authority no client could be verified.
         (_, None) => return None,
     };
     Some(ServerSettings {
         identities,
-        proof,
+        client_auth,
         oldest: oldest(tls.oldest),
     })
 }
@@ -296,25 +296,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn certificates_are_told_thirty_days_and_seven_days_before_their_end_and_after_it() {
+    fn certificates_are_reported_30_and_7_days_before_expiry_and_after() {
         let identities = net::tls::Identities {
             domains: vec!["example.com".to_owned()],
-            not_after: 100 * DAY,
+            not_after: 100 * DAY_S,
             ..Default::default()
         };
         for (now, want) in [
-            (69 * DAY, None),
-            (70 * DAY, None),
-            (70 * DAY + 1, Some(("soon", 29))),
-            (93 * DAY, Some(("soon", 7))),
-            (93 * DAY + 1, Some(("urgent", 6))),
-            (100 * DAY, Some(("urgent", 0))),
-            (100 * DAY + 1, Some(("expired", 0))),
-            (200 * DAY, Some(("expired", 0))),
+            (69 * DAY_S, None),
+            (70 * DAY_S, None),
+            (70 * DAY_S + 1, Some(("soon", 29))),
+            (93 * DAY_S, Some(("soon", 7))),
+            (93 * DAY_S + 1, Some(("urgent", 6))),
+            (100 * DAY_S, Some(("urgent", 0))),
+            (100 * DAY_S + 1, Some(("expired", 0))),
+            (200 * DAY_S, Some(("expired", 0))),
         ] {
-            let told = alarm(Path::new("x.pem"), &identities, now);
+            let told = expiry_event(Path::new("x.pem"), &identities, now);
             let told = told.map(|note| match note {
-                Note::CertificateExpires { state, days, .. } => (state, days),
+                EventKind::CertificateExpires {
+                    state,
+                    days_left: days,
+                    ..
+                } => (state, days),
                 other => panic!("{other:?}"),
             });
             let want = want.map(|(state, days)| (state.to_owned(), days));

@@ -1,21 +1,21 @@
-//! `hornwork run`: the border in service, from its configuration to the last call of its drain.
+//! `hornwork run`: runs the border from its configuration until its last call has drained.
 
+use crate::background_read::BackgroundRead;
 use crate::configuration;
-use crate::control::{Access, Control};
-use crate::log::Log;
-use crate::node;
+use crate::control::{ConferenceControl, ControlPolicy};
+use crate::log::EventLog;
+use crate::media_node;
 use crate::notify::{Watchdog, notify};
-use crate::ports::{self, Claims, Part};
-use crate::reading::Reading;
-use crate::security::Loaded;
-use crate::store::{Keeper, Store};
-use crate::threads::Placing;
-use crate::workers::{Mates, shared};
-use border::admission::{MediaCarrier, MediaWay};
+use crate::ports::{self, Claims, ServedPart};
+use crate::security::LoadedFiles;
+use crate::store::{RegistrationSink, Store};
+use crate::threads::ThreadSettings;
+use crate::workers::{SiblingWorkers, worker_driver_config};
+use border::admission::{MediaOffload, MediaPath};
 use border::border::Border;
-use border::config::{Config, Wanted};
+use border::config::{Config, OffloadMode};
 use clap::{Args, ValueEnum};
-use engine::{Event, HashKey, Note, Time};
+use engine::{Event, EventKind, HashKey, Time};
 use media::forward::{Forwarder, ForwarderLimits};
 use net::{AfXdp, Clock, Driver, DriverConfig, KernelRelay, MediaSockets, PortClaims, Signals};
 use protect::dtls;
@@ -27,79 +27,84 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a signal may wait for its answer: one that comes just before the driver's wait is seen after it.
+/// Longest delay in handling a signal: one that arrives just before the driver's wait is handled after it.
 pub(crate) const SIGNAL_WAIT: Duration = Duration::from_millis(200);
 
-/// How long carriers have to answer that we are leaving.
+/// Longest wait for carriers to answer our deregistration.
 const UNREGISTER_WAIT: Duration = Duration::from_secs(2);
-/// Transactions of each kind for which a worker has memory from the start: those of 32 s at a thousand calls a second. Beyond that tables grow.
-const TRANSACTIONS: usize = 32_768;
+/// Preallocated transactions of each kind per worker: those of 32 s at a thousand calls per second. Beyond that tables
+/// grow.
+const PREALLOCATED_TRANSACTIONS: usize = 32_768;
 
 /// Options of `hornwork run`.
 #[derive(Debug, Args)]
-pub struct Run {
-    /// The configuration.
-    #[arg(short, long, value_name = "FILE", default_value = configuration::USUAL)]
+pub struct ServeOptions {
+    /// Configuration file.
+    #[arg(short, long, value_name = "FILE", default_value = configuration::DEFAULT_PATH)]
     config: PathBuf,
-    /// Which parts run here.
-    #[arg(long, value_enum, default_value_t = Role::All)]
-    role: Role,
+    /// Parts to run in this process.
+    #[arg(long, value_enum, default_value_t = ServiceRole::All)]
+    role: ServiceRole,
 }
 
-/// Which parts run in this process.
+/// Parts that run in this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Role {
+enum ServiceRole {
     /// Signalling and media.
     All,
-    /// Signalling only; media on nodes of their own.
+    /// Signalling only; media on media nodes.
     Signalling,
-    /// Media only, commanded from elsewhere.
+    /// Media node only.
     Media,
 }
 
 /// `hornwork run`.
-pub fn run(options: &Run) -> ExitCode {
-    if options.role == Role::Signalling {
-        eprintln!("hornwork: this version cannot leave the media of its calls to other nodes");
-        eprintln!("  remedy: leave --role out, or say --role all");
+pub fn run(options: &ServeOptions) -> ExitCode {
+    if options.role == ServiceRole::Signalling {
+        eprintln!("hornwork: --role signalling is not supported");
+        eprintln!("  remedy: remove --role, or use --role all");
         return ExitCode::from(3);
     }
     let (config, loaded) = match configuration::load_all(&options.config, None) {
         Ok(loaded) => loaded,
         Err(code) => return code,
     };
-    let media = options.role == Role::Media;
-    if media && config.node.is_none() {
-        eprintln!("hornwork: {}: {}", options.config.display(), node::NO_NODE);
+    let media = options.role == ServiceRole::Media;
+    if media && config.ng_server.is_none() {
+        eprintln!(
+            "hornwork: {}: {}",
+            options.config.display(),
+            media_node::NO_NODE
+        );
         return ExitCode::from(2);
     }
     if !media && config.interfaces.is_empty() {
         eprintln!(
-            "hornwork: {}: the configuration describes a media node, and no interface for calls",
+            "hornwork: {}: the configuration has a media node, but no interface for calls",
             options.config.display()
         );
-        eprintln!("  remedy: say --role media, or add an [[interface]]");
+        eprintln!("  remedy: use --role media, or add an [[interface]]");
         return ExitCode::from(2);
     }
     let clock = Clock::new();
-    let log = match Log::start(&config, clock) {
+    let log = match EventLog::start(&config, clock) {
         Ok(log) => log,
         Err(error) => {
-            eprintln!("hornwork: the log cannot be started: {error}");
+            eprintln!("hornwork: cannot start the log: {error}");
             return ExitCode::from(3);
         }
     };
-    if !media && config.node.is_some() {
-        tracing::warn!("[node] is served by a process of its own: hornwork run --role media");
+    if !media && config.ng_server.is_some() {
+        tracing::warn!(
+            "[ng_server] is ignored: run it in a separate process: hornwork run --role media"
+        );
     }
     if media && config.control.is_some() {
-        tracing::warn!(
-            "[control] commands conferences, of which a media node has none: it is not served"
-        );
+        tracing::warn!("[control] is ignored: a media node has no conferences");
     }
     let own = log.clone();
     let served = match media {
-        true => node::serve(&options.config, config, loaded, own, clock),
+        true => media_node::serve(&options.config, config, loaded, own, clock),
         false => serve(&options.config, config, loaded, own, clock),
     };
     match served {
@@ -114,7 +119,7 @@ pub fn run(options: &Run) -> ExitCode {
     }
 }
 
-/// Where media ports are.
+/// Addresses of media.
 fn media_addresses(config: &Config) -> Vec<IpAddr> {
     let ranges = config.media_ranges.iter();
     let mut addresses: Vec<IpAddr> = ranges.map(|range| range.address).collect();
@@ -123,23 +128,23 @@ fn media_addresses(config: &Config) -> Vec<IpAddr> {
     addresses
 }
 
-/// The relay in the kernel, where it is wanted and can be; what came of it is logged.
+/// Loads the kernel relay if configured and possible; logs the result.
 ///
 /// # Errors
-/// It is required and cannot be.
+/// If it is required and cannot be loaded.
 pub(crate) fn kernel_relay(
     config: &Config,
-    log: &Log,
+    log: &EventLog,
     clock: &Clock,
 ) -> io::Result<Option<KernelRelay>> {
-    let kernel = config.media.kernel;
-    let required = kernel == Wanted::Require;
+    let kernel = config.media.kernel_relay;
+    let required = kernel == OffloadMode::Require;
     let failed = |why: &str| {
         io::Error::other(format!(
-            "the kernel cannot relay media: {why}\n  remedy: `[media] kernel = \"auto\"` goes without"
+            "cannot start the kernel relay: {why}\n  remedy: set `[media] kernel_relay = \"auto\"` to run without it"
         ))
     };
-    if kernel == Wanted::Never {
+    if kernel == OffloadMode::Never {
         return Ok(None);
     }
     let started = KernelRelay::start(&media_addresses(config), config.media.dscp);
@@ -150,29 +155,29 @@ pub(crate) fn kernel_relay(
     if required && !why.is_empty() {
         return Err(failed(&why));
     }
-    log.event(&Event::new(clock.now(), kernel_path(relays, why)));
+    log.event(&Event::new(clock.now(), kernel_relay_event(relays, why)));
     Ok(started.ok())
 }
 
-/// Whether the kernel relays anything, and why not or for what not.
-fn kernel_path(relays: bool, why: String) -> Note {
+/// Event about the state of the kernel relay, with the reason.
+fn kernel_relay_event(relays: bool, why: String) -> EventKind {
     let path = match relays {
-        true => "kernel",
-        false => "no_kernel",
+        true => "kernel_relay",
+        false => "no_kernel_relay",
     };
-    Note::MediaPath {
+    EventKind::MediaPath {
         path: path.into(),
-        why,
+        reason: why,
     }
 }
 
-/// AF_XDP for media, where it is wanted and can be; what came of it is logged.
+/// Opens AF_XDP for media if configured and possible; logs the result.
 ///
 /// # Errors
-/// It is required and cannot be.
-pub(crate) fn af_xdp(config: &Config, log: &Log, clock: &Clock) -> io::Result<Option<AfXdp>> {
+/// If it is required and cannot be opened.
+pub(crate) fn af_xdp(config: &Config, log: &EventLog, clock: &Clock) -> io::Result<Option<AfXdp>> {
     let wanted = config.media.af_xdp;
-    if wanted == Wanted::Never {
+    if wanted == OffloadMode::Never {
         return Ok(None);
     }
     let started = AfXdp::start(&media_addresses(config), config.media.dscp);
@@ -180,9 +185,9 @@ pub(crate) fn af_xdp(config: &Config, log: &Log, clock: &Clock) -> io::Result<Op
         Ok(started) => started.state(),
         Err(error) => (String::new(), error.to_string()),
     };
-    if wanted == Wanted::Require && !unserved.is_empty() {
+    if wanted == OffloadMode::Require && !unserved.is_empty() {
         return Err(io::Error::other(format!(
-            "AF_XDP cannot carry media: {unserved}\n  remedy: `[media] af_xdp = \"auto\"` goes without"
+            "cannot use AF_XDP for media: {unserved}\n  remedy: set `[media] af_xdp = \"auto\"` to run without it"
         )));
     }
     let path = match &started {
@@ -191,33 +196,37 @@ pub(crate) fn af_xdp(config: &Config, log: &Log, clock: &Clock) -> io::Result<Op
     };
     let mut why = [how, unserved].to_vec();
     why.retain(|part| !part.is_empty());
-    let note = Note::MediaPath {
+    let note = EventKind::MediaPath {
         path: path.into(),
-        why: why.join("; "),
+        reason: why.join("; "),
     };
     log.event(&Event::new(clock.now(), note));
     Ok(started.ok())
 }
 
-/// Logs how much AF_XDP carried, where it is in use.
-pub(crate) fn carried(af_xdp: Option<&AfXdp>, driver: &Driver<Forwarder>, log: &Log) {
+/// Logs the packets carried by AF_XDP, if it is in use.
+pub(crate) fn log_af_xdp_packets(
+    af_xdp: Option<&AfXdp>,
+    driver: &Driver<Forwarder>,
+    log: &EventLog,
+) {
     if af_xdp.is_none() {
         return;
     }
     let counters = driver.counters();
-    let note = Note::MediaCarried {
-        received: counters.express_in,
-        sent: counters.express_out,
-        aside: counters.express_aside,
-        // What the kernel does not tell is not known.
+    let note = EventKind::AfXdpStatistics {
+        received: counters.af_xdp_in,
+        sent: counters.af_xdp_out,
+        sent_by_sockets: counters.af_xdp_bypassed,
+        // The kernel does not report this count everywhere.
         dropped: driver.kernel_drops().unwrap_or_default(),
-        queues: by_queue(&driver.express_queues()),
+        received_by_queue: by_queue(&driver.af_xdp_queues()),
     };
     log.event(&Event::new(driver.clock().now(), note));
     log.flush();
 }
 
-/// What came by the queues of each interface, in words.
+/// Packets per queue of each interface, as text.
 fn by_queue(queues: &[(&str, u32, u64)]) -> String {
     let interfaces = queues.chunk_by(|one, next| one.0 == next.0);
     let words = interfaces.map(|queues| {
@@ -228,53 +237,57 @@ fn by_queue(queues: &[(&str, u32, u64)]) -> String {
     words.collect::<Vec<String>>().join("; ")
 }
 
-/// Logs when interfaces begin or cease to send what the kernel relays; whether they have.
-pub(crate) fn kernel_news(relay: Option<&KernelRelay>, log: &Log, clock: &Clock) -> bool {
-    let news = relay.and_then(KernelRelay::news);
-    let any = news.is_some();
-    if let Some((relays, why)) = news {
-        log.event(&Event::new(clock.now(), kernel_path(relays, why)));
+/// Logs interfaces on which the kernel relay became active or inactive; returns whether there were any.
+pub(crate) fn log_kernel_relay_changes(
+    relay: Option<&KernelRelay>,
+    log: &EventLog,
+    clock: &Clock,
+) -> bool {
+    let changed = relay.and_then(KernelRelay::take_changed_state);
+    let any = changed.is_some();
+    if let Some((relays, why)) = changed {
+        log.event(&Event::new(clock.now(), kernel_relay_event(relays, why)));
     }
     any
 }
 
-/// What carries media beside sockets at present.
-fn carrier_of(relay: Option<&KernelRelay>, af_xdp: Option<&AfXdp>) -> MediaCarrier {
+/// Media paths beside sockets that are currently in use.
+fn media_offload(relay: Option<&KernelRelay>, af_xdp: Option<&AfXdp>) -> MediaOffload {
     let of = |way, addresses: Vec<IpAddr>| match addresses.is_empty() {
-        true => MediaCarrier::default(),
-        false => MediaCarrier {
-            way,
+        true => MediaOffload::default(),
+        false => MediaOffload {
+            path: way,
             addresses: addresses.into(),
         },
     };
     match (relay, af_xdp) {
-        (Some(relay), _) => of(MediaWay::Kernel, relay.serves()),
-        (None, Some(af_xdp)) => of(MediaWay::AfXdp, af_xdp.serves()),
-        (None, None) => MediaCarrier::default(),
+        (Some(relay), _) => of(MediaPath::Kernel, relay.served_addresses()),
+        (None, Some(af_xdp)) => of(MediaPath::AfXdp, af_xdp.served_addresses()),
+        (None, None) => MediaOffload::default(),
     }
 }
 
 pub(crate) fn driver_config(config: &Config, relay: Option<&KernelRelay>) -> DriverConfig {
     DriverConfig {
         relay: relay.cloned(),
-        gather: config.media.gather,
+        media_batching_delay: config.media.batching_delay,
         media_sockets: match config.media.sockets {
-            border::config::MediaSockets::Auto => MediaSockets::Auto,
-            border::config::MediaSockets::One => MediaSockets::One,
-            border::config::MediaSockets::PerPort => MediaSockets::PerPort,
+            border::config::MediaSocketMode::Auto => MediaSockets::Auto,
+            border::config::MediaSocketMode::Shared => MediaSockets::One,
+            border::config::MediaSocketMode::PerPort => MediaSockets::PerPort,
         },
         media_addresses: u8::try_from(media_addresses(config).len()).unwrap_or(u8::MAX),
         signalling_datagram: config.limits.message_bytes,
         signalling_dscp: config.sip.dscp,
         media_dscp: config.media.dscp,
-        coalesce: config.sip.coalesce,
-        signalling_timestamps: config.sip.queue.is_some(),
-        burst: config.sip.burst_bytes,
-        order: config
+        signalling_batching_delay: config.sip.batching_delay,
+        signalling_timestamps: config.sip.queueing_delay.is_some(),
+        pacing_burst: config.sip.burst_bytes,
+        gso_order: config
             .sip
-            .trains
+            .gso
             .then_some(wire::sip::call_number as fn(&[u8]) -> u32),
-        unreachable: true,
+        report_unreachable: true,
         connections: config.limits.connections,
         connections_per_source: config.limits.connections_per_source,
         stream_buffer: config.limits.connection_queue,
@@ -284,7 +297,7 @@ pub(crate) fn driver_config(config: &Config, relay: Option<&KernelRelay>) -> Dri
     }
 }
 
-/// Where the file names no servers, the machine's own.
+/// Uses the machine's name servers if the file names none.
 fn with_servers(mut config: Config) -> Config {
     if config.dns.servers.is_empty() {
         let text = std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
@@ -293,7 +306,7 @@ fn with_servers(mut config: Config) -> Config {
     config
 }
 
-/// The name servers of a resolv.conf; those with a zone (`fe80::1%eth0`) are left out.
+/// The name servers of a resolv.conf; those with a zone (`fe80::1%eth0`) are ignored.
 fn name_servers(text: &str) -> Vec<SocketAddr> {
     text.lines()
         .filter_map(|line| line.trim().strip_prefix("nameserver"))
@@ -303,8 +316,8 @@ fn name_servers(text: &str) -> Vec<SocketAddr> {
         .collect()
 }
 
-/// What the border lacks or has too much of on this machine; said once.
-pub(crate) fn look_around(config: &Config) {
+/// Logs limits of this machine that are unsuitable for the configuration; once at the start.
+pub(crate) fn log_machine_limits(config: &Config) {
     match net::raise_open_files() {
         Ok(files) => {
             let pairs: u64 = config
@@ -314,39 +327,39 @@ pub(crate) fn look_around(config: &Config) {
                 .sum();
             if files < pairs {
                 tracing::info!(
-                    "{files} open files are allowed, but the media ranges hold {pairs} ports, each of which takes one while a call has it: calls beyond are refused; LimitNOFILE= or ulimit -n raises it"
+                    "the limit of open files is {files}, but the media ranges have {pairs} ports, each of which needs one during a call: further calls are refused; raise it with LimitNOFILE= or ulimit -n"
                 );
             }
         }
-        Err(error) => tracing::warn!("the limit of open files stays as it is: {error}"),
+        Err(error) => tracing::warn!("the limit of open files unchanged as it is: {error}"),
     }
     let root = std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0);
     if root {
         tracing::warn!(
-            "running as root, which the border never needs: packaging/ has a unit with a user of its own"
+            "running as root, which is not necessary: use the unit in packaging/, which has a user of its own"
         );
     }
 }
 
-/// What DTLS in media paths needs: a certificate of our own making, which only this start has, for descriptions tell of it.
-pub(crate) fn media_keying(clock: &Clock) -> io::Result<dtls::Endpoint> {
+/// Certificate for DTLS in media, generated at each start; its fingerprint is signalled in SDP.
+pub(crate) fn media_keying(clock: &Clock) -> io::Result<dtls::DtlsEndpoint> {
     let certificate = dtls::Certificate::generate().map_err(io::Error::other)?;
     let epoch = dtls::Epoch::new(clock.zero());
-    dtls::Endpoint::new(dtls::Settings::default(), certificate, epoch).map_err(io::Error::other)
+    dtls::DtlsEndpoint::new(dtls::Settings::default(), certificate, epoch).map_err(io::Error::other)
 }
 
 fn serve(
     path: &Path,
     config: Config,
-    loaded: Loaded,
-    log: Log,
+    loaded: LoadedFiles,
+    log: EventLog,
     clock: Clock,
 ) -> io::Result<ExitCode> {
     let signals = Signals::install()?;
-    look_around(&config);
+    log_machine_limits(&config);
     let drain = config.drain.timeout;
     let config = with_servers(config);
-    let claims = Claims::of(Part::Border)?;
+    let claims = Claims::of(ServedPart::Border)?;
     let claimed = claims.claim_at_start(&config)?;
     print!("{}", configuration::summary(&config));
     for note in ports::remarks(&config) {
@@ -356,9 +369,9 @@ fn serve(
     let forwarder = Forwarder::new(ForwarderLimits::default(), HashKey::new(&mut entropy));
     let workers = config.sip.workers;
     let config = Arc::new(config);
-    let mut borders = Border::crew(config.clone(), workers, entropy);
+    let mut borders = Border::worker_pool(config.clone(), workers, entropy);
     for border in &mut borders {
-        border.reserve(TRANSACTIONS);
+        border.reserve(PREALLOCATED_TRANSACTIONS);
     }
     let keying = media_keying(&clock)?;
     for border in &mut borders {
@@ -368,34 +381,34 @@ fn serve(
     let relay = kernel_relay(&config, &log, &clock)?;
     let relay = relay.as_ref();
     let af_xdp = af_xdp(&config, &log, &clock)?;
-    let carrier = carrier_of(relay, af_xdp.as_ref());
-    print!("{}", configuration::capacity(&config, &carrier));
+    let offload = media_offload(relay, af_xdp.as_ref());
+    print!("{}", configuration::capacity(&config, &offload));
     for border in &mut borders {
-        border.set_media_carrier(carrier.clone());
+        border.set_media_offload(offload.clone());
     }
     let mut border = borders.remove(0);
     let store = Store::start(&mut border, &log, clock)?;
-    let keeper = store.as_ref().map(Store::keeper);
+    let sink = store.as_ref().map(Store::sink);
     let settings = DriverConfig {
         af_xdp: af_xdp.clone(),
         ..driver_config(border.config(), relay)
     };
-    let settings = shared(settings, border.worker(), &cpus);
-    let placing = Placing::of(border.config(), &log, &clock)?;
+    let settings = worker_driver_config(settings, border.worker(), &cpus);
+    let placing = ThreadSettings::of(border.config(), &log, &clock)?;
     let settings = placing.apply(border.worker().number, settings);
     let mut driver = Driver::new(settings, clock, forwarder)?;
     driver.set_security(loaded.security.clone());
-    let mut mates = Mates::default();
+    let mut siblings = SiblingWorkers::default();
     if workers > 1 {
-        let mut desks = net::desks(workers).into_iter();
-        if let Some(desk) = desks.next() {
-            driver.join(desk);
+        let mut worker_mailboxes = net::worker_mailboxes(workers).into_iter();
+        if let Some(mailbox) = worker_mailboxes.next() {
+            driver.attach_mailbox(mailbox);
         }
-        let others = borders.into_iter().zip(desks);
-        let others = others.map(|(border, desk)| (border, desk, keeper.clone()));
+        let others = borders.into_iter().zip(worker_mailboxes);
+        let others = others.map(|(border, mailbox)| (border, mailbox, sink.clone()));
         let others = others.collect();
         let first = driver.waker();
-        mates = Mates::start(
+        siblings = SiblingWorkers::start(
             others,
             relay,
             &placing,
@@ -408,20 +421,20 @@ fn serve(
     let control = match &border.config().control {
         None => None,
         Some(spec) => {
-            let access = Access::new(spec, loaded.token.clone());
-            let started = Control::start(spec, access, driver.waker(), &log, clock)?;
+            let access = ControlPolicy::new(spec, loaded.token.clone());
+            let started = ConferenceControl::start(spec, access, driver.waker(), &log, clock)?;
             Some(started)
         }
     };
-    if let Some(keeper) = &keeper {
-        keeper.wake_by(driver.waker());
+    if let Some(sink) = &sink {
+        sink.wake_by(driver.waker());
     }
-    let mut service = Service {
+    let mut service = BorderService {
         control,
-        keeper,
+        sink,
         loaded,
-        certificates_told: None,
-        reading: Reading::new(driver.waker()),
+        certificates_logged: None,
+        reading: BackgroundRead::new(driver.waker()),
         watchdog: Watchdog::from_environment(),
         path,
         log,
@@ -430,40 +443,45 @@ fn serve(
         stops: 0,
         ready: false,
         drained: None,
-        mates,
+        siblings,
         claims,
         claimed,
     };
-    // Registrations are left to be written.
+    // Whether registrations are left to be written.
     let mut more = false;
     loop {
         let wait = match service.ready && !more {
-            true => service.control.as_ref().map_or(SIGNAL_WAIT, Control::wait),
+            true => service
+                .control
+                .as_ref()
+                .map_or(SIGNAL_WAIT, ConferenceControl::wait),
             false => Duration::ZERO,
         };
         driver.turn(&mut border, wait)?;
-        let keeper = service.keeper.as_mut();
-        more = keeper.is_some_and(|keeper| keeper.take(&mut border));
+        let sink = service.sink.as_mut();
+        more = sink.is_some_and(|sink| sink.drain_from(&mut border));
         if let Some(control) = &mut service.control {
-            control.serve(&mut border, &service.mates, clock.now());
+            control.process(&mut border, &service.siblings, clock.now());
         }
-        service.mates.look()?;
-        let mates = &mut service.mates;
-        service.watchdog.feed(clock.now(), || mates.all_turn());
-        service.path_news(relay, &mut border);
+        service.siblings.check()?;
+        let siblings = &mut service.siblings;
+        service
+            .watchdog
+            .notify_if_due(clock.now(), || siblings.all_have_turned());
+        service.handle_kernel_relay_changes(relay, &mut border);
         if !service.events(&mut driver) {
             return Ok(ExitCode::from(3));
         }
-        service.certificates();
+        service.log_expiring_certificates();
         service.signals(&signals, &mut border);
-        service.reloaded(&mut border, &mut driver)?;
-        if service.is_over(&border) {
+        service.poll_reload(&mut border, &mut driver)?;
+        if service.poll_stopped(&border) {
             driver.turn(&mut border, Duration::ZERO)?;
             service.events(&mut driver);
-            carried(af_xdp.as_ref(), &driver, &service.log);
-            service.mates.stop();
-            if let (Some(store), Some(mut keeper)) = (store, service.keeper) {
-                while keeper.take(&mut border) {}
+            log_af_xdp_packets(af_xdp.as_ref(), &driver, &service.log);
+            service.siblings.stop();
+            if let (Some(store), Some(mut sink)) = (store, service.sink) {
+                while sink.drain_from(&mut border) {}
                 store.end();
             }
             return Ok(ExitCode::SUCCESS);
@@ -471,10 +489,10 @@ fn serve(
     }
 }
 
-/// Tables of the configuration in which something differs that is taken at the start only.
-fn from_next_start(old: &Config, new: &Config) -> Vec<&'static str> {
+/// Tables with changed settings that take effect only at the next start.
+fn changes_for_next_start(old: &Config, new: &Config) -> Vec<&'static str> {
     let limits = |config: &Config| engine::Limits {
-        // These two are looked at anew for each call and registration.
+        // These two are read for each call and registration.
         calls: 0,
         registrations: 0,
         ..config.limits.clone()
@@ -484,10 +502,10 @@ fn from_next_start(old: &Config, new: &Config) -> Vec<&'static str> {
         (
             sip.agent.clone(),
             sip.dscp,
-            sip.coalesce,
-            sip.trains,
+            sip.batching_delay,
+            sip.gso,
             sip.burst_bytes,
-            sip.queue.is_some(),
+            sip.queueing_delay.is_some(),
         )
     };
     let listens = |config: &Config| {
@@ -499,9 +517,15 @@ fn from_next_start(old: &Config, new: &Config) -> Vec<&'static str> {
         ("[threads]", old.threads != new.threads),
         ("[session_timer]", old.session_timer != new.session_timer),
         ("[media] dscp", old.media.dscp != new.media.dscp),
-        ("[media] gather", old.media.gather != new.media.gather),
+        (
+            "[media] batching_delay_ms",
+            old.media.batching_delay != new.media.batching_delay,
+        ),
         ("[media] sockets", old.media.sockets != new.media.sockets),
-        ("[media] kernel", old.media.kernel != new.media.kernel),
+        (
+            "[media] kernel_relay",
+            old.media.kernel_relay != new.media.kernel_relay,
+        ),
         ("[media] af_xdp", old.media.af_xdp != new.media.af_xdp),
         ("[control]", listens(old) != listens(new)),
         (
@@ -515,91 +539,91 @@ fn from_next_start(old: &Config, new: &Config) -> Vec<&'static str> {
     names.map(|(name, _)| name).collect()
 }
 
-/// Whether a listening socket could be opened.
+/// Checks whether a listener was opened.
 ///
 /// # Errors
-/// Why not, with the remedy.
-pub(crate) fn opened(note: &Note) -> io::Result<()> {
+/// The reason with the remedy.
+pub(crate) fn opened(note: &EventKind) -> io::Result<()> {
     match note {
-        Note::SocketFailed {
-            what,
+        EventKind::SocketFailed {
+            purpose: what,
             address,
             error,
         } if what != "media" => Err(io::Error::other(format!(
-            "cannot listen on {address} ({what}): {error}\n  remedy: is another program there, and is it an address of this machine? `listen` in the configuration says where"
+            "cannot listen on {address} ({what}): {error}\n  remedy: stop the program that uses the port, or correct `listen` in the configuration"
         ))),
         _ => Ok(()),
     }
 }
 
-/// How often the end of certificates is looked at.
-const CERTIFICATES_EVERY: Duration = Duration::from_secs(86_400);
+/// Interval of the checks of certificate expiry.
+const CERTIFICATE_CHECK_INTERVAL: Duration = Duration::from_secs(86_400);
 
-struct Service<'a> {
+struct BorderService<'a> {
     path: &'a Path,
-    control: Option<Control>,
-    /// Takes registrations that have changed, where they are kept over a restart.
-    keeper: Option<Keeper>,
-    loaded: Loaded,
-    /// When the state of certificates was last told.
-    certificates_told: Option<Time>,
-    /// A new configuration, being read.
-    reading: Reading<Result<Read, String>>,
+    control: Option<ConferenceControl>,
+    /// Takes changed registrations, if they are stored.
+    sink: Option<RegistrationSink>,
+    loaded: LoadedFiles,
+    /// Time of the last report about certificates.
+    certificates_logged: Option<Time>,
+    /// Background read of a new configuration.
+    reading: BackgroundRead<Result<NewBorderConfig, String>>,
     watchdog: Watchdog,
-    log: Log,
+    log: EventLog,
     clock: Clock,
     drain: Duration,
-    /// Signals to stop so far.
+    /// Number of stop signals received.
     stops: u32,
     ready: bool,
-    /// When the last call of a drain had ended.
+    /// Time at which the last call of a drain had ended.
     drained: Option<Time>,
-    /// The other threads.
-    mates: Mates,
+    /// The other workers.
+    siblings: SiblingWorkers,
     claims: Claims,
-    /// The media ports of the configuration in force.
+    /// Claims of the media ports of the current configuration.
     claimed: PortClaims,
 }
 
-/// What a new configuration names.
-struct Read {
+/// A new configuration and its files.
+struct NewBorderConfig {
     config: Config,
-    loaded: Loaded,
+    loaded: LoadedFiles,
     claimed: PortClaims,
 }
 
-impl Read {
-    /// Reads it, and claims its media ports.
+impl NewBorderConfig {
+    /// Reads the configuration, and claims its media ports.
     ///
     /// # Errors
-    /// Why it is not taken.
-    fn of(path: &Path, before: &Loaded, claims: Claims) -> Result<Read, String> {
+    /// Why it is rejected.
+    fn of(path: &Path, before: &LoadedFiles, claims: Claims) -> Result<NewBorderConfig, String> {
         let read = configuration::load_all(path, Some(before));
-        let stays = "the old one stays in force";
-        let (config, loaded) = read.map_err(|_| format!("{}: {stays}", path.display()))?;
+        let unchanged = "the old one unchanged in force";
+        let (config, loaded) = read.map_err(|_| format!("{}: {unchanged}", path.display()))?;
         let claimed = claims.claim(&config);
-        Ok(Read {
-            claimed: claimed.map_err(|why| format!("{}: {why}; {stays}", path.display()))?,
+        Ok(NewBorderConfig {
+            claimed: claimed.map_err(|why| format!("{}: {why}; {unchanged}", path.display()))?,
             config: with_servers(config),
             loaded,
         })
     }
 }
 
-impl Service<'_> {
-    /// Logs what happened; `false` where the border does not listen as it should: its supervisor shall know at once.
+impl BorderService<'_> {
+    /// Logs events; `false` if a listener failed, so that the program ends and its supervisor notices.
     fn events(&mut self, driver: &mut Driver<Forwarder>) -> bool {
         while let Some(event) = driver.next_event() {
             self.log.event(&event);
             if !self.ready
-                && let Err(error) = opened(&event.note)
+                && let Err(error) = opened(&event.kind)
             {
                 self.log.end(&format!("hornwork: {error}"));
                 return false;
             }
         }
         self.log.flush();
-        // The first turn has opened the listening sockets, or said above which it could not.
+        // The first turn has opened all listeners, or returned above.
         if !self.ready {
             self.ready = true;
             notify("READY=1");
@@ -607,32 +631,32 @@ impl Service<'_> {
         true
     }
 
-    /// The kernel relays other media than before: the log says so, and admission counts with it from now on.
-    fn path_news(&mut self, relay: Option<&KernelRelay>, border: &mut Border) {
-        if !kernel_news(relay, &self.log, &self.clock) {
+    /// Logs a change of the kernel relay, and informs admission control.
+    fn handle_kernel_relay_changes(&mut self, relay: Option<&KernelRelay>, border: &mut Border) {
+        if !log_kernel_relay_changes(relay, &self.log, &self.clock) {
             return;
         }
-        let carrier = carrier_of(relay, None);
-        let capacity = configuration::capacity(border.config(), &carrier);
+        let offload = media_offload(relay, None);
+        let capacity = configuration::capacity(border.config(), &offload);
         tracing::info!("{}", capacity.trim_end());
-        border.set_media_carrier(carrier.clone());
-        self.mates.carry(&carrier);
+        border.set_media_offload(offload.clone());
+        self.siblings.set_media_offload(&offload);
     }
 
-    /// Tells of certificates that must be renewed: at the start and daily.
-    fn certificates(&mut self) {
+    /// Logs certificates that have to be renewed: at the start and daily.
+    fn log_expiring_certificates(&mut self) {
         let now = self.clock.now();
-        let first = self.certificates_told.is_none();
+        let first = self.certificates_logged.is_none();
         if self
-            .certificates_told
-            .is_some_and(|told| now.since(told) < CERTIFICATES_EVERY)
+            .certificates_logged
+            .is_some_and(|logged| now.since(logged) < CERTIFICATE_CHECK_INTERVAL)
         {
             return;
         }
-        self.certificates_told = Some(now);
-        let mut notes = self.loaded.alarms();
+        self.certificates_logged = Some(now);
+        let mut notes = self.loaded.expiry_events();
         if first {
-            notes.splice(0..0, self.loaded.news(None));
+            notes.splice(0..0, self.loaded.changes(None));
         }
         for note in notes {
             self.log.event(&Event::new(now, note));
@@ -642,7 +666,7 @@ impl Service<'_> {
     fn signals(&mut self, signals: &Signals, border: &mut Border) {
         let now = self.clock.now();
         if signals.take_reload() {
-            self.reading.ask();
+            self.reading.request();
         }
         if signals.stops() > self.stops {
             self.stops = signals.stops();
@@ -652,14 +676,14 @@ impl Service<'_> {
                 _ => Duration::ZERO,
             };
             border.drain(limit, now);
-            self.mates.drain(limit);
+            self.siblings.drain(limit);
         }
     }
 
-    /// Whether a stop has come to its end: no call is left, and no registration of ours, for which carriers have a moment
-    /// to answer.
-    fn is_over(&mut self, border: &Border) -> bool {
-        if !border.is_drained() || !self.mates.are_drained() {
+    /// Whether a stop is complete: no call and no registration of ours is left, or the wait for the carriers' responses
+    /// is over.
+    fn poll_stopped(&mut self, border: &Border) -> bool {
+        if !border.is_drained() || !self.siblings.are_drained() {
             return false;
         }
         let now = self.clock.now();
@@ -667,12 +691,16 @@ impl Service<'_> {
         border.is_unregistered() || self.stops > 1 || now.since(since) > UNREGISTER_WAIT
     }
 
-    /// SIGHUP: the files are read by a thread of their own; a good configuration takes over, a bad one changes nothing.
-    fn reloaded(&mut self, border: &mut Border, driver: &mut Driver<Forwarder>) -> io::Result<()> {
+    /// SIGHUP: a thread of its own reads the files; a valid configuration takes effect, an invalid one changes nothing.
+    fn poll_reload(
+        &mut self,
+        border: &mut Border,
+        driver: &mut Driver<Forwarder>,
+    ) -> io::Result<()> {
         let (path, loaded, claims) = (self.path.to_owned(), &self.loaded, self.claims);
         self.reading.begin(|| {
             let loaded = loaded.clone();
-            move || Read::of(&path, &loaded, claims)
+            move || NewBorderConfig::of(&path, &loaded, claims)
         })?;
         if let Some(read) = self.reading.take() {
             self.reload(read, border, driver, self.clock.now());
@@ -682,54 +710,58 @@ impl Service<'_> {
 
     fn reload(
         &mut self,
-        read: Result<Read, String>,
+        read: Result<NewBorderConfig, String>,
         border: &mut Border,
         driver: &mut Driver<Forwarder>,
         now: Time,
     ) {
         match read {
-            Ok(Read { config, .. }) if config.sip.workers != border.worker().of => {
+            Ok(NewBorderConfig { config, .. }) if config.sip.workers != border.worker().count => {
                 let why = format!(
-                    "workers: {} run, and the file says {}; that needs a new start",
-                    border.worker().of,
+                    "workers: {} are running, the file has {}; restart to change it",
+                    border.worker().count,
                     config.sip.workers
                 );
-                self.log
-                    .event(&Event::new(now, Note::ConfigurationRefused { why }));
+                self.log.event(&Event::new(
+                    now,
+                    EventKind::ConfigurationRefused { reason: why },
+                ));
             }
-            Ok(Read {
+            Ok(NewBorderConfig {
                 config,
                 loaded,
                 claimed,
             }) => {
-                // Calls keep the ports that they have; those of the old ranges are free for other programs as they end.
+                // Calls keep their ports; those of the old ranges become free as the calls end.
                 self.claimed = claimed;
-                // Before the border opens what is new: its listeners ask for their certificates.
+                // Before the border opens new listeners, which need their certificates.
                 driver.set_security(loaded.security.clone());
-                let news = loaded.news(Some(&self.loaded));
-                for note in news.into_iter().chain(loaded.alarms()) {
+                let changes = loaded.changes(Some(&self.loaded));
+                for note in changes.into_iter().chain(loaded.expiry_events()) {
                     self.log.event(&Event::new(now, note));
                 }
                 self.loaded = loaded;
-                self.certificates_told = Some(now);
+                self.certificates_logged = Some(now);
                 self.drain = config.drain.timeout;
                 if let (Some(control), Some(spec)) = (&self.control, &config.control) {
                     control.reload(spec, self.loaded.token.clone());
                 }
-                let waiting = from_next_start(border.config(), &config);
+                let postponed = changes_for_next_start(border.config(), &config);
                 let config = Arc::new(config);
-                self.mates.reload(&config, &self.loaded.security);
+                self.siblings.reload(&config, &self.loaded.security);
                 border.reload(config, now);
-                if !waiting.is_empty() {
+                if !postponed.is_empty() {
                     tracing::warn!(
-                        "what changed in {} counts from the next start",
-                        waiting.join(", ")
+                        "changes in {} take effect at the next start",
+                        postponed.join(", ")
                     );
                 }
             }
             Err(why) => {
-                self.log
-                    .event(&Event::new(now, Note::ConfigurationRefused { why }));
+                self.log.event(&Event::new(
+                    now,
+                    EventKind::ConfigurationRefused { reason: why },
+                ));
             }
         }
     }
@@ -740,31 +772,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_counts_from_the_next_start_is_named() {
+    fn changes_for_the_next_start_are_named() {
         let read = |more: &str| {
             let text = format!("[[interface]]\nname=\"x\"\nlisten=\"udp:192.0.2.1\"\n{more}");
             border::config::parse(&text, "f").unwrap()
         };
         let old = read("");
         let same = read(
-            "[limits]\ncalls=5\nregistrations=5\n[sip]\nring_timeout=30\n[drain]\ntimeout=1\n",
+            "[limits]\ncalls=5\nregistrations=5\n[sip]\nring_timeout_s=30\n[drain]\ntimeout_s=1\n",
         );
-        assert!(from_next_start(&old, &same).is_empty());
+        assert!(changes_for_next_start(&old, &same).is_empty());
         for one in [
             "agent=\"x\"",
             "dscp=0",
-            "coalesce=0",
-            "trains=false",
-            "queue=0",
+            "batching_delay_ms=0",
+            "gso=false",
+            "queueing_delay_ms=0",
         ] {
             let other = read(&format!("[sip]\n{one}\n"));
-            assert_eq!(from_next_start(&old, &other), ["[sip]"], "{one}");
+            assert_eq!(changes_for_next_start(&old, &other), ["[sip]"], "{one}");
         }
         let other = read(
-            "[sip]\nagent=\"x\"\n[session_timer]\nexpires=600\n[media]\ndscp=0\n[limits]\nconnections=5\n[log]\nlevel=\"warn\"\n",
+            "[sip]\nagent=\"x\"\n[session_timer]\nexpires_s=600\n[media]\ndscp=0\n[limits]\nconnections=5\n[log]\nlevel=\"warn\"\n",
         );
         assert_eq!(
-            from_next_start(&old, &other),
+            changes_for_next_start(&old, &other),
             [
                 "[sip]",
                 "[session_timer]",
@@ -776,7 +808,7 @@ mod tests {
     }
 
     #[test]
-    fn name_servers_are_read_as_resolvers_read_them() {
+    fn name_servers_are_parsed_as_in_resolvers() {
         let text = "# x\nsearch example.com\nnameserver 192.0.2.53\n nameserver\t2001:db8::53 \nnameservers 1.1.1.1\nnameserver fe80::1%eth0\n";
         let servers: Vec<String> = name_servers(text).iter().map(ToString::to_string).collect();
         assert_eq!(servers, ["192.0.2.53:53", "[2001:db8::53]:53"]);

@@ -1,11 +1,11 @@
-//! SIPp's own options for `hornwork lab run`, put into ours: `-sf FILE -r 5 -m 100 -s 600`.
+//! Translates SIPp's own options for `hornwork lab run`: `-sf FILE -r 5 -m 100 -s 600`.
 //!
-//! SIPp writes long options with one hyphen, which no parser of ours takes; so they are rewritten before it sees them. An option
-//! without a counterpart is refused by name.
+//! SIPp's long options have one hyphen, which clap does not support, so they are rewritten before parsing. An option
+//! without a counterpart is rejected by name.
 
 use std::ffi::OsString;
 
-/// Options with one value that have a counterpart.
+/// Options with a value and a counterpart.
 const VALUES: [(&str, &str); 23] = [
     ("-m", "--calls"),
     ("-s", "--service"),
@@ -32,27 +32,27 @@ const VALUES: [(&str, &str); 23] = [
     ("-mi", "--media"),
 ];
 
-/// Options without a value that have a counterpart.
+/// Options without a value and with a counterpart.
 const SWITCHES: [(&str, &str); 3] = [
     ("-nr", "--no-retransmissions"),
     ("-rtp_echo", "--rtp-echo"),
     ("-aa", "--auto-answer"),
 ];
 
-/// Options that ask for what is so here in any case: errors go to standard error, standard input is not read.
+/// Options that request the default behaviour: errors go to standard error, standard input is not read.
 const ALWAYS_SO: [&str; 2] = ["-trace_err", "-nostdin"];
 
-/// SIPp's files with names of their own making: the option, ours, and the end of the name.
+/// SIPp's options that write files named after the scenario: the option, our option, and the file name's suffix.
 const FILES: [(&str, &str, &str); 3] = [
     ("-trace_msg", "--trace", "messages.log"),
     ("-trace_logs", "--log", "logs.log"),
     ("-trace_stat", "--csv", "statistics.csv"),
 ];
 
-/// The command line with SIPp's options rewritten, where it is one of `lab run`.
+/// Rewrites SIPp's options in the command line of `lab run`; other command lines are unchanged.
 ///
 /// # Errors
-/// An option that is not supported, or one without its value.
+/// If an option is not supported, or lacks its value.
 pub fn translate(arguments: Vec<OsString>) -> Result<Vec<OsString>, String> {
     let is = |at: usize, word: &str| arguments.get(at).is_some_and(|text| text == word);
     if !(is(1, "lab") && is(2, "run")) {
@@ -64,40 +64,36 @@ pub fn translate(arguments: Vec<OsString>) -> Result<Vec<OsString>, String> {
         .map(|word| word.to_str())
         .collect::<Option<Vec<&str>>>()
     else {
-        // Names that are no UTF-8 are for the parser behind.
+        // Arguments that are not UTF-8 are left to the parser.
         return Ok(arguments);
     };
-    let mut reading = Reading::default();
+    let mut reading = FlagTranslation::default();
     reading.read(&words)?;
     let mut out = front.to_vec();
     out.extend(reading.finish()?.into_iter().map(OsString::from));
     Ok(out)
 }
 
-/// What was read so far.
+/// State of the translation.
 #[derive(Default)]
-struct Reading {
+struct FlagTranslation {
     scenario: Option<String>,
     out: Vec<String>,
     address: Option<String>,
     port: Option<String>,
     rate: Option<String>,
     period: Option<String>,
-    /// Files whose names are made of the scenario's.
+    /// Options of files that are named after the scenario.
     files: Vec<(&'static str, &'static str)>,
 }
 
-impl Reading {
+impl FlagTranslation {
     fn read(&mut self, words: &[&str]) -> Result<(), String> {
         let mut words = words.iter().copied();
         while let Some(word) = words.next() {
-            let mut value = || {
-                words
-                    .next()
-                    .ok_or_else(|| format!("{word}: a value is missing"))
-            };
+            let mut value = || words.next().ok_or_else(|| format!("{word}: value missing"));
             match word {
-                // A value of ours that may begin with a hyphen.
+                // The value of this own option may begin with a hyphen.
                 "--behaviour" => {
                     let text = value()?;
                     self.both(word, text);
@@ -160,14 +156,14 @@ impl Reading {
     }
 
     fn both(&mut self, option: &str, value: &str) {
-        // Joined, so that a value may begin with a hyphen.
+        // Joined, so that the value may begin with a hyphen.
         self.out.push(match option.strip_prefix("--") {
             Some(_) => format!("{option}={value}"),
             None => value.to_owned(),
         });
     }
 
-    /// All words for the parser behind.
+    /// The complete command line for the parser.
     fn finish(mut self) -> Result<Vec<String>, String> {
         let rate = match (self.rate.take(), self.period.take()) {
             (rate, None) => rate,
@@ -176,7 +172,11 @@ impl Reading {
                 let rate = rate.unwrap_or_else(|| "10".to_owned());
                 match (number(&rate), number(&period)) {
                     (Some(rate), Some(period)) => Some((rate * 1_000.0 / period).to_string()),
-                    _ => return Err(format!("-r {rate} -rp {period}: calls, in milliseconds")),
+                    _ => {
+                        return Err(format!(
+                            "-r {rate} -rp {period}: must be calls per milliseconds"
+                        ));
+                    }
                 }
             }
         };
@@ -208,14 +208,14 @@ impl Reading {
         for (option, end) in files {
             self.both(option, &format!("{stem}_{end}"));
         }
-        // The scenario comes first, whatever stood before it.
+        // The scenario comes first, as our command line requires.
         let mut all: Vec<String> = self.scenario.take().into_iter().collect();
         all.append(&mut self.out);
         Ok(all)
     }
 }
 
-/// Seconds of a time as SIPp writes it: `90`, `90s`, `500ms`, `2m`, `1h`.
+/// Converts SIPp's time format to seconds: `90`, `90s`, `500ms`, `2m`, `1h`.
 fn seconds(text: &str) -> Result<String, String> {
     let at = text
         .find(|c: char| c.is_ascii_alphabetic())
@@ -228,13 +228,13 @@ fn seconds(text: &str) -> Result<String, String> {
         "h" => 3_600.0,
         _ => {
             return Err(format!(
-                "-timeout {text}: seconds, or a number with ms, s, m or h"
+                "-timeout {text}: must be seconds, or a number with ms, s, m or h"
             ));
         }
     };
     let number: f64 = number
         .parse()
-        .map_err(|_| format!("-timeout {text}: seconds, or a number with ms, s, m or h"))?;
+        .map_err(|_| format!("-timeout {text}: must be seconds, or a number with ms, s, m or h"))?;
     Ok((number * factor).to_string())
 }
 
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn sipps_options_become_ours() {
+    fn sipp_options_are_translated() {
         for (theirs, ours) in [
             (
                 "hornwork lab run -r 5 -m 100 -s 600 -sf a.xml -key domain x.org 10.0.0.1",
@@ -272,11 +272,11 @@ mod tests {
     }
 
     #[test]
-    fn others_are_refused_by_name() {
+    fn unsupported_options_are_rejected_by_name() {
         for (line, word) in [
             ("hornwork lab run a.xml -3pcc x", "-3pcc"),
             ("hornwork lab run -sn uac h", "-sd uac"),
-            ("hornwork lab run a.xml -m", "-m: a value is missing"),
+            ("hornwork lab run a.xml -m", "-m: value missing"),
             ("hornwork lab run a.xml -timeout 3x", "-timeout 3x"),
         ] {
             let error = of(line).unwrap_err();

@@ -1,6 +1,6 @@
-//! Sounds for a media node: files of its folder, read by a thread of their own, so that a slow disk never holds up a call.
+//! Sounds of a media node: a thread of its own reads the files, so that a slow disk does not delay calls.
 
-use border::node::SoundWanted;
+use border::ng_server::SoundRequest;
 use net::Waker;
 use std::collections::HashMap;
 use std::fs::File;
@@ -10,83 +10,85 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Weak};
 use std::time::SystemTime;
 
-/// Octets of a file at most: 17 minutes of 16-bit samples at 16 kHz.
-const MOST: u64 = 32 << 20;
-/// Files that are remembered at most while somebody hears them.
-const REMEMBERED: usize = 1024;
+/// Largest file, octets: 17 minutes of 16-bit samples at 16 kHz.
+const MAX_FILE_OCTETS: u64 = 32 << 20;
+/// Most cached files.
+const MAX_CACHED: usize = 1024;
 
-/// A file that was read, or why it was not.
-pub type Answer = (u64, Result<Arc<[u8]>, String>);
+/// A request's number, and the content of its file or the reason of the failure.
+pub type SoundFileReply = (u64, Result<Arc<[u8]>, String>);
 
-/// A folder of sounds, as it is without links.
+/// The canonical path of a folder of sounds.
 ///
 /// # Errors
-/// It is no folder that can be read.
+/// If it is not a readable folder.
 pub fn folder(path: &Path) -> io::Result<PathBuf> {
     let folder = path.canonicalize()?;
     std::fs::read_dir(&folder)?;
     Ok(folder)
 }
 
-/// The thread that reads. Dropped, it ends when it has read what it was asked for.
+/// The reading thread. When dropped, it ends after the pending requests.
 #[derive(Debug)]
 pub struct Sounds {
-    asked: Sender<(PathBuf, SoundWanted)>,
-    answers: Receiver<Answer>,
+    requests: Sender<(PathBuf, SoundRequest)>,
+    replies: Receiver<SoundFileReply>,
 }
 
 impl Sounds {
-    /// Wakes `waker` with each answer.
+    /// Starts the thread, which wakes `waker` with each reply.
     ///
     /// # Errors
-    /// There is no thread.
+    /// If the thread cannot be started.
     pub fn start(waker: Waker) -> io::Result<Sounds> {
-        let (asked, todo) = channel::<(PathBuf, SoundWanted)>();
-        let (tell, answers) = channel();
+        let (requests, todo) = channel::<(PathBuf, SoundRequest)>();
+        let (sender, replies) = channel();
         std::thread::Builder::new()
             .name("sounds".to_owned())
             .spawn(move || {
-                let mut known = Known::default();
-                for (folder, wanted) in todo {
-                    let file = known.read(&folder, &wanted.name);
-                    if tell.send((wanted.number, file)).is_err() {
+                let mut cache = FileCache::default();
+                for (folder, request) in todo {
+                    let file = cache.read(&folder, &request.name);
+                    if sender.send((request.number, file)).is_err() {
                         return;
                     }
                     waker.wake();
                 }
             })?;
-        Ok(Sounds { asked, answers })
+        Ok(Sounds { requests, replies })
     }
 
-    /// Asks for a file of a folder that [`folder`] gave; `false`: nobody reads any more.
-    pub fn ask(&self, folder: &Path, wanted: SoundWanted) -> bool {
-        self.asked.send((folder.to_owned(), wanted)).is_ok()
+    /// Requests a file of a folder from [`folder`]; `false` if the thread has ended.
+    pub fn request(&self, folder: &Path, request: SoundRequest) -> bool {
+        self.requests.send((folder.to_owned(), request)).is_ok()
     }
 
-    /// The next answer.
-    pub fn next(&self) -> Option<Answer> {
-        self.answers.try_recv().ok()
+    /// The next reply.
+    pub fn next(&self) -> Option<SoundFileReply> {
+        self.replies.try_recv().ok()
     }
 }
 
-/// Files that are being heard: whoever else hears one shares it.
+/// Files in use, shared by all calls that play them.
 #[derive(Default)]
-struct Known(HashMap<PathBuf, (SystemTime, u64, Weak<[u8]>)>);
+struct FileCache(HashMap<PathBuf, (SystemTime, u64, Weak<[u8]>)>);
 
-impl Known {
+impl FileCache {
     fn read(&mut self, folder: &Path, name: &str) -> Result<Arc<[u8]>, String> {
         let failed = |error: io::Error| format!("\"{name}\" cannot be read: {error}");
-        // A link may lead elsewhere, but not out of the folder.
+        // A link within the folder may be used, but not one out of it.
         let path = folder.join(name).canonicalize().map_err(failed)?;
         if !path.starts_with(folder) {
-            return Err("the file does not lie in the folder for sounds".to_owned());
+            return Err("the file is outside the folder for sounds".to_owned());
         }
         let about = std::fs::metadata(&path).map_err(failed)?;
         if !about.is_file() {
-            return Err(format!("\"{name}\" is no file"));
+            return Err(format!("\"{name}\" is not a regular file"));
         }
-        if about.len() > MOST {
-            return Err(format!("\"{name}\" has more than {MOST} octets"));
+        if about.len() > MAX_FILE_OCTETS {
+            return Err(format!(
+                "\"{name}\" is larger than {MAX_FILE_OCTETS} octets"
+            ));
         }
         let written = about.modified().map_err(failed)?;
         if let Some((at, length, file)) = self.0.get(&path)
@@ -96,14 +98,16 @@ impl Known {
             return Ok(file);
         }
         let mut bytes = Vec::with_capacity(about.len() as usize);
-        let mut file = File::open(&path).map_err(failed)?.take(MOST + 1);
+        let mut file = File::open(&path).map_err(failed)?.take(MAX_FILE_OCTETS + 1);
         file.read_to_end(&mut bytes).map_err(failed)?;
-        if bytes.len() as u64 > MOST {
-            return Err(format!("\"{name}\" has more than {MOST} octets"));
+        if bytes.len() as u64 > MAX_FILE_OCTETS {
+            return Err(format!(
+                "\"{name}\" is larger than {MAX_FILE_OCTETS} octets"
+            ));
         }
         let bytes: Arc<[u8]> = bytes.into();
         self.0.retain(|_, (_, _, file)| file.strong_count() > 0);
-        if self.0.len() < REMEMBERED {
+        if self.0.len() < MAX_CACHED {
             let one = (written, about.len(), Arc::downgrade(&bytes));
             self.0.insert(path, one);
         }
@@ -115,7 +119,7 @@ impl Known {
 mod tests {
     use super::*;
 
-    fn made(name: &str) -> PathBuf {
+    fn create_folder(name: &str) -> PathBuf {
         let folder = std::env::temp_dir().join(format!("hornwork-{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(folder.join("in/de")).unwrap();
@@ -123,34 +127,34 @@ mod tests {
     }
 
     #[test]
-    fn files_of_the_folder_are_read_and_no_others() {
-        let folder = made("sounds");
+    fn only_files_of_the_folder_are_read() {
+        let folder = create_folder("sounds");
         let inside = folder.join("in");
         std::fs::write(inside.join("de/a.wav"), b"sound").unwrap();
         std::fs::write(folder.join("secret"), b"secret").unwrap();
         std::os::unix::fs::symlink(folder.join("secret"), inside.join("out")).unwrap();
         std::os::unix::fs::symlink("de/a.wav", inside.join("same")).unwrap();
         let huge = File::create(inside.join("huge")).unwrap();
-        huge.set_len(MOST + 1).unwrap();
-        let mut known = Known::default();
-        let first = known.read(&inside, "de/a.wav").unwrap();
+        huge.set_len(MAX_FILE_OCTETS + 1).unwrap();
+        let mut cache = FileCache::default();
+        let first = cache.read(&inside, "de/a.wav").unwrap();
         assert_eq!(*first, *b"sound");
-        let second = known.read(&inside, "same").unwrap();
+        let second = cache.read(&inside, "same").unwrap();
         assert!(Arc::ptr_eq(&first, &second), "read twice");
         for (name, why) in [
-            ("out", "does not lie in"),
-            ("../secret", "does not lie in"),
-            ("de", "is no file"),
+            ("out", "is outside the folder"),
+            ("../secret", "is outside the folder"),
+            ("de", "is not a regular file"),
             ("none", "No such file"),
-            ("huge", "more than"),
-            ("/dev/zero", "does not lie in"),
+            ("huge", "larger than"),
+            ("/dev/zero", "is outside the folder"),
         ] {
-            let error = known.read(&inside, name).unwrap_err();
+            let error = cache.read(&inside, name).unwrap_err();
             assert!(error.contains(why), "{name}: {error}");
         }
         drop((first, second));
         std::fs::write(inside.join("de/a.wav"), b"another").unwrap();
-        assert_eq!(*known.read(&inside, "de/a.wav").unwrap(), *b"another");
+        assert_eq!(*cache.read(&inside, "de/a.wav").unwrap(), *b"another");
         std::fs::remove_dir_all(&folder).unwrap();
     }
 }

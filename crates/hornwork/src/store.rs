@@ -1,16 +1,18 @@
-//! Registrations over a restart. Threads that carry packets put the ones that changed into a bounded queue; a thread of its own writes
-//! them to a file in transactions, so that a disk that does not answer holds up no packet. Changes that find no room in the queue wait in
-//! the border, each user once, until the queue takes some again. A file that cannot be written costs nothing but the
-//! memory: the border goes on, an event says so, and everything is written once that is possible.
+//! Persistence of registrations. Packet threads put changes into a bounded queue; a thread of its own writes them to a
+//! file in transactions, so that a stalled disk blocks no packets. Changes beyond the queue's capacity wait in the
+//! border, once per user, until the queue has room. If the file cannot be written the border continues, logs an event,
+//! and writes all registrations once that is possible.
 
 mod file;
 
-use crate::log::Log;
+use crate::log::EventLog;
 use border::border::Border;
 use border::config::{Config, Register, RegistrarStore};
 use border::registrar::StoredRegistration;
-use engine::{Event, Note, Time};
-use file::{Batch, DISK, Database, Dates, Failure, SIGN_OF_LIFE, move_aside, probe};
+use engine::{Event, EventKind, Time};
+use file::{
+    Batch, DISK_REMEDY, Database, Dates, HEARTBEAT_INTERVAL, StoreFailure, move_aside, probe,
+};
 use net::{Clock, Waker};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -18,33 +20,33 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Bytes that wait at most, as far as they can be counted: some 20,000 registrations.
-const ROOM: usize = 8 << 20;
-/// Memory of a contact beside its texts.
-const CONTACT: usize = 300;
-/// Registrations that one turn of a packet thread drains at most: some 0.3 ms of work.
-const TURN: usize = 256;
-/// The writer collects changes for this long, so that a transaction is worth its synchronisation of the disk.
-const COLLECT: Duration = Duration::from_millis(250);
-/// How long a file that cannot be written is left alone.
-const RETRY: Duration = Duration::from_secs(2);
-/// How often it is logged that it still cannot be.
-const TELL: Duration = Duration::from_secs(600);
-/// A disk that takes longer over one transaction is told of.
-const STALL: Duration = Duration::from_secs(5);
-/// How often contacts that have ended are looked for in the file: the border removes them itself, unless it was not asked.
-const SWEEP: Duration = Duration::from_secs(3_600);
-/// How long the end of the program waits for the last changes to be written.
-const LAST_CHANGES: Duration = Duration::from_secs(2);
-/// Name of the file in the folder that systemd gives the program.
-const USUAL: &str = "registrations.db";
+/// Most queued bytes, estimated: about 20,000 registrations.
+const MAX_QUEUED_BYTES: usize = 8 << 20;
+/// Memory of a contact without its texts.
+const CONTACT_BYTES: usize = 300;
+/// Most registrations drained from the border per turn: about 0.3 ms of work.
+const MAX_PER_TURN: usize = 256;
+/// Time for which the writer collects changes, so that each synchronisation of the disk covers many.
+const COLLECT_TIME: Duration = Duration::from_millis(250);
+/// Interval of retries after a failed write.
+const RETRY_INTERVAL: Duration = Duration::from_secs(2);
+/// Interval of log events while writing fails.
+const LOG_INTERVAL: Duration = Duration::from_secs(600);
+/// Duration of a transaction from which the disk is reported as stalled.
+const STALL_TIME: Duration = Duration::from_secs(5);
+/// Interval of removing expired contacts from the file; the border removes them itself, except while writing failed.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(3_600);
+/// Longest wait at the end of the program for the last changes to be written.
+const END_TIMEOUT: Duration = Duration::from_secs(2);
+/// File name in the state directory provided by systemd.
+const DEFAULT_FILE: &str = "registrations.db";
 
 fn takes_registrations(config: &Config) -> bool {
     let mut interfaces = config.interfaces.iter();
     interfaces.any(|interface| interface.register != Register::Refuse)
 }
 
-/// Where a configuration keeps registrations; `None`: in memory, or it has none.
+/// Path of the registrations file; `None` if they are kept in memory, or none are taken.
 fn path_of(config: &Config) -> Option<PathBuf> {
     if !takes_registrations(config) {
         return None;
@@ -54,64 +56,64 @@ fn path_of(config: &Config) -> Option<PathBuf> {
         RegistrarStore::File(path) => Some(path.clone()),
         RegistrarStore::Usual => {
             let folders = std::env::var_os("STATE_DIRECTORY")?;
-            // Of several, separated by colons, the first.
+            // STATE_DIRECTORY may list several, separated by colons; the first one is used.
             let folder = std::env::split_paths(&folders).next()?;
-            folder.is_absolute().then(|| folder.join(USUAL))
+            folder.is_absolute().then(|| folder.join(DEFAULT_FILE))
         }
     }
 }
 
-/// Where registrations are kept, as one line; nothing where none are taken.
+/// One line about the storage of registrations; empty if none are taken.
 pub fn summary(config: &Config) -> String {
     match path_of(config) {
-        Some(path) => format!("registrations: kept over a restart in {}\n", path.display()),
+        Some(path) => format!("registrations: stored in {}\n", path.display()),
         None if takes_registrations(config) => {
-            "registrations: in memory, lost at a restart unless `[registrar] store` names a file\n"
+            "registrations: in memory, lost at a restart; set `[registrar] store` to keep them\n"
                 .to_owned()
         }
         None => String::new(),
     }
 }
 
-/// Changes on their way to the file.
+/// Queue of changes for the file.
 #[derive(Default)]
-struct Queue {
-    state: Mutex<State>,
-    /// The writer waits here for changes, the end of the program for the writer.
+struct RegistrationQueue {
+    state: Mutex<RegistrationQueueState>,
+    /// Signals changes to the writer, and completion to the end of the program.
     changed: Condvar,
-    /// How often all registrations were asked for.
+    /// Number of requests for all registrations.
     round: AtomicU64,
-    /// Since when the writer waits for the disk, nanoseconds of engine time; 0: it does not.
+    /// Time since which the writer waits for the disk, nanoseconds of engine time; 0: not waiting.
     busy_since: AtomicU64,
-    /// That it has done so for long was logged.
+    /// Whether the stall has been logged.
     stalled: AtomicBool,
 }
 
 #[derive(Default)]
-struct State {
+struct RegistrationQueueState {
     waiting: Vec<StoredRegistration>,
     bytes: usize,
-    /// A packet thread found no room, and is woken when there is some.
+    /// A packet thread found no room, and is to be woken when there is.
     refused: bool,
-    /// Changes that were lost, so that the file has to be written anew.
+    /// Number of lost changes; if not zero the file must be rewritten.
     lost: u64,
     wakers: Vec<Waker>,
     ending: bool,
-    /// The writer has written everything, after `ending`.
+    /// After `ending`: the writer has written everything.
     ended: bool,
 }
 
-impl Queue {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl RegistrationQueue {
+    fn state(&self) -> MutexGuard<'_, RegistrationQueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits as long as `waits` says, at most `limit`.
+    /// Waits while `waits` returns true, at most `limit`.
     fn wait(
         &self,
         limit: Duration,
-        waits: impl FnMut(&mut State) -> bool,
-    ) -> MutexGuard<'_, State> {
+        waits: impl FnMut(&mut RegistrationQueueState) -> bool,
+    ) -> MutexGuard<'_, RegistrationQueueState> {
         let waited = self
             .changed
             .wait_timeout_while(self.state(), limit, waits)
@@ -119,15 +121,15 @@ impl Queue {
         waited.0
     }
 
-    /// Asks all packet threads for all registrations.
-    fn ask_for_all(&self) {
+    /// Requests all registrations from all packet threads.
+    fn request_all(&self) {
         self.round.fetch_add(1, Ordering::AcqRel);
         let wakers = self.state().wakers.clone();
         wakers.iter().for_each(Waker::wake);
     }
 }
 
-impl State {
+impl RegistrationQueueState {
     fn put(&mut self, registration: StoredRegistration) {
         let texts = |contact: &border::registrar::StoredContact| {
             let texts = [
@@ -137,38 +139,38 @@ impl State {
                 &contact.call_id,
                 &contact.path,
             ];
-            texts.iter().map(|text| text.len()).sum::<usize>() + CONTACT
+            texts.iter().map(|text| text.len()).sum::<usize>() + CONTACT_BYTES
         };
         let contacts: usize = registration.contacts.iter().map(texts).sum();
-        self.bytes += CONTACT + registration.user.len() + contacts;
+        self.bytes += CONTACT_BYTES + registration.user.len() + contacts;
         self.waiting.push(registration);
     }
 
     fn has_room(&self) -> bool {
-        self.bytes < ROOM
+        self.bytes < MAX_QUEUED_BYTES
     }
 }
 
-/// By which a thread that carries packets hands on the changes of its border.
+/// A packet thread's access to the queue.
 #[derive(Clone)]
-pub struct Keeper {
-    queue: Arc<Queue>,
+pub struct RegistrationSink {
+    queue: Arc<RegistrationQueue>,
     round: u64,
     path: Arc<Path>,
-    log: Log,
+    log: EventLog,
     clock: Clock,
 }
 
-impl Keeper {
-    /// `waker` wakes this keeper's thread where the queue has room again, or all registrations are asked for.
+impl RegistrationSink {
+    /// Registers the waker for this thread, used when the queue has room again, or all registrations are requested.
     pub fn wake_by(&self, waker: Waker) {
         self.queue.state().wakers.push(waker);
     }
 
-    /// Moves changes of the border into the queue; does not wait for the disk. Returns whether the next turn is wanted at once, as there
-    /// are more.
-    pub fn take(&mut self, border: &mut Border) -> bool {
-        self.tell_of_stall();
+    /// Moves changes of the border into the queue without waiting for the disk. Returns whether there are more, so that
+    /// the next turn should follow at once.
+    pub fn drain_from(&mut self, border: &mut Border) -> bool {
+        self.log_stall();
         let round = self.queue.round.load(Ordering::Acquire);
         if round != self.round {
             self.round = round;
@@ -183,7 +185,7 @@ impl Keeper {
             return false;
         }
         let was_empty = state.waiting.is_empty();
-        let mut left = TURN;
+        let mut left = MAX_PER_TURN;
         let more = border.drain_registration_changes(&mut |registration| {
             state.put(registration);
             left -= 1;
@@ -199,56 +201,56 @@ impl Keeper {
         more && !full
     }
 
-    /// The writer cannot tell that the disk does not answer.
-    fn tell_of_stall(&self) {
+    /// Logs a stalled disk, which the blocked writer cannot do itself.
+    fn log_stall(&self) {
         let since = self.queue.busy_since.load(Ordering::Relaxed);
         if since == 0 {
             return;
         }
         let now = self.clock.now();
-        if now.since(Time(since)) > STALL && !self.queue.stalled.swap(true, Ordering::AcqRel) {
-            let note = Note::RegistrationsNotStored {
+        if now.since(Time(since)) > STALL_TIME && !self.queue.stalled.swap(true, Ordering::AcqRel) {
+            let note = EventKind::RegistrationStoreFailed {
                 store: self.path.display().to_string(),
-                why: format!("its disk has not answered for {} s", STALL.as_secs()),
-                remedy: DISK.to_owned(),
+                reason: format!("its disk has not responded for {} s", STALL_TIME.as_secs()),
+                remedy: DISK_REMEDY.to_owned(),
             };
             self.log.event(&Event::new(now, note));
         }
     }
 }
 
-/// The file of registrations, with the thread that writes there.
+/// The registrations file and its writing thread.
 pub struct Store {
-    keeper: Keeper,
+    sink: RegistrationSink,
 }
 
 impl Store {
-    /// Restores the registrations of the file into the border (of several workers, into their common registry), and starts to write
-    /// changes there; `None` where the configuration keeps none.
+    /// Restores the registrations of the file into the border (with several workers into their common registry), and
+    /// starts writing changes; `None` if the configuration has no file.
     ///
     /// # Errors
-    /// Another program has the file, or there is no thread.
-    pub fn start(border: &mut Border, log: &Log, clock: Clock) -> io::Result<Option<Store>> {
+    /// If another program uses the file, or the thread cannot be started.
+    pub fn start(border: &mut Border, log: &EventLog, clock: Clock) -> io::Result<Option<Store>> {
         let Some(path) = path_of(border.config()) else {
             return Ok(None);
         };
         border.track_registration_changes();
-        let keeper = Keeper {
+        let sink = RegistrationSink {
             queue: Arc::default(),
             round: 0,
             path: path.clone().into(),
             log: log.clone(),
             clock,
         };
-        let mut writer = Writer {
-            queue: keeper.queue.clone(),
+        let mut writer = StoreWriter {
+            queue: sink.queue.clone(),
             path,
             database: None,
             batch: Batch::new(),
             wipe: false,
-            asks: false,
+            request_all: false,
             lost: 0,
-            holds: false,
+            has_contacts: false,
             failing: None,
             swept: clock.now(),
             log: log.clone(),
@@ -258,55 +260,55 @@ impl Store {
         std::thread::Builder::new()
             .name("registrations".to_owned())
             .spawn(move || {
-                // Signals are the first thread's; where they cannot be blocked, they are taken as they come.
+                // Signals belong to the first thread; if they cannot be blocked here, this thread may receive them too.
                 let _ = net::block_signals();
                 writer.run();
             })?;
-        Ok(Some(Store { keeper }))
+        Ok(Some(Store { sink }))
     }
 
-    /// For one of the threads that carry packets.
-    pub fn keeper(&self) -> Keeper {
-        self.keeper.clone()
+    /// A sink for one of the packet threads.
+    pub fn sink(&self) -> RegistrationSink {
+        self.sink.clone()
     }
 
-    /// Waits until everything is written, not for long.
+    /// Waits for a limited time until everything is written.
     pub fn end(self) {
-        let queue = &self.keeper.queue;
+        let queue = &self.sink.queue;
         queue.state().ending = true;
         queue.changed.notify_all();
-        drop(queue.wait(LAST_CHANGES, |state| !state.ended));
+        drop(queue.wait(END_TIMEOUT, |state| !state.ended));
     }
 }
 
-/// Writing fails.
-struct Failing {
+/// A period in which writing fails.
+struct WriteOutage {
     since: Time,
-    told: Time,
+    logged: Time,
 }
 
-struct Writer {
-    queue: Arc<Queue>,
+struct StoreWriter {
+    queue: Arc<RegistrationQueue>,
     path: PathBuf,
     database: Option<Database>,
-    /// Users to be written next.
+    /// Users to write next.
     batch: Batch,
-    /// All other users are to be removed from the file first.
+    /// Remove all other users from the file first.
     wipe: bool,
-    /// All registrations are to be asked for when that was done.
-    asks: bool,
-    /// Changes that were lost since writing failed.
+    /// Request all registrations after that.
+    request_all: bool,
+    /// Number of changes lost since writing failed.
     lost: u64,
-    /// The file has contacts, as far as is known.
-    holds: bool,
-    failing: Option<Failing>,
+    /// Whether the file may contain contacts.
+    has_contacts: bool,
+    failing: Option<WriteOutage>,
     swept: Time,
-    log: Log,
+    log: EventLog,
     clock: Clock,
 }
 
-impl Writer {
-    fn tell(&self, note: Note) {
+impl StoreWriter {
+    fn log_event(&self, note: EventKind) {
         self.log.event(&Event::new(self.clock.now(), note));
         self.log.flush();
     }
@@ -319,8 +321,8 @@ impl Writer {
     fn begin(&mut self, border: &mut Border) -> io::Result<()> {
         match self.restore(border) {
             Ok(()) => {}
-            Err(Failure::InUse) => {
-                let (why, remedy) = Failure::InUse.words();
+            Err(StoreFailure::InUse) => {
+                let (why, remedy) = StoreFailure::InUse.reason_and_remedy();
                 return Err(io::Error::other(format!(
                     "{}: {why}\n  remedy: {remedy}",
                     self.path.display()
@@ -331,32 +333,32 @@ impl Writer {
         Ok(())
     }
 
-    fn restore(&mut self, border: &mut Border) -> Result<(), Failure> {
+    fn restore(&mut self, border: &mut Border) -> Result<(), StoreFailure> {
         let mut database = Database::open(&self.path)?;
         let dates = Dates::now(&self.clock);
         let now = self.clock.now();
         let (mut registrations, mut contacts) = (0, 0);
         let batch = &mut self.batch;
         let left_out = database.read(&dates, &mut |registration| {
-            let taken = border.restore_registration(&registration, now);
-            registrations += u64::from(taken > 0);
-            contacts += taken as u64;
-            // Contacts that are not taken must not come back at a later start.
-            if taken == 0 {
+            let accepted = border.restore_registration(&registration, now);
+            registrations += u64::from(accepted > 0);
+            contacts += accepted as u64;
+            // Rejected contacts must not reappear at a later start.
+            if accepted == 0 {
                 batch.insert(registration.user, Vec::new());
             }
-            taken
+            accepted
         })?;
-        self.holds = contacts > 0;
+        self.has_contacts = contacts > 0;
         if contacts + left_out > 0 {
-            self.tell(Note::RegistrationsRestored {
+            self.log_event(EventKind::RegistrationsRestored {
                 store: self.store(),
                 registrations,
                 contacts,
-                left_out,
+                discarded: left_out,
             });
         }
-        // A sign of life would let those come back, too, that have ended meanwhile.
+        // The first heartbeat would make expired contacts valid again, so they are removed before.
         database.sweep(&dates)?;
         self.database = Some(database);
         Ok(())
@@ -366,17 +368,17 @@ impl Writer {
         loop {
             let begun = self.wipe || !self.batch.is_empty();
             let limit = match self.failing {
-                Some(_) => RETRY,
+                Some(_) => RETRY_INTERVAL,
                 None if begun => Duration::ZERO,
-                None => SIGN_OF_LIFE,
+                None => HEARTBEAT_INTERVAL,
             };
             let failing = self.failing.is_some();
-            let idle = |state: &mut State| {
+            let idle = |state: &mut RegistrationQueueState| {
                 !state.ending && (failing || state.waiting.is_empty() && state.lost == 0)
             };
             drop(self.queue.wait(limit, idle));
             if !failing {
-                drop(self.queue.wait(COLLECT, |state| !state.ending));
+                drop(self.queue.wait(COLLECT_TIME, |state| !state.ending));
             }
             let (current, ending) = self.collect();
             let begun = self.clock.now();
@@ -384,9 +386,9 @@ impl Writer {
             let written = self.write(current);
             self.queue.busy_since.store(0, Ordering::Relaxed);
             if self.queue.stalled.swap(false, Ordering::AcqRel) {
-                self.failing.get_or_insert(Failing {
+                self.failing.get_or_insert(WriteOutage {
                     since: begun,
-                    told: begun,
+                    logged: begun,
                 });
             }
             match written {
@@ -394,7 +396,7 @@ impl Writer {
                 Err(failure) => self.failed(failure),
             }
             if ending {
-                // Changes that could not be written now are lost with the program.
+                // Changes that cannot be written now are lost at the end of the program.
                 drop(self.database.take());
                 self.queue.state().ended = true;
                 self.queue.changed.notify_all();
@@ -403,7 +405,8 @@ impl Writer {
         }
     }
 
-    /// Takes the waiting changes, where the last batch was written; returns whether no others are left, and whether the program ends.
+    /// Takes the queued changes if the last batch is written; returns whether the queue is empty, and whether the
+    /// program ends.
     fn collect(&mut self) -> (bool, bool) {
         let queue = self.queue.clone();
         let mut state = queue.state();
@@ -426,21 +429,21 @@ impl Writer {
         self.batch
             .extend(waiting.map(|registration| (registration.user, registration.contacts)));
         if lost > 0 && !ending {
-            // Any of these users may have been removed since.
+            // Users of the old batch may have been removed since.
             self.batch.clear();
-            (self.wipe, self.asks) = (true, true);
+            (self.wipe, self.request_all) = (true, true);
         }
         wakers.iter().for_each(Waker::wake);
         (current, ending)
     }
 
-    fn write(&mut self, current: bool) -> Result<(), Failure> {
+    fn write(&mut self, current: bool) -> Result<(), StoreFailure> {
         let in_place = self.database.as_ref().map(Database::is_in_place);
         if in_place == Some(false) {
             self.database = None;
-            return Err(Failure::Other {
-                why: "it was removed or replaced while it was in use".to_owned(),
-                remedy: "leave it to the program, which writes it anew",
+            return Err(StoreFailure::Other {
+                why: "it was removed or replaced while in use".to_owned(),
+                remedy: "do not move it while the program runs; it is written again",
             });
         }
         if in_place.is_none() {
@@ -450,47 +453,47 @@ impl Writer {
         let Some(database) = &mut self.database else {
             return Ok(());
         };
-        self.holds |= self.batch.values().any(|contacts| !contacts.is_empty());
-        let alive = current && self.holds;
+        self.has_contacts |= self.batch.values().any(|contacts| !contacts.is_empty());
+        let alive = current && self.has_contacts;
         if alive || self.wipe || !self.batch.is_empty() {
             database.write(&self.batch, self.wipe, alive, &dates)?;
             self.batch.clear();
             self.wipe = false;
         }
-        if std::mem::take(&mut self.asks) {
-            self.queue.ask_for_all();
+        if std::mem::take(&mut self.request_all) {
+            self.queue.request_all();
         }
-        if self.clock.now().since(self.swept) > SWEEP {
+        if self.clock.now().since(self.swept) > SWEEP_INTERVAL {
             self.swept = self.clock.now();
-            self.holds = database.sweep(&dates)?;
+            self.has_contacts = database.sweep(&dates)?;
         }
         Ok(())
     }
 
-    /// Opens the file while the border runs: it is then written anew.
-    fn reopen(&mut self) -> Result<(), Failure> {
+    /// Opens the file again while the border runs; it is then rewritten.
+    fn reopen(&mut self) -> Result<(), StoreFailure> {
         self.database = None;
         self.database = Some(Database::open(&self.path)?);
-        (self.wipe, self.asks) = (true, true);
+        (self.wipe, self.request_all) = (true, true);
         Ok(())
     }
 
-    /// The last batch was written.
+    /// Completes a written batch.
     fn written(&mut self) {
         let lost = std::mem::take(&mut self.lost);
         let Some(failing) = self.failing.take() else {
             return;
         };
-        self.tell(Note::RegistrationsStoredAgain {
+        self.log_event(EventKind::RegistrationStoreRecovered {
             store: self.store(),
-            seconds: self.clock.now().since(failing.since).as_secs(),
-            lost,
+            outage_s: self.clock.now().since(failing.since).as_secs(),
+            overflowed: lost,
         });
     }
 
-    fn failed(&mut self, failure: Failure) {
+    fn failed(&mut self, failure: StoreFailure) {
         let failure = match failure {
-            Failure::Corrupt(why) => match self.replace(&why) {
+            StoreFailure::Corrupt(why) => match self.replace(&why) {
                 Ok(()) => return,
                 Err(failure) => failure,
             },
@@ -499,39 +502,39 @@ impl Writer {
         let now = self.clock.now();
         let since = self.failing.as_ref().map_or(now, |failing| failing.since);
         if let Some(failing) = &self.failing
-            && now.since(failing.told) < TELL
+            && now.since(failing.logged) < LOG_INTERVAL
         {
             return;
         }
-        self.failing = Some(Failing { since, told: now });
-        let (why, remedy) = failure.words();
-        self.tell(Note::RegistrationsNotStored {
+        self.failing = Some(WriteOutage { since, logged: now });
+        let (why, remedy) = failure.reason_and_remedy();
+        self.log_event(EventKind::RegistrationStoreFailed {
             store: self.store(),
-            why,
+            reason: why,
             remedy: remedy.to_owned(),
         });
     }
 
-    /// Moves a file that cannot be read aside and begins a new one.
-    fn replace(&mut self, why: &str) -> Result<(), Failure> {
+    /// Moves an unreadable file aside and creates a new one.
+    fn replace(&mut self, why: &str) -> Result<(), StoreFailure> {
         self.database = None;
         let aside = move_aside(&self.path)?;
-        self.tell(Note::RegistrationStoreReplaced {
+        self.log_event(EventKind::RegistrationStoreReplaced {
             store: self.store(),
             moved_to: aside.display().to_string(),
-            why: why.to_owned(),
+            reason: why.to_owned(),
         });
         self.reopen()
     }
 }
 
-/// The warning of `hornwork check` about the file; none where it can be written.
+/// The warning of `hornwork check` about the file; `None` if it can be written.
 pub fn warning(config: &Config) -> Option<String> {
     let path = path_of(config)?;
     let error = probe(&path).err()?;
     let folder = path.parent().unwrap_or(Path::new("/"));
     Some(format!(
-        "registrations would not outlive a restart: {} cannot be written: {error}; let the program's user write in {}, or name another file by `[registrar] store`",
+        "registrations would be lost at a restart: cannot write {}: {error}; give the program's user write permission in {}, or set another file in `[registrar] store`",
         path.display(),
         folder.display()
     ))

@@ -1,70 +1,74 @@
-//! What `[threads]` asks of the machine, and what of it can be had.
+//! Applies `[threads]`: real-time priority, CPUs and locked memory, as far as the system permits.
 
-use border::config::{Config, Wish};
-use engine::{Event, Note};
+use border::config::{Config, PrivilegedMode};
+use engine::{Event, EventKind};
 use net::{Clock, DriverConfig};
 use std::io;
 
-use crate::log::Log;
+use crate::log::EventLog;
 
-/// What the threads of drivers get.
+/// Settings for the driver threads.
 #[derive(Debug, Default)]
-pub(crate) struct Placing {
+pub(crate) struct ThreadSettings {
     realtime: Option<u32>,
-    processors: Vec<usize>,
+    cpus: Vec<usize>,
 }
 
-impl Placing {
-    /// Finds out what is allowed, locks memory, and logs both.
+impl ThreadSettings {
+    /// Determines the permitted settings, locks memory, and logs both.
     ///
     /// # Errors
-    /// What is required cannot be had, or the program may not use one of the processors.
-    pub(crate) fn of(config: &Config, log: &Log, clock: &Clock) -> io::Result<Placing> {
+    /// If a required setting is denied, or the program may not use a configured processor.
+    pub(crate) fn of(config: &Config, log: &EventLog, clock: &Clock) -> io::Result<ThreadSettings> {
         let threads = &config.threads;
-        let tell = |what: &str, done: bool, why: String| {
+        let log_setting = |what: &str, done: bool, why: String| {
             let what = what.to_owned();
             log.event(&Event::new(
                 clock.now(),
-                Note::ThreadsSet { what, done, why },
+                EventKind::ThreadsSet {
+                    setting: what,
+                    applied: done,
+                    detail: why,
+                },
             ));
         };
         let priority = threads.priority;
-        let fifo = wished(threads.realtime, "realtime", || {
+        let fifo = outcome_of(threads.realtime, "realtime", || {
             net::may_be_realtime(priority)
         })?;
         if let Some(outcome) = &fifo {
             let said = || format!("SCHED_FIFO, priority {priority}");
-            tell(
+            log_setting(
                 "realtime",
                 outcome.is_ok(),
                 outcome.clone().err().unwrap_or_else(said),
             );
         }
-        if let Some(outcome) = wished(threads.lock_memory, "lock_memory", net::lock_memory)? {
-            tell("memory", outcome.is_ok(), outcome.err().unwrap_or_default());
+        if let Some(outcome) = outcome_of(threads.lock_memory, "lock_memory", net::lock_memory)? {
+            log_setting("memory", outcome.is_ok(), outcome.err().unwrap_or_default());
         }
-        let processors: Vec<usize> = threads.processors.iter().map(|&n| n.into()).collect();
+        let cpus: Vec<usize> = threads.cpus.iter().map(|&n| n.into()).collect();
         let allowed = net::allowed_cpus();
-        if let Some(missing) = processors.iter().find(|number| !allowed.contains(number)) {
+        if let Some(missing) = cpus.iter().find(|number| !allowed.contains(number)) {
             return Err(io::Error::other(format!(
-                "[threads] processors: the program may not use processor {missing}\n  remedy: it may use {}",
+                "[threads] cpus: CPU {missing} is not permitted for this program\n  remedy: use {}",
                 list(&allowed)
             )));
         }
-        if !processors.is_empty() {
-            tell("processors", true, list(&processors));
+        if !cpus.is_empty() {
+            log_setting("cpus", true, list(&cpus));
         }
-        Ok(Placing {
+        Ok(ThreadSettings {
             realtime: fifo
                 .is_some_and(|outcome| outcome.is_ok())
                 .then_some(priority),
-            processors,
+            cpus,
         })
     }
 
-    /// The settings of the driver of a worker, counted from 0.
+    /// Driver settings of a worker, numbered from 0.
     pub(crate) fn apply(&self, worker: u8, settings: DriverConfig) -> DriverConfig {
-        let named = self.processors.get(usize::from(worker)).copied();
+        let named = self.cpus.get(usize::from(worker)).copied();
         DriverConfig {
             realtime: self.realtime,
             pin: named.or(settings.pin),
@@ -78,19 +82,19 @@ fn list(numbers: &[usize]) -> String {
     words.join(", ")
 }
 
-/// What came of a wish, with the reason where nothing did; `None`: there was none.
-fn wished(
-    wish: Wish,
+/// Result of a configured setting, with the reason of a denial; `None` if it is not configured.
+fn outcome_of(
+    setting: PrivilegedMode,
     key: &str,
     job: impl FnOnce() -> io::Result<()>,
 ) -> io::Result<Option<Result<(), String>>> {
-    if wish == Wish::Never {
+    if setting == PrivilegedMode::Never {
         return Ok(None);
     }
     let outcome = job().map_err(|error| error.to_string());
     match outcome {
-        Err(why) if wish == Wish::Require => Err(io::Error::other(format!(
-            "[threads] {key} cannot be had: {why}\n  remedy: `{key} = \"auto\"` goes without"
+        Err(why) if setting == PrivilegedMode::Require => Err(io::Error::other(format!(
+            "[threads] {key} was denied: {why}\n  remedy: set `{key} = \"auto\"` to run without it"
         ))),
         outcome => Ok(Some(outcome)),
     }

@@ -1,18 +1,18 @@
-//! The control threads beside the first one: each runs a border of its own over sockets at the same addresses, and does what
-//! the first one is told.
+//! The additional workers: each runs a border of its own on sockets at the same addresses, and executes the requests of
+//! the first worker.
 
-use crate::log::Log;
+use crate::log::EventLog;
 use crate::service::{driver_config, opened};
-use crate::store::Keeper;
-use crate::threads::Placing;
-use border::admission::MediaCarrier;
+use crate::store::RegistrationSink;
+use crate::threads::ThreadSettings;
+use border::admission::MediaOffload;
 use border::border::Border;
+use border::conferences::{ConferenceName, ConferenceReply, ConferenceRequest};
 use border::config::Config;
-use border::rooms::{RoomName, RoomReply, RoomWish};
 use engine::{HashKey, Worker};
 use media::forward::{Forwarder, ForwarderLimits};
 use net::tls::Security;
-use net::{Clock, Desk, Driver, DriverConfig, Waker};
+use net::{Clock, Driver, DriverConfig, Waker, WorkerMailbox};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,45 +20,49 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How long a thread sleeps where nothing happens and nobody wakes it.
-const IDLE: Duration = Duration::from_secs(60);
-/// And where somebody waits for what a border has yet to answer.
-const ASKED: Duration = Duration::from_millis(1);
+/// Longest sleep of an idle worker.
+const IDLE_WAIT: Duration = Duration::from_secs(60);
+/// Longest sleep while a response of the border is pending.
+const PENDING_WAIT: Duration = Duration::from_millis(1);
 
-enum Order {
+enum WorkerRequest {
     Reload(Arc<Config>, Security),
     Drain(Duration),
-    Carry(MediaCarrier),
-    Ask(u64, RoomName, RoomWish),
+    SetOffload(MediaOffload),
+    Conference(u64, ConferenceName, ConferenceRequest),
     Stop,
 }
 
-/// A thread.
-struct Mate {
-    orders: Sender<Order>,
+/// An additional worker.
+struct SiblingWorker {
+    requests: Sender<WorkerRequest>,
     waker: Waker,
     drained: Arc<AtomicBool>,
-    /// Turns that it has made, and how many they were when all threads had got on.
+    /// Number of its turns, and the number at the last check of all workers.
     turns: Arc<AtomicU64>,
-    seen: u64,
+    checked_turns: u64,
     thread: JoinHandle<io::Result<()>>,
 }
 
-/// The threads beside the first.
+/// The additional workers.
 #[derive(Default)]
-pub(crate) struct Mates {
-    /// The first of them is the second worker.
-    mates: Vec<Mate>,
-    /// What they answer to questions about conferences.
-    replies: Option<Receiver<(u64, RoomReply)>>,
+pub(crate) struct SiblingWorkers {
+    /// The first entry is the second worker.
+    siblings: Vec<SiblingWorker>,
+    /// Their responses to conference requests.
+    replies: Option<Receiver<(u64, ConferenceReply)>>,
 }
 
-/// The driver's settings for one of several workers, `cpus` being those that the program may use.
-pub(crate) fn shared(config: DriverConfig, worker: &Worker, cpus: &[usize]) -> DriverConfig {
+/// Driver settings for one of several workers; `cpus` are the processors that the program may use.
+pub(crate) fn worker_driver_config(
+    config: DriverConfig,
+    worker: &Worker,
+    cpus: &[usize],
+) -> DriverConfig {
     if worker.is_alone() {
         return config;
     }
-    let enough = cpus.len() >= usize::from(worker.of);
+    let enough = cpus.len() >= usize::from(worker.count);
     let cpu = cpus.get(usize::from(worker.number)).copied();
     DriverConfig {
         shared_ports: true,
@@ -69,26 +73,27 @@ pub(crate) fn shared(config: DriverConfig, worker: &Worker, cpus: &[usize]) -> D
     }
 }
 
-impl Mates {
-    /// Starts a thread for each of these; `first` wakes the first one, where there is something for it.
+impl SiblingWorkers {
+    /// Starts a thread for each of these; `first` wakes the first worker if there is a response for it.
     ///
     /// # Errors
-    /// Where the system gives no thread, epoll set or randomness.
+    /// If the system provides no thread, epoll set or entropy.
     pub(crate) fn start(
-        borders: Vec<(Border, Desk, Option<Keeper>)>,
+        borders: Vec<(Border, WorkerMailbox, Option<RegistrationSink>)>,
         relay: Option<&net::KernelRelay>,
-        placing: &Placing,
+        placing: &ThreadSettings,
         security: &Security,
-        log: &Log,
+        log: &EventLog,
         clock: Clock,
         first: &Waker,
-    ) -> io::Result<Mates> {
+    ) -> io::Result<SiblingWorkers> {
         let cpus = net::allowed_cpus();
         let (said, replies) = channel();
-        let mut mates = Vec::new();
-        for (border, desk, keeper) in borders {
+        let mut siblings = Vec::new();
+        for (border, mailbox, sink) in borders {
             let worker = *border.worker();
-            let settings = shared(driver_config(border.config(), relay), &worker, &cpus);
+            let settings =
+                worker_driver_config(driver_config(border.config(), relay), &worker, &cpus);
             let settings = placing.apply(worker.number, settings);
             let forwarder = Forwarder::new(
                 ForwarderLimits::default(),
@@ -96,22 +101,22 @@ impl Mates {
             );
             let mut driver = Driver::new(settings, clock, forwarder)?;
             driver.set_security(security.clone());
-            driver.join(desk);
+            driver.attach_mailbox(mailbox);
             let waker = driver.waker();
-            if let Some(keeper) = &keeper {
-                keeper.wake_by(waker.clone());
+            if let Some(sink) = &sink {
+                sink.wake_by(waker.clone());
             }
-            let (orders, inbox) = channel();
+            let (requests, inbox) = channel();
             let drained = Arc::new(AtomicBool::new(false));
             let turns = Arc::new(AtomicU64::new(0));
-            let thread = Thread {
+            let thread = WorkerLoop {
                 border,
                 driver,
-                keeper,
+                sink,
                 log: log.clone(),
                 clock,
                 inbox,
-                asked: 0,
+                pending: 0,
                 replies: said.clone(),
                 first: first.clone(),
                 drained: drained.clone(),
@@ -120,172 +125,185 @@ impl Mates {
             let thread = std::thread::Builder::new()
                 .name(format!("worker {}", worker.number))
                 .spawn(move || thread.run())?;
-            mates.push(Mate {
-                orders,
+            siblings.push(SiblingWorker {
+                requests,
                 waker,
                 drained,
                 turns,
-                seen: 0,
+                checked_turns: 0,
                 thread,
             });
         }
-        Ok(Mates {
-            mates,
+        Ok(SiblingWorkers {
+            siblings,
             replies: Some(replies),
         })
     }
 
-    fn order(&self, order: impl Fn() -> Order) {
-        for mate in &self.mates {
-            mate.order(order());
+    fn send_all(&self, request: impl Fn() -> WorkerRequest) {
+        for sibling in &self.siblings {
+            sibling.send(request());
         }
     }
 
-    /// Wants something of a worker's conferences ([`Border::ask_rooms`]); of the first, or of one that is not there, nothing.
-    pub(crate) fn ask_rooms(&self, worker: u8, number: u64, name: &RoomName, wish: &RoomWish) {
-        let mate = usize::from(worker).checked_sub(1);
-        if let Some(mate) = mate.and_then(|at| self.mates.get(at)) {
-            mate.order(Order::Ask(number, name.clone(), wish.clone()));
+    /// Sends a conference request to a worker ([`Border::request_conference`]); nothing for the first or a nonexistent
+    /// worker.
+    pub(crate) fn request_conference(
+        &self,
+        worker: u8,
+        number: u64,
+        name: &ConferenceName,
+        command: &ConferenceRequest,
+    ) {
+        let sibling = usize::from(worker).checked_sub(1);
+        if let Some(sibling) = sibling.and_then(|at| self.siblings.get(at)) {
+            sibling.send(WorkerRequest::Conference(
+                number,
+                name.clone(),
+                command.clone(),
+            ));
         }
     }
 
-    /// The next answer of any of them.
-    pub(crate) fn next_room_reply(&self) -> Option<(u64, RoomReply)> {
+    /// The next response of any worker.
+    pub(crate) fn next_conference_reply(&self) -> Option<(u64, ConferenceReply)> {
         self.replies.as_ref()?.try_recv().ok()
     }
 
-    /// Gives all of them a new configuration.
+    /// Sends a new configuration to all workers.
     pub(crate) fn reload(&self, config: &Arc<Config>, security: &Security) {
-        self.order(|| Order::Reload(config.clone(), security.clone()));
+        self.send_all(|| WorkerRequest::Reload(config.clone(), security.clone()));
     }
 
-    /// Tells all of them what carries media from now on.
-    pub(crate) fn carry(&self, carrier: &MediaCarrier) {
-        self.order(|| Order::Carry(carrier.clone()));
+    /// Informs all workers of the current media paths.
+    pub(crate) fn set_media_offload(&self, offload: &MediaOffload) {
+        self.send_all(|| WorkerRequest::SetOffload(offload.clone()));
     }
 
-    /// Lets all of them drain.
+    /// Drains all workers.
     pub(crate) fn drain(&self, limit: Duration) {
-        self.order(|| Order::Drain(limit));
+        self.send_all(|| WorkerRequest::Drain(limit));
     }
 
-    /// Whether all have ended their drain.
+    /// Whether all workers have drained.
     pub(crate) fn are_drained(&self) -> bool {
-        let mut mates = self.mates.iter();
-        mates.all(|mate| mate.drained.load(Ordering::Acquire))
+        let mut siblings = self.siblings.iter();
+        siblings.all(|sibling| sibling.drained.load(Ordering::Acquire))
     }
 
-    /// Whether all of them still work.
+    /// Checks that all workers are running.
     ///
     /// # Errors
-    /// Why one does not.
-    pub(crate) fn look(&mut self) -> io::Result<()> {
-        let mut mates = self.mates.iter();
-        let Some(ended) = mates.position(|mate| mate.thread.is_finished()) else {
+    /// The error of a worker that has ended.
+    pub(crate) fn check(&mut self) -> io::Result<()> {
+        let mut siblings = self.siblings.iter();
+        let Some(ended) = siblings.position(|sibling| sibling.thread.is_finished()) else {
             return Ok(());
         };
-        match self.mates.swap_remove(ended).thread.join() {
+        match self.siblings.swap_remove(ended).thread.join() {
             Ok(Err(error)) => Err(error),
             _ => Err(io::Error::other("a worker has ended")),
         }
     }
 
-    /// Whether each has made a turn since this was last so; those that sleep are woken for one.
-    pub(crate) fn all_turn(&mut self) -> bool {
-        let turned = |mate: &Mate| mate.turns.load(Ordering::Relaxed) != mate.seen;
-        for mate in self.mates.iter().filter(|mate| !turned(mate)) {
-            mate.waker.wake();
+    /// Whether each has made a turn since the last call that returned true; sleeping workers are woken for one.
+    pub(crate) fn all_have_turned(&mut self) -> bool {
+        let turned = |sibling: &SiblingWorker| {
+            sibling.turns.load(Ordering::Relaxed) != sibling.checked_turns
+        };
+        for sibling in self.siblings.iter().filter(|sibling| !turned(sibling)) {
+            sibling.waker.wake();
         }
-        if !self.mates.iter().all(turned) {
+        if !self.siblings.iter().all(turned) {
             return false;
         }
-        for mate in &mut self.mates {
-            mate.seen = mate.turns.load(Ordering::Relaxed);
+        for sibling in &mut self.siblings {
+            sibling.checked_turns = sibling.turns.load(Ordering::Relaxed);
         }
         true
     }
 
-    /// Ends all of them.
+    /// Stops all workers.
     pub(crate) fn stop(self) {
-        self.order(|| Order::Stop);
-        for mate in self.mates {
-            // What it has to say is said; the program ends.
-            let _ = mate.thread.join();
+        self.send_all(|| WorkerRequest::Stop);
+        for sibling in self.siblings {
+            // Its errors are already logged, and the program ends.
+            let _ = sibling.thread.join();
         }
     }
 }
 
-impl Mate {
-    fn order(&self, order: Order) {
-        // A thread that has ended is noticed by [`Mates::look`].
-        let _ = self.orders.send(order);
+impl SiblingWorker {
+    fn send(&self, request: WorkerRequest) {
+        // A thread that has ended is detected by [`SiblingWorkers::check`].
+        let _ = self.requests.send(request);
         self.waker.wake();
     }
 }
 
-struct Thread {
+struct WorkerLoop {
     border: Border,
     driver: Driver<Forwarder>,
-    keeper: Option<Keeper>,
-    log: Log,
+    sink: Option<RegistrationSink>,
+    log: EventLog,
     clock: Clock,
-    inbox: Receiver<Order>,
-    /// Questions that the border has not answered.
-    asked: usize,
-    replies: Sender<(u64, RoomReply)>,
+    inbox: Receiver<WorkerRequest>,
+    /// Number of requests that the border has not answered.
+    pending: usize,
+    replies: Sender<(u64, ConferenceReply)>,
     first: Waker,
     drained: Arc<AtomicBool>,
     turns: Arc<AtomicU64>,
 }
 
-impl Thread {
+impl WorkerLoop {
     fn run(mut self) -> io::Result<()> {
-        // Signals are the first thread's.
+        // Signals belong to the first thread.
         net::block_signals()?;
         let mut ready = false;
         let mut at_once = true;
         loop {
-            let wait = match (at_once, self.asked) {
+            let wait = match (at_once, self.pending) {
                 (true, _) => Duration::ZERO,
-                (false, 0) => IDLE,
-                (false, _) => ASKED,
+                (false, 0) => IDLE_WAIT,
+                (false, _) => PENDING_WAIT,
             };
             self.driver.turn(&mut self.border, wait)?;
             self.turns.fetch_add(1, Ordering::Relaxed);
             while let Some(event) = self.driver.next_event() {
                 self.log.event(&event);
                 if !ready {
-                    opened(&event.note)?;
+                    opened(&event.kind)?;
                 }
             }
             self.log.flush();
-            while let Some(reply) = self.border.next_room_reply() {
-                self.asked = self.asked.saturating_sub(1);
-                // Where nobody listens any more the program ends.
+            while let Some(reply) = self.border.next_conference_reply() {
+                self.pending = self.pending.saturating_sub(1);
+                // If the receiver is gone, the program is ending.
                 let _ = self.replies.send(reply);
                 self.first.wake();
             }
             ready = true;
-            let keeper = self.keeper.as_mut();
-            at_once = keeper.is_some_and(|keeper| keeper.take(&mut self.border));
-            while let Ok(order) = self.inbox.try_recv() {
+            let sink = self.sink.as_mut();
+            at_once = sink.is_some_and(|sink| sink.drain_from(&mut self.border));
+            while let Ok(request) = self.inbox.try_recv() {
                 let now = self.clock.now();
-                match order {
-                    Order::Reload(config, security) => {
-                        // Before the border opens what is new: its listeners ask for their certificates.
+                match request {
+                    WorkerRequest::Reload(config, security) => {
+                        // Before the border opens new listeners, which need their certificates.
                         self.driver.set_security(security);
                         self.border.reload(config, now);
                     }
-                    Order::Drain(limit) => self.border.drain(limit, now),
-                    Order::Carry(carrier) => self.border.set_media_carrier(carrier),
-                    Order::Ask(number, name, wish) => {
-                        self.asked += 1;
-                        self.border.ask_rooms(number, &name, &wish, now);
+                    WorkerRequest::Drain(limit) => self.border.drain(limit, now),
+                    WorkerRequest::SetOffload(offload) => self.border.set_media_offload(offload),
+                    WorkerRequest::Conference(number, name, command) => {
+                        self.pending += 1;
+                        self.border.request_conference(number, &name, &command, now);
                     }
-                    Order::Stop => {
+                    WorkerRequest::Stop => {
                         self.driver.turn(&mut self.border, Duration::ZERO)?;
-                        if let Some(keeper) = &mut self.keeper {
-                            while keeper.take(&mut self.border) {}
+                        if let Some(sink) = &mut self.sink {
+                            while sink.drain_from(&mut self.border) {}
                         }
                         return Ok(());
                     }

@@ -1,12 +1,12 @@
-//! Media through a relay, for `make bench`: sets calls up, plays 20 ms of G.729 or G.711 in both directions of each, and
-//! measures what arrives, how late, and what the relay's processor time was.
+//! Media through a relay, for `make bench`: sets calls up, plays 20 ms packets of G.729 or G.711 in both directions of
+//! each, and measures received packets, their delay, and the CPU time of the relay.
 //!
-//! `relay_load border SIP_ADDRESS PROCESS CALLS SECONDS [BYTES [srtp]]` calls through a border whose trunk is at port 5080;
-//! `relay_load rtpengine NG_ADDRESS PROCESS CALLS SECONDS [BYTES [srtp]]` has a media proxy relay by its ng protocol. BYTES is
-//! what a packet carries: 20 (G.729, unless told) or 160 (G.711). With `srtp` the callers have keys (SDES,
-//! AES_CM_128_HMAC_SHA1_80) and the callees have none. One line of figures comes out.
+//! `relay_load border SIP_ADDRESS PROCESS CALLS SECONDS [BYTES [srtp]]` calls through a border whose trunk is at port
+//! 5080; `relay_load rtpengine NG_ADDRESS PROCESS CALLS SECONDS [BYTES [srtp]]` commands a media proxy over its ng
+//! protocol. BYTES is the payload of a packet: 20 (G.729, default) or 160 (G.711). With `srtp` the callers use SRTP
+//! (SDES, AES_CM_128_HMAC_SHA1_80) and the callees RTP. The output is one line of figures.
 
-use engine::Packet;
+use engine::MediaPacket;
 use protect::sdes::CryptoAttribute;
 use protect::srtp::{ContextLimits, Inbound, MasterKey, Outbound};
 use std::collections::HashMap;
@@ -14,27 +14,27 @@ use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
-/// The time of a packet.
+/// Packet time.
 const PACKET_TIME: Duration = Duration::from_millis(20);
-/// Media that plays before anything is counted: addresses are learned meanwhile.
+/// Time before the measurement, in which addresses are learned.
 const WARM_UP: Duration = Duration::from_secs(4);
 const PATIENCE: Duration = Duration::from_secs(5);
 const RTP_HEADER: usize = 12;
-/// What our packets carry in front: number of the stream, nanoseconds since the start.
+/// Octets at the start of our payloads: number of the stream, nanoseconds since the start.
 const MARK: usize = 12;
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
-/// The two ends of all calls, one socket each; streams are told apart by what their packets carry.
+/// The two ends of all calls, one socket each; streams are identified by their payload.
 struct Ends {
     sockets: [UdpSocket; 2],
     ports: [u16; 2],
 }
 
-/// The key of all callers that have one.
+/// The SDES key of all callers with SRTP.
 const CRYPTO: &str = "1 AES_CM_128_HMAC_SHA1_80 inline:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwd";
 
-/// Where the relay takes media of a call.
+/// Media addresses of a call at the relay.
 struct Ways {
     /// From the caller, from the callee.
     to: [SocketAddr; 2],
@@ -42,7 +42,7 @@ struct Ways {
     key: Option<MasterKey>,
 }
 
-/// What a packet carries, and whether the callers have keys.
+/// Payload size, and whether the callers use SRTP.
 #[derive(Clone, Copy)]
 struct Kind {
     bytes: usize,
@@ -97,7 +97,7 @@ impl Ends {
     }
 }
 
-/// The session of one end, with its key where it has one.
+/// The SDP of one end, with its key for SRTP.
 fn sdp(port: u16, bytes: usize, keys: bool) -> String {
     let format = if bytes == 160 { 0 } else { 18 };
     let (profile, key) = match keys {
@@ -109,7 +109,7 @@ fn sdp(port: u16, bytes: usize, keys: bool) -> String {
     )
 }
 
-/// The key of an SDP, where one is wanted.
+/// The key in an SDP, if `wanted`.
 fn key_of(text: &str, wanted: bool) -> Outcome<Option<MasterKey>> {
     if !wanted {
         return Ok(None);
@@ -123,7 +123,7 @@ fn key_of(text: &str, wanted: bool) -> Outcome<Option<MasterKey>> {
     Ok(attribute.keys.into_iter().next())
 }
 
-/// Address and port of the audio of an SDP.
+/// Address and port of the audio line of an SDP.
 fn media_of(text: &str) -> Outcome<SocketAddr> {
     let after = |start: &str| {
         text.split(start)
@@ -150,7 +150,7 @@ fn field<'a>(message: &'a str, name: &str) -> &'a str {
     line.unwrap_or_default()
 }
 
-/// All lines of a header field, as they came.
+/// All lines of a header field.
 fn fields(message: &str, name: &str) -> String {
     let head = message.split("\r\n\r\n").next().unwrap_or_default();
     let with = format!("{}:", name.to_ascii_lowercase());
@@ -172,7 +172,7 @@ fn read(socket: &UdpSocket) -> Outcome<Option<(String, SocketAddr)>> {
     }
 }
 
-/// Calls through a border, one after the other.
+/// Sets up calls through a border, one after the other.
 fn border(target: SocketAddr, ends: &Ends, calls: usize, what: Kind) -> Outcome<Vec<Ways>> {
     let caller = UdpSocket::bind("127.0.0.1:5061")?;
     let callee = UdpSocket::bind("127.0.0.1:5080")?;
@@ -243,7 +243,7 @@ fn answer(request: &str, body: &str, number: usize) -> String {
     )
 }
 
-/// Has rtpengine relay, by its ng protocol (bencode over UDP).
+/// Sets up sessions at rtpengine by its ng protocol (bencode over UDP).
 fn rtpengine(target: SocketAddr, ends: &Ends, calls: usize, what: Kind) -> Outcome<Vec<Ways>> {
     let socket = UdpSocket::bind("127.0.0.1:0")?;
     socket.set_read_timeout(Some(PATIENCE))?;
@@ -271,7 +271,7 @@ fn rtpengine(target: SocketAddr, ends: &Ends, calls: usize, what: Kind) -> Outco
     let mut ways = Vec::new();
     for number in 0..calls {
         let id = format!("relay-{number}");
-        // Keys in order, as bencode has them.
+        // Bencode requires sorted keys.
         let common = [("call-id", id.as_str())];
         let offered = [
             &common[..],
@@ -305,17 +305,17 @@ struct Stream {
     packet: Vec<u8>,
     sequence: u16,
     timestamp: u32,
-    /// What seals its packets.
+    /// Outbound SRTP of its packets.
     seal: Option<Outbound>,
 }
 
-/// Plays all streams, evenly spread over the packet time, and gives the line of figures.
+/// Plays all streams, evenly spread over the packet time, and returns the line of figures.
 fn play(ends: &Ends, ways: Vec<Ways>, span: Duration, what: Kind, process: u32) -> Outcome<String> {
     let bytes = what.bytes;
     let limits = ContextLimits::default();
     let ours = CryptoAttribute::parse(CRYPTO.as_bytes()).map_err(|error| format!("{error:?}"))?;
     let mut streams: Vec<Stream> = Vec::new();
-    // What opens the packets of a call, by where the relay sends them from.
+    // Inbound SRTP of a call, by the source address at the relay.
     let mut opens: HashMap<SocketAddr, Inbound> = HashMap::new();
     for (number, way) in ways.iter().enumerate() {
         if let Some(key) = &way.key {
@@ -339,7 +339,7 @@ fn play(ends: &Ends, ways: Vec<Ways>, span: Duration, what: Kind, process: u32) 
             });
         }
     }
-    // Neighbours in time are of different calls and directions.
+    // Streams adjacent in time belong to different calls and directions.
     let count = streams.len();
     let mut order: Vec<usize> = (0..count).collect();
     let step = (count * 5 / 13) | 1;
@@ -365,7 +365,7 @@ fn play(ends: &Ends, ways: Vec<Ways>, span: Duration, what: Kind, process: u32) 
         if now >= end && spent.is_none() {
             spent = Some(cpu_nanos(process)? - cpu);
         }
-        // What is still on its way has a quarter of a second.
+        // Packets in flight may arrive within a quarter of a second.
         if now >= end + 250_000_000 {
             break;
         }
@@ -381,7 +381,7 @@ fn play(ends: &Ends, ways: Vec<Ways>, span: Duration, what: Kind, process: u32) 
             let mut length = stream.packet.len();
             buffer[..length].copy_from_slice(&stream.packet);
             if let Some(seal) = &mut stream.seal {
-                let room = &mut buffer[..length + Packet::ROOM];
+                let room = &mut buffer[..length + MediaPacket::TAILROOM];
                 length = seal.protect_rtp(room, length)?;
             }
             match ends.sockets[stream.end].send_to(&buffer[..length], stream.to) {
@@ -392,13 +392,13 @@ fn play(ends: &Ends, ways: Vec<Ways>, span: Duration, what: Kind, process: u32) 
             next += gap;
         }
         for socket in &ends.sockets {
-            // A few at a time, so that sending is never late for it.
+            // A few at a time, so that sending is not delayed.
             for _ in 0..8 {
                 let Ok((mut length, from)) = socket.recv_from(&mut buffer) else {
                     break;
                 };
                 if let Some(open) = opens.get_mut(&from) {
-                    // What cannot be opened has not arrived.
+                    // A packet that fails authentication counts as lost.
                     let Ok(opened) = open.unprotect_rtp(&mut buffer[..length]) else {
                         continue;
                     };
@@ -437,7 +437,7 @@ fn play(ends: &Ends, ways: Vec<Ways>, span: Duration, what: Kind, process: u32) 
     ))
 }
 
-/// Nanoseconds that the threads of a process have spent on a processor.
+/// CPU time of the threads of a process, nanoseconds.
 fn cpu_nanos(process: u32) -> Outcome<u64> {
     let mut sum = 0;
     for task in std::fs::read_dir(format!("/proc/{process}/task"))? {

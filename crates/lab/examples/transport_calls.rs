@@ -1,15 +1,18 @@
-//! Calls of seven messages over any transport, for `make bench`: SIPp has no TLS in Debian.
+//! Calls of seven messages over any transport, for `make bench`: Debian's SIPp has no TLS.
 //!
-//! `transport_calls certificates FOLDER` writes an authority and certificates; `transport_calls uas TRANSPORT BIND FOLDER`
-//! answers; `transport_calls uac TRANSPORT BIND TARGET RATE TOTAL FOLDER` calls, hangs up, and prints how many calls
-//! succeeded.
+//! `transport_calls certificates FOLDER` writes an authority and certificates;
+//! `transport_calls uas TRANSPORT BIND FOLDER` answers; `transport_calls uac TRANSPORT BIND TARGET RATE TOTAL FOLDER`
+//! calls, hangs up, and prints how many calls succeeded.
 
 use engine::{Deadline, Engine, Input, Limits, Output, SocketId, SocketKind, Time, Transport};
-use net::tls::{Anchors, ClientSettings, Identity, Oldest, Proof, Security, ServerSettings};
+use net::tls::{
+    Anchors, ClientAuth, ClientSettings, Identity, MinimumVersion, Security, ServerSettings,
+};
 use net::{Clock, Driver, DriverConfig};
 use rcgen::{CertificateParams, CertifiedIssuer, KeyPair};
 use sip::{
-    Content, Endpoint, EndpointConfig, Flow, Indication, Invite, Local, LocalId, Target, User,
+    Endpoint, EndpointConfig, Flow, Handler, Indication, Invite, ListenerConfig, ListenerId,
+    MessageContent, Target,
 };
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -17,9 +20,9 @@ use std::path::Path;
 use std::time::Duration;
 
 const SDP: &[u8] = b"v=0\r\no=user1 53655765 2353687637 IN IP4 127.0.0.1\r\ns=-\r\nc=IN IP4 127.0.0.1\r\nt=0 0\r\nm=audio 6000 RTP/AVP 0\r\na=rtpmap:0 PCMU/8000\r\n";
-/// The name that all certificates stand for.
+/// Name in all certificates.
 const NAME: &str = "bench.example.com";
-/// How long the last calls may take after the last one was placed.
+/// Time for the last calls to complete after the last one was started.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 #[derive(Default)]
@@ -28,25 +31,25 @@ struct Party {
     failed: u64,
 }
 
-impl User for Party {
-    fn indication(&mut self, endpoint: &mut Endpoint, indication: Indication<'_>, now: Time) {
+impl Handler for Party {
+    fn on_indication(&mut self, endpoint: &mut Endpoint, indication: Indication<'_>, now: Time) {
         match indication {
             Indication::Offered { leg, .. } => {
-                // What cannot be answered ends by the caller's timers, and is counted there.
-                let _ = endpoint.progress(leg, 180, &Content::default(), false, now);
-                let _ = endpoint.answer(leg, 200, &Content::sdp(SDP), now);
+                // A failure here is ended by the caller's timers, and counted there.
+                let _ = endpoint.progress(leg, 180, &MessageContent::default(), false, now);
+                let _ = endpoint.answer(leg, 200, &MessageContent::sdp(SDP), now);
             }
             Indication::Answered { leg, .. } => {
-                let sent = endpoint.ack(leg, &Content::default(), now);
+                let sent = endpoint.ack(leg, &MessageContent::default(), now);
                 if sent
-                    .and_then(|()| endpoint.bye(leg, &Content::default(), now))
+                    .and_then(|()| endpoint.bye(leg, &MessageContent::default(), now))
                     .is_err()
                 {
                     self.failed += 1;
                 }
             }
-            Indication::Ended { why, .. } => match why {
-                sip::Ending::Us => self.succeeded += 1,
+            Indication::Ended { reason: why, .. } => match why {
+                sip::Ending::Local => self.succeeded += 1,
                 sip::Ending::Peer => {}
                 _ => self.failed += 1,
             },
@@ -56,13 +59,13 @@ impl User for Party {
     }
 }
 
-struct Host {
+struct TransportHost {
     endpoint: Endpoint,
     party: Party,
     open: VecDeque<(SocketKind, SocketAddr)>,
 }
 
-impl Engine for Host {
+impl Engine for TransportHost {
     fn handle(&mut self, input: Input<'_>, now: Time) {
         self.endpoint.feed(input, now, &mut self.party);
     }
@@ -70,7 +73,7 @@ impl Engine for Host {
     fn next_output(&mut self) -> Option<Output<'_>> {
         if let Some((kind, local)) = self.open.pop_front() {
             let socket = SocketId(1);
-            return Some(Output::Open {
+            return Some(Output::OpenSocket {
                 socket,
                 kind,
                 local,
@@ -112,21 +115,21 @@ fn security(folder: &Path, bind: SocketAddr) -> Outcome<Security> {
     let identity = Identity::read(&folder.join("bench.pem"), &folder.join("bench.key"))?;
     let settings = ServerSettings {
         identities: vec![identity],
-        proof: Proof::None,
-        oldest: Oldest::Tls12,
+        client_auth: ClientAuth::None,
+        oldest: MinimumVersion::Tls12,
     };
     security.server(bind, false, settings, None)?;
     let settings = ClientSettings {
         anchors: Some(Anchors::read(&folder.join("ca.pem"))?),
         identity: None,
         pins: Vec::new(),
-        oldest: Oldest::Tls12,
+        oldest: MinimumVersion::Tls12,
     };
     security.client("", settings)?;
     Ok(security)
 }
 
-fn host(transport: Transport, bind: SocketAddr) -> Outcome<(Host, LocalId)> {
+fn host(transport: Transport, bind: SocketAddr) -> Outcome<(TransportHost, ListenerId)> {
     let config = EndpointConfig {
         limits: Limits {
             transactions: 8_000_000,
@@ -137,7 +140,7 @@ fn host(transport: Transport, bind: SocketAddr) -> Outcome<(Host, LocalId)> {
         ..EndpointConfig::default()
     };
     let mut endpoint = Endpoint::new(config, net::entropy()?);
-    let local = endpoint.add_local(Local {
+    let local = endpoint.add_listener(ListenerConfig {
         name: String::from("bench"),
         socket: SocketId(1),
         transport,
@@ -145,7 +148,7 @@ fn host(transport: Transport, bind: SocketAddr) -> Outcome<(Host, LocalId)> {
         advertised: String::new(),
     });
     let open = VecDeque::from([(SocketKind::signalling(transport), bind)]);
-    let host = Host {
+    let host = TransportHost {
         endpoint,
         party: Party::default(),
         open,
@@ -200,11 +203,11 @@ fn call(
     while host.party.succeeded + host.party.failed + refused < total {
         let now = clock.now();
         let due = total.min(now.since(start).as_nanos() as u64 * rate / 1_000_000_000 + 1);
-        // After a stall of the machine no flood: a connection holds only so much.
+        // No burst after a stall of the machine: a connection buffers a limited amount.
         let due = due.min(placed + rate / 100 + 1);
         while placed < due {
             let invite = Invite {
-                content: Content::sdp(SDP),
+                content: MessageContent::sdp(SDP),
                 ..Invite::new(Target::new(uri.as_bytes(), flow))
             };
             refused += u64::from(host.endpoint.invite(&invite, now).is_err());

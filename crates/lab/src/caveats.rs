@@ -1,27 +1,28 @@
-//! What makes a trial say less about its subject than its figures seem to: the generator or the machine was the limit.
+//! Reasons to doubt the figures of a trial: the load generator or the machine, not the SUT, was the limit.
 
 use crate::raw::TrialRecord;
 
-/// Lateness of the generator (99th percentile) from which on response times may be its own, milliseconds.
+/// Lateness of the generator (99th percentile, milliseconds) above which it may dominate the response times.
 const LATE_MS: f64 = 10.0;
-/// Lateness of a thread that only sleeps (99th percentile) from which the machine was busy with something else, microseconds.
-/// The timers of a quiet virtual machine are late by a fifth of a millisecond, and by two beside other work that leaves room.
+/// Lateness of a sleeping thread (99th percentile, microseconds) above which other work kept the machine busy.
+/// Timers of an idle virtual machine are late by about 0.2 ms, beside other work that leaves CPU time free by about 2
+/// ms.
 const NOISE_US: f64 = 4_000.0;
 
-/// In words; none for a trial on a quiet machine, or in virtual time.
-pub fn of(trial: &TrialRecord) -> Vec<String> {
+/// The caveats as texts; empty for a trial on an idle machine or in virtual time.
+pub fn for_trial(trial: &TrialRecord) -> Vec<String> {
     let Some(around) = &trial.surroundings else {
         return Vec::new();
     };
     let mut all = Vec::new();
     if let Some(late) = trial.details.lateness_ms[1].filter(|late| *late > LATE_MS) {
         all.push(format!(
-            "the generator itself was late by {late:.0} ms (99th percentile)"
+            "the load generator was late by {late:.0} ms (99th percentile)"
         ));
     }
     if around.noise.p99_us > NOISE_US {
         all.push(format!(
-            "the machine was busy: a thread that only sleeps came back {:.1} ms late (99th percentile)",
+            "the machine was busy: a sleeping thread woke up {:.1} ms late (99th percentile)",
             around.noise.p99_us / 1e3
         ));
     }
@@ -30,15 +31,15 @@ pub fn of(trial: &TrialRecord) -> Vec<String> {
         .saturating_sub(around.receive_buffer_errors_before);
     if dropped > 0 {
         all.push(format!(
-            "the kernel dropped {dropped} datagrams (RcvbufErrors), which retransmissions hide"
+            "the kernel dropped {dropped} datagrams (RcvbufErrors), hidden by retransmissions"
         ));
     }
     all
 }
 
-/// Whether the machine was busy with something else for so long that the trial says little: a thread that only sleeps came back late.
-/// What only the generator was late by may be the load itself.
-pub fn disturbed(trial: &TrialRecord) -> bool {
+/// Whether other work kept the machine so busy that the trial is not conclusive: a sleeping thread was late. Lateness
+/// of the generator alone is not counted, since the load itself may cause it.
+pub fn is_disturbed(trial: &TrialRecord) -> bool {
     let around = trial.surroundings.as_ref();
     around.is_some_and(|around| around.noise.p99_us > NOISE_US)
 }
@@ -46,7 +47,7 @@ pub fn disturbed(trial: &TrialRecord) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::Verdict;
+    use crate::error::RunVerdict;
     use crate::figures::{Details, Figures};
     use crate::raw::{NoiseRecord, Surroundings};
 
@@ -65,7 +66,7 @@ mod tests {
             },
             checks: Vec::new(),
             leaks: None,
-            verdict: Verdict::Passed,
+            verdict: RunVerdict::Passed,
             remarks: Vec::new(),
             surroundings: Some(Surroundings {
                 noise: NoiseRecord {
@@ -81,14 +82,14 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_out_of_bounds_is_told() {
-        assert!(of(&trial(9.0, 3_900.0, 0)).is_empty());
-        let all = of(&trial(242.5, 12_000.0, 3));
+    fn caveats_are_reported_only_above_the_limits() {
+        assert!(for_trial(&trial(9.0, 3_900.0, 0)).is_empty());
+        let all = for_trial(&trial(242.5, 12_000.0, 3));
         assert_eq!(all.len(), 3);
         assert!(all[0].contains("242 ms") && all[1].contains("12.0 ms") && all[2].contains(" 3 "));
-        assert!(disturbed(&trial(0.0, 12_000.0, 0)) && !disturbed(&trial(242.0, 3_900.0, 3)));
+        assert!(is_disturbed(&trial(0.0, 12_000.0, 0)) && !is_disturbed(&trial(242.0, 3_900.0, 3)));
         let mut simulated = trial(242.0, 12_000.0, 3);
         simulated.surroundings = None;
-        assert!(of(&simulated).is_empty() && !disturbed(&simulated));
+        assert!(for_trial(&simulated).is_empty() && !is_disturbed(&simulated));
     }
 }

@@ -1,26 +1,28 @@
-//! The main job from end to end on this machine: border, PBX, phones, calls with speech, report.
+//! `hornwork demo`: border, PBX and phones on this machine, with registrations, calls with speech, and a report.
 
-use crate::error::{LabError, Verdict};
+use crate::error::{LabError, RunVerdict};
 use crate::experiment::{HangUp, MediaKind, Thresholds};
-use crate::figures::{self, Check, Details, Figures};
-use crate::host::{AnswerPlan, CallPlan, HostPlan, Login, Progress, RegistrationPlan};
-use crate::pace::{Bounds, Hold, Pace};
+use crate::figures::{self, Details, Figures, ThresholdCheck};
+use crate::host::{
+    AnswerPlan, HostPlan, HostProgress, LoginTemplates, OutgoingCallPlan, RegistrationPlan,
+};
+use crate::pace::{ArrivalProcess, Bounds, HoldTime};
 use crate::planes::{Sample, Samples};
 use crate::progress::DemoDisplay;
 use crate::raw::{FORMAT, MachineRecord, RawWriter, RunRecord, Surroundings, TrialRecord};
 use crate::report::{self, plain};
 use crate::run::{out_dir, unix_seconds, write_json};
-use crate::subject::{BorderThread, Layout, PortSpan, Processor, system_entropy};
+use crate::sut::{BorderThread, CpuLimits, Layout, PortSpan, system_entropy};
 use crate::terminal::columns;
-use crate::trial::{Finished, HostThread, SAMPLED_EVERY_S, from_start, in_network, merge};
+use crate::trial::{HostResults, HostThread, SAMPLED_EVERY_S, from_start, in_network, merge};
 use codec::Format;
-use engine::{Entropy, Note, Time, Transport};
+use engine::{Entropy, EventKind, Time, Transport};
 use net::{Clock, Network, NoiseSampler, Signals};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// What `hornwork demo` was told.
+/// Options of `hornwork demo`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DemoOptions {
     /// Longest run, seconds; 10 to 90.
@@ -29,7 +31,7 @@ pub struct DemoOptions {
     pub stay: bool,
     /// Write the figures as JSON to this file (`-`: standard output).
     pub json: Option<PathBuf>,
-    /// Directory for raw results and report; a new one under the system's temporary directory where not given.
+    /// Directory for raw results and report; without it a new one in the system's temporary directory.
     pub out: Option<PathBuf>,
 }
 
@@ -44,24 +46,24 @@ impl Default for DemoOptions {
     }
 }
 
-/// Where phones reach the border.
+/// Port of the border for phones.
 const PORT: u16 = 5060;
-/// Phones that register.
+/// Number of phones that register.
 const PHONES: u64 = 20;
-const USER: &str = "10{number:02}";
-const PASSWORD: &str = "secret-{user}";
-/// The PBX's number that speaks, and the one that sends back what it hears.
+const USER_PATTERN: &str = "10{number:02}";
+const PASSWORD_PATTERN: &str = "secret-{user}";
+/// The PBX's extensions: one plays speech, one echoes.
 const SPEECH_NUMBER: &str = "5000";
 const ECHO_NUMBER: &str = "600";
-/// From the start to the first call: the phones have registered by then.
-const REGISTERING: Duration = Duration::from_millis(1500);
-/// Calls at a time in the beginning and at the end of the rise.
+/// Time from the start to the first call, in which the phones register.
+const REGISTRATION_TIME: Duration = Duration::from_millis(1500);
+/// Concurrent calls at the beginning and at the end of the ramp.
 const CALLS_FROM: f64 = 5.0;
 const CALLS_TO: f64 = 60.0;
-/// Speech that is quieter or louder than this at the far end was changed on its way, dB.
+/// Speech whose level at the far end differs by more than this was altered on the way, dB.
 const LEVEL_LIMIT_DB: f64 = 1.0;
 
-/// How the time is spent.
+/// Phases of the demo.
 #[derive(Clone, Copy, Debug)]
 struct Times {
     rise: Duration,
@@ -69,10 +71,11 @@ struct Times {
 }
 
 impl Times {
-    /// Start-up, registrations, the last calls' ends, deregistration and the report take the seconds that are left over.
+    /// The remaining seconds are for start-up, registrations, the ends of the last calls, deregistration and the
+    /// report.
     fn of(seconds: u32) -> Times {
         let hold = (f64::from(seconds) / 8.0).clamp(2.0, 8.0);
-        let rise = f64::from(seconds) - REGISTERING.as_secs_f64() - hold - 3.0;
+        let rise = f64::from(seconds) - REGISTRATION_TIME.as_secs_f64() - hold - 3.0;
         Times {
             rise: Duration::from_secs_f64(rise.max(2.0)),
             hold,
@@ -80,8 +83,8 @@ impl Times {
     }
 
     /// Arrivals for a share of the calls.
-    fn pace(&self, share: f64) -> Pace {
-        Pace::Ramp {
+    fn pace(&self, share: f64) -> ArrivalProcess {
+        ArrivalProcess::Ramp {
             from: CALLS_FROM / self.hold * share,
             to: CALLS_TO / self.hold * share,
             over: self.rise.as_secs_f64(),
@@ -89,18 +92,19 @@ impl Times {
     }
 }
 
-/// Runs the demo; progress and the final table go to standard output (standard error where the JSON goes there).
+/// Runs the demo; progress and the final table go to standard output (to standard error if the JSON goes to standard
+/// output).
 ///
 /// # Errors
-/// [`LabError`] where the options make no sense, or where the machine cannot run it.
-pub fn run(options: &DemoOptions) -> Result<Verdict, LabError> {
+/// [`LabError`] if an option is out of range, or if the machine cannot run the demo.
+pub fn run(options: &DemoOptions) -> Result<RunVerdict, LabError> {
     if !(10..=90).contains(&options.seconds) {
-        return Err(LabError::bad(format!(
-            "--seconds {}: from 10 to 90",
+        return Err(LabError::bad_input(format!(
+            "--seconds {}: must be from 10 to 90",
             options.seconds
         )));
     }
-    // A phone that is to register must reach the border; without one, ports of other programs are kept out.
+    // A phone that registers must reach the border; otherwise a network of its own keeps out other programs' ports.
     let network = match options.stay {
         true => None,
         false => Network::with_loopback().ok(),
@@ -111,22 +115,22 @@ pub fn run(options: &DemoOptions) -> Result<Verdict, LabError> {
     }
 }
 
-/// In the network in which the calling thread is.
-fn run_here(options: &DemoOptions) -> Result<Verdict, LabError> {
+/// Runs in the network namespace of the calling thread.
+fn run_here(options: &DemoOptions) -> Result<RunVerdict, LabError> {
     let signals = Signals::install()
-        .map_err(|error| LabError::cannot(format!("signal handlers: {error}"), ""))?;
-    can_be_written(options.json.as_deref())?;
+        .map_err(|error| LabError::cannot_run(format!("signal handlers: {error}"), ""))?;
+    ensure_writable(options.json.as_deref())?;
     let dir = out_dir(options.out.as_deref(), "demo")?;
     let raw = RawWriter::create(&dir)?;
     let times = Times::of(options.seconds);
-    let mut stage = Stage::set(times, options.stay)?;
-    let took = stage.play(times, &signals)?;
-    let (record, figures, details) = write_down(&stage, raw, took)?;
+    let mut demo = DemoNetwork::start(times, options.stay)?;
+    let results = demo.run_calls(times, &signals)?;
+    let (record, figures, details) = write_records(&demo, raw, results)?;
     let page = report::write(&dir)?;
     let mut shown = figures.clone();
     shown.report = page.display().to_string();
     let mut value =
-        serde_json::to_value(&shown).map_err(|error| LabError::bad(error.to_string()))?;
+        serde_json::to_value(&shown).map_err(|error| LabError::bad_input(error.to_string()))?;
     if let Some(object) = value.as_object_mut() {
         object.insert("planes".to_owned(), serde_json::json!(details.planes));
     }
@@ -137,12 +141,12 @@ fn run_here(options: &DemoOptions) -> Result<Verdict, LabError> {
     } else {
         crate::terminal::print(&text);
     }
-    stage.close(options.stay.then_some(&signals))?;
+    demo.close(options.stay.then_some(&signals))?;
     Ok(record.verdict)
 }
 
-/// A minute's work shall not be lost to a wrong path.
-fn can_be_written(json: Option<&Path>) -> Result<(), LabError> {
+/// Checks the path before the run, so that a wrong one does not cost a minute of work.
+fn ensure_writable(json: Option<&Path>) -> Result<(), LabError> {
     let Some(path) = json.filter(|path| path.as_os_str() != "-") else {
         return Ok(());
     };
@@ -151,70 +155,70 @@ fn can_be_written(json: Option<&Path>) -> Result<(), LabError> {
         .create(true)
         .open(path);
     opened.map(drop).map_err(|error| {
-        LabError::cannot(
+        LabError::cannot_run(
             format!("{}: {error}", path.display()),
-            "give a file that can be written to with --json",
+            "name a writable file with --json",
         )
     })
 }
 
-/// Where the border listens and takes media ports: only where nobody else is, for a port that is taken costs a call.
-fn places(stay: bool) -> Result<Layout, LabError> {
+/// Addresses and media ports of the border: only free ports, because an occupied one costs a call.
+fn choose_layout(stay: bool) -> Result<Layout, LabError> {
     let mut entropy = system_entropy()?;
     let spans = std::iter::repeat_with(|| PortSpan::for_calls(2 * CALLS_TO as u64, &mut entropy))
         .take(50)
         .find(|spans| spans.iter().all(|span| span.is_free()))
         .ok_or_else(|| {
-            LabError::cannot(
-                "no span of free UDP ports between 10000 and 20000 on 127.0.0.1",
-                "stop what occupies them, or raise the limit of open files (ulimit -n)",
+            LabError::cannot_run(
+                "no range of free UDP ports between 10000 and 20000 on 127.0.0.1",
+                "stop the programs that use them, or raise the limit of open files (ulimit -n)",
             )
         })?;
     let layout = Layout::on_loopback_at(PORT, spans)?;
-    if layout.outside().port() != PORT {
+    if layout.access().port() != PORT {
         if stay {
-            return Err(LabError::cannot(
+            return Err(LabError::cannot_run(
                 format!(
-                    "127.0.0.1:{PORT} (UDP or TCP) is in use, and phones look for the border there"
+                    "127.0.0.1:{PORT} (UDP or TCP) is in use, but phones need the border at this address"
                 ),
                 format!(
-                    "stop what listens there (ss -lnp 'sport = :{PORT}' names it), or leave --stay out"
+                    "stop the program that listens there (ss -lnp 'sport = :{PORT}' names it), or run without --stay"
                 ),
             ));
         }
         eprintln!(
             "127.0.0.1:{PORT} is in use: the border listens on {} instead",
-            layout.outside()
+            layout.access()
         );
     }
     Ok(layout)
 }
 
-/// Border, PBX and phones.
-struct Stage {
+/// Border, PBX and phones of the demo.
+struct DemoNetwork {
     clock: Clock,
     layout: Layout,
     border: BorderThread,
     pbx: HostThread,
     entropy: Entropy,
     seed: u64,
-    /// When it was set, seconds since 1970.
+    /// Start, seconds since 1970.
     started: u64,
 }
 
-/// What was played.
-struct Played {
-    phones: Finished,
-    pbx: Finished,
+/// Results of the demo.
+struct DemoResults {
+    phones: HostResults,
+    pbx: HostResults,
     start: Time,
     seconds: f64,
     surroundings: Surroundings,
     samples: Samples,
-    held: u64,
+    remaining: u64,
 }
 
-/// Each call has an end at the phones and one at the PBX; registrations are no calls.
-fn sample(cpu_seconds: f64, phones: &Progress, pbx: &Progress) -> Sample {
+/// Each call has one end at the phones and one at the PBX; registrations do not count as calls.
+fn sample(cpu_seconds: f64, phones: &HostProgress, pbx: &HostProgress) -> Sample {
     let both = phones.and(pbx);
     let ended = (both.good + both.failed).saturating_sub(both.registered);
     Sample {
@@ -228,18 +232,18 @@ fn loopback(port: u16) -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], port))
 }
 
-impl Stage {
-    fn set(times: Times, stay: bool) -> Result<Stage, LabError> {
+impl DemoNetwork {
+    fn start(times: Times, stay: bool) -> Result<DemoNetwork, LabError> {
         let clock = Clock::new();
         let started = unix_seconds()?;
         let seed = system_entropy()?.u64() >> 1;
         let mut entropy = Entropy::from_number(seed);
-        let mut layout = places(stay)?;
+        let mut layout = choose_layout(stay)?;
         let pbx = HostThread::start(pbx_plan(times), None, entropy.fork(), clock)?;
         layout.trunk = vec![pbx.address()];
         layout.users = (0..PHONES).map(|number| login().of(number)).collect();
-        let border = BorderThread::start(&layout, entropy.fork(), clock, Processor::default())?;
-        Ok(Stage {
+        let border = BorderThread::start(&layout, entropy.fork(), clock, CpuLimits::default())?;
+        Ok(DemoNetwork {
             started,
             clock,
             layout,
@@ -250,20 +254,20 @@ impl Stage {
         })
     }
 
-    /// Phones register, calls rise, all is taken down again; border and PBX stay.
-    fn play(&mut self, times: Times, signals: &Signals) -> Result<Played, LabError> {
+    /// Phones register, calls ramp up, and all calls and registrations end; border and PBX keep running.
+    fn run_calls(&mut self, times: Times, signals: &Signals) -> Result<DemoResults, LabError> {
         let clock = self.clock;
         let phones = HostThread::start(phones_plan(times), None, self.entropy.fork(), clock)?;
         let noise = NoiseSampler::start(Duration::from_millis(1), None)
-            .map_err(|error| LabError::cannot(format!("noise sampler: {error}"), ""))?;
-        let kernel_before = kernel()?;
+            .map_err(|error| LabError::cannot_run(format!("noise sampler: {error}"), ""))?;
+        let kernel_before = receive_buffer_errors()?;
         let before = self.border.state()?;
         let start = clock.now() + Duration::from_millis(100);
-        phones.begin(self.layout.outside(), start)?;
-        self.pbx.begin(self.layout.inside(), start)?;
+        phones.begin(self.layout.access(), start)?;
+        self.pbx.begin(self.layout.core(), start)?;
         let samples = self.watch(times, &phones, start, signals)?;
         let after = self.border.state()?;
-        let kernel_after = kernel()?;
+        let kernel_after = receive_buffer_errors()?;
         let seconds = clock.now().since(start).as_secs_f64();
         phones.deregister()?;
         let limit = clock.now() + Duration::from_secs(2);
@@ -272,13 +276,13 @@ impl Stage {
         }
         let noise = noise
             .stop()
-            .map_err(|error| LabError::cannot(format!("noise sampler: {error}"), ""))?;
-        let held = self.settled()?;
+            .map_err(|error| LabError::cannot_run(format!("noise sampler: {error}"), ""))?;
+        let remaining = self.remaining_after_calls()?;
         let (phones, pbx) = (phones.finish()?, self.pbx.collect()?);
-        Ok(Played {
+        Ok(DemoResults {
             start,
             seconds,
-            held: held + crate::trial::held(&[phones.holdings, pbx.holdings]),
+            remaining: remaining + crate::trial::total_held(&[phones.holdings, pbx.holdings]),
             surroundings: Surroundings {
                 noise: noise.into(),
                 receive_buffer_errors_before: kernel_before,
@@ -287,8 +291,9 @@ impl Stage {
                 subject_grew_bytes: None,
                 generator_cpu_seconds: phones.cpu_seconds + pbx.cpu_seconds,
                 callers_cpu_seconds: phones.cpu_seconds,
-                resident_bytes: net::resident_bytes()
-                    .map_err(|error| LabError::cannot(format!("/proc: {error}"), "mount /proc"))?,
+                resident_bytes: net::resident_bytes().map_err(|error| {
+                    LabError::cannot_run(format!("/proc: {error}"), "mount /proc")
+                })?,
             },
             samples,
             phones,
@@ -306,15 +311,15 @@ impl Stage {
         let mut samples = Samples::default();
         let mut sampled = f64::NEG_INFINITY;
         let limit = start
-            + REGISTERING
+            + REGISTRATION_TIME
             + times.rise
             + Duration::from_secs_f64(times.hold)
             + Duration::from_secs(8);
-        let all = (REGISTERING + times.rise).as_secs_f64() + times.hold;
+        let all = (REGISTRATION_TIME + times.rise).as_secs_f64() + times.hold;
         let mut display = DemoDisplay::new(all);
         while !(phones.is_done()? && self.pbx.is_done()?) && self.clock.now() < limit {
             if signals.stops() > 0 {
-                return Err(LabError::cannot("interrupted", "run it again"));
+                return Err(LabError::cannot_run("interrupted", "run it again"));
             }
             std::thread::sleep(Duration::from_millis(100));
             let seconds = self.clock.now().since(start).as_secs_f64();
@@ -329,18 +334,18 @@ impl Stage {
         Ok(samples)
     }
 
-    fn settled(&self) -> Result<u64, LabError> {
+    fn remaining_after_calls(&self) -> Result<u64, LabError> {
         let limit = self.clock.now() + Duration::from_secs(2);
         loop {
-            let held = crate::subject::held(&self.border.state()?.census);
-            if held == 0 || self.clock.now() >= limit {
-                return Ok(held);
+            let remaining = crate::sut::call_objects(&self.border.state()?.census);
+            if remaining == 0 || self.clock.now() >= limit {
+                return Ok(remaining);
             }
             std::thread::sleep(Duration::from_millis(20));
         }
     }
 
-    /// Ends all; first stays until a signal where asked to.
+    /// Stops everything; with `stay` only after a signal.
     fn close(self, stay: Option<&Signals>) -> Result<(), LabError> {
         if let Some(signals) = stay {
             eprint!("{}", self.invitation());
@@ -348,12 +353,12 @@ impl Stage {
             while signals.stops() == 0 {
                 self.border.state()?;
                 match events.recv_timeout(Duration::from_millis(100)) {
-                    Ok(event) if is_of_interest(&event.note) => eprintln!("{event}"),
+                    Ok(event) if is_printed(&event.kind) => eprintln!("{event}"),
                     _ => {}
                 }
             }
         }
-        // The border first: it ends what calls there are, and the PBX answers.
+        // The border first: it ends the remaining calls, and the PBX answers its requests.
         self.border.finish()?;
         self.pbx.finish()?;
         Ok(())
@@ -361,7 +366,7 @@ impl Stage {
 
     fn invitation(&self) -> String {
         let (first, last) = (login().of(0), login().of(PHONES - 1));
-        let address = self.layout.outside();
+        let address = self.layout.access();
         format!(
             "\nThe border stays at {address} (UDP and TCP) until Ctrl-C. A phone on this machine can register:\n  \
              user       {} to {}\n  password   secret-USER, for example {}\n  registrar  sip:{address}\n\
@@ -373,35 +378,35 @@ impl Stage {
     }
 }
 
-/// What somebody who tries a telephone wants to see.
-fn is_of_interest(note: &Note) -> bool {
+/// Events that `--stay` prints: those that concern the registration and calls of a phone.
+fn is_printed(note: &EventKind) -> bool {
     matches!(
         note,
-        Note::RegistrationStored { .. }
-            | Note::RegistrationEnded { .. }
-            | Note::RequestRefused { .. }
-            | Note::CallOffered { .. }
-            | Note::CallAnswered { .. }
-            | Note::CallEnded { .. }
+        EventKind::RegistrationStored { .. }
+            | EventKind::RegistrationEnded { .. }
+            | EventKind::RequestRefused { .. }
+            | EventKind::CallOffered { .. }
+            | EventKind::CallAnswered { .. }
+            | EventKind::CallEnded { .. }
     )
 }
 
-fn kernel() -> Result<u64, LabError> {
+fn receive_buffer_errors() -> Result<u64, LabError> {
     net::kernel_counters()
         .map(|counters| counters.receive_buffer_errors)
-        .map_err(|error| LabError::cannot(format!("kernel counters: {error}"), "mount /proc"))
+        .map_err(|error| LabError::cannot_run(format!("kernel counters: {error}"), "mount /proc"))
 }
 
-fn login() -> Login {
-    Login {
-        user: USER.to_owned(),
-        password: PASSWORD.to_owned(),
+fn login() -> LoginTemplates {
+    LoginTemplates {
+        user: USER_PATTERN.to_owned(),
+        password: PASSWORD_PATTERN.to_owned(),
     }
 }
 
 fn answers(name: &str) -> AnswerPlan {
     AnswerPlan {
-        hear: MediaKind::Speech,
+        expects: MediaKind::Speech,
         listen_percent: 20.0,
         echo_number: Some(ECHO_NUMBER.to_owned()),
         ..AnswerPlan::new(name, MediaKind::Speech)
@@ -414,15 +419,15 @@ fn calls(
     share: f64,
     dial: &str,
     from: &str,
-    hear: MediaKind,
-) -> CallPlan {
-    CallPlan {
+    expects: MediaKind,
+) -> OutgoingCallPlan {
+    OutgoingCallPlan {
         name: name.to_owned(),
         pace: times.pace(share),
-        after: REGISTERING,
+        after: REGISTRATION_TIME,
         bounds: Bounds::default(),
-        lasting: Some(REGISTERING + times.rise),
-        hold: Hold::Fixed(times.hold),
+        duration: Some(REGISTRATION_TIME + times.rise),
+        hold: HoldTime::Fixed(times.hold),
         dial: dial.to_owned(),
         from: from.to_owned(),
         cycle: PHONES,
@@ -431,10 +436,10 @@ fn calls(
         transport: Transport::Udp,
         connections: 1,
         hang_up: HangUp::Caller,
-        say: MediaKind::Speech,
-        hear,
+        sends: MediaKind::Speech,
+        expects,
         codec: Format::Pcma,
-        seats: 0,
+        participants: 0,
         srtp: false,
         timed: false,
         cancel_percent: 0.0,
@@ -455,7 +460,7 @@ fn pbx_plan(times: Times) -> HostPlan {
         "pbx to phones",
         times,
         0.35,
-        USER,
+        USER_PATTERN,
         "5001",
         MediaKind::Speech,
     )];
@@ -468,7 +473,7 @@ fn phones_plan(times: Times) -> HostPlan {
     plan.answers = Some(answers("phones"));
     plan.registrations = Some(RegistrationPlan {
         name: "registrations".to_owned(),
-        pace: Pace::Constant { rate: 40.0 },
+        pace: ArrivalProcess::Constant { rate: 40.0 },
         users: PHONES,
         login: login(),
         domain: String::new(),
@@ -480,7 +485,7 @@ fn phones_plan(times: Times) -> HostPlan {
         transport: Transport::Udp,
         connections: 1,
     });
-    let with_login = |plan: CallPlan| CallPlan {
+    let with_login = |plan: OutgoingCallPlan| OutgoingCallPlan {
         login: Some(login()),
         ..plan
     };
@@ -490,7 +495,7 @@ fn phones_plan(times: Times) -> HostPlan {
             times,
             0.45,
             SPEECH_NUMBER,
-            USER,
+            USER_PATTERN,
             MediaKind::Speech,
         )),
         with_login(calls(
@@ -498,7 +503,7 @@ fn phones_plan(times: Times) -> HostPlan {
             times,
             0.2,
             ECHO_NUMBER,
-            USER,
+            USER_PATTERN,
             MediaKind::Echo,
         )),
     ];
@@ -519,12 +524,12 @@ fn thresholds() -> Thresholds {
     }
 }
 
-fn write_down(
-    stage: &Stage,
+fn write_records(
+    demo: &DemoNetwork,
     mut raw: RawWriter,
-    played: Played,
+    results: DemoResults,
 ) -> Result<(TrialRecord, Figures, Details), LabError> {
-    let remarks = [("phones", &played.phones), ("pbx", &played.pbx)]
+    let remarks = [("phones", &results.phones), ("pbx", &results.pbx)]
         .into_iter()
         .flat_map(|(name, host)| {
             host.drops
@@ -534,15 +539,15 @@ fn write_down(
         .filter(|(_, reason, _)| *reason != "sip_retransmission")
         .map(|(name, reason, count)| format!("{name} dropped: {reason} {count}"))
         .collect();
-    let (attempts, streams) = merge(0, vec![played.phones.results, played.pbx.results]);
-    let (attempts, streams) = from_start(attempts, streams, played.start);
+    let (attempts, streams) = merge(0, vec![results.phones.results, results.pbx.results]);
+    let (attempts, streams) = from_start(attempts, streams, results.start);
     raw.trial(&attempts, &streams)?;
-    let cpu = played.surroundings.subject_cpu_seconds;
+    let cpu = results.surroundings.subject_cpu_seconds;
     let (figures, mut details) = figures::compute(&attempts, &streams, cpu);
     let calls = figures.response_ms.samples;
-    details.planes = played.samples.divide(cpu, calls, details.packets);
-    let mut checks = figures::judge(&thresholds(), &figures, &details, Some(played.held));
-    checks.push(Check {
+    details.planes = results.samples.divide(cpu, calls, details.packets);
+    let mut checks = figures::judge(&thresholds(), &figures, &details, Some(results.remaining));
+    checks.push(ThresholdCheck {
         name: "level_db".to_owned(),
         limit: LEVEL_LIMIT_DB,
         measured: figures.audio.level_db,
@@ -556,16 +561,16 @@ fn write_down(
         trial: 0,
         level: None,
         repetition: 0,
-        seed: stage.seed,
-        plan: stage.layout.toml(),
-        seconds: played.seconds,
+        seed: demo.seed,
+        plan: demo.layout.toml(),
+        seconds: results.seconds,
         figures: figures.clone(),
         details: details.clone(),
         checks,
-        leaks: Some(played.held),
+        leaks: Some(results.remaining),
         verdict,
         remarks,
-        surroundings: Some(played.surroundings),
+        surroundings: Some(results.surroundings),
         digest: None,
     };
     let machine = net::machine();
@@ -576,7 +581,7 @@ fn write_down(
         about: format!(
             "{PHONES} phones register with digest at the border and call a PBX behind it, and the PBX calls them, in \
              rising load. Every call carries speech both ways; at the far end a fifth of them is listened to and \
-             compared with what was said. The response time is the time from INVITE to 200, the digest challenge included."
+             compared with the sent speech. The response time is the time from INVITE to 200, including the digest challenge."
         ),
         study: None,
         search: None,
@@ -585,18 +590,18 @@ fn write_down(
         overrides: Vec::new(),
         what: String::new(),
         level_label: String::new(),
-        seed: stage.seed,
+        seed: demo.seed,
         driver: "sockets".to_owned(),
-        subject: "Hornwork's border, media anchored".to_owned(),
+        subject: "Hornwork border, media anchored".to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        started: stage.started,
+        started: demo.started,
         machine: Some(MachineRecord {
             cpu: machine.cpu,
             cores: machine.cores as u64,
             kernel: machine.kernel,
             memory: machine.memory,
         }),
-        plan: stage.layout.toml(),
+        plan: demo.layout.toml(),
         cut_short: false,
         trials: vec![record.clone()],
         verdict,
@@ -620,11 +625,11 @@ fn final_table(figures: &Figures, details: &Details, record: &TrialRecord, page:
         ("calls established", calls.established.to_string()),
         ("calls completed", calls.completed.to_string()),
         ("calls failed", calls.failed.to_string()),
-        ("most calls at a time", details.peak_calls.to_string()),
+        ("most concurrent calls", details.peak_calls.to_string()),
         ("response time p50", number(figures.response_ms.p50, " ms")),
         (
             match figures.response_ms.p99_of_few {
-                true => "response time p99 (of fewer than 300: near the largest)",
+                true => "response time p99 (fewer than 300 samples: close to the largest)",
                 false => "response time p99",
             },
             number(figures.response_ms.p99, " ms"),
@@ -635,13 +640,13 @@ fn final_table(figures: &Figures, details: &Details, record: &TrialRecord, page:
         ("media packets", details.packets.to_string()),
         ("lost", number(figures.lost_percent, " %")),
         ("MOS", number(figures.mos, "")),
-        ("listened to", format!("{} streams", details.listened)),
+        ("audio analysed", format!("{} streams", details.listened)),
         (
-            "speech correlation, least",
+            "speech correlation, minimum",
             number(figures.audio.correlation, ""),
         ),
         (
-            "speech level, farthest off",
+            "speech level, largest deviation",
             number(figures.audio.level_db, " dB"),
         ),
         (
@@ -649,10 +654,13 @@ fn final_table(figures: &Figures, details: &Details, record: &TrialRecord, page:
             number(details.planes.media_us_per_packet, " us"),
         ),
         (
-            "CPU of the border per call, signalling alone",
+            "CPU of the border per call, signalling only",
             number(details.planes.signalling_us_per_call, " us"),
         ),
-        ("longest stall of this machine itself", number(stall, " ms")),
+        (
+            "longest scheduling delay of this machine",
+            number(stall, " ms"),
+        ),
     ];
     let rows: Vec<Vec<String>> = rows
         .into_iter()
@@ -661,7 +669,7 @@ fn final_table(figures: &Figures, details: &Details, record: &TrialRecord, page:
     let mut out = format!("\n{}", columns(&["figure", "value"], &rows));
     if !details.planes.undivided.is_empty() {
         out.push_str(&format!(
-            "CPU of signalling and of media could not be divided: {}\n",
+            "CPU of signalling and of media could not be separated: {}\n",
             details.planes.undivided
         ));
     }
@@ -678,17 +686,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_demo_keeps_its_time() {
+    fn phases_fit_into_the_duration() {
         for seconds in 10..=90 {
             let times = Times::of(seconds);
-            let all = REGISTERING.as_secs_f64() + times.rise.as_secs_f64() + times.hold + 2.0;
+            let all = REGISTRATION_TIME.as_secs_f64() + times.rise.as_secs_f64() + times.hold + 2.0;
             assert!(all <= f64::from(seconds), "{seconds}: {all}");
             assert!(times.rise >= Duration::from_secs(2));
         }
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn invalid_options_are_rejected() {
         let options = DemoOptions {
             seconds: 91,
             ..DemoOptions::default()

@@ -1,96 +1,96 @@
-//! How a laboratory command ends: the exit codes of the command line, and errors that name the remedy.
+//! Results of `lab` commands: the exit codes of the command line, and errors that name the remedy.
 
 use std::fmt;
 
-/// How a command ended that could do its work; of several verdicts the last one in this order is that of all.
+/// Verdict of a command that ran; the verdict of several is the last one in this order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Verdict {
+pub enum RunVerdict {
     /// No threshold applies.
     #[default]
     NotJudged,
-    /// Every threshold that could be measured holds, and one at least could.
+    /// At least one threshold was measured, and every measured one holds.
     Passed,
-    /// There are thresholds, and none of them could be measured.
+    /// There are thresholds, and none of them was measured.
     NotMeasured,
     /// A threshold does not hold.
     Failed,
 }
 
-impl Verdict {
-    /// Exit code: 0 (nothing failed), 1 (failed) or 4 (nothing that has a threshold was measured).
+impl RunVerdict {
+    /// Exit code: 0 (nothing failed), 1 (failed) or 4 (there are thresholds, and none was measured).
     pub const fn exit_code(self) -> u8 {
         match self {
-            Verdict::Passed | Verdict::NotJudged => 0,
-            Verdict::Failed => 1,
-            Verdict::NotMeasured => 4,
+            RunVerdict::Passed | RunVerdict::NotJudged => 0,
+            RunVerdict::Failed => 1,
+            RunVerdict::NotMeasured => 4,
         }
     }
 
-    /// The word used in JSON, CSV and reports.
+    /// Its name in JSON, CSV and reports.
     pub const fn name(self) -> &'static str {
         match self {
-            Verdict::NotJudged => "not judged",
-            Verdict::Passed => "passed",
-            Verdict::NotMeasured => "not measured",
-            Verdict::Failed => "failed",
+            RunVerdict::NotJudged => "not judged",
+            RunVerdict::Passed => "passed",
+            RunVerdict::NotMeasured => "not measured",
+            RunVerdict::Failed => "failed",
         }
     }
 
     /// The verdict of this name.
-    pub fn of_name(name: &str) -> Option<Verdict> {
+    pub fn from_name(name: &str) -> Option<RunVerdict> {
         match name {
-            "not judged" => Some(Verdict::NotJudged),
-            "passed" => Some(Verdict::Passed),
-            "not measured" => Some(Verdict::NotMeasured),
-            // As versions before 0.2 wrote it.
-            "failed" | "missed" => Some(Verdict::Failed),
+            "not judged" => Some(RunVerdict::NotJudged),
+            "passed" => Some(RunVerdict::Passed),
+            "not measured" => Some(RunVerdict::NotMeasured),
+            // "missed" was written by versions before 0.2.
+            "failed" | "missed" => Some(RunVerdict::Failed),
             _ => None,
         }
     }
 
-    /// Of two judgements about one and the same run: what was not measured does not count beside what was.
+    /// Combines two judgements of one run: one that was not measured gives way to one that was.
     #[must_use]
-    pub fn beside(self, other: Verdict) -> Verdict {
+    pub fn or_measured(self, other: RunVerdict) -> RunVerdict {
         match (self, other) {
-            (Verdict::Failed, _) | (_, Verdict::Failed) => Verdict::Failed,
-            (Verdict::Passed, _) | (_, Verdict::Passed) => Verdict::Passed,
+            (RunVerdict::Failed, _) | (_, RunVerdict::Failed) => RunVerdict::Failed,
+            (RunVerdict::Passed, _) | (_, RunVerdict::Passed) => RunVerdict::Passed,
             (one, other) => one.max(other),
         }
     }
 
-    /// Both together, of two trials.
+    /// Combines the verdicts of two trials.
     #[must_use]
-    pub fn and(self, other: Verdict) -> Verdict {
+    pub fn and(self, other: RunVerdict) -> RunVerdict {
         self.max(other)
     }
 }
 
-/// Why a command could not do its work.
+/// Reason why a command could not run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LabError {
-    /// What was given cannot be used: a file with a mistake, an unknown name. Exit code 2.
+    /// Invalid input: a file with a mistake, an unknown name. Exit code 2.
     BadInput(String),
-    /// The user ended the run early; what was measured is kept. Exit code 130, as for a program that SIGINT ends.
+    /// The user interrupted the run; its results until then are kept. Exit code 130, as for a program that SIGINT ends.
     Interrupted(String),
-    /// This machine cannot run it: a right, a device, a port or a program is missing. Exit code 3.
+    /// The machine cannot run it: a right, a device, a port or a program is missing. Exit code 3.
     CannotRun {
-        /// What is missing.
-        what: String,
-        /// What to do about it.
+        /// The missing right, device, port or program.
+        problem: String,
+        /// The remedy.
         remedy: String,
     },
 }
 
 impl LabError {
-    /// Bad input.
-    pub fn bad(text: impl Into<String>) -> LabError {
+    /// Invalid input.
+    pub fn bad_input(text: impl Into<String>) -> LabError {
         LabError::BadInput(text.into())
     }
 
-    /// Something is missing.
-    pub fn cannot(what: impl Into<String>, remedy: impl Into<String>) -> LabError {
+    /// A prerequisite is missing.
+    pub fn cannot_run(problem: impl Into<String>, remedy: impl Into<String>) -> LabError {
         LabError::CannotRun {
-            what: what.into(),
+            problem: problem.into(),
             remedy: remedy.into(),
         }
     }
@@ -109,8 +109,8 @@ impl fmt::Display for LabError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             LabError::BadInput(text) | LabError::Interrupted(text) => f.write_str(text),
-            LabError::CannotRun { what, remedy } if remedy.is_empty() => f.write_str(what),
-            LabError::CannotRun { what, remedy } => write!(f, "{what}\n  remedy: {remedy}"),
+            LabError::CannotRun { problem, remedy } if remedy.is_empty() => f.write_str(problem),
+            LabError::CannotRun { problem, remedy } => write!(f, "{problem}\n  remedy: {remedy}"),
         }
     }
 }
@@ -122,15 +122,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_outweighs_all_else_and_words_lead_back() {
-        use Verdict::{Failed, NotJudged, NotMeasured, Passed};
+    fn failed_outweighs_other_verdicts_and_names_parse_back() {
+        use RunVerdict::{Failed, NotJudged, NotMeasured, Passed};
         assert_eq!(Passed.and(Failed), Failed);
         assert_eq!(Passed.and(NotMeasured), NotMeasured);
         assert_eq!(Passed.and(NotJudged), Passed);
         for verdict in [NotJudged, Passed, NotMeasured, Failed] {
-            assert_eq!(Verdict::of_name(verdict.name()), Some(verdict));
+            assert_eq!(RunVerdict::from_name(verdict.name()), Some(verdict));
         }
-        let codes = [NotJudged, Passed, NotMeasured, Failed].map(Verdict::exit_code);
+        let codes = [NotJudged, Passed, NotMeasured, Failed].map(RunVerdict::exit_code);
         assert_eq!(codes, [0, 0, 4, 1]);
     }
 }

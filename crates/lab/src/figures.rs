@@ -1,33 +1,34 @@
-//! Figures of a trial, computed from its raw records and nothing else.
+//! Figures of a trial, computed from its raw records alone.
 
-use crate::error::Verdict;
+use crate::error::RunVerdict;
 use crate::experiment::Thresholds;
 use crate::metrics::{self, SipMetrics};
 use crate::planes::Planes;
-use crate::record::{Attempt, Kind, Outcome, StreamRecord};
-use crate::statistics::too_few;
+use crate::record::{Attempt, AttemptKind, AttemptOutcome, StreamRecord};
+use crate::statistics::has_too_few_samples;
 use serde::{Deserialize, Serialize};
 
-/// Upper bounds of the classes of response time, milliseconds: those of SIPp and of study U. The last class is open.
+/// Upper bounds of the response-time classes, milliseconds, as in SIPp and in study U. The last class has no upper
+/// bound.
 pub const CLASS_BOUNDS_MS: [f64; 8] = [10.0, 20.0, 30.0, 40.0, 50.0, 100.0, 150.0, 200.0];
 
-/// An answer that comes within this, milliseconds, is in time: nothing had to be sent again for it (T1 of RFC 3261).
+/// A response within this time, milliseconds, is in time: no retransmission was needed for it (T1 of RFC 3261).
 pub const IN_TIME_MS: f64 = 500.0;
 
-/// The workload of streams that go past the subject, so that the host's own jitter shows.
+/// Workload of the streams that bypass the SUT and so show the jitter of the host itself.
 pub const NOISE: &str = "noise";
-/// The workload at which jitter is measured, where there is one beside the load.
+/// Workload at which jitter is measured if it runs beside the load.
 pub const PROBE: &str = "probe";
 
-/// Names of the classes.
+/// Names of the response-time classes.
 pub const CLASS_NAMES: [&str; 9] = [
     "<10", "10-20", "20-30", "30-40", "40-50", "50-100", "100-150", "150-200", ">=200",
 ];
 
-/// Calls, counted.
+/// Counts of calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CallCounts {
-    /// Due, whether they could start or not.
+    /// Due, whether they could be started or not.
     pub attempted: u64,
     /// Answered with 2xx.
     pub established: u64,
@@ -39,15 +40,15 @@ pub struct CallCounts {
 
 /// Quantiles of a response time, milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Response {
+pub struct ResponseTimes {
     /// Median.
     pub p50: Option<f64>,
     /// 99th percentile.
     pub p99: Option<f64>,
-    /// Attempts that were answered, of which both are quantiles.
+    /// Number of answered attempts, from which both quantiles are computed.
     #[serde(default)]
     pub samples: u64,
-    /// Whether they are too few for a 99th percentile: fewer than 300.
+    /// Whether there are too few of them for a 99th percentile: fewer than 300.
     #[serde(default)]
     pub p99_of_few: bool,
 }
@@ -57,28 +58,29 @@ pub struct Response {
 pub struct JitterFigures {
     /// Mean over all packets.
     pub mean: Option<f64>,
-    /// 99th percentile over the streams of each stream's own 99th percentile.
+    /// 99th percentile over the streams of the 99th percentile of each stream.
     pub p99: Option<f64>,
     /// Largest.
     pub max: Option<f64>,
 }
 
-/// What was heard on the calls that were listened to.
+/// Speech quality of the calls whose audio was analysed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct AudioFigures {
-    /// Smallest correlation of speech heard with speech said.
+    /// Smallest correlation of received with sent speech.
     pub correlation: Option<f64>,
-    /// Level heard against level said, dB: the one farthest from zero.
+    /// Level of received against sent speech, dB: the value farthest from zero.
     pub level_db: Option<f64>,
 }
 
-/// The blocks that `demo --json` and `lab run --json` share.
+/// The blocks that `demo --json` and `lab run --json` have in common.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Figures {
     /// Calls.
     pub calls: CallCounts,
-    /// INVITE to 2xx; in an experiment without calls, REGISTER to 2xx, of re-registrations at a rate where there are any.
-    pub response_ms: Response,
+    /// INVITE to 2xx; in an experiment without calls REGISTER to 2xx, counting re-registrations at a rate if there are
+    /// any.
+    pub response_ms: ResponseTimes,
     /// Jitter.
     pub jitter_ms: JitterFigures,
     /// Media packets lost, percent of those expected; `null` without media.
@@ -87,8 +89,8 @@ pub struct Figures {
     pub mos: Option<f64>,
     /// Speech.
     pub audio: AudioFigures,
-    /// CPU time of the subject per established call (per registration where there are no calls), microseconds. Media packets that the
-    /// subject relayed are in it: where there were some, [`Details::planes`] has signalling and media apart.
+    /// CPU time of the SUT per established call (per registration if there are no calls), microseconds. It includes the
+    /// relayed media packets; [`Details::planes`] divides it into signalling and media.
     pub cpu_us_per_call: Option<f64>,
     /// Directory or page of the report.
     pub report: String,
@@ -100,59 +102,59 @@ pub struct Details {
     /// Registrations, refreshes and removals together; established are those accepted.
     pub registrations: CallCounts,
     /// Attempts per outcome, those above zero, in a fixed order.
-    pub outcomes: Vec<(Outcome, u64)>,
-    /// Final statuses of refused attempts, in rising order.
+    pub outcomes: Vec<(AttemptOutcome, u64)>,
+    /// Final statuses of refused attempts, in ascending order.
     pub statuses: Vec<(u16, u64)>,
-    /// Established calls (registrations where there are no calls) per class of response time.
+    /// Established calls (registrations if there are no calls) per response-time class.
     pub response_classes: [u64; 9],
-    /// Attempts that could not start.
+    /// Attempts that could not be started.
     pub not_started: u64,
-    /// Most calls established at a time.
+    /// Most concurrent established calls.
     pub peak_calls: u64,
-    /// The generator's own lateness, milliseconds: median, 99th percentile, largest.
+    /// Lateness of the generator, milliseconds: median, 99th percentile, largest.
     pub lateness_ms: [Option<f64>; 3],
     /// Largest mean one-way delay of a stream, milliseconds.
     pub one_way_ms: Option<f64>,
     /// Largest mean round trip, milliseconds.
     pub round_trip_ms: Option<f64>,
-    /// Delay of single packets, where they were timed: the median of the streams' medians, the 99th percentile of their 99th
-    /// percentiles, the largest of all; milliseconds.
+    /// Delay of single packets, if measured, milliseconds: the median of the streams' medians, the 99th percentile of
+    /// their 99th percentiles, and the largest of all.
     #[serde(default)]
     pub relay_ms: [Option<f64>; 3],
-    /// CPU time of the subject per media packet received by anybody, microseconds.
+    /// CPU time of the SUT per media packet received at either side, microseconds.
     #[serde(default)]
     pub cpu_us_per_packet: Option<f64>,
-    /// Calls that each media node was given.
+    /// Number of calls per media node.
     #[serde(default)]
     pub node_calls: Vec<u64>,
-    /// The same CPU time divided by plane.
+    /// CPU time of the SUT divided by plane.
     #[serde(default)]
     pub planes: Planes,
-    /// The host's own jitter, milliseconds: that of streams of the laboratory's that went past the subject, from a thread of
-    /// their own, in the same time.
+    /// Jitter of the host, milliseconds: that of streams which bypass the SUT, sent by a thread of their own at the
+    /// same time.
     #[serde(default)]
     pub noise_jitter_ms: JitterFigures,
-    /// Cores that the subject kept busy while it was measured.
+    /// Number of cores that the SUT kept busy during the measurement.
     #[serde(default)]
     pub subject_cores: Option<f64>,
-    /// How busy all processors of this machine were meanwhile, percent.
+    /// Load of all processors of this machine during the measurement, percent.
     #[serde(default)]
     pub host_cpu_percent: Option<f64>,
-    /// Streams received or due; what a side only sends is another's.
+    /// Streams received or due; a side that only sends has none.
     pub streams: u64,
     /// Packets received.
     pub packets: u64,
-    /// Calls on which speech was compared.
+    /// Number of calls whose speech was compared.
     pub listened: u64,
-    /// Calls (registrations where there are no calls) answered with 2xx per second of the time in which they were due.
+    /// Calls (registrations if there are no calls) answered with 2xx, per second of the time in which they were due.
     #[serde(default)]
     pub established_per_second: Option<f64>,
-    /// The same, counting those alone that were answered within [`IN_TIME_MS`] and ended as planned: what an overload left of
-    /// service to those who were served.
+    /// Of these only the ones that were answered within [`IN_TIME_MS`] and ended as planned: the goodput under
+    /// overload.
     #[serde(default)]
     pub in_time_per_second: Option<f64>,
-    /// Median response time of the attempts due in the middle third of the trial and in the last, milliseconds: a subject
-    /// that cannot keep up answers ever later.
+    /// Median response time of the attempts due in the middle third and in the last third of the trial, milliseconds.
+    /// They grow at a SUT that cannot keep up.
     #[serde(default)]
     pub thirds_ms: Option<[f64; 2]>,
     /// The metrics of RFC 6076.
@@ -161,8 +163,8 @@ pub struct Details {
 }
 
 impl Details {
-    /// How far the shares of the media nodes lie apart: the largest less the smallest, percent of their mean; `None` with fewer than two
-    /// nodes, or without calls.
+    /// Spread of the calls over the media nodes: the largest share less the smallest, percent of their mean; `None`
+    /// with fewer than two nodes, or without calls.
     pub fn node_spread_percent(&self) -> Option<f64> {
         let (most, least) = (self.node_calls.iter().max()?, self.node_calls.iter().min()?);
         let count = self.node_calls.len();
@@ -170,9 +172,14 @@ impl Details {
         (count > 1 && mean > 0.0).then(|| (most - least) as f64 * 100.0 / mean)
     }
 
-    /// Attempts without an answer.
+    /// Number of attempts without a response.
     fn timed_out(&self) -> u64 {
-        let silent = |outcome| matches!(outcome, Outcome::TimedOut | Outcome::Unfinished);
+        let silent = |outcome| {
+            matches!(
+                outcome,
+                AttemptOutcome::TimedOut | AttemptOutcome::Unfinished
+            )
+        };
         let counts = self.outcomes.iter();
         counts
             .filter(|(outcome, _)| silent(*outcome))
@@ -181,39 +188,40 @@ impl Details {
     }
 }
 
-/// A threshold and what was measured.
+/// A threshold and the value measured for it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Check {
+pub struct ThresholdCheck {
     /// Key in the experiment file.
     pub name: String,
     /// The bound.
     pub limit: f64,
-    /// What was measured; `null` where there was nothing to measure.
+    /// Measured value; `null` if there was nothing to measure.
     pub measured: Option<f64>,
-    /// Whether it holds; `null` where there was nothing to measure: it neither holds nor fails then.
+    /// Whether the threshold holds; `null` if there was nothing to measure.
     pub holds: Option<bool>,
 }
 
-impl Check {
-    /// Whether it was measured, and does not hold.
+impl ThresholdCheck {
+    /// Whether the value was measured and the threshold does not hold.
     pub fn failed(&self) -> bool {
         self.holds == Some(false)
     }
 
-    /// Its verdict alone.
-    pub const fn verdict(&self) -> Verdict {
+    /// The verdict of this threshold alone.
+    pub const fn verdict(&self) -> RunVerdict {
         match self.holds {
-            Some(true) => Verdict::Passed,
-            Some(false) => Verdict::Failed,
-            None => Verdict::NotMeasured,
+            Some(true) => RunVerdict::Passed,
+            Some(false) => RunVerdict::Failed,
+            None => RunVerdict::NotMeasured,
         }
     }
 }
 
-/// The verdict over these checks: failed where one failed; else passed where one holds, whatever could not be measured beside it.
-pub fn verdict<'a>(checks: impl IntoIterator<Item = &'a Check>) -> Verdict {
-    let verdicts = checks.into_iter().map(Check::verdict);
-    verdicts.fold(Verdict::NotJudged, Verdict::beside)
+/// The verdict over these checks: failed if one failed, else passed if one holds; thresholds without a measurement are
+/// ignored beside others.
+pub fn verdict<'a>(checks: impl IntoIterator<Item = &'a ThresholdCheck>) -> RunVerdict {
+    let verdicts = checks.into_iter().map(ThresholdCheck::verdict);
+    verdicts.fold(RunVerdict::NotJudged, RunVerdict::or_measured)
 }
 
 /// Quantile of sorted values by linear interpolation.
@@ -240,12 +248,12 @@ fn largest(values: impl Iterator<Item = f64>) -> Option<f64> {
     values.reduce(f64::max)
 }
 
-/// What counts as a registration.
-pub(crate) const REGISTERING: [Kind; 4] = [
-    Kind::Registration,
-    Kind::Refresh,
-    Kind::Reregistration,
-    Kind::Deregistration,
+/// Kinds of attempts that count as registrations.
+pub(crate) const REGISTRATION_KINDS: [AttemptKind; 4] = [
+    AttemptKind::Registration,
+    AttemptKind::Refresh,
+    AttemptKind::Reregistration,
+    AttemptKind::Deregistration,
 ];
 
 fn count(attempts: &[&Attempt]) -> CallCounts {
@@ -253,37 +261,40 @@ fn count(attempts: &[&Attempt]) -> CallCounts {
     CallCounts {
         attempted: attempts.len() as u64,
         established: of(&|a| a.established.is_some()),
-        completed: of(&|a| a.outcome == Outcome::Completed),
+        completed: of(&|a| a.outcome == AttemptOutcome::Completed),
         failed: of(&|a| !a.outcome.is_good()),
     }
 }
 
-/// The figures of one trial. `cpu_seconds` is the subject's.
+/// The figures of one trial. `cpu_seconds` is the CPU time of the SUT.
 pub fn compute(
     attempts: &[Attempt],
     streams: &[StreamRecord],
     cpu_seconds: Option<f64>,
 ) -> (Figures, Details) {
-    let calls: Vec<&Attempt> = attempts.iter().filter(|a| a.kind == Kind::Call).collect();
+    let calls: Vec<&Attempt> = attempts
+        .iter()
+        .filter(|a| a.kind == AttemptKind::Call)
+        .collect();
     let registrations: Vec<&Attempt> = attempts
         .iter()
-        .filter(|a| REGISTERING.contains(&a.kind))
+        .filter(|a| REGISTRATION_KINDS.contains(&a.kind))
         .collect();
     let main = &main_attempts(attempts);
-    let (subject, _) = without_noise(streams);
+    let (measured, _) = split_noise(streams);
     let responses = sorted(main.iter().filter_map(|a| a.response_ms()));
     let figures = Figures {
         calls: count(&calls),
-        response_ms: Response {
+        response_ms: ResponseTimes {
             p50: quantile(&responses, 0.5),
             p99: quantile(&responses, 0.99),
             samples: responses.len() as u64,
-            p99_of_few: too_few(responses.len() as u64, 0.99),
+            p99_of_few: has_too_few_samples(responses.len() as u64, 0.99),
         },
-        jitter_ms: jitter(&probed(&subject)),
-        lost_percent: lost_percent(&subject),
-        mos: mean(subject.iter().filter_map(|s| s.mos)),
-        audio: audio(&subject),
+        jitter_ms: jitter(&probe_streams(&measured)),
+        lost_percent: lost_percent(&measured),
+        mos: mean(measured.iter().filter_map(|s| s.mos)),
+        audio: audio(&measured),
         cpu_us_per_call: cpu_seconds
             .filter(|_| !responses.is_empty())
             .map(|seconds| seconds * 1e6 / responses.len() as f64),
@@ -296,27 +307,28 @@ pub fn compute(
     (figures, details)
 }
 
-/// The attempts that response times, rates and processor time are about: calls; without calls re-registrations at a rate; without
-/// these all registrations. What comes before re-registrations at a rate, and after, only prepares and tidies up.
+/// The attempts on which response times, rates and CPU time are based: calls; without calls re-registrations at a rate;
+/// without these all registrations. Registrations before and after a phase of re-registrations only set up and clean
+/// up.
 pub(crate) fn main_attempts(attempts: &[Attempt]) -> Vec<&Attempt> {
-    let of = |kinds: &[Kind]| -> Vec<&Attempt> {
+    let of = |kinds: &[AttemptKind]| -> Vec<&Attempt> {
         let attempts = attempts.iter();
         attempts.filter(|a| kinds.contains(&a.kind)).collect()
     };
-    let calls = of(&[Kind::Call]);
+    let calls = of(&[AttemptKind::Call]);
     if !calls.is_empty() {
         return calls;
     }
-    let again = of(&[Kind::Reregistration]);
+    let again = of(&[AttemptKind::Reregistration]);
     match again.is_empty() {
         false => again,
-        true => of(&REGISTERING),
+        true => of(&REGISTRATION_KINDS),
     }
 }
 
-/// The streams that figures of media are about: without those that went past the subject.
+/// The streams on which media figures are based: all but those that bypass the SUT.
 pub(crate) fn measured_streams(streams: &[StreamRecord]) -> Vec<&StreamRecord> {
-    without_noise(streams).0
+    split_noise(streams).0
 }
 
 fn details(
@@ -326,12 +338,12 @@ fn details(
     streams: &[StreamRecord],
     responses: &[f64],
 ) -> Details {
-    let mine = || attempts.iter().filter(|a| a.kind != Kind::Answer);
-    let (streams, noise) = without_noise(streams);
+    let mine = || attempts.iter().filter(|a| a.kind != AttemptKind::Answer);
+    let (streams, noise) = split_noise(streams);
     let late = sorted(mine().filter_map(Attempt::lateness_ms));
     Details {
         registrations: count(registrations),
-        outcomes: Outcome::ALL
+        outcomes: AttemptOutcome::ALL
             .iter()
             .map(|outcome| {
                 (
@@ -355,18 +367,18 @@ fn details(
         noise_jitter_ms: jitter(&noise),
         subject_cores: None,
         host_cpu_percent: None,
-        streams: streams.iter().filter(|s| s.is_awaited()).count() as u64,
+        streams: streams.iter().filter(|s| s.is_incoming()).count() as u64,
         packets: streams.iter().map(|s| s.received).sum(),
         established_per_second: per_second(main, |a| a.established.is_some()),
         in_time_per_second: per_second(main, in_time),
-        thirds_ms: thirds(main),
+        thirds_ms: third_medians(main),
         sip: metrics::compute(attempts),
         listened: streams.iter().filter(|s| s.correlation.is_some()).count() as u64,
     }
 }
 
-/// Medians of the middle and of the last third, by the order in which attempts were due.
-fn thirds(main: &[&Attempt]) -> Option<[f64; 2]> {
+/// Median response times of the middle and the last third, in the order in which attempts were due.
+fn third_medians(main: &[&Attempt]) -> Option<[f64; 2]> {
     let mut timed: Vec<(u64, f64)> = main
         .iter()
         .filter_map(|a| Some((a.due, a.response_ms()?)))
@@ -379,10 +391,11 @@ fn thirds(main: &[&Attempt]) -> Option<[f64; 2]> {
 }
 
 pub(crate) fn in_time(attempt: &Attempt) -> bool {
-    attempt.outcome == Outcome::Completed && attempt.response_ms().is_some_and(|ms| ms < IN_TIME_MS)
+    attempt.outcome == AttemptOutcome::Completed
+        && attempt.response_ms().is_some_and(|ms| ms < IN_TIME_MS)
 }
 
-/// The time of `n` attempts is that from the first to the last one and one gap more; a single attempt has no rate.
+/// `n` attempts take the time from the first to the last one plus one gap; a single attempt has no rate.
 fn per_second(main: &[&Attempt], counts: impl Fn(&Attempt) -> bool) -> Option<f64> {
     let first = main.iter().map(|a| a.due).min()?;
     let last = main.iter().map(|a| a.due).max()?;
@@ -394,13 +407,13 @@ fn per_second(main: &[&Attempt], counts: impl Fn(&Attempt) -> bool) -> Option<f6
 
 fn statuses<'a>(attempts: impl Iterator<Item = &'a Attempt>) -> Vec<(u16, u64)> {
     let mut counts = std::collections::BTreeMap::new();
-    for attempt in attempts.filter(|a| a.outcome == Outcome::Refused) {
+    for attempt in attempts.filter(|a| a.outcome == AttemptOutcome::Refused) {
         *counts.entry(attempt.status).or_insert(0) += 1;
     }
     counts.into_iter().collect()
 }
 
-/// Response times per class.
+/// Number of response times per class.
 pub fn classes(responses_ms: &[f64]) -> [u64; 9] {
     let mut counts = [0; 9];
     for response in responses_ms {
@@ -415,7 +428,7 @@ pub fn classes(responses_ms: &[f64]) -> [u64; 9] {
     counts
 }
 
-/// Most calls established at a time.
+/// Most concurrent established calls.
 fn peak(calls: &[&Attempt]) -> u64 {
     let mut changes: Vec<(u64, i64)> = Vec::with_capacity(calls.len() * 2);
     for call in calls {
@@ -425,7 +438,7 @@ fn peak(calls: &[&Attempt]) -> u64 {
         changes.push((established, 1));
         changes.push((call.ended.unwrap_or(u64::MAX), -1));
     }
-    // At the same instant an end counts before a beginning.
+    // At the same instant an end sorts before a beginning.
     changes.sort_unstable();
     let (mut open, mut most) = (0i64, 0i64);
     for (_, change) in changes {
@@ -451,13 +464,13 @@ fn jitter(streams: &[&StreamRecord]) -> JitterFigures {
     }
 }
 
-/// Streams that went through the subject, and those that only show the host's own noise.
-fn without_noise(streams: &[StreamRecord]) -> (Vec<&StreamRecord>, Vec<&StreamRecord>) {
+/// Splits streams into those through the SUT and those that bypass it.
+fn split_noise(streams: &[StreamRecord]) -> (Vec<&StreamRecord>, Vec<&StreamRecord>) {
     streams.iter().partition(|stream| stream.workload != NOISE)
 }
 
-/// Where a probe was sent along, jitter is measured at it alone.
-fn probed<'a>(streams: &[&'a StreamRecord]) -> Vec<&'a StreamRecord> {
+/// With a probe, jitter is measured at the probe alone.
+fn probe_streams<'a>(streams: &[&'a StreamRecord]) -> Vec<&'a StreamRecord> {
     let probe: Vec<&StreamRecord> = streams
         .iter()
         .copied()
@@ -469,7 +482,7 @@ fn probed<'a>(streams: &[&'a StreamRecord]) -> Vec<&'a StreamRecord> {
     }
 }
 
-/// Delay of single packets over all streams that were timed.
+/// Delay of single packets over all streams for which it was measured.
 fn relay(streams: &[&StreamRecord]) -> [Option<f64>; 3] {
     let medians = sorted(streams.iter().filter_map(|s| s.relay_p50_ms));
     let p99 = sorted(streams.iter().filter_map(|s| s.relay_p99_ms));
@@ -496,13 +509,13 @@ fn audio(streams: &[&StreamRecord]) -> AudioFigures {
     }
 }
 
-/// Judges a trial. `leaks` is what the subject and the generator still hold, where that is known.
+/// Judges a trial. `leaks` is the number of objects that the SUT and the generator still have at the end, if known.
 pub fn judge(
     thresholds: &Thresholds,
     figures: &Figures,
     details: &Details,
     leaks: Option<u64>,
-) -> Vec<Check> {
+) -> Vec<ThresholdCheck> {
     let share = |part: u64, whole: u64| (whole > 0).then(|| part as f64 * 100.0 / whole as f64);
     let attempted = figures.calls.attempted + details.registrations.attempted;
     let failed = figures.calls.failed + details.registrations.failed;
@@ -540,12 +553,12 @@ pub fn judge(
         (
             "jitter_mean_above_noise_ms",
             thresholds.jitter_mean_above_noise_ms,
-            above(figures.jitter_ms.mean, details.noise_jitter_ms.mean),
+            excess(figures.jitter_ms.mean, details.noise_jitter_ms.mean),
         ),
         (
             "jitter_p99_above_noise_ms",
             thresholds.jitter_p99_above_noise_ms,
-            above(figures.jitter_ms.p99, details.noise_jitter_ms.p99),
+            excess(figures.jitter_ms.p99, details.noise_jitter_ms.p99),
         ),
         (
             "host_cpu_percent",
@@ -593,8 +606,8 @@ pub fn judge(
     most.chain(least).collect()
 }
 
-/// By how much a figure is above the host's own, at least nothing.
-fn above(figure: Option<f64>, host: Option<f64>) -> Option<f64> {
+/// Excess of a figure over that of the host, at least zero.
+fn excess(figure: Option<f64>, host: Option<f64>) -> Option<f64> {
     Some((figure? - host?).max(0.0))
 }
 
@@ -603,9 +616,9 @@ fn check(
     limit: Option<f64>,
     measured: Option<f64>,
     holds: impl Fn(f64, f64) -> bool,
-) -> Option<Check> {
+) -> Option<ThresholdCheck> {
     let limit = limit?;
-    Some(Check {
+    Some(ThresholdCheck {
         name: name.to_owned(),
         limit,
         measured,
@@ -618,8 +631,13 @@ mod tests {
     use super::*;
     use engine::Time;
 
-    fn call(number: u64, response_ms: Option<u64>, outcome: Outcome) -> Attempt {
-        let mut attempt = Attempt::new("callers", Kind::Call, number, Time::from_millis(number));
+    fn call(number: u64, response_ms: Option<u64>, outcome: AttemptOutcome) -> Attempt {
+        let mut attempt = Attempt::new(
+            "callers",
+            AttemptKind::Call,
+            number,
+            Time::from_millis(number),
+        );
         attempt.sent = outcome.was_started().then_some(attempt.due + 100_000);
         attempt.established = response_ms.map(|ms| attempt.due + 100_000 + ms * 1_000_000);
         attempt.ended = attempt.established.map(|at| at + 1_000_000_000);
@@ -636,21 +654,21 @@ mod tests {
     }
 
     #[test]
-    fn the_classes_are_half_open() {
+    fn response_time_classes_are_half_open() {
         let counts = classes(&[0.0, 9.999, 10.0, 49.9, 50.0, 199.9, 200.0, 9e9]);
         assert_eq!(counts, [2, 1, 0, 0, 1, 1, 0, 1, 2]);
     }
 
     #[test]
     fn calls_are_counted_by_outcome() {
-        let mut refused = call(3, None, Outcome::Refused);
+        let mut refused = call(3, None, AttemptOutcome::Refused);
         refused.status = 503;
         let attempts = [
-            call(0, Some(5), Outcome::Completed),
-            call(1, Some(15), Outcome::CutOff),
-            call(2, None, Outcome::LimitReached),
+            call(0, Some(5), AttemptOutcome::Completed),
+            call(1, Some(15), AttemptOutcome::CutOff),
+            call(2, None, AttemptOutcome::LimitReached),
             refused,
-            call(4, None, Outcome::Cancelled),
+            call(4, None, AttemptOutcome::Cancelled),
         ];
         let (figures, details) = compute(&attempts, &[], Some(0.001));
         let expected = CallCounts {
@@ -666,19 +684,19 @@ mod tests {
         assert_eq!((details.peak_calls, details.not_started), (2, 1));
         assert_eq!(details.lateness_ms, [Some(0.1); 3]);
         assert_eq!(details.response_classes[..2], [1, 1]);
-        // Five in as many milliseconds: two established, one of them cut off.
+        // Five attempts within 5 ms: two established, one of them cut off.
         let near = |value: Option<f64>, wanted: f64| (value.unwrap() - wanted).abs() < 1e-6;
         assert!(near(details.established_per_second, 400.0));
         assert!(near(details.in_time_per_second, 200.0));
-        let late = [0, 1].map(|n| call(n, Some(500 - n), Outcome::Completed));
+        let late = [0, 1].map(|n| call(n, Some(500 - n), AttemptOutcome::Completed));
         let (_, details) = compute(&late, &[], None);
         assert!(near(details.established_per_second, 1_000.0));
         assert!(near(details.in_time_per_second, 500.0));
     }
 
     #[test]
-    fn a_threshold_without_a_measurement_is_neither_passed_nor_failed() {
-        let (figures, details) = compute(&[call(0, Some(5), Outcome::Completed)], &[], None);
+    fn threshold_without_measurement_has_no_verdict() {
+        let (figures, details) = compute(&[call(0, Some(5), AttemptOutcome::Completed)], &[], None);
         let thresholds = Thresholds {
             failed_percent: Some(0.0),
             mos: Some(4.0),
@@ -700,14 +718,14 @@ mod tests {
             let named = checks.iter().filter(|c| names.contains(&c.name.as_str()));
             verdict(named)
         };
-        assert_eq!(of(&[]), Verdict::NotJudged);
-        assert_eq!(of(&["mos"]), Verdict::NotMeasured);
-        assert_eq!(of(&["mos", "leaks"]), Verdict::Passed);
-        assert_eq!(of(&["mos", "leaks", "response_p99_ms"]), Verdict::Failed);
+        assert_eq!(of(&[]), RunVerdict::NotJudged);
+        assert_eq!(of(&["mos"]), RunVerdict::NotMeasured);
+        assert_eq!(of(&["mos", "leaks"]), RunVerdict::Passed);
+        assert_eq!(of(&["mos", "leaks", "response_p99_ms"]), RunVerdict::Failed);
     }
 
     #[test]
-    fn media_figures_weigh_by_packets() {
+    fn media_figures_are_weighted_by_packets() {
         let stream =
             |received: u64, lost: u64, jitter: f64, correlation: f64, level: f64| StreamRecord {
                 received,

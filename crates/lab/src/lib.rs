@@ -1,4 +1,4 @@
-//! The laboratory: workloads, pacing, experiments, analyser, reports.
+//! Test lab: workloads, pacing, experiments, capture analysis and reports.
 #![forbid(unsafe_code)]
 
 pub mod analyse;
@@ -22,10 +22,10 @@ pub mod run;
 pub mod search;
 pub mod sipp;
 pub mod statistics;
-pub mod subject;
+pub mod sut;
 pub mod terminal;
 pub mod tls;
 pub mod trial;
 pub mod workload;
 
-pub use error::{LabError, Verdict};
+pub use error::{LabError, RunVerdict};

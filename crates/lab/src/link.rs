@@ -1,4 +1,4 @@
-//! After a trial: who sent what each side received, and what that says about delay, quality and speech.
+//! Combines the sent and received streams of a trial and computes delay, quality and speech figures from them.
 
 use crate::figures::quantile;
 use crate::host::{PacketTimes, SentStream, StreamResult};
@@ -8,32 +8,32 @@ use media::audio;
 use media::quality::{self, Observation, codec_quality};
 use std::collections::BTreeMap;
 
-/// Packet time and playout buffer, milliseconds: added to the network's delay where quality is rated.
+/// Packet time plus playout buffer, milliseconds: added to the network delay for the quality rating.
 const MOUTH_TO_EAR_MS: f64 = 20.0 + 60.0;
 
 /// A point of a sender's media clock: the packet with `timestamp` was due at `at`.
 #[derive(Clone, Copy, Debug)]
-struct Anchor {
+struct ClockPoint {
     timestamp: u32,
     at: Time,
-    /// It went to the other side and came back.
+    /// The stream is an echo: it went to the other side and came back.
     echo: bool,
 }
 
-/// Completes the records of a trial. The hosts that sent and received must have run on one clock.
+/// Completes the records of a trial. Delays are valid only if all hosts used the same clock.
 pub fn complete(results: Vec<StreamResult>) -> Vec<StreamRecord> {
-    let anchors = anchors(&results);
+    let clock_points = clock_points(&results);
     let sent = sent_times(&results);
     let mut one_ways: BTreeMap<u32, f64> = BTreeMap::new();
     let mut records: Vec<(StreamRecord, Option<u32>)> = Vec::with_capacity(results.len());
     for result in results {
         let own = result.sent.map(|sent| ssrc_of(&sent));
-        let anchor = anchors.get(&result.record.ssrc).copied();
-        let mut record = judge(&result);
-        if let Some(anchor) = anchor.filter(|_| result.transit.count > 0) {
-            let delay = Delay::of(&result, anchor);
-            // What we sent ourselves has come back.
-            if anchor.echo || own == Some(record.ssrc) {
+        let point = clock_points.get(&result.record.ssrc).copied();
+        let mut record = compare_speech(&result);
+        if let Some(point) = point.filter(|_| result.transit.count > 0) {
+            let delay = StreamDelay::of(&result, point);
+            // An echo of our own stream.
+            if point.echo || own == Some(record.ssrc) {
                 record.round_trip_ms = Some(delay.mean);
             } else {
                 record.one_way_mean_ms = Some(delay.mean);
@@ -47,7 +47,7 @@ pub fn complete(results: Vec<StreamResult>) -> Vec<StreamRecord> {
             record.relay_p99_ms = quantile(&delays, 0.99);
             record.relay_max_ms = delays.last().copied();
         }
-        rate(&mut record, result.burst_ratio);
+        rate_quality(&mut record, result.burst_ratio);
         records.push((record, own));
     }
     for (record, own) in &mut records {
@@ -67,8 +67,8 @@ fn ssrc_of(sent: &SentStream) -> u32 {
     }
 }
 
-fn anchors(results: &[StreamResult]) -> BTreeMap<u32, Anchor> {
-    let mut anchors = BTreeMap::new();
+fn clock_points(results: &[StreamResult]) -> BTreeMap<u32, ClockPoint> {
+    let mut clock_points = BTreeMap::new();
     for sent in results.iter().filter_map(|result| result.sent) {
         if let SentStream::Source {
             ssrc,
@@ -77,9 +77,9 @@ fn anchors(results: &[StreamResult]) -> BTreeMap<u32, Anchor> {
         } = sent
         {
             let echo = false;
-            anchors.insert(
+            clock_points.insert(
                 ssrc,
-                Anchor {
+                ClockPoint {
                     timestamp,
                     at,
                     echo,
@@ -89,20 +89,20 @@ fn anchors(results: &[StreamResult]) -> BTreeMap<u32, Anchor> {
     }
     for sent in results.iter().filter_map(|result| result.sent) {
         if let SentStream::Echo { ssrc, of, shift } = sent
-            && let Some(source) = anchors.get(&of).copied()
+            && let Some(source) = clock_points.get(&of).copied()
         {
-            let anchor = Anchor {
+            let point = ClockPoint {
                 timestamp: source.timestamp.wrapping_add(shift),
                 at: source.at,
                 echo: true,
             };
-            anchors.insert(ssrc, anchor);
+            clock_points.insert(ssrc, point);
         }
     }
-    anchors
+    clock_points
 }
 
-/// When the packets of each source were sent.
+/// Send times of the packets of each source.
 fn sent_times(results: &[StreamResult]) -> BTreeMap<u32, PacketTimes> {
     let timed = results.iter().filter_map(|result| {
         let ssrc = ssrc_of(&result.sent?);
@@ -112,30 +112,30 @@ fn sent_times(results: &[StreamResult]) -> BTreeMap<u32, PacketTimes> {
 }
 
 /// Delay of the packets of a stream, milliseconds.
-struct Delay {
+struct StreamDelay {
     mean: f64,
     max: f64,
 }
 
-impl Delay {
-    fn of(result: &StreamResult, anchor: Anchor) -> Delay {
+impl StreamDelay {
+    fn of(result: &StreamResult, point: ClockPoint) -> StreamDelay {
         let transit = &result.transit;
         let media =
-            f64::from(transit.first_timestamp.wrapping_sub(anchor.timestamp) as i32) * 125_000.0;
-        let first = transit.first_arrival.0 as f64 - anchor.at.0 as f64 - media;
-        Delay {
+            f64::from(transit.first_timestamp.wrapping_sub(point.timestamp) as i32) * 125_000.0;
+        let first = transit.first_arrival.0 as f64 - point.at.0 as f64 - media;
+        StreamDelay {
             mean: (first + transit.sum / transit.count as f64) / 1e6,
             max: (first + transit.max) / 1e6,
         }
     }
 }
 
-fn judge(result: &StreamResult) -> StreamRecord {
+fn compare_speech(result: &StreamResult) -> StreamRecord {
     let mut record = result.record.clone();
-    if let Some(heard) = &result.heard {
-        // Silence instead of speech correlates with nothing; that is a result, not an absence of one.
-        let comparison = audio::compare(heard.voice.samples(), &heard.audio);
-        let long_enough = heard.audio.len() >= audio::MIN_SAMPLES;
+    if let Some(received_speech) = &result.received_speech {
+        // Silence in place of speech has no correlation; that is a result of 0, not a missing one.
+        let comparison = audio::compare(received_speech.voice.samples(), &received_speech.audio);
+        let long_enough = received_speech.audio.len() >= audio::MIN_SAMPLES;
         record.correlation = comparison
             .map(|c| c.correlation)
             .or(long_enough.then_some(0.0));
@@ -144,7 +144,7 @@ fn judge(result: &StreamResult) -> StreamRecord {
     record
 }
 
-fn rate(record: &mut StreamRecord, burst_ratio: f64) {
+fn rate_quality(record: &mut StreamRecord, burst_ratio: f64) {
     let Some(codec) = codec_quality(&record.codec).filter(|_| record.expected > 0) else {
         return;
     };
@@ -167,9 +167,9 @@ fn rate(record: &mut StreamRecord, burst_ratio: f64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::{Heard, Transit, Voice};
+    use crate::host::{ReceivedSpeech, Transit, VoiceSide};
 
-    /// A stream of 50 packets that needs `delay_ms` each, sent from `at`.
+    /// A stream of 50 packets with a delay of `delay_ms` each, sent from `at_ms` on.
     fn received(
         ssrc: u32,
         first_timestamp: u32,
@@ -193,7 +193,7 @@ mod tests {
                 max: 2e6,
             },
             sent,
-            heard: None,
+            received_speech: None,
             burst_ratio: 1.0,
             times: [None, None],
         }
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn two_ways_make_a_round_trip() {
+    fn one_way_delays_of_both_directions_give_round_trip() {
         // The callee missed the first ten packets; the timestamp wraps.
         let first = u32::MAX - 100;
         let caller = received(2, 50, 1000, 30, Some(source(1, first, 900)));
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn an_echo_is_a_round_trip_by_itself() {
+    fn echo_gives_round_trip_directly() {
         let echo = SentStream::Echo {
             ssrc: 9,
             of: 1,
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_senders_leave_delays_open() {
+    fn streams_of_unknown_senders_have_no_delay() {
         let records = complete(vec![received(7, 0, 0, 5, None)]);
         assert_eq!(
             (records[0].one_way_mean_ms, records[0].round_trip_ms),
@@ -253,20 +253,20 @@ mod tests {
     }
 
     #[test]
-    fn speech_is_compared_and_silence_is_found_out() {
-        let heard = |audio: Vec<i16>| {
+    fn speech_is_compared_and_silence_has_no_correlation() {
+        let received_speech = |audio: Vec<i16>| {
             let mut result = received(7, 0, 0, 5, None);
-            result.heard = Some(Heard {
+            result.received_speech = Some(ReceivedSpeech {
                 audio,
-                voice: Voice::Caller,
+                voice: VoiceSide::Caller,
             });
             complete(vec![result]).remove(0)
         };
-        let speech = Voice::Caller.samples();
-        let good = heard(speech.iter().skip(4000).take(24_000).copied().collect());
+        let speech = VoiceSide::Caller.samples();
+        let good = received_speech(speech.iter().skip(4000).take(24_000).copied().collect());
         assert!(good.correlation.unwrap() > 0.99 && good.level_db.unwrap().abs() < 0.1);
-        let other = heard(
-            Voice::Callee
+        let other = received_speech(
+            VoiceSide::Callee
                 .samples()
                 .iter()
                 .take(24_000)
@@ -274,6 +274,6 @@ mod tests {
                 .collect(),
         );
         assert!(other.correlation.unwrap() < 0.6);
-        assert_eq!(heard(vec![0; 24_000]).correlation, Some(0.0));
+        assert_eq!(received_speech(vec![0; 24_000]).correlation, Some(0.0));
     }
 }

@@ -1,21 +1,21 @@
-//! Pacing: when attempts are due, on an absolute timeline.
+//! Pacing: due times of attempts, on an absolute timeline.
 //!
-//! Due times are a pure function of the plan and the seed: what a run does never moves them. A generator that falls behind
-//! starts late and records it; an attempt that may not start (a limit is reached) is counted and given up, never postponed,
-//! because a postponed attempt would hide the subject's slowness (coordinated omission).
+//! Due times are a pure function of the plan and the seed; the course of a run never moves them. A generator that falls
+//! behind starts late and records it. An attempt that may not start (a limit is reached) is counted and dropped, never
+//! postponed: postponed attempts would hide the slowness of the SUT (coordinated omission).
 
 use engine::{Entropy, Time};
 use std::time::Duration;
 
-/// How attempts arrive.
+/// Arrival process.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Pace {
+pub enum ArrivalProcess {
     /// The n-th attempt at n / rate.
     Constant {
         /// Attempts per second.
         rate: f64,
     },
-    /// The rate changes evenly from `from` to `to` within `over`, and stays there.
+    /// The rate changes linearly from `from` to `to` within `over`, and stays there.
     Ramp {
         /// Attempts per second at the start.
         from: f64,
@@ -31,15 +31,17 @@ pub enum Pace {
     },
 }
 
-impl Pace {
-    /// Seconds after the start at which the attempt `n` (from 0) is due; `None` for a process that never gets there, and for
-    /// [`Pace::Poisson`], which is drawn.
+impl ArrivalProcess {
+    /// Seconds after the start at which the attempt `n` (from 0) is due; `None` for a process that never reaches it,
+    /// and for [`ArrivalProcess::Poisson`], which is drawn.
     fn at(self, n: u64) -> Option<f64> {
         let n = n as f64;
         match self {
-            Pace::Constant { rate } => (rate > 0.0).then(|| n / rate),
-            Pace::Ramp { from, to, over } => ramp_time(from.max(0.0), to.max(0.0), over, n),
-            Pace::Poisson { .. } => None,
+            ArrivalProcess::Constant { rate } => (rate > 0.0).then(|| n / rate),
+            ArrivalProcess::Ramp { from, to, over } => {
+                ramp_time(from.max(0.0), to.max(0.0), over, n)
+            }
+            ArrivalProcess::Poisson { .. } => None,
         }
     }
 }
@@ -54,16 +56,16 @@ fn ramp_time(from: f64, to: f64, over: f64, n: f64) -> Option<f64> {
     if slope == 0.0 {
         return (from > 0.0).then(|| n / from);
     }
-    // The stable form of the quadratic's solution: no cancellation where the slope is small.
+    // The stable form of the quadratic's solution: no cancellation for small slopes.
     let root = (from * from + 2.0 * slope * n).max(0.0).sqrt();
     let sum = from + root;
     Some(if sum > 0.0 { 2.0 * n / sum } else { 0.0 })
 }
 
-/// The due times of a [`Pace`], in order, without end.
+/// The due times of a [`ArrivalProcess`], in order, without end.
 #[derive(Clone, Debug)]
 pub struct Arrivals {
-    pace: Pace,
+    pace: ArrivalProcess,
     entropy: Entropy,
     start: Time,
     count: u64,
@@ -71,8 +73,8 @@ pub struct Arrivals {
 }
 
 impl Arrivals {
-    /// Attempts from `start` on. `entropy` is used by [`Pace::Poisson`] only.
-    pub fn new(pace: Pace, start: Time, entropy: Entropy) -> Arrivals {
+    /// Attempts from `start` on. `entropy` is used by [`ArrivalProcess::Poisson`] only.
+    pub fn new(pace: ArrivalProcess, start: Time, entropy: Entropy) -> Arrivals {
         Arrivals {
             pace,
             entropy,
@@ -88,11 +90,11 @@ impl Iterator for Arrivals {
 
     fn next(&mut self) -> Option<Time> {
         let seconds = match self.pace {
-            Pace::Poisson { rate } if rate > 0.0 => {
+            ArrivalProcess::Poisson { rate } if rate > 0.0 => {
                 self.drawn += self.entropy.exponential(1.0 / rate);
                 self.drawn
             }
-            Pace::Poisson { .. } => return None,
+            ArrivalProcess::Poisson { .. } => return None,
             pace => pace.at(self.count)?,
         };
         self.count += 1;
@@ -100,7 +102,7 @@ impl Iterator for Arrivals {
     }
 }
 
-/// Limits on what is started.
+/// Limits on starts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bounds {
     /// Attempts in total; `None`: until `until`.
@@ -118,30 +120,30 @@ pub struct Due {
     pub number: u64,
     /// When it was due.
     pub at: Time,
-    /// Whether it may start; where not, it is counted as one that could not.
+    /// Whether it may start; if not, it counts as one that could not.
     pub may_start: bool,
 }
 
-/// Which attempts of a plan are whose, where several generators play it together: every `count`-th from `index` on. Due times
-/// and numbers are those of the whole plan, so that together they are one generator.
+/// The attempts of one of several generators that execute a plan together: every `count`-th from `index` on. Due times
+/// and numbers are those of the whole plan, so that together they act as one generator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Share {
-    /// Whose, from 0.
+pub struct PlanShare {
+    /// Index of the generator, from 0.
     pub index: u64,
-    /// How many share the plan.
+    /// Number of generators.
     pub count: u64,
 }
 
-impl Share {
-    /// A generator by itself.
-    pub const ALL: Share = Share { index: 0, count: 1 };
+impl PlanShare {
+    /// A single generator.
+    pub const ALL: PlanShare = PlanShare { index: 0, count: 1 };
 
-    /// Its part of a limit: all parts together are the limit.
+    /// Its part of a limit: the parts add up to the limit.
     pub fn of(self, limit: u64) -> u64 {
         limit / self.count + u64::from(self.index < limit % self.count)
     }
 
-    /// Whether the attempt of this number is its own.
+    /// Whether the attempt with this number is its own.
     pub fn has(self, number: u64) -> bool {
         number % self.count == self.index
     }
@@ -149,29 +151,29 @@ impl Share {
 
 /// A plan of attempts: arrivals, and limits on them.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct AttemptSchedule {
     arrivals: Arrivals,
     bounds: Bounds,
-    share: Share,
+    share: PlanShare,
     next: Option<Time>,
     number: u64,
     open: u64,
     peak: u64,
 }
 
-impl Plan {
+impl AttemptSchedule {
     /// A plan.
-    pub fn new(arrivals: Arrivals, bounds: Bounds) -> Plan {
-        Plan::shared(arrivals, bounds, Share::ALL)
+    pub fn new(arrivals: Arrivals, bounds: Bounds) -> AttemptSchedule {
+        AttemptSchedule::shared(arrivals, bounds, PlanShare::ALL)
     }
 
-    /// One generator's share of a plan that several play together; each has its part of the limit of open attempts.
-    pub fn shared(arrivals: Arrivals, bounds: Bounds, share: Share) -> Plan {
+    /// One generator's share of a plan; each has its part of the limit of open attempts.
+    pub fn shared(arrivals: Arrivals, bounds: Bounds, share: PlanShare) -> AttemptSchedule {
         let bounds = Bounds {
             open: bounds.open.map(|limit| share.of(limit)),
             ..bounds
         };
-        let mut plan = Plan {
+        let mut plan = AttemptSchedule {
             arrivals,
             bounds,
             share,
@@ -192,12 +194,12 @@ impl Plan {
             if self.next.is_none() || self.share.has(self.number) {
                 return;
             }
-            // Another one's: passed over, so that all agree about numbers and times.
+            // An attempt of another generator is skipped; numbers and times stay the same for all.
             self.number += 1;
         }
     }
 
-    /// The next attempt that is due at `now`. Where it may start it counts as open until [`Plan::closed`].
+    /// The next attempt that is due at `now`. If it may start, it counts as open until [`AttemptSchedule::closed`].
     pub fn pop_due(&mut self, now: Time) -> Option<Due> {
         let at = self.next.filter(|at| *at <= now)?;
         let number = self.number;
@@ -215,12 +217,12 @@ impl Plan {
         })
     }
 
-    /// An attempt that had started has its outcome.
+    /// A started attempt has its outcome.
     pub fn closed(&mut self) {
         self.open = self.open.saturating_sub(1);
     }
 
-    /// When the next attempt is due; `None` where all have been.
+    /// Due time of the next attempt; `None` at the end.
     pub fn next_at(&self) -> Option<Time> {
         self.next
     }
@@ -230,43 +232,43 @@ impl Plan {
         self.open
     }
 
-    /// The most that were open at a time.
+    /// The highest number of attempts open at a time.
     pub fn peak(&self) -> u64 {
         self.peak
     }
 
-    /// Attempts of the whole plan that were due so far.
+    /// Attempts of the whole plan that have been due.
     pub fn count(&self) -> u64 {
         self.number
     }
 
-    /// Nothing is due any more and nothing is open.
+    /// Whether nothing further is due and nothing is open.
     pub fn is_done(&self) -> bool {
         self.next.is_none() && self.open == 0
     }
 
-    /// Nothing further becomes due.
+    /// Cancels all further attempts.
     pub fn stop(&mut self) {
         self.next = None;
         self.bounds.total = Some(self.number);
     }
 }
 
-/// How long a call is held.
+/// Distribution of the hold time.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Hold {
-    /// Always as long.
+pub enum HoldTime {
+    /// Constant, seconds.
     Fixed(f64),
-    /// Exponentially distributed, with this mean.
+    /// Exponentially distributed, with this mean, seconds.
     Exponential(f64),
 }
 
-impl Hold {
+impl HoldTime {
     /// The hold time of one call.
     pub fn draw(self, entropy: &mut Entropy) -> Duration {
         let seconds = match self {
-            Hold::Fixed(seconds) => seconds,
-            Hold::Exponential(mean) => entropy.exponential(mean),
+            HoldTime::Fixed(seconds) => seconds,
+            HoldTime::Exponential(mean) => entropy.exponential(mean),
         };
         Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX)
     }
@@ -276,7 +278,7 @@ impl Hold {
 mod tests {
     use super::*;
 
-    fn times(pace: Pace, count: usize) -> Vec<f64> {
+    fn times(pace: ArrivalProcess, count: usize) -> Vec<f64> {
         Arrivals::new(pace, Time::from_secs(5), Entropy::from_number(7))
             .take(count)
             .map(|at| at.since(Time::from_secs(5)).as_secs_f64())
@@ -284,8 +286,11 @@ mod tests {
     }
 
     #[test]
-    fn several_generators_play_one_plan_together() {
-        for pace in [Pace::Constant { rate: 30.0 }, Pace::Poisson { rate: 30.0 }] {
+    fn generators_share_one_plan() {
+        for pace in [
+            ArrivalProcess::Constant { rate: 30.0 },
+            ArrivalProcess::Poisson { rate: 30.0 },
+        ] {
             let plan = |share| {
                 let arrivals = Arrivals::new(pace, Time::from_secs(5), Entropy::from_number(7));
                 let bounds = Bounds {
@@ -293,9 +298,9 @@ mod tests {
                     open: Some(10),
                     until: None,
                 };
-                Plan::shared(arrivals, bounds, share)
+                AttemptSchedule::shared(arrivals, bounds, share)
             };
-            let all = |mut plan: Plan| {
+            let all = |mut plan: AttemptSchedule| {
                 let mut dues = Vec::new();
                 let mut open = 0;
                 while let Some(due) = plan.pop_due(Time::from_secs(1_000)) {
@@ -304,12 +309,12 @@ mod tests {
                 }
                 (dues, open)
             };
-            let (alone, open) = all(plan(Share::ALL));
+            let (alone, open) = all(plan(PlanShare::ALL));
             assert_eq!((alone.len(), open), (101, 10));
             let mut together = Vec::new();
             let mut opened = Vec::new();
             for index in 0..3 {
-                let (dues, open) = all(plan(Share { index, count: 3 }));
+                let (dues, open) = all(plan(PlanShare { index, count: 3 }));
                 together.extend(dues);
                 opened.push(open);
             }
@@ -320,17 +325,20 @@ mod tests {
     }
 
     #[test]
-    fn a_constant_rate_does_not_drift() {
-        let pace = Pace::Constant { rate: 30.0 };
+    fn constant_rate_does_not_drift() {
+        let pace = ArrivalProcess::Constant { rate: 30.0 };
         let all = times(pace, 3_000_001);
         assert_eq!(all[0], 0.0);
         assert!((all[3_000_000] - 100_000.0).abs() < 1e-6);
-        assert_eq!(times(Pace::Constant { rate: 0.0 }, 5), Vec::<f64>::new());
+        assert_eq!(
+            times(ArrivalProcess::Constant { rate: 0.0 }, 5),
+            Vec::<f64>::new()
+        );
     }
 
     #[test]
-    fn a_ramp_has_the_number_of_its_integral() {
-        let pace = Pace::Ramp {
+    fn ramp_has_the_number_of_its_integral() {
+        let pace = ArrivalProcess::Ramp {
             from: 0.0,
             to: 20.0,
             over: 10.0,
@@ -341,7 +349,7 @@ mod tests {
         assert!((all[25] - 5.0).abs() < 1e-9);
         assert!((all[300] - 20.0).abs() < 1e-9);
         assert!(all.windows(2).all(|pair| pair[0] <= pair[1]));
-        let down = Pace::Ramp {
+        let down = ArrivalProcess::Ramp {
             from: 10.0,
             to: 0.0,
             over: 2.0,
@@ -352,19 +360,19 @@ mod tests {
 
     #[test]
     fn poisson_gaps_have_mean_and_spread() {
-        let all = times(Pace::Poisson { rate: 100.0 }, 20_001);
+        let all = times(ArrivalProcess::Poisson { rate: 100.0 }, 20_001);
         let gaps: Vec<f64> = all.windows(2).map(|pair| pair[1] - pair[0]).collect();
         let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
         let variance = gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / gaps.len() as f64;
         assert!((mean - 0.01).abs() < 0.0003, "{mean}");
         assert!((variance.sqrt() / mean - 1.0).abs() < 0.05);
-        assert_eq!(all, times(Pace::Poisson { rate: 100.0 }, 20_001));
+        assert_eq!(all, times(ArrivalProcess::Poisson { rate: 100.0 }, 20_001));
     }
 
     #[test]
-    fn what_may_not_start_is_counted_and_never_postponed() {
+    fn attempts_over_the_limit_are_counted_not_postponed() {
         let arrivals = Arrivals::new(
-            Pace::Constant { rate: 10.0 },
+            ArrivalProcess::Constant { rate: 10.0 },
             Time::ZERO,
             Entropy::from_number(1),
         );
@@ -373,7 +381,7 @@ mod tests {
             open: Some(2),
             until: None,
         };
-        let mut plan = Plan::new(arrivals, bounds);
+        let mut plan = AttemptSchedule::new(arrivals, bounds);
         let due: Vec<Due> = std::iter::from_fn(|| plan.pop_due(Time::from_millis(350))).collect();
         let may: Vec<bool> = due.iter().map(|due| due.may_start).collect();
         assert_eq!(may, [true, true, false, false]);
@@ -388,9 +396,9 @@ mod tests {
     }
 
     #[test]
-    fn until_is_the_end() {
+    fn arrivals_end_at_until() {
         let arrivals = Arrivals::new(
-            Pace::Constant { rate: 10.0 },
+            ArrivalProcess::Constant { rate: 10.0 },
             Time::ZERO,
             Entropy::from_number(1),
         );
@@ -398,8 +406,8 @@ mod tests {
             until: Some(Time::from_secs(1)),
             ..Bounds::default()
         };
-        let mut plan = Plan::new(arrivals, bounds);
-        let count = std::iter::from_fn(|| plan.pop_due(Time::FAR)).count();
+        let mut plan = AttemptSchedule::new(arrivals, bounds);
+        let count = std::iter::from_fn(|| plan.pop_due(Time::NEVER)).count();
         assert_eq!(count, 10);
     }
 
@@ -407,11 +415,11 @@ mod tests {
     fn hold_times() {
         let mut entropy = Entropy::from_number(3);
         assert_eq!(
-            Hold::Fixed(1.5).draw(&mut entropy),
+            HoldTime::Fixed(1.5).draw(&mut entropy),
             Duration::from_millis(1500)
         );
         let mean = (0..10_000)
-            .map(|_| Hold::Exponential(2.0).draw(&mut entropy).as_secs_f64())
+            .map(|_| HoldTime::Exponential(2.0).draw(&mut entropy).as_secs_f64())
             .sum::<f64>()
             / 10_000.0;
         assert!((mean - 2.0).abs() < 0.06);

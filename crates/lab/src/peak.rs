@@ -1,5 +1,5 @@
-//! The peak that an experiment's levels are compared with, measured before them: a subject that takes next to nothing must not pass by
-//! keeping all of that.
+//! Peak throughput, measured before the levels of an experiment as their reference: without it a SUT with nearly no
+//! throughput would pass by keeping all of it under overload.
 
 use crate::error::LabError;
 use crate::experiment::{File, PeakPlan, SearchPlan};
@@ -11,66 +11,66 @@ use crate::statistics::Interval;
 use crate::trial::{Trial, on_sockets, simulate};
 use serde::{Deserialize, Serialize};
 
-/// One trial before the levels.
+/// One trial of the peak measurement.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PeakStep {
     /// Value of the sweep.
     pub value: f64,
-    /// Attempts answered in time that ended as planned, percent.
+    /// Attempts that were answered in time and ended as planned, percent.
     pub served_percent: f64,
-    /// The same, each second.
+    /// The same attempts, per second.
     pub in_time_per_second: f64,
-    /// Whether so many were served as [`PeakPlan::served_percent`] demands.
+    /// Whether the share reaches [`PeakPlan::served_percent`].
     pub good: bool,
 }
 
 /// The peak.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PeakRecord {
-    /// Attempts that were answered in time and ended as planned, each second, at the highest good value; the most that were seen
-    /// where no value was good.
+    /// Attempts per second that were answered in time and ended as planned at the highest good value; the largest rate
+    /// of all trials if no value was good.
     pub value: f64,
-    /// The highest good value of the sweep; `null` where none was.
+    /// The highest good value of the sweep; `null` without one.
     pub at: Option<f64>,
-    /// The lowest value above it that was not good; `null` where the highest that may be tried was good.
+    /// The lowest value above it that was not good; `null` if the highest permitted value was good.
     pub failed_above: Option<f64>,
-    /// From the peak to what failed above it.
+    /// Interval from the peak to the failed value above it.
     pub interval: Option<Interval>,
-    /// Trials in their order.
+    /// Trials in the order of execution.
     pub steps: Vec<PeakStep>,
 }
 
 impl PeakRecord {
-    /// In a sentence.
+    /// The result as a sentence.
     pub fn sentence(&self, label: &str) -> String {
         use crate::report::plain;
         let value = plain(self.value);
         match (self.at, self.failed_above) {
             (Some(at), Some(above)) => format!(
-                "{value} a second served at {} {label}, {} were too many ({} trials)",
+                "{value} per second served at {} {label}; overloaded at {} ({} trials)",
                 plain(at),
                 plain(above),
                 self.steps.len()
             ),
             (Some(at), None) => format!(
-                "{value} a second served at {} {label}, the highest that was tried: the peak is above",
+                "{value} per second served at {} {label}, the highest value tried: the peak is higher",
                 plain(at)
             ),
             (None, _) => format!(
-                "at no value that was tried were nearly all served; the most was {value} a second ({} trials)",
+                "no tried value was served nearly completely; the maximum was {value} per second ({} trials)",
                 self.steps.len()
             ),
         }
     }
 }
 
-/// Seeds of these trials have numbers that no trial of a run has.
+/// Seed numbers of these trials start here, above those of the trials of a run.
 const FIRST_SEED: u32 = 2_000;
 
-/// Measures the peak of the experiment in `file` as `plan` says.
+/// Measures the peak of the experiment in `file` with `plan`.
 ///
 /// # Errors
-/// As a trial.
+/// As for a trial.
 pub(crate) fn measure(
     file: &File,
     plan: &PeakPlan,
@@ -78,7 +78,10 @@ pub(crate) fn measure(
     display: &mut Display,
 ) -> Result<PeakRecord, LabError> {
     let mut file = file.clone();
-    file.set(&format!("callers.seconds={:?}", plan.seconds))?;
+    file.set(&format!(
+        "callers.duration_seconds={:?}",
+        plan.trial_seconds
+    ))?;
     let steps = SearchPlan {
         increase: 0.5,
         confirm: 1,
@@ -108,8 +111,8 @@ pub(crate) fn measure(
                 crate::report::plain(step.served_percent)
             ),
         };
-        search.told(step.good);
-        display.searched(value, &words, search.best(), search.failed_above());
+        search.record_result(step.good);
+        display.search_step(value, &words, search.best(), search.failed_above());
         seen.push(step);
     }
     Ok(record(seen))
@@ -152,7 +155,7 @@ fn record(steps: Vec<PeakStep>) -> PeakRecord {
             high: Some(above.max(value)),
             samples: steps.len() as u64,
             of: "trials".to_owned(),
-            method: "between the highest that held and the lowest that failed".to_owned(),
+            method: "between the highest passed and the lowest failed value".to_owned(),
         }),
         steps,
     }
@@ -163,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_subject_that_takes_next_to_nothing_has_a_peak_of_next_to_nothing() {
+    fn sut_with_low_throughput_has_low_peak() {
         let step = |value: f64, in_time: f64, good: bool| PeakStep {
             value,
             served_percent: in_time * 100.0 / value,
@@ -172,7 +175,7 @@ mod tests {
         };
         let none = record(vec![step(600.0, 31.0, false), step(300.0, 30.0, false)]);
         assert_eq!((none.value, none.at, none.failed_above), (31.0, None, None));
-        assert!(none.sentence("calls per second").contains("31 a second"));
+        assert!(none.sentence("calls per second").contains("31 per second"));
         let steps = vec![
             step(600.0, 600.0, true),
             step(900.0, 700.0, false),

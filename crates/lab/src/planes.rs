@@ -1,64 +1,65 @@
-//! CPU time of a subject divided by plane: signalling per call, media per relayed packet.
+//! Divides the CPU time of a SUT by plane: signalling per call, media per relayed packet.
 //!
-//! Control and forwarder of a border share one thread, and a foreign subject is one process, so that the time of each is not
-//! counted apart. But calls begin and end at other moments than packets flow: while a trial rises there are more beginnings for
-//! each packet, while calls are held there are packets alone. From samples over the trial a linear model
-//! `CPU = a * calls + b * packets` is fitted by least squares, where a beginning and an end are half a call each. Where the two rise
-//! and fall together, or where the fit leaves either uncertain, nothing is divided, and the reason is given.
+//! Control plane and forwarder of a border share one thread, and a foreign SUT is one process, so their CPU times are
+//! not counted separately. But calls begin and end at other times than packets flow: during the ramp there are more
+//! call set-ups per packet, and while calls are held there are packets alone. A linear model
+//! `CPU = a * calls + b * packets` is fitted to samples over the trial by least squares; a set-up and a tear-down count
+//! half a call each. If the two are correlated, or if the fit is uncertain, the time is not divided, and the reason is
+//! recorded.
 
 use serde::{Deserialize, Serialize};
 
-/// Samples kept of one trial; of more, each second one goes.
-const SAMPLES: usize = 4_096;
-/// Steps between samples that a division needs at least.
-const STEPS: usize = 8;
-/// Square of the correlation of calls and packets above which they cannot be told apart.
-const ALIKE: f64 = 0.9;
-/// Relative standard error up to which a figure is given.
-const UNCERTAIN: f64 = 0.3;
+/// Most samples of a trial; beyond that every second one is discarded.
+const MAX_SAMPLES: usize = 4_096;
+/// Least number of intervals between samples for a fit.
+const MIN_STEPS: usize = 8;
+/// Squared correlation of calls and packets above which they cannot be separated.
+const MAX_SQUARED_CORRELATION: f64 = 0.9;
+/// Largest relative standard error of a reported figure.
+const MAX_RELATIVE_ERROR: f64 = 0.3;
 
-/// A subject and its load at one moment, all counted from the beginning.
+/// State of SUT and load at one moment, counted from the start of the trial.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Sample {
     /// CPU time, seconds.
     pub cpu_seconds: f64,
     /// Calls begun plus calls ended.
     pub half_calls: u64,
-    /// Media packets received by anybody.
+    /// Media packets received at all hosts.
     pub packets: u64,
 }
 
 /// Samples over a trial.
 #[derive(Clone, Debug, Default)]
 pub struct Samples {
-    kept: Vec<Sample>,
-    /// Of so many samples one is kept.
+    samples: Vec<Sample>,
+    /// One of `stride` samples is samples.
     stride: u64,
-    seen: u64,
+    count: u64,
 }
 
 /// CPU time by plane.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Planes {
-    /// Signalling of one call from its INVITE to the answer to its BYE, microseconds; `null` where it is not known.
+    /// Signalling of one call from its INVITE to the response to its BYE, microseconds; `null` if unknown.
     pub signalling_us_per_call: Option<f64>,
-    /// Media path for one relayed packet, microseconds; `null` where it is not known.
+    /// Media path of one relayed packet, microseconds; `null` if unknown.
     pub media_us_per_packet: Option<f64>,
-    /// Why the CPU time could not be divided; empty where it could, or where there is only one plane.
+    /// Reason why the CPU time was not divided; empty if it was, or if there is only one plane.
     pub undivided: String,
 }
 
 impl Samples {
-    /// One more.
+    /// Adds a sample.
     pub fn add(&mut self, sample: Sample) {
         let stride = self.stride.max(1);
-        if self.seen.is_multiple_of(stride) {
-            self.kept.push(sample);
+        if self.count.is_multiple_of(stride) {
+            self.samples.push(sample);
         }
-        self.seen += 1;
-        if self.kept.len() > SAMPLES {
+        self.count += 1;
+        if self.samples.len() > MAX_SAMPLES {
             let mut number = 0;
-            self.kept.retain(|_| {
+            self.samples.retain(|_| {
                 number += 1;
                 number % 2 == 1
             });
@@ -66,7 +67,7 @@ impl Samples {
         }
     }
 
-    /// The division of a trial with so many calls and packets that cost so much altogether.
+    /// Divides the CPU time of a trial with these numbers of calls and packets.
     pub fn divide(&self, cpu_seconds: Option<f64>, calls: u64, packets: u64) -> Planes {
         let Some(cpu_seconds) = cpu_seconds else {
             return Planes::default();
@@ -96,10 +97,10 @@ impl Samples {
         }
     }
 
-    /// Seconds for half a call and for a packet.
+    /// Fits seconds per half call and per packet.
     fn fit(&self) -> Result<[f64; 2], &'static str> {
         let steps: Vec<[f64; 3]> = self
-            .kept
+            .samples
             .windows(2)
             .filter_map(|pair| {
                 let [from, to] = pair else { return None };
@@ -109,7 +110,7 @@ impl Samples {
                 (halves > 0.0 || packets > 0.0).then_some([halves, packets, cpu])
             })
             .collect();
-        if steps.len() < STEPS {
+        if steps.len() < MIN_STEPS {
             return Err("the trial was too short for samples");
         }
         let sum = |of: fn(&[f64; 3]) -> f64| steps.iter().map(of).sum::<f64>();
@@ -119,8 +120,8 @@ impl Samples {
             sum(|step| step[0] * step[1]),
         );
         let (xc, yc) = (sum(|step| step[0] * step[2]), sum(|step| step[1] * step[2]));
-        if xx == 0.0 || yy == 0.0 || xy * xy > ALIKE * xx * yy {
-            return Err("calls and packets rose and fell together");
+        if xx == 0.0 || yy == 0.0 || xy * xy > MAX_SQUARED_CORRELATION * xx * yy {
+            return Err("calls and packets are correlated");
         }
         let determinant = xx * yy - xy * xy;
         let a = (yy * xc - xy * yc) / determinant;
@@ -131,7 +132,7 @@ impl Samples {
             .sum();
         let spread = rest / (steps.len() - 2) as f64;
         let errors = [spread * yy / determinant, spread * xx / determinant].map(f64::sqrt);
-        let certain = |value: f64, error: f64| value > 0.0 && error <= UNCERTAIN * value;
+        let certain = |value: f64, error: f64| value > 0.0 && error <= MAX_RELATIVE_ERROR * value;
         match certain(a, errors[0]) && certain(b, errors[1]) {
             true => Ok([a, b]),
             false => Err("the CPU time varied too much between samples"),
@@ -166,17 +167,17 @@ mod tests {
     }
 
     #[test]
-    fn what_was_put_in_comes_out() {
+    fn known_costs_are_recovered() {
         for noise in [0.0, 0.02] {
             let samples = trial(300e-6, 4e-6, noise);
-            let last = samples.kept.last().unwrap();
+            let last = samples.samples.last().unwrap();
             let planes = samples.divide(Some(last.cpu_seconds), 120, last.packets);
             let signalling = planes.signalling_us_per_call.unwrap();
             let media = planes.media_us_per_packet.unwrap();
             assert!((signalling - 600.0).abs() < 60.0, "{planes:?}");
             assert!((media - 4.0).abs() < 0.2, "{planes:?}");
             assert_eq!(planes.undivided, "");
-            // Together they are the whole.
+            // The parts add up to the whole.
             let whole = 120.0 * signalling + last.packets as f64 * media;
             assert!(
                 (whole / 1e6 / last.cpu_seconds - 1.0).abs() < 0.05,
@@ -186,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_divided_is_said() {
+    fn reason_is_given_if_cpu_time_cannot_be_divided() {
         let mut together = Samples::default();
         for tick in 1..50u64 {
             together.add(Sample {
@@ -206,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn one_plane_alone_has_all_of_it() {
+    fn single_plane_gets_all_cpu_time() {
         let none = Samples::default();
         let calls = none.divide(Some(1.0), 1_000, 0);
         assert_eq!(calls.signalling_us_per_call, Some(1_000.0));
@@ -225,10 +226,10 @@ mod tests {
                 ..Sample::default()
             });
         }
-        assert!(samples.kept.len() <= SAMPLES);
+        assert!(samples.samples.len() <= MAX_SAMPLES);
         assert!(
             samples
-                .kept
+                .samples
                 .windows(2)
                 .all(|pair| pair[0].packets < pair[1].packets)
         );

@@ -1,4 +1,5 @@
-//! One OPTIONS to a system under test before a run, so that a wrong address costs seconds and not a table of failed calls.
+//! OPTIONS request to a SUT before a run, so that a wrong address fails within seconds and not as a table of failed
+//! calls.
 
 use crate::error::LabError;
 use crate::experiment::{Experiment, TransportName};
@@ -7,22 +8,25 @@ use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::time::Duration;
 
-/// How long the answers to the repeated request are waited for, each (RFC 3261 section 17.1.2.2: T1, doubled).
+/// Time to wait for a response after each transmission (RFC 3261 section 17.1.2.2: T1, doubled).
 const WAITS: [Duration; 3] = [
     Duration::from_millis(500),
     Duration::from_millis(1_000),
     Duration::from_millis(1_500),
 ];
 
-const REMEDY: &str = "start the system under test, or correct subject.address";
+const REMEDY: &str = "start the system under test, or correct sut.address";
 
-/// Asks the subject of an experiment for a sign of life, where it is another program's. Gives a warning where it is silent: some programs
-/// answer calls and no OPTIONS, SIPp's built-in called side among them.
+/// Probes the SUT of an experiment if it is a foreign program. Returns a warning if it does not answer: some programs
+/// take calls but do not answer OPTIONS, among them the built-in UAS scenario of SIPp.
 ///
 /// # Errors
-/// Where the network refuses the request: with the reason that it gives.
-pub fn subject(experiment: &Experiment, entropy: &mut Entropy) -> Result<Option<String>, LabError> {
-    let Some(address) = experiment.subject.address else {
+/// If the network rejects the request, with its reason.
+pub fn probe_sut(
+    experiment: &Experiment,
+    entropy: &mut Entropy,
+) -> Result<Option<String>, LabError> {
+    let Some(address) = experiment.sut.address else {
         return Ok(None);
     };
     let transport = experiment
@@ -37,10 +41,10 @@ pub fn subject(experiment: &Experiment, entropy: &mut Entropy) -> Result<Option<
 }
 
 fn no_answer(address: SocketAddr, why: &str) -> LabError {
-    LabError::cannot(format!("no answer from {address}: {why}"), REMEDY)
+    LabError::cannot_run(format!("no answer from {address}: {why}"), REMEDY)
 }
 
-/// Any datagram that comes back is a sign of life, whatever it says.
+/// Any datagram from the SUT counts as an answer, regardless of its content.
 fn by_datagram(
     address: SocketAddr,
     waits: &[Duration],
@@ -52,7 +56,7 @@ fn by_datagram(
     };
     let broken = |error: std::io::Error| no_answer(address, &error.to_string());
     let socket = UdpSocket::bind(any).map_err(broken)?;
-    // Only a connected socket is told of an ICMP message.
+    // Only a connected socket receives ICMP errors.
     socket.connect(address).map_err(broken)?;
     let local = socket.local_addr().map_err(broken)?;
     let request = options(address, local, entropy);
@@ -73,13 +77,13 @@ fn by_datagram(
     }
     let all: Duration = waits.iter().sum();
     Ok(Some(format!(
-        "no answer from {address}: {} OPTIONS within {} s; the run begins all the same, as some programs answer calls alone (--no-probe saves this wait)",
+        "no answer from {address}: {} OPTIONS within {} s; the run continues, because some programs answer calls only (--no-probe skips the probe)",
         waits.len(),
         all.as_secs_f64()
     )))
 }
 
-/// A connection that is accepted is a sign of life.
+/// An accepted connection counts as an answer.
 fn by_connection(address: SocketAddr) -> Result<(), LabError> {
     let limit = Duration::from_secs(3);
     TcpStream::connect_timeout(&address, limit)
@@ -91,7 +95,7 @@ fn by_connection(address: SocketAddr) -> Result<(), LabError> {
         })
 }
 
-/// Max-Forwards is used up, so that a proxy answers by itself and disturbs nobody behind it.
+/// Max-Forwards is 0, so that a proxy answers itself and does not forward the request.
 fn options(address: SocketAddr, local: SocketAddr, entropy: &mut Entropy) -> String {
     let (branch, tag, id) = (entropy.u64(), entropy.u64(), entropy.u64());
     format!(
@@ -107,18 +111,18 @@ mod tests {
 
     const SHORT: [Duration; 2] = [Duration::from_millis(40); 2];
 
-    fn told(address: SocketAddr) -> Result<Option<String>, LabError> {
+    fn probe_address(address: SocketAddr) -> Result<Option<String>, LabError> {
         by_datagram(address, &SHORT, &mut Entropy::from_number(1))
     }
 
     #[test]
-    fn a_closed_port_a_silent_and_an_answering_subject() {
+    fn closed_silent_and_answering_ports_are_distinguished() {
         let subject = UdpSocket::bind("127.0.0.1:0").unwrap();
         let address = subject.local_addr().unwrap();
-        let warning = told(address).unwrap().unwrap();
+        let warning = probe_address(address).unwrap().unwrap();
         let silent = format!("no answer from {address}: 2 OPTIONS within 0.08 s");
         assert!(warning.starts_with(&silent), "{warning}");
-        // What came meanwhile is a well-formed request.
+        // The request that arrived meanwhile is well-formed.
         let mut request = [0; 2_048];
         let (length, _) = subject.recv_from(&mut request).unwrap();
         let parsed = wire::sip::Message::parse(&request[..length]);
@@ -136,7 +140,7 @@ mod tests {
         let heard = by_datagram(address, &patient, &mut Entropy::from_number(2));
         assert_eq!(heard, Ok(None));
         answers.join().unwrap();
-        let error = told(address).unwrap_err();
+        let error = probe_address(address).unwrap_err();
         assert!(
             error
                 .to_string()

@@ -1,31 +1,31 @@
-//! Progress of long work: a bar on a terminal, plain lines otherwise.
+//! Progress display of long runs: a bar on a terminal, plain lines otherwise.
 
-use crate::host::Progress;
+use crate::host::HostProgress;
 use crate::raw::TrialRecord;
 use crate::report::plain;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
 
 /// Seconds between two plain lines.
-const LINE_EVERY: f64 = 5.0;
+const LINE_INTERVAL_S: f64 = 5.0;
 
-/// Shows how far a run is, on standard error.
+/// Progress of a run, on standard error.
 #[derive(Debug)]
 pub struct Display {
     bar: Option<ProgressBar>,
     total: u32,
     now: String,
     last_line: f64,
-    /// About how long the run takes, seconds, where that is known.
+    /// Estimated duration of the run, seconds, if known.
     expected: Option<f64>,
-    /// Trials that are over.
-    over: u32,
-    /// When attempts were last counted, and how many were due.
-    counted: (f64, u64),
+    /// Completed trials.
+    completed: u32,
+    /// Time of the last count of due attempts, and the count.
+    last_count: (f64, u64),
     last_rate: f64,
 }
 
-/// Seconds in words: `45 s`, `12 min`, `1 h 20 min`.
+/// Formats seconds: `45 s`, `12 min`, `1 h 20 min`.
 pub fn duration(seconds: f64) -> String {
     let whole = seconds.max(0.0).round() as u64;
     match whole {
@@ -35,11 +35,11 @@ pub fn duration(seconds: f64) -> String {
     }
 }
 
-/// Columns of a terminal that the live view takes at most, whatever the figures are.
-const COLUMNS: usize = 80;
+/// Largest width of the live view, columns.
+const MAX_COLUMNS: usize = 80;
 
-/// Two lines for a terminal: where the run is, and how it goes.
-fn live_view(now: &str, rate: f64, progress: &Progress, remaining: &str) -> String {
+/// Two lines for a terminal: position in the run, and its current figures.
+fn live_view(now: &str, rate: f64, progress: &HostProgress, remaining: &str) -> String {
     let figure = |value: Option<f64>, digits: usize| match value {
         Some(value) if value >= 1_000.0 => format!("{value:.0}"),
         Some(value) => format!("{value:.digits$}"),
@@ -57,17 +57,17 @@ fn live_view(now: &str, rate: f64, progress: &Progress, remaining: &str) -> Stri
         figure(live.jitter_ms(), 2),
         figure(live.mos(), 2),
     );
-    // Behind the spinner and the number of the trial there is less room.
+    // Spinner and trial number take room on the first line.
     let cut = |text: &str, room: usize| text.chars().take(room).collect::<String>();
     format!(
         "{}\n{}",
-        cut(&head, COLUMNS - 14),
-        cut(&figures, COLUMNS - 1)
+        cut(&head, MAX_COLUMNS - 14),
+        cut(&figures, MAX_COLUMNS - 1)
     )
 }
 
 impl Display {
-    /// For a run of `total` trials that takes about `expected` seconds.
+    /// For a run of `total` trials with an estimated duration of `expected` seconds.
     pub fn new(title: &str, total: u32, expected: Option<f64>) -> Display {
         let about = expected.map_or(String::new(), |seconds| {
             format!(", about {}", duration(seconds))
@@ -86,19 +86,19 @@ impl Display {
             now: String::new(),
             last_line: 0.0,
             expected,
-            over: 0,
-            counted: (0.0, 0),
+            completed: 0,
+            last_count: (0.0, 0),
             last_rate: 0.0,
         }
     }
 
-    /// About how long is left, `seconds` into the trial that runs.
+    /// Estimated remaining time, `seconds` into the current trial.
     fn remaining(&self, seconds: f64) -> String {
         let Some(expected) = self.expected.filter(|expected| *expected > 0.0) else {
             return String::new();
         };
         let each = expected / f64::from(self.total.max(1));
-        let left = expected - each * f64::from(self.over) - seconds.min(each);
+        let left = expected - each * f64::from(self.completed) - seconds.min(each);
         format!(", about {} left", duration(left))
     }
 
@@ -120,8 +120,8 @@ impl Display {
         }
     }
 
-    /// How the trial goes.
-    pub fn update(&mut self, seconds: f64, progress: &Progress) {
+    /// Updates the figures of the current trial.
+    pub fn update(&mut self, seconds: f64, progress: &HostProgress) {
         let remaining = self.remaining(seconds);
         let rate = self.rate(seconds, progress.due);
         if let Some(bar) = &self.bar {
@@ -139,28 +139,28 @@ impl Display {
             progress.failed,
             remaining
         );
-        if seconds - self.last_line >= LINE_EVERY {
+        if seconds - self.last_line >= LINE_INTERVAL_S {
             self.last_line = seconds;
             eprintln!("{text}");
         }
     }
 
-    /// Attempts per second, over the last second.
+    /// Attempts per second over the last second.
     fn rate(&mut self, seconds: f64, due: u64) -> f64 {
-        let (since, before) = self.counted;
+        let (since, before) = self.last_count;
         if seconds < since {
-            self.counted = (0.0, 0);
+            self.last_count = (0.0, 0);
             self.last_rate = 0.0;
         } else if seconds - since >= 1.0 {
             self.last_rate = due.saturating_sub(before) as f64 / (seconds - since);
-            self.counted = (seconds, due);
+            self.last_count = (seconds, due);
         }
         self.last_rate
     }
 
-    /// A trial is over.
+    /// A trial is complete.
     pub fn done(&mut self, trial: &TrialRecord) {
-        self.over += 1;
+        self.completed += 1;
         if let Some(bar) = &self.bar {
             bar.inc(1);
         } else {
@@ -168,15 +168,21 @@ impl Display {
         }
     }
 
-    /// What a search knows after a trial.
-    pub fn searched(&mut self, value: f64, missed: &str, best: Option<f64>, failed: Option<f64>) {
+    /// State of a search after a trial.
+    pub fn search_step(
+        &mut self,
+        value: f64,
+        missed: &str,
+        best: Option<f64>,
+        failed: Option<f64>,
+    ) {
         let known = |value: Option<f64>| value.map_or("none yet".to_owned(), plain);
         let verdict = match missed {
             "" => "good".to_owned(),
             failed => format!("failed: {failed}"),
         };
         let text = format!(
-            "{} {verdict}; best {}, failed above it {}",
+            "{} {verdict}; highest passed {}, lowest failed above it {}",
             plain(value),
             known(best),
             known(failed)
@@ -187,7 +193,7 @@ impl Display {
         }
     }
 
-    /// The run is over.
+    /// The run is complete.
     pub fn finish(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
@@ -195,7 +201,7 @@ impl Display {
     }
 }
 
-/// Shows how the demo goes, on standard error.
+/// Progress of the demo, on standard error.
 #[derive(Debug)]
 pub struct DemoDisplay {
     bar: Option<ProgressBar>,
@@ -216,12 +222,12 @@ impl DemoDisplay {
         DemoDisplay {
             bar,
             all,
-            last_line: -LINE_EVERY,
+            last_line: -LINE_INTERVAL_S,
         }
     }
 
-    /// How it goes.
-    pub fn update(&mut self, seconds: f64, phones: &Progress, pbx: &Progress) {
+    /// Updates the figures.
+    pub fn update(&mut self, seconds: f64, phones: &HostProgress, pbx: &HostProgress) {
         // Each call has one end at the phones and one at the PBX.
         let completed = (phones.good.saturating_sub(phones.registered) + pbx.good) / 2;
         let text = format!(
@@ -238,7 +244,7 @@ impl DemoDisplay {
                 bar.set_position((seconds.min(self.all) * 10.0) as u64);
                 bar.set_message(text);
             }
-            None if seconds - self.last_line >= LINE_EVERY => {
+            None if seconds - self.last_line >= LINE_INTERVAL_S => {
                 self.last_line = seconds;
                 eprintln!("{text}");
             }
@@ -246,7 +252,7 @@ impl DemoDisplay {
         }
     }
 
-    /// It is over.
+    /// The demo is complete.
     pub fn finish(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
@@ -259,12 +265,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_live_view_fits_a_terminal_of_80_columns() {
-        let progress = Progress {
+    fn live_view_fits_a_terminal_of_80_columns() {
+        let progress = HostProgress {
             due: 1_234_567,
             up: 123_456,
             failed: 99_999,
-            ..Progress::default()
+            ..HostProgress::default()
         };
         let text = live_view(
             "trial 12 of 30 at 12000, run 3",

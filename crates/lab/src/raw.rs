@@ -1,8 +1,8 @@
 //! The directory of a run: `run.json`, `attempts.ndjson`, `streams.ndjson`.
 
-use crate::error::{LabError, Verdict};
+use crate::error::{LabError, RunVerdict};
 use crate::experiment::{FigureBound, Study};
-use crate::figures::{Check, Details, Figures};
+use crate::figures::{Details, Figures, ThresholdCheck};
 use crate::peak::PeakRecord;
 use crate::record::{Attempt, StreamRecord};
 use crate::search::SearchRecord;
@@ -12,10 +12,10 @@ use std::fs::{self, File};
 use std::io::{BufRead, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-/// Version of the written form.
+/// Version of the file format.
 pub const FORMAT: u32 = 2;
 
-/// The machine on which a run took place.
+/// The machine of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct MachineRecord {
     /// Processor.
@@ -28,7 +28,7 @@ pub struct MachineRecord {
     pub memory: u64,
 }
 
-/// The host's own scheduling noise beside a trial: lateness of a thread that only sleeps.
+/// Scheduling noise of the host during a trial: lateness of a sleeping thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct NoiseRecord {
     /// Mean lateness, microseconds.
@@ -37,42 +37,42 @@ pub struct NoiseRecord {
     pub p99_us: f64,
     /// Largest.
     pub max_us: f64,
-    /// Share of the time lost in stretches above 20 us.
+    /// Share of the time lost in delays above 20 us.
     pub lost_share: f64,
 }
 
 impl From<net::NoiseReport> for NoiseRecord {
-    fn from(seen: net::NoiseReport) -> NoiseRecord {
+    fn from(report: net::NoiseReport) -> NoiseRecord {
         NoiseRecord {
-            mean_us: seen.mean_us,
-            p99_us: seen.p99_us,
-            max_us: seen.max_us,
-            lost_share: seen.lost_share,
+            mean_us: report.mean_us,
+            p99_us: report.p99_us,
+            max_us: report.max_us,
+            lost_share: report.lost_share,
         }
     }
 }
 
-/// What was measured of machine and subject beside a trial on real sockets.
+/// Measurements of machine and SUT during a trial on real sockets.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Surroundings {
-    /// Host noise.
+    /// Scheduling noise of the host.
     pub noise: NoiseRecord,
     /// The kernel's counter `RcvbufErrors` before the trial.
     pub receive_buffer_errors_before: u64,
-    /// The same afterwards: datagrams that the kernel dropped hide behind SIP retransmission.
+    /// The counter after the trial; SIP retransmission hides datagrams that the kernel dropped.
     pub receive_buffer_errors_after: u64,
-    /// CPU time of the subject, seconds; `null` where it cannot be read.
+    /// CPU time of the SUT, seconds; `null` if it cannot be read.
     pub subject_cpu_seconds: Option<f64>,
-    /// By how much the resident memory of the subject's process grew meanwhile, bytes; `null` where it shares this process or is not
-    /// on this machine.
+    /// Growth of the resident memory of the SUT's process during the trial, bytes; `null` if it shares this process or
+    /// runs on another machine.
     #[serde(default)]
     pub subject_grew_bytes: Option<u64>,
     /// CPU time of the generator's threads, seconds.
     pub generator_cpu_seconds: f64,
-    /// What of it was spent on the calling and registering side.
+    /// Part of it of the calling and registering side.
     #[serde(default)]
     pub callers_cpu_seconds: f64,
-    /// Resident memory of this process afterwards, bytes.
+    /// Resident memory of this process after the trial, bytes.
     pub resident_bytes: u64,
 }
 
@@ -87,22 +87,22 @@ pub struct TrialRecord {
     pub repetition: u32,
     /// Seed of this trial.
     pub seed: u64,
-    /// The experiment file of this trial alone, overrides, level and seed in it: it runs this trial again.
+    /// The experiment file of this trial alone, with overrides, level and seed: running it repeats this trial.
     #[serde(default)]
     pub plan: String,
-    /// How long it took, seconds (virtual ones in a simulation).
+    /// Duration, seconds (of virtual time in a simulation).
     pub seconds: f64,
     /// Figures.
     pub figures: Figures,
     /// Further figures.
     pub details: Details,
     /// Thresholds.
-    pub checks: Vec<Check>,
-    /// Calls, transactions, ports and legs still held when all was over; `null` where unknown.
+    pub checks: Vec<ThresholdCheck>,
+    /// Calls, transactions, ports and legs still present after the end; `null` if unknown.
     pub leaks: Option<u64>,
     /// Verdict.
-    pub verdict: Verdict,
-    /// Remarks: what could not be measured, and why.
+    pub verdict: RunVerdict,
+    /// Remarks: figures that could not be measured, with the reason.
     pub remarks: Vec<String>,
     /// `null` in a simulation.
     pub surroundings: Option<Surroundings>,
@@ -119,32 +119,32 @@ pub struct RunRecord {
     pub experiment: String,
     /// Its title.
     pub title: String,
-    /// What it answers.
+    /// The question that it answers.
     pub about: String,
-    /// What the sweep's value is.
+    /// Name of the sweep's value.
     pub level_label: String,
     /// Seed of the run.
     pub seed: u64,
     /// `sockets` or `simulation`.
     pub driver: String,
-    /// What was measured, in words.
+    /// Description of the SUT.
     pub subject: String,
-    /// What a study measured.
+    /// The study with whose figures the run is compared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub study: Option<Study>,
     /// The search that the trials belong to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub search: Option<SearchRecord>,
-    /// The peak that was measured before the levels.
+    /// The peak, measured before the levels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peak: Option<PeakRecord>,
-    /// Bounds of what the experiment is about, judged over the levels.
+    /// Bounds of the experiment's main figures, judged over the levels.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub bounds: Vec<FigureBound>,
-    /// Overrides of the experiment's file, as they were given with `--set`.
+    /// Overrides of the experiment file, as given with `--set`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub overrides: Vec<String>,
-    /// What was run, in words: workload, levels, repetitions.
+    /// Description of the run: workload, levels, repetitions.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub what: String,
     /// Version of the program.
@@ -158,34 +158,34 @@ pub struct RunRecord {
     /// The trials.
     pub trials: Vec<TrialRecord>,
     /// Verdict over all trials.
-    pub verdict: Verdict,
-    /// The user ended the run before all trials were over.
+    pub verdict: RunVerdict,
+    /// The user interrupted the run before its end.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cut_short: bool,
 }
 
-impl Serialize for Verdict {
+impl Serialize for RunVerdict {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(self.name())
     }
 }
 
-impl<'de> Deserialize<'de> for Verdict {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Verdict, D::Error> {
+impl<'de> Deserialize<'de> for RunVerdict {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<RunVerdict, D::Error> {
         let name = String::deserialize(deserializer)?;
-        Verdict::of_name(&name)
+        RunVerdict::from_name(&name)
             .ok_or_else(|| serde::de::Error::custom(format!("unknown verdict {name:?}")))
     }
 }
 
 fn cannot_write(path: &Path, error: &std::io::Error) -> LabError {
-    LabError::cannot(
+    LabError::cannot_run(
         format!("{}: {error}", path.display()),
-        "give a directory that can be written to with --out",
+        "name a writable directory with --out",
     )
 }
 
-/// Writes raw results as they come.
+/// Writes raw results during a run.
 #[derive(Debug)]
 pub struct RawWriter {
     dir: PathBuf,
@@ -194,15 +194,15 @@ pub struct RawWriter {
 }
 
 impl RawWriter {
-    /// Makes the directory and its files.
+    /// Creates the directory and its files.
     ///
     /// # Errors
-    /// Where it cannot be written to, or holds the results of an earlier run.
+    /// If it is not writable, or contains the results of an earlier run.
     pub fn create(dir: &Path) -> Result<RawWriter, LabError> {
         fs::create_dir_all(dir).map_err(|error| cannot_write(dir, &error))?;
         if dir.join("run.json").exists() {
             let what = format!("{}: holds the results of an earlier run", dir.display());
-            return Err(LabError::bad(what));
+            return Err(LabError::bad_input(what));
         }
         let open = |name: &str| {
             let path = dir.join(name);
@@ -220,7 +220,7 @@ impl RawWriter {
     /// Writes the records of one trial.
     ///
     /// # Errors
-    /// Where the disk does not take them.
+    /// If writing fails.
     pub fn trial(
         &mut self,
         attempts: &[Attempt],
@@ -234,7 +234,7 @@ impl RawWriter {
     /// Writes `run.json`.
     ///
     /// # Errors
-    /// Where the disk does not take it.
+    /// If writing fails.
     pub fn finish(mut self, run: &RunRecord) -> Result<(), LabError> {
         let result = self.attempts.flush().and_then(|()| self.streams.flush());
         result.map_err(|error| cannot_write(&self.dir, &error))?;
@@ -242,10 +242,10 @@ impl RawWriter {
     }
 }
 
-/// Writes `run.json` alone, anew where it is there.
+/// Writes `run.json` alone, replacing an existing one.
 ///
 /// # Errors
-/// Where the disk does not take it.
+/// If writing fails.
 pub(crate) fn write_run(dir: &Path, run: &RunRecord) -> Result<(), LabError> {
     let path = dir.join("run.json");
     serde_json::to_vec_pretty(run)
@@ -262,7 +262,7 @@ fn lines<T: Serialize>(out: &mut impl Write, records: &[T]) -> std::io::Result<(
     out.flush()
 }
 
-/// Raw results as they were written.
+/// Raw results of a run, read back.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RawResults {
     /// `run.json`.
@@ -277,16 +277,16 @@ impl RawResults {
     /// Reads a directory.
     ///
     /// # Errors
-    /// Where a file is missing, or holds something else.
+    /// If a file is missing or has other content.
     pub fn read(dir: &Path) -> Result<RawResults, LabError> {
         let path = dir.join("run.json");
         let text = fs::read_to_string(&path)
-            .map_err(|error| LabError::bad(format!("{}: {error}", path.display())))?;
+            .map_err(|error| LabError::bad_input(format!("{}: {error}", path.display())))?;
         let run: RunRecord = serde_json::from_str(&text)
-            .map_err(|error| LabError::bad(format!("{}: {error}", path.display())))?;
+            .map_err(|error| LabError::bad_input(format!("{}: {error}", path.display())))?;
         if run.format != FORMAT {
-            let text = format!("{}: format {} is not known", path.display(), run.format);
-            return Err(LabError::bad(text));
+            let text = format!("{}: unknown format {}", path.display(), run.format);
+            return Err(LabError::bad_input(text));
         }
         Ok(RawResults {
             run,
@@ -297,7 +297,8 @@ impl RawResults {
 }
 
 fn read_lines<T: DeserializeOwned>(path: &Path) -> Result<Vec<T>, LabError> {
-    let bad = |line: usize, why: String| LabError::bad(format!("{}:{line}: {why}", path.display()));
+    let bad =
+        |line: usize, why: String| LabError::bad_input(format!("{}:{line}: {why}", path.display()));
     let file = File::open(path).map_err(|error| bad(0, error.to_string()))?;
     let mut records = Vec::new();
     for (number, line) in BufReader::new(file).lines().enumerate() {

@@ -1,144 +1,147 @@
-//! Raw results: one record per attempt and per stream, written before anything is computed from them.
+//! Raw results: one record per attempt and per stream, written before any figure is computed.
 
 use engine::Time;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// How an attempt ended. Every attempt has exactly one.
+/// Result of an attempt. Each attempt has exactly one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Outcome {
-    /// A call that was established and ended as planned; a registration that was accepted.
+pub enum AttemptOutcome {
+    /// A call that was established and ended as planned; an accepted registration.
     Completed,
-    /// A final answer of 300 or above; the status says which.
+    /// A final response of 300 or above; see the status.
     Refused,
-    /// No final answer in time (RFC 3261 timer B or F, or the experiment's own limit of ringing).
+    /// No final response in time (RFC 3261 timer B or F, or the ring limit of the experiment).
     TimedOut,
-    /// Given up by the caller before an answer, as planned; answered by 487.
+    /// Cancelled by the caller before an answer, as planned; answered with 487.
     Cancelled,
-    /// The called side answered and no ACK came (RFC 3261 section 13.3.1.4).
+    /// The called side answered and received no ACK (RFC 3261 section 13.3.1.4).
     NoAck,
-    /// Established, and not one media packet came although some were due.
+    /// Established, and no media packet arrived although some were due.
     NoMedia,
-    /// Established, and ended by the other side before its time.
+    /// Established, and ended early by the other side.
     CutOff,
-    /// Established, and our BYE had no answer.
+    /// Established, and the BYE of the generator got no response.
     ByeUnanswered,
-    /// Due while as many were open as are allowed.
+    /// Due while the limit of open calls was reached.
     LimitReached,
-    /// Due, and the generator itself could not start it (no socket, no room in a table).
+    /// Due, and the generator could not start it (no socket, table full).
     CouldNotStart,
-    /// Still open when the trial ended.
+    /// Still open at the end of the trial.
     Unfinished,
 }
 
-impl Outcome {
-    /// All of them, in the order in which they are reported.
-    pub const ALL: [Outcome; 11] = [
-        Outcome::Completed,
-        Outcome::Refused,
-        Outcome::TimedOut,
-        Outcome::Cancelled,
-        Outcome::NoAck,
-        Outcome::NoMedia,
-        Outcome::CutOff,
-        Outcome::ByeUnanswered,
-        Outcome::LimitReached,
-        Outcome::CouldNotStart,
-        Outcome::Unfinished,
+impl AttemptOutcome {
+    /// All of them, in the order of reports.
+    pub const ALL: [AttemptOutcome; 11] = [
+        AttemptOutcome::Completed,
+        AttemptOutcome::Refused,
+        AttemptOutcome::TimedOut,
+        AttemptOutcome::Cancelled,
+        AttemptOutcome::NoAck,
+        AttemptOutcome::NoMedia,
+        AttemptOutcome::CutOff,
+        AttemptOutcome::ByeUnanswered,
+        AttemptOutcome::LimitReached,
+        AttemptOutcome::CouldNotStart,
+        AttemptOutcome::Unfinished,
     ];
 
     /// The name in records.
     pub const fn name(self) -> &'static str {
         match self {
-            Outcome::Completed => "completed",
-            Outcome::Refused => "refused",
-            Outcome::TimedOut => "timed_out",
-            Outcome::Cancelled => "cancelled",
-            Outcome::NoAck => "no_ack",
-            Outcome::NoMedia => "no_media",
-            Outcome::CutOff => "cut_off",
-            Outcome::ByeUnanswered => "bye_unanswered",
-            Outcome::LimitReached => "limit_reached",
-            Outcome::CouldNotStart => "could_not_start",
-            Outcome::Unfinished => "unfinished",
+            AttemptOutcome::Completed => "completed",
+            AttemptOutcome::Refused => "refused",
+            AttemptOutcome::TimedOut => "timed_out",
+            AttemptOutcome::Cancelled => "cancelled",
+            AttemptOutcome::NoAck => "no_ack",
+            AttemptOutcome::NoMedia => "no_media",
+            AttemptOutcome::CutOff => "cut_off",
+            AttemptOutcome::ByeUnanswered => "bye_unanswered",
+            AttemptOutcome::LimitReached => "limit_reached",
+            AttemptOutcome::CouldNotStart => "could_not_start",
+            AttemptOutcome::Unfinished => "unfinished",
         }
     }
 
-    /// The reason as a reader is told it.
-    pub const fn in_words(self) -> &'static str {
+    /// The description in reports.
+    pub const fn description(self) -> &'static str {
         match self {
-            Outcome::Completed => "completed",
-            Outcome::Refused => "refused",
-            Outcome::TimedOut => "no answer in time",
-            Outcome::Cancelled => "cancelled",
-            Outcome::NoAck => "no ACK",
-            Outcome::NoMedia => "no media",
-            Outcome::CutOff => "cut off by the other side",
-            Outcome::ByeUnanswered => "BYE not answered",
-            Outcome::LimitReached => "not begun: limit of open calls",
-            Outcome::CouldNotStart => "not begun: no socket or connection",
-            Outcome::Unfinished => "unfinished at the end of the trial",
+            AttemptOutcome::Completed => "completed",
+            AttemptOutcome::Refused => "refused",
+            AttemptOutcome::TimedOut => "no answer in time",
+            AttemptOutcome::Cancelled => "cancelled",
+            AttemptOutcome::NoAck => "no ACK",
+            AttemptOutcome::NoMedia => "no media",
+            AttemptOutcome::CutOff => "cut off by the other side",
+            AttemptOutcome::ByeUnanswered => "BYE not answered",
+            AttemptOutcome::LimitReached => "not started: limit of open calls",
+            AttemptOutcome::CouldNotStart => "not started: no socket or connection",
+            AttemptOutcome::Unfinished => "unfinished at the end of the trial",
         }
     }
 
-    /// Whether the attempt did what it was meant to do.
+    /// Whether the attempt ended as planned.
     pub const fn is_good(self) -> bool {
-        matches!(self, Outcome::Completed | Outcome::Cancelled)
+        matches!(self, AttemptOutcome::Completed | AttemptOutcome::Cancelled)
     }
 
-    /// Whether the attempt ever left the generator.
+    /// Whether a request of the attempt was sent.
     pub const fn was_started(self) -> bool {
-        !matches!(self, Outcome::LimitReached | Outcome::CouldNotStart)
+        !matches!(
+            self,
+            AttemptOutcome::LimitReached | AttemptOutcome::CouldNotStart
+        )
     }
 }
 
-impl fmt::Display for Outcome {
+impl fmt::Display for AttemptOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
 }
 
-/// What an attempt was.
+/// Kind of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
-    /// A call as its caller saw it.
+pub enum AttemptKind {
+    /// A call, recorded at its caller.
     Call,
-    /// A call as the called side saw it; not counted as an attempt of its own.
+    /// A call, recorded at the called side; not counted as an attempt.
     Answer,
     /// A first registration.
     Registration,
     /// A refreshed registration.
     Refresh,
-    /// A refresh that came at a rate planned for all users together.
+    /// A refresh that a plan for all users together starts at a given rate.
     Reregistration,
-    /// A registration taken back.
+    /// Removal of a registration.
     Deregistration,
     /// A media stream without signalling.
     Stream,
 }
 
-/// One attempt: times are nanoseconds since the trial's start, `null` for what did not happen.
+/// One attempt. Times are nanoseconds since the start of the trial, `null` for events that did not happen.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Attempt {
     /// Number of the trial in the run, from 0.
     pub trial: u32,
-    /// Which workload made it.
+    /// Its workload.
     pub workload: String,
-    /// What it was.
-    pub kind: Kind,
+    /// Its kind.
+    pub kind: AttemptKind,
     /// Number within the workload, from 0.
     pub number: u64,
-    /// Who called or registered.
+    /// Calling or registering user.
     pub from: String,
-    /// Who was called; the registrar.
+    /// Called user; the registrar.
     pub to: String,
     /// Call-ID at the generator.
     pub call_id: String,
     /// When it was due.
     pub due: u64,
-    /// When its first message was handed to the socket.
+    /// Time of the first message handed to the socket.
     pub sent: Option<u64>,
     /// First response of any kind.
     pub first_answer: Option<u64>,
@@ -146,22 +149,22 @@ pub struct Attempt {
     pub ringing: Option<u64>,
     /// 2xx to the INVITE or REGISTER.
     pub established: Option<u64>,
-    /// When we sent BYE; `null` where the other side did, or nobody.
+    /// BYE sent by the generator; `null` if the other side sent it, or none was sent.
     #[serde(default)]
     pub hung_up: Option<u64>,
-    /// When everything about it was over.
+    /// Time at which the attempt was complete.
     pub ended: Option<u64>,
     /// How it ended.
-    pub outcome: Outcome,
-    /// The final status; 0 where there was none.
+    pub outcome: AttemptOutcome,
+    /// Final status; 0 without one.
     pub status: u16,
-    /// More about the outcome, in words; may be empty.
+    /// Further explanation of the outcome; may be empty.
     pub why: String,
 }
 
 impl Attempt {
-    /// An attempt that is due; unfinished until it has another outcome.
-    pub fn new(workload: &str, kind: Kind, number: u64, due: Time) -> Attempt {
+    /// An attempt that is due; unfinished until another outcome is set.
+    pub fn new(workload: &str, kind: AttemptKind, number: u64, due: Time) -> Attempt {
         Attempt {
             trial: 0,
             workload: workload.to_owned(),
@@ -177,23 +180,23 @@ impl Attempt {
             established: None,
             hung_up: None,
             ended: None,
-            outcome: Outcome::Unfinished,
+            outcome: AttemptOutcome::Unfinished,
             status: 0,
             why: String::new(),
         }
     }
 
-    /// First request sent to the 2xx: what SIPp calls the response time.
+    /// First request to 2xx, milliseconds: the response time as SIPp defines it.
     pub fn response_ms(&self) -> Option<f64> {
         between(self.sent, self.established)
     }
 
-    /// Due to sent: what the generator itself was late.
+    /// Due to sent, milliseconds: the lateness of the generator.
     pub fn lateness_ms(&self) -> Option<f64> {
         between(Some(self.due), self.sent)
     }
 
-    /// Seconds from the answer to the end.
+    /// Answer to end, seconds.
     pub fn talk_seconds(&self) -> Option<f64> {
         between(self.established, self.ended).map(|ms| ms / 1e3)
     }
@@ -203,22 +206,22 @@ fn between(from: Option<u64>, to: Option<u64>) -> Option<f64> {
     Some(to?.saturating_sub(from?) as f64 / 1e6)
 }
 
-/// One received stream of a call, with what its sender says it sent where that is known.
+/// One received stream of a call, with the data of its sender if available.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StreamRecord {
     /// Number of the trial in the run.
     pub trial: u32,
-    /// Which workload received it.
+    /// Workload that received it.
     pub workload: String,
     /// Number of the call at the receiver.
     pub number: u64,
-    /// `caller` or `callee`: the side that received it.
+    /// `caller` or `callee`: the receiving side.
     pub side: String,
     /// Synchronisation source of the received stream.
     pub ssrc: u32,
     /// Name of the codec in SDP.
     pub codec: String,
-    /// Packets that this side itself sent in the same call.
+    /// Packets that the receiving side itself sent in the same call.
     pub sent: u64,
     /// Packets received, duplicates included.
     pub received: u64,
@@ -234,19 +237,19 @@ pub struct StreamRecord {
     pub first: Option<u64>,
     /// Last packet.
     pub last: Option<u64>,
-    /// RFC 3550 jitter over the packets: mean.
+    /// RFC 3550 jitter over the packets, milliseconds: mean.
     pub jitter_mean_ms: Option<f64>,
     /// 99th percentile.
     pub jitter_p99_ms: Option<f64>,
     /// Largest.
     pub jitter_max_ms: Option<f64>,
-    /// Largest time between two packets.
+    /// Largest time between two packets, milliseconds.
     pub delta_max_ms: Option<f64>,
-    /// One-way delay, sender's schedule to arrival, where both ends run on one clock: mean.
+    /// One-way delay, milliseconds, from the sender's schedule to the arrival, if both ends use the same clock: mean.
     pub one_way_mean_ms: Option<f64>,
     /// Largest one-way delay.
     pub one_way_max_ms: Option<f64>,
-    /// Delay of single packets, from when each was sent to when it came, where they were timed: median.
+    /// Delay of single packets, milliseconds, from sending to arrival, if measured: median.
     #[serde(default)]
     pub relay_p50_ms: Option<f64>,
     /// 99th percentile.
@@ -255,21 +258,21 @@ pub struct StreamRecord {
     /// Largest.
     #[serde(default)]
     pub relay_max_ms: Option<f64>,
-    /// Mean round trip: both one-way delays of the call added, or the way of an echoed packet.
+    /// Mean round trip, milliseconds: the one-way delays of both directions added, or the delay of an echoed packet.
     pub round_trip_ms: Option<f64>,
     /// E-model rating.
     pub r: Option<f64>,
     /// Mean opinion score.
     pub mos: Option<f64>,
-    /// Correlation of what was heard with what was said, on the calls that were listened to.
+    /// Correlation of received with sent speech, for calls whose audio was analysed.
     pub correlation: Option<f64>,
-    /// Active level heard against the level said, dB.
+    /// Active level of received against sent speech, dB.
     pub level_db: Option<f64>,
 }
 
 impl StreamRecord {
-    /// Whether anything was received, or should have been: the record of a side that only sends says neither.
-    pub fn is_awaited(&self) -> bool {
+    /// Whether packets were received or expected; the record of a side that only sends has neither.
+    pub fn is_incoming(&self) -> bool {
         self.received > 0 || self.expected > 0
     }
 }
@@ -279,11 +282,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn records_survive_their_written_form() {
-        let mut attempt = Attempt::new("callers", Kind::Call, 7, Time::from_millis(20));
+    fn records_survive_serialization() {
+        let mut attempt = Attempt::new("callers", AttemptKind::Call, 7, Time::from_millis(20));
         attempt.sent = Some(21_000_000);
         attempt.established = Some(33_500_000);
-        attempt.outcome = Outcome::Completed;
+        attempt.outcome = AttemptOutcome::Completed;
         let line = serde_json::to_string(&attempt).unwrap();
         assert!(line.contains("\"outcome\":\"completed\"") && !line.contains('\n'));
         assert_eq!(serde_json::from_str::<Attempt>(&line).unwrap(), attempt);
@@ -293,8 +296,8 @@ mod tests {
     }
 
     #[test]
-    fn every_outcome_is_listed_under_its_written_name() {
-        for outcome in Outcome::ALL {
+    fn every_outcome_is_listed_under_its_serialized_name() {
+        for outcome in AttemptOutcome::ALL {
             let written = serde_json::to_string(&outcome).unwrap();
             assert_eq!(written, format!("{:?}", outcome.name()));
         }

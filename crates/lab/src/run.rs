@@ -1,7 +1,7 @@
 //! `lab list`, `lab show`, `lab run`, `lab search`.
 
 use crate::caveats;
-use crate::error::{LabError, Verdict};
+use crate::error::{LabError, RunVerdict};
 use crate::experiment::{BUILT_IN, File, Level, Thresholds, built_in};
 use crate::figures;
 use crate::peak;
@@ -15,39 +15,39 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// What `hornwork lab run` was told.
+/// Options of `hornwork lab run`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RunOptions {
     /// `key=value` with a dotted path, in order.
     pub set: Vec<String>,
     /// Write the result as JSON to this file (`-`: standard output).
     pub json: Option<PathBuf>,
-    /// Directory for raw results and report; a new one under the system's temporary directory where not given.
+    /// Directory for raw results and report; without it a new one in the system's temporary directory.
     pub out: Option<PathBuf>,
-    /// In virtual time instead of on sockets.
+    /// Run in virtual time instead of on sockets.
     pub simulate: bool,
     /// Seed instead of the experiment's own.
     pub seed: Option<u64>,
     /// Number of repetitions instead of the experiment's own.
     pub repeat: Option<u32>,
-    /// Replace results that are in `out` already.
+    /// Replace results that already exist in `out`.
     pub force: bool,
-    /// Run without asking the system under test for a sign of life before.
+    /// Run without probing the system under test first.
     pub no_probe: bool,
 }
 
 /// A built-in experiment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BuiltIn {
-    /// Name, as `lab run` takes it.
+    /// Name for `lab run`.
     pub name: &'static str,
-    /// One line about it.
+    /// One-line description.
     pub title: String,
-    /// About how long it takes on sockets, seconds.
+    /// Approximate duration on sockets, seconds.
     pub seconds: f64,
 }
 
-/// The built-in experiments, in order of name.
+/// The built-in experiments, sorted by name.
 pub fn list() -> Vec<BuiltIn> {
     BUILT_IN
         .iter()
@@ -65,13 +65,13 @@ pub fn list() -> Vec<BuiltIn> {
         .collect()
 }
 
-fn unknown(name: &str) -> LabError {
+fn unknown_experiment(name: &str) -> LabError {
     let names: Vec<&str> = BUILT_IN.iter().map(|(name, _)| *name).collect();
     let near = border::config::did_you_mean(name, names.iter().copied())
         .map(|near| format!("did you mean {near:?}? "))
         .unwrap_or_default();
-    LabError::bad(format!(
-        "no experiment is called {name:?}, and there is no such file; {near}built in are {}",
+    LabError::bad_input(format!(
+        "no built-in experiment or file {name:?}; {near}built-in experiments: {}",
         names.join(", ")
     ))
 }
@@ -79,54 +79,62 @@ fn unknown(name: &str) -> LabError {
 /// The file of a built-in experiment, as TOML.
 ///
 /// # Errors
-/// Where there is none of that name.
+/// If there is no experiment of this name.
 pub fn show(name: &str) -> Result<&'static str, LabError> {
-    built_in(name).ok_or_else(|| unknown(name))
+    built_in(name).ok_or_else(|| unknown_experiment(name))
 }
 
-/// The experiment that is built in under this name, or the file at this path, with the overrides of `options`.
+/// Loads the built-in experiment of this name, or the file at this path, with the overrides of `options`.
 ///
 /// # Errors
-/// Where it does not exist, or holds a mistake.
+/// If it does not exist, or contains a mistake.
 pub fn load(name_or_file: &str, options: &RunOptions) -> Result<File, LabError> {
     let mut overrides = options.set.clone();
     if let Some(seed) = options.seed {
         // TOML integers end at 2^63 - 1.
         let seed = i64::try_from(seed)
-            .map_err(|_| LabError::bad("--seed: at most 9223372036854775807"))?;
+            .map_err(|_| LabError::bad_input("--seed: at most 9223372036854775807"))?;
         overrides.push(format!("seed={seed}"));
     }
     if let Some(repeat) = options.repeat {
         overrides.push(format!("repeat={repeat}"));
     }
-    if let Some(text) = built_in(name_or_file) {
-        return File::parse_with(name_or_file, text, &overrides);
+    let file = match built_in(name_or_file) {
+        Some(text) => File::parse_with(name_or_file, text, &overrides)?,
+        None => File::parse_with(name_or_file, &read(name_or_file)?, &overrides)?,
+    };
+    for warning in file.warnings() {
+        eprintln!("warning: {warning}");
     }
-    let path = Path::new(name_or_file);
-    if !path.exists() {
-        return Err(unknown(name_or_file));
-    }
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| LabError::bad(format!("{name_or_file}: {error}")))?;
-    File::parse_with(name_or_file, &text, &overrides)
+    Ok(file)
 }
 
-/// Runs the experiment that is built in under this name, or the file at this path.
+/// Reads an experiment file.
+fn read(name_or_file: &str) -> Result<String, LabError> {
+    let path = Path::new(name_or_file);
+    if !path.exists() {
+        return Err(unknown_experiment(name_or_file));
+    }
+    std::fs::read_to_string(path)
+        .map_err(|error| LabError::bad_input(format!("{name_or_file}: {error}")))
+}
+
+/// Runs the built-in experiment of this name, or the file at this path.
 ///
 /// # Errors
-/// [`LabError`] where the file is wrong, or where the machine cannot run it.
-pub fn run(name_or_file: &str, options: &RunOptions) -> Result<Verdict, LabError> {
+/// [`LabError`] if the file is invalid, or if the machine cannot run it.
+pub fn run(name_or_file: &str, options: &RunOptions) -> Result<RunVerdict, LabError> {
     let file = load(name_or_file, options)?;
     let levels = file.levels()?;
     let dir = out_dir(options.out.as_deref(), &file.experiment().name)?;
-    make_room(&dir, options.force)?;
+    clear_results(&dir, options.force)?;
     probe(&file, options)?;
     let mut raw = RawWriter::create(&dir)?;
     let mut run = new_run(&file, options.simulate)?;
     run.overrides.clone_from(&options.set);
     let total = levels.len() as u32 * file.experiment().repeat;
-    ready(options)?;
-    // Virtual time has little to do with the time that it takes.
+    handle_interrupts(options)?;
+    // The duration of a simulation does not follow from its virtual time.
     let seconds = (!options.simulate).then(|| file.expected_seconds());
     let mut display = Display::new(&run.title, total, seconds);
     if let Some(plan) = &file.experiment().peak {
@@ -135,7 +143,7 @@ pub fn run(name_or_file: &str, options: &RunOptions) -> Result<Verdict, LabError
     'run: for (index, level) in levels.iter().enumerate() {
         for repetition in 0..file.experiment().repeat {
             let number = index as u32 * file.experiment().repeat + repetition;
-            let record = one(
+            let record = run_trial(
                 level,
                 number,
                 repetition,
@@ -147,7 +155,7 @@ pub fn run(name_or_file: &str, options: &RunOptions) -> Result<Verdict, LabError
             run.verdict = run.verdict.and(record.verdict);
             run.trials.push(record);
             if net::stops() > 0 {
-                cut_short(&mut run);
+                mark_interrupted(&mut run);
                 break 'run;
             }
         }
@@ -156,7 +164,7 @@ pub fn run(name_or_file: &str, options: &RunOptions) -> Result<Verdict, LabError
     let published = publish(&dir, &mut run)?;
     display.finish();
     write_json(options.json.as_deref(), &run_json(&run, &published))?;
-    // Standard output belongs to JSON where it was asked for there.
+    // Standard output is reserved for JSON if it was requested there.
     if options.json.as_deref() != Some(Path::new("-")) {
         let table = crate::terminal::table(&run, &published);
         let page = published.page.display();
@@ -164,60 +172,60 @@ pub fn run(name_or_file: &str, options: &RunOptions) -> Result<Verdict, LabError
     }
     match run.cut_short {
         true => Err(LabError::Interrupted(format!(
-            "interrupted: {} of {total} trials were begun; figures and report hold what was measured until then",
+            "interrupted: {} of {total} trials were started; figures and report cover the measurements until then",
             run.trials.len()
         ))),
         false => Ok(run.verdict),
     }
 }
 
-/// Ctrl-C ends trials from now on, not the program.
-pub(crate) fn ready(options: &RunOptions) -> Result<(), LabError> {
+/// From now on Ctrl-C ends trials, not the program.
+pub(crate) fn handle_interrupts(options: &RunOptions) -> Result<(), LabError> {
     if options.simulate {
         return Ok(());
     }
     net::Signals::install().map(drop).map_err(|error| {
-        LabError::cannot(
-            format!("no signal handler: {error}"),
-            "run outside of the sandbox",
+        LabError::cannot_run(
+            format!("cannot install a signal handler: {error}"),
+            "run it outside the sandbox",
         )
     })
 }
 
-/// Asks a foreign system under test for a sign of life.
+/// Probes a foreign system under test.
 pub(crate) fn probe(file: &File, options: &RunOptions) -> Result<(), LabError> {
     if options.simulate || options.no_probe {
         return Ok(());
     }
-    let mut entropy = crate::subject::system_entropy()?;
-    if let Some(warning) = crate::probe::subject(file.experiment(), &mut entropy)? {
+    let mut entropy = crate::sut::system_entropy()?;
+    if let Some(warning) = crate::probe::probe_sut(file.experiment(), &mut entropy)? {
         eprintln!("warning: {warning}");
     }
     Ok(())
 }
 
-/// Marks a run that the user ended; its last trial is the one that was under way.
-pub(crate) fn cut_short(run: &mut RunRecord) {
+/// Marks a run as interrupted by the user; its last trial is the one that was running.
+pub(crate) fn mark_interrupted(run: &mut RunRecord) {
     run.cut_short = true;
-    run.title.push_str(" (cut short)");
+    run.title.push_str(" (interrupted)");
     if let Some(last) = run.trials.last_mut() {
-        let text = format!("cut short by the user after {:.1} s", last.seconds);
+        let text = format!("interrupted by the user after {:.1} s", last.seconds);
         last.remarks.push(text);
     }
 }
 
-/// Results of an earlier run stay, unless they are to be replaced.
-fn make_room(dir: &Path, force: bool) -> Result<(), LabError> {
+/// Keeps the results of an earlier run unless they may be replaced.
+fn clear_results(dir: &Path, force: bool) -> Result<(), LabError> {
     let record = dir.join("run.json");
     if !record.exists() {
         return Ok(());
     }
     if force {
-        // Without it the folder holds no run; all other files are written anew.
+        // Without this file the directory contains no run; all other files are overwritten.
         return std::fs::remove_file(&record).map_err(|error| {
-            LabError::cannot(
+            LabError::cannot_run(
                 format!("{}: {error}", record.display()),
-                "choose another folder with --out",
+                "name another directory with --out",
             )
         });
     }
@@ -225,15 +233,15 @@ fn make_room(dir: &Path, force: bool) -> Result<(), LabError> {
         .map(|number| format!("{}-{number}", dir.display()))
         .find(|name| !Path::new(name).exists());
     let other = numbered.map_or(String::new(), |name| {
-        format!(", or --out {name} keeps them")
+        format!(", or keep them and use --out {name}")
     });
-    Err(LabError::bad(format!(
+    Err(LabError::bad_input(format!(
         "{}: holds the results of an earlier run\n  remedy: --force replaces them{other}",
         dir.display()
     )))
 }
 
-/// Publishes what was written, and takes the verdict over levels into the run.
+/// Writes the report, and takes the verdict over levels into the run.
 pub(crate) fn publish(dir: &Path, run: &mut RunRecord) -> Result<Published, LabError> {
     let published = report::publish(dir)?;
     if published.verdict != run.verdict {
@@ -243,8 +251,8 @@ pub(crate) fn publish(dir: &Path, run: &mut RunRecord) -> Result<Published, LabE
     Ok(published)
 }
 
-/// One trial: run, written down, judged.
-pub(crate) fn one(
+/// Runs one trial, writes its records, and judges it.
+pub(crate) fn run_trial(
     level: &Level,
     number: u32,
     repetition: u32,
@@ -273,7 +281,7 @@ pub(crate) fn one(
     Ok(record)
 }
 
-/// Each trial has a seed of its own, made from the run's: runs of equal seeds have equal trials.
+/// Derives the seed of a trial from that of the run: runs with equal seeds have equal trials.
 pub(crate) fn trial_seed(run_seed: u64, number: u32) -> u64 {
     if number == 0 {
         return run_seed;
@@ -301,12 +309,12 @@ fn judge(
         .divide(outcomes.subject_cpu_seconds, calls, details.packets);
     details.subject_cores = outcomes.subject_cores;
     details.host_cpu_percent = outcomes.host_cpu_percent;
-    // Where nothing divides the link, what is lost is what the experiment is about.
+    // On an undivided link the loss is the result of the experiment and not judged.
     let judged = level
         .experiment
         .link
         .as_ref()
-        .is_none_or(|link| link.shares > 0);
+        .is_none_or(|link| link.isolated > 0);
     let thresholds = match judged {
         true => level.experiment.thresholds.clone(),
         false => Thresholds::default(),
@@ -333,11 +341,11 @@ fn judge(
 
 pub(crate) fn new_run(file: &File, simulated: bool) -> Result<RunRecord, LabError> {
     let experiment = file.experiment();
-    let subject = match (&experiment.subject.address, experiment.subject.none) {
+    let subject = match (&experiment.sut.address, experiment.sut.direct) {
         (Some(address), _) => format!("foreign, at {address}"),
-        (None, true) => "none: the laboratory by itself".to_owned(),
+        (None, true) => "none: the load generator alone".to_owned(),
         (None, false) => {
-            let media = format!("{:?}", experiment.subject.media).to_lowercase();
+            let media = format!("{:?}", experiment.sut.media).to_lowercase();
             format!("Hornwork's border, media {media}")
         }
     };
@@ -370,7 +378,7 @@ pub(crate) fn new_run(file: &File, simulated: bool) -> Result<RunRecord, LabErro
         peak: None,
         bounds: experiment.thresholds.figure.clone(),
         overrides: Vec::new(),
-        what: crate::workload::words(file),
+        what: crate::workload::description(file),
         driver: if simulated { "simulation" } else { "sockets" }.to_owned(),
         subject,
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -378,7 +386,7 @@ pub(crate) fn new_run(file: &File, simulated: bool) -> Result<RunRecord, LabErro
         machine,
         plan: file.text(),
         trials: Vec::new(),
-        verdict: Verdict::NotJudged,
+        verdict: RunVerdict::NotJudged,
         cut_short: false,
     })
 }
@@ -388,7 +396,9 @@ pub(crate) fn unix_seconds() -> Result<u64, LabError> {
     let wall: SystemTime = clock.wall(clock.now());
     wall.duration_since(UNIX_EPOCH)
         .map(|since| since.as_secs())
-        .map_err(|_| LabError::cannot("the wall clock is before 1970", "set it"))
+        .map_err(|_| {
+            LabError::cannot_run("the system clock is before 1970", "set the system clock")
+        })
 }
 
 /// The directory for a run's results.
@@ -397,7 +407,7 @@ pub(crate) fn out_dir(wanted: Option<&Path>, name: &str) -> Result<PathBuf, LabE
         Some(dir) => Ok(dir.to_owned()),
         None => {
             let mut entropy = net::entropy().map_err(|error| {
-                LabError::cannot(format!("getrandom: {error}"), "run outside of the sandbox")
+                LabError::cannot_run(format!("getrandom: {error}"), "run it outside the sandbox")
             })?;
             let unique = format!(
                 "hornwork-{name}-{}-{:06x}",
@@ -409,7 +419,7 @@ pub(crate) fn out_dir(wanted: Option<&Path>, name: &str) -> Result<PathBuf, LabE
     }
 }
 
-/// What `--json` gives: the blocks of the demo per trial, with plan, seed and verdict.
+/// The JSON output of `--json`: per trial the blocks of the demo, with plan, seed and verdict.
 pub(crate) fn run_json(run: &RunRecord, published: &Published) -> Value {
     let page = published.page.display().to_string();
     let trials: Vec<Value> = run
@@ -436,7 +446,7 @@ pub(crate) fn run_json(run: &RunRecord, published: &Published) -> Value {
                 into.insert("surroundings".to_owned(), json!(trial.surroundings));
                 into.insert("digest".to_owned(), json!(trial.digest));
                 into.insert("remarks".to_owned(), json!(trial.remarks));
-                into.insert("caveats".to_owned(), json!(caveats::of(trial)));
+                into.insert("caveats".to_owned(), json!(caveats::for_trial(trial)));
             }
             value
         })
@@ -455,7 +465,7 @@ pub(crate) fn run_json(run: &RunRecord, published: &Published) -> Value {
         "peak": run.peak,
         "bounds": published.bounds,
         "report": page,
-        "study": report::beside_json(run, &published.levels),
+        "study": report::comparison_json(run, &published.levels),
         "trials": trials,
     })
 }
@@ -463,11 +473,11 @@ pub(crate) fn run_json(run: &RunRecord, published: &Published) -> Value {
 /// Writes JSON to a file, or to standard output for `-`.
 ///
 /// # Errors
-/// Where the file cannot be written.
+/// If the file cannot be written.
 pub fn write_json(path: Option<&Path>, value: &Value) -> Result<(), LabError> {
     let Some(path) = path else { return Ok(()) };
-    let mut text =
-        serde_json::to_string_pretty(value).map_err(|error| LabError::bad(error.to_string()))?;
+    let mut text = serde_json::to_string_pretty(value)
+        .map_err(|error| LabError::bad_input(error.to_string()))?;
     text.push('\n');
     let result = if path == Path::new("-") {
         std::io::stdout().write_all(text.as_bytes())
@@ -475,9 +485,9 @@ pub fn write_json(path: Option<&Path>, value: &Value) -> Result<(), LabError> {
         std::fs::write(path, text)
     };
     result.map_err(|error| {
-        LabError::cannot(
+        LabError::cannot_run(
             format!("{}: {error}", path.display()),
-            "give a file that can be written to with --json",
+            "name a writable file with --json",
         )
     })
 }
@@ -487,7 +497,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn trials_have_seeds_of_their_own() {
+    fn each_trial_has_its_own_seed() {
         let seeds: Vec<u64> = (0..4).map(|n| trial_seed(7, n)).collect();
         assert_eq!(seeds, (0..4).map(|n| trial_seed(7, n)).collect::<Vec<_>>());
         assert_eq!(seeds[0], 7);
@@ -495,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_names_are_told_with_those_that_exist() {
+    fn unknown_experiment_error_lists_existing_names() {
         let error = load("nothing", &RunOptions::default()).unwrap_err();
         assert_eq!(error.exit_code(), 2);
         assert!(error.to_string().contains("call-capacity"));

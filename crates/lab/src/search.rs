@@ -1,15 +1,16 @@
-//! The search for a capacity as RFC 7502 describes it (Benchmarking Algorithm), in the terms of RFC 7501.
+//! The search for a capacity after RFC 7502 (Benchmarking Algorithm), in the terms of RFC 7501.
 //!
-//! The quantity searched is what the experiment's sweep sets: the Session Attempt Rate, the Registration Attempt Rate, or a
-//! number of sessions at a time. A trial is good where it has no failure and holds every threshold of the experiment, and
-//! where it was steady to its end. The rate rises by the weight *w* after a good trial and falls by *d* after another; both
-//! weights are halved then, down to a tenth. So many good trials that bring nothing higher mean that it has converged. Then,
-//! as an addition of ours, the gap to the lowest rate that failed is halved until it is as small as the sweep's step.
+//! The searched quantity is the one that the sweep sets: the Session Attempt Rate, the Registration Attempt Rate, or a
+//! number of concurrent sessions. A trial is good if it has no failure, is within every threshold of the experiment,
+//! and was steady to its end. The rate rises by the weight *w* after a good trial and falls by *d* after a failed one;
+//! both weights are halved then, down to a tenth. The search has converged after a number of good trials without a
+//! higher result. Then, beyond the RFC, the gap to the lowest rate that failed is halved until it is as small as the
+//! step of the sweep.
 
 use crate::caveats;
-use crate::error::{LabError, Verdict};
+use crate::error::{LabError, RunVerdict};
 use crate::experiment::{Experiment, File, SearchPlan};
-use crate::figures::{self, Check};
+use crate::figures::{self, ThresholdCheck};
 use crate::progress::Display;
 use crate::raw::{RawWriter, TrialRecord};
 use crate::run::{self, RunOptions};
@@ -19,71 +20,71 @@ use serde_json::json;
 use std::cmp::Ordering;
 use std::path::Path;
 
-/// A trial that failed while the machine was busy with something else says little about the subject, and is made anew so often
-/// at most: a machine that is busy each time is busy with the trial.
-const ANEW: u32 = 1;
+/// Most repetitions of a trial that failed while the machine was busy with other programs, as it is weak evidence about
+/// the SUT. A machine that is busy each time is busy with the trial.
+const MAX_REPEATS: u32 = 1;
 
 /// Neither weight falls below this (RFC 7502, Benchmarking Algorithm).
 const LEAST_WEIGHT: f64 = 0.10;
 
 /// One trial of a search.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Step {
+pub struct SearchTrial {
     /// Number of the trial in the run.
     pub trial: u32,
     /// The value tried.
     pub value: f64,
     /// No failure, within every threshold, steady.
     pub good: bool,
-    /// Which thresholds failed, in words; empty where it was good. Where the machine was busy it says that the trial was made anew.
+    /// Failed thresholds, as text; empty for a good trial. For a busy machine it mentions the repetition.
     pub missed: String,
-    /// Whether it was made anew because the machine was busy, so that it does not count.
-    #[serde(default)]
-    pub anew: bool,
+    /// Whether the trial was repeated because the machine was busy; it does not count then.
+    #[serde(default, rename = "anew")]
+    pub repeated: bool,
 }
 
 /// A search with its parameters, for reports.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SearchRecord {
-    /// The benchmark, as RFC 7501 calls it where it has a name.
+    /// The benchmark by its name in RFC 7501, if it has one.
     pub benchmark: String,
     /// *r*: the first value tried.
     pub start: f64,
-    /// *N*: attempts of each trial; `null` where the experiment bounds them otherwise.
+    /// *N*: attempts of each trial; `null` if the experiment bounds them otherwise.
     pub attempts: Option<u64>,
     /// *w* at the start.
     pub increase: f64,
     /// *d* at the start.
     pub decrease: f64,
-    /// Good trials without anything higher, after which it has converged.
+    /// Good trials without a higher result after which it has converged.
     pub confirm: u32,
-    /// The gap between the result and what failed is made as small as this.
+    /// Final gap between the result and the lowest failed value.
     pub step: f64,
-    /// The highest value that may be tried.
+    /// The highest permitted value.
     pub highest: f64,
-    /// Test setup as RFC 7502 (Test Setup Report) wants it reported: name and value.
+    /// Test setup in the form of RFC 7502 (Test Setup Report): name and value.
     pub setup: Vec<(String, String)>,
     /// Trials in their order.
-    pub trials: Vec<Step>,
+    pub trials: Vec<SearchTrial>,
     /// The highest good value.
     pub result: Option<f64>,
     /// The lowest value above the result that failed.
     pub failed_above: Option<f64>,
-    /// Whether the algorithm came to its end within the trials allowed.
+    /// Whether the algorithm ended within the permitted trials.
     pub converged: bool,
-    /// Values that failed once below a good one, were tried again, and held each time.
+    /// Values that failed once below a good one, were repeated, and held each time.
     #[serde(default)]
     pub refuted: Vec<f64>,
 }
 
 impl SearchRecord {
-    /// The values below the result that failed and were not refuted by later trials, in rising order. The search goes on below them, so
-    /// there are some only where its trials were used up.
+    /// The values below the result that failed and were not refuted by later trials, in rising order. The search
+    /// continues below them, so there are some only if its trials were used up.
     pub fn failed_below(&self) -> Vec<f64> {
         let mut failed: Vec<f64> = Vec::new();
         for step in &self.trials {
             let below = self.result.is_some_and(|result| step.value < result);
-            if !step.good && below && !step.anew && !failed.contains(&step.value) {
+            if !step.good && below && !step.repeated && !failed.contains(&step.value) {
                 failed.push(step.value);
             }
         }
@@ -92,7 +93,7 @@ impl SearchRecord {
         failed
     }
 
-    /// What failed below the result, in words; `None` where nothing did.
+    /// The failures below the result, as text; `None` without any.
     pub fn lower_failures(&self) -> Option<String> {
         use crate::report::plain;
         let list = |values: &[f64]| {
@@ -109,7 +110,7 @@ impl SearchRecord {
         match (failed.is_empty(), refuted.is_empty()) {
             (true, true) => None,
             (true, false) => Some(format!(
-                "not monotonic: {} failed once and held {REFUTES} times afterwards",
+                "not monotonic: {} failed once and held {REFUTING_TRIALS} times afterwards",
                 list(&refuted)
             )),
             (false, _) => Some(format!(
@@ -119,7 +120,8 @@ impl SearchRecord {
         }
     }
 
-    /// Between what the limit lies: the highest good value below every failed one, and the lowest failed one above the result.
+    /// The interval of the limit: the highest good value below every failed one, and the lowest failed one above the
+    /// result.
     pub fn interval(&self) -> Option<Interval> {
         let result = self.result?;
         let first = self.failed_below().first().copied();
@@ -137,7 +139,7 @@ impl SearchRecord {
             high: self.failed_above,
             samples: self.trials.len() as u64,
             of: "trials".to_owned(),
-            method: "between the highest that held and the lowest that failed".to_owned(),
+            method: "between the highest passed and the lowest failed value".to_owned(),
         })
     }
 
@@ -146,7 +148,7 @@ impl SearchRecord {
         use crate::report::plain;
         let mut converged = match self.converged {
             true => String::new(),
-            false => "; not converged: the trials allowed were used up".to_owned(),
+            false => "; not converged: all permitted trials were used".to_owned(),
         };
         if let Some(words) = self.lower_failures() {
             converged.push_str("; ");
@@ -170,7 +172,7 @@ impl SearchRecord {
                 plain(above)
             ),
             (Some(result), None) => format!(
-                "{}: at least {} {unit}, the highest that was tried{converged}",
+                "{}: at least {} {unit}, the highest value tried{converged}",
                 self.benchmark,
                 plain(result)
             ),
@@ -178,7 +180,7 @@ impl SearchRecord {
     }
 }
 
-/// The algorithm: which value is tried next.
+/// The algorithm: selects the next value.
 #[derive(Clone, Debug)]
 pub struct Search {
     rate: f64,
@@ -187,22 +189,22 @@ pub struct Search {
     /// The highest good value so far.
     best: Option<f64>,
     bad: Vec<f64>,
-    /// Good trials that brought nothing higher.
+    /// Good trials without a higher result.
     count: u32,
     confirm: u32,
     step: f64,
     highest: f64,
     refining: bool,
     over: bool,
-    /// Every good value, so that the best one can be taken back.
+    /// Every good value, so that the best one can be withdrawn.
     good: Vec<f64>,
-    /// The failed value below the best one that is being tried again, and how often it has held since.
-    doubted: Option<(f64, u32)>,
+    /// The failed value below the best one that is being repeated, and how often it has held since.
+    in_doubt: Option<(f64, u32)>,
     refuted: Vec<f64>,
 }
 
-/// So often a value that failed below a good one has to hold when it is tried again, before its failure counts as a disturbance.
-const REFUTES: u32 = 2;
+/// Repetitions that a failed value below a good one has to hold before its failure counts as a disturbance.
+const REFUTING_TRIALS: u32 = 2;
 
 impl Search {
     /// A search that begins at `start`; values are multiples of `step`, `highest` at most.
@@ -220,7 +222,7 @@ impl Search {
             refining: false,
             over: false,
             good: Vec::new(),
-            doubted: None,
+            in_doubt: None,
             refuted: Vec::new(),
         };
         search.rate = search.whole(start);
@@ -233,7 +235,7 @@ impl Search {
         (steps * self.step).clamp(self.step.min(self.highest), self.highest)
     }
 
-    /// The value to be tried; `None` where the search is over.
+    /// The value to be tried; `None` at the end of the search.
     pub fn next(&self) -> Option<f64> {
         (!self.over).then_some(self.rate)
     }
@@ -250,16 +252,16 @@ impl Search {
         above.reduce(f64::min)
     }
 
-    /// Values that failed below a good one, and held when they were tried again.
+    /// Values that failed below a good one, and held when they were repeated.
     pub fn refuted(&self) -> &[f64] {
         &self.refuted
     }
 
-    /// How the trial at [`Search::next`] went.
-    pub fn told(&mut self, good: bool) {
+    /// Takes the result of the trial at [`Search::next`].
+    pub fn record_result(&mut self, good: bool) {
         let rate = self.rate;
-        if let Some((_, held)) = self.doubted {
-            return self.judge_doubt(rate, held, good);
+        if let Some((_, held)) = self.in_doubt {
+            return self.judge_retry(rate, held, good);
         }
         if good {
             self.good.push(rate);
@@ -281,7 +283,7 @@ impl Search {
                 self.refining = true;
                 return self.refine();
             }
-            // At least by a step: with a small rate, rounding down would stand still (the RFC warns of it).
+            // At least by a step: with a small rate, rounding down would make no progress (the RFC warns of it).
             self.rate = self.whole((rate + self.increase * rate).max(rate + self.step));
         } else {
             self.rate = self.whole((rate - self.decrease * rate).min(rate - self.step));
@@ -293,44 +295,45 @@ impl Search {
         }
     }
 
-    /// Half-way between the best value and the lowest one above it that failed, while there is something between.
+    /// Half-way between the best value and the lowest failed one above it, while there is a value between.
     fn refine(&mut self) {
         let (Some(best), Some(above)) = (self.best, self.failed_above()) else {
-            return self.doubt();
+            return self.retry_lowest_failure();
         };
         let middle = best + (((above - best) / self.step / 2.0).round()).max(1.0) * self.step;
         if middle < above - self.step * 1e-6 {
             self.rate = middle;
         } else {
-            self.doubt();
+            self.retry_lowest_failure();
         }
     }
 
-    /// A value that failed below the best one puts the result in doubt: the lowest of them is tried again. Without one the search is over.
-    fn doubt(&mut self) {
+    /// Failed values below the best one put the result in doubt: the lowest is repeated. Without one the search is
+    /// over.
+    fn retry_lowest_failure(&mut self) {
         let below =
             (self.bad.iter().copied()).filter(|bad| self.best.is_some_and(|best| *bad < best));
         match below.reduce(f64::min) {
             Some(value) => {
-                self.doubted = Some((value, 0));
+                self.in_doubt = Some((value, 0));
                 self.rate = value;
             }
             None => self.over = true,
         }
     }
 
-    /// How the trial at a value in doubt went: that it failed again is a limit, and the result comes down below it.
-    fn judge_doubt(&mut self, rate: f64, held: u32, good: bool) {
-        if good && held + 1 < REFUTES {
-            self.doubted = Some((rate, held + 1));
+    /// Takes the result of a repetition: a second failure is a limit, and the result falls below it.
+    fn judge_retry(&mut self, rate: f64, held: u32, good: bool) {
+        if good && held + 1 < REFUTING_TRIALS {
+            self.in_doubt = Some((rate, held + 1));
             return;
         }
-        self.doubted = None;
+        self.in_doubt = None;
         if good {
             self.bad.retain(|bad| *bad != rate);
             self.refuted.push(rate);
             self.good.push(rate);
-            return self.doubt();
+            return self.retry_lowest_failure();
         }
         self.good.retain(|value| *value < rate);
         self.best = self.good.iter().copied().reduce(f64::max);
@@ -341,7 +344,7 @@ impl Search {
     }
 }
 
-/// What a sweep over these keys searches for, as RFC 7501 calls it among its benchmarks.
+/// The benchmark of RFC 7501 that a sweep over these keys measures.
 pub fn benchmark(keys: &[String]) -> String {
     let sets = |key: &str| keys.iter().any(|known| known == key);
     if sets("callers.rate") {
@@ -352,7 +355,7 @@ pub fn benchmark(keys: &[String]) -> String {
         "Registration Rate"
     } else if sets("callers.limit") || sets("callers.total") {
         "sessions at a time"
-    } else if sets("conference.rooms") {
+    } else if sets("conference.count") {
         "conferences at a time"
     } else if sets("conference.instances") {
         "instances at a time"
@@ -362,7 +365,7 @@ pub fn benchmark(keys: &[String]) -> String {
     .to_owned()
 }
 
-/// The test setup, as RFC 7502 (Test Setup Report) wants it reported.
+/// The test setup in the form of RFC 7502 (Test Setup Report).
 pub fn setup(experiment: &Experiment) -> Vec<(String, String)> {
     use crate::report::plain;
     let mut rows: Vec<(&str, String)> = Vec::new();
@@ -394,7 +397,7 @@ pub fn setup(experiment: &Experiment) -> Vec<(String, String)> {
             }
         };
         rows.push(("associated media per session", media));
-        let media = format!("{:?}", experiment.subject.media).to_lowercase();
+        let media = format!("{:?}", experiment.sut.media).to_lowercase();
         rows.push(("media on the device under test", media));
     }
     if let Some(codec) = experiment.transcodes_to() {
@@ -403,8 +406,11 @@ pub fn setup(experiment: &Experiment) -> Vec<(String, String)> {
     }
     if let Some(plan) = &experiment.conference {
         rows.push(("codec", plan.codec.format(false).kind().name().to_owned()));
-        rows.push(("participants of a conference", plan.seats.to_string()));
-        rows.push(("seconds counted", plain(plan.seconds)));
+        rows.push((
+            "participants of a conference",
+            plan.participants.to_string(),
+        ));
+        rows.push(("measured time, s", plain(plan.duration_seconds)));
     }
     if let Some(registrations) = &experiment.registrations {
         let transport = engine::Transport::from(registrations.transport);
@@ -428,8 +434,8 @@ pub fn setup(experiment: &Experiment) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Which thresholds failed in a trial, in words; empty where it was good.
-pub fn missed(trial: &TrialRecord) -> String {
+/// The failed thresholds of a trial, as text; empty for a good one.
+pub fn failed_thresholds(trial: &TrialRecord) -> String {
     let names = trial.checks.iter().filter(|check| check.failed());
     let names: Vec<String> = names
         .filter_map(|check| {
@@ -438,20 +444,20 @@ pub fn missed(trial: &TrialRecord) -> String {
         })
         .collect();
     match figures::verdict(&trial.checks) {
-        Verdict::NotMeasured => "nothing that has a threshold was measured".to_owned(),
+        RunVerdict::NotMeasured => "no figure with a threshold was measured".to_owned(),
         _ => names.join(", "),
     }
 }
 
-/// How much longer than that of the middle third the median response time of a trial's last third may be: twice, and so
-/// much more, milliseconds; below, the noise of the machine decides.
+/// Steadiness: the median response time of a trial's last third may be twice that of the middle third plus this time,
+/// milliseconds; below it, the noise of the machine decides.
 const STEADY_MS: f64 = 5.0;
 
-/// Whether the trial was steady to its end; `None` where too little was answered to tell.
-fn steady(trial: &TrialRecord) -> Option<Check> {
+/// Whether the trial was steady to its end; `None` if too few attempts were answered.
+fn steady(trial: &TrialRecord) -> Option<ThresholdCheck> {
     let [middle, last] = trial.details.thirds_ms?;
     let limit = middle * 2.0 + STEADY_MS;
-    Some(Check {
+    Some(ThresholdCheck {
         name: "steady_ms".to_owned(),
         limit,
         measured: Some(last),
@@ -459,11 +465,11 @@ fn steady(trial: &TrialRecord) -> Option<Check> {
     })
 }
 
-/// Searches the capacity of the experiment that is built in under this name, or of the file at this path.
+/// Searches the capacity of the built-in experiment of this name, or of the file at this path.
 ///
 /// # Errors
-/// [`LabError`] where the file is wrong, has no sweep by from, to and step, or where the machine cannot run it.
-pub fn search(name_or_file: &str, options: &RunOptions) -> Result<Verdict, LabError> {
+/// [`LabError`] if the file is wrong, has no sweep by from, to and step, or if the machine cannot run it.
+pub fn search(name_or_file: &str, options: &RunOptions) -> Result<RunVerdict, LabError> {
     let mut file = run::load(name_or_file, options)?;
     let plan = file.experiment().search.clone();
     let sweep = file.experiment().levels.clone();
@@ -473,7 +479,7 @@ pub fn search(name_or_file: &str, options: &RunOptions) -> Result<Verdict, LabEr
         Some((start, highest, plan.step.or(levels.step)?))
     });
     let (start, to, step) = bounds.ok_or_else(|| {
-        LabError::bad(
+        LabError::bad_input(
             "a search needs [levels] with from, to and step, or [search] with start, highest and step beside levels.set",
         )
     })?;
@@ -485,11 +491,11 @@ pub fn search(name_or_file: &str, options: &RunOptions) -> Result<Verdict, LabEr
         };
         if keys.iter().any(|known| known == key) {
             let text = format!("search.attempts: the sweep itself sets {key}");
-            return Err(LabError::bad(text));
+            return Err(LabError::bad_input(text));
         }
         file.set(&format!("{key}={attempts}"))?;
         if file.experiment().callers.is_some() {
-            file.set("callers.seconds=0")?;
+            file.set("callers.duration_seconds=0")?;
         }
     }
     let dir = run::out_dir(options.out.as_deref(), &file.experiment().name)?;
@@ -497,7 +503,7 @@ pub fn search(name_or_file: &str, options: &RunOptions) -> Result<Verdict, LabEr
     let mut raw = RawWriter::create(&dir)?;
     let mut record = run::new_run(&file, options.simulate)?;
     record.overrides.clone_from(&options.set);
-    run::ready(options)?;
+    run::handle_interrupts(options)?;
     let seconds = match options.simulate {
         true => None,
         false => expected_seconds(&file, &plan, start)?,
@@ -508,13 +514,13 @@ pub fn search(name_or_file: &str, options: &RunOptions) -> Result<Verdict, LabEr
     if let Some(attempts) = plan.attempts {
         setup.push(("total sessions attempted".to_owned(), attempts.to_string()));
     }
-    let mut told: Vec<Step> = Vec::new();
-    let mut anew = 0;
-    while let Some(value) = steps.next().filter(|_| told.len() < plan.trials as usize) {
+    let mut trials: Vec<SearchTrial> = Vec::new();
+    let mut repeats = 0;
+    while let Some(value) = steps.next().filter(|_| trials.len() < plan.trials as usize) {
         let level = file.level_at(value)?;
-        let number = told.len() as u32;
+        let number = trials.len() as u32;
         let seed = record.seed;
-        let mut trial = run::one(
+        let mut trial = run::run_trial(
             &level,
             number,
             0,
@@ -524,36 +530,36 @@ pub fn search(name_or_file: &str, options: &RunOptions) -> Result<Verdict, LabEr
             &mut display,
         )?;
         trial.checks.extend(steady(&trial));
-        let missed = missed(&trial);
+        let missed = failed_thresholds(&trial);
         let good = missed.is_empty();
         trial.verdict = if good {
-            Verdict::Passed
+            RunVerdict::Passed
         } else {
-            Verdict::Failed
+            RunVerdict::Failed
         };
-        let disturbed = caveats::disturbed(&trial);
-        let again = !good && disturbed && anew < ANEW;
+        let disturbed = caveats::is_disturbed(&trial);
+        let again = !good && disturbed && repeats < MAX_REPEATS;
         let missed = match again {
-            true => format!("{missed}; made anew, as the machine was busy"),
+            true => format!("{missed}; repeated, because the machine was busy"),
             false => missed,
         };
-        anew = if again { anew + 1 } else { 0 };
-        // A trial that the user ended says nothing about its value.
+        repeats = if again { repeats + 1 } else { 0 };
+        // A trial that the user interrupted does not count.
         let again = again || net::stops() > 0;
         if !again {
-            steps.told(good);
+            steps.record_result(good);
         }
-        display.searched(value, &missed, steps.best(), steps.failed_above());
-        told.push(Step {
+        display.search_step(value, &missed, steps.best(), steps.failed_above());
+        trials.push(SearchTrial {
             trial: number,
             value,
             good,
             missed,
-            anew: again,
+            repeated: again,
         });
         record.trials.push(trial);
         if net::stops() > 0 {
-            run::cut_short(&mut record);
+            run::mark_interrupted(&mut record);
             break;
         }
     }
@@ -567,15 +573,15 @@ pub fn search(name_or_file: &str, options: &RunOptions) -> Result<Verdict, LabEr
         step,
         highest: to,
         setup,
-        trials: told,
+        trials,
         result: steps.best(),
         failed_above: steps.failed_above(),
         converged: steps.next().is_none(),
         refuted: steps.refuted().to_vec(),
     };
     record.verdict = match search.result {
-        Some(_) => Verdict::Passed,
-        None => Verdict::Failed,
+        Some(_) => RunVerdict::Passed,
+        None => RunVerdict::Failed,
     };
     record.trials.sort_by(|a, b| {
         let levels = a.level.partial_cmp(&b.level).unwrap_or(Ordering::Equal);
@@ -599,7 +605,7 @@ pub fn search(name_or_file: &str, options: &RunOptions) -> Result<Verdict, LabEr
     }
     match record.cut_short {
         true => Err(LabError::Interrupted(format!(
-            "interrupted after {} of at most {} trials; figures and report hold what was measured until then",
+            "interrupted after {} of at most {} trials; figures and report contain the results until then",
             record.trials.len(),
             plan.trials
         ))),
@@ -607,7 +613,7 @@ pub fn search(name_or_file: &str, options: &RunOptions) -> Result<Verdict, LabEr
     }
 }
 
-/// About how long a search takes: the trials that it makes at most, each as long as the first.
+/// Approximate duration of a search: its most trials, each as long as the first.
 fn expected_seconds(file: &File, plan: &SearchPlan, start: f64) -> Result<Option<f64>, LabError> {
     let level = file.level_at(start)?;
     let seconds = level.experiment.expected_seconds() * f64::from(plan.trials);
@@ -626,30 +632,30 @@ mod tests {
         }
     }
 
-    /// What is tried where everything up to `capacity` is good.
-    fn tried(mut search: Search, capacity: f64) -> (Vec<f64>, Search) {
+    /// The tried values if all values up to `capacity` are good.
+    fn tried_values(mut search: Search, capacity: f64) -> (Vec<f64>, Search) {
         let mut values = Vec::new();
         while let Some(value) = search.next() {
             values.push(value);
             assert!(values.len() < 200, "it ends: {values:?}");
-            search.told(value <= capacity);
+            search.record_result(value <= capacity);
         }
         (values, search)
     }
 
     #[test]
-    fn the_rate_rises_and_falls_by_the_weights_of_rfc_7502() {
+    fn rate_changes_by_the_weights_of_rfc_7502() {
         // w = 1, so d = 0.5; after a failure both are halved, down to a tenth.
         let search = Search::new(&plan(1.0, 1), 100.0, 1.0, 1e6);
-        let (values, search) = tried(search, 730.0);
+        let (values, search) = tried_values(search, 730.0);
         assert_eq!(values[..6], [100.0, 200.0, 400.0, 800.0, 400.0, 600.0]);
         assert_eq!(search.best(), Some(730.0), "the gap is closed: {values:?}");
         assert_eq!(search.failed_above(), Some(731.0));
     }
 
     #[test]
-    fn it_has_converged_when_nothing_higher_is_good_so_many_times() {
-        let (values, search) = tried(Search::new(&plan(0.10, 10), 100.0, 1.0, 1e6), 100.0);
+    fn search_converges_after_good_trials_without_a_higher_result() {
+        let (values, search) = tried_values(Search::new(&plan(0.10, 10), 100.0, 1.0, 1e6), 100.0);
         let again = values.iter().filter(|value| **value <= 100.0).count();
         assert!(again >= 10, "{values:?}");
         assert_eq!(
@@ -659,8 +665,8 @@ mod tests {
     }
 
     #[test]
-    fn small_values_move_by_a_step_at_least() {
-        let (values, search) = tried(Search::new(&plan(0.10, 3), 2.0, 2.0, 100.0), 8.5);
+    fn small_values_change_by_at_least_one_step() {
+        let (values, search) = tried_values(Search::new(&plan(0.10, 3), 2.0, 2.0, 100.0), 8.5);
         assert_eq!(
             (search.best(), search.failed_above()),
             (Some(8.0), Some(10.0))
@@ -669,12 +675,12 @@ mod tests {
     }
 
     fn record(trials: &[(f64, bool)], search: &Search) -> SearchRecord {
-        let step = |(place, (value, good)): (usize, &(f64, bool))| Step {
+        let step = |(place, (value, good)): (usize, &(f64, bool))| SearchTrial {
             trial: place as u32,
             value: *value,
             good: *good,
             missed: String::new(),
-            anew: false,
+            repeated: false,
         };
         SearchRecord {
             benchmark: "Session Establishment Rate".to_owned(),
@@ -694,9 +700,9 @@ mod tests {
         }
     }
 
-    /// Seen: 14,750 failed, and 16,350 was found.
+    /// Regression: 14,750 failed, and 16,350 was found.
     #[test]
-    fn what_was_found_lies_below_the_lowest_load_that_failed() {
+    fn result_is_below_the_lowest_failed_value() {
         let run = |again: &[bool]| {
             let mut search = Search::new(&plan(0.5, 1), 10_000.0, 50.0, 20_000.0);
             let (mut trials, mut again) = (Vec::new(), again.iter());
@@ -713,12 +719,12 @@ mod tests {
                     value => value <= 16_350.0,
                 };
                 trials.push((value, good));
-                search.told(good);
+                search.record_result(good);
                 assert!(trials.len() < 60, "{trials:?}");
             }
             (record(&trials, &search), trials)
         };
-        // It fails again: the result comes down.
+        // It fails again: the result falls below it.
         let (found, trials) = run(&[false]);
         let lowest = trials
             .iter()
@@ -728,7 +734,7 @@ mod tests {
         assert!(found.result.unwrap() < lowest, "{found:?}");
         assert!(found.failed_below().is_empty() && found.lower_failures().is_none());
         assert_eq!(found.interval().unwrap().high, found.failed_above);
-        // It holds twice: the failure was a disturbance, which is told.
+        // It holds twice: the failure was a disturbance, and is reported.
         let (found, trials) = run(&[true, true]);
         let disturbed = trials.iter().find(|(_, good)| !good).unwrap().0;
         assert_eq!(found.refuted, [disturbed]);
@@ -740,7 +746,7 @@ mod tests {
             "{}",
             found.sentence("")
         );
-        // The trials are used up before: it is marked, and the interval begins below the failure.
+        // The trials are used up before: the result is marked, and the interval begins below the failure.
         let search = Search {
             best: Some(16_350.0),
             ..Search::new(&plan(0.5, 1), 10_000.0, 50.0, 20_000.0)
@@ -759,19 +765,19 @@ mod tests {
     }
 
     #[test]
-    fn bounds_end_it() {
-        let (values, search) = tried(Search::new(&plan(1.0, 2), 100.0, 50.0, 1_200.0), 9e9);
+    fn bounds_end_the_search() {
+        let (values, search) = tried_values(Search::new(&plan(1.0, 2), 100.0, 50.0, 1_200.0), 9e9);
         assert_eq!(search.best(), Some(1_200.0));
         assert_eq!(search.failed_above(), None);
         assert_eq!(values.iter().filter(|v| **v == 1_200.0).count(), 3);
-        let (values, search) = tried(Search::new(&plan(1.0, 2), 100.0, 50.0, 1_200.0), 10.0);
+        let (values, search) = tried_values(Search::new(&plan(1.0, 2), 100.0, 50.0, 1_200.0), 10.0);
         assert_eq!(search.best(), None);
         assert_eq!(values, [100.0, 50.0]);
     }
 
     #[test]
-    fn steps_are_kept_where_trials_are_repeated() {
-        let (values, search) = tried(
+    fn trials_are_kept_when_repeated() {
+        let (values, search) = tried_values(
             Search::new(&plan(0.5, 3), 1_000.0, 100.0, 20_000.0),
             4_250.0,
         );

@@ -1,20 +1,20 @@
-//! Intervals of confidence, so that a figure does not stand without its spread. All of them are of 95 %.
+//! 95 % confidence intervals of figures.
 
 use crate::figures::quantile;
 use serde::{Deserialize, Serialize};
 
-/// Where a figure lies with 95 % confidence, and what it was computed from.
+/// 95 % confidence interval of a figure, and its source.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Interval {
-    /// Lower end; `null` where so few samples give none.
+    /// Lower end; `null` if there are too few samples for one.
     pub low: Option<f64>,
-    /// Upper end; `null` where so few samples give none.
+    /// Upper end; `null` if there are too few samples for one.
     pub high: Option<f64>,
     /// Number of samples.
     pub samples: u64,
-    /// What the samples are, in the plural.
+    /// Kind of samples, in the plural.
     pub of: String,
-    /// How the interval was computed.
+    /// Method of computation.
     pub method: String,
 }
 
@@ -28,7 +28,7 @@ const T95: [f64; 30] = [
     2.052, 2.048, 2.045, 2.042,
 ];
 
-/// Student's t; between tabulated degrees of freedom that of the fewer, which gives the wider interval.
+/// Student's t; between two rows the one with fewer degrees of freedom, which gives the wider interval.
 pub fn student(freedom: usize) -> f64 {
     match freedom {
         0 => f64::INFINITY,
@@ -48,14 +48,14 @@ pub fn variance(values: &[f64]) -> Option<f64> {
     (values.len() > 1).then(|| squares / (n - 1.0))
 }
 
-/// Whether a quantile of so many samples is little more than the largest of them: three at least have to lie beyond it.
-pub fn too_few(samples: u64, q: f64) -> bool {
+/// Whether a quantile of so many samples is close to the largest of them: fewer than three lie beyond it.
+pub fn has_too_few_samples(samples: u64, q: f64) -> bool {
     // 300 for the 99th percentile; (1 - q) is not exact.
     samples as f64 * (1.0 - q) < 3.0 - 1e-9
 }
 
 impl Interval {
-    /// So many samples, from which no interval follows.
+    /// A number of samples that gives no interval.
     pub fn none(samples: u64, of: &str) -> Interval {
         Interval {
             samples,
@@ -65,7 +65,7 @@ impl Interval {
         }
     }
 
-    /// Of the mean of these values (Student's t).
+    /// Interval of the mean of these values (Student's t).
     pub fn of_mean(values: &[f64], of: &str) -> Interval {
         let n = values.len();
         let Some(variance) = variance(values) else {
@@ -82,7 +82,7 @@ impl Interval {
         }
     }
 
-    /// Of the share `part` of `whole` (Wilson), times `scale`: 100 gives percent.
+    /// Interval of the share `part` of `whole` (Wilson), times `scale`: 100 gives percent.
     pub fn of_share(part: u64, whole: u64, scale: f64, of: &str) -> Interval {
         if whole == 0 {
             return Interval::none(0, of);
@@ -92,7 +92,7 @@ impl Interval {
         let middle = (p + square / (2.0 * n)) / (1.0 + square / n);
         let half = Z95 / (1.0 + square / n) * (p * (1.0 - p) / n + square / (4.0 * n * n)).sqrt();
         let end = |value: f64| Some(value.clamp(0.0, 1.0) * scale);
-        // Rounding must not leave out what was seen.
+        // Rounding must not exclude the observed value.
         Interval {
             low: if part == 0 {
                 Some(0.0)
@@ -110,7 +110,7 @@ impl Interval {
         }
     }
 
-    /// Of the quantile `q` of these values, which are in rising order (order statistics, binomial).
+    /// Interval of the quantile `q` of these values in ascending order (order statistics, binomial).
     pub fn of_quantile(sorted: &[f64], q: f64, of: &str) -> Interval {
         let n = sorted.len();
         let mut interval = Interval::none(n as u64, of);
@@ -119,7 +119,7 @@ impl Interval {
         }
         let (mean, spread) = (n as f64 * q, Z95 * (n as f64 * q * (1.0 - q)).sqrt());
         let at = |rank: f64| {
-            // Ranks begin at 1; one that does not exist has no value.
+            // Ranks begin at 1; a rank outside the samples has no value.
             (rank >= 1.0).then(|| sorted.get(rank as usize - 1).copied())?
         };
         interval.low = at((mean - spread).floor());
@@ -128,7 +128,7 @@ impl Interval {
         interval
     }
 
-    /// Of a figure in percent of another one: both relative half widths in quadrature.
+    /// Interval of a figure in percent of another one: both relative half widths in quadrature.
     pub fn of_ratio(ratio: f64, figure: (f64, &Interval), base: (f64, &Interval)) -> Interval {
         let relative = |(value, interval): (f64, &Interval)| {
             let width = (interval.high? - interval.low?) / 2.0;
@@ -148,7 +148,7 @@ impl Interval {
         }
     }
 
-    /// Moves it so that `value` is in its middle; nothing is below zero.
+    /// Moves the interval so that `value` is in its middle; its ends do not go below zero.
     pub fn centre(&mut self, value: f64) {
         if let (Some(low), Some(high)) = (self.low, self.high) {
             let half = (high - low) / 2.0;
@@ -157,7 +157,7 @@ impl Interval {
         }
     }
 
-    /// The ends in words: `1.2 to 1.5`.
+    /// The ends as text: `1.2 to 1.5`.
     pub fn ends(&self) -> String {
         use crate::report::plain;
         match (self.low, self.high) {
@@ -168,7 +168,7 @@ impl Interval {
         }
     }
 
-    /// What it was computed from, in words: `5 runs, Student's t`.
+    /// The source as text: `5 runs, Student's t`.
     pub fn source(&self) -> String {
         let of = match self.samples {
             1 => self.of.strip_suffix('s').unwrap_or(&self.of),
@@ -190,8 +190,8 @@ mod tests {
     }
 
     #[test]
-    fn the_interval_of_a_mean_is_students() {
-        // Deviation of 1, 2, 3 is 1; t with 2 degrees of freedom is 4.303.
+    fn interval_of_mean_uses_students_t() {
+        // The standard deviation of 1, 2, 3 is 1; t with 2 degrees of freedom is 4.303.
         let interval = Interval::of_mean(&[1.0, 2.0, 3.0], "runs");
         near(interval.low, 2.0 - 4.303 / 3f64.sqrt());
         near(interval.high, 2.0 + 4.303 / 3f64.sqrt());
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_is_about_its_figure() {
+    fn interval_is_centred_on_its_figure() {
         let mut interval = Interval::of_mean(&[1.0, 2.0, 3.0], "streams");
         interval.centre(4.0);
         near(interval.low, 4.0 - 4.303 / 3f64.sqrt());
@@ -214,12 +214,12 @@ mod tests {
     }
 
     #[test]
-    fn the_interval_of_a_share_is_wilsons() {
+    fn interval_of_share_is_wilsons() {
         // 1 of 10: 0.0179 to 0.4042 (Wilson, 1927).
         let interval = Interval::of_share(1, 10, 1.0, "calls");
         near(interval.low, 0.0179);
         near(interval.high, 0.4042);
-        // None lost of a million is no proof of none.
+        // No loss among a million packets does not prove zero loss.
         let none = Interval::of_share(0, 1_000_000, 100.0, "packets");
         assert_eq!(none.low, Some(0.0));
         near(none.high, 0.000_384);
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn the_interval_of_a_quantile_has_no_upper_end_where_samples_are_few() {
+    fn interval_of_quantile_has_no_upper_end_with_few_samples() {
         let values: Vec<f64> = (1..=1_000).map(f64::from).collect();
         let median = Interval::of_quantile(&values, 0.5, "calls");
         near(median.low, 469.0);
@@ -236,12 +236,16 @@ mod tests {
         let p99 = Interval::of_quantile(&values[..60], 0.99, "calls");
         assert_eq!(p99.high, None);
         assert_eq!(p99.ends(), "57 or more");
-        assert!(too_few(60, 0.99) && too_few(299, 0.99) && !too_few(300, 0.99));
+        assert!(
+            has_too_few_samples(60, 0.99)
+                && has_too_few_samples(299, 0.99)
+                && !has_too_few_samples(300, 0.99)
+        );
         assert_eq!(Interval::of_quantile(&[], 0.5, "calls").samples, 0);
     }
 
     #[test]
-    fn a_ratio_has_the_spread_of_both() {
+    fn ratio_has_the_spread_of_both() {
         let interval = |low, high| Interval {
             low: Some(low),
             high: Some(high),

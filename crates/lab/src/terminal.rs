@@ -1,20 +1,20 @@
 //! Tables for the terminal.
 
-use crate::figures::Check;
+use crate::figures::ThresholdCheck;
 use crate::raw::RunRecord;
-use crate::record::Outcome;
-use crate::report::{LevelSummary, Published, beside, plain};
-use crate::statistics::too_few;
+use crate::record::AttemptOutcome;
+use crate::report::{LevelSummary, Published, compare_with_study, plain};
+use crate::statistics::has_too_few_samples;
 use std::fmt::Write;
 
-/// Prints to standard output. A reader that has gone is no error: the exit code still tells the verdict.
+/// Prints to standard output. A closed pipe is not an error: the exit code still carries the verdict.
 pub fn print(text: &str) {
     use std::io::Write as _;
     let mut out = std::io::stdout().lock();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
-/// Rows under headings; the first column to the left, the others to the right.
+/// Rows under headings; the first column is aligned to the left, the others to the right.
 pub fn columns(headings: &[&str], rows: &[Vec<String>]) -> String {
     let width = |index: usize| {
         let cells = rows
@@ -44,10 +44,10 @@ pub fn columns(headings: &[&str], rows: &[Vec<String>]) -> String {
 }
 
 /// Reads a figure of a level.
-type Read = fn(&LevelSummary) -> Option<f64>;
+type LevelFigureFn = fn(&LevelSummary) -> Option<f64>;
 
-/// Figures of media that stand in the table where they were measured.
-const OF_MEDIA: [(&str, Read); 8] = [
+/// Media figures; a column is printed if its figure was measured.
+const MEDIA_COLUMNS: [(&str, LevelFigureFn); 8] = [
     ("node spread %", |level| level.node_spread),
     ("us/packet", |level| level.cpu_us_packet.and(level.media_us)),
     ("delay p50 ms", |level| level.relay_p50),
@@ -60,8 +60,8 @@ const OF_MEDIA: [(&str, Read); 8] = [
     ("CPU %", |level| level.host_cpu),
 ];
 
-/// A threshold that does not hold, or could not be measured; `place` says where, and may be empty.
-pub fn check_line(place: &str, check: &Check) -> String {
+/// A threshold that does not hold, or was not measured; `place` names the level or trial, and may be empty.
+pub fn check_line(place: &str, check: &ThresholdCheck) -> String {
     let limit = plain(check.limit);
     match check.measured {
         Some(measured) => format!(
@@ -73,10 +73,10 @@ pub fn check_line(place: &str, check: &Check) -> String {
     }
 }
 
-/// Thresholds that no trial could measure: they neither hold nor fail.
-fn never_measured(run: &RunRecord) -> Vec<&Check> {
+/// Thresholds that no trial measured: they neither hold nor fail.
+fn never_measured(run: &RunRecord) -> Vec<&ThresholdCheck> {
     let all = || run.trials.iter().flat_map(|trial| &trial.checks);
-    let mut open: Vec<&Check> = Vec::new();
+    let mut open: Vec<&ThresholdCheck> = Vec::new();
     for check in all().filter(|check| check.holds.is_none()) {
         let measured = all().any(|other| other.name == check.name && other.holds.is_some());
         if !measured && !open.iter().any(|known| known.name == check.name) {
@@ -86,7 +86,7 @@ fn never_measured(run: &RunRecord) -> Vec<&Check> {
     open
 }
 
-/// Why the CPU time of calls and of packets could not be told apart, where it could not: each reason once.
+/// Reasons why the CPU time of calls and packets was not divided; each reason once.
 fn undivided(run: &RunRecord) -> String {
     let planes = run.trials.iter().map(|trial| &trial.details.planes);
     let mut reasons: Vec<&str> = planes
@@ -98,13 +98,13 @@ fn undivided(run: &RunRecord) -> String {
     match reasons.is_empty() {
         true => String::new(),
         false => format!(
-            "CPU of signalling and of media could not be divided in some trials: {}\n",
+            "CPU of signalling and of media could not be separated in some trials: {}\n",
             reasons.join("; ")
         ),
     }
 }
 
-/// Failed attempts by reason, a row for each reason and level; empty where none failed.
+/// Failed attempts by reason, one row per reason and level; empty without failures.
 fn failures(run: &RunRecord, label: &str) -> String {
     let mut rows: Vec<(Vec<String>, u64)> = Vec::new();
     let mut add = |level: Option<f64>, reason: String, count: u64| {
@@ -119,8 +119,8 @@ fn failures(run: &RunRecord, label: &str) -> String {
             if outcome.is_good() {
                 continue;
             }
-            if *outcome != Outcome::Refused {
-                add(trial.level, outcome.in_words().to_owned(), *count);
+            if *outcome != AttemptOutcome::Refused {
+                add(trial.level, outcome.description().to_owned(), *count);
                 continue;
             }
             for (status, count) in &trial.details.statuses {
@@ -144,13 +144,13 @@ fn failures(run: &RunRecord, label: &str) -> String {
     )
 }
 
-/// The levels of a run with their main figures, the thresholds that failed, and the study's figures where the experiment
+/// The levels of a run with their main figures, the thresholds that failed, and the study's figures if the experiment
 /// names them.
 pub fn table(run: &RunRecord, published: &Published) -> String {
     let levels = published.levels.as_slice();
     let number = |value: Option<f64>| value.map_or("-".to_owned(), plain);
     let calls = levels.iter().any(|level| level.attempted > 0.0);
-    let more: Vec<&(&str, Read)> = OF_MEDIA
+    let more: Vec<&(&str, LevelFigureFn)> = MEDIA_COLUMNS
         .iter()
         .filter(|(_, read)| levels.iter().any(|level| read(level).is_some()))
         .collect();
@@ -168,7 +168,7 @@ pub fn table(run: &RunRecord, published: &Published) -> String {
             let mut row = vec![level.level.map_or("all".to_owned(), plain)];
             row.extend(counts.map(plain));
             row.push(number(level.p50));
-            let few = level.p99.is_some() && too_few(level.answered, 0.99);
+            let few = level.p99.is_some() && has_too_few_samples(level.answered, 0.99);
             row.push(format!(
                 "{}{}",
                 number(level.p99),
@@ -217,7 +217,7 @@ pub fn table(run: &RunRecord, published: &Published) -> String {
     let mut out = columns(&headings, &rows);
     if rows.iter().flatten().any(|cell| cell.ends_with('*')) {
         out.push_str(
-            "* of fewer than 300 answers: such a 99th percentile is close to the largest\n",
+            "* fewer than 300 answers: the 99th percentile is close to the largest value\n",
         );
     }
     out.push_str(&undivided(run));
@@ -243,7 +243,7 @@ pub fn table(run: &RunRecord, published: &Published) -> String {
         let _ = writeln!(out, "{}", check_line("", check));
     }
     for trial in &run.trials {
-        let caveats = crate::caveats::of(trial);
+        let caveats = crate::caveats::for_trial(trial);
         if !caveats.is_empty() {
             let level = trial
                 .level
@@ -251,21 +251,21 @@ pub fn table(run: &RunRecord, published: &Published) -> String {
                 .unwrap_or_default();
             let _ = writeln!(
                 out,
-                "read with care{level}, run {}: {}",
+                "caveat{level}, run {}: {}",
                 trial.repetition + 1,
                 caveats.join("; ")
             );
         }
     }
     if let Some(study) = &run.study {
-        let rows: Vec<Vec<String>> = beside(run, levels)
+        let rows: Vec<Vec<String>> = compare_with_study(run, levels)
             .iter()
             .map(|row| {
                 vec![
                     row.level.map_or("all".to_owned(), plain),
                     row.figure.clone(),
-                    plain(row.theirs),
-                    row.ours_text(),
+                    plain(row.study_value),
+                    row.run_value_text(),
                     row.interval_text(),
                     row.source_text(),
                     row.unit.clone(),

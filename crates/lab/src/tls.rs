@@ -1,31 +1,32 @@
-//! TLS of the laboratory's own ends: what is shown, and who is believed.
+//! TLS of the load generator's ends: their certificates, and the authorities that they trust.
 
 use crate::error::LabError;
 use net::tls::{
-    Anchors, ClientSettings, CredentialError, Identity, Oldest, Proof, Security, ServerSettings,
+    Anchors, ClientAuth, ClientSettings, CredentialError, Identity, MinimumVersion, Security,
+    ServerSettings,
 };
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-/// Certificates and trust of the laboratory's callers and callees.
+/// Certificates and trust of the generator's callers and callees.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TlsSettings {
-    /// The peer's certificate has to be good: from an authority that is trusted, in its time, and for the right name. Where
-    /// not, any certificate will do.
+    /// Verify the peer's certificate: issued by a trusted authority, within its validity, and for the right name.
+    /// Otherwise any certificate is accepted.
     pub verify: bool,
-    /// Authorities (PEM) that are trusted instead of the system's.
+    /// Trusted authorities (PEM) instead of the system's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ca: Option<PathBuf>,
-    /// Our certificate with its chain (PEM): needed where connections are taken, shown to a server that asks.
+    /// Own certificate with its chain (PEM): required for listeners, sent to servers that request it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub certificate: Option<PathBuf>,
     /// Its private key (PEM).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<PathBuf>,
-    /// Whom the peer's certificate must stand for; empty: the host that is called.
+    /// Name that the peer's certificate must contain; empty: the host of the call's target.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub name: String,
 }
@@ -43,46 +44,50 @@ impl Default for TlsSettings {
 }
 
 fn unusable(error: &CredentialError) -> LabError {
-    LabError::cannot(error.to_string(), error.remedy.clone())
+    LabError::cannot_run(error.to_string(), error.remedy.clone())
 }
 
 impl TlsSettings {
-    /// Whether nothing is said; serde asks by reference.
+    /// Whether all settings have their defaults; takes `&self` for serde.
     pub(crate) fn is_default(&self) -> bool {
         *self == TlsSettings::default()
     }
 
-    /// What a driver is given: settings for connections that are opened, and for a listener on each of `listening`
-    /// (`true`: with WebSocket inside).
+    /// TLS settings for a driver: for outgoing connections, and for a listener at each of `listening` (`true`: with
+    /// WebSocket).
     ///
     /// # Errors
-    /// Where a file is missing or wrong, or a listener would have no certificate.
+    /// If a file is missing or invalid, or a listener would have no certificate.
     pub fn security(&self, listening: &[(SocketAddr, bool)]) -> Result<Security, LabError> {
         let identity = match (&self.certificate, &self.key) {
             (Some(chain), Some(key)) => {
                 Some(Identity::read(chain, key).map_err(|error| unusable(&error))?)
             }
             (None, None) => None,
-            _ => return Err(LabError::bad("TLS: a certificate and its key go together")),
+            _ => {
+                return Err(LabError::bad_input(
+                    "TLS: a certificate needs its key, and the reverse",
+                ));
+            }
         };
         let mut security = Security::default();
         for (address, websocket) in listening {
             let identity = identity.clone().ok_or_else(|| {
-                LabError::bad("TLS: who takes connections needs a certificate and its key")
+                LabError::bad_input("TLS: a listener needs a certificate and its key")
             })?;
             let settings = ServerSettings {
                 identities: vec![identity],
-                proof: Proof::None,
-                oldest: Oldest::Tls12,
+                client_auth: ClientAuth::None,
+                oldest: MinimumVersion::Tls12,
             };
             security
                 .server(*address, *websocket, settings, None)
-                .map_err(LabError::bad)?;
+                .map_err(LabError::bad_input)?;
         }
         let anchors = match (self.verify, &self.ca) {
             (false, _) => None,
             (true, Some(file)) => Some(Anchors::read(file).map_err(|error| unusable(&error))?),
-            // A server trusts nobody, so it does not need the system's list.
+            // A server that verifies no clients does not need the system's authorities.
             (true, None) if !listening.is_empty() => return Ok(security),
             (true, None) => Some(Anchors::system().map_err(|error| unusable(&error))?),
         };
@@ -90,13 +95,13 @@ impl TlsSettings {
             anchors,
             identity,
             pins: Vec::new(),
-            oldest: Oldest::Tls12,
+            oldest: MinimumVersion::Tls12,
         };
-        security.client("", settings).map_err(LabError::bad)?;
+        security.client("", settings).map_err(LabError::bad_input)?;
         Ok(security)
     }
 
-    /// Whom the peer's certificate must stand for, where `host` is called.
+    /// Name that the peer's certificate must contain for connections to `host`.
     pub fn name_for<'a>(&'a self, host: &'a str) -> &'a str {
         match self.name.as_str() {
             "" => host.trim_start_matches('[').trim_end_matches(']'),
@@ -105,105 +110,112 @@ impl TlsSettings {
     }
 }
 
-/// The name that the certificate of a trial stands for.
-const TRIAL: &str = "trial.example.com";
+/// Name in the certificate of a trial.
+const TRIAL_NAME: &str = "trial.example.com";
 
-/// What the ends of a trial show, and whom they believe.
+/// Certificates and trust of the ends of a trial.
 #[derive(Clone, Debug)]
-pub struct Credentials {
+pub struct TrialCredentials {
     identity: Identity,
     anchors: Option<Anchors>,
-    /// Whom the subject's certificate has to stand for.
+    /// Name that the SUT's certificate must contain.
     name: String,
 }
 
-impl Credentials {
-    /// An authority made for one trial, and a certificate of its for everybody in it.
+impl TrialCredentials {
+    /// Creates an authority for one trial, and one certificate for all its ends.
     ///
     /// # Errors
-    /// Where the library for certificates refuses.
-    pub fn made() -> Result<Credentials, LabError> {
-        let (authority, chain, key) = pem()
-            .map_err(|error| LabError::cannot(format!("certificates of the trial: {error}"), ""))?;
+    /// If the certificate library fails.
+    pub fn generate() -> Result<TrialCredentials, LabError> {
+        let (authority, chain, key) = pem().map_err(|error| {
+            LabError::cannot_run(format!("certificates of the trial: {error}"), "")
+        })?;
         let in_memory = Path::new("certificate of the trial");
         let identity = Identity::of_pem((in_memory, chain.as_bytes()), (in_memory, key.as_bytes()))
             .map_err(|error| unusable(&error))?;
         let anchors =
             Anchors::of_pem(in_memory, authority.as_bytes()).map_err(|error| unusable(&error))?;
-        Ok(Credentials {
+        Ok(TrialCredentials {
             identity,
             anchors: Some(anchors),
-            name: TRIAL.to_owned(),
+            name: TRIAL_NAME.to_owned(),
         })
     }
 
-    /// As an experiment says for a foreign subject at `subject`. Without a certificate our listeners show one made for the
-    /// trial, which only those believe who check nothing.
+    /// Credentials of an experiment against a foreign SUT. Without a certificate our listeners use one created for the
+    /// trial, which only peers without verification accept.
     ///
     /// # Errors
-    /// Where a file is missing or wrong.
-    pub fn of(settings: &TlsSettings, subject: SocketAddr) -> Result<Credentials, LabError> {
+    /// If a file is missing or invalid.
+    pub fn for_sut(settings: &TlsSettings, sut: SocketAddr) -> Result<TrialCredentials, LabError> {
         let identity = match (&settings.certificate, &settings.key) {
             (Some(chain), Some(key)) => {
                 Identity::read(chain, key).map_err(|error| unusable(&error))?
             }
-            (None, None) => Credentials::made()?.identity,
-            _ => return Err(LabError::bad("[tls]: certificate and key go together")),
+            (None, None) => TrialCredentials::generate()?.identity,
+            _ => {
+                return Err(LabError::bad_input(
+                    "[tls]: certificate and key must both be set",
+                ));
+            }
         };
         let anchors = match (settings.verify, &settings.ca) {
             (false, None) => None,
             (false, Some(_)) => {
-                return Err(LabError::bad("[tls]: ca does nothing with verify = false"));
+                return Err(LabError::bad_input(
+                    "[tls]: ca has no effect with verify = false",
+                ));
             }
             (true, Some(file)) => Some(Anchors::read(file).map_err(|error| unusable(&error))?),
             (true, None) => Some(Anchors::system().map_err(|error| unusable(&error))?),
         };
-        Ok(Credentials {
+        Ok(TrialCredentials {
             identity,
             anchors,
-            name: settings.name_for(&subject.ip().to_string()).to_owned(),
+            name: settings.name_for(&sut.ip().to_string()).to_owned(),
         })
     }
 
-    /// Whom the subject's certificate has to stand for.
+    /// Name that the SUT's certificate must contain.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// For a driver: what listeners at these addresses (as the engine asks for them; `true`: with WebSocket inside) show, and whom
-    /// connections that are opened believe.
+    /// TLS settings for a driver: for listeners at these addresses (as the engine requests them; `true`: with
+    /// WebSocket), and for outgoing connections.
     ///
     /// # Errors
-    /// Where the library refuses a certificate.
+    /// If the TLS library refuses a certificate.
     pub fn security(&self, listening: &[(SocketAddr, bool)]) -> Result<Security, LabError> {
         let mut security = Security::default();
         for (address, websocket) in listening {
             let settings = ServerSettings {
                 identities: vec![self.identity.clone()],
-                proof: Proof::None,
-                oldest: Oldest::Tls12,
+                client_auth: ClientAuth::None,
+                oldest: MinimumVersion::Tls12,
             };
             security
                 .server(*address, *websocket, settings, None)
-                .map_err(LabError::bad)?;
+                .map_err(LabError::bad_input)?;
         }
         let settings = ClientSettings {
             anchors: self.anchors.clone(),
             identity: Some(self.identity.clone()),
             pins: Vec::new(),
-            oldest: Oldest::Tls12,
+            oldest: MinimumVersion::Tls12,
         };
-        security.client("", settings).map_err(LabError::bad)?;
+        security.client("", settings).map_err(LabError::bad_input)?;
         Ok(security)
     }
 }
 
-/// An authority, a certificate that it issued, and its key.
+/// An authority, a certificate issued by it, and the certificate's key.
 fn pem() -> Result<(String, String, String), rcgen::Error> {
     let mut params = CertificateParams::new(Vec::<String>::new())?;
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let authority = CertifiedIssuer::self_signed(params, KeyPair::generate()?)?;
     let key = KeyPair::generate()?;
-    let leaf = CertificateParams::new(vec![TRIAL.to_owned()])?.signed_by(&key, &authority)?;
+    let leaf = CertificateParams::new(vec![TRIAL_NAME.to_owned()])?.signed_by(&key, &authority)?;
     Ok((authority.pem(), leaf.pem(), key.serialize_pem()))
 }

@@ -1,39 +1,36 @@
-//! What an experiment does, in words: the introduction of a report says what was run, not only what its file is meant for.
+//! Description of an experiment in sentences: the introduction of a report states the actual workload, with overrides.
 
-use crate::experiment::{Experiment, File, HoldKind, MediaKind, PaceKind, RegistrarPlace};
+use crate::experiment::{Experiment, File, HoldKind, MediaKind, PaceKind, RegistrarLocation};
 use crate::report::plain;
 
 /// The workload of a file with its overrides, its levels and repetitions, in sentences.
-pub fn words(file: &File) -> String {
+pub fn description(file: &File) -> String {
     let experiment = file.experiment();
     let mut sentences: Vec<String> = Vec::new();
-    let subject = &experiment.subject;
-    sentences.push(match (&subject.address, subject.none) {
+    let sut = &experiment.sut;
+    sentences.push(match (&sut.address, sut.direct) {
         (Some(address), _) => format!("System under test: {address}."),
-        (None, true) => "Nothing stands between callers and called side.".to_owned(),
+        (None, true) => "Callers and called side exchange messages directly.".to_owned(),
         (None, false) => {
-            let media = format!("{:?}", subject.media).to_lowercase();
-            let mut words = format!("System under test: our border, media {media}");
-            if subject.call_limit > 0 {
-                words.push_str(&format!(", {} calls/s let in", subject.call_limit));
+            let media = format!("{:?}", sut.media).to_lowercase();
+            let mut border = format!("System under test: Hornwork, media {media}");
+            if sut.call_limit_per_second > 0 {
+                border.push_str(&format!(", at most {} calls/s", sut.call_limit_per_second));
             }
-            if subject.memory_mib > 0 {
-                words.push_str(&format!(", {} MiB for calls", subject.memory_mib));
+            if sut.memory_mib > 0 {
+                border.push_str(&format!(", {} MiB for calls", sut.memory_mib));
             }
-            if subject.nodes > 0 {
-                words.push_str(&format!(" by {} media nodes", subject.nodes));
+            if sut.media_nodes > 0 {
+                border.push_str(&format!(" by {} media nodes", sut.media_nodes));
             }
-            if subject.nodes_drained > 0 {
-                words.push_str(&format!(", {} of them drained", subject.nodes_drained));
+            if sut.media_nodes_drained > 0 {
+                border.push_str(&format!(", {} of them drained", sut.media_nodes_drained));
             }
-            if subject.processor_percent > 0.0 {
-                words.push_str(&format!(
-                    ", {} % of a core",
-                    plain(subject.processor_percent)
-                ));
+            if sut.cpu_percent > 0.0 {
+                border.push_str(&format!(", {} % of a core", plain(sut.cpu_percent)));
             }
-            words.push('.');
-            words
+            border.push('.');
+            border
         }
     });
     sentences.extend(calls(experiment));
@@ -43,17 +40,17 @@ pub fn words(file: &File) -> String {
             "{} streams of {} for {} s.",
             streams.count,
             streams.codec.format(false).kind().name(),
-            plain(streams.seconds)
+            plain(streams.duration_seconds)
         ));
     }
     if let Some(plan) = &experiment.conference {
         sentences.push(format!(
-            "{} conferences of {} in {} at each of {} instances, counted for {} s.",
-            plan.rooms,
-            plan.seats,
+            "{} conferences of {} in {} at each of {} instances, measured for {} s.",
+            plan.count,
+            plan.participants,
             plan.codec.format(false).kind().name(),
             plan.instances,
-            plain(plan.seconds)
+            plain(plan.duration_seconds)
         ));
     }
     if let Some(levels) = &experiment.levels {
@@ -83,10 +80,13 @@ fn calls(experiment: &Experiment) -> Option<String> {
             plain(callers.ramp_seconds)
         ),
     };
-    let many = match (callers.total, callers.seconds > 0.0) {
-        (0, _) => format!("for {} s", plain(callers.seconds)),
+    let many = match (callers.total, callers.duration_seconds > 0.0) {
+        (0, _) => format!("for {} s", plain(callers.duration_seconds)),
         (total, false) => format!("{total} in all"),
-        (total, true) => format!("{total} in all, for {} s at most", plain(callers.seconds)),
+        (total, true) => format!(
+            "{total} in all, for {} s at most",
+            plain(callers.duration_seconds)
+        ),
     };
     let hold = match callers.hold {
         HoldKind::Fixed => String::new(),
@@ -105,7 +105,7 @@ fn calls(experiment: &Experiment) -> Option<String> {
         ),
     };
     let pool = match callers.users {
-        0 => "each from a number of its own".to_owned(),
+        0 => "each from its own number".to_owned(),
         users => format!("from a pool of {users} numbers"),
     };
     let transport = engine::Transport::from(callers.transport).via_name();
@@ -124,16 +124,18 @@ fn registrations(experiment: &Experiment) -> Option<String> {
         true => "without authentication",
         false => "with digest",
     };
-    let place = match plan.at {
-        RegistrarPlace::Border => "kept by the subject",
-        RegistrarPlace::Core => "passed on to a registrar behind it",
+    let location = match plan.registrar {
+        RegistrarLocation::Border => "to the SUT",
+        RegistrarLocation::Core => "passed on to a registrar behind the SUT",
     };
     let connections = match plan.transport {
         crate::experiment::TransportName::Udp => String::new(),
-        _ if plan.connections == 0 => " on a connection each as far as descriptors go".to_owned(),
+        _ if plan.connections == 0 => {
+            " on one connection each, within the limit of file descriptors".to_owned()
+        }
         _ => format!(" on {} connections", plan.connections),
     };
-    let again = match plan.refresh_rate > 0.0 {
+    let refreshes = match plan.refresh_rate > 0.0 {
         true => format!(
             ", then {} re-registrations of each at {}/s",
             plan.refreshes,
@@ -142,7 +144,7 @@ fn registrations(experiment: &Experiment) -> Option<String> {
         false => String::new(),
     };
     Some(format!(
-        "{} users register over {transport}{connections} at {}/s {digest}, {place}{again}.",
+        "{} users register over {transport}{connections} at {}/s {digest}, {location}{refreshes}.",
         plan.users,
         plain(plan.rate)
     ))
@@ -154,31 +156,31 @@ mod tests {
     use crate::experiment::{BUILT_IN, built_in};
 
     #[test]
-    fn what_was_changed_is_what_is_told() {
+    fn description_contains_overrides() {
         let sets = [
             "callers.hold_seconds=2.5",
             "levels.values=[7, 9]",
-            "subject.call_limit=5",
+            "sut.call_limit_per_second=5",
         ];
         let sets = sets.map(str::to_owned);
         let file = File::parse_with("x", built_in("shielding").unwrap(), &sets).unwrap();
-        let words = words(&file);
+        let description = description(&file);
         for part in [
             "held 2.5 s",
             "calls per second: 7, 9.",
-            "5 calls/s let in",
+            "at most 5 calls/s",
             "run once",
         ] {
-            assert!(words.contains(part), "{part}: {words}");
+            assert!(description.contains(part), "{part}: {description}");
         }
-        assert!(!words.contains("400"), "{words}");
+        assert!(!description.contains("400"), "{description}");
     }
 
     #[test]
-    fn every_built_in_experiment_is_told() {
+    fn every_built_in_experiment_has_a_description() {
         for (name, text) in BUILT_IN {
             let file = File::parse(name, text).unwrap();
-            assert!(words(&file).len() > 60, "{name}");
+            assert!(description(&file).len() > 60, "{name}");
         }
     }
 }

@@ -1,29 +1,29 @@
-//! Did the speech arrive? Received audio against what was sent: how alike, how much later, how much louder.
+//! Comparison of received audio with the audio that was sent: similarity, delay and level.
 
 use codec::level;
 
 /// Samples of a frame of the envelope: 10 ms at 8 kHz.
 const FRAME: usize = 80;
-/// Places of the envelope that are looked at sample by sample.
+/// Candidate positions from the envelopes that are examined sample by sample.
 const PEAKS: usize = 4;
-/// Audio shorter than this cannot be judged: 0.5 s at 8 kHz.
+/// Minimum length for a comparison, in samples: 0.5 s at 8 kHz.
 pub const MIN_SAMPLES: usize = 4000;
 
 /// The result of [`compare`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Comparison {
-    /// Normalised cross-correlation at the best place: 1 is alike, 0 unlike, -1 alike with the sign turned.
+    /// Normalised cross-correlation at the best position: 1 is equal, 0 unrelated, -1 equal with inverted polarity.
     pub correlation: f64,
-    /// Where in the reference the received audio begins, in samples.
+    /// Position in the reference at which the received audio begins, in samples.
     pub offset: usize,
-    /// Active level of what was received less that of the same part of the reference, in dB.
+    /// Active level of the received audio less that of the same part of the reference, in dB.
     pub level_db: f64,
 }
 
 /// Finds `received` (8 kHz) within `reference`, which the sender repeats without end, and compares them there.
 ///
-/// The search goes over the envelopes in steps of 10 ms, at whole length; then the best places are looked at sample by sample.
-/// `None` where either is shorter than [`MIN_SAMPLES`], or one of them is silent throughout.
+/// The whole envelopes are correlated in steps of 10 ms, then the best positions are examined sample by sample. `None`
+/// if either input is shorter than [`MIN_SAMPLES`], or silent throughout.
 pub fn compare(reference: &[i16], received: &[i16]) -> Option<Comparison> {
     if reference.len() < MIN_SAMPLES || received.len() < MIN_SAMPLES {
         return None;
@@ -47,12 +47,12 @@ pub fn compare(reference: &[i16], received: &[i16]) -> Option<Comparison> {
     })
 }
 
-/// `reference` from `offset` on, again and again.
+/// `reference` from `offset` on, repeated.
 fn around(reference: &[i16], offset: usize) -> impl Iterator<Item = i16> + '_ {
     reference.iter().cycle().skip(offset).copied()
 }
 
-/// The frames of the reference at which the received envelope fits best.
+/// Frames of the reference at which the received envelope correlates best.
 fn coarse(reference: &[i16], received: &[i16]) -> Vec<usize> {
     let reference = envelope(reference);
     let received = envelope(received);
@@ -68,7 +68,7 @@ fn coarse(reference: &[i16], received: &[i16]) -> Vec<usize> {
     scores.sort_by(|a, b| b.0.total_cmp(&a.0));
     let mut best: Vec<usize> = Vec::with_capacity(PEAKS);
     for (_, offset) in scores {
-        // Neighbours of a place are looked at with it.
+        // Neighbours of a position are covered by its search.
         if best.iter().all(|&other| other.abs_diff(offset) > 3) {
             best.push(offset);
         }
@@ -79,8 +79,8 @@ fn coarse(reference: &[i16], received: &[i16]) -> Vec<usize> {
     best
 }
 
-/// Root mean squares of frames, less their mean. The reference's last frame may be cut short by less than a frame, so
-/// a repetition shifts the envelope by that much: within the reach of the search by samples.
+/// Root mean squares of frames, less their mean. An incomplete last frame of the reference is ignored, so a repetition
+/// shifts the envelope by less than a frame, which is within the range of the search by samples.
 fn envelope(samples: &[i16]) -> Vec<f64> {
     let mut frames: Vec<f64> = samples
         .chunks_exact(FRAME)
@@ -105,6 +105,7 @@ fn correlation(reference: &[i16], received: &[i16], offset: usize, stride: usize
     normalised(pairs)
 }
 
+/// Normalised correlation of pairs; 0 if either signal is silent.
 fn normalised(pairs: impl Iterator<Item = (f64, f64)>) -> f64 {
     let (mut xy, mut xx, mut yy) = (0.0, 0.0, 0.0);
     for (x, y) in pairs {

@@ -1,23 +1,24 @@
-//! Telephone events (RFC 4733) in time: sending digits, and telling digits from the packets received.
+//! Telephone events (RFC 4733) over time: sends digits as event packets, and assembles digits from received event
+//! packets.
 
 use std::collections::VecDeque;
 use wire::rtp::TelephoneEvent;
 
-/// Transmissions of the packet that ends an event (RFC 4733 section 2.5.1.4).
+/// Transmissions of the end packet of an event (RFC 4733 section 2.5.1.4).
 pub const END_PACKETS: u8 = 3;
-/// Digits that wait to be sent at most.
+/// Maximum number of queued digits.
 pub const MAX_QUEUE: usize = 64;
-/// Digits remembered by an [`EventReceiver`].
+/// Maximum number of digits that an [`EventReceiver`] stores.
 const MAX_DIGITS: usize = 256;
 
-/// Why digits are not sent.
+/// Reason for refusing digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DtmfError {
     /// Not one of `0123456789*#ABCD!`.
     NotADigit(char),
-    /// More than [`MAX_QUEUE`] would wait.
+    /// The queue would exceed [`MAX_QUEUE`].
     QueueFull,
-    /// Shorter than a packet or longer than the duration field can say (65,535 timestamp units: 8.19 s at 8 kHz).
+    /// Shorter than a packet, or longer than the duration field can state (65,535 timestamp units: 8.19 s at 8 kHz).
     Duration,
 }
 
@@ -35,14 +36,14 @@ impl core::fmt::Display for DtmfError {
 
 impl core::error::Error for DtmfError {}
 
-/// What an [`EventSender`] wants in a packet.
+/// An event packet to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EventPacket {
     /// The payload.
     pub event: TelephoneEvent,
-    /// The timestamp: that of the event's beginning, in all its packets.
+    /// The timestamp: that of the beginning of the event, in all its packets.
     pub timestamp: u32,
-    /// The marker bit: the event's first packet.
+    /// The marker bit, set in the first packet of an event.
     pub marker: bool,
 }
 
@@ -55,7 +56,8 @@ struct Running {
     ends: u8,
 }
 
-/// Sends digits: a packet per packet time while a digit lasts, with its duration so far, then three that end it, then a pause.
+/// Sends digits: one packet per packet time while a digit lasts, with its duration so far, then three end packets, then
+/// a pause.
 #[derive(Clone, Debug)]
 pub struct EventSender {
     queue: VecDeque<(u8, u32)>,
@@ -97,12 +99,12 @@ impl EventSender {
         Ok(())
     }
 
-    /// Whether nothing runs or waits.
+    /// Whether no digit is being sent or queued.
     pub fn is_idle(&self) -> bool {
         self.running.is_none() && self.queue.is_empty()
     }
 
-    /// What goes into the packet at `timestamp`, which spans `step` timestamp units; `None` for audio.
+    /// The event for the packet at `timestamp` that covers `step` timestamp units; `None` for audio.
     pub fn next(&mut self, timestamp: u32, step: u32) -> Option<EventPacket> {
         if self.running.is_none() {
             if self.pause > 0 {
@@ -148,14 +150,14 @@ pub struct Digit {
     pub code: u8,
     /// Timestamp at its beginning.
     pub timestamp: u32,
-    /// Duration in timestamp units, as far as it is known.
+    /// Duration in timestamp units, as received so far.
     pub duration: u16,
-    /// Whether a packet that ends it was seen.
+    /// Whether an end packet was received.
     pub ended: bool,
 }
 
 impl Digit {
-    /// The character; `None` for events that are no DTMF.
+    /// The character; `None` for events that are not DTMF digits.
     pub fn character(&self) -> Option<char> {
         TelephoneEvent {
             event: self.code,
@@ -167,7 +169,8 @@ impl Digit {
     }
 }
 
-/// Tells digits from event packets: all packets of an event have its timestamp, so lost, repeated and late ones do no harm.
+/// Assembles digits from event packets. All packets of an event have its timestamp, so loss, duplication and reordering
+/// are harmless.
 #[derive(Clone, Debug, Default)]
 pub struct EventReceiver {
     digits: VecDeque<Digit>,
@@ -175,7 +178,7 @@ pub struct EventReceiver {
 }
 
 impl EventReceiver {
-    /// A packet's timestamp and payload. True where a new digit begins.
+    /// Takes timestamp and payload of a packet. Returns whether a new digit begins.
     pub fn receive(&mut self, timestamp: u32, event: TelephoneEvent) -> bool {
         let known = self
             .digits
@@ -211,7 +214,7 @@ impl EventReceiver {
         self.digits.iter().filter_map(Digit::character).collect()
     }
 
-    /// Digits that had to make room for later ones.
+    /// Digits that were discarded for later ones.
     pub fn forgotten(&self) -> u64 {
         self.forgotten
     }

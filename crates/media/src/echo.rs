@@ -1,9 +1,10 @@
-//! A party that plays back what it hears.
+//! An endpoint that returns received audio to its sender.
 
 use engine::Entropy;
 use wire::rtp::RtpView;
 
-/// Turns received RTP packets into its own: same payload and timing, its own source, sequence and timestamp.
+/// Rewrites received RTP packets as its own: with the same payload and timing, but its own source, sequence numbers and
+/// timestamps.
 #[derive(Clone, Copy, Debug)]
 pub struct Echo {
     ssrc: u32,
@@ -23,8 +24,8 @@ impl Echo {
         }
     }
 
-    /// Rewrites `packet` in place, to be sent back. Losses and reordering are kept, as sequence numbers move together. False
-    /// where it is no RTP; it is unchanged then.
+    /// Rewrites `packet` in place, to be sent back. Losses and reordering are preserved, as sequence numbers are
+    /// shifted. Returns false and leaves the packet unchanged if it is not RTP.
     pub fn turn(&mut self, packet: &mut [u8]) -> bool {
         let Some(view) = RtpView::parse(packet) else {
             return false;
@@ -42,12 +43,12 @@ impl Echo {
         true
     }
 
-    /// The source identifier.
+    /// The synchronisation source.
     pub fn ssrc(&self) -> u32 {
         self.ssrc
     }
 
-    /// Packets turned.
+    /// Packets returned.
     pub fn packets(&self) -> u64 {
         self.packets
     }

@@ -1,115 +1,121 @@
-//! The forwarder of media: packets move by table between the two sides of each media line.
+//! The media forwarder: it relays packets between the two sides of each media line by table lookup. It also transcodes,
+//! plays sounds and hosts conferences.
 //!
-//! Control describes a session by a [`SessionPlan`] of plain values; the forwarder compiles it to records that are found by
-//! the socket's number, without a hash. For a packet it decides whether its sender may send here ([`latch`](self), symmetric
-//! RTP), whether its contents fit the place, and where it goes. It never asks, never waits, and in the steady state asks for
-//! no memory.
+//! Control describes a session by a [`SessionPlan`] of plain values. The forwarder compiles the plan to records that
+//! are found by socket number, without a hash. For each packet it checks the sender's address ([`latch`](self),
+//! symmetric RTP) and the packet's format, and determines the destination. It never waits for control, and does not
+//! allocate in the steady state.
 //!
-//! **Latching.** A side is heard only from its address. The signalled address counts at once. Another address is learned,
-//! where the plan allows it, by [`LATCH_PACKETS`] packets that continue one another, and is locked then: later strangers
-//! are counted drops, however long the right sender is silent, until a new offer or answer signals a change. Only the
-//! signalled address itself takes precedence over a learned one.
+//! **Latching.** Packets are accepted from a side's latched address only. The signalled address is valid at once.
+//! Another address is learned, where the plan allows it, from [`LATCH_PACKETS`] packets in sequence, and is locked
+//! then. Packets from further addresses are dropped and counted until a new offer or answer signals a change, even
+//! while the locked address is silent. Only the signalled address takes precedence over a learned one.
 //!
-//! **Transcoding.** Where the sides have no codec in common, what a side sends is decoded and encoded anew ([`RecodePlan`]); such packets
-//! come out of [`Forward::next_packet`], and RTCP is rewritten to them.
+//! **Transcoding.** If the sides have no common codec, packets of a side are decoded and encoded again
+//! ([`TranscodePlan`]). The resulting packets are returned by [`Forward::next_packet`], and RTCP is rewritten to match
+//! them.
 //!
-//! **Protection.** A side may be protected by SRTP ([`Protection`]): what comes from it is opened, what goes to it is sealed, in
-//! place. Nothing of such a side counts, its address least of all, before its tag was right. DTLS on such a side, and STUN on any, is
-//! control's affair.
+//! **SRTP.** A side may use SRTP ([`Protection`]): packets from it are unprotected and packets to it are protected, in
+//! place. No packet of such a side has any effect, on the latch least of all, before its authentication tag is
+//! verified. DTLS on such a side and STUN on any side are punted to control.
 
 mod digits;
 pub(crate) mod flow;
 pub(crate) mod fuzz;
+mod generated;
 mod latch;
-mod made;
+mod offload;
 mod plan;
-mod play;
-mod recode;
-mod secure;
-mod shortcut;
+mod playback;
 pub(crate) mod sockets;
+mod srtp;
 mod statistics;
+mod transcode;
 
 pub use latch::LATCH_PACKETS;
 pub use plan::{
     Carriage, Component, FlowPlan, Latching, MAX_FLOWS, PlanError, SessionPlan, SidePlan,
 };
-pub use play::{PlayEnd, PlayPlan, PlayVoice, Played, can_play};
-pub use recode::{Clocked, Events, RecodePlan};
-pub use secure::{Keys, Protection};
+pub use playback::{PlaybackEncoding, PlaybackEnd, PlaybackPlan, PlaybackResult, can_play};
+pub use srtp::{Keys, Protection};
 pub use statistics::{Counters, FlowStats, MAX_SOURCES, SessionStats, SideStats, SourceStats};
+pub use transcode::{EventMapping, PayloadClock, TranscodePlan};
 
-use crate::room::{RoomLimits, Rooms, SeatEvent, SeatOrder, SeatPlan};
-use core::time::Duration;
-use engine::timers::{Agenda, TimerKey, Wheel};
-use engine::{
-    BoundedMap, Deadline, DropReason, Drops, Forward, HashKey, Packet, Passed, ShortcutChange,
-    SocketId, Time, Verdict,
+use crate::conference::{
+    BridgeLimits, ConferenceBridge, ParticipantCommand, ParticipantEvent, ParticipantPlan,
 };
-use flow::{Flow, Outcome};
-use made::Outbox;
-use shortcut::{Deferred, Shortcuts, Wish};
+use core::time::Duration;
+use engine::timers::{TimerHeap, TimerKey, TimerWheel};
+use engine::{
+    BoundedMap, Deadline, DropReason, Drops, Forward, HashKey, MediaPacket, OffloadChange,
+    OffloadStatistics, PacketVerdict, SocketId, Time,
+};
+use flow::{FlowVerdict, MediaFlow};
+use generated::PacketOutbox;
+use offload::{Deferred, OffloadRequest, Offloads};
 use slab::Slab;
 use smallvec::SmallVec;
-use sockets::{Place, SocketTable};
+use sockets::{SocketOwner, SocketTable};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-/// The largest datagram taken for media, in bytes.
+/// The largest datagram that is accepted as media, in bytes.
 pub const MAX_PACKET: usize = 4096;
-/// Packets that are read ahead for at a time: what they need has to stay in the second cache meanwhile.
-const AHEAD: usize = 32;
-/// Packets of recordings that wait for control at most.
-const MAX_TAKEN: usize = 4096;
+/// Packets that are prefetched for at a time: their records have to stay in the second-level cache until they are
+/// handled.
+const PREFETCH_CHUNK: usize = 32;
+/// Recorded packets that wait for control at most.
+const MAX_QUEUED_RECORDED: usize = 4096;
 
-/// What control tells the forwarder.
+/// A command of control to the forwarder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MediaCommand {
-    /// A new session.
+    /// Adds a session.
     Add(Box<SessionPlan>),
-    /// A new plan for a session: lines keep their statistics, and their latches where nothing changed that bears on them.
+    /// Changes the plan of a session. Lines keep their statistics, and their latches unless the signalled address, the
+    /// socket or the latch epoch changed.
     Update(Box<SessionPlan>),
-    /// A participant of a conference.
-    Join(Box<SeatPlan>),
-    /// A new plan for a participant.
-    Change(Box<SeatPlan>),
-    /// Something is wanted of a participant's seat.
-    Seat(u64, SeatOrder),
-    /// The end of a session, or of a participant's seat. Answered by [`MediaEvent::Stats`] with `last` set.
+    /// Adds a participant of a conference.
+    AddParticipant(Box<ParticipantPlan>),
+    /// Changes the plan of a participant.
+    UpdateParticipant(Box<ParticipantPlan>),
+    /// Mutes, unmutes or admits a participant, or rejects its PIN.
+    ControlParticipant(u64, ParticipantCommand),
+    /// Ends a session or removes a participant. Answered by [`MediaEvent::Stats`] with `last` set.
     Remove(u64),
-    /// Asks for [`MediaEvent::Stats`].
+    /// Requests [`MediaEvent::Stats`].
     Query(u64),
-    /// Whether what is accepted from the sides of a session is told packet by packet ([`MediaEvent::Taken`]). It costs a copy of
-    /// each packet.
+    /// Turns the recording of a session on or off: each accepted packet is then reported by [`MediaEvent::Recorded`],
+    /// at the cost of a copy.
     Record(u64, bool),
-    /// Plays a sound to a side, in the place of what the other side sends and of what was played before. Answered by
-    /// [`MediaEvent::Played`] when it has ended, whatever the reason.
-    Play(Box<PlayPlan>),
-    /// What is played to a side goes on as this wants it.
-    Tune(PlayPlace, PlayVoice),
-    /// Ends what is played to a side.
-    StopPlaying(PlayPlace),
+    /// Plays a sound to a side. It replaces the other side's media and a running playback. Answered by
+    /// [`MediaEvent::PlaybackEnded`] when the playback has ended, for any reason.
+    Play(Box<PlaybackPlan>),
+    /// Changes the encoding of a running playback.
+    ChangePlayback(PlaybackTarget, PlaybackEncoding),
+    /// Stops the playback to a side.
+    StopPlayback(PlaybackTarget),
 }
 
-/// A side of a line of a session.
+/// Address of a playback: one side of a media line of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PlayPlace {
-    /// Session.
+pub struct PlaybackTarget {
+    /// Session number.
     pub session: u64,
-    /// Media line.
+    /// Number of the media line.
     pub line: u8,
     /// Side, 0 or 1.
     pub side: u8,
 }
 
-/// What the forwarder tells control.
+/// A report of the forwarder to control.
 #[derive(Clone, Debug, PartialEq)]
 pub enum MediaEvent {
-    /// A side is locked to an address.
+    /// A side was latched to an address.
     Latched {
-        /// Session.
+        /// Session number.
         session: u64,
-        /// Media line.
+        /// Number of the media line.
         line: u8,
         /// Side, 0 or 1.
         side: u8,
@@ -118,69 +124,69 @@ pub enum MediaEvent {
         /// The address.
         address: SocketAddr,
     },
-    /// Nothing acceptable came from any side of the session for as long as its plan allows.
+    /// No acceptable packet came from any side of the session for the time that its plan allows.
     Timeout {
-        /// Session.
+        /// Session number.
         session: u64,
         /// When the last packet was accepted, or the session was added.
         since: Time,
     },
-    /// Statistics, asked for or at the end.
+    /// Statistics, on request or at the end of a session.
     Stats {
-        /// Session.
+        /// Session number.
         session: u64,
         /// Whether the session has ended.
         last: bool,
-        /// The figures.
+        /// The statistics.
         stats: Box<SessionStats>,
     },
-    /// A packet of a session that is recorded, in the clear.
-    Taken {
-        /// Session.
+    /// An accepted packet of a recorded session, after SRTP was removed.
+    Recorded {
+        /// Session number.
         session: u64,
-        /// Media line.
+        /// Number of the media line.
         line: u8,
-        /// The side from which it came, 0 or 1.
+        /// The sending side, 0 or 1.
         side: u8,
-        /// It came to the port for RTCP.
+        /// Whether the packet was received on the RTCP port.
         rtcp: bool,
-        /// Who sent it.
+        /// Source address.
         source: SocketAddr,
-        /// When it came.
-        at: Time,
-        /// RTP, RTCP, or whatever the line carries.
+        /// Time of arrival.
+        received_at: Time,
+        /// The UDP payload: RTP, RTCP, or datagrams of another protocol such as UDPTL.
         bytes: Vec<u8>,
     },
-    /// A sound is played no more.
-    Played {
-        /// To whom it was.
-        place: PlayPlace,
-        /// What was played of it.
-        played: Played,
+    /// A playback has ended.
+    PlaybackEnded {
+        /// The side that it was sent to.
+        target: PlaybackTarget,
+        /// How it ended.
+        result: PlaybackResult,
     },
-    /// A participant of a conference did something.
-    Seat {
-        /// His session.
+    /// A participant muted or unmuted itself, or entered a digit in the lobby.
+    Participant {
+        /// Session number of the participant.
         session: u64,
-        /// What.
-        event: SeatEvent,
+        /// The event.
+        event: ParticipantEvent,
     },
-    /// A command was refused; nothing has changed.
+    /// A command was refused and had no effect.
     Refused {
-        /// Session.
+        /// Session number.
         session: u64,
-        /// Why.
-        why: PlanError,
+        /// The reason.
+        error: PlanError,
     },
 }
 
 /// Capacities of a forwarder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ForwarderLimits {
-    /// Sessions at a time; seats in conferences, too.
+    /// Sessions at a time, participants of conferences included.
     pub sessions: usize,
     /// Conferences at a time.
-    pub rooms: usize,
+    pub conferences: usize,
     /// Highest socket number plus one.
     pub sockets: u32,
 }
@@ -189,48 +195,48 @@ impl Default for ForwarderLimits {
     fn default() -> Self {
         ForwarderLimits {
             sessions: 200_000,
-            rooms: 10_000,
+            conferences: 10_000,
             sockets: 1 << 22,
         }
     }
 }
 
 #[derive(Debug)]
-struct Session {
+struct MediaSession {
     id: u64,
-    /// Flows by index, in order of their lines.
+    /// Indices of the flows, in the order of their media lines.
     flows: SmallVec<[u32; 2]>,
     inactivity: Option<Duration>,
     last_packet: Time,
     timer: Option<TimerKey>,
-    /// Lines that a later plan no longer has.
+    /// Statistics of lines that a later plan removed.
     retired: Vec<FlowStats>,
-    /// Its packets are told.
+    /// Whether accepted packets are reported by [`MediaEvent::Recorded`].
     recorded: bool,
 }
 
-/// The forwarder. See the module's text.
+/// The forwarder, see the module's documentation.
 #[derive(Debug)]
 pub struct Forwarder {
     limits: ForwarderLimits,
     sockets: SocketTable,
-    flows: Slab<Flow>,
-    sessions: Slab<Session>,
+    flows: Slab<MediaFlow>,
+    sessions: Slab<MediaSession>,
     by_id: BoundedMap<u64, u32>,
-    timers: Wheel<u32>,
-    /// Sides that are played to: flow, side, number of the playing.
-    plays: Agenda<(u32, u8, u64)>,
+    timers: TimerWheel<u32>,
+    /// Running playbacks by due time: flow, side, playback number.
+    due_playbacks: TimerHeap<(u32, u8, u64)>,
     drops: Drops,
     reports: VecDeque<MediaEvent>,
-    outbox: Outbox,
-    /// Packets of recordings among the reports.
-    taken: usize,
-    rooms: Rooms,
-    shortcuts: Shortcuts,
+    outbox: PacketOutbox,
+    /// Recorded packets among the reports.
+    queued_recorded: usize,
+    bridge: ConferenceBridge,
+    offloads: Offloads,
 }
 
 impl Forwarder {
-    /// An empty one.
+    /// A forwarder without sessions.
     pub fn new(limits: ForwarderLimits, key: HashKey) -> Forwarder {
         Forwarder {
             limits,
@@ -238,17 +244,17 @@ impl Forwarder {
             flows: Slab::new(),
             sessions: Slab::new(),
             by_id: BoundedMap::new(limits.sessions, key),
-            timers: Wheel::new(),
-            plays: Agenda::new(),
+            timers: TimerWheel::new(),
+            due_playbacks: TimerHeap::new(),
             drops: Drops::new(),
             reports: VecDeque::with_capacity(16),
-            outbox: Outbox::new(),
-            taken: 0,
-            shortcuts: Shortcuts::default(),
-            rooms: Rooms::new(
-                RoomLimits {
-                    rooms: limits.rooms,
-                    seats: limits.sessions,
+            outbox: PacketOutbox::new(),
+            queued_recorded: 0,
+            offloads: Offloads::default(),
+            bridge: ConferenceBridge::new(
+                BridgeLimits {
+                    conferences: limits.conferences,
+                    participants: limits.sessions,
                     sockets: limits.sockets,
                 },
                 key,
@@ -256,69 +262,71 @@ impl Forwarder {
         }
     }
 
-    /// Sessions at present, seats in conferences included.
+    /// Number of sessions, participants of conferences included.
     pub fn sessions(&self) -> usize {
-        self.sessions.len() + self.rooms.seats()
+        self.sessions.len() + self.bridge.participants()
     }
 
-    /// The conferences.
-    pub fn rooms(&self) -> &Rooms {
-        &self.rooms
+    /// The conferences of this forwarder.
+    pub fn bridge(&self) -> &ConferenceBridge {
+        &self.bridge
     }
 
-    /// Sockets with a flow or a seat at present.
+    /// Number of sockets in use by flows and participants.
     pub fn sockets(&self) -> usize {
-        self.sockets.len() + self.rooms.socket_count()
+        self.sockets.len() + self.bridge.socket_count()
     }
 
-    /// Everything dropped so far, by reason.
+    /// All drops so far, by reason.
     pub fn drops(&self) -> &Drops {
         &self.drops
     }
 
-    /// The code point (DSCP) with which packets leave by `socket`.
+    /// The DSCP code point of packets sent from `socket`.
     pub fn dscp(&self, socket: SocketId) -> Option<u8> {
-        let Some(place) = self.sockets.get(socket) else {
-            return self.rooms.dscp(socket);
+        let Some(owner) = self.sockets.get(socket) else {
+            return self.bridge.dscp(socket);
         };
-        let flow = self.flows.get(place.flow())?;
-        Some(flow.side(place.side()).dscp())
+        let flow = self.flows.get(owner.flow())?;
+        Some(flow.side(owner.side()).dscp())
     }
 
-    /// The figures of a session as they are now, without what takes a shortcut at present: [`MediaCommand::Query`] has that, too.
+    /// Statistics of a session. Packets that the kernel relays at present are missing; [`MediaCommand::Query`] includes
+    /// them.
     pub fn stats(&self, session: u64) -> Option<SessionStats> {
         let Some(&index) = self.by_id.get(&session) else {
-            return self.rooms.stats(session);
+            return self.bridge.stats(session);
         };
         Some(self.stats_of(self.sessions.get(index as usize)?))
     }
 
-    fn stats_of(&self, session: &Session) -> SessionStats {
+    fn stats_of(&self, session: &MediaSession) -> SessionStats {
         let current = session
             .flows
             .iter()
             .filter_map(|&flow| self.flows.get(flow as usize))
-            .map(Flow::stats);
+            .map(MediaFlow::stats);
         let mut flows: Vec<FlowStats> = session.retired.clone();
         flows.extend(current);
         SessionStats {
             last_packet: session.last_packet,
-            shortcuts: self.shortcuts.allowed,
-            seat: None,
+            offload_allowed: self.offloads.allowed,
+            participant: None,
             flows,
         }
     }
 
+    /// Adds a session.
     fn add(&mut self, plan: &SessionPlan, now: Time) -> Result<(), PlanError> {
         plan.check(self.limits.sockets)?;
-        if self.by_id.get(&plan.session).is_some() || self.rooms.holds(plan.session) {
+        if self.by_id.get(&plan.session).is_some() || self.bridge.holds(plan.session) {
             return Err(PlanError::SessionExists);
         }
         if self.by_id.is_full() {
             return Err(PlanError::Full);
         }
         self.check_sockets(plan, &[])?;
-        let index = self.sessions.insert(Session {
+        let index = self.sessions.insert(MediaSession {
             id: plan.session,
             flows: SmallVec::new(),
             inactivity: None,
@@ -335,6 +343,7 @@ impl Forwarder {
         Ok(())
     }
 
+    /// Changes the plan of a session.
     fn update(&mut self, plan: &SessionPlan, now: Time) -> Result<(), PlanError> {
         plan.check(self.limits.sockets)?;
         let index = *self
@@ -351,14 +360,14 @@ impl Forwarder {
         Ok(())
     }
 
-    /// Every socket of the plan has to be free, or to belong to the session already.
+    /// Checks that every socket of the plan is free or belongs to the session already.
     fn check_sockets(&self, plan: &SessionPlan, own: &[u32]) -> Result<(), PlanError> {
         for socket in plan.sockets() {
-            if self.rooms.uses(socket) {
+            if self.bridge.uses(socket) {
                 return Err(PlanError::SocketInUse(socket));
             }
-            if let Some(place) = self.sockets.get(socket)
-                && !own.contains(&(place.flow() as u32))
+            if let Some(owner) = self.sockets.get(socket)
+                && !own.contains(&(owner.flow() as u32))
             {
                 return Err(PlanError::SocketInUse(socket));
             }
@@ -366,7 +375,7 @@ impl Forwarder {
         Ok(())
     }
 
-    /// Puts a checked plan in force.
+    /// Applies a checked plan.
     fn apply(&mut self, index: u32, plan: &SessionPlan, now: Time) {
         let Some(session) = self.sessions.get_mut(index as usize) else {
             return;
@@ -385,20 +394,21 @@ impl Forwarder {
             });
             let flow = match known {
                 Some(at) => old.remove(at),
-                None => self.flows.insert(Flow::new(index, flow_plan)) as u32,
+                None => self.flows.insert(MediaFlow::new(index, flow_plan)) as u32,
             };
             if let Some(slot) = self.flows.get_mut(flow as usize) {
                 slot.apply(flow_plan);
                 slot.set_recorded(session.recorded);
-                for (socket, side, component) in slot.places() {
-                    self.sockets.set(socket, Place::new(flow, side, component));
+                for (socket, side, component) in slot.socket_roles() {
+                    self.sockets
+                        .set(socket, SocketOwner::new(flow, side, component));
                 }
             }
             session.flows.push(flow);
         }
         for flow in old {
             if let Some(flow) = self.flows.get_mut(flow as usize) {
-                hush(flow, plan.session, &mut self.reports);
+                end_playbacks(flow, plan.session, &mut self.reports);
             }
             if let Some(flow) = self.flows.try_remove(flow as usize)
                 && session.retired.len() < MAX_FLOWS
@@ -411,28 +421,34 @@ impl Forwarder {
         } else {
             plan.inactivity
         };
-        // A new plan is a sign of life: hold and its end begin the time anew.
+        // A new plan restarts the inactivity timer, so that hold and its end begin a new period.
         session.last_packet = now;
         self.arm(index, now);
     }
 
-    /// A new seat, or with `change` a new plan for one.
-    fn seat(&mut self, plan: &SeatPlan, change: bool, now: Time) -> Result<(), PlanError> {
+    /// Adds a participant, or with `change` applies a new plan to one.
+    fn apply_participant(
+        &mut self,
+        plan: &ParticipantPlan,
+        change: bool,
+        now: Time,
+    ) -> Result<(), PlanError> {
         for socket in plan.sockets() {
             if self.sockets.get(socket).is_some() {
                 return Err(PlanError::SocketInUse(socket));
             }
         }
         match change {
-            true => self.rooms.update(plan, now),
+            true => self.bridge.update(plan, now),
             false if self.by_id.get(&plan.session).is_some() => Err(PlanError::SessionExists),
-            false => self.rooms.join(plan, now),
+            false => self.bridge.join(plan, now),
         }
     }
 
+    /// Ends a session or removes a participant, and reports its final statistics.
     fn remove(&mut self, id: u64, now: Time) -> Result<(), PlanError> {
-        if self.rooms.holds(id) {
-            let stats = Box::new(self.rooms.leave(id, now)?);
+        if self.bridge.holds(id) {
+            let stats = Box::new(self.bridge.leave(id, now)?);
             self.reports.push_back(MediaEvent::Stats {
                 session: id,
                 last: true,
@@ -450,7 +466,7 @@ impl Forwarder {
         }
         for flow in session.flows {
             if let Some(mut flow) = self.flows.try_remove(flow as usize) {
-                hush(&mut flow, id, &mut self.reports);
+                end_playbacks(&mut flow, id, &mut self.reports);
                 flow.sockets().for_each(|socket| self.sockets.clear(socket));
             }
         }
@@ -462,6 +478,7 @@ impl Forwarder {
         Ok(())
     }
 
+    /// Turns the recording of a session on or off.
     fn record(&mut self, id: u64, recorded: bool) -> Result<(), PlanError> {
         let index = *self.by_id.get(&id).ok_or(PlanError::NoSuchSession)?;
         let Some(session) = self.sessions.get_mut(index as usize) else {
@@ -476,7 +493,7 @@ impl Forwarder {
         Ok(())
     }
 
-    /// The flow of a line.
+    /// The flow of a media line.
     fn flow_of(&self, session: u64, line: u8) -> Option<u32> {
         let index = *self.by_id.get(&session)?;
         let session = self.sessions.get(index as usize)?;
@@ -488,78 +505,79 @@ impl Forwarder {
         })
     }
 
-    fn play(&mut self, plan: Box<PlayPlan>, now: Time) {
-        let place = PlayPlace {
+    /// Starts a playback. A failure is reported as its end.
+    fn play(&mut self, plan: Box<PlaybackPlan>, now: Time) {
+        let target = PlaybackTarget {
             session: plan.session,
             line: plan.line,
             side: plan.side,
         };
         let (number, start) = (plan.number, plan.start as u64);
-        let index = self.flow_of(place.session, place.line);
+        let index = self.flow_of(target.session, target.line);
         let flow = index.and_then(|index| Some((index, self.flows.get_mut(index as usize)?)));
         let begun = match flow {
-            Some((index, flow)) if place.side < 2 => {
+            Some((index, flow)) if target.side < 2 => {
                 let begun = flow.play(plan, now);
                 if begun.is_ok() {
-                    self.plays.push(now, (index, place.side, number));
+                    self.due_playbacks.push(now, (index, target.side, number));
                 }
                 begun
             }
-            _ => Err(PlayEnd::Gone),
+            _ => Err(PlaybackEnd::Gone),
         };
-        let played = begun.unwrap_or_else(|end| {
-            Some(Played {
+        let result = begun.unwrap_or_else(|end| {
+            Some(PlaybackResult {
                 number,
                 end,
                 position: start,
                 packets: 0,
             })
         });
-        self.tell_played(place, played);
+        self.report_playback(target, result);
     }
 
-    fn tell_played(&mut self, place: PlayPlace, played: Option<Played>) {
-        let report = played.map(|played| MediaEvent::Played { place, played });
+    fn report_playback(&mut self, target: PlaybackTarget, result: Option<PlaybackResult>) {
+        let report = result.map(|result| MediaEvent::PlaybackEnded { target, result });
         self.reports.extend(report);
     }
 
-    /// Sends what is due of what is played.
-    fn play_due(&mut self, now: Time) {
-        while let Some((_, (index, side, number))) = self.plays.pop_due(now) {
+    /// Sends the packets of all playbacks that are due.
+    fn send_due_playback(&mut self, now: Time) {
+        while let Some((_, (index, side, number))) = self.due_playbacks.pop_due(now) {
             let Some(flow) = self.flows.get_mut(index as usize) else {
                 continue;
             };
-            // Stopped or replaced in the meantime, or another flow in the same place.
-            if flow.playing(side.into()) != Some(number) {
+            // The playback was stopped or replaced in the meantime, or another flow has this index now.
+            if flow.playback_number(side.into()) != Some(number) {
                 continue;
             }
-            match flow.play_due(side.into(), now, &mut self.outbox) {
-                Ok(Some(due)) => self.plays.push(due, (index, side, number)),
+            match flow.send_due_playback(side.into(), now, &mut self.outbox) {
+                Ok(Some(due)) => self.due_playbacks.push(due, (index, side, number)),
                 Ok(None) => {}
-                Err(played) => {
+                Err(result) => {
                     let line = flow.line();
                     let session = self.sessions.get(flow.session() as usize);
                     if let Some(session) = session.map(|session| session.id) {
-                        let place = PlayPlace {
+                        let target = PlaybackTarget {
                             session,
                             line,
                             side,
                         };
-                        self.tell_played(place, Some(played));
+                        self.report_playback(target, Some(result));
                     }
                 }
             }
         }
     }
 
-    fn tune(&mut self, place: PlayPlace, voice: Option<PlayVoice>) {
-        let index = self.flow_of(place.session, place.line);
+    fn change_playback(&mut self, target: PlaybackTarget, encoding: Option<PlaybackEncoding>) {
+        let index = self.flow_of(target.session, target.line);
         let flow = index.and_then(|index| self.flows.get_mut(index as usize));
-        let played = flow.and_then(|flow| match voice {
-            Some(voice) => flow.tune(place.side.into(), voice),
-            None => flow.end_play(place.side.into(), PlayEnd::Stopped),
+        let result = flow.and_then(|flow| match encoding {
+            Some(encoding) => flow.change_playback(target.side.into(), encoding),
+            None => flow.end_playback(target.side.into(), PlaybackEnd::Stopped),
         });
-        self.tell_played(place, played);
+        self.report_playback(target, result);
     }
 
     fn query(&mut self, id: u64) -> Result<(), PlanError> {
@@ -572,7 +590,7 @@ impl Forwarder {
         Ok(())
     }
 
-    /// (Re)starts the timer of inactivity, `from` on.
+    /// Restarts the inactivity timer; the period begins at `from`.
     fn arm(&mut self, index: u32, from: Time) {
         let Some(session) = self.sessions.get_mut(index as usize) else {
             return;
@@ -585,8 +603,8 @@ impl Forwarder {
             .map(|span| self.timers.schedule(from + span, index));
     }
 
-    /// The timer of a session fired: either its time is up, or packets came since and it waits for the rest. Packets do
-    /// not touch the timer, so a standing call costs one look per span.
+    /// Handles the inactivity timer: either the period is over, or packets were received and the timer is armed for the
+    /// rest. Packets do not touch the timer, so an active call costs one check per period.
     fn check_activity(&mut self, index: u32, now: Time) {
         let Some(session) = self.sessions.get_mut(index as usize) else {
             return;
@@ -601,10 +619,8 @@ impl Forwarder {
             return;
         }
         let id = session.id;
-        if !self.close_shortcuts(index) {
-            self.shortcuts
-                .deferred
-                .push_back(Deferred::Check(index, id));
+        if !self.close_offloads(index) {
+            self.offloads.deferred.push_back(Deferred::Check(index, id));
             return;
         }
         let Some(session) = self.sessions.get_mut(index as usize) else {
@@ -614,74 +630,74 @@ impl Forwarder {
             session: session.id,
             since: session.last_packet,
         });
-        // Control decides; where it lets the session stand, it is told again after another span.
+        // Control decides about the session. If it is kept, the timeout is reported again after another period.
         self.arm(index, now);
     }
 
-    /// Asks for the end of all shortcuts of a session; whether there was none.
-    fn close_shortcuts(&mut self, index: u32) -> bool {
+    /// Requests the end of all offloads of a session. Returns whether none is left.
+    fn close_offloads(&mut self, index: u32) -> bool {
         if let Some(session) = self.sessions.get(index as usize) {
             for &flow in &session.flows {
                 if let Some(flow) = self.flows.get_mut(flow as usize) {
                     for side in 0..2 {
                         let (socket, stream) = flow.stream(side);
-                        self.shortcuts.close(socket, stream);
+                        self.offloads.close(socket, stream);
                     }
                 }
             }
         }
-        self.shortcuts.is_settled()
+        self.offloads.is_settled()
     }
 
-    /// Proposes a shortcut for the stream that comes to a socket, where there can be one.
-    fn propose(&mut self, socket: SocketId) {
-        let Some(place) = self.sockets.get(socket) else {
+    /// Requests the offload of the stream received on a socket, if it qualifies.
+    fn request_offload(&mut self, socket: SocketId) {
+        let Some(owner) = self.sockets.get(socket) else {
             return;
         };
-        if place.component() != Component::Rtp {
+        if owner.component() != Component::Rtp {
             return;
         }
-        let Some(flow) = self.flows.get_mut(place.flow()) else {
+        let Some(flow) = self.flows.get_mut(owner.flow()) else {
             return;
         };
-        if flow.stream(place.side()).1.is_closed() && flow.shortcut(place.side()).is_some() {
-            let (socket, stream) = flow.stream(place.side());
-            self.shortcuts.want(socket, stream);
+        if flow.stream(owner.side()).1.is_closed() && flow.offload(owner.side()).is_some() {
+            let (socket, stream) = flow.stream(owner.side());
+            self.offloads.request(socket, stream);
         }
     }
 
-    /// Carries a command out once what it concerns has no shortcut.
-    fn take(&mut self, command: MediaCommand, now: Time) {
+    /// Executes a command once no stream of its session is offloaded; defers it until then.
+    fn execute_when_settled(&mut self, command: MediaCommand, now: Time) {
         let concerned = match &command {
             MediaCommand::Update(plan) => Some(plan.session),
             MediaCommand::Remove(id) | MediaCommand::Query(id) | MediaCommand::Record(id, _) => {
                 Some(*id)
             }
-            // The other side's media must come to us, to be held back.
+            // Packets of the other side have to reach the forwarder, which drops them during a playback.
             MediaCommand::Play(plan) => Some(plan.session),
             MediaCommand::Add(_)
-            | MediaCommand::Join(_)
-            | MediaCommand::Change(_)
-            | MediaCommand::Seat(..)
-            | MediaCommand::Tune(..)
-            | MediaCommand::StopPlaying(_) => None,
+            | MediaCommand::AddParticipant(_)
+            | MediaCommand::UpdateParticipant(_)
+            | MediaCommand::ControlParticipant(..)
+            | MediaCommand::ChangePlayback(..)
+            | MediaCommand::StopPlayback(_) => None,
         };
         if let Some(&index) = concerned.and_then(|id| self.by_id.get(&id))
-            && !self.close_shortcuts(index)
+            && !self.close_offloads(index)
         {
-            self.shortcuts
+            self.offloads
                 .deferred
                 .push_front(Deferred::Command(Box::new(command)));
             return;
         }
-        self.carry_out(command, now);
+        self.execute(command, now);
     }
 
-    /// Does what waited for shortcuts to be closed.
-    fn settle(&mut self, now: Time) {
-        while self.shortcuts.is_settled() {
-            match self.shortcuts.deferred.pop_front() {
-                Some(Deferred::Command(command)) => self.take(*command, now),
+    /// Executes commands and checks that were deferred until offloads had ended.
+    fn run_deferred(&mut self, now: Time) {
+        while self.offloads.is_settled() {
+            match self.offloads.deferred.pop_front() {
+                Some(Deferred::Command(command)) => self.execute_when_settled(*command, now),
                 Some(Deferred::Check(index, id)) => {
                     let session = self.sessions.get(index as usize);
                     if session.is_some_and(|session| session.id == id) {
@@ -693,109 +709,126 @@ impl Forwarder {
         }
     }
 
-    fn carry_out(&mut self, command: MediaCommand, now: Time) {
+    /// Executes a command whose session has no offloaded streams.
+    fn execute(&mut self, command: MediaCommand, now: Time) {
         let command = match command {
-            // Whatever becomes of these is told as the end of a playing.
+            // The result of these is always reported by `PlaybackEnded`.
             MediaCommand::Play(plan) => return self.play(plan, now),
-            MediaCommand::Tune(place, voice) => return self.tune(place, Some(voice)),
-            MediaCommand::StopPlaying(place) => return self.tune(place, None),
+            MediaCommand::ChangePlayback(target, encoding) => {
+                return self.change_playback(target, Some(encoding));
+            }
+            MediaCommand::StopPlayback(target) => return self.change_playback(target, None),
             command => command,
         };
         let (session, result) = match &command {
             MediaCommand::Add(plan) => (plan.session, self.add(plan, now)),
             MediaCommand::Update(plan) => (plan.session, self.update(plan, now)),
-            MediaCommand::Join(plan) => (plan.session, self.seat(plan, false, now)),
-            MediaCommand::Change(plan) => (plan.session, self.seat(plan, true, now)),
-            MediaCommand::Seat(id, order) => (*id, self.rooms.order(*id, *order)),
+            MediaCommand::AddParticipant(plan) => {
+                (plan.session, self.apply_participant(plan, false, now))
+            }
+            MediaCommand::UpdateParticipant(plan) => {
+                (plan.session, self.apply_participant(plan, true, now))
+            }
+            MediaCommand::ControlParticipant(id, command) => {
+                (*id, self.bridge.control(*id, *command))
+            }
             MediaCommand::Remove(id) => (*id, self.remove(*id, now)),
             MediaCommand::Query(id) => (*id, self.query(*id)),
             MediaCommand::Record(id, recorded) => (*id, self.record(*id, *recorded)),
-            MediaCommand::Play(_) | MediaCommand::Tune(..) | MediaCommand::StopPlaying(_) => return,
+            MediaCommand::Play(_)
+            | MediaCommand::ChangePlayback(..)
+            | MediaCommand::StopPlayback(_) => return,
         };
-        if let Err(why) = result {
-            self.reports.push_back(MediaEvent::Refused { session, why });
+        if let Err(error) = result {
+            self.reports
+                .push_back(MediaEvent::Refused { session, error });
         }
     }
 
-    fn decide(&mut self, packet: &mut Packet<'_>, now: Time) -> Result<Verdict, DropReason> {
-        let Some(place) = self.sockets.get(packet.socket) else {
-            let seat = self.rooms.take(packet, now);
-            return seat.unwrap_or(Err(DropReason::MediaNoFlow));
+    /// Processes a packet: a participant's, or one of a flow.
+    fn handle_packet(
+        &mut self,
+        packet: &mut MediaPacket<'_>,
+        now: Time,
+    ) -> Result<PacketVerdict, DropReason> {
+        let Some(owner) = self.sockets.get(packet.socket) else {
+            let result = self.bridge.receive(packet, now);
+            return result.unwrap_or(Err(DropReason::MediaNoFlow));
         };
         let flow = self
             .flows
-            .get_mut(place.flow())
+            .get_mut(owner.flow())
             .ok_or(DropReason::MediaNoFlow)?;
         let session = flow.session();
-        let mut copy = Vec::new();
+        let mut recorded_bytes = Vec::new();
         let outcome = flow.forward(
-            place.side(),
-            place.component(),
+            owner.side(),
+            owner.component(),
             packet,
             &mut self.outbox,
-            &mut copy,
+            &mut recorded_bytes,
         )?;
-        if !copy.is_empty()
+        if !recorded_bytes.is_empty()
             && let Some(session) = self.sessions.get(session as usize)
         {
-            if self.taken < MAX_TAKEN {
-                self.taken += 1;
-                self.reports.push_back(MediaEvent::Taken {
+            if self.queued_recorded < MAX_QUEUED_RECORDED {
+                self.queued_recorded += 1;
+                self.reports.push_back(MediaEvent::Recorded {
                     session: session.id,
                     line: flow.line(),
-                    side: place.side() as u8,
-                    rtcp: place.component() == Component::Rtcp,
+                    side: owner.side() as u8,
+                    rtcp: owner.component() == Component::Rtcp,
                     source: packet.source,
-                    at: packet.arrived,
-                    bytes: copy,
+                    received_at: packet.arrived,
+                    bytes: recorded_bytes,
                 });
             } else {
-                self.drops.count(DropReason::RecordOverflow);
+                self.drops.count(DropReason::RecordingOverflow);
             }
         }
         match outcome {
-            Outcome::Punt(why) => Ok(Verdict::Punt(why)),
-            Outcome::Accepted { latched, result } => {
+            FlowVerdict::Punt(reason) => Ok(PacketVerdict::Punt(reason)),
+            FlowVerdict::Accepted { latched, result } => {
                 if let Some(session) = self.sessions.get_mut(session as usize) {
                     session.last_packet = now;
                     if let Some((component, address)) = latched {
                         if component == Component::Rtp {
-                            // What goes to this side goes elsewhere from now on.
-                            let (socket, stream) = flow.stream(1 - place.side());
-                            self.shortcuts.close(socket, stream);
+                            // Media towards this side has another destination from now on.
+                            let (socket, stream) = flow.stream(1 - owner.side());
+                            self.offloads.close(socket, stream);
                         }
                         self.reports.push_back(MediaEvent::Latched {
                             session: session.id,
                             line: flow.line(),
-                            side: place.side() as u8,
+                            side: owner.side() as u8,
                             component,
                             address,
                         });
                     }
                 }
                 Ok(match result? {
-                    Some((socket, destination)) => Verdict::Forward {
+                    Some((socket, destination)) => PacketVerdict::Forward {
                         socket,
                         destination,
                     },
-                    None => Verdict::Consumed,
+                    None => PacketVerdict::Consumed,
                 })
             }
         }
     }
 }
 
-/// Ends what is played to the sides of a flow that goes.
-fn hush(flow: &mut Flow, session: u64, reports: &mut VecDeque<MediaEvent>) {
+/// Ends the playbacks of a flow that is removed.
+fn end_playbacks(flow: &mut MediaFlow, session: u64, reports: &mut VecDeque<MediaEvent>) {
     let line = flow.line();
     for side in 0..2u8 {
-        let place = PlayPlace {
+        let target = PlaybackTarget {
             session,
             line,
             side,
         };
-        let played = flow.end_play(side.into(), PlayEnd::Gone);
-        reports.extend(played.map(|played| MediaEvent::Played { place, played }));
+        let result = flow.end_playback(side.into(), PlaybackEnd::Gone);
+        reports.extend(result.map(|result| MediaEvent::PlaybackEnded { target, result }));
     }
 }
 
@@ -804,51 +837,51 @@ impl Forward for Forwarder {
     type Report = MediaEvent;
 
     fn command(&mut self, command: MediaCommand, now: Time) {
-        if self.shortcuts.is_settled() && self.shortcuts.deferred.is_empty() {
-            self.take(command, now);
+        if self.offloads.is_settled() && self.offloads.deferred.is_empty() {
+            self.execute_when_settled(command, now);
         } else {
-            self.shortcuts
+            self.offloads
                 .deferred
                 .push_back(Deferred::Command(Box::new(command)));
         }
     }
 
-    fn expect(&mut self, sockets: &[Option<SocketId>]) {
-        let mut read = 0;
-        for sockets in sockets.chunks(AHEAD) {
-            let places: SmallVec<[Place; AHEAD]> = sockets
+    fn prefetch(&mut self, sockets: &[Option<SocketId>]) {
+        let mut touched = 0;
+        for sockets in sockets.chunks(PREFETCH_CHUNK) {
+            let owners: SmallVec<[SocketOwner; PREFETCH_CHUNK]> = sockets
                 .iter()
                 .filter_map(|socket| self.sockets.get((*socket)?))
                 .collect();
-            // Step by step along the pointers for all packets: within a step no read waits for another.
+            // Follow the pointers one level at a time for all packets, so that the cache misses of one level overlap.
             for step in 0..3 {
-                for place in &places {
-                    if let Some(flow) = self.flows.get(place.flow()) {
-                        read ^= flow.read_ahead(place.side(), step);
+                for owner in &owners {
+                    if let Some(flow) = self.flows.get(owner.flow()) {
+                        touched ^= flow.prefetch(owner.side(), step);
                         if step > 0
                             && let Some(session) = self.sessions.get(flow.session() as usize)
                         {
-                            read ^= session.id;
+                            touched ^= session.id;
                         }
                     }
                 }
             }
         }
-        // It has to look as if somebody wanted it, or the compiler leaves the reading out.
-        core::hint::black_box(read);
+        // Without a use of the value the compiler would remove the reads.
+        core::hint::black_box(touched);
     }
 
-    fn forward(&mut self, packet: &mut Packet<'_>, now: Time) -> Verdict {
+    fn forward(&mut self, packet: &mut MediaPacket<'_>, now: Time) -> PacketVerdict {
         let socket = packet.socket;
-        let decided = self.decide(packet, now);
-        if self.shortcuts.allowed {
-            self.propose(socket);
+        let decided = self.handle_packet(packet, now);
+        if self.offloads.allowed {
+            self.request_offload(socket);
         }
         match decided {
             Ok(verdict) => verdict,
             Err(reason) => {
                 self.drops.count(reason);
-                Verdict::Drop(reason)
+                PacketVerdict::Drop(reason)
             }
         }
     }
@@ -857,21 +890,21 @@ impl Forward for Forwarder {
         while let Some(index) = self.timers.pop_due(now) {
             self.check_activity(index, now);
         }
-        self.play_due(now);
-        self.rooms.timeout(now);
+        self.send_due_playback(now);
+        self.bridge.timeout(now);
     }
 
     fn next_packet(&mut self) -> Option<(SocketId, SocketAddr, &[u8])> {
-        let conference = self.rooms.next_packet();
+        let conference = self.bridge.next_packet();
         conference.or_else(|| self.outbox.next())
     }
 
     fn next_report(&mut self) -> Option<MediaEvent> {
         let Some(report) = self.reports.pop_front() else {
-            return self.rooms.next_report();
+            return self.bridge.next_report();
         };
-        if let MediaEvent::Taken { .. } = report {
-            self.taken -= 1;
+        if let MediaEvent::Recorded { .. } = report {
+            self.queued_recorded -= 1;
         }
         Some(report)
     }
@@ -879,51 +912,53 @@ impl Forward for Forwarder {
     fn next_deadline(&self) -> Option<Deadline> {
         let inactivity = self.timers.next_at();
         let inactivity = inactivity.map(|at| Deadline::new(at, "media inactivity"));
-        let play = self.plays.next_at();
-        let play = play.map(|at| Deadline::new(at, "sound"));
+        let play = self.due_playbacks.next_at();
+        let play = play.map(|at| Deadline::new(at, "playback"));
         Deadline::earlier(
             Deadline::earlier(inactivity, play),
-            self.rooms.next_deadline(),
+            self.bridge.next_deadline(),
         )
     }
 
-    fn allow_shortcuts(&mut self, allowed: bool) {
-        self.shortcuts.allowed = allowed;
+    fn allow_offload(&mut self, allowed: bool) {
+        self.offloads.allowed = allowed;
     }
 
-    fn next_shortcut(&mut self) -> Option<ShortcutChange> {
-        while let Some(socket) = self.shortcuts.next() {
-            let Some(place) = self.sockets.get(socket) else {
+    fn next_offload_change(&mut self) -> Option<OffloadChange> {
+        while let Some(socket) = self.offloads.next() {
+            let Some(owner) = self.sockets.get(socket) else {
                 continue;
             };
-            let Some(flow) = self.flows.get_mut(place.flow()) else {
+            let Some(flow) = self.flows.get_mut(owner.flow()) else {
                 continue;
             };
-            let shortcut = flow.shortcut(place.side());
-            let (_, stream) = flow.stream(place.side());
-            match (Shortcuts::wish(stream, shortcut.is_some()), shortcut) {
-                (Some(Wish::Open), Some(shortcut)) => return Some(ShortcutChange::Open(shortcut)),
-                (Some(Wish::Close), _) => return Some(ShortcutChange::Close(socket)),
+            let entry = flow.offload(owner.side());
+            let (_, stream) = flow.stream(owner.side());
+            match (Offloads::next_request(stream, entry.is_some()), entry) {
+                (Some(OffloadRequest::Open), Some(entry)) => {
+                    return Some(OffloadChange::Open(entry));
+                }
+                (Some(OffloadRequest::Close), _) => return Some(OffloadChange::Close(socket)),
                 _ => {}
             }
         }
         None
     }
 
-    fn shortcut_closed(&mut self, socket: SocketId, passed: &Passed, now: Time) {
-        let Some(place) = self.sockets.get(socket) else {
+    fn offload_closed(&mut self, socket: SocketId, offloaded: &OffloadStatistics, now: Time) {
+        let Some(owner) = self.sockets.get(socket) else {
             return;
         };
-        let Some(flow) = self.flows.get_mut(place.flow()) else {
+        let Some(flow) = self.flows.get_mut(owner.flow()) else {
             return;
         };
-        flow.passed(place.side(), passed);
-        self.shortcuts.closed(flow.stream(place.side()).1, passed);
-        if passed.packets > 0
+        flow.add_offloaded(owner.side(), offloaded);
+        self.offloads.closed(flow.stream(owner.side()).1, offloaded);
+        if offloaded.packets > 0
             && let Some(session) = self.sessions.get_mut(flow.session() as usize)
         {
-            session.last_packet = session.last_packet.max(passed.arrived);
+            session.last_packet = session.last_packet.max(offloaded.arrived);
         }
-        self.settle(now);
+        self.run_deferred(now);
     }
 }

@@ -1,22 +1,23 @@
-//! Flows, relay, RTCP, receive statistics, sources, sinks, voice quality.
+//! Media at packet level: the forwarder with transcoding, playback and conferences, and the parts of a media endpoint:
+//! RTP source and sink, RTCP, telephone events, receive statistics, and voice quality by the E-model.
 #![forbid(unsafe_code)]
 
 pub mod audio;
+pub mod conference;
 pub mod dtmf;
 pub mod echo;
 pub mod forward;
 pub mod ports;
 pub mod quality;
-pub mod room;
 pub mod rtcp;
 pub mod sink;
 pub mod source;
 pub mod stats;
 
 #[doc(hidden)]
-pub use forward::fuzz::{fuzz_forward, fuzz_recode};
+pub use forward::fuzz::{fuzz_forward, fuzz_transcode};
 pub use forward::{
-    Carriage, Clocked, Component, Events, FlowPlan, Forwarder, ForwarderLimits, Keys, Latching,
-    MediaCommand, MediaEvent, PlanError, PlayEnd, PlayPlace, PlayPlan, PlayVoice, Played,
-    Protection, RecodePlan, SessionPlan, SidePlan, can_play,
+    Carriage, Component, EventMapping, FlowPlan, Forwarder, ForwarderLimits, Keys, Latching,
+    MediaCommand, MediaEvent, PayloadClock, PlanError, PlaybackEncoding, PlaybackEnd, PlaybackPlan,
+    PlaybackResult, PlaybackTarget, Protection, SessionPlan, SidePlan, TranscodePlan, can_play,
 };

@@ -1,29 +1,30 @@
-//! Pairs of ports for RTP and RTCP on one address: even and the odd one above (RFC 3550 section 11).
+//! Pairs of an even RTP port and the RTCP port above it on one address (RFC 3550 section 11).
 //!
-//! A pair that was given back is the last to be given out again, give or take: its old sender may go on for a while, and
-//! who knows the ports of one call should not know those of the next. So free pairs wait in a queue that begins shuffled and
-//! into whose younger half a pair returns at a random place. Pairs that were never used are left alone while enough used ones
-//! wait: opening their sockets costs more than the rest of a call.
+//! Released pairs are reused late and in random order: the previous sender may still be sending, and the ports of one
+//! call must not reveal those of the next. Free pairs wait in a queue that starts shuffled; a released pair is inserted
+//! at a random position in its younger half. Pairs that were never used are left alone while enough used ones wait,
+//! because opening their sockets costs more than the rest of a call.
 
 use engine::{Entropy, SocketId};
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 
-/// So many used pairs wait at least before they are given out again, as far as the range allows. With two thousand allocations a
-/// second a pair waits for half a second to a second, and its sockets, which are kept for a second, are still open.
-const WAITING: usize = 2_048;
+/// Minimum number of used pairs that wait before they are reused, as far as the range allows. At two thousand
+/// allocations per second, a pair waits for half a second to a second, and its sockets, which are kept for a second,
+/// are still open.
+const MIN_REUSE_QUEUE: usize = 2_048;
 
-/// A pair of ports in use. Given back by [`PortPool::release`], once.
+/// A port pair in use. It must be returned by [`PortPool::release`] or [`PortPool::set_aside`].
 #[derive(Debug, PartialEq, Eq)]
 pub struct PortPair {
     address: IpAddr,
     port: u16,
-    /// Sockets that it had before, by number; [`NONE`]: none.
-    before: [u32; 2],
+    /// Numbers of the sockets of its previous use, or [`NO_SOCKET`].
+    previous_sockets: [u32; 2],
 }
 
 /// No socket.
-const NONE: u32 = u32::MAX;
+const NO_SOCKET: u32 = u32::MAX;
 
 impl PortPair {
     /// Address and port for RTP (even).
@@ -36,19 +37,19 @@ impl PortPair {
         SocketAddr::new(self.address, self.port + 1)
     }
 
-    /// The sockets for RTP and RTCP that it had when it was used last, if they are still there.
-    pub fn before(&self) -> [Option<SocketId>; 2] {
-        self.before
-            .map(|socket| (socket != NONE).then_some(SocketId(socket)))
+    /// The sockets of the previous use for RTP and RTCP, if they are still open.
+    pub fn previous_sockets(&self) -> [Option<SocketId>; 2] {
+        self.previous_sockets
+            .map(|socket| (socket != NO_SOCKET).then_some(SocketId(socket)))
     }
 
-    /// Which sockets it has now, for [`PortPair::before`] of who gets it next.
-    pub fn remember(&mut self, sockets: [Option<SocketId>; 2]) {
-        self.before = sockets.map(|socket| socket.map_or(NONE, |socket| socket.0));
+    /// Sets the sockets in use, for [`PortPair::previous_sockets`] of the next use.
+    pub fn set_sockets(&mut self, sockets: [Option<SocketId>; 2]) {
+        self.previous_sockets = sockets.map(|socket| socket.map_or(NO_SOCKET, |socket| socket.0));
     }
 }
 
-/// A range without one whole pair in it.
+/// The port range contains no complete pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EmptyRange;
 
@@ -60,27 +61,27 @@ impl core::fmt::Display for EmptyRange {
 
 impl core::error::Error for EmptyRange {}
 
-/// The pairs of one address.
+/// The port pairs of one address.
 #[derive(Debug)]
 pub struct PortPool {
     address: IpAddr,
     first: u16,
-    /// Never used so far, shuffled.
-    fresh: Vec<u16>,
-    /// Used before, the one that waits longest in front.
+    /// Pairs that were never used, shuffled.
+    unused: Vec<u16>,
+    /// Used pairs, the longest waiting one first.
     used: VecDeque<u16>,
-    /// Others hold one of their ports, as far as is known: given out again when there is nothing else.
-    taken: VecDeque<u16>,
+    /// Pairs of which another program was seen to use a port. Allocated only if there is no other.
+    occupied: VecDeque<u16>,
     in_use: Vec<bool>,
-    /// Sockets that each pair had when it was used last.
-    before: Vec<[u32; 2]>,
+    /// Sockets of the previous use of each pair.
+    previous_sockets: Vec<[u32; 2]>,
     entropy: Entropy,
     exhausted: u64,
     peak: usize,
 }
 
 impl PortPool {
-    /// All whole pairs from `first` to `last`, both included.
+    /// All complete pairs from `first` to `last`, both included.
     ///
     /// # Errors
     /// [`EmptyRange`].
@@ -104,24 +105,24 @@ impl PortPool {
             address,
             first: first as u16,
             in_use: vec![false; free.len()],
-            before: vec![[NONE; 2]; free.len()],
-            fresh: free,
+            previous_sockets: vec![[NO_SOCKET; 2]; free.len()],
+            unused: free,
             used: VecDeque::new(),
-            taken: VecDeque::new(),
+            occupied: VecDeque::new(),
             entropy,
             exhausted: 0,
             peak: 0,
         })
     }
 
-    /// A free pair; `None`, counted, where all are in use.
+    /// A free pair. `None` if all are in use, which is counted.
     pub fn allocate(&mut self) -> Option<PortPair> {
-        let fresh = match self.used.len() < WAITING {
-            true => self.fresh.pop(),
+        let unused = match self.used.len() < MIN_REUSE_QUEUE {
+            true => self.unused.pop(),
             false => None,
         };
-        let free = fresh.or_else(|| self.used.pop_front());
-        let Some(index) = free.or_else(|| self.taken.pop_front()) else {
+        let free = unused.or_else(|| self.used.pop_front());
+        let Some(index) = free.or_else(|| self.occupied.pop_front()) else {
             self.exhausted += 1;
             return None;
         };
@@ -132,34 +133,34 @@ impl PortPool {
         Some(PortPair {
             address: self.address,
             port: self.first + 2 * index,
-            before: self
-                .before
+            previous_sockets: self
+                .previous_sockets
                 .get(usize::from(index))
                 .copied()
-                .unwrap_or([NONE; 2]),
+                .unwrap_or([NO_SOCKET; 2]),
         })
     }
 
-    /// Takes a pair back of which somebody else holds one port or both: it is given out again when no other is left, because
-    /// whoever has it may have ended by then.
+    /// Returns a pair of which another program uses a port. It is allocated again only if no other pair is free; the
+    /// program may have ended by then.
     ///
     /// # Errors
     /// As [`PortPool::release`].
     pub fn set_aside(&mut self, pair: PortPair) -> Result<(), PortPair> {
         let index = self.index_of(pair)?;
-        self.taken.push_back(index);
+        self.occupied.push_back(index);
         Ok(())
     }
 
-    /// The place of a pair that was in use, which it is no more.
+    /// Marks a pair as not in use and returns its index.
     fn index_of(&mut self, pair: PortPair) -> Result<u16, PortPair> {
         let index = pair.port.wrapping_sub(self.first) / 2;
         let known = pair.address == self.address && pair.port >= self.first;
         match self.in_use.get_mut(usize::from(index)) {
             Some(flag) if known && *flag => {
                 *flag = false;
-                if let Some(before) = self.before.get_mut(usize::from(index)) {
-                    *before = pair.before;
+                if let Some(sockets) = self.previous_sockets.get_mut(usize::from(index)) {
+                    *sockets = pair.previous_sockets;
                 }
                 Ok(index)
             }
@@ -167,10 +168,10 @@ impl PortPool {
         }
     }
 
-    /// Takes a pair back. A pair of another pool is handed back as the error; nothing is changed then.
+    /// Returns a pair to the pool.
     ///
     /// # Errors
-    /// The pair itself, where it is not one that this pool gave out.
+    /// The pair itself, if it does not belong to this pool or is not in use. The pool is unchanged then.
     pub fn release(&mut self, pair: PortPair) -> Result<(), PortPair> {
         let index = self.index_of(pair)?;
         self.used.push_back(index);
@@ -183,20 +184,20 @@ impl PortPool {
 
     /// Pairs in use.
     pub fn in_use(&self) -> usize {
-        self.in_use.len() - self.fresh.len() - self.used.len() - self.taken.len()
+        self.in_use.len() - self.unused.len() - self.used.len() - self.occupied.len()
     }
 
-    /// Pairs in use at most so far.
+    /// Highest number of pairs in use so far.
     pub fn peak(&self) -> usize {
         self.peak
     }
 
-    /// All pairs.
+    /// Number of all pairs.
     pub fn capacity(&self) -> usize {
         self.in_use.len()
     }
 
-    /// How often there was none left.
+    /// Number of failed allocations.
     pub fn exhausted(&self) -> u64 {
         self.exhausted
     }

@@ -1,18 +1,19 @@
 //! Voice quality by the E-model: ITU-T G.107 in full, and codec values of ITU-T G.113 Appendix I.
 //!
-//! Narrow-band codecs are rated by G.107. Wide-band codecs are rated on the scale of G.107.1 (129 at best) reduced to delay,
-//! coding and loss, and divided by 1.29, which is also how G.107.1 leads R to a MOS: so both kinds read 0 to 100.
+//! Narrow-band codecs are rated by G.107. Wide-band codecs are rated on the scale of G.107.1 (129 at best) reduced to
+//! delay, coding and loss, and divided by 1.29, as G.107.1 does to derive a MOS from R. So the ratings of both range
+//! from 0 to 100.
 
 mod codecs;
 mod emodel;
 
-pub use codecs::{Band, CodecQuality, Source, codec_quality, encoding_name};
+pub use codecs::{CodecBand, CodecQuality, ValueSource, codec_quality, encoding_name};
 pub use emodel::{EModel, Rating, delay_impairment, effective_impairment, mos};
 
 /// Best rating of the wide-band scale (G.107.1).
 const WIDEBAND_BEST: f64 = 129.0;
 
-/// What was measured of a voice stream.
+/// Measured figures of a voice stream.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Observation {
     /// Packets lost, in percent.
@@ -23,7 +24,7 @@ pub struct Observation {
     pub delay_ms: f64,
 }
 
-/// A rating on the scale 0 to 100 and the mean opinion score that it means.
+/// A rating from 0 to 100 and its mean opinion score.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Quality {
     /// Transmission rating factor.
@@ -37,7 +38,7 @@ pub fn rate(codec: &CodecQuality, observed: &Observation) -> Quality {
     let loss = observed.loss_percent.clamp(0.0, 100.0);
     let burst = observed.burst_ratio.max(1.0);
     let r = match codec.band {
-        Band::Narrow => {
+        CodecBand::Narrow => {
             let model = EModel {
                 ie: codec.ie,
                 bpl: codec.bpl,
@@ -48,7 +49,7 @@ pub fn rate(codec: &CodecQuality, observed: &Observation) -> Quality {
             };
             model.rating().r
         }
-        Band::Wide => {
+        CodecBand::Wide => {
             let coding = effective_impairment(codec.ie, codec.bpl, loss, burst);
             (WIDEBAND_BEST - delay_impairment(observed.delay_ms) - coding) / 1.29
         }

@@ -1,4 +1,4 @@
-//! The RTCP of an end: reports at the intervals of RFC 3550 section 6.3, round-trip times from what comes back.
+//! RTCP of an endpoint: reports at the intervals of RFC 3550 section 6.3, and round-trip times from received reports.
 
 use crate::sink::RtpSink;
 use crate::source::RtpSource;
@@ -12,46 +12,46 @@ pub const MIN_INTERVAL: Duration = Duration::from_secs(5);
 const HEADERS: f64 = 28.0;
 /// Share of the session's bandwidth for RTCP.
 const SHARE: f64 = 0.05;
-/// Makes up for timer reconsideration ending below the intended average: e - 3/2 (RFC 3550 section 6.3.1).
+/// Compensates timer reconsideration, which ends below the intended average: e - 3/2 (RFC 3550 section 6.3.1).
 const COMPENSATION: f64 = core::f64::consts::E - 1.5;
 
-/// How an end reports.
+/// RTCP settings of an endpoint.
 #[derive(Clone, Debug)]
 pub struct RtcpConfig {
     /// Our source identifier.
     pub ssrc: u32,
-    /// Canonical name (RFC 7022: random, not telling).
+    /// Canonical name (RFC 7022: random, without personal data).
     pub cname: String,
     /// Bandwidth of the session in bits per second.
     pub bandwidth: u32,
-    /// Minimum interval; [`MIN_INTERVAL`] outside of laboratories.
+    /// Minimum interval; [`MIN_INTERVAL`] except in tests.
     pub min_interval: Duration,
-    /// NTP timestamp of `Time::ZERO` (32.32); any value serves where no wall clock is known.
+    /// NTP timestamp of `Time::ZERO` (32.32). Any value serves without a wall clock.
     pub ntp_at_zero: u64,
-    /// When the session began.
+    /// Start of the session.
     pub start: Time,
 }
 
-/// What the other end told about our stream, and what we know of the way there.
+/// The peer's view of our stream, and round-trip times.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct RemoteView {
-    /// Its last reception report about us.
+    /// Its last reception report about our stream.
     pub report: Option<ReportBlock>,
     /// The last round-trip time.
     pub round_trip: Option<Duration>,
-    /// The smallest.
+    /// The smallest round-trip time.
     pub round_trip_min: Option<Duration>,
-    /// The largest.
+    /// The largest round-trip time.
     pub round_trip_max: Option<Duration>,
-    /// Reports about us.
+    /// Reports about our stream.
     pub reports: u64,
-    /// Whether the other end said goodbye.
+    /// Whether the peer sent a BYE.
     pub goodbye: bool,
-    /// Packets that were no compound of RTCP.
+    /// Packets that are not an RTCP compound.
     pub malformed: u64,
 }
 
-/// The RTCP of an end of a session of two.
+/// RTCP of one endpoint in a session of two.
 #[derive(Clone, Debug)]
 pub struct RtcpEndpoint {
     config: RtcpConfig,
@@ -60,7 +60,7 @@ pub struct RtcpEndpoint {
     previous: Time,
     initial: bool,
     average_size: f64,
-    /// The last sender report: its source, its NTP middle bits, its arrival.
+    /// Source, middle bits of the NTP timestamp, and arrival of the last sender report.
     last_sr: Option<(u32, u32, Time)>,
     remote: RemoteView,
     sent_before: u64,
@@ -68,7 +68,7 @@ pub struct RtcpEndpoint {
 }
 
 impl RtcpEndpoint {
-    /// An end that has sent nothing yet; `entropy` spreads its reports.
+    /// An endpoint that has sent nothing. `entropy` randomises its intervals.
     pub fn new(config: RtcpConfig, entropy: Entropy) -> RtcpEndpoint {
         let mut endpoint = RtcpEndpoint {
             due: config.start,
@@ -76,7 +76,7 @@ impl RtcpEndpoint {
             config,
             entropy,
             initial: true,
-            // A first guess: a report with one block and a name.
+            // Initial estimate: a report with one block and a CNAME.
             average_size: HEADERS + 80.0,
             last_sr: None,
             remote: RemoteView::default(),
@@ -92,12 +92,12 @@ impl RtcpEndpoint {
         (!self.ended).then(|| Deadline::new(self.due, "rtcp report"))
     }
 
-    /// What the other end told.
+    /// The peer's view of our stream.
     pub fn remote(&self) -> &RemoteView {
         &self.remote
     }
 
-    /// The report that is due at `now`, where one is.
+    /// The report that is due at `now`, if any.
     pub fn next_packet(
         &mut self,
         now: Time,
@@ -115,7 +115,7 @@ impl RtcpEndpoint {
         Some(packet)
     }
 
-    /// A last report with a goodbye; nothing is due after it.
+    /// A last report with a BYE; no report is due after it.
     pub fn goodbye(
         &mut self,
         now: Time,
@@ -130,7 +130,7 @@ impl RtcpEndpoint {
             .finish()
     }
 
-    /// Takes a packet of the other end. False where it is no compound of RTCP.
+    /// Takes a packet of the peer. Returns false if it is not an RTCP compound.
     pub fn receive(&mut self, bytes: &[u8], now: Time) -> bool {
         if !is_compound(bytes) {
             self.remote.malformed += 1;
@@ -153,6 +153,7 @@ impl RtcpEndpoint {
         true
     }
 
+    /// Evaluates a reception report about our stream.
     fn take_report(&mut self, block: ReportBlock, now: Time) {
         self.remote.reports += 1;
         self.remote.report = Some(block);
@@ -171,6 +172,7 @@ impl RtcpEndpoint {
         (remote.round_trip_min, remote.round_trip_max) = (Some(min), Some(max));
     }
 
+    /// A report with CNAME: a sender report if packets were sent since the last one, else a receiver report.
     fn compound(
         &mut self,
         now: Time,
@@ -180,7 +182,7 @@ impl RtcpEndpoint {
         let blocks = self.block(now, sink);
         let blocks = blocks.as_slice();
         let ssrc = self.config.ssrc;
-        // A sender report where we have sent since the last report (RFC 3550 section 6.4).
+        // A sender report if packets were sent since the last report (RFC 3550 section 6.4).
         let sent = source.map_or(0, |source| source.counts().packets);
         let builder = match source {
             Some(source) if sent > self.sent_before => {
@@ -199,10 +201,11 @@ impl RtcpEndpoint {
         builder.cname(ssrc, &self.config.cname)
     }
 
+    /// A reception report block, if packets were received since the last report.
     fn block(&self, now: Time, sink: &mut RtpSink) -> Option<ReportBlock> {
         let about = sink.ssrc()?;
-        let heard = sink.statistics().last_at()? >= self.previous;
-        if !heard {
+        let received = sink.statistics().last_at()? >= self.previous;
+        if !received {
             return None;
         }
         let mut block = sink.statistics_mut().report_block(about);
@@ -232,7 +235,7 @@ impl RtcpEndpoint {
             minimum /= 2.0;
         }
         let bandwidth = f64::from(self.config.bandwidth.max(1)) / 8.0 * SHARE;
-        // Of two members both may send: senders are more than a quarter, so all share the whole bandwidth.
+        // Both members may be senders, which is more than a quarter, so all members share the whole bandwidth.
         let computed = (2.0 * self.average_size / bandwidth).max(minimum);
         let spread = computed * (self.entropy.unit() + 0.5) / COMPENSATION;
         Duration::from_secs_f64(spread.min(3600.0))

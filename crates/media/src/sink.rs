@@ -1,4 +1,4 @@
-//! A receiver of RTP: statistics, telephone events, and the audio as a listener would hear it.
+//! An RTP receiver: statistics, telephone events, and the audio as played to a listener.
 
 use crate::dtmf::EventReceiver;
 use crate::stats::{ReceiveStatistics, RtpArrival, Sequence};
@@ -7,16 +7,16 @@ use core::time::Duration;
 use engine::Time;
 use wire::rtp::{RtpView, TelephoneEvent};
 
-/// How a sink receives.
+/// Settings of a sink.
 #[derive(Clone, Debug)]
 pub struct SinkConfig {
     /// Payload types that carry G.711, with their law.
     pub laws: Vec<(u8, Law)>,
     /// Payload type of telephone events.
     pub event_payload_type: Option<u8>,
-    /// Time from the arrival of the first packet to its playout. What comes after its own playout is too late.
+    /// Time from the arrival of the first packet to its playout. A packet that arrives after its playout time is late.
     pub playout: Duration,
-    /// Seconds of audio kept: the latest.
+    /// Seconds of audio that are kept, the latest ones.
     pub capture_s: u32,
 }
 
@@ -32,37 +32,37 @@ impl Default for SinkConfig {
     }
 }
 
-/// What a packet was to a sink.
+/// Classification of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Received {
     /// Audio, played.
     Audio,
-    /// Audio after its time.
+    /// Audio after its playout time.
     Late,
     /// A part of a telephone event.
     Event,
-    /// RTP of a payload type that is not decoded here.
+    /// RTP of a payload type that is not decoded.
     Undecoded,
-    /// Not RTP; nothing is counted in the statistics.
+    /// Not RTP; not counted in the statistics.
     NotRtp,
 }
 
-/// Counts beside the statistics.
+/// Counters beside the statistics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SinkCounts {
     /// Packets played.
     pub played: u64,
-    /// Packets after their time.
+    /// Packets after their playout time.
     pub late: u64,
     /// Packets of payload types that are not decoded.
     pub undecoded: u64,
     /// Datagrams that were no RTP.
     pub not_rtp: u64,
-    /// Changes of the source.
+    /// Changes of the synchronisation source.
     pub source_changes: u64,
 }
 
-/// The point from which timestamps of the present source are counted.
+/// Origin of the present source's timeline.
 #[derive(Clone, Copy, Debug)]
 struct Base {
     ssrc: u32,
@@ -73,13 +73,13 @@ struct Base {
 }
 
 const RATE: u32 = 8000;
-/// A jump of the timestamp beyond this begins a new timeline (10 s).
+/// A larger jump of the timestamp begins a new timeline (10 s).
 const MAX_JUMP: i64 = 10 * RATE as i64;
 
-/// Late packets in a row after which the timeline begins anew: the clocks have drifted apart, or the path has become longer.
+/// Consecutive late packets after which a new timeline begins: the clocks have drifted apart, or the delay has grown.
 const MAX_LATE_RUN: u32 = 10;
 
-/// A receiver of RTP.
+/// An RTP receiver.
 #[derive(Clone, Debug)]
 pub struct RtpSink {
     config: SinkConfig,
@@ -88,14 +88,14 @@ pub struct RtpSink {
     events: EventReceiver,
     base: Option<Base>,
     ring: Vec<i16>,
-    /// Position behind the last sample written; positions of the latest `ring.len()` samples are kept.
+    /// Position after the last sample; the latest `ring.len()` samples are kept.
     end: u64,
     late_run: u32,
     counts: SinkCounts,
 }
 
 impl RtpSink {
-    /// A sink; its memory for the capture is taken as audio comes.
+    /// A sink. Memory for the audio is allocated as audio arrives.
     pub fn new(mut config: SinkConfig) -> RtpSink {
         config.capture_s = config.capture_s.clamp(1, 3600);
         RtpSink {
@@ -117,7 +117,7 @@ impl RtpSink {
             self.counts.not_rtp += 1;
             return Received::NotRtp;
         };
-        self.follow(view.ssrc());
+        self.set_source(view.ssrc());
         self.statistics.receive(&RtpArrival {
             time: arrived,
             sequence: view.sequence(),
@@ -148,8 +148,8 @@ impl RtpSink {
         played
     }
 
-    /// A new source begins new statistics and a new timeline; the audio goes on behind what was heard.
-    fn follow(&mut self, ssrc: u32) {
+    /// A new source begins new statistics and a new timeline; the audio continues after the previous one.
+    fn set_source(&mut self, ssrc: u32) {
         if self.ssrc == Some(ssrc) {
             return;
         }
@@ -169,19 +169,20 @@ impl RtpSink {
         }
     }
 
+    /// Places a packet's audio at its playout position, unless it is late.
     fn play(&mut self, view: &RtpView<'_>, payload: &[u8], law: Law, arrived: Time) -> Received {
-        let fresh = Base {
+        let new_base = Base {
             ssrc: view.ssrc(),
             timestamp: view.timestamp(),
             position: self.end,
             arrived,
         };
-        let mut base = *self.base.get_or_insert(fresh);
+        let mut base = *self.base.get_or_insert(new_base);
         let mut offset = i64::from(view.timestamp().wrapping_sub(base.timestamp) as i32);
-        // The timeline moves along with each packet far from its beginning, so that offsets stay small for ever.
+        // The origin moves with packets far from it, so that offsets remain small.
         let expected = self.end as i64 - base.position as i64;
-        if base.ssrc != fresh.ssrc || (offset - expected).abs() > MAX_JUMP {
-            base = fresh;
+        if base.ssrc != new_base.ssrc || (offset - expected).abs() > MAX_JUMP {
+            base = new_base;
             offset = 0;
             self.base = Some(base);
         }
@@ -215,7 +216,7 @@ impl RtpSink {
         (self.config.capture_s * RATE) as usize
     }
 
-    /// Writes audio at `position`, with silence where something is missing before it.
+    /// Writes audio at `position`, with silence for missing audio before it.
     fn write(&mut self, position: u64, payload: &[u8], law: Law) {
         let capacity = self.capacity();
         let payload = payload.get(..capacity).unwrap_or(payload);
@@ -227,7 +228,7 @@ impl RtpSink {
         if self.ring.len() < wanted {
             self.ring.resize(wanted, 0);
         }
-        // At most one round of the ring has to be silenced.
+        // Writing silence to the whole ring once is enough.
         let from = self.end.max(position.saturating_sub(capacity as u64));
         for gap in from..position {
             self.put(gap, 0);
@@ -247,7 +248,7 @@ impl RtpSink {
         }
     }
 
-    /// The latest audio, in order, with silence where it was lost or late.
+    /// The latest audio in order, with silence for lost and late packets.
     pub fn audio(&self) -> Vec<i16> {
         let capacity = self.capacity() as u64;
         let start = self.end.saturating_sub(capacity);
@@ -261,7 +262,7 @@ impl RtpSink {
             .collect()
     }
 
-    /// Samples received in all, lost ones included.
+    /// Samples of all audio so far, lost ones included.
     pub fn samples(&self) -> u64 {
         self.end
     }
@@ -271,17 +272,17 @@ impl RtpSink {
         &self.statistics
     }
 
-    /// The same, for reception reports.
+    /// The same, mutable, for reception reports.
     pub fn statistics_mut(&mut self) -> &mut ReceiveStatistics {
         &mut self.statistics
     }
 
-    /// The present source.
+    /// The present synchronisation source.
     pub fn ssrc(&self) -> Option<u32> {
         self.ssrc
     }
 
-    /// Telephone events.
+    /// Received telephone events.
     pub fn events(&self) -> &EventReceiver {
         &self.events
     }

@@ -1,4 +1,4 @@
-//! A sender of RTP: audio on an absolute timeline, and telephone events in between.
+//! An RTP sender: audio on an absolute timeline, and telephone events.
 
 use crate::dtmf::{DtmfError, EventSender};
 use codec::ToneGenerator;
@@ -9,24 +9,24 @@ use engine::{Deadline, Entropy, Time};
 use std::sync::Arc;
 use wire::rtp::{RtpHeader, RtpView};
 
-/// Lateness beyond which packets are left out instead of sent in a burst.
+/// Packets that are later than this are skipped instead of sent in a burst.
 pub const MAX_LATENESS: Duration = Duration::from_millis(500);
 
-/// What is sent.
+/// Content of a stream.
 #[derive(Clone, Debug)]
-pub enum Content {
+pub enum SourceContent {
     /// Linear samples at 8 kHz, encoded once and repeated without end.
     Loop(Arc<[i16]>),
-    /// G.711 codes of the law in use, repeated without end: shared by many sources at no cost.
+    /// G.711 codes of the law in use, repeated without end. They can be shared by many sources.
     Codes(Arc<[u8]>),
-    /// Ready frames of any codec, one per packet, repeated without end.
+    /// Encoded frames of any codec, one per packet, repeated without end.
     Frames(Arc<[Vec<u8>]>),
-    /// Packets of any codec as they were made beforehand, by packet times, repeated without end: in packet times in which the
-    /// speaker is silent there may be none. The first packet time sent is `first`.
+    /// Prepared packets of any codec by packet time, repeated without end. A packet time in which the speaker is silent
+    /// may have no packet. The first packet time sent is `first`.
     Ready {
-        /// What is sent in each packet time.
+        /// Packets of each packet time.
         slots: Arc<[Vec<ReadyPacket>]>,
-        /// Where it begins.
+        /// Index of the first packet time.
         first: usize,
     },
     /// A tone.
@@ -35,18 +35,18 @@ pub enum Content {
     Silence,
 }
 
-/// A packet as it was made beforehand.
+/// A packet that was encoded beforehand.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReadyPacket {
-    /// Timestamp units from the beginning of the packet time to what the packet carries.
+    /// Timestamp offset of the packet from the beginning of its packet time.
     pub offset: u32,
-    /// Whether it is the first one of speech after silence (RFC 3551 section 4.1).
+    /// Whether it is the first packet of speech after silence (RFC 3551 section 4.1).
     pub marker: bool,
     /// Its payload.
     pub payload: Vec<u8>,
 }
 
-/// How a source sends.
+/// Settings of a source.
 #[derive(Clone, Debug)]
 pub struct SourceConfig {
     /// Law of G.711.
@@ -55,19 +55,19 @@ pub struct SourceConfig {
     pub payload_type: u8,
     /// Clock rate in Hz.
     pub clock_rate: u32,
-    /// Milliseconds of audio in a packet: 10 to 60.
+    /// Packet time in milliseconds: 10 to 60.
     pub ptime_ms: u32,
-    /// Payload type of telephone events, where they were agreed.
+    /// Payload type of telephone events, if negotiated.
     pub event_payload_type: Option<u8>,
-    /// What is sent.
-    pub content: Content,
-    /// When the first packet is due.
+    /// Content of the stream.
+    pub content: SourceContent,
+    /// Due time of the first packet.
     pub start: Time,
 }
 
 impl SourceConfig {
     /// G.711 in packets of 20 ms from `start` on.
-    pub fn g711(law: Law, content: Content, start: Time) -> SourceConfig {
+    pub fn g711(law: Law, content: SourceContent, start: Time) -> SourceConfig {
         SourceConfig {
             law,
             payload_type: law.payload_type(),
@@ -80,12 +80,13 @@ impl SourceConfig {
     }
 }
 
-/// A configuration that cannot be sent.
+/// Reason why settings cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SourceError {
     /// Packet time outside of 10 to 60 ms.
     PacketTime(u32),
-    /// A clock rate that is zero, above 192 kHz or no whole number per millisecond; or one other than 8 kHz with G.711.
+    /// A clock rate that is zero, above 192 kHz or not a whole number per millisecond; or one other than 8 kHz with
+    /// G.711.
     ClockRate(u32),
     /// Nothing to send, or a frame of more than 1,400 bytes.
     Content,
@@ -103,7 +104,7 @@ impl fmt::Display for SourceError {
 
 impl core::error::Error for SourceError {}
 
-/// Audio as it is kept ready.
+/// Content in the form that is sent.
 #[derive(Clone, Debug)]
 enum Audio {
     Codes { codes: Arc<[u8]>, at: usize },
@@ -113,34 +114,34 @@ enum Audio {
     Silence,
 }
 
-/// Packets made beforehand.
+/// Prepared packets.
 #[derive(Clone, Debug)]
 struct Ready {
     slots: Arc<[Vec<ReadyPacket>]>,
     first: usize,
-    /// Packets of the present packet time that were sent already.
+    /// Packets of the present packet time that were already sent.
     sent: usize,
 }
 
 impl Ready {
-    fn of(&self, slot: u64) -> &[ReadyPacket] {
+    fn packets_at(&self, slot: u64) -> &[ReadyPacket] {
         let at = (self.first as u64 + slot % self.slots.len() as u64) % self.slots.len() as u64;
         self.slots.get(at as usize).map_or(&[], Vec::as_slice)
     }
 }
 
-/// What has been sent.
+/// Counters of a source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SentCounts {
     /// Packets.
     pub packets: u64,
     /// Payload bytes.
     pub octets: u64,
-    /// Packets left out because they were later than [`MAX_LATENESS`].
+    /// Packets that were skipped because they were later than [`MAX_LATENESS`].
     pub skipped: u64,
 }
 
-/// A sender of RTP. Packet `n` is due at `start + n * ptime`, whatever happened to those before it.
+/// An RTP sender. Packet `n` is due at `start + n * ptime`, regardless of earlier packets.
 #[derive(Clone, Debug)]
 pub struct RtpSource {
     law: Law,
@@ -150,7 +151,7 @@ pub struct RtpSource {
     ptime: Duration,
     step: u32,
     start: Time,
-    /// Packet times since the start.
+    /// Index of the present packet time.
     slot: u64,
     ssrc: u32,
     sequence: u16,
@@ -173,7 +174,10 @@ impl RtpSource {
         if !(10..=60).contains(&config.ptime_ms) {
             return Err(SourceError::PacketTime(config.ptime_ms));
         }
-        let is_frames = matches!(config.content, Content::Frames(_) | Content::Ready { .. });
+        let is_frames = matches!(
+            config.content,
+            SourceContent::Frames(_) | SourceContent::Ready { .. }
+        );
         let rate = config.clock_rate;
         if rate == 0 || rate > 192_000 || !rate.is_multiple_of(1000) || (!is_frames && rate != 8000)
         {
@@ -202,17 +206,18 @@ impl RtpSource {
         })
     }
 
-    /// Changes what is sent, from the next packet on.
+    /// Changes the content, from the next packet on.
     ///
     /// # Errors
-    /// [`SourceError::Content`]; the old content goes on.
-    pub fn set_content(&mut self, content: Content) -> Result<(), SourceError> {
+    /// [`SourceError::Content`]; the previous content continues.
+    pub fn set_content(&mut self, content: SourceContent) -> Result<(), SourceError> {
         self.audio = prepare(content, self.law)?;
         self.marker = true;
         Ok(())
     }
 
-    /// Sends DTMF digits as telephone events of `duration` each, 50 ms apart. False where no payload type was agreed.
+    /// Sends DTMF digits as telephone events of `duration` each, 50 ms apart. Returns false if no payload type was
+    /// negotiated.
     ///
     /// # Errors
     /// [`DtmfError`]; nothing is sent then.
@@ -233,23 +238,23 @@ impl RtpSource {
         !self.events.is_idle()
     }
 
-    /// Sends nothing from now on (hold, end); the timeline goes on.
+    /// Pauses sending (hold, end); the timeline continues.
     pub fn stop(&mut self) {
         self.stopped = true;
     }
 
-    /// Sends again, from `now` on.
+    /// Resumes sending at `now`.
     pub fn resume(&mut self, now: Time) {
         if self.stopped {
             self.stopped = false;
             self.marker = true;
             let slot = self.slot.max(self.slot_after(now));
-            self.go_to(slot);
+            self.seek(slot);
         }
     }
 
-    /// Goes on with this packet time, from its beginning where it is another one.
-    fn go_to(&mut self, slot: u64) {
+    /// Continues with this packet time, from its beginning if it is another one.
+    fn seek(&mut self, slot: u64) {
         if let Audio::Ready(ready) = &mut self.audio
             && slot != self.slot
         {
@@ -258,12 +263,12 @@ impl RtpSource {
         self.slot = slot;
     }
 
-    /// The source identifier.
+    /// The synchronisation source.
     pub fn ssrc(&self) -> u32 {
         self.ssrc
     }
 
-    /// What has been sent.
+    /// Counters so far.
     pub fn counts(&self) -> SentCounts {
         self.counts
     }
@@ -274,12 +279,12 @@ impl RtpSource {
         self.first_timestamp.wrapping_add(span as u32)
     }
 
-    /// When the next packet is due.
+    /// Due time of the next packet.
     pub fn next_deadline(&self) -> Option<Deadline> {
         (!self.stopped).then(|| Deadline::new(self.due(self.slot), "rtp packet"))
     }
 
-    /// The next packet that is due at `now`, and when it was due; `None` where none is. Ask until there is none.
+    /// The next packet that is due at `now`, and its due time; `None` if there is none. To be called until then.
     pub fn next_packet(&mut self, now: Time) -> Option<(Time, &[u8])> {
         if self.stopped || self.due(self.slot) > now {
             return None;
@@ -288,11 +293,11 @@ impl RtpSource {
         if self.due(self.slot) < oldest {
             let next = self.slot_after(oldest);
             self.counts.skipped += next - self.slot;
-            self.go_to(next);
+            self.seek(next);
             self.marker = true;
         }
         if self.is_silent() {
-            self.pass_silence();
+            self.skip_silence();
             if self.due(self.slot) > now {
                 return None;
             }
@@ -301,20 +306,20 @@ impl RtpSource {
         if self.build() {
             self.slot += 1;
         }
-        self.pass_silence();
+        self.skip_silence();
         Some((due, &self.packet))
     }
 
-    /// Whether nothing of what was made beforehand is for this packet time.
+    /// Whether the prepared content has no packet in this packet time.
     fn is_silent(&self) -> bool {
         match &self.audio {
-            Audio::Ready(ready) if self.events.is_idle() => ready.of(self.slot).is_empty(),
+            Audio::Ready(ready) if self.events.is_idle() => ready.packets_at(self.slot).is_empty(),
             _ => false,
         }
     }
 
-    /// Goes on to the next packet time in which there is something to send: nobody has to wake up before it.
-    fn pass_silence(&mut self) {
+    /// Advances to the next packet time with a packet, to save a wake-up.
+    fn skip_silence(&mut self) {
         while self.is_silent() {
             self.slot += 1;
         }
@@ -328,12 +333,12 @@ impl RtpSource {
         )
     }
 
-    /// The first slot that is due at `at` or later.
+    /// The first packet time that is due at `at` or later.
     fn slot_after(&self, at: Time) -> u64 {
         (at.0.saturating_sub(self.start.0)).div_ceil(self.ptime.as_nanos() as u64)
     }
 
-    /// Builds the next packet; false where more of the same packet time follows.
+    /// Builds the next packet. Returns false if more packets of the same packet time follow.
     fn build(&mut self) -> bool {
         let timestamp = self
             .first_timestamp
@@ -359,10 +364,10 @@ impl RtpSource {
             header.marker = event.marker;
             header.write(&mut self.packet);
             self.packet.extend_from_slice(&event.event.to_bytes());
-            self.pass_audio();
+            self.skip_audio();
         } else if let Audio::Ready(ready) = &mut self.audio {
             let sent = ready.sent;
-            let packets = ready.of(self.slot);
+            let packets = ready.packets_at(self.slot);
             let last = sent + 1 >= packets.len();
             if let Some(packet) = packets.get(sent) {
                 header.timestamp = timestamp.wrapping_add(packet.offset);
@@ -383,6 +388,7 @@ impl RtpSource {
         whole
     }
 
+    /// Appends the audio of one packet time.
     fn append_audio(&mut self) {
         let step = self.step as usize;
         match &mut self.audio {
@@ -402,7 +408,7 @@ impl RtpSource {
                 }
                 *at = (*at + 1) % frames.len();
             }
-            // Built whole, with headers of their own.
+            // Prepared packets were written with their header above.
             Audio::Ready(_) => {}
             Audio::Tone(generator) => {
                 self.samples.resize(step, 0);
@@ -418,8 +424,8 @@ impl RtpSource {
         }
     }
 
-    /// The audio goes on unheard while an event is sent.
-    fn pass_audio(&mut self) {
+    /// Advances the audio while an event is sent in its place.
+    fn skip_audio(&mut self) {
         match &mut self.audio {
             Audio::Codes { codes, at } => *at = (*at + self.step as usize) % codes.len(),
             Audio::Frames { frames, at } => *at = (*at + 1) % frames.len(),
@@ -433,35 +439,37 @@ impl RtpSource {
     }
 }
 
-fn prepare(content: Content, law: Law) -> Result<Audio, SourceError> {
+/// Converts content to the form that is sent.
+fn prepare(content: SourceContent, law: Law) -> Result<Audio, SourceError> {
     match content {
-        Content::Loop(samples) if !samples.is_empty() => Ok(Audio::Codes {
+        SourceContent::Loop(samples) if !samples.is_empty() => Ok(Audio::Codes {
             codes: samples
                 .iter()
                 .map(|&sample| law.encode_sample(sample))
                 .collect(),
             at: 0,
         }),
-        Content::Codes(codes) if !codes.is_empty() => Ok(Audio::Codes { codes, at: 0 }),
-        Content::Frames(frames)
+        SourceContent::Codes(codes) if !codes.is_empty() => Ok(Audio::Codes { codes, at: 0 }),
+        SourceContent::Frames(frames)
             if !frames.is_empty() && frames.iter().all(|frame| frame.len() <= 1400) =>
         {
             Ok(Audio::Frames { frames, at: 0 })
         }
-        Content::Ready { slots, first } if is_sendable(&slots) => Ok(Audio::Ready(Ready {
+        SourceContent::Ready { slots, first } if is_sendable(&slots) => Ok(Audio::Ready(Ready {
             first: first % slots.len(),
             slots,
             sent: 0,
         })),
-        Content::Tone(generator) => Ok(Audio::Tone(generator)),
-        Content::Silence => Ok(Audio::Silence),
-        Content::Loop(_) | Content::Codes(_) | Content::Frames(_) | Content::Ready { .. } => {
-            Err(SourceError::Content)
-        }
+        SourceContent::Tone(generator) => Ok(Audio::Tone(generator)),
+        SourceContent::Silence => Ok(Audio::Silence),
+        SourceContent::Loop(_)
+        | SourceContent::Codes(_)
+        | SourceContent::Frames(_)
+        | SourceContent::Ready { .. } => Err(SourceError::Content),
     }
 }
 
-/// Whether there is anything to send, and nothing too long.
+/// Whether there are packets, and none is too long.
 fn is_sendable(slots: &[Vec<ReadyPacket>]) -> bool {
     let mut packets = slots.iter().flatten().peekable();
     packets.peek().is_some() && packets.all(|packet| packet.payload.len() <= 1400)

@@ -1,10 +1,12 @@
-//! Receive statistics of RTP (RFC 3550 appendix A): one type for live flows, for the laboratory's sinks and for captures.
+//! Receive statistics of RTP (RFC 3550 appendix A): one type for live flows, for the sinks of the test lab and for
+//! captures.
 //!
-//! Counting starts with the first packet; whether a source is *valid* (two packets in sequence, A.1) is kept apart from it.
-//! Loss is stated in two ways: [`Summary::lost_unique`] is what a listener misses, [`Summary::cumulative_lost`] is RFC 3550's,
-//! in which duplicates count as received. Jitter is computed per payload type, without duplicates, in arrival order, in real
-//! numbers starting at zero (A.8's formula without its integer rounding); [`IntegerJitter`] is the integer form for reports. Where a
-//! source's timestamps or sequence numbers start anew, jitter and skew go on behind the break.
+//! Counting starts with the first packet; the validity of a source (two packets in sequence, A.1) is tracked
+//! separately. Loss is stated in two ways: [`Summary::lost_unique`] is the loss at a listener,
+//! [`Summary::cumulative_lost`] is that of RFC 3550, in which duplicates count as received. Jitter is computed per
+//! payload type, without duplicates, in arrival order, in floating point starting at zero (the formula of A.8 without
+//! its integer rounding); [`IntegerJitter`] is the integer form for reports. If timestamps or sequence numbers of a
+//! source are reset, jitter and skew continue after the break.
 
 mod histogram;
 mod jitter;
@@ -17,16 +19,16 @@ pub use sequence::{Arrival, Sequence};
 pub use skew::Skew;
 
 use core::time::Duration;
-use engine::{Passed, Time};
+use engine::{OffloadStatistics, Time};
 use wire::rtcp::ReportBlock;
 
-/// Payload types followed by one [`ReceiveStatistics`]; packets of further ones are counted, without jitter.
+/// Payload types that one [`ReceiveStatistics`] tracks; packets of further ones are counted, without jitter.
 pub const MAX_PAYLOAD_TYPES: usize = 8;
 
-/// What the statistics need of a packet.
+/// The fields of a packet that the statistics use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RtpArrival {
-    /// When it came.
+    /// Time of arrival.
     pub time: Time,
     /// Sequence number.
     pub sequence: u16,
@@ -41,7 +43,7 @@ pub struct RtpArrival {
 struct PayloadStatistics {
     payload_type: u8,
     packets: u64,
-    /// Sequence number of the last one.
+    /// Sequence number of the last packet.
     sequence: u16,
     clock_rate: Option<u32>,
     jitter: Jitter,
@@ -49,7 +51,7 @@ struct PayloadStatistics {
     skew: Skew,
 }
 
-/// Statistics of one source as received at one place.
+/// Statistics of one source at one receiver.
 ///
 /// [`ReceiveStatistics::receive`] allocates only when a payload type is seen for the first time.
 #[derive(Clone, Debug)]
@@ -73,7 +75,8 @@ impl Default for ReceiveStatistics {
 }
 
 impl ReceiveStatistics {
-    /// Nothing received. Duplicates are told exactly within `window` sequence numbers (see [`Sequence::new`]).
+    /// Statistics without packets. Duplicates are detected exactly within `window` sequence numbers (see
+    /// [`Sequence::new`]).
     pub fn new(window: usize) -> ReceiveStatistics {
         ReceiveStatistics {
             sequence: Sequence::new(window),
@@ -89,8 +92,8 @@ impl ReceiveStatistics {
         }
     }
 
-    /// States the clock rate of a payload type, in Hz. Static types know theirs (RFC 3551). Without one there is no jitter.
-    /// The figures of the type start anew where the rate changes.
+    /// Sets the clock rate of a payload type in Hz. Static payload types have a default (RFC 3551). Without a clock
+    /// rate there is no jitter. The figures of the type are reset if the rate changes.
     pub fn set_clock_rate(&mut self, payload_type: u8, clock_rate: u32) {
         let clock_rate = (clock_rate > 0).then_some(clock_rate);
         if let Some(statistics) = self.entry(payload_type)
@@ -103,19 +106,19 @@ impl ReceiveStatistics {
         }
     }
 
-    /// Reads what the next packet of the source will change, as [`engine::Forward::expect`] says: first what lies here, or with `deep`
-    /// what that points to. The value means nothing.
-    pub(crate) fn read_ahead(&self, deep: bool) -> u64 {
+    /// Reads the data that the next packet of the source will change, see [`engine::Forward::prefetch`]: this record,
+    /// or with `deep` the data behind its pointers. The returned value is meaningless.
+    pub(crate) fn prefetch(&self, deep: bool) -> u64 {
         let Some(first) = self.payload_types.first().filter(|_| deep) else {
-            return self.sequence.read_ahead(false)
+            return self.sequence.prefetch(false)
                 ^ self.other_packets
                 ^ self.last.as_nanos()
                 ^ self.payload_types.len() as u64;
         };
-        self.sequence.read_ahead(true)
+        self.sequence.prefetch(true)
             ^ first.packets
-            ^ first.jitter.read_ahead()
-            ^ first.skew.read_ahead()
+            ^ first.jitter.prefetch()
+            ^ first.skew.prefetch()
     }
 
     /// Counts a packet.
@@ -129,12 +132,12 @@ impl ReceiveStatistics {
             return arrival;
         };
         statistics.packets += 1;
-        // Events and comfort noise between stop the media clock of many senders.
+        // The media clock of many senders stops during events and comfort noise.
         if changed || arrival == Arrival::Restart {
             statistics.skew.interrupt();
         }
         if arrival == Arrival::Restart {
-            // A new sequence has a new timeline (RFC 3550 section 5.1: both begin at random).
+            // A new sequence has a new timeline (RFC 3550 section 5.1: both begin at random values).
             statistics.jitter.interrupt();
             statistics.integer.interrupt();
         }
@@ -144,7 +147,7 @@ impl ReceiveStatistics {
             let (time, timestamp) = (packet.time, packet.timestamp);
             let step = packet.sequence.wrapping_sub(statistics.sequence) as i16;
             statistics.sequence = packet.sequence;
-            if statistics.jitter.interrupt_at(time, timestamp, rate, step) {
+            if statistics.jitter.detect_break(time, timestamp, rate, step) {
                 statistics.integer.interrupt();
                 statistics.skew.interrupt();
             }
@@ -155,33 +158,34 @@ impl ReceiveStatistics {
         arrival
     }
 
-    /// Counts packets of the payload type of the last one that took a shortcut behind it: no loss, no repeats. Jitter goes on exactly;
-    /// its distribution gets their mean, the skew the last one.
-    pub fn pass(&mut self, passed: &Passed) {
-        let Some(payload_type) = self.last_payload_type.filter(|_| passed.packets > 0) else {
+    /// Adds packets that the kernel relayed after the last packet, of its payload type, without loss and duplicates.
+    /// Jitter is exact; its distribution gets the mean, the skew gets the last packet.
+    pub fn add_offloaded(&mut self, offloaded: &OffloadStatistics) {
+        let Some(payload_type) = self.last_payload_type.filter(|_| offloaded.packets > 0) else {
             return;
         };
         let nanos = |span: Duration| span.as_nanos() as i64;
-        self.delta_min = self.delta_min.min(nanos(passed.gap_least));
-        self.delta_max = self.delta_max.max(nanos(passed.gap_most));
-        self.last = passed.arrived;
-        self.sequence.pass(passed.packets, passed.arrived);
+        self.delta_min = self.delta_min.min(nanos(offloaded.gap_min));
+        self.delta_max = self.delta_max.max(nanos(offloaded.gap_max));
+        self.last = offloaded.arrived;
+        self.sequence
+            .add_in_order(offloaded.packets, offloaded.arrived);
         let Some(statistics) = self.entry(payload_type) else {
-            self.other_packets += u64::from(passed.packets);
+            self.other_packets += u64::from(offloaded.packets);
             return;
         };
-        statistics.packets += u64::from(passed.packets);
-        statistics.sequence = statistics.sequence.wrapping_add(passed.packets as u16);
+        statistics.packets += u64::from(offloaded.packets);
+        statistics.sequence = statistics.sequence.wrapping_add(offloaded.packets as u16);
         if let Some(rate) = statistics.clock_rate {
-            statistics.jitter.pass(passed);
-            statistics.integer.pass(passed, rate);
+            statistics.jitter.add_offloaded(offloaded);
+            statistics.integer.add_offloaded(offloaded, rate);
             statistics
                 .skew
-                .receive(passed.arrived, passed.timestamp, rate);
+                .receive(offloaded.arrived, offloaded.timestamp, rate);
         }
     }
 
-    /// The jitter of a payload type now, and its clock rate in Hz; `None` where that is not known.
+    /// The present jitter of a payload type, and its clock rate in Hz; `None` if the clock rate is unknown.
     pub fn jitter(&self, payload_type: u8) -> Option<(Duration, u32)> {
         let known = self.payload_types.iter();
         let statistics = known
@@ -199,7 +203,7 @@ impl ReceiveStatistics {
             .map(|statistics| (statistics.payload_type, statistics.packets))
     }
 
-    /// The most frequent payload type, the earlier one of two that are equally frequent.
+    /// The most frequent payload type; of equally frequent ones the earlier.
     pub fn main_payload_type(&self) -> Option<u8> {
         self.main().map(|statistics| statistics.payload_type)
     }
@@ -217,12 +221,12 @@ impl ReceiveStatistics {
         &self.sequence
     }
 
-    /// When the first packet came.
+    /// Arrival of the first packet.
     pub fn first_at(&self) -> Option<Time> {
         self.first
     }
 
-    /// When the last packet came.
+    /// Arrival of the last packet.
     pub fn last_at(&self) -> Option<Time> {
         self.first.map(|_| self.last)
     }
@@ -263,8 +267,8 @@ impl ReceiveStatistics {
         }
     }
 
-    /// A reception report block about `ssrc` with the figures since the previous call (RFC 3550 A.3). The fields about the
-    /// last sender report are left zero.
+    /// A reception report block about `ssrc` with the figures since the previous call (RFC 3550 A.3). The fields about
+    /// the last sender report remain zero.
     pub fn report_block(&mut self, ssrc: u32) -> ReportBlock {
         let (expected, received) = (self.sequence.expected(), self.sequence.received());
         let expected_since = expected.saturating_sub(self.expected_prior);
@@ -292,6 +296,7 @@ impl ReceiveStatistics {
             .max_by_key(|statistics| statistics.packets)
     }
 
+    /// The figures of a payload type, created if new; `None` if too many types are tracked.
     fn entry(&mut self, payload_type: u8) -> Option<&mut PayloadStatistics> {
         let known = self
             .payload_types
@@ -329,7 +334,7 @@ impl ReceiveStatistics {
     }
 }
 
-/// Nanoseconds from `from` to `to`, negative where a capture's clock was set back.
+/// Nanoseconds from `from` to `to`, negative if the clock of a capture was set back.
 fn signed_nanos(from: Time, to: Time) -> i64 {
     to.as_nanos().wrapping_sub(from.as_nanos()) as i64
 }
@@ -356,17 +361,17 @@ pub struct MinMeanMax {
 /// The figures of a [`ReceiveStatistics`].
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Summary {
-    /// Packets seen.
+    /// Packets received.
     pub received: u64,
     /// Distinct extended sequence numbers.
     pub unique: u64,
-    /// Repeats of a packet already seen.
+    /// Packets with a number that was received before.
     pub duplicates: u64,
     /// First arrivals below the highest seen so far.
     pub out_of_order: u64,
-    /// Packets far outside the sequence that no next packet confirmed; neither unique nor duplicate.
+    /// Packets far outside the sequence that no following packet confirmed; neither unique nor duplicate.
     pub strays: u64,
-    /// Times at which the sender began a new sequence with the same source identifier (RFC 3550 A.1).
+    /// New sequences with the same source identifier (RFC 3550 A.1).
     pub restarts: u64,
     /// Lowest extended sequence number since the last restart.
     pub lowest: i64,
@@ -374,32 +379,32 @@ pub struct Summary {
     pub highest: i64,
     /// Wraps of the sequence number.
     pub cycles: u64,
-    /// Packets that the sender must have sent: highest - lowest + 1, over all restarts.
+    /// Number of packets sent by the source: highest - lowest + 1, over all restarts.
     pub expected: u64,
     /// Expected less unique.
     pub lost_unique: u64,
-    /// Expected less received (RFC 3550): negative where duplicates outnumber losses.
+    /// Expected less received (RFC 3550): negative if duplicates outnumber losses.
     pub cumulative_lost: i64,
     /// `lost_unique` of `expected`, in percent.
     pub lost_percent: f64,
-    /// Mean length of the loss runs against the length that random loss would have (G.107 section 7.5): 1 is random.
+    /// Mean length of loss runs over the mean length under random loss (G.107 section 7.5): 1 is random.
     pub burst_ratio: f64,
-    /// First to last packet.
+    /// Time from the first to the last packet, in seconds.
     pub duration_s: f64,
     /// Time between consecutive packets; `None` with fewer than two.
     pub delta_ms: Option<MinMeanMax>,
-    /// Packets of payload types beyond [`MAX_PAYLOAD_TYPES`], which are in no figure by type.
+    /// Packets of payload types beyond [`MAX_PAYLOAD_TYPES`], which are in no figure by payload type.
     pub other_packets: u64,
     /// Clock rate of the most frequent payload type, in Hz.
     pub clock_rate: Option<u32>,
     /// Jitter of the most frequent payload type; `None` without a clock rate or with fewer than two packets.
     pub jitter_ms: Option<JitterSummary>,
-    /// How much faster the sender's media clock runs than ours, in parts per million.
+    /// Skew of the sender's media clock, positive if faster than ours, in parts per million.
     pub skew_ppm: Option<f64>,
 }
 
-/// Takes any bytes as a run of RTP and RTCP packets, for fuzzing: each packet is preceded by its length (one byte) and the
-/// milliseconds since the last one (one byte).
+/// Treats arbitrary bytes as a sequence of RTP and RTCP packets, for fuzzing. Each packet is preceded by its length
+/// (one byte) and the milliseconds since the last one (one byte).
 #[doc(hidden)]
 pub fn fuzz_rtp_rtcp(mut data: &[u8]) {
     let mut statistics = ReceiveStatistics::new(256);

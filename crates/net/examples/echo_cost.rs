@@ -1,10 +1,13 @@
-//! What a packet costs: microseconds of this process's CPU per datagram received and sent, through the driver.
+//! Measures the cost of a packet: CPU time of this process per datagram received and sent through the driver,
+//! microseconds.
 //!
-//! `cargo run --release -p net --example echo_cost [-- seconds]` runs each case for that long (default 2). A second thread
-//! makes the load; its time is not counted. Figures of a shared machine: compare only what ran side by side.
+//! `cargo run --release -p net --example echo_cost [-- seconds]` runs each case for that long (default 2). A second
+//! thread generates the load; its time is not counted. On a shared machine only results of the same run are
+//! comparable.
 
 use engine::{
-    Control, Deadline, Engine, Forward, Input, Output, Packet, SocketId, SocketKind, Time, Verdict,
+    Control, Deadline, Engine, Forward, Input, MediaPacket, Output, PacketVerdict, SocketId,
+    SocketKind, Time,
 };
 use net::{Clock, Driver, DriverConfig};
 use std::convert::Infallible;
@@ -13,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Opens its sockets and echoes what comes to it.
+/// Opens its sockets and echoes its input.
 struct Echo {
     kind: SocketKind,
     asked: u32,
@@ -38,7 +41,7 @@ impl Engine for Echo {
     fn next_output(&mut self) -> Option<Output<'_>> {
         if self.asked < self.wanted {
             self.asked += 1;
-            return Some(Output::Open {
+            return Some(Output::OpenSocket {
                 socket: SocketId(self.asked),
                 kind: self.kind,
                 local: SocketAddr::from(([127, 0, 0, 1], 0)),
@@ -67,7 +70,7 @@ impl Control for Echo {
     }
 }
 
-/// Sends each packet back from the socket on which it came.
+/// Sends each packet back from the socket on which it was received.
 struct Reflect;
 
 impl Forward for Reflect {
@@ -76,8 +79,8 @@ impl Forward for Reflect {
     fn command(&mut self, command: Infallible, _now: Time) {
         match command {}
     }
-    fn forward(&mut self, packet: &mut Packet<'_>, _now: Time) -> Verdict {
-        Verdict::Forward {
+    fn forward(&mut self, packet: &mut MediaPacket<'_>, _now: Time) -> PacketVerdict {
+        PacketVerdict::Forward {
             socket: packet.socket,
             destination: packet.source,
         }
@@ -91,7 +94,7 @@ impl Forward for Reflect {
     }
 }
 
-/// Keeps up to `window` datagrams under way at each target, round robin, until told to stop.
+/// Keeps up to `window` datagrams in flight at each target, round robin, until `stop` is set.
 fn load(targets: Vec<SocketAddr>, length: usize, window: usize, stop: Arc<AtomicBool>) {
     let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
     socket

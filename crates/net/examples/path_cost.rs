@@ -1,22 +1,29 @@
-//! What a relayed packet costs the border's thread on each path between two veths: sockets, one socket, AF_XDP. Run in rounds, path after path, so
-//! that the machine's better and worse moments meet all of them. What the kernel does on receipt is done in the sender's time, which is
-//! not counted; what it does on sending, up to the far end's socket, is.
+//! Measures the cost of a relayed packet on the border's thread for each path between two veths: sockets, the
+//! shared-port socket, AF_XDP. Runs rounds over all paths, so that changes of the machine's speed affect all of them.
+//! The kernel's receive processing runs in the sender's time and is not counted; its send processing, up to the far
+//! end's socket, is.
 //!
-//! `cargo run --release -p net --example path_cost -- [rounds] [packets in a burst] [bursts in a round]`; it takes root.
+//! `cargo run --release -p net --example path_cost -- [rounds] [packets in a burst] [bursts in a round]`; it needs
+//! root.
 
 #[path = "../tests/suite/rig/mod.rs"]
 mod rig;
 
-use rig::{Path, Rig, World, call, private_network, rtp};
+use rig::{Path, Rig, TestWorld, call, enter_private_network, rtp};
 use std::time::{Duration, Instant};
 
-const PATHS: [Path; 4] = [Path::PerPort, Path::One, Path::Express, Path::ExpressOne];
-/// Calls among which packets are spread.
+const PATHS: [Path; 4] = [
+    Path::PerPort,
+    Path::SharedPort,
+    Path::AfXdp,
+    Path::AfXdpSharedPort,
+];
+/// Number of calls over which packets are distributed.
 const CALLS: u16 = 32;
 
-/// Processor time of this thread and elapsed time for each packet, and how many went aside.
+/// CPU time of this thread and elapsed time per packet, and the number of packets that bypassed AF_XDP.
 fn measure(path: Path, burst: u16, bursts: u16) -> Option<(f64, f64, u64)> {
-    let world = World::wired_as(false, false);
+    let world = TestWorld::wired_with(false, false);
     let mut rig = Rig::start(path, &world, "path_cost")?;
     let calls: Vec<_> = (0..CALLS)
         .map(|number| {
@@ -27,9 +34,9 @@ fn measure(path: Path, burst: u16, bursts: u16) -> Option<(f64, f64, u64)> {
             (phones, ours[0])
         })
         .collect();
-    // A neighbour that is not known at once is looked for again after a second.
+    // An unknown neighbour is looked up again after a second.
     let begun = Instant::now();
-    while path.is_express() && rig.driver.counters().express_out == 0 {
+    while path.is_af_xdp() && rig.driver.counters().af_xdp_out == 0 {
         assert!(
             begun.elapsed() < Duration::from_secs(20),
             "no way to the far end"
@@ -64,7 +71,7 @@ fn measure(path: Path, burst: u16, bursts: u16) -> Option<(f64, f64, u64)> {
             while phones[2].0.recv(&mut [0; 256]).is_ok() {}
         }
     }
-    let aside = rig.driver.counters().express_aside - before.express_aside;
+    let aside = rig.driver.counters().af_xdp_bypassed - before.af_xdp_bypassed;
     let each = |span: Duration| span.as_nanos() as f64 / sent as f64;
     Some((each(spent), each(elapsed), aside))
 }
@@ -78,9 +85,9 @@ fn main() {
     let work = move || {
         for round in 0..rounds {
             for path in PATHS {
-                // A network of its own each time: nothing of an earlier one is left.
+                // A new namespace each time, without state of an earlier one.
                 let one = move || {
-                    if private_network("path_cost")
+                    if enter_private_network("path_cost")
                         && let Some((cpu, time, aside)) = measure(path, burst, bursts)
                     {
                         let rate = 1e9 / time;

@@ -1,13 +1,13 @@
-//! How many packets a second the relay in the kernel passes between two veths, beside an empty redirect program: `relay_rate [FLOWS]
-//! [MILLISECONDS] [ROUNDS]`. One core makes packets in the kernel, the other one relays and counts them at the far end; what it spends on a
-//! packet is told by the processor time of the kernel's threads that do both.
+//! Measures the packet rate of the kernel relay between two veths, compared with an empty redirect program:
+//! `relay_rate [FLOWS] [MILLISECONDS] [ROUNDS]`. One core generates packets in the kernel, the other one relays them
+//! and counts them at the far end; its cost per packet is the CPU time of the kernel threads that do both.
 //!
-//! Needs root, clang at the build and two cores; exit code 3 where something of that is missing. All of it happens in network namespaces
-//! that end with the program.
+//! Needs root, clang at build time and two cores; exit code 3 if one of these is missing. Everything runs in network
+//! namespaces that end with the program.
 
 #[cfg(not(bpf_present))]
 fn main() {
-    eprintln!("this build has no BPF programs, for want of clang");
+    eprintln!("this build has no BPF programs: clang was missing when it was built");
     std::process::exit(3);
 }
 
@@ -40,7 +40,7 @@ mod rate {
     use std::process::Command;
     use std::time::{Duration, Instant};
 
-    /// What the measurement needs and this machine, or our rights, do not give.
+    /// A requirement of the measurement that this machine or its permissions do not meet.
     #[derive(Debug)]
     pub(super) struct Missing(String);
 
@@ -54,13 +54,13 @@ mod rate {
 
     type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-    /// Ports used of an address.
+    /// Number of ports used per address.
     const PORTS: u32 = 50_000;
     const FIRST_PORT: u32 = 10_000;
-    /// Frames in a call of BPF_PROG_TEST_RUN, and in a batch of it.
+    /// Frames in a call of BPF_PROG_TEST_RUN, and in one of its batches.
     const FRAMES: u32 = 1 << 18;
     const BATCH: u32 = 128;
-    /// Bytes before a frame, so that it begins on a cache line as those of network cards do.
+    /// Headroom of a frame, bytes, so that it begins on a cache line as with network cards.
     const META: u32 = 16;
 
     fn run(program: &str, words: &str) -> Result<()> {
@@ -81,7 +81,7 @@ mod rate {
         run("ip", words)
     }
 
-    /// Has the packets of an interface dealt with by a thread of the kernel, on core 1; its number.
+    /// Moves the packet processing of an interface to a kernel thread on core 1; returns its ID.
     fn thread_of(interface: &str) -> Result<String> {
         std::fs::write(format!("/sys/class/net/{interface}/threaded"), "1")?;
         for entry in std::fs::read_dir("/proc")? {
@@ -98,7 +98,7 @@ mod rate {
         Err(format!("no thread deals with the packets of {interface}").into())
     }
 
-    /// Nanoseconds that these threads have had the processor.
+    /// CPU time of these threads, nanoseconds.
     fn spent(threads: &[String]) -> Result<u64> {
         let mut sum = 0;
         for thread in threads {
@@ -127,11 +127,11 @@ mod rate {
 
     fn card_of(interface: &str) -> Result<[u8; 6]> {
         let text = std::fs::read_to_string(format!("/sys/class/net/{interface}/address"))?;
-        let mut card = [0; 6];
-        for (octet, word) in card.iter_mut().zip(text.trim().split(':')) {
+        let mut mac = [0; 6];
+        for (octet, word) in mac.iter_mut().zip(text.trim().split(':')) {
             *octet = u8::from_str_radix(word, 16)?;
         }
-        Ok(card)
+        Ok(mac)
     }
 
     fn local(number: u32) -> SocketAddr {
@@ -140,7 +140,7 @@ mod rate {
         SocketAddr::new(address.into(), port as u16)
     }
 
-    /// As `struct stream`.
+    /// Layout of `struct stream`.
     fn stream(number: u32) -> [u8; 8] {
         let SocketAddr::V4(local) = local(number) else {
             return [0; 8];
@@ -150,7 +150,7 @@ mod rate {
         [a, b, c, d, e, f, 0, 0]
     }
 
-    /// A frame of 60 bytes of IP, in which the generator fills in the rest.
+    /// A frame with an IP packet of 60 bytes, which the generator completes.
     fn frame(to: [u8; 6], from: [u8; 6]) -> Vec<u8> {
         let mut whole = vec![0u8; META as usize + 74];
         let frame = &mut whole[META as usize..];
@@ -207,7 +207,7 @@ mod rate {
             batch: BATCH,
             unused: 0,
         };
-        // SAFETY: attributes of the size that is stated, with pointers to memory that lives through the call.
+        // SAFETY: attributes of the stated size, with pointers to memory that outlives the call.
         let done = unsafe {
             libc::syscall(
                 libc::SYS_bpf,
@@ -222,13 +222,13 @@ mod rate {
         }
     }
 
-    /// What one program did in one slice of time.
+    /// Result of one program in one time slice.
     struct Slice {
-        /// Packets that came to the far end in a second.
+        /// Packets per second at the far end.
         passed: f64,
-        /// Packets that did not.
+        /// Packets lost.
         lost: u64,
-        /// Nanoseconds of the core for each.
+        /// CPU time per packet, nanoseconds.
         cost: f64,
     }
 
@@ -244,11 +244,11 @@ mod rate {
     }
 
     impl Lane {
-        /// Has packets made for a span of time and counts what becomes of them. `threads`: those that relay and count.
+        /// Generates packets for a time and counts them. `threads`: those that relay and count.
         fn count(&mut self, span: Duration, threads: &[String]) -> Result<Slice> {
             let read = |lane: &Lane| -> Result<[u64; 3]> {
-                let made = lane.counters.get(&0, 0)?[0];
-                Ok([lane.counters.get(&1, 0)?[0], made, spent(threads)?])
+                let sent = lane.counters.get(&0, 0)?[0];
+                Ok([lane.counters.get(&1, 0)?[0], sent, spent(threads)?])
             };
             let begun = Instant::now();
             let mut started = None;
@@ -256,16 +256,16 @@ mod rate {
                 let program = xdp(&mut self.loaded, "generate")?;
                 inject(program, &self.frame, self.from)?;
                 match &started {
-                    // The first fifth warms up.
+                    // The first fifth is warm-up.
                     None if begun.elapsed() > span / 5 => {
                         started = Some((read(self)?, Instant::now()));
                     }
                     Some((before, started)) if started.elapsed() > span => {
                         let (now, seconds) = (read(self)?, started.elapsed().as_secs_f64());
-                        let [passed, made, spent] = [0, 1, 2].map(|at| now[at] - before[at]);
+                        let [passed, sent, spent] = [0, 1, 2].map(|at| now[at] - before[at]);
                         return Ok(Slice {
                             passed: passed as f64 / seconds,
-                            lost: made.saturating_sub(passed),
+                            lost: sent.saturating_sub(passed),
                             cost: spent as f64 / passed as f64,
                         });
                     }
@@ -276,7 +276,7 @@ mod rate {
     }
 
     pub(super) fn measure(flows: u32, span: u32, rounds: u32) -> Result<()> {
-        // SAFETY: changes only which networks and mounts this thread and what it starts belong to.
+        // SAFETY: changes only the namespaces of this thread and its children.
         if unsafe { libc::unshare(libc::CLONE_NEWNET | libc::CLONE_NEWNS) } != 0 {
             let error = std::io::Error::last_os_error();
             return Err(Missing(format!("no namespace of our own: {error}")).into());
@@ -286,11 +286,11 @@ mod rate {
                 Missing("one core makes packets, another one relays: there is one".into()).into(),
             );
         }
-        // What is seen of interfaces is that of the namespace in which it was mounted.
+        // sysfs shows the interfaces of the namespace in which it was mounted.
         run("mount", "--make-rprivate /")?;
         run("mount", "-t sysfs sysfs /sys")?;
         net::pin(0)?;
-        // Nothing but our packets shall be counted at the far end.
+        // Only our own packets may be counted at the far end.
         std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1")?;
         ip("link set lo up")?;
         for (ours, far) in [("in0", "in1"), ("out0", "out1")] {
@@ -306,8 +306,8 @@ mod rate {
             ip(&format!("addr add {address}/24 dev in0"))?;
         }
         ip("addr add 10.78.0.1/24 dev out0")?;
-        let card = |card: [u8; 6]| card.map(|octet| format!("{octet:02x}")).join(":");
-        let next = card(card_of("out1")?);
+        let mac = |mac: [u8; 6]| mac.map(|octet| format!("{octet:02x}")).join(":");
+        let next = mac(card_of("out1")?);
         ip(&format!(
             "neigh add 10.78.0.2 lladdr {next} dev out0 nud permanent"
         ))?;
@@ -327,7 +327,7 @@ mod rate {
         ports.set(1, number_of("out0")?, None, 0)?;
         xdp(&mut loaded, "sink")?.attach_to_if_index(number_of("out1")?, XdpMode::Driver)?;
         xdp(&mut loaded, "generate")?;
-        // So that the near end of the wire takes frames: nothing comes to it.
+        // The near end of the wire must accept frames, although it receives none.
         let quiet =
             xdp(&mut loaded, "sink")?.attach_to_if_index(number_of("in1")?, XdpMode::Driver)?;
         let mut lane = Lane {

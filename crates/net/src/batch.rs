@@ -1,7 +1,8 @@
-//! Batches of datagrams: `recvmmsg` into fixed buffers, `sendmmsg` from a fixed arena or straight from a receive buffer.
-//! A receiver may be filled from several sockets one after the other, so that what they brought is dealt with together.
+//! Batches of datagrams: `recvmmsg` into fixed buffers, `sendmmsg` from a fixed arena or straight from a receive
+//! buffer. One receiver can be filled from several sockets in turn, so that their datagrams are processed as one
+//! batch.
 
-use engine::Packet;
+use engine::MediaPacket;
 use libc::{c_int, c_uint, c_void};
 use std::io;
 use std::mem::{size_of, zeroed};
@@ -10,43 +11,45 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// Datagrams per system call.
 pub(crate) const BATCH: usize = 64;
-/// Room for control messages, in words of eight bytes: an original destination (48 bytes with its header) and a time stamp (32).
+/// Size of the control message buffer, in words of eight bytes: an original destination (48 bytes with its header)
+/// and a time stamp (32).
 const CONTROL: usize = 12;
 
 /// Receive buffers and the headers that describe them to the kernel.
 pub(crate) struct Receiver {
     headers: Vec<libc::mmsghdr>,
-    // Owned here and reached by the kernel through the pointers in `headers`; none of them is ever resized.
+    // The kernel reaches these vectors through the pointers in `headers`; they are never resized.
     _iovecs: Vec<libc::iovec>,
     names: Vec<libc::sockaddr_storage>,
     controls: Vec<[u64; CONTROL]>,
     bytes: Vec<u8>,
     stride: usize,
     size: usize,
-    /// Datagrams that it holds.
+    /// Datagrams in the batch.
     filled: usize,
-    /// Headers from here on are as the kernel has to find them.
-    touched: usize,
+    /// Headers from this index on are still initialised for the kernel.
+    dirty: usize,
     with_control: bool,
 }
 
-// SAFETY: the raw pointers in `headers` and `_iovecs` lead only into the other vectors of the same value, which move with it.
+// SAFETY: the raw pointers in `headers` and `_iovecs` point only into the other vectors of the same value, which move
+// with it.
 unsafe impl Send for Receiver {}
 
 /// A datagram of the batch.
-pub(crate) struct Received<'a> {
+pub(crate) struct ReceivedDatagram<'a> {
     pub(crate) source: SocketAddr,
-    /// The datagram with room behind it.
+    /// The datagram, followed by spare room.
     pub(crate) buffer: &'a mut [u8],
-    /// Bytes of the datagram.
+    /// Length of the datagram, bytes.
     pub(crate) length: usize,
-    /// It was longer than the buffer.
+    /// The datagram was longer than the buffer.
     pub(crate) truncated: bool,
-    /// CLOCK_REALTIME nanoseconds at which the kernel took it in.
+    /// Kernel receive time, nanoseconds of CLOCK_REALTIME.
     pub(crate) stamp: Option<u64>,
 }
 
-impl<'a> Received<'a> {
+impl<'a> ReceivedDatagram<'a> {
     /// The datagram.
     pub(crate) fn bytes(self) -> &'a mut [u8] {
         self.buffer.get_mut(..self.length).unwrap_or_default()
@@ -54,10 +57,11 @@ impl<'a> Received<'a> {
 }
 
 impl Receiver {
-    /// Buffers for [`BATCH`] datagrams of up to `size` bytes. `with_control` makes room for time stamps and addresses.
+    /// Buffers for [`BATCH`] datagrams of up to `size` bytes. `with_control` allocates room for time stamps and
+    /// addresses.
     pub(crate) fn new(size: usize, with_control: bool) -> Receiver {
-        // An odd number of cache lines apart, so that the buffers do not all fall into the same cache sets.
-        let stride = ((size + Packet::ROOM).div_ceil(64) | 1) * 64;
+        // An odd number of cache lines apart, so that the buffers do not all map to the same cache sets.
+        let stride = ((size + MediaPacket::TAILROOM).div_ceil(64) | 1) * 64;
         let mut bytes = vec![0; stride * BATCH];
         let mut iovecs = Vec::with_capacity(BATCH);
         for i in 0..BATCH {
@@ -88,38 +92,37 @@ impl Receiver {
             stride,
             size,
             filled: 0,
-            touched: BATCH,
+            dirty: BATCH,
             with_control,
         }
     }
 
-    /// Takes what waits on `fd`, at most `most` datagrams, in place of what it held. `Ok(0)` where nothing waits.
+    /// Replaces the batch with at most `most` datagrams that are queued on `fd`. `Ok(0)` if the queue is empty.
     pub(crate) fn receive(&mut self, fd: BorrowedFd<'_>, most: usize) -> io::Result<usize> {
         self.clear();
         self.add(fd, most)
     }
 
-    /// Forgets what it holds.
+    /// Empties the batch.
     pub(crate) fn clear(&mut self) {
         self.filled = 0;
     }
 
-    /// Datagrams that it holds.
+    /// Number of datagrams in the batch.
     pub(crate) fn filled(&self) -> usize {
         self.filled
     }
 
-    /// How many more it can hold.
+    /// Number of datagrams that still fit.
     pub(crate) fn room(&self) -> usize {
         BATCH - self.filled
     }
 
-    /// Takes what waits on `fd`, at most `most` datagrams and as many as there is room for, behind what it holds. `Ok(0)`
-    /// where nothing waits.
+    /// Appends at most `most` queued datagrams of `fd`, as far as there is room. `Ok(0)` if the queue is empty.
     pub(crate) fn add(&mut self, fd: BorrowedFd<'_>, most: usize) -> io::Result<usize> {
         let count = most.min(self.room());
         let (from, to) = (self.filled, self.filled + count);
-        for header in &mut self.headers[from..to.min(self.touched).max(from)] {
+        for header in &mut self.headers[from..to.min(self.dirty).max(from)] {
             header.msg_hdr.msg_namelen = size_of::<libc::sockaddr_storage>() as u32;
             header.msg_hdr.msg_controllen = if self.with_control { CONTROL * 8 } else { 0 };
             header.msg_hdr.msg_flags = 0;
@@ -129,14 +132,16 @@ impl Receiver {
             0 => return Ok(0),
             1 => {
                 let header = &mut self.headers[from];
-                // SAFETY: the header points to a name, a control buffer and an iovec of this value, whose lengths it states.
+                // SAFETY: the header points to a name, a control buffer and an iovec of this value, with their true
+                // lengths.
                 let length = unsafe {
                     libc::recvmsg(fd.as_raw_fd(), &raw mut header.msg_hdr, libc::MSG_DONTWAIT)
                 };
                 header.msg_len = length.max(0) as u32;
                 if length < 0 { -1 } else { 1 }
             }
-            // SAFETY: every header points to a name, a control buffer and an iovec of this value, whose lengths it states.
+            // SAFETY: every header points to a name, a control buffer and an iovec of this value, with their true
+            // lengths.
             _ => unsafe {
                 libc::recvmmsg(
                     fd.as_raw_fd(),
@@ -147,11 +152,11 @@ impl Receiver {
                 )
             },
         };
-        let taken = n.max(0) as usize;
-        self.filled += taken;
-        if to >= self.touched {
-            // The header after the last one taken may have been touched by the attempt that found the queue empty.
-            self.touched = (self.filled + 1).min(to);
+        let received = n.max(0) as usize;
+        self.filled += received;
+        if to >= self.dirty {
+            // The call that found the queue empty may have changed the header behind the last received one.
+            self.dirty = (self.filled + 1).min(to);
         }
         if n < 0 {
             let error = io::Error::last_os_error();
@@ -160,10 +165,10 @@ impl Receiver {
                 _ => Err(error),
             };
         }
-        Ok(taken)
+        Ok(received)
     }
 
-    /// Adds a datagram that came otherwise; there must be room.
+    /// Appends a datagram that another receive path delivered; there must be room.
     pub(crate) fn put(&mut self, source: SocketAddr, bytes: &[u8]) {
         let i = self.filled;
         let (Some(header), Some(name)) = (self.headers.get_mut(i), self.names.get_mut(i)) else {
@@ -185,11 +190,11 @@ impl Receiver {
         };
         header.msg_len = length as u32;
         self.filled += 1;
-        // The kernel has to find it as it was before.
-        self.touched = self.touched.max(self.filled);
+        // Marks the header as changed: it is initialised again before the kernel gets it.
+        self.dirty = self.dirty.max(self.filled);
     }
 
-    /// Where the datagram `index` was sent; told by sockets that are asked to ([`crate::socket::steered`]).
+    /// Original destination of the datagram `index`; only sockets of [`crate::socket::steered`] report it.
     pub(crate) fn destination(&self, index: usize) -> Option<SocketAddr> {
         match self.with_control {
             true => destination_of(&self.headers.get(index)?.msg_hdr, &self.controls),
@@ -197,8 +202,8 @@ impl Receiver {
         }
     }
 
-    /// The datagram `index` of the last batch; `None` where its sender's address has no known form.
-    pub(crate) fn get(&mut self, index: usize) -> Option<Received<'_>> {
+    /// The datagram `index` of the last batch; `None` if its sender's address is of an unsupported family.
+    pub(crate) fn get(&mut self, index: usize) -> Option<ReceivedDatagram<'_>> {
         let header = self.headers.get(index)?;
         let source = read_address(self.names.get(index)?)?;
         let truncated = header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0;
@@ -210,7 +215,7 @@ impl Receiver {
         let length = (header.msg_len as usize).min(self.size);
         let start = index * self.stride;
         let buffer = self.bytes.get_mut(start..start + self.stride)?;
-        Some(Received {
+        Some(ReceivedDatagram {
             source,
             buffer,
             length,
@@ -245,8 +250,8 @@ fn destination_of(header: &libc::msghdr, _alive: &[[u64; CONTROL]]) -> Option<So
 
 /// The kernel's time stamp among the control messages.
 fn stamp_of(header: &libc::msghdr, _alive: &[[u64; CONTROL]]) -> Option<u64> {
-    // SAFETY: the kernel filled msg_control (alive: the vector is lent beside) and set msg_controllen to what it wrote; the
-    // CMSG functions walk inside these bounds.
+    // SAFETY: the kernel filled msg_control (alive: the vector is borrowed by the caller) and set msg_controllen to
+    // the length that it wrote; the CMSG functions stay inside these bounds.
     unsafe {
         let mut message = libc::CMSG_FIRSTHDR(header);
         while !message.is_null() {
@@ -284,7 +289,7 @@ pub(crate) fn read_address(storage: &libc::sockaddr_storage) -> Option<SocketAdd
                 Ipv6Addr::from(v6.sin6_addr.s6_addr),
                 u16::from_be(v6.sin6_port),
                 0,
-                // The scope matters for link-local addresses alone; elsewhere it would make equal addresses differ.
+                // The scope matters for link-local addresses alone; for others it would make equal addresses differ.
                 if v6.sin6_addr.s6_addr[..2] == [0xfe, 0x80] {
                     v6.sin6_scope_id
                 } else {
@@ -296,7 +301,7 @@ pub(crate) fn read_address(storage: &libc::sockaddr_storage) -> Option<SocketAdd
     }
 }
 
-/// Writes `address` in the kernel's form and gives its length.
+/// Writes `address` as a C structure and returns its length.
 pub(crate) fn write_address(address: SocketAddr, storage: &mut libc::sockaddr_storage) -> u32 {
     let base: *mut libc::sockaddr_storage = storage;
     match address.ip() {
@@ -324,23 +329,24 @@ pub(crate) fn write_address(address: SocketAddr, storage: &mut libc::sockaddr_st
     }
 }
 
-/// Largest datagram that goes into a train, bytes: a segment must fit into one packet of the way (Ethernet's 1500 less the
-/// larger IP header and UDP's).
-pub(crate) const SEGMENT: usize = 1_452;
-/// Largest train, bytes; with its headers it must fit into one IP packet.
-pub(crate) const TRAIN: usize = 60_000;
-/// Trains refused by the kernel in a row after which none is tried any more: no device on the way takes them.
-const REFUSED: u32 = 16;
+/// Largest datagram of a GSO burst, bytes: each segment must fit into one packet of the path (Ethernet's 1500 less
+/// the larger IP header and UDP's).
+pub(crate) const MAX_GSO_SEGMENT: usize = 1_452;
+/// Largest GSO burst, bytes; with its headers it must fit into one IP packet.
+pub(crate) const MAX_GSO_BYTES: usize = 60_000;
+/// After this number of consecutive refusals GSO is not tried any more: the outgoing devices do not support it.
+const GSO_REFUSALS: u32 = 16;
 
-/// So often a datagram is tried again that was not sent because the socket had to tell of an earlier one.
-const TOLD: u32 = 8;
+/// A datagram is retried up to this number of times if the socket returned a pending error of an earlier one instead
+/// of sending it.
+const PENDING_ERROR_RETRIES: u32 = 8;
 
-/// Room for the control message that states a train's segment size, aligned for its header.
+/// Room for the control message with the GSO segment size, aligned for its header.
 type SegmentControl = [u64; 3];
 const _: () = assert!(size_of::<SegmentControl>() >= unsafe { libc::CMSG_SPACE(2) } as usize);
 
-/// Headers for the datagrams of one socket on their way out. Datagrams of one size to one destination may share a header:
-/// they then pass the kernel as one train (UDP_SEGMENT), which it takes apart at the end of its way.
+/// Headers for the outgoing datagrams of one socket. Datagrams of one size to one destination may share a header:
+/// they pass the kernel as one GSO burst (UDP_SEGMENT), which is segmented at the end of the transmit path.
 pub(crate) struct Sender {
     headers: Vec<libc::mmsghdr>,
     iovecs: Vec<libc::iovec>,
@@ -350,21 +356,21 @@ pub(crate) struct Sender {
     count: usize,
     /// Datagrams in use.
     datagrams: usize,
-    refused: u32,
+    refusals: u32,
 }
 
-// SAFETY: the raw pointers lead only into the value's own vectors and, between `push` and `send`, to payloads of which the
-// caller of `push` promises that they stay.
+// SAFETY: the raw pointers point only into the vectors of the value and, between `push` and `send`, to payloads that
+// the caller of `push` keeps alive.
 unsafe impl Send for Sender {}
 
-/// What became of a batch.
+/// Outcome of sending a batch.
 #[derive(Debug, Default, Clone, Copy)]
-pub(crate) struct Sent {
+pub(crate) struct SendSummary {
     pub(crate) calls: usize,
     pub(crate) sent: usize,
     pub(crate) failed: usize,
-    /// Of those sent, how many were in trains.
-    pub(crate) coupled: usize,
+    /// Datagrams of those sent that were part of a GSO burst.
+    pub(crate) gso_datagrams: usize,
 }
 
 impl Sender {
@@ -383,7 +389,7 @@ impl Sender {
             controls: vec![[0; 3]; BATCH],
             count: 0,
             datagrams: 0,
-            refused: 0,
+            refusals: 0,
         };
         for i in 0..BATCH {
             let header = &mut sender.headers[i].msg_hdr;
@@ -400,20 +406,20 @@ impl Sender {
         self.datagrams == 0
     }
 
-    /// Datagrams that wait for [`Sender::send`].
+    /// Datagrams queued for [`Sender::send`].
     pub(crate) fn datagrams(&self) -> usize {
         self.datagrams
     }
 
-    /// Their bytes.
+    /// Payload bytes queued for [`Sender::send`].
     pub(crate) fn bytes(&self) -> usize {
         let waiting = &self.iovecs[..self.datagrams];
         waiting.iter().map(|iovec| iovec.iov_len).sum()
     }
 
-    /// Whether the kernel takes trains, as far as is known.
-    pub(crate) fn takes_trains(&self) -> bool {
-        self.refused < REFUSED
+    /// Whether GSO is used: true until [`GSO_REFUSALS`] bursts in a row were refused.
+    pub(crate) fn gso_available(&self) -> bool {
+        self.refusals < GSO_REFUSALS
     }
 
     /// Adds a datagram; there must be room.
@@ -436,11 +442,11 @@ impl Sender {
         self.datagrams += 1;
     }
 
-    /// Adds a datagram to the train of the one pushed last: same destination, same length.
+    /// Appends a datagram to the GSO burst of the last pushed one: same destination, same length.
     ///
     /// # Safety
     /// As for [`Sender::push`].
-    pub(crate) unsafe fn couple(&mut self, bytes: *const u8, length: usize) {
+    pub(crate) unsafe fn append_segment(&mut self, bytes: *const u8, length: usize) {
         let i = self.count - 1;
         self.iovecs[self.datagrams] = libc::iovec {
             iov_base: bytes.cast_mut().cast::<c_void>(),
@@ -465,24 +471,24 @@ impl Sender {
         }
     }
 
-    /// Sends all that was pushed. One that the kernel refuses is left out and counted; the others go.
-    pub(crate) fn send(&mut self, fd: BorrowedFd<'_>) -> Sent {
-        let mut result = Sent::default();
+    /// Sends all queued datagrams. A refused one is skipped and counted.
+    pub(crate) fn send(&mut self, fd: BorrowedFd<'_>) -> SendSummary {
+        let mut result = SendSummary::default();
         let mut from = 0;
         let mut waited = false;
-        // A pending error of the socket (an ICMP message) is told once, in place of a send that did not take place; others
-        // may come in the meantime.
-        let mut retried = 0;
+        // A pending error of the socket (an ICMP message) is returned once, instead of a send; further errors may
+        // arrive in the meantime.
+        let mut retries = 0;
         while from < self.count {
             result.calls += 1;
             match self.send_from(fd, from) {
                 Ok(n) => {
-                    retried = 0;
+                    retries = 0;
                     for header in &self.headers[from..from + n] {
                         result.sent += header.msg_hdr.msg_iovlen;
                         if header.msg_hdr.msg_iovlen > 1 {
-                            result.coupled += header.msg_hdr.msg_iovlen;
-                            self.refused = 0;
+                            result.gso_datagrams += header.msg_hdr.msg_iovlen;
+                            self.refusals = 0;
                         }
                     }
                     from += n;
@@ -494,21 +500,24 @@ impl Sender {
                         wait_writable(fd);
                     }
                     Some(libc::EAGAIN | libc::ENOBUFS) => {
-                        // The socket's buffer is full and stays so: what is left of this batch is lost, as in a full router.
+                        // The socket's buffer stays full: the rest of this batch is lost, as in a router with a full
+                        // queue.
                         result.failed += self.datagrams - result.sent - result.failed;
                         break;
                     }
-                    Some(code) if is_told_of(code) && retried < TOLD => retried += 1,
+                    Some(code) if may_be_pending_error(code) && retries < PENDING_ERROR_RETRIES => {
+                        retries += 1
+                    }
                     _ if self.headers[from].msg_hdr.msg_iovlen > 1 => {
-                        self.refused = self.refused.saturating_add(1);
-                        self.send_apart(fd, from, &mut result);
+                        self.refusals = self.refusals.saturating_add(1);
+                        self.send_segments_singly(fd, from, &mut result);
                         from += 1;
-                        retried = 0;
+                        retries = 0;
                     }
                     _ => {
                         result.failed += 1;
                         from += 1;
-                        retried = 0;
+                        retries = 0;
                     }
                 },
             }
@@ -518,12 +527,12 @@ impl Sender {
         result
     }
 
-    /// Sends the datagrams of a train that the kernel does not take, one by one.
-    fn send_apart(&mut self, fd: BorrowedFd<'_>, train: usize, result: &mut Sent) {
-        let header = self.headers[train].msg_hdr;
-        let (mut i, mut retried) = (0, 0);
+    /// Sends the datagrams of a refused GSO burst one by one.
+    fn send_segments_singly(&mut self, fd: BorrowedFd<'_>, burst: usize, result: &mut SendSummary) {
+        let header = self.headers[burst].msg_hdr;
+        let (mut i, mut retries) = (0, 0);
         while i < header.msg_iovlen {
-            // SAFETY: the iovecs of a header lie one behind the other; name and payload as in `send_from`.
+            // SAFETY: the iovecs of a header are adjacent; name and payload as in `send_from`.
             let n = unsafe {
                 let iovec = *header.msg_iov.add(i);
                 libc::sendto(
@@ -539,21 +548,21 @@ impl Sender {
             let code = io::Error::last_os_error().raw_os_error();
             match n {
                 0.. => result.sent += 1,
-                _ if retried < TOLD && code.is_some_and(is_told_of) => {
-                    retried += 1;
+                _ if retries < PENDING_ERROR_RETRIES && code.is_some_and(may_be_pending_error) => {
+                    retries += 1;
                     continue;
                 }
                 _ => result.failed += 1,
             }
-            (i, retried) = (i + 1, 0);
+            (i, retries) = (i + 1, 0);
         }
     }
 
     fn send_from(&mut self, fd: BorrowedFd<'_>, from: usize) -> io::Result<usize> {
         let header = &self.headers[from].msg_hdr;
         let n = if self.count - from == 1 && header.msg_iovlen == 1 {
-            // SAFETY: the header's only iovec lies in `iovecs`, the name in `names`; the payload is readable by the promise
-            // given to `push`.
+            // SAFETY: the header's only iovec is in `iovecs`, the name in `names`; the payload is readable by the
+            // contract of `push`.
             let n = unsafe {
                 libc::sendto(
                     fd.as_raw_fd(),
@@ -566,7 +575,8 @@ impl Sender {
             };
             if n < 0 { -1 } else { 1 }
         } else {
-            // SAFETY: the headers `from..count` point to names, controls and iovecs of this value and to payloads as promised.
+            // SAFETY: the headers `from..count` point to names, controls and iovecs of this value and to payloads
+            // under the contract of `push`.
             unsafe {
                 libc::sendmmsg(
                     fd.as_raw_fd(),
@@ -584,8 +594,8 @@ impl Sender {
     }
 }
 
-/// Whether this error may be about an earlier datagram (an ICMP message) and not about the one to be sent.
-fn is_told_of(code: i32) -> bool {
+/// Whether the error may concern an earlier datagram (an ICMP message) instead of the current one.
+fn may_be_pending_error(code: i32) -> bool {
     matches!(
         code,
         libc::ECONNREFUSED
@@ -598,14 +608,14 @@ fn is_told_of(code: i32) -> bool {
     )
 }
 
-/// Gives a full send buffer one millisecond to drain.
+/// Waits up to one millisecond for room in a full send buffer.
 pub(crate) fn wait_writable(fd: BorrowedFd<'_>) {
     let mut poll = libc::pollfd {
         fd: fd.as_raw_fd(),
         events: libc::POLLOUT,
         revents: 0,
     };
-    // SAFETY: one pollfd, which lives through the call. The outcome does not matter: the send is tried again and tells.
+    // SAFETY: one pollfd, which is valid for the call. The result is ignored: the retried send returns the error.
     unsafe { libc::poll(&raw mut poll, 1, 1) };
 }
 
@@ -616,8 +626,8 @@ mod tests {
     use std::os::fd::AsFd as _;
     use std::time::Duration;
 
-    /// Sends trains of the given lengths and gives what came, one entry for each datagram.
-    fn carried(trains: &[(usize, usize)]) -> (Vec<(usize, u8)>, Sent, bool) {
+    /// Sends bursts of the given (count, length) and returns (length, first byte) of each received datagram.
+    fn send_bursts(bursts: &[(usize, usize)]) -> (Vec<(usize, u8)>, SendSummary, bool) {
         let to = UdpSocket::bind("127.0.0.1:0").unwrap();
         to.set_read_timeout(Some(Duration::from_millis(200)))
             .unwrap();
@@ -626,14 +636,14 @@ mod tests {
         let payloads: Vec<Vec<u8>> = (0..BATCH).map(|i| vec![i as u8; 2_000]).collect();
         let mut sender = Sender::new();
         let mut number = 0;
-        for &(count, length) in trains {
-            for wagon in 0..count {
+        for &(count, length) in bursts {
+            for segment in 0..count {
                 let bytes = payloads[number].as_ptr();
-                // SAFETY: the payloads live to the end of this function.
+                // SAFETY: the payloads are valid to the end of this function.
                 unsafe {
-                    match wagon {
+                    match segment {
                         0 => sender.push(destination, bytes, length),
-                        _ => sender.couple(bytes, length),
+                        _ => sender.append_segment(bytes, length),
                     }
                 }
                 number += 1;
@@ -648,12 +658,12 @@ mod tests {
         {
             got.push((length, bytes[0]));
         }
-        (got, sent, sender.takes_trains())
+        (got, sent, sender.gso_available())
     }
 
     #[test]
-    fn a_train_arrives_as_its_datagrams() {
-        let (got, sent, _) = carried(&[(1, 100), (5, 300), (1, 100), (20, 1_400)]);
+    fn gso_burst_arrives_as_single_datagrams() {
+        let (got, sent, _) = send_bursts(&[(1, 100), (5, 300), (1, 100), (20, 1_400)]);
         assert_eq!(got.len(), 27);
         assert!(
             got.iter()
@@ -666,9 +676,9 @@ mod tests {
     }
 
     #[test]
-    fn a_train_that_the_kernel_refuses_travels_apart() {
-        // Together they are more than one IP packet can hold.
-        let (got, sent, more) = carried(&[(1, 50), (50, 1_400), (1, 50)]);
+    fn refused_gso_burst_is_sent_as_single_datagrams() {
+        // 50 segments of 1,400 bytes exceed the size of one IP packet.
+        let (got, sent, more) = send_bursts(&[(1, 50), (50, 1_400), (1, 50)]);
         assert_eq!(got.len(), 52);
         assert!(
             got.iter()
@@ -676,6 +686,6 @@ mod tests {
                 .all(|(i, (_, mark))| *mark == i as u8)
         );
         assert_eq!((sent.sent, sent.failed), (52, 0));
-        assert!(more, "one refusal is no rule");
+        assert!(more, "one refusal disabled GSO");
     }
 }

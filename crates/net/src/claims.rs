@@ -1,8 +1,9 @@
-//! Ranges of media ports that programs claim for themselves in a network namespace, so that two whose ranges overlap learn of it
-//! when they start, and not by calls that find their ports taken.
+//! Claims of media port ranges in a network namespace, so that two programs with overlapping ranges detect it at
+//! start instead of by calls that fail.
 //!
-//! A claim is an abstract Unix socket (unix(7)) whose name says the range, the process and who claims: such names belong to the
-//! network namespace as ports do, any program may list them, and they are gone when their holder is, however it ended.
+//! A claim is an abstract Unix socket (unix(7)) whose name holds the range, the process and the claimant. Such names
+//! belong to the network namespace, as ports do; any program can list them, and the kernel removes them when their
+//! process ends, however it ends.
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::fmt;
@@ -14,9 +15,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 const PREFIX: &str = "hornwork-media/";
-/// Held while a program looks for claims and makes its own, so that of two that start together one sees the other.
+/// Bound while a program reads the claims and makes its own: serialises programs that start together.
 const LOCK: &str = "hornwork-media-lock";
-/// How often, and how long each time, is waited for the lock: a program that holds it for longer does not do so by our rules.
+/// Number of attempts to get the lock, and the pause between two. A program that holds it for longer does not follow
+/// this protocol.
 const LOCK_TRIES: u32 = 200;
 const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
@@ -46,23 +48,23 @@ impl fmt::Display for PortRange {
     }
 }
 
-/// What a program has claimed.
+/// A claimed range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Claimed {
+pub struct PortClaim {
     /// The ports.
     pub range: PortRange,
-    /// The process, as its own PID namespace numbers it.
+    /// Process ID, in the PID namespace of that process.
     pub process: u32,
-    /// Who claims; random.
+    /// Random identifier of the claimant.
     claimant: u64,
 }
 
-impl Claimed {
-    fn parse(name: &str) -> Option<Claimed> {
+impl PortClaim {
+    fn parse(name: &str) -> Option<PortClaim> {
         let mut parts = name.strip_prefix(PREFIX)?.split('/');
         let address = parts.next()?.parse().ok()?;
         let (first, last) = parts.next()?.split_once('-')?;
-        Some(Claimed {
+        Some(PortClaim {
             range: PortRange {
                 address,
                 first: first.parse().ok()?,
@@ -74,26 +76,26 @@ impl Claimed {
     }
 }
 
-/// Why ports could not be claimed.
+/// Reason for which ports cannot be claimed.
 #[derive(Debug)]
 pub enum ClaimError {
     /// Another program has claimed some of them.
-    Taken {
-        /// The ports that were wanted.
-        wanted: PortRange,
-        /// What the other program has.
-        by: Claimed,
+    InUse {
+        /// The requested ports.
+        requested: PortRange,
+        /// The claim of the other program.
+        by: PortClaim,
     },
-    /// Claims cannot be made or read here.
+    /// Claims cannot be made or read on this system.
     Unsupported(io::Error),
 }
 
 impl fmt::Display for ClaimError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ClaimError::Taken { wanted, by } => write!(
+            ClaimError::InUse { requested, by } => write!(
                 f,
-                "media ports {wanted} overlap with {}-{}, which another Hornwork (process {}) has claimed",
+                "media ports {requested} overlap with {}-{}, claimed by another Hornwork (process {})",
                 by.range.first, by.range.last, by.process
             ),
             ClaimError::Unsupported(error) => write!(f, "media ports cannot be claimed: {error}"),
@@ -103,21 +105,21 @@ impl fmt::Display for ClaimError {
 
 impl std::error::Error for ClaimError {}
 
-/// Who claims: its own claims never stand in its way.
+/// Identity of a program that claims ports: its own claims never conflict.
 #[derive(Clone, Copy, Debug)]
 pub struct Claimant(u64);
 
-/// Ports that are claimed for as long as this exists.
+/// Claimed ports; released when dropped.
 #[derive(Clone, Debug, Default)]
 pub struct PortClaims {
-    _held: Vec<Arc<OwnedFd>>,
+    _sockets: Vec<Arc<OwnedFd>>,
 }
 
 impl Claimant {
-    /// A new one.
+    /// A claimant with a new random identifier.
     ///
     /// # Errors
-    /// Where the system gives no randomness.
+    /// The system gives no randomness.
     pub fn new() -> io::Result<Claimant> {
         Ok(Claimant(crate::entropy()?.u64()))
     }
@@ -125,28 +127,28 @@ impl Claimant {
     /// Claims ranges in this thread's network namespace.
     ///
     /// # Errors
-    /// [`ClaimError`]; nothing is claimed then.
+    /// [`ClaimError`]; no range is claimed then.
     pub fn claim(self, ranges: &[PortRange]) -> Result<PortClaims, ClaimError> {
         let _lock = lock();
         let others = claims().map_err(ClaimError::Unsupported)?;
-        let mut held = Vec::with_capacity(ranges.len());
-        for wanted in ranges {
-            let foreign = |other: &&Claimed| other.claimant != self.0;
+        let mut sockets = Vec::with_capacity(ranges.len());
+        for requested in ranges {
+            let foreign = |other: &&PortClaim| other.claimant != self.0;
             let mut others = others.iter().filter(foreign);
-            if let Some(by) = others.find(|other| other.range.overlaps(wanted)) {
-                return Err(ClaimError::Taken {
-                    wanted: *wanted,
+            if let Some(by) = others.find(|other| other.range.overlaps(requested)) {
+                return Err(ClaimError::InUse {
+                    requested: *requested,
                     by: *by,
                 });
             }
-            let fd = bind(&self.name(wanted)).map_err(ClaimError::Unsupported)?;
-            held.push(Arc::new(fd));
+            let fd = bind(&self.name(requested)).map_err(ClaimError::Unsupported)?;
+            sockets.push(Arc::new(fd));
         }
-        Ok(PortClaims { _held: held })
+        Ok(PortClaims { _sockets: sockets })
     }
 
     fn name(self, range: &PortRange) -> String {
-        // The same range may be claimed anew before the old claim is given up.
+        // A claimant may claim the same range again before the old claim is dropped, so names need a number.
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         format!(
             "{PREFIX}{}/{}-{}/{}/{:x}/{}",
@@ -160,18 +162,18 @@ impl Claimant {
     }
 }
 
-/// What is claimed in this thread's network namespace.
+/// All claims in this thread's network namespace.
 ///
 /// # Errors
-/// Where the kernel does not say.
-pub fn claims() -> io::Result<Vec<Claimed>> {
+/// The kernel does not list the sockets.
+pub fn claims() -> io::Result<Vec<PortClaim>> {
     let sockets = std::fs::read("/proc/thread-self/net/unix")?;
     let sockets = String::from_utf8_lossy(&sockets);
     let names = sockets
         .lines()
         .filter_map(|line| line.split(' ').next_back());
     let names = names.filter_map(|name| name.strip_prefix('@'));
-    Ok(names.filter_map(Claimed::parse).collect())
+    Ok(names.filter_map(PortClaim::parse).collect())
 }
 
 fn bind(name: &str) -> io::Result<OwnedFd> {
@@ -182,7 +184,7 @@ fn bind(name: &str) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// The lock; `None` where another program does not give it up in time.
+/// Gets the lock; `None` if another program holds it for too long.
 fn lock() -> Option<OwnedFd> {
     for _ in 0..LOCK_TRIES {
         match bind(LOCK) {
@@ -208,26 +210,26 @@ mod tests {
     }
 
     #[test]
-    fn a_range_belongs_to_one_claimant_until_it_is_given_up() {
-        // Addresses for documentation: no program of this machine has claimed them.
+    fn range_belongs_to_one_claimant_until_it_is_dropped() {
+        // Addresses for documentation, which no program on this machine has claimed.
         let (four, six) = ("192.0.2.77", "2001:db8::77");
         let (one, two) = (Claimant::new().unwrap(), Claimant::new().unwrap());
-        let held = one
+        let sockets = one
             .claim(&[range(four, 20_000, 20_099), range(six, 20_000, 20_099)])
             .unwrap();
         let refused = two.claim(&[range(six, 30_000, 30_001), range(four, 20_099, 20_100)]);
-        let Err(ClaimError::Taken { wanted, by }) = refused else {
+        let Err(ClaimError::InUse { requested, by }) = refused else {
             panic!("{refused:?}");
         };
-        assert_eq!((wanted.first, by.process), (20_099, std::process::id()));
+        assert_eq!((requested.first, by.process), (20_099, std::process::id()));
         assert_eq!(by.range, range(four, 20_000, 20_099));
-        // What was refused has left nothing behind, and what only touches is free.
+        // The refused claim has left nothing behind, and adjacent ranges do not overlap.
         drop(one.claim(&[range(six, 30_000, 30_001)]).unwrap());
         drop(two.claim(&[range(four, 20_100, 20_199)]).unwrap());
         drop(two.claim(&[range("192.0.2.78", 20_000, 20_099)]).unwrap());
-        // A claimant may change its mind about its own ports.
+        // A claimant may claim its own ports again.
         let wider = one.claim(&[range(four, 20_000, 20_199)]).unwrap();
-        drop(held);
+        drop(sockets);
         assert!(two.claim(&[range(four, 20_150, 20_151)]).is_err());
         assert!(two.claim(&[range(six, 20_000, 20_001)]).is_ok());
         drop(wider);
@@ -235,16 +237,16 @@ mod tests {
     }
 
     #[test]
-    fn names_of_others_are_no_claims() {
+    fn other_socket_names_are_no_claims() {
         for name in [
             "",
             "/tmp/.X11-unix/X0",
             "hornwork-media/",
             "hornwork-media/x/1-2/3/4/5",
         ] {
-            assert_eq!(Claimed::parse(name), None);
+            assert_eq!(PortClaim::parse(name), None);
         }
-        let claim = Claimed::parse("hornwork-media/2001:db8::1/20000-20099/12/ff/0").unwrap();
+        let claim = PortClaim::parse("hornwork-media/2001:db8::1/20000-20099/12/ff/0").unwrap();
         assert_eq!(claim.range, range("2001:db8::1", 20_000, 20_099));
         assert_eq!((claim.process, claim.claimant), (12, 255));
     }

@@ -1,4 +1,4 @@
-//! The clock of a run, and randomness from the operating system.
+//! The clock of a run, and random numbers of the operating system.
 
 use engine::{Entropy, Time};
 use rustix::time::{ClockId, clock_gettime};
@@ -12,8 +12,8 @@ pub(crate) fn nanos(clock: ClockId) -> u64 {
         .wrapping_add(time.tv_nsec as u64)
 }
 
-/// Engine time of a run: monotonic nanoseconds since the clock was made, with the wall-clock time of that moment beside
-/// it, so that logs and captures can be dated. Copies share the start; use one clock for all that runs together.
+/// Engine time of a run: monotonic nanoseconds since the clock was created, with the wall-clock time of that moment
+/// for dates in logs and captures. Copies share the start; all parts of a run use copies of one clock.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     start: u64,
@@ -35,24 +35,24 @@ impl Clock {
         }
     }
 
-    /// [`Time::ZERO`] as libraries have it that take points in time from outside.
+    /// [`Time::ZERO`] as an `Instant`, for libraries that take such.
     pub fn zero(&self) -> std::time::Instant {
         let now = std::time::Instant::now();
         let since = Duration::from_nanos(self.now().0);
         now.checked_sub(since).unwrap_or(now)
     }
 
-    /// Nanoseconds since the start; never runs backwards, not moved by changes of the wall clock.
+    /// Nanoseconds since the start; monotonic, not affected by changes of the wall clock.
     pub fn now(&self) -> Time {
         Time(nanos(ClockId::Monotonic).saturating_sub(self.start))
     }
 
-    /// `time` as the system's monotonic clock has it, nanoseconds.
+    /// `time` on the system's monotonic clock, nanoseconds.
     pub(crate) fn monotonic(&self, time: Time) -> u64 {
         self.start.saturating_add(time.0)
     }
 
-    /// The wall-clock time of `time`, counted from the anchor taken at the start.
+    /// The wall-clock time of `time`, counted from the reading at the start.
     pub fn wall(&self, time: Time) -> SystemTime {
         UNIX_EPOCH + Duration::from_nanos(self.wall.saturating_add(time.0))
     }
@@ -62,21 +62,21 @@ impl Clock {
         self.wall.saturating_add(time.0)
     }
 
-    /// Nanoseconds since 1970 (UTC) by the wall clock as it stands, which may have been set since the start: for dates that another
-    /// start of the program has to understand.
+    /// Nanoseconds since 1970 (UTC) by the present wall clock, which may have been set since the start: for dates
+    /// that must be valid across restarts of the program.
     pub fn unix_nanos_now(&self) -> u64 {
         nanos(ClockId::Realtime)
     }
 
-    /// Waits until `time`: sleeps where it is far, spins for the last `spin`.
+    /// Waits until `time`: sleeps, then spins for the last `spin`.
     pub fn sleep_until(&self, time: Time, spin: Duration) {
         loop {
-            let left = time.since(self.now());
-            if left.is_zero() {
+            let remaining = time.since(self.now());
+            if remaining.is_zero() {
                 return;
             }
-            if left > spin {
-                std::thread::sleep(left - spin);
+            if remaining > spin {
+                std::thread::sleep(remaining - spin);
             } else {
                 core::hint::spin_loop();
             }
@@ -87,7 +87,7 @@ impl Clock {
 /// A generator seeded by the operating system's `getrandom`.
 ///
 /// # Errors
-/// Where the system gives no randomness (a kernel without `getrandom`, or a sandbox that forbids it).
+/// The system gives no randomness (a kernel without `getrandom`, or a sandbox that forbids it).
 pub fn entropy() -> io::Result<Entropy> {
     let mut seed = [0; 32];
     let mut filled = 0;

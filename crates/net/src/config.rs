@@ -1,106 +1,110 @@
-//! What a driver can be told.
+//! Configuration of a driver.
 
 use std::time::Duration;
 
-/// How media ports are served.
+/// Sockets of media ports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MediaSockets {
-    /// Each has a socket.
+    /// One socket per port.
     #[default]
     PerPort,
-    /// All share one socket of each family; an error at the start where that cannot be. It needs a kernel of version 5.9 or later,
-    /// CAP_BPF, CAP_NET_ADMIN and CAP_NET_RAW, and a forwarder on the driver's own thread.
+    /// One shared-port socket per address family; the start fails if it is not possible. It needs kernel 5.9 or
+    /// later, CAP_BPF, CAP_NET_ADMIN and CAP_NET_RAW, and a forwarder on the driver's own thread.
     One,
-    /// One where that can be, each its own otherwise; [`engine::Note::MediaPath`] tells.
+    /// The shared-port socket if possible, else one socket per port; [`engine::EventKind::MediaPath`] reports the choice.
     Auto,
 }
 
 /// Settings of a [`crate::Driver`].
 #[derive(Clone, Debug)]
 pub struct DriverConfig {
-    /// Run the forwarder and its media sockets on a thread of their own.
+    /// Run the forwarder and its media sockets on a separate thread.
     pub media_thread: bool,
     /// CPU to which the thread that calls [`crate::Driver::turn`] is pinned at its first turn.
     pub pin: Option<usize>,
     /// CPU to which the media thread is pinned.
     pub media_pin: Option<usize>,
-    /// SCHED_FIFO priority (1 to 99) of the driver's threads; an error at the first turn where that is not allowed.
+    /// SCHED_FIFO priority (1 to 99) of the driver's threads; the first turn fails if it is not permitted.
     pub realtime: Option<u32>,
-    /// Busy-poll instead of sleeping where a deadline is nearer than this: a generator's lateness stays tiny, at the price
-    /// of CPU time. Zero: always sleep. The thread that calls [`crate::Driver::turn`] does so; the media thread always sleeps.
+    /// Busy-poll instead of sleeping this long before a deadline: it lowers the lateness of a load generator at the
+    /// cost of CPU time. Zero: always sleep. Applies to the thread that calls [`crate::Driver::turn`]; the media
+    /// thread always sleeps.
     pub spin: Duration,
-    /// Longest time that signalling may wait for more of it, so that one turn deals with a batch: as with a network card's
-    /// interrupt coalescing, latency is spent where it buys capacity. The wait grows with the share of time for which the
-    /// thread is busy with signalling, from nothing at a fifth to all of this at two fifths, counted from the last turn that had any. Media
-    /// and deadlines do not wait. Zero: never.
-    pub coalesce: Duration,
-    /// Longest time that media may wait for more of it, so that one turn deals with packets of many streams: the wait grows with
-    /// the rate, up to all of this where that brings eight packets together; a few streams do not wait. The thread sleeps
-    /// meanwhile: signalling that comes then waits for the rest of it, too. Zero: never.
-    pub gather: Duration,
-    /// Whether all media ports share one socket of each family.
+    /// Longest batching delay of signalling, so that one turn processes a batch: like the interrupt coalescing of a
+    /// network card, it trades latency for capacity. The delay grows with the share of time in which the thread is
+    /// busy with signalling, from zero at a fifth to this value at two fifths, and counts from the last turn that
+    /// received signalling. Media and deadlines are not delayed. Zero: no delay.
+    pub signalling_batching_delay: Duration,
+    /// Longest batching delay of media, so that one turn processes packets of many streams: the delay grows with the
+    /// packet rate, up to this value at eight packets per delay; a few streams are not delayed. The thread sleeps
+    /// meanwhile, so signalling is delayed by the rest of it, too. Zero: no delay.
+    pub media_batching_delay: Duration,
+    /// Whether media ports share one socket per address family.
     pub media_sockets: MediaSockets,
-    /// Addresses that media ports are opened on, where they share a socket; ports of further ones have sockets of their own.
+    /// Number of addresses with media ports on the shared-port socket; ports of further addresses get one socket
+    /// each.
     pub media_addresses: u8,
-    /// The relay in the kernel, for streams to which nothing is to be done but to send them on; only with a forwarder on the driver's own
+    /// The kernel relay, for streams that are forwarded without change; only with a forwarder on the driver's own
     /// thread.
     pub relay: Option<crate::KernelRelay>,
-    /// AF_XDP for media, beside its sockets; only with a forwarder on the driver's own thread, without the relay in the kernel, and for one
-    /// driver.
+    /// AF_XDP for media, in addition to its sockets; only with a forwarder on the driver's own thread, without the
+    /// kernel relay, and for one driver.
     pub af_xdp: Option<crate::AfXdp>,
-    /// Let signalling datagrams of one length to one destination leave as one train, which the kernel takes apart at the
-    /// end of its own way (UDP_SEGMENT): it costs less than half. The function tells of a datagram what it must stay in
-    /// order with: those of one number keep their order, 0 keeps its order with all. A capture on the loopback interface
-    /// shows a train as one long packet. `None`: no trains.
-    pub order: Option<fn(&[u8]) -> u32>,
-    /// Bytes of signalling that leave at once to one peer (address and port) over UDP. What exceeds them is held and follows at twice the
-    /// average rate of that peer, at least at 12 MB/s, so that a backlog does not overflow the receive buffer of the peer. Zero: no bound.
-    pub burst: usize,
-    /// Tell the engine which signalling datagrams the network could not deliver, as ICMP says (IP_RECVERR):
+    /// Send signalling datagrams of one length to one destination as a GSO burst, which the kernel segments at the
+    /// end of its transmit path (UDP_SEGMENT): it costs less than half. The function maps a datagram to an order
+    /// number: datagrams of one number keep their order, 0 keeps its order with all. A capture on the loopback
+    /// interface shows a burst as one long packet. `None`: no GSO.
+    pub gso_order: Option<fn(&[u8]) -> u32>,
+    /// Signalling bytes sent at once to one peer (address and port) over UDP. Datagrams above it are held and sent at
+    /// twice the average rate of that peer, at least at 12 MB/s, so that a backlog does not overflow the receive
+    /// buffer of the peer. Zero: no bound.
+    pub pacing_burst: usize,
+    /// Report signalling datagrams that the network could not deliver (ICMP, IP_RECVERR) to the engine:
     /// [`engine::Input::Unreachable`].
-    pub unreachable: bool,
-    /// Ask the kernel when it took in each datagram (SO_TIMESTAMPNS) and give that as `arrived`; else `arrived` is the time
+    pub report_unreachable: bool,
+    /// Use the kernel's receive time of each datagram (SO_TIMESTAMPNS) as `arrived`; otherwise `arrived` is the time
     /// of the batch.
     pub receive_timestamps: bool,
-    /// The same for signalling alone.
+    /// The same for signalling only.
     pub signalling_timestamps: bool,
-    /// Largest datagram taken on a signalling socket, bytes; larger ones are counted as `sip_too_large`.
+    /// Largest datagram accepted on a signalling socket, bytes; larger ones are counted as `sip_too_large`.
     pub signalling_datagram: usize,
-    /// Largest datagram taken on a media socket, bytes; larger ones are counted as `media_too_large`.
+    /// Largest datagram accepted on a media socket, bytes; larger ones are counted as `media_too_large`.
     pub media_datagram: usize,
-    /// Receive and send buffer asked of the kernel for each signalling socket, bytes.
+    /// Receive and send buffer requested for each signalling socket, bytes.
     pub signalling_buffer: usize,
-    /// Receive and send buffer asked of the kernel for each media socket, bytes.
+    /// Receive and send buffer requested for each media socket, bytes.
     pub media_buffer: usize,
     /// Differentiated services code point (RFC 2474; 0 to 63) of signalling, TCP included.
     pub signalling_dscp: u8,
     /// Differentiated services code point of media.
     pub media_dscp: u8,
-    /// Stream connections at a time, both directions; further ones are refused.
+    /// Simultaneous stream connections, both directions; further ones are refused.
     pub connections: usize,
-    /// Accepted stream connections at a time from one source address.
+    /// Simultaneous accepted stream connections from one source address.
     pub connections_per_source: usize,
-    /// Bytes that may wait for a slow reader on one connection; more, and it is closed with
-    /// [`engine::CloseWhy::Backpressure`].
+    /// Bytes queued for a slow reader on one connection; above it the connection is closed with
+    /// [`engine::CloseReason::Backpressure`].
     pub stream_buffer: usize,
-    /// How long a connection may take to be opened.
+    /// Timeout of opening a TCP connection.
     pub connect_timeout: Duration,
-    /// How long the handshakes on a connection (TLS, WebSocket) may take together, from when TCP stands.
+    /// Timeout of all handshakes on a connection (TLS, WebSocket) together, from the moment at which TCP is
+    /// established.
     pub handshake_timeout: Duration,
-    /// Largest message taken on a WebSocket, bytes; a larger one ends it.
+    /// Largest message accepted on a WebSocket, bytes; a larger one closes it.
     pub websocket_message: usize,
-    /// How long a closed connection may take to send what is left and to see the peer's end.
+    /// Time in which a closed connection may send its queued data and receive the peer's end.
     pub linger: Duration,
-    /// Idle time after which TCP asks whether the peer is still there.
+    /// Idle time after which TCP keep-alive probes are sent.
     pub keepalive: Duration,
-    /// Datagrams taken from one socket before the others have their turn.
+    /// Datagrams read from one socket before the others are served.
     pub datagram_budget: usize,
-    /// Bytes read from one connection before the others have their turn.
+    /// Bytes read from one connection before the others are served.
     pub stream_budget: usize,
-    /// Signalling ports are shared with other drivers of this program that open the same (SO_REUSEPORT): the kernel spreads
-    /// peers among them. Only programs of the same user can join.
+    /// Share signalling ports with other drivers of this program that open the same ones (SO_REUSEPORT): the kernel
+    /// distributes peers among them. Only programs of the same user can join.
     pub shared_ports: bool,
-    /// Events kept until the program takes them with [`crate::Driver::next_event`]; later ones are counted as lost.
+    /// Events queued until the program reads them with [`crate::Driver::next_event`]; later ones are counted as lost.
     pub events: usize,
 }
 
@@ -112,15 +116,15 @@ impl Default for DriverConfig {
             media_pin: None,
             realtime: None,
             spin: Duration::ZERO,
-            coalesce: Duration::ZERO,
-            gather: Duration::ZERO,
+            signalling_batching_delay: Duration::ZERO,
+            media_batching_delay: Duration::ZERO,
             media_sockets: MediaSockets::PerPort,
             media_addresses: 1,
             relay: None,
             af_xdp: None,
-            order: None,
-            burst: 0,
-            unreachable: false,
+            gso_order: None,
+            pacing_burst: 0,
+            report_unreachable: false,
             receive_timestamps: false,
             signalling_timestamps: false,
             signalling_datagram: 65_535,

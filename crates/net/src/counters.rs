@@ -1,19 +1,19 @@
-//! What a driver counts. Written by the thread that owns the plane, read by any.
+//! Counters of a driver. Written by the thread that owns the plane, read by any.
 
 use engine::{DropReason, Drops};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 macro_rules! counters {
     ($($(#[doc = $text:literal])* $name:ident,)*) => {
-        /// Figures of a driver since its start, both threads together.
+        /// Counters of a driver since its start, both threads together.
         #[derive(Clone, Debug, Default, PartialEq, Eq)]
-        pub struct Counters {
+        pub struct DriverCounters {
             $($(#[doc = $text])* pub $name: u64,)*
-            /// Discarded by the driver itself, or by the forwarder's verdict.
+            /// Packets dropped by the driver, or by the forwarder's verdict.
             pub drops: Drops,
         }
 
-        /// The shared form: one writer, so that adding is a load and a store.
+        /// The shared form. Each counter has one writer, so adding is a load and a store.
         #[derive(Debug)]
         pub(crate) struct Shared {
             $(pub(crate) $name: Count,)*
@@ -28,7 +28,7 @@ macro_rules! counters {
                 }
             }
 
-            pub(crate) fn add_to(&self, total: &mut Counters) {
+            pub(crate) fn add_to(&self, total: &mut DriverCounters) {
                 $(total.$name += self.$name.get();)*
                 for &reason in DropReason::ALL {
                     total.drops.add(reason, self.drops.get(reason as usize).map_or(0, Count::get));
@@ -56,57 +56,57 @@ impl Count {
 counters! {
     /// Calls of `recvmmsg`.
     receive_calls,
-    /// Datagrams taken in.
+    /// Datagrams received.
     datagrams_in,
-    /// Their payload bytes.
+    /// Payload bytes received.
     bytes_in,
-    /// Frames taken in by AF_XDP; their datagrams are among those taken in.
-    express_in,
-    /// Datagrams sent by AF_XDP, among those sent.
-    express_out,
-    /// Media datagrams that went by a socket although there is AF_XDP: their way is not known or leads elsewhere, they are too large for
-    /// it, or its ring was full.
-    express_aside,
+    /// Frames received through AF_XDP; included in the received datagrams.
+    af_xdp_in,
+    /// Datagrams sent through AF_XDP; included in the sent datagrams.
+    af_xdp_out,
+    /// Media datagrams sent through a socket despite AF_XDP: no route through its interfaces is known, they are too
+    /// large, or the ring was full.
+    af_xdp_bypassed,
     /// Calls of `sendmmsg` and `sendto`.
     send_calls,
     /// Datagrams sent.
     datagrams_out,
-    /// Their payload bytes.
+    /// Payload bytes sent.
     bytes_out,
     /// Calls of `epoll_pwait2`.
     waits,
-    /// Deadlines served.
+    /// Deadlines processed.
     timeouts,
     /// Stream connections accepted.
     accepted,
-    /// Stream connections refused at a limit, or for want of a file descriptor.
+    /// Stream connections refused at a limit, or because file descriptors were used up.
     accept_refused,
     /// Stream connections opened by us.
     connected,
-    /// TLS handshakes that came to their end, both directions.
+    /// TLS handshakes completed, both directions.
     tls_established,
-    /// Those among them that took up an earlier session by its ticket.
+    /// TLS handshakes that resumed an earlier session by its ticket.
     tls_resumed,
     /// Bytes read from stream connections.
     stream_bytes_in,
     /// Bytes written to stream connections.
     stream_bytes_out,
-    /// Packets that the forwarder wanted control to see, but the queue between the threads was full.
+    /// Packets for control that were dropped because the queue between the threads was full.
     punts_lost,
-    /// Events that the program did not take in time.
+    /// Events dropped because the program did not read them in time.
     events_lost,
-    /// Datagrams that left in trains, with others.
-    coupled,
-    /// Signalling datagrams that pacing held for a moment.
-    held,
-    /// Signalling datagrams of which the network says that it could not deliver them.
+    /// Datagrams sent in GSO bursts.
+    gso_datagrams,
+    /// Signalling datagrams held back by pacing.
+    paced,
+    /// Signalling datagrams that the network reported as undeliverable.
     undelivered,
-    /// Shortcuts opened in the kernel.
-    shortcuts,
-    /// Packets that took them, counted when one is closed.
-    passed,
-    /// Outputs that name a socket or connection that does not exist (any more).
-    strays,
+    /// Flows opened in the kernel relay.
+    relay_flows,
+    /// Packets relayed by the kernel, counted when a flow is closed.
+    relayed_in_kernel,
+    /// Outputs for a socket or connection that does not exist (any more).
+    unknown_targets,
 }
 
 impl Shared {

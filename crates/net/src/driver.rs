@@ -1,14 +1,14 @@
 //! The driver: one control plane, with its forwarder on the same thread or on its own.
 
-mod gather;
+mod media_batch;
 mod recording;
 
 use crate::batch::{BATCH, Receiver};
+use crate::batching::{MediaBatcher, SignallingBatcher};
 use crate::clock::Clock;
-use crate::coalesce::{Coalesce, Gather};
 use crate::config::DriverConfig;
-use crate::counters::{Counters, Shared};
-use crate::exchange::Desk;
+use crate::counters::{DriverCounters, Shared};
+use crate::mailbox::WorkerMailbox;
 use crate::media::{FromMedia, MediaThread, Waker};
 use crate::plane::{Plane, Token, arrived};
 use crate::record::Recorder;
@@ -16,8 +16,8 @@ use crate::tcp::{Pending, ReadOutcome, Streams};
 use crate::tls::Security;
 use crate::{process, socket};
 use engine::{
-    ConnectionId, Control, Datagram, Deadline, DropReason, Engine, Event, Forward, Input, Note,
-    Output, Packet, SocketId, SocketKind, Time, Verdict,
+    ConnectionId, Control, Datagram, Deadline, DropReason, Engine, Event, EventKind, Forward,
+    Input, MediaPacket, Output, PacketVerdict, SocketId, SocketKind, Time,
 };
 use rustix::event::epoll::EventFlags;
 use std::collections::VecDeque;
@@ -29,28 +29,28 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Longest wait where nothing is due.
-const IDLE: Duration = Duration::from_secs(3_600);
-/// Timeouts given to an engine in one turn: one that always has another is thereby told apart from one that is late.
+/// Longest wait without a deadline.
+const MAX_WAIT: Duration = Duration::from_secs(3_600);
+/// Timeouts passed to an engine in one turn: bounds an engine that always has another deadline that is due.
 const TIMEOUTS_PER_TURN: usize = 64;
-/// Answers to outputs (opened, connected, closed) given in one turn.
-const ANSWERS_PER_TURN: usize = 16_384;
+/// Queued results (opened, connected, closed) passed to the engine in one turn.
+const RESULTS_PER_TURN: usize = 16_384;
 
-/// What the network says about undelivered datagrams is taken from one socket in one turn this often.
+/// Delivery errors read from one socket in one turn.
 const ERRORS_PER_TURN: usize = 64;
-/// So much of an undelivered datagram is looked at, bytes: what ICMP quotes (RFC 1812 section 4.3.2.3).
-const QUOTED: usize = 576;
+/// Bytes of an undelivered datagram that are read: the length that ICMP quotes (RFC 1812 section 4.3.2.3).
+const MAX_QUOTE: usize = 576;
 
-/// What a turn did.
+/// Result of one turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Turn {
-    /// Inputs given to control, timeouts included. Packets that the forwarder dealt with are not among them.
+    /// Inputs passed to control, timeouts included. Packets that the forwarder processed are not counted.
     pub inputs: usize,
-    /// Sockets that had something.
+    /// Sockets that were ready.
     pub ready: usize,
 }
 
-/// The forwarder of a driver that has none: media datagrams then go to the engine itself.
+/// The forwarder of a driver without one: media datagrams are passed to the engine.
 #[derive(Debug)]
 pub enum NoForward {}
 
@@ -60,7 +60,7 @@ impl Forward for NoForward {
     fn command(&mut self, command: Infallible, _now: Time) {
         match command {}
     }
-    fn forward(&mut self, _packet: &mut Packet<'_>, _now: Time) -> Verdict {
+    fn forward(&mut self, _packet: &mut MediaPacket<'_>, _now: Time) -> PacketVerdict {
         match *self {}
     }
     fn timeout(&mut self, _now: Time) {
@@ -74,7 +74,7 @@ impl Forward for NoForward {
     }
 }
 
-/// A plain engine, lent, as a control plane that commands nothing.
+/// A borrowed plain engine as a control plane without commands.
 #[derive(Debug)]
 pub struct Plain<'e, E>(pub &'e mut E);
 
@@ -101,37 +101,37 @@ impl<E: Engine> Control for Plain<'_, E> {
     }
 }
 
-enum Media<F: Forward> {
-    /// The engine itself takes the media.
+enum ForwarderHost<F: Forward> {
+    /// No forwarder: the engine receives media.
     None,
-    Here(F),
-    There(MediaThread<F>),
+    SameThread(F),
+    OwnThread(MediaThread<F>),
 }
 
-/// Runs one control plane over the kernel's sockets. For each connection number the engine is told exactly one
-/// [`Input::Closed`], whoever ended it; bytes given to it before are still sent where the peer takes them.
+/// Runs one control plane over the kernel's sockets. Each connection number gets exactly one [`Input::Closed`],
+/// whichever side ended the connection; bytes passed to it before are still sent if the peer accepts them.
 pub struct Driver<F: Forward = NoForward> {
     config: DriverConfig,
     clock: Clock,
     plane: Plane,
     streams: Streams,
-    media: Media<F>,
+    media: ForwarderHost<F>,
     signalling_buffers: Option<Receiver>,
     media_buffers: Option<Receiver>,
     stream_buffer: Vec<u8>,
     events: VecDeque<Event>,
     waker: Waker,
-    /// Where other workers leave what is ours.
-    desk: Option<Desk>,
+    /// Receives messages that other workers handed off to this one.
+    mailbox: Option<WorkerMailbox>,
     recorder: Option<Recorder>,
-    settled: bool,
+    thread_configured: bool,
     inputs: usize,
-    /// This turn took in signalling.
-    signalled: bool,
-    /// Whether the last turn left signalling behind that it had no time for.
-    more: bool,
-    coalesce: Coalesce,
-    gather: Gather,
+    /// This turn received signalling.
+    received_signalling: bool,
+    /// Whether the last turn left signalling unread because its budget was used up.
+    has_unread: bool,
+    signalling_batcher: SignallingBatcher,
+    media_batcher: MediaBatcher,
 }
 
 impl<F: Forward> std::fmt::Debug for Driver<F> {
@@ -146,7 +146,7 @@ impl Driver<NoForward> {
     /// A driver for plain engines, see [`Driver::turn_engine`].
     ///
     /// # Errors
-    /// Where the system gives no epoll set, eventfd or randomness. `media_thread` is refused: there is no forwarder.
+    /// The system gives no epoll set, eventfd or randomness. `media_thread` is refused: there is no forwarder.
     pub fn plain(config: DriverConfig, clock: Clock) -> io::Result<Driver<NoForward>> {
         if config.media_thread {
             return Err(io::Error::new(
@@ -154,7 +154,7 @@ impl Driver<NoForward> {
                 "a media thread needs a forwarder",
             ));
         }
-        Driver::build(config, clock, Media::None, Waker::new()?)
+        Driver::build(config, clock, ForwarderHost::None, Waker::new()?)
     }
 
     /// A [`Driver::turn`] of a plain engine.
@@ -170,8 +170,8 @@ impl Driver<NoForward> {
     }
 }
 
-/// Runs a plain engine until `stop` is set (looked at every 100 ms at least, and after each turn). Its events are given to
-/// `events`.
+/// Runs a plain engine until `stop` is set (checked at least every 100 ms, and after each turn). Its events are
+/// passed to `events`.
 ///
 /// # Errors
 /// As [`Driver::turn`].
@@ -181,7 +181,7 @@ pub fn run_engine<E: Engine>(
     clock: Clock,
     stop: &AtomicBool,
     mut events: impl FnMut(Event),
-) -> io::Result<Counters> {
+) -> io::Result<DriverCounters> {
     let mut driver = Driver::plain(config, clock)?;
     while !stop.load(Ordering::Acquire) {
         driver.turn_engine(engine, Duration::from_millis(100))?;
@@ -193,22 +193,22 @@ pub fn run_engine<E: Engine>(
 }
 
 impl<F: Forward + Send + 'static> Driver<F> {
-    /// A driver for a control plane with its forwarder, which moves to a thread of its own where `config.media_thread`
-    /// says so.
+    /// A driver for a control plane with its forwarder, which gets a thread of its own if `config.media_thread` is
+    /// set.
     ///
     /// # Errors
-    /// Where the system gives no epoll set, eventfd, thread or randomness.
+    /// The system gives no epoll set, eventfd, thread or randomness.
     pub fn new(config: DriverConfig, clock: Clock, forwarder: F) -> io::Result<Driver<F>> {
         let waker = Waker::new()?;
         let media = if config.media_thread {
-            Media::There(MediaThread::start(
+            ForwarderHost::OwnThread(MediaThread::start(
                 forwarder,
                 &config,
                 clock,
                 waker.clone(),
             )?)
         } else {
-            Media::Here(forwarder)
+            ForwarderHost::SameThread(forwarder)
         };
         Driver::build(config, clock, media, waker)
     }
@@ -218,16 +218,21 @@ impl<F: Forward> Driver<F> {
     fn build(
         config: DriverConfig,
         clock: Clock,
-        mut media: Media<F>,
+        mut media: ForwarderHost<F>,
         waker: Waker,
     ) -> io::Result<Driver<F>> {
-        let mut plane = Plane::new(config.receive_timestamps, !config.coalesce.is_zero())?;
-        plane.couple(config.order);
-        plane.pace(config.burst);
+        let mut plane = Plane::new(
+            config.receive_timestamps,
+            !config.signalling_batching_delay.is_zero(),
+        )?;
+        plane.set_gso_order(config.gso_order);
+        plane.set_pacing(config.pacing_burst);
         waker.watch(&plane)?;
         let path = match &mut media {
-            Media::Here(forwarder) => Some(gather::begin(&mut plane, &config, clock, forwarder)?),
-            _ => gather::elsewhere(&config).map(|()| None)?,
+            ForwarderHost::SameThread(forwarder) => {
+                Some(media_batch::start(&mut plane, &config, clock, forwarder)?)
+            }
+            _ => media_batch::check_other_thread(&config).map(|()| None)?,
         };
         let streams = Streams::new(&config, crate::entropy()?)?;
         Ok(Driver {
@@ -237,7 +242,7 @@ impl<F: Forward> Driver<F> {
             )),
             media_buffers: Some(Receiver::new(
                 config.media_datagram,
-                config.receive_timestamps || plane.shares_ports(),
+                config.receive_timestamps || plane.has_shared_ports(),
             )),
             stream_buffer: vec![0; 64 << 10],
             events: path
@@ -245,28 +250,28 @@ impl<F: Forward> Driver<F> {
                 .map(|note| Event::new(clock.now(), note))
                 .into_iter()
                 .collect(),
-            settled: false,
+            thread_configured: false,
             inputs: 0,
-            signalled: false,
-            more: false,
-            coalesce: Coalesce::new(config.coalesce),
-            gather: Gather::new(config.gather),
+            received_signalling: false,
+            has_unread: false,
+            signalling_batcher: SignallingBatcher::new(config.signalling_batching_delay),
+            media_batcher: MediaBatcher::new(config.media_batching_delay),
             config,
             clock,
             plane,
             streams,
             media,
             waker,
-            desk: None,
+            mailbox: None,
             recorder: None,
         })
     }
 
-    /// Makes this the driver of one of several workers, whose desk this is; before the first turn.
-    pub fn join(&mut self, desk: Desk) {
-        self.streams.belong_to(desk.number());
-        desk.open(self.waker.clone());
-        self.desk = Some(desk);
+    /// Attaches the mailbox of a worker of a pool; to be called before the first turn.
+    pub fn attach_mailbox(&mut self, mailbox: WorkerMailbox) {
+        self.streams.set_worker(mailbox.number());
+        mailbox.set_owner(self.waker.clone());
+        self.mailbox = Some(mailbox);
     }
 
     /// The clock of this run.
@@ -274,107 +279,111 @@ impl<F: Forward> Driver<F> {
         self.clock
     }
 
-    /// Wakes this driver out of its wait, from another thread.
+    /// Ends the wait of this driver from another thread.
     pub fn waker(&self) -> Waker {
         self.waker.clone()
     }
 
-    /// The oldest event that was not taken yet. Take them all after each turn.
+    /// The oldest unread event. Read all of them after each turn.
     pub fn next_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    /// Figures since the start, the media thread's included.
-    pub fn counters(&self) -> Counters {
-        let mut total = Counters::default();
+    /// Counters since the start, those of the media thread included.
+    pub fn counters(&self) -> DriverCounters {
+        let mut total = DriverCounters::default();
         self.plane.shared.add_to(&mut total);
-        if let Media::There(thread) = &self.media {
+        if let ForwarderHost::OwnThread(thread) = &self.media {
             thread.shared().add_to(&mut total);
         }
         total
     }
 
-    /// What listeners and new connections do for TLS and WebSocket from now on; those that stand are left alone.
+    /// Replaces the settings of TLS and WebSocket for listeners and new connections; established ones keep theirs.
     pub fn set_security(&mut self, security: Security) {
         self.streams.security = security;
     }
 
-    /// Stream connections that exist, those that are being closed included.
+    /// Number of stream connections, including those that are being closed.
     pub fn connections(&self) -> usize {
         self.streams.len()
     }
 
-    /// Datagrams that the kernel dropped at the sockets that are open now. One system call per socket.
+    /// Datagrams that the kernel dropped at the open sockets. One system call per socket.
     ///
     /// # Errors
-    /// Where the kernel does not tell.
+    /// The kernel does not report them.
     pub fn kernel_drops(&self) -> io::Result<u64> {
         self.plane.kernel_drops()
     }
 
-    /// Where AF_XDP carries media: how many datagrams have come by each queue, with the name of its interface and its number.
-    pub fn express_queues(&self) -> Vec<(&str, u32, u64)> {
-        self.plane.express_queues()
+    /// With AF_XDP: for each queue the name of its interface, its number and the datagrams received through it.
+    pub fn af_xdp_queues(&self) -> Vec<(&str, u32, u64)> {
+        self.plane.af_xdp_queues()
     }
 
-    /// CPU time of the media thread, where there is one.
+    /// CPU time of the media thread, if there is one.
     pub fn media_cpu(&self) -> Option<Duration> {
         match &self.media {
-            Media::There(thread) => thread.cpu(),
+            ForwarderHost::OwnThread(thread) => thread.cpu(),
             _ => None,
         }
     }
 
-    /// The forwarder, where it runs on this thread.
+    /// The forwarder, if it runs on this thread.
     pub fn forwarder(&mut self) -> Option<&mut F> {
         match &mut self.media {
-            Media::Here(forwarder) => Some(forwarder),
+            ForwarderHost::SameThread(forwarder) => Some(forwarder),
             _ => None,
         }
     }
 
-    /// One turn: hands over what the engine has to say, sends it, waits until something happens (at most `max_wait`, and
-    /// not beyond a deadline), deals with all of it and sends the answers. What the program itself told the engine
-    /// between two turns is carried out first.
+    /// Runs one turn: drains the engine's outputs and sends them, waits for events (at most `max_wait`, and not
+    /// beyond a deadline), processes all of them and sends the results. Outputs of calls that the program made to the
+    /// engine between two turns are processed first.
     ///
     /// # Errors
-    /// Where the driver can no longer work: epoll fails, the media thread has ended, a wanted pinning or priority is
-    /// refused. Errors of single sockets and peers are not among them.
+    /// The driver cannot continue: epoll fails, the media thread has ended, a configured pinning or priority is
+    /// refused. Errors of single sockets and peers are not returned.
     pub fn turn<C>(&mut self, control: &mut C, max_wait: Duration) -> io::Result<Turn>
     where
         C: Control<Command = F::Command, Report = F::Report>,
     {
-        self.settle_thread()?;
+        self.configure_thread()?;
         self.inputs = 0;
-        self.signalled = false;
+        self.received_signalling = false;
         let now = self.clock.now();
-        self.answer(control, now)?;
+        self.pass_results(control, now)?;
         self.flush()?;
         let limit = self.limit(control, max_wait)?;
         let ready = self.wait(limit)?;
-        self.more = false;
+        self.has_unread = false;
         self.waker.awake();
         let mut now = self.clock.now();
-        let (woke, before) = (now, self.inputs);
+        let (start, before) = (now, self.inputs);
         self.plane.set_time(now);
         self.media_due(control, now)?;
-        self.collect(control, now)?;
-        if matches!(self.media, Media::Here(_)) {
-            now = self.gathered(control, ready, now)?;
+        self.drain_mailbox(control, now)?;
+        if matches!(self.media, ForwarderHost::SameThread(_)) {
+            now = self.receive_media(control, ready, now)?;
         }
         for i in 0..ready {
             let Some((token, flags)) = self.plane.event(i) else {
                 continue;
             };
-            now = self.serve(control, token, flags, now)?;
+            now = self.process_event(control, token, flags, now)?;
         }
         self.media_reports(control, now)?;
         self.timeouts(control, now)?;
-        self.answer(control, now)?;
+        self.pass_results(control, now)?;
         self.flush()?;
-        if !self.config.coalesce.is_zero() {
-            self.coalesce
-                .turn(woke, self.clock.now(), self.inputs > before, self.signalled);
+        if !self.config.signalling_batching_delay.is_zero() {
+            self.signalling_batcher.end_turn(
+                start,
+                self.clock.now(),
+                self.inputs > before,
+                self.received_signalling,
+            );
         }
         Ok(Turn {
             inputs: self.inputs,
@@ -382,31 +391,32 @@ impl<F: Forward> Driver<F> {
         })
     }
 
-    /// Waits, with signalling held up for as long as the load justifies. Gives the number of events.
+    /// Waits, delayed by the batching delays that the load justifies. Returns the number of events.
     fn wait(&mut self, mut limit: Duration) -> io::Result<usize> {
-        let pause = self.gather.pause(self.clock.now()).min(limit);
-        if !pause.is_zero() {
-            let begun = self.clock.now();
-            process::sleep(pause);
-            limit = limit.saturating_sub(self.clock.now().since(begun));
+        let delay = self.media_batcher.delay(self.clock.now()).min(limit);
+        if !delay.is_zero() {
+            let delay_start = self.clock.now();
+            process::sleep(delay);
+            limit = limit.saturating_sub(self.clock.now().since(delay_start));
         }
-        // What is known to be there already waits for no company.
-        if !self.config.coalesce.is_zero() && !limit.is_zero() && !self.more {
-            let begun = self.clock.now();
-            let pause = self.coalesce.pause(begun).min(limit);
-            if !pause.is_zero() {
-                let ready = self.plane.wait_prompt(pause)?;
-                if ready > 0 || pause == limit {
+        // No batching delay if unread signalling is already queued.
+        if !self.config.signalling_batching_delay.is_zero() && !limit.is_zero() && !self.has_unread
+        {
+            let delay_start = self.clock.now();
+            let delay = self.signalling_batcher.delay(delay_start).min(limit);
+            if !delay.is_zero() {
+                let ready = self.plane.wait_prompt(delay)?;
+                if ready > 0 || delay == limit {
                     return Ok(ready);
                 }
-                limit = limit.saturating_sub(self.clock.now().since(begun));
+                limit = limit.saturating_sub(self.clock.now().since(delay_start));
             }
         }
         self.plane.wait(limit)
     }
 
-    fn settle_thread(&mut self) -> io::Result<()> {
-        if !self.settled {
+    fn configure_thread(&mut self) -> io::Result<()> {
+        if !self.thread_configured {
             process::tight_timers()?;
             if let Some(cpu) = self.config.pin {
                 process::pin(cpu)?;
@@ -414,12 +424,12 @@ impl<F: Forward> Driver<F> {
             if let Some(priority) = self.config.realtime {
                 process::realtime(priority)?;
             }
-            self.settled = true;
+            self.thread_configured = true;
         }
         Ok(())
     }
 
-    /// How long to wait: to the next deadline of any part, none at all where there is still something to do.
+    /// Longest wait: until the next deadline of any part, zero if work is queued.
     fn limit<C: Control>(&mut self, control: &C, max_wait: Duration) -> io::Result<Duration> {
         let mut next = control.next_deadline().map(|deadline| deadline.at);
         let mut earlier = |at: Option<Time>| {
@@ -430,18 +440,18 @@ impl<F: Forward> Driver<F> {
         };
         earlier(self.streams.next_deadline());
         earlier(self.plane.next_release());
-        if let Media::Here(forwarder) = &self.media {
+        if let ForwarderHost::SameThread(forwarder) = &self.media {
             earlier(forwarder.next_deadline().map(|deadline| deadline.at));
         }
         if !self.streams.pending.is_empty() {
             return Ok(Duration::ZERO);
         }
         let now = self.clock.now();
-        let mut limit = next.map_or(IDLE, |at| at.since(now)).min(max_wait);
+        let mut limit = next.map_or(MAX_WAIT, |at| at.since(now)).min(max_wait);
         if next.is_some() && limit < max_wait {
             limit = limit.saturating_sub(self.config.spin);
         }
-        if let Media::There(thread) = &mut self.media {
+        if let ForwarderHost::OwnThread(thread) = &mut self.media {
             if thread.is_behind() {
                 limit = limit.min(Duration::from_millis(1));
             }
@@ -450,10 +460,10 @@ impl<F: Forward> Driver<F> {
                 limit = Duration::ZERO;
             }
         }
-        if let Some(desk) = &self.desk {
+        if let Some(mailbox) = &self.mailbox {
             self.waker.about_to_sleep();
-            // What came before the flag was up woke nobody.
-            if desk.has_come() {
+            // A message that arrived before the sleep flag was set woke nothing.
+            if mailbox.has_messages() {
                 limit = Duration::ZERO;
             }
         }
@@ -464,36 +474,42 @@ impl<F: Forward> Driver<F> {
         self.plane.set_time(self.clock.now());
         self.plane.flush();
         self.streams.flush(&self.plane);
-        if let Media::There(thread) = &mut self.media {
+        if let ForwarderHost::OwnThread(thread) = &mut self.media {
             thread.flush()?;
         }
-        if let Some(desk) = &mut self.desk {
-            let lost = desk.post();
-            self.plane.shared.dropped(DropReason::SipNotHanded, lost);
+        if let Some(mailbox) = &mut self.mailbox {
+            let lost = mailbox.deliver();
+            self.plane
+                .shared
+                .dropped(DropReason::SipHandoffFailed, lost);
         }
         Ok(())
     }
 
-    /// Gives control what other workers have left for it.
-    fn collect<C>(&mut self, control: &mut C, now: Time) -> io::Result<()>
+    /// Passes handoff messages of other workers to control.
+    fn drain_mailbox<C>(&mut self, control: &mut C, now: Time) -> io::Result<()>
     where
         C: Control<Command = F::Command, Report = F::Report>,
     {
-        let Some(desk) = self.desk.as_mut().filter(|desk| desk.has_come()) else {
+        let Some(mailbox) = self
+            .mailbox
+            .as_mut()
+            .filter(|mailbox| mailbox.has_messages())
+        else {
             return Ok(());
         };
-        let bundle = desk.take();
-        self.signalled = true;
-        for parcel in bundle.parcels() {
-            self.input(control, Input::Handed(parcel), now)?;
+        let bundle = mailbox.take();
+        self.received_signalling = true;
+        for message in bundle.messages() {
+            self.input(control, Input::Handoff(message), now)?;
         }
-        if let Some(desk) = &mut self.desk {
-            desk.done(bundle);
+        if let Some(mailbox) = &mut self.mailbox {
+            mailbox.recycle(bundle);
         }
         Ok(())
     }
 
-    fn serve<C>(
+    fn process_event<C>(
         &mut self,
         control: &mut C,
         token: Token,
@@ -505,8 +521,8 @@ impl<F: Forward> Driver<F> {
     {
         match token {
             Token::Wake => self.waker.clear(),
-            // Opened up by the plane, and read, already.
-            Token::Prompt | Token::Range(_) | Token::Express(_) => {}
+            // Already drained by the plane.
+            Token::Prompt | Token::SharedPort(_) | Token::AfXdp(_) => {}
             Token::Udp(index) => {
                 if self.takes_media(index) {
                     return Ok(now);
@@ -517,16 +533,16 @@ impl<F: Forward> Driver<F> {
                 return self.receive(control, index, now);
             }
             Token::Listener(index) => {
-                self.signalled = true;
+                self.received_signalling = true;
                 self.streams.accept(&self.plane, index, &self.config, now);
-                self.answer(control, now)?;
+                self.pass_results(control, now)?;
             }
             Token::Stream { index, generation } => {
-                self.signalled = true;
+                self.received_signalling = true;
                 if flags.intersects(EventFlags::OUT | EventFlags::ERR | EventFlags::HUP) {
                     self.streams
                         .writable(&self.plane, index, generation, &self.config, now);
-                    self.answer(control, now)?;
+                    self.pass_results(control, now)?;
                 }
                 if flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR) {
                     self.read(control, index, generation, now)?;
@@ -536,24 +552,24 @@ impl<F: Forward> Driver<F> {
         Ok(now)
     }
 
-    /// Tells the engine what the network says about datagrams of a socket.
+    /// Reports the delivery errors of a socket to the engine.
     fn undelivered<C>(&mut self, control: &mut C, index: u32, now: Time) -> io::Result<()>
     where
         C: Control<Command = F::Command, Report = F::Report>,
     {
-        let mut bytes = [0; QUOTED];
+        let mut bytes = [0; MAX_QUOTE];
         for _ in 0..ERRORS_PER_TURN {
-            let Some((socket, told)) = self.plane.undelivered(index, &mut bytes) else {
+            let Some((socket, report)) = self.plane.undelivered(index, &mut bytes) else {
                 break;
             };
-            if !told.fatal {
+            if !report.fatal {
                 continue;
             }
             self.plane.shared.undelivered.add(1);
             let input = Input::Unreachable {
                 socket,
-                destination: told.destination,
-                bytes: bytes.get(..told.length).unwrap_or_default(),
+                destination: report.destination,
+                bytes: bytes.get(..report.length).unwrap_or_default(),
             };
             self.input(control, input, now)?;
         }
@@ -566,13 +582,13 @@ impl<F: Forward> Driver<F> {
     {
         let mut budget = self.config.datagram_budget;
         while let Some((id, media)) = self.plane.socket(index) {
-            self.signalled |= !media;
+            self.received_signalling |= !media;
             let buffers = if media {
                 &mut self.media_buffers
             } else {
                 &mut self.signalling_buffers
             };
-            // Taken out for the time of the batch, because handling it borrows the driver.
+            // Taken out while the batch is processed, because that borrows the driver.
             let Some(mut receiver) = buffers.take() else {
                 break;
             };
@@ -590,7 +606,7 @@ impl<F: Forward> Driver<F> {
                 break;
             }
             if budget == 0 {
-                self.more |= !media;
+                self.has_unread |= !media;
                 break;
             }
             now = self.clock.now();
@@ -618,7 +634,7 @@ impl<F: Forward> Driver<F> {
         Ok(())
     }
 
-    /// Gives one datagram of a batch to control; tells its length.
+    /// Passes one datagram of a batch to control; returns its length.
     fn datagram<C>(
         &mut self,
         control: &mut C,
@@ -634,7 +650,8 @@ impl<F: Forward> Driver<F> {
         let Some(received) = receiver.get(index) else {
             return Ok(0);
         };
-        // How long it waited is told by the wall clock, also for its place in the batch.
+        // The queueing delay is measured by the wall clock at this datagram, so that it includes its position in the
+        // batch.
         let wall = received.stamp.map(|_| crate::plane::wall());
         let length = received.length;
         if received.truncated {
@@ -681,22 +698,22 @@ impl<F: Forward> Driver<F> {
                 ReadOutcome::Layered(connection, n) => {
                     result = self.messages(control, connection, now);
                     self.streams
-                        .settle(&self.plane, index, generation, &self.config, now);
+                        .finish_layers(&self.plane, index, generation, &self.config, now);
                     n
                 }
             };
             budget = budget.saturating_sub(n);
-            // A read that does not fill the buffer has emptied the socket.
+            // A read that does not fill the buffer has drained the socket.
             if result.is_err() || n < buffer.len() {
                 break;
             }
         }
         self.stream_buffer = buffer;
         result?;
-        self.answer(control, now)
+        self.pass_results(control, now)
     }
 
-    /// Gives control what was taken out of its layers just now, after what it has to know before.
+    /// Passes the messages that the layers of a connection produced to control, after the pending notifications.
     fn messages<C>(
         &mut self,
         control: &mut C,
@@ -706,13 +723,13 @@ impl<F: Forward> Driver<F> {
     where
         C: Control<Command = F::Command, Report = F::Report>,
     {
-        self.answer(control, now)?;
+        self.pass_results(control, now)?;
         let inbox = std::mem::take(&mut self.streams.inbox);
         let mut from = 0;
         let mut result = Ok(());
         for &end in &inbox.ends {
-            // Control may have closed the connection after an earlier one.
-            if result.is_err() || !self.streams.knows(connection) {
+            // Control may have closed the connection after an earlier message.
+            if result.is_err() || !self.streams.has_connection(connection) {
                 break;
             }
             let bytes = inbox.bytes.get(from..end).unwrap_or_default();
@@ -723,7 +740,7 @@ impl<F: Forward> Driver<F> {
         result
     }
 
-    /// One input, and all that follows from it at once.
+    /// Passes one input and processes the resulting outputs.
     fn input<C>(&mut self, control: &mut C, input: Input<'_>, now: Time) -> io::Result<()>
     where
         C: Control<Command = F::Command, Report = F::Report>,
@@ -733,18 +750,18 @@ impl<F: Forward> Driver<F> {
         self.drain(control, now)
     }
 
-    /// Carries out outputs and commands, and gives the reports of a forwarder on this thread.
+    /// Processes outputs and commands, and passes on the reports of a forwarder on this thread.
     fn drain<C>(&mut self, control: &mut C, now: Time) -> io::Result<()>
     where
         C: Control<Command = F::Command, Report = F::Report>,
     {
         loop {
             while let Some(output) = control.next_output() {
-                self.perform(output, now)?;
+                self.process_output(output, now)?;
             }
             match &mut self.media {
-                Media::None => return Ok(()),
-                Media::There(thread) => {
+                ForwarderHost::None => return Ok(()),
+                ForwarderHost::OwnThread(thread) => {
                     while thread.has_room()
                         && let Some(command) = control.next_command()
                     {
@@ -752,11 +769,11 @@ impl<F: Forward> Driver<F> {
                     }
                     return Ok(());
                 }
-                Media::Here(forwarder) => {
+                ForwarderHost::SameThread(forwarder) => {
                     while let Some(command) = control.next_command() {
                         forwarder.command(command, now);
                     }
-                    self.plane.packets_of(forwarder);
+                    self.plane.drain_forwarder(forwarder);
                     match forwarder.next_report() {
                         Some(report) => control.report(report, now),
                         None => return Ok(()),
@@ -766,7 +783,7 @@ impl<F: Forward> Driver<F> {
         }
     }
 
-    fn perform(&mut self, output: Output<'_>, now: Time) -> io::Result<()> {
+    fn process_output(&mut self, output: Output<'_>, now: Time) -> io::Result<()> {
         match output {
             Output::Datagram {
                 socket,
@@ -777,50 +794,56 @@ impl<F: Forward> Driver<F> {
                 self.streams
                     .send(&self.plane, connection, bytes, &self.config);
             }
-            Output::Open {
+            Output::OpenSocket {
                 socket,
                 kind,
                 local,
             } => self.open(socket, kind, local)?,
-            Output::Shut { socket } => self.shut(socket),
-            Output::Sieve { socket, sieve } => {
-                let (dropped, done) = self.plane.sieve(socket, sieve.as_ref());
+            Output::CloseSocket { socket } => self.close_socket(socket),
+            Output::SocketFilter { socket, filter } => {
+                let (dropped, done) = self.plane.set_socket_filter(socket, filter.as_ref());
                 if let Err(error) = done {
                     let error = error.to_string();
-                    self.tell(Event::new(now, Note::SieveRefused { error }));
+                    self.push_event(Event::new(now, EventKind::SocketFilterFailed { error }));
                 }
                 self.streams
                     .pending
-                    .push_back(Pending::Sifted { socket, dropped });
+                    .push_back(Pending::FilterDrops { socket, dropped });
             }
             Output::Connect {
                 connection,
                 local,
                 remote,
-                secure,
+                tls,
                 websocket,
             } => {
-                let (ends, above) = ((local, remote), (secure, websocket));
-                self.streams
-                    .connect(&self.plane, connection, ends, above, &self.config, now);
+                let (addresses, protocols) = ((local, remote), (tls, websocket));
+                self.streams.connect(
+                    &self.plane,
+                    connection,
+                    addresses,
+                    protocols,
+                    &self.config,
+                    now,
+                );
             }
             Output::Close { connection } => {
                 self.streams
                     .close(&self.plane, connection, &self.config, now);
             }
-            Output::Hand { worker, parcel } => {
-                let desk = self.desk.as_mut();
-                if !desk.is_some_and(|desk| desk.put(worker, parcel)) {
-                    self.plane.shared.drop_one(DropReason::SipNotHanded);
+            Output::HandOff { worker, message } => {
+                let mailbox = self.mailbox.as_mut();
+                if !mailbox.is_some_and(|mailbox| mailbox.queue(worker, message)) {
+                    self.plane.shared.drop_one(DropReason::SipHandoffFailed);
                 }
             }
-            Output::Record { file, record } => self.record(file, record, now),
-            Output::Event(event) => self.tell(event),
+            Output::Recording { file, command } => self.record(file, command, now),
+            Output::Event(event) => self.push_event(event),
         }
         Ok(())
     }
 
-    fn tell(&mut self, event: Event) {
+    fn push_event(&mut self, event: Event) {
         if self.events.len() < self.config.events {
             self.events.push_back(event);
         } else {
@@ -832,10 +855,10 @@ impl<F: Forward> Driver<F> {
         let mut opened = self.try_open(id, kind, local);
         if let Err(error) = &opened
             && error.kind() == io::ErrorKind::AddrInUse
-            && let Media::There(thread) = &mut self.media
-            && thread.settle(&self.clock)?
+            && let ForwarderHost::OwnThread(thread) = &mut self.media
+            && thread.wait_for_removals(&self.clock)?
         {
-            // The port was one of ours that the media thread had not let go of yet.
+            // The port belongs to a socket of this driver that the media thread has not closed yet.
             opened = self.try_open(id, kind, local);
         }
         self.streams.pending.push_back(match opened {
@@ -854,52 +877,54 @@ impl<F: Forward> Driver<F> {
         kind: SocketKind,
         local: SocketAddr,
     ) -> io::Result<SocketAddr> {
-        if let Some(transport) = kind.stream() {
+        if let Some(transport) = kind.stream_transport() {
             return self
                 .streams
                 .listen(&self.plane, id, transport, local, &self.config);
         }
-        let shared = kind == SocketKind::UdpMedia && matches!(self.media, Media::Here(_));
-        if shared && self.plane.open_shared(id, local, &self.config)? {
+        let shared =
+            kind == SocketKind::UdpMedia && matches!(self.media, ForwarderHost::SameThread(_));
+        if shared && self.plane.open_shared_port(id, local, &self.config)? {
             return Ok(local);
         }
         let fd = Arc::new(socket::udp(local, kind, &self.config)?);
         let local = socket::local_address(fd.as_fd())?;
         let media = kind == SocketKind::UdpMedia;
-        let elsewhere = media && matches!(self.media, Media::There(_));
-        self.plane.add_socket(id, fd.clone(), media, !elsewhere)?;
-        if elsewhere && let Media::There(thread) = &mut self.media {
+        let on_media_thread = media && matches!(self.media, ForwarderHost::OwnThread(_));
+        self.plane
+            .add_socket(id, fd.clone(), media, !on_media_thread)?;
+        if on_media_thread && let ForwarderHost::OwnThread(thread) = &mut self.media {
             thread.add(id, fd);
         }
         Ok(local)
     }
 
-    fn shut(&mut self, id: SocketId) {
+    fn close_socket(&mut self, id: SocketId) {
         match self.plane.remove_socket(id) {
             Some(true) => {
-                if let Media::There(thread) = &mut self.media {
+                if let ForwarderHost::OwnThread(thread) = &mut self.media {
                     thread.remove(id);
                 }
             }
             Some(false) => {}
             None => {
-                if !self.streams.shut(&self.plane, id) {
-                    self.plane.shared.strays.add(1);
+                if !self.streams.close_listener(&self.plane, id) {
+                    self.plane.shared.unknown_targets.add(1);
                 }
             }
         }
     }
 
-    /// Gives the engine the answers that wait for it, and what follows from them.
-    fn answer<C>(&mut self, control: &mut C, now: Time) -> io::Result<()>
+    /// Passes the queued results to the engine and processes the resulting outputs.
+    fn pass_results<C>(&mut self, control: &mut C, now: Time) -> io::Result<()>
     where
         C: Control<Command = F::Command, Report = F::Report>,
     {
         self.drain(control, now)?;
-        while let Some(note) = self.streams.notes.pop() {
-            self.tell(Event::new(now, note));
+        while let Some(note) = self.streams.log_events.pop() {
+            self.push_event(Event::new(now, note));
         }
-        for _ in 0..ANSWERS_PER_TURN {
+        for _ in 0..RESULTS_PER_TURN {
             let Some(pending) = self.streams.pending.pop_front() else {
                 break;
             };
@@ -925,21 +950,24 @@ impl<F: Forward> Driver<F> {
                     connection: *connection,
                     names,
                 },
-                &Pending::Closed { connection, why } => Input::Closed { connection, why },
-                &Pending::Sifted { socket, dropped } => Input::Sifted { socket, dropped },
+                &Pending::Closed { connection, why } => Input::Closed {
+                    connection,
+                    reason: why,
+                },
+                &Pending::FilterDrops { socket, dropped } => Input::Shed { socket, dropped },
             };
             self.input(control, input, now)?;
         }
         Ok(())
     }
 
-    /// Gives control what came back from the media thread.
+    /// Passes reports and packets of the media thread to control.
     fn media_reports<C>(&mut self, control: &mut C, now: Time) -> io::Result<()>
     where
         C: Control<Command = F::Command, Report = F::Report>,
     {
         for _ in 0..4_096 {
-            let Media::There(thread) = &mut self.media else {
+            let ForwarderHost::OwnThread(thread) = &mut self.media else {
                 return Ok(());
             };
             match thread.take()? {
@@ -988,7 +1016,7 @@ impl<F: Forward> Driver<F> {
     }
 }
 
-/// The media thread's figures are shared; keep them shareable.
+/// Checks at compile time that the media thread's counters can be shared.
 const _: fn() = || {
     fn shareable<T: Sync + Send>() {}
     shareable::<Shared>();

@@ -1,4 +1,4 @@
-//! What the network says about datagrams that it could not deliver (IP_RECVERR).
+//! Delivery errors of UDP sockets, reported by ICMP (IP_RECVERR).
 
 use crate::batch::read_address;
 use libc::{c_int, c_void};
@@ -7,21 +7,21 @@ use std::mem::{size_of, zeroed};
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Room for control messages: the error with the address of whoever sent it, and a time stamp.
+/// Room for control messages, in words of eight bytes: the error with the address of its sender, and a time stamp.
 const CONTROL: usize = 64;
 
-/// ICMP's word about one datagram.
+/// An ICMP report about one datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Undelivered {
-    /// Where the datagram was sent.
+    /// Destination of the datagram.
     pub(crate) destination: SocketAddr,
-    /// How much of it stands in the buffer.
+    /// Bytes of the datagram in the buffer.
     pub(crate) length: usize,
-    /// It says that the destination cannot be reached, not that something else is amiss.
+    /// The destination is unreachable, as opposed to other ICMP reports.
     pub(crate) fatal: bool,
 }
 
-/// Takes the oldest entry of the socket's queue of errors; `None` where it is empty.
+/// Reads the oldest entry of the socket's error queue; `None` if it is empty.
 pub(crate) fn next(fd: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<Option<Undelivered>> {
     let mut iovec = libc::iovec {
         iov_base: bytes.as_mut_ptr().cast::<c_void>(),
@@ -37,7 +37,7 @@ pub(crate) fn next(fd: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<Option<Un
     header.msg_iovlen = 1;
     header.msg_control = (&raw mut control).cast();
     header.msg_controllen = size_of::<[u64; CONTROL]>();
-    // SAFETY: the header leads to a name, an iovec and a control buffer that live through the call, with their lengths.
+    // SAFETY: the header points to a name, an iovec and a control buffer that outlive the call, with their lengths.
     let n = unsafe {
         libc::recvmsg(
             fd.as_raw_fd(),
@@ -60,10 +60,10 @@ pub(crate) fn next(fd: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<Option<Un
     }))
 }
 
-/// Host, network, port or protocol unreachable, or a problem of parameters (RFC 3261 section 18.4).
+/// Host, network, port or protocol unreachable, or parameter problem (RFC 3261 section 18.4).
 fn is_fatal(header: &libc::msghdr) -> bool {
-    // SAFETY: the kernel filled msg_control, which lives in the caller, and set msg_controllen to what it wrote; the CMSG
-    // functions walk inside these bounds.
+    // SAFETY: the kernel filled msg_control, which the caller owns, and set msg_controllen to the length that it
+    // wrote; the CMSG functions stay inside these bounds.
     unsafe {
         let mut message = libc::CMSG_FIRSTHDR(header);
         while !message.is_null() {
@@ -79,7 +79,7 @@ fn is_fatal(header: &libc::msghdr) -> bool {
                 let error = libc::CMSG_DATA(message)
                     .cast::<libc::sock_extended_err>()
                     .read_unaligned();
-                return says_unreachable(error.ee_origin, error.ee_type, error.ee_code);
+                return is_unreachable(error.ee_origin, error.ee_type, error.ee_code);
             }
             message = libc::CMSG_NXTHDR(header, message);
         }
@@ -87,9 +87,9 @@ fn is_fatal(header: &libc::msghdr) -> bool {
     false
 }
 
-fn says_unreachable(origin: u8, kind: u8, code: u8) -> bool {
+fn is_unreachable(origin: u8, kind: u8, code: u8) -> bool {
     match origin {
-        // Destination unreachable but for "fragmentation needed", and parameter problem (RFC 792).
+        // Destination unreachable except "fragmentation needed", and parameter problem (RFC 792).
         libc::SO_EE_ORIGIN_ICMP => (kind == 3 && code != 4) || kind == 12,
         // The same (RFC 4443 sections 3.1 and 3.4).
         libc::SO_EE_ORIGIN_ICMP6 => kind == 1 || kind == 4,
@@ -97,14 +97,14 @@ fn says_unreachable(origin: u8, kind: u8, code: u8) -> bool {
     }
 }
 
-/// Asks the kernel to keep what the network says about this socket's datagrams.
-pub(crate) fn ask(fd: BorrowedFd<'_>, ipv6: bool) -> io::Result<()> {
+/// Enables the error queue of a socket.
+pub(crate) fn enable(fd: BorrowedFd<'_>, ipv6: bool) -> io::Result<()> {
     let one: c_int = 1;
     let (level, name) = match ipv6 {
         true => (libc::SOL_IPV6, libc::IPV6_RECVERR),
         false => (libc::SOL_IP, libc::IP_RECVERR),
     };
-    // SAFETY: the option's value is an int, which lives through the call.
+    // SAFETY: the option's value is an int, which outlives the call.
     let done = unsafe {
         libc::setsockopt(
             fd.as_raw_fd(),
@@ -125,15 +125,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_does_not_mean_unreachable_is_left_aside() {
-        assert!(says_unreachable(libc::SO_EE_ORIGIN_ICMP, 3, 3));
-        assert!(says_unreachable(libc::SO_EE_ORIGIN_ICMP, 3, 1));
-        assert!(says_unreachable(libc::SO_EE_ORIGIN_ICMP, 12, 0));
-        assert!(!says_unreachable(libc::SO_EE_ORIGIN_ICMP, 3, 4), "too long");
-        assert!(!says_unreachable(libc::SO_EE_ORIGIN_ICMP, 11, 0), "time");
-        assert!(!says_unreachable(libc::SO_EE_ORIGIN_ICMP, 4, 0), "quench");
-        assert!(says_unreachable(libc::SO_EE_ORIGIN_ICMP6, 1, 4));
-        assert!(!says_unreachable(libc::SO_EE_ORIGIN_ICMP6, 2, 0));
-        assert!(!says_unreachable(libc::SO_EE_ORIGIN_LOCAL, 3, 3));
+    fn only_unreachable_reports_are_fatal() {
+        assert!(is_unreachable(libc::SO_EE_ORIGIN_ICMP, 3, 3));
+        assert!(is_unreachable(libc::SO_EE_ORIGIN_ICMP, 3, 1));
+        assert!(is_unreachable(libc::SO_EE_ORIGIN_ICMP, 12, 0));
+        assert!(!is_unreachable(libc::SO_EE_ORIGIN_ICMP, 3, 4), "too long");
+        assert!(!is_unreachable(libc::SO_EE_ORIGIN_ICMP, 11, 0), "time");
+        assert!(!is_unreachable(libc::SO_EE_ORIGIN_ICMP, 4, 0), "quench");
+        assert!(is_unreachable(libc::SO_EE_ORIGIN_ICMP6, 1, 4));
+        assert!(!is_unreachable(libc::SO_EE_ORIGIN_ICMP6, 2, 0));
+        assert!(!is_unreachable(libc::SO_EE_ORIGIN_LOCAL, 3, 3));
     }
 }

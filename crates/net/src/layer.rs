@@ -1,16 +1,16 @@
-//! What lies between TCP and the engine on a connection: TLS, WebSocket, or one in the other.
+//! The layers between TCP and the engine on a connection: TLS, WebSocket, or WebSocket over TLS.
 
-use crate::tls::{Failure, Session, Sink, WebSocketSettings as Settings};
+use crate::tls::{Sink, TlsFailure, TlsSession, WebSocketSettings as Settings};
 use engine::Entropy;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use wire::ws::{self, Answer, Asking, Decoder, Handshake, Mask};
+use wire::ws::{self, ClientHandshake, FrameDecoder, Handshake, HandshakeResponse, Mask};
 
-/// Messages for the engine, one behind the other.
+/// Received messages for the engine, concatenated.
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
     pub(crate) bytes: Vec<u8>,
-    /// Where each ends.
+    /// End offset of each message.
     pub(crate) ends: Vec<usize>,
 }
 
@@ -21,27 +21,27 @@ impl Inbox {
     }
 }
 
-/// Buffers that connections share, and chance for masks.
+/// Buffers shared by all connections, and random numbers for masks.
 #[derive(Debug)]
-pub(crate) struct Shared {
-    /// Records on their way out.
+pub(crate) struct LayerBuffers {
+    /// Outgoing TLS records.
     scratch: Vec<u8>,
-    /// What was opened, before it is taken out of its frames.
-    opened: Vec<u8>,
-    /// Buffers of connections that have nothing to say at present.
+    /// Decrypted bytes before WebSocket decoding.
+    decrypted: Vec<u8>,
+    /// Buffers returned by idle connections.
     spare: Vec<Vec<u8>>,
     entropy: Entropy,
 }
 
-/// Spare buffers at most, and how large one may be to be kept.
+/// Number of spare buffers, and the largest capacity of one that is kept.
 const SPARE: usize = 64;
 const SPARE_BYTES: usize = 64 << 10;
 
-impl Shared {
-    pub(crate) fn new(entropy: Entropy) -> Shared {
-        Shared {
+impl LayerBuffers {
+    pub(crate) fn new(entropy: Entropy) -> LayerBuffers {
+        LayerBuffers {
             scratch: Vec::new(),
-            opened: Vec::new(),
+            decrypted: Vec::new(),
             spare: Vec::new(),
             entropy,
         }
@@ -51,7 +51,7 @@ impl Shared {
         self.entropy.u32().to_ne_bytes()
     }
 
-    fn give_back(&mut self, mut buffer: Vec<u8>) {
+    fn recycle(&mut self, mut buffer: Vec<u8>) {
         if self.spare.len() < SPARE && buffer.capacity() <= SPARE_BYTES {
             buffer.clear();
             self.spare.push(buffer);
@@ -59,97 +59,98 @@ impl Shared {
     }
 }
 
-/// How a layer ends its connection.
+/// Error that ends a connection.
 #[derive(Debug)]
-pub(crate) enum Broken {
-    Tls(Failure),
-    /// The WebSocket was never opened.
+pub(crate) enum LayerError {
+    Tls(TlsFailure),
+    /// The WebSocket handshake failed.
     Handshake(String),
-    /// A frame against the rules; the close frame is queued.
+    /// A WebSocket protocol error; the close frame is queued.
     Frame(String),
 }
 
-/// What came of received bytes.
+/// Progress made by received bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Heard {
-    /// TLS stands since just now.
-    pub(crate) secured: bool,
-    /// Everything stands since just now.
+pub(crate) struct LayerProgress {
+    /// The TLS handshake has just completed.
+    pub(crate) established: bool,
+    /// All handshakes have just completed.
     pub(crate) ready: bool,
-    /// The peer sends no more.
+    /// The peer has closed its side.
     pub(crate) closed: bool,
 }
 
-enum Web {
-    Opening {
+enum WebSocketState {
+    AwaitingRequest {
         settings: Arc<Settings>,
         request: Vec<u8>,
         limit: usize,
     },
-    /// We asked.
-    Asking {
-        asking: Asking,
+    /// Client: the request is sent.
+    AwaitingResponse {
+        asking: ClientHandshake,
         answer: Vec<u8>,
-        /// Frames that wait until it stands.
+        /// Frames queued until the handshake is complete.
         queued: Vec<u8>,
         limit: usize,
     },
     Open {
-        decoder: Decoder,
-        side: Side,
+        decoder: FrameDecoder,
+        side: WebSocketSide,
     },
     Closed,
 }
 
-/// Which side of a WebSocket we are.
+/// Our role on a WebSocket.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Side {
+enum WebSocketSide {
     Server,
     Client,
 }
 
 /// TLS, WebSocket, or one in the other.
 pub(crate) struct Layer {
-    tls: Option<Session>,
-    web: Option<Web>,
-    /// In the clear, to be sealed at the end of the turn: one record for all messages of a turn.
+    tls: Option<TlsSession>,
+    web: Option<WebSocketState>,
+    /// Plaintext to be encrypted at the end of the turn: one record for all messages of a turn.
     plain: Vec<u8>,
     ready: bool,
-    /// The peer has said something.
-    heard: bool,
+    /// The peer has sent data.
+    received: bool,
 }
 
 impl Layer {
-    /// `websocket`: the settings, and how large a message may be.
-    pub(crate) fn new(tls: Option<Session>, websocket: Option<(Arc<Settings>, usize)>) -> Layer {
+    /// Layers of an accepted connection. `websocket`: its settings, and the largest message, bytes.
+    pub(crate) fn new(tls: Option<TlsSession>, websocket: Option<(Arc<Settings>, usize)>) -> Layer {
         Layer {
             tls,
-            web: websocket.map(|(settings, limit)| Web::Opening {
+            web: websocket.map(|(settings, limit)| WebSocketState::AwaitingRequest {
                 settings,
                 request: Vec::new(),
                 limit,
             }),
             plain: Vec::new(),
             ready: false,
-            heard: false,
+            received: false,
         }
     }
 
-    /// The same towards a peer whom we ask for a WebSocket, for this path at this host. What is sent before it stands waits.
+    /// Layers of an opened connection that requests a WebSocket for this path at this host. Messages sent before the
+    /// handshake is complete are queued.
     pub(crate) fn asking(
-        tls: Option<Session>,
+        tls: Option<TlsSession>,
         (path, host): (&str, &str),
         limit: usize,
-        shared: &mut Shared,
+        shared: &mut LayerBuffers,
     ) -> Layer {
         let mut nonce = [0; 16];
         shared.entropy.fill(&mut nonce);
-        let asking = Asking::new(nonce, ws::SIP_PROTOCOL);
+        let asking = ClientHandshake::new(nonce, ws::SIP_PROTOCOL);
         let mut plain = shared.spare.pop().unwrap_or_default();
         asking.write(path, host, &mut plain);
         Layer {
             tls,
-            web: Some(Web::Asking {
+            web: Some(WebSocketState::AwaitingResponse {
                 asking,
                 answer: Vec::new(),
                 queued: Vec::new(),
@@ -157,79 +158,87 @@ impl Layer {
             }),
             plain,
             ready: false,
-            heard: false,
+            received: false,
         }
     }
 
-    /// Whether the peer has said anything at all.
-    pub(crate) fn has_heard(&self) -> bool {
-        self.heard
+    /// Whether the peer has sent any data.
+    pub(crate) fn has_received(&self) -> bool {
+        self.received
     }
 
-    /// Whether every handshake is over.
+    /// Whether all handshakes are complete.
     pub(crate) fn is_ready(&self) -> bool {
         self.ready
     }
 
-    /// Whether TLS is what is waited for.
-    pub(crate) fn is_securing(&self) -> bool {
+    /// Whether the TLS handshake is in progress.
+    pub(crate) fn is_tls_handshaking(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| !tls.is_established())
     }
 
-    pub(crate) fn session(&self) -> Option<&Session> {
+    pub(crate) fn session(&self) -> Option<&TlsSession> {
         self.tls.as_ref()
     }
 
-    /// Bytes that wait to be sealed, or for the WebSocket to stand.
-    pub(crate) fn waiting(&self) -> usize {
+    /// Bytes queued for encryption, or until the WebSocket is open.
+    pub(crate) fn queued_bytes(&self) -> usize {
         let queued = match &self.web {
-            Some(Web::Asking { queued, .. }) => queued.len(),
+            Some(WebSocketState::AwaitingResponse { queued, .. }) => queued.len(),
             _ => 0,
         };
         self.plain.len() + queued
     }
 
-    /// Takes in bytes; without any, a client says its first word.
+    /// Processes received bytes; called without any, a client starts its handshake.
     pub(crate) fn receive(
         &mut self,
         bytes: &mut [u8],
         inbox: &mut Inbox,
         out: &mut VecDeque<u8>,
-        shared: &mut Shared,
-    ) -> Result<Heard, Broken> {
-        self.heard |= !bytes.is_empty();
-        let mut heard = Heard::default();
-        let mut opened = std::mem::take(&mut shared.opened);
-        opened.clear();
-        let result = self.open(bytes, &mut opened, inbox, out, shared, &mut heard);
-        shared.opened = opened;
+        shared: &mut LayerBuffers,
+    ) -> Result<LayerProgress, LayerError> {
+        self.received |= !bytes.is_empty();
+        let mut progress = LayerProgress::default();
+        let mut decrypted = std::mem::take(&mut shared.decrypted);
+        decrypted.clear();
+        let result = self.open(bytes, &mut decrypted, inbox, out, shared, &mut progress);
+        shared.decrypted = decrypted;
         result?;
-        let stands = self.tls.as_ref().is_none_or(Session::is_established)
-            && !matches!(self.web, Some(Web::Opening { .. } | Web::Asking { .. }));
-        heard.ready = stands && !self.ready;
-        self.ready |= stands;
-        Ok(heard)
+        let all_complete = self.tls.as_ref().is_none_or(TlsSession::is_established)
+            && !matches!(
+                self.web,
+                Some(
+                    WebSocketState::AwaitingRequest { .. }
+                        | WebSocketState::AwaitingResponse { .. }
+                )
+            );
+        progress.ready = all_complete && !self.ready;
+        self.ready |= all_complete;
+        Ok(progress)
     }
 
     fn open(
         &mut self,
         bytes: &mut [u8],
-        opened: &mut Vec<u8>,
+        decrypted: &mut Vec<u8>,
         inbox: &mut Inbox,
         out: &mut VecDeque<u8>,
-        shared: &mut Shared,
-        heard: &mut Heard,
-    ) -> Result<(), Broken> {
+        shared: &mut LayerBuffers,
+        progress: &mut LayerProgress,
+    ) -> Result<(), LayerError> {
         let plain: &mut [u8] = match &mut self.tls {
             Some(tls) => {
                 let sink = Sink {
                     out,
                     scratch: &mut shared.scratch,
                 };
-                let got = tls.receive(bytes, opened, sink).map_err(Broken::Tls)?;
-                heard.secured = got.established;
-                heard.closed = got.closed;
-                opened
+                let tls_progress = tls
+                    .receive(bytes, decrypted, sink)
+                    .map_err(LayerError::Tls)?;
+                progress.established = tls_progress.established;
+                progress.closed = tls_progress.closed;
+                decrypted
             }
             None => bytes,
         };
@@ -244,44 +253,44 @@ impl Layer {
             self.plain = shared.spare.pop().unwrap_or_default();
         }
         let closed = web.receive(plain, inbox, &mut self.plain, shared)?;
-        heard.closed |= closed;
+        progress.closed |= closed;
         Ok(())
     }
 
-    /// Queues what the engine says; `false` where nobody will hear it: before a peer has opened a WebSocket, when nobody has
-    /// asked anything, and after its end.
+    /// Queues a message of the engine; `false` if it cannot be sent: the peer has not requested a WebSocket yet, or
+    /// it is closed.
     #[must_use]
-    pub(crate) fn send(&mut self, bytes: &[u8], shared: &mut Shared) -> bool {
+    pub(crate) fn send(&mut self, bytes: &[u8], shared: &mut LayerBuffers) -> bool {
         if self.plain.capacity() == 0 {
             self.plain = shared.spare.pop().unwrap_or_default();
         }
         let kind = || match std::str::from_utf8(bytes) {
-            Ok(_) => ws::Kind::Text,
-            Err(_) => ws::Kind::Binary,
+            Ok(_) => ws::FrameKind::Text,
+            Err(_) => ws::FrameKind::Binary,
         };
         match &mut self.web {
             None => self.plain.extend_from_slice(bytes),
-            Some(Web::Asking { queued, .. }) => {
+            Some(WebSocketState::AwaitingResponse { queued, .. }) => {
                 ws::client_frame(kind(), shared.mask(), bytes, queued);
             }
-            Some(Web::Open { side, .. }) => match side {
-                Side::Server => ws::frame(kind(), bytes, &mut self.plain),
-                Side::Client => {
+            Some(WebSocketState::Open { side, .. }) => match side {
+                WebSocketSide::Server => ws::frame(kind(), bytes, &mut self.plain),
+                WebSocketSide::Client => {
                     ws::client_frame(kind(), shared.mask(), bytes, &mut self.plain);
                 }
             },
-            Some(Web::Opening { .. } | Web::Closed) => return false,
+            Some(WebSocketState::AwaitingRequest { .. } | WebSocketState::Closed) => return false,
         }
         true
     }
 
-    /// Seals what is queued, as far as the handshake allows; one record where it fits into one.
+    /// Encrypts the queued messages, as far as the handshake allows; into one record if they fit.
     pub(crate) fn flush(
         &mut self,
         out: &mut VecDeque<u8>,
-        shared: &mut Shared,
-    ) -> Result<(), Failure> {
-        if self.plain.is_empty() || self.is_securing() {
+        shared: &mut LayerBuffers,
+    ) -> Result<(), TlsFailure> {
+        if self.plain.is_empty() || self.is_tls_handshaking() {
             return Ok(());
         }
         match &mut self.tls {
@@ -294,21 +303,21 @@ impl Layer {
             )?,
             None => out.extend(&self.plain),
         }
-        shared.give_back(std::mem::take(&mut self.plain));
+        shared.recycle(std::mem::take(&mut self.plain));
         Ok(())
     }
 
-    /// Says, after what is queued, that we send no more.
-    pub(crate) fn close(&mut self, out: &mut VecDeque<u8>, shared: &mut Shared) {
-        if let Some(Web::Open { side, .. }) = self.web {
+    /// Queues the closing messages of the layers after the queued data.
+    pub(crate) fn close(&mut self, out: &mut VecDeque<u8>, shared: &mut LayerBuffers) {
+        if let Some(WebSocketState::Open { side, .. }) = self.web {
             let code = ws::CloseCode::GoingAway;
             match side {
-                Side::Server => ws::close(code, &mut self.plain),
-                Side::Client => ws::client_close(code, shared.mask(), &mut self.plain),
+                WebSocketSide::Server => ws::close(code, &mut self.plain),
+                WebSocketSide::Client => ws::client_close(code, shared.mask(), &mut self.plain),
             }
-            self.web = Some(Web::Closed);
+            self.web = Some(WebSocketState::Closed);
         }
-        // A connection whose records cannot be sealed ends without a word.
+        // If encryption fails, the connection ends without a close message.
         let _ = self.flush(out, shared);
         if let Some(tls) = &mut self.tls {
             tls.close(Sink {
@@ -319,17 +328,17 @@ impl Layer {
     }
 }
 
-impl Web {
-    /// Takes in bytes; `true` where the peer has closed the WebSocket.
+impl WebSocketState {
+    /// Processes received bytes; `true` if the peer has closed the WebSocket.
     fn receive(
         &mut self,
         bytes: &mut [u8],
         inbox: &mut Inbox,
         reply: &mut Vec<u8>,
-        shared: &mut Shared,
-    ) -> Result<bool, Broken> {
+        shared: &mut LayerBuffers,
+    ) -> Result<bool, LayerError> {
         match self {
-            Web::Asking {
+            WebSocketState::AwaitingResponse {
                 asking,
                 answer,
                 queued,
@@ -339,20 +348,20 @@ impl Web {
                     return Ok(false);
                 }
                 answer.extend_from_slice(bytes);
-                let used = match asking.answer(answer) {
-                    Answer::Partial => return Ok(false),
-                    Answer::Refused(why) => return Err(Broken::Handshake(why)),
-                    Answer::Open(used) => used,
+                let used = match asking.parse_response(answer) {
+                    HandshakeResponse::Partial => return Ok(false),
+                    HandshakeResponse::Refused(why) => return Err(LayerError::Handshake(why)),
+                    HandshakeResponse::Open(used) => used,
                 };
                 let mut rest = answer.split_off(used);
                 reply.append(queued);
-                *self = Web::Open {
-                    decoder: Decoder::new(*limit),
-                    side: Side::Client,
+                *self = WebSocketState::Open {
+                    decoder: FrameDecoder::new(*limit),
+                    side: WebSocketSide::Client,
                 };
                 self.receive(&mut rest, inbox, reply, shared)
             }
-            Web::Opening {
+            WebSocketState::AwaitingRequest {
                 settings,
                 request,
                 limit,
@@ -363,21 +372,21 @@ impl Web {
                 let Settings { origins, hosts, .. } = &**settings;
                 let used = match ws::handshake(request, protocol, origins, hosts, reply) {
                     Handshake::Partial => return Ok(false),
-                    Handshake::Refused(why) => return Err(Broken::Handshake(why.to_owned())),
+                    Handshake::Refused(why) => return Err(LayerError::Handshake(why.to_owned())),
                     Handshake::Open(used) => used,
                 };
                 let mut rest = request.split_off(used);
-                *self = Web::Open {
-                    decoder: Decoder::new(limit),
-                    side: Side::Server,
+                *self = WebSocketState::Open {
+                    decoder: FrameDecoder::new(limit),
+                    side: WebSocketSide::Server,
                 };
                 self.receive(&mut rest, inbox, reply, shared)
             }
-            Web::Open { decoder, side } => {
+            WebSocketState::Open { decoder, side } => {
                 let Inbox { bytes: all, ends } = inbox;
                 let closed = match side {
-                    Side::Server => decoder.receive(bytes, all, ends, reply),
-                    Side::Client => {
+                    WebSocketSide::Server => decoder.receive(bytes, all, ends, reply),
+                    WebSocketSide::Client => {
                         let masks = &mut || shared.mask();
                         decoder.receive_from_server(bytes, all, ends, reply, masks)
                     }
@@ -385,16 +394,16 @@ impl Web {
                 match closed {
                     Ok(false) => Ok(false),
                     Ok(true) => {
-                        *self = Web::Closed;
+                        *self = WebSocketState::Closed;
                         Ok(true)
                     }
                     Err(error) => {
-                        *self = Web::Closed;
-                        Err(Broken::Frame(error.to_string()))
+                        *self = WebSocketState::Closed;
+                        Err(LayerError::Frame(error.to_string()))
                     }
                 }
             }
-            Web::Closed => Ok(true),
+            WebSocketState::Closed => Ok(true),
         }
     }
 }

@@ -1,46 +1,46 @@
-//! The driver over real sockets; the only owner of a clock and of `unsafe`.
+//! The driver over real sockets. It is the only crate with a clock and with `unsafe`.
 //!
 //! [`Driver`] runs one [`engine::Control`] with its [`engine::Forward`], or a plain [`engine::Engine`], over epoll,
-//! `recvmmsg` and `sendmmsg`. Around it stand what a program needs of the operating system: [`Clock`], [`entropy`],
-//! [`Signals`], CPU time, pinning, the kernel's own counters and the host's scheduling noise.
+//! `recvmmsg` and `sendmmsg`. The crate also wraps other services of the operating system: [`Clock`], [`entropy`],
+//! [`Signals`], CPU time, pinning, kernel counters and the measurement of scheduling noise.
 
 mod batch;
+mod batching;
 mod claims;
 mod clock;
-mod coalesce;
 mod config;
 mod counters;
 mod driver;
-mod exchange;
+mod gso;
 mod icmp;
 mod layer;
 mod machine;
+mod mailbox;
 mod media;
 mod network;
 mod noise;
 mod pacing;
 mod plane;
 mod process;
-mod range;
 mod raw;
 mod record;
 mod relay;
-mod sieve;
+mod shared_port;
 mod signals;
 mod socket;
+mod socket_filter;
 mod steer;
 mod tcp;
 pub mod tls;
-mod train;
 mod xsk;
 
-pub use claims::{ClaimError, Claimant, Claimed, PortClaims, PortRange, claims};
+pub use claims::{ClaimError, Claimant, PortClaim, PortClaims, PortRange, claims};
 pub use clock::{Clock, entropy};
 pub use config::{DriverConfig, MediaSockets};
-pub use counters::Counters;
+pub use counters::DriverCounters;
 pub use driver::{Driver, NoForward, Plain, Turn, run_engine};
-pub use exchange::{Desk, desks};
 pub use machine::{KernelCounters, Machine, kernel_counters, machine};
+pub use mailbox::{WorkerMailbox, worker_mailboxes};
 pub use media::Waker;
 pub use network::Network;
 pub use noise::{NoiseReport, NoiseSampler, host_noise};
@@ -52,3 +52,6 @@ pub use record::Recorder;
 pub use relay::KernelRelay;
 pub use signals::{Signals, block_all as block_signals, end_on_closed_pipe, stops};
 pub use xsk::AfXdp;
+
+/// Whether this build contains the BPF programs.
+pub const BPF_PRESENT: bool = cfg!(bpf_present);

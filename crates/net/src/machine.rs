@@ -1,11 +1,11 @@
-//! Facts about the machine and the kernel's own counters, for reports.
+//! Description of the machine and the kernel's UDP counters, for reports.
 
 use std::io;
 
-/// The machine on which a result was made.
+/// The machine on which a result was measured.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Machine {
-    /// CPU model, as the kernel names it.
+    /// CPU model as reported by the kernel.
     pub cpu: String,
     /// CPUs that this process may use.
     pub cores: usize,
@@ -15,7 +15,7 @@ pub struct Machine {
     pub memory: u64,
 }
 
-/// Facts about this machine. What the kernel does not tell stays empty or zero.
+/// Describes this machine. Values that the kernel does not report are empty or zero.
 pub fn machine() -> Machine {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let name = rustix::system::uname();
@@ -43,25 +43,25 @@ fn field(text: &str, name: &str) -> Option<String> {
     })
 }
 
-/// UDP counters of the network namespace of the calling thread, IPv4 and IPv6 together, since that namespace exists.
+/// UDP counters of the calling thread's network namespace since its creation, IPv4 and IPv6 together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KernelCounters {
-    /// Datagrams that programs have read.
+    /// Datagrams read by programs.
     pub in_datagrams: u64,
-    /// Datagrams that could not be delivered, those of a full buffer included.
+    /// Datagrams that could not be delivered, including those dropped at full buffers.
     pub in_errors: u64,
-    /// Datagrams for ports that nobody holds.
+    /// Datagrams to ports without a socket.
     pub no_ports: u64,
     /// Datagrams sent.
     pub out_datagrams: u64,
-    /// Datagrams lost because a socket's receive buffer was full.
+    /// Datagrams dropped because a socket's receive buffer was full.
     pub receive_buffer_errors: u64,
-    /// Datagrams lost because a socket's send buffer was full.
+    /// Datagrams dropped because a socket's send buffer was full.
     pub send_buffer_errors: u64,
 }
 
 impl KernelCounters {
-    /// What was added since `earlier`.
+    /// The increase since `earlier`.
     pub fn since(&self, earlier: &KernelCounters) -> KernelCounters {
         let less = |a: u64, b: u64| a.wrapping_sub(b);
         KernelCounters {
@@ -91,7 +91,7 @@ impl KernelCounters {
 /// Reads the UDP counters.
 ///
 /// # Errors
-/// Where `/proc` is not mounted or has another form.
+/// `/proc` is not mounted or has another format.
 pub fn kernel_counters() -> io::Result<KernelCounters> {
     let mut counters = KernelCounters::default();
     let v4 = std::fs::read_to_string("/proc/thread-self/net/snmp")?;
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_both_forms() {
+    fn both_formats_are_parsed() {
         let mut counters = KernelCounters::default();
         let v4 = "Ip: A\nIp: 1\nUdp: InDatagrams NoPorts InErrors OutDatagrams RcvbufErrors SndbufErrors\nUdp: 5 1 2 7 2 0\n";
         read_v4(v4, &mut counters).unwrap();
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_what_is_sent() {
+    fn sent_datagrams_are_counted() {
         let before = kernel_counters().unwrap();
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         socket.send_to(b"x", socket.local_addr().unwrap()).unwrap();
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn knows_the_machine() {
+    fn machine_is_described() {
         let machine = machine();
         assert!(machine.cores > 0 && machine.memory > 1 << 20);
         assert!(machine.kernel.starts_with("Linux "));

@@ -1,8 +1,8 @@
-//! The media thread: a forwarder with its sockets, fed by a queue of commands, answering by a queue of reports.
+//! The media thread: a forwarder with its sockets, which receives commands and returns reports through queues.
 
 use crate::batch::Receiver;
+use crate::batching::MediaBatcher;
 use crate::clock::Clock;
-use crate::coalesce::Gather;
 use crate::config::DriverConfig;
 use crate::counters::Shared;
 use crate::plane::{Plane, Token, arrived};
@@ -23,7 +23,7 @@ use std::time::Duration;
 
 const QUEUE: usize = 4_096;
 
-/// Wakes a driver out of its wait, from any thread.
+/// Wakes a driver from its wait, from any thread.
 #[derive(Clone, Debug)]
 pub struct Waker(Arc<WakerInner>);
 
@@ -42,20 +42,20 @@ impl Waker {
         })))
     }
 
-    /// Ends the driver's wait, or the next one where it does not wait at present.
+    /// Ends the driver's wait, or the next one if it is not waiting.
     pub fn wake(&self) {
-        // The only failure of an eventfd is a full counter, and then it is readable already.
+        // An eventfd fails only when its counter is full, and then it is readable already.
         let _ = rustix::io::write(&self.0.fd, &1u64.to_ne_bytes());
     }
 
-    /// Wakes the owner only where it sleeps: what was put into its queue before is seen otherwise.
+    /// Wakes the owner only if it sleeps; otherwise it reads its queue before the next wait.
     pub(crate) fn nudge(&self) {
         if self.0.sleeping.swap(false, Ordering::SeqCst) {
             self.wake();
         }
     }
 
-    /// Says that the owner will sleep unless its queue turns out to hold something.
+    /// Announces that the owner will sleep unless its queue holds messages.
     pub(crate) fn about_to_sleep(&self) {
         self.0.sleeping.store(true, Ordering::SeqCst);
     }
@@ -70,7 +70,7 @@ impl Waker {
 
     pub(crate) fn clear(&self) {
         let mut value = [0; 8];
-        // Nothing to read only means that another event came first.
+        // The counter is empty if another event was processed first.
         let _ = rustix::io::read(&self.0.fd, &mut value);
     }
 }
@@ -81,13 +81,13 @@ enum ToMedia<C> {
     Command(C),
 }
 
-/// What comes back from the media thread.
+/// Messages of the media thread.
 pub(crate) enum FromMedia<R> {
     Report(R),
     Punt(Box<Punted>),
 }
 
-/// A packet that control has to see.
+/// A packet for control.
 pub(crate) struct Punted {
     pub(crate) socket: SocketId,
     pub(crate) source: SocketAddr,
@@ -95,35 +95,35 @@ pub(crate) struct Punted {
     pub(crate) bytes: Vec<u8>,
 }
 
-/// Control's end of the media thread.
+/// Control's handle of the media thread.
 pub(crate) struct MediaThread<F: Forward> {
     queue: SyncSender<ToMedia<F::Command>>,
     outbox: VecDeque<ToMedia<F::Command>>,
-    back: Queue<FromMedia<F::Report>>,
-    ahead: Option<FromMedia<F::Report>>,
+    reports: Queue<FromMedia<F::Report>>,
+    next_message: Option<FromMedia<F::Report>>,
     waker: Waker,
     stop: Arc<AtomicBool>,
-    removed: Arc<AtomicU64>,
-    asked_to_remove: u64,
+    completed_removals: Arc<AtomicU64>,
+    requested_removals: u64,
     shared: Arc<Shared>,
     thread: Option<JoinHandle<io::Result<()>>>,
 }
 
-struct Worker<F: Forward> {
+struct MediaWorker<F: Forward> {
     forwarder: F,
     plane: Plane,
     receiver: Receiver,
-    gather: Gather,
+    media_batcher: MediaBatcher,
     clock: Clock,
     config: DriverConfig,
     queue: Queue<ToMedia<F::Command>>,
-    back: SyncSender<FromMedia<F::Report>>,
+    reports: SyncSender<FromMedia<F::Report>>,
     waker: Waker,
     control: Waker,
     stop: Arc<AtomicBool>,
-    removed: Arc<AtomicU64>,
-    /// A report for which there was no room.
-    held: Option<FromMedia<F::Report>>,
+    completed_removals: Arc<AtomicU64>,
+    /// A report that did not fit into the queue.
+    unsent_report: Option<FromMedia<F::Report>>,
 }
 
 impl<F> MediaThread<F>
@@ -137,27 +137,27 @@ where
         control: Waker,
     ) -> io::Result<MediaThread<F>> {
         let (queue, worker_queue) = sync_channel(QUEUE);
-        let (worker_back, back) = sync_channel(QUEUE);
+        let (worker_back, reports) = sync_channel(QUEUE);
         let plane = Plane::new(config.receive_timestamps, false)?;
         let waker = Waker::new()?;
         waker.watch(&plane)?;
         let shared = plane.shared.clone();
         let stop = Arc::new(AtomicBool::new(false));
-        let removed = Arc::new(AtomicU64::new(0));
-        let worker = Worker {
+        let completed_removals = Arc::new(AtomicU64::new(0));
+        let worker = MediaWorker {
             forwarder,
             plane,
             receiver: Receiver::new(config.media_datagram, config.receive_timestamps),
-            gather: Gather::new(config.gather),
+            media_batcher: MediaBatcher::new(config.media_batching_delay),
             clock,
             config: config.clone(),
             queue: worker_queue,
-            back: worker_back,
+            reports: worker_back,
             waker: waker.clone(),
             control,
             stop: stop.clone(),
-            removed: removed.clone(),
-            held: None,
+            completed_removals: completed_removals.clone(),
+            unsent_report: None,
         };
         let thread = std::thread::Builder::new()
             .name("media".into())
@@ -165,12 +165,12 @@ where
         Ok(MediaThread {
             queue,
             outbox: VecDeque::with_capacity(QUEUE),
-            back,
-            ahead: None,
+            reports,
+            next_message: None,
             waker,
             stop,
-            removed,
-            asked_to_remove: 0,
+            completed_removals,
+            requested_removals: 0,
             shared,
             thread: Some(thread),
         })
@@ -187,11 +187,11 @@ impl<F: Forward> MediaThread<F> {
     }
 
     pub(crate) fn remove(&mut self, id: SocketId) {
-        self.asked_to_remove += 1;
+        self.requested_removals += 1;
         self.outbox.push_back(ToMedia::Remove { id });
     }
 
-    /// Whether a further command can be taken; commands wait in the engine while the thread is behind.
+    /// Whether another command fits; commands stay in the engine while the thread is behind.
     pub(crate) fn has_room(&self) -> bool {
         self.outbox.len() < QUEUE
     }
@@ -200,7 +200,7 @@ impl<F: Forward> MediaThread<F> {
         self.outbox.push_back(ToMedia::Command(command));
     }
 
-    /// Hands over what waits. An error where the thread has ended, which it does not do of itself.
+    /// Sends the queued messages. An error if the thread has ended, which it does only on an error.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
         let mut moved = false;
         while let Some(item) = self.outbox.pop_front() {
@@ -223,33 +223,33 @@ impl<F: Forward> MediaThread<F> {
         !self.outbox.is_empty()
     }
 
-    /// Whether something came back; it is kept for [`MediaThread::take`].
+    /// Whether a message has arrived; it is kept for [`MediaThread::take`].
     pub(crate) fn poll(&mut self) -> io::Result<bool> {
-        if self.ahead.is_none() {
-            self.ahead = match self.back.try_recv() {
+        if self.next_message.is_none() {
+            self.next_message = match self.reports.try_recv() {
                 Ok(item) => Some(item),
                 Err(TryRecvError::Empty) => None,
                 Err(TryRecvError::Disconnected) => return Err(self.ended()),
             };
         }
-        Ok(self.ahead.is_some())
+        Ok(self.next_message.is_some())
     }
 
     pub(crate) fn take(&mut self) -> io::Result<Option<FromMedia<F::Report>>> {
         self.poll()?;
-        Ok(self.ahead.take())
+        Ok(self.next_message.take())
     }
 
-    /// Waits until the thread has let go of the sockets that it was told to close, so that their ports are free; false
-    /// where there is nothing to wait for, or it takes too long.
-    pub(crate) fn settle(&mut self, clock: &Clock) -> io::Result<bool> {
-        if self.removed.load(Ordering::Acquire) == self.asked_to_remove {
+    /// Waits until the thread has closed the removed sockets, so that their ports are free; false if there is nothing
+    /// to wait for, or after a timeout of 20 ms.
+    pub(crate) fn wait_for_removals(&mut self, clock: &Clock) -> io::Result<bool> {
+        if self.completed_removals.load(Ordering::Acquire) == self.requested_removals {
             return Ok(false);
         }
         let end = clock.now() + Duration::from_millis(20);
         while clock.now() < end {
             self.flush()?;
-            if self.removed.load(Ordering::Acquire) == self.asked_to_remove {
+            if self.completed_removals.load(Ordering::Acquire) == self.requested_removals {
                 return Ok(true);
             }
             std::thread::yield_now();
@@ -261,11 +261,11 @@ impl<F: Forward> MediaThread<F> {
     pub(crate) fn cpu(&self) -> Option<Duration> {
         let thread = self.thread.as_ref()?;
         let mut id = 0;
-        // SAFETY: the handle is not joined yet, so the thread's identity is valid; the kernel's clock id is written to `id`.
+        // SAFETY: the handle is not joined yet, so the thread's ID is valid; the clock ID is written to `id`.
         if unsafe { libc::pthread_getcpuclockid(thread.as_pthread_t(), &raw mut id) } != 0 {
             return None;
         }
-        // SAFETY: all zero is a valid timespec, and it lives through the call.
+        // SAFETY: all zero is a valid timespec, and it outlives the call.
         let mut time: libc::timespec = unsafe { std::mem::zeroed() };
         // SAFETY: as above.
         if unsafe { libc::clock_gettime(id, &raw mut time) } != 0 {
@@ -274,7 +274,7 @@ impl<F: Forward> MediaThread<F> {
         Some(Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
     }
 
-    /// The reason for which the thread is gone.
+    /// The error with which the thread ended.
     fn ended(&mut self) -> io::Error {
         match self.thread.take().map(JoinHandle::join) {
             Some(Ok(Err(error))) => error,
@@ -289,13 +289,13 @@ impl<F: Forward> Drop for MediaThread<F> {
         self.stop.store(true, Ordering::Release);
         self.waker.wake();
         if let Some(thread) = self.thread.take() {
-            // Its error, if it had one, no longer has anybody to go to: the driver is being given up.
+            // The driver is being dropped, so an error of the thread cannot be reported.
             let _ = thread.join();
         }
     }
 }
 
-impl<F: Forward> Worker<F> {
+impl<F: Forward> MediaWorker<F> {
     fn run(mut self) -> io::Result<()> {
         signals::block_all()?;
         process::tight_timers()?;
@@ -321,25 +321,25 @@ impl<F: Forward> Worker<F> {
             Duration::ZERO
         } else {
             self.waker.about_to_sleep();
-            // A command that came before the flag was up would wake nobody.
+            // A command that arrived before the sleep flag was set woke nothing.
             if self.commands(now)? {
                 Duration::ZERO
             } else {
                 self.limit(now)
             }
         };
-        let pause = self.gather.pause(self.clock.now()).min(limit);
-        if !pause.is_zero() {
-            process::sleep(pause);
+        let delay = self.media_batcher.delay(self.clock.now()).min(limit);
+        if !delay.is_zero() {
+            process::sleep(delay);
         }
         let events = self.plane.wait(limit)?;
         self.waker.awake();
         now = self.clock.now();
-        self.plane.begin_gathering();
+        self.plane.begin_media_turn();
         let (woke, mut packets) = (now, 0);
         for i in 0..events {
             match self.plane.event(i) {
-                Some((Token::Udp(index), _)) => packets += self.gather(index, &mut now),
+                Some((Token::Udp(index), _)) => packets += self.receive(index, &mut now),
                 Some((Token::Wake, _)) => self.waker.clear(),
                 _ => {}
             }
@@ -347,14 +347,14 @@ impl<F: Forward> Worker<F> {
         if self.receiver.filled() > 0 {
             self.forward(now);
         }
-        self.gather.turn(woke, packets);
+        self.media_batcher.end_turn(woke, packets);
         self.reports();
         Ok(())
     }
 
     fn limit(&self, now: Time) -> Duration {
-        // With a report that found no room there is nobody to tell when there is room again.
-        let most = if self.held.is_some() {
+        // Control does not signal that its queue has room again, so an unsent report is retried.
+        let most = if self.unsent_report.is_some() {
             Duration::from_millis(1)
         } else {
             Duration::from_millis(500)
@@ -376,11 +376,11 @@ impl<F: Forward> Worker<F> {
                 ToMedia::Add { id, fd } => self.plane.add_socket(id, fd, true, true)?,
                 ToMedia::Remove { id } => {
                     self.plane.remove_socket(id);
-                    self.removed.fetch_add(1, Ordering::Release);
+                    self.completed_removals.fetch_add(1, Ordering::Release);
                 }
                 ToMedia::Command(command) => {
                     self.forwarder.command(command, now);
-                    self.plane.packets_of(&mut self.forwarder);
+                    self.plane.drain_forwarder(&mut self.forwarder);
                 }
             }
         }
@@ -395,37 +395,37 @@ impl<F: Forward> Worker<F> {
         if due {
             self.plane.shared.timeouts.add(1);
             self.forwarder.timeout(now);
-            self.plane.packets_of(&mut self.forwarder);
+            self.plane.drain_forwarder(&mut self.forwarder);
         }
         due
     }
 
-    /// Takes what waits on a socket; tells how much.
-    fn gather(&mut self, index: u32, now: &mut Time) -> usize {
-        let (mut taken, mut more) = (0, true);
-        while more && taken < self.config.datagram_budget {
+    /// Receives from a socket; returns the number of datagrams.
+    fn receive(&mut self, index: u32, now: &mut Time) -> usize {
+        let (mut count, mut more) = (0, true);
+        while more && count < self.config.datagram_budget {
             let before = self.receiver.filled();
-            more = self.plane.gather(index, &mut self.receiver);
-            taken += self.receiver.filled() - before;
+            more = self.plane.receive_batch(index, &mut self.receiver);
+            count += self.receiver.filled() - before;
             if self.receiver.room() == 0 {
                 self.forward(*now);
                 *now = self.clock.now();
             }
         }
-        taken
+        count
     }
 
-    /// Forwards what was gathered.
+    /// Forwards the batch.
     fn forward(&mut self, now: Time) {
         self.plane
-            .forward_gathered(&mut self.receiver, &mut self.forwarder, now);
+            .forward_batch(&mut self.receiver, &mut self.forwarder, now);
         for i in 0..self.plane.punted.len() {
             let index = self.plane.punted[i];
             if let Some(socket) = self.plane.origin(index) {
                 self.punt(socket, index, now);
             }
         }
-        self.plane.end_gathering(&mut self.receiver);
+        self.plane.clear_batch(&mut self.receiver);
     }
 
     fn punt(&mut self, socket: SocketId, index: usize, now: Time) {
@@ -439,7 +439,7 @@ impl<F: Forward> Worker<F> {
             arrived: arrived(now, wall, received.stamp),
             bytes: received.bytes().to_vec(),
         }));
-        match self.back.try_send(punted) {
+        match self.reports.try_send(punted) {
             Ok(()) => self.control.nudge(),
             Err(_) => self.plane.shared.punts_lost.add(1),
         }
@@ -448,20 +448,20 @@ impl<F: Forward> Worker<F> {
     fn reports(&mut self) {
         let mut any = false;
         loop {
-            let item = match self.held.take() {
+            let item = match self.unsent_report.take() {
                 Some(item) => item,
                 None => match self.forwarder.next_report() {
                     Some(report) => FromMedia::Report(report),
                     None => break,
                 },
             };
-            match self.back.try_send(item) {
+            match self.reports.try_send(item) {
                 Ok(()) => any = true,
                 Err(TrySendError::Full(item)) => {
-                    self.held = Some(item);
+                    self.unsent_report = Some(item);
                     break;
                 }
-                // Control is gone, and with it the one who asks; the stop flag follows.
+                // Control is gone; the stop flag follows.
                 Err(TrySendError::Disconnected(_)) => break,
             }
         }

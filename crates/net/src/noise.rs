@@ -1,4 +1,4 @@
-//! The host's own scheduling noise: how late it lets a thread run. Every timing result records it beside itself.
+//! Scheduling noise of the host: the delay with which it runs a thread. Every timing result is stored with it.
 
 use crate::clock::Clock;
 use crate::process::{pin, tight_timers};
@@ -8,28 +8,28 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Gaps shorter than this are the sampler's own cost and are not called lost.
+/// Gaps shorter than this, nanoseconds, are the sampler's own cost and do not count as lost time.
 const GAP: u64 = 20_000;
 const SUB: usize = 32;
 
-/// What a sampler saw.
+/// Result of a measurement.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NoiseReport {
-    /// Samples taken.
+    /// Number of samples.
     pub samples: u64,
-    /// How long it looked, seconds.
+    /// Duration of the measurement, seconds.
     pub seconds: f64,
     /// Mean lateness, microseconds.
     pub mean_us: f64,
-    /// The lateness that 99 % of the samples stay below, microseconds (upper edge of its class, within 4 %).
+    /// 99th percentile of the lateness, microseconds (upper edge of its class, within 4 %).
     pub p99_us: f64,
     /// Largest lateness, microseconds.
     pub max_us: f64,
-    /// Share of the time in which the thread wanted to run and did not, for stretches above 20 us each; 0 to 1.
+    /// Share of the time in which the thread was runnable and did not run, in gaps of more than 20 us each; 0 to 1.
     pub lost_share: f64,
 }
 
-/// Latenesses in classes that grow by a thirty-second of themselves.
+/// Histogram of lateness with classes that grow by a thirty-second.
 struct Histogram {
     counts: Vec<u64>,
     samples: u64,
@@ -79,14 +79,14 @@ impl Histogram {
         if self.samples == 0 {
             return NoiseReport::default();
         }
-        let wanted = (self.samples * 99).div_ceil(100);
+        let rank = (self.samples * 99).div_ceil(100);
         let mut seen = 0;
         let p99 = self
             .counts
             .iter()
             .position(|&count| {
                 seen += count;
-                seen >= wanted
+                seen >= rank
             })
             .map_or(self.max, |class| upper_edge(class).min(self.max));
         NoiseReport {
@@ -100,8 +100,8 @@ impl Histogram {
     }
 }
 
-/// Spins on the calling thread for `window` and measures the gaps in which it did not run. It takes a whole core: for
-/// before and after a measurement.
+/// Spins on the calling thread for `window` and measures the gaps in which it did not run. It occupies a whole core:
+/// for use before and after a measurement.
 pub fn host_noise(window: Duration) -> NoiseReport {
     let clock = Clock::new();
     let mut histogram = Histogram::new();
@@ -115,8 +115,8 @@ pub fn host_noise(window: Duration) -> NoiseReport {
     histogram.report(last - engine::Time::ZERO)
 }
 
-/// Samples timer lateness beside a measurement: a thread that sleeps to points on an absolute timeline, and notes how late
-/// it wakes. At 1 ms it costs less than 1 % of a core.
+/// Samples timer lateness during a measurement: a thread sleeps until points on an absolute timeline and records its
+/// lateness. At 1 ms it costs less than 1 % of a core.
 #[derive(Debug)]
 pub struct NoiseSampler {
     stop: Arc<AtomicBool>,
@@ -124,10 +124,10 @@ pub struct NoiseSampler {
 }
 
 impl NoiseSampler {
-    /// Starts sampling every `period`, on CPU `cpu` where given.
+    /// Starts sampling every `period`, on CPU `cpu` if given.
     ///
     /// # Errors
-    /// Where no thread can be started. A CPU that does not exist is told by [`NoiseSampler::stop`].
+    /// No thread can be started. An invalid CPU is reported by [`NoiseSampler::stop`].
     pub fn start(period: Duration, cpu: Option<usize>) -> io::Result<NoiseSampler> {
         let stop = Arc::new(AtomicBool::new(false));
         let flag = stop.clone();
@@ -140,10 +140,10 @@ impl NoiseSampler {
         })
     }
 
-    /// Ends the sampling and gives what was seen.
+    /// Ends the sampling and returns its result.
     ///
     /// # Errors
-    /// Where the thread could not be pinned.
+    /// The thread could not be pinned.
     pub fn stop(mut self) -> io::Result<NoiseReport> {
         self.stop.store(true, Ordering::Release);
         match self.thread.take().map(JoinHandle::join) {
@@ -172,7 +172,7 @@ fn sample(period: Duration, cpu: Option<usize>, stop: &AtomicBool) -> io::Result
         clock.sleep_until(due, Duration::ZERO);
         let now = clock.now();
         histogram.add((now - due).as_nanos() as u64);
-        // Points that passed while it slept are not samples: their lateness is part of this one.
+        // Points that passed during the sleep are no samples: their lateness is part of this one.
         while due <= now {
             due += period.max(Duration::from_micros(1));
         }
@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn classes_hold_their_values() {
+    fn class_edges_contain_their_values() {
         let mut values: Vec<u64> = (0..200).collect();
         values.extend((0..60).map(|bit| (1u64 << bit) + (1 << bit) / 3));
         for value in values {
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn percentile_and_share() {
+    fn report_has_percentile_and_lost_share() {
         let mut histogram = Histogram::new();
         for _ in 0..990 {
             histogram.add(1_000);
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn sampler_samples() {
+    fn sampler_takes_samples() {
         let sampler = NoiseSampler::start(Duration::from_millis(1), None).unwrap();
         std::thread::sleep(Duration::from_millis(50));
         let report = sampler.stop().unwrap();

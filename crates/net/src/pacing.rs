@@ -1,7 +1,8 @@
-//! Pacing: bounds the bytes of signalling that leave at once to one peer over UDP.
+//! Pacing: bounds the signalling bytes that are sent at once to one peer over UDP.
 //!
-//! After a standstill of the host, a fast sender emits its backlog faster than the peer can read it, and the receive buffer of the
-//! peer overflows. Datagrams beyond the bound are held and follow, in order, at twice the average rate of that peer.
+//! After a stall of the host, a fast sender emits its backlog faster than the peer can read it, and the receive
+//! buffer of the peer overflows. Datagrams above the bound are held and sent later, in order, at twice the average
+//! rate of that peer.
 
 use engine::{SocketId, Time};
 use std::collections::VecDeque;
@@ -9,23 +10,23 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// Buckets. Peers that share one also share its bound.
+/// Number of token buckets. Peers that share a bucket share its bound.
 const BUCKETS: usize = 1_024;
-/// Least rate at which held datagrams follow, bytes per second: three quarters of what SIPp reads on half a core.
-const LEAST_RATE: f64 = 12_000_000.0;
-/// Rate at which held datagrams follow, in the average rate of the peer.
-const CATCH_UP: f64 = 2.0;
+/// Lowest rate of held datagrams, bytes per second: three quarters of the rate at which SIPp reads on half a core.
+const MIN_RELEASE_RATE: f64 = 12_000_000.0;
+/// Rate of held datagrams, as a multiple of the average rate of the peer.
+const RELEASE_FACTOR: f64 = 2.0;
 /// Interval over which the rate is measured, and weight of a new interval in the average.
-const INTERVAL: Duration = Duration::from_millis(250);
-const WEIGHT: f64 = 0.25;
-/// Held bytes of all buckets together; what exceeds them leaves at once.
-const HELD: usize = 8 << 20;
-/// Share of the bound that must be free before held datagrams follow, so that not every datagram wakes the thread.
-const STEP: f64 = 0.25;
+const MEASURING_INTERVAL: Duration = Duration::from_millis(250);
+const AVERAGE_WEIGHT: f64 = 0.25;
+/// Bound of the held bytes of all buckets; datagrams above it are sent at once.
+const MAX_HELD_BYTES: usize = 8 << 20;
+/// Share of the bound that must be free before held datagrams are sent, so that not every datagram wakes the thread.
+const RELEASE_SHARE: f64 = 0.25;
 
 /// A datagram that is held.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct PacedDatagram {
     pub(crate) socket: SocketId,
     pub(crate) destination: SocketAddr,
     pub(crate) bytes: Box<[u8]>,
@@ -33,22 +34,22 @@ pub(crate) struct Held {
 
 #[derive(Debug)]
 struct Bucket {
-    /// Bytes that may leave now.
+    /// Bytes that may be sent now.
     tokens: f64,
-    /// Time for which `tokens` counts.
-    at: Time,
+    /// Time of the last refill.
+    filled_at: Time,
     /// Average, bytes per second.
     rate: f64,
-    /// Begin of the interval that is measured, and its bytes.
+    /// Start of the present measuring interval, and the bytes sent in it.
     since: Time,
     bytes: usize,
-    held: VecDeque<Held>,
+    held: VecDeque<PacedDatagram>,
 }
 
 /// Token buckets of the peers.
 #[derive(Debug)]
 pub(crate) struct Pacer {
-    /// Bytes that may leave at once to one peer.
+    /// Bytes that may be sent at once to one peer.
     burst: f64,
     hasher: RandomState,
     buckets: Vec<Bucket>,
@@ -60,11 +61,11 @@ pub(crate) struct Pacer {
 }
 
 impl Pacer {
-    /// `burst`: bytes that may leave at once to one peer, more than zero.
+    /// `burst`: bytes that may be sent at once to one peer, greater than zero.
     pub(crate) fn new(burst: usize) -> Pacer {
         let bucket = || Bucket {
             tokens: burst as f64,
-            at: Time::ZERO,
+            filled_at: Time::ZERO,
             rate: 0.0,
             since: Time::ZERO,
             bytes: 0,
@@ -80,14 +81,14 @@ impl Pacer {
         }
     }
 
-    /// Whether a datagram of this length may leave now. The caller gives it to [`Pacer::hold`] where not.
+    /// Whether a datagram of this length may be sent now. Otherwise the caller passes it to [`Pacer::hold`].
     pub(crate) fn admit(&mut self, destination: SocketAddr, length: usize, now: Time) -> bool {
         let index = self.index(destination);
-        let (burst, room) = (self.burst, self.held_bytes + length <= HELD);
+        let (burst, room) = (self.burst, self.held_bytes + length <= MAX_HELD_BYTES);
         let bucket = &mut self.buckets[index];
         bucket.refill(burst, now);
         bucket.bytes += length;
-        // A datagram that is larger than the bound leaves when the bucket is full.
+        // A datagram that is larger than the bound is sent when the bucket is full.
         let enough = bucket.tokens >= (length as f64).min(burst);
         if bucket.held.is_empty() && enough || !room {
             bucket.tokens -= length as f64;
@@ -96,8 +97,8 @@ impl Pacer {
         false
     }
 
-    /// Keeps a datagram that may not leave yet.
-    pub(crate) fn hold(&mut self, held: Held) {
+    /// Holds a datagram back.
+    pub(crate) fn hold(&mut self, held: PacedDatagram) {
         let index = self.index(held.destination);
         self.held_bytes += held.bytes.len();
         let bucket = &mut self.buckets[index];
@@ -107,20 +108,21 @@ impl Pacer {
         bucket.held.push_back(held);
     }
 
-    /// The time at which held datagrams may leave; none where none is held.
+    /// Time of the next release; `None` if no datagram is held.
     pub(crate) fn next_release(&self) -> Option<Time> {
         let times = self.waiting.iter().map(|&index| {
             let bucket = &self.buckets[index];
             let first = bucket.held.front().map_or(0, |held| held.bytes.len()) as f64;
-            let wanted = first.max(self.burst * STEP).min(self.burst);
-            let missing = (wanted - bucket.tokens).max(0.0) / bucket.release_rate();
-            bucket.at + Duration::from_secs_f64(missing)
+            let required = first.max(self.burst * RELEASE_SHARE).min(self.burst);
+            let missing = (required - bucket.tokens).max(0.0) / bucket.release_rate();
+            bucket.filled_at + Duration::from_secs_f64(missing)
         });
         times.min()
     }
 
-    /// Gives the held datagrams that may leave now to `send`, oldest first for each peer; all of them with `all`.
-    pub(crate) fn release(&mut self, now: Time, all: bool, mut send: impl FnMut(Held)) {
+    /// Passes the held datagrams that may be sent now to `send`, oldest first for each peer; all of them if `all` is
+    /// set.
+    pub(crate) fn release(&mut self, now: Time, all: bool, mut send: impl FnMut(PacedDatagram)) {
         let (burst, buckets, held_bytes) = (self.burst, &mut self.buckets, &mut self.held_bytes);
         self.waiting.retain(|&index| {
             let bucket = &mut buckets[index];
@@ -158,21 +160,25 @@ impl Pacer {
 
 impl Bucket {
     fn release_rate(&self) -> f64 {
-        (self.rate * CATCH_UP).max(LEAST_RATE)
+        (self.rate * RELEASE_FACTOR).max(MIN_RELEASE_RATE)
     }
 
     fn refill(&mut self, burst: f64, now: Time) {
         let span = now.since(self.since);
-        if span >= INTERVAL {
+        if span >= MEASURING_INTERVAL {
             let measured = self.bytes as f64 / span.as_secs_f64();
-            // An idle peer has no average from before.
-            let weight = if span > INTERVAL * 8 { 1.0 } else { WEIGHT };
+            // After an idle time the old average is meaningless.
+            let weight = if span > MEASURING_INTERVAL * 8 {
+                1.0
+            } else {
+                AVERAGE_WEIGHT
+            };
             self.rate += weight * (measured - self.rate);
             (self.since, self.bytes) = (now, 0);
         }
-        let gained = now.since(self.at).as_secs_f64() * self.release_rate();
+        let gained = now.since(self.filled_at).as_secs_f64() * self.release_rate();
         self.tokens = (self.tokens + gained).min(burst);
-        self.at = self.at.max(now);
+        self.filled_at = self.filled_at.max(now);
     }
 }
 
@@ -192,7 +198,7 @@ mod tests {
         if !admitted {
             let mut bytes = vec![0; LENGTH];
             bytes[..4].copy_from_slice(&number.to_be_bytes());
-            pacer.hold(Held {
+            pacer.hold(PacedDatagram {
                 socket: SocketId(1),
                 destination: peer(5060),
                 bytes: bytes.into(),
@@ -202,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_is_bounded_and_the_rest_follows_in_order() {
+    fn burst_is_bounded_and_held_datagrams_keep_their_order() {
         let mut pacer = Pacer::new(BURST);
         let mut now = Time::ZERO + Duration::from_secs(1);
         let at_once = (0..1_000).filter(|&i| offer(&mut pacer, i, now)).count();
@@ -224,7 +230,7 @@ mod tests {
         }
         let expected: Vec<u32> = (at_once as u32..1_000).collect();
         assert_eq!(numbers, expected);
-        let least = (1_000 - at_once) as f64 * LENGTH as f64 / LEAST_RATE;
+        let least = (1_000 - at_once) as f64 * LENGTH as f64 / MIN_RELEASE_RATE;
         let took = now.since(begun).as_secs_f64();
         assert!(
             took > least * 0.8 && took < least * 1.3,
@@ -235,10 +241,10 @@ mod tests {
     }
 
     #[test]
-    fn a_steady_rate_above_the_least_is_not_held_back_for_long() {
+    fn steady_rate_above_the_lowest_builds_no_backlog() {
         let mut pacer = Pacer::new(BURST);
         let mut now = Time::ZERO + Duration::from_secs(1);
-        let mut held = 0;
+        let mut refused_count = 0;
         // 40 datagrams a millisecond: 20 MB/s.
         for turn in 0..4_000u32 {
             now += Duration::from_millis(1);
@@ -247,28 +253,28 @@ mod tests {
             }
             let refused = (0..40).filter(|&i| !offer(&mut pacer, i, now)).count();
             if turn > 1_500 {
-                held += refused;
+                refused_count += refused;
             }
         }
-        // More at once than the bound is spread over the next millisecond, and no backlog grows.
+        // Bursts above the bound are spread over the next millisecond, and no backlog grows.
         assert!(pacer.held_bytes < 2 * BURST, "{}", pacer.held_bytes);
-        assert!(held > 0);
+        assert!(refused_count > 0);
     }
 
     #[test]
-    fn nothing_is_lost_where_more_is_held_than_there_is_room_for() {
+    fn datagrams_above_the_hold_limit_are_sent_at_once() {
         let mut pacer = Pacer::new(BURST);
         let now = Time::ZERO + Duration::from_secs(1);
-        let count = (2 * HELD / LENGTH) as u32;
+        let count = (2 * MAX_HELD_BYTES / LENGTH) as u32;
         let at_once = (0..count).filter(|&i| offer(&mut pacer, i, now)).count();
         let mut released = 0;
         pacer.release(now, true, |_| released += 1);
         assert_eq!(at_once + released, count as usize);
-        assert!(released * LENGTH <= HELD);
+        assert!(released * LENGTH <= MAX_HELD_BYTES);
     }
 
     #[test]
-    fn a_datagram_larger_than_the_bound_leaves_alone() {
+    fn datagram_larger_than_the_bound_is_sent_alone() {
         let mut pacer = Pacer::new(1_000);
         let now = Time::ZERO + Duration::from_secs(1);
         assert!(pacer.admit(peer(1), 5_000, now));

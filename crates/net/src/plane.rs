@@ -1,18 +1,19 @@
-//! The UDP half that control and media threads share: sockets by number, an epoll set, batches in and out.
+//! UDP sockets by number, an epoll set, and batched receiving and sending: used by both the control and the media
+//! thread.
 
-mod express;
-mod shortcuts;
+mod af_xdp;
+mod offload;
 
-use crate::batch::{BATCH, Receiver, Sender, Sent};
+use crate::batch::{BATCH, Receiver, SendSummary, Sender};
 use crate::clock::nanos;
 use crate::config::DriverConfig;
 use crate::counters::Shared;
+use crate::gso::{GsoPlan, PendingDatagram};
 use crate::icmp::{self, Undelivered};
-use crate::pacing::{Held, Pacer};
-use crate::range::{Range, Unopened};
+use crate::pacing::{PacedDatagram, Pacer};
 use crate::raw::RawSender;
-use crate::train::{Trains, Waiting};
-use engine::{DropReason, Forward, Packet, Sieve, SocketId, Time, Verdict};
+use crate::shared_port::{OpenPortError, SharedPorts};
+use engine::{DropReason, Forward, MediaPacket, PacketVerdict, SocketFilter, SocketId, Time};
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::time::{ClockId, Timespec};
 use slab::Slab;
@@ -25,11 +26,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const NONE: u32 = u32::MAX;
-const ENTRIES: usize = 1_024;
-const ARENA: usize = 1 << 20;
-const EVENTS: usize = 512;
+const MAX_ENTRIES: usize = 1_024;
+const ARENA_BYTES: usize = 1 << 20;
+const MAX_EVENTS: usize = 512;
 
-/// Multiplies: the keys are our own engines' numbers, not the network's.
+/// Multiplicative hash: the keys are numbers of our own engines, not data from the network.
 #[derive(Default)]
 pub(crate) struct IdHasher(u64);
 
@@ -53,15 +54,15 @@ impl Hasher for IdHasher {
 
 pub(crate) type IdMap<K, V> = HashMap<K, V, BuildHasherDefault<IdHasher>>;
 
-/// What an epoll event belongs to.
+/// The source of an epoll event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Token {
     Wake,
-    /// The socket of all media ports of a family.
-    Range(u32),
+    /// The shared-port socket of an address family.
+    SharedPort(u32),
     /// An AF_XDP socket.
-    Express(u32),
-    /// The set of the sockets that are never held up has something.
+    AfXdp(u32),
+    /// The inner epoll set of undelayed sockets is ready.
     Prompt,
     Udp(u32),
     Listener(u32),
@@ -71,7 +72,7 @@ pub(crate) enum Token {
     },
 }
 
-/// Generations in a token are this wide.
+/// Mask of the generation in a token.
 pub(crate) const GENERATION_MASK: u32 = 0x00ff_ffff;
 
 impl Token {
@@ -82,8 +83,8 @@ impl Token {
         match self {
             Token::Wake => pack(0, 0, 0),
             Token::Prompt => pack(4, 0, 0),
-            Token::Range(number) => pack(5, 0, number),
-            Token::Express(number) => pack(6, 0, number),
+            Token::SharedPort(number) => pack(5, 0, number),
+            Token::AfXdp(number) => pack(6, 0, number),
             Token::Udp(index) => pack(1, 0, index),
             Token::Listener(index) => pack(2, 0, index),
             Token::Stream { index, generation } => pack(3, generation & GENERATION_MASK, index),
@@ -101,22 +102,22 @@ impl Token {
                 generation: (value >> 32) as u32 & GENERATION_MASK,
             },
             4 => Token::Prompt,
-            5 => Token::Range(index),
-            6 => Token::Express(index),
+            5 => Token::SharedPort(index),
+            6 => Token::AfXdp(index),
             _ => Token::Wake,
         }
     }
 }
 
-/// How a socket is had.
-enum Way {
-    /// From the kernel.
+/// The kind of a socket.
+enum PortBacking {
+    /// A socket of its own.
     Own(Arc<OwnedFd>),
-    /// As a port of the range: the number of its address, and all of it.
-    Range(u8, SocketAddr),
+    /// A port of the shared-port socket: the number of its address, and the full address.
+    Shared(u8, SocketAddr),
 }
 
-/// Entries that wait to be sent together, the first and the last.
+/// A linked list of entries queued for sending: the first and the last.
 #[derive(Clone, Copy)]
 struct Chain {
     first: u32,
@@ -130,24 +131,24 @@ impl Chain {
     };
 }
 
-/// What has entries to send: a socket of its own, or an address of the range.
+/// A queue with entries to send: a socket of its own, or an address of the shared ports.
 #[derive(Clone, Copy)]
-enum Touched {
+enum SendQueue {
     Socket(u32),
     Address(u8),
 }
 
 struct UdpSocket {
     id: SocketId,
-    way: Way,
-    /// Where it is bound; only of media, where the kernel relays or AF_XDP carries it.
+    backing: PortBacking,
+    /// Local address; set only for media with the kernel relay or AF_XDP.
     local: Option<SocketAddr>,
     media: bool,
     chain: Chain,
-    /// The turn in which media was last taken from it.
-    seen: u64,
-    /// While a sieve stands before it: what it had dropped when that was last told.
-    sifted: Option<u64>,
+    /// The last turn in which media was received from it.
+    last_turn: u64,
+    /// While a socket filter is attached: the drop count at the last report.
+    filter_drops: Option<u64>,
 }
 
 #[derive(Clone, Copy)]
@@ -156,77 +157,79 @@ enum Payload {
     Received(*const u8),
 }
 
-struct Entry {
+struct SendEntry {
     payload: Payload,
     length: usize,
     destination: SocketAddr,
-    /// Index of the socket that it leaves from.
+    /// Index of the sending socket.
     socket: u32,
     order: u32,
-    /// Whether pacing has let it pass already.
+    /// Whether it was held by pacing and released.
     paced: bool,
     next: u32,
 }
 
-/// A received packet that is sent on.
-struct Onward {
+/// A received packet that is forwarded.
+struct ForwardedPacket {
     socket: SocketId,
-    /// Index of that socket, where it is open.
+    /// Index of that socket, if it is open.
     index: Option<u32>,
     start: *const u8,
     length: usize,
     destination: SocketAddr,
 }
 
-/// Tells of a signalling datagram what it must stay in order with, see [`crate::DriverConfig::order`].
+/// Returns the order number of a signalling datagram, see [`crate::DriverConfig::gso_order`].
 pub(crate) type OrderOf = fn(&[u8]) -> u32;
 
 pub(crate) struct Plane {
     epoll: OwnedFd,
-    /// Where signalling may be held up for a while: the media sockets, which may not, in a set inside the other.
+    /// If signalling can be delayed: an inner epoll set with the media sockets, which are not delayed.
     prompt: Option<OwnedFd>,
     sockets: Slab<UdpSocket>,
     by_id: IdMap<SocketId, u32>,
-    entries: Vec<Entry>,
+    entries: Vec<SendEntry>,
     arena: Box<[u8]>,
     arena_used: usize,
-    touched: Vec<Touched>,
+    pending_queues: Vec<SendQueue>,
     sender: Sender,
-    /// One socket for all media ports, where that is so.
-    range: Option<Range>,
+    /// The shared-port sockets, if used.
+    shared_ports: Option<SharedPorts>,
     raw: RawSender,
-    /// What waits to be sent from addresses of the range.
+    /// Entries queued for the shared-port addresses.
     chains: Vec<Chain>,
     order_of: Option<OrderOf>,
-    trains: Trains,
-    /// Bounds what leaves at once to one peer, where that is wanted, by the time of the last turn.
+    gso_plan: GsoPlan,
+    /// Pacing of signalling, if configured; `now` is its clock, updated once per turn.
     pacer: Option<Pacer>,
     now: Time,
     events: Vec<Event>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) punted: Vec<usize>,
-    /// From which socket each datagram of a receiver came that was filled from several; none where no port of it is open.
+    /// For each datagram of a receiver that was filled from several sockets, its socket; `None` if its port is not
+    /// open.
     origins: Vec<Option<SocketId>>,
-    /// Indices of the sockets of datagrams that came to the range, while they are looked up.
+    /// Socket indices of datagrams of the shared-port socket, during lookup.
     found: Vec<Option<u32>>,
-    /// What is sent on, while it is gathered.
-    onward: Vec<Onward>,
-    /// Held signalling, while it is queued again.
-    due: Vec<Held>,
-    /// Turns so far in which media was gathered.
+    /// Forwarded packets, while a batch is processed.
+    forwarded: Vec<ForwardedPacket>,
+    /// Released signalling datagrams, before they are queued again.
+    released: Vec<PacedDatagram>,
+    /// Number of turns that received media.
     turn: u64,
     timestamps: bool,
-    /// Where the kernel relays.
-    shortcuts: Option<shortcuts::Shortcuts>,
-    /// Where AF_XDP carries media.
-    express: Option<express::Express>,
+    /// Flows in the kernel relay, if used.
+    offload: Option<offload::KernelOffload>,
+    /// AF_XDP sockets for media, if used.
+    af_xdp: Option<af_xdp::AfXdpPlane>,
 }
 
-// SAFETY: the raw pointers in `entries` and `onward` exist only between `forward_gathered` and the flush at its end, within one call.
+// SAFETY: the raw pointers in `entries` and `forwarded` exist only within one call of `forward_batch`, until its
+// flush.
 unsafe impl Send for Plane {}
 
 impl Plane {
-    /// `prompt`: media sockets can be waited for without the others, see [`Plane::wait_prompt`].
+    /// `prompt`: media sockets can be waited for separately, see [`Plane::wait_prompt`].
     pub(crate) fn new(timestamps: bool, prompt: bool) -> io::Result<Plane> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let prompt = match prompt {
@@ -242,43 +245,43 @@ impl Plane {
             prompt,
             sockets: Slab::new(),
             by_id: IdMap::default(),
-            entries: Vec::with_capacity(ENTRIES),
-            arena: vec![0; ARENA].into_boxed_slice(),
+            entries: Vec::with_capacity(MAX_ENTRIES),
+            arena: vec![0; ARENA_BYTES].into_boxed_slice(),
             arena_used: 0,
-            touched: Vec::with_capacity(ENTRIES),
+            pending_queues: Vec::with_capacity(MAX_ENTRIES),
             sender: Sender::new(),
-            range: None,
+            shared_ports: None,
             raw: RawSender::new(),
             chains: Vec::new(),
             order_of: None,
-            trains: Trains::new(),
+            gso_plan: GsoPlan::new(),
             pacer: None,
             now: Time::ZERO,
-            events: Vec::with_capacity(EVENTS),
+            events: Vec::with_capacity(MAX_EVENTS),
             shared: Arc::new(Shared::new()),
             punted: Vec::with_capacity(BATCH),
             origins: Vec::with_capacity(BATCH),
             found: Vec::with_capacity(BATCH),
-            onward: Vec::with_capacity(BATCH),
-            due: Vec::new(),
+            forwarded: Vec::with_capacity(BATCH),
+            released: Vec::new(),
             turn: 1,
             timestamps,
-            shortcuts: None,
-            express: None,
+            offload: None,
+            af_xdp: None,
         })
     }
 
-    /// Lets equal signalling datagrams leave as trains.
-    pub(crate) fn couple(&mut self, order_of: Option<OrderOf>) {
+    /// Enables GSO bursts of signalling datagrams.
+    pub(crate) fn set_gso_order(&mut self, order_of: Option<OrderOf>) {
         self.order_of = order_of;
     }
 
-    /// Bounds the bytes of signalling that leave at once to one peer.
-    pub(crate) fn pace(&mut self, burst: usize) {
+    /// Bounds the signalling bytes that are sent at once to one peer.
+    pub(crate) fn set_pacing(&mut self, burst: usize) {
         self.pacer = (burst > 0).then(|| Pacer::new(burst));
     }
 
-    /// Puts a file under watch.
+    /// Adds a file descriptor to the epoll set.
     pub(crate) fn watch(
         &self,
         fd: BorrowedFd<'_>,
@@ -298,11 +301,11 @@ impl Plane {
     }
 
     pub(crate) fn unwatch(&self, fd: BorrowedFd<'_>) {
-        // Fails only where the file is not under watch, which is what is wanted.
+        // Fails only if the descriptor is not in the set.
         let _ = epoll::delete(&self.epoll, fd);
     }
 
-    /// Takes in a bound socket; `read`: it is this plane that reads it.
+    /// Adds a bound socket; `read`: this plane reads it.
     pub(crate) fn add_socket(
         &mut self,
         id: SocketId,
@@ -320,25 +323,26 @@ impl Plane {
             let set = set.unwrap_or(&self.epoll);
             epoll::add(set, &fd, Token::Udp(index).data(), EventFlags::IN)?;
         }
-        let own = media && (self.shortcuts.is_some() || self.express.is_some());
+        let own = media && (self.offload.is_some() || self.af_xdp.is_some());
         let local = own
             .then(|| crate::socket::local_address(fd.as_fd()).ok())
             .flatten();
         entry.insert(UdpSocket {
             id,
             local,
-            way: Way::Own(fd),
+            backing: PortBacking::Own(fd),
             media,
             chain: Chain::EMPTY,
-            seen: 0,
-            sifted: None,
+            last_turn: 0,
+            filter_drops: None,
         });
         self.by_id.insert(id, index);
-        self.express_opened(local, index);
+        self.open_af_xdp_port(local, index);
         Ok(())
     }
 
-    /// Closes a socket after what waits to be sent on it; `None` where there is no such socket, else whether it was media.
+    /// Closes a socket after sending its queued datagrams; `None` if there is no such socket, else whether it was a
+    /// media socket.
     pub(crate) fn remove_socket(&mut self, id: SocketId) -> Option<bool> {
         if self.by_id.contains_key(&id) {
             self.flush();
@@ -346,20 +350,20 @@ impl Plane {
         }
         let index = self.by_id.remove(&id)?;
         self.flush();
-        if let Some(shortcuts) = &mut self.shortcuts {
-            shortcuts.abandon(id);
+        if let Some(offload) = &mut self.offload {
+            offload.close_with_socket(id);
         }
         let socket = self.sockets.try_remove(index as usize)?;
-        self.express_closed(socket.local);
-        match socket.way {
-            Way::Own(fd) => {
+        self.close_af_xdp_port(socket.local);
+        match socket.backing {
+            PortBacking::Own(fd) => {
                 let set = self.prompt.as_ref().filter(|_| socket.media);
                 // As in `unwatch`.
                 let _ = epoll::delete(set.unwrap_or(&self.epoll), fd.as_fd());
             }
-            Way::Range(address, local) => {
-                if let Some(range) = &mut self.range {
-                    let flooded = range.close(address, local.port());
+            PortBacking::Shared(address, local) => {
+                if let Some(shared_ports) = &mut self.shared_ports {
+                    let flooded = shared_ports.close(address, local.port());
                     self.shared
                         .dropped(DropReason::MediaFlood, flooded as usize);
                 }
@@ -373,29 +377,33 @@ impl Plane {
         self.sockets.get(index as usize).map(|s| (s.id, s.media))
     }
 
-    /// Drops told by the kernel for all sockets that are open.
+    /// Sum of the kernel's drops at all open sockets.
     pub(crate) fn kernel_drops(&self) -> io::Result<u64> {
         let mut sum = 0;
         for (_, socket) in &self.sockets {
-            if let Way::Own(fd) = &socket.way {
+            if let PortBacking::Own(fd) = &socket.backing {
                 sum += crate::socket::socket_drops(fd.as_fd())?;
             }
         }
-        if let Some(range) = &self.range {
-            for (_, fd) in range.sockets() {
+        if let Some(shared_ports) = &self.shared_ports {
+            for (_, fd) in shared_ports.sockets() {
                 sum += crate::socket::socket_drops(fd.as_fd())?;
             }
-            for fd in range.sinks() {
+            for fd in shared_ports.sinks() {
                 sum += crate::socket::socket_drops(fd.as_fd())?;
             }
         }
-        sum += self.express_drops()?;
+        sum += self.af_xdp_drops()?;
         Ok(sum)
     }
 
-    /// Puts a sieve before a socket, or takes it away; tells what was dropped there since that was last asked, and the error
-    /// where the kernel does not do it.
-    pub(crate) fn sieve(&mut self, id: SocketId, sieve: Option<&Sieve>) -> (u64, io::Result<()>) {
+    /// Attaches a socket filter to a socket, or detaches it; returns the datagrams that it has dropped since the last
+    /// call, and the error if the kernel refuses.
+    pub(crate) fn set_socket_filter(
+        &mut self,
+        id: SocketId,
+        filter: Option<&SocketFilter>,
+    ) -> (u64, io::Result<()>) {
         let socket = self
             .by_id
             .get(&id)
@@ -403,89 +411,90 @@ impl Plane {
         let Some(socket) = socket else {
             return (0, Ok(()));
         };
-        let Way::Own(fd) = &socket.way else {
+        let PortBacking::Own(fd) = &socket.backing else {
             return (0, Ok(()));
         };
         let fd = fd.as_fd();
-        if sieve.is_none() && socket.sifted.is_none() {
+        if filter.is_none() && socket.filter_drops.is_none() {
             return (0, Ok(()));
         }
-        let done = crate::sieve::attach(fd, sieve);
+        let done = crate::socket_filter::attach(fd, filter);
         let drops = crate::socket::socket_drops(fd).unwrap_or_default();
-        let before = socket.sifted.unwrap_or(drops);
-        socket.sifted = (sieve.is_some() && done.is_ok()).then_some(drops);
-        // The kernel counts in 32 bits.
+        let before = socket.filter_drops.unwrap_or(drops);
+        socket.filter_drops = (filter.is_some() && done.is_ok()).then_some(drops);
+        // The kernel's counter has 32 bits.
         (u64::from((drops as u32).wrapping_sub(before as u32)), done)
     }
 
     /// Receives a batch on the socket at `index`.
     pub(crate) fn receive(&self, index: u32, receiver: &mut Receiver, most: usize) -> usize {
         let Some(UdpSocket {
-            way: Way::Own(fd), ..
+            backing: PortBacking::Own(fd),
+            ..
         }) = self.sockets.get(index as usize)
         else {
             return 0;
         };
         self.shared.receive_calls.add(1);
-        // An error here is one that the network reported about an earlier send (ICMP), told once; datagrams that wait stay
-        // and epoll tells of them again.
+        // An error here is a pending ICMP error of an earlier send, which is returned once; queued datagrams stay,
+        // and epoll reports them again.
         receiver.receive(fd.as_fd(), most).unwrap_or(0)
     }
 
-    /// The oldest thing that the network said about a datagram of the socket at `index`.
+    /// The oldest delivery error of the socket at `index`.
     pub(crate) fn undelivered(
         &self,
         index: u32,
         bytes: &mut [u8],
     ) -> Option<(SocketId, Undelivered)> {
         let socket = self.sockets.get(index as usize)?;
-        let Way::Own(fd) = &socket.way else {
+        let PortBacking::Own(fd) = &socket.backing else {
             return None;
         };
-        // An error here is one of the socket's that has now been told.
-        let told = icmp::next(fd.as_fd(), bytes).ok().flatten()?;
-        Some((socket.id, told))
+        // An error here is a pending error of the socket, which is now cleared.
+        let report = icmp::next(fd.as_fd(), bytes).ok().flatten()?;
+        Some((socket.id, report))
     }
 
-    /// The wall clock, where datagrams carry stamps of it.
+    /// The wall clock, if datagrams have receive time stamps.
     pub(crate) fn wall(&self) -> Option<u64> {
         self.timestamps.then(wall)
     }
 
-    /// Sends a copy of `bytes` at the next flush.
+    /// Queues a copy of `bytes` for the next flush.
     pub(crate) fn queue(&mut self, id: SocketId, destination: SocketAddr, bytes: &[u8]) {
         self.queue_as(id, destination, bytes, false);
     }
 
-    /// Tells the time, by which held signalling may leave.
+    /// Sets the time for pacing and releases held signalling that is due.
     pub(crate) fn set_time(&mut self, now: Time) {
         self.now = now;
         if self.pacer.as_ref().is_some_and(Pacer::is_holding) {
-            // What is gathered came later than what is held: it goes behind it.
+            // Queued datagrams are newer than held ones and must be paced behind them.
             self.flush();
             self.release(false);
         }
     }
 
-    /// The time at which held signalling may leave; none where none is held.
+    /// Time of the next release of held signalling; `None` if none is held.
     pub(crate) fn next_release(&self) -> Option<Time> {
         self.pacer.as_ref().and_then(Pacer::next_release)
     }
 
-    /// Queues held signalling that may leave now, or all of it.
+    /// Queues held signalling that may be sent now, or all of it.
     fn release(&mut self, all: bool) {
         let Some(pacer) = &mut self.pacer else {
             return;
         };
-        let mut due = std::mem::take(&mut self.due);
-        pacer.release(self.now, all, |held| due.push(held));
-        for held in due.drain(..) {
+        let mut released = std::mem::take(&mut self.released);
+        pacer.release(self.now, all, |held| released.push(held));
+        for held in released.drain(..) {
             self.queue_as(held.socket, held.destination, &held.bytes, true);
         }
-        self.due = due;
+        self.released = released;
     }
 
-    /// Takes the datagrams of a chain out that may not leave yet. Gives the first one that is left.
+    /// Moves the datagrams of a chain that may not be sent yet to the pacer. Returns the new first entry.
     fn hold(&mut self, first: u32, socket: SocketId) -> u32 {
         let Some(pacer) = &mut self.pacer else {
             return first;
@@ -501,12 +510,12 @@ impl Plane {
                 && !pacer.admit(entry.destination, entry.length, self.now)
             {
                 let bytes = self.arena.get(start..start + entry.length);
-                pacer.hold(Held {
+                pacer.hold(PacedDatagram {
                     socket,
                     destination: entry.destination,
                     bytes: bytes.unwrap_or_default().into(),
                 });
-                self.shared.held.add(1);
+                self.shared.paced.add(1);
                 continue;
             }
             match last {
@@ -521,11 +530,11 @@ impl Plane {
 
     fn queue_as(&mut self, id: SocketId, destination: SocketAddr, bytes: &[u8], paced: bool) {
         let Some(&index) = self.by_id.get(&id) else {
-            self.shared.strays.add(1);
+            self.shared.unknown_targets.add(1);
             self.shared.drop_one(DropReason::SendFailed);
             return;
         };
-        if self.entries.len() == ENTRIES || self.arena.len() - self.arena_used < bytes.len() {
+        if self.entries.len() == MAX_ENTRIES || self.arena.len() - self.arena_used < bytes.len() {
             self.flush();
         }
         let start = self.arena_used;
@@ -539,20 +548,20 @@ impl Plane {
             Some(order_of) if !self.sockets[index as usize].media => order_of(bytes),
             _ => 0,
         };
-        self.link(
+        self.enqueue(
             index,
             Payload::Arena(start),
             bytes.len(),
             destination,
             order,
         );
-        // The last entry is this one, unless its address does not suit the socket.
+        // The last entry is this one, unless its address family does not match the socket.
         if let Some(entry) = self.entries.last_mut().filter(|_| paced) {
             entry.paced = true;
         }
     }
 
-    fn link(
+    fn enqueue(
         &mut self,
         index: u32,
         payload: Payload,
@@ -561,7 +570,7 @@ impl Plane {
         order: u32,
     ) {
         let number = self.entries.len() as u32;
-        self.entries.push(Entry {
+        self.entries.push(SendEntry {
             payload,
             length,
             destination,
@@ -571,35 +580,35 @@ impl Plane {
             next: NONE,
         });
         let socket = &mut self.sockets[index as usize];
-        let (chain, touched) = match socket.way {
-            Way::Own(_) => (&mut socket.chain, Touched::Socket(index)),
-            Way::Range(address, local) => {
+        let (chain, queue) = match socket.backing {
+            PortBacking::Own(_) => (&mut socket.chain, SendQueue::Socket(index)),
+            PortBacking::Shared(address, local) => {
                 if local.is_ipv6() != destination.is_ipv6() {
                     self.entries.pop();
                     self.shared.drop_one(DropReason::SendFailed);
                     return;
                 }
                 let chain = &mut self.chains[usize::from(address)];
-                (chain, Touched::Address(address))
+                (chain, SendQueue::Address(address))
             }
         };
         if chain.first == NONE {
             chain.first = number;
-            self.touched.push(touched);
+            self.pending_queues.push(queue);
         } else {
             self.entries[chain.last as usize].next = number;
         }
         chain.last = number;
     }
 
-    /// Sends all that is queued: per socket in order, sockets in the order of their first datagram.
+    /// Sends all queued datagrams: in order per socket, sockets in the order of their first datagram.
     pub(crate) fn flush(&mut self) {
-        self.flush_express();
-        for i in 0..self.touched.len() {
-            let index = match self.touched[i] {
-                Touched::Socket(index) => index as usize,
-                Touched::Address(address) => {
-                    self.flush_range(address);
+        self.flush_af_xdp();
+        for i in 0..self.pending_queues.len() {
+            let index = match self.pending_queues[i] {
+                SendQueue::Socket(index) => index as usize,
+                SendQueue::Address(address) => {
+                    self.flush_shared_ports(address);
                     continue;
                 }
             };
@@ -607,8 +616,8 @@ impl Plane {
                 continue;
             };
             let mut at = std::mem::replace(&mut socket.chain, Chain::EMPTY).first;
-            let couple = self.order_of.is_some() && !socket.media && self.sender.takes_trains();
-            let Way::Own(fd) = &socket.way else {
+            let use_gso = self.order_of.is_some() && !socket.media && self.sender.gso_available();
+            let PortBacking::Own(fd) = &socket.backing else {
                 continue;
             };
             let fd = fd.clone();
@@ -617,27 +626,29 @@ impl Plane {
                 at = self.hold(at, id);
             }
             while at != NONE {
-                at = match couple {
-                    true => self.push_trains(at),
+                at = match use_gso {
+                    true => self.push_bursts(at),
                     false => self.push_singly(at),
                 };
                 self.send(fd.as_fd());
             }
         }
         debug_assert!(self.sender.is_empty());
-        self.touched.clear();
+        self.pending_queues.clear();
         self.entries.clear();
         self.arena_used = 0;
     }
 
-    /// Sends what waits at an address of the range.
-    fn flush_range(&mut self, address: u8) {
-        let (Some(range), Some(chain)) = (&self.range, self.chains.get_mut(usize::from(address)))
-        else {
+    /// Sends the datagrams queued for an address of the shared ports.
+    fn flush_shared_ports(&mut self, address: u8) {
+        let (Some(shared_ports), Some(chain)) = (
+            &self.shared_ports,
+            self.chains.get_mut(usize::from(address)),
+        ) else {
             return;
         };
         let mut at = std::mem::replace(chain, Chain::EMPTY).first;
-        let Some((fd, marks)) = range.sender(address) else {
+        let Some((fd, marks)) = shared_ports.sender(address) else {
             return;
         };
         while at != NONE {
@@ -646,7 +657,7 @@ impl Plane {
                 let start = start_of(&self.arena, entry);
                 at = entry.next;
                 let Some(UdpSocket {
-                    way: Way::Range(_, local),
+                    backing: PortBacking::Shared(_, local),
                     ..
                 }) = self.sockets.get(entry.socket as usize)
                 else {
@@ -659,50 +670,52 @@ impl Plane {
                 };
             }
             let (count, bytes) = (self.raw.datagrams(), self.raw.bytes());
-            let sent = self.raw.send(fd, marks, |source| range.bound(source));
+            let sent = self
+                .raw
+                .send(fd, marks, |source| shared_ports.bound(source));
             count_sent(&self.shared, sent, count, bytes);
         }
     }
 
-    /// Hands a batch that begins with entry `at` to the sender, in order; gives the entry behind it.
+    /// Pushes a batch that begins with entry `at` to the sender, in order; returns the next entry.
     fn push_singly(&mut self, mut at: u32) -> u32 {
         while at != NONE && !self.sender.is_full() {
             let entry = &self.entries[at as usize];
             let start = start_of(&self.arena, entry);
-            // SAFETY: the arena is written only by `queue`, after a flush has taken its entries; a received payload
-            // stays in its buffer until `forward_gathered`, which put it here, has flushed.
+            // SAFETY: the arena is written only by `queue`, after a flush has removed its entries; a received payload
+            // stays in its buffer until the flush of `forward_batch`, which queued it.
             unsafe { self.sender.push(entry.destination, start, entry.length) };
             at = entry.next;
         }
         at
     }
 
-    /// The same, with equal datagrams coupled.
-    fn push_trains(&mut self, mut at: u32) -> u32 {
+    /// The same, with GSO bursts.
+    fn push_bursts(&mut self, mut at: u32) -> u32 {
         let mut batch = [0u32; BATCH];
         let mut count = 0;
-        self.trains.clear();
+        self.gso_plan.clear();
         while at != NONE && count < BATCH {
             let entry = &self.entries[at as usize];
-            let waiting = Waiting {
+            let waiting = PendingDatagram {
                 destination: entry.destination,
                 length: entry.length,
                 order: entry.order,
             };
-            self.trains.add(count, waiting);
+            self.gso_plan.add(count, waiting);
             batch[count] = at;
             count += 1;
             at = entry.next;
         }
-        for train in self.trains.iter() {
-            for (wagon, index) in train.enumerate() {
+        for burst in self.gso_plan.iter() {
+            for (segment, index) in burst.enumerate() {
                 let entry = &self.entries[batch[index] as usize];
                 let start = start_of(&self.arena, entry);
                 // SAFETY: as in `push_singly`.
                 unsafe {
-                    match wagon {
+                    match segment {
                         0 => self.sender.push(entry.destination, start, entry.length),
-                        _ => self.sender.couple(start, entry.length),
+                        _ => self.sender.append_segment(start, entry.length),
                     }
                 }
             }
@@ -710,7 +723,7 @@ impl Plane {
         at
     }
 
-    /// Sends what was handed to the sender.
+    /// Sends the datagrams of the sender.
     fn send(&mut self, fd: BorrowedFd<'_>) {
         let bytes = self.sender.bytes();
         let count = self.sender.datagrams();
@@ -718,33 +731,33 @@ impl Plane {
         count_sent(&self.shared, sent, count, bytes);
     }
 
-    /// Takes one socket for all media ports into use.
+    /// Opens the shared-port sockets.
     ///
     /// # Errors
-    /// As [`Range::start`].
-    pub(crate) fn share_ports(&mut self, config: &DriverConfig) -> io::Result<()> {
-        let range = Range::start(config)?;
+    /// As [`SharedPorts::start`].
+    pub(crate) fn start_shared_ports(&mut self, config: &DriverConfig) -> io::Result<()> {
+        let shared_ports = SharedPorts::start(config)?;
         let set = self.prompt.as_ref().unwrap_or(&self.epoll);
-        for (number, fd) in range.sockets() {
-            epoll::add(set, fd, Token::Range(number).data(), EventFlags::IN)?;
+        for (number, fd) in shared_ports.sockets() {
+            epoll::add(set, fd, Token::SharedPort(number).data(), EventFlags::IN)?;
         }
-        self.range = Some(range);
+        self.shared_ports = Some(shared_ports);
         Ok(())
     }
 
     /// Whether media ports share a socket.
-    pub(crate) fn shares_ports(&self) -> bool {
-        self.range.is_some()
+    pub(crate) fn has_shared_ports(&self) -> bool {
+        self.shared_ports.is_some()
     }
 
-    /// Opens a media port in the range; false where it has to have a socket of its own.
-    pub(crate) fn open_shared(
+    /// Opens a media port on the shared-port socket; false if it needs a socket of its own.
+    pub(crate) fn open_shared_port(
         &mut self,
         id: SocketId,
         local: SocketAddr,
         config: &DriverConfig,
     ) -> io::Result<bool> {
-        let Some(range) = &mut self.range else {
+        let Some(shared_ports) = &mut self.shared_ports else {
             return Ok(false);
         };
         if self.by_id.contains_key(&id) {
@@ -752,75 +765,76 @@ impl Plane {
         }
         let entry = self.sockets.vacant_entry();
         let index = entry.key() as u32;
-        let address = match range.open(local, index, config) {
+        let address = match shared_ports.open(local, index, config) {
             Ok(address) => address,
-            Err(Unopened::NotHere) => return Ok(false),
-            Err(Unopened::Taken(error)) => return Err(error),
+            Err(OpenPortError::Unavailable) => return Ok(false),
+            Err(OpenPortError::InUse(error)) => return Err(error),
         };
         entry.insert(UdpSocket {
             id,
-            way: Way::Range(address, local),
+            backing: PortBacking::Shared(address, local),
             local: Some(local),
             media: true,
             chain: Chain::EMPTY,
-            seen: 0,
-            sifted: None,
+            last_turn: 0,
+            filter_drops: None,
         });
         if self.chains.len() <= usize::from(address) {
             self.chains.resize(usize::from(address) + 1, Chain::EMPTY);
         }
         self.by_id.insert(id, index);
-        self.express_opened(Some(local), index);
+        self.open_af_xdp_port(Some(local), index);
         Ok(true)
     }
 
-    /// Adds to `receiver` what waits on the socket of all ports. Whether there may be more.
-    pub(crate) fn gather_range(&mut self, number: u32, receiver: &mut Receiver) -> bool {
-        let Some(range) = &mut self.range else {
+    /// Receives a batch from a shared-port socket into `receiver`. Returns whether more may be queued.
+    pub(crate) fn receive_shared_port(&mut self, number: u32, receiver: &mut Receiver) -> bool {
+        let Some(shared_ports) = &mut self.shared_ports else {
             return false;
         };
-        let Some(fd) = range.socket(number) else {
+        let Some(fd) = shared_ports.socket(number) else {
             return false;
         };
         self.shared.receive_calls.add(1);
         let (from, room) = (receiver.filled(), receiver.room());
         // As in `receive`.
         let n = receiver.add(fd, room).unwrap_or(0);
-        // In two rounds: memory that one lookup waits for is waited for by all at once.
+        // Two separate loops: the cache misses of the lookups then overlap.
         self.found.clear();
         for i in from..from + n {
             let local = receiver.destination(i);
-            self.found.push(local.and_then(|local| range.find(local)));
+            self.found
+                .push(local.and_then(|local| shared_ports.find(local)));
         }
         for index in &self.found {
             let socket = index.and_then(|index| self.sockets.get(index as usize));
             self.origins.push(socket.map(|socket| socket.id));
         }
         if n < room {
-            range.empty(number);
+            shared_ports.mark_drained(number);
         }
         n == room
     }
 
-    /// A turn begins in which media is gathered.
-    pub(crate) fn begin_gathering(&mut self) {
+    /// Begins a turn that receives media.
+    pub(crate) fn begin_media_turn(&mut self) {
         self.turn += 1;
     }
 
-    /// Adds to `receiver` what waits on the media socket at `index`: one datagram, as a stream has it, or where the socket had
-    /// something in the turn before already, as many as there is room for. Whether there may be more.
-    pub(crate) fn gather(&mut self, index: u32, receiver: &mut Receiver) -> bool {
+    /// Receives from the media socket at `index` into `receiver`: one datagram, as usual for one stream, or a full
+    /// batch if the socket was also ready in the last turn. Returns whether more may be queued.
+    pub(crate) fn receive_batch(&mut self, index: u32, receiver: &mut Receiver) -> bool {
         let Some(socket) = self.sockets.get_mut(index as usize) else {
             return false;
         };
-        let most = match socket.seen + 1 >= self.turn {
+        let most = match socket.last_turn + 1 >= self.turn {
             true => receiver.room(),
             false => 1,
         };
-        socket.seen = self.turn;
+        socket.last_turn = self.turn;
         self.shared.receive_calls.add(1);
         // As in `receive`.
-        let Way::Own(fd) = &socket.way else {
+        let PortBacking::Own(fd) = &socket.backing else {
             return false;
         };
         let n = receiver.add(fd.as_fd(), most).unwrap_or(0);
@@ -828,20 +842,20 @@ impl Plane {
         n == most && most > 1
     }
 
-    /// What was gathered has been dealt with.
-    pub(crate) fn end_gathering(&mut self, receiver: &mut Receiver) {
+    /// Discards the batch.
+    pub(crate) fn clear_batch(&mut self, receiver: &mut Receiver) {
         receiver.clear();
         self.origins.clear();
     }
 
-    /// Where the datagram `i` of the receiver that was gathered came in.
+    /// Socket of the datagram `i` of the batch.
     pub(crate) fn origin(&self, i: usize) -> Option<SocketId> {
         self.origins.get(i).copied().flatten()
     }
 
-    /// Runs gathered packets through the forwarder and sends what it forwards straight from the buffers. The packets for
-    /// control are left in `self.punted`; what was gathered stays in the receiver until it is cleared.
-    pub(crate) fn forward_gathered<F: Forward>(
+    /// Passes the batch to the forwarder and sends the forwarded packets straight from the buffers. The packets for
+    /// control are listed in `self.punted`; the batch stays in the receiver until it is cleared.
+    pub(crate) fn forward_batch<F: Forward>(
         &mut self,
         receiver: &mut Receiver,
         forwarder: &mut F,
@@ -849,14 +863,14 @@ impl Plane {
     ) {
         self.punted.clear();
         let n = receiver.filled();
-        if self.entries.len() + n > ENTRIES {
+        if self.entries.len() + n > MAX_ENTRIES {
             self.flush();
         }
         let wall = self.wall();
         self.shared.datagrams_in.add(n);
-        let mut taken = 0;
-        forwarder.expect(&self.origins);
-        self.onward.clear();
+        let mut bytes_in = 0;
+        forwarder.prefetch(&self.origins);
+        self.forwarded.clear();
         for i in 0..n {
             let Some(received) = receiver.get(i) else {
                 continue;
@@ -865,8 +879,8 @@ impl Plane {
                 self.shared.drop_one(DropReason::MediaNoFlow);
                 continue;
             };
-            taken += received.length;
-            self.came_up(socket, forwarder);
+            bytes_in += received.length;
+            self.close_offload(socket, forwarder);
             let Some(received) = receiver.get(i) else {
                 continue;
             };
@@ -874,7 +888,7 @@ impl Plane {
                 self.shared.drop_one(DropReason::MediaTooLarge);
                 continue;
             }
-            let mut packet = Packet {
+            let mut packet = MediaPacket {
                 socket,
                 source: received.source,
                 arrived: arrived(now, wall, received.stamp),
@@ -882,51 +896,51 @@ impl Plane {
                 length: received.length,
             };
             match forwarder.forward(&mut packet, now) {
-                Verdict::Forward {
+                PacketVerdict::Forward {
                     socket,
                     destination,
-                } => self.onward.push(Onward {
+                } => self.forwarded.push(ForwardedPacket {
                     socket,
                     index: None,
                     start: packet.buffer.as_ptr(),
                     length: packet.bytes().len(),
                     destination,
                 }),
-                Verdict::Consumed => {}
-                Verdict::Punt(_) => self.punted.push(i),
-                Verdict::Drop(reason) => self.shared.drop_one(reason),
+                PacketVerdict::Consumed => {}
+                PacketVerdict::Punt(_) => self.punted.push(i),
+                PacketVerdict::Drop(reason) => self.shared.drop_one(reason),
             }
         }
-        // Rounds again, as in `gather_range`.
-        let mut onward = core::mem::take(&mut self.onward);
-        for packet in &mut onward {
+        // Two separate loops, as in `receive_shared_port`.
+        let mut forwarded = core::mem::take(&mut self.forwarded);
+        for packet in &mut forwarded {
             packet.index = self.by_id.get(&packet.socket).copied();
         }
-        for packet in &onward {
+        for packet in &forwarded {
             let Some(index) = packet.index else {
-                self.shared.strays.add(1);
+                self.shared.unknown_targets.add(1);
                 self.shared.drop_one(DropReason::SendFailed);
                 continue;
             };
             let payload = Payload::Received(packet.start);
-            self.link(index, payload, packet.length, packet.destination, 0);
+            self.enqueue(index, payload, packet.length, packet.destination, 0);
         }
-        onward.clear();
-        self.onward = onward;
-        self.shared.bytes_in.add(taken);
+        forwarded.clear();
+        self.forwarded = forwarded;
+        self.shared.bytes_in.add(bytes_in);
         self.flush();
-        self.packets_of(forwarder);
+        self.drain_forwarder(forwarder);
     }
 
-    /// Does what the forwarder wants of its shortcuts, and queues the packets of its own making.
-    pub(crate) fn packets_of<F: Forward>(&mut self, forwarder: &mut F) {
-        self.shortcuts_of(forwarder);
+    /// Processes the forwarder's relay requests, and queues the packets that it generated.
+    pub(crate) fn drain_forwarder<F: Forward>(&mut self, forwarder: &mut F) {
+        self.process_relay_requests(forwarder);
         while let Some((socket, destination, bytes)) = forwarder.next_packet() {
             self.queue(socket, destination, bytes);
         }
     }
 
-    /// Waits for something to happen, at most `limit`; gives how many events there are.
+    /// Waits for events, at most `limit`; returns their number.
     pub(crate) fn wait(&mut self, limit: Duration) -> io::Result<usize> {
         self.events.clear();
         self.wait_on(false, limit)?;
@@ -941,14 +955,14 @@ impl Plane {
         Ok(self.events.len())
     }
 
-    /// Waits for media alone, at most `limit`: signalling is left where it is.
+    /// Waits for media only, at most `limit`: signalling stays queued.
     pub(crate) fn wait_prompt(&mut self, limit: Duration) -> io::Result<usize> {
         self.events.clear();
         self.wait_on(true, limit)?;
         Ok(self.events.len())
     }
 
-    /// Adds the events of one of the sets.
+    /// Appends the events of one epoll set.
     fn wait_on(&mut self, prompt: bool, limit: Duration) -> io::Result<()> {
         let set = self.prompt.as_ref().filter(|_| prompt);
         let set = set.unwrap_or(&self.epoll);
@@ -967,14 +981,14 @@ impl Plane {
     /// The event `i` of the last wait.
     pub(crate) fn event(&self, i: usize) -> Option<(Token, EventFlags)> {
         let event = self.events.get(i)?;
-        // The structure is packed: copy the fields, never refer to them.
+        // The structure is packed: its fields are copied, not referenced.
         let (data, flags) = (event.data, event.flags);
         Some((Token::of(data), flags))
     }
 }
 
 impl Drop for Plane {
-    /// Held signalling is still sent: it may be the last BYE of a call.
+    /// Sends held signalling: it may be the last BYE of a call.
     fn drop(&mut self) {
         self.flush();
         self.release(true);
@@ -989,12 +1003,12 @@ fn in_use(id: SocketId) -> io::Error {
     )
 }
 
-fn count_sent(shared: &Shared, sent: Sent, count: usize, bytes: usize) {
+fn count_sent(shared: &Shared, sent: SendSummary, count: usize, bytes: usize) {
     shared.send_calls.add(sent.calls);
     shared.datagrams_out.add(sent.sent);
-    shared.coupled.add(sent.coupled);
+    shared.gso_datagrams.add(sent.gso_datagrams);
     shared.dropped(DropReason::SendFailed, sent.failed);
-    // The bytes of those that failed are not known one by one; the mean stands for them.
+    // The lengths of failed datagrams are not known; the mean length is used.
     let bytes = match sent.sent == count {
         true => bytes,
         false => bytes * sent.sent / count.max(1),
@@ -1002,19 +1016,20 @@ fn count_sent(shared: &Shared, sent: Sent, count: usize, bytes: usize) {
     shared.bytes_out.add(bytes);
 }
 
-fn start_of(arena: &[u8], entry: &Entry) -> *const u8 {
+fn start_of(arena: &[u8], entry: &SendEntry) -> *const u8 {
     match entry.payload {
         Payload::Arena(offset) => arena[offset..].as_ptr(),
         Payload::Received(pointer) => pointer,
     }
 }
 
-/// The wall clock, nanoseconds.
+/// The wall clock, nanoseconds since 1970.
 pub(crate) fn wall() -> u64 {
     nanos(ClockId::Realtime)
 }
 
-/// When the kernel took a datagram in, in engine time. Measured back from now, so that steps of the wall clock do no harm.
+/// Kernel receive time of a datagram, in engine time. Measured back from now, so that steps of the wall clock have no
+/// effect.
 pub(crate) fn arrived(now: Time, wall: Option<u64>, stamp: Option<u64>) -> Time {
     match (wall, stamp) {
         (Some(wall), Some(stamp)) => Time(now.0.saturating_sub(wall.saturating_sub(stamp))),

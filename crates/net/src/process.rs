@@ -1,4 +1,4 @@
-//! What a program asks of its own process and threads.
+//! Settings and figures of the process and its threads: CPU time, pinning, priority, memory, limits.
 
 use crate::clock::nanos;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -7,12 +7,12 @@ use rustix::time::ClockId;
 use std::io;
 use std::time::Duration;
 
-/// CPU time that the calling thread has used.
+/// CPU time used by the calling thread.
 pub fn thread_cpu() -> Duration {
     Duration::from_nanos(nanos(ClockId::ThreadCPUTime))
 }
 
-/// CPU time that the process has used, all threads together.
+/// CPU time used by all threads of the process.
 pub fn process_cpu() -> Duration {
     Duration::from_nanos(nanos(ClockId::ProcessCPUTime))
 }
@@ -20,7 +20,7 @@ pub fn process_cpu() -> Duration {
 /// Pins the calling thread to a CPU.
 ///
 /// # Errors
-/// Where the machine (or this process's share of it) has no such CPU.
+/// The machine (or this process's share of it) has no such CPU.
 pub fn pin(cpu: usize) -> io::Result<()> {
     if cpu >= CpuSet::MAX_CPU {
         return Err(io::Error::new(
@@ -34,7 +34,7 @@ pub fn pin(cpu: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// The CPUs on which the calling thread may run, in order; none where the kernel does not tell.
+/// The CPUs on which the calling thread may run, in ascending order; empty if the kernel does not report them.
 pub fn allowed_cpus() -> Vec<usize> {
     let set = sched_getaffinity(None);
     set.map_or_else(
@@ -47,32 +47,32 @@ pub fn allowed_cpus() -> Vec<usize> {
     )
 }
 
-/// Lets the calling thread sleep; a signal ends that early.
+/// Suspends the calling thread; a signal ends the sleep early.
 pub(crate) fn sleep(span: Duration) {
     let span = rustix::time::Timespec {
         tv_sec: i64::try_from(span.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: i64::from(span.subsec_nanos()),
     };
-    // How much of it was left does not matter: who asked looks at the clock.
+    // The remaining time is not needed: the caller reads the clock.
     let _ = rustix::thread::clock_nanosleep_relative(ClockId::Monotonic, &span);
 }
 
-/// Puts the calling thread under SCHED_FIFO with `priority` (1 to 99).
+/// Sets the calling thread to SCHED_FIFO with `priority` (1 to 99).
 ///
 /// # Errors
-/// Where that is not allowed (CAP_SYS_NICE, RLIMIT_RTPRIO) or the priority is out of range.
+/// Not permitted (CAP_SYS_NICE, RLIMIT_RTPRIO), or the priority is out of range.
 pub fn realtime(priority: u32) -> io::Result<()> {
     let parameter = libc::sched_param {
         sched_priority: i32::try_from(priority).unwrap_or(i32::MAX),
     };
-    // SAFETY: the structure lives through the call; 0 names the calling thread.
+    // SAFETY: the structure outlives the call; 0 is the calling thread.
     if unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const parameter) } < 0 {
         return Err(io::Error::last_os_error());
     }
     Ok(())
 }
 
-/// Tries [`realtime`] on a thread that ends at once, so that the calling one goes on sharing its processor.
+/// Tries [`realtime`] on a short-lived thread, so that the calling thread keeps its scheduling policy.
 ///
 /// # Errors
 /// As [`realtime`].
@@ -83,10 +83,10 @@ pub fn may_be_realtime(priority: u32) -> io::Result<()> {
         .unwrap_or_else(|_| Err(io::Error::other("the thread panicked")))
 }
 
-/// Lets the calling thread's timers fire on time: the kernel otherwise groups them within 50 us.
+/// Disables the timer slack of the calling thread: by default the kernel groups timers within 50 us.
 ///
 /// # Errors
-/// Where the kernel refuses (a sandbox).
+/// The kernel refuses (a sandbox).
 pub fn tight_timers() -> io::Result<()> {
     // SAFETY: PR_SET_TIMERSLACK takes a number and touches no memory.
     if unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1usize, 0usize, 0usize, 0usize) } < 0 {
@@ -95,11 +95,11 @@ pub fn tight_timers() -> io::Result<()> {
     Ok(())
 }
 
-/// Keeps memory of this process from being swapped out: what it uses now, and whatever it will use once it does.
+/// Locks the memory of the process: pages in use now, and future pages at their first use.
 ///
 /// # Errors
-/// Where it is not allowed for all of it: neither CAP_IPC_LOCK nor an unlimited RLIMIT_MEMLOCK. With less, memory asked for later
-/// would be refused at a moment when nobody can help it.
+/// Permission for all of it is missing: neither CAP_IPC_LOCK nor an unlimited RLIMIT_MEMLOCK. With a limit, later
+/// allocations would fail in the middle of operation.
 pub fn lock_memory() -> io::Result<()> {
     if getrlimit(Resource::Memlock).current.is_some() && !has_capability(IPC_LOCK)? {
         return Err(io::Error::new(
@@ -108,7 +108,7 @@ pub fn lock_memory() -> io::Result<()> {
         ));
     }
     let flags = libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT;
-    // SAFETY: it changes what the kernel may do with pages, and none of them.
+    // SAFETY: it changes the kernel's handling of pages, not their content.
     if unsafe { libc::mlockall(flags) } < 0 {
         return Err(io::Error::last_os_error());
     }
@@ -118,7 +118,7 @@ pub fn lock_memory() -> io::Result<()> {
 /// Number of CAP_IPC_LOCK (capabilities(7)).
 const IPC_LOCK: u32 = 14;
 
-/// Whether a capability is in force for the calling thread.
+/// Whether the calling thread has a capability in its effective set.
 fn has_capability(number: u32) -> io::Result<bool> {
     let text = std::fs::read_to_string("/proc/thread-self/status")?;
     let set = text
@@ -129,7 +129,7 @@ fn has_capability(number: u32) -> io::Result<bool> {
     Ok(set >> number & 1 == 1)
 }
 
-/// File descriptors that the process may have: the limit in force and the highest it may ask for (`u64::MAX`: none).
+/// Limit of open file descriptors: the soft and the hard one (`u64::MAX`: unlimited).
 pub fn open_files() -> (u64, u64) {
     let limit = getrlimit(Resource::Nofile);
     (
@@ -138,10 +138,10 @@ pub fn open_files() -> (u64, u64) {
     )
 }
 
-/// Raises the limit of file descriptors as far as allowed, and gives it.
+/// Raises the soft limit of open file descriptors to the hard one, and returns it.
 ///
 /// # Errors
-/// Where the kernel refuses.
+/// The kernel refuses.
 pub fn raise_open_files() -> io::Result<u64> {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(
@@ -154,10 +154,10 @@ pub fn raise_open_files() -> io::Result<u64> {
     Ok(open_files().0)
 }
 
-/// Bytes of memory that the process holds at present (resident set).
+/// Resident set size of the process, bytes.
 ///
 /// # Errors
-/// Where `/proc` is not mounted or has another form.
+/// `/proc` is not mounted or has another format.
 pub fn resident_bytes() -> io::Result<u64> {
     let text = std::fs::read_to_string("/proc/self/statm")?;
     let pages: u64 = text
@@ -168,7 +168,7 @@ pub fn resident_bytes() -> io::Result<u64> {
     Ok(pages * page_bytes())
 }
 
-/// What a page of memory has, bytes.
+/// Page size, bytes.
 pub fn page_bytes() -> u64 {
     rustix::param::page_size() as u64
 }

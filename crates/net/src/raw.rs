@@ -1,6 +1,6 @@
-//! Datagrams with their IP and UDP headers, for a raw socket: one `sendmmsg` then takes those of many ports.
+//! Datagrams with their IP and UDP headers, for a raw socket: one `sendmmsg` sends those of many ports.
 
-use crate::batch::{BATCH, Sent, wait_writable, write_address};
+use crate::batch::{BATCH, SendSummary, wait_writable, write_address};
 use crate::socket;
 use std::io;
 use std::mem::zeroed;
@@ -12,26 +12,26 @@ const UDP_HEADER: usize = 8;
 const V4_HEADER: usize = 20;
 const V6_HEADER: usize = 40;
 pub(crate) const HEADERS: usize = V6_HEADER + UDP_HEADER;
-/// Up to this size, bytes of an IPv4 packet, we ask for it not to be fragmented, and it needs no identification of its own (RFC
-/// 6864 section 4.1). No way that carries IPv6 as well has a smaller limit.
+/// Up to this size of an IPv4 packet, bytes, fragmentation is forbidden and no unique identification is needed (RFC
+/// 6864 section 4.1). Every path that carries IPv6 has at least this MTU.
 const ATOMIC: usize = 1_280;
 const DONT_FRAGMENT: u16 = 0x4000;
 
-/// What all datagrams of an address have in common.
+/// IP header fields that all datagrams of an address share.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Marks {
-    /// Type of service or traffic class: the code point in its upper six bits.
+pub(crate) struct IpMarks {
+    /// Type of service or traffic class: the code point is in the upper six bits.
     pub(crate) class: u8,
     /// Time to live, or hop limit.
     pub(crate) hops: u8,
 }
 
-/// Writes IP and UDP headers in front of `payload`; gives their length. Both addresses are of one family, and the payload fits
-/// into a UDP datagram.
+/// Writes IP and UDP headers for `payload` and returns their length. Both addresses are of one family, and the
+/// payload fits into a UDP datagram.
 pub(crate) fn write_headers(
     source: SocketAddr,
     destination: SocketAddr,
-    marks: Marks,
+    marks: IpMarks,
     payload: &[u8],
     headers: &mut [u8; HEADERS],
 ) -> usize {
@@ -40,7 +40,7 @@ pub(crate) fn write_headers(
     let start = match (source.ip(), destination.ip()) {
         (IpAddr::V4(from), IpAddr::V4(to)) => {
             let total = V4_HEADER + usize::from(udp_length);
-            // 0 leaves the choice of an identification to the kernel.
+            // With 0 the kernel chooses the identification.
             let (identification, fragment) = match total <= ATOMIC {
                 true => (1u16, DONT_FRAGMENT),
                 false => (0, 0),
@@ -90,16 +90,16 @@ pub(crate) fn write_headers(
     end
 }
 
-/// The sum of the Internet checksum (RFC 1071), in the machine's own byte order, which only exchanges the bytes of the result.
+/// The sum of the Internet checksum (RFC 1071) in native byte order, which only swaps the bytes of the result.
 #[derive(Default)]
 pub(crate) struct Sum(u64);
 
 impl Sum {
-    /// Adds bytes; only the last ones may be odd in number.
+    /// Adds bytes; only the last slice may have an odd length.
     pub(crate) fn add(&mut self, bytes: &[u8]) {
         let mut words = bytes.chunks_exact(4);
         for word in &mut words {
-            // Chunks have their size.
+            // The chunks have exactly this size.
             let word: [u8; 4] = word.try_into().unwrap_or_default();
             self.0 += u64::from(u32::from_ne_bytes(word));
         }
@@ -109,7 +109,7 @@ impl Sum {
         self.0 += u64::from(u32::from_ne_bytes(last));
     }
 
-    /// The checksum; never 0, which would say that there is none (RFC 768).
+    /// The checksum; never 0, which means "no checksum" (RFC 768).
     pub(crate) fn checksum(&self) -> u16 {
         let mut sum = self.0;
         while sum > 0xffff {
@@ -122,10 +122,10 @@ impl Sum {
     }
 }
 
-/// Datagrams of one address, and of many ports of it, on their way out.
+/// Outgoing datagrams of one address and many of its ports.
 pub(crate) struct RawSender {
     headers: Vec<libc::mmsghdr>,
-    /// Two of each datagram: headers, payload.
+    /// Two for each datagram: headers, payload.
     iovecs: Vec<[libc::iovec; 2]>,
     names: Vec<libc::sockaddr_storage>,
     written: Vec<[u8; HEADERS]>,
@@ -171,13 +171,13 @@ impl RawSender {
         self.count
     }
 
-    /// Their payload bytes.
+    /// Payload bytes queued.
     pub(crate) fn bytes(&self) -> usize {
         let waiting = &self.iovecs[..self.count];
         waiting.iter().map(|iovecs| iovecs[1].iov_len).sum()
     }
 
-    /// Adds a datagram; there must be room, and its ends are of one family.
+    /// Adds a datagram; there must be room, and both addresses are of one family.
     ///
     /// # Safety
     /// `bytes` to `bytes + length` must stay readable until the next [`RawSender::send`] has returned.
@@ -185,12 +185,12 @@ impl RawSender {
         &mut self,
         source: SocketAddr,
         destination: SocketAddr,
-        marks: Marks,
+        marks: IpMarks,
         bytes: *const u8,
         length: usize,
     ) {
         let i = self.count;
-        // SAFETY: the caller's promise.
+        // SAFETY: the contract of this function.
         let payload = unsafe { std::slice::from_raw_parts(bytes, length) };
         let headers = &mut self.written[i];
         let written = write_headers(source, destination, marks, payload, headers);
@@ -204,7 +204,7 @@ impl RawSender {
                 iov_len: length,
             },
         ];
-        // A raw socket takes no port: it stands in what is sent.
+        // A raw socket takes no port: it is in the UDP header.
         let mut to = destination;
         to.set_port(0);
         self.headers[i].msg_hdr.msg_namelen = write_address(to, &mut self.names[i]);
@@ -212,20 +212,20 @@ impl RawSender {
         self.count += 1;
     }
 
-    /// Sends all that was pushed. One that the kernel refuses is left out and counted; the others go. `bound`: the socket that is
-    /// bound to a source.
+    /// Sends all queued datagrams. A refused one is skipped and counted. `bound` returns the socket that is bound to
+    /// a source.
     pub(crate) fn send<'b>(
         &mut self,
         fd: BorrowedFd<'_>,
-        marks: Marks,
+        marks: IpMarks,
         bound: impl Fn(SocketAddr) -> Option<BorrowedFd<'b>>,
-    ) -> Sent {
-        let mut result = Sent::default();
+    ) -> SendSummary {
+        let mut result = SendSummary::default();
         let (mut from, mut waited) = (0, false);
         while from < self.count {
             result.calls += 1;
-            // SAFETY: the headers `from..count` point to names and iovecs of this value, and those to headers of this value and
-            // to payloads as promised to `push`.
+            // SAFETY: the headers `from..count` point to names and iovecs of this value, and those to headers of this
+            // value and to payloads under the contract of `push`.
             let n = unsafe {
                 libc::sendmmsg(
                     fd.as_raw_fd(),
@@ -267,21 +267,22 @@ impl RawSender {
         result
     }
 
-    /// Sends what is larger than a packet of the way, which a raw socket does not take apart, by the socket that is bound to its source.
+    /// Sends a datagram that exceeds the path's MTU through the socket that is bound to its source, because a raw
+    /// socket does not fragment.
     fn send_large<'b>(
         &self,
         i: usize,
-        marks: Marks,
+        marks: IpMarks,
         bound: impl Fn(SocketAddr) -> Option<BorrowedFd<'b>>,
     ) -> io::Result<()> {
         let ends = self.ends[i];
         let fd = bound(ends.0).ok_or(io::ErrorKind::NotConnected)?;
         let payload = self.iovecs[i][1];
-        // SAFETY: the payload is readable by the promise given to `push`.
+        // SAFETY: the payload is readable by the contract of `push`.
         let bytes = unsafe {
             std::slice::from_raw_parts(payload.iov_base.cast_const().cast::<u8>(), payload.iov_len)
         };
-        socket::send_by(fd, ends, marks.class >> 2, bytes)
+        socket::send_from(fd, ends, marks.class >> 2, bytes)
     }
 }
 
@@ -291,7 +292,7 @@ mod tests {
 
     fn written(source: &str, destination: &str, payload: &[u8]) -> Vec<u8> {
         let mut headers = [0; HEADERS];
-        let marks = Marks {
+        let marks = IpMarks {
             class: 46 << 2,
             hops: 64,
         };
@@ -300,7 +301,7 @@ mod tests {
         [&headers[..length], payload].concat()
     }
 
-    /// The sum of RFC 1071, word by word; 0xffff where the checksum is right.
+    /// The sum of RFC 1071, computed word by word; 0xffff for a correct checksum.
     fn plain_sum(parts: &[&[u8]]) -> u16 {
         let mut bytes = parts.concat();
         if bytes.len() % 2 == 1 {
@@ -317,9 +318,10 @@ mod tests {
     }
 
     #[test]
-    fn an_ipv4_packet_is_as_the_standards_have_it() {
+    fn ipv4_headers_follow_rfc_791_and_768() {
         let packet = written("192.0.2.1:4000", "198.51.100.2:5002", b"odd");
-        // Version and length, class, total length 31, identification 1, DF, hops, UDP, the kernel's checksum, addresses, ports.
+        // Version and length, class, total length 31, identification 1, DF, hops, UDP, a checksum of zero (set by the
+        // kernel), addresses, ports.
         let expected = [
             0x45, 0xb8, 0, 31, 0, 1, 0x40, 0, 64, 17, 0, 0, 192, 0, 2, 1, 198, 51, 100, 2, 0x0f,
             0xa0, 0x13, 0x8a, 0, 11,
@@ -333,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ipv6_packet_is_as_the_standards_have_it() {
+    fn ipv6_headers_follow_rfc_8200_and_768() {
         let packet = written("[2001:db8::1]:4000", "[2001:db8::2]:5002", &[7; 160]);
         assert_eq!(packet[..8], [0x6b, 0x80, 0, 0, 0, 168, 17, 64]);
         assert_eq!(
@@ -343,14 +345,14 @@ mod tests {
     }
 
     #[test]
-    fn a_large_packet_may_be_fragmented() {
+    fn large_packet_may_be_fragmented() {
         let packet = written("192.0.2.1:4000", "198.51.100.2:5002", &[0; 1_400]);
         assert_eq!(packet[4..8], [0, 0, 0, 0]);
     }
 
     #[test]
-    fn a_checksum_of_zero_is_written_as_all_ones() {
-        // The sum of this packet's words is all ones, so that the checksum comes out as zero.
+    fn zero_checksum_is_sent_as_all_ones() {
+        // The payload makes the sum of this packet all ones, so that the checksum is zero.
         let mut payload = [0, 0];
         let packet = written("192.0.2.1:4000", "198.51.100.2:5002", &payload);
         payload.copy_from_slice(&packet[26..28]);

@@ -1,4 +1,4 @@
-//! Recordings: pieces from an engine, written to files by a thread of their own, so that a slow disk never holds up a call.
+//! Recordings: data of an engine, written to files by a separate thread, so that a slow disk does not delay a call.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -10,8 +10,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Octets that may wait for the disk.
-const WAITING: usize = 32 << 20;
+/// Bytes that may be queued for the disk.
+const MAX_QUEUED_BYTES: usize = 32 << 20;
 
 enum Job {
     Begin(u64, String),
@@ -19,74 +19,76 @@ enum Job {
     End(u64),
 }
 
-/// How long the end waits for the disk.
-const LAST_PIECES: Duration = Duration::from_secs(2);
+/// Longest wait for the disk when the recorder is dropped.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A folder for recordings, with the thread that writes there. Dropped, it writes what waits, and gives a disk that does not answer two
+/// A directory for recordings, and the thread that writes there. Dropping it writes the queued data, for at most two
 /// seconds.
 #[derive(Debug)]
 pub struct Recorder {
     jobs: Option<Sender<Job>>,
-    /// Octets that wait.
-    waiting: Arc<AtomicUsize>,
+    /// Bytes queued.
+    queued_bytes: Arc<AtomicUsize>,
     failures: Receiver<(String, String)>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Recorder {
-    /// Writes to `folder`.
+    /// Starts the writer thread for `directory`.
     ///
     /// # Errors
-    /// It is no folder, or nothing can be written there, or there is no thread.
-    pub fn start(folder: &Path) -> io::Result<Recorder> {
-        let probe = folder.join(format!(".hornwork-{}", std::process::id()));
+    /// It is not a directory, nothing can be written there, or no thread can be started.
+    pub fn start(directory: &Path) -> io::Result<Recorder> {
+        let probe = directory.join(format!(".hornwork-{}", std::process::id()));
         File::create(&probe)?;
         std::fs::remove_file(&probe)?;
-        let (jobs, todo) = channel();
-        let (tell, failures) = channel();
-        let waiting = Arc::new(AtomicUsize::new(0));
-        let left = waiting.clone();
-        let folder = folder.to_owned();
+        let (jobs, job_queue) = channel();
+        let (report_failure, failures) = channel();
+        let queued_bytes = Arc::new(AtomicUsize::new(0));
+        let writer_bytes = queued_bytes.clone();
+        let directory = directory.to_owned();
         let thread = std::thread::Builder::new()
             .name("recorder".to_owned())
-            .spawn(move || write(&folder, &todo, &tell, &left))?;
+            .spawn(move || write(&directory, &job_queue, &report_failure, &writer_bytes))?;
         Ok(Recorder {
             jobs: Some(jobs),
-            waiting,
+            queued_bytes,
             failures,
             thread: Some(thread),
         })
     }
 
-    fn put(&self, job: Job) -> bool {
+    fn send_job(&self, job: Job) -> bool {
         self.jobs
             .as_ref()
             .is_some_and(|jobs| jobs.send(job).is_ok())
     }
 
-    /// A new recording; `false`: it is lost.
+    /// Starts a recording; `false` if it is lost.
     pub(crate) fn begin(&self, file: u64, name: &str) -> bool {
-        // A name from an engine is one name, whatever it was made of.
+        // The name must be a plain file name: an engine must not choose another directory.
         let plain = !name.starts_with('.') && !name.contains(['/', '\0']) && !name.is_empty();
-        plain && self.put(Job::Begin(file, name.to_owned()))
+        plain && self.send_job(Job::Begin(file, name.to_owned()))
     }
 
-    /// A piece of a recording; `false`: too much waits already.
+    /// Appends data to a recording; `false` if too much is queued already.
     pub(crate) fn append(&self, file: u64, bytes: &[u8]) -> bool {
-        let before = self.waiting.fetch_add(bytes.len(), Ordering::Relaxed);
-        if before + bytes.len() > WAITING || !self.put(Job::Append(file, bytes.to_vec())) {
-            self.waiting.fetch_sub(bytes.len(), Ordering::Relaxed);
+        let before = self.queued_bytes.fetch_add(bytes.len(), Ordering::Relaxed);
+        if before + bytes.len() > MAX_QUEUED_BYTES
+            || !self.send_job(Job::Append(file, bytes.to_vec()))
+        {
+            self.queued_bytes.fetch_sub(bytes.len(), Ordering::Relaxed);
             return false;
         }
         true
     }
 
-    /// The end of a recording.
+    /// Ends a recording.
     pub(crate) fn end(&self, file: u64) {
-        self.put(Job::End(file));
+        self.send_job(Job::End(file));
     }
 
-    /// The next recording that came to nothing: its name, and the operating system's words.
+    /// The next failed recording: its file, and the error of the operating system.
     pub(crate) fn next_failure(&self) -> Option<(String, String)> {
         self.failures.try_recv().ok()
     }
@@ -98,7 +100,7 @@ impl Drop for Recorder {
         let Some(thread) = self.thread.take() else {
             return;
         };
-        let until = Instant::now() + LAST_PIECES;
+        let until = Instant::now() + DRAIN_TIMEOUT;
         while !thread.is_finished() && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(2));
         }
@@ -106,21 +108,21 @@ impl Drop for Recorder {
 }
 
 fn write(
-    folder: &Path,
-    todo: &Receiver<Job>,
-    tell: &Sender<(String, String)>,
-    waiting: &AtomicUsize,
+    directory: &Path,
+    job_queue: &Receiver<Job>,
+    report_failure: &Sender<(String, String)>,
+    queued_bytes: &AtomicUsize,
 ) {
     let mut files: HashMap<u64, (PathBuf, File)> = HashMap::new();
     let failed = |path: &Path, error: &io::Error| {
-        // Nobody listens any more when the driver has gone.
-        let _ = tell.send((path.display().to_string(), error.to_string()));
+        // The receiver is gone when the driver is dropped.
+        let _ = report_failure.send((path.display().to_string(), error.to_string()));
     };
-    for job in todo {
+    for job in job_queue {
         match job {
             Job::Begin(number, name) => {
-                let path = folder.join(name);
-                // A file that is there is somebody's: it is never written over.
+                let path = directory.join(name);
+                // An existing file is never overwritten.
                 match OpenOptions::new().write(true).create_new(true).open(&path) {
                     Ok(file) => {
                         files.insert(number, (path, file));
@@ -133,7 +135,7 @@ fn write(
                     Some((_, file)) => file.write_all(&bytes),
                     None => Ok(()),
                 };
-                waiting.fetch_sub(bytes.len(), Ordering::Relaxed);
+                queued_bytes.fetch_sub(bytes.len(), Ordering::Relaxed);
                 if let Err(error) = done
                     && let Some((path, _)) = files.remove(&number)
                 {
@@ -151,45 +153,46 @@ fn write(
 mod tests {
     use super::*;
 
-    fn folder(name: &str) -> PathBuf {
-        let folder = std::env::temp_dir().join(format!("hornwork-{name}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&folder);
-        std::fs::create_dir_all(&folder).unwrap();
-        folder
+    fn test_directory(name: &str) -> PathBuf {
+        let directory =
+            std::env::temp_dir().join(format!("hornwork-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&directory);
+        std::fs::create_dir_all(&directory).unwrap();
+        directory
     }
 
     #[test]
-    fn pieces_come_into_their_files_in_order() {
-        let folder = folder("record");
-        let recorder = Recorder::start(&folder).unwrap();
+    fn data_is_written_to_its_files_in_order() {
+        let directory = test_directory("record");
+        let recorder = Recorder::start(&directory).unwrap();
         assert!(recorder.begin(1, "a.pcap") && recorder.begin(2, "b.pcap"));
         for piece in ["x", "y", "z"] {
             assert!(recorder.append(1, piece.as_bytes()));
         }
         assert!(recorder.append(2, b"other"));
         recorder.end(1);
-        assert!(recorder.append(1, b"late"), "taken, and for nothing");
+        assert!(recorder.append(1, b"late"), "accepted and discarded");
         drop(recorder);
-        assert_eq!(std::fs::read(folder.join("a.pcap")).unwrap(), b"xyz");
-        assert_eq!(std::fs::read(folder.join("b.pcap")).unwrap(), b"other");
-        std::fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(std::fs::read(directory.join("a.pcap")).unwrap(), b"xyz");
+        assert_eq!(std::fs::read(directory.join("b.pcap")).unwrap(), b"other");
+        std::fs::remove_dir_all(&directory).unwrap();
     }
 
     #[test]
-    fn what_is_there_stays_and_paths_lead_nowhere() {
-        let folder = folder("record-there");
-        std::fs::write(folder.join("a.pcap"), b"old").unwrap();
-        let mut recorder = Recorder::start(&folder).unwrap();
+    fn existing_files_are_kept_and_paths_are_rejected() {
+        let directory = test_directory("record-there");
+        std::fs::write(directory.join("a.pcap"), b"old").unwrap();
+        let mut recorder = Recorder::start(&directory).unwrap();
         for name in ["../b", "/etc/b", ".b", ""] {
             assert!(!recorder.begin(1, name), "{name}");
         }
         assert!(recorder.begin(1, "a.pcap") && recorder.append(1, b"new"));
-        // The thread ends before its failures are asked for.
+        // The thread is joined before its failures are read.
         recorder.jobs = None;
         recorder.thread.take().unwrap().join().unwrap();
         assert!(recorder.next_failure().unwrap().0.ends_with("a.pcap"));
-        assert_eq!(std::fs::read(folder.join("a.pcap")).unwrap(), b"old");
-        std::fs::remove_dir_all(&folder).unwrap();
-        assert!(Recorder::start(&folder).is_err());
+        assert_eq!(std::fs::read(directory.join("a.pcap")).unwrap(), b"old");
+        std::fs::remove_dir_all(&directory).unwrap();
+        assert!(Recorder::start(&directory).is_err());
     }
 }

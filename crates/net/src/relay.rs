@@ -1,19 +1,20 @@
-//! The relay in the kernel: the BPF program `ebpf/relay.c` at the interfaces of media, its tables, and what it has to know of the ways on
-//! which packets leave.
+//! The kernel relay: the BPF program `ebpf/relay.c` at the interfaces of media, its tables, and the paths on which
+//! packets leave.
 //!
-//! One is shared by all drivers of a program, since an interface takes one program. Drivers open and close flows in memory that they
-//! have in common with the kernel; a thread of its own asks for routes and neighbours and never keeps a driver waiting: a flow whose
-//! way is not known yet, or no more, has its packets come up to its socket as ever.
+//! All drivers of a program share one relay, because an interface takes one program. Drivers open and close flows in
+//! memory shared with the kernel. A separate thread queries routes and neighbours and never blocks a driver: packets
+//! of a flow whose path is unknown or has become invalid are delivered to its socket.
 
 pub(crate) mod netlink;
+pub(crate) mod paths;
 pub(crate) mod table;
-pub(crate) mod ways;
 
 pub(crate) use table::Opening;
 
 use crate::steer;
-use engine::{Passed, Time};
+use engine::{OffloadStatistics, Time};
 use netlink::{Changes, Devices, Netlink};
+use paths::{PathOwner, PathResolver, PathTable};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use std::fmt;
 use std::io;
@@ -21,55 +22,54 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use table::{Flow, Flow6, Hop, Mapped, Way};
-use ways::{Book, Keeper, Ways};
+use table::{FlowRecord, FlowRecord6, Mapped, NextHop, NextHopRecord};
 
-/// Ports of an address in the program's table.
+/// Ports per address in the program's table.
 pub(crate) const PORTS: u32 = 1 << 16;
-/// As LOCALS in the program.
-const MOST_LOCALS: usize = 8;
-/// Ways in the program's table.
-pub(crate) const WAYS: u32 = 1 << 16;
+/// Same as LOCALS in the program.
+const MAX_LOCALS: usize = 8;
+/// Paths in the program's table.
+pub(crate) const MAX_PATHS: u32 = 1 << 16;
 
-/// A port's place in the table of flows of its family.
+/// Index of a port in the flow table of its family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum FlowSlot {
     V4(u32),
     V6(u32),
 }
 
 /// An address that the program serves.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Local {
+pub(crate) struct ServedAddress {
     pub(crate) address: IpAddr,
-    /// Which one it is, in the relay of its family.
+    /// Index among the addresses of its family.
     pub(crate) number: u32,
-    /// 0 where it is not served.
+    /// 0 if it is not served.
     pub(crate) interface: u32,
-    pub(crate) card: [u8; 6],
+    pub(crate) mac: [u8; 6],
 }
 
-struct Inner {
-    flows: Mapped<Flow>,
-    flows6: Mapped<Flow6>,
-    table: Mapped<Way>,
-    ways: Mutex<Ways>,
-    locals: Vec<Local>,
+struct RelayInner {
+    flows: Mapped<FlowRecord>,
+    flows6: Mapped<FlowRecord6>,
+    table: Mapped<NextHopRecord>,
+    paths: Mutex<PathTable>,
+    locals: Vec<ServedAddress>,
     class: u8,
-    /// Wakes the thread that looks for ways.
-    call: OwnedFd,
-    /// Holds program, tables and the places at the interfaces.
+    /// Wakes the path thread.
+    wake_event: OwnedFd,
+    /// Keeps the program, its tables and its attachments alive.
     _program: program::Program,
     unserved: String,
-    /// For each address, whether its interface sends what is redirected to it at present.
+    /// For each address, whether its interface transmits redirected frames at present.
     sends: Vec<AtomicBool>,
-    /// That has changed since it was last asked for.
+    /// `sends` has changed since the last call of `take_changed_state`.
     changed: AtomicBool,
 }
 
-/// The relay. Copies are the same one; it ends with the last.
+/// The kernel relay. Clones share it; it ends with the last one.
 #[derive(Clone)]
-pub struct KernelRelay(Arc<Inner>);
+pub struct KernelRelay(Arc<RelayInner>);
 
 impl fmt::Debug for KernelRelay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -81,16 +81,17 @@ impl fmt::Debug for KernelRelay {
 }
 
 impl KernelRelay {
-    /// Puts the program at the interfaces that have `addresses`, in this thread's network namespace. What leaves is marked with the
-    /// code point `dscp`.
+    /// Attaches the program to the interfaces of `addresses`, in this thread's network namespace. Sent packets are
+    /// marked with the code point `dscp`.
     ///
     /// # Errors
-    /// No address can be served: rights (CAP_BPF, CAP_PERFMON, CAP_NET_ADMIN) or the kernel (6.3 or later) do not allow it, the interfaces' drivers
-    /// have no XDP (the loopback has none), somebody else's program is there, or this program was built without.
+    /// No address can be served: permissions (CAP_BPF, CAP_PERFMON, CAP_NET_ADMIN) or the kernel (6.3 or later) are
+    /// insufficient, the interfaces' drivers have no XDP (the loopback has none), another XDP program is attached, or
+    /// the build has no BPF programs.
     pub fn start(addresses: &[IpAddr], dscp: u8) -> io::Result<KernelRelay> {
         let mut netlink = Netlink::routes()?;
         let mut devices = Devices::open().map_err(|error| {
-            io::Error::other(format!("the kernel does not tell of XDP: {error}"))
+            io::Error::other(format!("the kernel does not report XDP features: {error}"))
         })?;
         let mut unserved = Vec::new();
         let mut locals = Vec::new();
@@ -98,13 +99,13 @@ impl KernelRelay {
             match local(&mut netlink, address) {
                 Ok(local) => {
                     let number = count(&locals, address.is_ipv6());
-                    match number < MOST_LOCALS {
-                        true => locals.push(Local {
+                    match number < MAX_LOCALS {
+                        true => locals.push(ServedAddress {
                             number: number as u32,
                             ..local
                         }),
                         false => unserved.push(format!(
-                            "{address}: {MOST_LOCALS} addresses of a family are served"
+                            "{address}: at most {MAX_LOCALS} addresses of a family are served"
                         )),
                     }
                 }
@@ -120,36 +121,43 @@ impl KernelRelay {
         let Some(program) = program.filter(|_| served) else {
             return Err(io::Error::other(unserved));
         };
-        // SAFETY: the program's tables, of these types and sizes; all bytes are valid for their words, which are atomic.
+        // SAFETY: the program's maps have these types and sizes; all bytes are valid for their words, which are
+        // atomic.
         let (flows, flows6, table) = unsafe {
             (
                 Mapped::new(program.flows()?, room(&locals, false) as usize)?,
                 Mapped::new(program.flows6()?, room(&locals, true) as usize)?,
-                Mapped::new(program.ways()?, WAYS as usize)?,
+                Mapped::new(program.paths()?, MAX_PATHS as usize)?,
             )
         };
-        // Asked with the program in its place, with which some drivers begin to do so.
+        // Queried with the program attached, because some drivers enable transmission only then.
         let sends = locals.iter();
         let sends = sends.map(|local| AtomicBool::new(local.sends(&mut devices)));
         let sends = sends.collect();
-        let relay = KernelRelay(Arc::new(Inner {
+        let relay = KernelRelay(Arc::new(RelayInner {
             flows,
             flows6,
             table,
-            ways: Mutex::new(Ways::new(WAYS)),
+            paths: Mutex::new(PathTable::new(MAX_PATHS)),
             locals,
             class: dscp << 2,
-            call: Keeping::call()?,
+            wake_event: PathThread::wake_event()?,
             _program: program,
             unserved,
             sends,
             changed: AtomicBool::new(false),
         }));
-        Keeping::start(&relay.0, netlink, Some(devices), relay.0.call.try_clone()?)?;
+        PathThread::start(
+            &relay.0,
+            netlink,
+            Some(devices),
+            relay.0.wake_event.try_clone()?,
+        )?;
         Ok(relay)
     }
 
-    /// Whether any stream can be relayed at present, and for which addresses not, with the reasons; empty where all are served.
+    /// Whether any stream can be relayed at present, and the addresses that are not served with the reasons; empty if
+    /// all are served.
     pub fn state(&self) -> (bool, String) {
         let sends = |at: usize| self.0.sends[at].load(Ordering::Relaxed);
         let mut why: Vec<String> = Vec::new();
@@ -161,7 +169,7 @@ impl KernelRelay {
             any |= sends(at);
             if local.interface != 0 && !sends(at) {
                 why.push(format!(
-                    "{}: its interface does not send what is redirected to it (a veth does where its far end gathers: `ethtool -K IFACE gro on` there)",
+                    "{}: its interface does not transmit redirected frames (a veth does if its peer has GRO: run `ethtool -K IFACE gro on` on the peer)",
                     local.address
                 ));
             }
@@ -169,8 +177,8 @@ impl KernelRelay {
         (any, why.join("; "))
     }
 
-    /// Addresses whose streams it can relay at present, both ways.
-    pub fn serves(&self) -> Vec<IpAddr> {
+    /// Addresses whose streams can be relayed at present, in both directions.
+    pub fn served_addresses(&self) -> Vec<IpAddr> {
         let locals = self.0.locals.iter().enumerate();
         let sends = |at: usize| {
             self.0
@@ -184,47 +192,47 @@ impl KernelRelay {
             .collect()
     }
 
-    /// The same as [`KernelRelay::state`], once after each change.
-    pub fn news(&self) -> Option<(bool, String)> {
+    /// The state of [`KernelRelay::state`], once after each change.
+    pub fn take_changed_state(&self) -> Option<(bool, String)> {
         let changed = self.0.changed.swap(false, Ordering::Acquire);
         changed.then(|| self.state())
     }
 
-    /// The place of a port in the table of flows; `None` where the program does not serve its address.
-    pub(crate) fn place(&self, local: SocketAddr) -> Option<Place> {
+    /// Index of a port in the flow table; `None` if the program does not serve its address.
+    pub(crate) fn slot(&self, local: SocketAddr) -> Option<FlowSlot> {
         let mut locals = self.0.locals.iter();
-        let known = locals.find(|known| known.address == local.ip() && known.interface != 0)?;
-        let at = known.number * PORTS + u32::from(local.port());
+        let served = locals.find(|served| served.address == local.ip() && served.interface != 0)?;
+        let at = served.number * PORTS + u32::from(local.port());
         Some(match local {
-            SocketAddr::V4(_) => Place::V4(at),
-            SocketAddr::V6(_) => Place::V6(at),
+            SocketAddr::V4(_) => FlowSlot::V4(at),
+            SocketAddr::V6(_) => FlowSlot::V6(at),
         })
     }
 
-    /// The way from an address of ours to a host, for a flow that will use it until [`KernelRelay::leave`]; `None` where it is not known,
-    /// in which case it is looked for.
-    pub(crate) fn way(&self, own: IpAddr, to: IpAddr) -> Option<u16> {
-        let (way, looked_for) = self.0.ways().take(own, to);
-        if looked_for {
-            Keeping::wake(&self.0.call);
+    /// The path from a local address to a host, reserved for a flow until [`KernelRelay::leave`]; `None` if it is
+    /// unknown, in which case a lookup is started.
+    pub(crate) fn path(&self, own: IpAddr, to: IpAddr) -> Option<u16> {
+        let (path, lookup_needed) = self.0.paths().take(own, to);
+        if lookup_needed {
+            PathThread::wake(&self.0.wake_event);
         }
-        way
+        path
     }
 
-    /// A flow does not use its way any more.
-    pub(crate) fn leave(&self, way: u16) {
-        self.0.ways().leave(way);
+    /// Releases a flow's path.
+    pub(crate) fn leave(&self, path: u16) {
+        self.0.paths().leave(path);
     }
 
     /// Opens a flow whose record is closed.
-    pub(crate) fn open(&self, place: Place, opening: &Opening) {
-        match place {
-            Place::V4(at) => {
+    pub(crate) fn open(&self, slot: FlowSlot, opening: &Opening) {
+        match slot {
+            FlowSlot::V4(at) => {
                 if let Some(flow) = self.0.flows.get(at) {
                     flow.open(opening);
                 }
             }
-            Place::V6(at) => {
+            FlowSlot::V6(at) => {
                 if let Some(flow) = self.0.flows6.get(at) {
                     flow.open(opening);
                 }
@@ -232,26 +240,27 @@ impl KernelRelay {
         }
     }
 
-    /// Closes a flow that was opened with this sequence number, and tells what has passed.
-    pub(crate) fn close(&self, place: Place, first: u16, now: (Time, u64)) -> Passed {
-        let passed = match place {
-            Place::V4(at) => self.0.flows.get(at).map(|flow| flow.close(first, now)),
-            Place::V6(at) => self.0.flows6.get(at).map(|flow| flow.close(first, now)),
+    /// Closes a flow that was opened with this sequence number, and returns its counts.
+    pub(crate) fn close(&self, slot: FlowSlot, first: u16, now: (Time, u64)) -> OffloadStatistics {
+        let passed = match slot {
+            FlowSlot::V4(at) => self.0.flows.get(at).map(|flow| flow.close(first, now)),
+            FlowSlot::V6(at) => self.0.flows6.get(at).map(|flow| flow.close(first, now)),
         };
         passed.unwrap_or_default()
     }
 
-    /// Opens a flow on its own, for measurements: everything that comes to `local` from `source` with this source identifier and payload
-    /// type 18, beginning with number 0, goes on from `out` to `destination`. Whether the way is known; it is looked for otherwise.
+    /// Opens a flow for measurements: packets from `source` to `local` with this SSRC and payload type 18, from
+    /// sequence number 0 on, are sent from `out` to `destination`. Returns whether the path is known; otherwise a
+    /// lookup is started.
     #[doc(hidden)]
     pub fn open_for_measurement(
         &self,
         [local, source, out, destination]: [SocketAddr; 4],
         ssrc: u32,
     ) -> bool {
-        let Some((place, way)) = self
-            .place(local)
-            .and_then(|place| Some((place, self.way(out.ip(), destination.ip())?)))
+        let Some((slot, path)) = self
+            .slot(local)
+            .and_then(|slot| Some((slot, self.path(out.ip(), destination.ip())?)))
         else {
             return false;
         };
@@ -267,158 +276,172 @@ impl KernelRelay {
             arrived: 0,
             clock_rate: 8_000,
             jitter: std::time::Duration::ZERO,
-            way,
+            path,
         };
-        self.open(place, &opening);
+        self.open(slot, &opening);
         true
     }
 }
 
-impl Local {
+impl ServedAddress {
     fn sends(&self, devices: &mut Devices) -> bool {
-        // What the kernel does not tell does not count.
+        // If the kernel does not report it, the interface is not used.
         self.interface != 0 && devices.sends_frames(self.interface).unwrap_or(false)
     }
 }
 
-impl Book for Inner {
-    fn ways(&self) -> MutexGuard<'_, Ways> {
-        self.ways()
+impl PathOwner for RelayInner {
+    fn paths(&self) -> MutexGuard<'_, PathTable> {
+        self.paths()
     }
 
     fn device(&self, interface: u32) -> Option<u32> {
         let mut locals = self.locals.iter();
         locals
             .position(|local| local.interface == interface)
-            .map(|place| place as u32)
+            .map(|slot| slot as u32)
     }
 
     fn class(&self) -> u8 {
         self.class
     }
 
-    fn valid(&self, slot: u16, hop: &Hop) {
-        if let Some(way) = self.table.get(u32::from(slot)) {
-            way.set(hop);
+    fn valid(&self, slot: u16, hop: &NextHop) {
+        if let Some(path) = self.table.get(u32::from(slot)) {
+            path.set(hop);
         }
     }
 
     fn invalid(&self, slot: u16) {
-        if let Some(way) = self.table.get(u32::from(slot)) {
-            way.clear();
+        if let Some(path) = self.table.get(u32::from(slot)) {
+            path.clear();
         }
     }
 
-    fn look_at_interfaces(&self, devices: &mut Devices) {
-        for (local, known) in self.locals.iter().zip(&self.sends) {
+    fn check_interfaces(&self, devices: &mut Devices) {
+        for (local, transmits) in self.locals.iter().zip(&self.sends) {
             let sends = local.sends(devices);
-            if known.swap(sends, Ordering::Relaxed) != sends {
+            if transmits.swap(sends, Ordering::Relaxed) != sends {
                 self.changed.store(true, Ordering::Release);
             }
         }
     }
 }
 
-impl Inner {
-    fn ways(&self) -> MutexGuard<'_, Ways> {
-        // Nothing in there can be left half done.
-        self.ways.lock().unwrap_or_else(PoisonError::into_inner)
+impl RelayInner {
+    fn paths(&self) -> MutexGuard<'_, PathTable> {
+        // No operation leaves the table inconsistent, so a poisoned lock is usable.
+        self.paths.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Inner {
+impl Drop for RelayInner {
     fn drop(&mut self) {
-        Keeping::wake(&self.call);
+        PathThread::wake(&self.wake_event);
     }
 }
 
-fn count(locals: &[Local], six: bool) -> usize {
-    let of = |local: &&Local| local.address.is_ipv6() == six;
+fn count(locals: &[ServedAddress], six: bool) -> usize {
+    let of = |local: &&ServedAddress| local.address.is_ipv6() == six;
     locals.iter().filter(of).count()
 }
 
-/// Entries of a family's table of flows; there is no table of none.
-fn room(locals: &[Local], six: bool) -> u32 {
+/// Entries of a family's flow table; a map cannot be empty.
+fn room(locals: &[ServedAddress], six: bool) -> u32 {
     (count(locals, six) as u32 * PORTS).max(1)
 }
 
-/// The interface that has an address, where it may be served.
-pub(crate) fn local(netlink: &mut Netlink, address: IpAddr) -> io::Result<Local> {
-    // Ways of those are each interface's own, and are not looked for.
+/// The interface of an address, if it can be served.
+pub(crate) fn local(netlink: &mut Netlink, address: IpAddr) -> io::Result<ServedAddress> {
+    // Paths of link-local addresses depend on the interface, which the table does not hold.
     if matches!(address, IpAddr::V6(address) if address.is_unicast_link_local()) {
-        return Err(io::Error::other("link-local addresses go through sockets"));
+        return Err(io::Error::other(
+            "link-local addresses are not supported; they use sockets",
+        ));
     }
     let interface = netlink
         .interface_of(address)?
-        .ok_or_else(|| io::Error::other("no interface has it"))?;
-    let known = netlink.interface(interface)?.ok_or_else(|| {
-        io::Error::other("its interface is no Ethernet (the loopback is none), or down")
+        .ok_or_else(|| io::Error::other("no interface has this address"))?;
+    let found = netlink.interface(interface)?.ok_or_else(|| {
+        io::Error::other("its interface is down or not Ethernet (the loopback is not)")
     })?;
-    Ok(Local {
+    Ok(ServedAddress {
         address,
         number: 0,
         interface,
-        card: known.card,
+        mac: found.mac,
     })
 }
 
-/// The thread that looks for ways.
-pub(crate) struct Keeping;
+/// The thread that looks up paths.
+pub(crate) struct PathThread;
 
-impl Keeping {
-    /// What it is called by.
-    pub(crate) fn call() -> io::Result<OwnedFd> {
+impl PathThread {
+    /// The event descriptor that wakes it.
+    pub(crate) fn wake_event() -> io::Result<OwnedFd> {
         Ok(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
     }
 
-    /// Has it look.
-    pub(crate) fn wake(call: &OwnedFd) {
+    /// Starts a lookup.
+    pub(crate) fn wake(wake_event: &OwnedFd) {
         // As in `Waker::wake`.
-        let _ = rustix::io::write(call, &1u64.to_ne_bytes());
+        let _ = rustix::io::write(wake_event, &1u64.to_ne_bytes());
     }
 
-    /// Starts it, for a book for as long as there is one.
+    /// Starts the thread; it ends when its owner is dropped.
     pub(crate) fn start(
-        book: &Arc<impl Book>,
+        owner: &Arc<impl PathOwner>,
         netlink: Netlink,
         devices: Option<Devices>,
-        call: OwnedFd,
+        wake_event: OwnedFd,
     ) -> io::Result<()> {
-        let (changes, held) = (Changes::open()?, Arc::downgrade(book));
+        let (changes, weak) = (Changes::open()?, Arc::downgrade(owner));
         std::thread::Builder::new()
-            .name("ways".into())
-            .spawn(move || look_for_ways(&held, &call, &changes, Keeper::new(netlink, devices)))?;
+            .name("paths".into())
+            .spawn(move || {
+                resolve_paths(
+                    &weak,
+                    &wake_event,
+                    &changes,
+                    PathResolver::new(netlink, devices),
+                )
+            })?;
         Ok(())
     }
 }
 
-/// Looks for ways until the book is gone: for new ones at once, for all others time and again.
-fn look_for_ways(book: &Weak<impl Book>, call: &OwnedFd, changes: &Changes, mut keeper: Keeper) {
+/// Looks up paths until the owner is dropped: new ones at once, all others periodically.
+fn resolve_paths(
+    owner: &Weak<impl PathOwner>,
+    wake_event: &OwnedFd,
+    changes: &Changes,
+    mut resolver: PathResolver,
+) {
     let second = Timespec {
         tv_sec: 1,
         tv_nsec: 0,
     };
     loop {
         let mut watched = [
-            PollFd::from_borrowed_fd(call.as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(wake_event.as_fd(), PollFlags::IN),
             PollFd::from_borrowed_fd(changes.fd(), PollFlags::IN),
         ];
-        // Interrupted or not, there is something to look at soon enough.
+        // The result is ignored: a spurious wake-up costs one round.
         let _ = poll(&mut watched, Some(&second));
         let mut count = [0; 8];
-        let _ = rustix::io::read(call, &mut count);
+        let _ = rustix::io::read(wake_event, &mut count);
         let all = changes.take();
-        let Some(book) = book.upgrade() else {
+        let Some(owner) = owner.upgrade() else {
             return;
         };
-        keeper.turn(&*book, all);
+        resolver.run(&*owner, all);
     }
 }
 
 #[cfg(bpf_present)]
 mod program {
     use super::steer::failed;
-    use super::{Local, MOST_LOCALS, count, room};
+    use super::{MAX_LOCALS, ServedAddress, count, room};
     use aya::maps::{DevMap, Map, MapData};
     use aya::programs::Xdp;
     use aya::programs::xdp::XdpMode;
@@ -427,42 +450,42 @@ mod program {
     use std::net::IpAddr;
     use std::os::fd::{AsFd as _, BorrowedFd};
 
-    /// As `struct local`, and with 16 bytes of address as `struct local6`.
+    /// Layout of `struct local`, and with 16 bytes of address of `struct local6`.
     #[derive(Clone, Copy)]
     #[repr(C)]
-    struct Known<const N: usize> {
+    struct LocalRecord<const N: usize> {
         address: [u8; N],
         interface: u32,
-        card: [u8; 6],
+        mac: [u8; 6],
         unused: [u8; 2],
     }
 
-    // SAFETY: numbers in C's layout, for which all bytes are valid and between which nothing lies.
-    unsafe impl aya::Pod for Known<4> {}
+    // SAFETY: integers in C layout without padding, for which all bytes are valid.
+    unsafe impl aya::Pod for LocalRecord<4> {}
     // SAFETY: as above.
-    unsafe impl aya::Pod for Known<16> {}
+    unsafe impl aya::Pod for LocalRecord<16> {}
 
     /// The program's list of a family's addresses.
-    fn known<const N: usize>(
-        locals: &[Local],
+    fn local_records<const N: usize>(
+        locals: &[ServedAddress],
         octets: impl Fn(IpAddr) -> Option<[u8; N]>,
-    ) -> [Known<N>; MOST_LOCALS] {
-        let nobody = Known {
+    ) -> [LocalRecord<N>; MAX_LOCALS] {
+        let unused_record = LocalRecord {
             address: [0; N],
             interface: 0,
-            card: [0; 6],
+            mac: [0; 6],
             unused: [0; 2],
         };
-        let mut all = [nobody; MOST_LOCALS];
+        let mut all = [unused_record; MAX_LOCALS];
         for local in locals {
             if let Some(address) = octets(local.address)
-                && let Some(place) = all.get_mut(local.number as usize)
+                && let Some(slot) = all.get_mut(local.number as usize)
             {
-                *place = Known {
+                *slot = LocalRecord {
                     address,
                     interface: local.interface,
-                    card: local.card,
-                    ..nobody
+                    mac: local.mac,
+                    ..unused_record
                 };
             }
         }
@@ -473,27 +496,30 @@ mod program {
         _loaded: Ebpf,
         flows: MapData,
         flows6: MapData,
-        ways: MapData,
+        paths: MapData,
     }
 
     fn array(loaded: &mut Ebpf, name: &str) -> io::Result<MapData> {
         match loaded.take_map(name) {
             Some(Map::Array(map)) => Ok(map),
-            _ => Err(io::Error::other(format!("the BPF program lacks {name}"))),
+            _ => Err(io::Error::other(format!(
+                "the BPF program has no map {name}"
+            ))),
         }
     }
 
     impl Program {
-        /// Loads the program and puts it at the interfaces; locals where it cannot be are taken out, with the reason.
+        /// Loads the program and attaches it to the interfaces; addresses whose interface refuses it are marked as
+        /// unserved, with the reason.
         pub(super) fn start(
-            locals: &mut [Local],
+            locals: &mut [ServedAddress],
             unserved: &mut Vec<String>,
         ) -> io::Result<Program> {
-            let locals4 = known(locals, |address| match address {
+            let locals4 = local_records(locals, |address| match address {
                 IpAddr::V4(address) => Some(address.octets()),
                 IpAddr::V6(_) => None,
             });
-            let locals6 = known(locals, |address| match address {
+            let locals6 = local_records(locals, |address| match address {
                 IpAddr::V4(_) => None,
                 IpAddr::V6(address) => Some(address.octets()),
             });
@@ -507,57 +533,62 @@ mod program {
                 .override_global("locals", &locals4[..], true)
                 .override_global("locals6", &locals6[..], true)
                 .load(code)
-                .map_err(|error| failed("the kernel does not take the BPF program", error))?;
+                .map_err(|error| failed("the kernel rejects the BPF program", error))?;
             let flows = array(&mut loaded, "flows")?;
             let flows6 = array(&mut loaded, "flows6")?;
-            let ways = array(&mut loaded, "ways")?;
-            let wrong = |error| failed("a table of the BPF program", error);
+            let paths = array(&mut loaded, "ways")?;
+            let wrong_map = |error| failed("a map of the BPF program has another type", error);
             let map = loaded
                 .take_map("devices")
-                .ok_or_else(|| io::Error::other("the BPF program lacks devices"))?;
-            let mut devices = DevMap::try_from(map).map_err(wrong)?;
-            for (place, local) in (0..).zip(locals.iter()) {
+                .ok_or_else(|| io::Error::other("the BPF program has no map devices"))?;
+            let mut devices = DevMap::try_from(map).map_err(wrong_map)?;
+            for (slot, local) in (0..).zip(locals.iter()) {
                 devices
-                    .set(place, local.interface, None, 0)
-                    .map_err(|error| failed("an interface cannot be redirected to", error))?;
+                    .set(slot, local.interface, None, 0)
+                    .map_err(|error| {
+                        failed("an interface cannot be added to the BPF map", error)
+                    })?;
             }
             let program: &mut Xdp = loaded
                 .program_mut("relay")
-                .ok_or_else(|| io::Error::other("the BPF program lacks its entry"))?
+                .ok_or_else(|| io::Error::other("the BPF program has no entry point"))?
                 .try_into()
-                .map_err(|error| failed("the BPF program", error))?;
+                .map_err(|error| failed("the BPF program has another type", error))?;
             program
                 .load()
-                .map_err(|error| failed("the kernel does not take the BPF program", error))?;
+                .map_err(|error| failed("the kernel rejects the BPF program", error))?;
             let mut tried: Vec<(u32, Result<(), String>)> = Vec::new();
             for local in locals.iter() {
-                if tried.iter().any(|(known, _)| *known == local.interface) {
+                if tried
+                    .iter()
+                    .any(|(interface, _)| *interface == local.interface)
+                {
                     continue;
                 }
-                // By the driver: a program behind the kernel's own buffers would be no faster than a socket.
-                let put = program.attach_to_if_index(local.interface, XdpMode::Driver);
-                let put = put.map(|_| ()).map_err(|error| {
-                    failed("the interface does not take the BPF program", error).to_string()
+                // Driver mode only: in generic mode the program would be no faster than a socket.
+                let attached = program.attach_to_if_index(local.interface, XdpMode::Driver);
+                let attached = attached.map(|_| ()).map_err(|error| {
+                    failed("the interface rejects the BPF program", error).to_string()
                 });
-                tried.push((local.interface, put));
+                tried.push((local.interface, attached));
             }
-            // Places in the table stay as they are: one that is not served has no packets and opens no flows.
+            // Indices in the table do not change: an unserved address gets no packets and opens no flows.
             for local in locals.iter_mut() {
                 let why = tried
                     .iter()
                     .find(|(interface, _)| *interface == local.interface)
-                    .and_then(|(_, put)| put.as_ref().err());
+                    .and_then(|(_, attached)| attached.as_ref().err());
                 if let Some(why) = why {
                     unserved.push(format!("{}: {why}", local.address));
                     local.interface = 0;
                 }
             }
-            // The devmap's file is held by the program.
+            // The loaded program keeps the devmap alive.
             Ok(Program {
                 _loaded: loaded,
                 flows,
                 flows6,
-                ways,
+                paths,
             })
         }
 
@@ -569,25 +600,25 @@ mod program {
             Ok(self.flows6.fd().as_fd())
         }
 
-        pub(super) fn ways(&self) -> io::Result<BorrowedFd<'_>> {
-            Ok(self.ways.fd().as_fd())
+        pub(super) fn paths(&self) -> io::Result<BorrowedFd<'_>> {
+            Ok(self.paths.fd().as_fd())
         }
     }
 }
 
 #[cfg(not(bpf_present))]
 mod program {
-    use super::Local;
+    use super::ServedAddress;
     use std::io;
     use std::os::fd::BorrowedFd;
 
     pub(super) enum Program {}
 
     impl Program {
-        pub(super) fn start(_: &mut [Local], _: &mut Vec<String>) -> io::Result<Program> {
+        pub(super) fn start(_: &mut [ServedAddress], _: &mut Vec<String>) -> io::Result<Program> {
             Err(io::Error::new(
                 io::ErrorKind::Unsupported,
-                "this build has no BPF programs, for want of clang",
+                "this build has no BPF programs: clang was missing when it was built",
             ))
         }
 
@@ -599,7 +630,7 @@ mod program {
             match *self {}
         }
 
-        pub(super) fn ways(&self) -> io::Result<BorrowedFd<'_>> {
+        pub(super) fn paths(&self) -> io::Result<BorrowedFd<'_>> {
             match *self {}
         }
     }

@@ -1,4 +1,4 @@
-//! Signals as flags: a handler does nothing but raise one; the program looks at them between two turns.
+//! Signals as flags: the handler only sets a flag, and the program checks the flags between two turns.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
@@ -16,22 +16,23 @@ extern "C" fn on_signal(signal: libc::c_int) {
     }
 }
 
-/// SIGHUP (reload), SIGTERM and SIGINT (stop). A signal also ends the wait of [`crate::Driver::turn`]; one that comes just
-/// before the wait is seen after it, so wait no longer than the answer to a signal may take.
+/// SIGHUP (reload), SIGTERM and SIGINT (stop). A signal also ends the wait of [`crate::Driver::turn`]. One that
+/// arrives just before the wait is noticed after it, so the wait must not be longer than the acceptable response
+/// time.
 #[derive(Debug)]
 pub struct Signals {
     _private: (),
 }
 
 impl Signals {
-    /// Takes over the signals of the process.
+    /// Installs the handlers of the process.
     ///
     /// # Errors
-    /// Where the kernel refuses a handler.
+    /// The kernel refuses a handler.
     pub fn install() -> io::Result<Signals> {
         for signal in [libc::SIGHUP, libc::SIGTERM, libc::SIGINT] {
-            // SAFETY: all zero is a valid sigaction; the handler only stores to atomics, which is safe in a handler. Without
-            // SA_RESTART a wait is interrupted, as wanted.
+            // SAFETY: all zero is a valid sigaction; the handler only stores to atomics, which is async-signal-safe.
+            // Without SA_RESTART a wait is interrupted, as intended.
             let done = unsafe {
                 let mut action: libc::sigaction = std::mem::zeroed();
                 action.sa_sigaction = on_signal as extern "C" fn(libc::c_int) as usize;
@@ -45,35 +46,35 @@ impl Signals {
         Ok(Signals { _private: () })
     }
 
-    /// Whether SIGHUP came since the last question.
+    /// Whether SIGHUP arrived since the last call.
     pub fn take_reload(&self) -> bool {
         RELOAD.swap(false, Relaxed)
     }
 
-    /// How often a stop was asked for: once means in order, twice at once.
+    /// Number of stop signals: one requests an orderly stop, two an immediate one.
     pub fn stops(&self) -> u32 {
         STOP.load(Relaxed)
     }
 }
 
-/// How often a stop was asked for since [`Signals::install`]; zero without it.
+/// Number of stop signals since [`Signals::install`]; zero without it.
 pub fn stops() -> u32 {
     STOP.load(Relaxed)
 }
 
-/// Lets a closed pipe end the process quietly, as it does the system's own tools: for commands that print and do nothing else.
-/// A program with sockets must not call it.
+/// Restores the default action of SIGPIPE, so that a closed pipe ends the process silently, as with the system's own
+/// tools. For commands that only print. A program with sockets must not call it.
 pub fn end_on_closed_pipe() {
-    // SAFETY: the default action of a signal, set before any other thread is there.
+    // SAFETY: the default action of a signal, set before other threads are started.
     unsafe {
         libc::signal(libc::SIGPIPE, libc::SIG_DFL);
     }
 }
 
-/// Keeps the process's signals away from the calling thread.
+/// Blocks all signals in the calling thread.
 ///
 /// # Errors
-/// Where the kernel refuses.
+/// The kernel refuses.
 pub fn block_all() -> io::Result<()> {
     // SAFETY: the set is initialised by sigfillset before it is used.
     let done = unsafe {

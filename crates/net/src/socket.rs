@@ -1,4 +1,4 @@
-//! Opening sockets with the options that we want.
+//! Opens sockets with the options that the driver needs.
 
 use crate::config::DriverConfig;
 use engine::SocketKind;
@@ -9,7 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-/// How long is waited before the system is asked again for a port of its choice: 1, 2, 4 ... ms, a quarter of a second in all.
+/// Pauses between attempts to get an ephemeral port, milliseconds: a quarter of a second in all.
 const PAUSES: [u64; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
 
 const FLAGS: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC);
@@ -21,9 +21,9 @@ fn family(address: SocketAddr) -> AddressFamily {
     }
 }
 
-/// Opens at `local`. A port of the system's choice is asked for again a few times where all are taken at this moment: beside
-/// programs with thousands of sockets they come and go. A port that somebody chose is taken or it is not.
-fn patiently<T>(
+/// Calls `open` for `local`. Without a fixed port it is retried a few times if all ports are in use: next to programs
+/// with thousands of sockets, ephemeral ports are freed continually. A fixed port is tried once.
+fn retry_ephemeral<T>(
     local: SocketAddr,
     mut open: impl FnMut() -> rustix::io::Result<T>,
 ) -> io::Result<T> {
@@ -43,7 +43,8 @@ pub(crate) fn local_address(fd: BorrowedFd<'_>) -> io::Result<SocketAddr> {
 }
 
 fn buffers(fd: BorrowedFd<'_>, bytes: usize) -> rustix::io::Result<()> {
-    // The forced form goes beyond the system's maximum and needs a right; without it the kernel takes what it allows.
+    // The forced form exceeds the system's maximum and needs CAP_NET_ADMIN; without it the kernel grants up to its
+    // maximum.
     if sockopt::set_socket_recv_buffer_size_force(fd, bytes).is_err() {
         sockopt::set_socket_recv_buffer_size(fd, bytes)?;
     }
@@ -63,8 +64,8 @@ fn dscp(fd: BorrowedFd<'_>, address: SocketAddr, code: u8) -> rustix::io::Result
     }
 }
 
-/// A bound UDP socket. The address is ours alone, or our workers': SO_REUSEADDR on UDP would let a second socket take our
-/// datagrams.
+/// A bound UDP socket. Only this program's workers share the address: SO_REUSEADDR on UDP would let another socket
+/// receive our datagrams.
 pub(crate) fn udp(
     local: SocketAddr,
     kind: SocketKind,
@@ -84,22 +85,21 @@ pub(crate) fn udp(
     if config.receive_timestamps || signalling {
         set_int(fd.as_fd(), libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1)?;
     }
-    if config.unreachable && kind == SocketKind::UdpSignalling {
-        crate::icmp::ask(fd.as_fd(), local.is_ipv6())?;
+    if config.report_unreachable && kind == SocketKind::UdpSignalling {
+        crate::icmp::enable(fd.as_fd(), local.is_ipv6())?;
     }
     if config.shared_ports && kind != SocketKind::UdpMedia && local.port() != 0 {
         sockopt::set_socket_reuseport(&fd, true)?;
     }
-    patiently(local, || net::bind(&fd, &local))?;
+    retry_ephemeral(local, || net::bind(&fd, &local))?;
     Ok(fd)
 }
 
-/// A UDP socket for the datagrams of many ports, which it is given by other means than its own address; it tells with each
-/// where that was sent.
+/// A UDP socket for datagrams that are steered to it from many ports; it reports the original destination of each.
 pub(crate) fn steered(own: IpAddr, config: &DriverConfig) -> io::Result<OwnedFd> {
     let own = SocketAddr::new(own, 0);
     let fd = net::socket_with(family(own), SocketType::DGRAM, FLAGS, None)?;
-    // One buffer for all ports.
+    // One buffer serves all ports.
     buffers(fd.as_fd(), config.signalling_buffer)?;
     match own {
         SocketAddr::V4(_) => set_int(fd.as_fd(), libc::SOL_IP, libc::IP_RECVORIGDSTADDR, 1)?,
@@ -111,28 +111,28 @@ pub(crate) fn steered(own: IpAddr, config: &DriverConfig) -> io::Result<OwnedFd>
     if config.receive_timestamps {
         set_int(fd.as_fd(), libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1)?;
     }
-    // Only a bound socket can be steered to; nobody else is meant to reach this address.
-    patiently(own, || net::bind(&fd, &own))?;
+    // Only a bound socket can be steered to; the address itself is not used.
+    retry_ephemeral(own, || net::bind(&fd, &own))?;
     Ok(fd)
 }
 
-/// A UDP socket that nobody will read, with the smallest buffer.
-pub(crate) fn sink(own: IpAddr) -> io::Result<OwnedFd> {
+/// A UDP socket that is never read, with the smallest buffer.
+pub(crate) fn unread_socket(own: IpAddr) -> io::Result<OwnedFd> {
     let own = SocketAddr::new(own, 0);
     let fd = net::socket_with(family(own), SocketType::DGRAM, FLAGS, None)?;
     sockopt::set_socket_recv_buffer_size(&fd, 1)?;
     if own.is_ipv6() {
         sockopt::set_ipv6_v6only(&fd, true)?;
     }
-    patiently(own, || net::bind(&fd, &own))?;
+    retry_ephemeral(own, || net::bind(&fd, &own))?;
     Ok(fd)
 }
 
-/// A socket that sends IP packets of our making from one address, and the hop limit that they should have.
+/// A socket that sends complete IP packets from one address, and the hop limit for them.
 pub(crate) fn raw(own: IpAddr, config: &DriverConfig) -> io::Result<(OwnedFd, u8)> {
     let own = SocketAddr::new(own, 0);
     let protocol = net::Protocol::from_raw(
-        // IPPROTO_RAW: headers come with what is sent, and nothing is received.
+        // IPPROTO_RAW: the caller writes the headers, and nothing is received.
         core::num::NonZeroU32::new(libc::IPPROTO_RAW as u32).unwrap_or(core::num::NonZeroU32::MIN),
     );
     let fd = net::socket_with(family(own), SocketType::RAW, FLAGS, Some(protocol))?;
@@ -145,7 +145,7 @@ pub(crate) fn raw(own: IpAddr, config: &DriverConfig) -> io::Result<(OwnedFd, u8
     Ok((fd, u8::try_from(hops).unwrap_or(64)))
 }
 
-/// What packets begin with as time to live of IPv4, and as hop limit of IPv6, where nobody says otherwise.
+/// Default time to live of IPv4, and hop limit of IPv6.
 pub(crate) fn default_hops() -> io::Result<[u8; 2]> {
     let v4 = net::socket_with(AddressFamily::INET, SocketType::DGRAM, FLAGS, None)?;
     let v4 = u8::try_from(sockopt::ip_ttl(&v4)?).unwrap_or(64);
@@ -155,8 +155,8 @@ pub(crate) fn default_hops() -> io::Result<[u8; 2]> {
     Ok([v4, v6.unwrap_or(64)])
 }
 
-/// A UDP socket that holds a port. Fails where another program has the address, or this machine has not.
-pub(crate) fn hold(local: SocketAddr) -> io::Result<OwnedFd> {
+/// A UDP socket that reserves a port. Fails if another program has the port, or the address is not local.
+pub(crate) fn reserve_port(local: SocketAddr) -> io::Result<OwnedFd> {
     let fd = net::socket_with(family(local), SocketType::DGRAM, FLAGS, None)?;
     if local.is_ipv6() {
         sockopt::set_ipv6_v6only(&fd, true)?;
@@ -165,8 +165,8 @@ pub(crate) fn hold(local: SocketAddr) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Sends one datagram by a socket that is bound to `local`, with this code point.
-pub(crate) fn send_by(
+/// Sends one datagram through a socket that is bound to `local`, with this code point.
+pub(crate) fn send_from(
     fd: BorrowedFd<'_>,
     (local, destination): (SocketAddr, SocketAddr),
     code: u8,
@@ -180,8 +180,8 @@ pub(crate) fn send_by(
 
 /// A listening TCP socket.
 pub(crate) fn listener(local: SocketAddr, config: &DriverConfig) -> io::Result<OwnedFd> {
-    // A port that the system chose can be another one's by the time we listen: then it takes a socket that has none yet.
-    patiently(local, || listener_once(local, config))
+    // An ephemeral port may be bound by another socket before `listen`: a retry uses a new socket.
+    retry_ephemeral(local, || listener_once(local, config))
 }
 
 fn listener_once(local: SocketAddr, config: &DriverConfig) -> rustix::io::Result<OwnedFd> {
@@ -199,7 +199,7 @@ fn listener_once(local: SocketAddr, config: &DriverConfig) -> rustix::io::Result
     Ok(fd)
 }
 
-/// A TCP socket on its way to `remote`; `true` where it stands already.
+/// A TCP socket that connects to `remote`; `true` if it is connected already.
 pub(crate) fn connect(
     local: Option<SocketAddr>,
     remote: SocketAddr,
@@ -246,7 +246,7 @@ pub(crate) fn stream_options(
 }
 
 fn set_int(fd: BorrowedFd<'_>, level: i32, name: i32, value: i32) -> io::Result<()> {
-    // SAFETY: the option's value is an int, which lives through the call.
+    // SAFETY: the option's value is an int, which outlives the call.
     let done = unsafe {
         libc::setsockopt(
             fd.as_raw_fd(),
@@ -262,12 +262,12 @@ fn set_int(fd: BorrowedFd<'_>, level: i32, name: i32, value: i32) -> io::Result<
     Ok(())
 }
 
-/// Datagrams that the kernel dropped at this socket, for a full receive buffer above all (SO_MEMINFO).
+/// Datagrams that the kernel dropped at this socket, mainly at a full receive buffer (SO_MEMINFO).
 pub(crate) fn socket_drops(fd: BorrowedFd<'_>) -> io::Result<u64> {
     const SK_MEMINFO_DROPS: usize = 8;
     let mut values = [0u32; 9];
     let mut length = size_of_val(&values) as u32;
-    // SAFETY: the kernel writes at most `length` bytes into the array and sets `length` to what it wrote.
+    // SAFETY: the kernel writes at most `length` bytes into the array and sets `length` to the number written.
     let done = unsafe {
         libc::getsockopt(
             fd.as_raw_fd(),
@@ -287,33 +287,33 @@ pub(crate) fn socket_drops(fd: BorrowedFd<'_>) -> io::Result<u64> {
 mod tests {
     use super::*;
 
-    /// Opens at `port`, where the first `taken` tries find it taken; how often was tried, and what came of it.
-    fn tries(port: u16, taken: usize, error: Errno) -> (usize, io::Result<()>) {
+    /// Opens at `port`; the first `failures` attempts fail with `error`. Returns the number of attempts and the result.
+    fn tries(port: u16, failures: usize, error: Errno) -> (usize, io::Result<()>) {
         let mut tries = 0;
-        let done = patiently(SocketAddr::from(([127, 0, 0, 1], port)), || {
+        let done = retry_ephemeral(SocketAddr::from(([127, 0, 0, 1], port)), || {
             tries += 1;
-            if tries > taken { Ok(()) } else { Err(error) }
+            if tries > failures { Ok(()) } else { Err(error) }
         });
         (tries, done)
     }
 
     #[test]
-    fn a_port_of_the_systems_choice_is_asked_for_again() {
-        let (asked, done) = tries(0, 3, Errno::ADDRINUSE);
-        assert!(asked == 4 && done.is_ok(), "{asked} {done:?}");
-        let (asked, done) = tries(0, usize::MAX, Errno::ADDRINUSE);
-        assert_eq!(asked, PAUSES.len() + 1);
+    fn ephemeral_port_is_retried() {
+        let (attempts, done) = tries(0, 3, Errno::ADDRINUSE);
+        assert!(attempts == 4 && done.is_ok(), "{attempts} {done:?}");
+        let (attempts, done) = tries(0, usize::MAX, Errno::ADDRINUSE);
+        assert_eq!(attempts, PAUSES.len() + 1);
         assert_eq!(done.unwrap_err().kind(), io::ErrorKind::AddrInUse);
-        // What is no matter of ports is told at once.
-        let (asked, done) = tries(0, usize::MAX, Errno::ACCESS);
-        assert_eq!(asked, 1);
+        // Other errors are returned at once.
+        let (attempts, done) = tries(0, usize::MAX, Errno::ACCESS);
+        assert_eq!(attempts, 1);
         assert_eq!(done.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
     }
 
     #[test]
-    fn a_port_that_somebody_chose_is_asked_for_once() {
-        let (asked, done) = tries(5_060, 1, Errno::ADDRINUSE);
-        assert_eq!(asked, 1);
+    fn fixed_port_is_tried_once() {
+        let (attempts, done) = tries(5_060, 1, Errno::ADDRINUSE);
+        assert_eq!(attempts, 1);
         assert_eq!(done.unwrap_err().kind(), io::ErrorKind::AddrInUse);
     }
 }

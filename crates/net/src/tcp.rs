@@ -1,17 +1,18 @@
-//! Stream connections: listening, connecting, reading, writing with a bound, closing in order.
+//! Stream connections: listening, connecting, reading, bounded writing and orderly closing.
 
-mod upper;
+mod layers;
 
 use crate::config::DriverConfig;
-use crate::layer::{Inbox, Shared};
+use crate::layer::{Inbox, LayerBuffers};
 use crate::plane::{GENERATION_MASK, IdMap, Plane, Token};
 use crate::socket;
 use crate::tls::Security;
-use engine::timers::{TimerKey, Wheel};
+use engine::timers::{TimerKey, TimerWheel};
 use engine::{
-    BoundedMap, CloseWhy, ConnectionId, DropReason, Entropy, HashKey, Note, Secure, SocketId, Time,
-    Transport,
+    BoundedMap, ClientTls, CloseReason, ConnectionId, DropReason, Entropy, EventKind, HashKey,
+    SocketId, Time, Transport,
 };
+use layers::{LayerEnd, StreamLayers};
 use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 use rustix::net::{self, RecvFlags, SendFlags, Shutdown, SocketFlags, sockopt};
@@ -21,9 +22,8 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
-use upper::{End, Upper};
 
-/// Something that the engine is still to be told.
+/// A result that is not yet passed to the engine.
 #[derive(Debug)]
 pub(crate) enum Pending {
     Opened {
@@ -50,34 +50,34 @@ pub(crate) enum Pending {
     },
     Closed {
         connection: ConnectionId,
-        why: CloseWhy,
+        why: CloseReason,
     },
-    Sifted {
+    FilterDrops {
         socket: SocketId,
         dropped: u64,
     },
 }
 
-/// Spare buffers for what waits to be written.
+/// Number of spare write buffers.
 const SPARE: usize = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum StreamState {
     Connecting,
     Open,
-    /// The engine has done with it; what waits is still sent.
+    /// Closed by the engine; queued data is still sent.
     Draining {
-        /// The peer has ended its side.
+        /// The peer has closed its side.
         peer_ended: bool,
     },
 }
 
-struct Connection {
+struct SocketConnection {
     id: ConnectionId,
     fd: OwnedFd,
-    /// Set on accepted ones: whom it counts against.
+    /// Source address of an accepted connection, for the limit per source.
     source: Option<IpAddr>,
-    state: State,
+    state: StreamState,
     out: VecDeque<u8>,
     dirty: bool,
     watched: EventFlags,
@@ -85,7 +85,7 @@ struct Connection {
     timer: Option<TimerKey>,
     shut: bool,
     /// `None`: plain TCP.
-    upper: Option<Box<Upper>>,
+    layers: Option<Box<StreamLayers>>,
 }
 
 struct Listener {
@@ -93,45 +93,45 @@ struct Listener {
     fd: OwnedFd,
     local: SocketAddr,
     transport: Transport,
-    /// The address as it was asked for: settings are found by it.
-    asked: SocketAddr,
+    /// The requested address, by which settings are looked up.
+    requested: SocketAddr,
 }
 
-enum Timer {
+enum StreamTimer {
     Connection { index: u32, generation: u32 },
     Listener(u32),
 }
 
-/// What a read gave.
+/// Result of a read.
 pub(crate) enum ReadOutcome {
     Data(ConnectionId, usize),
-    /// So many bytes went into the layers of a connection; what came out is in the inbox.
+    /// Number of bytes passed to the layers of a connection; their messages are in the inbox.
     Layered(ConnectionId, usize),
-    /// Nothing more at present, or the connection is gone.
+    /// Nothing more is queued, or the connection is gone.
     Done,
 }
 
 pub(crate) struct Streams {
-    connections: Slab<Connection>,
+    connections: Slab<SocketConnection>,
     by_id: IdMap<ConnectionId, u32>,
     listeners: Slab<Listener>,
     listeners_by_id: IdMap<SocketId, u32>,
     per_source: BoundedMap<IpAddr, usize>,
-    timers: Wheel<Timer>,
+    timers: TimerWheel<StreamTimer>,
     dirty: Vec<u32>,
     pub(crate) pending: VecDeque<Pending>,
     pub(crate) security: Security,
     pub(crate) inbox: Inbox,
-    /// Events.
-    pub(crate) notes: Vec<Note>,
-    /// Second in which refusals were last told, and how many.
-    told: (u64, u32),
-    shared: Shared,
+    /// Events for the log.
+    pub(crate) log_events: Vec<EventKind>,
+    /// The second of the last reported refusal, and the number of refusals in it.
+    refusal_reports: (u64, u32),
+    shared: LayerBuffers,
     spare: Vec<VecDeque<u8>>,
-    ending: Option<End>,
+    ending: Option<LayerEnd>,
     next_accepted: u64,
     generation: u32,
-    /// A descriptor in reserve: with it a connection can be taken and closed where there is no other left.
+    /// A reserved descriptor: when the limit is reached, it allows accepting a connection in order to close it.
     reserve: Option<OwnedFd>,
 }
 
@@ -144,14 +144,14 @@ impl Streams {
             listeners: Slab::new(),
             listeners_by_id: IdMap::default(),
             per_source: BoundedMap::new(config.connections, key),
-            timers: Wheel::new(),
+            timers: TimerWheel::new(),
             dirty: Vec::with_capacity(64),
             pending: VecDeque::with_capacity(64),
             security: Security::default(),
             inbox: Inbox::default(),
-            notes: Vec::new(),
-            told: (0, 0),
-            shared: Shared::new(entropy),
+            log_events: Vec::new(),
+            refusal_reports: (0, 0),
+            shared: LayerBuffers::new(entropy),
             spare: Vec::new(),
             ending: None,
             next_accepted: ConnectionId::ACCEPTED,
@@ -160,12 +160,12 @@ impl Streams {
         })
     }
 
-    /// Gives connections that are accepted from now on numbers of this worker's.
-    pub(crate) fn belong_to(&mut self, worker: u8) {
+    /// Numbers accepted connections for this worker from now on.
+    pub(crate) fn set_worker(&mut self, worker: u8) {
         self.next_accepted = ConnectionId::ACCEPTED | ConnectionId::of_worker(worker);
     }
 
-    /// Connections that exist, those that are being closed included.
+    /// Number of connections, including those that are being closed.
     pub(crate) fn len(&self) -> usize {
         self.connections.len()
     }
@@ -179,7 +179,7 @@ impl Streams {
         plane: &Plane,
         id: SocketId,
         transport: Transport,
-        asked: SocketAddr,
+        requested: SocketAddr,
         config: &DriverConfig,
     ) -> io::Result<SocketAddr> {
         if self.listeners_by_id.contains_key(&id) {
@@ -190,11 +190,13 @@ impl Streams {
         }
         let websocket = transport == Transport::Wss;
         if matches!(transport, Transport::Tls | Transport::Wss)
-            && self.security.server_of(asked, websocket).is_none()
+            && self.security.server_of(requested, websocket).is_none()
         {
-            return Err(io::Error::other("there is no certificate for it"));
+            return Err(io::Error::other(
+                "no certificate is configured for this address",
+            ));
         }
-        let fd = socket::listener(asked, config)?;
+        let fd = socket::listener(requested, config)?;
         let local = socket::local_address(fd.as_fd())?;
         let entry = self.listeners.vacant_entry();
         let index = entry.key() as u32;
@@ -204,14 +206,14 @@ impl Streams {
             fd,
             local,
             transport,
-            asked,
+            requested,
         });
         self.listeners_by_id.insert(id, index);
         Ok(local)
     }
 
-    /// Closes a listener; false where there is none of that number.
-    pub(crate) fn shut(&mut self, plane: &Plane, id: SocketId) -> bool {
+    /// Closes a listener; false if there is none of that number.
+    pub(crate) fn close_listener(&mut self, plane: &Plane, id: SocketId) -> bool {
         let Some(index) = self.listeners_by_id.remove(&id) else {
             return false;
         };
@@ -226,38 +228,38 @@ impl Streams {
         plane: &Plane,
         id: ConnectionId,
         (local, remote): (Option<SocketAddr>, SocketAddr),
-        (secure, websocket): (Option<Secure<'_>>, bool),
+        (secure, websocket): (Option<ClientTls<'_>>, bool),
         config: &DriverConfig,
         now: Time,
     ) {
         if self.by_id.contains_key(&id) {
-            plane.shared.strays.add(1);
+            plane.shared.unknown_targets.add(1);
             debug_assert!(false, "connection number {} is in use", id.0);
             return;
         }
         let refused = Pending::Closed {
             connection: id,
-            why: CloseWhy::Refused,
+            why: CloseReason::ConnectFailed,
         };
         if self.connections.len() >= config.connections {
             self.pending.push_back(refused);
             return;
         }
-        let upper = match self.client(remote, secure, websocket, config) {
-            Ok(upper) => upper,
+        let layers = match self.client(remote, secure, websocket, config) {
+            Ok(layers) => layers,
             Err(why) => {
-                let name = secure.map_or("", |secure| secure.name);
+                let name = secure.map_or("", |secure| secure.server_name);
                 self.refused(plane, remote, None, name, why, now);
                 self.pending.push_back(Pending::Closed {
                     connection: id,
-                    why: CloseWhy::Untrusted,
+                    why: CloseReason::TlsFailed,
                 });
                 return;
             }
         };
-        let opened = socket::connect(local, remote, config).and_then(|(fd, stands)| {
-            self.add(plane, id, fd, None, stands, upper)
-                .map(|index| (index, stands))
+        let opened = socket::connect(local, remote, config).and_then(|(fd, connected_at_once)| {
+            self.add(plane, id, fd, None, connected_at_once, layers)
+                .map(|index| (index, connected_at_once))
         });
         match opened {
             Ok((index, true)) => self.connected(plane, index, config, now),
@@ -272,20 +274,20 @@ impl Streams {
         id: ConnectionId,
         fd: OwnedFd,
         source: Option<IpAddr>,
-        stands: bool,
-        upper: Option<Box<Upper>>,
+        connected_at_once: bool,
+        layers: Option<Box<StreamLayers>>,
     ) -> io::Result<u32> {
         self.generation = (self.generation + 1) & GENERATION_MASK;
         let generation = self.generation;
         let entry = self.connections.vacant_entry();
         let index = entry.key() as u32;
-        let (state, watched) = if stands {
-            (State::Open, EventFlags::IN)
+        let (state, watched) = if connected_at_once {
+            (StreamState::Open, EventFlags::IN)
         } else {
-            (State::Connecting, EventFlags::OUT)
+            (StreamState::Connecting, EventFlags::OUT)
         };
         plane.watch(fd.as_fd(), Token::Stream { index, generation }, watched)?;
-        entry.insert(Connection {
+        entry.insert(SocketConnection {
             id,
             fd,
             source,
@@ -296,7 +298,7 @@ impl Streams {
             generation,
             timer: None,
             shut: false,
-            upper,
+            layers,
         });
         self.by_id.insert(id, index);
         Ok(index)
@@ -312,41 +314,41 @@ impl Streams {
         let generation = connection.generation;
         connection.timer = Some(
             self.timers
-                .schedule(at, Timer::Connection { index, generation }),
+                .schedule(at, StreamTimer::Connection { index, generation }),
         );
     }
 
-    /// TCP stands: the engine is told, or TLS begins.
+    /// TCP is established: reports it to the engine, or starts the handshakes.
     fn connected(&mut self, plane: &Plane, index: u32, config: &DriverConfig, now: Time) {
         if self
             .connections
             .get(index as usize)
-            .is_some_and(|connection| connection.upper.is_some())
+            .is_some_and(|connection| connection.layers.is_some())
         {
             plane.shared.connected.add(1);
-            self.connections[index as usize].state = State::Open;
+            self.connections[index as usize].state = StreamState::Open;
             self.set_timer(index, now + config.handshake_timeout);
-            self.layers(plane, index, &mut []);
+            self.process_layers(plane, index, &mut []);
             self.mark(index);
             return;
         }
-        self.stands(plane, index);
+        self.report_connected(plane, index);
     }
 
-    /// A plain connection stands.
-    fn stands(&mut self, plane: &Plane, index: u32) {
+    /// A connection without layers is established.
+    fn report_connected(&mut self, plane: &Plane, index: u32) {
         let Some(connection) = self.connections.get_mut(index as usize) else {
             return;
         };
         let Ok(local) = socket::local_address(connection.fd.as_fd()) else {
-            self.lose(plane, index, CloseWhy::Refused);
+            self.abort(plane, index, CloseReason::ConnectFailed);
             return;
         };
         if let Some(key) = connection.timer.take() {
             self.timers.cancel(key);
         }
         plane.shared.connected.add(1);
-        connection.state = State::Open;
+        connection.state = StreamState::Open;
         self.pending.push_back(Pending::Connected {
             connection: connection.id,
             local,
@@ -363,7 +365,7 @@ impl Streams {
         }
     }
 
-    /// Takes what waits at a listener, a bounded number per turn.
+    /// Accepts queued connections, a bounded number per turn.
     pub(crate) fn accept(&mut self, plane: &Plane, index: u32, config: &DriverConfig, now: Time) {
         for _ in 0..64 {
             let Some(listener) = self.listeners.get(index as usize) else {
@@ -373,9 +375,9 @@ impl Streams {
             match net::acceptfrom_with(&listener.fd, flags) {
                 Ok((fd, remote)) => {
                     let remote = remote.and_then(|address| SocketAddr::try_from(address).ok());
-                    let taken = remote
+                    let accepted = remote
                         .is_some_and(|remote| self.admit(plane, index, fd, remote, config, now));
-                    if !taken {
+                    if !accepted {
                         plane.shared.accept_refused.add(1);
                     }
                 }
@@ -386,7 +388,8 @@ impl Streams {
                         return;
                     }
                 }
-                // The connection died before it was taken, or the network has an error for it: the next may be well.
+                // The connection ended before it was accepted, or has a pending network error: the next one may be
+                // fine.
                 Err(_) => {}
             }
         }
@@ -406,32 +409,32 @@ impl Streams {
         };
         let (socket, listening) = (listener.id, listener.local);
         let source = remote.ip();
-        let held = self.per_source.get(&source).copied().unwrap_or(0);
+        let open_from_source = self.per_source.get(&source).copied().unwrap_or(0);
         if self.connections.len() >= config.connections
-            || held >= config.connections_per_source
+            || open_from_source >= config.connections_per_source
             || socket::stream_options(fd.as_fd(), remote, config).is_err()
         {
             return false;
         }
         let local = socket::local_address(fd.as_fd()).unwrap_or(listening);
-        let upper = match self.server(listener, remote, config) {
-            Ok(upper) => upper,
+        let layers = match self.server(listener, remote, config) {
+            Ok(layers) => layers,
             Err(why) => {
                 self.refused(plane, remote, Some(listening), "", why, now);
                 return false;
             }
         };
-        let layered = upper.is_some();
+        let layered = layers.is_some();
         let connection = ConnectionId(self.next_accepted);
-        let Ok(index) = self.add(plane, connection, fd, Some(source), true, upper) else {
+        let Ok(index) = self.add(plane, connection, fd, Some(source), true, layers) else {
             return false;
         };
         if layered {
             self.set_timer(index, now + config.handshake_timeout);
         }
         self.next_accepted = (self.next_accepted + 1) | ConnectionId::ACCEPTED;
-        // Room is certain: there are never more sources than connections.
-        let _ = self.per_source.insert(source, held + 1);
+        // This cannot fail: there are never more sources than connections.
+        let _ = self.per_source.insert(source, open_from_source + 1);
         plane.shared.accepted.add(1);
         self.pending.push_back(Pending::Accepted {
             connection,
@@ -442,7 +445,8 @@ impl Streams {
         true
     }
 
-    /// Out of descriptors: takes one connection with the reserve and closes it, so that its peer learns at once.
+    /// File descriptors are used up: accepts one connection with the reserve and closes it, so that its peer is
+    /// informed at once.
     fn refuse_with_reserve(&mut self, plane: &Plane, index: u32) -> bool {
         if self.reserve.take().is_none() {
             return false;
@@ -456,16 +460,18 @@ impl Streams {
         self.reserve.is_some()
     }
 
-    /// Leaves a listener alone for a moment, so that it does not wake us in vain.
+    /// Pauses a listener for 100 ms, so that it does not wake the thread without effect.
     fn pause(&mut self, plane: &Plane, index: u32, now: Time) {
         if let Some(listener) = self.listeners.get(index as usize) {
             plane.unwatch(listener.fd.as_fd());
-            self.timers
-                .schedule(now + Duration::from_millis(100), Timer::Listener(index));
+            self.timers.schedule(
+                now + Duration::from_millis(100),
+                StreamTimer::Listener(index),
+            );
         }
     }
 
-    /// Gives bytes to a connection; too many for a slow peer end it.
+    /// Queues bytes for a connection; above the limit the connection is closed.
     pub(crate) fn send(
         &mut self,
         plane: &Plane,
@@ -474,31 +480,31 @@ impl Streams {
         config: &DriverConfig,
     ) {
         let Some(&index) = self.by_id.get(&id) else {
-            plane.shared.strays.add(1);
+            plane.shared.unknown_targets.add(1);
             plane.shared.drop_one(DropReason::SendFailed);
             return;
         };
-        let waits = |streams: &Streams| {
+        let queued = |streams: &Streams| {
             streams.connections.get(index as usize).map(|connection| {
-                let upper = connection.upper.as_ref();
-                connection.out.len() + upper.map_or(0, |upper| upper.layer.waiting())
+                let layers = connection.layers.as_ref();
+                connection.out.len() + layers.map_or(0, |layers| layers.layer.queued_bytes())
             })
         };
-        if waits(self).is_some_and(|waits| waits + bytes.len() > config.stream_buffer) {
-            // The kernel may have room meanwhile: what waits is tried before the peer is called slow.
+        if queued(self).is_some_and(|queued| queued + bytes.len() > config.stream_buffer) {
+            // The kernel may have room now: the queued bytes are written before the peer is treated as slow.
             self.write(plane, index);
         }
-        if waits(self).is_some_and(|waits| waits + bytes.len() > config.stream_buffer) {
+        if queued(self).is_some_and(|queued| queued + bytes.len() > config.stream_buffer) {
             plane.shared.drop_one(DropReason::StreamBackpressure);
-            self.lose(plane, index, CloseWhy::Backpressure);
+            self.abort(plane, index, CloseReason::Backpressure);
             return;
         }
         let Some(connection) = self.connections.get_mut(index as usize) else {
             return;
         };
-        match connection.upper.as_deref_mut() {
-            Some(upper) => {
-                if !upper.layer.send(bytes, &mut self.shared) {
+        match connection.layers.as_deref_mut() {
+            Some(layers) => {
+                if !layers.layer.send(bytes, &mut self.shared) {
                     plane.shared.drop_one(DropReason::SendFailed);
                 }
             }
@@ -512,7 +518,7 @@ impl Streams {
         self.mark(index);
     }
 
-    /// The engine closes a connection; what it gave before is still sent.
+    /// Closes a connection for the engine; data queued before is still sent.
     pub(crate) fn close(
         &mut self,
         plane: &Plane,
@@ -525,25 +531,25 @@ impl Streams {
         };
         self.pending.push_back(Pending::Closed {
             connection: id,
-            why: CloseWhy::Engine,
+            why: CloseReason::Engine,
         });
         let Some(connection) = self.connections.get_mut(index as usize) else {
             return;
         };
-        if connection.state == State::Connecting {
+        if connection.state == StreamState::Connecting {
             self.remove(plane, index);
             return;
         }
-        connection.state = State::Draining { peer_ended: false };
-        if let Some(upper) = connection.upper.as_deref_mut() {
-            upper.layer.close(&mut connection.out, &mut self.shared);
+        connection.state = StreamState::Draining { peer_ended: false };
+        if let Some(layers) = connection.layers.as_deref_mut() {
+            layers.layer.close(&mut connection.out, &mut self.shared);
         }
         self.set_timer(index, now + config.linger);
         self.mark(index);
     }
 
-    /// Takes a connection from the engine and from the world at once.
-    fn lose(&mut self, plane: &Plane, index: u32, why: CloseWhy) {
+    /// Closes a connection at once and reports it to the engine.
+    fn abort(&mut self, plane: &Plane, index: u32, why: CloseReason) {
         if let Some(connection) = self.connections.get(index as usize)
             && self.by_id.remove(&connection.id).is_some()
         {
@@ -577,14 +583,14 @@ impl Streams {
         }
     }
 
-    /// Whether the token's connection is still the one that the event was about.
+    /// Whether the event belongs to the present connection of this index.
     fn is_current(&self, index: u32, generation: u32) -> bool {
         self.connections
             .get(index as usize)
             .is_some_and(|connection| connection.generation == generation)
     }
 
-    /// A connection can be written, or has an error, or its opening is decided.
+    /// Processes a connection that is writable, has an error, or whose connect has finished.
     pub(crate) fn writable(
         &mut self,
         plane: &Plane,
@@ -596,14 +602,14 @@ impl Streams {
         if !self.is_current(index, generation) {
             return;
         }
-        if self.connections[index as usize].state != State::Connecting {
+        if self.connections[index as usize].state != StreamState::Connecting {
             self.write(plane, index);
             return;
         }
         let outcome = sockopt::socket_error(&self.connections[index as usize].fd);
         match outcome {
             Ok(Ok(())) => self.connected(plane, index, config, now),
-            _ => self.lose(plane, index, CloseWhy::Refused),
+            _ => self.abort(plane, index, CloseReason::ConnectFailed),
         }
     }
 
@@ -621,11 +627,11 @@ impl Streams {
             return ReadOutcome::Done;
         }
         let connection = &self.connections[index as usize];
-        if connection.state == State::Connecting {
+        if connection.state == StreamState::Connecting {
             return ReadOutcome::Done;
         }
         let got = net::recv(&connection.fd, &mut *buffer, RecvFlags::DONTWAIT);
-        let draining = matches!(connection.state, State::Draining { .. });
+        let draining = matches!(connection.state, StreamState::Draining { .. });
         match got {
             Ok((0, _)) => {
                 if !draining {
@@ -638,41 +644,42 @@ impl Streams {
             Ok((n, _)) => {
                 plane.shared.stream_bytes_in.add(n);
                 let id = connection.id;
-                if connection.upper.is_none() {
+                if connection.layers.is_none() {
                     return ReadOutcome::Data(id, n);
                 }
-                self.layers(plane, index, buffer.get_mut(..n).unwrap_or_default());
+                self.process_layers(plane, index, buffer.get_mut(..n).unwrap_or_default());
                 ReadOutcome::Layered(id, n)
             }
             Err(Errno::AGAIN | Errno::INTR) => ReadOutcome::Done,
             Err(_) => {
                 self.unfinished(plane, index, "the peer reset the connection", now);
-                self.lose(plane, index, CloseWhy::Error);
+                self.abort(plane, index, CloseReason::Error);
                 ReadOutcome::Done
             }
         }
     }
 
-    /// The peer ended its side: the engine is told, and what it gave before is still sent (the peer may be half closed).
+    /// The peer has closed its side: reports it to the engine, and sends the queued data (the peer may be half
+    /// closed).
     fn peer_ended(&mut self, plane: &Plane, index: u32, config: &DriverConfig, now: Time) {
         let connection = &mut self.connections[index as usize];
         let id = connection.id;
-        let told = self.by_id.remove(&id).is_none();
-        connection.state = State::Draining { peer_ended: true };
-        if let Some(upper) = connection.upper.as_deref_mut() {
-            upper.layer.close(&mut connection.out, &mut self.shared);
+        let reported = self.by_id.remove(&id).is_none();
+        connection.state = StreamState::Draining { peer_ended: true };
+        if let Some(layers) = connection.layers.as_deref_mut() {
+            layers.layer.close(&mut connection.out, &mut self.shared);
         }
-        if !told {
+        if !reported {
             self.pending.push_back(Pending::Closed {
                 connection: id,
-                why: CloseWhy::Peer,
+                why: CloseReason::Peer,
             });
             self.set_timer(index, now + config.linger);
         }
         self.write(plane, index);
     }
 
-    /// Writes what waits on the connections that were given something.
+    /// Writes the queued data of all marked connections.
     pub(crate) fn flush(&mut self, plane: &Plane) {
         let mut dirty = std::mem::take(&mut self.dirty);
         for index in dirty.drain(..) {
@@ -683,7 +690,7 @@ impl Streams {
                 self.write(plane, index);
             }
         }
-        // Writing can mark nothing, so the list is empty and its memory can be used again.
+        // Writing marks no connections, so the list is empty and its memory can be reused.
         self.dirty = dirty;
     }
 
@@ -691,20 +698,20 @@ impl Streams {
         let Some(connection) = self.connections.get_mut(index as usize) else {
             return;
         };
-        if connection.state == State::Connecting {
+        if connection.state == StreamState::Connecting {
             return;
         }
-        if let Some(upper) = connection.upper.as_deref_mut() {
-            if connection.out.capacity() == 0 && upper.layer.waiting() > 0 {
+        if let Some(layers) = connection.layers.as_deref_mut() {
+            if connection.out.capacity() == 0 && layers.layer.queued_bytes() > 0 {
                 connection.out = self.spare.pop().unwrap_or_default();
             }
-            if upper
+            if layers
                 .layer
                 .flush(&mut connection.out, &mut self.shared)
                 .is_err()
             {
                 plane.shared.drop_one(DropReason::TlsBroken);
-                self.lose(plane, index, CloseWhy::Error);
+                self.abort(plane, index, CloseReason::Error);
                 return;
             }
         }
@@ -722,7 +729,7 @@ impl Streams {
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => break,
                 Err(_) => {
-                    self.lose(plane, index, CloseWhy::Error);
+                    self.abort(plane, index, CloseReason::Error);
                     return;
                 }
             }
@@ -741,14 +748,14 @@ impl Streams {
             }
         }
         let reads = match connection.state {
-            State::Draining { peer_ended: true } if empty => {
+            StreamState::Draining { peer_ended: true } if empty => {
                 self.remove(plane, index);
                 return;
             }
-            State::Draining { peer_ended: true } => false,
-            State::Draining { peer_ended: false } if empty && !connection.shut => {
-                // Our end is told; the peer's end, or the timer, takes the connection away. Closed at once, unread bytes
-                // of the peer would turn into a reset that destroys what was just sent.
+            StreamState::Draining { peer_ended: true } => false,
+            StreamState::Draining { peer_ended: false } if empty && !connection.shut => {
+                // Only our side is shut down; the connection is removed at the peer's end or by the timer. If it were
+                // closed now, unread bytes of the peer would cause a reset, which discards the data just sent.
                 connection.shut = true;
                 if net::shutdown(&connection.fd, Shutdown::Write).is_err() {
                     self.remove(plane, index);
@@ -758,32 +765,37 @@ impl Streams {
             }
             _ => true,
         };
-        let mut wanted = EventFlags::empty();
-        wanted.set(EventFlags::IN, reads);
-        wanted.set(EventFlags::OUT, !empty);
-        if wanted == connection.watched {
+        let mut interest = EventFlags::empty();
+        interest.set(EventFlags::IN, reads);
+        interest.set(EventFlags::OUT, !empty);
+        if interest == connection.watched {
             return;
         }
-        connection.watched = wanted;
+        connection.watched = interest;
         let token = Token::Stream {
             index,
             generation: connection.generation,
         };
-        if plane.rewatch(connection.fd.as_fd(), token, wanted).is_err() {
-            self.lose(plane, index, CloseWhy::Error);
+        if plane
+            .rewatch(connection.fd.as_fd(), token, interest)
+            .is_err()
+        {
+            self.abort(plane, index, CloseReason::Error);
         }
     }
 
-    /// Does what is due by time.
+    /// Processes expired timers.
     pub(crate) fn timeout(&mut self, plane: &Plane, config: &DriverConfig, now: Time) {
         while let Some(timer) = self.timers.pop_due(now) {
             match timer {
-                Timer::Connection { index, generation } if self.is_current(index, generation) => {
+                StreamTimer::Connection { index, generation }
+                    if self.is_current(index, generation) =>
+                {
                     self.connections[index as usize].timer = None;
-                    self.too_late(plane, index, config, now);
+                    self.handle_timeout(plane, index, config, now);
                 }
-                Timer::Connection { .. } => {}
-                Timer::Listener(index) => {
+                StreamTimer::Connection { .. } => {}
+                StreamTimer::Listener(index) => {
                     if let Some(listener) = self.listeners.get(index as usize)
                         && plane
                             .watch(listener.fd.as_fd(), Token::Listener(index), EventFlags::IN)

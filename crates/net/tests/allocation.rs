@@ -1,7 +1,8 @@
-//! In the steady state the driver allocates nothing per packet, neither for forwarded media nor for echoed signalling.
+//! In the steady state the driver allocates no memory per packet, for forwarded media and for echoed signalling.
 
 use engine::{
-    Control, Deadline, Engine, Forward, Input, Output, Packet, SocketId, SocketKind, Time, Verdict,
+    Control, Deadline, Engine, Forward, Input, MediaPacket, Output, PacketVerdict, SocketId,
+    SocketKind, Time,
 };
 use net::{Clock, Driver, DriverConfig, MediaSockets};
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -16,12 +17,12 @@ thread_local! {
 
 struct Counting;
 
-// SAFETY: everything is passed on to the system's allocator; the counter is a constant-initialised thread local without a
-// destructor, so touching it allocates nothing.
+// SAFETY: all calls are passed to the system's allocator; the counter is a constant-initialised thread local without
+// a destructor, so accessing it allocates nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         COUNT.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's promises are the system allocator's.
+        // SAFETY: the caller's contract is that of the system allocator.
         unsafe { System.alloc(layout) }
     }
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
@@ -41,7 +42,7 @@ static ALLOCATOR: Counting = Counting;
 /// Echoes datagrams from a fixed buffer.
 struct Echo {
     asked: u32,
-    /// Where media ports are opened.
+    /// Addresses of media ports to be opened.
     ports: [SocketAddr; 2],
     sockets: [Option<SocketAddr>; 3],
     buffer: [u8; 512],
@@ -67,7 +68,7 @@ impl Engine for Echo {
             };
             let socket = SocketId(self.asked);
             self.asked += 1;
-            return Some(Output::Open {
+            return Some(Output::OpenSocket {
                 socket,
                 kind,
                 local,
@@ -104,8 +105,8 @@ impl Forward for Relay {
     fn command(&mut self, command: Infallible, _now: Time) {
         match command {}
     }
-    fn forward(&mut self, packet: &mut Packet<'_>, _now: Time) -> Verdict {
-        Verdict::Forward {
+    fn forward(&mut self, packet: &mut MediaPacket<'_>, _now: Time) -> PacketVerdict {
+        PacketVerdict::Forward {
             socket: SocketId(3 - packet.socket.0),
             destination: self.0,
         }
@@ -119,23 +120,23 @@ impl Forward for Relay {
     }
 }
 
-/// Two ports of which nobody has any just now.
+/// Two ports that are free at present.
 fn free_ports() -> [SocketAddr; 2] {
-    let held = [0; 2].map(|_| UdpSocket::bind("127.0.0.1:0").unwrap());
-    held.map(|socket| socket.local_addr().unwrap())
+    let sockets = [0; 2].map(|_| UdpSocket::bind("127.0.0.1:0").unwrap());
+    sockets.map(|socket| socket.local_addr().unwrap())
 }
 
 #[test]
-fn nothing_is_allocated_per_packet() {
-    nothing_allocated(MediaSockets::PerPort);
+fn no_allocation_per_packet() {
+    assert_no_allocation(MediaSockets::PerPort);
 }
 
 #[test]
-fn nothing_is_allocated_per_packet_of_a_shared_socket() {
-    nothing_allocated(MediaSockets::Auto);
+fn no_allocation_per_packet_on_the_shared_port_socket() {
+    assert_no_allocation(MediaSockets::Auto);
 }
 
-fn nothing_allocated(media_sockets: MediaSockets) {
+fn assert_no_allocation(media_sockets: MediaSockets) {
     let sink = UdpSocket::bind("127.0.0.1:0").unwrap();
     let source = UdpSocket::bind("127.0.0.1:0").unwrap();
     let relay = Relay(sink.local_addr().unwrap());

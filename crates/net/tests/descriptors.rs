@@ -1,5 +1,5 @@
-//! Out of file descriptors: peers are refused at once, and service goes on when there are some again. One test in a
-//! process of its own, because the limit is the process's.
+//! Exhausted file descriptors: peers are refused at once, and service continues when descriptors are free again. One
+//! test in a separate process, because the limit is per process.
 
 use engine::{ConnectionId, Deadline, Engine, Input, Output, SocketId, SocketKind, Time};
 use net::{Clock, Driver, DriverConfig};
@@ -43,7 +43,7 @@ impl Engine for Server {
         } else {
             SocketKind::UdpMedia
         };
-        Some(Output::Open {
+        Some(Output::OpenSocket {
             socket: SocketId(self.asked),
             kind,
             local: "127.0.0.1:0".parse().unwrap(),
@@ -55,7 +55,7 @@ impl Engine for Server {
 }
 
 #[test]
-fn exhaustion_is_survived() {
+fn service_continues_after_descriptor_exhaustion() {
     let mut driver = Driver::plain(DriverConfig::default(), Clock::new()).unwrap();
     let mut server = Server {
         wanted: 1,
@@ -69,7 +69,7 @@ fn exhaustion_is_survived() {
     turn(&mut driver, &mut server);
     turn(&mut driver, &mut server);
     let address = server.local.unwrap();
-    // Peers first: their descriptors are this process's too.
+    // The peers first: their descriptors belong to this process, too.
     let mut peers: Vec<TcpStream> = (0..40)
         .map(|_| TcpStream::connect(address).unwrap())
         .collect();
@@ -96,13 +96,13 @@ fn exhaustion_is_survived() {
         }
     }
     assert_eq!(ended, refused);
-    // A socket that the engine asks for is refused in words.
+    // A socket that the engine opens fails with an error text.
     server.wanted = 2;
     turn(&mut driver, &mut server);
     turn(&mut driver, &mut server);
     assert_eq!(server.failed.len(), 1);
     assert!(server.failed[0].contains("Too many open files"));
-    // No spinning meanwhile: the listener is quiet once its backlog is empty.
+    // No busy loop meanwhile: the listener is idle once its backlog is empty.
     let waits = driver.counters().waits;
     let quiet = Instant::now();
     while quiet.elapsed() < Duration::from_millis(100) {
@@ -110,7 +110,7 @@ fn exhaustion_is_survived() {
     }
     assert!(driver.counters().waits - waits <= 25);
 
-    // Descriptors come back: so does service.
+    // Descriptors are free again, and service continues.
     drop(peers);
     while driver.connections() > 0 {
         assert!(start.elapsed() < Duration::from_secs(20));

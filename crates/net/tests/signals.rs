@@ -1,4 +1,4 @@
-//! Signals raise flags. In a process of its own, because handlers are the process's.
+//! Signals set flags. In a separate process, because signal handlers are per process.
 
 use rustix::process::{Signal, getpid, kill_process};
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ fn signals_raise_flags() {
         kill_process(getpid(), signal).unwrap();
     }
     let start = Instant::now();
-    // Each may be taken by another thread, in any order.
+    // Any thread may receive each of them, in any order.
     let mut reload = false;
     while signals.stops() < 2 || !reload {
         assert!(start.elapsed() < Duration::from_secs(10));

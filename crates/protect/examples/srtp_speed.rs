@@ -1,12 +1,14 @@
-//! How fast packets are sealed and opened, and which implementation of a cipher is the fastest at which size.
+//! Measures protection and unprotection of packets, and compares the implementations of each cipher at several sizes.
 //!
-//! `cargo run --release -p protect --example srtp_speed [part of a name]`: medians over rounds, in nanoseconds.
+//! `cargo run --release -p protect --example srtp_speed [part of a name]`: medians over rounds, nanoseconds.
 
 use aes_gcm::{AeadInOut, KeyInit};
 use aws_lc_rs::hmac;
 use engine::{Entropy, Time};
 use protect::cipher::{Backend, CounterKey, GcmKey, HmacSha1, PacketAead, PacketCipher, PacketMac};
-use protect::dtls::{Certificate, Endpoint, Epoch, Event, HashFunction, Role, Session, Settings};
+use protect::dtls::{
+    Certificate, DtlsEndpoint, DtlsEvent, DtlsSession, Epoch, HashFunction, Role, Settings,
+};
 use protect::srtp::{ContextLimits, Inbound, MAX_OVERHEAD, MasterKey, Outbound, Suite};
 use std::hint::black_box;
 use std::time::Instant;
@@ -57,7 +59,7 @@ fn ciphers(filter: &str, size: usize) {
     });
     let aws = GcmKey::new(&key).expect("16 bytes");
     measure(filter, &format!("AES-128-GCM AwsLc {size}"), || {
-        let _ = black_box(aws.seal([9; 12], &[1; 12], black_box(&mut data)));
+        let _ = black_box(aws.encrypt([9; 12], &[1; 12], black_box(&mut data)));
     });
     let rust = aes_gcm::Aes128Gcm::new(&key.into());
     measure(filter, &format!("AES-128-GCM RustCrypto {size}"), || {
@@ -93,8 +95,8 @@ fn packets(filter: &str, suite: Suite, payload: usize) {
     );
 }
 
-/// Bytes of memory that the process holds.
-fn held() -> f64 {
+/// Resident memory of the process, bytes.
+fn resident_bytes() -> f64 {
     let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages: f64 = text
         .split_whitespace()
@@ -106,7 +108,7 @@ fn held() -> f64 {
 
 fn memory(filter: &str) {
     const CONTEXTS: usize = 20_000;
-    // First, while no memory was given back that would be used again unseen.
+    // Measured first, before freed memory can be reused unnoticed.
     if "memory of a DTLS association".contains(filter) {
         let ends = associations(500);
         println!(
@@ -121,7 +123,7 @@ fn memory(filter: &str) {
         }
         let key = MasterKey::generate(suite, &mut Entropy::from_number(1));
         let limits = ContextLimits::default();
-        let before = held();
+        let before = resident_bytes();
         let contexts: Vec<(Outbound, Inbound)> = (0..CONTEXTS)
             .map(|_| {
                 let mut outbound = Outbound::new(&key, limits).expect("a key of the suite");
@@ -135,31 +137,31 @@ fn memory(filter: &str) {
             .collect();
         println!(
             "{name:<52} {:8.0} bytes",
-            (held() - before) / contexts.len() as f64
+            (resident_bytes() - before) / contexts.len() as f64
         );
     }
 }
 
-/// Bytes that one end of an established association holds.
+/// Memory of one end of an established association, bytes.
 fn associations(count: usize) -> f64 {
     let start = Instant::now();
     let certificate = Certificate::generate().expect("a certificate");
     let prints = vec![certificate.fingerprint(HashFunction::Sha256)];
-    let endpoint = Endpoint::new(Settings::default(), certificate, Epoch::new(start));
+    let endpoint = DtlsEndpoint::new(Settings::default(), certificate, Epoch::new(start));
     let endpoint = endpoint.expect("good settings");
-    let before = held();
+    let before = resident_bytes();
     let mut pairs = Vec::new();
     for _ in 0..count {
         let mut ends = [Role::Client, Role::Server]
-            .map(|role| Session::new(&endpoint, role, Some(prints.clone()), Time::ZERO));
+            .map(|role| DtlsSession::new(&endpoint, role, Some(prints.clone()), Time::ZERO));
         let mut done = 0;
         while done < 2 {
             for side in 0..2 {
                 let mut datagrams = Vec::new();
                 while let Some(event) = ends[side].next_event() {
                     match event {
-                        Event::Send(datagram) => datagrams.push(datagram.to_vec()),
-                        Event::Established(_) => done += 1,
+                        DtlsEvent::Send(datagram) => datagrams.push(datagram.to_vec()),
+                        DtlsEvent::Established(_) => done += 1,
                         other => panic!("{other:?}"),
                     }
                 }
@@ -176,7 +178,7 @@ fn associations(count: usize) -> f64 {
         "a DTLS handshake, both ends                          {:8.2} ms",
         start.elapsed().as_secs_f64() * 1e3 / count as f64
     );
-    (held() - before) / (2 * count) as f64
+    (resident_bytes() - before) / (2 * count) as f64
 }
 
 fn main() {

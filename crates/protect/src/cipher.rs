@@ -1,9 +1,10 @@
-//! Ciphers and authenticators for packets, behind traits, so that the faster implementation is a matter of measuring.
+//! Ciphers and authenticators for packets, behind traits, so that implementations can be exchanged.
 //!
-//! `examples/srtp_speed.rs` measures every implementation that is here against the others. What it says decides
-//! [`CounterKey::new`]: with AES instructions RustCrypto's cipher is ahead of aws-lc for the packets of compressed voice, level with
-//! it up to some 700 bytes, and has a third of the key's size; without them aws-lc's vector code is far ahead. HMAC-SHA1 from
-//! saved states always beats a library that sets up a context for each packet. AES-GCM is always fastest in aws-lc.
+//! `examples/srtp_speed.rs` measures all implementations. Its results determine [`CounterKey::new`]: with AES
+//! instructions RustCrypto's cipher is faster than aws-lc for packets of compressed voice, equal up to some 700
+//! bytes, and has a third of the key's size; without them aws-lc's vector code is far faster. HMAC-SHA1 from saved
+//! states is always faster than a library that sets up a context for each packet. AES-GCM is always fastest in
+//! aws-lc.
 
 use aes::cipher::array::Array;
 use aes::cipher::consts::U16;
@@ -17,16 +18,16 @@ use ctr::flavors::Ctr128BE;
 use sha1::block_api::compress;
 use zeroize::Zeroize;
 
-/// A key that does not fit its algorithm: wrong length.
+/// A key of invalid length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadKey;
 
-/// The tag does not belong to key, nonce and data.
+/// The tag does not match key, nonce and data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadTag;
 
-/// A cipher with its key in it. `iv` is the initial counter block or initialisation vector; it must never repeat under one key
-/// where the algorithm says so, and telling that is the caller's part.
+/// A cipher with its key. `iv` is the initial counter block or initialisation vector; the caller must ensure that it
+/// never repeats under one key if the algorithm requires it.
 pub trait PacketCipher {
     /// Encrypts in place.
     fn encrypt(&self, iv: &[u8; 16], data: &mut [u8]);
@@ -34,27 +35,33 @@ pub trait PacketCipher {
     fn decrypt(&self, iv: &[u8; 16], data: &mut [u8]);
 }
 
-/// A message authenticator with its key in it.
+/// A message authentication code with its key.
 pub trait PacketMac {
-    /// The tag over `data` followed by `suffix`, untruncated.
+    /// The untruncated tag over `data` followed by `suffix`.
     fn tag(&self, data: &[u8], suffix: &[u8]) -> [u8; 20];
 }
 
-/// Authenticated encryption with its key in it.
+/// Authenticated encryption with its key.
 pub trait PacketAead {
-    /// Encrypts `data` in place and gives the tag over `aad` and the ciphertext.
+    /// Encrypts `data` in place and returns the tag over `aad` and the ciphertext.
     ///
     /// # Errors
-    /// [`BadTag`] where the data is longer than the algorithm can take (2^36 bytes); `data` is then unusable.
-    fn seal(&self, nonce: [u8; 12], aad: &[u8], data: &mut [u8]) -> Result<[u8; 16], BadTag>;
+    /// [`BadTag`] if the data exceeds the algorithm's limit (2^36 bytes); `data` is then unusable.
+    fn encrypt(&self, nonce: [u8; 12], aad: &[u8], data: &mut [u8]) -> Result<[u8; 16], BadTag>;
     /// Checks the tag and decrypts `data` in place.
     ///
     /// # Errors
     /// [`BadTag`]; `data` is then unusable.
-    fn open(&self, nonce: [u8; 12], aad: &[u8], data: &mut [u8], tag: &[u8]) -> Result<(), BadTag>;
+    fn decrypt(
+        &self,
+        nonce: [u8; 12],
+        aad: &[u8],
+        data: &mut [u8],
+        tag: &[u8],
+    ) -> Result<(), BadTag>;
 }
 
-/// AES in counter mode (RFC 3711 section 4.1.1, RFC 6188 section 3), in the implementation that suits the processor.
+/// AES in counter mode (RFC 3711 section 4.1.1, RFC 6188 section 3), in the fastest implementation for the processor.
 pub struct CounterKey(Counter);
 
 enum Counter {
@@ -64,7 +71,7 @@ enum Counter {
     AwsLc(Box<EncryptingKey>),
 }
 
-/// Which implementation of a cipher.
+/// Implementation of a cipher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backend {
     /// RustCrypto.
@@ -74,7 +81,7 @@ pub enum Backend {
 }
 
 impl Backend {
-    /// The faster one on this processor, for packets of voice.
+    /// The faster implementation on this processor, for voice packets.
     pub fn fastest() -> Backend {
         #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
         let in_hardware = std::arch::is_x86_feature_detected!("aes");
@@ -94,7 +101,7 @@ impl CounterKey {
     /// A key of 16, 24 or 32 bytes, in the faster implementation.
     ///
     /// # Errors
-    /// [`BadKey`] where the length is another.
+    /// [`BadKey`] for another length.
     pub fn new(key: &[u8]) -> Result<CounterKey, BadKey> {
         CounterKey::with_backend(Backend::fastest(), key)
     }
@@ -102,7 +109,7 @@ impl CounterKey {
     /// A key of 16, 24 or 32 bytes, in the given implementation.
     ///
     /// # Errors
-    /// [`BadKey`] where the length is another.
+    /// [`BadKey`] for another length.
     pub fn with_backend(backend: Backend, key: &[u8]) -> Result<CounterKey, BadKey> {
         let rust = backend == Backend::RustCrypto;
         let algorithm = match key.len() {
@@ -125,13 +132,14 @@ fn rust_key<K: KeyInit>(key: &[u8], wrap: fn(K) -> Counter) -> Result<CounterKey
     Ok(CounterKey(wrap(key)))
 }
 
-/// Blocks of keystream that are made on the stack for a short packet; above, counter mode in general is as fast.
-const SHORT: usize = 6;
+/// Keystream blocks that are generated on the stack for a short packet; for longer ones the general counter mode is
+/// as fast.
+const SHORT_BLOCKS: usize = 6;
 
-/// XORs the keystream that begins at counter block `iv` into `data`.
+/// XORs the keystream from counter block `iv` into `data`.
 #[inline]
 fn apply<K: BlockCipherEncrypt<BlockSize = U16>>(key: &K, iv: &[u8; 16], data: &mut [u8]) {
-    if data.len() > 16 * SHORT {
+    if data.len() > 16 * SHORT_BLOCKS {
         let mut mode = CtrCore::<&K, Ctr128BE>::inner_iv_init(key, iv.into());
         let (whole, rest) = data.as_chunks_mut::<16>();
         mode.apply_keystream_blocks(Array::cast_slice_from_core_mut(whole));
@@ -145,14 +153,14 @@ fn apply<K: BlockCipherEncrypt<BlockSize = U16>>(key: &K, iv: &[u8; 16], data: &
         return;
     }
     let mut counter = u128::from_be_bytes(*iv);
-    let mut stream = [Array::from([0u8; 16]); SHORT];
+    let mut stream = [Array::from([0u8; 16]); SHORT_BLOCKS];
     let (stream, _) = stream.split_at_mut(data.len().div_ceil(16));
     for block in stream.iter_mut() {
         block.0 = counter.to_be_bytes();
         counter = counter.wrapping_add(1);
     }
     match &mut *stream {
-        // What sets up wide registers for several blocks does not pay for a frame or two of G.729.
+        // Setting up wide registers for several blocks does not pay for one or two G.729 frames.
         [first] => key.encrypt_block(first),
         [first, second] => {
             key.encrypt_block(first);
@@ -180,7 +188,7 @@ impl PacketCipher for CounterKey {
             Counter::AwsLc(key) => {
                 let context = EncryptionContext::Iv128(iv.into());
                 let done = key.less_safe_encrypt(data, context);
-                // Counter mode takes any length, so nothing can fail; were it to, nothing readable may leave.
+                // Counter mode accepts any length and cannot fail; if it did, no plaintext must leave.
                 if done.is_err() {
                     data.zeroize();
                 }
@@ -194,7 +202,7 @@ impl PacketCipher for CounterKey {
     }
 }
 
-/// HMAC-SHA1 (RFC 2104) whose two keyed blocks were hashed once: a packet costs only the blocks that it fills itself.
+/// HMAC-SHA1 (RFC 2104) with precomputed states of the two keyed blocks: a packet costs only its own blocks.
 pub struct HmacSha1 {
     inner: [u32; 5],
     outer: [u32; 5],
@@ -239,8 +247,8 @@ impl HmacSha1 {
 }
 
 impl HmacSha1 {
-    /// Reads its states, so that they are in the cache.
-    pub(crate) fn read_ahead(&self) -> u64 {
+    /// Reads the states to load them into the cache.
+    pub(crate) fn prefetch(&self) -> u64 {
         u64::from(self.inner[0] ^ self.outer[4])
     }
 }
@@ -273,12 +281,12 @@ impl PacketMac for HmacSha1 {
     }
 }
 
-/// Takes in what is left of a message, the padding and the length of the whole in bytes (FIPS 180-4 section 5.1.1).
+/// Processes the rest of a message, the padding and the total length in bytes (FIPS 180-4 section 5.1.1).
 #[inline]
 fn finish(state: &mut [u32; 5], rest: &[u8], suffix: &[u8], length: usize) {
     let mut tail = [0u8; 128];
     let used = rest.len() + suffix.len();
-    // A suffix of more than 55 bytes might not fit the two blocks; it is taken in by parts then.
+    // A longer suffix may not fit the two blocks; it is processed in parts.
     if used > 119 {
         return finish_long(state, rest, suffix, length);
     }
@@ -313,7 +321,7 @@ impl GcmKey {
     /// A key of 16 or 32 bytes.
     ///
     /// # Errors
-    /// [`BadKey`] where the length is another.
+    /// [`BadKey`] for another length.
     pub fn new(key: &[u8]) -> Result<GcmKey, BadKey> {
         let algorithm = match key.len() {
             16 => &AES_128_GCM,
@@ -327,7 +335,7 @@ impl GcmKey {
 
 impl PacketAead for GcmKey {
     #[inline]
-    fn seal(&self, nonce: [u8; 12], aad: &[u8], data: &mut [u8]) -> Result<[u8; 16], BadTag> {
+    fn encrypt(&self, nonce: [u8; 12], aad: &[u8], data: &mut [u8]) -> Result<[u8; 16], BadTag> {
         let nonce = Nonce::assume_unique_for_key(nonce);
         let sealed = self
             .0
@@ -337,7 +345,13 @@ impl PacketAead for GcmKey {
     }
 
     #[inline]
-    fn open(&self, nonce: [u8; 12], aad: &[u8], data: &mut [u8], tag: &[u8]) -> Result<(), BadTag> {
+    fn decrypt(
+        &self,
+        nonce: [u8; 12],
+        aad: &[u8],
+        data: &mut [u8],
+        tag: &[u8],
+    ) -> Result<(), BadTag> {
         let nonce = Nonce::assume_unique_for_key(nonce);
         let opened = self
             .0
@@ -351,12 +365,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_counter_modes_agree() {
+    fn both_counter_mode_implementations_agree() {
         for key in [&[7u8; 16][..], &[8; 24], &[9; 32]] {
             let rust = CounterKey::with_backend(Backend::RustCrypto, key).unwrap();
             let aws = CounterKey::with_backend(Backend::AwsLc, key).unwrap();
             for length in [0, 1, 15, 16, 17, 20, 127, 128, 129, 1500] {
-                // The lowest sixteen bits of the counter wrap within the longest one, which must carry.
+                // The lowest 16 bits of the counter wrap within the longest data, which must carry.
                 let iv = [0xff; 16];
                 let (mut a, mut b) = (vec![0u8; length], vec![0u8; length]);
                 rust.encrypt(&iv, &mut a);
@@ -371,13 +385,13 @@ mod tests {
     }
 
     #[test]
-    fn our_hmac_is_aws_lcs_hmac() {
+    fn hmac_agrees_with_aws_lc() {
         use aws_lc_rs::hmac;
         for length in [0, 20, 63, 64, 65, 127, 128, 300] {
             let key = vec![0x0b; length];
             let theirs = hmac::Key::new(hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, &key);
-            let ours = HmacSha1::new(&key).tag(b"what is said", &[]);
-            assert_eq!(ours, hmac::sign(&theirs, b"what is said").as_ref());
+            let ours = HmacSha1::new(&key).tag(b"message", &[]);
+            assert_eq!(ours, hmac::sign(&theirs, b"message").as_ref());
         }
         let ours = HmacSha1::new(&[0x0b; 20]);
         let theirs = hmac::Key::new(hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, &[0x0b; 20]);

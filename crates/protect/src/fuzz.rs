@@ -1,18 +1,19 @@
-//! Any bytes as packets, keys, attributes and connectivity checks: the fuzz target and the property tests share it.
+//! Arbitrary bytes as packets, keys, attributes and connectivity checks, shared by the fuzz target and the property
+//! tests.
 
 use crate::cipher::HmacSha1;
-use crate::ice::{Agent, Candidate, Credentials, Lite, MAX_REMOTE, Role};
+use crate::ice::{Agent, IceCandidate, IceCredentials, IceRole, LiteAgent, MAX_REMOTE};
 use crate::sdes::{self, CryptoAttribute};
 use crate::srtp::{ContextLimits, Inbound, MAX_OVERHEAD, MasterKey, Options, Outbound, Suite};
-use crate::stun::{Builder, Message, attribute, message_type};
+use crate::stun::{Builder, StunMessage, attribute, message_type};
 use engine::{Entropy, Time};
 use std::collections::BTreeSet;
 
-/// Reads `data` as a suite, its options, and steps: packets sealed, altered, repeated and opened, keys changed, bytes that nobody
-/// sealed. Checks what must always hold.
+/// Interprets `data` as a suite, its options, and steps: packets protected, altered, replayed and unprotected, keys
+/// changed, unprotected bytes. Checks the invariants.
 ///
 /// # Panics
-/// Where an invariant is broken: that is the finding.
+/// An invariant is violated: the finding.
 pub fn fuzz_srtp(data: &[u8]) {
     attributes(data);
     checks(data);
@@ -24,7 +25,7 @@ pub fn fuzz_srtp(data: &[u8]) {
     let Some(&suite) = suites.get(usize::from(suite) % suites.len()) else {
         return;
     };
-    let mut run = Run::new(suite, options, window);
+    let mut run = SrtpRun::new(suite, options, window);
     for _ in 0..200 {
         let Some((&[step, a, b, length], behind)) = rest.split_first_chunk::<4>() else {
             break;
@@ -35,7 +36,7 @@ pub fn fuzz_srtp(data: &[u8]) {
     }
 }
 
-/// An attribute that could be read is written and read as the same.
+/// A parsed attribute is written and parsed again with the same result.
 fn attributes(data: &[u8]) {
     let lines: Vec<&[u8]> = data.split(|byte| *byte == b'\n').collect();
     for line in &lines {
@@ -46,7 +47,7 @@ fn attributes(data: &[u8]) {
             CryptoAttribute::tag_of(read.value().as_bytes()),
             Some(read.tag)
         );
-        let again = CryptoAttribute::parse(read.value().as_bytes()).expect("what we wrote");
+        let again = CryptoAttribute::parse(read.value().as_bytes()).expect("our own attribute");
         assert_eq!(again.value(), read.value());
         assert_eq!(again.parameters, read.parameters);
     }
@@ -60,17 +61,17 @@ fn attributes(data: &[u8]) {
         let offered = [agreed.remote.clone()];
         let local = agreed.local.value();
         let back = sdes::accept(&policy, &offered, [local.as_bytes()]);
-        assert!(back.is_ok(), "the offerer takes our answer: {back:?}");
+        assert!(back.is_ok(), "the offerer accepts our answer: {back:?}");
         assert!(agreed.contexts(policy.limits).is_ok());
     }
 }
 
-/// The same bytes as a STUN datagram to an ICE-lite agent: every answer is a STUN message, and nobody is let in who does not know
-/// the password.
+/// The same bytes as a STUN datagram to an ICE-lite agent: every response is a STUN message, and no source without
+/// the password is admitted.
 fn checks(data: &[u8]) {
     let from = std::net::SocketAddr::from(([192, 0, 2, 1], 9));
-    let mut lite = Lite::new(Credentials::generate(&mut Entropy::from_number(1)), None);
-    if let Some(message) = Message::parse(data) {
+    let mut lite = LiteAgent::new(IceCredentials::generate(&mut Entropy::from_number(1)), None);
+    if let Some(message) = StunMessage::parse(data) {
         let _ = (message.mapped_address(), message.error_code());
         let _ = (
             message.unknown_attributes().count(),
@@ -80,40 +81,41 @@ fn checks(data: &[u8]) {
     let _ = lite.feed(data, from, Time::ZERO);
     while let Some((_, answer)) = lite.next_answer() {
         assert!(
-            Message::parse(&answer).is_some(),
-            "an answer that is no STUN"
+            StunMessage::parse(&answer).is_some(),
+            "the response is not STUN"
         );
     }
     assert!(!lite.admits(from));
 }
 
-/// The same bytes as steps of a full agent's life: candidates, checks and answers, good and bad, restarts, time. Whatever comes, what
-/// it sends is STUN, its deadlines come to an end, and it sends media nowhere that did not answer a check of its own.
+/// The same bytes as steps of a full agent: candidates, valid and invalid checks and responses, restarts, time. Its
+/// messages are always STUN, its deadlines end, and it sends media only to addresses that have responded to its
+/// checks.
 ///
 /// # Panics
-/// Where an invariant is broken: that is the finding.
+/// An invariant is violated: the finding.
 pub fn fuzz_ice(data: &[u8]) {
     let mut entropy = Entropy::from_number(1);
     let role = match data.first() {
-        Some(byte) if byte & 1 != 0 => Role::Controlled,
-        _ => Role::Controlling,
+        Some(byte) if byte & 1 != 0 => IceRole::Controlled,
+        _ => IceRole::Controlling,
     };
-    let mut theirs = Credentials::generate(&mut entropy);
-    let local = Credentials::generate(&mut entropy);
+    let mut theirs = IceCredentials::generate(&mut entropy);
+    let local = IceCredentials::generate(&mut entropy);
     let mut agent = Agent::new(local, role, entropy.fork());
     let place = |byte: u8| std::net::SocketAddr::from(([192, 0, 2, byte & 15], 9));
     for number in 0..2 {
         agent.add_local(place(200 + number));
     }
     let mut now = Time::ZERO;
-    let mut asked: Vec<(u8, std::net::SocketAddr, Vec<u8>)> = Vec::new();
-    let mut answered = BTreeSet::new();
+    let mut checks_sent: Vec<(u8, std::net::SocketAddr, Vec<u8>)> = Vec::new();
+    let mut responders = BTreeSet::new();
     for step in data.chunks(4).take(400) {
-        let &[what, a, b, c] = step else { break };
-        match what % 8 {
+        let &[kind_byte, a, b, c] = step else { break };
+        match kind_byte % 8 {
             0 => {
                 let text = format!("{} 1 udp {} {} 9 typ host", b % 4, a, place(c).ip());
-                if let Some(candidate) = Candidate::parse(text.as_bytes()) {
+                if let Some(candidate) = IceCandidate::parse(text.as_bytes()) {
                     let _ = agent.add_remote(candidate);
                 }
             }
@@ -139,12 +141,12 @@ pub fn fuzz_ice(data: &[u8]) {
                     _ => HmacSha1::new(b"wrong"),
                 };
                 let done = agent.feed(a >> 7, &builder.finish(Some(&key)), place(c), now);
-                assert!(done.is_err() || a & 4 == 0, "in without the password");
+                assert!(done.is_err() || a & 4 == 0, "accepted without the password");
             }
-            4 if !asked.is_empty() => {
-                let at = usize::from(a) % asked.len();
-                let (base, to, bytes) = asked.swap_remove(at);
-                let Some(check) = Message::parse(&bytes) else {
+            4 if !checks_sent.is_empty() => {
+                let at = usize::from(a) % checks_sent.len();
+                let (base, to, bytes) = checks_sent.swap_remove(at);
+                let Some(check) = StunMessage::parse(&bytes) else {
                     continue;
                 };
                 let (kind, from) = match b % 8 {
@@ -157,7 +159,7 @@ pub fn fuzz_ice(data: &[u8]) {
                     builder = builder.error(400 + u16::from(c), "");
                 } else {
                     builder = builder.mapped_address(place(c));
-                    answered.insert(from);
+                    responders.insert(from);
                 }
                 let key = HmacSha1::new(theirs.password().as_bytes());
                 let _ = agent.feed(base, &builder.finish(Some(&key)), from, now);
@@ -166,9 +168,9 @@ pub fn fuzz_ice(data: &[u8]) {
                 let _ = agent.feed(a & 1, data, place(c), now);
             }
             6 if a < 32 => {
-                let local = Credentials::generate(&mut entropy);
+                let local = IceCredentials::generate(&mut entropy);
                 agent.restart(local, agent.role(), now);
-                theirs = Credentials::generate(&mut entropy);
+                theirs = IceCredentials::generate(&mut entropy);
             }
             _ => {
                 now += core::time::Duration::from_millis(u64::from(a) * u64::from(b));
@@ -176,20 +178,20 @@ pub fn fuzz_ice(data: &[u8]) {
             }
         }
         while let Some((base, to, bytes)) = agent.next_datagram() {
-            let message = Message::parse(&bytes).expect("what we send is STUN");
-            if message.message_type() == message_type::BINDING_REQUEST && asked.len() < 64 {
-                asked.push((base, to, bytes));
+            let message = StunMessage::parse(&bytes).expect("our own message is STUN");
+            if message.message_type() == message_type::BINDING_REQUEST && checks_sent.len() < 64 {
+                checks_sent.push((base, to, bytes));
             }
         }
         while agent.next_event().is_some() {}
         if let Some(path) = agent.selected() {
             assert!(
-                answered.contains(&path.remote),
-                "media to who never answered"
+                responders.contains(&path.remote),
+                "media to an address that never responded"
             );
         }
     }
-    // Left alone it comes to rest: checks end, consent expires.
+    // Without input it becomes idle: checks end, consent expires.
     for _ in 0..MAX_REMOTE * 2 * 7 * 4 {
         let Some(due) = agent.next_deadline() else {
             assert_eq!(agent.selected(), None);
@@ -200,23 +202,23 @@ pub fn fuzz_ice(data: &[u8]) {
         while agent.next_datagram().is_some() {}
         while agent.next_event().is_some() {}
     }
-    panic!("the agent never rests: {agent:?}");
+    panic!("the agent never becomes idle: {agent:?}");
 }
 
-struct Run {
+struct SrtpRun {
     suite: Suite,
     options: Options,
     mki: usize,
     out: Outbound,
     inn: Inbound,
     keys: u64,
-    /// Packets that were opened, of the key that they were sealed with.
+    /// Unprotected packets, in their protected form.
     opened: BTreeSet<(bool, Vec<u8>)>,
     last: Vec<u8>,
 }
 
-impl Run {
-    fn new(suite: Suite, flags: u8, window: u8) -> Run {
+impl SrtpRun {
+    fn new(suite: Suite, flags: u8, window: u8) -> SrtpRun {
         let options = Options {
             unencrypted_srtp: flags & 1 != 0,
             unencrypted_srtcp: flags & 2 != 0,
@@ -228,8 +230,8 @@ impl Run {
             window: usize::from(window) * 4,
             sources: 4,
         };
-        let key = Run::key(suite, options, mki, 0);
-        Run {
+        let key = SrtpRun::key(suite, options, mki, 0);
+        SrtpRun {
             suite,
             options,
             mki,
@@ -279,7 +281,7 @@ impl Run {
 
     fn rekey(&mut self, a: u8, b: u8) {
         self.keys += 1;
-        let key = Run::key(self.suite, self.options, self.mki, self.keys);
+        let key = SrtpRun::key(self.suite, self.options, self.mki, self.keys);
         let added = self.inn.add(&key).is_ok();
         if added && a & 1 == 0 {
             self.out.rekey(&key).expect("a good key");
@@ -289,7 +291,7 @@ impl Run {
         }
     }
 
-    /// Seals a packet and opens it on the other side: where both know the key it is the same packet.
+    /// Protects a packet and unprotects it on the other side: if both know the key, the packet is the same.
     fn exchange(&mut self, rtcp: bool, plain: &[u8], step: u8) {
         let mut buffer = plain.to_vec();
         buffer.resize(plain.len() + MAX_OVERHEAD, 0x55);
@@ -299,7 +301,7 @@ impl Run {
             self.out.protect_rtp(&mut buffer, plain.len())
         };
         let Ok(length) = sealed else {
-            assert_eq!(buffer.get(..plain.len()), Some(plain), "left alone");
+            assert_eq!(buffer.get(..plain.len()), Some(plain), "unchanged");
             return;
         };
         assert!(length <= plain.len() + MAX_OVERHEAD);
@@ -313,7 +315,7 @@ impl Run {
         }
     }
 
-    /// Opens a packet; none is opened twice.
+    /// Unprotects a packet; no packet is accepted twice.
     fn open(&mut self, rtcp: bool, packet: &[u8]) -> Option<Vec<u8>> {
         let mut buffer = packet.to_vec();
         let opened = if rtcp {
@@ -326,14 +328,14 @@ impl Run {
         assert!(length < packet.len());
         assert!(
             self.opened.insert((rtcp, packet.to_vec())),
-            "the same packet was opened twice"
+            "the same packet was accepted twice"
         );
         buffer.truncate(length);
         Some(buffer)
     }
 }
 
-/// One of eight sources, so that the table fills, and sequence numbers near the wrap.
+/// One of eight sources, more than the table holds, and sequence numbers near the wrap.
 fn rtp(a: u8, b: u8, payload: &[u8]) -> Vec<u8> {
     let header = wire::rtp::RtpHeader {
         sequence: (i16::from(a as i8) * 24 + i16::from(b as i8)) as u16,

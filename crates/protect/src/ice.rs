@@ -1,18 +1,19 @@
-//! ICE (RFC 8445): the lite agent of a border, which has a public address and answers checks, and the full one, which sends them.
+//! ICE (RFC 8445): a lite agent for a border with a public address, which only responds to checks, and a full agent,
+//! which also sends them.
 //!
-//! A lite agent ([`Lite`]) has host candidates only, sends no checks and is always the controlled one. It answers each check that knows
-//! its credentials, remembers where those came from, and lets the controlling agent nominate the pair that media takes.
-//! A full agent ([`Agent`]) may be of either role.
+//! A lite agent ([`LiteAgent`]) has only host candidates, sends no checks and is always controlled. It responds to each
+//! check with its credentials, records the source, and the controlling agent nominates the pair for media. A full
+//! agent ([`Agent`]) can have either role.
 
 mod agent;
 mod candidate;
 
-pub use agent::{Agent, Event, FAILURE_PATIENCE, MAX_LOCAL, MAX_PAIRS, MAX_REMOTE, PACE, Path};
-pub use agent::{RETRANSMIT, Role};
-pub use candidate::{Candidate, Kind, priority};
+pub use agent::{Agent, FAILURE_PATIENCE, IceEvent, MAX_LOCAL, MAX_PAIRS, MAX_REMOTE, PACE, Path};
+pub use agent::{IceRole, RETRANSMIT};
+pub use candidate::{CandidateType, IceCandidate, priority};
 
 use crate::cipher::HmacSha1;
-use crate::stun::{Builder, Message, attribute, message_type};
+use crate::stun::{Builder, StunMessage, attribute, message_type};
 use core::fmt;
 use core::time::Duration;
 use engine::{DropReason, Entropy, Time};
@@ -21,23 +22,23 @@ use std::net::SocketAddr;
 
 /// Characters of user fragment and password (RFC 8839 section 5.4).
 const ICE_CHARS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-/// Addresses whose checks were right that are kept.
-const SOURCES: usize = 16;
-/// Answers that wait to be taken.
-const ANSWERS: usize = 32;
-/// Without a check for so long the peer's consent is gone (RFC 7675 section 5.1).
+/// Number of sources of valid checks that are recorded.
+const MAX_SOURCES: usize = 16;
+/// Number of responses queued until they are read.
+const MAX_RESPONSES: usize = 32;
+/// After this time without a check the peer's consent has expired (RFC 7675 section 5.1).
 pub const CONSENT: Duration = Duration::from_secs(30);
 
 /// User fragment and password of one side.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Credentials {
+pub struct IceCredentials {
     fragment: String,
     password: String,
 }
 
-impl Credentials {
-    /// New ones: 48 bits of fragment, 144 of password, more than RFC 8445 section 5.3 asks for.
-    pub fn generate(entropy: &mut Entropy) -> Credentials {
+impl IceCredentials {
+    /// Generates credentials: 48 bits of fragment, 144 of password, more than RFC 8445 section 5.3 requires.
+    pub fn generate(entropy: &mut Entropy) -> IceCredentials {
         let mut text = |length: usize| -> String {
             let mut bytes = vec![0; length];
             entropy.fill(&mut bytes);
@@ -46,19 +47,19 @@ impl Credentials {
                 .filter_map(|byte| ICE_CHARS.get(usize::from(byte & 63)));
             chars.map(|byte| char::from(*byte)).collect()
         };
-        Credentials {
+        IceCredentials {
             fragment: text(8),
             password: text(24),
         }
     }
 
-    /// Those of a session description: `None` where a length or a character is not allowed (RFC 8839 section 5.4).
-    pub fn parse(fragment: &str, password: &str) -> Option<Credentials> {
+    /// From a session description; `None` if a length or a character is not allowed (RFC 8839 section 5.4).
+    pub fn parse(fragment: &str, password: &str) -> Option<IceCredentials> {
         let allowed = |text: &str, least: usize| {
             (least..=256).contains(&text.len())
                 && text.bytes().all(|byte| ICE_CHARS.contains(&byte))
         };
-        (allowed(fragment, 4) && allowed(password, 22)).then(|| Credentials {
+        (allowed(fragment, 4) && allowed(password, 22)).then(|| IceCredentials {
             fragment: fragment.to_owned(),
             password: password.to_owned(),
         })
@@ -75,39 +76,39 @@ impl Credentials {
     }
 }
 
-impl fmt::Debug for Credentials {
-    /// Without the password.
+impl fmt::Debug for IceCredentials {
+    /// Omits the password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Credentials({})", self.fragment)
     }
 }
 
-/// The value of an `a=candidate` attribute for an address of ours (RFC 8839 section 5.1).
+/// The value of an `a=candidate` attribute for a local address (RFC 8839 section 5.1).
 pub fn host_candidate(
     foundation: u32,
     component: u8,
     preference: u16,
     address: SocketAddr,
 ) -> String {
-    let candidate = Candidate {
+    let candidate = IceCandidate {
         foundation: foundation.to_string(),
         component,
-        priority: priority(Kind::Host, preference, component),
+        priority: priority(CandidateType::Host, preference, component),
         address,
-        kind: Kind::Host,
+        kind: CandidateType::Host,
     };
     candidate.to_string()
 }
 
-/// Whether a request knows our credentials and says nothing that we do not know (RFC 8489 section 9.1.3).
+/// Authenticates a request and rejects unknown mandatory attributes (RFC 8489 section 9.1.3).
 ///
 /// # Errors
-/// The status to answer it with.
-fn judge(
-    message: &Message<'_>,
-    local: &Credentials,
+/// The status of the error response.
+fn authenticate(
+    message: &StunMessage<'_>,
+    local: &IceCredentials,
     key: &HmacSha1,
-    remote: Option<&Credentials>,
+    remote: Option<&IceCredentials>,
 ) -> Result<(), u16> {
     let Some(name) = message.attribute(attribute::USERNAME) else {
         return Err(400);
@@ -120,9 +121,9 @@ fn judge(
         Some(at) => (name.get(..at), name.get(at + 1..)),
         None => (None, None),
     };
-    let known = ours == Some(local.fragment.as_bytes())
+    let addressed = ours == Some(local.fragment.as_bytes())
         && remote.is_none_or(|remote| theirs == Some(remote.fragment.as_bytes()));
-    if !known || !message.is_authentic(key) {
+    if !addressed || !message.is_authentic(key) {
         return Err(401);
     }
     match message.unknown_attributes().next() {
@@ -131,8 +132,8 @@ fn judge(
     }
 }
 
-/// The error response with this status.
-fn refusal(message: &Message<'_>, code: u16, key: &HmacSha1) -> Vec<u8> {
+/// An error response with this status.
+fn error_response(message: &StunMessage<'_>, code: u16, key: &HmacSha1) -> Vec<u8> {
     let reason = match code {
         400 => "Bad Request",
         401 => "Unauthorized",
@@ -149,35 +150,35 @@ fn refusal(message: &Message<'_>, code: u16, key: &HmacSha1) -> Vec<u8> {
             .collect();
         answer = answer.attribute(attribute::UNKNOWN_ATTRIBUTES, &unknown);
     }
-    // Only who proved to know the password gets an answer that proves that we do.
+    // Only an authenticated request gets an authenticated response.
     let proved = matches!(code, 420 | 487);
     answer.finish(proved.then_some(key))
 }
 
-/// Where a check came from that knew our credentials.
+/// Source of an authenticated check.
 #[derive(Clone, Copy, Debug)]
-struct Source {
+struct CheckSource {
     address: SocketAddr,
-    /// What the peer says its candidate's priority is.
+    /// Priority of the peer's candidate, from the check.
     priority: u32,
     last: Time,
     nominated: bool,
 }
 
 /// A lite agent for one component of one stream.
-pub struct Lite {
-    local: Credentials,
+pub struct LiteAgent {
+    local: IceCredentials,
     key: HmacSha1,
-    remote: Option<Credentials>,
-    sources: Vec<Source>,
+    remote: Option<IceCredentials>,
+    sources: Vec<CheckSource>,
     selected: Option<SocketAddr>,
     answers: VecDeque<(SocketAddr, Vec<u8>)>,
 }
 
-impl Lite {
-    /// An agent with the given credentials. Those of the peer may come later, with the answer.
-    pub fn new(local: Credentials, remote: Option<Credentials>) -> Lite {
-        Lite {
+impl LiteAgent {
+    /// An agent with the given credentials. Those of the peer may be set later, with the answer.
+    pub fn new(local: IceCredentials, remote: Option<IceCredentials>) -> LiteAgent {
+        LiteAgent {
             key: HmacSha1::new(local.password.as_bytes()),
             local,
             remote,
@@ -188,79 +189,84 @@ impl Lite {
     }
 
     /// Our credentials.
-    pub fn local(&self) -> &Credentials {
+    pub fn local(&self) -> &IceCredentials {
         &self.local
     }
 
-    /// The peer's credentials, where they are known.
-    pub fn remote(&self) -> Option<&Credentials> {
+    /// The peer's credentials, if known.
+    pub fn remote(&self) -> Option<&IceCredentials> {
         self.remote.as_ref()
     }
 
-    /// The peer's credentials, as signalling has them.
-    pub fn set_remote(&mut self, remote: Credentials) {
+    /// Sets the peer's signalled credentials.
+    pub fn set_remote(&mut self, remote: IceCredentials) {
         self.remote = Some(remote);
     }
 
-    /// Starts over with new credentials (RFC 8445 section 9). What was selected stays in use until the peer nominates again.
-    pub fn restart(&mut self, local: Credentials, remote: Option<Credentials>) {
+    /// Restarts with new credentials (RFC 8445 section 9). The selected pair stays in use until the peer nominates
+    /// again.
+    pub fn restart(&mut self, local: IceCredentials, remote: Option<IceCredentials>) {
         self.key = HmacSha1::new(local.password.as_bytes());
         self.local = local;
         self.remote = remote;
         self.sources.clear();
     }
 
-    /// Sends nothing more to the pair that was nominated, whose consent has expired; `true`: there was one.
+    /// Stops using the nominated pair, whose consent has expired; `true` if there was one.
     pub fn forget(&mut self) -> bool {
         self.selected.take().is_some()
     }
 
-    /// Takes in a STUN datagram that came from `source`; the answer comes out of [`Lite::next_answer`].
+    /// Processes a STUN datagram from `source`; [`LiteAgent::next_answer`] returns the response.
     ///
     /// # Errors
-    /// What to count it as where it is no good check. Some of these are answered with an error all the same.
+    /// The drop reason of an invalid check. Some of these also get an error response.
     pub fn feed(
         &mut self,
         datagram: &[u8],
         source: SocketAddr,
         now: Time,
     ) -> Result<(), DropReason> {
-        let message = Message::parse(datagram).ok_or(DropReason::StunMalformed)?;
+        let message = StunMessage::parse(datagram).ok_or(DropReason::StunMalformed)?;
         match message.message_type() {
             message_type::BINDING_REQUEST => {}
-            // A keep-alive (RFC 8445 section 11): nothing to do, nothing to answer.
+            // A keep-alive (RFC 8445 section 11), which needs no response.
             message_type::BINDING_INDICATION => return Ok(()),
             _ => return Err(DropReason::StunUnexpected),
         }
-        let Err(code) = self.judge(&message) else {
-            self.note(&message, source, now);
+        let Err(code) = self.authenticate(&message) else {
+            self.record_source(&message, source, now);
             let answer = Builder::new(message_type::BINDING_SUCCESS, message.transaction())
                 .mapped_address(source)
                 .finish(Some(&self.key));
             self.answer(source, answer);
             return Ok(());
         };
-        let answer = refusal(&message, code, &self.key);
+        let answer = error_response(&message, code, &self.key);
         self.answer(source, answer);
-        Err(DropReason::StunUnauthorised)
+        Err(DropReason::StunUnauthenticated)
     }
 
-    /// The next answer and where to.
+    /// The next response and its destination.
     pub fn next_answer(&mut self) -> Option<(SocketAddr, Vec<u8>)> {
         self.answers.pop_front()
     }
 
-    /// Where media goes: the peer's address of the nominated pair.
+    /// Destination of media: the peer's address of the nominated pair.
     pub fn selected(&self) -> Option<SocketAddr> {
         self.selected
     }
 
-    /// Whether media from there may be taken: a check came from it that knew our credentials.
+    /// Whether media from this source is accepted: it has sent an authenticated check.
     pub fn admits(&self, source: SocketAddr) -> bool {
-        self.selected == Some(source) || self.sources.iter().any(|known| known.address == source)
+        self.selected == Some(source)
+            || self
+                .sources
+                .iter()
+                .any(|existing| existing.address == source)
     }
 
-    /// Whether the peer has sent a check within [`CONSENT`]; without one nothing more may be sent to it (RFC 7675).
+    /// Whether the peer has sent a check within [`CONSENT`]; otherwise nothing may be sent to it (RFC 7675).
     pub fn consents(&self, now: Time) -> bool {
         self.sources
             .iter()
@@ -268,24 +274,24 @@ impl Lite {
     }
 
     /// RFC 8489 section 9.1.3, RFC 8445 section 7.3.
-    fn judge(&self, message: &Message<'_>) -> Result<(), u16> {
-        judge(message, &self.local, &self.key, self.remote.as_ref())?;
+    fn authenticate(&self, message: &StunMessage<'_>) -> Result<(), u16> {
+        authenticate(message, &self.local, &self.key, self.remote.as_ref())?;
         match message.attribute(attribute::ICE_CONTROLLED) {
             Some(_) => Err(487),
             None => Ok(()),
         }
     }
 
-    /// Remembers where a good check came from, and whether it nominates.
-    fn note(&mut self, message: &Message<'_>, address: SocketAddr, now: Time) {
+    /// Records the source of a valid check, and its nomination.
+    fn record_source(&mut self, message: &StunMessage<'_>, address: SocketAddr, now: Time) {
         let priority = message.number(attribute::PRIORITY).unwrap_or(0);
         let nominates = message.attribute(attribute::USE_CANDIDATE).is_some();
-        let known = self
+        let existing = self
             .sources
             .iter()
             .position(|source| source.address == address);
-        if known.is_none() && self.sources.len() >= SOURCES {
-            // The one that was silent for longest goes; the selected one stays.
+        if existing.is_none() && self.sources.len() >= MAX_SOURCES {
+            // The source that was silent for longest is evicted, but not the selected one.
             let oldest = self
                 .sources
                 .iter()
@@ -297,15 +303,15 @@ impl Lite {
                 self.sources.remove(at);
             }
         }
-        let fresh = Source {
+        let fresh = CheckSource {
             address,
             priority,
             last: now,
             nominated: nominates,
         };
-        match known.and_then(|at| self.sources.get_mut(at)) {
+        match existing.and_then(|at| self.sources.get_mut(at)) {
             Some(source) => {
-                *source = Source {
+                *source = CheckSource {
                     nominated: nominates || source.nominated,
                     ..fresh
                 }
@@ -317,8 +323,8 @@ impl Lite {
         }
     }
 
-    /// Of several nominated pairs the one of highest priority is used (agents of RFC 5245 nominate every pair that works); among
-    /// equals, and when the former fell silent, the latest.
+    /// Selects among several nominated pairs the one of highest priority (agents of RFC 5245 nominate every valid
+    /// pair); among equals, and when the selected one was evicted, the latest.
     fn select(&mut self, address: SocketAddr, priority: u32) {
         let former = self
             .sources
@@ -330,13 +336,13 @@ impl Lite {
     }
 
     fn answer(&mut self, to: SocketAddr, bytes: Vec<u8>) {
-        if self.answers.len() < ANSWERS {
+        if self.answers.len() < MAX_RESPONSES {
             self.answers.push_back((to, bytes));
         }
     }
 }
 
-impl fmt::Debug for Lite {
+impl fmt::Debug for LiteAgent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Lite")
             .field("local", &self.local)
@@ -349,23 +355,23 @@ impl fmt::Debug for Lite {
 mod tests {
     use super::*;
 
-    struct Peer {
+    struct TestPeer {
         key: HmacSha1,
         name: String,
     }
 
-    fn pair() -> (Lite, Peer) {
+    fn pair() -> (LiteAgent, TestPeer) {
         let mut entropy = Entropy::from_number(1);
-        let local = Credentials::generate(&mut entropy);
-        let remote = Credentials::generate(&mut entropy);
-        let peer = Peer {
+        let local = IceCredentials::generate(&mut entropy);
+        let remote = IceCredentials::generate(&mut entropy);
+        let peer = TestPeer {
             key: HmacSha1::new(local.password().as_bytes()),
             name: format!("{}:{}", local.fragment(), remote.fragment()),
         };
-        (Lite::new(local, Some(remote)), peer)
+        (LiteAgent::new(local, Some(remote)), peer)
     }
 
-    impl Peer {
+    impl TestPeer {
         fn check(&self, priority: u32, nominate: bool) -> Vec<u8> {
             let mut builder = Builder::new(message_type::BINDING_REQUEST, [9; 12])
                 .attribute(attribute::USERNAME, self.name.as_bytes())
@@ -382,18 +388,18 @@ mod tests {
         SocketAddr::from(([192, 0, 2, 7], port))
     }
 
-    fn code(lite: &mut Lite) -> Option<u16> {
+    fn code(lite: &mut LiteAgent) -> Option<u16> {
         let (_, answer) = lite.next_answer()?;
-        Message::parse(&answer).unwrap().error_code()
+        StunMessage::parse(&answer).unwrap().error_code()
     }
 
     #[test]
-    fn a_check_is_answered_and_a_pair_nominated() {
+    fn check_is_answered_and_pair_nominated() {
         let (mut lite, peer) = pair();
         let now = Time::from_secs(1);
         lite.feed(&peer.check(100, false), address(1), now).unwrap();
         let (to, answer) = lite.next_answer().unwrap();
-        let answer = Message::parse(&answer).unwrap();
+        let answer = StunMessage::parse(&answer).unwrap();
         assert_eq!(
             (to, answer.mapped_address()),
             (address(1), Some(address(1)))
@@ -406,24 +412,24 @@ mod tests {
         lite.feed(&peer.check(100, true), address(1), now).unwrap();
         assert_eq!(lite.selected(), Some(address(1)));
         lite.feed(&peer.check(50, true), address(2), now).unwrap();
-        assert_eq!(lite.selected(), Some(address(1)), "of lower priority");
+        assert_eq!(lite.selected(), Some(address(1)), "lower priority");
         lite.feed(&peer.check(200, true), address(3), now).unwrap();
         assert_eq!(lite.selected(), Some(address(3)));
         assert!(lite.consents(now + CONSENT));
         assert!(!lite.consents(now + CONSENT + Duration::from_millis(1)));
         let mut entropy = Entropy::from_number(2);
-        lite.restart(Credentials::generate(&mut entropy), None);
-        assert_eq!(lite.selected(), Some(address(3)), "media goes on");
+        lite.restart(IceCredentials::generate(&mut entropy), None);
+        assert_eq!(lite.selected(), Some(address(3)), "media continues");
         let old = lite.feed(&peer.check(200, true), address(3), now);
         assert_eq!(
             old,
-            Err(DropReason::StunUnauthorised),
-            "the old credentials are gone"
+            Err(DropReason::StunUnauthenticated),
+            "the old credentials are invalid"
         );
     }
 
     #[test]
-    fn bad_checks() {
+    fn invalid_checks_are_rejected() {
         let (mut lite, peer) = pair();
         let now = Time::ZERO;
         let from = address(1);
@@ -459,7 +465,7 @@ mod tests {
         ] {
             assert_eq!(
                 lite.feed(&bytes, from, now),
-                Err(DropReason::StunUnauthorised)
+                Err(DropReason::StunUnauthenticated)
             );
             assert_eq!(code(&mut lite), Some(expected));
         }
@@ -479,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_has_a_limit() {
+    fn sources_and_answers_are_bounded() {
         let (mut lite, peer) = pair();
         lite.feed(&peer.check(1, true), address(1), Time::ZERO)
             .unwrap();
@@ -487,23 +493,23 @@ mod tests {
             let at = Time::from_millis(u64::from(port));
             lite.feed(&peer.check(1, false), address(port), at).unwrap();
         }
-        assert!(lite.sources.len() <= SOURCES && lite.answers.len() <= ANSWERS);
+        assert!(lite.sources.len() <= MAX_SOURCES && lite.answers.len() <= MAX_RESPONSES);
         assert!(lite.admits(address(1)) && lite.admits(address(199)));
         assert!(!lite.admits(address(100)));
     }
 
     #[test]
-    fn words_for_the_session_description() {
+    fn attributes_of_the_session_description() {
         assert_eq!(
             host_candidate(1, 2, 65_535, address(9)),
             "1 2 UDP 2130706430 192.0.2.7 9 typ host"
         );
-        assert!(Credentials::parse("abc", "0123456789012345678901").is_none());
-        assert!(Credentials::parse("abcd", "012345678901234567890").is_none());
-        assert!(Credentials::parse("ab d", "0123456789012345678901").is_none());
-        assert!(Credentials::parse("ab+/", "0123456789012345678901").is_some());
-        let made = Credentials::generate(&mut Entropy::from_number(3));
-        assert!(Credentials::parse(made.fragment(), made.password()).is_some());
-        assert!(!format!("{made:?}").contains(made.password()));
+        assert!(IceCredentials::parse("abc", "0123456789012345678901").is_none());
+        assert!(IceCredentials::parse("abcd", "012345678901234567890").is_none());
+        assert!(IceCredentials::parse("ab d", "0123456789012345678901").is_none());
+        assert!(IceCredentials::parse("ab+/", "0123456789012345678901").is_some());
+        let credentials = IceCredentials::generate(&mut Entropy::from_number(3));
+        assert!(IceCredentials::parse(credentials.fragment(), credentials.password()).is_some());
+        assert!(!format!("{credentials:?}").contains(credentials.password()));
     }
 }

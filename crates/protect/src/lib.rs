@@ -1,4 +1,4 @@
-//! Digest authentication, SRTP and its keying: keys in, proofs and sealed packets out. Nothing here sees a socket.
+//! Digest authentication, SRTP and its keying, ICE. Sans-IO: nothing here opens a socket.
 #![forbid(unsafe_code)]
 
 pub mod cipher;

@@ -1,4 +1,4 @@
-//! STUN messages with their integrity (RFC 8489), as ICE uses them: read, checked, written.
+//! STUN messages with integrity (RFC 8489) for ICE: parsing, verification, writing.
 
 use crate::cipher::{HmacSha1, PacketMac};
 use core::fmt;
@@ -6,11 +6,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use subtle::ConstantTimeEq;
 use wire::stun::{MAGIC_COOKIE, StunHeader};
 
-/// Message types (RFC 8489 section 5): the method Binding in its classes.
+/// Message types (RFC 8489 section 5): the Binding method in its classes.
 pub mod message_type {
     /// Request.
     pub const BINDING_REQUEST: u16 = 0x0001;
-    /// Indication, which is never answered.
+    /// Indication, which gets no response.
     pub const BINDING_INDICATION: u16 = 0x0011;
     /// Success response.
     pub const BINDING_SUCCESS: u16 = 0x0101;
@@ -22,49 +22,49 @@ pub mod message_type {
 pub mod attribute {
     /// User name.
     pub const USERNAME: u16 = 0x0006;
-    /// HMAC-SHA1 over everything before it.
+    /// HMAC-SHA1 over the preceding bytes.
     pub const MESSAGE_INTEGRITY: u16 = 0x0008;
     /// Status code and reason.
     pub const ERROR_CODE: u16 = 0x0009;
-    /// Attributes that were not understood.
+    /// Unknown mandatory attributes.
     pub const UNKNOWN_ATTRIBUTES: u16 = 0x000a;
-    /// The requester's address, masked.
+    /// The requester's address, XOR-masked.
     pub const XOR_MAPPED_ADDRESS: u16 = 0x0020;
-    /// Priority that a peer-reflexive candidate would have.
+    /// Priority of the peer-reflexive candidate.
     pub const PRIORITY: u16 = 0x0024;
     /// The controlling agent nominates this pair.
     pub const USE_CANDIDATE: u16 = 0x0025;
     /// Software name.
     pub const SOFTWARE: u16 = 0x8022;
-    /// CRC-32 over everything before it.
+    /// CRC-32 over the preceding bytes.
     pub const FINGERPRINT: u16 = 0x8028;
-    /// The sender is controlled; its tie-breaker.
+    /// The sender is controlled; value: its tie-breaker.
     pub const ICE_CONTROLLED: u16 = 0x8029;
-    /// The sender controls; its tie-breaker.
+    /// The sender is controlling; value: its tie-breaker.
     pub const ICE_CONTROLLING: u16 = 0x802a;
 }
 
-/// Attributes without this bit must be understood (RFC 8489 section 14).
+/// Attributes without this bit are mandatory (RFC 8489 section 14).
 const OPTIONAL: u16 = 0x8000;
 const FINGERPRINT_MASK: u32 = 0x5354_554e;
 /// Length of a MESSAGE-INTEGRITY attribute, header included.
 const INTEGRITY: usize = 24;
 
-/// A STUN message whose lengths fit and whose FINGERPRINT, where there is one, is right.
+/// A STUN message with valid lengths and, if present, a valid FINGERPRINT.
 #[derive(Clone, Copy)]
-pub struct Message<'m> {
+pub struct StunMessage<'m> {
     header: StunHeader,
     bytes: &'m [u8],
 }
 
-impl<'m> Message<'m> {
-    /// The message that fills a datagram; `None` where it is none.
-    pub fn parse(datagram: &'m [u8]) -> Option<Message<'m>> {
+impl<'m> StunMessage<'m> {
+    /// Parses a datagram; `None` if it is not a STUN message.
+    pub fn parse(datagram: &'m [u8]) -> Option<StunMessage<'m>> {
         let header = StunHeader::parse(datagram)?;
         if usize::from(header.length) != datagram.len() - StunHeader::LENGTH {
             return None;
         }
-        let message = Message {
+        let message = StunMessage {
             header,
             bytes: datagram,
         };
@@ -92,14 +92,14 @@ impl<'m> Message<'m> {
         self.header.transaction
     }
 
-    /// The first attribute of a type, among those that integrity covers where there is integrity.
+    /// The first attribute of a type; with MESSAGE-INTEGRITY only among the covered ones.
     pub fn attribute(&self, kind: u16) -> Option<&'m [u8]> {
         self.covered()
-            .find(|(known, ..)| *known == kind)
+            .find(|(attribute, ..)| *attribute == kind)
             .map(|(_, _, value)| value)
     }
 
-    /// An attribute of 32 bits.
+    /// The value of a 32-bit attribute.
     pub fn number(&self, kind: u16) -> Option<u32> {
         let bytes: [u8; 4] = self.attribute(kind)?.try_into().ok()?;
         Some(u32::from_be_bytes(bytes))
@@ -127,7 +127,7 @@ impl<'m> Message<'m> {
         Some(SocketAddr::new(ip, port))
     }
 
-    /// The status of an error response.
+    /// The status code of an error response.
     pub fn error_code(&self) -> Option<u16> {
         match self.attribute(attribute::ERROR_CODE)? {
             &[_, _, class, number, ..] if number < 100 => {
@@ -137,10 +137,10 @@ impl<'m> Message<'m> {
         }
     }
 
-    /// Attributes that must be understood and are none of ours.
+    /// Mandatory attributes that are not supported.
     pub fn unknown_attributes(&self) -> impl Iterator<Item = u16> + use<'m> {
         self.covered().map(|(kind, ..)| kind).filter(|kind| {
-            let known = [
+            let understood = [
                 attribute::USERNAME,
                 attribute::MESSAGE_INTEGRITY,
                 attribute::ERROR_CODE,
@@ -149,17 +149,17 @@ impl<'m> Message<'m> {
                 attribute::PRIORITY,
                 attribute::USE_CANDIDATE,
             ];
-            kind & OPTIONAL == 0 && !known.contains(kind)
+            kind & OPTIONAL == 0 && !understood.contains(kind)
         })
     }
 
-    /// Whether MESSAGE-INTEGRITY is there.
+    /// Whether the message has MESSAGE-INTEGRITY.
     pub fn has_integrity(&self) -> bool {
         self.walk()
             .any(|(kind, ..)| kind == attribute::MESSAGE_INTEGRITY)
     }
 
-    /// Whether MESSAGE-INTEGRITY is there and right.
+    /// Whether the message has a valid MESSAGE-INTEGRITY.
     pub fn is_authentic(&self, key: &HmacSha1) -> bool {
         let Some((_, at, value)) = self
             .walk()
@@ -173,8 +173,8 @@ impl<'m> Message<'m> {
         bool::from(value.ct_eq(&integrity(before, key)))
     }
 
-    /// Attributes up to and including MESSAGE-INTEGRITY; what follows it is not to be used (RFC 8489 section 14.5), but for the
-    /// FINGERPRINT, which was checked.
+    /// Attributes up to and including MESSAGE-INTEGRITY; later ones must be ignored (RFC 8489 section 14.5), except
+    /// FINGERPRINT, which is verified when parsing.
     fn covered(&self) -> impl Iterator<Item = (u16, usize, &'m [u8])> + use<'m> {
         let mut over = false;
         self.walk().take_while(move |(kind, ..)| {
@@ -184,7 +184,7 @@ impl<'m> Message<'m> {
         })
     }
 
-    /// Type, place and value of each attribute; ends at the first that does not fit.
+    /// Type, offset and value of each attribute; ends at the first invalid one.
     fn walk(&self) -> impl Iterator<Item = (u16, usize, &'m [u8])> + use<'m> {
         let bytes = self.bytes;
         let mut at = StunHeader::LENGTH;
@@ -199,7 +199,7 @@ impl<'m> Message<'m> {
     }
 }
 
-impl fmt::Debug for Message<'_> {
+impl fmt::Debug for StunMessage<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.header.fmt(f)
     }
@@ -222,7 +222,7 @@ impl Builder {
         Builder { bytes, transaction }
     }
 
-    /// With an attribute; a value of more than 65,535 bytes is cut.
+    /// Appends an attribute; a value of more than 65,535 bytes is truncated.
     pub fn attribute(mut self, kind: u16, value: &[u8]) -> Builder {
         let value = value.get(..0xffff).unwrap_or(value);
         self.bytes.extend_from_slice(&kind.to_be_bytes());
@@ -233,7 +233,7 @@ impl Builder {
         self
     }
 
-    /// With XOR-MAPPED-ADDRESS. An IPv4 address in IPv6's clothes is written as what it is.
+    /// Appends XOR-MAPPED-ADDRESS. An IPv4-mapped IPv6 address is written as IPv4.
     pub fn mapped_address(self, address: SocketAddr) -> Builder {
         let mask = address_mask(self.transaction);
         let port = address.port() ^ (MAGIC_COOKIE >> 16) as u16;
@@ -251,14 +251,14 @@ impl Builder {
         self.attribute(attribute::XOR_MAPPED_ADDRESS, &value)
     }
 
-    /// With ERROR-CODE.
+    /// Appends ERROR-CODE.
     pub fn error(self, code: u16, reason: &str) -> Builder {
         let mut value = vec![0, 0, (code / 100) as u8, (code % 100) as u8];
         value.extend_from_slice(reason.as_bytes());
         self.attribute(attribute::ERROR_CODE, &value)
     }
 
-    /// The datagram: MESSAGE-INTEGRITY under `key`, where there is one, and FINGERPRINT.
+    /// The datagram, with MESSAGE-INTEGRITY if there is a `key`, and FINGERPRINT.
     pub fn finish(mut self, key: Option<&HmacSha1>) -> Vec<u8> {
         if let Some(key) = key {
             let tag = integrity(&self.bytes, key);
@@ -272,7 +272,8 @@ impl Builder {
     }
 }
 
-/// The HMAC of everything before MESSAGE-INTEGRITY, with the length as if the message ended behind it (RFC 8489 section 14.5).
+/// The HMAC of the bytes before MESSAGE-INTEGRITY, with the length field as if the message ended after it (RFC 8489
+/// section 14.5).
 fn integrity(before: &[u8], key: &HmacSha1) -> [u8; 20] {
     let mut covered = before.to_vec();
     set_length(&mut covered, before.len() + INTEGRITY);
@@ -286,7 +287,7 @@ fn set_length(bytes: &mut [u8], whole: usize) {
     }
 }
 
-/// Magic cookie and transaction: what addresses are masked with.
+/// Magic cookie and transaction ID: the mask of addresses.
 fn address_mask(transaction: [u8; 12]) -> [u8; 16] {
     let mut mask = [0; 16];
     let (cookie, rest) = mask.split_at_mut(4);
@@ -301,7 +302,7 @@ fn mask_with(bytes: &mut [u8], mask: &[u8; 16]) {
     }
 }
 
-/// CRC-32 of ISO 3309, bit by bit: STUN messages are short and rare.
+/// CRC-32 of ISO 3309, calculated bit by bit: STUN messages are short and rare.
 fn crc32(bytes: &[u8]) -> u32 {
     let mut crc = u32::MAX;
     for byte in bytes {
@@ -335,7 +336,7 @@ mod tests {
              002400046e0001ff 80290008932ff9b151263b36 00060009 6576746a3a68367659202020
              000800149aeaa70cbfd8cb56781ef2b5b2d3f249c1b571a2 80280004e57a3bcf",
         );
-        let message = Message::parse(&bytes).unwrap();
+        let message = StunMessage::parse(&bytes).unwrap();
         assert_eq!(message.message_type(), message_type::BINDING_REQUEST);
         assert_eq!(
             message.attribute(attribute::USERNAME),
@@ -345,18 +346,18 @@ mod tests {
         assert!(message.is_authentic(&HmacSha1::new(PASSWORD)));
         assert!(!message.is_authentic(&HmacSha1::new(b"another")));
         assert_eq!(message.unknown_attributes().count(), 0);
-        // Without its FINGERPRINT (the last eight bytes) it would still be a message that integrity guards.
+        // Without its FINGERPRINT (the last eight bytes) it would still be a message protected by MESSAGE-INTEGRITY.
         for at in 0..bytes.len() - 8 {
             let mut altered = bytes.clone();
             altered[at] ^= 1;
-            let read = Message::parse(&altered);
+            let read = StunMessage::parse(&altered);
             assert!(
                 read.is_none_or(|read| !read.is_authentic(&HmacSha1::new(PASSWORD))),
                 "byte {at}"
             );
         }
         for cut in 0..bytes.len() {
-            assert!(Message::parse(&bytes[..cut]).is_none());
+            assert!(StunMessage::parse(&bytes[..cut]).is_none());
         }
     }
 
@@ -376,33 +377,33 @@ mod tests {
             (four, "192.0.2.1:32853"),
             (six, "[2001:db8:1234:5678:11:2233:4455:6677]:32853"),
         ] {
-            let message = Message::parse(&bytes).unwrap();
+            let message = StunMessage::parse(&bytes).unwrap();
             assert!(message.is_authentic(&key));
             let address = address.parse().unwrap();
             assert_eq!(message.mapped_address(), Some(address));
             let written = Builder::new(message_type::BINDING_SUCCESS, message.transaction())
                 .mapped_address(address)
                 .finish(Some(&key));
-            let again = Message::parse(&written).unwrap();
+            let again = StunMessage::parse(&written).unwrap();
             assert!(again.is_authentic(&key));
             assert_eq!(again.mapped_address(), Some(address));
         }
     }
 
     #[test]
-    fn errors_and_what_follows_integrity() {
+    fn error_code_and_attributes_behind_integrity() {
         let key = HmacSha1::new(b"secret");
         let bytes = Builder::new(message_type::BINDING_ERROR, [7; 12])
             .error(487, "Role Conflict")
             .finish(Some(&key));
-        assert_eq!(Message::parse(&bytes).unwrap().error_code(), Some(487));
+        assert_eq!(StunMessage::parse(&bytes).unwrap().error_code(), Some(487));
         let tag = [0; 20];
         let late = Builder::new(message_type::BINDING_REQUEST, [7; 12])
-            .attribute(0x7777, b"must be known")
+            .attribute(0x7777, b"mandatory")
             .attribute(attribute::MESSAGE_INTEGRITY, &tag)
             .attribute(attribute::USE_CANDIDATE, &[])
             .finish(None);
-        let message = Message::parse(&late).unwrap();
+        let message = StunMessage::parse(&late).unwrap();
         assert_eq!(message.attribute(attribute::USE_CANDIDATE), None);
         assert_eq!(message.unknown_attributes().collect::<Vec<_>>(), [0x7777]);
         assert!(message.has_integrity() && !message.is_authentic(&key));

@@ -1,65 +1,67 @@
-//! Actions: compiled and checked when they are loaded, carried out on one message.
+//! Actions: compiled and checked when they are loaded, applied to a message.
 
 use crate::address::{Part, address_with, part_of, part_of_uri, uri_with};
-use crate::effects::{Effects, Line, Name, Prepared, Refusal, Tag, View};
-use crate::fact::{Names, has_parts};
-use crate::grammar::{MAX_ADDED, changeable, fits, is_line};
+use crate::context::{MessageContext, RuleDirection};
+use crate::effects::{
+    Effects, HeaderName, MessageView, Prepared, RuleLogLine, RuleRefusal, RuleTag,
+};
+use crate::fact::has_parts;
+use crate::grammar::{MAX_ADDED, check_changeable, fits, is_line};
 use crate::number::Renumber;
-use crate::scene::{Direction, Scene};
-use crate::spec::{ActionSpec, Known, On, RuleSpec, Verb, Which, Wrong};
+use crate::spec::{ActionSpec, Diagnosis, MessageFilter, RuleNames, RuleSpec, ValueSelector, Verb};
 use crate::template::{Filled, Template, regular};
 use crate::types::nearest;
-use crate::value::{Value, whole};
+use crate::value::{ValueTemplate, write_value};
 use regex::Regex;
 use std::borrow::Cow;
 use wire::sip::{HeaderId, Method, Scheme, Uri};
 
-/// Letters of a tag's value and of a line for the log, at most.
+/// Maximum length of a tag's value and of a log line, in characters.
 const MAX_TEXT: usize = 512;
-/// Tags of one message at most.
+/// Maximum number of tags of one message.
 const MAX_TAGS: usize = 16;
 
-/// What an address action is about.
+/// The object of an address action.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Target {
+pub(crate) enum ActionTarget {
     RequestUri,
-    Header(Name),
+    Header(HeaderName),
 }
 
 #[derive(Clone, Debug)]
 pub(crate) enum Action {
-    Add(Name, Value),
-    Set(Name, Value),
-    Remove(Name, Which, Option<Regex>),
-    RemovePart(Target, Part, Which),
+    Add(HeaderName, ValueTemplate),
+    Set(HeaderName, ValueTemplate),
+    Remove(HeaderName, ValueSelector, Option<Regex>),
+    RemovePart(ActionTarget, Part, ValueSelector),
     Replace {
-        target: Target,
+        target: ActionTarget,
         part: Option<Part>,
-        which: Which,
+        which: ValueSelector,
         regex: Regex,
         with: Template,
     },
-    Rewrite(Target, Part, Which, Template),
-    Number(Target, Which, Renumber),
+    Rewrite(ActionTarget, Part, ValueSelector, Template),
+    Number(ActionTarget, ValueSelector, Renumber),
     Reject(u16, Option<Box<str>>),
     Route(u16),
     Tag(Box<str>, Template),
     Log(Template),
-    /// Several of the first two whose values are constants, and the same put together.
+    /// Several `Add` and `Set` actions with constant values, and the same in prepared form.
     Fields(Box<[Action]>, Prepared),
 }
 
-/// A mistake at a key of an action.
-type Faulty = (&'static str, Wrong);
+/// An error at a key of an action.
+type ActionKeyError = (&'static str, Diagnosis);
 
 impl Action {
     /// Compiles an action of `rule`.
     pub(crate) fn compile(
         spec: &ActionSpec,
         rule: &RuleSpec,
-        known: &Known,
-    ) -> Result<Action, Vec<Faulty>> {
-        let mut faults = superfluous(spec);
+        known: &RuleNames,
+    ) -> Result<Action, Vec<ActionKeyError>> {
+        let mut faults = unexpected_keys(spec);
         match compile(spec, rule, known) {
             Ok(action) if faults.is_empty() => return Ok(action),
             Ok(_) => {}
@@ -69,9 +71,9 @@ impl Action {
     }
 }
 
-/// Keys that an action of this verb does not take: none is ever ignored.
-fn superfluous(spec: &ActionSpec) -> Vec<Faulty> {
-    let taken: &[&str] = match spec.verb {
+/// Keys that an action of this verb does not take. None is ignored silently.
+fn unexpected_keys(spec: &ActionSpec) -> Vec<ActionKeyError> {
+    let allowed: &[&str] = match spec.verb {
         Verb::Add | Verb::Set | Verb::Tag => &["value"],
         Verb::Remove => &["which", "regex", "part"],
         Verb::Replace => &["part", "which", "regex", "with"],
@@ -104,43 +106,49 @@ fn superfluous(spec: &ActionSpec) -> Vec<Faulty> {
     ];
     written
         .into_iter()
-        .filter(|(key, there)| *there && !taken.contains(key))
+        .filter(|(key, present)| *present && !allowed.contains(key))
         .map(|(key, _)| {
             let verb = spec.verb.name();
-            let remedy = match taken {
-                [] => "take it out".to_owned(),
-                taken => format!("take it out; `{verb}` takes {}", taken.join(", ")),
+            let remedy = match allowed {
+                [] => "remove it".to_owned(),
+                allowed => format!("remove it; `{verb}` accepts {}", allowed.join(", ")),
             };
             (
                 key,
-                Wrong::new(format!("`{verb}` takes no `{key}`"), remedy),
+                Diagnosis::new(format!("`{verb}` does not accept `{key}`"), remedy),
             )
         })
         .collect()
 }
 
-fn needed<'s>(
+/// The value of a key that the action requires.
+fn required<'s>(
     spec: &ActionSpec,
     key: &'static str,
     value: &'s Option<String>,
-) -> Result<&'s str, Faulty> {
+) -> Result<&'s str, ActionKeyError> {
     value.as_deref().ok_or_else(|| {
         let verb = spec.verb.name();
-        let wrong = Wrong::new(
-            format!("`{verb}` lacks `{key}`"),
+        let diagnosis = Diagnosis::new(
+            format!("`{verb}` requires `{key}`"),
             format!("add {key} = \"...\""),
         );
-        (verb, wrong)
+        (verb, diagnosis)
     })
 }
 
-fn compile(spec: &ActionSpec, rule: &RuleSpec, known: &Known) -> Result<Action, Faulty> {
+/// Compiles an action. Everything that can be checked without a message is checked here.
+fn compile(
+    spec: &ActionSpec,
+    rule: &RuleSpec,
+    known: &RuleNames,
+) -> Result<Action, ActionKeyError> {
     let verb = spec.verb.name();
     Ok(match spec.verb {
         Verb::Add | Verb::Set => {
             let name = header(spec)?;
-            let text = needed(spec, "value", &spec.value)?;
-            let value = Value::of(&name, value_for(name.id, text)?);
+            let text = required(spec, "value", &spec.value)?;
+            let value = ValueTemplate::of(&name, value_for(name.id, text)?);
             match spec.verb {
                 Verb::Add => Action::Add(name, value),
                 _ => Action::Set(name, value),
@@ -150,12 +158,13 @@ fn compile(spec: &ActionSpec, rule: &RuleSpec, known: &Known) -> Result<Action, 
         Verb::Replace => {
             let part = part(spec)?;
             let target = target(spec, rule, part.as_ref())?;
-            let pattern = needed(spec, "regex", &spec.regex)?;
-            let regex = regular(pattern).map_err(|wrong| ("regex", wrong))?;
-            let with = needed(spec, "with", &spec.with)?;
-            let with = Template::parse(with, Some(&regex)).map_err(|wrong| ("with", wrong))?;
+            let pattern = required(spec, "regex", &spec.regex)?;
+            let regex = regular(pattern).map_err(|diagnosis| ("regex", diagnosis))?;
+            let with = required(spec, "with", &spec.with)?;
+            let with =
+                Template::parse(with, Some(&regex)).map_err(|diagnosis| ("with", diagnosis))?;
             Action::Replace {
-                which: which(spec, &target, Which::All)?,
+                which: which(spec, &target, ValueSelector::All)?,
                 target,
                 part,
                 regex,
@@ -163,23 +172,23 @@ fn compile(spec: &ActionSpec, rule: &RuleSpec, known: &Known) -> Result<Action, 
             }
         }
         Verb::Rewrite => {
-            needed(spec, "part", &spec.part)?;
+            required(spec, "part", &spec.part)?;
             let part = part(spec)?.unwrap_or(Part::Uri);
             let target = target(spec, rule, Some(&part))?;
-            let text = needed(spec, "value", &spec.value)?;
-            let value = Template::parse(text, None).map_err(|wrong| ("value", wrong))?;
+            let text = required(spec, "value", &spec.value)?;
+            let value = Template::parse(text, None).map_err(|diagnosis| ("value", diagnosis))?;
             check_constant(&target, &part, &value)?;
-            let which = which(spec, &target, Which::First)?;
+            let which = which(spec, &target, ValueSelector::First)?;
             Action::Rewrite(target, part, which, value)
         }
         Verb::Number => {
             let target = target(spec, rule, Some(&Part::User))?;
-            let which = which(spec, &target, Which::First)?;
+            let which = which(spec, &target, ValueSelector::First)?;
             Action::Number(target, which, renumber(spec)?)
         }
         Verb::Reject => {
             requests_only(rule, verb)?;
-            never(
+            exclude_methods(
                 rule,
                 &["ACK", "BYE", "CANCEL", "PRACK"],
                 verb,
@@ -187,65 +196,72 @@ fn compile(spec: &ActionSpec, rule: &RuleSpec, known: &Known) -> Result<Action, 
             )?;
             let status = spec.object.parse().unwrap_or(0);
             if !(400..=699).contains(&status) {
-                let what = format!("{} is no status of a refusal", spec.object);
-                return Err((verb, Wrong::new(what, "write a number from 400 to 699")));
+                let what = format!("{} is not an error status", spec.object);
+                return Err((verb, Diagnosis::new(what, "write a number from 400 to 699")));
             }
             if spec
                 .reason
                 .as_ref()
                 .is_some_and(|reason| !is_line(reason.as_bytes()))
             {
-                let wrong = Wrong::new("`reason` has control characters in it", "write one line");
-                return Err(("reason", wrong));
+                let diagnosis =
+                    Diagnosis::new("`reason` contains control characters", "write one line");
+                return Err(("reason", diagnosis));
             }
             Action::Reject(status, spec.reason.as_deref().map(Into::into))
         }
         Verb::Route => route(spec, rule, known)?,
         Verb::Tag => {
             if !spec.object.bytes().all(crate::grammar::is_token) || spec.object.is_empty() {
-                let what = format!("\"{}\" cannot be the name of a tag", spec.object);
-                return Err((verb, Wrong::new(what, "use letters, digits and - _")));
+                let what = format!("\"{}\" is not a valid tag name", spec.object);
+                return Err((verb, Diagnosis::new(what, "use letters, digits and - _")));
             }
-            let text = needed(spec, "value", &spec.value)?;
-            let value = Template::parse(text, None).map_err(|wrong| ("value", wrong))?;
+            let text = required(spec, "value", &spec.value)?;
+            let value = Template::parse(text, None).map_err(|diagnosis| ("value", diagnosis))?;
             Action::Tag(spec.object.as_str().into(), value)
         }
         Verb::Log => {
-            let text = Template::parse(&spec.object, None).map_err(|wrong| (verb, wrong))?;
+            let text =
+                Template::parse(&spec.object, None).map_err(|diagnosis| (verb, diagnosis))?;
             Action::Log(text)
         }
     })
 }
 
-fn header(spec: &ActionSpec) -> Result<Name, Faulty> {
+/// The header of an action that writes whole values.
+fn header(spec: &ActionSpec) -> Result<HeaderName, ActionKeyError> {
     let verb = spec.verb.name();
-    let Some(name) = Name::new(&spec.object) else {
-        let what = format!("\"{}\" cannot be the name of a header", spec.object);
-        return Err((verb, Wrong::new(what, "write a name such as \"X-Account\"")));
+    let Some(name) = HeaderName::new(&spec.object) else {
+        let what = format!("\"{}\" is not a valid header name", spec.object);
+        return Err((
+            verb,
+            Diagnosis::new(what, "write a name such as \"X-Account\""),
+        ));
     };
-    changeable(name.id, &spec.object).map_err(|wrong| (verb, wrong))?;
+    check_changeable(name.id, &spec.object).map_err(|diagnosis| (verb, diagnosis))?;
     Ok(name)
 }
 
-/// The template of a header's whole value.
-fn value_for(id: HeaderId, text: &str) -> Result<Template, Faulty> {
-    let value = Template::parse(text, None).map_err(|wrong| ("value", wrong))?;
+/// The template of a complete header value.
+fn value_for(id: HeaderId, text: &str) -> Result<Template, ActionKeyError> {
+    let value = Template::parse(text, None).map_err(|diagnosis| ("value", diagnosis))?;
     if let Some(constant) = value.constant()
         && !fits(id, constant)
     {
-        let wrong = Wrong::new(
-            format!("\"{text}\" cannot be the value of this header"),
+        let diagnosis = Diagnosis::new(
+            format!("\"{text}\" is not a valid value of this header"),
             match has_parts(id) {
                 true => "write an address such as \"<sip:100@example.com>\"",
-                false => "write one line, with quotes and brackets closed",
+                false => "write one line with balanced quotes and brackets",
             },
         );
-        return Err(("value", wrong));
+        return Err(("value", diagnosis));
     }
     Ok(value)
 }
 
-fn part(spec: &ActionSpec) -> Result<Option<Part>, Faulty> {
+/// The address part of an action, if it has one.
+fn part(spec: &ActionSpec) -> Result<Option<Part>, ActionKeyError> {
     let Some(text) = &spec.part else {
         return Ok(None);
     };
@@ -253,7 +269,7 @@ fn part(spec: &ActionSpec) -> Result<Option<Part>, Faulty> {
         Some(part) => Ok(Some(part)),
         None => Err((
             "part",
-            Wrong::new(
+            Diagnosis::new(
                 format!("an address has no part \"{text}\""),
                 format!("its parts are: {}", Part::NAMES),
             ),
@@ -262,61 +278,69 @@ fn part(spec: &ActionSpec) -> Result<Option<Part>, Faulty> {
 }
 
 /// The address or header that an action changes.
-fn target(spec: &ActionSpec, rule: &RuleSpec, part: Option<&Part>) -> Result<Target, Faulty> {
+fn target(
+    spec: &ActionSpec,
+    rule: &RuleSpec,
+    part: Option<&Part>,
+) -> Result<ActionTarget, ActionKeyError> {
     let verb = spec.verb.name();
-    let fault = |what: String, remedy: &str| Err((verb, Wrong::new(what, remedy)));
+    let fault = |what: String, remedy: &str| Err((verb, Diagnosis::new(what, remedy)));
     if spec.object.eq_ignore_ascii_case("request-uri") {
-        beginnings_only(rule, verb, "Request-URI")?;
+        initial_requests_only(rule, verb, "Request-URI")?;
         return match part {
             Some(part) if !part.is_of_uri() => {
-                let wrong = Wrong::new(
+                let diagnosis = Diagnosis::new(
                     "a Request-URI has neither display name nor header parameters",
-                    "take user, host, port, scheme or uri-params.NAME",
+                    "use user, host, port, scheme or uri-params.NAME",
                 );
-                Err(("part", wrong))
+                Err(("part", diagnosis))
             }
-            _ => Ok(Target::RequestUri),
+            _ => Ok(ActionTarget::RequestUri),
         };
     }
-    let Some(name) = Name::new(&spec.object) else {
-        let what = format!("\"{}\" cannot be the name of a header", spec.object);
+    let Some(name) = HeaderName::new(&spec.object) else {
+        let what = format!("\"{}\" is not a valid header name", spec.object);
         return fault(what, "write a name such as \"From\", or \"Request-URI\"");
     };
     if matches!(name.id, HeaderId::From | HeaderId::To) {
-        beginnings_only(rule, verb, &spec.object)?;
+        initial_requests_only(rule, verb, &spec.object)?;
         return match part {
             None => fault(
                 format!(
-                    "\"{}\" carries the tag of a dialog and cannot be changed as a whole",
+                    "\"{}\" contains the tag of the dialog and cannot be changed as a whole",
                     spec.object
                 ),
                 "add part = \"user\" or another part",
             ),
             Some(Part::Param(name)) if name.eq_ignore_ascii_case(b"tag") => Err((
                 "part",
-                Wrong::new(
-                    "the tag names the dialog: no rule may change it",
-                    "take the action out",
+                Diagnosis::new(
+                    "the tag identifies the dialog: rules cannot change it",
+                    "remove the action",
                 ),
             )),
-            Some(_) => Ok(Target::Header(name)),
+            Some(_) => Ok(ActionTarget::Header(name)),
         };
     }
-    changeable(name.id, &spec.object).map_err(|wrong| (verb, wrong))?;
+    check_changeable(name.id, &spec.object).map_err(|diagnosis| (verb, diagnosis))?;
     if part.is_some() && !has_parts(name.id) {
         return fault(
             format!(
-                "the values of \"{}\" are no addresses and have no parts",
+                "the values of \"{}\" are not addresses and have no parts",
                 spec.object
             ),
             "change the whole value: { replace = \"NAME\", regex = \"...\", with = \"...\" }",
         );
     }
-    Ok(Target::Header(name))
+    Ok(ActionTarget::Header(name))
 }
 
-/// A part whose new value is written out can be judged at once.
-fn check_constant(target: &Target, part: &Part, value: &Template) -> Result<(), Faulty> {
+/// Checks a constant new value of an address part.
+fn check_constant(
+    target: &ActionTarget,
+    part: &Part,
+    value: &Template,
+) -> Result<(), ActionKeyError> {
     let Some(text) = value
         .constant()
         .and_then(|text| std::str::from_utf8(text).ok())
@@ -324,49 +348,54 @@ fn check_constant(target: &Target, part: &Part, value: &Template) -> Result<(), 
         return Ok(());
     };
     let sample: &[u8] = match (part, text) {
-        // A telephone number turns into a tel URI, a name does not.
+        // A telephone number is valid as the user of a tel URI, a name is not.
         (Part::Scheme, _) => b"<sip:1@h>",
         _ => b"<sip:u@h>",
     };
-    let sound = match target {
-        Target::RequestUri => {
+    let is_valid = match target {
+        ActionTarget::RequestUri => {
             let sample = sample.get(1..sample.len() - 1).unwrap_or_default();
             uri_with(sample, part, Some(text)).is_some_and(|uri| is_request_uri(&uri))
         }
-        Target::Header(name) => {
+        ActionTarget::Header(name) => {
             address_with(sample, part, Some(text)).is_some_and(|address| fits(name.id, &address))
         }
     };
-    match sound {
+    match is_valid {
         true => Ok(()),
         false => Err((
             "value",
-            Wrong::new(
-                format!("\"{text}\" cannot be that part of an address"),
+            Diagnosis::new(
+                format!("\"{text}\" is not valid for this part of an address"),
                 match part {
                     Part::Host => "write a host name or an IP address",
                     Part::Port => "write a number from 1 to 65535",
                     Part::Scheme => "write sip, sips or tel",
-                    _ => "write something that an address can have there",
+                    _ => "write a value that is valid there",
                 },
             ),
         )),
     }
 }
 
-fn which(spec: &ActionSpec, target: &Target, usual: Which) -> Result<Which, Faulty> {
+/// The selected values of a header. Request-URI, From and To have a single value.
+fn which(
+    spec: &ActionSpec,
+    target: &ActionTarget,
+    usual: ValueSelector,
+) -> Result<ValueSelector, ActionKeyError> {
     let single = match target {
-        Target::RequestUri => true,
-        Target::Header(name) => matches!(name.id, HeaderId::From | HeaderId::To),
+        ActionTarget::RequestUri => true,
+        ActionTarget::Header(name) => matches!(name.id, HeaderId::From | HeaderId::To),
     };
     match spec.which {
         Some(_) if single => Err((
             "which",
-            Wrong::new("there is only one of them", "take `which` out"),
+            Diagnosis::new("this header has a single value", "remove `which`"),
         )),
-        Some(Which::Number(0)) => Err((
+        Some(ValueSelector::Number(0)) => Err((
             "which",
-            Wrong::new(
+            Diagnosis::new(
                 "values are counted from 1",
                 "write \"first\", \"last\", \"all\" or a number from 1",
             ),
@@ -375,38 +404,44 @@ fn which(spec: &ActionSpec, target: &Target, usual: Which) -> Result<Which, Faul
     }
 }
 
-fn remove(spec: &ActionSpec, rule: &RuleSpec) -> Result<Action, Faulty> {
+/// Compiles `remove`: of a part, of values, or of the header.
+fn remove(spec: &ActionSpec, rule: &RuleSpec) -> Result<Action, ActionKeyError> {
     if let Some(part) = part(spec)? {
         let target = target(spec, rule, Some(&part))?;
         if !part.is_optional() {
             let what = format!(
-                "an address cannot be without its {}",
+                "the {} of an address cannot be removed",
                 spec.part.as_deref().unwrap_or("part")
             );
             let remedy =
                 "remove port, display, params.NAME or uri-params.NAME, or the whole header";
-            return Err(("part", Wrong::new(what, remedy)));
+            return Err(("part", Diagnosis::new(what, remedy)));
         }
         if spec.regex.is_some() {
-            let wrong = Wrong::new(
-                "`part` and `regex` exclude each other",
+            let diagnosis = Diagnosis::new(
+                "`part` and `regex` cannot be combined",
                 "use `when` or `replace`",
             );
-            return Err(("regex", wrong));
+            return Err(("regex", diagnosis));
         }
-        let which = which(spec, &target, Which::All)?;
+        let which = which(spec, &target, ValueSelector::All)?;
         return Ok(Action::RemovePart(target, part, which));
     }
     let name = header(spec)?;
     let regex = match &spec.regex {
-        Some(text) => Some(regular(text).map_err(|wrong| ("regex", wrong))?),
+        Some(text) => Some(regular(text).map_err(|diagnosis| ("regex", diagnosis))?),
         None => None,
     };
-    let which = which(spec, &Target::Header(name.clone()), Which::All)?;
+    let which = which(
+        spec,
+        &ActionTarget::Header(name.clone()),
+        ValueSelector::All,
+    )?;
     Ok(Action::Remove(name, which, regex))
 }
 
-fn renumber(spec: &ActionSpec) -> Result<Renumber, Faulty> {
+/// Compiles `number`. Country and prefixes need a form, and a form needs a country.
+fn renumber(spec: &ActionSpec) -> Result<Renumber, ActionKeyError> {
     let number = |key: &'static str, value: &Option<String>, usual: &str, plus: bool| {
         let text = value.as_deref().unwrap_or(usual);
         let fits = |byte: u8| byte.is_ascii_digit() || (plus && b"+*#".contains(&byte));
@@ -414,8 +449,8 @@ fn renumber(spec: &ActionSpec) -> Result<Renumber, Faulty> {
             true => Ok(text.to_owned()),
             false => Err((
                 key,
-                Wrong::new(
-                    format!("\"{text}\" is no sequence of digits"),
+                Diagnosis::new(
+                    format!("\"{text}\" is not a sequence of digits"),
                     "write digits",
                 ),
             )),
@@ -432,28 +467,28 @@ fn renumber(spec: &ActionSpec) -> Result<Renumber, Faulty> {
     let prefix = number("prefix", &spec.prefix, "", true)?;
     match spec.form {
         Some(_) if country.is_empty() => {
-            let wrong = Wrong::new(
-                "`form` without `country`",
+            let diagnosis = Diagnosis::new(
+                "`form` requires `country`",
                 "add the country code: country = \"49\"",
             );
-            return Err(("form", wrong));
+            return Err(("form", diagnosis));
         }
         None if spec.country.is_some()
             || spec.national_prefix.is_some()
             || spec.international_prefix.is_some() =>
         {
-            let wrong = Wrong::new(
-                "a country and its prefixes do nothing without `form`",
+            let diagnosis = Diagnosis::new(
+                "`country` and its prefixes have no effect without `form`",
                 "add form = \"e164\", \"digits\" or \"national\"",
             );
-            return Err(("number", wrong));
+            return Err(("number", diagnosis));
         }
         None if spec.strip.is_none() && spec.prefix.is_none() => {
-            let wrong = Wrong::new(
-                "`number` says nothing to do",
+            let diagnosis = Diagnosis::new(
+                "`number` requires `form`, `strip` or `prefix`",
                 "add `form`, `strip` or `prefix`",
             );
-            return Err(("number", wrong));
+            return Err(("number", diagnosis));
         }
         _ => {}
     }
@@ -467,11 +502,15 @@ fn renumber(spec: &ActionSpec) -> Result<Renumber, Faulty> {
     })
 }
 
-fn route(spec: &ActionSpec, rule: &RuleSpec, known: &Known) -> Result<Action, Faulty> {
+/// Compiles `route`. Only received requests of routable methods can be routed.
+fn route(spec: &ActionSpec, rule: &RuleSpec, known: &RuleNames) -> Result<Action, ActionKeyError> {
     requests_only(rule, "route")?;
-    if rule.direction == Direction::Out {
-        let wrong = Wrong::new("what leaves has been routed", "write direction = \"in\"");
-        return Err(("route", wrong));
+    if rule.direction == RuleDirection::Out {
+        let diagnosis = Diagnosis::new(
+            "a sent message is already routed",
+            "write direction = \"in\"",
+        );
+        return Err(("route", diagnosis));
     }
     let routable = ["INVITE", "MESSAGE", "PUBLISH"];
     if let Some(other) = rule
@@ -479,9 +518,9 @@ fn route(spec: &ActionSpec, rule: &RuleSpec, known: &Known) -> Result<Action, Fa
         .iter()
         .find(|method| !routable.contains(&method.as_str()))
     {
-        let what = format!("{other} is not routed");
+        let what = format!("{other} requests are not routed");
         let remedy = "write method = [\"INVITE\"]; MESSAGE and PUBLISH are routed too";
-        return Err(("route", Wrong::new(what, remedy)));
+        return Err(("route", Diagnosis::new(what, remedy)));
     }
     match known.trunks.iter().position(|trunk| *trunk == spec.object) {
         Some(at) => Ok(Action::Route(at as u16)),
@@ -495,55 +534,66 @@ fn route(spec: &ActionSpec, rule: &RuleSpec, known: &Known) -> Result<Action, Fa
                 None => format!("there are: {}", names.join(", ")),
             };
             let what = format!("there is no trunk \"{}\"", spec.object);
-            Err(("route", Wrong::new(what, remedy)))
+            Err(("route", Diagnosis::new(what, remedy)))
         }
     }
 }
 
-fn requests_only(rule: &RuleSpec, verb: &'static str) -> Result<(), Faulty> {
+/// Refuses actions that have no effect on responses.
+fn requests_only(rule: &RuleSpec, verb: &'static str) -> Result<(), ActionKeyError> {
     match rule.on {
-        On::Response => Err((
+        MessageFilter::Response => Err((
             verb,
-            Wrong::new(
-                format!("`{verb}` does nothing to a response"),
+            Diagnosis::new(
+                format!("`{verb}` has no effect on a response"),
                 "write on = \"request\"",
             ),
         )),
-        On::Any | On::Request => Ok(()),
+        MessageFilter::Any | MessageFilter::Request => Ok(()),
     }
 }
 
-/// Request-URI, From and To are the dialog's once there is one.
-fn beginnings_only(rule: &RuleSpec, verb: &'static str, what: &str) -> Result<(), Faulty> {
-    if rule.on == On::Response {
-        let wrong = Wrong::new(
-            format!("{what} of a response is that of its request"),
+/// Request-URI, From and To belong to the dialog once it exists, so only initial requests may change them.
+fn initial_requests_only(
+    rule: &RuleSpec,
+    verb: &'static str,
+    what: &str,
+) -> Result<(), ActionKeyError> {
+    if rule.on == MessageFilter::Response {
+        let diagnosis = Diagnosis::new(
+            format!("{what} of a response is copied from its request"),
             "write on = \"request\"",
         );
-        return Err((verb, wrong));
+        return Err((verb, diagnosis));
     }
-    let inside = ["ACK", "BYE", "CANCEL", "PRACK", "UPDATE", "INFO", "NOTIFY"];
-    let all_inside = !rule.methods.is_empty()
+    let in_dialog = ["ACK", "BYE", "CANCEL", "PRACK", "UPDATE", "INFO", "NOTIFY"];
+    let all_in_dialog = !rule.methods.is_empty()
         && rule
             .methods
             .iter()
-            .all(|method| inside.contains(&method.as_str()));
-    match all_inside {
+            .all(|method| in_dialog.contains(&method.as_str()));
+    match all_in_dialog {
         true => Err((
             verb,
-            Wrong::new(
+            Diagnosis::new(
                 format!(
-                    "{what} of {} is that of the dialog",
+                    "{what} of {} is fixed by the dialog",
                     rule.methods.join(", ")
                 ),
-                "change it in the request that begins the dialog: method = \"INVITE\"",
+                "change it in the initial request: method =  \"INVITE\"",
             ),
         )),
         false => Ok(()),
     }
 }
 
-fn never(rule: &RuleSpec, methods: &[&str], verb: &'static str, why: &str) -> Result<(), Faulty> {
+/// Refuses a rule that lists methods to which an action cannot apply.
+fn exclude_methods(
+    rule: &RuleSpec,
+    methods: &[&str],
+    verb: &'static str,
+    why: &str,
+) -> Result<(), ActionKeyError> {
     match rule
         .methods
         .iter()
@@ -551,68 +601,74 @@ fn never(rule: &RuleSpec, methods: &[&str], verb: &'static str, why: &str) -> Re
     {
         Some(method) => Err((
             verb,
-            Wrong::new(
+            Diagnosis::new(
                 format!("{method} {why}"),
-                format!("take {method} out of `method`"),
+                format!("remove {method} from `method`"),
             ),
         )),
         None => Ok(()),
     }
 }
 
-/// Whether this may be a Request-URI (RFC 3261 section 19.1.1).
+/// Whether this is a valid Request-URI (RFC 3261 section 19.1.1).
 fn is_request_uri(uri: &[u8]) -> bool {
     Uri::parse(uri)
         .is_some_and(|uri| uri.headers.is_empty() && !matches!(uri.scheme, Scheme::Other(_)))
 }
 
-/// What becomes of one value.
-enum Fate {
-    Stays,
-    Becomes(Vec<u8>),
-    Goes,
-    /// What it would become breaks the message.
-    Breaks,
+/// The change of one value.
+enum ValueChange {
+    Keep,
+    Replace(Vec<u8>),
+    Remove,
+    /// The new value would break the message.
+    Invalid,
 }
 
 impl Action {
-    /// Carries the action out on what `effects` have left of the scene's message. Whether the next action still counts.
-    pub(crate) fn apply(&self, rule: u16, scene: &Scene<'_>, names: &Names, effects: &mut Effects) {
+    /// Applies the action to the context's message with the present `effects`.
+    pub(crate) fn apply(
+        &self,
+        rule: u16,
+        context: &MessageContext<'_>,
+        names: &RuleNames,
+        effects: &mut Effects,
+    ) {
         if effects.is_full() {
             effects.refused_edits += match self {
-                Action::Fields(singly, _) => singly.len() as u32,
+                Action::Fields(fields, _) => fields.len() as u32,
                 _ => 1,
             };
             return;
         }
         match self {
-            Action::Fields(singly, together) => {
-                if !effects.add_prepared(together, scene) {
-                    for action in singly {
-                        action.apply(rule, scene, names, effects);
+            Action::Fields(fields, prepared) => {
+                if !effects.add_prepared(prepared, context) {
+                    for action in fields {
+                        action.apply(rule, context, names, effects);
                     }
                 }
             }
-            Action::Add(name, value) => whole(name, value, scene, names, effects, false),
-            Action::Set(name, value) => whole(name, value, scene, names, effects, true),
+            Action::Add(name, value) => write_value(name, value, context, names, effects, false),
+            Action::Set(name, value) => write_value(name, value, context, names, effects, true),
             Action::Remove(name, which, regex) => {
-                let view = View { scene, effects };
+                let view = MessageView { context, effects };
                 if !view.has(name) {
                     return;
                 }
                 match (which, regex) {
-                    (Which::All, None) => effects.remove(name),
-                    (which, regex) => change(name, *which, scene, effects, |_, value| {
+                    (ValueSelector::All, None) => effects.remove(name),
+                    (which, regex) => change_values(name, *which, context, effects, |_, value| {
                         let text = String::from_utf8_lossy(value);
                         match regex.as_ref().is_none_or(|regex| regex.is_match(&text)) {
-                            true => Fate::Goes,
-                            false => Fate::Stays,
+                            true => ValueChange::Remove,
+                            false => ValueChange::Keep,
                         }
                     }),
                 }
             }
             Action::RemovePart(target, part, which) => {
-                on_part(target, part, *which, scene, effects, |_, _| Some(None));
+                change_part(target, part, *which, context, effects, |_, _| Some(None));
             }
             Action::Replace {
                 target,
@@ -626,27 +682,27 @@ impl Action {
                 *which,
                 regex,
                 with,
-                scene,
+                context,
                 names,
                 effects,
             ),
             Action::Rewrite(target, part, which, value) => {
                 let mut text = Filled::new();
-                value.fill(&View { scene, effects }, names, None, &mut text);
+                value.fill(&MessageView { context, effects }, names, None, &mut text);
                 let text = String::from_utf8_lossy(&text).into_owned();
                 if text.is_empty() {
                     return;
                 }
-                on_part(target, part, *which, scene, effects, |_, _| {
+                change_part(target, part, *which, context, effects, |_, _| {
                     Some(Some(text.clone()))
                 });
             }
             Action::Number(target, which, renumber) => {
-                on_part(
+                change_part(
                     target,
                     &Part::User,
                     *which,
-                    scene,
+                    context,
                     effects,
                     |_, user| match renumber.apply(user?) {
                         Cow::Owned(new) => Some(Some(new)),
@@ -655,14 +711,14 @@ impl Action {
                 );
             }
             Action::Reject(status, reason) => {
-                // The others are not for a rule to answer.
-                let refusable = scene.is_request()
+                // The other requests cannot be refused by a rule.
+                let refusable = context.is_request()
                     && !matches!(
-                        scene.method,
+                        context.method,
                         Method::Ack | Method::Bye | Method::Cancel | Method::Prack
                     );
                 if refusable && effects.refusal.is_none() {
-                    effects.refusal = Some(Refusal {
+                    effects.refusal = Some(RuleRefusal {
                         rule,
                         status: *status,
                         reason: reason.clone(),
@@ -670,14 +726,14 @@ impl Action {
                 }
             }
             Action::Route(trunk) => {
-                if scene.is_request() {
+                if context.is_request() {
                     effects.route = Some(*trunk);
                 }
             }
             Action::Tag(name, value) => {
-                let value = short(value, scene, names, effects);
+                let value = log_text(value, context, names, effects);
                 if effects.tags.len() < MAX_TAGS {
-                    effects.tags.push(Tag {
+                    effects.tags.push(RuleTag {
                         rule,
                         name: name.clone(),
                         value: value.into(),
@@ -685,17 +741,22 @@ impl Action {
                 }
             }
             Action::Log(text) => {
-                let text = short(text, scene, names, effects);
-                effects.log.push(Line { rule, text });
+                let text = log_text(text, context, names, effects);
+                effects.log.push(RuleLogLine { rule, text });
             }
         }
     }
 }
 
-/// A text for people: control letters shown, length bounded.
-fn short(template: &Template, scene: &Scene<'_>, names: &Names, effects: &Effects) -> String {
+/// The text for a tag or log line: control characters replaced, length limited.
+fn log_text(
+    template: &Template,
+    context: &MessageContext<'_>,
+    names: &RuleNames,
+    effects: &Effects,
+) -> String {
     let mut text = Filled::new();
-    template.fill(&View { scene, effects }, names, None, &mut text);
+    template.fill(&MessageView { context, effects }, names, None, &mut text);
     let text = String::from_utf8_lossy(&text);
     let letters = text.chars().take(MAX_TEXT);
     letters
@@ -703,63 +764,64 @@ fn short(template: &Template, scene: &Scene<'_>, names: &Names, effects: &Effect
         .collect()
 }
 
-/// Changes values of a header. List headers leave as one field.
-fn change(
-    name: &Name,
-    which: Which,
-    scene: &Scene<'_>,
+/// Changes values of a header. A list header becomes one field.
+fn change_values(
+    name: &HeaderName,
+    which: ValueSelector,
+    context: &MessageContext<'_>,
     effects: &mut Effects,
-    fate: impl FnMut(&View<'_>, &[u8]) -> Fate,
+    decide: impl FnMut(&MessageView<'_>, &[u8]) -> ValueChange,
 ) {
-    let (left, broken) = fates(name, which, &View { scene, effects }, fate);
+    let (remaining, broken) =
+        changed_values(name, which, &MessageView { context, effects }, decide);
     effects.refused_edits += broken;
-    let Some(left) = left else { return };
-    let size: usize = left.iter().map(Vec::len).sum();
-    // A neighbour that came malformed would spoil the field that they share from now on.
-    let sound = left.iter().all(|value| fits(name.id, value));
-    match size + effects.mark() > MAX_ADDED || !sound {
+    let Some(remaining) = remaining else { return };
+    let size: usize = remaining.iter().map(Vec::len).sum();
+    // A malformed value of the message would invalidate the common field of a list header.
+    let is_valid = remaining.iter().all(|value| fits(name.id, value));
+    match size + effects.mark() > MAX_ADDED || !is_valid {
         true => effects.refused_edits += 1,
-        false => write(name, &left, effects),
+        false => write(name, &remaining, effects),
     }
 }
 
-/// The values that are left of a header, `None` where none changes; and how many changes would break the message.
-fn fates(
-    name: &Name,
-    which: Which,
-    view: &View<'_>,
-    mut fate: impl FnMut(&View<'_>, &[u8]) -> Fate,
+/// The remaining values of a header, `None` if none changes, and the number of changes that would break the message.
+fn changed_values(
+    name: &HeaderName,
+    which: ValueSelector,
+    view: &MessageView<'_>,
+    mut decide: impl FnMut(&MessageView<'_>, &[u8]) -> ValueChange,
 ) -> (Option<Vec<Vec<u8>>>, u32) {
     let values = view.values(name);
     let last = values.len().saturating_sub(1);
-    let taken = |index: usize| match which {
-        Which::All => true,
-        Which::First => index == 0,
-        Which::Last => index == last,
-        Which::Number(number) => index + 1 == usize::from(number),
+    let selected = |index: usize| match which {
+        ValueSelector::All => true,
+        ValueSelector::First => index == 0,
+        ValueSelector::Last => index == last,
+        ValueSelector::Number(number) => index + 1 == usize::from(number),
     };
-    let mut left: Vec<Cow<'_, [u8]>> = Vec::with_capacity(values.len());
+    let mut remaining: Vec<Cow<'_, [u8]>> = Vec::with_capacity(values.len());
     let (mut changed, mut broken) = (false, 0);
     for (index, value) in values.iter().copied().enumerate() {
-        let fate = match taken(index) {
-            true => fate(view, value),
-            false => Fate::Stays,
+        let change = match selected(index) {
+            true => decide(view, value),
+            false => ValueChange::Keep,
         };
-        match fate {
-            Fate::Stays => left.push(Cow::Borrowed(value)),
-            Fate::Becomes(new) if fits(name.id, &new) => {
+        match change {
+            ValueChange::Keep => remaining.push(Cow::Borrowed(value)),
+            ValueChange::Replace(new) if fits(name.id, &new) => {
                 changed = true;
-                left.push(Cow::Owned(new));
+                remaining.push(Cow::Owned(new));
             }
-            Fate::Goes => changed = true,
-            Fate::Becomes(_) | Fate::Breaks => {
+            ValueChange::Remove => changed = true,
+            ValueChange::Replace(_) | ValueChange::Invalid => {
                 broken += 1;
-                left.push(Cow::Borrowed(value));
+                remaining.push(Cow::Borrowed(value));
             }
         }
     }
-    let left = changed.then(|| left.into_iter().map(unfolded).collect());
-    (left, broken)
+    let remaining = changed.then(|| remaining.into_iter().map(unfolded).collect());
+    (remaining, broken)
 }
 
 fn unfolded(value: Cow<'_, [u8]>) -> Vec<u8> {
@@ -772,7 +834,8 @@ fn unfolded(value: Cow<'_, [u8]>) -> Vec<u8> {
     value
 }
 
-fn write(name: &Name, values: &[Vec<u8>], effects: &mut Effects) {
+/// Writes the remaining values of a header: list headers as one field, others as one field per value.
+fn write(name: &HeaderName, values: &[Vec<u8>], effects: &mut Effects) {
     let begun = |effects: &mut Effects, parts: &[Vec<u8>]| {
         let mark = effects.mark();
         effects.begin(name);
@@ -804,23 +867,23 @@ fn write(name: &Name, values: &[Vec<u8>], effects: &mut Effects) {
     }
 }
 
-/// Changes a part of an address. `new` is asked with the part as it is (`None`: not there), and gives `None` for no change,
-/// `Some(None)` to take it out.
-fn on_part(
-    target: &Target,
+/// Changes a part of an address. `new` receives the present part (`None` if absent) and returns `None` for no change,
+/// `Some(None)` to remove the part.
+fn change_part(
+    target: &ActionTarget,
     part: &Part,
-    which: Which,
-    scene: &Scene<'_>,
+    which: ValueSelector,
+    context: &MessageContext<'_>,
     effects: &mut Effects,
-    mut new: impl FnMut(&View<'_>, Option<&str>) -> Option<Option<String>>,
+    mut new: impl FnMut(&MessageView<'_>, Option<&str>) -> Option<Option<String>>,
 ) {
     let name = match target {
-        Target::Header(name) => name,
-        Target::RequestUri => {
-            if !scene.initial {
+        ActionTarget::Header(name) => name,
+        ActionTarget::RequestUri => {
+            if !context.initial {
                 return;
             }
-            let view = View { scene, effects };
+            let view = MessageView { context, effects };
             let uri = view.uri();
             let old = part_of_uri(uri, part);
             let Some(new) = new(&view, old.as_deref()) else {
@@ -829,11 +892,11 @@ fn on_part(
             if new.is_none() && old.is_none() {
                 return;
             }
-            let made = uri_with(uri, part, new.as_deref()).filter(|uri| is_request_uri(uri));
-            return match made {
-                Some(made) => {
+            let changed = uri_with(uri, part, new.as_deref()).filter(|uri| is_request_uri(uri));
+            return match changed {
+                Some(changed) => {
                     let mark = effects.mark();
-                    effects.text().extend_from_slice(&made);
+                    effects.text().extend_from_slice(&changed);
                     let span = effects.span_from(mark);
                     effects.set_uri(span);
                 }
@@ -841,79 +904,80 @@ fn on_part(
             };
         }
     };
-    let mut fate = |view: &View<'_>, value: &[u8]| {
+    let mut decide = |view: &MessageView<'_>, value: &[u8]| {
         let old = part_of(value, part);
         match new(view, old.as_deref()) {
-            None => Fate::Stays,
-            Some(None) if old.is_none() => Fate::Stays,
+            None => ValueChange::Keep,
+            Some(None) if old.is_none() => ValueChange::Keep,
             Some(new) => match address_with(value, part, new.as_deref()) {
-                Some(made) => Fate::Becomes(made),
-                None => Fate::Breaks,
+                Some(changed) => ValueChange::Replace(changed),
+                None => ValueChange::Invalid,
             },
         }
     };
     if !matches!(name.id, HeaderId::From | HeaderId::To) {
-        return change(name, which, scene, effects, fate);
+        return change_values(name, which, context, effects, decide);
     }
-    if !scene.initial {
+    if !context.initial {
         return;
     }
-    let view = View { scene, effects };
-    let made = view.first(name).map(|value| fate(&view, value));
-    match made {
-        Some(Fate::Becomes(made)) if fits(name.id, &made) => {
+    let view = MessageView { context, effects };
+    let changed = view.first(name).map(|value| decide(&view, value));
+    match changed {
+        Some(ValueChange::Replace(changed)) if fits(name.id, &changed) => {
             let mark = effects.mark();
-            effects.text().extend_from_slice(&made);
+            effects.text().extend_from_slice(&changed);
             let span = effects.span_from(mark);
             effects.set_address(name.id, span);
         }
-        Some(Fate::Becomes(_) | Fate::Breaks) => effects.refused_edits += 1,
-        Some(Fate::Stays | Fate::Goes) | None => {}
+        Some(ValueChange::Replace(_) | ValueChange::Invalid) => effects.refused_edits += 1,
+        Some(ValueChange::Keep | ValueChange::Remove) | None => {}
     }
 }
 
 #[allow(clippy::too_many_arguments)]
+/// Replaces the matches of a regular expression in a part or in whole values.
 fn replace(
-    target: &Target,
+    target: &ActionTarget,
     part: Option<&Part>,
-    which: Which,
+    which: ValueSelector,
     regex: &Regex,
     with: &Template,
-    scene: &Scene<'_>,
-    names: &Names,
+    context: &MessageContext<'_>,
+    names: &RuleNames,
     effects: &mut Effects,
 ) {
     let part = match (target, part) {
-        (Target::RequestUri, None) => Some(&Part::Uri),
+        (ActionTarget::RequestUri, None) => Some(&Part::Uri),
         (_, part) => part,
     };
     if let Some(part) = part {
-        return on_part(target, part, which, scene, effects, |view, old| {
+        return change_part(target, part, which, context, effects, |view, old| {
             replaced(old?, regex, with, view, names).map(Some)
         });
     }
-    let Target::Header(name) = target else {
+    let ActionTarget::Header(name) = target else {
         return;
     };
-    change(name, which, scene, effects, |view, value| {
+    change_values(name, which, context, effects, |view, value| {
         match std::str::from_utf8(value) {
             Ok(text) => match replaced(text, regex, with, view, names) {
-                Some(new) => Fate::Becomes(new.trim().as_bytes().to_vec()),
-                None => Fate::Stays,
+                Some(new) => ValueChange::Replace(new.trim().as_bytes().to_vec()),
+                None => ValueChange::Keep,
             },
-            // What is no text cannot be matched as one.
-            Err(_) => Fate::Stays,
+            // A value that is not UTF-8 cannot match.
+            Err(_) => ValueChange::Keep,
         }
     });
 }
 
-/// The text with every match replaced; `None` where there is none.
+/// The text with every match replaced; `None` without a match.
 fn replaced(
     text: &str,
     regex: &Regex,
     with: &Template,
-    view: &View<'_>,
-    names: &Names,
+    view: &MessageView<'_>,
+    names: &RuleNames,
 ) -> Option<String> {
     let mut out = Filled::new();
     let mut from = 0;
@@ -923,7 +987,7 @@ fn replaced(
         with.fill(view, names, Some(&groups), &mut out);
         from = found.end();
         if out.len() > MAX_ADDED {
-            // Judged as too long by whoever writes it.
+            // The writer of the value refuses it as too long.
             break;
         }
     }

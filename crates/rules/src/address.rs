@@ -1,4 +1,4 @@
-//! Addresses and URIs taken apart and written again with another part.
+//! Parts of addresses and URIs: reading one, and writing the address with another.
 
 use crate::grammar::is_token;
 use std::borrow::Cow;
@@ -17,14 +17,14 @@ pub(crate) enum Part {
     Port,
     /// The display name, without quotes.
     Display,
-    /// A parameter behind the URI.
+    /// A header parameter, behind the URI.
     Param(Box<[u8]>),
-    /// A parameter of the URI.
+    /// A URI parameter.
     UriParam(Box<[u8]>),
 }
 
 impl Part {
-    /// The part as a configuration names it.
+    /// Parses the name of a part in a configuration.
     pub(crate) fn parse(text: &str) -> Option<Part> {
         let param = |name: &str| {
             let token = !name.is_empty() && name.bytes().all(is_token);
@@ -48,12 +48,12 @@ impl Part {
     pub(crate) const NAMES: &'static str =
         "user, host, port, scheme, display, params.NAME, uri-params.NAME";
 
-    /// Whether a bare URI has it.
+    /// Whether a bare URI can have this part.
     pub(crate) fn is_of_uri(&self) -> bool {
         !matches!(self, Part::Display | Part::Param(_))
     }
 
-    /// Whether it may be left out.
+    /// Whether the part may be absent.
     pub(crate) fn is_optional(&self) -> bool {
         matches!(
             self,
@@ -62,7 +62,7 @@ impl Part {
     }
 }
 
-/// Text without the line ends of folded header values.
+/// The text with the line ends of folded header values replaced.
 pub(crate) fn unfolded(value: &[u8]) -> Cow<'_, str> {
     let text = String::from_utf8_lossy(value);
     match memchr::memchr2(b'\r', b'\n', text.as_bytes()) {
@@ -78,7 +78,7 @@ fn decoded(text: &[u8]) -> Cow<'_, str> {
     }
 }
 
-/// The user part without escapes and without its parameters; of tel URIs the number without visual separators.
+/// The user part, unescaped, without its parameters; of tel URIs the number without visual separators.
 pub(crate) fn user_of<'a>(uri: &Uri<'a>) -> Cow<'a, str> {
     let user = uri.user.unwrap_or_default();
     let user = user.split(|byte| *byte == b';').next().unwrap_or(user);
@@ -91,7 +91,7 @@ pub(crate) fn user_of<'a>(uri: &Uri<'a>) -> Cow<'a, str> {
     }
 }
 
-/// The host in lower case, IPv6 without brackets; empty where the scheme has none.
+/// The host in lower case, IPv6 without brackets; empty if the scheme has none.
 pub(crate) fn host_of<'a>(uri: &Uri<'a>) -> Cow<'a, str> {
     match uri.host {
         Host::Name(name) => {
@@ -116,12 +116,12 @@ pub(crate) fn scheme_of(uri: &Uri<'_>) -> Cow<'static, str> {
     }
 }
 
-/// A part of an address value; `None` where it is not there.
+/// A part of an address value; `None` if absent.
 pub(crate) fn part_of<'a>(value: &'a [u8], part: &Part) -> Option<Cow<'a, str>> {
     part_of_address(&NameAddr::parse(value)?, part)
 }
 
-/// A part of an address; `None` where it is not there.
+/// A part of an address; `None` if absent.
 pub(crate) fn part_of_address<'a>(address: &NameAddr<'a>, part: &Part) -> Option<Cow<'a, str>> {
     match part {
         Part::Display if address.display.is_empty() => None,
@@ -137,7 +137,7 @@ pub(crate) fn part_of_address<'a>(address: &NameAddr<'a>, part: &Part) -> Option
     }
 }
 
-/// A part of a URI; `None` where it is not there.
+/// A part of a URI; `None` if absent.
 pub(crate) fn part_of_uri<'a>(uri: &'a [u8], part: &Part) -> Option<Cow<'a, str>> {
     match part {
         Part::Uri => return Some(unfolded(uri)),
@@ -159,21 +159,22 @@ pub(crate) fn part_of_uri<'a>(uri: &'a [u8], part: &Part) -> Option<Cow<'a, str>
     }
 }
 
-/// The port of a URI; 0 where none is written.
+/// The port of a URI; 0 if absent.
 pub(crate) fn port_of(uri: &[u8]) -> u16 {
     Uri::parse(uri).and_then(|uri| uri.port).unwrap_or(0)
 }
 
-/// The letters that a user part has without escapes (RFC 3261 section 25.1).
+/// Characters that a user part may have unescaped (RFC 3261 section 25.1).
 fn is_user(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-_.!~*'()&=+$,;?/".contains(&byte)
 }
 
-/// The letters that a parameter of a URI has without escapes.
+/// Characters that a URI parameter may have unescaped.
 fn is_uri_param(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-_.!~*'()[]/:&+$".contains(&byte)
 }
 
+/// Appends text with all characters escaped that may not be plain.
 fn escape(text: &str, plain: fn(u8) -> bool, out: &mut Vec<u8>) {
     const HEX: &[u8; 16] = b"0123456789ABCDEF";
     for &byte in text.as_bytes() {
@@ -187,7 +188,7 @@ fn escape(text: &str, plain: fn(u8) -> bool, out: &mut Vec<u8>) {
     }
 }
 
-/// A host as a URI writes it: IPv6 in brackets. `None` where it is neither name nor address.
+/// A host in URI syntax, with IPv6 in brackets. `None` if it is neither a name nor an address.
 fn host_text(text: &str) -> Option<String> {
     let text = match text.parse::<std::net::Ipv6Addr>() {
         Ok(ip) => format!("[{ip}]"),
@@ -197,7 +198,7 @@ fn host_text(text: &str) -> Option<String> {
     sound.then_some(text)
 }
 
-/// `uri` with another part; `new` is `None` to take the part out. `None` where the result would be no URI.
+/// `uri` with one part changed, or removed if `new` is `None`. `None` if the result would not be a URI.
 pub(crate) fn uri_with(uri: &[u8], part: &Part, new: Option<&str>) -> Option<Vec<u8>> {
     let parsed = Uri::parse(uri)?;
     let mut out = Vec::with_capacity(uri.len() + 32);
@@ -224,7 +225,7 @@ pub(crate) fn uri_with(uri: &[u8], part: &Part, new: Option<&str>) -> Option<Vec
             }
             let mut escaped = Vec::with_capacity(user.len());
             escape(user, is_user, &mut escaped);
-            // A tel URI has its number there, and nothing that would need an escape.
+            // The number of a tel URI cannot be escaped.
             if parsed.scheme == Scheme::Tel && !user.bytes().all(is_tel) {
                 return None;
             }
@@ -261,6 +262,7 @@ fn is_tel(byte: u8) -> bool {
     byte.is_ascii_hexdigit() || b"+*#-.()".contains(&byte)
 }
 
+/// Appends the URI with another scheme. A tel URI is made from the user part only if that is a number.
 fn with_scheme(uri: &Uri<'_>, scheme: &str, out: &mut Vec<u8>) -> Option<()> {
     match (scheme, uri.is_sip()) {
         ("sip" | "sips", true) => {
@@ -286,7 +288,7 @@ fn with_scheme(uri: &Uri<'_>, scheme: &str, out: &mut Vec<u8>) -> Option<()> {
     }
 }
 
-/// Scheme, user, host and port; `None` where there is no host to change.
+/// Writes scheme, user, host and port. `None` if the URI has no host to change.
 fn write_front(
     uri: &Uri<'_>,
     user: Option<&[u8]>,
@@ -306,7 +308,7 @@ fn write_front(
     match (user, uri.user) {
         (Some(user), old) => {
             out.extend_from_slice(user);
-            // Parameters inside the user part belong to the number, and stay.
+            // Parameters within the user part belong to the number and are kept.
             if let Some(at) = old.and_then(|old| memchr::memchr(b';', old)) {
                 out.extend_from_slice(old?.get(at..)?);
             }
@@ -344,7 +346,7 @@ fn write_headers(uri: &Uri<'_>, out: &mut Vec<u8>) {
     }
 }
 
-/// Parameters with one of them changed, taken out (`None`) or added (without `=` where the value is empty).
+/// Writes parameters with one of them changed, removed (`None`) or added (without `=` if the value is empty).
 fn write_params<'p>(
     params: impl Iterator<Item = Param<'p>>,
     name: &[u8],
@@ -379,7 +381,7 @@ fn write_params<'p>(
     }
 }
 
-/// An address value with another part; `None` where the result would be no address. A tag of From or To stays.
+/// An address value with one part changed; `None` if the result would not be an address. The tag of From or To is kept.
 pub(crate) fn address_with(value: &[u8], part: &Part, new: Option<&str>) -> Option<Vec<u8>> {
     let address = NameAddr::parse(value).filter(|address| !address.is_star())?;
     let mut out = Vec::with_capacity(value.len() + 32);
@@ -441,7 +443,7 @@ mod tests {
     use wire::sip::plain_user_of;
 
     #[test]
-    fn a_plain_user_is_the_one_that_parsing_finds() {
+    fn plain_user_agrees_with_the_parser() {
         let uris = [
             "sip:alice@example.org",
             "sip:+4930123@192.0.2.1:5060",
@@ -494,7 +496,7 @@ mod tests {
             }
         }
         assert!(plain >= 2, "{plain}");
-        // What is broken behind or before the brackets is refused where messages come in; the user is the same.
+        // Malformed text outside the brackets is refused when the message is received; the user is the same.
         for value in [
             "A,b <sip:alice@h>",
             "<sip:alice@h>;tag=",
@@ -515,7 +517,7 @@ mod tests {
     }
 
     #[test]
-    fn one_part_changes_and_all_others_stay() {
+    fn changing_one_part_keeps_the_others() {
         let from = "\"A, <x>\" <sips:a;n=1:pw@B.example:5071;transport=tcp;lr?x=y>;tag=1;p=\"q;r\"";
         for (part, new, expected) in [
             (
@@ -591,7 +593,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn invalid_parts_are_refused() {
         for (value, part, new) in [
             ("<sip:a@b>", "port", Some("70000")),
             ("<sip:a@b>", "port", Some("0")),
@@ -611,7 +613,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_read_as_policy_reads_them() {
+    fn parts_are_read_as_in_policy() {
         let value = b"\"A \\\"B\\\"\" <sip:%61l%69ce;x=1@EXAMPLE.com:5070;user=phone>;Tag=9";
         for (part, expected) in [
             ("user", Some("alice")),

@@ -1,13 +1,13 @@
 //! Conditions, compiled when they are loaded: comparisons, `&&`, `||`, `!`, `? :`, `in`, `matches`, `startsWith`,
-//! `endsWith`, `contains`, `size` and `has` over borrowed facts. What is beyond is left to the interpreter
-//! ([`crate::interpret`]), piece by piece; both agree (see the tests).
+//! `endsWith`, `contains`, `size` and `has` over borrowed facts. Other expressions are evaluated by the interpreter
+//! ([`crate::interpret`]); the tests check that both agree.
 
-use crate::effects::{Name, View};
-use crate::fact::{self, BoolFact, Fact, IntFact, Names, TextFact};
+use crate::effects::{HeaderName, MessageView};
+use crate::fact::{self, BoolFact, Fact, IntFact, RuleNames, TextFact};
 use crate::interpret::{Interpreted, NoValue};
-use crate::spec::Wrong;
+use crate::spec::Diagnosis;
 use crate::template::regular;
-use crate::types::{Judge, MAX_STEPS, Type, expect};
+use crate::types::{MAX_STEPS, Type, TypeChecker, expect};
 use cel::IdedExpr;
 use cel::common::ast::{CallExpr, Expr, LiteralValue};
 use cel::parser::Parser;
@@ -15,17 +15,17 @@ use regex::Regex;
 use std::borrow::Cow;
 use std::cmp::Ordering;
 
-/// Letters of a condition at most.
+/// Maximum length of a condition in characters.
 const MAX_LETTERS: usize = 4_096;
-/// How deep a condition may nest.
+/// Maximum nesting depth of a condition.
 const MAX_DEPTH: u16 = 48;
 
-/// A condition.
+/// A compiled condition.
 #[derive(Clone, Debug)]
 pub(crate) struct Condition(Bool);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Order {
+enum ComparisonOp {
     Equal,
     Unequal,
     Less,
@@ -34,27 +34,27 @@ enum Order {
     GreaterOrEqual,
 }
 
-impl Order {
-    fn of(operator: &str) -> Option<Order> {
+impl ComparisonOp {
+    fn of(operator: &str) -> Option<ComparisonOp> {
         Some(match operator {
-            "_==_" => Order::Equal,
-            "_!=_" => Order::Unequal,
-            "_<_" => Order::Less,
-            "_<=_" => Order::LessOrEqual,
-            "_>_" => Order::Greater,
-            "_>=_" => Order::GreaterOrEqual,
+            "_==_" => ComparisonOp::Equal,
+            "_!=_" => ComparisonOp::Unequal,
+            "_<_" => ComparisonOp::Less,
+            "_<=_" => ComparisonOp::LessOrEqual,
+            "_>_" => ComparisonOp::Greater,
+            "_>=_" => ComparisonOp::GreaterOrEqual,
             _ => return None,
         })
     }
 
     fn holds(self, ordering: Ordering) -> bool {
         match self {
-            Order::Equal => ordering.is_eq(),
-            Order::Unequal => ordering.is_ne(),
-            Order::Less => ordering.is_lt(),
-            Order::LessOrEqual => ordering.is_le(),
-            Order::Greater => ordering.is_gt(),
-            Order::GreaterOrEqual => ordering.is_ge(),
+            ComparisonOp::Equal => ordering.is_eq(),
+            ComparisonOp::Unequal => ordering.is_ne(),
+            ComparisonOp::Less => ordering.is_lt(),
+            ComparisonOp::LessOrEqual => ordering.is_le(),
+            ComparisonOp::Greater => ordering.is_gt(),
+            ComparisonOp::GreaterOrEqual => ordering.is_ge(),
         }
     }
 }
@@ -68,11 +68,11 @@ enum Bool {
     Or(Vec<Bool>),
     Either(Box<[Bool; 3]>),
     Same(Box<[Bool; 2]>, bool),
-    Ints(Order, Int, Int),
-    Texts(Order, Text, Text),
+    Ints(ComparisonOp, Int, Int),
+    Texts(ComparisonOp, Text, Text),
     InInts(Int, Vec<i64>),
     InTexts(Text, Vec<Box<str>>),
-    InValues(Text, Name),
+    InValues(Text, HeaderName),
     StartsWith(Text, Text),
     EndsWith(Text, Text),
     Contains(Text, Text),
@@ -85,7 +85,7 @@ enum Int {
     Constant(i64),
     Fact(IntFact),
     SizeOfText(Text),
-    SizeOfValues(Name),
+    SizeOfValues(HeaderName),
 }
 
 #[derive(Clone, Debug)]
@@ -95,43 +95,44 @@ enum Text {
 }
 
 impl Condition {
-    /// The condition that always holds.
+    /// The condition that is always true.
     pub(crate) fn always() -> Condition {
         Condition(Bool::Constant(true))
     }
 
-    pub(crate) fn parse(text: &str) -> Result<Condition, Wrong> {
+    /// Parses, type-checks and compiles a condition.
+    pub(crate) fn parse(text: &str) -> Result<Condition, Diagnosis> {
         let expr = parse(text)?;
-        let mut judge = Judge::new();
-        let found = judge.judge(&expr)?;
+        let mut checker = TypeChecker::new();
+        let found = checker.check(&expr)?;
         expect(&found, &Type::Bool, "a condition")?;
-        if judge.steps > MAX_STEPS {
-            return Err(Wrong::new(
+        if checker.steps > MAX_STEPS {
+            return Err(Diagnosis::new(
                 format!(
                     "the condition could take {} steps for one message; {MAX_STEPS} are allowed",
-                    judge.steps
+                    checker.steps
                 ),
-                "run over one list only, and compare less inside",
+                "iterate over one list only, and simplify its condition",
             ));
         }
         Ok(Condition(compile(&expr)?))
     }
 
-    /// Whether it holds.
+    /// Evaluates the condition for a message.
     ///
     /// # Errors
-    /// [`NoValue`]: it has no value for this message.
+    /// [`NoValue`] if it has no value for this message.
     #[inline]
-    pub(crate) fn holds(&self, view: &View<'_>, names: &Names) -> Result<bool, NoValue> {
+    pub(crate) fn holds(&self, view: &MessageView<'_>, names: &RuleNames) -> Result<bool, NoValue> {
         match self.0 {
             Bool::Constant(holds) => Ok(holds),
             ref condition => condition.value(view, names),
         }
     }
 
-    /// The same by the interpreter alone: what the compiled form must agree with.
+    /// The condition for the interpreter alone, as a reference for the compiled form.
     #[cfg(test)]
-    pub(crate) fn interpreted(text: &str) -> Result<Condition, Wrong> {
+    pub(crate) fn interpreted(text: &str) -> Result<Condition, Diagnosis> {
         Ok(Condition(Bool::Interpreted(Box::new(Interpreted::new(
             &parse(text)?,
         )))))
@@ -143,29 +144,29 @@ impl Condition {
     }
 }
 
-/// A fact as templates name it.
-pub(crate) fn parse_fact(text: &str) -> Result<Fact, Wrong> {
+/// Parses a fact of a template.
+pub(crate) fn parse_fact(text: &str) -> Result<Fact, Diagnosis> {
     let expr = parse(text)?;
     match fact::resolve(&expr.expr) {
         Some(fact) => fact,
-        None => Err(match Judge::new().judge(&expr) {
-            Err(wrong) => wrong,
-            Ok(_) => Wrong::new(
-                format!("`{text}` is no fact"),
+        None => Err(match TypeChecker::new().check(&expr) {
+            Err(diagnosis) => diagnosis,
+            Ok(_) => Diagnosis::new(
+                format!("`{text}` is not a fact"),
                 "name one fact, such as from.user or header[\"Subject\"]",
             ),
         }),
     }
 }
 
-fn parse(text: &str) -> Result<IdedExpr, Wrong> {
+fn parse(text: &str) -> Result<IdedExpr, Diagnosis> {
     if text.len() > MAX_LETTERS {
-        return Err(Wrong::new(
+        return Err(Diagnosis::new(
             format!(
-                "{} letters are more than a condition may have ({MAX_LETTERS})",
+                "the condition has {} bytes; {MAX_LETTERS} are allowed",
                 text.len()
             ),
-            "divide the rule",
+            "split the rule",
         ));
     }
     let parser = Parser::new()
@@ -173,22 +174,22 @@ fn parse(text: &str) -> Result<IdedExpr, Wrong> {
         .error_recovery_limit(4);
     parser.parse(text).map_err(|errors| {
         let why = errors.errors.first().map_or_else(
-            || "it cannot be read".to_owned(),
+            || "syntax error".to_owned(),
             |error| error.msg.lines().next().unwrap_or_default().to_owned(),
         );
-        Wrong::new(
-            format!("this is no condition: {why}"),
+        Diagnosis::new(
+            format!("invalid condition: {why}"),
             "write CEL: from.host == \"example.com\" && uri.user.startsWith(\"00\")",
         )
     })
 }
 
-/// The fact of an expression that was judged.
+/// The fact of a checked expression.
 fn fact_of(expr: &IdedExpr) -> Option<Fact> {
     fact::resolve(&expr.expr)?.ok()
 }
 
-fn compile(expr: &IdedExpr) -> Result<Bool, Wrong> {
+fn compile(expr: &IdedExpr) -> Result<Bool, Diagnosis> {
     if let Some(Fact::Bool(fact)) = fact_of(expr) {
         return Ok(Bool::Fact(fact));
     }
@@ -200,7 +201,7 @@ fn compile(expr: &IdedExpr) -> Result<Bool, Wrong> {
     Ok(compiled.unwrap_or_else(|| Bool::Interpreted(Box::new(Interpreted::new(expr)))))
 }
 
-fn compile_call(call: &CallExpr) -> Result<Option<Bool>, Wrong> {
+fn compile_call(call: &CallExpr) -> Result<Option<Bool>, Diagnosis> {
     let arguments: Vec<&IdedExpr> = call
         .target
         .as_deref()
@@ -232,7 +233,7 @@ fn compile_call(call: &CallExpr) -> Result<Option<Bool>, Wrong> {
             }
             _ => None,
         },
-        (operator, [a, b]) => match Order::of(operator) {
+        (operator, [a, b]) => match ComparisonOp::of(operator) {
             Some(order) => compare(order, a, b)?,
             None => None,
         },
@@ -240,26 +241,26 @@ fn compile_call(call: &CallExpr) -> Result<Option<Bool>, Wrong> {
     })
 }
 
-fn each(all: &[&IdedExpr]) -> Result<Vec<Bool>, Wrong> {
+fn each(all: &[&IdedExpr]) -> Result<Vec<Bool>, Diagnosis> {
     all.iter().map(|one| compile(one)).collect()
 }
 
-/// Whether an expression is true or false for sure.
+/// Whether the type of an expression is known to be Boolean.
 fn is_bool(expr: &IdedExpr) -> bool {
-    Judge::new().judge(expr) == Ok(Type::Bool)
+    TypeChecker::new().check(expr) == Ok(Type::Bool)
 }
 
-fn compare(order: Order, a: &IdedExpr, b: &IdedExpr) -> Result<Option<Bool>, Wrong> {
+fn compare(order: ComparisonOp, a: &IdedExpr, b: &IdedExpr) -> Result<Option<Bool>, Diagnosis> {
     if let (Some(a), Some(b)) = (int(a), int(b)) {
         return Ok(Some(Bool::Ints(order, a, b)));
     }
     if let (Some(a), Some(b)) = (text(a), text(b)) {
         return Ok(Some(Bool::Texts(order, a, b)));
     }
-    let equality = matches!(order, Order::Equal | Order::Unequal);
+    let equality = matches!(order, ComparisonOp::Equal | ComparisonOp::Unequal);
     if equality && is_bool(a) && is_bool(b) {
         let both = Box::new([compile(a)?, compile(b)?]);
-        return Ok(Some(Bool::Same(both, order == Order::Equal)));
+        return Ok(Some(Bool::Same(both, order == ComparisonOp::Equal)));
     }
     Ok(None)
 }
@@ -313,7 +314,7 @@ fn int(expr: &IdedExpr) -> Option<Int> {
 }
 
 impl Text {
-    fn value<'v>(&'v self, view: &View<'v>, names: &'v Names) -> Cow<'v, str> {
+    fn value<'v>(&'v self, view: &MessageView<'v>, names: &'v RuleNames) -> Cow<'v, str> {
         match self {
             Text::Constant(text) => Cow::Borrowed(text),
             Text::Fact(fact) => view.text(fact, names),
@@ -322,7 +323,7 @@ impl Text {
 }
 
 impl Int {
-    fn value(&self, view: &View<'_>, names: &Names) -> i64 {
+    fn value(&self, view: &MessageView<'_>, names: &RuleNames) -> i64 {
         match self {
             Int::Constant(number) => *number,
             Int::Fact(fact) => view.int(fact),
@@ -333,7 +334,7 @@ impl Int {
 }
 
 impl Bool {
-    fn value(&self, view: &View<'_>, names: &Names) -> Result<bool, NoValue> {
+    fn value(&self, view: &MessageView<'_>, names: &RuleNames) -> Result<bool, NoValue> {
         Ok(match self {
             Bool::Constant(value) => *value,
             Bool::Fact(fact) => view.bool(fact),
@@ -391,8 +392,13 @@ impl Bool {
     }
 }
 
-/// The first that is `decisive` decides, also where another one has no value (CEL's commutative logic).
-fn until(all: &[Bool], decisive: bool, view: &View<'_>, names: &Names) -> Result<bool, NoValue> {
+/// Returns `decisive` if any operand has this value, even if another one has no value (CEL's commutative logic).
+fn until(
+    all: &[Bool],
+    decisive: bool,
+    view: &MessageView<'_>,
+    names: &RuleNames,
+) -> Result<bool, NoValue> {
     let mut failed = false;
     for one in all {
         match one.value(view, names) {

@@ -1,6 +1,6 @@
 use super::*;
+use crate::context::{MessageContext, PeerKind, PeerRef, RuleDirection};
 use crate::effects::Effects;
-use crate::scene::{Direction, Kind, Place, Scene};
 use engine::Transport;
 use proptest::prelude::*;
 use wire::sip::Message;
@@ -18,36 +18,36 @@ const OK: &str = "SIP/2.0 200 Fine\r\nVia: SIP/2.0/UDP 192.0.2.7;branch=z9hG4bK1
     From: <sip:a@b>;tag=1\r\nTo: <sip:c@d>;tag=2\r\nCall-ID: c1\r\nCSeq: 1 INVITE\r\n\
     Content-Length: 0\r\n\r\n";
 
-fn names() -> Names {
-    Names {
+fn names() -> RuleNames {
+    RuleNames {
         interfaces: vec!["outside".into()],
         trunks: vec!["carrier".into()],
     }
 }
 
-fn judged(condition: &Condition, message: &str) -> Result<bool, NoValue> {
+fn evaluate(condition: &Condition, message: &str) -> Result<bool, NoValue> {
     let message = Message::parse(message.as_bytes()).unwrap();
-    let place = Place {
+    let remote = PeerRef {
         interface: 0,
-        kind: Kind::Trunk,
+        kind: PeerKind::Trunk,
         trunk: Some(0),
     };
     let tags: [(Box<str>, Box<str>); 1] = [("vip".into(), "yes".into())];
-    let scene = Scene {
+    let context = MessageContext {
         peer: Some("192.0.2.7:5061".parse().unwrap()),
         user: "alice",
         tags: &tags,
-        ..Scene::of(&message, Direction::In, place, Transport::Tcp)
+        ..MessageContext::of(&message, RuleDirection::In, remote, Transport::Tcp)
     };
     let effects = Effects::default();
-    let view = View {
-        scene: &scene,
+    let view = MessageView {
+        context: &context,
         effects: &effects,
     };
     condition.holds(&view, &names())
 }
 
-/// Facts and what they are, in the subset that is compiled.
+/// Conditions in the compiled subset and their values.
 const COMPILED: &[(&str, bool)] = &[
     ("true", true),
     ("method == 'INVITE'", true),
@@ -129,7 +129,7 @@ const COMPILED: &[(&str, bool)] = &[
     ("status > 5 || from.user <= 'a'", false),
 ];
 
-/// What is left to the interpreter.
+/// Conditions that the interpreter evaluates.
 const INTERPRETED: &[(&str, Result<bool, NoValue>)] = &[
     (
         "headers['X-Account'].exists(x, x.startsWith('ei'))",
@@ -161,23 +161,29 @@ const INTERPRETED: &[(&str, Result<bool, NoValue>)] = &[
 #[test]
 fn facts_of_a_request() {
     for (text, expected) in COMPILED {
-        let condition = Condition::parse(text).unwrap_or_else(|wrong| panic!("{text}: {wrong:?}"));
+        let condition =
+            Condition::parse(text).unwrap_or_else(|diagnosis| panic!("{text}: {diagnosis:?}"));
         assert!(condition.is_compiled(), "{text} is left to the interpreter");
-        assert_eq!(judged(&condition, INVITE), Ok(*expected), "{text}");
+        assert_eq!(evaluate(&condition, INVITE), Ok(*expected), "{text}");
         let slow = Condition::interpreted(text).unwrap();
-        assert_eq!(judged(&slow, INVITE), Ok(*expected), "{text}, interpreted");
+        assert_eq!(
+            evaluate(&slow, INVITE),
+            Ok(*expected),
+            "{text}, interpreted"
+        );
     }
 }
 
 #[test]
-fn what_is_not_compiled_is_interpreted() {
+fn other_expressions_are_interpreted() {
     for (text, expected) in INTERPRETED {
-        let condition = Condition::parse(text).unwrap_or_else(|wrong| panic!("{text}: {wrong:?}"));
+        let condition =
+            Condition::parse(text).unwrap_or_else(|diagnosis| panic!("{text}: {diagnosis:?}"));
         assert!(!condition.is_compiled(), "{text}");
-        assert_eq!(judged(&condition, INVITE), *expected, "{text}");
+        assert_eq!(evaluate(&condition, INVITE), *expected, "{text}");
         let slow = Condition::interpreted(text).unwrap();
         assert_eq!(
-            judged(&slow, INVITE),
+            evaluate(&slow, INVITE),
             *expected,
             "{text}, interpreted whole"
         );
@@ -192,12 +198,12 @@ fn facts_of_a_response() {
         "body.type == '' && body.size == 0 && pai.user == ''",
     ] {
         let condition = Condition::parse(text).unwrap();
-        assert_eq!(judged(&condition, OK), Ok(true), "{text}");
+        assert_eq!(evaluate(&condition, OK), Ok(true), "{text}");
     }
 }
 
 #[test]
-fn what_cannot_work_is_refused_when_it_is_loaded() {
+fn invalid_conditions_are_refused_when_loaded() {
     for (text, part) in [
         ("methd == 'INVITE'", "did you mean `method`"),
         ("frm.user == 'x'", "did you mean `from`"),
@@ -210,20 +216,20 @@ fn what_cannot_work_is_refused_when_it_is_loaded() {
         ("!method", "`!`"),
         ("method && request", "`&&`"),
         ("method.startswith('I')", "no function `startswith`"),
-        ("status.startsWith('2')", "wants a text"),
-        ("method in 'INVITE'", "looks into a list"),
+        ("status.startsWith('2')", "requires a text"),
+        ("method in 'INVITE'", "requires a list"),
         ("method in [1, 2]", "`in`"),
-        ("method.matches('(')", "no regular expression"),
-        ("method.matches(from.user)", "written out"),
-        ("header[from.user] == ''", "written out"),
+        ("method.matches('(')", "not a valid regular expression"),
+        ("method.matches(from.user)", "literal"),
+        ("header[from.user] == ''", "literal"),
         ("header == 'x'", "header[\"NAME\"]"),
-        ("header['a b'] == ''", "name of a header"),
+        ("header['a b'] == ''", "header name"),
         ("within('everything')", "network"),
         ("within(from.host)", "network"),
-        ("method ==", "no condition"),
-        ("", "no condition"),
+        ("method ==", "invalid condition"),
+        ("", "invalid condition"),
         ("headers['A'].exists(from, from == 'x')", "is a fact"),
-        ("from.user.exists(x, x == 'y')", "running over"),
+        ("from.user.exists(x, x == 'y')", "iterate over"),
         (
             "headers['A'].exists(x, headers['B'].exists(y, headers['C'].exists(z, x + y == z)))",
             "steps",
@@ -232,11 +238,11 @@ fn what_cannot_work_is_refused_when_it_is_loaded() {
             "headers['A'].exists(x, x.matches('a') && x.matches('b'))",
             "steps",
         ),
-        ("Rule{a: 1} == Rule{a: 1}", "protocol buffers"),
+        ("Rule{a: 1} == Rule{a: 1}", "protocol buffer"),
     ] {
-        let wrong = Condition::parse(text).expect_err(text);
-        let said = format!("{} / {}", wrong.message, wrong.remedy);
-        assert!(said.contains(part), "{text}: {said}");
+        let diagnosis = Condition::parse(text).expect_err(text);
+        let text_of_error = format!("{} / {}", diagnosis.message, diagnosis.remedy);
+        assert!(text_of_error.contains(part), "{text}: {text_of_error}");
     }
     let deep = format!("{}true{}", "(".repeat(200), ")".repeat(200));
     assert!(Condition::parse(&deep).is_err());
@@ -244,7 +250,7 @@ fn what_cannot_work_is_refused_when_it_is_loaded() {
     assert!(Condition::parse(&long).is_err());
 }
 
-/// Conditions made of pieces, true or false.
+/// Random conditions composed of valid parts.
 fn boolean() -> impl Strategy<Value = String> {
     let text = prop_oneof![
         Just("from.user".to_owned()),
@@ -297,7 +303,7 @@ fn boolean() -> impl Strategy<Value = String> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
-    /// The compiled form and the interpreter of another house agree on every condition.
+    /// The compiled form and the interpreter of the cel crate agree on every condition.
     #[test]
     fn compiled_and_interpreted_agree(text in boolean()) {
         let Ok(compiled) = Condition::parse(&text) else {
@@ -305,7 +311,7 @@ proptest! {
         };
         let interpreted = Condition::interpreted(&text).unwrap();
         for message in [INVITE, OK] {
-            prop_assert_eq!(judged(&compiled, message), judged(&interpreted, message), "{}", text);
+            prop_assert_eq!(evaluate(&compiled, message), evaluate(&interpreted, message), "{}", text);
         }
     }
 }

@@ -1,37 +1,39 @@
-//! What rules do to a message: collected here, carried out by whoever has the message.
+//! Effects of rules on a message: collected here, applied by the owner of the message.
 
+use crate::context::MessageContext;
 use crate::grammar::MAX_ADDED;
-use crate::scene::Scene;
 use smallvec::SmallVec;
-use wire::sip::{COLON, CRLF, Edit, FieldLines, HeaderId, Heads, Message, Values, plain_user_of};
+use wire::sip::{
+    COLON, CRLF, Edit, FieldLines, HeaderId, HeaderSets, Message, Values, plain_user_of,
+};
 
-/// A piece of [`Effects::arena`].
+/// A range of [`Effects::arena`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Span {
+pub(crate) struct ArenaSpan {
     start: u32,
     end: u32,
 }
 
-impl Span {
+impl ArenaSpan {
     fn of(self, text: &[u8]) -> &[u8] {
         text.get(self.start as usize..self.end as usize)
             .unwrap_or_default()
     }
 }
 
-/// A header, by identifier or (where it has none) by name.
+/// A header, by identifier, or by name if it has none.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Name {
+pub(crate) struct HeaderName {
     pub(crate) id: HeaderId,
     pub(crate) text: Box<[u8]>,
 }
 
-impl Name {
-    /// The header of this name; `None` where it is no token.
-    pub(crate) fn new(text: &str) -> Option<Name> {
+impl HeaderName {
+    /// The header with this name; `None` if the name is not a token.
+    pub(crate) fn new(text: &str) -> Option<HeaderName> {
         let id = HeaderId::from_name(text.as_bytes());
         let token = !text.is_empty() && text.bytes().all(crate::grammar::is_token);
-        token.then(|| Name {
+        token.then(|| HeaderName {
             id,
             text: match id {
                 HeaderId::Other => text.as_bytes().into(),
@@ -45,16 +47,16 @@ impl Name {
     }
 }
 
-/// A field in [`Effects::arena`]: `name: value`, with its line end behind it.
+/// A field in [`Effects::arena`]: `name: value`, followed by its line end.
 #[derive(Clone, Copy, Debug)]
-struct Field {
+struct FieldSpan {
     start: u32,
-    /// Where the value begins, behind the colon and a blank.
+    /// Start of the value, behind colon and space.
     value: u32,
     end: u32,
 }
 
-/// Lines in [`Effects::arena`] that stand behind each other.
+/// Consecutive lines in [`Effects::arena`].
 #[derive(Clone, Copy, Debug)]
 struct Block {
     start: u32,
@@ -63,36 +65,36 @@ struct Block {
 
 impl Block {
     #[inline]
-    fn of<'e>(self, text: &'e [u8], heads: &'e Heads) -> Option<Edit<'e>> {
+    fn edit<'e>(self, text: &'e [u8], heads: &'e HeaderSets) -> Option<Edit<'e>> {
         let lines = text.get(self.start as usize..self.end as usize)?;
         FieldLines::new(lines, heads).map(Edit::Lines)
     }
 }
 
-impl Field {
-    const fn name(self) -> Span {
-        Span {
+impl FieldSpan {
+    const fn name(self) -> ArenaSpan {
+        ArenaSpan {
             start: self.start,
             end: self.value - COLON.len() as u32,
         }
     }
 
-    const fn value(self) -> Span {
-        Span {
+    const fn value(self) -> ArenaSpan {
+        ArenaSpan {
             start: self.value,
             end: self.end,
         }
     }
 
-    const fn moved(self, by: u32) -> Field {
-        Field {
+    const fn shifted(self, by: u32) -> FieldSpan {
+        FieldSpan {
             start: self.start + by,
             value: self.value + by,
             end: self.end + by,
         }
     }
 
-    /// Where its line ends.
+    /// End of its line.
     const fn line_end(self) -> u32 {
         self.end + CRLF.len() as u32
     }
@@ -100,12 +102,12 @@ impl Field {
 
 #[derive(Clone, Copy, Debug)]
 enum Op {
-    /// All values go.
-    Remove { id: HeaderId, name: Span },
-    /// One field is left, with this value.
-    Set { id: HeaderId, field: Field },
-    /// One field more.
-    Add { id: HeaderId, field: Field },
+    /// Remove all values.
+    Remove { id: HeaderId, name: ArenaSpan },
+    /// Replace all values by this field.
+    Set { id: HeaderId, field: FieldSpan },
+    /// Add a field.
+    Add { id: HeaderId, field: FieldSpan },
 }
 
 impl Op {
@@ -114,7 +116,7 @@ impl Op {
         id
     }
 
-    const fn name(self) -> Span {
+    const fn name(self) -> ArenaSpan {
         match self {
             Op::Remove { name, .. } => name,
             Op::Set { field, .. } | Op::Add { field, .. } => field.name(),
@@ -122,102 +124,102 @@ impl Op {
     }
 
     /// The field that is written.
-    const fn field(self) -> Option<Field> {
+    const fn field(self) -> Option<FieldSpan> {
         match self {
             Op::Remove { .. } => None,
             Op::Set { field, .. } | Op::Add { field, .. } => Some(field),
         }
     }
 
-    /// The same where its text lies that much further behind.
+    /// The same operation for text at a later position.
     #[inline]
-    const fn moved(self, by: u32) -> Op {
+    const fn shifted(self, by: u32) -> Op {
         match self {
             Op::Remove { id, name } => Op::Remove {
                 id,
-                name: Span {
+                name: ArenaSpan {
                     start: name.start + by,
                     end: name.end + by,
                 },
             },
             Op::Set { id, field } => Op::Set {
                 id,
-                field: field.moved(by),
+                field: field.shifted(by),
             },
             Op::Add { id, field } => Op::Add {
                 id,
-                field: field.moved(by),
+                field: field.shifted(by),
             },
         }
     }
 }
 
-/// Changes of headers that are the same for every message, put together ahead: see [`Effects::into_prepared`].
+/// Header changes that are the same for every message, prepared when rules are loaded: see [`Effects::into_prepared`].
 #[derive(Clone, Debug)]
 pub(crate) struct Prepared {
     text: Box<[u8]>,
     ops: Box<[Op]>,
     /// As in [`Effects`].
-    heads: Heads,
+    heads: HeaderSets,
     /// As in [`Effects`].
-    names_go: bool,
-    /// Headers of which earlier changes do not count any more.
-    overruled: Box<[Name]>,
-    /// The header whose user is the value of the last field: the text has all but him and the end of the line.
+    removes_named: bool,
+    /// Headers whose earlier changes are discarded.
+    replaced_headers: Box<[HeaderName]>,
+    /// From or To if its user is the value of the last field; the text lacks the user and the line end.
     user: Option<HeaderId>,
     /// As in [`Effects`].
-    apart: bool,
+    non_contiguous: bool,
 }
 
-/// A refusal by a rule.
+/// A refusal of the request by a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct RuleRefusal {
     /// Index of the rule.
     pub rule: u16,
     /// Status, 400 to 699.
     pub status: u16,
-    /// Reason phrase, where another than the usual.
+    /// Reason phrase, if not the default one.
     pub reason: Option<Box<str>>,
 }
 
-/// A value kept with the call.
+/// A value that is stored with the call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tag {
+pub struct RuleTag {
     /// Index of the rule.
     pub rule: u16,
-    /// Its name.
+    /// Name of the tag.
     pub name: Box<str>,
-    /// Its value.
+    /// Value of the tag.
     pub value: Box<str>,
 }
 
-/// A line for the log.
+/// A log line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Line {
+pub struct RuleLogLine {
     /// Index of the rule.
     pub rule: u16,
     /// The text.
     pub text: String,
 }
 
-/// Octets that most messages' effects fit into without memory of their own.
-const NEAR: usize = 320;
+/// Bytes of text stored without heap allocation, enough for most messages.
+const INLINE: usize = 320;
 
-/// Text that grows at its end; the first octets stand where the effects are.
+/// Append-only text, the first bytes of it inline.
 #[derive(Debug)]
 pub(crate) struct Arena {
-    near: [u8; NEAR],
+    inline: [u8; INLINE],
     length: usize,
-    /// All of it, once it has outgrown `near`.
-    far: Vec<u8>,
+    /// The whole text, once it exceeds `inline`.
+    heap: Vec<u8>,
 }
 
 impl Default for Arena {
     fn default() -> Self {
         Arena {
-            near: [0; NEAR],
+            inline: [0; INLINE],
             length: 0,
-            far: Vec::new(),
+            heap: Vec::new(),
         }
     }
 }
@@ -228,74 +230,74 @@ impl Arena {
     }
 
     fn as_slice(&self) -> &[u8] {
-        match self.far.is_empty() {
-            true => self.near.get(..self.length).unwrap_or_default(),
-            false => &self.far,
+        match self.heap.is_empty() {
+            true => self.inline.get(..self.length).unwrap_or_default(),
+            false => &self.heap,
         }
     }
 
     pub(crate) fn extend_from_slice(&mut self, text: &[u8]) {
         let end = self.length + text.len();
-        match self.near.get_mut(self.length..end) {
-            Some(room) if self.far.is_empty() => room.copy_from_slice(text),
+        match self.inline.get_mut(self.length..end) {
+            Some(room) if self.heap.is_empty() => room.copy_from_slice(text),
             _ => {
-                if self.far.is_empty() {
-                    let near = self.near.get(..self.length).unwrap_or_default();
-                    self.far.extend_from_slice(near);
+                if self.heap.is_empty() {
+                    let inline = self.inline.get(..self.length).unwrap_or_default();
+                    self.heap.extend_from_slice(inline);
                 }
-                self.far.extend_from_slice(text);
+                self.heap.extend_from_slice(text);
             }
         }
         self.length = end;
     }
 
     fn truncate(&mut self, length: usize) {
-        self.far.truncate(length);
+        self.heap.truncate(length);
         self.length = self.length.min(length);
         if self.length == 0 {
-            self.far.clear();
+            self.heap.clear();
         }
     }
 }
 
-/// What the rules that held want done.
+/// The effects of the matching rules on a message.
 #[derive(Debug, Default)]
 pub struct Effects {
     arena: Arena,
     ops: SmallVec<[Op; 8]>,
-    /// Headers that some of them writes, removes or replaces.
-    heads: Heads,
-    /// Some of them removes or replaces fields by name.
-    names_go: bool,
-    /// There is more than fields whose lines follow each other.
-    apart: bool,
-    uri: Option<Span>,
-    from: Option<Span>,
-    to: Option<Span>,
-    /// Indices of the rules that were carried out, in order.
+    /// Headers that are written or replaced.
+    heads: HeaderSets,
+    /// Whether fields are removed or replaced by name.
+    removes_named: bool,
+    /// Whether there are changes other than fields in consecutive lines.
+    non_contiguous: bool,
+    uri: Option<ArenaSpan>,
+    from: Option<ArenaSpan>,
+    to: Option<ArenaSpan>,
+    /// Indices of the applied rules, in order.
     pub matched: SmallVec<[u16; 8]>,
-    /// The request is to be refused.
-    pub refusal: Option<Refusal>,
-    /// The request is to go to this trunk.
+    /// Refusal of the request.
+    pub refusal: Option<RuleRefusal>,
+    /// Index of the trunk to which the request is routed.
     pub route: Option<u16>,
-    /// Values to keep with the call.
-    pub tags: Vec<Tag>,
+    /// Tags to store with the call.
+    pub tags: Vec<RuleTag>,
     /// Lines for the log.
-    pub log: Vec<Line>,
-    /// Edits left out because they would have broken the message.
+    pub log: Vec<RuleLogLine>,
+    /// Edits that were omitted because they would have broken the message.
     pub refused_edits: u32,
-    /// Conditions that could not be evaluated (a division by zero, a text that is no number): taken for false.
+    /// Conditions without a value (division by zero, text that is not a number); they count as false.
     pub failed_conditions: u32,
 }
 
 impl Effects {
-    /// None, and the memory kept.
+    /// Removes all effects and keeps the memory.
     pub fn clear(&mut self) {
         self.arena.truncate(0);
         self.ops.clear();
-        self.heads = Heads::default();
-        self.names_go = false;
-        self.apart = false;
+        self.heads = HeaderSets::default();
+        self.removes_named = false;
+        self.non_contiguous = false;
         (self.uri, self.from, self.to) = (None, None, None);
         self.matched.clear();
         self.refusal = None;
@@ -306,13 +308,13 @@ impl Effects {
         self.failed_conditions = 0;
     }
 
-    /// Whether nothing of the message changes.
+    /// Whether the message remains unchanged.
     pub fn changes_nothing(&self) -> bool {
         self.ops.is_empty() && self.uri.is_none() && self.from.is_none() && self.to.is_none()
     }
 
-    /// Whether there is anything that others than the message's writer want to know.
-    pub fn is_silent(&self) -> bool {
+    /// Whether there is nothing to store, log, count or refuse.
+    pub fn has_no_reports(&self) -> bool {
         self.tags.is_empty()
             && self.log.is_empty()
             && self.refused_edits == 0
@@ -322,97 +324,97 @@ impl Effects {
 
     /// The new Request-URI.
     pub fn uri(&self) -> Option<&[u8]> {
-        self.uri.map(|span| self.at(span))
+        self.uri.map(|span| self.text_of(span))
     }
 
-    /// The new From, with the tag of the old one where that had one.
+    /// The new From. It keeps the tag of the old one.
     pub fn from(&self) -> Option<&[u8]> {
-        self.from.map(|span| self.at(span))
+        self.from.map(|span| self.text_of(span))
     }
 
-    /// The new To, with the tag of the old one where that had one.
+    /// The new To. It keeps the tag of the old one.
     pub fn to(&self) -> Option<&[u8]> {
-        self.to.map(|span| self.at(span))
+        self.to.map(|span| self.text_of(span))
     }
 
-    /// The changes of headers but From and To, in order; each header's begin with what removes or replaces it.
+    /// Header edits in order, without From and To. For each header, removal or replacement comes first.
     pub fn edits(&self) -> impl Iterator<Item = Edit<'_>> {
         self.ops.iter().map(|op| match *op {
             Op::Remove {
                 id: HeaderId::Other,
                 name,
-            } => Edit::RemoveNamed(self.at(name)),
+            } => Edit::RemoveNamed(self.text_of(name)),
             Op::Remove { id, .. } => Edit::Remove(id),
             Op::Set { id, field } => Edit::Replace {
                 id,
-                value: self.at(field.value()),
+                value: self.text_of(field.value()),
             },
             Op::Add {
                 id: HeaderId::Other,
                 field,
             } => Edit::AddNamed {
-                name: self.at(field.name()),
-                value: self.at(field.value()),
+                name: self.text_of(field.name()),
+                value: self.text_of(field.value()),
             },
             Op::Add { id, field } => Edit::Add {
                 id,
-                value: self.at(field.value()),
+                value: self.text_of(field.value()),
             },
         })
     }
 
-    /// All changes as edits of a message as it stands ([`wire::sip::emit`]).
+    /// All edits of an existing message ([`wire::sip::emit`]).
     pub fn all_edits(&self) -> impl Iterator<Item = Edit<'_>> {
-        let address = |id, span: Option<Span>| {
+        let address = |id, span: Option<ArenaSpan>| {
             span.map(|span| Edit::Replace {
                 id,
-                value: self.at(span),
+                value: self.text_of(span),
             })
         };
         self.uri
-            .map(|span| Edit::RequestUri(self.at(span)))
+            .map(|span| Edit::RequestUri(self.text_of(span)))
             .into_iter()
             .chain(address(HeaderId::From, self.from))
             .chain(address(HeaderId::To, self.to))
             .chain(self.edits())
     }
 
-    /// Adds the changes of headers to edits that were decided before; of those, the ones go that are overruled.
+    /// Appends the header edits to earlier edits, and removes the earlier edits that they replace.
     pub fn merge<'e, const N: usize>(&'e self, edits: &mut SmallVec<[Edit<'e>; N]>) {
-        let mut overruled = self.heads.replaced;
-        if self.names_go {
-            overruled |= HeaderId::Other.bit();
+        let mut replaced_headers = self.heads.replaced;
+        if self.removes_named {
+            replaced_headers |= HeaderId::Other.bit();
         }
         let decided = edits.iter().fold(0, |set, edit| set | edited(edit));
-        if decided & overruled != 0 {
+        if decided & replaced_headers != 0 {
             if edits.iter().any(|edit| matches!(edit, Edit::Lines(_))) {
-                *edits = edits.iter().flat_map(one_by_one).collect();
+                *edits = edits.iter().flat_map(expand_lines).collect();
             }
             for op in &self.ops {
                 let (id, name) = (op.id(), op.name());
                 if matches!(op, Op::Add { .. }) || decided & id.bit() == 0 {
                     continue;
                 }
-                let name = self.at(name);
+                let name = self.text_of(name);
                 edits.retain(|edit| !edits_header(edit, id, name));
             }
         }
         let text = self.arena.as_slice();
-        if !self.apart {
+        if !self.non_contiguous {
             let ends = self.ops.first().zip(self.ops.last());
             if let Some((Some(first), Some(last))) = ends.map(|(a, b)| (a.field(), b.field())) {
                 let block = Block {
                     start: first.start,
                     end: last.line_end(),
                 };
-                if let Some(edit) = block.of(text, &self.heads) {
+                if let Some(edit) = block.edit(text, &self.heads) {
                     edits.push(edit);
                 }
                 return;
             }
         }
-        // Where headers are composed, what takes a header's place stands behind the others anyway: so lines that stand
-        // together here are written together. What removes goes before them, and is about others by now.
+        // In a composed message, replaced headers follow the others, so consecutive lines can be written together.
+        // Removals come before them and concern other headers.
         let mut block: Option<Block> = None;
         for op in &self.ops {
             let field = match *op {
@@ -432,7 +434,7 @@ impl Effects {
             let start = match block {
                 Some(block) if block.end == field.start => block.start,
                 Some(block) => {
-                    edits.extend(block.of(text, &self.heads));
+                    edits.extend(block.edit(text, &self.heads));
                     field.start
                 }
                 None => field.start,
@@ -442,17 +444,17 @@ impl Effects {
                 end: field.line_end(),
             });
         }
-        if let Some(edit) = block.and_then(|block| block.of(text, &self.heads)) {
+        if let Some(edit) = block.and_then(|block| block.edit(text, &self.heads)) {
             edits.push(edit);
         }
     }
 
-    fn at(&self, span: Span) -> &[u8] {
+    fn text_of(&self, span: ArenaSpan) -> &[u8] {
         span.of(self.arena.as_slice())
     }
 
-    /// Where the arena ends: what is written behind it becomes a [`Span`] by [`Effects::span_from`], or goes again by
-    /// [`Effects::refuse_from`].
+    /// End of the arena. Text written behind it becomes an [`ArenaSpan`] by [`Effects::span_from`], or is discarded by
+    /// [`Effects::discard_from`].
     pub(crate) fn mark(&self) -> usize {
         self.arena.len()
     }
@@ -461,21 +463,25 @@ impl Effects {
         &mut self.arena
     }
 
-    pub(crate) fn span_from(&self, mark: usize) -> Span {
-        Span {
+    pub(crate) fn span_from(&self, mark: usize) -> ArenaSpan {
+        ArenaSpan {
             start: mark as u32,
             end: self.arena.len() as u32,
         }
     }
 
-    /// What was written behind `mark` is too much, or breaks the message.
-    pub(crate) fn refuse_from(&mut self, mark: usize) {
+    /// Discards the text behind `mark`, which is too long or would break the message.
+    pub(crate) fn discard_from(&mut self, mark: usize) {
         self.arena.truncate(mark);
         self.refused_edits += 1;
     }
 
-    /// The user of From or To, where no rule has changed that and he is an ordinary one: letters, digits and marks.
-    pub(crate) fn plain_user<'s>(&self, scene: &Scene<'s>, party: HeaderId) -> Option<&'s [u8]> {
+    /// The user of From or To, if no rule changed that header and the user consists of letters, digits and marks.
+    pub(crate) fn plain_user<'s>(
+        &self,
+        context: &MessageContext<'s>,
+        party: HeaderId,
+    ) -> Option<&'s [u8]> {
         let changed = match party {
             HeaderId::From => self.from,
             _ => self.to,
@@ -483,38 +489,37 @@ impl Effects {
         if changed.is_some() {
             return None;
         }
-        let field = scene
+        let field = context
             .given(party)
-            .or_else(|| scene.message.and_then(|message| message.header(party)))?;
+            .or_else(|| context.message.and_then(|message| message.header(party)))?;
         plain_user_of(field)
     }
 
-    /// Whether the rules have written all that they may for one message.
+    /// Whether rules have written the maximum for one message.
     pub(crate) fn is_full(&self) -> bool {
         self.arena.len() > MAX_ADDED
     }
 
-    /// Begins a field: what is written from now on is its value, until it is kept by [`Effects::add`] or
-    /// [`Effects::set`].
-    pub(crate) fn begin(&mut self, name: &Name) {
+    /// Begins a field. The text that follows is its value, until [`Effects::add`] or [`Effects::set`].
+    pub(crate) fn begin(&mut self, name: &HeaderName) {
         self.arena.extend_from_slice(&name.text);
         self.arena.extend_from_slice(COLON);
     }
 
-    /// Ends the field of this header that was begun at `mark`.
-    fn field_from(&mut self, name: &Name, mark: usize) -> Field {
+    /// Ends the field that was begun at `mark`.
+    fn field_from(&mut self, name: &HeaderName, mark: usize) -> FieldSpan {
         let end = self.arena.len() as u32;
         self.arena.extend_from_slice(CRLF);
         self.heads.written |= name.id.bit();
-        Field {
+        FieldSpan {
             start: mark as u32,
             value: (mark + name.text.len() + COLON.len()) as u32,
             end,
         }
     }
 
-    /// Earlier changes of this header do not count any more.
-    fn overrule(&mut self, name: &Name) {
+    /// Discards the earlier changes of this header.
+    fn discard_changes_of(&mut self, name: &HeaderName) {
         let arena = self.arena.as_slice();
         let is_about = |op: &Op| {
             op.id() == name.id
@@ -526,51 +531,52 @@ impl Effects {
         };
         if self.ops.iter().any(is_about) {
             self.ops.retain(|op| !is_about(op));
-            self.apart = true;
+            self.non_contiguous = true;
         }
     }
 
-    /// Keeps the field that was begun at `mark`.
-    pub(crate) fn add(&mut self, name: &Name, mark: usize) {
+    /// Adds the field that was begun at `mark`.
+    pub(crate) fn add(&mut self, name: &HeaderName, mark: usize) {
         let field = self.field_from(name, mark);
         self.ops.push(Op::Add { id: name.id, field });
     }
 
-    pub(crate) fn remove(&mut self, name: &Name) {
-        self.overrule(name);
+    /// Removes all fields of a header.
+    pub(crate) fn remove(&mut self, name: &HeaderName) {
+        self.discard_changes_of(name);
         let name_at = match name.id {
             HeaderId::Other => {
                 let mark = self.mark();
                 self.arena.extend_from_slice(&name.text);
                 self.span_from(mark)
             }
-            _ => Span { start: 0, end: 0 },
+            _ => ArenaSpan { start: 0, end: 0 },
         };
-        self.replaces(name.id);
-        self.apart = true;
+        self.mark_replaced(name.id);
+        self.non_contiguous = true;
         self.ops.push(Op::Remove {
             id: name.id,
             name: name_at,
         });
     }
 
-    fn replaces(&mut self, id: HeaderId) {
+    fn mark_replaced(&mut self, id: HeaderId) {
         match id {
-            HeaderId::Other => self.names_go = true,
+            HeaderId::Other => self.removes_named = true,
             id => self.heads.replaced |= id.bit(),
         }
     }
 
-    /// Keeps the field that was begun at `mark`, as the only one of this header.
-    pub(crate) fn set(&mut self, name: &Name, mark: usize) {
+    /// Sets the field that was begun at `mark` as the only one of this header.
+    pub(crate) fn set(&mut self, name: &HeaderName, mark: usize) {
         let field = self.field_from(name, mark);
-        self.overrule(name);
+        self.discard_changes_of(name);
         let id = name.id;
-        self.replaces(id);
+        self.mark_replaced(id);
         match id {
             HeaderId::Other => {
                 let name = field.name();
-                self.apart = true;
+                self.non_contiguous = true;
                 self.ops.push(Op::Remove { id, name });
                 self.ops.push(Op::Add { id, field });
             }
@@ -578,10 +584,14 @@ impl Effects {
         }
     }
 
-    /// These effects as what they do to any message's headers, where constant fields alone made them. `overruled`: the headers
-    /// of which they are to leave nothing that was decided earlier. `user`: the header whose user the last field is to have,
-    /// which is empty so far.
-    pub(crate) fn into_prepared(self, overruled: Vec<Name>, user: Option<HeaderId>) -> Prepared {
+    /// Converts effects of constant fields to a form that can be applied to any message. `replaced_headers`: headers
+    /// whose earlier changes are discarded. `user`: From or To if its user is the value of the last field, which is
+    /// empty so far.
+    pub(crate) fn into_prepared(
+        self,
+        replaced_headers: Vec<HeaderName>,
+        user: Option<HeaderId>,
+    ) -> Prepared {
         let text = self.arena.as_slice();
         let text = match user {
             Some(_) => text.strip_suffix(CRLF).unwrap_or(text),
@@ -591,38 +601,38 @@ impl Effects {
             text: text.into(),
             ops: self.ops.into_vec().into_boxed_slice(),
             heads: self.heads,
-            names_go: self.names_go,
-            overruled: overruled.into_boxed_slice(),
+            removes_named: self.removes_named,
+            replaced_headers: replaced_headers.into_boxed_slice(),
             user,
-            apart: self.apart,
+            non_contiguous: self.non_contiguous,
         }
     }
 
-    /// Carries out what was put together ahead. `false`, and nothing is done, where its user is to be looked at closely, or where it
-    /// comes near the end of what rules may write for one message: which of its fields are beyond it is to be found one by one.
-    pub(crate) fn add_prepared(&mut self, fields: &Prepared, scene: &Scene<'_>) -> bool {
-        let tail = match fields.user {
+    /// Applies prepared changes. Returns false without effect if the user needs a check, or if the size limit is near,
+    /// so that the fields have to be applied one by one.
+    pub(crate) fn add_prepared(&mut self, fields: &Prepared, context: &MessageContext<'_>) -> bool {
+        let user_text = match fields.user {
             None => None,
-            Some(party) => match self.plain_user(scene, party) {
+            Some(party) => match self.plain_user(context, party) {
                 None => return false,
                 user => user,
             },
         };
         let from = self.arena.len();
-        let size = fields.text.len() + tail.map_or(0, |user| user.len() + CRLF.len());
+        let size = fields.text.len() + user_text.map_or(0, |user| user.len() + CRLF.len());
         if from + size > MAX_ADDED {
             return false;
         }
         if !self.ops.is_empty() {
-            for name in &fields.overruled {
-                self.overrule(name);
+            for name in &fields.replaced_headers {
+                self.discard_changes_of(name);
             }
         }
         self.arena.extend_from_slice(&fields.text);
         for op in &fields.ops {
-            self.ops.push(op.moved(from as u32));
+            self.ops.push(op.shifted(from as u32));
         }
-        if let Some(user) = tail {
+        if let Some(user) = user_text {
             self.arena.extend_from_slice(user);
             let ends = self.arena.len() as u32;
             self.arena.extend_from_slice(CRLF);
@@ -632,18 +642,18 @@ impl Effects {
         }
         self.heads.written |= fields.heads.written;
         self.heads.replaced |= fields.heads.replaced;
-        self.names_go |= fields.names_go;
-        self.apart |= fields.apart;
+        self.removes_named |= fields.removes_named;
+        self.non_contiguous |= fields.non_contiguous;
         true
     }
 
-    pub(crate) fn set_uri(&mut self, value: Span) {
-        self.apart = true;
+    pub(crate) fn set_uri(&mut self, value: ArenaSpan) {
+        self.non_contiguous = true;
         self.uri = Some(value);
     }
 
-    pub(crate) fn set_address(&mut self, id: HeaderId, value: Span) {
-        self.apart = true;
+    pub(crate) fn set_address(&mut self, id: HeaderId, value: ArenaSpan) {
+        self.non_contiguous = true;
         match id {
             HeaderId::From => self.from = Some(value),
             _ => self.to = Some(value),
@@ -651,8 +661,8 @@ impl Effects {
     }
 }
 
-/// The same edits where none is about several headers.
-fn one_by_one<'e>(edit: &Edit<'e>) -> SmallVec<[Edit<'e>; 4]> {
+/// The same edit as edits of one header each.
+fn expand_lines<'e>(edit: &Edit<'e>) -> SmallVec<[Edit<'e>; 4]> {
     let Edit::Lines(lines) = edit else {
         return SmallVec::from_slice(core::slice::from_ref(edit));
     };
@@ -670,12 +680,13 @@ fn one_by_one<'e>(edit: &Edit<'e>) -> SmallVec<[Edit<'e>; 4]> {
     edits
 }
 
-/// Whether a field is of this header.
+/// Whether a field belongs to this header.
 fn is_field((its, called, _): (HeaderId, &[u8], &[u8]), id: HeaderId, name: &[u8]) -> bool {
     its == id && (id != HeaderId::Other || called.eq_ignore_ascii_case(name))
 }
 
-/// The header that an edit is about, as a set; a name may be written in any way, so that all without an identifier are one.
+/// The headers that an edit concerns, as a set. Headers without identifier are one element of it, as their names may be
+/// written in any way.
 fn edited(edit: &Edit<'_>) -> u128 {
     match *edit {
         Edit::Remove(id)
@@ -689,7 +700,7 @@ fn edited(edit: &Edit<'_>) -> u128 {
     }
 }
 
-/// Whether an edit is about this header.
+/// Whether an edit concerns this header.
 fn edits_header(edit: &Edit<'_>, id: HeaderId, name: &[u8]) -> bool {
     match *edit {
         Edit::Remove(which)
@@ -709,37 +720,37 @@ fn edits_header(edit: &Edit<'_>, id: HeaderId, name: &[u8]) -> bool {
     }
 }
 
-/// The message of a scene with what was done to it so far.
+/// The message of a context with the present effects.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct View<'v> {
-    pub(crate) scene: &'v Scene<'v>,
+pub(crate) struct MessageView<'v> {
+    pub(crate) context: &'v MessageContext<'v>,
     pub(crate) effects: &'v Effects,
 }
 
 /// Field values of one header.
-pub(crate) type Fields<'v> = SmallVec<[&'v [u8]; 4]>;
+pub(crate) type FieldValues<'v> = SmallVec<[&'v [u8]; 4]>;
 
-impl<'v> View<'v> {
-    /// The message, as far as its own header `id` is what will leave.
+impl<'v> MessageView<'v> {
+    /// The message, unless its header `id` is replaced by the border's own.
     fn message(&self, id: HeaderId) -> Option<&'v Message<'v>> {
-        self.scene
+        self.context
             .message
-            .filter(|_| !crate::grammar::is_written_by_border(self.scene.direction, id))
+            .filter(|_| !crate::grammar::is_written_by_border(self.context.direction, id))
     }
 
     pub(crate) fn uri(&self) -> &'v [u8] {
         self.effects
             .uri()
-            .or(self.scene.uri)
-            .or_else(|| self.scene.message.map(|message| message.request_uri()))
+            .or(self.context.uri)
+            .or_else(|| self.context.message.map(|message| message.request_uri()))
             .unwrap_or_default()
     }
 
-    /// Nothing was decided about this header but what the message itself has.
-    fn is_plain(&self, name: &Name) -> bool {
-        self.effects.ops.is_empty() && self.scene.edits.is_empty()
+    /// Whether neither edits nor effects concern this header.
+    fn is_plain(&self, name: &HeaderName) -> bool {
+        self.effects.ops.is_empty() && self.context.edits.is_empty()
             || !self
-                .scene
+                .context
                 .edits
                 .iter()
                 .any(|edit| edits_header(edit, name.id, &name.text))
@@ -747,11 +758,11 @@ impl<'v> View<'v> {
                     .effects
                     .ops
                     .iter()
-                    .any(|op| name.is(op.id(), self.effects.at(op.name())))
+                    .any(|op| name.is(op.id(), self.effects.text_of(op.name())))
     }
 
-    /// Whether From or To is another one than the message's.
-    pub(crate) fn is_readdressed(&self, id: HeaderId) -> bool {
+    /// Whether From or To differs from the message's.
+    pub(crate) fn is_address_changed(&self, id: HeaderId) -> bool {
         self.given(id).is_some()
     }
 
@@ -761,17 +772,17 @@ impl<'v> View<'v> {
             HeaderId::To => self.effects.to(),
             _ => None,
         };
-        changed.or(self.scene.given(id))
+        changed.or(self.context.given(id))
     }
 
-    /// The value of From or To, which no edit changes.
+    /// The value of From or To; edits do not change it.
     pub(crate) fn party_field(&self, id: HeaderId) -> Option<&'v [u8]> {
         self.given(id)
-            .or_else(|| self.scene.message.and_then(|message| message.header(id)))
+            .or_else(|| self.context.message.and_then(|message| message.header(id)))
     }
 
-    /// The first field of a header; the whole field, which may be a list.
-    pub(crate) fn first_field(&self, name: &Name) -> Option<&'v [u8]> {
+    /// The first field of a header, which may contain a list.
+    pub(crate) fn first_field(&self, name: &HeaderName) -> Option<&'v [u8]> {
         if let Some(value) = self.given(name.id) {
             return Some(value);
         }
@@ -785,8 +796,8 @@ impl<'v> View<'v> {
         }
     }
 
-    /// The first value of a header, list headers split.
-    pub(crate) fn first(&self, name: &Name) -> Option<&'v [u8]> {
+    /// The first value of a header; list headers are split.
+    pub(crate) fn first(&self, name: &HeaderName) -> Option<&'v [u8]> {
         let field = self.first_field(name)?;
         match name.id.is_list() {
             true => Values::list(field).next(),
@@ -794,9 +805,9 @@ impl<'v> View<'v> {
         }
     }
 
-    /// The fields of a header, in the order in which they would leave.
-    pub(crate) fn fields(&self, name: &Name) -> Fields<'v> {
-        let mut fields = Fields::new();
+    /// The fields of a header in the order of sending.
+    pub(crate) fn fields(&self, name: &HeaderName) -> FieldValues<'v> {
+        let mut fields = FieldValues::new();
         if let Some(value) = self.given(name.id) {
             fields.push(value);
             return fields;
@@ -812,20 +823,22 @@ impl<'v> View<'v> {
                 id => fields.extend(message.all(id)),
             }
         }
-        for edit in self.scene.edits {
+        for edit in self.context.edits {
             if edits_header(edit, name.id, &name.text) {
                 apply(edit, name, &mut fields);
             }
         }
         for op in &self.effects.ops {
             match *op {
-                Op::Remove { id, name: at } if name.is(id, self.effects.at(at)) => fields.clear(),
+                Op::Remove { id, name: at } if name.is(id, self.effects.text_of(at)) => {
+                    fields.clear()
+                }
                 Op::Set { id, field } if id == name.id => {
                     fields.clear();
-                    fields.push(self.effects.at(field.value()));
+                    fields.push(self.effects.text_of(field.value()));
                 }
-                Op::Add { id, field } if name.is(id, self.effects.at(field.name())) => {
-                    fields.push(self.effects.at(field.value()));
+                Op::Add { id, field } if name.is(id, self.effects.text_of(field.name())) => {
+                    fields.push(self.effects.text_of(field.value()));
                 }
                 _ => {}
             }
@@ -833,8 +846,8 @@ impl<'v> View<'v> {
         fields
     }
 
-    /// The values of a header, list headers split at their commas.
-    pub(crate) fn values(&self, name: &Name) -> Fields<'v> {
+    /// The values of a header; list headers are split at their commas.
+    pub(crate) fn values(&self, name: &HeaderName) -> FieldValues<'v> {
         let fields = self.fields(name);
         match name.id.is_list() {
             true => fields.into_iter().flat_map(Values::list).collect(),
@@ -842,7 +855,7 @@ impl<'v> View<'v> {
         }
     }
 
-    pub(crate) fn has(&self, name: &Name) -> bool {
+    pub(crate) fn has(&self, name: &HeaderName) -> bool {
         match self.is_plain(name) && name.id != HeaderId::Other {
             true => {
                 self.given(name.id).is_some()
@@ -854,7 +867,7 @@ impl<'v> View<'v> {
         }
     }
 
-    /// A tag that this message or an earlier one of its call was given.
+    /// A tag of this message or of an earlier one of its call.
     pub(crate) fn tag(&self, name: &str) -> Option<&'v str> {
         let new = self
             .effects
@@ -865,7 +878,7 @@ impl<'v> View<'v> {
         match new {
             Some(tag) => Some(&tag.value),
             None => {
-                let mut old = self.scene.tags.iter().rev();
+                let mut old = self.context.tags.iter().rev();
                 old.find(|(known, _)| &**known == name)
                     .map(|(_, value)| &**value)
             }
@@ -873,8 +886,8 @@ impl<'v> View<'v> {
     }
 }
 
-/// What an edit makes of a header's fields.
-fn apply<'v>(edit: &Edit<'v>, name: &Name, fields: &mut Fields<'v>) {
+/// Applies an edit to a header's fields.
+fn apply<'v>(edit: &Edit<'v>, name: &HeaderName, fields: &mut FieldValues<'v>) {
     match *edit {
         Edit::Remove(_) | Edit::RemoveNamed(_) => fields.clear(),
         Edit::RemoveFirst(_) => {

@@ -1,31 +1,31 @@
-//! What a condition or a template may ask of a message.
+//! Facts of a message that conditions and templates can use.
 
 use crate::address::{Part, part_of_address, part_of_uri, port_of, unfolded};
-use crate::effects::{Name, View};
+use crate::effects::{HeaderName, MessageView};
 use crate::grammar::{MAX_VALUES, holds_addresses};
-use crate::spec::Wrong;
+use crate::spec::Diagnosis;
 use crate::template::Filled;
 use cel::common::ast::{Expr, LiteralValue};
 use std::borrow::Cow;
 use std::net::IpAddr;
 use wire::sip::{HeaderId, NameAddr, plain_user_of};
 
-/// Whose address.
+/// The address that a fact refers to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Party {
     RequestUri,
-    Header(Name),
+    Header(HeaderName),
 }
 
-/// A network, as `within` names it.
+/// An IP network, the argument of `within`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Network {
+pub(crate) struct IpNetwork {
     ip: IpAddr,
     bits: u32,
 }
 
-impl Network {
-    fn parse(text: &str) -> Option<Network> {
+impl IpNetwork {
+    fn parse(text: &str) -> Option<IpNetwork> {
         let (ip, bits) = match text.split_once('/') {
             Some((ip, bits)) => (ip.parse::<IpAddr>().ok()?, bits.parse().ok()?),
             None => {
@@ -34,7 +34,7 @@ impl Network {
             }
         };
         let most = if ip.is_ipv4() { 32 } else { 128 };
-        (bits <= most).then_some(Network { ip, bits })
+        (bits <= most).then_some(IpNetwork { ip, bits })
     }
 
     fn contains(&self, ip: IpAddr) -> bool {
@@ -48,7 +48,7 @@ impl Network {
     }
 }
 
-/// A fact that is a text.
+/// A fact with a text value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum TextFact {
     Method,
@@ -63,11 +63,11 @@ pub(crate) enum TextFact {
     User,
     BodyType,
     Part(Party, Part),
-    Header(Name),
+    Header(HeaderName),
     Tag(Box<str>),
 }
 
-/// A fact that is a number.
+/// A fact with an integer value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum IntFact {
     Status,
@@ -76,30 +76,30 @@ pub(crate) enum IntFact {
     Port(Party),
 }
 
-/// A fact that is true or false.
+/// A fact with a Boolean value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum BoolFact {
     Request,
     Response,
     Initial,
     Trusted,
-    HasHeader(Name),
+    HasHeader(HeaderName),
     HasPart(Party, Part),
     HasTag(Box<str>),
-    Within(Network),
+    Within(IpNetwork),
 }
 
-/// Anything that may be asked.
+/// Any fact.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Fact {
     Text(TextFact),
     Int(IntFact),
     Bool(BoolFact),
     /// All values of a header.
-    Texts(Name),
+    Texts(HeaderName),
 }
 
-/// The names at the top, for messages of failure.
+/// Top-level names, for error texts.
 pub(crate) const NAMES: &[&str] = &[
     "method",
     "status",
@@ -134,7 +134,7 @@ pub(crate) const NAMES: &[&str] = &[
     "tag",
 ];
 
-/// The address that a name at the top stands for.
+/// The address that a top-level name refers to.
 fn party(name: &str) -> Option<Party> {
     let id = match name {
         "uri" => return Some(Party::RequestUri),
@@ -151,9 +151,10 @@ fn party(name: &str) -> Option<Party> {
         "rpid" => HeaderId::RemotePartyId,
         _ => return None,
     };
-    Name::new(id.name()).map(Party::Header)
+    HeaderName::new(id.name()).map(Party::Header)
 }
 
+/// A fact that is a single name.
 fn plain(name: &str) -> Option<Fact> {
     Some(match name {
         "method" => Fact::Text(TextFact::Method),
@@ -174,8 +175,8 @@ fn plain(name: &str) -> Option<Fact> {
     })
 }
 
-/// The part of an address that a field names; the port is a number and stands apart.
-fn part(party: &Party, field: &str) -> Result<Part, Wrong> {
+/// The part of an address that a field names. The port is an integer and is handled separately.
+fn part(party: &Party, field: &str) -> Result<Part, Diagnosis> {
     let part = match field {
         "uri" => Part::Uri,
         "scheme" => Part::Scheme,
@@ -188,7 +189,7 @@ fn part(party: &Party, field: &str) -> Result<Part, Wrong> {
                 Party::RequestUri => "params[\"NAME\"]",
                 Party::Header(_) => "display, params[\"NAME\"], uri_params[\"NAME\"]",
             };
-            return Err(Wrong::new(
+            return Err(Diagnosis::new(
                 format!("an address has no `{field}`"),
                 format!("its facts are: uri, scheme, user, host, port, {params}"),
             ));
@@ -204,10 +205,10 @@ fn text_fact(party: Party, part: Part) -> Fact {
     }
 }
 
-fn header(name: &str) -> Result<Name, Wrong> {
-    Name::new(name).ok_or_else(|| {
-        Wrong::new(
-            format!("\"{name}\" cannot be the name of a header"),
+fn header(name: &str) -> Result<HeaderName, Diagnosis> {
+    HeaderName::new(name).ok_or_else(|| {
+        Diagnosis::new(
+            format!("\"{name}\" is not a valid header name"),
             "write a name such as \"X-Account\"",
         )
     })
@@ -228,7 +229,7 @@ fn literal(expr: &Expr) -> Option<&str> {
     }
 }
 
-/// `header["X"]`, `from.params["x"]` and the like: what stands in front of the bracket, and the key.
+/// `header["X"]`, `from.params["x"]` and similar: the operand and the key.
 fn index(expr: &Expr) -> Option<(&Expr, &Expr)> {
     match expr {
         Expr::Call(call) if call.func_name == "_[_]" && call.target.is_none() => {
@@ -241,20 +242,20 @@ fn index(expr: &Expr) -> Option<(&Expr, &Expr)> {
     }
 }
 
-fn needs_key(what: &str) -> Wrong {
-    Wrong::new(
-        format!("`{what}` needs a name that is written out"),
+fn needs_key(what: &str) -> Diagnosis {
+    Diagnosis::new(
+        format!("`{what}` requires a literal name"),
         format!("write {what}[\"NAME\"]"),
     )
 }
 
-/// Whether a name is one of ours, so that it cannot be anything else.
+/// Whether a name is a fact, and so cannot be a variable.
 pub(crate) fn is_known(name: &str) -> bool {
     NAMES.contains(&name)
 }
 
-/// The fact that an expression asks for; `None` where it is none (it may be built of some).
-pub(crate) fn resolve(expr: &Expr) -> Option<Result<Fact, Wrong>> {
+/// The fact that an expression refers to; `None` if it is not a fact by itself.
+pub(crate) fn resolve(expr: &Expr) -> Option<Result<Fact, Diagnosis>> {
     if let Some((map, key)) = index(expr) {
         return indexed(map, key);
     }
@@ -266,7 +267,7 @@ pub(crate) fn resolve(expr: &Expr) -> Option<Result<Fact, Wrong>> {
                 (Some("peer"), false) => Some(match field {
                     "address" => Ok(Fact::Text(TextFact::PeerAddress)),
                     "port" => Ok(Fact::Int(IntFact::PeerPort)),
-                    _ => Err(Wrong::new(
+                    _ => Err(Diagnosis::new(
                         format!("`peer` has no `{field}`"),
                         "its facts are: address, port",
                     )),
@@ -274,7 +275,7 @@ pub(crate) fn resolve(expr: &Expr) -> Option<Result<Fact, Wrong>> {
                 (Some("body"), false) => Some(match field {
                     "type" => Ok(Fact::Text(TextFact::BodyType)),
                     "size" => Ok(Fact::Int(IntFact::BodySize)),
-                    _ => Err(Wrong::new(
+                    _ => Err(Diagnosis::new(
                         format!("`body` has no `{field}`"),
                         "its facts are: type, size",
                     )),
@@ -314,13 +315,13 @@ pub(crate) fn resolve(expr: &Expr) -> Option<Result<Fact, Wrong>> {
         }
         Expr::Call(call) if call.func_name == "within" && call.target.is_none() => {
             let network = match call.args.as_slice() {
-                [one] => literal(&one.expr).and_then(Network::parse),
+                [one] => literal(&one.expr).and_then(IpNetwork::parse),
                 _ => None,
             };
             Some(match network {
                 Some(network) => Ok(Fact::Bool(BoolFact::Within(network))),
-                None => Err(Wrong::new(
-                    "`within` needs one network that is written out",
+                None => Err(Diagnosis::new(
+                    "`within` requires one literal network",
                     "write within(\"192.0.2.0/24\")",
                 )),
             })
@@ -330,7 +331,7 @@ pub(crate) fn resolve(expr: &Expr) -> Option<Result<Fact, Wrong>> {
 }
 
 /// `from.params.x` and `has(from.params.x)`.
-fn params(operand: &Expr, name: &str, test: bool) -> Option<Result<Fact, Wrong>> {
+fn params(operand: &Expr, name: &str, test: bool) -> Option<Result<Fact, Diagnosis>> {
     let Expr::Select(inner) = operand else {
         return None;
     };
@@ -342,7 +343,7 @@ fn params(operand: &Expr, name: &str, test: bool) -> Option<Result<Fact, Wrong>>
     }))
 }
 
-fn parameter(party: &Party, map: &str, name: &str) -> Option<Result<Part, Wrong>> {
+fn parameter(party: &Party, map: &str, name: &str) -> Option<Result<Part, Diagnosis>> {
     let name: Box<[u8]> = name.as_bytes().into();
     match (map, party) {
         ("params", Party::RequestUri) | ("uri_params", _) => Some(Ok(Part::UriParam(name))),
@@ -351,7 +352,8 @@ fn parameter(party: &Party, map: &str, name: &str) -> Option<Result<Part, Wrong>
     }
 }
 
-fn indexed(map: &Expr, key: &Expr) -> Option<Result<Fact, Wrong>> {
+/// The fact of an index expression.
+fn indexed(map: &Expr, key: &Expr) -> Option<Result<Fact, Diagnosis>> {
     if let Some(name) = root(map) {
         return match (name, literal(key)) {
             ("header", Some(key)) => {
@@ -375,19 +377,19 @@ fn indexed(map: &Expr, key: &Expr) -> Option<Result<Fact, Wrong>> {
     Some(part.map(|part| text_fact(party, part)))
 }
 
-impl<'v> View<'v> {
+impl<'v> MessageView<'v> {
     /// The first address of a header.
-    fn address(&self, name: &Name) -> Option<NameAddr<'v>> {
-        // The message keeps what was read of these before.
+    fn address(&self, name: &HeaderName) -> Option<NameAddr<'v>> {
+        // The message caches these parsed addresses.
         let known = match name.id {
-            HeaderId::From if !self.is_readdressed(name.id) => self.scene.message?.from(),
-            HeaderId::To if !self.is_readdressed(name.id) => self.scene.message?.to(),
+            HeaderId::From if !self.is_address_changed(name.id) => self.context.message?.from(),
+            HeaderId::To if !self.is_address_changed(name.id) => self.context.message?.to(),
             _ => return NameAddr::parse(self.first(name)?),
         };
         known.ok()
     }
 
-    /// The user of From or To, where he is an ordinary one: in ASCII.
+    /// The user of From or To, if it needs no unescaping.
     fn plain_user(&self, party: &Party, part: &Part) -> Option<&'v [u8]> {
         match (party, part) {
             (Party::Header(name), Part::User)
@@ -399,8 +401,8 @@ impl<'v> View<'v> {
         }
     }
 
-    /// Appends a text, which is UTF-8.
-    pub(crate) fn append_text(&self, fact: &TextFact, names: &'v Names, out: &mut Filled) {
+    /// Appends a text in UTF-8.
+    pub(crate) fn append_text(&self, fact: &TextFact, names: &'v RuleNames, out: &mut Filled) {
         if let TextFact::Part(party, part) = fact
             && let Some(user) = self.plain_user(party, part)
         {
@@ -409,6 +411,7 @@ impl<'v> View<'v> {
         out.extend_from_slice(self.text(fact, names).as_bytes());
     }
 
+    /// A part of an address.
     fn part(&self, party: &Party, part: &Part) -> Option<Cow<'v, str>> {
         match party {
             Party::RequestUri => Some(self.uri())
@@ -424,30 +427,31 @@ impl<'v> View<'v> {
         }
     }
 
-    pub(crate) fn text(&self, fact: &TextFact, names: &'v Names) -> Cow<'v, str> {
-        let scene = self.scene;
-        let message = scene.message;
+    /// The value of a text fact; empty if absent.
+    pub(crate) fn text(&self, fact: &TextFact, names: &'v RuleNames) -> Cow<'v, str> {
+        let context = self.context;
+        let message = context.message;
         let empty = Cow::Borrowed("");
         match fact {
-            TextFact::Method => unfolded(scene.method.as_bytes()),
+            TextFact::Method => unfolded(context.method.as_bytes()),
             TextFact::Reason => message.map_or(empty, |message| unfolded(message.reason())),
             TextFact::CallId => message
                 .and_then(|message| message.call_id().ok())
                 .map_or(empty, unfolded),
-            TextFact::Direction => Cow::Borrowed(scene.direction.name()),
-            TextFact::Kind => Cow::Borrowed(scene.place.kind.name()),
-            TextFact::Transport => Cow::Borrowed(scene.transport.uri_name()),
-            TextFact::PeerAddress => scene.peer.map_or(empty, |peer| {
+            TextFact::Direction => Cow::Borrowed(context.direction.name()),
+            TextFact::Kind => Cow::Borrowed(context.remote.kind.name()),
+            TextFact::Transport => Cow::Borrowed(context.transport.uri_name()),
+            TextFact::PeerAddress => context.peer.map_or(empty, |peer| {
                 Cow::Owned(peer.ip().to_canonical().to_string())
             }),
-            TextFact::User => Cow::Borrowed(scene.user),
+            TextFact::User => Cow::Borrowed(context.user),
             TextFact::BodyType => message.map_or(empty, |message| body_type(message)),
             TextFact::Interface => names
                 .interfaces
-                .get(usize::from(scene.place.interface))
+                .get(usize::from(context.remote.interface))
                 .map_or(empty, |name| Cow::Borrowed(name.as_str())),
-            TextFact::Trunk => scene
-                .place
+            TextFact::Trunk => context
+                .remote
                 .trunk
                 .and_then(|trunk| names.trunks.get(usize::from(trunk)))
                 .map_or(empty, |name| Cow::Borrowed(name.as_str())),
@@ -457,12 +461,13 @@ impl<'v> View<'v> {
         }
     }
 
+    /// The value of an integer fact; 0 if absent.
     pub(crate) fn int(&self, fact: &IntFact) -> i64 {
         match fact {
-            IntFact::Status => self.scene.status.into(),
-            IntFact::PeerPort => self.scene.peer.map_or(0, |peer| peer.port().into()),
+            IntFact::Status => self.context.status.into(),
+            IntFact::PeerPort => self.context.peer.map_or(0, |peer| peer.port().into()),
             IntFact::BodySize => self
-                .scene
+                .context
                 .message
                 .map_or(0, |message| message.body().len() as i64),
             IntFact::Port(Party::RequestUri) => port_of(self.uri()).into(),
@@ -472,30 +477,31 @@ impl<'v> View<'v> {
         }
     }
 
+    /// The value of a Boolean fact.
     pub(crate) fn bool(&self, fact: &BoolFact) -> bool {
         match fact {
-            BoolFact::Request => self.scene.is_request(),
-            BoolFact::Response => !self.scene.is_request(),
-            BoolFact::Initial => self.scene.initial,
-            BoolFact::Trusted => self.scene.trusted,
+            BoolFact::Request => self.context.is_request(),
+            BoolFact::Response => !self.context.is_request(),
+            BoolFact::Initial => self.context.initial,
+            BoolFact::Trusted => self.context.trusted,
             BoolFact::HasHeader(name) => self.has(name),
             BoolFact::HasPart(party, part) => self.part(party, part).is_some(),
             BoolFact::HasTag(name) => self.tag(name).is_some(),
             BoolFact::Within(network) => self
-                .scene
+                .context
                 .peer
                 .is_some_and(|peer| network.contains(peer.ip())),
         }
     }
 
-    pub(crate) fn texts(&self, name: &Name) -> Vec<Cow<'v, str>> {
+    pub(crate) fn texts(&self, name: &HeaderName) -> Vec<Cow<'v, str>> {
         let values = self.values(name).into_iter().take(MAX_VALUES);
         values.map(unfolded).collect()
     }
 }
 
 /// The names behind the indices of places.
-pub(crate) type Names = crate::spec::Known;
+pub(crate) use crate::spec::RuleNames;
 
 /// `type/subtype` in lower case; empty without a body.
 fn body_type<'a>(message: &wire::sip::Message<'a>) -> Cow<'a, str> {
@@ -515,7 +521,7 @@ fn body_type<'a>(message: &wire::sip::Message<'a>) -> Cow<'a, str> {
     }
 }
 
-/// Whether an action may name the parts of this header.
+/// Whether actions may change parts of this header.
 pub(crate) fn has_parts(id: HeaderId) -> bool {
     holds_addresses(id)
 }

@@ -1,31 +1,31 @@
-//! What fuzzing and property tests have in common: any bytes as a message, any text as a condition, against rules that use
-//! every action; and the judge of what comes out.
+//! Common parts of fuzzing and property tests: arbitrary messages and conditions against rules with every action, and
+//! checks of the result.
 
 use crate::{
-    ActionSpec, Direction, Effects, Form, Kind, Known, On, Place, RuleSet, RuleSpec, Scene, Verb,
-    Which,
+    ActionSpec, Effects, MessageContext, MessageFilter, NumberForm, PeerKind, PeerRef,
+    RuleDirection, RuleNames, RuleSet, RuleSpec, ValueSelector, Verb,
 };
 use engine::Transport;
 use std::sync::OnceLock;
 use wire::sip::{HeaderId, Message, emit};
 
-/// The names that the rules here may use.
-pub fn known() -> Known {
-    Known {
+/// The names that these rules may use.
+pub fn known() -> RuleNames {
+    RuleNames {
         interfaces: vec!["outside".into(), "inside".into()],
         trunks: vec!["carrier".into(), "pbx".into()],
     }
 }
 
-/// A rule that always holds, for every message of a direction.
-pub fn rule(direction: Direction, actions: Vec<ActionSpec>) -> RuleSpec {
+/// A rule without condition for all messages of a direction.
+pub fn rule(direction: RuleDirection, actions: Vec<ActionSpec>) -> RuleSpec {
     RuleSpec {
         name: "rule".into(),
         interfaces: Vec::new(),
         kinds: Vec::new(),
         trunks: Vec::new(),
         direction,
-        on: On::Any,
+        on: MessageFilter::Any,
         methods: Vec::new(),
         when: None,
         actions,
@@ -60,7 +60,7 @@ pub fn replacement(object: &str, part: Option<&str>, regex: &str, with: &str) ->
 }
 
 /// A change of a number's form.
-pub fn number(object: &str, form: Form) -> ActionSpec {
+pub fn number(object: &str, form: NumberForm) -> ActionSpec {
     ActionSpec {
         form: Some(form),
         country: Some("49".into()),
@@ -68,7 +68,7 @@ pub fn number(object: &str, form: Form) -> ActionSpec {
     }
 }
 
-/// Every action, with values that come from the message.
+/// Every action, with values from the message.
 pub fn every_action(request: bool) -> Vec<ActionSpec> {
     let mut actions = vec![
         with_value(Verb::Add, "X-From", "${from.user} at ${from.host}"),
@@ -93,7 +93,7 @@ pub fn every_action(request: bool) -> Vec<ActionSpec> {
         with_value(Verb::Set, "Privacy", "${header[\"Privacy\"]};id"),
         with_value(Verb::Set, "User-Agent", "${reason}${body.type}${call_id}"),
         ActionSpec {
-            which: Some(Which::Last),
+            which: Some(ValueSelector::Last),
             ..ActionSpec::new(Verb::Remove, "History-Info")
         },
         ActionSpec {
@@ -101,7 +101,7 @@ pub fn every_action(request: bool) -> Vec<ActionSpec> {
             ..ActionSpec::new(Verb::Remove, "X-Reason")
         },
         ActionSpec {
-            which: Some(Which::Number(2)),
+            which: Some(ValueSelector::Number(2)),
             ..ActionSpec::new(Verb::Remove, "Warning")
         },
         replacement("P-Asserted-Identity", None, "(.)$", "$1$1"),
@@ -118,8 +118,8 @@ pub fn every_action(request: bool) -> Vec<ActionSpec> {
         on_part(Verb::Rewrite, "Refer-To", "uri-params.x", "${from.user}"),
         on_part(Verb::Rewrite, "Referred-By", "params.y", "${from.display}"),
         on_part(Verb::Rewrite, "Reply-To", "port", "${from.user}"),
-        number("P-Asserted-Identity", Form::E164),
-        number("Diversion", Form::National),
+        number("P-Asserted-Identity", NumberForm::E164),
+        number("Diversion", NumberForm::National),
         with_value(Verb::Tag, "seen", "${from.user}"),
         ActionSpec::new(Verb::Log, "${method} ${from.uri} ${headers[\"Via\"]}"),
     ];
@@ -137,8 +137,8 @@ pub fn every_action(request: bool) -> Vec<ActionSpec> {
             on_part(Verb::Rewrite, "From", "host", "${uri.host}"),
             on_part(Verb::Rewrite, "From", "params.x", "${to.display}"),
             on_part(Verb::Rewrite, "To", "scheme", "tel"),
-            number("To", Form::Digits),
-            number("Request-URI", Form::E164),
+            number("To", NumberForm::Digits),
+            number("Request-URI", NumberForm::E164),
         ]);
     }
     actions
@@ -149,16 +149,16 @@ fn rules_of_every_action() -> &'static [RuleSet] {
     RULES.get_or_init(|| {
         let make = |direction| {
             let mut requests = rule(direction, every_action(true));
-            requests.on = On::Request;
+            requests.on = MessageFilter::Request;
             let mut responses = rule(direction, every_action(false));
-            responses.on = On::Response;
+            responses.on = MessageFilter::Response;
             RuleSet::compile(&[requests, responses], &known()).unwrap_or_default()
         };
-        vec![make(Direction::In), make(Direction::Out)]
+        vec![make(RuleDirection::In), make(RuleDirection::Out)]
     })
 }
 
-/// Headers that no rule may change: their values before and after.
+/// Headers that no rule may change; their values are compared.
 const KEPT: [HeaderId; 8] = [
     HeaderId::Via,
     HeaderId::CallId,
@@ -170,25 +170,25 @@ const KEPT: [HeaderId; 8] = [
     HeaderId::Contact,
 ];
 
-/// Runs rules on a message that is in order, and demands that it still is, with everything of the border's as it was.
+/// Runs rules on a message. A valid message must remain valid, with the protected headers unchanged.
 ///
 /// # Panics
-/// Where it is not.
-pub fn check(rules: &RuleSet, bytes: &[u8], direction: Direction) {
+/// If this does not hold.
+pub fn check(rules: &RuleSet, bytes: &[u8], direction: RuleDirection) {
     let Ok(message) = Message::parse(bytes) else {
         return;
     };
-    let place = Place {
+    let remote = PeerRef {
         interface: 0,
-        kind: Kind::Access,
+        kind: PeerKind::Access,
         trunk: None,
     };
-    let scene = Scene {
+    let context = MessageContext {
         peer: Some(([192, 0, 2, 1], 5060).into()),
-        ..Scene::of(&message, direction, place, Transport::Udp)
+        ..MessageContext::of(&message, direction, remote, Transport::Udp)
     };
     let mut effects = Effects::default();
-    rules.run(&scene, &mut effects);
+    rules.run(&context, &mut effects);
     let edits: Vec<_> = effects.all_edits().collect();
     let mut out = Vec::new();
     emit(&message, &edits, &mut out);
@@ -225,8 +225,8 @@ fn shown(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Any bytes: a condition in front of the first NUL, a message behind it. Nothing may panic or hang, and no message in order
-/// may leave out of order.
+/// Arbitrary bytes: a condition before the first NUL, a message behind it. Nothing may panic or hang, and a valid
+/// message must remain valid.
 pub fn fuzz_rules(data: &[u8]) {
     let at = memchr::memchr(0, data);
     let (condition, message) = match at {
@@ -236,7 +236,7 @@ pub fn fuzz_rules(data: &[u8]) {
     let message = message.strip_prefix(b"\0").unwrap_or(message);
     for (rules, direction) in rules_of_every_action()
         .iter()
-        .zip([Direction::In, Direction::Out])
+        .zip([RuleDirection::In, RuleDirection::Out])
     {
         check(rules, message, direction);
     }
@@ -247,11 +247,11 @@ pub fn fuzz_rules(data: &[u8]) {
         return;
     }
     let mut spec = rule(
-        Direction::In,
+        RuleDirection::In,
         vec![with_value(Verb::Add, "X-Held", "${status}${uri.user}")],
     );
     spec.when = Some(condition.into());
     if let Ok(rules) = RuleSet::compile(&[spec], &known()) {
-        check(&rules, message, Direction::In);
+        check(&rules, message, RuleDirection::In);
     }
 }

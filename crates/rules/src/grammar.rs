@@ -1,16 +1,16 @@
-//! What a rule may touch, and what a value must look like so that the message stays well-formed.
+//! Headers that rules may change, and the syntax of values that keeps messages well-formed.
 
-use crate::scene::Direction;
-use crate::spec::Wrong;
+use crate::context::RuleDirection;
+use crate::spec::Diagnosis;
 use wire::sip::{HeaderId, NameAddr, Param, Params, Uri, Values};
 
-/// What the rules may write for one message, octets; what is above is left out and counted.
+/// Maximum size of the text that rules write for one message, in octets. Further edits are omitted and counted.
 pub const MAX_ADDED: usize = 16_384;
 
-/// Values of one header that conditions and actions look at.
+/// Maximum number of values of one header that conditions and actions use.
 pub(crate) const MAX_VALUES: usize = 64;
 
-/// Letters of `token` (RFC 3261 section 25.1).
+/// Characters of `token` (RFC 3261 section 25.1).
 pub(crate) fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-.!%*_+`'~".contains(&byte)
 }
@@ -19,68 +19,68 @@ fn all_token(text: &[u8]) -> bool {
     !text.is_empty() && text.iter().copied().all(is_token)
 }
 
-/// Why a header is not for rules to change; `None`: it is.
-fn protection(id: HeaderId) -> Option<(&'static str, &'static str)> {
+/// Why rules may not change a header, and a remedy; `None` if they may.
+fn reserved_reason(id: HeaderId) -> Option<(&'static str, &'static str)> {
     use HeaderId as H;
     let (why, remedy) = match id {
         H::Via | H::Route | H::RecordRoute | H::MaxForwards => (
-            "tells requests and responses their way",
-            "take the action out",
+            "determines the path of requests and responses",
+            "remove the action",
         ),
-        H::Path | H::ServiceRoute => ("tells where registrations lead", "take the action out"),
+        H::Path | H::ServiceRoute => ("determines the path of registrations", "remove the action"),
         H::CallId | H::CSeq | H::RSeq | H::RAck => (
-            "holds a dialog and its transactions together",
-            "take the action out",
+            "identifies a dialog or its transactions",
+            "remove the action",
         ),
         H::Contact => (
-            "names the border's own address",
+            "contains the border's own address",
             "for another user part towards a carrier use `from_user` or `register` of the trunk",
         ),
         H::From | H::To => (
-            "carries the tag of a dialog and cannot be written as a whole",
+            "contains the tag of the dialog and cannot be written as a whole",
             "change a part of it: { rewrite = \"From\", part = \"host\", value = \"...\" }",
         ),
         H::ContentLength | H::ContentType | H::ContentEncoding => {
-            ("describes the body", "take the action out")
+            ("describes the body", "remove the action")
         }
         H::SessionExpires | H::MinSe => (
-            "is settled on each leg by itself",
+            "is negotiated on each leg separately",
             "see [session_timer] of the configuration",
         ),
         H::Supported | H::Require | H::ProxyRequire | H::Unsupported => (
-            "says what the border itself supports",
-            "take the action out: option tags of both ends pass anyway",
+            "states the extensions that the border supports",
+            "remove the action; option tags of both ends are relayed anyway",
         ),
         H::Authorization
         | H::ProxyAuthorization
         | H::WwwAuthenticate
         | H::ProxyAuthenticate
-        | H::AuthenticationInfo => ("is part of a proof by digest", "take the action out"),
+        | H::AuthenticationInfo => ("belongs to digest authentication", "remove the action"),
         _ => return None,
     };
     Some((why, remedy))
 }
 
-/// Whether a header is kept from rules, as a whole.
-pub fn left_to_the_border(id: HeaderId) -> bool {
-    protection(id).is_some()
+/// Whether rules may not change a header as a whole.
+pub fn is_reserved_header(id: HeaderId) -> bool {
+    reserved_reason(id).is_some()
 }
 
-/// Refuses what must not be changed by a rule.
-pub(crate) fn changeable(id: HeaderId, name: &str) -> Result<(), Wrong> {
-    match protection(id) {
+/// Returns an error if rules may not change this header.
+pub(crate) fn check_changeable(id: HeaderId, name: &str) -> Result<(), Diagnosis> {
+    match reserved_reason(id) {
         None => Ok(()),
-        Some((why, remedy)) => Err(Wrong::new(
-            format!("\"{name}\" {why}: no rule may change it"),
+        Some((why, remedy)) => Err(Diagnosis::new(
+            format!("\"{name}\" {why}: rules cannot change it"),
             remedy,
         )),
     }
 }
 
-/// Whether what leaves has this header from the border and not from the message whose headers are copied.
-pub(crate) fn is_written_by_border(direction: Direction, id: HeaderId) -> bool {
+/// Whether the border writes this header itself when it sends, instead of copying it.
+pub(crate) fn is_written_by_border(direction: RuleDirection, id: HeaderId) -> bool {
     use HeaderId as H;
-    direction == Direction::Out
+    direction == RuleDirection::Out
         && matches!(
             id,
             H::Via
@@ -125,16 +125,16 @@ pub(crate) fn holds_addresses(id: HeaderId) -> bool {
     )
 }
 
-/// What a header's value consists of.
+/// Syntax of a header's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shape {
     Addresses,
     Number,
-    /// Tokens with `;` between them.
+    /// Tokens separated by `;`.
     Tokens,
-    /// Whatever fits into a line.
+    /// Any text without line ends.
     Line,
-    /// Values whose quotes and brackets close, so that they divide at the same commas for everyone.
+    /// Values with balanced quotes and brackets, so that all receivers split them at the same commas.
     Values,
 }
 
@@ -149,12 +149,12 @@ fn shape(id: HeaderId) -> Shape {
     }
 }
 
-/// Whether whatever is a line may be written as the value of this header.
+/// Whether any text without line ends is a valid value of this header.
 pub(crate) fn takes_any_line(id: HeaderId) -> bool {
     shape(id) == Shape::Line
 }
 
-/// Whether `value` may be written as the value of this header.
+/// Whether `value` is a valid value of this header.
 pub(crate) fn fits(id: HeaderId, value: &[u8]) -> bool {
     if value.is_empty() || !is_line(value) {
         return false;
@@ -178,17 +178,17 @@ pub(crate) fn fits(id: HeaderId, value: &[u8]) -> bool {
     }
 }
 
-/// Whether the text is one line: no control letters but the tabulator.
+/// Whether the text is one line: without control characters except the tab.
 pub(crate) fn is_line(value: &[u8]) -> bool {
-    is_plainly_line(value).unwrap_or_else(|| is_slowly_line(value))
+    is_line_wordwise(value).unwrap_or_else(|| is_line_bytewise(value))
 }
 
-/// `Some(true)` where no eight bytes hold a control letter; `None` is no judgement.
-fn is_plainly_line(value: &[u8]) -> Option<bool> {
+/// `Some(true)` if no group of eight bytes has a control character; `None` if undecided.
+fn is_line_wordwise(value: &[u8]) -> Option<bool> {
     const fn eight(byte: u8) -> u64 {
         u64::from_le_bytes([byte; 8])
     }
-    // A byte below the subtrahend borrows, and so may the one above it: for those the careful look is right.
+    // A byte below the bound borrows from the next one, so matches may be false; they are checked bytewise.
     let below = |word: u64, bound: u8| word.wrapping_sub(eight(bound)) & !word & eight(0x80);
     let is_plain = |bytes: [u8; 8]| {
         let word = u64::from_le_bytes(bytes);
@@ -199,13 +199,13 @@ fn is_plainly_line(value: &[u8]) -> Option<bool> {
     (words.iter().all(|word| is_plain(*word)) && is_plain(last)).then_some(true)
 }
 
-fn is_slowly_line(value: &[u8]) -> bool {
+fn is_line_bytewise(value: &[u8]) -> bool {
     !value
         .iter()
         .any(|byte| (*byte < b' ' && *byte != b'\t') || *byte == 0x7f)
 }
 
-/// Whether quotes and angle brackets close.
+/// Whether quotes and angle brackets are balanced.
 fn is_balanced(value: &[u8]) -> bool {
     let mut rest = value.iter();
     while let Some(byte) = rest.next() {
@@ -226,11 +226,11 @@ fn is_balanced(value: &[u8]) -> bool {
     true
 }
 
-/// Whether this is one sound address.
+/// Whether this is one valid address.
 pub(crate) fn is_address(value: &[u8]) -> bool {
     NameAddr::parse(value).is_some_and(|address| {
         Uri::parse(address.uri).is_some() && address.params.iter().all(|param| is_param(&param))
-            // Empty pieces are left out by the iterator, and refused here.
+            // The iterator skips empty parameters; they are invalid here.
             && !has_empty_piece(address.params)
     })
 }
@@ -251,7 +251,7 @@ fn is_param(param: &Param<'_>) -> bool {
         })
 }
 
-/// Letters of a parameter's value without quotes: tokens, hosts (RFC 3261 `gen-value`).
+/// Characters of an unquoted parameter value: token or host (RFC 3261 `gen-value`).
 fn is_bare(byte: u8) -> bool {
     is_token(byte) || b"[]:/@&=$?".contains(&byte)
 }
@@ -262,25 +262,25 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// The quick look at eight bytes says nothing that the one at each byte does not.
+        /// The wordwise check never contradicts the bytewise one.
         #[test]
-        fn both_looks_at_a_line_agree(
+        fn both_line_checks_agree(
             value in prop::collection::vec(
                 prop_oneof![4 => b' '..=b'~', 1 => 0u8..=0x20, 1 => 0x7eu8..=0xff],
                 0..40,
             ),
         ) {
-            prop_assert_eq!(is_line(&value), is_slowly_line(&value));
+            prop_assert_eq!(is_line(&value), is_line_bytewise(&value));
         }
 
         #[test]
-        fn plain_lines_are_seen_at_once(value in "[!-~]{8,40}") {
-            prop_assert_eq!(is_plainly_line(value.as_bytes()), Some(true));
+        fn plain_lines_need_no_bytewise_check(value in "[!-~]{8,40}") {
+            prop_assert_eq!(is_line_wordwise(value.as_bytes()), Some(true));
         }
     }
 
     #[test]
-    fn values_that_would_break_a_message_do_not_fit() {
+    fn values_that_break_a_message_are_invalid() {
         for (id, value, fit) in [
             (HeaderId::Subject, "a \"b", true),
             (HeaderId::Subject, "a\r\nVia: x", false),
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn what_belongs_to_dialogs_is_protected() {
+    fn headers_of_dialogs_are_protected() {
         for name in [
             "Via",
             "v",
@@ -339,7 +339,7 @@ mod tests {
             "Supported",
         ] {
             let id = HeaderId::from_name(name.as_bytes());
-            assert!(changeable(id, name).is_err(), "{name}");
+            assert!(check_changeable(id, name).is_err(), "{name}");
         }
         for name in [
             "Subject",
@@ -349,7 +349,7 @@ mod tests {
             "Diversion",
         ] {
             let id = HeaderId::from_name(name.as_bytes());
-            assert!(changeable(id, name).is_ok(), "{name}");
+            assert!(check_changeable(id, name).is_ok(), "{name}");
         }
     }
 }

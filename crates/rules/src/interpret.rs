@@ -1,30 +1,30 @@
-//! Conditions beyond the compiled subset: evaluated by the interpreter of the cel crate, with our facts as its variables.
+//! Conditions beyond the compiled subset, evaluated by the interpreter of the cel crate with facts as variables.
 
-use crate::effects::View;
-use crate::fact::{self, Fact, Names};
+use crate::effects::MessageView;
+use crate::fact::{self, Fact, RuleNames};
 use cel::common::ast::{EntryExpr, Expr};
 use cel::{Context, Env, IdedExpr, Value};
 use std::sync::{Arc, OnceLock};
 
-/// An expression whose facts have become variables.
+/// An expression in which facts were replaced by variables.
 #[derive(Clone, Debug)]
 pub(crate) struct Interpreted {
     expr: Arc<IdedExpr>,
     facts: Vec<(String, Fact)>,
 }
 
-/// A condition that has no value for this message: a division by zero, a text that is no number.
+/// The condition has no value for this message: division by zero, text that is not a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NoValue;
 
-/// The standard functions, made once.
+/// The standard functions, created once.
 fn functions() -> Arc<Env> {
     static FUNCTIONS: OnceLock<Arc<Env>> = OnceLock::new();
     FUNCTIONS.get_or_init(|| Arc::new(Env::stdlib())).clone()
 }
 
 impl Interpreted {
-    /// Takes the facts out of an expression that was judged ([`crate::types::Judge`]).
+    /// Extracts the facts from an expression that was checked ([`crate::types::TypeChecker`]).
     pub(crate) fn new(expr: &IdedExpr) -> Interpreted {
         let mut expr = expr.clone();
         let mut facts = Vec::new();
@@ -35,7 +35,8 @@ impl Interpreted {
         }
     }
 
-    pub(crate) fn bool(&self, view: &View<'_>, names: &Names) -> Result<bool, NoValue> {
+    /// Evaluates the expression for a message.
+    pub(crate) fn bool(&self, view: &MessageView<'_>, names: &RuleNames) -> Result<bool, NoValue> {
         let mut context = Context::with_env(functions());
         for (name, fact) in &self.facts {
             let value = match fact {
@@ -57,7 +58,7 @@ impl Interpreted {
     }
 }
 
-/// Puts a variable in the place of each fact.
+/// Replaces each fact by a variable.
 fn take_facts(expr: &mut IdedExpr, bound: &mut Vec<String>, facts: &mut Vec<(String, Fact)>) {
     let is_bound = matches!(&expr.expr, Expr::Ident(name) if bound.contains(name));
     if is_bound {
@@ -68,7 +69,7 @@ fn take_facts(expr: &mut IdedExpr, bound: &mut Vec<String>, facts: &mut Vec<(Str
         let name = match known {
             Some((name, _)) => name.clone(),
             None => {
-                // No letter of a CEL identifier begins it, so that no variable of the expression hides it.
+                // A CEL identifier cannot begin with `@`, so no variable of the expression hides it.
                 let name = format!("@fact{}", facts.len());
                 facts.push((name.clone(), fact));
                 name

@@ -1,23 +1,24 @@
 //! Header rules: per interface and direction, conditions in CEL over the facts of a message, and typed actions on its
 //! headers, addresses and numbers.
 //!
-//! Everything is compiled when it is loaded ([`RuleSet::compile`]): a rule that cannot work is refused then, with the place
-//! and a remedy ([`Fault`]). A message is judged by [`RuleSet::run`], which reads a [`Scene`] and writes [`Effects`]: edits
-//! for [`wire::sip::emit`] or for whoever composes the message, a refusal, a trunk, tags, lines for the log. Nothing that a
-//! message says makes a rule produce a malformed one: such an edit is left out and counted.
+//! Rules are compiled when they are loaded ([`RuleSet::compile`]). An invalid rule is refused then, with its location
+//! and a remedy ([`RuleError`]). [`RuleSet::run`] evaluates the rules for a message: it reads a [`MessageContext`] and
+//! writes [`Effects`], which are header edits for [`wire::sip::emit`] or the composer of the message, a refusal, a
+//! trunk, tags and log lines. No content of a message can make a rule produce a malformed message: such an edit is
+//! omitted and counted.
 #![forbid(unsafe_code)]
 
 mod action;
 mod address;
 mod condition;
+mod context;
 mod effects;
 mod fact;
 mod grammar;
 mod interpret;
-mod joined;
 mod number;
+mod prepared;
 mod ruleset;
-mod scene;
 mod spec;
 mod template;
 mod types;
@@ -29,8 +30,10 @@ pub mod fuzz;
 #[doc(hidden)]
 pub use fuzz::fuzz_rules;
 
-pub use effects::{Effects, Line, Refusal, Tag};
-pub use grammar::{MAX_ADDED, left_to_the_border};
-pub use ruleset::{Hit, RuleSet};
-pub use scene::{Direction, Kind, Place, Scene};
-pub use spec::{ActionSpec, Fault, Form, Known, On, RuleSpec, Verb, Which};
+pub use context::{MessageContext, PeerKind, PeerRef, RuleDirection};
+pub use effects::{Effects, RuleLogLine, RuleRefusal, RuleTag};
+pub use grammar::{MAX_ADDED, is_reserved_header};
+pub use ruleset::{MatchedRule, RuleSet};
+pub use spec::{
+    ActionSpec, MessageFilter, NumberForm, RuleError, RuleNames, RuleSpec, ValueSelector, Verb,
+};

@@ -1,13 +1,13 @@
-//! Telephone numbers from one form to another.
+//! Conversion of telephone numbers between their forms.
 
-use crate::spec::Form;
+use crate::spec::NumberForm;
 use std::borrow::Cow;
 
-/// What is done to a number, in this order: strip, form, prefix.
+/// Changes of a number, in this order: strip, form, prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Renumber {
     pub(crate) strip: usize,
-    pub(crate) form: Option<Form>,
+    pub(crate) form: Option<NumberForm>,
     pub(crate) country: String,
     pub(crate) national: String,
     pub(crate) international: String,
@@ -15,7 +15,7 @@ pub(crate) struct Renumber {
 }
 
 impl Renumber {
-    /// The number in its new form; as it was where it is no number (a name, a code with letters).
+    /// The number in its new form. Text that is not a number (a name) is returned unchanged.
     pub(crate) fn apply<'n>(&self, user: &'n str) -> Cow<'n, str> {
         let plain = without_separators(user);
         if !is_number(&plain) {
@@ -36,7 +36,7 @@ impl Renumber {
         }
     }
 
-    /// Country code and what follows, without `+`; `None` where the number is a short one, whose country is not known.
+    /// Country code and subscriber number without `+`; `None` for a short number, which has no known country.
     fn international<'n>(&self, number: &'n str) -> Option<Cow<'n, str>> {
         if let Some(digits) = number.strip_prefix('+') {
             return Some(Cow::Borrowed(digits));
@@ -48,14 +48,15 @@ impl Renumber {
         Some(Cow::Owned(format!("{}{digits}", self.country)))
     }
 
-    fn formed(&self, number: &str, form: Form) -> String {
+    /// The number in this form. Short numbers are unchanged.
+    fn formed(&self, number: &str, form: NumberForm) -> String {
         let Some(digits) = self.international(number) else {
             return number.to_owned();
         };
         match form {
-            Form::E164 => format!("+{digits}"),
-            Form::Digits => digits.into_owned(),
-            Form::National => match digits.strip_prefix(&self.country) {
+            NumberForm::E164 => format!("+{digits}"),
+            NumberForm::Digits => digits.into_owned(),
+            NumberForm::National => match digits.strip_prefix(&self.country) {
                 Some(own) if !self.country.is_empty() => format!("{}{own}", self.national),
                 _ => format!("{}{digits}", self.international),
             },
@@ -63,7 +64,7 @@ impl Renumber {
     }
 }
 
-/// Behind a prefix that is not empty, where something follows.
+/// The text behind a non-empty prefix, if there is any.
 fn strip_filled<'n>(number: &'n str, prefix: &str) -> Option<&'n str> {
     match prefix.is_empty() {
         true => None,
@@ -71,7 +72,7 @@ fn strip_filled<'n>(number: &'n str, prefix: &str) -> Option<&'n str> {
     }
 }
 
-/// Visual separators of RFC 3966 are for the eye.
+/// Removes visual separators (RFC 3966).
 fn without_separators(user: &str) -> Cow<'_, str> {
     match user.contains(['-', '.', '(', ')', ' ']) {
         true => Cow::Owned(user.replace(['-', '.', '(', ')', ' '], "")),
@@ -91,7 +92,7 @@ fn is_number(text: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn germany(form: Form) -> Renumber {
+    fn germany(form: NumberForm) -> Renumber {
         Renumber {
             strip: 0,
             form: Some(form),
@@ -116,9 +117,17 @@ mod tests {
             ("", "", "", ""),
             ("0", "0", "0", "0"),
         ] {
-            assert_eq!(germany(Form::E164).apply(number), e164, "{number}");
-            assert_eq!(germany(Form::Digits).apply(number), digits, "{number}");
-            assert_eq!(germany(Form::National).apply(number), national, "{number}");
+            assert_eq!(germany(NumberForm::E164).apply(number), e164, "{number}");
+            assert_eq!(
+                germany(NumberForm::Digits).apply(number),
+                digits,
+                "{number}"
+            );
+            assert_eq!(
+                germany(NumberForm::National).apply(number),
+                national,
+                "{number}"
+            );
         }
     }
 
@@ -128,16 +137,16 @@ mod tests {
             strip: 1,
             prefix: "9".into(),
             form: None,
-            ..germany(Form::E164)
+            ..germany(NumberForm::E164)
         };
         assert_eq!(rule.apply("0123"), "9123");
         assert_eq!(rule.apply("bob"), "bob");
-        // America: no prefix before national numbers but 1, which is the country code too.
+        // North America: the prefix of national numbers is 1, which is the country code, too.
         let america = Renumber {
             country: "1".into(),
             national: "1".into(),
             international: "011".into(),
-            ..germany(Form::E164)
+            ..germany(NumberForm::E164)
         };
         assert_eq!(america.apply("12125551234"), "+12125551234");
         assert_eq!(america.apply("011498912"), "+498912");

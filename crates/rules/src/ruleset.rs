@@ -1,22 +1,21 @@
-//! Rules in order, found by direction, kind of message and method.
+//! Rules in order, indexed by direction, request or response, and method.
 
 use crate::action::Action;
 use crate::condition::Condition;
-use crate::effects::{Effects, View};
-use crate::fact::Names;
-use crate::joined::joined;
-use crate::scene::{Direction, Kind, Place, Scene};
-use crate::spec::{Fault, Known, On, RuleSpec, Wrong};
+use crate::context::{MessageContext, PeerKind, PeerRef, RuleDirection};
+use crate::effects::{Effects, MessageView};
+use crate::prepared::prepare_fields;
+use crate::spec::{Diagnosis, MessageFilter, RuleError, RuleNames, RuleSpec};
 use core::fmt;
 use std::sync::Arc;
 use wire::sip::Method;
 
-/// Rules at most.
+/// Maximum number of rules.
 const MAX_RULES: usize = 10_000;
-/// Methods that we know, and one place for all others.
+/// Known methods, and one index for all others.
 const METHODS: usize = Method::KNOWN.len() + 1;
 
-/// The place of a method in the tables.
+/// Index of a method in the tables.
 fn slot(method: &Method<'_>) -> usize {
     match method {
         Method::Invite => 0,
@@ -40,29 +39,30 @@ fn slot(method: &Method<'_>) -> usize {
 #[derive(Debug)]
 struct Rule {
     interfaces: Vec<u16>,
-    kinds: Vec<Kind>,
+    kinds: Vec<PeerKind>,
     trunks: Vec<u16>,
-    /// Methods without a place of their own in the tables; empty: whichever.
-    others: Vec<Box<[u8]>>,
+    /// Methods that share the last index of the tables; empty for any.
+    other_methods: Vec<Box<[u8]>>,
     condition: Condition,
     actions: Vec<Action>,
     stop: bool,
 }
 
 impl Rule {
-    fn is_for(&self, place: &Place) -> bool {
-        (self.interfaces.is_empty() || self.interfaces.contains(&place.interface))
-            && (self.kinds.is_empty() || self.kinds.contains(&place.kind))
+    fn matches_peer(&self, remote: &PeerRef) -> bool {
+        (self.interfaces.is_empty() || self.interfaces.contains(&remote.interface))
+            && (self.kinds.is_empty() || self.kinds.contains(&remote.kind))
             && (self.trunks.is_empty()
-                || place
+                || remote
                     .trunk
                     .is_some_and(|trunk| self.trunks.contains(&trunk)))
     }
 
-    fn is_for_method(&self, method: &Method<'_>) -> bool {
+    fn matches_method(&self, method: &Method<'_>) -> bool {
         match method {
             Method::Other(name) => {
-                self.others.is_empty() || self.others.iter().any(|other| **other == **name)
+                self.other_methods.is_empty()
+                    || self.other_methods.iter().any(|other| **other == **name)
             }
             _ => true,
         }
@@ -70,19 +70,19 @@ impl Rule {
 }
 
 #[derive(Debug, Default)]
-struct Inner {
+struct CompiledRules {
     specs: Vec<RuleSpec>,
     rules: Vec<Rule>,
-    /// Indices of rules by direction, kind and method.
+    /// Indices of rules by direction, request or response, and method.
     tables: Vec<Vec<u16>>,
-    /// Whether there are any for what comes, and for what leaves.
-    judges: [bool; 2],
-    names: Names,
+    /// Whether there are rules for received and for sent messages.
+    has_rules: [bool; 2],
+    names: RuleNames,
 }
 
-/// Compiled rules; a copy shares them.
+/// Compiled rules; clones share them.
 #[derive(Clone, Default)]
-pub struct RuleSet(Arc<Inner>);
+pub struct RuleSet(Arc<CompiledRules>);
 
 impl fmt::Debug for RuleSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -90,7 +90,7 @@ impl fmt::Debug for RuleSet {
     }
 }
 
-/// Rule sets are equal where they are written alike, with the same names behind their indices.
+/// Rule sets are equal if their text and the names behind their indices are equal.
 impl PartialEq for RuleSet {
     fn eq(&self, other: &RuleSet) -> bool {
         self.0.specs == other.0.specs && self.0.names == other.0.names
@@ -99,19 +99,19 @@ impl PartialEq for RuleSet {
 
 impl Eq for RuleSet {}
 
-/// A rule that was carried out, for whoever wants to show it.
+/// A rule that was applied, for display.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Hit<'r> {
-    /// Counted from 0.
+pub struct MatchedRule<'r> {
+    /// Index, counted from 0.
     pub index: u16,
     /// Its name.
     pub name: &'r str,
 }
 
-fn table(direction: Direction, request: bool, method: usize) -> usize {
+fn table(direction: RuleDirection, request: bool, method: usize) -> usize {
     let direction = match direction {
-        Direction::In => 0,
-        Direction::Out => 1,
+        RuleDirection::In => 0,
+        RuleDirection::Out => 1,
     };
     (direction * 2 + usize::from(request)) * METHODS + method
 }
@@ -120,84 +120,88 @@ impl RuleSet {
     /// Compiles rules.
     ///
     /// # Errors
-    /// Every rule that cannot work, with the place and a remedy.
-    pub fn compile(specs: &[RuleSpec], known: &Known) -> Result<RuleSet, Vec<Fault>> {
-        let mut inner = Inner {
+    /// All errors of the rules, with location and remedy.
+    pub fn compile(specs: &[RuleSpec], known: &RuleNames) -> Result<RuleSet, Vec<RuleError>> {
+        let mut compiled = CompiledRules {
             specs: specs.to_vec(),
             rules: Vec::with_capacity(specs.len()),
             tables: vec![Vec::new(); 4 * METHODS],
-            judges: [Direction::In, Direction::Out]
+            has_rules: [RuleDirection::In, RuleDirection::Out]
                 .map(|direction| specs.iter().any(|spec| spec.direction == direction)),
             names: known.clone(),
         };
         let mut faults = Vec::new();
         if specs.len() > MAX_RULES {
-            faults.push(Fault {
+            faults.push(RuleError {
                 rule: MAX_RULES,
                 path: String::new(),
                 message: format!("more than {MAX_RULES} rules"),
-                remedy: "join rules by conditions".to_owned(),
+                remedy: "combine rules by conditions".to_owned(),
             });
             return Err(faults);
         }
         for (index, spec) in specs.iter().enumerate() {
             if let Some(rule) = compile(spec, index, known, &mut faults) {
-                enter(spec, index as u16, &mut inner.tables);
-                inner.rules.push(rule);
+                add_to_tables(spec, index as u16, &mut compiled.tables);
+                compiled.rules.push(rule);
             }
         }
         match faults.is_empty() {
-            true => Ok(RuleSet(Arc::new(inner))),
+            true => Ok(RuleSet(Arc::new(compiled))),
             false => Err(faults),
         }
     }
 
-    /// Whether there is no rule.
+    /// Whether there are no rules.
     pub fn is_empty(&self) -> bool {
         self.0.rules.is_empty()
     }
 
-    /// How many rules there are.
+    /// Number of rules.
     pub fn len(&self) -> usize {
         self.0.rules.len()
     }
 
-    /// Whether any rule looks at messages of this direction.
+    /// Whether any rule applies to messages of this direction.
     #[inline]
-    pub fn judges(&self, direction: Direction) -> bool {
-        let [comes, leaves] = self.0.judges;
+    pub fn has_rules_for(&self, direction: RuleDirection) -> bool {
+        let [incoming, outgoing] = self.0.has_rules;
         match direction {
-            Direction::In => comes,
-            Direction::Out => leaves,
+            RuleDirection::In => incoming,
+            RuleDirection::Out => outgoing,
         }
     }
 
-    /// Whether any rule looks at such messages; where not, nothing has to be prepared for them.
+    /// Whether any rule may apply to such messages; if not, callers need not prepare a context.
     #[inline]
-    pub fn concerns(&self, direction: Direction, request: bool, method: &Method<'_>) -> bool {
+    pub fn applies_to(&self, direction: RuleDirection, request: bool, method: &Method<'_>) -> bool {
         match self.0.tables.get(table(direction, request, slot(method))) {
             Some(rules) => !rules.is_empty(),
             None => false,
         }
     }
 
-    /// Judges a message; what is to be done is added to `effects`.
-    pub fn run(&self, scene: &Scene<'_>, effects: &mut Effects) {
-        let inner = &*self.0;
-        let at = table(scene.direction, scene.is_request(), slot(&scene.method));
-        let Some(candidates) = inner.tables.get(at) else {
+    /// Evaluates the rules for a message and adds the results to `effects`.
+    pub fn run(&self, context: &MessageContext<'_>, effects: &mut Effects) {
+        let compiled = &*self.0;
+        let at = table(
+            context.direction,
+            context.is_request(),
+            slot(&context.method),
+        );
+        let Some(candidates) = compiled.tables.get(at) else {
             return;
         };
         for &index in candidates {
-            let Some(rule) = inner.rules.get(usize::from(index)) else {
+            let Some(rule) = compiled.rules.get(usize::from(index)) else {
                 continue;
             };
-            if !rule.is_for(&scene.place) || !rule.is_for_method(&scene.method) {
+            if !rule.matches_peer(&context.remote) || !rule.matches_method(&context.method) {
                 continue;
             }
             let holds = {
-                let view = View { scene, effects };
-                rule.condition.holds(&view, &inner.names)
+                let view = MessageView { context, effects };
+                rule.condition.holds(&view, &compiled.names)
             };
             match holds {
                 Ok(true) => {}
@@ -209,7 +213,7 @@ impl RuleSet {
             }
             effects.matched.push(index);
             for action in &rule.actions {
-                action.apply(index, scene, &inner.names, effects);
+                action.apply(index, context, &compiled.names, effects);
             }
             if rule.stop || effects.refusal.is_some() {
                 return;
@@ -225,21 +229,24 @@ impl RuleSet {
             .map_or("", |spec| spec.name.as_str())
     }
 
-    /// The rules that `effects` say were carried out.
-    pub fn hits<'r>(&'r self, effects: &'r Effects) -> impl Iterator<Item = Hit<'r>> {
-        effects.matched.iter().map(|&index| Hit {
+    /// The rules that were applied according to `effects`.
+    pub fn matched_rules<'r>(
+        &'r self,
+        effects: &'r Effects,
+    ) -> impl Iterator<Item = MatchedRule<'r>> {
+        effects.matched.iter().map(|&index| MatchedRule {
             index,
             name: self.name(index),
         })
     }
 }
 
-/// Enters a rule into the tables of the messages that it looks at.
-fn enter(spec: &RuleSpec, index: u16, tables: &mut [Vec<u16>]) {
+/// Adds a rule to the tables of the messages that it applies to.
+fn add_to_tables(spec: &RuleSpec, index: u16, tables: &mut [Vec<u16>]) {
     let kinds: &[bool] = match spec.on {
-        On::Any => &[false, true],
-        On::Request => &[true],
-        On::Response => &[false],
+        MessageFilter::Any => &[false, true],
+        MessageFilter::Request => &[true],
+        MessageFilter::Response => &[false],
     };
     let mut methods: Vec<usize> = match spec.methods.is_empty() {
         true => (0..METHODS).collect(),
@@ -260,22 +267,28 @@ fn enter(spec: &RuleSpec, index: u16, tables: &mut [Vec<u16>]) {
     }
 }
 
-fn compile(spec: &RuleSpec, index: usize, known: &Known, faults: &mut Vec<Fault>) -> Option<Rule> {
+/// Compiles a rule. Adds all its errors to `faults` and returns `None` if there are any.
+fn compile(
+    spec: &RuleSpec,
+    index: usize,
+    known: &RuleNames,
+    faults: &mut Vec<RuleError>,
+) -> Option<Rule> {
     let before = faults.len();
-    let mut report = |path: String, wrong: Wrong| {
-        faults.push(Fault {
+    let mut report = |path: String, diagnosis: Diagnosis| {
+        faults.push(RuleError {
             rule: index,
             path,
-            message: wrong.message,
-            remedy: wrong.remedy,
+            message: diagnosis.message,
+            remedy: diagnosis.remedy,
         });
     };
     for method in &spec.methods {
         if method.is_empty() || !method.bytes().all(crate::grammar::is_token) {
             report(
                 "method".to_owned(),
-                Wrong::new(
-                    format!("\"{method}\" is no method"),
+                Diagnosis::new(
+                    format!("\"{method}\" is not a method"),
                     "write for example \"INVITE\"",
                 ),
             );
@@ -286,8 +299,8 @@ fn compile(spec: &RuleSpec, index: usize, known: &Known, faults: &mut Vec<Fault>
         {
             report(
                 "method".to_owned(),
-                Wrong::new(
-                    format!("\"{method}\": methods are written in capitals"),
+                Diagnosis::new(
+                    format!("\"{method}\": method names are case-sensitive"),
                     format!("write \"{}\"", method.to_ascii_uppercase()),
                 ),
             );
@@ -296,15 +309,15 @@ fn compile(spec: &RuleSpec, index: usize, known: &Known, faults: &mut Vec<Fault>
     let condition = match spec.when.as_deref().map(Condition::parse) {
         None => Condition::always(),
         Some(Ok(condition)) => condition,
-        Some(Err(wrong)) => {
-            report("when".to_owned(), wrong);
+        Some(Err(diagnosis)) => {
+            report("when".to_owned(), diagnosis);
             Condition::always()
         }
     };
     if spec.actions.is_empty() && !spec.stop {
         report(
             String::new(),
-            Wrong::new("the rule does nothing", "add `do`, or stop = true"),
+            Diagnosis::new("the rule has no effect", "add `do`, or stop = true"),
         );
     }
     let mut actions = Vec::with_capacity(spec.actions.len());
@@ -312,8 +325,8 @@ fn compile(spec: &RuleSpec, index: usize, known: &Known, faults: &mut Vec<Fault>
         match Action::compile(action, spec, known) {
             Ok(action) => actions.push(action),
             Err(wrongs) => {
-                for (key, wrong) in wrongs {
-                    report(format!("do[{at}].{key}"), wrong);
+                for (key, diagnosis) in wrongs {
+                    report(format!("do[{at}].{key}"), diagnosis);
                 }
             }
         }
@@ -322,7 +335,7 @@ fn compile(spec: &RuleSpec, index: usize, known: &Known, faults: &mut Vec<Fault>
         interfaces: spec.interfaces.clone(),
         kinds: spec.kinds.clone(),
         trunks: spec.trunks.clone(),
-        others: spec
+        other_methods: spec
             .methods
             .iter()
             .map(|method| method.as_bytes())
@@ -330,7 +343,7 @@ fn compile(spec: &RuleSpec, index: usize, known: &Known, faults: &mut Vec<Fault>
             .map(Into::into)
             .collect(),
         condition,
-        actions: joined(actions),
+        actions: prepare_fields(actions),
         stop: spec.stop,
     })
 }

@@ -1,36 +1,36 @@
-//! Rules as they are written, before they are compiled.
+//! Rules as configured, before compilation.
 
-use crate::scene::{Direction, Kind};
+use crate::context::{PeerKind, RuleDirection};
 use core::fmt;
 
-/// One rule.
+/// A rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleSpec {
-    /// Its name for logs and for `hornwork rules try`.
+    /// Name for logs and `hornwork rules try`.
     pub name: String,
-    /// Interfaces at which it holds, as indices into [`Known::interfaces`]. Empty: all.
+    /// Interfaces to which it applies, as indices into [`RuleNames::interfaces`]. Empty: all.
     pub interfaces: Vec<u16>,
-    /// Kinds of places at which it holds. Empty: all.
-    pub kinds: Vec<Kind>,
-    /// Trunks with which it holds, as indices into [`Known::trunks`]. Empty: all, and none.
+    /// Kinds of peers to which it applies. Empty: all.
+    pub kinds: Vec<PeerKind>,
+    /// Trunks to which it applies, as indices into [`RuleNames::trunks`]. Empty: all, and peers that are not trunks.
     pub trunks: Vec<u16>,
-    /// Messages that come, or messages that leave.
-    pub direction: Direction,
+    /// Received or sent messages.
+    pub direction: RuleDirection,
     /// Requests, responses or both.
-    pub on: On,
+    pub on: MessageFilter,
     /// Methods (of a response: that of its request). Empty: all.
     pub methods: Vec<String>,
-    /// Condition in CEL; `None`: always.
+    /// Condition in CEL; `None` for always.
     pub when: Option<String>,
-    /// What is done, in order.
+    /// Actions, applied in order.
     pub actions: Vec<ActionSpec>,
-    /// Whether later rules are left out where this one was carried out.
+    /// Whether later rules are skipped after this one was applied.
     pub stop: bool,
 }
 
-/// Which messages a rule looks at.
+/// Message types to which a rule applies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum On {
+pub enum MessageFilter {
     /// Requests and responses.
     #[default]
     Any,
@@ -40,33 +40,33 @@ pub enum On {
     Response,
 }
 
-/// What an action does.
+/// Operation of an action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
-    /// A header of that name behind all others.
+    /// Add a header field behind the others of its name.
     Add,
-    /// The header has this one value, whatever it had.
+    /// Set the header to this one value.
     Set,
-    /// The header, one of its values, or a part of an address goes.
+    /// Remove the header, one of its values, or a part of an address.
     Remove,
-    /// What an expression matches becomes something else.
+    /// Replace the matches of a regular expression.
     Replace,
-    /// A part of an address becomes something else.
+    /// Change a part of an address.
     Rewrite,
-    /// The number of an address takes another form.
+    /// Convert the number of an address to another form.
     Number,
-    /// The request is refused.
+    /// Refuse the request.
     Reject,
-    /// The request goes to this trunk.
+    /// Route the request to this trunk.
     Route,
-    /// A value is kept with the call.
+    /// Store a value with the call.
     Tag,
-    /// A line for the log.
+    /// Write a log line.
     Log,
 }
 
 impl Verb {
-    /// All of them.
+    /// All operations.
     pub const ALL: [Verb; 10] = [
         Verb::Add,
         Verb::Set,
@@ -80,7 +80,7 @@ impl Verb {
         Verb::Log,
     ];
 
-    /// The key with which it is written.
+    /// The configuration key of the operation.
     pub const fn name(self) -> &'static str {
         match self {
             Verb::Add => "add",
@@ -97,65 +97,65 @@ impl Verb {
     }
 }
 
-/// Which values of a header an action takes.
+/// The values of a header to which an action applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Which {
-    /// The first.
+pub enum ValueSelector {
+    /// The first value.
     First,
-    /// The last.
+    /// The last value.
     Last,
-    /// Every one.
+    /// All values.
     All,
-    /// This one, counted from 1.
+    /// The value with this number, counted from 1.
     Number(u16),
 }
 
-/// The form of a telephone number.
+/// Form of a telephone number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
-    /// `+` and country code (E.164, as RFC 3966 writes it).
+pub enum NumberForm {
+    /// `+` and country code (E.164, written as in RFC 3966).
     E164,
-    /// The same without `+`.
+    /// Country code without `+`.
     Digits,
-    /// As it is dialled inside the country.
+    /// As dialled within the country.
     National,
 }
 
-/// One action; which of the fields it takes follows from its verb.
+/// An action. Its verb determines the fields that it takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ActionSpec {
-    /// What it does.
+    /// The operation.
     pub verb: Verb,
-    /// What it does it to: a header's name, `Request-URI`, a trunk, a tag's name, a status, or the text of a log line.
+    /// The object: a header name, `Request-URI`, a trunk, a tag name, a status, or the text of a log line.
     pub object: String,
     /// The value: a template.
     pub value: Option<String>,
     /// Part of an address: `user`, `host`, `port`, `scheme`, `display`, `params.NAME`, `uri-params.NAME`.
     pub part: Option<String>,
-    /// Which values.
-    pub which: Option<Which>,
+    /// The values to which it applies.
+    pub which: Option<ValueSelector>,
     /// Regular expression.
     pub regex: Option<String>,
-    /// What the expression's match becomes: a template with captures.
+    /// Replacement of a match: a template with captures.
     pub with: Option<String>,
-    /// Form of a number.
-    pub form: Option<Form>,
+    /// Form of the number.
+    pub form: Option<NumberForm>,
     /// Country code, digits.
     pub country: Option<String>,
-    /// What is dialled before a number of the own country.
+    /// Prefix of national numbers.
     pub national_prefix: Option<String>,
-    /// What is dialled before a country code.
+    /// Prefix of a country code.
     pub international_prefix: Option<String>,
-    /// Leading characters taken off.
+    /// Number of leading characters to remove.
     pub strip: Option<u32>,
-    /// Put in front.
+    /// Prefix to add.
     pub prefix: Option<String>,
     /// Reason phrase.
     pub reason: Option<String>,
 }
 
 impl ActionSpec {
-    /// An action with nothing but its object.
+    /// An action with an object and no further fields.
     pub fn new(verb: Verb, object: impl Into<String>) -> ActionSpec {
         ActionSpec {
             verb,
@@ -176,29 +176,29 @@ impl ActionSpec {
     }
 }
 
-/// The names that rules may use.
+/// Names of the configuration that rules may use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Known {
+pub struct RuleNames {
     /// Interfaces, in the order of their indices.
     pub interfaces: Vec<String>,
     /// Trunks, in the order of their indices.
     pub trunks: Vec<String>,
 }
 
-/// Why a rule cannot work.
+/// An error of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
-    /// Which rule, counted from 0.
+pub struct RuleError {
+    /// Index of the rule, counted from 0.
     pub rule: usize,
-    /// Where in it: `when`, `do[2].regex`; empty: the rule as a whole.
+    /// Key within the rule: `when`, `do[2].regex`; empty for the whole rule.
     pub path: String,
-    /// What is wrong.
+    /// Description of the error.
     pub message: String,
-    /// What to do about it.
+    /// Remedy.
     pub remedy: String,
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for RuleError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -208,16 +208,16 @@ impl fmt::Display for Fault {
     }
 }
 
-/// A fault without its place, which whoever compiles the rule knows.
+/// An error without its location, which the compiler of the rule adds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Wrong {
+pub(crate) struct Diagnosis {
     pub(crate) message: String,
     pub(crate) remedy: String,
 }
 
-impl Wrong {
-    pub(crate) fn new(message: impl Into<String>, remedy: impl Into<String>) -> Wrong {
-        Wrong {
+impl Diagnosis {
+    pub(crate) fn new(message: impl Into<String>, remedy: impl Into<String>) -> Diagnosis {
+        Diagnosis {
             message: message.into(),
             remedy: remedy.into(),
         }

@@ -1,25 +1,26 @@
-//! Texts with places to fill in: `${from.user}` a fact, `$1` or `${name}` a group of the action's expression, `$$` a `$`.
+//! Templates: `${from.user}` is a fact, `$1` or `${name}` a capture group of the action's regular expression, `$$` a
+//! `$`.
 
 use crate::address::Part;
 use crate::condition::parse_fact;
-use crate::effects::View;
-use crate::fact::{Fact, Names, Party, TextFact};
-use crate::spec::Wrong;
+use crate::effects::MessageView;
+use crate::fact::{Fact, Party, RuleNames, TextFact};
+use crate::spec::Diagnosis;
 use regex::{Captures, Regex, RegexBuilder};
 use smallvec::SmallVec;
 use wire::sip::HeaderId;
 
 /// A regular expression of bounded size.
-pub(crate) fn regular(text: &str) -> Result<Regex, Wrong> {
+pub(crate) fn regular(text: &str) -> Result<Regex, Diagnosis> {
     RegexBuilder::new(text)
         .size_limit(1 << 20)
         .build()
         .map_err(|error| {
             let why = error.to_string();
             let why = why.lines().last().unwrap_or_default().trim().to_owned();
-            Wrong::new(
-                format!("\"{text}\" is no regular expression: {why}"),
-                "correct it; in TOML, '...' keeps backslashes as they are",
+            Diagnosis::new(
+                format!("\"{text}\" is not a valid regular expression: {why}"),
+                "correct it; in TOML, '...' preserves backslashes",
             )
         })
 }
@@ -31,18 +32,18 @@ enum Piece {
     Fact(Fact),
 }
 
-/// A text with places to fill in.
+/// A text with placeholders.
 #[derive(Clone, Debug)]
 pub(crate) struct Template {
     pieces: Vec<Piece>,
 }
 
-/// What a template makes.
+/// Text of a filled template.
 pub(crate) type Filled = SmallVec<[u8; 128]>;
 
 impl Template {
-    /// Reads a template; groups are those of `regex`.
-    pub(crate) fn parse(text: &str, regex: Option<&Regex>) -> Result<Template, Wrong> {
+    /// Parses a template; capture groups refer to `regex`.
+    pub(crate) fn parse(text: &str, regex: Option<&Regex>) -> Result<Template, Diagnosis> {
         let mut pieces = Vec::new();
         let mut plain = Vec::new();
         let mut rest = text;
@@ -54,7 +55,7 @@ impl Template {
                 rest = behind;
                 continue;
             }
-            let (piece, behind) = place(rest, regex)?;
+            let (piece, behind) = placeholder(rest, regex)?;
             if !plain.is_empty() {
                 pieces.push(Piece::Plain(std::mem::take(&mut plain).into()));
             }
@@ -68,7 +69,7 @@ impl Template {
         Ok(Template { pieces })
     }
 
-    /// The text, where it has no places to fill in.
+    /// The text, if there are no placeholders.
     pub(crate) fn constant(&self) -> Option<&[u8]> {
         match self.pieces.as_slice() {
             [] => Some(b""),
@@ -77,7 +78,7 @@ impl Template {
         }
     }
 
-    /// The header whose user is all of the text, where it is From or To.
+    /// The header whose user is the whole text, if it is From or To.
     pub(crate) fn user_of(&self) -> Option<HeaderId> {
         match self.pieces.as_slice() {
             [Piece::Fact(Fact::Text(TextFact::Part(Party::Header(name), Part::User)))]
@@ -89,11 +90,11 @@ impl Template {
         }
     }
 
-    /// Fills in.
+    /// Appends the text with the placeholders filled in.
     pub(crate) fn fill(
         &self,
-        view: &View<'_>,
-        names: &Names,
+        view: &MessageView<'_>,
+        names: &RuleNames,
         groups: Option<&Captures<'_>>,
         out: &mut Filled,
     ) {
@@ -125,12 +126,12 @@ impl Template {
     }
 }
 
-/// The place that begins behind a `$`, and what follows it.
-fn place<'t>(rest: &'t str, regex: Option<&Regex>) -> Result<(Piece, &'t str), Wrong> {
+/// Parses the placeholder behind a `$`, and returns the rest of the text.
+fn placeholder<'t>(rest: &'t str, regex: Option<&Regex>) -> Result<(Piece, &'t str), Diagnosis> {
     if let Some(inner) = rest.strip_prefix('{') {
-        // A fact's key may have braces in quotes only where nobody needs them.
+        // A `}` within a quoted key is not supported.
         let Some(end) = inner.find('}') else {
-            return Err(Wrong::new(
+            return Err(Diagnosis::new(
                 "`${` without `}`",
                 "close it, or write `$$` for a `$`",
             ));
@@ -148,8 +149,8 @@ fn place<'t>(rest: &'t str, regex: Option<&Regex>) -> Result<(Piece, &'t str), W
     }
     let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
     if digits == 0 {
-        return Err(Wrong::new(
-            "`$` with nothing to fill in",
+        return Err(Diagnosis::new(
+            "`$` without a placeholder",
             "write ${from.user} for a fact, $1 for a group, $$ for a `$`",
         ));
     }
@@ -157,16 +158,17 @@ fn place<'t>(rest: &'t str, regex: Option<&Regex>) -> Result<(Piece, &'t str), W
     Ok((group(number, regex)?, behind))
 }
 
-fn group(number: &str, regex: Option<&Regex>) -> Result<Piece, Wrong> {
+/// A capture group by number, which the regular expression must have.
+fn group(number: &str, regex: Option<&Regex>) -> Result<Piece, Diagnosis> {
     let Some(regex) = regex else {
-        return Err(Wrong::new(
-            format!("there is no expression whose group ${number} could be"),
+        return Err(Diagnosis::new(
+            format!("${number} refers to a group, but there is no regular expression"),
             "add `regex`, or write `$$` for a `$`",
         ));
     };
     match number.parse::<usize>() {
         Ok(index) if index < regex.captures_len() => Ok(Piece::Group(index)),
-        _ => Err(Wrong::new(
+        _ => Err(Diagnosis::new(
             format!("the expression has no group {number}"),
             format!("its groups are 0 to {}", regex.captures_len() - 1),
         )),

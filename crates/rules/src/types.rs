@@ -1,24 +1,23 @@
-//! The types of conditions, judged before a message comes: so that a condition fails when it is loaded and not when a call
-//! comes.
+//! Type checking of conditions, so that an invalid condition is refused when it is loaded.
 
 use crate::fact::{self, Fact, NAMES};
 use crate::grammar::MAX_VALUES;
-use crate::spec::Wrong;
+use crate::spec::Diagnosis;
 use cel::IdedExpr;
 use cel::common::ast::{CallExpr, ComprehensionExpr, EntryExpr, Expr, LiteralValue};
 
-/// The most steps that one evaluation of a condition may take; counted when it is loaded.
+/// Maximum number of steps of one evaluation, determined when the condition is loaded.
 pub(crate) const MAX_STEPS: u64 = 20_000;
 
-/// A type of CEL, as far as rules know them.
+/// A type of CEL, as far as rules use it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Type {
     Bool,
     Int,
     Text,
-    /// A list, and how many values it has at most.
+    /// A list with its element type and maximum length.
     List(Box<Type>, u64),
-    /// Something else, or not known before a message comes.
+    /// Another type, or one that depends on the message.
     Other,
 }
 
@@ -51,30 +50,33 @@ pub(crate) fn type_of_fact(fact: &Fact) -> Type {
     }
 }
 
-/// Types of expressions, and what they cost at most.
+/// Determines types of expressions and an upper bound of their evaluation steps.
 #[derive(Debug, Default)]
-pub(crate) struct Judge {
+pub(crate) struct TypeChecker {
     scope: Vec<(String, Type)>,
-    /// How often what is looked at now is carried out in one evaluation.
-    times: u64,
+    /// How often the present subexpression is evaluated in one evaluation.
+    evaluations: u64,
     pub(crate) steps: u64,
 }
 
-impl Judge {
-    pub(crate) fn new() -> Judge {
-        Judge {
+impl TypeChecker {
+    pub(crate) fn new() -> TypeChecker {
+        TypeChecker {
             scope: Vec::new(),
-            times: 1,
+            evaluations: 1,
             steps: 0,
         }
     }
 
-    fn costs(&mut self, steps: u64) {
-        self.steps = self.steps.saturating_add(self.times.saturating_mul(steps));
+    fn count_steps(&mut self, steps: u64) {
+        self.steps = self
+            .steps
+            .saturating_add(self.evaluations.saturating_mul(steps));
     }
 
-    pub(crate) fn judge(&mut self, expr: &IdedExpr) -> Result<Type, Wrong> {
-        self.costs(1);
+    /// The type of an expression, with its evaluation steps counted.
+    pub(crate) fn check(&mut self, expr: &IdedExpr) -> Result<Type, Diagnosis> {
+        self.count_steps(1);
         let variable = match &expr.expr {
             Expr::Ident(name) => self.scope.iter().rev().find(|(known, _)| known == name),
             _ => None,
@@ -93,7 +95,7 @@ impl Judge {
             Expr::List(list) => {
                 let mut element = Type::Other;
                 for (index, one) in list.elements.iter().enumerate() {
-                    let found = self.judge(one)?;
+                    let found = self.check(one)?;
                     if index == 0 {
                         element = found;
                     } else if element != found {
@@ -105,33 +107,34 @@ impl Judge {
             Expr::Map(map) => {
                 for entry in &map.entries {
                     if let EntryExpr::MapEntry(entry) = &entry.expr {
-                        self.judge(&entry.key)?;
-                        self.judge(&entry.value)?;
+                        self.check(&entry.key)?;
+                        self.check(&entry.value)?;
                     }
                 }
                 Ok(Type::Other)
             }
-            Expr::Select(select) => match self.judge(&select.operand)? {
+            Expr::Select(select) => match self.check(&select.operand)? {
                 Type::Other => Ok(Type::Other),
-                found => Err(Wrong::new(
+                found => Err(Diagnosis::new(
                     format!("{} has no `{}`", found.name(), select.field),
-                    "take it out",
+                    "remove it",
                 )),
             },
-            Expr::Struct(_) | Expr::Unspecified => Err(Wrong::new(
-                "messages of protocol buffers have no place here",
+            Expr::Struct(_) | Expr::Unspecified => Err(Diagnosis::new(
+                "protocol buffer messages are not supported",
                 "compare texts and numbers",
             )),
         }
     }
 
-    fn call(&mut self, call: &CallExpr) -> Result<Type, Wrong> {
+    /// The type of a call, which must be a known operator or function with arguments of its types.
+    fn call(&mut self, call: &CallExpr) -> Result<Type, Diagnosis> {
         let mut types = Vec::with_capacity(call.args.len() + 1);
         if let Some(target) = &call.target {
-            types.push(self.judge(target)?);
+            types.push(self.check(target)?);
         }
         for argument in &call.args {
-            types.push(self.judge(argument)?);
+            types.push(self.check(argument)?);
         }
         let member = call.target.is_some();
         let result = match (call.func_name.as_str(), types.as_slice()) {
@@ -147,7 +150,7 @@ impl Judge {
             }
             ("@not_strictly_false", _) => Type::Bool,
             ("_?_:_", [condition, yes, no]) => {
-                expect(condition, &Type::Bool, "what stands before `?`")?;
+                expect(condition, &Type::Bool, "the condition of `? :`")?;
                 match yes.fits(no) {
                     true => yes.clone(),
                     false => return Err(mismatch("`? :`", yes, no)),
@@ -167,7 +170,7 @@ impl Judge {
             }
             ("@in", [value, list]) => match list {
                 Type::List(element, length) => {
-                    self.costs(*length);
+                    self.count_steps(*length);
                     match value.fits(element) {
                         true => Type::Bool,
                         false => return Err(mismatch("`in`", value, element)),
@@ -175,20 +178,20 @@ impl Judge {
                 }
                 Type::Other => Type::Bool,
                 found => {
-                    return Err(Wrong::new(
-                        format!("`in` looks into a list, not into {}", found.name()),
+                    return Err(Diagnosis::new(
+                        format!("`in` requires a list, not {}", found.name()),
                         "write x in [\"a\", \"b\"], or \"NAME\" in header",
                     ));
                 }
             },
             ("_[_]", [Type::List(element, _), index]) => {
-                expect(index, &Type::Int, "the place in a list")?;
+                expect(index, &Type::Int, "a list index")?;
                 (**element).clone()
             }
             ("_[_]", [Type::Other, _]) => Type::Other,
             ("_+_", [Type::List(a, m), Type::List(b, n)]) => {
                 let element = if a == b { (**a).clone() } else { Type::Other };
-                self.costs(m.saturating_add(*n));
+                self.count_steps(m.saturating_add(*n));
                 Type::List(Box::new(element), m.saturating_add(*n))
             }
             ("_+_", [a, b]) if a.fits(b) && *a != Type::Bool => a.clone(),
@@ -205,14 +208,14 @@ impl Judge {
                 expect(pattern, &Type::Text, "`matches`")?;
                 let written = call.args.last().map(|last| &last.expr);
                 let Some(Expr::Literal(LiteralValue::String(pattern))) = written else {
-                    return Err(Wrong::new(
-                        "`matches` needs an expression that is written out",
+                    return Err(Diagnosis::new(
+                        "`matches` requires a literal regular expression",
                         "write x.matches(\"^[0-9]+$\")",
                     ));
                 };
                 crate::template::regular(pattern.inner())?;
-                // The interpreter compiles it anew each time.
-                self.costs(200);
+                // The interpreter compiles the expression at each evaluation.
+                self.count_steps(200);
                 Type::Bool
             }
             ("size", [Type::Text | Type::List(..) | Type::Other]) => Type::Int,
@@ -225,42 +228,43 @@ impl Judge {
         Ok(result)
     }
 
-    fn comprehension(&mut self, c: &ComprehensionExpr) -> Result<Type, Wrong> {
+    /// The type of a macro such as `exists` or `filter`. Its steps count once per element of the list.
+    fn comprehension(&mut self, c: &ComprehensionExpr) -> Result<Type, Diagnosis> {
         for name in [Some(&c.iter_var), c.iter_var2.as_ref()]
             .into_iter()
             .flatten()
         {
             if fact::is_known(name) {
-                return Err(Wrong::new(
-                    format!("`{name}` is a fact, and cannot be the name of a variable"),
-                    "take another name, such as x",
+                return Err(Diagnosis::new(
+                    format!("`{name}` is a fact and cannot be a variable"),
+                    "use another name, such as x",
                 ));
             }
         }
-        let (element, length) = match self.judge(&c.iter_range)? {
+        let (element, length) = match self.check(&c.iter_range)? {
             Type::List(element, length) => (*element, length),
             found => {
-                return Err(Wrong::new(
-                    format!("there is no running over {}", found.name()),
-                    "run over headers[\"NAME\"] or a list that is written out",
+                return Err(Diagnosis::new(
+                    format!("cannot iterate over {}", found.name()),
+                    "iterate over headers[\"NAME\"] or a literal list",
                 ));
             }
         };
-        let accumulated = match self.judge(&c.accu_init)? {
+        let accumulated = match self.check(&c.accu_init)? {
             Type::List(..) => Type::List(Box::new(Type::Other), length),
             found => found,
         };
-        let (depth, times) = (self.scope.len(), self.times);
+        let (depth, evaluations) = (self.scope.len(), self.evaluations);
         self.scope.push((c.iter_var.clone(), element));
         if let Some(second) = &c.iter_var2 {
             self.scope.push((second.clone(), Type::Other));
         }
         self.scope.push((c.accu_var.clone(), accumulated.clone()));
-        self.times = self.times.saturating_mul(length.max(1));
-        self.judge(&c.loop_cond)?;
-        self.judge(&c.loop_step)?;
-        self.times = times;
-        let result = self.judge(&c.result);
+        self.evaluations = self.evaluations.saturating_mul(length.max(1));
+        self.check(&c.loop_cond)?;
+        self.check(&c.loop_step)?;
+        self.evaluations = evaluations;
+        let result = self.check(&c.result);
         self.scope.truncate(depth);
         Ok(match result? {
             Type::List(..) => accumulated,
@@ -282,14 +286,15 @@ fn literal(value: &LiteralValue) -> Type {
     }
 }
 
-pub(crate) fn expect(found: &Type, wanted: &Type, what: &str) -> Result<(), Wrong> {
+/// Checks that a type is the wanted one.
+pub(crate) fn expect(found: &Type, wanted: &Type, what: &str) -> Result<(), Diagnosis> {
     match found.fits(wanted) {
         true => Ok(()),
-        false => Err(Wrong::new(
-            format!("{what} wants {}, and gets {}", wanted.name(), found.name()),
+        false => Err(Diagnosis::new(
+            format!("{what} requires {}, not {}", wanted.name(), found.name()),
             match (found, wanted) {
-                (Type::Text, Type::Int) => "turn the text into a number: int(x)",
-                (Type::Int, Type::Text) => "turn the number into a text: string(x)",
+                (Type::Text, Type::Int) => "convert the text to a number: int(x)",
+                (Type::Int, Type::Text) => "convert the number to a text: string(x)",
                 (_, Type::Bool) => "compare it with something: x == \"...\"",
                 _ => "compare values of one type",
             },
@@ -297,9 +302,9 @@ pub(crate) fn expect(found: &Type, wanted: &Type, what: &str) -> Result<(), Wron
     }
 }
 
-fn mismatch(what: &str, a: &Type, b: &Type) -> Wrong {
-    Wrong::new(
-        format!("{what} of {} with {}", a.name(), b.name()),
+fn mismatch(what: &str, a: &Type, b: &Type) -> Diagnosis {
+    Diagnosis::new(
+        format!("{what} of {} and {}", a.name(), b.name()),
         match (a, b) {
             (Type::Text, Type::Int) => "write the number in quotes",
             (Type::Int, Type::Text) => "write the number without quotes",
@@ -308,7 +313,8 @@ fn mismatch(what: &str, a: &Type, b: &Type) -> Wrong {
     )
 }
 
-fn no_function(name: &str, types: &[Type]) -> Wrong {
+/// The error for an unknown function, or known one with other arguments.
+fn no_function(name: &str, types: &[Type]) -> Diagnosis {
     const KNOWN: [&str; 12] = [
         "startsWith",
         "endsWith",
@@ -327,21 +333,22 @@ fn no_function(name: &str, types: &[Type]) -> Wrong {
     let given = given.join(", ");
     if KNOWN.contains(&name) || name.starts_with(['_', '@', '-', '!']) {
         let name = name.trim_matches(['_', '@']);
-        return Wrong::new(
+        return Diagnosis::new(
             format!("`{name}` does not take {given}"),
             "compare values of one type; x.startsWith(\"...\") takes texts",
         );
     }
-    Wrong::new(
+    Diagnosis::new(
         format!("there is no function `{name}`"),
         format!("there are: {}", KNOWN.join(", ")),
     )
 }
 
-fn unknown(name: &str) -> Wrong {
+/// The error for an unknown name, with a similar known one.
+fn unknown(name: &str) -> Diagnosis {
     if fact::is_known(name) {
-        return Wrong::new(
-            format!("`{name}` is no value by itself"),
+        return Diagnosis::new(
+            format!("`{name}` is not a value by itself"),
             match name {
                 "header" | "headers" | "tag" => format!("write {name}[\"NAME\"]"),
                 "peer" => "write peer.address or peer.port".to_owned(),
@@ -354,10 +361,10 @@ fn unknown(name: &str) -> Wrong {
         Some(word) => format!("did you mean `{word}`?"),
         None => format!("there are: {}", NAMES.join(", ")),
     };
-    Wrong::new(format!("there is no fact `{name}`"), remedy)
+    Diagnosis::new(format!("there is no fact `{name}`"), remedy)
 }
 
-/// The known word that differs in the fewest letters, where they are few.
+/// The known word with the smallest edit distance, if it is small.
 pub(crate) fn nearest<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
     known
         .iter()
@@ -367,7 +374,7 @@ pub(crate) fn nearest<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
         .map(|(_, candidate)| candidate)
 }
 
-/// Letters to change, insert or take out (Levenshtein), in words of usual length.
+/// Edit distance (Levenshtein), for words of usual length.
 fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().take(64).collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();

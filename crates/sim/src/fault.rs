@@ -1,4 +1,4 @@
-//! Faults that a run is put through.
+//! Faults of a run.
 
 use crate::host::HostId;
 use crate::link::LinkConfig;
@@ -7,32 +7,32 @@ use std::time::Duration;
 /// One fault, or the end of one.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Fault {
-    /// Nothing passes between two hosts, in either direction.
+    /// No packet passes between two hosts, in either direction.
     Partition(HostId, HostId),
-    /// It passes again.
+    /// Ends a partition.
     Heal(HostId, HostId),
-    /// The link from the first to the second host becomes another.
+    /// Replaces the settings of the link from the first to the second host.
     Link(HostId, HostId, LinkConfig),
-    /// All connections of a host are reset.
+    /// Resets all connections of a host.
     Reset(HostId),
-    /// One connection of the world, drawn from the seed, is reset, where there is one.
+    /// Resets one connection of the world, drawn from the seed, if there is one.
     ResetAny,
-    /// A host stops without a word. It stays away until [`crate::World::restart`].
+    /// Stops a host without closing its connections. It is down until [`crate::World::restart`].
     Crash(HostId),
-    /// The storm is over: links are their own again, partitions are healed.
+    /// Ends the storm: links have their own settings again, partitions are removed.
     Calm,
 }
 
-/// A phase in which nothing wrong may happen, though hardly anything goes right. Draw its length, then run the world for
-/// as long again as everything may need to finish.
+/// A phase with many faults, in which nothing may break although little succeeds. Afterwards run the world as long as
+/// all activities need to finish.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Storm {
-    /// What every link between two hosts is like meanwhile.
+    /// Settings of every link between two hosts meanwhile.
     pub link: LinkConfig,
-    /// Partitions of pairs of hosts, at times drawn from the seed.
+    /// Number of partitions between two hosts, at times drawn from the seed.
     pub partitions: u32,
-    /// How long each of them lasts; all end with the storm.
+    /// Duration of each partition; all end with the storm.
     pub partition: Duration,
-    /// Resets of connections, at times drawn from the seed.
+    /// Number of connection resets, at times drawn from the seed.
     pub resets: u32,
 }

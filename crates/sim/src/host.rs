@@ -1,10 +1,10 @@
-//! A host: its engine, its addresses and what it has opened.
+//! A host: its engine, its addresses, its sockets and connections.
 
 use crate::stream::{Side, StreamId};
 use engine::io::Checked;
 use engine::{
-    ConnectionId, Control, Deadline, Engine, Forward, Input, Output, Packet, ParcelHead, Sieve,
-    SocketId, SocketKind, Time, Verdict,
+    ConnectionId, Control, Deadline, Engine, Forward, HandoffKind, Input, MediaPacket, Output,
+    PacketVerdict, SocketFilter, SocketId, SocketKind, Time,
 };
 use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
@@ -15,13 +15,13 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HostId(pub(crate) u32);
 
-/// An engine, with or without a forwarder, as the world sees it.
-pub(crate) trait Node {
+/// An engine, with or without a forwarder, as a host runs it.
+pub(crate) trait HostNode {
     fn handle(&mut self, input: Input<'_>, now: Time);
     fn next_output(&mut self) -> Option<Output<'_>>;
     fn next_deadline(&self) -> Option<Deadline>;
-    /// `None`: there is no forwarder, the packet is the engine's.
-    fn forward(&mut self, _packet: &mut Packet<'_>, _now: Time) -> Option<Verdict> {
+    /// Forwards a media packet. `None`: there is no forwarder, the packet is the engine's.
+    fn forward(&mut self, _packet: &mut MediaPacket<'_>, _now: Time) -> Option<PacketVerdict> {
         None
     }
     fn forward_deadline(&self) -> Option<Deadline> {
@@ -31,33 +31,33 @@ pub(crate) trait Node {
     fn next_packet(&mut self) -> Option<(SocketId, SocketAddr, &[u8])> {
         None
     }
-    /// Moves commands one way and one report the other; whether there was a report.
+    /// Moves all commands and one report between control plane and forwarder; returns whether there was a report.
     fn shuttle(&mut self, _now: Time) -> bool {
         false
     }
-    /// Which of several workers gets what comes from `source` at a socket.
-    fn member_at(&self, _socket: SocketId, _source: SocketAddr) -> usize {
+    /// The worker that receives datagrams from `source` at a socket.
+    fn worker_at(&self, _socket: SocketId, _source: SocketAddr) -> usize {
         0
     }
-    /// Which of them the last output came from.
-    fn speaker(&self) -> usize {
+    /// The worker of the last output.
+    fn output_worker(&self) -> usize {
         0
     }
-    /// Whether a sieve of its own before its socket drops this.
-    fn sifts(&mut self, _socket: SocketId, _source: SocketAddr, _bytes: &[u8]) -> bool {
+    /// Whether a worker's own socket filter drops this datagram.
+    fn filters_datagram(&mut self, _socket: SocketId, _source: SocketAddr, _bytes: &[u8]) -> bool {
         false
     }
-    /// What one of them hands to another.
-    fn next_parcel(&mut self) -> Option<Handed> {
+    /// The next handoff message between workers.
+    fn next_handoff(&mut self) -> Option<HandoffInTransit> {
         None
     }
-    fn hand(&mut self, _handed: &Handed, _now: Time) {}
+    fn deliver_handoff(&mut self, _handoff: &HandoffInTransit, _now: Time) {}
     fn as_any(&mut self) -> &mut dyn Any;
 }
 
-pub(crate) struct Single<E>(pub(crate) Checked<E>);
+pub(crate) struct EngineNode<E>(pub(crate) Checked<E>);
 
-impl<E: Engine + 'static> Node for Single<E> {
+impl<E: Engine + 'static> HostNode for EngineNode<E> {
     fn handle(&mut self, input: Input<'_>, now: Time) {
         self.0.handle(input, now);
     }
@@ -72,12 +72,12 @@ impl<E: Engine + 'static> Node for Single<E> {
     }
 }
 
-pub(crate) struct Pair<C, F> {
+pub(crate) struct ControlNode<C, F> {
     pub(crate) control: Checked<C>,
     pub(crate) forwarder: F,
 }
 
-impl<C, F> Node for Pair<C, F>
+impl<C, F> HostNode for ControlNode<C, F>
 where
     C: Control<Command = F::Command, Report = F::Report> + 'static,
     F: Forward + 'static,
@@ -91,7 +91,7 @@ where
     fn next_deadline(&self) -> Option<Deadline> {
         self.control.next_deadline()
     }
-    fn forward(&mut self, packet: &mut Packet<'_>, now: Time) -> Option<Verdict> {
+    fn forward(&mut self, packet: &mut MediaPacket<'_>, now: Time) -> Option<PacketVerdict> {
         Some(self.forwarder.forward(packet, now))
     }
     fn forward_deadline(&self) -> Option<Deadline> {
@@ -124,66 +124,66 @@ where
 pub(crate) struct Socket {
     pub(crate) kind: SocketKind,
     pub(crate) local: SocketAddr,
-    pub(crate) sieve: Option<Sieve>,
-    /// Dropped by the sieve since that was last told.
-    pub(crate) sifted: u64,
+    pub(crate) filter: Option<SocketFilter>,
+    /// Datagrams dropped by the filter since the last report.
+    pub(crate) shed: u64,
 }
 
-/// What waits until its host has time.
-pub(crate) enum Waiting {
+/// An input that waits for its host's processor.
+pub(crate) enum QueuedInput {
     Datagram {
         arrived: Time,
         source: SocketAddr,
         destination: SocketAddr,
         bytes: Vec<u8>,
     },
-    Handed(Handed),
+    Handoff(HandoffInTransit),
 }
 
-/// A parcel on its way from one worker to another.
-pub(crate) struct Handed {
+/// A handoff message between two workers.
+pub(crate) struct HandoffInTransit {
     pub(crate) to: usize,
-    pub(crate) head: ParcelHead,
+    pub(crate) kind: HandoffKind,
     pub(crate) bytes: Vec<u8>,
 }
 
-/// What a worker of a host that is not infinitely fast has before it.
+/// The processor of a worker on a host with processing time.
 #[derive(Default)]
 pub(crate) struct Processor {
     pub(crate) busy_until: Time,
-    /// In the order in which it came.
-    pub(crate) waiting: VecDeque<Waiting>,
-    /// Whether its next turn is in the agenda.
+    /// In order of arrival.
+    pub(crate) waiting: VecDeque<QueuedInput>,
+    /// Whether its next turn is scheduled.
     pub(crate) planned: bool,
 }
 
-pub(crate) struct Host {
+pub(crate) struct SimHost {
     pub(crate) name: String,
-    pub(crate) node: Option<Box<dyn Node>>,
+    pub(crate) node: Option<Box<dyn HostNode>>,
     pub(crate) addresses: Vec<IpAddr>,
     pub(crate) sockets: BTreeMap<SocketId, Socket>,
     pub(crate) udp: BTreeMap<SocketAddr, SocketId>,
     pub(crate) tcp: BTreeMap<SocketAddr, SocketId>,
     pub(crate) connections: BTreeMap<ConnectionId, (StreamId, Side)>,
-    /// Counts lives: what was under way to an earlier one does not reach the next.
+    /// Incremented by each crash: inputs for an earlier life do not reach the next one.
     pub(crate) life: u32,
-    /// The wake-up that counts; others in the agenda are out of date.
+    /// The current wake-up; others in the agenda are outdated.
     pub(crate) wake: Option<(Time, u64)>,
-    /// When it was last woken.
+    /// Time of the last wake-up.
     pub(crate) woken: Time,
-    /// Wake-ups at that time.
+    /// Number of wake-ups at that time.
     pub(crate) wakes_at_once: u32,
     pub(crate) next_accepted: u64,
     pub(crate) next_port: u16,
-    /// How long it takes for each signalling datagram.
-    pub(crate) effort: Duration,
-    /// Of each worker.
+    /// Processing time of a signalling datagram.
+    pub(crate) processing_time: Duration,
+    /// One for each worker.
     pub(crate) processors: Vec<Processor>,
 }
 
-impl Host {
-    pub(crate) fn new(name: &str, addresses: &[IpAddr], node: Box<dyn Node>) -> Host {
-        Host {
+impl SimHost {
+    pub(crate) fn new(name: &str, addresses: &[IpAddr], node: Box<dyn HostNode>) -> SimHost {
+        SimHost {
             name: name.to_owned(),
             node: Some(node),
             addresses: addresses.to_vec(),
@@ -197,16 +197,16 @@ impl Host {
             wakes_at_once: 0,
             next_accepted: ConnectionId::ACCEPTED,
             next_port: 32_768,
-            effort: Duration::ZERO,
+            processing_time: Duration::ZERO,
             processors: Vec::new(),
         }
     }
 
-    pub(crate) fn processor(&mut self, member: usize) -> &mut Processor {
-        if self.processors.len() <= member {
-            self.processors.resize_with(member + 1, Processor::default);
+    pub(crate) fn processor(&mut self, worker: usize) -> &mut Processor {
+        if self.processors.len() <= worker {
+            self.processors.resize_with(worker + 1, Processor::default);
         }
-        &mut self.processors[member]
+        &mut self.processors[worker]
     }
 
     pub(crate) fn forget(&mut self) {
@@ -220,7 +220,7 @@ impl Host {
         self.processors.clear();
     }
 
-    /// Opens a socket; the error is in the operating system's words.
+    /// Opens a socket. The error is the text of the operating system.
     pub(crate) fn open(
         &mut self,
         id: SocketId,
@@ -233,7 +233,7 @@ impl Host {
         if !local.ip().is_unspecified() && !self.addresses.contains(&local.ip()) {
             return Err("Cannot assign requested address");
         }
-        let stream = kind.stream().is_some();
+        let stream = kind.stream_transport().is_some();
         let local = if local.port() == 0 {
             self.free_port(local.ip(), stream)
                 .ok_or("Address already in use")?
@@ -245,8 +245,8 @@ impl Host {
         let socket = Socket {
             kind,
             local,
-            sieve: None,
-            sifted: 0,
+            filter: None,
+            shed: 0,
         };
         self.sockets.insert(id, socket);
         let table = if stream { &mut self.tcp } else { &mut self.udp };
@@ -279,7 +279,7 @@ impl Host {
 
     pub(crate) fn shut(&mut self, id: SocketId) {
         if let Some(socket) = self.sockets.remove(&id) {
-            let table = match socket.kind.stream() {
+            let table = match socket.kind.stream_transport() {
                 Some(_) => &mut self.tcp,
                 None => &mut self.udp,
             };
@@ -287,7 +287,7 @@ impl Host {
         }
     }
 
-    /// The socket that takes what is sent to `destination`.
+    /// The socket that receives packets for `destination`.
     pub(crate) fn socket_at(&self, destination: SocketAddr, stream: bool) -> Option<SocketId> {
         let table = if stream { &self.tcp } else { &self.udp };
         let any: IpAddr = if destination.is_ipv4() {
@@ -301,7 +301,7 @@ impl Host {
             .copied()
     }
 
-    /// The address from which a socket bound to `local` sends to `destination`.
+    /// The source address of a socket bound to `local` for `destination`.
     pub(crate) fn source(&self, local: SocketAddr, destination: SocketAddr) -> Option<SocketAddr> {
         if local.is_ipv4() != destination.is_ipv4() {
             return None;

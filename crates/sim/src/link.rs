@@ -1,20 +1,21 @@
-//! A link in one direction: loss, repetition, reordering, delay, rate and queue. Pure: it says what becomes of a packet,
-//! and the same link serves virtual time and, behind a real-time driver, as an emulator.
+//! A link in one direction: loss, duplication, reordering, delay, rate and queue. It has no IO: it computes the fate of
+//! a packet, and serves virtual time as well as an emulator behind a real-time driver.
 
-use engine::timers::Agenda;
+use engine::timers::TimerHeap;
 use engine::{DropReason, Entropy, Time};
 use std::time::Duration;
 
-/// How packets are lost.
+/// Packet loss.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Loss {
     /// None.
     None,
-    /// Each by itself, with this probability.
+    /// Each packet independently, with this probability.
     Random(f64),
-    /// In bursts (Gilbert and Elliott): a good and a bad state, each with a loss of its own; per packet the state changes
-    /// with the given probabilities. The share of time in the bad state is `to_bad / (to_bad + to_good)`, a burst lasts
-    /// `1 / to_good` packets in the mean.
+    /// In bursts (Gilbert-Elliott): a good and a bad state, each with a loss of its own. The state changes per packet
+    /// with the given probabilities. The share of packets in the bad state is `to_bad / (to_bad + to_good)`, the mean
+    /// length of a burst
+    /// `1 / to_good` packets.
     Bursts {
         /// Probability of leaving the good state.
         to_bad: f64,
@@ -27,21 +28,21 @@ pub enum Loss {
     },
 }
 
-/// How long packets travel.
+/// Packet delay.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Delay {
     /// Always the same.
     Constant(Duration),
-    /// Equally likely between two bounds.
+    /// Uniform distribution between two bounds.
     Uniform(Duration, Duration),
-    /// Normal distribution, cut off at a quarter of the mean below.
+    /// Normal distribution, at least a quarter of the mean.
     Normal {
         /// Mean.
         mean: Duration,
         /// Standard deviation.
         deviation: Duration,
     },
-    /// A fixed part and an exponential tail, as queues make it.
+    /// A fixed part and an exponential tail, as caused by queues.
     Tail {
         /// The fixed part.
         base: Duration,
@@ -59,7 +60,7 @@ impl Delay {
                 min + Duration::from_nanos(entropy.below(width.saturating_add(1)))
             }
             Delay::Normal { mean, deviation } => {
-                // Box and Muller's transform; 1 - u keeps the logarithm's argument above zero.
+                // Box-Muller transform; 1 - u keeps the argument of the logarithm above zero.
                 let radius = (-2.0 * (1.0 - entropy.unit()).ln()).sqrt();
                 let angle = std::f64::consts::TAU * entropy.unit();
                 let value = mean.as_secs_f64() + deviation.as_secs_f64() * radius * angle.cos();
@@ -72,30 +73,30 @@ impl Delay {
     }
 }
 
-/// What a link is like.
+/// Settings of a link.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LinkConfig {
-    /// Travel time.
+    /// Delay.
     pub delay: Delay,
     /// Loss.
     pub loss: Loss,
-    /// Probability that a packet arrives twice.
+    /// Probability that a packet is duplicated.
     pub duplicate: f64,
-    /// Probability that a packet is held back by `reorder_by`, so that later ones overtake it.
+    /// Probability that a packet is delayed further by `reorder_by`, so that later ones overtake it.
     pub reorder: f64,
-    /// How long it is then held back.
+    /// The further delay.
     pub reorder_by: Duration,
-    /// Packets keep their order though their delays differ (as on one path); those of `reorder` excepted. Without it,
-    /// differing delays reorder by themselves.
+    /// Packets keep their order although their delays vary (as on one path), except those of `reorder`. If false,
+    /// varying delays reorder packets.
     pub ordered: bool,
     /// Bits per second; `None`: without limit.
     pub rate: Option<u64>,
-    /// Bytes that may wait for the rate; more are lost.
+    /// Bytes that wait for the rate, at most; further ones are lost.
     pub queue: usize,
 }
 
 impl Default for LinkConfig {
-    /// A quiet local network: 200 us, nothing lost.
+    /// A local network: 200 us, no loss.
     fn default() -> Self {
         LinkConfig {
             delay: Delay::Constant(Duration::from_micros(200)),
@@ -110,12 +111,12 @@ impl Default for LinkConfig {
     }
 }
 
-/// What becomes of a packet.
+/// The fate of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// It does not arrive: [`DropReason::LinkLost`] or [`DropReason::LinkQueueFull`].
     Lost(DropReason),
-    /// It arrives at the first time, and once more at the second where given.
+    /// It arrives at the first time, and a duplicate at the second, if given.
     Arrives(Time, Option<Time>),
 }
 
@@ -130,7 +131,7 @@ pub struct Link {
 }
 
 impl Link {
-    /// A link whose draws come from `entropy`.
+    /// A link with random draws from `entropy`.
     pub fn new(config: LinkConfig, entropy: Entropy) -> Link {
         Link {
             config,
@@ -141,18 +142,18 @@ impl Link {
         }
     }
 
-    /// Makes it another link from now on; packets under way are not touched.
+    /// Replaces the settings from now on; packets in transit are not affected.
     pub fn set(&mut self, config: LinkConfig) {
         self.config = config;
         self.bad = false;
     }
 
-    /// What it is like at present.
+    /// The current settings.
     pub fn config(&self) -> &LinkConfig {
         &self.config
     }
 
-    /// Says what becomes of a packet of `length` bytes (headers included) that enters now.
+    /// Computes the fate of a packet of `length` bytes (headers included) that enters now.
     pub fn offer(&mut self, length: usize, now: Time) -> Fate {
         let Some(sent) = self.serialise(length, now) else {
             return Fate::Lost(DropReason::LinkQueueFull);
@@ -165,7 +166,7 @@ impl Link {
         Fate::Arrives(first, second)
     }
 
-    /// When the last bit has left the queue; `None` where there is no room in it.
+    /// Time at which the last bit leaves the queue; `None` if the queue is full.
     fn serialise(&mut self, length: usize, now: Time) -> Option<Time> {
         let Some(rate) = self.config.rate.filter(|&rate| rate > 0) else {
             return Some(now);
@@ -212,33 +213,33 @@ impl Link {
     }
 
     fn chance(&mut self, probability: f64) -> bool {
-        // Nothing is drawn for what cannot happen, so that adding a fault does not move the draws of the others' absence.
+        // No draw for a probability of zero, so that adding a fault does not change the other draws.
         probability > 0.0 && self.entropy.unit() < probability
     }
 }
 
-/// A link with the packets that travel on it: an engine of its own for an emulator. `T` is the packet.
+/// A link with its packets in transit: the engine of an emulator. `T` is the packet.
 #[derive(Debug)]
 pub struct Emulator<T> {
     link: Link,
-    under_way: Agenda<T>,
-    /// Packets that did not come through.
+    under_way: TimerHeap<T>,
+    /// Number of lost packets.
     pub lost: u64,
     limit: usize,
 }
 
 impl<T: Clone> Emulator<T> {
-    /// At most `limit` packets under way; more are lost.
+    /// At most `limit` packets in transit; further ones are lost.
     pub fn new(link: Link, limit: usize) -> Emulator<T> {
         Emulator {
             link,
-            under_way: Agenda::new(),
+            under_way: TimerHeap::new(),
             lost: 0,
             limit,
         }
     }
 
-    /// A packet of `length` bytes enters. Gives the reason where it is lost.
+    /// A packet of `length` bytes enters. Returns the reason if it is lost.
     pub fn push(&mut self, packet: T, length: usize, now: Time) -> Option<DropReason> {
         let fate = if self.under_way.len() < self.limit {
             self.link.offer(length, now)
@@ -260,12 +261,12 @@ impl<T: Clone> Emulator<T> {
         }
     }
 
-    /// The next packet that has arrived by `now`, with its time.
+    /// The next packet that has arrived by `now`, with its time of arrival.
     pub fn pop(&mut self, now: Time) -> Option<(Time, T)> {
         self.under_way.pop_due(now)
     }
 
-    /// When the next packet arrives.
+    /// Time of the next arrival.
     pub fn next_at(&self) -> Option<Time> {
         self.under_way.next_at()
     }

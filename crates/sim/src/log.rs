@@ -1,15 +1,15 @@
-//! The log of a run: every input, output, loss and event, as lines of text; kept, or only digested.
+//! The log of a run: every input, output, loss and event as a line of text; kept, or only digested.
 
 use siphasher::sip128::{Hasher128, SipHasher13};
 use std::fmt;
 use std::hash::Hasher;
 
-/// What goes into the log.
+/// Level of detail of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Detail {
-    /// Declared events and faults only.
+    /// Events and faults only.
     Events,
-    /// Also each packet and connection: ends, length, digest of the payload, fate.
+    /// Also each packet and connection: addresses, length, digest of the payload, fate.
     Packets,
     /// Also each payload, with bytes outside printable ASCII escaped.
     Payloads,
@@ -44,7 +44,7 @@ impl Log {
         self.digest.finish128().as_u128()
     }
 
-    /// Writes a line, where `level` is asked for.
+    /// Writes a line, if the log has this level of detail.
     pub(crate) fn line(&mut self, level: Detail, text: fmt::Arguments<'_>) {
         if level > self.detail {
             return;
@@ -59,7 +59,7 @@ impl Log {
         }
     }
 
-    /// Writes a payload, where asked for.
+    /// Writes a payload, if the log has payloads.
     pub(crate) fn payload(&mut self, bytes: &[u8]) {
         if self.detail >= Detail::Payloads {
             self.line(Detail::Payloads, format_args!("  {}", bytes.escape_ascii()));

@@ -6,17 +6,17 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// Largest segment.
+/// Largest segment, in bytes.
 pub(crate) const SEGMENT: usize = 1_460;
-/// First wait for an acknowledgement; doubles with each try.
+/// First retransmission interval, doubled with each try.
 pub(crate) const RETRY: Duration = Duration::from_millis(200);
-/// Tries before a connection is given up (25 s after the first).
+/// Tries before a connection fails (25 s after the first).
 pub(crate) const TRIES: u32 = 7;
-/// Bytes under way or waiting on one side, above which the peer is too slow.
+/// Bytes in transit or waiting on one side, above which the peer is too slow.
 pub(crate) const WINDOW: usize = 256 << 10;
-/// After this time an end whose peer has vanished notices (TCP keep-alive).
+/// Time after which an end detects that its peer has vanished (TCP keep-alive).
 pub(crate) const KEEPALIVE: Duration = Duration::from_secs(30);
-/// Headers of a segment or datagram on the link, bytes.
+/// Headers of a segment on the link, in bytes.
 pub(crate) const TCP_HEADER: usize = 40;
 
 pub(crate) type StreamId = u64;
@@ -72,18 +72,18 @@ pub(crate) struct End {
     pub(crate) life: u32,
     pub(crate) connection: ConnectionId,
     pub(crate) address: SocketAddr,
-    /// The engine has been told of it and not of its end.
+    /// The engine knows the connection and not its end.
     pub(crate) alive: bool,
     pub(crate) connected: bool,
-    /// Given before the connection stood.
+    /// Data written before the connection was established.
     pub(crate) waiting: Vec<u8>,
-    /// Offset of the next byte to be sent.
+    /// Offset of the next byte to send.
     pub(crate) next: u64,
-    /// Bytes sent and not yet taken by the other side.
+    /// Bytes sent and not yet received by the other side.
     pub(crate) outstanding: usize,
-    /// Offset of the next byte awaited.
+    /// Offset of the next expected byte.
     pub(crate) expected: u64,
-    /// What came before its turn; an empty one is the FIN.
+    /// Segments received out of order; `None` is the FIN.
     pub(crate) early: BTreeMap<u64, Option<Vec<u8>>>,
 }
 
@@ -113,11 +113,11 @@ impl End {
 
 pub(crate) struct Stream {
     pub(crate) opener: End,
-    /// Made when the SYN arrives.
+    /// Created when the SYN arrives.
     pub(crate) listener: Option<End>,
     pub(crate) remote: SocketAddr,
-    /// Segments under way or to be tried again, and timers: the stream is forgotten when there are none and both sides
-    /// have ended.
+    /// Segments in transit or waiting for retransmission, and timers. The stream is removed when there are none and
+    /// both sides have ended.
     pub(crate) under_way: u32,
 }
 
@@ -135,7 +135,7 @@ impl Stream {
             && self.listener.as_ref().is_none_or(|end| !end.alive)
     }
 
-    /// The addresses of a segment sent by `side`.
+    /// Source and destination of a segment sent by `side`.
     pub(crate) fn addresses(&self, side: Side) -> (SocketAddr, SocketAddr) {
         match side {
             Side::Opener => (self.opener.address, self.remote),

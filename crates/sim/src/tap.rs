@@ -1,28 +1,28 @@
-//! A tap sees every packet, so that a run can be turned into a capture.
+//! A tap receives every packet, so that a run can be written as a capture.
 
 use crate::host::HostId;
 use engine::Time;
 use std::net::SocketAddr;
 
-/// Where a packet was seen.
+/// Position of a tap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TapPoint {
-    /// As its host sent it, before the link (and its losses).
+    /// At the sending host, before the link (and its losses).
     Sent(HostId),
-    /// As it came to its host, after the link.
+    /// At the receiving host, after the link.
     Delivered(HostId),
 }
 
-/// What carries it.
+/// Transport of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TapTransport {
     /// UDP.
     Udp,
-    /// TCP, with what its header needs. Acknowledgements are not packets of their own here.
+    /// TCP, with the fields of its header. Acknowledgements are not separate packets here.
     Tcp {
         /// Sequence number of the first byte (of the SYN or FIN itself on those).
         sequence: u32,
-        /// Next byte awaited from the other side, where its SYN was seen.
+        /// Next byte expected from the other side, if its SYN was received.
         acknowledgement: Option<u32>,
         /// SYN flag.
         syn: bool,
@@ -33,12 +33,12 @@ pub enum TapTransport {
     },
 }
 
-/// One packet at one point.
+/// One packet at one position.
 #[derive(Clone, Copy, Debug)]
 pub struct TapRecord<'a> {
-    /// When.
+    /// Time.
     pub at: Time,
-    /// Where it was seen.
+    /// Position.
     pub point: TapPoint,
     /// Sender.
     pub source: SocketAddr,

@@ -1,4 +1,4 @@
-//! How the world carries connections.
+//! Connections in the simulated network.
 
 use crate::host::HostId;
 use crate::link::Fate;
@@ -7,8 +7,8 @@ use crate::stream::{
     End, KEEPALIVE, RETRY, SEGMENT, Segment, Side, Stream, StreamId, TCP_HEADER, TRIES, WINDOW,
 };
 use crate::tap::{TapPoint, TapTransport};
-use crate::world::{Happening, Told, World};
-use engine::{CloseWhy, ConnectionId, DropReason};
+use crate::world::{HostInput, World, WorldEvent};
+use engine::{CloseReason, ConnectionId, DropReason};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 impl World {
@@ -41,7 +41,10 @@ impl World {
             }
         });
         let Some(address) = address else {
-            self.plan_told(id, Told::Closed(connection, CloseWhy::Refused));
+            self.plan_input(
+                id,
+                HostInput::Closed(connection, CloseReason::ConnectFailed),
+            );
             return;
         };
         let stream = self.next_stream;
@@ -57,18 +60,18 @@ impl World {
                 under_way: 0,
             },
         );
-        self.launch(stream, Side::Opener, Segment::Syn);
+        self.send_segment(stream, Side::Opener, Segment::Syn);
     }
 
-    /// A segment sets out, at once.
-    fn launch(&mut self, id: StreamId, from: Side, segment: Segment) {
+    /// Sends a segment at once.
+    fn send_segment(&mut self, id: StreamId, from: Side, segment: Segment) {
         let Some(stream) = self.streams.get_mut(&id) else {
             return;
         };
         stream.under_way += 1;
         self.agenda.push(
             self.now,
-            Happening::Attempt {
+            WorldEvent::Attempt {
                 stream: id,
                 from,
                 segment,
@@ -89,17 +92,17 @@ impl World {
         };
         if end.outstanding + end.waiting.len() + bytes.len() > WINDOW {
             self.counts.drops.count(DropReason::StreamBackpressure);
-            self.end(id, side, CloseWhy::Backpressure);
-            self.launch(id, side, Segment::Rst);
+            self.end_side(id, side, CloseReason::Backpressure);
+            self.send_segment(id, side, Segment::Rst);
         } else if end.connected {
-            self.cut(id, side, bytes);
+            self.send_bytes(id, side, bytes);
         } else {
             end.waiting.extend_from_slice(bytes);
         }
     }
 
-    /// Cuts bytes into segments, of sizes drawn from the seed: receivers must not rely on any.
-    fn cut(&mut self, id: StreamId, side: Side, mut bytes: &[u8]) {
+    /// Divides bytes into segments of sizes drawn from the seed: receivers must not rely on any size.
+    fn send_bytes(&mut self, id: StreamId, side: Side, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let most = bytes.len().min(SEGMENT);
             let length = if self.entropy.below(4) == 0 {
@@ -116,7 +119,7 @@ impl World {
             end.next += piece.len() as u64;
             end.outstanding += piece.len();
             let bytes = piece.to_vec();
-            self.launch(id, side, Segment::Data { offset, bytes });
+            self.send_segment(id, side, Segment::Data { offset, bytes });
         }
     }
 
@@ -125,22 +128,22 @@ impl World {
         let Some(&(id, side)) = found else {
             return;
         };
-        self.end(id, side, CloseWhy::Engine);
-        self.finish(id, side);
+        self.end_side(id, side, CloseReason::Engine);
+        self.send_fin(id, side);
     }
 
-    /// Sends the FIN after all that was given.
-    fn finish(&mut self, id: StreamId, side: Side) {
+    /// Sends the FIN after all data.
+    fn send_fin(&mut self, id: StreamId, side: Side) {
         if let Some(end) = self.streams.get_mut(&id).and_then(|s| s.end(side))
             && end.connected
         {
             let offset = end.next;
-            self.launch(id, side, Segment::Fin { offset });
+            self.send_segment(id, side, Segment::Fin { offset });
         }
     }
 
-    /// One end is over; its engine is told why.
-    fn end(&mut self, id: StreamId, side: Side, why: CloseWhy) {
+    /// Ends one side and reports the reason to its engine.
+    fn end_side(&mut self, id: StreamId, side: Side, reason: CloseReason) {
         let Some(end) = self.streams.get_mut(&id).and_then(|s| s.end(side)) else {
             return;
         };
@@ -151,34 +154,34 @@ impl World {
         let (host, life, connection) = (end.host, end.life, end.connection);
         if self.hosts[host.0 as usize].life == life {
             self.hosts[host.0 as usize].connections.remove(&connection);
-            self.plan_told(host, Told::Closed(connection, why));
+            self.plan_input(host, HostInput::Closed(connection, reason));
         }
-        self.tidy(id);
+        self.remove_if_over(id);
     }
 
-    fn tidy(&mut self, id: StreamId) {
+    fn remove_if_over(&mut self, id: StreamId) {
         if self.streams.get(&id).is_some_and(Stream::is_over) {
             self.streams.remove(&id);
         }
     }
 
-    /// Both ends see a reset, as a firewall in the middle makes it.
+    /// Resets both ends, as a firewall in the path does.
     pub(crate) fn reset(&mut self, id: StreamId) {
         let connected = self
             .streams
             .get(&id)
             .is_some_and(|stream| stream.opener.connected);
-        let why = if connected {
-            CloseWhy::Error
+        let reason = if connected {
+            CloseReason::Error
         } else {
-            CloseWhy::Refused
+            CloseReason::ConnectFailed
         };
-        self.end(id, Side::Opener, why);
-        self.end(id, Side::Listener, CloseWhy::Error);
+        self.end_side(id, Side::Opener, reason);
+        self.end_side(id, Side::Listener, CloseReason::Error);
     }
 
-    /// A host stops: its ends are gone, the other ends learn it when they send, or by keep-alive.
-    pub(crate) fn abandon(&mut self, host: HostId) {
+    /// Removes the ends of a crashed host. The other ends detect it when they send, or by keep-alive.
+    pub(crate) fn crash_streams(&mut self, host: HostId) {
         let held: Vec<(StreamId, Side)> = self.hosts[host.0 as usize]
             .connections
             .values()
@@ -188,13 +191,13 @@ impl World {
             if let Some(end) = self.streams.get_mut(&id).and_then(|s| s.end(side)) {
                 end.alive = false;
             }
-            self.vanish(id, side);
-            self.tidy(id);
+            self.expect_vanished(id, side);
+            self.remove_if_over(id);
         }
     }
 
-    /// The end at `side` is gone without a word.
-    fn vanish(&mut self, id: StreamId, side: Side) {
+    /// Schedules the detection of a vanished end at its peer.
+    fn expect_vanished(&mut self, id: StreamId, side: Side) {
         let Some(stream) = self.streams.get_mut(&id) else {
             return;
         };
@@ -203,26 +206,26 @@ impl World {
             stream.under_way += 1;
             let at = self.now + KEEPALIVE;
             self.agenda
-                .push(at, Happening::Vanished { stream: id, side });
+                .push(at, WorldEvent::Vanished { stream: id, side });
         }
     }
 
     pub(crate) fn vanished(&mut self, id: StreamId, side: Side) {
-        self.landed(id);
+        self.transit_done(id);
         let connected = self
             .streams
             .get(&id)
             .is_some_and(|stream| stream.opener.connected);
-        let why = if connected {
-            CloseWhy::Error
+        let reason = if connected {
+            CloseReason::Error
         } else {
-            CloseWhy::Refused
+            CloseReason::ConnectFailed
         };
-        self.end(id, side, why);
-        self.tidy(id);
+        self.end_side(id, side, reason);
+        self.remove_if_over(id);
     }
 
-    fn landed(&mut self, id: StreamId) {
+    fn transit_done(&mut self, id: StreamId) {
         if let Some(stream) = self.streams.get_mut(&id) {
             stream.under_way = stream.under_way.saturating_sub(1);
         }
@@ -279,19 +282,19 @@ impl World {
         let remote = stream.remote;
         let sender = match stream.end(from) {
             Some(end) => (end.host, Some(end.life)),
-            // A reset from an address where nobody listens.
+            // A reset from an address without listener.
             None => match self.host_at(remote.ip()) {
                 Some(host) => (host, None),
-                None => return self.landed(id),
+                None => return self.transit_done(id),
             },
         };
-        // What a host had under way ends with its life.
+        // Segments in transit from a host end with its life.
         if sender
             .1
             .is_some_and(|life| life != self.hosts[sender.0.0 as usize].life)
         {
-            self.landed(id);
-            self.tidy(id);
+            self.transit_done(id);
+            self.remove_if_over(id);
             return;
         }
         if tries > 0 {
@@ -314,7 +317,7 @@ impl World {
                 let stream = id;
                 self.agenda.push(
                     at,
-                    Happening::Segment {
+                    WorldEvent::Segment {
                         stream,
                         from,
                         segment,
@@ -335,7 +338,7 @@ impl World {
             let at = self.now + RETRY * (1 << tries);
             self.agenda.push(
                 at,
-                Happening::Attempt {
+                WorldEvent::Attempt {
                     stream: id,
                     from,
                     segment,
@@ -344,21 +347,21 @@ impl World {
             );
             return;
         }
-        self.landed(id);
+        self.transit_done(id);
         if !matches!(segment, Segment::Rst) {
-            let why = if matches!(segment, Segment::Syn) {
-                CloseWhy::Refused
+            let reason = if matches!(segment, Segment::Syn) {
+                CloseReason::ConnectFailed
             } else {
-                CloseWhy::Error
+                CloseReason::Error
             };
-            self.end(id, from, why);
+            self.end_side(id, from, reason);
         }
-        self.vanish(id, from);
-        self.tidy(id);
+        self.expect_vanished(id, from);
+        self.remove_if_over(id);
     }
 
     pub(crate) fn segment(&mut self, id: StreamId, from: Side, segment: Segment) {
-        self.landed(id);
+        self.transit_done(id);
         if !self.streams.contains_key(&id) {
             return;
         }
@@ -367,36 +370,36 @@ impl World {
         let side = from.other();
         if matches!(segment, Segment::Syn) {
             self.accept(id, &segment);
-            self.tidy(id);
+            self.remove_if_over(id);
             return;
         }
         let Some(end) = self.streams.get_mut(&id).and_then(|s| s.end(side)) else {
-            return self.tidy(id);
+            return self.remove_if_over(id);
         };
         let (host, life) = (end.host, end.life);
         self.tap_segment(TapPoint::Delivered(host), id, from, &segment);
         if self.hosts[host.0 as usize].life != life {
             if !matches!(segment, Segment::Rst) {
-                // The host knows nothing of this connection any more.
+                // The host has no state of this connection any more.
                 let reset = Segment::Rst;
-                self.launch(id, side, reset.clone());
-                self.answer_for_the_dead(id, side);
+                self.send_segment(id, side, reset.clone());
+                self.reset_from_new_life(id, side);
             }
-            self.tidy(id);
+            self.remove_if_over(id);
             return;
         }
         match segment {
-            Segment::Rst => self.reset_seen(id, side),
+            Segment::Rst => self.on_reset(id, side),
             Segment::SynAck => self.established(id),
-            Segment::Data { offset, bytes } => self.take(id, side, offset, Some(bytes)),
-            Segment::Fin { offset } => self.take(id, side, offset, None),
+            Segment::Data { offset, bytes } => self.receive_data(id, side, offset, Some(bytes)),
+            Segment::Fin { offset } => self.receive_data(id, side, offset, None),
             Segment::Syn => {}
         }
-        self.tidy(id);
+        self.remove_if_over(id);
     }
 
-    /// The host at `side` has a new life and answers for its old one: its end may send the reset.
-    fn answer_for_the_dead(&mut self, id: StreamId, side: Side) {
+    /// Lets the new life of the host at `side` send a reset for a connection of its previous life.
+    fn reset_from_new_life(&mut self, id: StreamId, side: Side) {
         let Some(end) = self.streams.get_mut(&id).and_then(|s| s.end(side)) else {
             return;
         };
@@ -409,18 +412,18 @@ impl World {
         }
     }
 
-    fn reset_seen(&mut self, id: StreamId, side: Side) {
+    fn on_reset(&mut self, id: StreamId, side: Side) {
         let connected = self
             .streams
             .get_mut(&id)
             .and_then(|stream| stream.end(side))
             .is_some_and(|end| end.connected);
-        let why = if connected {
-            CloseWhy::Error
+        let reason = if connected {
+            CloseReason::Error
         } else {
-            CloseWhy::Refused
+            CloseReason::ConnectFailed
         };
-        self.end(id, side, why);
+        self.end_side(id, side, reason);
     }
 
     fn accept(&mut self, id: StreamId, syn: &Segment) {
@@ -434,11 +437,11 @@ impl World {
         self.tap_segment(TapPoint::Delivered(to), id, Side::Opener, syn);
         let host = &mut self.hosts[to.0 as usize];
         if host.node.is_none() {
-            // A host that is down answers nothing; the opener's patience ends.
-            return self.vanish(id, Side::Listener);
+            // A host that is down sends nothing; the opener times out.
+            return self.expect_vanished(id, Side::Listener);
         }
         let Some(socket) = host.socket_at(local, true) else {
-            return self.launch(id, Side::Listener, Segment::Rst);
+            return self.send_segment(id, Side::Listener, Segment::Rst);
         };
         let connection = ConnectionId(host.next_accepted);
         host.next_accepted = (host.next_accepted + 1) | ConnectionId::ACCEPTED;
@@ -447,19 +450,19 @@ impl World {
         if let Some(stream) = self.streams.get_mut(&id) {
             stream.listener = Some(end);
         }
-        self.plan_told(
+        self.plan_input(
             to,
-            Told::Accepted {
+            HostInput::Accepted {
                 connection,
                 socket,
                 local,
                 remote,
             },
         );
-        self.launch(id, Side::Listener, Segment::SynAck);
+        self.send_segment(id, Side::Listener, Segment::SynAck);
     }
 
-    /// The opener learns that the connection stands.
+    /// The opener's connection is established.
     fn established(&mut self, id: StreamId) {
         let Some(stream) = self.streams.get_mut(&id) else {
             return;
@@ -467,25 +470,25 @@ impl World {
         let end = &mut stream.opener;
         end.connected = true;
         if !end.alive {
-            // Closed before it stood: the listener's end is told.
-            return self.launch(id, Side::Opener, Segment::Rst);
+            // Closed before it was established: the listener's end gets a reset.
+            return self.send_segment(id, Side::Opener, Segment::Rst);
         }
         let (host, connection, local) = (end.host, end.connection, end.address);
         let waiting = std::mem::take(&mut end.waiting);
-        self.plan_told(host, Told::Connected(connection, local));
-        self.cut(id, Side::Opener, &waiting);
-        self.in_order(id, Side::Opener);
+        self.plan_input(host, HostInput::Connected(connection, local));
+        self.send_bytes(id, Side::Opener, &waiting);
+        self.deliver_in_order(id, Side::Opener);
     }
 
-    /// Takes in data (or, with `None`, the FIN) at `offset`.
-    fn take(&mut self, id: StreamId, side: Side, offset: u64, piece: Option<Vec<u8>>) {
+    /// Receives data (or, with `None`, the FIN) at `offset`.
+    fn receive_data(&mut self, id: StreamId, side: Side, offset: u64, piece: Option<Vec<u8>>) {
         if let Some(end) = self.streams.get_mut(&id).and_then(|s| s.end(side)) {
             end.early.insert(offset, piece);
         }
-        self.in_order(id, side);
+        self.deliver_in_order(id, side);
     }
 
-    fn in_order(&mut self, id: StreamId, side: Side) {
+    fn deliver_in_order(&mut self, id: StreamId, side: Side) {
         loop {
             let Some(end) = self.streams.get_mut(&id).and_then(|s| s.end(side)) else {
                 return;
@@ -498,7 +501,7 @@ impl World {
             };
             let (host, connection, alive) = (end.host, end.connection, end.alive);
             let Some(bytes) = piece else {
-                self.end(id, side, CloseWhy::Peer);
+                self.end_side(id, side, CloseReason::Peer);
                 return;
             };
             end.expected += bytes.len() as u64;
@@ -506,7 +509,7 @@ impl World {
                 other.outstanding = other.outstanding.saturating_sub(bytes.len());
             }
             if alive {
-                self.plan_told(host, Told::Stream(connection, bytes));
+                self.plan_input(host, HostInput::Stream(connection, bytes));
             }
         }
     }

@@ -1,16 +1,16 @@
-//! The world: hosts, links, time.
+//! The simulated network: hosts, links, time.
 
 use crate::fault::{Fault, Storm};
-use crate::host::{Host, HostId, Node, Pair, Single, Waiting};
+use crate::host::{ControlNode, EngineNode, HostId, HostNode, QueuedInput, SimHost};
 use crate::link::{Delay, Fate, Link, LinkConfig};
 use crate::log::{Detail, Log, Short};
 use crate::stream::{Segment, Side, Stream, StreamId};
 use crate::tap::{TapPoint, TapRecord, TapTransport};
 use engine::io::Checked;
-use engine::timers::Agenda;
+use engine::timers::TimerHeap;
 use engine::{
-    CloseWhy, ConnectionId, Control, Datagram, Deadline, DropReason, Drops, Engine, Entropy, Event,
-    Forward, Input, Output, Packet, SocketId, SocketKind, Time, Verdict,
+    CloseReason, ConnectionId, Control, Datagram, Deadline, DropReason, Drops, Engine, Entropy,
+    Event, Forward, Input, MediaPacket, Output, PacketVerdict, SocketId, SocketKind, Time,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -18,13 +18,13 @@ use std::time::Duration;
 
 /// Headers of a datagram on the link, bytes.
 const UDP_HEADER: usize = 28;
-/// An engine that wants to be called this often without time moving is broken.
+/// Calls of an engine without progress of time after which it is considered stuck.
 const WAKES_AT_ONCE: u32 = 10_000;
-/// Datagrams that wait at a host that is busy; a kernel's usual receive buffer holds about as many.
-const ROOM: usize = 8_192;
+/// Datagrams that wait at a busy host, at most; about the capacity of a kernel's default receive buffer.
+const SOCKET_QUEUE: usize = 8_192;
 
-/// Owned form of what a host is still to be told.
-pub(crate) enum Told {
+/// Owned form of a pending input.
+pub(crate) enum HostInput {
     Opened(SocketId, SocketAddr),
     OpenFailed(SocketId, &'static str),
     Accepted {
@@ -35,11 +35,11 @@ pub(crate) enum Told {
     },
     Connected(ConnectionId, SocketAddr),
     Stream(ConnectionId, Vec<u8>),
-    Closed(ConnectionId, CloseWhy),
-    Sifted(SocketId, u64),
+    Closed(ConnectionId, CloseReason),
+    Shed(SocketId, u64),
 }
 
-pub(crate) enum Happening {
+pub(crate) enum WorldEvent {
     Wake {
         host: HostId,
         number: u64,
@@ -50,10 +50,10 @@ pub(crate) enum Happening {
         destination: SocketAddr,
         bytes: Vec<u8>,
     },
-    Tell {
+    Input {
         host: HostId,
         life: u32,
-        told: Told,
+        input: HostInput,
     },
     /// A segment enters the link, for the `tries`-th time.
     Attempt {
@@ -62,21 +62,21 @@ pub(crate) enum Happening {
         segment: Segment,
         tries: u32,
     },
-    /// A segment has come through.
+    /// A segment has passed the link.
     Segment {
         stream: StreamId,
         from: Side,
         segment: Segment,
     },
-    /// An end whose peer has vanished notices.
+    /// An end detects that its peer has vanished.
     Vanished {
         stream: StreamId,
         side: Side,
     },
-    /// A host that is not infinitely fast takes the next datagram.
-    Turn {
+    /// A host with processing time takes its next datagram.
+    ProcessorTurn {
         host: HostId,
-        member: usize,
+        worker: usize,
         life: u32,
     },
     Fault(Fault),
@@ -89,35 +89,35 @@ pub struct Counts {
     pub sent: u64,
     /// Datagrams delivered to sockets (repeated ones counted each time).
     pub delivered: u64,
-    /// Datagrams to an address that no host has, or a port that nobody holds.
-    pub nowhere: u64,
-    /// Datagrams into a partition.
+    /// Datagrams to an address without host, or a port without socket.
+    pub undeliverable: u64,
+    /// Datagrams lost in a partition.
     pub partitioned: u64,
     /// Segments of connections delivered.
     pub segments: u64,
     /// Segments sent again.
     pub retransmissions: u64,
-    /// Packets for control that the forwarder punted.
+    /// Packets that the forwarder passed to control.
     pub punted: u64,
-    /// Outputs that name a socket or connection that does not exist (any more).
+    /// Outputs for a socket or connection that does not exist (any more).
     pub strays: u64,
-    /// Losses of links, and drops by forwarders' verdicts.
+    /// Losses of links, and drops by forwarders.
     pub drops: Drops,
 }
 
 type Tap = Box<dyn FnMut(&TapRecord<'_>)>;
 
-/// A world of hosts in virtual time. One seed determines everything that is drawn in it.
+/// A network of hosts in virtual time. One seed determines all random draws.
 pub struct World {
     seed: u64,
     pub(crate) now: Time,
-    pub(crate) agenda: Agenda<Happening>,
-    pub(crate) hosts: Vec<Host>,
+    pub(crate) agenda: TimerHeap<WorldEvent>,
+    pub(crate) hosts: Vec<SimHost>,
     by_address: BTreeMap<IpAddr, HostId>,
     links: BTreeMap<(HostId, HostId), Link>,
     configs: BTreeMap<(HostId, HostId), LinkConfig>,
     default_link: LinkConfig,
-    weather: Option<LinkConfig>,
+    storm_link: Option<LinkConfig>,
     partitions: BTreeSet<(HostId, HostId)>,
     pub(crate) streams: BTreeMap<StreamId, Stream>,
     pub(crate) next_stream: StreamId,
@@ -141,7 +141,7 @@ impl std::fmt::Debug for World {
     }
 }
 
-/// Setting up.
+/// Setup.
 impl World {
     /// An empty world.
     pub fn new(seed: u64) -> World {
@@ -149,13 +149,13 @@ impl World {
         World {
             seed,
             now: Time::ZERO,
-            agenda: Agenda::new(),
+            agenda: TimerHeap::new(),
             hosts: Vec::new(),
             by_address: BTreeMap::new(),
             links: BTreeMap::new(),
             configs: BTreeMap::new(),
             default_link: LinkConfig::default(),
-            weather: None,
+            storm_link: None,
             partitions: BTreeSet::new(),
             streams: BTreeMap::new(),
             next_stream: 0,
@@ -170,28 +170,28 @@ impl World {
         }
     }
 
-    /// A generator for a host that is about to be made; each call gives another.
+    /// A generator for a new host; each call returns another.
     pub fn entropy(&mut self) -> Entropy {
         self.host_entropy.fork()
     }
 
-    /// Adds a host with a plain engine. Its first outputs are carried out at once.
+    /// Adds a host with a plain engine. Its first outputs are performed at once.
     ///
     /// # Panics
-    /// Where another host has one of the addresses.
+    /// If another host has one of the addresses.
     pub fn add_engine<E: Engine + 'static>(
         &mut self,
         name: &str,
         addresses: &[IpAddr],
         engine: E,
     ) -> HostId {
-        self.add(name, addresses, Box::new(Single(Checked::new(engine))))
+        self.add(name, addresses, Box::new(EngineNode(Checked::new(engine))))
     }
 
     /// Adds a host with a control plane and its forwarder.
     ///
     /// # Panics
-    /// Where another host has one of the addresses.
+    /// If another host has one of the addresses.
     pub fn add_control<C, F>(
         &mut self,
         name: &str,
@@ -204,56 +204,65 @@ impl World {
         F: Forward + 'static,
     {
         let control = Checked::new(control);
-        self.add(name, addresses, Box::new(Pair { control, forwarder }))
+        self.add(
+            name,
+            addresses,
+            Box::new(ControlNode { control, forwarder }),
+        )
     }
 
-    pub(crate) fn add(&mut self, name: &str, addresses: &[IpAddr], node: Box<dyn Node>) -> HostId {
+    pub(crate) fn add(
+        &mut self,
+        name: &str,
+        addresses: &[IpAddr],
+        node: Box<dyn HostNode>,
+    ) -> HostId {
         let id = HostId(self.hosts.len() as u32);
         for &address in addresses {
             let taken = self.by_address.insert(address, id);
             assert!(taken.is_none(), "two hosts have the address {address}");
         }
-        self.hosts.push(Host::new(name, addresses, node));
+        self.hosts.push(SimHost::new(name, addresses, node));
         self.step(id, |_, _| ());
         id
     }
 
-    /// Makes a host take this long for each signalling datagram from now on, in or out; those that come meanwhile wait in its socket.
-    /// Of several workers each has a processor of its own, and takes as long for what another hands to it, too.
-    pub fn set_effort(&mut self, host: HostId, effort: Duration) {
-        self.hosts[host.0 as usize].effort = effort;
+    /// Sets the time that a host needs for each signalling datagram, in or out. Datagrams that arrive meanwhile wait in
+    /// its socket. Each of several workers has a processor of its own, and needs the same time for a handoff message.
+    pub fn set_processing_time(&mut self, host: HostId, processing_time: Duration) {
+        self.hosts[host.0 as usize].processing_time = processing_time;
     }
 
-    /// Puts a new engine on a host that crashed; it starts with nothing open.
+    /// Starts a new engine on a host that crashed; it has nothing open.
     pub fn restart<E: Engine + 'static>(&mut self, host: HostId, engine: E) {
-        self.put(host, Box::new(Single(Checked::new(engine))));
+        self.install(host, Box::new(EngineNode(Checked::new(engine))));
     }
 
-    /// Puts a new control plane and forwarder on a host that crashed.
+    /// Starts a new control plane and forwarder on a host that crashed.
     pub fn restart_control<C, F>(&mut self, host: HostId, control: C, forwarder: F)
     where
         C: Control<Command = F::Command, Report = F::Report> + 'static,
         F: Forward + 'static,
     {
         let control = Checked::new(control);
-        self.put(host, Box::new(Pair { control, forwarder }));
+        self.install(host, Box::new(ControlNode { control, forwarder }));
     }
 
-    fn put(&mut self, host: HostId, node: Box<dyn Node>) {
+    fn install(&mut self, host: HostId, node: Box<dyn HostNode>) {
         let place = &mut self.hosts[host.0 as usize];
         place.forget();
         place.node = Some(node);
-        self.note(host, "restart");
+        self.log_event(host, "restart");
         self.step(host, |_, _| ());
     }
 
-    /// The link between any two hosts of which nothing else is said, from now on.
+    /// Sets the link between hosts without a link of their own, from now on.
     pub fn set_default_link(&mut self, config: LinkConfig) {
         self.default_link = config;
         self.renew_links();
     }
 
-    /// The link from one host to another (one direction), from now on.
+    /// Sets the link from one host to another (one direction), from now on.
     pub fn set_link(&mut self, from: HostId, to: HostId, config: LinkConfig) {
         self.configs.insert((from, to), config);
         self.renew_links();
@@ -273,21 +282,21 @@ impl World {
 
     fn link_config(&self, pair: (HostId, HostId)) -> LinkConfig {
         if pair.0 == pair.1 {
-            // A host reaches itself whatever the weather.
+            // A storm does not affect a host's link to itself.
             return LinkConfig {
                 delay: Delay::Constant(Duration::from_micros(10)),
                 ..LinkConfig::default()
             };
         }
-        self.weather
+        self.storm_link
             .as_ref()
             .or_else(|| self.configs.get(&pair))
             .unwrap_or(&self.default_link)
             .clone()
     }
 
-    /// The link's fate for a packet. Links draw from generators of their own, made from the seed and the two hosts, so that
-    /// traffic on one does not change the draws of another.
+    /// The fate of a packet on a link. Each link has a generator made from the seed and the two hosts, so that traffic
+    /// on one link does not change the draws of another.
     pub(crate) fn offer(&mut self, from: HostId, to: HostId, length: usize) -> Fate {
         let pair = (from, to);
         if !self.links.contains_key(&pair) {
@@ -304,17 +313,17 @@ impl World {
         }
     }
 
-    /// Sees every packet from now on.
+    /// Passes every packet to `tap` from now on.
     pub fn set_tap(&mut self, tap: impl FnMut(&TapRecord<'_>) + 'static) {
         self.tap = Some(Box::new(tap));
     }
 
-    /// What goes into the log from now on; packets by default.
+    /// Sets the level of detail of the log; packets by default.
     pub fn set_detail(&mut self, detail: Detail) {
         self.log.detail = detail;
     }
 
-    /// Keeps the log's text from now on; without it only the digest is kept.
+    /// Keeps the log's text from now on; otherwise only its digest is computed.
     pub fn keep_log(&mut self) {
         self.log.keep();
     }
@@ -324,14 +333,14 @@ impl World {
         self.keep_events = true;
     }
 
-    /// Plans a fault; one whose time has passed happens at once.
+    /// Schedules a fault; one in the past happens at once.
     pub fn plan(&mut self, at: Time, fault: Fault) {
-        self.agenda.push(at.max(self.now), Happening::Fault(fault));
+        self.agenda.push(at.max(self.now), WorldEvent::Fault(fault));
     }
 
-    /// Plans a storm from now to `until`, after which the network is its own again.
+    /// Schedules a storm from now to `until`. Afterwards the links have their own settings again.
     pub fn storm(&mut self, storm: &Storm, until: Time) {
-        self.weather = Some(storm.link.clone());
+        self.storm_link = Some(storm.link.clone());
         self.renew_links();
         let span = until.since(self.now).as_nanos() as u64;
         let hosts = self.hosts.len() as u64;
@@ -352,9 +361,9 @@ impl World {
     }
 }
 
-/// Running and looking.
+/// Running and inspection.
 impl World {
-    /// The time.
+    /// The current time.
     pub fn now(&self) -> Time {
         self.now
     }
@@ -364,7 +373,7 @@ impl World {
         self.seed
     }
 
-    /// Figures so far.
+    /// Figures until now.
     pub fn counts(&self) -> &Counts {
         &self.counts
     }
@@ -389,54 +398,54 @@ impl World {
         &self.hosts[host.0 as usize].name
     }
 
-    /// What a host has open at present: sockets and connections.
+    /// Numbers of a host's open sockets and connections.
     pub fn open(&self, host: HostId) -> (usize, usize) {
         let host = &self.hosts[host.0 as usize];
         (host.sockets.len(), host.connections.len())
     }
 
-    /// When the next thing happens; `None`: never, the world is quiet.
+    /// Time of the next event; `None`: no event is scheduled.
     pub fn next_at(&self) -> Option<Time> {
         self.agenda.next_at()
     }
 
-    /// Lets everything happen that is due up to `until`, and moves time there.
+    /// Processes events up to `until` and sets the time to it.
     pub fn run_until(&mut self, until: Time) {
         self.run_while(until, |_| true);
     }
 
-    /// Lets time run until nothing is to happen any more, not even a deadline, at most up to `limit`. Whether it became
-    /// quiet.
+    /// Runs until no event is scheduled, not even a deadline, at most up to `limit`. Returns whether that state was
+    /// reached.
     pub fn run_quiet(&mut self, limit: Time) -> bool {
         self.run_while(limit, |world| world.agenda.next_at().is_some());
         self.agenda.next_at().is_none()
     }
 
-    /// Lets time run up to `limit`, as long as `go_on` says so; it is asked after everything that happens.
+    /// Runs up to `limit` as long as `go_on` returns true. It is called after every event.
     pub fn run_while(&mut self, limit: Time, mut go_on: impl FnMut(&mut World) -> bool) {
-        while let Some((at, happening)) = self.agenda.pop_due(limit) {
+        while let Some((at, event)) = self.agenda.pop_due(limit) {
             self.now = self.now.max(at);
-            if self.happen(happening) && !go_on(self) {
+            if self.process(event) && !go_on(self) {
                 return;
             }
         }
         self.now = self.now.max(limit);
     }
 
-    /// Lends the engine of a host, to be told something by the program; what follows is carried out. `None` where the
-    /// host is down or its engine is of another type.
+    /// Borrows the engine of a host for `work`, then performs its outputs. `None` if the host is down or its engine has
+    /// another type.
     pub fn with_engine<E: Engine + 'static, R>(
         &mut self,
         host: HostId,
         work: impl FnOnce(&mut E, Time) -> R,
     ) -> Option<R> {
         self.step(host, |node, now| {
-            let single = node.as_any().downcast_mut::<Single<E>>()?;
+            let single = node.as_any().downcast_mut::<EngineNode<E>>()?;
             Some(work(single.0.get(), now))
         })?
     }
 
-    /// Lends control plane and forwarder of a host, as [`World::with_engine`].
+    /// Borrows control plane and forwarder of a host, as [`World::with_engine`].
     pub fn with_control<C, F, R>(
         &mut self,
         host: HostId,
@@ -447,39 +456,39 @@ impl World {
         F: Forward + 'static,
     {
         self.step(host, |node, now| {
-            let pair = node.as_any().downcast_mut::<Pair<C, F>>()?;
+            let pair = node.as_any().downcast_mut::<ControlNode<C, F>>()?;
             Some(work(pair.control.get(), &mut pair.forwarder, now))
         })?
     }
 }
 
-/// What happens.
+/// Events.
 impl World {
-    /// Whether anything did: wake-ups that were replaced by others are nothing.
-    fn happen(&mut self, happening: Happening) -> bool {
-        match happening {
-            Happening::Wake { host, number } => return self.wake(host, number),
-            Happening::Datagram {
+    /// Processes an event. `false`: it was a replaced wake-up, without effect.
+    fn process(&mut self, event: WorldEvent) -> bool {
+        match event {
+            WorldEvent::Wake { host, number } => return self.wake(host, number),
+            WorldEvent::Datagram {
                 host,
                 source,
                 destination,
                 bytes,
             } => self.deliver(host, source, destination, bytes),
-            Happening::Turn { host, member, life } => self.turn(host, member, life),
-            Happening::Tell { host, life, told } => self.tell(host, life, told),
-            Happening::Attempt {
+            WorldEvent::ProcessorTurn { host, worker, life } => self.turn(host, worker, life),
+            WorldEvent::Input { host, life, input } => self.deliver_input(host, life, input),
+            WorldEvent::Attempt {
                 stream,
                 from,
                 segment,
                 tries,
             } => self.attempt(stream, from, segment, tries),
-            Happening::Segment {
+            WorldEvent::Segment {
                 stream,
                 from,
                 segment,
             } => self.segment(stream, from, segment),
-            Happening::Vanished { stream, side } => self.vanished(stream, side),
-            Happening::Fault(fault) => self.fault(fault),
+            WorldEvent::Vanished { stream, side } => self.vanished(stream, side),
+            WorldEvent::Fault(fault) => self.fault(fault),
         }
         true
     }
@@ -502,7 +511,7 @@ impl World {
             let due = |deadline: Option<Deadline>| deadline.filter(|deadline| deadline.at <= now);
             assert!(
                 !stuck,
-                "{name} asks to be called again and again at {now}: {:?}",
+                "{name} requests wake-ups without progress at {now}: {:?}",
                 node.next_deadline()
             );
             if due(node.forward_deadline()).is_some() {
@@ -516,34 +525,34 @@ impl World {
         true
     }
 
-    /// Lets `work` have the node of a host, then carries out all that follows and plans the next wake-up.
+    /// Borrows the node of a host for `work`, then performs all outputs and schedules the next wake-up.
     pub(crate) fn step<R>(
         &mut self,
         id: HostId,
-        work: impl FnOnce(&mut dyn Node, Time) -> R,
+        work: impl FnOnce(&mut dyn HostNode, Time) -> R,
     ) -> Option<R> {
         let now = self.now;
-        // Taken out for the time of the step, because carrying out its outputs borrows the world.
+        // Moved out during the step, because performing its outputs borrows the world.
         let mut node = self.hosts[id.0 as usize].node.take()?;
         let result = work(&mut *node, now);
         loop {
             while let Some(output) = node.next_output() {
                 if self.perform(id, output) {
-                    self.takes_effort(id, node.speaker());
+                    self.add_processing_time(id, node.output_worker());
                 }
             }
             let reported = node.shuttle(now);
             while let Some((socket, destination, bytes)) = node.next_packet() {
                 self.send(id, socket, destination, bytes);
             }
-            match node.next_parcel() {
-                Some(handed) if self.hosts[id.0 as usize].effort.is_zero() => {
-                    node.hand(&handed, now);
+            match node.next_handoff() {
+                Some(handoff) if self.hosts[id.0 as usize].processing_time.is_zero() => {
+                    node.deliver_handoff(&handoff, now);
                 }
-                Some(handed) => {
-                    let to = handed.to;
+                Some(handoff) => {
+                    let to = handoff.to;
                     let processor = self.hosts[id.0 as usize].processor(to);
-                    processor.waiting.push_back(Waiting::Handed(handed));
+                    processor.waiting.push_back(QueuedInput::Handoff(handoff));
                     self.plan_turn(id, to);
                 }
                 None if !reported => break,
@@ -562,47 +571,50 @@ impl World {
             host.wake = None;
             return;
         };
-        if at == Time::FAR {
+        if at == Time::NEVER {
             host.wake = None;
         } else if host.wake.is_none_or(|(planned, _)| planned != at) {
             self.wakes += 1;
             host.wake = Some((at, self.wakes));
             let number = self.wakes;
-            self.agenda.push(at, Happening::Wake { host: id, number });
+            self.agenda.push(at, WorldEvent::Wake { host: id, number });
         }
     }
 
-    /// Carries out an output; whether that was a signalling datagram, which takes its effort.
+    /// Performs an output. Returns whether it was a signalling datagram, which costs processing time.
     fn perform(&mut self, id: HostId, output: Output<'_>) -> bool {
         match output {
-            Output::Open {
+            Output::OpenSocket {
                 socket,
                 kind,
                 local,
             } => self.open_socket(id, socket, kind, local),
-            Output::Shut { socket } => self.hosts[id.0 as usize].shut(socket),
-            Output::Sieve { socket, sieve } => {
+            Output::CloseSocket { socket } => self.hosts[id.0 as usize].shut(socket),
+            Output::SocketFilter { socket, filter } => {
                 let host = &mut self.hosts[id.0 as usize];
                 let dropped = host.sockets.get_mut(&socket).map_or(0, |open| {
-                    open.sieve = sieve;
-                    std::mem::take(&mut open.sifted)
+                    open.filter = filter;
+                    std::mem::take(&mut open.shed)
                 });
                 let (host, life) = (id, host.life);
-                let told = Told::Sifted(socket, dropped);
+                let input = HostInput::Shed(socket, dropped);
                 self.agenda
-                    .push(self.now, Happening::Tell { host, life, told });
+                    .push(self.now, WorldEvent::Input { host, life, input });
             }
             Output::Datagram {
                 socket,
                 destination,
                 bytes,
             } => return self.send(id, socket, destination, bytes),
-            // There are no WebSockets in virtual time.
+            // WebSockets do not exist in virtual time.
             Output::Connect {
                 connection,
                 websocket: true,
                 ..
-            } => self.plan_told(id, Told::Closed(connection, CloseWhy::Refused)),
+            } => self.plan_input(
+                id,
+                HostInput::Closed(connection, CloseReason::ConnectFailed),
+            ),
             Output::Connect {
                 connection,
                 local,
@@ -611,10 +623,10 @@ impl World {
             } => self.connect(id, connection, local, remote),
             Output::Stream { connection, bytes } => self.write(id, connection, bytes),
             Output::Close { connection } => self.close(id, connection),
-            // There is no other on this host, see `World::add_crew`.
-            Output::Hand { .. } => self.counts.strays += 1,
+            // A host with one engine has no other worker, see `World::add_workers`.
+            Output::HandOff { .. } => self.counts.strays += 1,
             // There is no disk.
-            Output::Record { .. } => self.counts.drops.count(DropReason::RecordOverflow),
+            Output::Recording { .. } => self.counts.drops.count(DropReason::RecordingOverflow),
             Output::Event(event) => {
                 let name = &self.hosts[id.0 as usize].name;
                 self.log
@@ -628,29 +640,29 @@ impl World {
     }
 
     fn open_socket(&mut self, id: HostId, socket: SocketId, kind: SocketKind, local: SocketAddr) {
-        let told = match self.hosts[id.0 as usize].open(socket, kind, local) {
-            Ok(local) => Told::Opened(socket, local),
-            Err(error) => Told::OpenFailed(socket, error),
+        let input = match self.hosts[id.0 as usize].open(socket, kind, local) {
+            Ok(local) => HostInput::Opened(socket, local),
+            Err(error) => HostInput::OpenFailed(socket, error),
         };
-        self.plan_told(id, told);
+        self.plan_input(id, input);
     }
 
-    /// Tells a host something, after what it is doing at present.
-    pub(crate) fn plan_told(&mut self, host: HostId, told: Told) {
+    /// Schedules an input for a host, after its current step.
+    pub(crate) fn plan_input(&mut self, host: HostId, input: HostInput) {
         let life = self.hosts[host.0 as usize].life;
         self.agenda
-            .push(self.now, Happening::Tell { host, life, told });
+            .push(self.now, WorldEvent::Input { host, life, input });
     }
 
-    fn tell(&mut self, host: HostId, life: u32, told: Told) {
+    fn deliver_input(&mut self, host: HostId, life: u32, input: HostInput) {
         if self.hosts[host.0 as usize].life != life {
             return;
         }
         self.step(host, |node, now| {
-            let input = match &told {
-                &Told::Opened(socket, local) => Input::Opened { socket, local },
-                &Told::OpenFailed(socket, error) => Input::OpenFailed { socket, error },
-                &Told::Accepted {
+            let input = match &input {
+                &HostInput::Opened(socket, local) => Input::Opened { socket, local },
+                &HostInput::OpenFailed(socket, error) => Input::OpenFailed { socket, error },
+                &HostInput::Accepted {
                     connection,
                     socket,
                     local,
@@ -661,19 +673,19 @@ impl World {
                     local,
                     remote,
                 },
-                &Told::Connected(connection, local) => Input::Connected { connection, local },
-                Told::Stream(connection, bytes) => Input::Stream {
+                &HostInput::Connected(connection, local) => Input::Connected { connection, local },
+                HostInput::Stream(connection, bytes) => Input::Stream {
                     connection: *connection,
                     bytes,
                 },
-                &Told::Closed(connection, why) => Input::Closed { connection, why },
-                &Told::Sifted(socket, dropped) => Input::Sifted { socket, dropped },
+                &HostInput::Closed(connection, reason) => Input::Closed { connection, reason },
+                &HostInput::Shed(socket, dropped) => Input::Shed { socket, dropped },
             };
             node.handle(input, now);
         });
     }
 
-    /// Whether it left by a socket for signalling.
+    /// Sends a datagram. Returns whether its socket is for signalling.
     fn send(
         &mut self,
         id: HostId,
@@ -702,8 +714,8 @@ impl World {
             bytes,
         );
         let Some(&to) = self.by_address.get(&destination.ip()) else {
-            self.counts.nowhere += 1;
-            self.packet_line("nowhere", source, destination, bytes);
+            self.counts.undeliverable += 1;
+            self.packet_line("no-host", source, destination, bytes);
             return signalling;
         };
         if self.is_partitioned(id, to) {
@@ -722,7 +734,7 @@ impl World {
                     let bytes = bytes.to_vec();
                     self.agenda.push(
                         at,
-                        Happening::Datagram {
+                        WorldEvent::Datagram {
                             host: to,
                             source,
                             destination,
@@ -784,37 +796,37 @@ impl World {
             && let Some(open) = host.sockets.get_mut(&socket)
             && let Some(node) = &mut host.node
         {
-            let dropped = open.sieve.is_some_and(|sieve| !sieve.passes(&bytes));
-            open.sifted += u64::from(dropped);
-            let slow = !host.effort.is_zero() && open.kind == SocketKind::UdpSignalling;
-            if dropped || node.sifts(socket, source, &bytes) {
-                self.packet_line("sifted", source, destination, &bytes);
+            let dropped = open.filter.is_some_and(|filter| !filter.passes(&bytes));
+            open.shed += u64::from(dropped);
+            let slow = !host.processing_time.is_zero() && open.kind == SocketKind::UdpSignalling;
+            if dropped || node.filters_datagram(socket, source, &bytes) {
+                self.packet_line("shed", source, destination, &bytes);
                 return;
             }
             if slow {
-                let member = node.member_at(socket, source);
-                let waiting = Waiting::Datagram {
+                let worker = node.worker_at(socket, source);
+                let waiting = QueuedInput::Datagram {
                     arrived: now,
                     source,
                     destination,
                     bytes,
                 };
-                let processor = host.processor(member);
+                let processor = host.processor(worker);
                 if processor.busy_until <= now && processor.waiting.is_empty() {
-                    return self.work(id, member, waiting);
+                    return self.work(id, worker, waiting);
                 }
-                if processor.waiting.len() >= ROOM {
+                if processor.waiting.len() >= SOCKET_QUEUE {
                     self.counts.drops.count(DropReason::LinkQueueFull);
                     return;
                 }
                 processor.waiting.push_back(waiting);
-                return self.plan_turn(id, member);
+                return self.plan_turn(id, worker);
             }
         }
-        self.take_in(id, (source, destination), bytes, self.now);
+        self.receive_datagram(id, (source, destination), bytes, self.now);
     }
 
-    pub(crate) fn take_in(
+    pub(crate) fn receive_datagram(
         &mut self,
         id: HostId,
         (source, destination): (SocketAddr, SocketAddr),
@@ -826,7 +838,7 @@ impl World {
             .socket_at(destination, false)
             .filter(|_| host.node.is_some());
         let Some(socket) = socket else {
-            self.counts.nowhere += 1;
+            self.counts.undeliverable += 1;
             self.packet_line("closed-port", source, destination, &bytes);
             return;
         };
@@ -841,8 +853,8 @@ impl World {
         let verdict = self.step(id, |node, now| {
             let verdict = if media {
                 let length = bytes.len();
-                bytes.resize(length + Packet::ROOM, 0);
-                let mut packet = Packet {
+                bytes.resize(length + MediaPacket::TAILROOM, 0);
+                let mut packet = MediaPacket {
                     socket,
                     source,
                     arrived: now,
@@ -850,14 +862,14 @@ impl World {
                     length,
                 };
                 let verdict = node.forward(&mut packet, now);
-                // A forwarder may have changed the packet's length.
+                // A forwarder may change the packet's length.
                 let length = packet.bytes().len();
                 bytes.truncate(length);
                 verdict
             } else {
                 None
             };
-            if verdict.is_none_or(|verdict| matches!(verdict, Verdict::Punt(_))) {
+            if verdict.is_none_or(|verdict| matches!(verdict, PacketVerdict::Punt(_))) {
                 let datagram = Datagram {
                     socket,
                     source,
@@ -869,19 +881,19 @@ impl World {
             verdict
         });
         match verdict.flatten() {
-            Some(Verdict::Forward {
+            Some(PacketVerdict::Forward {
                 socket,
                 destination,
             }) => {
                 self.send(id, socket, destination, &bytes);
             }
-            Some(Verdict::Punt(_)) => self.counts.punted += 1,
-            Some(Verdict::Drop(reason)) => self.counts.drops.count(reason),
-            Some(Verdict::Consumed) | None => {}
+            Some(PacketVerdict::Punt(_)) => self.counts.punted += 1,
+            Some(PacketVerdict::Drop(reason)) => self.counts.drops.count(reason),
+            Some(PacketVerdict::Consumed) | None => {}
         }
     }
 
-    pub(crate) fn note(&mut self, host: HostId, what: &str) {
+    pub(crate) fn log_event(&mut self, host: HostId, what: &str) {
         let name = &self.hosts[host.0 as usize].name;
         self.log
             .line(Detail::Events, format_args!("{} {name} {what}", self.now));
@@ -921,11 +933,11 @@ impl World {
                 }
             }
             Fault::Crash(host) => {
-                self.abandon(host);
+                self.crash_streams(host);
                 self.hosts[host.0 as usize].forget();
             }
             Fault::Calm => {
-                self.weather = None;
+                self.storm_link = None;
                 self.partitions.clear();
                 self.renew_links();
             }

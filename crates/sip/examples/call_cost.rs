@@ -1,11 +1,11 @@
-//! What a call costs in CPU time and memory: two endpoints wired back to back in memory.
+//! CPU time and memory of a call: two endpoints connected in memory.
 //!
 //! `cargo run --release -p sip --example call_cost [calls] [standing]`
 
 use engine::{Datagram, Entropy, Input, Output, SocketId, Time, Transport};
 use sip::{
-    Content, Endpoint, EndpointConfig, Flow, Indication, Invite, LegId, Local, LocalId, Target,
-    User,
+    Endpoint, EndpointConfig, Flow, Handler, Indication, Invite, LegId, ListenerConfig, ListenerId,
+    MessageContent, Target,
 };
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -18,19 +18,21 @@ struct Party {
     ended: u64,
 }
 
-impl User for Party {
-    fn indication(&mut self, endpoint: &mut Endpoint, indication: Indication<'_>, now: Time) {
+impl Handler for Party {
+    fn on_indication(&mut self, endpoint: &mut Endpoint, indication: Indication<'_>, now: Time) {
         match indication {
             Indication::Offered { leg, .. } => {
                 endpoint
-                    .progress(leg, 180, &Content::default(), false, now)
+                    .progress(leg, 180, &MessageContent::default(), false, now)
                     .expect("ring");
                 endpoint
-                    .answer(leg, 200, &Content::sdp(SDP), now)
+                    .answer(leg, 200, &MessageContent::sdp(SDP), now)
                     .expect("answer");
             }
             Indication::Answered { leg, .. } => {
-                endpoint.ack(leg, &Content::default(), now).expect("ack");
+                endpoint
+                    .ack(leg, &MessageContent::default(), now)
+                    .expect("ack");
                 self.answered.push(leg);
             }
             Indication::Ended { .. } => self.ended += 1,
@@ -43,7 +45,7 @@ struct Side {
     endpoint: Endpoint,
     party: Party,
     address: SocketAddr,
-    local: LocalId,
+    local: ListenerId,
 }
 
 fn side(address: &str, seed: u64) -> Side {
@@ -56,7 +58,7 @@ fn side(address: &str, seed: u64) -> Side {
         ..EndpointConfig::default()
     };
     let mut endpoint = Endpoint::new(config, Entropy::from_number(seed));
-    let local = endpoint.add_local(Local {
+    let local = endpoint.add_listener(ListenerConfig {
         name: String::from("cost"),
         socket: SocketId(1),
         transport: Transport::Udp,
@@ -71,7 +73,7 @@ fn side(address: &str, seed: u64) -> Side {
     }
 }
 
-/// Carries datagrams to and fro until none is left; gives how many there were.
+/// Delivers datagrams in both directions until none is left; returns their number.
 fn exchange(sides: &mut [Side; 2], buffer: &mut Vec<u8>, now: Time) -> u64 {
     let mut count = 0;
     loop {
@@ -112,13 +114,13 @@ fn call(sides: &mut [Side; 2], now: Time) {
         connection: None,
     };
     let invite = Invite {
-        content: Content::sdp(SDP),
+        content: MessageContent::sdp(SDP),
         ..Invite::new(Target::new(b"sip:service@192.0.2.2:5060", flow))
     };
     sides[0].endpoint.invite(&invite, now).expect("invite");
 }
 
-/// Resident bytes of this process.
+/// Resident memory of this process in bytes.
 fn resident() -> u64 {
     let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages = text.split(' ').nth(1).and_then(|word| word.parse().ok());
@@ -132,7 +134,7 @@ fn main() {
     let mut sides = [side("192.0.2.1:5060", 1), side("192.0.2.2:5060", 2)];
     let mut buffer = Vec::new();
     let mut messages = 0;
-    // 2,000 calls per second of virtual time, so that ended transactions linger as they would in service.
+    // 2,000 calls per second of virtual time, so that ended transactions linger as in service.
     let start = Instant::now();
     let mut now = Time::ZERO;
     for _ in 0..calls {
@@ -140,7 +142,7 @@ fn main() {
         call(&mut sides, now);
         messages += exchange(&mut sides, &mut buffer, now);
         while let Some(leg) = sides[0].party.answered.pop() {
-            let ended = sides[0].endpoint.bye(leg, &Content::default(), now);
+            let ended = sides[0].endpoint.bye(leg, &MessageContent::default(), now);
             ended.expect("bye");
         }
         messages += exchange(&mut sides, &mut buffer, now);

@@ -1,9 +1,9 @@
-//! Writing messages: lines, header defaults, templates with edits, reason phrases.
+//! Writing messages: header lines, defaults, templates with edits, reason phrases.
 
-use crate::api::{Body, Content, Refused};
+use crate::api::{Body, MessageContent, Refused};
 use wire::sip::{Edit, HeaderId, Message, Method, NameAddr, Session, append_decimal, append_text};
 
-/// Header lines at the end of a buffer. CR and LF in values become blanks, so that no value breaks out of its line.
+/// Appends header lines to a buffer. CR and LF in values become blanks, so that a value cannot end its line.
 pub(crate) struct Lines<'o> {
     pub(crate) out: &'o mut Vec<u8>,
 }
@@ -81,7 +81,7 @@ impl Lines<'_> {
     }
 
     /// Content-Type, Content-Length, blank line, body.
-    pub(crate) fn body(&mut self, content: &Content<'_>) {
+    pub(crate) fn body(&mut self, content: &MessageContent<'_>) {
         let (content_type, body): (&[u8], &[u8]) = match content.body {
             Body::None => (b"", b""),
             Body::New {
@@ -108,9 +108,9 @@ impl Lines<'_> {
         self.raw(b"Content-Length: 0\r\n\r\n");
     }
 
-    /// Headers of `content` with the endpoint's `defaults`, each of which an edit may replace or remove.
-    pub(crate) fn content(&mut self, content: &Content<'_>, defaults: &[(HeaderId, &[u8])]) {
-        let touched = Touched::by(content.edits);
+    /// Writes the headers of `content` and the endpoint's `defaults`, which an edit may replace or remove.
+    pub(crate) fn content(&mut self, content: &MessageContent<'_>, defaults: &[(HeaderId, &[u8])]) {
+        let touched = EditedHeaders::by(content.edits);
         for (id, value) in defaults {
             if !value.is_empty() && touched.overridden & id.bit() == 0 {
                 self.header(*id, value);
@@ -124,11 +124,16 @@ impl Lines<'_> {
         }
     }
 
-    fn template(&mut self, template: &Message<'_>, content: &Content<'_>, touched: &Touched) {
+    fn template(
+        &mut self,
+        template: &Message<'_>,
+        content: &MessageContent<'_>,
+        touched: &EditedHeaders,
+    ) {
         let mut seen: u128 = 0;
         for header in template.headers() {
             let id = header.id;
-            if left_aside(id) || self.body_header_gone(id, content) {
+            if is_not_copied(id) || self.drops_body_header(id, content) {
                 continue;
             }
             if touched.fields & id.bit() == 0 {
@@ -141,8 +146,8 @@ impl Lines<'_> {
         }
     }
 
-    /// Headers that describe a body which does not go along.
-    fn body_header_gone(&self, id: HeaderId, content: &Content<'_>) -> bool {
+    /// Whether a header describes a body that is not sent.
+    fn drops_body_header(&self, id: HeaderId, content: &MessageContent<'_>) -> bool {
         match content.body {
             Body::Template => false,
             Body::New { .. } => id == HeaderId::ContentEncoding,
@@ -156,8 +161,8 @@ impl Lines<'_> {
         }
     }
 
-    /// One field of the template, or what the edits make of it. A list that loses its first values is written whole at
-    /// its first field.
+    /// Writes one field of the template with the edits applied. A list whose first values are removed is written whole
+    /// at its first field.
     fn edited(
         &mut self,
         template: &Message<'_>,
@@ -200,8 +205,8 @@ impl Lines<'_> {
         }
     }
 
-    /// What the edits add, in their order; a replaced header is written here once.
-    fn added(&mut self, content: &Content<'_>) {
+    /// Writes the headers that the edits add, in their order. A replaced header is written here once.
+    fn added(&mut self, content: &MessageContent<'_>) {
         for (at, edit) in content.edits.iter().enumerate() {
             match *edit {
                 Edit::Add { id, value } => {
@@ -231,22 +236,22 @@ impl Lines<'_> {
     }
 }
 
-fn in_template(content: &Content<'_>, id: HeaderId) -> bool {
-    !left_aside(id) && content.template.is_some_and(|template| template.has(id))
+fn in_template(content: &MessageContent<'_>, id: HeaderId) -> bool {
+    !is_not_copied(id) && content.template.is_some_and(|template| template.has(id))
 }
 
-/// Which headers edits are about, so that those which they leave alone are passed over at once.
+/// The headers that edits touch, so that all others are skipped quickly.
 #[derive(Default)]
-struct Touched {
-    /// Defaults that do not count.
+struct EditedHeaders {
+    /// Defaults that are not written.
     overridden: u128,
-    /// Fields of a template that may leave otherwise than they came.
+    /// Template fields that may change.
     fields: u128,
 }
 
-impl Touched {
-    fn by(edits: &[Edit<'_>]) -> Touched {
-        let mut touched = Touched::default();
+impl EditedHeaders {
+    fn by(edits: &[Edit<'_>]) -> EditedHeaders {
+        let mut touched = EditedHeaders::default();
         for edit in edits {
             match *edit {
                 Edit::Remove(id) | Edit::Replace { id, .. } => {
@@ -258,7 +263,7 @@ impl Touched {
                     touched.fields |= lines.heads().replaced;
                 }
                 Edit::RemoveFirst(id) | Edit::Prepend { id, .. } => touched.fields |= id.bit(),
-                // A name may stand for a header with an identifier.
+                // A name may be that of a header with an identifier.
                 Edit::RemoveNamed(name) => touched.fields |= HeaderId::from_name(name).bit(),
                 Edit::Add { .. }
                 | Edit::AddNamed { .. }
@@ -270,7 +275,7 @@ impl Touched {
     }
 }
 
-/// Headers that only the endpoint writes, as a set.
+/// The set of headers that only the endpoint writes.
 const ENDPOINT_ONLY: u128 = HeaderId::Via.bit()
     | HeaderId::From.bit()
     | HeaderId::To.bit()
@@ -291,7 +296,7 @@ const fn endpoint_only(id: HeaderId) -> bool {
 }
 
 /// Headers of a template that are not copied.
-fn left_aside(id: HeaderId) -> bool {
+fn is_not_copied(id: HeaderId) -> bool {
     endpoint_only(id)
         || matches!(
             id,
@@ -307,8 +312,8 @@ fn left_aside(id: HeaderId) -> bool {
         )
 }
 
-/// Refuses edits that the endpoint would have to ignore.
-pub(crate) fn check_edits(content: &Content<'_>) -> Result<(), Refused> {
+/// Refuses edits that the endpoint would ignore.
+pub(crate) fn check_edits(content: &MessageContent<'_>) -> Result<(), Refused> {
     for edit in content.edits {
         match *edit {
             Edit::Remove(id)
@@ -345,8 +350,8 @@ pub(crate) fn check_edits(content: &Content<'_>) -> Result<(), Refused> {
     Ok(())
 }
 
-/// Whether the message that `content` makes has a session description.
-pub(crate) fn has_sdp(content: &Content<'_>) -> bool {
+/// Whether the composed message has a session description.
+pub(crate) fn has_sdp(content: &MessageContent<'_>) -> bool {
     match content.body {
         Body::None => false,
         Body::New {
@@ -377,7 +382,7 @@ fn is_sdp(content_type: &[u8], body: &[u8]) -> bool {
         || starts(b"multipart/") && Session::of(Some(content_type), body) != Session::None
 }
 
-/// A name-addr's value without its tag.
+/// Writes a name-addr value without its tag.
 pub(crate) fn without_tag(value: &[u8], out: &mut Vec<u8>) {
     match NameAddr::parse(value) {
         Some(address) if address.params.has(b"tag") => {
@@ -400,7 +405,7 @@ pub(crate) fn without_tag(value: &[u8], out: &mut Vec<u8>) {
                 }
             }
         }
-        // Without brackets a tag added behind would become a parameter of the URI's reader's choice.
+        // Without brackets a tag added at the end would be read as a parameter of the URI.
         Some(address) if !value.contains(&b'<') && !address.params.is_empty() => {
             out.push(b'<');
             out.extend_from_slice(address.uri);
@@ -411,13 +416,13 @@ pub(crate) fn without_tag(value: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// The header lines that the edits of `content` add, for a message that has to wait.
-pub(crate) fn extra_headers(content: &Content<'_>) -> Vec<u8> {
+/// The header lines that the edits of `content` add, for a message that is sent later.
+pub(crate) fn extra_headers(content: &MessageContent<'_>) -> Vec<u8> {
     let mut out = Vec::new();
-    let edits_only = Content {
+    let edits_only = MessageContent {
         edits: content.edits,
         body: Body::None,
-        ..Content::default()
+        ..MessageContent::default()
     };
     Lines { out: &mut out }.content(&edits_only, &[]);
     out
@@ -503,8 +508,8 @@ pub(crate) fn reason(status: u16) -> &'static [u8] {
     text.as_bytes()
 }
 
-/// The reason phrase that `content` and `status` make.
-pub(crate) fn phrase<'a>(status: u16, content: &Content<'a>) -> &'a [u8] {
+/// The reason phrase of the handler, of the template with this status, or of the status.
+pub(crate) fn phrase<'a>(status: u16, content: &MessageContent<'a>) -> &'a [u8] {
     match (content.reason, content.template) {
         (Some(reason), _) => reason,
         (None, Some(template)) if template.status() == status && !template.reason().is_empty() => {

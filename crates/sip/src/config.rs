@@ -1,24 +1,24 @@
-//! What an endpoint is told once.
+//! Configuration of an endpoint.
 
-use crate::moves::Moves;
+use crate::moved_dialogs::MovedDialogs;
 use core::time::Duration;
 use engine::{Limits, Worker};
 
 /// The base values of RFC 3261 section 17.1.1.1 (table 4 in its appendix A).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimerConfig {
-    /// Round trip estimate; 500 ms.
+    /// Round-trip time estimate; 500 ms.
     pub t1: Duration,
     /// Longest interval between retransmissions of non-INVITE requests and INVITE responses; 4 s.
     pub t2: Duration,
-    /// Longest life of a message in the network; 5 s.
+    /// Longest time that a message remains in the network; 5 s.
     pub t4: Duration,
-    /// How long the user may take to answer the INVITE of a new call before a 100 goes out; 200 ms (section 17.2.1).
-    /// Zero: at once. A re-INVITE's waits for 200 ms at least.
+    /// Time that the handler has to answer the INVITE of a new call before a 100 is sent; 200 ms (section 17.2.1).
+    /// Zero: at once. For a re-INVITE it is at least 200 ms.
     pub trying: Duration,
-    /// Stream connections without traffic for so long are closed (half a message counts as no traffic); 15 minutes.
+    /// Stream connections without traffic for this long are closed (an incomplete message is not traffic); 15 minutes.
     pub idle: Duration,
-    /// How long a message on a stream may take from its first byte to its last; 30 seconds.
+    /// Longest time from the first to the last byte of a message on a stream; 30 seconds.
     pub message: Duration,
 }
 
@@ -38,9 +38,9 @@ impl Default for TimerConfig {
 /// Session timers (RFC 4028) of our legs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionConfig {
-    /// Session-Expires that we ask for, in seconds; 1800 is the RFC's advice (section 4).
+    /// Requested Session-Expires in seconds; the RFC recommends 1800 (section 4).
     pub expires: u32,
-    /// Smallest interval that we take (Min-SE), in seconds; at least 90 (section 5).
+    /// Smallest accepted interval (Min-SE) in seconds; at least 90 (section 5).
     pub min_se: u32,
 }
 
@@ -53,40 +53,40 @@ impl Default for SessionConfig {
     }
 }
 
-/// What an [`crate::Endpoint`] is told once.
+/// Configuration of an [`crate::Endpoint`].
 #[derive(Clone, Debug)]
 pub struct EndpointConfig {
-    /// Written as User-Agent in requests and Server in responses; empty: neither header.
+    /// Value of User-Agent in requests and Server in responses; empty: neither header is written.
     pub user_agent: String,
-    /// Methods of Allow; also what an in-dialog 405 names.
+    /// Methods in Allow, also of an in-dialog 405.
     pub allow: String,
-    /// Option tags that we understand: written as Supported, and a Require or Proxy-Require of any other is answered
-    /// with 420 (RFC 3261 section 8.2.2.3). `timer` is written only where `session` is given.
+    /// Supported option tags. They are written as Supported, and a Require or Proxy-Require with any other is answered
+    /// with 420 (RFC 3261 section 8.2.2.3). `timer` is written only if `session` is given.
     pub supported: Vec<String>,
-    /// Session timers; `None`: we ask for none, yet follow a peer that does.
+    /// Session timers; `None`: none is requested, but the peer's is accepted.
     pub session: Option<SessionConfig>,
     /// Base timers.
     pub timers: TimerConfig,
-    /// Capacities: `calls` legs times two, `transactions`, `connections`, `connections_per_source`, `message_bytes`.
+    /// Capacities: twice `calls` legs, `transactions`, `connections`, `connections_per_source`, `message_bytes`.
     pub limits: Limits,
-    /// Out-of-dialog requests (not OPTIONS, which ends here) with Max-Forwards 0 are answered 483: for elements that
-    /// pass requests on (RFC 3261 section 16.3).
+    /// Out-of-dialog requests with Max-Forwards 0 are answered with 483 (except OPTIONS, which ends here): for elements
+    /// that forward requests (RFC 3261 section 16.3).
     pub check_max_forwards: bool,
-    /// Responses over UDP always go to the port from which the request came, as if the peer had asked for rport
-    /// (RFC 3581): the way to reach phones behind NAT that do not ask.
+    /// Responses over UDP are always sent to the source port of the request, as if it had rport (RFC 3581): this
+    /// reaches phones behind NAT that do not use rport.
     pub symmetric_responses: bool,
-    /// Over UDP a source that [`crate::User::greet`] does not know gets at most twice the bytes of its requests: whoever writes
-    /// another's address into a datagram must not find an amplifier (RFC 3261 section 26.3.2.4).
+    /// Over UDP an untrusted source (see [`crate::Handler::on_new_request`]) gets at most twice the bytes of its
+    /// requests, so that a forged source address gives no amplification (RFC 3261 section 26.3.2.4).
     pub bounded_answers: bool,
-    /// Connections over WebSocket are opened too, as a phone in a browser does (RFC 7118): what we send to a flow over WS or WSS
-    /// that has no connection opens one. Nobody can connect to such a listening point, so give it a name of its own that
-    /// ends in `.invalid` as [`crate::Local::advertised`] (section 5.1); what belongs to a dialog comes and goes by the
-    /// connection. Where not, flows over WebSocket without a connection are refused: a server waits for clients.
+    /// WebSocket connections are opened too, as a phone in a browser does (RFC 7118): sending to a WS or WSS flow
+    /// without a connection opens one. Peers cannot connect to such a listener, so give it a name that ends in
+    /// `.invalid` as [`crate::ListenerConfig::advertised`] (section 5.1); messages of a dialog use the connection. If
+    /// false, sending to a WebSocket flow without a connection is refused, because a server waits for clients.
     pub opens_websockets: bool,
-    /// Which one it is of several that share the addresses of their listening points.
+    /// This endpoint's number among the workers that share the addresses of its listeners.
     pub worker: Worker,
-    /// Dialogs that the workers have taken over from each other: one and the same for all of them; `None`: they take none.
-    pub moves: Option<Moves>,
+    /// Dialogs that moved between workers; the same table for all workers. `None`: dialogs do not move.
+    pub moved_dialogs: Option<MovedDialogs>,
 }
 
 impl Default for EndpointConfig {
@@ -105,7 +105,7 @@ impl Default for EndpointConfig {
             bounded_answers: false,
             opens_websockets: false,
             worker: Worker::default(),
-            moves: None,
+            moved_dialogs: None,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Answers to digest challenges (RFC 3261 section 22, RFC 7616, RFC 8760).
+//! Credentials for digest challenges (RFC 3261 section 22, RFC 7616, RFC 8760).
 
 use crate::api::Login;
 use crate::compose::Lines;
@@ -6,7 +6,7 @@ use engine::Entropy;
 use protect::digest::{Challenge, ClientSession, Secret, answer_header};
 use wire::sip::{HeaderId, Message};
 
-/// Realms that are answered in one request.
+/// Realms that are answered in one request, at most.
 const MAX_REALMS: usize = 4;
 
 /// A user name, a password, and the challenges answered so far.
@@ -36,10 +36,10 @@ impl StoredLogin {
         self.user.len() + self.sessions.len() * size_of::<ClientSession>()
     }
 
-    /// Takes in the challenges of a 401 or 407; `false` where an answer is of no use: none that we understand, or the
+    /// Stores the challenges of a 401 or 407. `false`: a retry is of no use, because no challenge is supported or the
     /// credentials were refused.
     pub(crate) fn challenged(&mut self, response: &Message<'_>, entropy: &mut Entropy) -> bool {
-        let mut taken = false;
+        let mut accepted = false;
         for id in [HeaderId::WwwAuthenticate, HeaderId::ProxyAuthenticate] {
             for challenge in Challenge::choose(response, id, &self.secret) {
                 let header = answer_header(id);
@@ -55,16 +55,16 @@ impl StoredLogin {
                 else {
                     continue;
                 };
-                taken = true;
-                let room = self.sessions.len() < MAX_REALMS;
+                accepted = true;
+                let has_room = self.sessions.len() < MAX_REALMS;
                 match old.and_then(|at| self.sessions.get_mut(at)) {
                     Some(entry) => entry.1 = session,
-                    None if room => self.sessions.push((header, session)),
+                    None if has_room => self.sessions.push((header, session)),
                     None => return false,
                 }
             }
         }
-        taken
+        accepted
     }
 
     /// Writes Authorization and Proxy-Authorization for a request.

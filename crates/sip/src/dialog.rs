@@ -1,4 +1,4 @@
-//! The state of a dialog that in-dialog requests need (RFC 3261 section 12), in few bytes.
+//! Dialog state for in-dialog requests (RFC 3261 section 12), stored compactly.
 
 use crate::api::{Flow, NamedHop};
 use crate::compose::without_tag;
@@ -8,10 +8,10 @@ use smallvec::SmallVec;
 use std::net::SocketAddr;
 use wire::sip::{HeaderId, Message, NameAddr, Scheme, Uri};
 
-/// Forks of one INVITE that are followed; provisional responses of further ones are told without a fork.
+/// Forks of one INVITE that are tracked; provisional responses of further ones are indicated without a fork.
 pub(crate) const MAX_FORKS: usize = 12;
 
-/// Our side: Call-ID and our From (or To) without tag.
+/// The local side: Call-ID and our From (or To) without tag.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Own {
     text: Box<[u8]>,
@@ -42,30 +42,30 @@ impl Own {
     }
 }
 
-/// The peer's side: its address with tag, the remote target, the route set.
+/// The remote side: address with tag, remote target, route set.
 #[derive(Clone, Debug)]
 pub(crate) struct Peer {
     text: Box<[u8]>,
     remote: u32,
     target: u32,
     tag: (u32, u32),
-    /// Where requests go.
+    /// Destination of requests.
     pub(crate) flow: Flow,
-    /// Highest CSeq of the peer's requests; `None` before the first.
+    /// Highest CSeq in the peer's requests; `None` before the first.
     pub(crate) cseq: Option<u32>,
     /// The first route has no `lr` (RFC 3261 section 12.2.1.1).
     pub(crate) strict: bool,
 }
 
 impl Peer {
-    /// `remote` with its tag, the URI `target`, the routes in the order in which they are written.
+    /// `remote` with its tag, the URI `target`, the routes in the order of writing.
     pub(crate) fn new<'r>(
         remote: &[u8],
         target: &[u8],
         routes: impl Iterator<Item = &'r [u8]> + Clone,
         flow: Flow,
     ) -> Peer {
-        // Exactly as much: what is kept has no room to spare, and is not moved once more for that.
+        // The exact capacity avoids spare memory and a reallocation by `into_boxed_slice`.
         let between = |routes: usize| 2 * routes.saturating_sub(1);
         let (count, length) = routes.clone().fold((0, 0), |(count, length), route| {
             (count + 1, length + route.len())
@@ -94,8 +94,8 @@ impl Peer {
         peer
     }
 
-    /// From a response that makes or confirms a dialog with us as UAC: the route set is its Record-Route reversed (RFC
-    /// 3261 section 12.1.2); without Record-Route there is none. Without Contact the old target stays.
+    /// From a response that creates or confirms a dialog with us as UAC: the route set is the reversed Record-Route
+    /// (RFC 3261 section 12.1.2), empty without it. Without Contact the old target remains.
     pub(crate) fn from_response(response: &Message<'_>, old: &Peer) -> Peer {
         let routes: SmallVec<[&[u8]; 8]> = response.values(HeaderId::RecordRoute).collect();
         let contact = response.contact().ok().filter(|c| !c.is_star());
@@ -120,7 +120,7 @@ impl Peer {
             .unwrap_or_default()
     }
 
-    /// The route set as it is written, joined by commas; empty: none.
+    /// The route set as written, joined by commas; empty: none.
     pub(crate) fn routes(&self) -> &[u8] {
         self.text
             .get((self.remote + self.target) as usize..)
@@ -150,7 +150,7 @@ impl Peer {
         self.text = text.into_boxed_slice();
     }
 
-    /// The Request-URI of requests inside the dialog: the remote target, or a strict router's own (RFC 3261 section
+    /// The Request-URI of in-dialog requests: the remote target, or the URI of a strict router (RFC 3261 section
     /// 12.2.1.1).
     pub(crate) fn request_uri(&self) -> &[u8] {
         let strict = self
@@ -161,7 +161,7 @@ impl Peer {
         strict.map_or(self.target(), |route| route.uri)
     }
 
-    /// The same as it is written.
+    /// The next-hop URI as bytes.
     pub(crate) fn next_hop_text(&self) -> &[u8] {
         wire::sip::Values::list(self.routes())
             .next()
@@ -169,18 +169,18 @@ impl Peer {
             .map_or(self.target(), |route| route.uri)
     }
 
-    /// The URI that decides the next hop: the first route, or the remote target (RFC 3261 section 8.1.2).
+    /// The URI that determines the next hop: the first route, or the remote target (RFC 3261 section 8.1.2).
     pub(crate) fn next_hop(&self) -> Option<Uri<'_>> {
         first_route(self.routes()).or_else(|| Uri::parse(self.target()))
     }
 }
 
-/// Where the tag stands in a From or To value.
+/// The position of the tag in a From or To value.
 fn tag_span(value: &[u8]) -> (u32, u32) {
     let Some(tag) = NameAddr::parse(value).and_then(|address| address.tag()) else {
         return (0, 0);
     };
-    // The tag is a slice of `value`; its place is found by the last occurrence, parameters stand behind the URI.
+    // The tag is a slice of `value`. Parameters follow the URI, so the last occurrence is its position.
     let at = value
         .windows(tag.len())
         .rposition(|window| window == tag)
@@ -188,7 +188,7 @@ fn tag_span(value: &[u8]) -> (u32, u32) {
     (at as u32, (at + tag.len()) as u32)
 }
 
-/// Whether the host of a URI is certainly an address: what stands where it begins tells mostly.
+/// Whether the host of a URI is certainly an address. A cheap test of its characters, without parsing.
 fn looks_numeric(uri: &[u8]) -> bool {
     let end = uri
         .iter()
@@ -210,7 +210,7 @@ fn looks_numeric(uri: &[u8]) -> bool {
                 .all(|byte| byte.is_ascii_digit() || matches!(byte, b'.' | b':')))
 }
 
-/// The name, port and transport to which a dialog's requests go (RFC 3263), where a name is what its next hop has.
+/// Name, port and transport of a dialog's next hop (RFC 3263), if the next hop is a name.
 pub(crate) fn named_hop(peer: &Peer) -> Option<NamedHop> {
     if looks_numeric(peer.next_hop_text()) {
         return None;
@@ -246,7 +246,7 @@ fn first_route(routes: &[u8]) -> Option<Uri<'_>> {
     Uri::parse(NameAddr::parse(first)?.uri)
 }
 
-/// The address and transport that a URI names by itself (RFC 3263 section 4 for numeric hosts): `None` for host names.
+/// The address and transport of a URI with a numeric host (RFC 3263 section 4); `None` for host names.
 pub(crate) fn numeric_hop(uri: &Uri<'_>) -> Option<(Transport, SocketAddr)> {
     let named = uri.transport().map(<[u8]>::to_ascii_lowercase);
     let transport = match (uri.scheme, named.as_deref()) {
@@ -271,7 +271,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_told_from_addresses() {
+    fn host_names_are_distinguished_from_addresses() {
         for (uri, numeric) in [
             ("sip:192.0.2.1", true),
             ("sip:a@192.0.2.1:5060;transport=tcp", true),

@@ -1,27 +1,27 @@
-//! The endpoint: its state, its inputs and outputs.
+//! The endpoint: its state, inputs and outputs.
 
 use crate::api::*;
 use crate::config::EndpointConfig;
-use crate::keep::PONG_WAIT;
+use crate::keep_alive::PONG_WAIT;
 use crate::leg::Leg;
-use crate::names::{MAGIC, NAME_LEN};
-use crate::outbox::Item;
+use crate::outbox::OutboxItem;
 use crate::timer::Timer;
-use crate::transaction::{Client, ClientActive, ClientState, PrintKey, Server, ServerActive};
+use crate::tokens::{MAGIC, TOKEN_LEN};
+use crate::transaction::{Client, ClientActive, ClientState, FingerprintKey, Server, ServerActive};
 use crate::transport::Net;
 use crate::usage::Usage;
 use core::hash::BuildHasher as _;
-use engine::timers::Wheel;
+use engine::timers::TimerWheel;
 use engine::{
-    BoundedMap, CloseWhy, ConnectionId, Deadline, DropReason, Drops, Entropy, HashKey, Input,
+    BoundedMap, CloseReason, ConnectionId, Deadline, DropReason, Drops, Entropy, HashKey, Input,
     Output, SocketId, Time, Transport,
 };
 use slab::Slab;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use wire::sip::{Frame, FrameError, Message, StreamFramer};
+use wire::sip::{FrameError, Message, StreamFrame, StreamFramer};
 
-/// A SIP element without IO. See the crate's page.
+/// A SIP element without IO, see the crate's documentation.
 #[derive(Debug)]
 pub struct Endpoint {
     pub(crate) config: EndpointConfig,
@@ -29,50 +29,50 @@ pub struct Endpoint {
     pub(crate) supported: Vec<u8>,
     pub(crate) entropy: Entropy,
     pub(crate) net: Net,
-    pub(crate) wheel: Wheel<Timer>,
+    pub(crate) wheel: TimerWheel<Timer>,
     pub(crate) clients: Slab<Client>,
     pub(crate) servers: Slab<Server>,
-    /// Server transactions by print.
+    /// Server transactions by fingerprint.
     pub(crate) index: BoundedMap<u128, u32>,
-    /// INVITEs by print without branch, for merged requests.
+    /// INVITEs by fingerprint without branch, to detect merged requests.
     pub(crate) merged: BoundedMap<u128, u32>,
     pub(crate) legs: Slab<Leg>,
-    /// Dialogs that are no calls.
+    /// Dialogs that are not calls.
     pub(crate) usages: Slab<Usage>,
-    /// Flows over UDP that are kept alive.
-    pub(crate) kept: Slab<crate::keep::Kept>,
-    pub(crate) late: crate::reliable::Late,
-    /// Legs whose dialogs other workers began, by slot and cookie of their tags.
+    /// UDP flows with keep-alive.
+    pub(crate) kept_flows: Slab<crate::keep_alive::KeepAliveFlow>,
+    pub(crate) late_pracks: crate::reliable::LatePracks,
+    /// Legs whose dialogs were begun by other workers, by slot and cookie of their tags.
     pub(crate) adopted: BTreeMap<(u32, u64), LegId>,
-    pub(crate) prints: PrintKey,
-    /// Of tags of refusals of which nothing is kept: those who share our addresses know each other's.
-    pub(crate) refusals: PrintKey,
+    pub(crate) fingerprints: FingerprintKey,
+    /// Key for tags of stateless refusals. Workers that share our addresses have the same key.
+    pub(crate) refusals: FingerprintKey,
     pub(crate) drops: Drops,
-    /// What neighbours are told who ask for it, as parameters of Via; empty: nothing.
+    /// Overload feedback for neighbours that request it, as Via parameters; empty: none.
     pub(crate) feedback: Vec<u8>,
-    /// Buffer for the last lines of refusals.
+    /// Buffer for the last header lines of refusals.
     pub(crate) tail: Vec<u8>,
-    /// Boxes to be used again: a transaction's box moves in and out without being copied.
+    /// Boxes for reuse: a transaction's box moves in and out without a copy.
     #[allow(clippy::vec_box)]
     pub(crate) spare_clients: Vec<Box<ClientActive>>,
     #[allow(clippy::vec_box)]
     pub(crate) spare_servers: Vec<Box<ServerActive>>,
-    /// Legs that ended inside a command; told when the next input comes.
-    pub(crate) doomed: Vec<(LegId, Ending)>,
-    /// Other workers that had the message that is being dealt with before us.
-    pub(crate) passed: u8,
+    /// Legs that ended within a command. They are indicated with the next input.
+    pub(crate) pending_ends: Vec<(LegId, Ending)>,
+    /// Workers that have handed off the current message before us.
+    pub(crate) hops: u8,
     pub(crate) now: Time,
 }
 
 impl Endpoint {
-    /// An endpoint without listening points.
+    /// An endpoint without listeners.
     pub fn new(config: EndpointConfig, mut entropy: Entropy) -> Endpoint {
         let key = HashKey::new(&mut entropy);
-        let prints = PrintKey(entropy.u64(), entropy.u64());
+        let fingerprints = FingerprintKey(entropy.u64(), entropy.u64());
         let worker = &config.worker;
         let refusals = match worker.is_alone() {
-            true => prints,
-            false => PrintKey(
+            true => fingerprints,
+            false => FingerprintKey(
                 worker.key.hash_one("refusals"),
                 worker.key.hash_one("refusals again"),
             ),
@@ -80,33 +80,33 @@ impl Endpoint {
         Endpoint {
             supported: config.supported.join(", ").into_bytes(),
             net: Net::new(&config, &mut entropy),
-            wheel: Wheel::new(),
+            wheel: TimerWheel::new(),
             clients: Slab::new(),
             servers: Slab::new(),
             index: BoundedMap::new(config.limits.transactions, key),
             merged: BoundedMap::new(config.limits.transactions, key),
             legs: Slab::new(),
             usages: Slab::new(),
-            kept: Slab::new(),
-            late: crate::reliable::Late::default(),
+            kept_flows: Slab::new(),
+            late_pracks: crate::reliable::LatePracks::default(),
             adopted: BTreeMap::new(),
-            prints,
+            fingerprints,
             refusals,
             drops: Drops::new(),
             feedback: Vec::new(),
             tail: Vec::new(),
             spare_clients: Vec::new(),
             spare_servers: Vec::new(),
-            doomed: Vec::new(),
-            passed: 0,
+            pending_ends: Vec::new(),
+            hops: 0,
             now: Time::ZERO,
             config,
             entropy,
         }
     }
 
-    /// Makes room for so many transactions at a time, requests sent and requests taken, besides those that are open, so that
-    /// tables do not grow while they are filled.
+    /// Reserves memory for this many transactions beyond the open ones (sent and received requests), so that tables do
+    /// not grow under load.
     pub fn reserve(&mut self, clients: usize, servers: usize) {
         let most = self.config.limits.transactions;
         let (clients, servers) = (clients.min(most), servers.min(most));
@@ -116,25 +116,25 @@ impl Endpoint {
         self.wheel.reserve(clients + servers);
     }
 
-    /// Adds a listening point; the host opens its socket.
-    pub fn add_local(&mut self, local: Local) -> LocalId {
+    /// Adds a listener; the host opens its socket.
+    pub fn add_listener(&mut self, local: ListenerConfig) -> ListenerId {
         self.net.add(local)
     }
 
-    /// Closes a listening point, or opens it again: a closed one answers nothing but what belongs to the dialogs and
-    /// transactions that live on it. Its socket is the host's.
-    pub fn set_closed(&mut self, local: LocalId, closed: bool) {
+    /// Closes a listener or opens it again. A closed listener processes only messages of existing dialogs and
+    /// transactions. Its socket belongs to the host.
+    pub fn set_closed(&mut self, local: ListenerId, closed: bool) {
         self.net.set_closed(local, closed);
     }
 
-    /// Takes one input. Drain [`Endpoint::next_output`] afterwards, then ask for [`Endpoint::next_deadline`]. What
-    /// belongs to sockets and connections that are not this endpoint's is left alone.
-    pub fn feed(&mut self, input: Input<'_>, now: Time, user: &mut dyn User) {
+    /// Processes one input. Drain [`Endpoint::next_output`] afterwards, then read [`Endpoint::next_deadline`]. Inputs
+    /// of sockets and connections that do not belong to this endpoint are ignored.
+    pub fn feed(&mut self, input: Input<'_>, now: Time, handler: &mut dyn Handler) {
         self.now = now;
-        self.run_timers(now, user);
+        self.run_timers(now, handler);
         match input {
-            Input::Timeout | Input::OpenFailed { .. } | Input::Sifted { .. } => {}
-            Input::Secured { connection, names } => self.net.secured(connection, names),
+            Input::Timeout | Input::OpenFailed { .. } | Input::Shed { .. } => {}
+            Input::Secured { connection, names } => self.net.set_verified_names(connection, names),
             Input::Datagram(datagram) => {
                 let socket = datagram.socket;
                 if let Some(local) = self.net.local_of(socket, Some(Transport::Udp)) {
@@ -144,7 +144,7 @@ impl Endpoint {
                         remote: datagram.source,
                         connection: None,
                     };
-                    self.datagram(datagram.bytes, &flow, now, user);
+                    self.on_datagram(datagram.bytes, &flow, now, handler);
                 }
             }
             Input::Accepted {
@@ -152,16 +152,18 @@ impl Endpoint {
                 socket,
                 remote,
                 ..
-            } => self.accepted(connection, socket, remote, now),
+            } => self.on_accepted(connection, socket, remote, now),
             Input::Connected { connection, .. } => {
                 if let Some(slot) = self.net.connection(connection)
                     && let Some(connection) = self.net.connections.get_mut(slot as usize)
                 {
-                    connection.used = now;
+                    connection.last_used = now;
                 }
             }
-            Input::Stream { connection, bytes } => self.stream(connection, bytes, now, user),
-            Input::Closed { connection, why } => self.closed(connection, why, now, user),
+            Input::Stream { connection, bytes } => self.on_stream(connection, bytes, now, handler),
+            Input::Closed { connection, reason } => {
+                self.on_closed(connection, reason, now, handler)
+            }
             Input::Opened { socket, local } => self.net.opened(socket, local),
             Input::Unreachable {
                 socket,
@@ -170,40 +172,42 @@ impl Endpoint {
             } => {
                 let local = self.net.local_of(socket, Some(Transport::Udp));
                 match local {
-                    Some(local) if self.hand_unreachable(local, destination, bytes) => {}
-                    Some(local) => self.unreachable(local, destination, bytes, now, user),
-                    None => self.drops.count(DropReason::SipStrayUnreachable),
+                    Some(local) if self.hand_off_unreachable(local, destination, bytes) => {}
+                    Some(local) => self.on_unreachable(local, destination, bytes, now, handler),
+                    None => self.drops.count(DropReason::SipUnmatchedIcmp),
                 }
             }
-            Input::Handed(parcel) => self.handed(parcel, now, user),
+            Input::Handoff(parcel) => self.on_handoff(parcel, now, handler),
         }
-        self.bury(now, user);
+        self.report_pending_ends(now, handler);
     }
 
-    /// Tells of legs that ended inside commands.
-    fn bury(&mut self, now: Time, user: &mut dyn User) {
-        while let Some((leg, why)) = self.doomed.pop() {
-            self.end(leg, why, None, now, user);
+    /// Indicates the ends of legs that ended within commands.
+    fn report_pending_ends(&mut self, now: Time, handler: &mut dyn Handler) {
+        while let Some((leg, reason)) = self.pending_ends.pop() {
+            self.end_leg(leg, reason, None, now, handler);
         }
     }
 
-    /// The next output, in order. Slices live until the next call.
+    /// The next output, in order. Slices are valid until the next call.
     pub fn next_output(&mut self) -> Option<Output<'_>> {
         self.net.out.next()
     }
 
-    /// When [`Input::Timeout`] is next wanted.
+    /// Deadline for the next [`Input::Timeout`].
     pub fn next_deadline(&self) -> Option<Deadline> {
-        if !self.doomed.is_empty() {
-            return Some(Deadline::new(self.now, Timer::WHY));
+        if !self.pending_ends.is_empty() {
+            return Some(Deadline::new(self.now, Timer::DEADLINE_REASON));
         }
-        self.wheel.next_at().map(|at| Deadline::new(at, Timer::WHY))
+        self.wheel
+            .next_at()
+            .map(|at| Deadline::new(at, Timer::DEADLINE_REASON))
     }
 
-    fn run_timers(&mut self, now: Time, user: &mut dyn User) {
+    fn run_timers(&mut self, now: Time, handler: &mut dyn Handler) {
         while let Some(timer) = self.wheel.pop_due(now) {
             match timer {
-                Timer::Client(slot) => self.client_timer(slot, now, user),
+                Timer::Client(slot) => self.client_timer(slot, now, handler),
                 Timer::Server(slot) => match self.servers.get(slot as usize).map(|s| s.method) {
                     Some(method) if Endpoint::is_invite(method) => {
                         self.server_invite_timer(slot, now);
@@ -211,65 +215,75 @@ impl Endpoint {
                     Some(_) => self.server_other_timer(slot, now),
                     None => {}
                 },
-                Timer::Unacked(slot) => self.unacked_timer(slot, now, user),
-                Timer::Session(slot) => self.session_timer(slot, now, user),
-                Timer::Connection(slot) => self.connection_timer(slot, now, user),
-                Timer::Kept(slot) => self.kept_timer(slot, now, user),
+                Timer::Unacked(slot) => self.unacked_timer(slot, now, handler),
+                Timer::Session(slot) => self.session_timer(slot, now, handler),
+                Timer::Connection(slot) => self.connection_timer(slot, now, handler),
+                Timer::KeepAlive(slot) => self.keep_alive_timer(slot, now, handler),
             }
         }
     }
 
-    fn client_timer(&mut self, slot: u32, now: Time, user: &mut dyn User) {
+    fn client_timer(&mut self, slot: u32, now: Time, handler: &mut dyn Handler) {
         let Some(client) = self.clients.get_mut(slot as usize) else {
             return;
         };
         client.timer = None;
         match Endpoint::is_invite(client.method) {
-            true => self.client_invite_timer(slot, now, user),
-            false => self.client_other_timer(slot, now, user),
+            true => self.client_invite_timer(slot, now, handler),
+            false => self.client_other_timer(slot, now, handler),
         }
     }
 
-    pub(crate) fn datagram(&mut self, bytes: &[u8], flow: &Flow, now: Time, user: &mut dyn User) {
+    pub(crate) fn on_datagram(
+        &mut self,
+        bytes: &[u8],
+        flow: &Flow,
+        now: Time,
+        handler: &mut dyn Handler,
+    ) {
         if bytes.len() > self.config.limits.message_bytes {
             self.drops.count(DropReason::SipTooLarge);
             return;
         }
         if bytes.iter().all(|byte| matches!(byte, b'\r' | b'\n' | 0)) {
-            // Keep-alives over UDP are not answered by CRLF (RFC 5626 section 3.5.1 has them on streams only).
+            // Keep-alives over UDP are not answered with CRLF (RFC 5626 section 3.5.1 has this on streams only).
             self.drops.count(DropReason::SipKeepAlive);
             return;
         }
         // No SIP message begins with a byte below 4: this is STUN (RFC 5626 section 8).
         if bytes.first().is_some_and(|byte| *byte < 4) {
-            if !self.binding_answered(bytes, flow, now, user) {
-                self.stun(bytes, flow);
+            if !self.on_binding_response(bytes, flow, now, handler) {
+                self.answer_stun(bytes, flow);
             }
             return;
         }
         match &Message::parse_datagram(bytes) {
-            Ok(message) => self.message(message, flow, now, user),
+            Ok(message) => self.on_message(message, flow, now, handler),
             Err(_) => self.drops.count(DropReason::SipUnparsable),
         }
     }
 
-    /// A keep-alive over UDP is a STUN Binding request (RFC 5626 section 4.4.2).
-    fn stun(&mut self, bytes: &[u8], flow: &Flow) {
-        let Some(socket) = self.net.point(flow.local).map(|point| point.socket) else {
+    /// Answers a STUN Binding request, which is a keep-alive over UDP (RFC 5626 section 4.4.2).
+    fn answer_stun(&mut self, bytes: &[u8], flow: &Flow) {
+        let Some(socket) = self
+            .net
+            .listener(flow.local)
+            .map(|listener| listener.socket)
+        else {
             return;
         };
         if self.net.is_closed(flow.local) {
-            self.drops.count(DropReason::SipPointClosed);
+            self.drops.count(DropReason::SipListenerClosed);
             return;
         }
         let start = self.net.out.begin();
-        if !wire::stun::answer_binding(bytes, flow.remote, &mut self.net.out.arena) {
+        if !wire::stun::write_binding_response(bytes, flow.remote, &mut self.net.out.arena) {
             self.drops.count(DropReason::SipUnparsable);
             return;
         }
         self.drops.count(DropReason::SipKeepAlive);
         self.net.out.push(
-            Item::Datagram {
+            OutboxItem::Datagram {
                 socket,
                 destination: flow.remote,
             },
@@ -277,7 +291,7 @@ impl Endpoint {
         );
     }
 
-    fn accepted(
+    fn on_accepted(
         &mut self,
         connection: ConnectionId,
         socket: SocketId,
@@ -286,16 +300,16 @@ impl Endpoint {
     ) {
         let Some(local) = self
             .net
-            .points
+            .listeners
             .iter()
-            .position(|point| point.socket == socket && point.transport.is_reliable())
+            .position(|listener| listener.socket == socket && listener.transport.is_reliable())
         else {
             return;
         };
         let idle = self.config.timers.idle;
-        let kept = self.net.keep(
+        let kept = self.net.add_connection(
             connection,
-            LocalId(local as u16),
+            ListenerId(local as u16),
             remote,
             None,
             now,
@@ -304,12 +318,13 @@ impl Endpoint {
         );
         if kept.is_none() {
             self.drops.count(DropReason::SipTableFull);
-            self.net.out.push_bare(Item::Close { connection });
+            self.net.out.push_bare(OutboxItem::Close { connection });
         }
     }
 
-    /// Bytes of a connection. The framer is taken out while its frames are read, so that the user may do as it likes.
-    fn stream(&mut self, id: ConnectionId, bytes: &[u8], now: Time, user: &mut dyn User) {
+    /// Processes bytes of a connection. The framer is moved out while its frames are read, because the handler may
+    /// change the connection.
+    fn on_stream(&mut self, id: ConnectionId, bytes: &[u8], now: Time, handler: &mut dyn Handler) {
         let Some(slot) = self.net.connection(id) else {
             return;
         };
@@ -322,15 +337,15 @@ impl Endpoint {
             remote: connection.remote,
             connection: Some(id),
         };
-        let flow = match self.net.point(flow.local) {
-            Some(point) => Flow {
-                transport: point.transport,
+        let flow = match self.net.listener(flow.local) {
+            Some(listener) => Flow {
+                transport: listener.transport,
                 ..flow
             },
             None => flow,
         };
         if matches!(flow.transport, Transport::Ws | Transport::Wss) {
-            self.whole_message(bytes, &flow, now, user);
+            self.on_websocket_message(bytes, &flow, now, handler);
             return;
         }
         let Some(mut framer) = self
@@ -342,48 +357,54 @@ impl Endpoint {
             return;
         };
         framer.push(bytes);
-        let broken = self.frames(&mut framer, &flow, now, user);
+        let broken = self.process_frames(&mut framer, &flow, now, handler);
         if broken {
             self.drops.count(DropReason::SipStreamBroken);
-            self.shut(id, now, user);
+            self.close_locally(id, now, handler);
         } else if let Some(connection) = self.net.connections.get_mut(slot as usize)
             && connection.id == id
         {
             let partial = framer.pending() > 0;
             connection.framer = Some(framer);
-            self.watch_partial(slot, partial, now);
+            self.track_partial(slot, partial, now);
         }
     }
 
-    /// Notes since when a message is not whole: bytes that trickle in are no traffic.
-    fn watch_partial(&mut self, slot: u32, partial: bool, now: Time) {
+    /// Records since when a message is incomplete: slowly arriving bytes do not count as traffic.
+    fn track_partial(&mut self, slot: u32, partial: bool, now: Time) {
         let Some(connection) = self.net.connections.get_mut(slot as usize) else {
             return;
         };
-        // A message that became whole just now gives the next one its own time.
-        let began = match (partial, connection.partial) {
+        // A message that was completed just now starts the time of the next one.
+        let began = match (partial, connection.incomplete_since) {
             (false, _) => None,
-            (true, Some(began)) if connection.used < now => Some(began),
+            (true, Some(began)) if connection.last_used < now => Some(began),
             (true, _) => Some(now),
         };
-        if began.is_some() && connection.partial.is_none() {
+        if began.is_some() && connection.incomplete_since.is_none() {
             if let Some(timer) = connection.timer.take() {
                 self.wheel.cancel(timer);
             }
-            let at =
-                (now + self.config.timers.message).min(connection.used + self.config.timers.idle);
+            let at = (now + self.config.timers.message)
+                .min(connection.last_used + self.config.timers.idle);
             connection.timer = Some(self.wheel.schedule(at, Timer::Connection(slot)));
         }
-        connection.partial = began;
+        connection.incomplete_since = began;
     }
 
-    /// One message of a WebSocket (RFC 7118 section 4: a message each, neither more nor less). CRLF keep-alives are
+    /// Processes one WebSocket message, which is exactly one SIP message (RFC 7118 section 4). CRLF keep-alives are
     /// answered there too (RFC 5626 section 3.5.1).
-    fn whole_message(&mut self, bytes: &[u8], flow: &Flow, now: Time, user: &mut dyn User) {
+    fn on_websocket_message(
+        &mut self,
+        bytes: &[u8],
+        flow: &Flow,
+        now: Time,
+        handler: &mut dyn Handler,
+    ) {
         if let Some(slot) = flow.connection.and_then(|id| self.net.connection(id))
             && let Some(connection) = self.net.connections.get_mut(slot as usize)
         {
-            connection.used = now;
+            connection.last_used = now;
         }
         if bytes.len() > self.config.limits.message_bytes {
             self.drops.count(DropReason::SipTooLarge);
@@ -392,93 +413,95 @@ impl Endpoint {
         match bytes {
             StreamFramer::PING => {
                 self.drops.count(DropReason::SipKeepAlive);
-                self.pong(flow);
+                self.send_pong(flow);
             }
             b"" | StreamFramer::PONG => {
-                self.pong_came(flow);
+                self.on_pong(flow);
                 self.drops.count(DropReason::SipKeepAlive);
             }
-            _ if self.hand_message(bytes, flow, user) => {}
+            _ if self.hand_off_message(bytes, flow, handler) => {}
             _ => match &Message::parse_datagram(bytes) {
-                Ok(message) => self.message(message, flow, now, user),
+                Ok(message) => self.on_message(message, flow, now, handler),
                 Err(_) => self.drops.count(DropReason::SipUnparsable),
             },
         }
     }
 
-    /// The peer that a certificate must name, for flows that lead to it over TLS: as [`Flow::connection`] of a flow to an
-    /// address it means the connection that stands with that peer there, or a new one. `profile`: by which settings of
-    /// the driver's it is opened. Give the same names again as often as you like.
+    /// An identifier for TLS flows to a peer whose certificate must contain `name`. As [`Flow::connection`] of a flow
+    /// to an address it selects the open connection with that peer there, or a new one. `profile` names the driver's
+    /// TLS settings for opening it. The same arguments give the same identifier.
     ///
     /// # Errors
-    /// [`Refused::Full`] where too many are known.
+    /// [`Refused::Full`] if the table of peers is full.
     pub fn peer(&mut self, name: &str, profile: &str) -> Result<ConnectionId, Refused> {
         self.net.peer(name, profile).ok_or(Refused::Full)
     }
 
-    /// The SIP domains for which the certificate of a connection's peer was verified.
+    /// The SIP domains that the verified certificate of a connection's peer contains.
     pub fn names_of(&self, connection: ConnectionId) -> &[String] {
         self.net.names(connection)
     }
 
-    /// Reads all whole frames; `true` where the stream is beyond repair.
-    fn frames(
+    /// Processes all complete frames. `true`: the stream cannot be parsed any further.
+    fn process_frames(
         &mut self,
         framer: &mut StreamFramer,
         flow: &Flow,
         now: Time,
-        user: &mut dyn User,
+        handler: &mut dyn Handler,
     ) -> bool {
-        let used = |endpoint: &mut Endpoint| {
+        let touch = |endpoint: &mut Endpoint| {
             if let Some(slot) = endpoint.net.connection_for(flow)
                 && let Some(connection) = endpoint.net.connections.get_mut(slot as usize)
             {
-                connection.used = now;
+                connection.last_used = now;
             }
         };
         loop {
             match framer.next() {
                 None => break,
-                Some(Frame::Error(_)) => return true,
-                Some(Frame::Unframed(head, error)) => self.unframed(head, error, flow, now),
-                Some(Frame::Ping) => {
-                    used(self);
-                    self.drops.count(DropReason::SipKeepAlive);
-                    self.pong(flow);
+                Some(StreamFrame::Error(_)) => return true,
+                Some(StreamFrame::Unframed(head, error)) => {
+                    self.refuse_unframed(head, error, flow, now)
                 }
-                Some(Frame::Pong) => {
-                    used(self);
-                    self.pong_came(flow);
+                Some(StreamFrame::Ping) => {
+                    touch(self);
+                    self.drops.count(DropReason::SipKeepAlive);
+                    self.send_pong(flow);
+                }
+                Some(StreamFrame::Pong) => {
+                    touch(self);
+                    self.on_pong(flow);
                     self.drops.count(DropReason::SipKeepAlive);
                 }
-                Some(Frame::Message(bytes)) => {
-                    used(self);
-                    if !self.hand_message(bytes, flow, user) {
+                Some(StreamFrame::Message(bytes)) => {
+                    touch(self);
+                    if !self.hand_off_message(bytes, flow, handler) {
                         match &Message::parse_framed(bytes) {
-                            Ok(message) => self.message(message, flow, now, user),
+                            Ok(message) => self.on_message(message, flow, now, handler),
                             Err(_) => self.drops.count(DropReason::SipUnparsable),
                         }
                     }
                 }
             }
-            let stands = flow
+            let is_open = flow
                 .connection
                 .is_some_and(|id| self.net.connection(id).is_some());
-            if !stands {
+            if !is_open {
                 return false;
             }
         }
         if framer.flush_pong().is_some() {
-            used(self);
-            self.pong_came(flow);
+            touch(self);
+            self.on_pong(flow);
             self.drops.count(DropReason::SipKeepAlive);
         }
         false
     }
 
-    /// A request whose end cannot be found is refused before its connection is closed (RFC 4475 section 3.1.2.3, RFC
-    /// 3261 section 18.3 for what is too long).
-    fn unframed(&mut self, head: &[u8], error: FrameError, flow: &Flow, now: Time) {
+    /// Refuses a request whose end cannot be found, before its connection is closed (RFC 4475 section 3.1.2.3; RFC 3261
+    /// section 18.3 for a body that is too long).
+    fn refuse_unframed(&mut self, head: &[u8], error: FrameError, flow: &Flow, now: Time) {
         match Message::parse_framed(head) {
             Ok(request) if request.is_request() => {
                 let (status, reason): (u16, &[u8]) = match error {
@@ -491,54 +514,59 @@ impl Endpoint {
         }
     }
 
-    /// A ping of ours is answered.
-    fn pong_came(&mut self, flow: &Flow) {
+    /// Processes the response to our ping.
+    fn on_pong(&mut self, flow: &Flow) {
         if let Some(slot) = self.net.connection_for(flow)
             && let Some(connection) = self.net.connections.get_mut(slot as usize)
         {
-            connection.pinged = None;
+            connection.pinged_at = None;
         }
     }
 
     /// Answers a ping (RFC 5626 section 4.4.1).
-    fn pong(&mut self, flow: &Flow) {
+    fn send_pong(&mut self, flow: &Flow) {
         if let Some(connection) = flow.connection {
             self.net
                 .out
-                .push_copy(Item::Stream { connection }, StreamFramer::PONG);
+                .push_copy(OutboxItem::Stream { connection }, StreamFramer::PONG);
         }
     }
 
-    /// Closes a connection on our account.
-    pub(crate) fn shut(&mut self, connection: ConnectionId, now: Time, user: &mut dyn User) {
-        self.net.out.push_bare(Item::Close { connection });
-        self.closed(connection, CloseWhy::Engine, now, user);
+    /// Closes a connection from our side.
+    pub(crate) fn close_locally(
+        &mut self,
+        connection: ConnectionId,
+        now: Time,
+        handler: &mut dyn Handler,
+    ) {
+        self.net.out.push_bare(OutboxItem::Close { connection });
+        self.on_closed(connection, CloseReason::Engine, now, handler);
     }
 
-    /// A connection has ended: requests that wait for an answer on it fail (RFC 3261 section 8.1.3.1, 17.1.4).
-    pub(crate) fn closed(
+    /// A connection has ended: requests that wait for a response on it fail (RFC 3261 sections 8.1.3.1 and 17.1.4).
+    pub(crate) fn on_closed(
         &mut self,
         id: ConnectionId,
-        _why: CloseWhy,
+        _why: CloseReason,
         now: Time,
-        user: &mut dyn User,
+        handler: &mut dyn Handler,
     ) {
         let Some(slot) = self.net.connection(id) else {
             return;
         };
-        let Some(connection) = self.net.forget(slot, &mut self.wheel) else {
+        let Some(connection) = self.net.remove_connection(slot, &mut self.wheel) else {
             return;
         };
         let transport = self
             .net
-            .point(connection.local)
-            .map_or(Transport::Tcp, |point| point.transport);
-        self.tell_closed(id, connection.lent);
-        for slot in connection.waiting {
-            self.client_lost(slot, now, user);
+            .listener(connection.local)
+            .map_or(Transport::Tcp, |listener| listener.transport);
+        self.notify_borrowers(id, connection.borrowers);
+        for slot in connection.waiting_clients {
+            self.client_transport_failed(slot, now, handler);
         }
-        // Its holder tells of the flow.
-        if self.net.is_elsewhere(id) {
+        // The worker that holds the connection indicates the end of the flow.
+        if self.net.is_foreign(id) {
             return;
         }
         let flow = Flow {
@@ -547,19 +575,19 @@ impl Endpoint {
             remote: connection.remote,
             connection: Some(id),
         };
-        user.indication(self, Indication::FlowFailed { flow }, now);
+        handler.on_indication(self, Indication::FlowFailed { flow }, now);
     }
 
-    /// The network says that a datagram of ours could not be delivered (RFC 3261 sections 8.1.3.1, 17.1.4, 18.4). Anybody can
-    /// forge that, so only a transaction whose branch, which is secret, stands in the quoted bytes fails by it, and only
-    /// while nothing has been heard.
-    pub(crate) fn unreachable(
+    /// Processes an ICMP error for a datagram of ours (RFC 3261 sections 8.1.3.1, 17.1.4, 18.4). ICMP can be forged, so
+    /// a transaction fails only if its branch, which is secret, is in the quoted bytes, and only before its first
+    /// response.
+    pub(crate) fn on_unreachable(
         &mut self,
-        local: LocalId,
+        local: ListenerId,
         destination: SocketAddr,
         quoted: &[u8],
         now: Time,
-        user: &mut dyn User,
+        handler: &mut dyn Handler,
     ) {
         let slot = branch_in(quoted).and_then(|branch| self.client_of_branch(branch));
         let Some(slot) = slot.filter(|&slot| {
@@ -572,69 +600,74 @@ impl Endpoint {
                     })
             })
         }) else {
-            self.drops.count(DropReason::SipStrayUnreachable);
+            self.drops.count(DropReason::SipUnmatchedIcmp);
             return;
         };
-        self.client_lost(slot, now, user);
+        self.client_transport_failed(slot, now, handler);
     }
 
-    fn connection_timer(&mut self, slot: u32, now: Time, user: &mut dyn User) {
+    fn connection_timer(&mut self, slot: u32, now: Time, handler: &mut dyn Handler) {
         let idle = self.config.timers.idle;
         let Some(connection) = self.net.connections.get_mut(slot as usize) else {
             return;
         };
         connection.timer = None;
         let id = connection.id;
-        let unanswered = connection.pinged.map(|at| at + PONG_WAIT);
-        if unanswered.is_some_and(|at| now >= at) {
-            self.shut(id, now, user);
+        let pong_deadline = connection.pinged_at.map(|at| at + PONG_WAIT);
+        if pong_deadline.is_some_and(|at| now >= at) {
+            self.close_locally(id, now, handler);
             return;
         }
-        let late = connection
-            .partial
+        let message_deadline = connection
+            .incomplete_since
             .map(|began| began + self.config.timers.message);
-        if late.is_some_and(|late| now >= late) {
-            self.drops.count(DropReason::StreamTooSlow);
-            self.shut(id, now, user);
+        if message_deadline.is_some_and(|message_deadline| now >= message_deadline) {
+            self.drops.count(DropReason::StreamTimeout);
+            self.close_locally(id, now, handler);
             return;
         }
-        let due = late.map_or(connection.used + idle, |late| {
-            late.min(connection.used + idle)
+        let due = message_deadline.map_or(connection.last_used + idle, |message_deadline| {
+            message_deadline.min(connection.last_used + idle)
         });
-        if now >= due && connection.waiting.is_empty() {
-            match self.net.is_elsewhere(id) {
-                // It stands as long as its holder likes.
-                true => drop(self.net.forget(slot, &mut self.wheel)),
-                false => self.shut(id, now, user),
+        if now >= due && connection.waiting_clients.is_empty() {
+            match self.net.is_foreign(id) {
+                // The connection itself is closed only by the worker that holds it.
+                true => drop(self.net.remove_connection(slot, &mut self.wheel)),
+                false => self.close_locally(id, now, handler),
             }
             return;
         }
         let at = if now >= due { now + idle } else { due };
-        let at = unanswered.map_or(at, |unanswered| unanswered.min(at));
+        let at = pong_deadline.map_or(at, |pong_deadline| pong_deadline.min(at));
         let timer = self.wheel.schedule(at, Timer::Connection(slot));
         if let Some(connection) = self.net.connections.get_mut(slot as usize) {
             connection.timer = Some(timer);
         }
     }
 
-    /// Whether a connection is in the tables.
-    pub fn holds(&self, connection: ConnectionId) -> bool {
+    /// Whether the connection exists in this endpoint's tables.
+    pub fn has_connection(&self, connection: ConnectionId) -> bool {
         self.net.connection(connection).is_some()
     }
 
     /// Closes an idle or unwanted connection.
-    pub fn close_connection(&mut self, connection: ConnectionId, now: Time, user: &mut dyn User) {
+    pub fn close_connection(
+        &mut self,
+        connection: ConnectionId,
+        now: Time,
+        handler: &mut dyn Handler,
+    ) {
         if self.net.connection(connection).is_some() {
-            self.shut(connection, now, user);
+            self.close_locally(connection, now, handler);
         }
     }
 
-    /// The user's number of a leg.
+    /// The handler's number of a leg.
     pub fn user_of(&self, leg: LegId) -> Option<u64> {
         Some(self.leg(leg)?.user)
     }
 
-    /// Gives a leg the user's number (an offered one has 0).
+    /// Sets the handler's number of a leg (0 for a new incoming leg).
     pub fn set_user(&mut self, leg: LegId, user: u64) {
         if let Some(leg) = self.leg_mut(leg) {
             leg.user = user;
@@ -646,38 +679,38 @@ impl Endpoint {
         Some(self.leg(leg)?.state)
     }
 
-    /// Whether a 2xx to an INVITE of ours in this leg waits for our ACK ([`Endpoint::ack`]).
+    /// Whether a 2xx to our INVITE in this leg waits for our ACK ([`Endpoint::ack`]).
     pub fn owes_ack(&self, leg: LegId) -> bool {
         self.leg(leg)
             .is_some_and(|leg| leg.owed_ack != crate::transaction::NONE)
     }
 
-    /// Whether it was the user's turn to refresh a leg's session ([`crate::Indication::RefreshDue`]), and is still.
+    /// Whether the handler still has to refresh a leg's session ([`crate::Indication::RefreshDue`]).
     pub fn refresh_is_due(&self, leg: LegId) -> bool {
         self.leg(leg)
-            .is_some_and(|leg| leg.session.refreshing && !leg.peer_update)
+            .is_some_and(|leg| leg.session.refreshing && !leg.peer_allows_update)
     }
 
-    /// Whether any response, be it a 100, has come to the INVITE with which we opened a leg that is not answered yet.
-    pub fn heard(&self, leg: LegId) -> bool {
+    /// Whether the INVITE of a leg that we opened and that is not answered yet has got any response, including 100.
+    pub fn has_response(&self, leg: LegId) -> bool {
         self.leg(leg)
             .and_then(|leg| leg.setup.as_ref())
             .and_then(|setup| self.clients.get(setup.invite as usize))
             .is_some_and(|client| client.state != ClientState::Calling)
     }
 
-    /// Where a leg's next request goes.
+    /// Destination of a leg's next request.
     pub fn flow_of(&self, leg: LegId) -> Option<Flow> {
         Some(self.leg(leg)?.peer.flow)
     }
 
-    /// Sends a leg's further requests to `flow`, whatever host its route set or remote target names (after the user has
-    /// located it, or behind NAT).
+    /// Sends a leg's further requests to `flow`, not to the host in its route set or remote target (resolved by the
+    /// handler, or behind NAT).
     ///
     /// # Errors
     /// [`Refused::Gone`], [`Refused::Transport`].
     pub fn pin(&mut self, leg: LegId, flow: Flow) -> Result<(), Refused> {
-        self.net.check(&flow)?;
+        self.net.check_flow(&flow)?;
         let leg = self.leg_mut(leg).ok_or(Refused::Gone)?;
         leg.pinned = true;
         leg.peer.flow = flow;
@@ -687,21 +720,22 @@ impl Endpoint {
         Ok(())
     }
 
-    /// The name that decides where a leg's requests go, of its dialog or of an early one (RFC 3261 section 12.2.1.1): `None`
-    /// where that is an address, or the leg is pinned. Until [`Endpoint::lead`] says where the name leads, requests go
-    /// where the dialog went before.
+    /// The name that determines the destination of a leg's requests, of its dialog or of an early one (RFC 3261 section
+    /// 12.2.1.1). `None` if it is an address, or the leg is pinned. Until [`Endpoint::set_hop_flow`] is called,
+    /// requests are sent to the dialog's previous destination.
     pub fn named_hop_of(&self, leg: LegId, fork: Option<Fork>) -> Option<NamedHop> {
         let leg = self.leg(leg).filter(|leg| !leg.pinned)?;
         let early = fork.and_then(|fork| leg.setup.as_ref()?.forks.get(usize::from(fork.0)));
         crate::dialog::named_hop(early.map_or(&leg.peer, |early| &early.peer))
     }
 
-    /// Where a name leads: requests of the leg's dialogs whose next hop it is go to `flow` from now on.
+    /// Sets the flow of a resolved name: requests of the leg's dialogs with this next hop are sent to `flow` from now
+    /// on.
     ///
     /// # Errors
     /// [`Refused::Gone`], [`Refused::Transport`].
-    pub fn lead(&mut self, leg: LegId, hop: &NamedHop, flow: Flow) -> Result<(), Refused> {
-        self.net.check(&flow)?;
+    pub fn set_hop_flow(&mut self, leg: LegId, hop: &NamedHop, flow: Flow) -> Result<(), Refused> {
+        self.net.check_flow(&flow)?;
         let leg = self.leg_mut(leg).ok_or(Refused::Gone)?;
         if leg.pinned {
             return Ok(());
@@ -721,13 +755,13 @@ impl Endpoint {
         Some(self.leg(leg)?.own.call_id())
     }
 
-    /// Our tag and the peer's: for Replaces (RFC 3891). The peer's is empty where there is no dialog yet.
+    /// Our tag and the peer's, for Replaces (RFC 3891). The peer's is empty before there is a dialog.
     pub fn tags_of(&self, leg: LegId) -> Option<(Vec<u8>, &[u8])> {
         let tag = self.tag_of(leg)?;
         Some((tag.as_bytes().to_vec(), self.leg(leg)?.peer.tag()))
     }
 
-    /// The leg that a Replaces header means (RFC 3891 section 3): its `to-tag` is our tag.
+    /// The leg that a Replaces header identifies (RFC 3891 section 3): its `to-tag` is our tag.
     pub fn find_leg(&self, call_id: &[u8], local_tag: &[u8], remote_tag: &[u8]) -> Option<LegId> {
         let id = self.leg_of_tag(local_tag)?;
         let leg = self.leg(id)?;
@@ -744,17 +778,17 @@ impl Endpoint {
         Some(self.leg(leg)?.peer.target())
     }
 
-    /// Whether the peer takes UPDATE, as far as it has said (RFC 3311 section 4).
-    pub fn peer_takes_update(&self, leg: LegId) -> Option<bool> {
-        Some(self.leg(leg)?.peer_update)
+    /// Whether the peer has listed UPDATE in Allow (RFC 3311 section 4).
+    pub fn peer_allows_update(&self, leg: LegId) -> Option<bool> {
+        Some(self.leg(leg)?.peer_allows_update)
     }
 
-    /// Whether the caller of an offered leg takes reliable provisional responses (RFC 3262).
-    pub fn peer_takes_reliable(&self, leg: LegId) -> Option<bool> {
-        Some(self.leg(leg)?.peer_reliable)
+    /// Whether the caller of an incoming leg supports reliable provisional responses (RFC 3262).
+    pub fn peer_supports_100rel(&self, leg: LegId) -> Option<bool> {
+        Some(self.leg(leg)?.peer_supports_100rel)
     }
 
-    /// How much is held. Costs a walk over everything: for tests and for a look now and then.
+    /// Numbers of objects. It iterates over all of them: for tests and infrequent reports.
     pub fn census(&self) -> Census {
         let clients: usize = self
             .clients
@@ -787,26 +821,26 @@ impl Endpoint {
             index: self.index.len() + self.merged.len(),
             legs: self.legs.len(),
             dialogs: self.usages.len(),
-            timers: self.wheel.len() - self.net.connections.len() - self.kept_timers(),
+            timers: self.wheel.len() - self.net.connections.len() - self.keep_alive_timers(),
             connections: self.net.connections.len(),
             kept_bytes: clients + servers + legs + dialogs,
         }
     }
 
-    /// What was dropped, by reason.
+    /// Drops by reason.
     pub fn drops(&self) -> &Drops {
         &self.drops
     }
 
-    /// The configuration in force.
+    /// The current configuration.
     pub fn config(&self) -> &EndpointConfig {
         &self.config
     }
 }
 
-/// The branch of ours in the beginning of a message that may have been cut off.
+/// Our branch in the beginning of a message that may be truncated.
 pub(crate) fn branch_in(quoted: &[u8]) -> Option<&[u8]> {
-    let length = MAGIC.len() + NAME_LEN;
+    let length = MAGIC.len() + TOKEN_LEN;
     let at = quoted
         .windows(MAGIC.len())
         .position(|window| window == MAGIC)?;

@@ -1,10 +1,10 @@
-//! Any bytes at any time into an endpoint: the entry for fuzzers, and for tests that replay what they found.
+//! Fuzz target: arbitrary bytes, time and commands into an endpoint. Tests replay its findings.
 
 use crate::api::*;
 use crate::{Endpoint, EndpointConfig, SessionConfig};
 use core::time::Duration;
 use engine::{
-    CloseWhy, ConnectionId, Datagram, Entropy, Input, Limits, Output, SocketId, Time, Transport,
+    CloseReason, ConnectionId, Datagram, Entropy, Input, Limits, Output, SocketId, Time, Transport,
 };
 use std::net::SocketAddr;
 use wire::sip::Method;
@@ -14,24 +14,24 @@ const CALLS: usize = 40;
 const CONNECTIONS: usize = 8;
 const SDP: &[u8] = b"v=0\r\n";
 
-/// What the last outputs were, so that the input can answer them.
+/// The last output, so that the input can contain responses to it.
 #[derive(Default)]
-struct Heard {
+struct LastOutput {
     last: Vec<u8>,
 }
 
-/// Does by the input's own choice whatever a user may do.
-struct Whim {
+/// A handler whose commands are chosen by the input.
+struct FuzzHandler {
     choice: u8,
     legs: Vec<LegId>,
     waiting: Vec<ServerTransaction>,
     dialogs: Vec<DialogId>,
-    /// Which indications came: a bit for each kind.
+    /// Indications received, one bit for each kind.
     seen: u32,
 }
 
-/// Number of an indication's kind.
-fn kind_of(indication: &Indication<'_>) -> u32 {
+/// The index of an indication's kind.
+fn indication_index(indication: &Indication<'_>) -> u32 {
     match indication {
         Indication::Offered { .. } => 0,
         Indication::Progressed { .. } => 1,
@@ -55,13 +55,13 @@ fn kind_of(indication: &Indication<'_>) -> u32 {
     }
 }
 
-impl Whim {
+impl FuzzHandler {
     fn act(&mut self, endpoint: &mut Endpoint, leg: LegId, now: Time) {
         let content = match self.choice & 1 {
-            0 => Content::default(),
-            _ => Content::sdp(SDP),
+            0 => MessageContent::default(),
+            _ => MessageContent::sdp(SDP),
         };
-        // Whether a command fits the leg's state is the endpoint's to judge: refusals are part of the game.
+        // Commands that do not fit the leg's state must be refused without effect.
         let _ = match self.choice >> 1 & 15 {
             0 => endpoint.progress(leg, 180, &content, false, now),
             1 => endpoint.progress(leg, 183, &content, true, now),
@@ -87,9 +87,9 @@ impl Whim {
     }
 }
 
-impl User for Whim {
-    fn indication(&mut self, endpoint: &mut Endpoint, indication: Indication<'_>, now: Time) {
-        self.seen |= 1 << kind_of(&indication);
+impl Handler for FuzzHandler {
+    fn on_indication(&mut self, endpoint: &mut Endpoint, indication: Indication<'_>, now: Time) {
+        self.seen |= 1 << indication_index(&indication);
         if let Indication::OutOfDialog {
             transaction,
             request,
@@ -99,11 +99,11 @@ impl User for Whim {
             && self.dialogs.len() < CALLS
         {
             let pinned = self.choice & 8 != 0;
-            let founded = endpoint.found_dialog(*transaction, request, *flow, pinned, 7);
-            self.dialogs.extend(founded);
+            let dialog = endpoint.open_dialog(*transaction, request, *flow, pinned, 7);
+            self.dialogs.extend(dialog);
         }
         if let (Some(&dialog), true) = (self.dialogs.last(), self.choice & 16 != 0) {
-            let content = Content::default();
+            let content = MessageContent::default();
             // As above.
             let _ = endpoint.dialog_request(dialog, Method::Notify, &content, 7, None, now);
         }
@@ -127,8 +127,8 @@ impl User for Whim {
                 0 => self.waiting.push(transaction),
                 choice => {
                     let status = [200, 202, 488][usize::from(choice - 1) % 3];
-                    // Refused where the endpoint has answered by itself.
-                    let _ = endpoint.respond(transaction, status, &Content::default(), now);
+                    // Refused if the endpoint has answered by itself.
+                    let _ = endpoint.respond(transaction, status, &MessageContent::default(), now);
                 }
             },
             _ => {}
@@ -154,20 +154,20 @@ fn config() -> EndpointConfig {
     }
 }
 
-/// See [`explore`].
+/// See [`run_steps`].
 pub fn fuzz_endpoint(data: &[u8]) {
-    explore(data);
+    run_steps(data);
 }
 
-/// Reads `data` as a list of steps (datagrams, stream pieces, time, commands, answers made from what the endpoint has sent
-/// itself) and carries them out. Panics where a limit is broken, or where something is left when all is over. Gives a
-/// bit for each kind of indication that came, so that tests can tell whether their steps reach anything.
-pub fn explore(data: &[u8]) -> u32 {
+/// Reads `data` as a list of steps (datagrams, stream data, time, commands, responses to the endpoint's output) and
+/// performs them. Panics if a limit is exceeded, or if something is left at the end. Returns a bit for each kind of
+/// indication, so that tests can check the coverage of their steps.
+pub fn run_steps(data: &[u8]) -> u32 {
     let mut endpoint = Endpoint::new(config(), Entropy::from_number(1));
     let address: SocketAddr = SocketAddr::from(([192, 0, 2, 1], 5060));
     let mut locals = Vec::new();
     for (socket, transport) in [(1, Transport::Udp), (2, Transport::Tcp)] {
-        locals.push(endpoint.add_local(Local {
+        locals.push(endpoint.add_listener(ListenerConfig {
             name: String::from("f"),
             socket: SocketId(socket),
             transport,
@@ -175,31 +175,31 @@ pub fn explore(data: &[u8]) -> u32 {
             advertised: String::new(),
         }));
     }
-    let mut whim = Whim {
+    let mut handler = FuzzHandler {
         choice: 0,
         legs: Vec::new(),
         waiting: Vec::new(),
         dialogs: Vec::new(),
         seen: 0,
     };
-    let mut heard = Heard::default();
+    let mut last_output = LastOutput::default();
     let mut now = Time::ZERO;
     let mut rest = data;
     while let [kind, choice, length, tail @ ..] = rest {
         let length = usize::from(*length).saturating_mul(4).min(tail.len());
         let (bytes, tail) = tail.split_at(length);
         rest = tail;
-        whim.choice = *choice;
+        handler.choice = *choice;
         step(
             &mut endpoint,
-            &mut whim,
+            &mut handler,
             &locals,
-            &mut heard,
+            &mut last_output,
             *kind,
             bytes,
             &mut now,
         );
-        drain(&mut endpoint, &mut heard);
+        drain(&mut endpoint, &mut last_output);
         let census = endpoint.census();
         assert!(
             census.clients + census.servers <= TRANSACTIONS,
@@ -209,23 +209,23 @@ pub fn explore(data: &[u8]) -> u32 {
         assert!(census.connections <= CONNECTIONS, "{census:?}");
         assert!(census.timers <= TRANSACTIONS + CALLS * 2 * 3, "{census:?}");
     }
-    finish(&mut endpoint, &mut whim, &mut heard, now);
-    whim.seen
+    finish(&mut endpoint, &mut handler, &mut last_output, now);
+    handler.seen
 }
 
 fn step(
     endpoint: &mut Endpoint,
-    whim: &mut Whim,
-    locals: &[LocalId],
-    heard: &mut Heard,
+    handler: &mut FuzzHandler,
+    locals: &[ListenerId],
+    last_output: &mut LastOutput,
     kind: u8,
     bytes: &[u8],
     now: &mut Time,
 ) {
-    let source = SocketAddr::from(([192, 0, 2, 9], 5060 + u16::from(whim.choice & 3)));
-    let connection = ConnectionId(ConnectionId::ACCEPTED | u64::from(whim.choice & 15));
+    let source = SocketAddr::from(([192, 0, 2, 9], 5060 + u16::from(handler.choice & 3)));
+    let connection = ConnectionId(ConnectionId::ACCEPTED | u64::from(handler.choice & 15));
     match kind % 11 {
-        0 | 1 => datagram(endpoint, whim, bytes, source, *now),
+        0 | 1 => datagram(endpoint, handler, bytes, source, *now),
         2 => {
             let input = Input::Accepted {
                 connection,
@@ -233,46 +233,52 @@ fn step(
                 local: SocketAddr::from(([192, 0, 2, 1], 5060)),
                 remote: source,
             };
-            endpoint.feed(input, *now, whim);
+            endpoint.feed(input, *now, handler);
         }
-        3 => endpoint.feed(Input::Stream { connection, bytes }, *now, whim),
+        3 => endpoint.feed(Input::Stream { connection, bytes }, *now, handler),
         4 => {
             let input = Input::Closed {
                 connection,
-                why: CloseWhy::Peer,
+                reason: CloseReason::Peer,
             };
-            endpoint.feed(input, *now, whim);
+            endpoint.feed(input, *now, handler);
         }
         5 => {
-            *now += Duration::from_millis(1 << (whim.choice % 18));
-            endpoint.feed(Input::Timeout, *now, whim);
+            *now += Duration::from_millis(1 << (handler.choice % 18));
+            endpoint.feed(Input::Timeout, *now, handler);
         }
-        6 => open(endpoint, whim, locals, source, *now),
+        6 => open(endpoint, handler, locals, source, *now),
         7 => {
-            if let Some(&leg) = whim.legs.get(usize::from(whim.choice >> 5)) {
-                whim.act(endpoint, leg, *now);
+            if let Some(&leg) = handler.legs.get(usize::from(handler.choice >> 5)) {
+                handler.act(endpoint, leg, *now);
             }
-            if let Some(transaction) = whim.waiting.pop() {
-                // Refused where it is over.
-                let _ = endpoint.respond(transaction, 200, &Content::sdp(SDP), *now);
+            if let Some(transaction) = handler.waiting.pop() {
+                // Refused if it has ended.
+                let _ = endpoint.respond(transaction, 200, &MessageContent::sdp(SDP), *now);
             }
         }
         8 => {
-            let reply = answer_to(&heard.last, whim.choice, bytes);
-            datagram(endpoint, whim, &reply, source, *now);
+            let reply = response_to(&last_output.last, handler.choice, bytes);
+            datagram(endpoint, handler, &reply, source, *now);
         }
         9 => {
-            let request = fresh(whim.choice, bytes);
-            datagram(endpoint, whim, &request, source, *now);
+            let request = new_request(handler.choice, bytes);
+            datagram(endpoint, handler, &request, source, *now);
         }
         _ => {
-            let reply = turned_around(&heard.last, whim.choice);
-            datagram(endpoint, whim, &reply, source, *now);
+            let reply = request_of_peer(&last_output.last, handler.choice);
+            datagram(endpoint, handler, &reply, source, *now);
         }
     }
 }
 
-fn datagram(endpoint: &mut Endpoint, whim: &mut Whim, bytes: &[u8], source: SocketAddr, now: Time) {
+fn datagram(
+    endpoint: &mut Endpoint,
+    handler: &mut FuzzHandler,
+    bytes: &[u8],
+    source: SocketAddr,
+    now: Time,
+) {
     let mut bytes = bytes.to_vec();
     let datagram = Datagram {
         socket: SocketId(1),
@@ -280,17 +286,17 @@ fn datagram(endpoint: &mut Endpoint, whim: &mut Whim, bytes: &[u8], source: Sock
         arrived: now,
         bytes: &mut bytes,
     };
-    endpoint.feed(Input::Datagram(datagram), now, whim);
+    endpoint.feed(Input::Datagram(datagram), now, handler);
 }
 
 fn open(
     endpoint: &mut Endpoint,
-    whim: &mut Whim,
-    locals: &[LocalId],
+    handler: &mut FuzzHandler,
+    locals: &[ListenerId],
     source: SocketAddr,
     now: Time,
 ) {
-    let at = usize::from(whim.choice >> 6 & 1);
+    let at = usize::from(handler.choice >> 6 & 1);
     let Some(&local) = locals.get(at) else {
         return;
     };
@@ -305,27 +311,27 @@ fn open(
         user: b"u",
         password: b"p",
     });
-    if whim.choice & 1 == 0 {
+    if handler.choice & 1 == 0 {
         let invite = Invite {
-            content: Content::sdp(SDP),
+            content: MessageContent::sdp(SDP),
             login,
             ..Invite::new(target)
         };
         if let Ok(leg) = endpoint.invite(&invite, now) {
-            whim.legs.push(leg);
+            handler.legs.push(leg);
         }
     } else {
-        let outside = Outside {
+        let outside = OutOfDialogRequest {
             login,
-            ..Outside::new(Method::Options, target)
+            ..OutOfDialogRequest::new(Method::Options, target)
         };
-        // Full tables refuse: an ordinary case.
+        // Refused if tables are full.
         let _ = endpoint.send(&outside, now);
     }
 }
 
-/// A response to the last request that was sent.
-fn answer_to(request: &[u8], choice: u8, extra: &[u8]) -> Vec<u8> {
+/// A response to the last request sent.
+fn response_to(request: &[u8], choice: u8, extra: &[u8]) -> Vec<u8> {
     let Ok(message) = wire::sip::Message::parse(request) else {
         return extra.to_vec();
     };
@@ -370,9 +376,9 @@ fn answer_to(request: &[u8], choice: u8, extra: &[u8]) -> Vec<u8> {
     out
 }
 
-/// A request of the peer's in the dialog of what was sent last: From and To change places where that was a request; ACK and
-/// CANCEL take branch and CSeq of the response that they follow, PRACK its RSeq.
-fn turned_around(message: &[u8], choice: u8) -> Vec<u8> {
+/// A request of the peer in the dialog of the last output: From and To are exchanged if that was a request; ACK and
+/// CANCEL have branch and CSeq of the response, PRACK its RSeq.
+fn request_of_peer(message: &[u8], choice: u8) -> Vec<u8> {
     let Ok(message) = wire::sip::Message::parse(message) else {
         return Vec::new();
     };
@@ -408,8 +414,8 @@ fn turned_around(message: &[u8], choice: u8) -> Vec<u8> {
     .into_bytes()
 }
 
-/// A request from nowhere.
-fn fresh(choice: u8, extra: &[u8]) -> Vec<u8> {
+/// A new request.
+fn new_request(choice: u8, extra: &[u8]) -> Vec<u8> {
     let method = ["INVITE", "INVITE", "INVITE", "OPTIONS"][usize::from(choice & 3)];
     let more = match choice >> 2 & 3 {
         0 => "Supported: 100rel, timer\r\nSession-Expires: 120;refresher=uas\r\n",
@@ -426,40 +432,45 @@ fn fresh(choice: u8, extra: &[u8]) -> Vec<u8> {
     .into_bytes()
 }
 
-fn drain(endpoint: &mut Endpoint, heard: &mut Heard) {
+fn drain(endpoint: &mut Endpoint, last_output: &mut LastOutput) {
     while let Some(output) = endpoint.next_output() {
         if let Output::Datagram { bytes, .. } | Output::Stream { bytes, .. } = output
             && bytes.len() > 4
         {
-            heard.last = bytes.to_vec();
+            last_output.last = bytes.to_vec();
         }
     }
 }
 
-/// Every leg is given up by its user; then time alone must end everything.
-fn finish(endpoint: &mut Endpoint, whim: &mut Whim, heard: &mut Heard, mut now: Time) {
-    whim.choice = 0xff;
-    for dialog in whim.dialogs.drain(..) {
+/// Hangs up every leg; then time alone must end everything.
+fn finish(
+    endpoint: &mut Endpoint,
+    handler: &mut FuzzHandler,
+    last_output: &mut LastOutput,
+    mut now: Time,
+) {
+    handler.choice = 0xff;
+    for dialog in handler.dialogs.drain(..) {
         endpoint.close_dialog(dialog);
     }
     for _ in 0..4 {
-        for &leg in &whim.legs.clone() {
-            // Where it ends already, or has ended, there is nothing to give up.
-            let _ = endpoint.hang_up(leg, &Content::default(), now);
+        for &leg in &handler.legs.clone() {
+            // Refused if it is ending or has ended.
+            let _ = endpoint.hang_up(leg, &MessageContent::default(), now);
         }
-        drain(endpoint, heard);
+        drain(endpoint, last_output);
         let until = now + Duration::from_secs(100);
         while let Some(deadline) = endpoint.next_deadline().filter(|d| d.at <= until) {
             now = now.max(deadline.at);
-            endpoint.feed(Input::Timeout, now, whim);
-            drain(endpoint, heard);
+            endpoint.feed(Input::Timeout, now, handler);
+            drain(endpoint, last_output);
         }
         now = until;
-        endpoint.feed(Input::Timeout, now, whim);
+        endpoint.feed(Input::Timeout, now, handler);
     }
     let mut census = endpoint.census();
-    // A call that rings without end is its user's to give up: those that were not known to it may stand.
-    for &leg in &whim.legs {
+    // A call that rings without end has to be ended by its handler; legs that were not indicated may remain.
+    for &leg in &handler.legs {
         assert!(
             endpoint.state_of(leg).is_none(),
             "{:?} {census:?}",

@@ -1,8 +1,9 @@
 //! Transactions, dialogs, legs, registrations and server location, without IO or clock.
 //!
-//! [`Endpoint`] is a whole SIP element for many calls: transport layer (RFC 3261 section 18), transactions (section 17,
-//! RFC 6026), INVITE dialogs as *legs*, with reliable provisional responses (RFC 3262), UPDATE (RFC 3311), session timers
-//! (RFC 4028) and digest (RFC 3261 section 22). It speaks with its [`User`] by [`Indication`]s and takes commands.
+//! [`Endpoint`] is a complete SIP element for many calls: transport layer (RFC 3261 section 18), transactions (section
+//! 17, RFC 6026), INVITE dialogs as *legs*, with reliable provisional responses (RFC 3262), UPDATE (RFC 3311), session
+//! timers (RFC 4028) and digest (RFC 3261 section 22). It calls its [`Handler`] with [`Indication`]s and takes
+//! commands.
 #![forbid(unsafe_code)]
 
 mod api;
@@ -11,14 +12,13 @@ mod config;
 mod credentials;
 mod dialog;
 mod endpoint;
+mod fast_path;
 #[doc(hidden)]
 pub mod fuzz;
-mod glance;
-mod keep;
+mod keep_alive;
 mod leg;
 pub mod locate;
-mod moves;
-mod names;
+mod moved_dialogs;
 mod outbox;
 mod precondition;
 mod process;
@@ -26,18 +26,20 @@ mod reliable;
 mod session_timer;
 mod skeleton;
 mod timer;
+mod tokens;
 mod transaction;
 mod transport;
 mod usage;
 mod workers;
 
 pub use api::{
-    Body, Census, Content, DialogId, Ending, Failure, Flow, Fork, Greeting, Indication, Invite,
-    LegId, LegState, Local, LocalId, Login, NamedHop, Outside, Prack, Refused, ServerTransaction,
-    Stateless, Target, TransactionId, User,
+    Body, Census, DialogId, Ending, Failure, Flow, Fork, Handler, Indication, Invite, LegId,
+    LegState, ListenerConfig, ListenerId, Login, MessageContent, NamedHop, NewRequestAction,
+    OutOfDialogRequest, Prack, Refused, ServerTransaction, StatelessResponse, Target,
+    TransactionId,
 };
 pub use config::{EndpointConfig, SessionConfig, TimerConfig};
 pub use endpoint::Endpoint;
-pub use moves::{Moves, Moving};
-pub use names::hex_digits;
+pub use moved_dialogs::{DetachedDialog, MovedDialogs};
 pub use precondition::{PRECONDITION, PRECONDITION_FAILURE, Preconditions, Unmet};
+pub use tokens::hex_digits;

@@ -1,14 +1,14 @@
-//! What is to leave: messages in one reused arena, lent slice by slice.
+//! Outgoing messages, in one reused arena; the output borrows its slices.
 
-use engine::{ConnectionId, Output, Parcel, ParcelHead, Secure, SocketId, Worker};
+use engine::{ClientTls, ConnectionId, HandoffKind, HandoffMessage, Output, SocketId, Worker};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-/// An arena that grew beyond this gives its memory back when it is empty.
+/// An empty arena above this capacity (bytes) is freed.
 const KEEP: usize = 1 << 20;
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Item {
+pub(crate) enum OutboxItem {
     Datagram {
         socket: SocketId,
         destination: SocketAddr,
@@ -20,7 +20,8 @@ pub(crate) enum Item {
         connection: ConnectionId,
         local: Option<SocketAddr>,
         remote: SocketAddr,
-        /// With TLS, to the peer of this number in [`Outbox::peers`], or to whoever stands for the address.
+        /// With TLS, to the peer of this index in [`Outbox::peers`], or to any certificate that is valid for the
+        /// address.
         secure: Option<Option<u32>>,
         /// With a WebSocket in it.
         websocket: bool,
@@ -28,38 +29,38 @@ pub(crate) enum Item {
     Close {
         connection: ConnectionId,
     },
-    /// For another worker.
-    Hand {
+    /// A handoff message to another worker.
+    HandOff {
         worker: u8,
-        head: ParcelHead,
+        kind: HandoffKind,
     },
 }
 
-/// A peer of TLS connections.
+/// A named peer of TLS connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PeerName {
-    /// Whom its certificate must name.
+    /// Name that its certificate must contain.
     pub(crate) name: String,
-    /// By which settings of the driver's.
+    /// Name of the driver's TLS settings.
     pub(crate) profile: String,
 }
 
 /// Outputs in order.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
-    /// Messages are composed at its end; see [`Outbox::begin`].
+    /// Messages are composed at its end, see [`Outbox::begin`].
     pub(crate) arena: Vec<u8>,
-    /// Peers that are known by name.
+    /// Named peers.
     pub(crate) peers: Vec<PeerName>,
-    /// The name of a peer that is known by its address alone, while it is lent.
+    /// The name of an unnamed peer (its address), while the output borrows it.
     address: String,
-    /// Whose outputs these are: what concerns connections of others is handed to them.
+    /// The worker of this endpoint. Outputs for connections of other workers are handed off.
     pub(crate) worker: Worker,
-    queue: VecDeque<(Item, u32, u32)>,
+    queue: VecDeque<(OutboxItem, u32, u32)>,
 }
 
 impl Outbox {
-    /// An empty one of this worker's.
+    /// An empty outbox of this worker.
     pub(crate) fn of(worker: Worker) -> Outbox {
         Outbox {
             worker,
@@ -67,7 +68,7 @@ impl Outbox {
         }
     }
 
-    /// Where the next message begins. What was composed and not pushed before is thrown away.
+    /// Start of the next message. A composed message that was not pushed is discarded.
     pub(crate) fn begin(&mut self) -> usize {
         let end = self.queue.back().map_or(0, |&(_, _, end)| end as usize);
         if end == 0 && self.arena.capacity() > KEEP {
@@ -77,26 +78,26 @@ impl Outbox {
         end
     }
 
-    /// Queues what was composed since `start`.
-    pub(crate) fn push(&mut self, item: Item, start: usize) {
+    /// Queues the message composed since `start`.
+    pub(crate) fn push(&mut self, item: OutboxItem, start: usize) {
         let end = self.arena.len();
         self.queue.push_back((item, start as u32, end as u32));
     }
 
     /// Queues a copy of `bytes`.
-    pub(crate) fn push_copy(&mut self, item: Item, bytes: &[u8]) {
+    pub(crate) fn push_copy(&mut self, item: OutboxItem, bytes: &[u8]) {
         let start = self.begin();
         self.arena.extend_from_slice(bytes);
         self.push(item, start);
     }
 
-    /// Queues something without bytes; a message begun at `start` stays where it is, behind it.
-    pub(crate) fn push_before(&mut self, item: Item, start: usize) {
+    /// Queues an item without bytes before the message that begins at `start`.
+    pub(crate) fn push_before(&mut self, item: OutboxItem, start: usize) {
         self.queue.push_back((item, start as u32, start as u32));
     }
 
-    /// Queues something without bytes, while no message is begun.
-    pub(crate) fn push_bare(&mut self, item: Item) {
+    /// Queues an item without bytes while no message is being composed.
+    pub(crate) fn push_bare(&mut self, item: OutboxItem) {
         let start = self.begin();
         self.push(item, start);
     }
@@ -108,12 +109,12 @@ impl Outbox {
         line.split(|byte| *byte == b' ').nth(1).unwrap_or_default()
     }
 
-    /// Whether another worker holds a connection.
-    pub(crate) fn is_elsewhere(&self, connection: ConnectionId) -> bool {
+    /// Whether another worker holds the connection.
+    pub(crate) fn is_foreign(&self, connection: ConnectionId) -> bool {
         !self.worker.is_alone() && connection.worker() != self.worker.number
     }
 
-    /// What was composed since `start`.
+    /// The bytes composed since `start`.
     pub(crate) fn composed(&self, start: usize) -> &[u8] {
         self.arena.get(start..).unwrap_or_default()
     }
@@ -125,7 +126,7 @@ impl Outbox {
             .get(start as usize..end as usize)
             .unwrap_or_default();
         Some(match item {
-            Item::Datagram {
+            OutboxItem::Datagram {
                 socket,
                 destination,
             } => Output::Datagram {
@@ -133,18 +134,18 @@ impl Outbox {
                 destination,
                 bytes,
             },
-            Item::Stream { connection } if self.is_elsewhere(connection) => Output::Hand {
+            OutboxItem::Stream { connection } if self.is_foreign(connection) => Output::HandOff {
                 worker: connection.worker(),
-                parcel: Parcel {
-                    head: ParcelHead::Send {
+                message: HandoffMessage {
+                    kind: HandoffKind::Send {
                         connection,
                         from: self.worker.number,
                     },
                     bytes,
                 },
             },
-            Item::Stream { connection } => Output::Stream { connection, bytes },
-            Item::Connect {
+            OutboxItem::Stream { connection } => Output::Stream { connection, bytes },
+            OutboxItem::Connect {
                 connection,
                 local,
                 remote,
@@ -154,29 +155,29 @@ impl Outbox {
                 connection,
                 local,
                 remote,
-                secure: secure.map(|peer| {
+                tls: secure.map(|peer| {
                     let peer = peer.and_then(|peer| self.peers.get(peer as usize));
                     if peer.is_none() {
                         self.address = remote.ip().to_string();
                     }
-                    Secure {
-                        name: peer.map_or(&self.address, |peer| &peer.name),
+                    ClientTls {
+                        server_name: peer.map_or(&self.address, |peer| &peer.name),
                         profile: peer.map_or("", |peer| &peer.profile),
                     }
                 }),
                 websocket,
             },
-            Item::Close { connection } if self.is_elsewhere(connection) => Output::Hand {
+            OutboxItem::Close { connection } if self.is_foreign(connection) => Output::HandOff {
                 worker: connection.worker(),
-                parcel: Parcel {
-                    head: ParcelHead::Close { connection },
+                message: HandoffMessage {
+                    kind: HandoffKind::Close { connection },
                     bytes: &[],
                 },
             },
-            Item::Close { connection } => Output::Close { connection },
-            Item::Hand { worker, head } => Output::Hand {
+            OutboxItem::Close { connection } => Output::Close { connection },
+            OutboxItem::HandOff { worker, kind } => Output::HandOff {
                 worker,
-                parcel: Parcel { head, bytes },
+                message: HandoffMessage { kind, bytes },
             },
         })
     }

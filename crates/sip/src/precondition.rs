@@ -1,17 +1,17 @@
-//! Preconditions of one medium as a user agent keeps them: the status table of RFC 3312 section 5.
+//! Preconditions of one medium in a user agent: the status table of RFC 3312 section 5.
 //!
-//! Pure: what the peer says goes in, what we say comes out, and whether the called user may be alerted. Who opens and who
-//! takes a call keep one such table for each medium and let no 180 and no 2xx leave before [`Preconditions::are_met`].
+//! No IO: the input is the peer's lines, the output our lines and whether the called user may be alerted. Caller and
+//! callee each keep one table for each medium, and send no 180 and no 2xx before [`Preconditions::are_met`].
 
 use std::fmt;
-use wire::sdp::{Precondition, QOS, Reach, StatusType, Strength};
+use wire::sdp::{DirectionTag, Precondition, QOS, StatusType, Strength};
 
 /// The option tag (RFC 3312 section 11).
 pub const PRECONDITION: &[u8] = b"precondition";
 /// Status of a refusal (RFC 3312 section 8).
 pub const PRECONDITION_FAILURE: u16 = 580;
 
-/// A mandatory precondition of the peer's that cannot be met: refuse with [`PRECONDITION_FAILURE`] and this line in the
+/// A mandatory precondition of the peer that cannot be met: refuse with [`PRECONDITION_FAILURE`] and this line in the
 /// description (RFC 3312 section 8).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unmet {
@@ -29,11 +29,11 @@ impl std::error::Error for Unmet {}
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Row {
-    /// Whether anybody has spoken of it.
+    /// Whether either side has mentioned it.
     used: bool,
-    current: Reach,
+    current: DirectionTag,
     strength: Strength,
-    desired: Reach,
+    desired: DirectionTag,
 }
 
 impl Row {
@@ -42,32 +42,32 @@ impl Row {
     }
 }
 
-/// Quality of service as a precondition of one medium, seen from our side.
+/// Quality of service as a precondition of one medium, from our point of view.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Preconditions {
     end_to_end: Row,
     local: Row,
     remote: Row,
-    /// The peer wants to be told when our side has come so far (section 7).
-    to_confirm: Option<Reach>,
-    /// We want to be told when the peer's has.
-    ask: Option<Reach>,
+    /// The peer requests confirmation when our side has reached this (section 7).
+    to_confirm: Option<DirectionTag>,
+    /// We request confirmation when the peer's side has reached this.
+    requested_confirmation: Option<DirectionTag>,
 }
 
 impl Preconditions {
-    /// None yet: for a called side, which learns them from the offer.
+    /// An empty table: for a callee, which fills it from the offer.
     pub fn none() -> Preconditions {
         Preconditions::default()
     }
 
-    /// What a caller begins with: resources wanted in both directions on our access network and on the peer's, nothing
-    /// reserved. With [`Strength::Mandatory`] the peer will not alert before they are there.
-    pub fn wanted(local: Strength, remote: Strength) -> Preconditions {
+    /// The table of a caller: resources desired in both directions on our access network and on the peer's, none
+    /// reserved. With [`Strength::Mandatory`] the peer does not alert before they are available.
+    pub fn for_caller(local: Strength, remote: Strength) -> Preconditions {
         let row = |strength| Row {
             used: true,
-            current: Reach::NONE,
+            current: DirectionTag::NONE,
             strength,
-            desired: Reach::BOTH,
+            desired: DirectionTag::BOTH,
         };
         Preconditions {
             local: row(local),
@@ -76,7 +76,7 @@ impl Preconditions {
         }
     }
 
-    /// Whether anybody has spoken of preconditions.
+    /// Whether either side has mentioned preconditions.
     pub fn is_used(&self) -> bool {
         self.rows().any(|(_, row)| row.used)
     }
@@ -98,14 +98,14 @@ impl Preconditions {
         }
     }
 
-    /// Takes the peer's lines, of an offer or of an answer (sections 5.1 and 5.2). Statuses and directions are turned to
-    /// our view. What the peer says of its own side holds, what it believes of ours does not; a strength is raised by the
-    /// peer and never lowered.
+    /// Applies the peer's lines of an offer or of an answer (sections 5.1 and 5.2), with statuses and directions turned
+    /// to our point of view. The peer's statements about its own side are accepted, those about our side are not. The
+    /// peer can raise a strength but not lower it.
     ///
     /// # Errors
-    /// [`Unmet`] where the peer demands something other than quality of service, or says that it has failed; what could
-    /// be taken is taken all the same.
-    pub fn hear<'a>(
+    /// [`Unmet`] if the peer requires something other than quality of service, or reports a failure. The other lines
+    /// are applied all the same.
+    pub fn apply_remote<'a>(
         &mut self,
         lines: impl IntoIterator<Item = Precondition<'a>>,
     ) -> Result<(), Unmet> {
@@ -173,8 +173,8 @@ impl Preconditions {
         }
     }
 
-    /// Our own access network has the resources, in these directions.
-    pub fn reserved(&mut self, reach: Reach) {
+    /// Records that our access network has reserved resources in these directions.
+    pub fn add_reserved(&mut self, reach: DirectionTag) {
         self.local.used = true;
         self.local.current = self.local.current.with(reach);
         if self.end_to_end.used {
@@ -182,22 +182,22 @@ impl Preconditions {
         }
     }
 
-    /// Our own side's resources are wanted in both directions, whatever the peer thinks of them.
-    pub fn demand(&mut self) {
+    /// Requires resources of our own side in both directions, independent of the peer's requirements.
+    pub fn require_local(&mut self) {
         self.local = Row {
             used: true,
             current: self.local.current,
             strength: Strength::Mandatory,
-            desired: Reach::BOTH,
+            desired: DirectionTag::BOTH,
         };
     }
 
-    /// From now on the peer is asked to tell when its side is ready (section 7), as long as it is not.
-    pub fn ask_for_confirmation(&mut self) {
-        self.ask = Some(Reach::BOTH);
+    /// Requests confirmation when the peer's side is ready (section 7), as long as it is not.
+    pub fn request_confirmation(&mut self) {
+        self.requested_confirmation = Some(DirectionTag::BOTH);
     }
 
-    /// Whether every mandatory precondition is met: the called user may be alerted and the call be answered (section 6).
+    /// Whether every mandatory precondition is met: the called user may be alerted and the call answered (section 6).
     pub fn are_met(&self) -> bool {
         self.rows().all(|(_, row)| row.is_met())
     }
@@ -207,27 +207,27 @@ impl Preconditions {
         self.local.current.covers(self.local.desired)
     }
 
-    /// Whether the peer's side is demanded and not ready yet.
+    /// Whether the peer's side is required and not ready yet.
     pub fn waits_for_peer(&self) -> bool {
         !self.remote.is_met()
     }
 
-    /// Whether the peer waits to be told that our side is ready, which it is (section 7): the next description of ours,
-    /// in an UPDATE if nothing else is due, tells it.
+    /// Whether our side is ready and the peer has requested confirmation (section 7), which our next description
+    /// carries, in an UPDATE if no other request is due.
     pub fn owes_confirmation(&self) -> bool {
         self.to_confirm
-            .is_some_and(|wanted| self.local.current.covers(wanted))
+            .is_some_and(|reach| self.local.current.covers(reach))
     }
 
-    /// Whether a mandatory one is wanted: then offers require the option tag, else they say that it is supported
-    /// (section 11).
+    /// Whether there is a mandatory precondition: offers then require the option tag; otherwise they list it as
+    /// supported (section 11).
     pub fn are_required(&self) -> bool {
         self.rows()
             .any(|(_, row)| row.used && row.strength == Strength::Mandatory)
     }
 
-    /// The lines for the next description of ours, offer or answer, each without line end. What it says has been said then.
-    pub fn speak(&mut self) -> Vec<String> {
+    /// The lines for our next description, offer or answer, each without line end. A pending confirmation is then done.
+    pub fn next_lines(&mut self) -> Vec<String> {
         let mut lines = Vec::with_capacity(6);
         for (status, row) in self.rows().filter(|(_, row)| row.used) {
             let line = Precondition::Current {
@@ -241,8 +241,8 @@ impl Preconditions {
             lines.push(desired_line(QOS, row.strength, status, row.desired));
         }
         if let Some(reach) = self
-            .ask
-            .filter(|wanted| self.remote.used && !self.remote.current.covers(*wanted))
+            .requested_confirmation
+            .filter(|reach| self.remote.used && !self.remote.current.covers(*reach))
         {
             let line = Precondition::Confirm {
                 kind: QOS,
@@ -257,7 +257,7 @@ impl Preconditions {
         lines
     }
 
-    /// The lines of a refusal because our own resources could not be had (section 8).
+    /// The lines of a refusal because our own resources could not be reserved (section 8).
     pub fn refusal(&self) -> Vec<String> {
         self.rows()
             .filter(|(_, row)| row.used && !row.is_met())
@@ -266,7 +266,12 @@ impl Preconditions {
     }
 }
 
-fn desired_line(kind: &[u8], strength: Strength, status: StatusType, reach: Reach) -> String {
+fn desired_line(
+    kind: &[u8],
+    strength: Strength,
+    status: StatusType,
+    reach: DirectionTag,
+) -> String {
     let line = Precondition::Desired {
         kind,
         strength,
@@ -280,30 +285,30 @@ fn desired_line(kind: &[u8], strength: Strength, status: StatusType, reach: Reac
 mod tests {
     use super::*;
 
-    fn hear(table: &mut Preconditions, lines: &[&str]) -> Result<(), Unmet> {
+    fn apply_remote(table: &mut Preconditions, lines: &[&str]) -> Result<(), Unmet> {
         let lines: Vec<_> = lines
             .iter()
             .map(|line| line.strip_prefix("a=").unwrap_or(line))
             .map(|line| line.split_once(':').expect("an attribute"))
             .filter_map(|(name, value)| Precondition::parse(name.as_bytes(), value.as_bytes()))
             .collect();
-        table.hear(lines)
+        table.apply_remote(lines)
     }
 
-    fn tell(from: &mut Preconditions, to: &mut Preconditions) -> Vec<String> {
-        let lines = from.speak();
+    fn exchange(from: &mut Preconditions, to: &mut Preconditions) -> Vec<String> {
+        let lines = from.next_lines();
         let borrowed: Vec<&str> = lines.iter().map(String::as_str).collect();
-        hear(to, &borrowed).unwrap();
+        apply_remote(to, &borrowed).unwrap();
         lines
     }
 
     /// The call flow of RFC 3312 section 13.2 (segmented), with the lines that the document prints.
     #[test]
-    fn segmented_preconditions_as_the_document_has_them() {
-        let mut caller = Preconditions::wanted(Strength::Mandatory, Strength::Mandatory);
+    fn segmented_preconditions_match_rfc_3312_example() {
+        let mut caller = Preconditions::for_caller(Strength::Mandatory, Strength::Mandatory);
         let mut callee = Preconditions::none();
         assert_eq!(
-            tell(&mut caller, &mut callee),
+            exchange(&mut caller, &mut callee),
             [
                 "a=curr:qos local none",
                 "a=curr:qos remote none",
@@ -312,9 +317,9 @@ mod tests {
             ]
         );
         assert!(!callee.are_met() && callee.are_required());
-        callee.ask_for_confirmation();
+        callee.request_confirmation();
         assert_eq!(
-            tell(&mut callee, &mut caller),
+            exchange(&mut callee, &mut caller),
             [
                 "a=curr:qos local none",
                 "a=curr:qos remote none",
@@ -323,35 +328,35 @@ mod tests {
                 "a=conf:qos remote sendrecv",
             ]
         );
-        // The caller reserves and owes the news.
+        // The caller reserves and owes a confirmation.
         assert!(!caller.owes_confirmation());
-        caller.reserved(Reach::BOTH);
+        caller.add_reserved(DirectionTag::BOTH);
         assert!(caller.owes_confirmation() && !caller.are_met());
         assert_eq!(
-            tell(&mut caller, &mut callee)[..2],
+            exchange(&mut caller, &mut callee)[..2],
             ["a=curr:qos local sendrecv", "a=curr:qos remote none"]
         );
-        assert!(!caller.owes_confirmation(), "said once");
+        assert!(!caller.owes_confirmation(), "confirmed once");
         assert!(!callee.are_met(), "its own side is not ready");
-        callee.reserved(Reach::BOTH);
+        callee.add_reserved(DirectionTag::BOTH);
         assert!(callee.are_met());
         assert_eq!(
-            tell(&mut callee, &mut caller)[..],
+            exchange(&mut callee, &mut caller)[..],
             [
                 "a=curr:qos local sendrecv",
                 "a=curr:qos remote sendrecv",
                 "a=des:qos mandatory local sendrecv",
                 "a=des:qos mandatory remote sendrecv",
             ],
-            "nothing is left to be confirmed"
+            "no confirmation is pending"
         );
         assert!(caller.are_met());
     }
 
     #[test]
-    fn directions_are_turned_and_the_peer_does_not_know_better_about_us() {
+    fn directions_are_reversed_and_peer_statements_about_our_side_ignored() {
         let mut table = Preconditions::none();
-        hear(
+        apply_remote(
             &mut table,
             &[
                 "a=curr:qos local send",
@@ -362,7 +367,7 @@ mod tests {
         )
         .unwrap();
         assert_eq!(
-            table.speak(),
+            table.next_lines(),
             [
                 "a=curr:qos local none",
                 "a=curr:qos remote recv",
@@ -370,16 +375,16 @@ mod tests {
                 "a=des:qos mandatory remote recv",
             ]
         );
-        assert!(table.are_met(), "what is optional holds nobody up");
+        assert!(table.are_met(), "an optional precondition does not block");
     }
 
     #[test]
-    fn end_to_end_status_is_what_both_have() {
+    fn end_to_end_status_combines_both_sides() {
         let mut table = Preconditions::none();
         let offer = ["a=curr:qos e2e send", "a=des:qos mandatory e2e sendrecv"];
-        hear(&mut table, &offer).unwrap();
+        apply_remote(&mut table, &offer).unwrap();
         assert!(!table.are_met());
-        table.reserved(Reach {
+        table.add_reserved(DirectionTag {
             send: true,
             recv: false,
         });
@@ -388,16 +393,16 @@ mod tests {
 
     #[test]
     fn strengths_are_raised_and_never_lowered() {
-        let mut table = Preconditions::wanted(Strength::Optional, Strength::Mandatory);
+        let mut table = Preconditions::for_caller(Strength::Optional, Strength::Mandatory);
         let answer = [
             "a=curr:qos local none",
             "a=curr:qos remote none",
             "a=des:qos optional local sendrecv",
             "a=des:qos mandatory remote sendrecv",
         ];
-        hear(&mut table, &answer).unwrap();
+        apply_remote(&mut table, &answer).unwrap();
         assert_eq!(
-            table.speak()[2..],
+            table.next_lines()[2..],
             [
                 "a=des:qos mandatory local sendrecv",
                 "a=des:qos mandatory remote sendrecv",
@@ -406,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_met_is_named() {
+    fn unsupported_preconditions_are_reported() {
         let mut table = Preconditions::none();
         let offer = [
             "a=curr:foo e2e none",
@@ -414,14 +419,14 @@ mod tests {
             "a=curr:qos local none",
             "a=des:qos optional local sendrecv",
         ];
-        let unmet = hear(&mut table, &offer).unwrap_err();
+        let unmet = apply_remote(&mut table, &offer).unwrap_err();
         assert_eq!(unmet.line, "a=des:foo unknown e2e sendrecv");
-        assert!(table.is_used(), "the rest was taken");
+        assert!(table.is_used(), "the other lines are applied");
         let optional = ["a=curr:foo e2e none", "a=des:foo optional e2e sendrecv"];
-        hear(&mut Preconditions::none(), &optional).unwrap();
-        let mut caller = Preconditions::wanted(Strength::Mandatory, Strength::Mandatory);
+        apply_remote(&mut Preconditions::none(), &optional).unwrap();
+        let mut caller = Preconditions::for_caller(Strength::Mandatory, Strength::Mandatory);
         let refusal = ["a=des:qos failure local sendrecv"];
-        let unmet = hear(&mut caller, &refusal).unwrap_err();
+        let unmet = apply_remote(&mut caller, &refusal).unwrap_err();
         assert_eq!(unmet.line, "a=des:qos failure remote sendrecv");
         assert_eq!(
             caller.refusal(),
@@ -433,11 +438,11 @@ mod tests {
     }
 
     #[test]
-    fn without_preconditions_nothing_is_said_and_nothing_waits() {
+    fn without_preconditions_no_lines_and_no_wait() {
         let mut table = Preconditions::none();
         assert!(!table.is_used() && table.are_met() && !table.are_required());
-        assert_eq!(table.speak(), [""; 0]);
-        hear(&mut table, &[]).unwrap();
+        assert_eq!(table.next_lines(), [""; 0]);
+        apply_remote(&mut table, &[]).unwrap();
         assert!(!table.is_used());
     }
 }

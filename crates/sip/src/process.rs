@@ -1,14 +1,14 @@
-//! What becomes of each message: checks, transactions, dialogs (RFC 3261 sections 8, 12, 17, 18).
+//! Processing of messages: validation, transactions, dialogs (RFC 3261 sections 8, 12, 17, 18).
 
 use crate::Endpoint;
 use crate::api::{
-    Content, Ending, Failure, Flow, Greeting, Indication, LegId, LegState, Outside, Refused,
-    ServerTransaction, TransactionId, User,
+    Ending, Failure, Flow, Handler, Indication, LegId, LegState, MessageContent, NewRequestAction,
+    OutOfDialogRequest, Refused, ServerTransaction, TransactionId,
 };
 use crate::compose::{Lines, check_edits, phrase, reason};
 use crate::credentials::StoredLogin;
-use crate::leg::uac::remote_side;
-use crate::names::{MAGIC, NAME_LEN, Name};
+use crate::leg::uac::remote_identity;
+use crate::tokens::{IdToken, MAGIC, TOKEN_LEN};
 use crate::transaction::{ClientState, Owner, ServerState};
 use crate::transport::is_sips;
 use engine::{DropReason, Time, Transport};
@@ -16,25 +16,26 @@ use smallvec::SmallVec;
 use wire::sip::{Edit, HeaderId, Message, Method, Response};
 
 impl Endpoint {
-    pub(crate) fn message(
+    pub(crate) fn on_message(
         &mut self,
         message: &Message<'_>,
         flow: &Flow,
         now: Time,
-        user: &mut dyn User,
+        handler: &mut dyn Handler,
     ) {
         match (message.is_request(), message.validate()) {
-            (true, Ok(())) => self.request_came(message, flow, now, user),
+            (true, Ok(())) => self.on_request(message, flow, now, handler),
             (true, Err(rejection)) => {
                 let reason = rejection.reason.as_bytes();
                 self.refuse_stateless(message, rejection.status, reason, &[], flow, now);
             }
-            (false, Ok(())) => self.response_came(message, flow, now, user),
+            (false, Ok(())) => self.on_response(message, flow, now, handler),
             (false, Err(_)) => self.drops.count(DropReason::SipMalformedResponse),
         }
     }
 
-    /// Answers a request without keeping anything (section 8.2.7), also with 2xx; an ACK never, nor what names nowhere to answer to.
+    /// Sends a response, also a 2xx, without keeping state (section 8.2.7). Nothing is sent for an ACK or without a
+    /// valid Via.
     pub(crate) fn refuse_stateless(
         &mut self,
         request: &Message<'_>,
@@ -49,7 +50,7 @@ impl Endpoint {
             return;
         }
         if self.net.is_closed(flow.local) {
-            self.drops.count(DropReason::SipPointClosed);
+            self.drops.count(DropReason::SipListenerClosed);
             return;
         }
         let Ok(via) = request.via() else {
@@ -65,7 +66,8 @@ impl Endpoint {
         };
         let start = self.net.out.begin();
         let agent = self.config.user_agent.as_bytes();
-        // What does not fit is left out, the least needed first: our name, the words, headers from the last to the second.
+        // If the response exceeds the bound, parts are omitted in this order: Server, reason phrase, headers from the
+        // last to the second.
         let first = edits.get(..1).unwrap_or_default();
         let fewer = (1..edits.len())
             .rev()
@@ -101,45 +103,51 @@ impl Endpoint {
             self.drops.count(DropReason::SipAnswerTooLarge);
             return;
         }
-        // Lost like one on the way: the client asks again.
+        // A failure to send is like a loss in the network: the client retransmits.
         let _ = self.transmit(&reply, start, now);
     }
 
-    fn request_came(&mut self, request: &Message<'_>, flow: &Flow, now: Time, user: &mut dyn User) {
+    fn on_request(
+        &mut self,
+        request: &Message<'_>,
+        flow: &Flow,
+        now: Time,
+        handler: &mut dyn Handler,
+    ) {
         let method = request.method();
         if flow.transport == Transport::Tls
             && let Some(connection) = flow.connection
             && let Ok(via) = request.via()
             && via.params.get(b"alias").is_some()
         {
-            self.net.alias(connection, &via);
+            self.net.allow_alias(connection, &via);
         }
         let tag = request.to().ok().and_then(|to| to.tag());
         if method == Method::Ack {
-            self.ack_came(request, tag, flow, now, user);
+            self.on_ack(request, tag, flow, now, handler);
             return;
         }
-        let Some(key) = self.prints.of(request, method) else {
+        let Some(key) = self.fingerprints.of(request, method) else {
             self.drops.count(DropReason::SipUnparsable);
             return;
         };
         if let Some(&slot) = self.index.get(&key) {
-            self.repeated_request(slot, request, flow, now);
+            self.on_retransmitted_request(slot, request, flow, now);
             return;
         }
-        if self.passes_on(request, tag, flow, now, user) {
+        if self.hand_off_moved(request, tag, flow, now, handler) {
             return;
         }
-        if !self.serves(request, tag, flow) {
-            self.drops.count(DropReason::SipPointClosed);
+        if !self.accepts_request(request, tag, flow) {
+            self.drops.count(DropReason::SipListenerClosed);
             return;
         }
-        let mut known = false;
+        let mut trusted = false;
         if tag.is_none() && method != Method::Cancel {
-            let answer = match user.greet(request, flow, now) {
-                Greeting::Answer(answer) => Some(answer),
-                greeting => {
-                    known = greeting == Greeting::Known;
+            let answer = match handler.on_new_request(request, flow, now) {
+                NewRequestAction::Respond(answer) => Some(answer),
+                action => {
+                    trusted = action == NewRequestAction::Process;
                     None
                 }
             };
@@ -158,7 +166,7 @@ impl Endpoint {
         if method == Method::Cancel
             && !self.config.worker.is_alone()
             && self.invite_of(request, flow).is_none()
-            && self.pass_cancel(request, flow)
+            && self.hand_off_cancel(request, flow)
         {
             return;
         }
@@ -168,13 +176,13 @@ impl Endpoint {
             self.refuse_stateless(request, 503, reason(503), &later, flow, now);
             return;
         };
-        known |= tag
+        trusted |= tag
             .is_some_and(|tag| self.leg_of_tag(tag).is_some() || self.usage_of_tag(tag).is_some());
-        if self.config.bounded_answers && !known && !flow.transport.is_reliable() {
-            self.bound_answers(slot, request);
+        if self.config.bounded_answers && !trusted && !flow.transport.is_reliable() {
+            self.bound_responses(slot, request);
         }
         if method == Method::Cancel {
-            self.cancel_came(slot, request, flow, now, user);
+            self.on_cancel(slot, request, flow, now, handler);
             return;
         }
         if self.refuse_extension(slot, request, now) {
@@ -182,26 +190,25 @@ impl Endpoint {
         }
         match tag {
             Some(tag) => match (self.leg_of_tag(tag), self.usage_of_tag(tag)) {
-                (Some(leg), _) => self.inside_request(slot, leg, request, flow, now, user),
-                (_, Some(dialog)) => self.usage_request(slot, dialog, request, flow, now, user),
-                _ if method == Method::Prack && self.is_late_prack(tag, request, now) => {
-                    self.final_response(slot, 200, &Content::default(), now);
+                (Some(leg), _) => self.in_dialog_request(slot, leg, request, flow, now, handler),
+                (_, Some(dialog)) => self.usage_request(slot, dialog, request, flow, now, handler),
+                _ if method == Method::Prack && self.accept_late_prack(tag, request, now) => {
+                    self.final_response(slot, 200, &MessageContent::default(), now);
                 }
-                _ => self.final_response(slot, 481, &Content::default(), now),
+                _ => self.final_response(slot, 481, &MessageContent::default(), now),
             },
-            None => self.outside_request(slot, request, flow, now, user),
+            None => self.out_of_dialog_request(slot, request, flow, now, handler),
         }
     }
 
-    /// Whether a request is taken in: at a listening point that is closed only what belongs to a dialog or a transaction of
-    /// ours is.
-    fn serves(&self, request: &Message<'_>, tag: Option<&[u8]>, flow: &Flow) -> bool {
+    /// Whether a request is processed. A closed listener accepts only requests of existing dialogs and transactions.
+    fn accepts_request(&self, request: &Message<'_>, tag: Option<&[u8]>, flow: &Flow) -> bool {
         if !self.net.is_closed(flow.local) {
             return true;
         }
         match request.method() {
             Method::Cancel => self
-                .prints
+                .fingerprints
                 .of(request, Method::Invite)
                 .is_some_and(|key| self.index.get(&key).is_some()),
             _ => tag.is_some_and(|tag| {
@@ -210,8 +217,14 @@ impl Endpoint {
         }
     }
 
-    /// A repeated request: the last response again, or silence (sections 17.2.1, 17.2.2).
-    fn repeated_request(&mut self, slot: u32, request: &Message<'_>, flow: &Flow, now: Time) {
+    /// A retransmitted request: sends the last response again, if there is one (sections 17.2.1, 17.2.2).
+    fn on_retransmitted_request(
+        &mut self,
+        slot: u32,
+        request: &Message<'_>,
+        flow: &Flow,
+        now: Time,
+    ) {
         self.drops.count(DropReason::SipRetransmission);
         let Some(server) = self.servers.get(slot as usize) else {
             return;
@@ -235,16 +248,16 @@ impl Endpoint {
         if let Some(last) = server.last.as_ref() {
             self.net.out.arena.extend_from_slice(last);
         } else if plain != 0 {
-            self.plain_again(slot, request, flow, plain, method);
+            self.rebuild_response(slot, request, flow, plain, method);
         } else {
             return;
         }
-        // Lost like one on the way: the client asks again.
+        // A failure to send is like a loss in the network: the client retransmits.
         let _ = self.transmit(&reply, start, now);
     }
 
-    /// Composes a plain response again.
-    fn plain_again(
+    /// Composes a final response again from its request and status.
+    fn rebuild_response(
         &mut self,
         slot: u32,
         request: &Message<'_>,
@@ -258,20 +271,20 @@ impl Endpoint {
         let out = &mut self.net.out.arena;
         Lines { out }.status_line(status, reason(status));
         skeleton.write(false, tag, out);
-        let content = Content::default();
+        let content = MessageContent::default();
         let local = (flow.local, is_sips(request.request_uri()));
-        self.response_headers(local, status, with_contact(method, status), &content);
+        self.response_headers(local, status, includes_contact(method, status), &content);
         self.write_body(&content);
     }
 
-    /// ACK: for a 2xx it means a leg, else the INVITE's server transaction.
-    fn ack_came(
+    /// ACK: for a 2xx it belongs to a leg, otherwise to the INVITE's server transaction.
+    fn on_ack(
         &mut self,
         request: &Message<'_>,
         tag: Option<&[u8]>,
         flow: &Flow,
         now: Time,
-        user: &mut dyn User,
+        handler: &mut dyn Handler,
     ) {
         let leg = tag.and_then(|tag| self.leg_of_tag(tag)).filter(|&leg| {
             let from = request.from().ok().and_then(|from| from.tag());
@@ -281,12 +294,12 @@ impl Endpoint {
             })
         });
         if let Some(leg) = leg
-            && self.acked(leg, request, now, user)
+            && self.on_ack_of_2xx(leg, request, now, handler)
         {
             return;
         }
         let slot = self
-            .prints
+            .fingerprints
             .of(request, Method::Invite)
             .and_then(|key| self.index.get(&key).copied());
         match slot.and_then(|slot| Some((slot, self.servers.get(slot as usize)?.state))) {
@@ -295,82 +308,84 @@ impl Endpoint {
                 self.drops.count(DropReason::SipRetransmission);
             }
             _ if leg.is_some() => self.drops.count(DropReason::SipRetransmission),
-            _ if self.passes_on(request, tag, flow, now, user) => {}
-            _ if self.is_ack_to_nothing_kept(request, tag) => {
+            _ if self.hand_off_moved(request, tag, flow, now, handler) => {}
+            _ if self.is_ack_of_stateless_response(request, tag) => {
                 self.drops.count(DropReason::SipRefusedAck);
             }
             _ => self.drops.count(DropReason::SipStrayAck),
         }
     }
 
-    fn is_ack_to_nothing_kept(&self, request: &Message<'_>, tag: Option<&[u8]>) -> bool {
+    fn is_ack_of_stateless_response(&self, request: &Message<'_>, tag: Option<&[u8]>) -> bool {
         let (Ok(via), Ok(call_id)) = (request.via(), request.call_id()) else {
             return false;
         };
         tag == Some(&self.refusals.stateless_tag(via.branch(), call_id)[..])
     }
 
-    /// CANCEL (section 9.2): answered by itself, then the INVITE that it means is.
-    fn cancel_came(
+    /// CANCEL (section 9.2): answered by itself, then the matching INVITE is answered.
+    fn on_cancel(
         &mut self,
         slot: u32,
         request: &Message<'_>,
         flow: &Flow,
         now: Time,
-        user: &mut dyn User,
+        handler: &mut dyn Handler,
     ) {
         let Some(invite) = self.invite_of(request, flow) else {
-            self.final_response(slot, 481, &Content::default(), now);
+            self.final_response(slot, 481, &MessageContent::default(), now);
             return;
         };
-        // The tag of the 200 is the INVITE's (section 9.2).
+        // The 200 has the same tag as the INVITE's response (section 9.2).
         let leg = self.servers.get(invite as usize).and_then(|s| s.leg);
         if let Some(server) = self.servers.get_mut(slot as usize) {
             server.leg = leg;
         }
-        self.final_response(slot, 200, &Content::default(), now);
-        self.cancelled(invite, request, now, user);
+        self.final_response(slot, 200, &MessageContent::default(), now);
+        self.on_invite_cancelled(invite, request, now, handler);
     }
 
-    /// The INVITE that a CANCEL means.
+    /// The INVITE that a CANCEL matches.
     fn invite_of(&self, request: &Message<'_>, flow: &Flow) -> Option<u32> {
-        self.prints
+        self.fingerprints
             .of(request, Method::Invite)
             .and_then(|key| self.index.get(&key).copied())
             .or_else(|| self.invite_without_branch(request, flow))
     }
 
-    /// The INVITE that a CANCEL with a branch of its own means: there are clients that make one for every request. From
-    /// tag, Call-ID and CSeq are the INVITE's, it waits for its answer, and both came from the same place.
+    /// The INVITE for a CANCEL with a branch of its own: some clients create a branch for every request. From tag,
+    /// Call-ID and CSeq match, the INVITE is unanswered, and both have the same source.
     fn invite_without_branch(&self, request: &Message<'_>, flow: &Flow) -> Option<u32> {
-        let key = self.prints.merged(request)?;
+        let key = self.fingerprints.merged(request)?;
         let slot = *self.merged.get(&key)?;
         let server = self.servers.get(slot as usize)?;
         let leg = self.leg(server.leg?)?;
         let from = server.active.as_ref()?.flow;
         let same = leg.state == LegState::Offered
-            && leg.theirs.is_some_and(|theirs| theirs.slot == slot)
+            && leg
+                .peer_invite
+                .is_some_and(|peer_invite| peer_invite.slot == slot)
             && from.remote.ip() == flow.remote.ip()
             && from.connection == flow.connection;
         same.then_some(slot)
     }
 
-    /// 420 for option tags that we do not have (section 8.2.2.3; section 16.3 for Proxy-Require, as we stand in for the
-    /// proxies on the way). `true`: refused.
+    /// Sends 420 for unsupported option tags (section 8.2.2.3; section 16.3 for Proxy-Require, because we replace the
+    /// proxies in the path). `true`: refused.
     fn refuse_extension(&mut self, slot: u32, request: &Message<'_>, now: Time) -> bool {
         if !request.has(HeaderId::Require) && !request.has(HeaderId::ProxyRequire) {
             return false;
         }
-        let ours = |tag: &[u8]| {
+        let is_supported = |tag: &[u8]| {
             self.config
                 .supported
                 .iter()
-                .any(|ours| ours.as_bytes().eq_ignore_ascii_case(tag))
+                .any(|supported| supported.as_bytes().eq_ignore_ascii_case(tag))
         };
         let unknown: Vec<&[u8]> = request
             .require()
             .chain(request.proxy_require())
-            .filter(|tag| !ours(tag))
+            .filter(|tag| !is_supported(tag))
             .collect();
         if unknown.is_empty() {
             return false;
@@ -380,38 +395,38 @@ impl Endpoint {
             id: HeaderId::Unsupported,
             value: &value,
         }];
-        self.final_response(slot, 420, &Content::default().with(&edits), now);
+        self.final_response(slot, 420, &MessageContent::default().with(&edits), now);
         true
     }
 
     /// A request outside of any dialog.
-    fn outside_request(
+    fn out_of_dialog_request(
         &mut self,
         slot: u32,
         request: &Message<'_>,
         flow: &Flow,
         now: Time,
-        user: &mut dyn User,
+        handler: &mut dyn Handler,
     ) {
         let method = request.method();
-        if self.loops(request) {
-            self.final_response(slot, 482, &Content::default(), now);
+        if self.is_looped(request) {
+            self.final_response(slot, 482, &MessageContent::default(), now);
             return;
         }
         let hops = request.max_forwards().ok();
         if self.config.check_max_forwards && hops == Some(0) && method != Method::Options {
-            self.final_response(slot, 483, &Content::default(), now);
+            self.final_response(slot, 483, &MessageContent::default(), now);
             return;
         }
         match method {
             Method::Invite => {
-                if !self.is_merged(slot, request, now) {
-                    self.offered(slot, request, flow, now, user);
+                if !self.refuse_merged(slot, request, now) {
+                    self.on_initial_invite(slot, request, flow, now, handler);
                 }
             }
-            // Only dialogs have these.
+            // These methods exist only within dialogs.
             Method::Bye | Method::Prack | Method::Update => {
-                self.final_response(slot, 481, &Content::default(), now);
+                self.final_response(slot, 481, &MessageContent::default(), now);
             }
             _ => {
                 let transaction = self.server_id(slot);
@@ -420,32 +435,32 @@ impl Endpoint {
                     request,
                     flow: *flow,
                 };
-                user.indication(self, indication, now);
-                self.waits_unless_answered(slot, now);
+                handler.on_indication(self, indication, now);
+                self.arm_unless_answered(slot, now);
             }
         }
     }
 
-    /// Whether one of the request's Vias is that of a client transaction of ours that still runs: the request has come
-    /// back to us (RFC 5393 section 4.2 asks for no more where nothing is forked in parallel by a proxy).
-    fn loops(&self, request: &Message<'_>) -> bool {
+    /// Whether one of the request's Vias is that of a running client transaction of ours, so that the request has
+    /// looped (RFC 5393 section 4.2 requires no more without parallel forking by a proxy).
+    fn is_looped(&self, request: &Message<'_>) -> bool {
         request.values(HeaderId::Via).any(|via| {
-            // A Via of ours begins as we wrote it.
-            self.net.points.iter().any(|point| {
-                via.strip_prefix(point.via.as_slice())
-                    .and_then(|rest| rest.get(..MAGIC.len() + NAME_LEN))
+            // Our Vias always begin with these bytes.
+            self.net.listeners.iter().any(|listener| {
+                via.strip_prefix(listener.via.as_slice())
+                    .and_then(|rest| rest.get(..MAGIC.len() + TOKEN_LEN))
                     .is_some_and(|branch| self.client_of_branch(branch).is_some())
             })
         })
     }
 
-    /// The same INVITE by another way (section 8.2.2.2): 482.
-    fn is_merged(&mut self, slot: u32, request: &Message<'_>, now: Time) -> bool {
-        let Some(key) = self.prints.merged(request) else {
+    /// Refuses an INVITE that has arrived over another path too, with 482 (section 8.2.2.2). `true`: refused.
+    fn refuse_merged(&mut self, slot: u32, request: &Message<'_>, now: Time) -> bool {
+        let Some(key) = self.fingerprints.merged(request) else {
             return false;
         };
         if self.merged.get(&key).is_some() {
-            self.final_response(slot, 482, &Content::default(), now);
+            self.final_response(slot, 482, &MessageContent::default(), now);
             return true;
         }
         if self.merged.insert(key, slot).is_ok()
@@ -456,22 +471,26 @@ impl Endpoint {
         false
     }
 
-    fn response_came(
+    fn on_response(
         &mut self,
         response: &Message<'_>,
         flow: &Flow,
         now: Time,
-        user: &mut dyn User,
+        handler: &mut dyn Handler,
     ) {
         let (Ok(via), Ok(cseq)) = (response.via(), response.cseq()) else {
             self.drops.count(DropReason::SipMalformedResponse);
             return;
         };
         // We write one Via: a response with a second one was misrouted (section 8.1.3.3).
-        if !self.net.points.iter().any(|point| point.wrote(&via))
+        if !self
+            .net
+            .listeners
+            .iter()
+            .any(|listener| listener.matches_via(&via))
             || response.values(HeaderId::Via).nth(1).is_some()
         {
-            self.drops.count(DropReason::SipForeignVia);
+            self.drops.count(DropReason::SipViaMismatch);
             return;
         }
         let slot = self.client_of_branch(via.branch());
@@ -498,23 +517,27 @@ impl Endpoint {
             return;
         };
         match owner {
-            Owner::Opening(leg) => self.opening_response(slot, leg, response, flow, now, user),
-            Owner::Inside(leg) => self.inside_response(slot, leg, response, flow, now, user),
-            Owner::Outside(number) => {
-                self.outside_response(slot, number, response, flow, now, user);
+            Owner::InitialInvite(leg) => {
+                self.initial_response(slot, leg, response, flow, now, handler)
             }
-            Owner::Nobody => self.nobodys_response(slot, response, now),
+            Owner::InDialog(leg) => {
+                self.in_dialog_response(slot, leg, response, flow, now, handler)
+            }
+            Owner::OutOfDialog(number) => {
+                self.out_of_dialog_response(slot, number, response, flow, now, handler);
+            }
+            Owner::Unowned => self.unowned_response(slot, response, now),
         }
     }
 
-    fn outside_response(
+    fn out_of_dialog_response(
         &mut self,
         slot: u32,
         number: u64,
         response: &Message<'_>,
         flow: &Flow,
         now: Time,
-        user: &mut dyn User,
+        handler: &mut dyn Handler,
     ) {
         let transaction = self.client_id(slot);
         if self
@@ -528,7 +551,7 @@ impl Endpoint {
         self.usage_response(response);
         if response.status() < 200 {
             self.other_proceeding(slot);
-        } else if self.try_again(slot, response, now) {
+        } else if self.retry_request(slot, response, now) {
             return;
         } else {
             self.client_other_complete(slot, now);
@@ -539,11 +562,11 @@ impl Endpoint {
             response,
             flow: *flow,
         };
-        user.indication(self, indication, now);
+        handler.on_indication(self, indication, now);
     }
 
-    /// A response to a request that nobody waits for.
-    fn nobodys_response(&mut self, slot: u32, response: &Message<'_>, now: Time) {
+    /// A response to a request without an owner.
+    fn unowned_response(&mut self, slot: u32, response: &Message<'_>, now: Time) {
         let Some(client) = self.clients.get(slot as usize) else {
             return;
         };
@@ -560,12 +583,17 @@ impl Endpoint {
     }
 
     /// No final response in time: Timers B and F.
-    pub(crate) fn client_gave_up(&mut self, slot: u32, now: Time, user: &mut dyn User) {
-        self.client_failed(slot, Failure::TimedOut, now, user);
+    pub(crate) fn client_timed_out(&mut self, slot: u32, now: Time, handler: &mut dyn Handler) {
+        self.client_failed(slot, Failure::TimedOut, now, handler);
     }
 
-    /// The connection on which an answer was awaited has ended.
-    pub(crate) fn client_lost(&mut self, slot: u32, now: Time, user: &mut dyn User) {
+    /// The connection that should carry the response has ended.
+    pub(crate) fn client_transport_failed(
+        &mut self,
+        slot: u32,
+        now: Time,
+        handler: &mut dyn Handler,
+    ) {
         if self.back_to_udp(slot, now) {
             return;
         }
@@ -573,47 +601,49 @@ impl Endpoint {
             matches!(client.state, ClientState::Calling | ClientState::Proceeding)
         });
         if waits {
-            self.client_failed(slot, Failure::Transport, now, user);
+            self.client_failed(slot, Failure::Transport, now, handler);
         }
     }
 
-    fn client_failed(&mut self, slot: u32, why: Failure, now: Time, user: &mut dyn User) {
+    fn client_failed(&mut self, slot: u32, reason: Failure, now: Time, handler: &mut dyn Handler) {
         let Some(client) = self.clients.get(slot as usize) else {
             return;
         };
         let (owner, method, refresh, fork) =
             (client.owner, client.method, client.refresh, client.fork);
-        let heard = client.state == ClientState::Proceeding;
+        let has_response = client.state == ClientState::Proceeding;
         let transaction = self.client_id(slot);
         self.close_client(slot);
         match owner {
-            Owner::Opening(leg) => {
+            Owner::InitialInvite(leg) => {
                 let cancelled = self
                     .leg(leg)
                     .and_then(|leg| leg.setup.as_ref())
                     .is_some_and(|setup| setup.cancelled);
-                let why = match why {
-                    Failure::TimedOut if cancelled && !heard => Failure::CancelledUnheard,
-                    why => why,
+                let reason = match reason {
+                    Failure::TimedOut if cancelled && !has_response => {
+                        Failure::CancelledWithoutResponse
+                    }
+                    reason => reason,
                 };
-                self.fail(leg, why, None, now, user);
+                self.fail_leg(leg, reason, None, now, handler);
             }
-            Owner::Inside(leg) => {
-                self.inside_failed(leg, transaction, method, refresh, fork, now, user);
+            Owner::InDialog(leg) => {
+                self.leg_request_failed(leg, transaction, method, refresh, fork, now, handler);
             }
-            Owner::Outside(number) => {
+            Owner::OutOfDialog(number) => {
                 let indication = Indication::OutOfDialogTimedOut {
                     transaction,
                     user: number,
                 };
-                user.indication(self, indication, now);
+                handler.on_indication(self, indication, now);
             }
-            Owner::Nobody => {}
+            Owner::Unowned => {}
         }
     }
 
     #[allow(clippy::too_many_arguments)] // what is left of a transaction that is gone
-    fn inside_failed(
+    fn leg_request_failed(
         &mut self,
         id: LegId,
         transaction: TransactionId,
@@ -621,21 +651,21 @@ impl Endpoint {
         refresh: bool,
         fork: u8,
         now: Time,
-        user: &mut dyn User,
+        handler: &mut dyn Handler,
     ) {
         let Some(leg) = self.leg_mut(id) else {
             return;
         };
-        if leg.ours == transaction.slot && method == Some(Method::Invite) {
-            leg.ours = crate::transaction::NONE;
+        if leg.our_invite == transaction.slot && method == Some(Method::Invite) {
+            leg.our_invite = crate::transaction::NONE;
             leg.offers = 0;
         }
         if method == Some(Method::Update) {
             leg.offers &= !crate::leg::OFFER_OUT;
-            leg.update_out = false;
+            leg.our_update_pending = false;
         }
         if method == Some(Method::Bye) {
-            self.end(id, Ending::Unanswered, None, now, user);
+            self.end_leg(id, Ending::Unanswered, None, now, handler);
             return;
         }
         if !refresh {
@@ -643,41 +673,41 @@ impl Endpoint {
                 leg: id,
                 transaction,
             };
-            user.indication(self, indication, now);
+            handler.on_indication(self, indication, now);
         }
-        // Section 12.2.1.2: no answer at all ends the dialog, as 408 does.
-        if fork == u8::MAX && crate::leg::inside::of_invite_usage(method) {
+        // Section 12.2.1.2: a timeout ends the dialog, as 408 does.
+        if fork == u8::MAX && crate::leg::in_dialog::of_invite_usage(method) {
             let ending = self
                 .state_of(id)
                 .is_some_and(|state| state == LegState::Ending);
             if !ending {
-                self.bye_and_end(id, Ending::Unknown, now, user);
+                self.bye_and_end(id, Ending::UnknownDialog, now, handler);
             }
         }
     }
 
-    /// Headers of a request beyond those of its dialog or transaction.
+    /// Writes headers of a request beyond those of its dialog or transaction.
     pub(crate) fn request_headers(
         &mut self,
-        local: crate::LocalId,
+        local: crate::ListenerId,
         method: Method<'_>,
-        content: &Content<'_>,
+        content: &MessageContent<'_>,
     ) {
         let dialog = matches!(
             method,
             Method::Invite | Method::Update | Method::Refer | Method::Subscribe | Method::Notify
         );
         let capable = matches!(method, Method::Invite | Method::Update | Method::Options);
-        let Some(point) = self.net.points.get(usize::from(local.0)) else {
+        let Some(listener) = self.net.listeners.get(usize::from(local.0)) else {
             return;
         };
         let mut hops = [0u8; 3];
         let hops = max_forwards(content, &mut hops);
         let mut contact = [0u8; 320];
         let sips = is_sips(self.net.out.request_uri());
-        let contact = bracketed(point.contact_for(sips), &mut contact);
+        let contact = bracketed(listener.contact_for(sips), &mut contact);
         let none: &[u8] = b"";
-        let pick = |wanted: bool, value| if wanted { value } else { none };
+        let pick = |condition: bool, value| if condition { value } else { none };
         let mut lines = Lines {
             out: &mut self.net.out.arena,
         };
@@ -693,21 +723,21 @@ impl Endpoint {
         );
     }
 
-    /// Headers of a response beyond those that its request gives. `dialog`: it makes or keeps a dialog.
+    /// Writes headers of a response beyond those copied from its request. `dialog`: it creates or refreshes a dialog.
     pub(crate) fn response_headers(
         &mut self,
-        (local, sips): (crate::LocalId, bool),
+        (local, sips): (crate::ListenerId, bool),
         status: u16,
         dialog: bool,
-        content: &Content<'_>,
+        content: &MessageContent<'_>,
     ) {
-        let Some(point) = self.net.points.get(usize::from(local.0)) else {
+        let Some(listener) = self.net.listeners.get(usize::from(local.0)) else {
             return;
         };
         let mut contact = [0u8; 320];
-        let contact = bracketed(point.contact_for(sips), &mut contact);
+        let contact = bracketed(listener.contact_for(sips), &mut contact);
         let none: &[u8] = b"";
-        let pick = |wanted: bool, value| if wanted { value } else { none };
+        let pick = |condition: bool, value| if condition { value } else { none };
         let success = (200..300).contains(&status);
         let mut lines = Lines {
             out: &mut self.net.out.arena,
@@ -727,7 +757,7 @@ impl Endpoint {
                     HeaderId::Supported,
                     pick(dialog && success || status == 420, &self.supported),
                 ),
-                // Section 8.2.3: what is understood; a 415 that is passed on says so itself.
+                // Section 8.2.3: the supported types. A forwarded 415 has its own Accept.
                 (
                     HeaderId::Accept,
                     pick(
@@ -740,18 +770,18 @@ impl Endpoint {
         );
     }
 
-    pub(crate) fn write_body(&mut self, content: &Content<'_>) {
+    pub(crate) fn write_body(&mut self, content: &MessageContent<'_>) {
         Lines {
             out: &mut self.net.out.arena,
         }
         .body(content);
     }
 
-    /// The tag of our responses to the request of `slot`.
-    pub(crate) fn response_tag(&mut self, slot: u32) -> Option<Name> {
+    /// Our To tag in responses to the request of `slot`.
+    pub(crate) fn response_tag(&mut self, slot: u32) -> Option<IdToken> {
         let server = self.servers.get(slot as usize)?;
         let leg = server.leg;
-        let own = Name::new(slot, u64::from(server.check) << 32 | u64::from(slot));
+        let own = IdToken::new(slot, u64::from(server.check) << 32 | u64::from(slot));
         Some(leg.and_then(|leg| self.tag_of(leg)).unwrap_or(own))
     }
 
@@ -762,9 +792,9 @@ impl Endpoint {
         reason: &[u8],
         now: Time,
     ) {
-        let content = Content {
+        let content = MessageContent {
             reason: Some(reason),
-            ..Content::default()
+            ..MessageContent::default()
         };
         self.final_response(slot, status, &content, now);
     }
@@ -774,7 +804,7 @@ impl Endpoint {
         &mut self,
         slot: u32,
         status: u16,
-        content: &Content<'_>,
+        content: &MessageContent<'_>,
         now: Time,
     ) {
         let open = self.servers.get(slot as usize).is_some_and(|server| {
@@ -784,12 +814,12 @@ impl Endpoint {
             return;
         }
         let tag = self.response_tag(slot);
-        let founds = self.servers.get(slot as usize).is_some_and(|server| {
+        let creates_dialog = self.servers.get(slot as usize).is_some_and(|server| {
             matches!(server.method, Some(Method::Subscribe | Method::Refer))
                 && (200..300).contains(&status)
         });
         let Some((start, flow)) =
-            self.begin_response(slot, status, phrase(status, content), founds, tag)
+            self.begin_response(slot, status, phrase(status, content), creates_dialog, tag)
         else {
             return;
         };
@@ -797,36 +827,37 @@ impl Endpoint {
             return;
         };
         let (method, leg) = (server.method, server.leg);
-        let dialog = with_contact(method, status);
+        let dialog = includes_contact(method, status);
         let session = server.active.as_ref().and_then(|active| active.session);
         self.response_headers((flow.local, self.is_sips(slot)), status, dialog, content);
-        if let (Some(leg), Some(asked), true) = (leg, session, dialog) {
-            self.write_session_response(leg, &asked, now);
+        if let (Some(leg), Some(session_request), true) = (leg, session, dialog) {
+            self.write_session_response(leg, &session_request, now);
         }
         self.write_body(content);
         if content.template.is_some() && (200..300).contains(&status) {
-            // Another system has accepted the request.
+            // Another system has accepted the request, so its source is not forged.
             self.lift_bound(slot);
         }
         if self.exceeds_bound(slot, start) {
             self.shorten(slot, start, status, content);
         }
         if content.template.is_none() {
-            // Our own refusal is not repeated by itself; its client repeats the request.
+            // Our own refusal is not retransmitted by timer; the client retransmits the request.
             self.narrow_bound(slot, start);
         }
         match Endpoint::is_invite(method) {
-            true => self.sent_refusal(slot, start, &flow, now),
+            true => self.send_refusal(slot, start, &flow, now),
             false => {
-                let plain = self.is_plain(slot, content) && session.is_none();
+                let plain = self.is_rebuildable(slot, content) && session.is_none();
                 let plain = if plain { status } else { 0 };
-                self.sent_final_other(slot, start, &flow, plain, now);
+                self.send_final_other(slot, start, &flow, plain, now);
             }
         }
     }
 
-    /// Whether a response can be made again from its request alone: nothing of the user's in it, and a tag that lasts.
-    fn is_plain(&self, slot: u32, content: &Content<'_>) -> bool {
+    /// Whether a response can be composed again from its request alone: no content of the handler, and a tag that does
+    /// not change.
+    fn is_rebuildable(&self, slot: u32, content: &MessageContent<'_>) -> bool {
         let lasting = self.servers.get(slot as usize).is_some_and(|server| {
             let tagged = server.active.as_ref().is_some_and(|a| a.skeleton.tagged());
             tagged || server.leg.is_none()
@@ -838,17 +869,17 @@ impl Endpoint {
             && !matches!(content.body, crate::Body::New { .. })
     }
 
-    /// Answers a request, in or out of a dialog: any final status; 1xx for a re-INVITE. For other methods a provisional
-    /// response is not allowed but 100, which the endpoint sends itself (RFC 4320).
+    /// Answers a request in or out of a dialog: any final status; 1xx for a re-INVITE. Other methods allow no
+    /// provisional response except 100, which the endpoint sends itself (RFC 4320).
     ///
     /// # Errors
-    /// [`Refused::Gone`], [`Refused::State`] where it was answered, [`Refused::Value`] for a status that is not allowed (408
-    /// to other methods than INVITE included, RFC 4320 section 4.2), [`Refused::Edit`].
+    /// [`Refused::Gone`]; [`Refused::State`] if it was answered; [`Refused::Value`] for a status that is not allowed
+    /// (including 408 to other methods than INVITE, RFC 4320 section 4.2); [`Refused::Edit`].
     pub fn respond(
         &mut self,
         transaction: ServerTransaction,
         status: u16,
-        content: &Content<'_>,
+        content: &MessageContent<'_>,
         now: Time,
     ) -> Result<(), Refused> {
         self.now = now;
@@ -869,9 +900,9 @@ impl Endpoint {
         }
         let opening = leg
             .and_then(|leg| self.leg(leg))
-            .is_some_and(|leg| leg.setup.is_some() && leg.theirs == Some(transaction));
+            .is_some_and(|leg| leg.setup.is_some() && leg.peer_invite == Some(transaction));
         match (invite, leg, status) {
-            // The INVITE that opens a leg has its own words.
+            // The INVITE that opens a leg is answered by `answer` and `reject`.
             (true, _, _) if opening => Err(Refused::State),
             (true, Some(_), ..200) => {
                 let tag = self.response_tag(slot);
@@ -880,13 +911,13 @@ impl Endpoint {
                     .ok_or(Refused::State)?;
                 self.response_headers((flow.local, self.is_sips(slot)), status, true, content);
                 self.write_body(content);
-                self.sent_provisional(slot, start, &flow, now);
+                self.send_provisional(slot, start, &flow, now);
                 Ok(())
             }
             (true, Some(leg), 200..300) => self.accept_reinvite(leg, slot, status, content, now),
             _ => {
                 if let Some(leg) = leg {
-                    self.answered_inside(leg, slot, status, content);
+                    self.leg_request_answered(leg, slot, status, content);
                 }
                 self.final_response(slot, status, content, now);
                 Ok(())
@@ -894,17 +925,21 @@ impl Endpoint {
         }
     }
 
-    /// Sends a request outside of any dialog: OPTIONS, REGISTER, MESSAGE, SUBSCRIBE, PUBLISH, NOTIFY ... Contact of a
-    /// REGISTER is the user's: by an edit.
+    /// Sends a request outside of any dialog: OPTIONS, REGISTER, MESSAGE, SUBSCRIBE, PUBLISH, NOTIFY. The handler sets
+    /// the Contact of a REGISTER by an edit.
     ///
     /// # Errors
-    /// [`Refused::Value`] for INVITE (see [`Endpoint::invite`]), ACK, CANCEL, BYE, PRACK and UPDATE, and for an unfit URI;
-    /// [`Refused::Edit`], [`Refused::Transport`], [`Refused::TooLarge`], [`Refused::Full`].
-    pub fn send(&mut self, outside: &Outside<'_>, now: Time) -> Result<TransactionId, Refused> {
+    /// [`Refused::Value`] for INVITE (see [`Endpoint::invite`]), ACK, CANCEL, BYE, PRACK and UPDATE, and for an invalid
+    /// URI; [`Refused::Edit`], [`Refused::Transport`], [`Refused::TooLarge`], [`Refused::Full`].
+    pub fn send(
+        &mut self,
+        outside: &OutOfDialogRequest<'_>,
+        now: Time,
+    ) -> Result<TransactionId, Refused> {
         self.now = now;
         check_edits(&outside.content)?;
         let target = &outside.target;
-        self.net.check(&target.flow)?;
+        self.net.check_flow(&target.flow)?;
         let inside = matches!(
             outside.method,
             Method::Invite
@@ -917,17 +952,17 @@ impl Endpoint {
         if inside || target.uri.is_empty() || target.uri.iter().any(|byte| *byte <= b' ') {
             return Err(Refused::Value);
         }
-        let own = self.own_side(
+        let own = self.local_identity(
             outside.call_id,
             outside.from,
             &outside.content,
             target.flow.local,
         );
-        let remote = remote_side(outside.to, &outside.content, target.uri);
-        let (slot, cookie) = self.open_client(Owner::Outside(outside.user), outside.method)?;
+        let remote = remote_identity(outside.to, &outside.content, target.uri);
+        let (slot, cookie) = self.open_client(Owner::OutOfDialog(outside.user), outside.method)?;
         let start = self.net.out.begin();
-        let tag = Name::new(slot, cookie.rotate_left(32));
-        let Some(point) = self.net.points.get(usize::from(target.flow.local.0)) else {
+        let tag = IdToken::new(slot, cookie.rotate_left(32));
+        let Some(listener) = self.net.listeners.get(usize::from(target.flow.local.0)) else {
             self.close_client(slot);
             return Err(Refused::Transport);
         };
@@ -937,10 +972,10 @@ impl Endpoint {
         lines
             .request_line(outside.method, target.uri)
             .raw(b"Via: ")
-            .raw(&point.via)
+            .raw(&listener.via)
             .raw(MAGIC)
-            .raw(Name::new(slot, cookie).as_bytes());
-        if point.transport == Transport::Udp {
+            .raw(IdToken::new(slot, cookie).as_bytes());
+        if listener.transport == Transport::Udp {
             lines.raw(b";rport");
         }
         lines.end();
@@ -959,9 +994,9 @@ impl Endpoint {
         self.request_headers(target.flow.local, outside.method, &outside.content);
         self.write_body(&outside.content);
         if target.feedback {
-            self.ask_for_feedback(start);
+            self.request_feedback(start);
         }
-        self.launch(slot, start, target.flow, target.tcp_when_large, now)?;
+        self.start_client(slot, start, target.flow, target.tcp_when_large, now)?;
         if let Some(active) = self
             .clients
             .get_mut(slot as usize)
@@ -975,8 +1010,8 @@ impl Endpoint {
     }
 }
 
-/// Whether a response says where we are and what we can.
-fn with_contact(method: Option<Method<'_>>, status: u16) -> bool {
+/// Whether a response has Contact, Allow and Supported.
+fn includes_contact(method: Option<Method<'_>>, status: u16) -> bool {
     (200..300).contains(&status)
         && matches!(
             method,
@@ -984,7 +1019,7 @@ fn with_contact(method: Option<Method<'_>>, status: u16) -> bool {
         )
 }
 
-/// `<uri>` in the given buffer; a URI that is too long for it is left out.
+/// `<uri>` in the buffer; empty if the URI does not fit.
 fn bracketed<'b>(uri: &[u8], buffer: &'b mut [u8; 320]) -> &'b [u8] {
     let end = uri.len() + 2;
     let (Some(inner), true) = (buffer.get_mut(1..uri.len() + 1), end <= 320) else {
@@ -996,8 +1031,8 @@ fn bracketed<'b>(uri: &[u8], buffer: &'b mut [u8; 320]) -> &'b [u8] {
     buffer.get(..end).unwrap_or_default()
 }
 
-/// Max-Forwards: the template's less one, else 70 (section 8.1.1.6).
-fn max_forwards<'b>(content: &Content<'_>, buffer: &'b mut [u8; 3]) -> &'b [u8] {
+/// Max-Forwards: the template's value minus one, or 70 (section 8.1.1.6).
+fn max_forwards<'b>(content: &MessageContent<'_>, buffer: &'b mut [u8; 3]) -> &'b [u8] {
     let hops = content
         .template
         .filter(|template| template.is_request())

@@ -1,7 +1,7 @@
 //! Session timers (RFC 4028).
 
 use crate::Endpoint;
-use crate::api::{Content, Ending, Indication, LegId, LegState, User};
+use crate::api::{Ending, Handler, Indication, LegId, LegState, MessageContent};
 use crate::compose::Lines;
 use crate::timer::Timer;
 use core::time::Duration;
@@ -9,27 +9,27 @@ use engine::Time;
 use engine::timers::TimerKey;
 use wire::sip::{HeaderId, Message, Method, Refresher};
 
-/// The smallest Min-SE there is (section 5).
+/// The smallest valid Min-SE, in seconds (section 5).
 const FLOOR: u32 = 90;
 
-/// What a request asked for.
+/// Session timer headers of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Asked {
-    /// Session-Expires; 0: none.
+pub(crate) struct SessionRequest {
+    /// Session-Expires in seconds; 0: none.
     pub(crate) seconds: u32,
-    /// Min-SE; 0: none.
+    /// Min-SE in seconds; 0: none.
     pub(crate) min_se: u32,
     pub(crate) refresher: Option<Refresher>,
     /// The sender lists `timer` in Supported.
     pub(crate) supported: bool,
 }
 
-/// The session of a leg.
+/// Session timer state of a leg.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Session {
+pub(crate) struct SessionState {
     /// Negotiated interval in seconds; 0: no session timer.
     pub(crate) seconds: u32,
-    /// Largest Min-SE heard or demanded by a 422; 0: none.
+    /// Largest Min-SE received or required by a 422; 0: none.
     pub(crate) min_se: u32,
     pub(crate) we_refresh: bool,
     /// The refresh has been started.
@@ -38,7 +38,7 @@ pub(crate) struct Session {
     pub(crate) timer: Option<TimerKey>,
 }
 
-impl Session {
+impl SessionState {
     fn min_se(&self, ours: u32) -> u32 {
         self.min_se.max(ours).max(FLOOR)
     }
@@ -49,10 +49,10 @@ impl Endpoint {
         self.config.session.map_or(FLOOR, |s| s.min_se.max(FLOOR))
     }
 
-    /// What a request asks for (section 9).
-    pub(crate) fn session_asked(&self, request: &Message<'_>) -> Asked {
+    /// Session timer headers of a request (section 9).
+    pub(crate) fn session_request(&self, request: &Message<'_>) -> SessionRequest {
         let expires = request.session_expires().ok();
-        Asked {
+        SessionRequest {
             seconds: expires.map_or(0, |e| e.seconds),
             min_se: request.min_se().unwrap_or(0),
             refresher: expires.and_then(|e| e.refresher),
@@ -60,9 +60,10 @@ impl Endpoint {
         }
     }
 
-    /// Whether a request asks for less than we take; only a client that knows session timers gets a 422 (section 9).
-    pub(crate) fn session_too_small(&self, asked: &Asked) -> bool {
-        asked.supported && asked.seconds != 0 && asked.seconds < self.our_min_se()
+    /// Whether a request has a shorter interval than we accept; only a client with `timer` support gets a 422 (section
+    /// 9).
+    pub(crate) fn is_interval_too_small(&self, request: &SessionRequest) -> bool {
+        request.supported && request.seconds != 0 && request.seconds < self.our_min_se()
     }
 
     /// Session-Expires and Min-SE of a request that opens or refreshes a session (section 7.1).
@@ -86,7 +87,7 @@ impl Endpoint {
         lines
             .name(HeaderId::SessionExpires)
             .digits(u64::from(seconds));
-        // Inside a session the refresher stays who it is; in the first request the peer may choose.
+        // Within a session the refresher does not change; in the first request the peer may choose.
         if leg.session.seconds != 0 {
             lines.raw(match leg.session.we_refresh {
                 true => b";refresher=uac",
@@ -99,25 +100,31 @@ impl Endpoint {
         }
     }
 
-    /// Session-Expires and Require of our 2xx to a request that asked `asked`; the session starts (section 9).
-    pub(crate) fn write_session_response(&mut self, id: LegId, asked: &Asked, now: Time) {
+    /// Writes Session-Expires and Require of our 2xx to a request with these headers and starts the session (section
+    /// 9).
+    pub(crate) fn write_session_response(
+        &mut self,
+        id: LegId,
+        request: &SessionRequest,
+        now: Time,
+    ) {
         let Some(ours) = self.config.session.or({
-            // Without a wish of our own we follow the peer's.
-            (asked.seconds != 0).then_some(crate::SessionConfig {
-                expires: asked.seconds,
+            // Without a configuration we accept the peer's interval.
+            (request.seconds != 0).then_some(crate::SessionConfig {
+                expires: request.seconds,
                 min_se: FLOOR,
             })
         }) else {
             return;
         };
-        // A request's value may be lowered, not below its Min-SE, and never raised (section 9).
-        let wish = ours.expires.max(ours.min_se).max(FLOOR);
-        let seconds = match asked.seconds {
-            0 => wish,
-            wanted => wanted.min(wish.max(asked.min_se)),
+        // The requested interval may be lowered, not below its Min-SE, and never raised (section 9).
+        let preferred = ours.expires.max(ours.min_se).max(FLOOR);
+        let seconds = match request.seconds {
+            0 => preferred,
+            requested => requested.min(preferred.max(request.min_se)),
         };
-        // A client without `timer` cannot refresh; else its wish counts, and by default the client refreshes.
-        let we_refresh = !asked.supported || asked.refresher == Some(Refresher::Uas);
+        // A client without `timer` cannot refresh. Otherwise its choice applies, and by default the client refreshes.
+        let we_refresh = !request.supported || request.refresher == Some(Refresher::Uas);
         let mut lines = Lines {
             out: &mut self.net.out.arena,
         };
@@ -129,14 +136,14 @@ impl Endpoint {
                 false => b";refresher=uac",
             })
             .end();
-        if asked.supported {
+        if request.supported {
             lines.raw(b"Require: timer\r\n");
         }
         self.start_session(id, seconds, we_refresh, now);
     }
 
-    /// A 2xx to a request of ours says what is agreed (section 7.2).
-    pub(crate) fn session_answered(&mut self, id: LegId, response: &Message<'_>, now: Time) {
+    /// Applies the session interval of a 2xx to our request (section 7.2).
+    pub(crate) fn apply_session_response(&mut self, id: LegId, response: &Message<'_>, now: Time) {
         match response.session_expires() {
             Ok(agreed) if agreed.seconds > 0 => {
                 let we_refresh = agreed.refresher != Some(Refresher::Uas);
@@ -156,8 +163,8 @@ impl Endpoint {
         }
     }
 
-    /// The session stands for `seconds` from now on: refresh at half of it, or give up shortly before its end (section
-    /// 10: the smaller of 32 s and a third before).
+    /// Starts a session of `seconds` from now: refresh at half of it, or end it shortly before its expiry (section 10:
+    /// the smaller of 32 s and a third before).
     fn start_session(&mut self, id: LegId, seconds: u32, we_refresh: bool, now: Time) {
         let length = Duration::from_secs(u64::from(seconds));
         let Some(leg) = self.leg_mut(id) else {
@@ -174,7 +181,7 @@ impl Endpoint {
         self.arm_session(id, at);
     }
 
-    /// A dialog that another worker had is ours: its session goes on where it was.
+    /// Restarts the timer of a session that another worker had.
     pub(crate) fn resume_session(&mut self, id: LegId, now: Time) {
         let Some(leg) = self.leg_mut(id).filter(|leg| leg.session.seconds != 0) else {
             return;
@@ -203,8 +210,8 @@ impl Endpoint {
         }
     }
 
-    /// A session's timer: refresh, or end.
-    pub(crate) fn session_timer(&mut self, slot: u32, now: Time, user: &mut dyn User) {
+    /// Session timer: refresh, or expiry.
+    pub(crate) fn session_timer(&mut self, slot: u32, now: Time, handler: &mut dyn Handler) {
         let Some(leg) = self.legs.get_mut(slot as usize) else {
             return;
         };
@@ -218,8 +225,8 @@ impl Endpoint {
             return;
         }
         if now >= expires {
-            user.indication(self, Indication::SessionExpired { leg: id }, now);
-            self.expire(id, now, user);
+            handler.on_indication(self, Indication::SessionExpired { leg: id }, now);
+            self.expire(id, now, handler);
             return;
         }
         self.arm_session(id, expires);
@@ -227,16 +234,23 @@ impl Endpoint {
             return;
         };
         leg.session.refreshing = true;
-        if !leg.peer_update {
-            user.indication(self, Indication::RefreshDue { leg: id }, now);
+        if !leg.peer_allows_update {
+            handler.on_indication(self, Indication::RefreshDue { leg: id }, now);
             return;
         }
         self.refresh(id, now);
     }
 
-    /// Refreshes by UPDATE without offer; where another request is in the way, again soon.
+    /// Refreshes by UPDATE without offer; retries soon if another request is pending.
     pub(crate) fn refresh(&mut self, id: LegId, now: Time) {
-        let sent = self.request_inside(id, None, Method::Update, &Content::default(), true, now);
+        let sent = self.start_leg_request(
+            id,
+            None,
+            Method::Update,
+            &MessageContent::default(),
+            true,
+            now,
+        );
         if sent.is_err()
             && let Some(leg) = self.leg_mut(id)
         {
@@ -246,22 +260,22 @@ impl Endpoint {
         }
     }
 
-    /// The refresh of our own was answered by an error: after 491 again once the random time is over (RFC 3261 section
-    /// 14.1), after 422 with the larger interval, else the session runs out.
+    /// Our refresh was refused: after 491 retry after the random time (RFC 3261 section 14.1), after 422 with the
+    /// larger interval, otherwise let the session expire.
     pub(crate) fn refresh_failed(&mut self, id: LegId, response: &Message<'_>, now: Time) {
         let wait = match response.status() {
             422 => {
-                let wanted = response.min_se().unwrap_or(FLOOR);
+                let requested = response.min_se().unwrap_or(FLOOR);
                 if let Some(leg) = self.leg_mut(id) {
-                    leg.session.min_se = leg.session.min_se.max(wanted);
+                    leg.session.min_se = leg.session.min_se.max(requested);
                 }
                 Some(Duration::ZERO)
             }
             491 => self.glare(id),
             405 | 501 => {
-                // No UPDATE after all: the next one is a re-INVITE of the user's.
+                // No UPDATE support after all: the next refresh is a re-INVITE by the handler.
                 if let Some(leg) = self.leg_mut(id) {
-                    leg.peer_update = false;
+                    leg.peer_allows_update = false;
                 }
                 Some(Duration::ZERO)
             }
@@ -281,13 +295,13 @@ impl Endpoint {
         }
     }
 
-    fn expire(&mut self, id: LegId, now: Time, user: &mut dyn User) {
+    fn expire(&mut self, id: LegId, now: Time, handler: &mut dyn Handler) {
         let Some(leg) = self.leg_mut(id) else {
             return;
         };
         if leg.state == LegState::Ending {
             return;
         }
-        self.bye_and_end(id, Ending::SessionExpired, now, user);
+        self.bye_and_end(id, Ending::SessionExpired, now, handler);
     }
 }

@@ -1,26 +1,27 @@
-//! What every response to one request has in common, rendered when the request comes (RFC 3261 section 8.2.6).
+//! Header fields that all responses to a request have in common, rendered when the request arrives (RFC 3261 section
+//! 8.2.6).
 
 use crate::compose::Lines;
-use crate::names::Name;
+use crate::tokens::IdToken;
 use std::io::Write as _;
 use std::net::SocketAddr;
 use wire::sip::{HeaderId, Message, Values, Via};
 
-/// Via, Record-Route, From, Call-ID, CSeq and To of a request, ready to be written into a response.
+/// Via, Record-Route, From, Call-ID, CSeq and To of a request, ready for a response.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Skeleton {
     bytes: Vec<u8>,
     via_end: usize,
     route_end: usize,
-    /// Timestamp stands behind this, for a 100 alone (RFC 3261 section 8.2.6.1).
+    /// End of To. Timestamp follows, for a 100 only (RFC 3261 section 8.2.6.1).
     end: usize,
-    /// The request's To has a tag already.
+    /// The request's To has a tag.
     tagged: bool,
 }
 
 impl Skeleton {
-    /// Renders `request` as it came from `source`: `received` and `rport` are filled in (RFC 3261 section 18.2.1, RFC 3581).
-    /// `feedback` takes the place of `oc` in the topmost Via (RFC 7339), unless it is empty.
+    /// Renders `request` received from `source`, with `received` and `rport` (RFC 3261 section 18.2.1, RFC 3581). If
+    /// not empty, `feedback` replaces `oc` in the topmost Via (RFC 7339).
     pub(crate) fn render(&mut self, request: &Message<'_>, source: SocketAddr, feedback: &[u8]) {
         self.bytes.clear();
         let mut lines = Lines {
@@ -41,7 +42,7 @@ impl Skeleton {
         lines.copy_all(request, HeaderId::Timestamp);
     }
 
-    /// Timestamp of the request, as lines.
+    /// The request's Timestamp as header lines.
     pub(crate) fn timestamp(&self) -> &[u8] {
         self.bytes.get(self.end..).unwrap_or_default()
     }
@@ -59,9 +60,9 @@ impl Skeleton {
         self.bytes.len()
     }
 
-    /// Writes the part of a response between status line and the headers of its own. A 100 gets no tag (RFC 3261 section
+    /// Writes the headers between status line and own headers of a response. A 100 gets no tag (RFC 3261 section
     /// 8.2.6.2).
-    pub(crate) fn write(&self, record_route: bool, tag: Option<Name>, out: &mut Vec<u8>) {
+    pub(crate) fn write(&self, record_route: bool, tag: Option<IdToken>, out: &mut Vec<u8>) {
         let part = |from: usize, to: usize| self.bytes.get(from..to).unwrap_or_default();
         out.extend_from_slice(part(0, self.via_end));
         if record_route {
@@ -76,7 +77,7 @@ impl Skeleton {
     }
 }
 
-fn vias(lines: &mut Lines<'_>, request: &Message<'_>, told: (SocketAddr, &[u8])) {
+fn vias(lines: &mut Lines<'_>, request: &Message<'_>, addition: (SocketAddr, &[u8])) {
     let Ok(top) = request.via() else {
         lines.copy_all(request, HeaderId::Via);
         return;
@@ -88,7 +89,7 @@ fn vias(lines: &mut Lines<'_>, request: &Message<'_>, told: (SocketAddr, &[u8]))
             continue;
         }
         lines.name(HeaderId::Via);
-        received(lines, &top, told);
+        received(lines, &top, addition);
         for rest in Values::list(header.value).skip(1) {
             lines.raw(b", ").text(rest);
         }
@@ -96,32 +97,32 @@ fn vias(lines: &mut Lines<'_>, request: &Message<'_>, told: (SocketAddr, &[u8]))
     }
 }
 
-/// The topmost Via with `received` and `rport`, and what is told to who asks for it.
+/// Writes the topmost Via with `received`, `rport` and, if requested, overload feedback.
 fn received(lines: &mut Lines<'_>, via: &Via<'_>, (source, feedback): (SocketAddr, &[u8])) {
-    let asked = via.rport().is_some();
-    let ours =
+    let has_rport = via.rport().is_some();
+    let is_ours =
         |name: &[u8]| name.eq_ignore_ascii_case(b"received") || name.eq_ignore_ascii_case(b"rport");
     let head = via.raw.len() - via.params.as_bytes().len();
-    // Up to the semicolon in front of the parameters, or all of it.
+    // Up to the semicolon before the parameters, or the whole Via.
     let front = via.raw.get(..head).unwrap_or_default();
     lines.text(front.strip_suffix(b";").unwrap_or(front).trim_ascii_end());
-    let tells = !feedback.is_empty() && via.takes_feedback();
-    let old = |name: &[u8]| tells && wire::sip::is_feedback(name);
+    let writes_feedback = !feedback.is_empty() && via.requests_feedback();
+    let old = |name: &[u8]| writes_feedback && wire::sip::is_feedback(name);
     let kept = via.params.iter();
-    for param in kept.filter(|param| !ours(param.name) && !old(param.name)) {
+    for param in kept.filter(|param| !is_ours(param.name) && !old(param.name)) {
         lines.raw(b";").text(param.name);
         if let Some(value) = param.value {
             lines.raw(b"=").text(value);
         }
     }
-    if asked || via.host.ip() != Some(source.ip()) {
+    if has_rport || via.host.ip() != Some(source.ip()) {
         // Writing into a Vec cannot fail.
         let _ = write!(lines.out, ";received={}", source.ip());
     }
-    if asked {
+    if has_rport {
         lines.raw(b";rport=").digits(u64::from(source.port()));
     }
-    if tells {
+    if writes_feedback {
         lines.raw(feedback);
     }
 }
@@ -141,7 +142,7 @@ mod tests {
         let mut skeleton = Skeleton::default();
         skeleton.render(&message, "192.0.2.1:5099".parse().unwrap(), b";oc=1");
         let mut out = Vec::new();
-        skeleton.write(true, Some(Name::new(1, 2)), &mut out);
+        skeleton.write(true, Some(IdToken::new(1, 2)), &mut out);
         assert_eq!(
             String::from_utf8(out).unwrap(),
             "Via: SIP/2.0/UDP pc33.atlanta.com;branch=z9hG4bKkjshdyff;received=192.0.2.1;rport=5099, SIP/2.0/TCP 10.0.0.1;branch=x\r\n\

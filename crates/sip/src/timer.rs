@@ -1,23 +1,23 @@
-//! What a timer is for.
+//! Timers of an endpoint.
 
-/// One entry of the wheel. Slots are only given anew after their timers were cancelled.
+/// One entry of the timer wheel. A slot is reused only after its timers were cancelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Timer {
     /// A client transaction: A, B, D, E, F, K, M.
     Client(u32),
-    /// A server transaction: G, H, I, J, L, and the 100 that is due.
+    /// A server transaction: G, H, I, J, L, and the delayed 100.
     Server(u32),
-    /// A leg's 2xx or reliable provisional response that awaits its ACK or PRACK.
+    /// A leg's 2xx or reliable provisional response without ACK or PRACK.
     Unacked(u32),
-    /// A leg's session: refresh, expiry, second try after glare.
+    /// A leg's session: refresh, expiry, retry after glare.
     Session(u32),
-    /// A connection may be idle, or has not answered a ping.
+    /// A connection: idle timeout, incomplete message, unanswered ping.
     Connection(u32),
-    /// A flow over UDP that is kept alive has not answered.
-    Kept(u32),
+    /// A UDP flow: unanswered keep-alive.
+    KeepAlive(u32),
 }
 
 impl Timer {
     /// For [`engine::Deadline`].
-    pub(crate) const WHY: &'static str = "sip timers";
+    pub(crate) const DEADLINE_REASON: &'static str = "sip timers";
 }

@@ -1,35 +1,35 @@
-//! The transport layer (RFC 3261 section 18): listening points, connections, where responses go.
+//! The transport layer (RFC 3261 section 18): listeners, connections, destinations of responses.
 
-use crate::api::{Flow, Local, LocalId, Refused};
+use crate::api::{Flow, ListenerConfig, ListenerId, Refused};
 use crate::config::EndpointConfig;
-use crate::outbox::{Item, Outbox, PeerName};
+use crate::outbox::{Outbox, OutboxItem, PeerName};
 use crate::timer::Timer;
 use core::fmt::Write as _;
-use engine::timers::{TimerKey, Wheel};
+use engine::timers::{TimerKey, TimerWheel};
 use engine::{BoundedMap, ConnectionId, Entropy, HashKey, SocketId, Time, Transport};
 use slab::Slab;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use wire::sip::{FrameLimits, HostPort, StreamFramer, Via};
 
-/// Set in the numbers that stand for a named peer instead of a connection, see [`crate::Endpoint::peer`]. Numbers of
-/// connections are counted from 1 by us, and have the highest bit where drivers give them.
+/// Marks identifiers that select a named peer instead of a connection, see [`crate::Endpoint::peer`]. We number
+/// connections from 1; identifiers from drivers have the highest bit set.
 const PEER: u64 = 1 << 61;
-/// Named peers at most, where no more connections than these are allowed.
+/// Named peers, at most, if the limit of connections is lower.
 const MAX_PEERS: usize = 10_000;
 
-/// The number of a named peer in [`Outbox::peers`].
+/// The index of a named peer in [`Outbox::peers`].
 fn peer_of(id: ConnectionId) -> Option<u32> {
     let named = id.0 & (ConnectionId::ACCEPTED | 1 << 62 | PEER) == PEER;
     u32::try_from(id.0 & !PEER).ok().filter(|_| named)
 }
 
-/// The largest UDP payload.
+/// Largest UDP payload, in bytes.
 const MAX_DATAGRAM: usize = 65_507;
 
-/// A listening point with what is written from it.
+/// A listener with the text that is written from it.
 #[derive(Debug)]
-pub(crate) struct Point {
+pub(crate) struct SipListener {
     pub(crate) name: String,
     pub(crate) socket: SocketId,
     pub(crate) transport: Transport,
@@ -39,17 +39,17 @@ pub(crate) struct Point {
     pub(crate) via: Vec<u8>,
     /// `sip:host:port;transport=tcp`
     pub(crate) contact: Vec<u8>,
-    /// The same of the sips scheme, where the transport is secure.
+    /// The Contact with the sips scheme, if the transport is secure.
     contact_sips: Vec<u8>,
-    /// host[:port] as in Via.
+    /// `host[:port]` as in Via.
     sent_by: String,
-    /// Nothing new is taken in here.
+    /// Only messages of existing dialogs and transactions are processed.
     closed: bool,
 }
 
-impl Point {
-    fn new(local: Local) -> Point {
-        let mut point = Point {
+impl SipListener {
+    fn new(local: ListenerConfig) -> SipListener {
+        let mut listener = SipListener {
             name: local.name,
             socket: local.socket,
             transport: local.transport,
@@ -61,8 +61,8 @@ impl Point {
             sent_by: String::new(),
             closed: false,
         };
-        point.render();
-        point
+        listener.render();
+        listener
     }
 
     fn render(&mut self) {
@@ -75,7 +75,7 @@ impl Point {
         self.via = format!("SIP/2.0/{} {sent_by};branch=", self.transport.via_name()).into_bytes();
         self.contact = match self.transport {
             Transport::Udp => format!("sip:{sent_by}"),
-            // The parameter is the same for both (RFC 7118 section 5.2.3).
+            // WS and WSS have the same parameter (RFC 7118 section 5.2.3).
             Transport::Ws | Transport::Wss => format!("sip:{sent_by};transport=ws"),
             other => format!("sip:{sent_by};transport={}", other.uri_name()),
         }
@@ -88,7 +88,7 @@ impl Point {
         self.sent_by = sent_by;
     }
 
-    /// The Contact URI; where sips was asked for it is one too (RFC 3261 sections 8.1.1.8 and 12.1.1).
+    /// The Contact URI; a sips URI if the request had one (RFC 3261 sections 8.1.1.8 and 12.1.1).
     pub(crate) fn contact_for(&self, sips: bool) -> &[u8] {
         match sips {
             true => &self.contact_sips,
@@ -96,8 +96,8 @@ impl Point {
         }
     }
 
-    /// Whether a response's topmost Via is this point's (RFC 3261 section 18.1.2).
-    pub(crate) fn wrote(&self, via: &Via<'_>) -> bool {
+    /// Whether the topmost Via of a response is this listener's (RFC 3261 section 18.1.2).
+    pub(crate) fn matches_via(&self, via: &Via<'_>) -> bool {
         via.raw.starts_with(&self.via)
             || HostPort::parse(self.sent_by.as_bytes()).is_some_and(|ours| {
                 ours.host.same(&via.host)
@@ -107,7 +107,7 @@ impl Point {
     }
 }
 
-/// The port of a transport where none is written (RFC 3261 section 18.2.2, RFC 7118 section 5.2.4).
+/// The default port of a transport (RFC 3261 section 18.2.2, RFC 7118 section 5.2.4).
 pub(crate) fn default_port(transport: Transport) -> u16 {
     match transport {
         Transport::Udp | Transport::Tcp => 5060,
@@ -119,47 +119,47 @@ pub(crate) fn default_port(transport: Transport) -> u16 {
 
 /// A stream connection.
 #[derive(Debug)]
-pub(crate) struct Connection {
+pub(crate) struct StreamConnection {
     pub(crate) id: ConnectionId,
-    pub(crate) local: LocalId,
+    pub(crate) local: ListenerId,
     pub(crate) remote: SocketAddr,
-    /// The named peer for which we opened it.
+    /// The named peer that we opened it for.
     peer: Option<u32>,
-    /// The domains for which the peer's certificate was verified.
-    names: Box<[String]>,
-    /// Where the peer listens too, and said that this connection may be used for it (RFC 5923).
+    /// The domains in the peer's verified certificate.
+    verified_names: Box<[String]>,
+    /// The peer's listening address for which it allows the use of this connection (RFC 5923).
     alias: Option<SocketAddr>,
-    /// Since when a message is not whole.
-    pub(crate) partial: Option<Time>,
-    /// Taken out while its frames are read.
+    /// Since when a message is incomplete.
+    pub(crate) incomplete_since: Option<Time>,
+    /// Moved out while its frames are read.
     pub(crate) framer: Option<Box<StreamFramer>>,
-    pub(crate) used: Time,
-    /// When we asked whether it stands, while there is no answer.
-    pub(crate) pinged: Option<Time>,
+    pub(crate) last_used: Time,
+    /// Time of our unanswered ping.
+    pub(crate) pinged_at: Option<Time>,
     pub(crate) timer: Option<TimerKey>,
     /// Client transactions that fail with the connection.
-    pub(crate) waiting: BTreeSet<u32>,
-    /// Other workers that use it, a bit each.
-    pub(crate) lent: u64,
+    pub(crate) waiting_clients: BTreeSet<u32>,
+    /// Other workers that use it, one bit each.
+    pub(crate) borrowers: u64,
 }
 
-/// Listening points, connections and the outbox.
+/// Listeners, connections and the outbox.
 #[derive(Debug)]
 pub(crate) struct Net {
-    pub(crate) points: Vec<Point>,
-    pub(crate) connections: Slab<Connection>,
+    pub(crate) listeners: Vec<SipListener>,
+    pub(crate) connections: Slab<StreamConnection>,
     by_id: BoundedMap<ConnectionId, u32>,
-    /// Connections to an address: those that we opened, by the peer that they were opened for, and plain TCP ones.
-    by_remote: BoundedMap<(SocketAddr, LocalId, Option<u32>), u32>,
-    /// Connections that a peer said may be used for an address of its own (RFC 5923 section 5).
-    by_alias: BoundedMap<(SocketAddr, LocalId), u32>,
-    /// Numbers of named peers.
+    /// Connections by remote address: those that we opened, with the named peer, and accepted plain TCP connections.
+    by_remote: BoundedMap<(SocketAddr, ListenerId, Option<u32>), u32>,
+    /// Connections that the peer allows for an address of its own (RFC 5923 section 5).
+    by_alias: BoundedMap<(SocketAddr, ListenerId), u32>,
+    /// Indices of named peers.
     peers: BoundedMap<(String, String), u32>,
     per_source: BoundedMap<IpAddr, u32>,
     per_source_limit: u32,
-    opened: u64,
+    last_id: u64,
     message_bytes: usize,
-    /// Whether we are a client of WebSockets, see [`crate::EndpointConfig::opens_websockets`].
+    /// Whether we open WebSockets, see [`crate::EndpointConfig::opens_websockets`].
     opens_websockets: bool,
     pub(crate) out: Outbox,
 }
@@ -170,9 +170,9 @@ impl Net {
         let key = HashKey::new(entropy);
         let connections = worker.share(limits.connections);
         Net {
-            points: Vec::new(),
+            listeners: Vec::new(),
             connections: Slab::new(),
-            // Those of other workers, too.
+            // Includes connections of other workers.
             by_id: BoundedMap::new(limits.connections, key),
             by_remote: BoundedMap::new(connections, key),
             by_alias: BoundedMap::new(connections, key),
@@ -180,29 +180,29 @@ impl Net {
             per_source: BoundedMap::new(connections, key),
             per_source_limit: u32::try_from(worker.share(limits.connections_per_source))
                 .unwrap_or(u32::MAX),
-            opened: ConnectionId::of_worker(worker.number),
+            last_id: ConnectionId::of_worker(worker.number),
             message_bytes: limits.message_bytes,
             opens_websockets: config.opens_websockets,
             out: Outbox::of(worker),
         }
     }
 
-    pub(crate) fn add(&mut self, local: Local) -> LocalId {
-        self.points.push(Point::new(local));
-        LocalId((self.points.len() - 1) as u16)
+    pub(crate) fn add(&mut self, local: ListenerConfig) -> ListenerId {
+        self.listeners.push(SipListener::new(local));
+        ListenerId((self.listeners.len() - 1) as u16)
     }
 
-    pub(crate) fn point(&self, local: LocalId) -> Option<&Point> {
-        self.points.get(usize::from(local.0))
+    pub(crate) fn listener(&self, local: ListenerId) -> Option<&SipListener> {
+        self.listeners.get(usize::from(local.0))
     }
 
-    pub(crate) fn is_closed(&self, local: LocalId) -> bool {
-        self.point(local).is_some_and(|point| point.closed)
+    pub(crate) fn is_closed(&self, local: ListenerId) -> bool {
+        self.listener(local).is_some_and(|listener| listener.closed)
     }
 
-    pub(crate) fn set_closed(&mut self, local: LocalId, closed: bool) {
-        if let Some(point) = self.points.get_mut(usize::from(local.0)) {
-            point.closed = closed;
+    pub(crate) fn set_closed(&mut self, local: ListenerId, closed: bool) {
+        if let Some(listener) = self.listeners.get_mut(usize::from(local.0)) {
+            listener.closed = closed;
         }
     }
 
@@ -210,44 +210,44 @@ impl Net {
         &self,
         socket: SocketId,
         transport: Option<Transport>,
-    ) -> Option<LocalId> {
-        self.points
+    ) -> Option<ListenerId> {
+        self.listeners
             .iter()
-            .position(|point| {
-                point.socket == socket && transport.is_none_or(|t| t == point.transport)
+            .position(|listener| {
+                listener.socket == socket && transport.is_none_or(|t| t == listener.transport)
             })
-            .map(|at| LocalId(at as u16))
+            .map(|at| ListenerId(at as u16))
     }
 
-    /// The socket's address is known now.
+    /// Sets the port of a listener whose socket was opened.
     pub(crate) fn opened(&mut self, socket: SocketId, address: SocketAddr) {
-        for point in self.points.iter_mut().filter(|p| p.socket == socket) {
-            point.address.set_port(address.port());
-            point.render();
+        for listener in self.listeners.iter_mut().filter(|p| p.socket == socket) {
+            listener.address.set_port(address.port());
+            listener.render();
         }
     }
 
-    /// The listening point of the same name with another transport and the same family.
-    pub(crate) fn sibling(&self, local: LocalId, transport: Transport) -> Option<LocalId> {
-        let from = self.point(local)?;
+    /// The listener of the same name and address family with another transport.
+    pub(crate) fn sibling(&self, local: ListenerId, transport: Transport) -> Option<ListenerId> {
+        let from = self.listener(local)?;
         if from.transport == transport {
             return Some(local);
         }
-        self.points
+        self.listeners
             .iter()
-            .position(|point| {
-                point.transport == transport
-                    && point.name == from.name
-                    && point.address.is_ipv4() == from.address.is_ipv4()
+            .position(|listener| {
+                listener.transport == transport
+                    && listener.name == from.name
+                    && listener.address.is_ipv4() == from.address.is_ipv4()
             })
-            .map(|at| LocalId(at as u16))
+            .map(|at| ListenerId(at as u16))
     }
 
-    /// Whether a request can leave by this flow.
-    pub(crate) fn check(&self, flow: &Flow) -> Result<(), Refused> {
-        let point = self.point(flow.local).ok_or(Refused::Transport)?;
-        let fits = point.transport == flow.transport
-            && point.address.is_ipv4() == flow.remote.is_ipv4()
+    /// Checks that a request can be sent on this flow.
+    pub(crate) fn check_flow(&self, flow: &Flow) -> Result<(), Refused> {
+        let listener = self.listener(flow.local).ok_or(Refused::Transport)?;
+        let fits = listener.transport == flow.transport
+            && listener.address.is_ipv4() == flow.remote.is_ipv4()
             && flow.remote.port() != 0;
         if fits {
             Ok(())
@@ -260,14 +260,14 @@ impl Net {
         self.by_id.get(&id).copied()
     }
 
-    /// The connection that `flow` would use as things stand. One that was opened for a peer is used for that peer alone:
-    /// its certificate was held against that name (RFC 5922 section 7.3).
+    /// The open connection for `flow`. A connection opened for a named peer serves only that peer, because its
+    /// certificate was verified for that name (RFC 5922 section 7.3).
     pub(crate) fn connection_for(&self, flow: &Flow) -> Option<u32> {
         if let Some(slot) = flow.connection.and_then(|id| self.connection(id)) {
             return Some(slot);
         }
-        // Whether another worker still has it, that worker knows.
-        if flow.connection.is_some_and(|id| self.is_elsewhere(id)) {
+        // Only the holding worker has the state of its connection.
+        if flow.connection.is_some_and(|id| self.is_foreign(id)) {
             return None;
         }
         let peer = flow.connection.and_then(peer_of);
@@ -278,24 +278,24 @@ impl Net {
     }
 
     /// Whether another worker holds this connection.
-    pub(crate) fn is_elsewhere(&self, id: ConnectionId) -> bool {
-        peer_of(id).is_none() && self.out.is_elsewhere(id)
+    pub(crate) fn is_foreign(&self, id: ConnectionId) -> bool {
+        peer_of(id).is_none() && self.out.is_foreign(id)
     }
 
-    /// A connection that the peer opened, where it said that it may be used, and showed a certificate of that name
-    /// (RFC 5923 section 8).
+    /// A connection that the peer opened and allowed for its address, with a certificate for the named peer (RFC 5923
+    /// section 8).
     fn alias_for(&self, flow: &Flow, peer: u32) -> Option<u32> {
         let slot = *self.by_alias.get(&(flow.remote, flow.local))?;
         let name = &self.out.peers.get(peer as usize)?.name;
         let connection = self.connections.get(slot as usize)?;
         connection
-            .names
+            .verified_names
             .iter()
             .any(|known| known.eq_ignore_ascii_case(name))
             .then_some(slot)
     }
 
-    /// The peer of this name, reached by these settings, as flows have it; `None` where there are too many.
+    /// The identifier of a named peer and its TLS settings, for flows; `None` if the table is full.
     pub(crate) fn peer(&mut self, name: &str, profile: &str) -> Option<ConnectionId> {
         let key = (name.to_owned(), profile.to_owned());
         if let Some(&peer) = self.peers.get(&key) {
@@ -310,71 +310,75 @@ impl Net {
         Some(ConnectionId(PEER | u64::from(peer)))
     }
 
-    /// The peer that a flow names.
+    /// The named peer of a flow.
     pub(crate) fn peer_name(&self, flow: &Flow) -> Option<PeerName> {
         let peer = flow.connection.and_then(peer_of)?;
         self.out.peers.get(peer as usize).cloned()
     }
 
-    /// TLS stands on a connection, and the peer showed a certificate for these domains.
-    pub(crate) fn secured(&mut self, id: ConnectionId, names: &[String]) {
+    /// Stores the domains of the peer's verified certificate after the TLS handshake.
+    pub(crate) fn set_verified_names(&mut self, id: ConnectionId, names: &[String]) {
         if let Some(slot) = self.connection(id)
             && let Some(connection) = self.connections.get_mut(slot as usize)
         {
-            connection.names = names.into();
+            connection.verified_names = names.into();
         }
     }
 
-    /// The domains for which the certificate of a connection's peer was verified.
+    /// The domains in the verified certificate of a connection's peer.
     pub(crate) fn names(&self, id: ConnectionId) -> &[String] {
         self.connection(id)
             .and_then(|slot| self.connections.get(slot as usize))
-            .map_or(&[], |connection| &connection.names)
+            .map_or(&[], |connection| &connection.verified_names)
     }
 
-    /// A request came with `alias` in its topmost Via: its connection may be used for requests of ours to where the peer
-    /// listens (RFC 5923 section 5), where the peer has proven who it is.
-    pub(crate) fn alias(&mut self, id: ConnectionId, via: &Via<'_>) {
+    /// Processes `alias` in the topmost Via of a request: if the peer has a verified certificate, its connection may
+    /// carry our requests to its listening address (RFC 5923 section 5).
+    pub(crate) fn allow_alias(&mut self, id: ConnectionId, via: &Via<'_>) {
         let Some(slot) = self.connection(id) else {
             return;
         };
         let Some(connection) = self.connections.get_mut(slot as usize) else {
             return;
         };
-        if connection.names.is_empty() || connection.peer.is_some() || connection.alias.is_some() {
+        if connection.verified_names.is_empty()
+            || connection.peer.is_some()
+            || connection.alias.is_some()
+        {
             return;
         }
         let port = via.port.unwrap_or(default_port(Transport::Tls));
         let listens = SocketAddr::new(connection.remote.ip(), port);
         let key = (listens, connection.local);
-        // The newest one counts: the peer may have lost an older one without our knowing.
+        // The newest connection replaces an older one, which the peer may have lost without our notice.
         if self.by_alias.insert(key, slot).is_ok() {
             connection.alias = Some(listens);
         }
     }
 
-    /// Sends what was composed since `start`; a missing connection is opened. Gives the connection's slot for streams.
+    /// Sends the message composed since `start`, over a new connection if there is none. Returns the connection's slot
+    /// for streams.
     pub(crate) fn send(
         &mut self,
         flow: &Flow,
         start: usize,
         now: Time,
-        wheel: &mut Wheel<Timer>,
+        wheel: &mut TimerWheel<Timer>,
         idle: core::time::Duration,
     ) -> Result<Option<u32>, Refused> {
         let length = self.out.composed(start).len();
-        self.check(flow)?;
+        self.check_flow(flow)?;
         if length > self.message_bytes {
             return Err(Refused::TooLarge);
         }
-        let socket = self.point(flow.local).ok_or(Refused::Transport)?.socket;
+        let socket = self.listener(flow.local).ok_or(Refused::Transport)?.socket;
         if flow.transport == Transport::Udp {
             if length > MAX_DATAGRAM {
                 return Err(Refused::TooLarge);
             }
             let destination = flow.remote;
             self.out.push(
-                Item::Datagram {
+                OutboxItem::Datagram {
                     socket,
                     destination,
                 },
@@ -390,9 +394,9 @@ impl Net {
             .connections
             .get_mut(slot as usize)
             .ok_or(Refused::Transport)?;
-        connection.used = now;
+        connection.last_used = now;
         let connection = connection.id;
-        self.out.push(Item::Stream { connection }, start);
+        self.out.push(OutboxItem::Stream { connection }, start);
         Ok(Some(slot))
     }
 
@@ -401,17 +405,17 @@ impl Net {
         flow: &Flow,
         start: usize,
         now: Time,
-        wheel: &mut Wheel<Timer>,
+        wheel: &mut TimerWheel<Timer>,
         idle: core::time::Duration,
     ) -> Result<u32, Refused> {
-        if let Some(id) = flow.connection.filter(|id| self.is_elsewhere(*id)) {
+        if let Some(id) = flow.connection.filter(|id| self.is_foreign(*id)) {
             let (local, remote) = (flow.local, flow.remote);
             return self
-                .borrow(id, local, remote, now, wheel, idle)
+                .add_foreign_connection(id, local, remote, now, wheel, idle)
                 .ok_or(Refused::Full);
         }
         let local = self
-            .point(flow.local)
+            .listener(flow.local)
             .ok_or(Refused::Transport)?
             .address
             .ip();
@@ -421,17 +425,17 @@ impl Net {
             Transport::Tcp => None,
             Transport::Ws if self.opens_websockets => None,
             Transport::Wss if self.opens_websockets => Some(peer),
-            // Browsers connect to us; nobody waits for us to (RFC 7118 section 5.3).
+            // Browsers connect to us and accept no connections (RFC 7118 section 5.3).
             Transport::Udp | Transport::Ws | Transport::Wss => return Err(Refused::Transport),
         };
         let websocket = matches!(flow.transport, Transport::Ws | Transport::Wss);
-        self.opened += 1;
-        let id = ConnectionId(self.opened);
+        self.last_id += 1;
+        let id = ConnectionId(self.last_id);
         let slot = self
-            .keep(id, flow.local, flow.remote, peer, now, wheel, idle)
+            .add_connection(id, flow.local, flow.remote, peer, now, wheel, idle)
             .ok_or(Refused::Full)?;
         self.out.push_before(
-            Item::Connect {
+            OutboxItem::Connect {
                 connection: id,
                 local: Some(SocketAddr::new(local, 0)),
                 remote: flow.remote,
@@ -443,44 +447,44 @@ impl Net {
         Ok(slot)
     }
 
-    /// Takes a connection into the tables; `None` where they are full, or the source has too many. `peer`: whom we opened
-    /// it for.
-    #[allow(clippy::too_many_arguments)] // what a connection is
-    pub(crate) fn keep(
+    /// Adds a connection to the tables. `None`: they are full, or the source has too many. `peer`: the named peer that
+    /// we opened it for.
+    #[allow(clippy::too_many_arguments)] // the properties of a connection
+    pub(crate) fn add_connection(
         &mut self,
         id: ConnectionId,
-        local: LocalId,
+        local: ListenerId,
         remote: SocketAddr,
         peer: Option<u32>,
         now: Time,
-        wheel: &mut Wheel<Timer>,
+        wheel: &mut TimerWheel<Timer>,
         idle: core::time::Duration,
     ) -> Option<u32> {
-        let held = self.per_source.get(&remote.ip()).copied().unwrap_or(0);
-        if held >= self.per_source_limit {
+        let count = self.per_source.get(&remote.ip()).copied().unwrap_or(0);
+        if count >= self.per_source_limit {
             return None;
         }
-        // Who opened a TLS connection has not said who it is by that, and WebSockets lead to no address: they are used by
-        // their own numbers only.
-        let plain = |point: &Point| point.transport == Transport::Tcp;
+        // An accepted TLS connection does not prove the peer's address, and a WebSocket client has no listening
+        // address: both are used by their identifiers only.
+        let plain = |listener: &SipListener| listener.transport == Transport::Tcp;
         let ours = id.0 & ConnectionId::ACCEPTED == 0;
-        let reachable = ours || self.point(local).is_some_and(plain);
-        let slot = self.insert(id, (local, remote, peer), now, wheel, idle)?;
-        let stored = self.per_source.insert(remote.ip(), held + 1).is_ok()
+        let reachable = ours || self.listener(local).is_some_and(plain);
+        let slot = self.insert_connection(id, (local, remote, peer), now, wheel, idle)?;
+        let stored = self.per_source.insert(remote.ip(), count + 1).is_ok()
             && (!reachable || self.by_remote.insert((remote, local, peer), slot).is_ok());
         if !stored {
-            self.forget(slot, wheel);
+            self.remove_connection(slot, wheel);
             return None;
         }
         Some(slot)
     }
 
-    fn insert(
+    fn insert_connection(
         &mut self,
         id: ConnectionId,
-        (local, remote, peer): (LocalId, SocketAddr, Option<u32>),
+        (local, remote, peer): (ListenerId, SocketAddr, Option<u32>),
         now: Time,
-        wheel: &mut Wheel<Timer>,
+        wheel: &mut TimerWheel<Timer>,
         idle: core::time::Duration,
     ) -> Option<u32> {
         if self.by_id.is_full() || self.by_id.get(&id).is_some() {
@@ -491,49 +495,53 @@ impl Net {
             body: self.message_bytes,
         };
         let framer = || Box::new(StreamFramer::new(limits));
-        let slot = self.connections.insert(Connection {
+        let slot = self.connections.insert(StreamConnection {
             id,
             local,
             remote,
             peer,
-            names: Box::default(),
+            verified_names: Box::default(),
             alias: None,
-            partial: None,
-            framer: (!self.is_elsewhere(id)).then(framer),
-            used: now,
-            pinged: None,
+            incomplete_since: None,
+            framer: (!self.is_foreign(id)).then(framer),
+            last_used: now,
+            pinged_at: None,
             timer: None,
-            waiting: BTreeSet::new(),
-            lent: 0,
+            waiting_clients: BTreeSet::new(),
+            borrowers: 0,
         }) as u32;
         let timer = wheel.schedule(now + idle, Timer::Connection(slot));
         if let Some(connection) = self.connections.get_mut(slot as usize) {
             connection.timer = Some(timer);
         }
-        // There is room: that was looked at above.
+        // Cannot fail: capacity was checked above.
         let _ = self.by_id.insert(id, slot);
         Some(slot)
     }
 
-    /// Takes a connection that another worker holds into the tables, where it is not there yet; `None` where they are full.
-    /// It counts with its holder, and is used by its number only.
-    pub(crate) fn borrow(
+    /// Adds a connection of another worker to the tables, if it is not there. `None`: they are full. Only its holder
+    /// counts it towards the limits, and it is used by its identifier only.
+    pub(crate) fn add_foreign_connection(
         &mut self,
         id: ConnectionId,
-        local: LocalId,
+        local: ListenerId,
         remote: SocketAddr,
         now: Time,
-        wheel: &mut Wheel<Timer>,
+        wheel: &mut TimerWheel<Timer>,
         idle: core::time::Duration,
     ) -> Option<u32> {
         match self.connection(id) {
             Some(slot) => Some(slot),
-            None => self.insert(id, (local, remote, None), now, wheel, idle),
+            None => self.insert_connection(id, (local, remote, None), now, wheel, idle),
         }
     }
 
-    /// Takes a connection out of the tables.
-    pub(crate) fn forget(&mut self, slot: u32, wheel: &mut Wheel<Timer>) -> Option<Connection> {
+    /// Removes a connection from the tables.
+    pub(crate) fn remove_connection(
+        &mut self,
+        slot: u32,
+        wheel: &mut TimerWheel<Timer>,
+    ) -> Option<StreamConnection> {
         let connection = self.connections.try_remove(slot as usize)?;
         if let Some(timer) = connection.timer {
             wheel.cancel(timer);
@@ -548,11 +556,11 @@ impl Net {
         {
             self.by_alias.remove(&key);
         }
-        if self.is_elsewhere(connection.id) {
+        if self.is_foreign(connection.id) {
             return Some(connection);
         }
         match self.per_source.get_mut(&connection.remote.ip()) {
-            Some(held) if *held > 1 => *held -= 1,
+            Some(count) if *count > 1 => *count -= 1,
             _ => {
                 self.per_source.remove(&connection.remote.ip());
             }
@@ -561,17 +569,17 @@ impl Net {
     }
 }
 
-/// Whether a URI is of the sips scheme.
+/// Whether a URI has the sips scheme.
 pub(crate) fn is_sips(uri: &[u8]) -> bool {
     uri.get(..5)
         .is_some_and(|scheme| scheme.eq_ignore_ascii_case(b"sips:"))
 }
 
-/// Where the response to a request goes: RFC 3261 section 18.2.2 and RFC 3581 section 4.
+/// Destination of the response to a request: RFC 3261 section 18.2.2 and RFC 3581 section 4.
 pub(crate) fn reply_flow(via: &Via<'_>, from: &Flow, symmetric: bool) -> Flow {
     let mut flow = *from;
     if from.transport.is_reliable() {
-        // The connection while it stands; a new one to sent-by's port after it has failed.
+        // The connection while it is open; after its failure a new one to the port in sent-by.
         let port = via.port.unwrap_or(default_port(from.transport));
         flow.remote.set_port(port);
         return flow;
@@ -583,7 +591,7 @@ pub(crate) fn reply_flow(via: &Via<'_>, from: &Flow, symmetric: bool) -> Flow {
     let multicast = via
         .maddr()
         .and_then(|host| host.ip())
-        // A unicast maddr would let anyone aim our responses at anyone: only multicast, for which it was made.
+        // With a unicast maddr a client could direct our responses to any host, so only multicast is accepted.
         .filter(|ip| ip.is_multicast() && ip.is_ipv4() == from.remote.is_ipv4());
     flow.remote = SocketAddr::new(multicast.unwrap_or(from.remote.ip()), port);
     flow

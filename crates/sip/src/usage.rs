@@ -1,25 +1,27 @@
-//! Dialogs that are no calls: founded by SUBSCRIBE or REFER (RFC 6665, RFC 3515), with NOTIFY and refreshes inside. The
-//! endpoint keeps tags, CSeqs, targets and routes; what the requests mean, and when a dialog ends, is the user's.
+//! Dialogs that are not calls, created by SUBSCRIBE or REFER (RFC 6665, RFC 3515), with NOTIFY and refreshes.
+//!
+//! The endpoint keeps tags, CSeqs, targets and routes. The handler interprets the requests and decides when a dialog
+//! ends.
 
 use crate::Endpoint;
 use crate::api::{
-    Content, DialogId, Flow, Indication, LegId, Outside, Refused, ServerTransaction, TransactionId,
-    User,
+    DialogId, Flow, Handler, Indication, LegId, MessageContent, OutOfDialogRequest, Refused,
+    ServerTransaction, TransactionId,
 };
 use crate::compose::{Lines, check_edits};
 use crate::credentials::StoredLogin;
 use crate::dialog::{Own, Peer};
-use crate::leg::uac::remote_side;
-use crate::leg::write_inside;
-use crate::names::Name;
+use crate::leg::uac::remote_identity;
+use crate::leg::write_dialog_request;
+use crate::tokens::IdToken;
 use crate::transaction::Owner;
 use engine::Time;
 use wire::sip::{HeaderId, Message, Method};
 
-/// Set in the slots that the tags of these dialogs name, so that they are never taken for those of legs.
+/// Bit in the slots of these dialogs' tags, to distinguish them from legs.
 const MARK: u32 = 1 << 31;
 
-/// A dialog that is no call.
+/// A dialog that is not a call.
 #[derive(Debug)]
 pub(crate) struct Usage {
     cookie: u64,
@@ -28,12 +30,12 @@ pub(crate) struct Usage {
     peer: Peer,
     pinned: bool,
     tcp_when_large: bool,
-    /// The peer's tag and target are known.
+    /// The peer's tag and target are set.
     established: bool,
     cseq: u32,
 }
 
-/// Whether only calls have such requests.
+/// Whether the method exists only in calls.
 fn of_calls(method: Method<'_>) -> bool {
     matches!(
         method,
@@ -65,9 +67,9 @@ impl Endpoint {
             .filter(|usage| usage.cookie as u32 == id.0.check)
     }
 
-    /// The dialog whose tag this is.
+    /// The dialog with this local tag.
     pub(crate) fn usage_of_tag(&self, tag: &[u8]) -> Option<DialogId> {
-        let (slot, cookie) = Name::decode(tag)?;
+        let (slot, cookie) = IdToken::decode(tag)?;
         let usage = self.usages.get((slot & !MARK) as usize)?;
         (slot & MARK != 0 && usage.cookie == cookie).then_some(DialogId(LegId {
             slot,
@@ -75,12 +77,12 @@ impl Endpoint {
         }))
     }
 
-    /// The tag of a dialog, where the name is one of these dialogs'.
-    pub(crate) fn usage_tag(&self, id: LegId) -> Option<Name> {
+    /// The local tag of a dialog, if `id` belongs to one of these dialogs.
+    pub(crate) fn usage_tag(&self, id: LegId) -> Option<IdToken> {
         if id.slot & MARK == 0 {
             return None;
         }
-        Some(Name::new(id.slot, self.usage(DialogId(id))?.cookie))
+        Some(IdToken::new(id.slot, self.usage(DialogId(id))?.cookie))
     }
 
     fn open_usage(
@@ -93,7 +95,7 @@ impl Endpoint {
         if self.usages.len() >= self.config.limits.calls.saturating_mul(2) {
             return Err(Refused::Full);
         }
-        let cookie = self.cookie();
+        let cookie = self.new_cookie();
         let slot = self.usages.insert(Usage {
             cookie,
             user,
@@ -110,12 +112,13 @@ impl Endpoint {
         }))
     }
 
-    /// Founds a dialog with whoever sent a SUBSCRIBE or REFER outside of any dialog, before it is answered: responses carry
-    /// the dialog's tag, a 2xx our Contact and the route set. `pinned`: requests go to `flow` whatever Contact says.
+    /// Creates a dialog for a SUBSCRIBE or REFER received outside of any dialog, before it is answered: responses carry
+    /// the dialog's tag, a 2xx our Contact and the route set. `pinned`: requests are sent to `flow`, not to the
+    /// Contact.
     ///
     /// # Errors
-    /// [`Refused::Gone`] where the request was answered, [`Refused::Value`] without a Contact, [`Refused::Full`].
-    pub fn found_dialog(
+    /// [`Refused::Gone`] if the request was answered, [`Refused::Value`] without a Contact, [`Refused::Full`].
+    pub fn open_dialog(
         &mut self,
         transaction: ServerTransaction,
         request: &Message<'_>,
@@ -137,7 +140,7 @@ impl Endpoint {
             flow,
         );
         peer.cseq = request.cseq().ok().map(|cseq| cseq.number);
-        peer.flow = self.hop(&peer, pinned);
+        peer.flow = self.next_hop_flow(&peer, pinned);
         let id = self.open_usage(own, peer, user, true)?;
         if let Some(usage) = self.usage_mut(id) {
             usage.pinned = pinned;
@@ -148,33 +151,33 @@ impl Endpoint {
         Ok(id)
     }
 
-    /// Sends a SUBSCRIBE or REFER that founds a dialog with whoever accepts it. Its responses come as
-    /// [`Indication::OutOfDialogResponse`] with `outside.user`; requests inside the dialog, which may come before them, as
-    /// [`Indication::InDialog`] with `user`.
+    /// Sends a SUBSCRIBE or REFER that creates a dialog when it is accepted. Its responses are indicated as
+    /// [`Indication::OutOfDialogResponse`] with `outside.user`; requests within the dialog, which may arrive before
+    /// them, as [`Indication::InDialog`] with `user`.
     ///
     /// # Errors
     /// As [`Endpoint::send`]; [`Refused::Value`] for other methods.
     pub fn subscribe(
         &mut self,
-        outside: &Outside<'_>,
+        outside: &OutOfDialogRequest<'_>,
         user: u64,
         now: Time,
     ) -> Result<(DialogId, TransactionId), Refused> {
         self.now = now;
         check_edits(&outside.content)?;
         let target = &outside.target;
-        self.net.check(&target.flow)?;
-        let founds = matches!(outside.method, Method::Subscribe | Method::Refer);
-        if !founds || target.uri.is_empty() || target.uri.iter().any(|byte| *byte <= b' ') {
+        self.net.check_flow(&target.flow)?;
+        let creates_dialog = matches!(outside.method, Method::Subscribe | Method::Refer);
+        if !creates_dialog || target.uri.is_empty() || target.uri.iter().any(|byte| *byte <= b' ') {
             return Err(Refused::Value);
         }
-        let own = self.own_side(
+        let own = self.local_identity(
             outside.call_id,
             outside.from,
             &outside.content,
             target.flow.local,
         );
-        let remote = remote_side(outside.to, &outside.content, target.uri);
+        let remote = remote_identity(outside.to, &outside.content, target.uri);
         let routes = target.routes.iter().copied();
         let peer = Peer::new(&remote, target.uri, routes, target.flow);
         let id = self.open_usage(own, peer, user, false)?;
@@ -193,17 +196,17 @@ impl Endpoint {
         }
     }
 
-    /// Sends a request inside the dialog. Its responses come as [`Indication::OutOfDialogResponse`] with the number
-    /// `user`.
+    /// Sends a request within the dialog. Its responses are indicated as [`Indication::OutOfDialogResponse`] with
+    /// the number `user`.
     ///
     /// # Errors
-    /// [`Refused::Gone`]; [`Refused::State`] where the peer has not accepted yet; [`Refused::Value`] for the methods of
-    /// calls; [`Refused::Edit`], [`Refused::TooLarge`], [`Refused::Transport`], [`Refused::Full`].
+    /// [`Refused::Gone`]; [`Refused::State`] before the peer has accepted; [`Refused::Value`] for methods of calls;
+    /// [`Refused::Edit`], [`Refused::TooLarge`], [`Refused::Transport`], [`Refused::Full`].
     pub fn dialog_request(
         &mut self,
         dialog: DialogId,
         method: Method<'_>,
-        content: &Content<'_>,
+        content: &MessageContent<'_>,
         user: u64,
         login: Option<&crate::api::Login<'_>>,
         now: Time,
@@ -224,27 +227,30 @@ impl Endpoint {
         &mut self,
         id: DialogId,
         method: Method<'_>,
-        content: &Content<'_>,
+        content: &MessageContent<'_>,
         user: u64,
         login: Option<&crate::api::Login<'_>>,
         now: Time,
     ) -> Result<TransactionId, Refused> {
-        let (slot, cookie) = self.open_client(Owner::Outside(user), method)?;
+        let (slot, cookie) = self.open_client(Owner::OutOfDialog(user), method)?;
         let start = self.net.out.begin();
-        let branch = Name::new(slot, cookie);
+        let branch = IdToken::new(slot, cookie);
         let composed = self
             .usages
             .get_mut((id.0.slot & !MARK) as usize)
             .and_then(|usage| {
-                let point = self.net.points.get(usize::from(usage.peer.flow.local.0))?;
+                let listener = self
+                    .net
+                    .listeners
+                    .get(usize::from(usage.peer.flow.local.0))?;
                 usage.cseq += 1;
-                let tag = Name::new(id.0.slot, usage.cookie);
+                let tag = IdToken::new(id.0.slot, usage.cookie);
                 let mut lines = Lines {
                     out: &mut self.net.out.arena,
                 };
                 let (own, peer) = (&usage.own, &usage.peer);
-                write_inside(
-                    &mut lines, point, own, peer, tag, method, usage.cseq, branch,
+                write_dialog_request(
+                    &mut lines, listener, own, peer, tag, method, usage.cseq, branch,
                 );
                 Some((usage.peer.flow, usage.tcp_when_large))
             });
@@ -254,7 +260,7 @@ impl Endpoint {
         };
         self.request_headers(flow.local, method, content);
         self.write_body(content);
-        self.launch(slot, start, flow, tcp, now)?;
+        self.start_client(slot, start, flow, tcp, now)?;
         if let Some(active) = self
             .clients
             .get_mut(slot as usize)
@@ -265,24 +271,24 @@ impl Endpoint {
         Ok(self.client_id(slot))
     }
 
-    /// Forgets a dialog: requests inside it get 481 from now on. What is under way ends by itself.
+    /// Removes a dialog: later requests within it are answered with 481. Pending transactions end by themselves.
     pub fn close_dialog(&mut self, dialog: DialogId) {
         if self.usage(dialog).is_some() {
             self.usages.try_remove((dialog.0.slot & !MARK) as usize);
         }
     }
 
-    /// Whether the peer has accepted a dialog that we founded.
+    /// Whether the peer has accepted a dialog that we requested.
     pub fn is_established(&self, dialog: DialogId) -> bool {
         self.usage(dialog).is_some_and(|usage| usage.established)
     }
 
-    /// Where a dialog's next request goes.
+    /// Destination of a dialog's next request.
     pub fn flow_of_dialog(&self, dialog: DialogId) -> Option<Flow> {
         Some(self.usage(dialog)?.peer.flow)
     }
 
-    /// A response to a request of one of these dialogs: the first 2xx to what founds it tells of the peer.
+    /// Processes a response within one of these dialogs: the first 2xx to the creating request sets the peer's side.
     pub(crate) fn usage_response(&mut self, response: &Message<'_>) {
         let Some(id) = response
             .from()
@@ -296,7 +302,7 @@ impl Endpoint {
         let Some(usage) = self.usage_mut(id) else {
             return;
         };
-        // A second try with credentials has counted up.
+        // A retry with credentials has incremented CSeq.
         usage.cseq = usage.cseq.max(number);
         if !(200..300).contains(&response.status()) {
             return;
@@ -317,13 +323,13 @@ impl Endpoint {
         let Some(usage) = self.usage(id) else {
             return;
         };
-        let flow = self.hop(&usage.peer, usage.pinned);
+        let flow = self.next_hop_flow(&usage.peer, usage.pinned);
         if let Some(usage) = self.usage_mut(id) {
             usage.peer.flow = flow;
         }
     }
 
-    /// A request inside one of these dialogs.
+    /// A request within one of these dialogs.
     pub(crate) fn usage_request(
         &mut self,
         slot: u32,
@@ -331,26 +337,26 @@ impl Endpoint {
         request: &Message<'_>,
         flow: &Flow,
         now: Time,
-        user: &mut dyn User,
+        handler: &mut dyn Handler,
     ) {
         if of_calls(request.method()) {
-            // No call is founded inside of these dialogs (RFC 5057 advises against it), so there is none.
-            return self.final_response(slot, 481, &Content::default(), now);
+            // Calls cannot share one of these dialogs (RFC 5057 advises against it), so there is none.
+            return self.final_response(slot, 481, &MessageContent::default(), now);
         }
         let number = request.cseq().map_or(0, |cseq| cseq.number);
         let from = request.from().ok().and_then(|from| from.tag());
         let Some(usage) = self.usage_mut(id).filter(|usage| {
-            let known = !usage.established || from.unwrap_or_default() == usage.peer.tag();
-            known && request.call_id().ok() == Some(usage.own.call_id())
+            let from_peer = !usage.established || from.unwrap_or_default() == usage.peer.tag();
+            from_peer && request.call_id().ok() == Some(usage.own.call_id())
         }) else {
-            return self.final_response(slot, 481, &Content::default(), now);
+            return self.final_response(slot, 481, &MessageContent::default(), now);
         };
         let of_user = usage.user;
         let contact = request.contact().ok().filter(|contact| !contact.is_star());
         if !usage.established {
-            // The NOTIFY that comes before the 2xx (RFC 6665 section 4.4.1).
+            // A NOTIFY before the 2xx (RFC 6665 section 4.4.1).
             let (Some(contact), Method::Notify, Some(_)) = (contact, request.method(), from) else {
-                return self.final_response(slot, 481, &Content::default(), now);
+                return self.final_response(slot, 481, &MessageContent::default(), now);
             };
             let old = usage.peer.flow;
             usage.peer = Peer::new(
@@ -364,7 +370,7 @@ impl Endpoint {
             usage.peer.refresh_target(contact.uri);
         }
         if usage.peer.cseq.is_some_and(|last| number <= last) {
-            return self.final_response(slot, 500, &Content::default(), now);
+            return self.final_response(slot, 500, &MessageContent::default(), now);
         }
         usage.peer.cseq = Some(number);
         if usage.pinned && usage.peer.flow.connection.is_some() {
@@ -381,7 +387,7 @@ impl Endpoint {
             transaction,
             request,
         };
-        user.indication(self, indication, now);
-        self.waits_unless_answered(slot, now);
+        handler.on_indication(self, indication, now);
+        self.arm_unless_answered(slot, now);
     }
 }

@@ -1,87 +1,92 @@
-//! Several endpoints that share their addresses. What one of them began it alone continues: its number stands in every branch
-//! and tag of its making. What is new belongs to whom the keyed hash of its Call-ID says, whichever way it comes; so INVITE,
-//! CANCEL and the ACK of a refusal find each other. An INVITE belongs to another one where the user says so
-//! ([`User::owner`]). What comes to another one is handed to its owner, messages of
-//! connections together with the connection, by which the owner answers through the one who holds it.
+//! Several endpoints (workers) that share their addresses.
+//!
+//! Every branch and tag contains the number of the worker that created it; that worker processes all later messages of
+//! the dialog. A new request belongs to the worker that the keyed hash of its Call-ID selects, whichever socket
+//! received it, so that INVITE, CANCEL and the ACK of a refusal meet. The handler can select another worker for an
+//! INVITE ([`Handler::select_worker`]). Other messages are handed off to their owner, those of connections together
+//! with the connection: the owner then sends through the worker that holds it.
 
-use crate::api::{Flow, LocalId, User};
+use crate::api::{Flow, Handler, ListenerId};
 use crate::endpoint::Endpoint;
-use crate::names::{MAGIC, Name};
-use crate::outbox::Item;
+use crate::outbox::OutboxItem;
+use crate::tokens::{IdToken, MAGIC};
 use core::hash::BuildHasher as _;
 use engine::{
-    CloseWhy, ConnectionId, Datagram, DropReason, Parcel, ParcelHead, Time, Transport, Worker,
+    CloseReason, ConnectionId, Datagram, DropReason, HandoffKind, HandoffMessage, Time, Transport,
+    Worker,
 };
 use std::net::SocketAddr;
-use wire::sip::{Glance, Message};
+use wire::sip::{Message, RoutingKeys};
 
-/// Length of Call-IDs of our making whose first two digits are their owner's number: see [`Endpoint::owned`].
+/// Length of Call-IDs of ours whose first two digits are the owner's number, see [`Endpoint::with_worker_number`].
 const CALL_ID_LEN: usize = 48;
 
-/// The worker whose number a name of our making has in it.
-pub(crate) fn named(worker: &Worker, name: &[u8]) -> Option<u8> {
-    let (_, cookie) = Name::decode(name)?;
-    Some((cookie >> 56) as u8).filter(|number| *number < worker.of)
+/// The worker whose number is in a token.
+pub(crate) fn worker_of_token(worker: &Worker, token: &[u8]) -> Option<u8> {
+    let (_, cookie) = IdToken::decode(token)?;
+    Some((cookie >> 56) as u8).filter(|number| *number < worker.count)
 }
 
-fn of_branch(worker: &Worker, branch: &[u8]) -> Option<u8> {
-    let (magic, name) = branch.split_at_checked(MAGIC.len())?;
-    named(worker, name).filter(|_| magic.eq_ignore_ascii_case(MAGIC))
+fn worker_of_branch(worker: &Worker, branch: &[u8]) -> Option<u8> {
+    let (magic, token) = branch.split_at_checked(MAGIC.len())?;
+    worker_of_token(worker, token).filter(|_| magic.eq_ignore_ascii_case(MAGIC))
 }
 
-fn of_call_id(worker: &Worker, call_id: &[u8]) -> u8 {
-    let ours = || {
+fn worker_of_call_id(worker: &Worker, call_id: &[u8]) -> u8 {
+    let by_prefix = || {
         let digits = call_id.get(..2).filter(|_| call_id.len() == CALL_ID_LEN)?;
         let number = u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;
-        (number < worker.of).then_some(number)
+        (number < worker.count).then_some(number)
     };
-    // Whose it is by chance matters to nobody: it is one and the same for all that carries it.
-    ours().unwrap_or_else(|| (worker.key.hash_one(call_id) % u64::from(worker.of)) as u8)
+    // The worker is arbitrary, but the same for all messages with this Call-ID.
+    by_prefix().unwrap_or_else(|| (worker.key.hash_one(call_id) % u64::from(worker.count)) as u8)
 }
 
-/// The worker whose message this is; `None`: whoever has it. `wanted`: who is to have the INVITE that it is, or that it cancels.
-pub(crate) fn owner(
+/// The worker that owns a message; `None`: any. `select` gives the worker for an INVITE or its CANCEL.
+pub(crate) fn owner_of(
     worker: &Worker,
     bytes: &[u8],
-    wanted: impl FnOnce() -> Option<u8>,
+    select: impl FnOnce() -> Option<u8>,
 ) -> Option<u8> {
-    // Line ends in front of a message are nothing (RFC 3261 section 7.5); alone they keep a way open.
+    // Line ends before a message are ignored (RFC 3261 section 7.5); alone they are a keep-alive.
     let skipped = bytes
         .iter()
         .position(|byte| !matches!(byte, b'\r' | b'\n'))?;
     let bytes = bytes.get(skipped..)?;
     match bytes.first()? {
-        // An answer to a STUN request of ours begins its transaction's number with ours (RFC 8489 section 5).
-        1 if bytes.get(1) == Some(&1) => return bytes.get(8).copied().filter(|n| *n < worker.of),
+        // A response to our STUN request has our worker number in the first byte of its transaction ID (RFC 8489
+        // section 5).
+        1 if bytes.get(1) == Some(&1) => {
+            return bytes.get(8).copied().filter(|n| *n < worker.count);
+        }
         ..4 => return None,
         _ => {}
     }
-    let glance = Glance::at(bytes);
-    if !glance.request {
-        return of_branch(worker, glance.branch?);
+    let keys = RoutingKeys::parse(bytes);
+    if !keys.is_request {
+        return worker_of_branch(worker, keys.branch?);
     }
-    let begins = || {
+    let selected = || {
         let invite = bytes.starts_with(b"INVITE ") || bytes.starts_with(b"CANCEL ");
-        (invite && glance.to_tag.is_none()).then(wanted)?
+        (invite && keys.to_tag.is_none()).then(select)?
     };
-    glance
-        .to_tag
-        .or(glance.replaces)
-        .and_then(|tag| named(worker, tag))
-        .or_else(|| begins().filter(|number| *number < worker.of))
-        .or_else(|| Some(of_call_id(worker, glance.call_id?)))
+    keys.to_tag
+        .or(keys.replaces)
+        .and_then(|tag| worker_of_token(worker, tag))
+        .or_else(|| selected().filter(|number| *number < worker.count))
+        .or_else(|| Some(worker_of_call_id(worker, keys.call_id?)))
 }
 
 impl Endpoint {
-    /// A secret for what is ours, with our number in it where there are others.
-    pub(crate) fn cookie(&mut self) -> u64 {
+    /// A random number that is kept secret, with our worker number if there are several workers.
+    pub(crate) fn new_cookie(&mut self) -> u64 {
         let cookie = self.entropy.u64();
-        self.owned(cookie)
+        self.with_worker_number(cookie)
     }
 
-    /// A number with ours in its highest byte, where others share our addresses: what begins with its hexadecimal digits, as
-    /// Call-IDs of 48 do, leads to us.
-    pub fn owned(&self, cookie: u64) -> u64 {
+    /// Writes our worker number into the highest byte, if workers share our addresses. A Call-ID of 48 hexadecimal
+    /// digits that begins with the number is routed to us.
+    pub fn with_worker_number(&self, cookie: u64) -> u64 {
         let worker = &self.config.worker;
         match worker.is_alone() {
             true => cookie,
@@ -89,28 +94,28 @@ impl Endpoint {
         }
     }
 
-    /// Which one we are of those that share our addresses.
+    /// This endpoint's number among the workers that share its addresses.
     pub fn worker(&self) -> &Worker {
         &self.config.worker
     }
 
-    /// The other worker whose message this is.
-    fn elsewhere(
+    /// The other worker that owns a message.
+    fn other_worker(
         &self,
         bytes: &[u8],
         flow: impl FnOnce() -> Option<Flow>,
-        user: &dyn User,
+        handler: &dyn Handler,
     ) -> Option<u8> {
         let worker = &self.config.worker;
         if worker.is_alone() {
             return None;
         }
-        let owner = owner(worker, bytes, || user.owner(bytes, &flow()?));
+        let owner = owner_of(worker, bytes, || handler.select_worker(bytes, &flow()?));
         owner.filter(|owner| *owner != worker.number)
     }
 
-    /// The other worker whose a datagram is; `None`: it is ours.
-    pub fn other_owner(&self, datagram: &Datagram<'_>, user: &dyn User) -> Option<u8> {
+    /// The other worker that owns a datagram; `None`: it is ours.
+    pub fn other_owner(&self, datagram: &Datagram<'_>, handler: &dyn Handler) -> Option<u8> {
         let flow = || {
             Some(Flow {
                 local: self.net.local_of(datagram.socket, None)?,
@@ -119,30 +124,30 @@ impl Endpoint {
                 connection: None,
             })
         };
-        self.elsewhere(datagram.bytes, flow, user)
+        self.other_worker(datagram.bytes, flow, handler)
     }
 
-    /// Hands a datagram to the worker whose it is; `false`: where it came is no listening point.
-    pub fn hand_datagram(&mut self, datagram: &Datagram<'_>, worker: u8, now: Time) -> bool {
+    /// Hands off a datagram to its owner. `false`: its socket is not a listener's.
+    pub fn hand_off_datagram(&mut self, datagram: &Datagram<'_>, worker: u8, now: Time) -> bool {
         let Some(local) = self.net.local_of(datagram.socket, None) else {
             return false;
         };
-        let head = ParcelHead::Datagram {
-            local: local.0,
+        let kind = HandoffKind::Datagram {
+            listener: local.0,
             source: datagram.source,
             arrived: datagram.arrived,
-            handed: now,
-            passed: 0,
+            handed_off: now,
+            hops: 0,
         };
-        let item = Item::Hand { worker, head };
+        let item = OutboxItem::HandOff { worker, kind };
         self.net.out.push_copy(item, datagram.bytes);
         true
     }
 
-    /// The same for what the network says about a datagram that one of us sent.
-    pub(crate) fn hand_unreachable(
+    /// Hands off an ICMP error for a datagram that a worker sent.
+    pub(crate) fn hand_off_unreachable(
         &mut self,
-        local: LocalId,
+        local: ListenerId,
         destination: SocketAddr,
         quoted: &[u8],
     ) -> bool {
@@ -150,137 +155,174 @@ impl Endpoint {
         if worker.is_alone() {
             return false;
         }
-        let owner = crate::endpoint::branch_in(quoted).and_then(|b| of_branch(&worker, b));
+        let owner = crate::endpoint::branch_in(quoted).and_then(|b| worker_of_branch(&worker, b));
         let Some(owner) = owner.filter(|owner| *owner != worker.number) else {
             return false;
         };
-        let head = ParcelHead::Unreachable {
-            local: local.0,
+        let kind = HandoffKind::Unreachable {
+            listener: local.0,
             destination,
         };
-        let item = Item::Hand {
+        let item = OutboxItem::HandOff {
             worker: owner,
-            head,
+            kind,
         };
         self.net.out.push_copy(item, quoted);
         true
     }
 
-    /// The same for a whole message of a connection that we hold.
-    pub(crate) fn hand_message(&mut self, bytes: &[u8], flow: &Flow, user: &dyn User) -> bool {
-        let Some(worker) = self.elsewhere(bytes, || Some(*flow), user) else {
+    /// Hands off a complete message of a connection that we hold.
+    pub(crate) fn hand_off_message(
+        &mut self,
+        bytes: &[u8],
+        flow: &Flow,
+        handler: &dyn Handler,
+    ) -> bool {
+        let Some(worker) = self.other_worker(bytes, || Some(*flow), handler) else {
             return false;
         };
-        self.lend(bytes, flow, worker, 0)
+        self.hand_off_with_connection(bytes, flow, worker, 0)
     }
 
-    fn lend(&mut self, bytes: &[u8], flow: &Flow, worker: u8, passed: u8) -> bool {
+    fn hand_off_with_connection(
+        &mut self,
+        bytes: &[u8],
+        flow: &Flow,
+        worker: u8,
+        hops: u8,
+    ) -> bool {
         let Some(connection) = flow.connection else {
             return false;
         };
-        self.lent_to(connection, worker);
-        let head = ParcelHead::Message {
+        self.add_borrower(connection, worker);
+        let kind = HandoffKind::Message {
             connection,
-            local: flow.local.0,
+            listener: flow.local.0,
             remote: flow.remote,
-            passed,
-        };
-        self.net.out.push_copy(Item::Hand { worker, head }, bytes);
-        true
-    }
-
-    fn lent_to(&mut self, connection: ConnectionId, worker: u8) {
-        if let Some(slot) = self.net.connection(connection)
-            && let Some(connection) = self.net.connections.get_mut(slot as usize)
-        {
-            connection.lent |= 1 << (worker % Worker::MOST);
-        }
-    }
-
-    /// A CANCEL that means nothing here may mean an INVITE that was handed elsewhere for what it replaces, of which the CANCEL
-    /// says nothing: it goes round once. `true`: it goes on.
-    pub(crate) fn pass_cancel(&mut self, request: &Message<'_>, flow: &Flow) -> bool {
-        let worker = self.config.worker;
-        if self.passed + 1 >= worker.of {
-            return false;
-        }
-        self.pass_on(request, flow, (worker.number + 1) % worker.of)
-    }
-
-    /// Hands a message on that is another worker's although it was led to us; `false`: it went round already.
-    pub(crate) fn pass_on(&mut self, request: &Message<'_>, flow: &Flow, worker: u8) -> bool {
-        let passed = self.passed + 1;
-        if passed > self.config.worker.of {
-            return false;
-        }
-        if flow.connection.is_some() {
-            return self.lend(request.bytes(), flow, worker, passed);
-        }
-        let head = ParcelHead::Datagram {
-            local: flow.local.0,
-            source: flow.remote,
-            arrived: self.now,
-            handed: self.now,
-            passed,
+            hops,
         };
         self.net
             .out
-            .push_copy(Item::Hand { worker, head }, request.bytes());
+            .push_copy(OutboxItem::HandOff { worker, kind }, bytes);
         true
     }
 
-    /// Tells another worker a word that is between the users alone.
-    pub fn tell_worker(&mut self, worker: u8, head: ParcelHead) {
-        self.net.out.push_bare(Item::Hand { worker, head });
+    fn add_borrower(&mut self, connection: ConnectionId, worker: u8) {
+        if let Some(slot) = self.net.connection(connection)
+            && let Some(connection) = self.net.connections.get_mut(slot as usize)
+        {
+            connection.borrowers |= 1 << (worker % Worker::MAX);
+        }
     }
 
-    /// Takes what another worker hands over.
-    pub(crate) fn handed(&mut self, parcel: Parcel<'_>, now: Time, user: &mut dyn User) {
-        let known = |local: u16| usize::from(local) < self.net.points.len();
-        match parcel.head {
-            ParcelHead::Datagram { local, .. }
-            | ParcelHead::Unreachable { local, .. }
-            | ParcelHead::Message { local, .. }
-                if !known(local) =>
-            {
-                self.drops.count(DropReason::SipNotHanded);
+    /// A CANCEL without a matching INVITE may belong to an INVITE that was handed off because of its Replaces, which a
+    /// CANCEL does not have. It visits each worker once. `true`: it was handed off.
+    pub(crate) fn hand_off_cancel(&mut self, request: &Message<'_>, flow: &Flow) -> bool {
+        let worker = self.config.worker;
+        if self.hops + 1 >= worker.count {
+            return false;
+        }
+        self.hand_off_again(request, flow, (worker.number + 1) % worker.count)
+    }
+
+    /// Hands off a message that was routed to us but belongs to another worker. `false`: it has visited all workers.
+    pub(crate) fn hand_off_again(
+        &mut self,
+        request: &Message<'_>,
+        flow: &Flow,
+        worker: u8,
+    ) -> bool {
+        let hops = self.hops + 1;
+        if hops > self.config.worker.count {
+            return false;
+        }
+        if flow.connection.is_some() {
+            return self.hand_off_with_connection(request.bytes(), flow, worker, hops);
+        }
+        let kind = HandoffKind::Datagram {
+            listener: flow.local.0,
+            source: flow.remote,
+            arrived: self.now,
+            handed_off: self.now,
+            hops,
+        };
+        self.net
+            .out
+            .push_copy(OutboxItem::HandOff { worker, kind }, request.bytes());
+        true
+    }
+
+    /// Sends a handoff message between the handlers of two workers.
+    pub fn send_to_worker(&mut self, worker: u8, kind: HandoffKind) {
+        self.net.out.push_bare(OutboxItem::HandOff { worker, kind });
+    }
+
+    /// Processes a handoff message from another worker.
+    pub(crate) fn on_handoff(
+        &mut self,
+        handoff: HandoffMessage<'_>,
+        now: Time,
+        handler: &mut dyn Handler,
+    ) {
+        let is_listener = |local: u16| usize::from(local) < self.net.listeners.len();
+        match handoff.kind {
+            HandoffKind::Datagram {
+                listener: local, ..
             }
-            ParcelHead::Datagram {
-                local,
+            | HandoffKind::Unreachable {
+                listener: local, ..
+            }
+            | HandoffKind::Message {
+                listener: local, ..
+            } if !is_listener(local) => {
+                self.drops.count(DropReason::SipHandoffFailed);
+            }
+            HandoffKind::Datagram {
+                listener: local,
                 source,
-                passed,
+                hops,
                 ..
             } => {
                 let flow = Flow {
-                    local: LocalId(local),
+                    local: ListenerId(local),
                     transport: Transport::Udp,
                     remote: source,
                     connection: None,
                 };
-                self.passed = passed;
-                self.datagram(parcel.bytes, &flow, now, user);
-                self.passed = 0;
+                self.hops = hops;
+                self.on_datagram(handoff.bytes, &flow, now, handler);
+                self.hops = 0;
             }
-            ParcelHead::Unreachable { local, destination } => {
-                self.unreachable(LocalId(local), destination, parcel.bytes, now, user);
-            }
-            ParcelHead::Message {
-                connection,
-                local,
-                remote,
-                passed,
+            HandoffKind::Unreachable {
+                listener: local,
+                destination,
             } => {
-                let local = LocalId(local);
-                let transport = self.net.point(local).map(|point| point.transport);
+                self.on_unreachable(ListenerId(local), destination, handoff.bytes, now, handler);
+            }
+            HandoffKind::Message {
+                connection,
+                listener: local,
+                remote,
+                hops,
+            } => {
+                let local = ListenerId(local);
+                let transport = self.net.listener(local).map(|listener| listener.transport);
                 let idle = self.config.timers.idle;
                 let net = &mut self.net;
-                let slot = net.borrow(connection, local, remote, now, &mut self.wheel, idle);
+                let slot = net.add_foreign_connection(
+                    connection,
+                    local,
+                    remote,
+                    now,
+                    &mut self.wheel,
+                    idle,
+                );
                 let (Some(slot), Some(transport)) = (slot, transport) else {
                     self.drops.count(DropReason::SipTableFull);
                     return;
                 };
                 if let Some(connection) = self.net.connections.get_mut(slot as usize) {
-                    connection.used = now;
+                    connection.last_used = now;
                 }
                 let flow = Flow {
                     local,
@@ -288,48 +330,48 @@ impl Endpoint {
                     remote,
                     connection: Some(connection),
                 };
-                self.passed = passed;
+                self.hops = hops;
                 let parsed = match transport {
-                    Transport::Ws | Transport::Wss => Message::parse_datagram(parcel.bytes),
-                    _ => Message::parse_framed(parcel.bytes),
+                    Transport::Ws | Transport::Wss => Message::parse_datagram(handoff.bytes),
+                    _ => Message::parse_framed(handoff.bytes),
                 };
                 match parsed {
-                    Ok(message) => self.message(&message, &flow, now, user),
+                    Ok(message) => self.on_message(&message, &flow, now, handler),
                     Err(_) => self.drops.count(DropReason::SipUnparsable),
                 }
-                self.passed = 0;
+                self.hops = 0;
             }
-            ParcelHead::Send { connection, from } => match self.net.connection(connection) {
+            HandoffKind::Send { connection, from } => match self.net.connection(connection) {
                 Some(slot) => {
-                    self.lent_to(connection, from);
+                    self.add_borrower(connection, from);
                     if let Some(connection) = self.net.connections.get_mut(slot as usize) {
-                        connection.used = now;
+                        connection.last_used = now;
                     }
-                    let item = Item::Stream { connection };
-                    self.net.out.push_copy(item, parcel.bytes);
+                    let item = OutboxItem::Stream { connection };
+                    self.net.out.push_copy(item, handoff.bytes);
                 }
-                None => self.tell_closed(connection, 1 << (from % Worker::MOST)),
+                None => self.notify_borrowers(connection, 1 << (from % Worker::MAX)),
             },
-            ParcelHead::Close { connection } => {
+            HandoffKind::Close { connection } => {
                 if self.net.connection(connection).is_some() {
-                    self.shut(connection, now, user);
+                    self.close_locally(connection, now, handler);
                 }
             }
-            ParcelHead::Closed { connection } => {
-                self.closed(connection, CloseWhy::Peer, now, user);
+            HandoffKind::Closed { connection } => {
+                self.on_closed(connection, CloseReason::Peer, now, handler);
             }
-            // The user's.
-            ParcelHead::Transfer { .. } => {}
+            // For the handler.
+            HandoffKind::Transfer { .. } => {}
         }
     }
 
-    /// Tells the workers of these bits that a connection of ours has ended.
-    pub(crate) fn tell_closed(&mut self, connection: ConnectionId, mut lent: u64) {
-        while lent != 0 {
-            let worker = lent.trailing_zeros() as u8;
-            lent &= lent - 1;
-            let head = ParcelHead::Closed { connection };
-            self.net.out.push_bare(Item::Hand { worker, head });
+    /// Notifies the workers of these bits that a connection of ours has ended.
+    pub(crate) fn notify_borrowers(&mut self, connection: ConnectionId, mut borrowers: u64) {
+        while borrowers != 0 {
+            let worker = borrowers.trailing_zeros() as u8;
+            borrowers &= borrowers - 1;
+            let kind = HandoffKind::Closed { connection };
+            self.net.out.push_bare(OutboxItem::HandOff { worker, kind });
         }
     }
 }
@@ -339,19 +381,19 @@ mod tests {
     use super::*;
     use engine::{Entropy, HashKey};
 
-    fn worker(number: u8, of: u8) -> Worker {
+    fn worker(number: u8, count: u8) -> Worker {
         let key = HashKey::new(&mut Entropy::from_number(5));
-        Worker { number, of, key }
+        Worker { number, count, key }
     }
 
     #[test]
-    fn what_is_new_is_spread_evenly_and_all_agree() {
+    fn new_requests_are_distributed_evenly_and_consistently() {
         let mut counts = [0; 4];
         for call in 0..4_000 {
             let text =
                 format!("INVITE sip:a@b SIP/2.0\r\nTo: <sip:a@b>\r\nCall-ID: {call}@phone\r\n\r\n");
-            let owners =
-                [0, 3].map(|number| owner(&worker(number, 4), text.as_bytes(), || None).unwrap());
+            let owners = [0, 3]
+                .map(|number| owner_of(&worker(number, 4), text.as_bytes(), || None).unwrap());
             assert_eq!(owners[0], owners[1]);
             counts[usize::from(owners[0])] += 1;
         }
@@ -362,49 +404,52 @@ mod tests {
     }
 
     #[test]
-    fn what_is_ours_comes_back_to_us() {
+    fn messages_with_our_tokens_are_routed_to_us() {
         let mine = worker(2, 3);
-        let name = Name::new(77, 0x02ff_0000_0000_0001);
-        let name = std::str::from_utf8(name.as_bytes()).unwrap();
+        let token = IdToken::new(77, 0x02ff_0000_0000_0001);
+        let token = std::str::from_utf8(token.as_bytes()).unwrap();
         for text in [
-            format!("SIP/2.0 180 R\r\nVia: SIP/2.0/UDP h;branch=z9hG4bK{name}\r\n\r\n"),
-            format!("BYE sip:h SIP/2.0\r\nCall-ID: x\r\nTo: <sip:a>;tag={name}\r\n\r\n"),
+            format!("SIP/2.0 180 R\r\nVia: SIP/2.0/UDP h;branch=z9hG4bK{token}\r\n\r\n"),
+            format!("BYE sip:h SIP/2.0\r\nCall-ID: x\r\nTo: <sip:a>;tag={token}\r\n\r\n"),
             format!(
-                "INVITE sip:h SIP/2.0\r\nTo: <sip:a>\r\ni: x\r\nReplaces: y;to-tag={name};from-tag=1\r\n\r\n"
+                "INVITE sip:h SIP/2.0\r\nTo: <sip:a>\r\ni: x\r\nReplaces: y;to-tag={token};from-tag=1\r\n\r\n"
             ),
             format!(
                 "INVITE sip:h SIP/2.0\r\nTo: <sip:a>\r\ni: 02{}\r\n\r\n",
                 "0".repeat(46)
             ),
         ] {
-            // Whatever is wanted of what begins something: this is ours already.
-            let wanted = || {
+            // `select` is not called for messages that already belong to us.
+            let select = || {
                 assert!(!text.contains("to-tag") && !text.starts_with("BYE"));
                 None
             };
-            assert_eq!(owner(&mine, text.as_bytes(), wanted), Some(2), "{text}");
+            assert_eq!(owner_of(&mine, text.as_bytes(), select), Some(2), "{text}");
         }
-        let far = Name::new(77, 0x03ff_0000_0000_0001);
+        let far = IdToken::new(77, 0x03ff_0000_0000_0001);
         let far = std::str::from_utf8(far.as_bytes()).unwrap();
         let text = format!("SIP/2.0 180 R\r\nVia: SIP/2.0/UDP h;branch=z9hG4bK{far}\r\n\r\n");
         assert_eq!(
-            owner(&mine, text.as_bytes(), || None),
+            owner_of(&mine, text.as_bytes(), || None),
             None,
             "there is no such worker"
         );
-        assert_eq!(owner(&mine, b"\r\n\r\n", || None), None);
-        assert_eq!(owner(&mine, &[1, 1, 0, 0, 0, 0, 0, 0, 2], || None), Some(2));
+        assert_eq!(owner_of(&mine, b"\r\n\r\n", || None), None);
+        assert_eq!(
+            owner_of(&mine, &[1, 1, 0, 0, 0, 0, 0, 0, 2], || None),
+            Some(2)
+        );
     }
 
     #[test]
-    fn an_invite_is_whose_the_user_says() {
+    fn handler_selects_the_worker_of_an_invite() {
         let mine = worker(2, 3);
         let text = |method: &str, tag: &str| {
             format!("{method} sip:800@h SIP/2.0\r\nTo: <sip:800@h>{tag}\r\nCall-ID: x\r\n\r\n")
         };
-        let by_call_id = owner(&mine, text("INVITE", "").as_bytes(), || None).unwrap();
+        let by_call_id = owner_of(&mine, text("INVITE", "").as_bytes(), || None).unwrap();
         let other = (by_call_id + 1) % 3;
-        for (method, tag, wanted, owns) in [
+        for (method, tag, selected, owns) in [
             ("INVITE", "", Some(other), other),
             ("CANCEL", "", Some(other), other),
             ("INVITE", "", Some(3), by_call_id),
@@ -413,7 +458,7 @@ mod tests {
             ("\r\n\r\nINVITE", "", Some(other), other),
             ("\r\nOPTIONS", "", Some(other), by_call_id),
         ] {
-            let owner = owner(&mine, text(method, tag).as_bytes(), || wanted);
+            let owner = owner_of(&mine, text(method, tag).as_bytes(), || selected);
             assert_eq!(owner, Some(owns), "{method}{tag}");
         }
     }

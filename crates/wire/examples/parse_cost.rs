@@ -1,5 +1,5 @@
-//! Prints what reading SIP costs on this machine, in nanoseconds for each message. An argument gives the rounds (few, for
-//! counting instructions).
+//! Prints the cost of SIP parsing on this machine, in nanoseconds a message. The argument is the number of rounds (few,
+//! for counting instructions).
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -30,12 +30,12 @@ CSeq: 1 INVITE\r\n\
 Contact: <sip:1001@192.0.2.10:5060>\r\n\
 Content-Length: 0\r\n\r\n";
 
-fn time(what: &str, mut work: impl FnMut()) {
+fn time(label: &str, mut work: impl FnMut()) {
     let rounds = std::env::args()
         .nth(1)
         .and_then(|rounds| rounds.parse().ok())
         .unwrap_or(200_000u32);
-    // The least of some rounds: other work on the machine only adds.
+    // The minimum of several rounds: other work on the machine only adds time.
     let best = (0..5)
         .map(|_| {
             let start = Instant::now();
@@ -43,7 +43,7 @@ fn time(what: &str, mut work: impl FnMut()) {
             start.elapsed().as_nanos() as f64 / f64::from(rounds)
         })
         .fold(f64::MAX, f64::min);
-    println!("{what:40} {best:8.1} ns");
+    println!("{label:40} {best:8.1} ns");
 }
 
 fn main() {

@@ -1,14 +1,15 @@
-//! Link layers: Ethernet with stacked VLAN tags, Linux cooked (v1, v2), BSD null/loop, raw IP. They all end in an IP packet.
+//! Link layers: Ethernet with stacked VLAN tags, Linux cooked (v1, v2), BSD null/loop, raw IP. Each yields an IP
+//! packet.
 
 /// EtherType of IPv4.
 pub const ETHERTYPE_IPV4: u16 = 0x0800;
 /// EtherType of IPv6.
 pub const ETHERTYPE_IPV6: u16 = 0x86dd;
 
-/// Tags deeper than this are not followed (a frame is at most a few tags deep; the bound keeps the walk constant).
+/// Maximum number of tags that are skipped (real frames have few; the limit bounds the work).
 const MAX_TAGS: usize = 8;
 
-/// What a captured frame begins with, by the LINKTYPE numbers of the capture formats.
+/// The link layer of a captured frame, by the LINKTYPE numbers of the capture formats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkType {
     /// BSD null (0): address family in the byte order of the capturing host.
@@ -27,12 +28,12 @@ pub enum LinkType {
     Ipv6,
     /// Linux cooked v2 (276).
     LinuxSll2,
-    /// A number that we do not read.
+    /// An unsupported number.
     Other(u16),
 }
 
 impl LinkType {
-    /// By the number in a capture file.
+    /// The link type of a number in a capture file.
     pub const fn from_number(number: u16) -> LinkType {
         match number {
             0 => LinkType::Null,
@@ -73,7 +74,7 @@ impl<'a> EthernetView<'a> {
     /// The header's length without tags.
     pub const HEADER: usize = 14;
 
-    /// A view of `frame`; `None` where it is shorter than a header.
+    /// A view of `frame`; `None` if it is shorter than a header.
     pub fn parse(frame: &'a [u8]) -> Option<Self> {
         (frame.len() >= Self::HEADER).then_some(EthernetView { frame })
     }
@@ -88,13 +89,13 @@ impl<'a> EthernetView<'a> {
         array(self.frame, 6)
     }
 
-    /// The type field as it stands: of a tag where there is one.
+    /// The type field of the header, which may be that of a tag.
     pub fn ethertype(&self) -> u16 {
         be16(self.frame, 12)
     }
 
-    /// What follows the tags: the inner EtherType, the outermost VLAN identifier if any, and the payload.
-    /// `None` where a tag is cut off.
+    /// The inner EtherType, the outermost VLAN identifier if any, and the payload after the tags. `None` for a
+    /// truncated tag.
     pub fn inner(&self) -> Option<Inner<'a>> {
         untag(self.ethertype(), self.frame.get(Self::HEADER..)?)
     }
@@ -107,11 +108,11 @@ pub struct Inner<'a> {
     pub ethertype: u16,
     /// Identifier of the outermost VLAN tag.
     pub vlan: Option<u16>,
-    /// The bytes behind the link layer.
+    /// The bytes after the link layer.
     pub payload: &'a [u8],
 }
 
-/// Steps over VLAN tags (802.1Q, 802.1ad and the older 0x9100), MPLS excluded, and the PPPoE session header.
+/// Skips VLAN tags (802.1Q, 802.1ad and the older 0x9100), but not MPLS, and the PPPoE session header.
 fn untag(mut ethertype: u16, mut payload: &[u8]) -> Option<Inner<'_>> {
     let mut vlan = None;
     for _ in 0..MAX_TAGS {
@@ -143,7 +144,7 @@ fn untag(mut ethertype: u16, mut payload: &[u8]) -> Option<Inner<'_>> {
     None
 }
 
-/// The network packet in `frame` of the given link type; `None` where there is none or the link header is cut off.
+/// The network packet in `frame` of the given link type; `None` if there is none or the link header is truncated.
 pub fn network_packet(link: LinkType, frame: &[u8]) -> Option<Inner<'_>> {
     match link {
         LinkType::Ethernet => EthernetView::parse(frame)?.inner(),
@@ -168,7 +169,8 @@ fn raw(frame: &[u8]) -> Option<Inner<'_>> {
     })
 }
 
-/// The family stands in either byte order, and AF_INET6 differs between systems (10, 24, 28, 30): the IP version decides.
+/// The family may be in either byte order, and AF_INET6 differs between systems (10, 24, 28, 30): the IP version
+/// decides.
 fn null_or_loop(frame: &[u8]) -> Option<Inner<'_>> {
     let family: [u8; 4] = frame.get(..4)?.try_into().ok()?;
     let family = u32::from_be_bytes(family).min(u32::from_le_bytes(family));
@@ -190,7 +192,7 @@ pub(crate) fn be32(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes(array(bytes, at))
 }
 
-/// `N` bytes from `at`, zeros where they do not exist (which the views' length checks rule out).
+/// `N` bytes from `at`, zeros beyond the end (which the length checks of the views exclude).
 pub(crate) fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     bytes
         .get(at..)

@@ -1,27 +1,27 @@
-//! Everything that reads bytes from the network, called in one go: the fuzz targets and the property tests share it.
+//! Entry points for the fuzz targets and property tests: they call every parser of network input.
 
 use crate::sdp::{Direction, MediaRewrite, OriginRewrite, Rewrite, RtcpPort, Sdp, offer, rewrite};
 use crate::sip::{
-    AuthParams, Edit, FieldLines, Frame, FrameLimits, HeaderId, Heads, Message, NameAddr, Response,
-    StreamFramer, Uri, emit, percent_decode, request_uri, unquote,
+    AuthParams, Edit, FieldLines, FrameLimits, HeaderId, HeaderSets, Message, NameAddr, Response,
+    StreamFrame, StreamFramer, Uri, emit, percent_decode, request_uri, unquote,
 };
 
-/// Parses `data` as SIP in every way there is, checks what must always hold.
+/// Parses `data` as SIP by every function and checks the invariants.
 ///
 /// # Panics
-/// Where an invariant is broken: that is the finding.
+/// If an invariant is violated: that is the finding.
 pub fn fuzz_sip(data: &[u8]) {
     for message in [Message::parse_datagram(data), Message::parse_framed(data)] {
         let Ok(message) = message else { continue };
         let uri = request_uri(data).unwrap_or_default();
-        assert_eq!(uri, message.request_uri(), "read alone it is the same");
-        exercise(&message);
-        remembered(&message);
-        unedited(&message);
-        edited(&message);
-        responded(&message);
+        assert_eq!(uri, message.request_uri(), "both parsers find the same URI");
+        call_accessors(&message);
+        check_header_cache(&message);
+        check_unedited_emission(&message);
+        check_edited_emission(&message);
+        check_responses(&message);
     }
-    framed(data);
+    check_framing(data);
     if let Some(uri) = Uri::parse(data) {
         assert!(
             uri.equivalent(&uri) || uri.params.iter().count() > 1,
@@ -35,8 +35,8 @@ pub fn fuzz_sip(data: &[u8]) {
     }
 }
 
-/// What a message keeps of its headers is what reading them again would give.
-fn remembered(message: &Message<'_>) {
+/// Checks that cached headers equal those of a fresh parse.
+fn check_header_cache(message: &Message<'_>) {
     let fresh = Message::parse_framed(message.bytes());
     let Ok(fresh) = fresh else { return };
     let _ = (message.via(), message.from(), message.to());
@@ -49,7 +49,7 @@ fn remembered(message: &Message<'_>) {
 }
 
 /// Calls every accessor.
-fn exercise(message: &Message<'_>) {
+fn call_accessors(message: &Message<'_>) {
     let _ = (
         message.validate(),
         message.method(),
@@ -140,18 +140,18 @@ fn exercise(message: &Message<'_>) {
     }
 }
 
-fn unedited(message: &Message<'_>) {
+fn check_unedited_emission(message: &Message<'_>) {
     let mut out = Vec::new();
     emit(message, &[], &mut out);
     assert_eq!(
         out,
         message.bytes(),
-        "without edits the bytes are those that came"
+        "without edits the bytes are identical"
     );
 }
 
-fn edited(message: &Message<'_>) {
-    let heads = Heads {
+fn check_edited_emission(message: &Message<'_>) {
+    let heads = HeaderSets {
         written: HeaderId::Subject.bit(),
         replaced: HeaderId::Subject.bit(),
     };
@@ -173,14 +173,14 @@ fn edited(message: &Message<'_>) {
             content_type: Some(b"text/plain"),
             body: b"body",
         },
-        Edit::Lines(FieldLines::new(b"Subject: ahead\r\n", &heads).expect("a line put together")),
+        Edit::Lines(FieldLines::new(b"Subject: ahead\r\n", &heads).expect("a complete line")),
     ];
     let mut out = Vec::new();
     emit(message, &edits, &mut out);
-    // A line that is no header, or a broken end, stays as it came and may swallow what follows: only then may the
-    // emission differ.
+    // A malformed header line or line end is emitted unmodified and may change the meaning of the following lines: only
+    // then may the emission differ.
     if message.validate().is_ok() {
-        let again = Message::parse_framed(&out).expect("an edited sound message is a message");
+        let again = Message::parse_framed(&out).expect("an edited valid message is a message");
         assert_eq!(again.body(), b"body");
         assert_eq!(again.header(HeaderId::CallId), Some(&b"fuzz"[..]));
         assert_eq!(again.via().expect("ours").branch(), b"z9hG4bKx");
@@ -189,7 +189,7 @@ fn edited(message: &Message<'_>) {
     }
 }
 
-fn responded(message: &Message<'_>) {
+fn check_responses(message: &Message<'_>) {
     let mut out = Vec::new();
     let source = "192.0.2.9:4444".parse().ok();
     let response = Response {
@@ -202,8 +202,8 @@ fn responded(message: &Message<'_>) {
     assert_eq!((again.status(), again.body().len()), (400, 0));
 }
 
-/// Any split of the stream gives the same frames.
-fn framed(data: &[u8]) {
+/// Checks that every segmentation of the stream gives the same frames.
+fn check_framing(data: &[u8]) {
     let limits = FrameLimits {
         headers: 4096,
         body: 4096,
@@ -215,16 +215,16 @@ fn framed(data: &[u8]) {
             framer.push(piece);
             while let Some(frame) = framer.next() {
                 match frame {
-                    Frame::Message(message) => {
+                    StreamFrame::Message(message) => {
                         let _ = Message::parse_framed(message);
                         sizes.push(message.len());
                     }
-                    Frame::Ping | Frame::Pong => {}
-                    Frame::Unframed(head, _) => {
+                    StreamFrame::Ping | StreamFrame::Pong => {}
+                    StreamFrame::Unframed(head, _) => {
                         let _ = Message::parse_framed(head);
                         sizes.push(head.len());
                     }
-                    Frame::Error(_) => return sizes,
+                    StreamFrame::Error(_) => return sizes,
                 }
             }
             assert!(
@@ -238,14 +238,14 @@ fn framed(data: &[u8]) {
     let single = frames(&mut data.chunks(1));
     assert_eq!(
         whole, single,
-        "frames do not depend on how the stream was cut"
+        "frames do not depend on the segmentation of the stream"
     );
 }
 
 /// Parses `data` as SDP, rewrites and answers it.
 ///
 /// # Panics
-/// Where an invariant is broken: that is the finding.
+/// If an invariant is violated: that is the finding.
 pub fn fuzz_sdp(data: &[u8]) {
     let Ok(sdp) = Sdp::parse(data) else { return };
     let lines: Vec<u8> = sdp.lines().flat_map(|line| line.raw.to_vec()).collect();
@@ -257,7 +257,7 @@ pub fn fuzz_sdp(data: &[u8]) {
         drop: None,
     };
     rewrite(&sdp, &nothing, &mut same);
-    assert_eq!(same, data, "without changes the bytes are those that came");
+    assert_eq!(same, data, "without changes the bytes are identical");
     let _ = (
         sdp.origin(),
         sdp.groups().flat_map(|group| group.mids()).count(),
@@ -282,7 +282,7 @@ pub fn fuzz_sdp(data: &[u8]) {
             media.is_rtp(),
         );
     }
-    anchored(&sdp);
+    check_anchoring(&sdp);
     let plan = offer::Plan {
         username: "-",
         session_id: 1,
@@ -308,8 +308,8 @@ pub fn fuzz_sdp(data: &[u8]) {
     assert_eq!(matched.len(), sdp.media_count());
 }
 
-/// Every line anchored: all addresses are ours, no ICE is left.
-fn anchored(sdp: &Sdp<'_>) {
+/// Checks that after anchoring every line all addresses are local and no ICE attribute is left.
+fn check_anchoring(sdp: &Sdp<'_>) {
     let address: std::net::SocketAddr = ([203, 0, 113, 9], 30_000).into();
     let anchors = vec![MediaRewrite::anchor(address, RtcpPort::At(30_001)); sdp.media_count()];
     let origin = OriginRewrite {
@@ -339,18 +339,18 @@ fn anchored(sdp: &Sdp<'_>) {
     }
 }
 
-/// Takes `data` as a message of the "ng" protocol and as a stream of them: what can be read can be written and read again, and a
-/// stream says the same however it is cut.
+/// Parses `data` as a message of the "ng" protocol and as a stream of them: a parsed message can be written and parsed
+/// again, and the messages of a stream do not depend on its segmentation.
 ///
 /// # Panics
-/// Where an invariant is broken: that is the finding.
+/// If an invariant is violated: that is the finding.
 pub fn fuzz_ng(data: &[u8]) {
-    use crate::ng::{Item, Message, StreamFramer, Value};
-    fn walk(item: Item<'_>) -> usize {
+    use crate::ng::{BencodeItem, NgMessage, NgStreamFramer, Value};
+    fn walk(item: BencodeItem<'_>) -> usize {
         match item {
-            Item::Integer(_) | Item::Bytes(_) => 1,
-            Item::List(list) => 1 + list.iter().map(walk).sum::<usize>(),
-            Item::Dictionary(dictionary) => {
+            BencodeItem::Integer(_) | BencodeItem::Bytes(_) => 1,
+            BencodeItem::List(list) => 1 + list.iter().map(walk).sum::<usize>(),
+            BencodeItem::Dictionary(dictionary) => {
                 1 + dictionary
                     .iter()
                     .map(|(_, value)| walk(value))
@@ -358,18 +358,18 @@ pub fn fuzz_ng(data: &[u8]) {
             }
         }
     }
-    if let Ok(message) = Message::parse(data) {
-        let item = Item::Dictionary(message.body);
+    if let Ok(message) = NgMessage::parse(data) {
+        let item = BencodeItem::Dictionary(message.body);
         assert!(walk(item) <= data.len(), "more items than octets");
         let value = Value::from(item);
         let mut out = Vec::new();
-        Message::write(message.cookie, &value, &mut out);
-        let again = Message::parse(&out).expect("what we write can be read");
+        NgMessage::write(message.cookie, &value, &mut out);
+        let again = NgMessage::parse(&out).expect("a written message can be parsed");
         assert_eq!(again.cookie, message.cookie);
-        assert_eq!(Value::from(Item::Dictionary(again.body)), value);
+        assert_eq!(Value::from(BencodeItem::Dictionary(again.body)), value);
     }
     let run = |size: usize| {
-        let mut framer = StreamFramer::default();
+        let mut framer = NgStreamFramer::default();
         let mut messages = Vec::new();
         for piece in data.chunks(size) {
             framer.push(piece);

@@ -7,7 +7,7 @@ pub use reassembly::{Reassembler, ReassemblyLimits};
 use crate::ethernet::{array, be16, be32};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Protocol numbers that matter here.
+/// Protocol numbers in use here.
 pub mod protocol {
     /// IPv4 in IP (RFC 2003).
     pub const IPIP: u8 = 4;
@@ -23,7 +23,7 @@ pub mod protocol {
     pub const ESP: u8 = 50;
 }
 
-/// Extension headers beyond this number are not followed.
+/// Maximum number of extension headers that are followed.
 const MAX_EXTENSIONS: usize = 16;
 
 /// An IPv4 header; the lengths were checked once at [`Ipv4View::parse`].
@@ -33,7 +33,7 @@ pub struct Ipv4View<'a> {
 }
 
 impl<'a> Ipv4View<'a> {
-    /// A view; `None` where the version is not four or the header with its options is cut off.
+    /// A view; `None` for another version or a truncated header (options included).
     pub fn parse(packet: &'a [u8]) -> Option<Self> {
         let first = *packet.first()?;
         let header = usize::from(first & 0x0f) * 4;
@@ -91,7 +91,7 @@ impl<'a> Ipv4View<'a> {
     }
 
     /// Whether the header checksum is right.
-    pub fn checksum_is_right(&self) -> bool {
+    pub fn has_valid_checksum(&self) -> bool {
         let header = self.packet.get(..self.header_length()).unwrap_or_default();
         let sum = header
             .chunks_exact(2)
@@ -107,7 +107,7 @@ impl<'a> Ipv4View<'a> {
         }
     }
 
-    /// The payload, without what the link layer padded.
+    /// The payload, without padding of the link layer.
     pub fn payload(&self) -> &'a [u8] {
         clip(self.packet, self.header_length(), self.payload_length())
     }
@@ -123,7 +123,7 @@ impl<'a> Ipv6View<'a> {
     /// The fixed header's length.
     pub const HEADER: usize = 40;
 
-    /// A view; `None` where the version is not six or the header is cut off.
+    /// A view; `None` for another version or a truncated header.
     pub fn parse(packet: &'a [u8]) -> Option<Self> {
         (packet.len() >= Self::HEADER && packet.first()? >> 4 == 6).then_some(Ipv6View { packet })
     }
@@ -141,7 +141,7 @@ impl<'a> Ipv6View<'a> {
         (be16(self.packet, 0) >> 4) as u8
     }
 
-    /// Type of the first header behind this one.
+    /// Type of the header after this one.
     pub fn next_header(&self) -> u8 {
         array::<1>(self.packet, 6)[0]
     }
@@ -156,7 +156,7 @@ impl<'a> Ipv6View<'a> {
         Ipv6Addr::from(array::<16>(self.packet, 24))
     }
 
-    /// What follows the fixed header, without what the link layer padded.
+    /// The bytes after the fixed header, without padding of the link layer.
     pub fn payload(&self) -> &'a [u8] {
         clip(self.packet, Self::HEADER, self.payload_length())
     }
@@ -167,7 +167,7 @@ fn clip(packet: &[u8], from: usize, length: usize) -> &[u8] {
     rest.get(..length).unwrap_or(rest)
 }
 
-/// Place of a fragment in its packet.
+/// Position of a fragment in its packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fragment {
     /// Identification (16 bits in IPv4, 32 in IPv6).
@@ -178,7 +178,7 @@ pub struct Fragment {
     pub more: bool,
 }
 
-/// An IP packet of either version, its extension headers walked.
+/// An IP packet of either version, after its extension headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IpPacket<'a> {
     /// Source address.
@@ -191,12 +191,12 @@ pub struct IpPacket<'a> {
     pub payload: &'a [u8],
     /// Length of the payload as sent.
     pub payload_length: usize,
-    /// Set where this is a part of a packet.
+    /// Set for a fragment.
     pub fragment: Option<Fragment>,
 }
 
 impl<'a> IpPacket<'a> {
-    /// The packet in `bytes`, by its version; `None` where a header is cut off or malformed.
+    /// The packet in `bytes`, by its version; `None` if a header is truncated or malformed.
     pub fn parse(bytes: &'a [u8]) -> Option<Self> {
         match bytes.first()? >> 4 {
             4 => Self::parse_v4(bytes),
@@ -205,8 +205,8 @@ impl<'a> IpPacket<'a> {
         }
     }
 
-    /// Whether the capture holds less than was sent.
-    pub fn is_cut(&self) -> bool {
+    /// Whether the capture contains less than was sent.
+    pub fn is_truncated(&self) -> bool {
         self.payload.len() < self.payload_length
     }
 
@@ -239,7 +239,8 @@ impl<'a> IpPacket<'a> {
         };
         for _ in 0..MAX_EXTENSIONS {
             let length = match packet.protocol {
-                // Hop-by-hop, routing, destination options, mobility, HIP, shim6: length in units of 8 behind the first 8.
+                // Hop-by-hop, routing, destination options, mobility, HIP, shim6: length in units of 8 after the first
+                // 8.
                 0 | 43 | 60 | 135 | 139 | 140 => {
                     (usize::from(*packet.payload.get(1)?) + 1).checked_mul(8)?
                 }
@@ -256,13 +257,13 @@ impl<'a> IpPacket<'a> {
                     offset: usize::from(field & 0xfff8),
                     more: field & 1 != 0,
                 };
-                // An atomic fragment (RFC 6946) is a whole packet.
+                // An atomic fragment (RFC 6946) is a complete packet.
                 packet.fragment = (fragment.more || fragment.offset != 0).then_some(fragment);
             }
             packet.protocol = *header.first()?;
             packet.payload = packet.payload.get(length..)?;
             packet.payload_length = packet.payload_length.checked_sub(length)?;
-            // Behind the first fragment's header the chain goes on in the reassembled packet only.
+            // After the header of the first fragment the chain continues in the reassembled packet only.
             if packet.fragment.is_some() {
                 return Some(packet);
             }
@@ -271,7 +272,8 @@ impl<'a> IpPacket<'a> {
     }
 }
 
-/// Steps over the extension headers at the start of a reassembled IPv6 payload: protocol and bytes of the upper layer.
+/// Skips the extension headers at the start of a reassembled IPv6 payload; returns protocol and bytes of the upper
+/// layer.
 pub fn skip_extensions(mut protocol: u8, mut payload: &[u8]) -> Option<(u8, &[u8])> {
     for _ in 0..MAX_EXTENSIONS {
         let length = match protocol {

@@ -1,4 +1,4 @@
-//! Bytes to messages and back: SIP, SDP, RTP, RTCP, IP, pcap, WebSocket.
+//! Parsers and writers of protocols and formats: SIP, SDP, RTP, RTCP, ICE-less STUN, IP, pcap, ng, WebSocket.
 #![forbid(unsafe_code)]
 
 pub mod capture;
@@ -19,7 +19,7 @@ pub mod ws;
 
 mod packets;
 
-/// Takes any bytes as captures and packets of every layer, for fuzzing.
+/// Parses `data` as a capture and as packets of every layer, for fuzzing.
 #[doc(hidden)]
 pub fn fuzz_packets(data: &[u8]) {
     packets::fuzz(data);

@@ -1,4 +1,4 @@
-//! A walk over any bytes with every packet reader of this crate, for fuzzing.
+//! Fuzz entry: all packet parsers of this crate.
 
 use crate::capture::{Reader, Step};
 use crate::ethernet::{LinkType, network_packet};
@@ -9,7 +9,7 @@ use crate::stun::{StunHeader, media_protocol};
 use crate::tcp::{StreamReassembler, TcpView};
 use crate::udp::UdpView;
 
-/// Reads `data` as a capture and as a packet of every layer.
+/// Parses `data` as a capture and as a packet of every layer.
 pub fn fuzz(data: &[u8]) {
     let mut reassembler = Reassembler::default();
     let mut stream = StreamReassembler::new(4096, 8);
@@ -28,7 +28,7 @@ pub fn fuzz(data: &[u8]) {
             } => used,
             Step::End | Step::More { .. } | Step::Damaged { used: None, .. } => break,
         };
-        assert!(used > 0 && used <= input.len(), "a reader always gets on");
+        assert!(used > 0 && used <= input.len(), "a reader always advances");
         input = input.get(used..).unwrap_or_default();
     }
     for number in [0, 1, 101, 108, 113, 276] {

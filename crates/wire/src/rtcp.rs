@@ -1,4 +1,5 @@
-//! RTCP (RFC 3550 section 6, RFC 4585, RFC 3611): compound packets read and written, and its place beside RTP (RFC 5761).
+//! RTCP (RFC 3550 section 6, RFC 4585, RFC 3611): parsing and writing of compound packets, and their distinction from
+//! RTP (RFC 5761).
 
 use crate::ethernet::{array, be16, be32};
 
@@ -22,14 +23,14 @@ pub mod packet_type {
     pub const XR: u8 = 207;
 }
 
-/// Whether a datagram with version two is RTCP and not RTP (RFC 5761 section 4: second byte 192 to 223).
+/// Whether a datagram of version two is RTCP instead of RTP (RFC 5761 section 4: second byte 192 to 223).
 pub fn is_rtcp(datagram: &[u8]) -> bool {
     datagram.len() >= 8
         && matches!(datagram, [first, kind, ..] if first >> 6 == 2 && (192..=223).contains(kind))
 }
 
-/// Whether the datagram is a well-formed compound packet: every length fits and the last packet ends where the datagram
-/// ends. Stricter than [`is_rtcp`], for finding RTCP in unknown traffic; SRTCP does not pass.
+/// Whether the datagram is a well-formed compound packet: all lengths are valid and the last packet ends with the
+/// datagram. Stricter than [`is_rtcp`], for finding RTCP in unknown traffic; SRTCP is not accepted.
 pub fn is_compound(datagram: &[u8]) -> bool {
     let mut compound = Compound::new(datagram);
     let mut packets = 0;
@@ -49,23 +50,23 @@ pub struct RtcpPacket<'a> {
     pub count: u8,
     /// Packet type.
     pub packet_type: u8,
-    /// Everything behind the first four bytes, without padding.
+    /// The bytes after the first four, without padding.
     pub body: &'a [u8],
 }
 
-/// The packets of a compound, in order; ends at the first that does not fit.
+/// Iterator over the packets of a compound, in order; ends at the first malformed packet.
 #[derive(Clone, Copy, Debug)]
 pub struct Compound<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Compound<'a> {
-    /// Of a datagram.
+    /// The packets of a datagram.
     pub fn new(datagram: &'a [u8]) -> Compound<'a> {
         Compound { rest: datagram }
     }
 
-    /// Whether all bytes were read.
+    /// Whether all bytes were parsed.
     pub fn is_exhausted(&self) -> bool {
         self.rest.is_empty()
     }
@@ -160,8 +161,8 @@ impl ReportBlock {
         }
     }
 
-    /// Round-trip time in 1/65536 s at NTP middle-32 time `now` (RFC 3550 section 6.4.1); `None` where the block answers no
-    /// sender report or the result is negative.
+    /// Round-trip time in 1/65536 s at NTP middle-32 time `now` (RFC 3550 section 6.4.1); `None` if the block refers to
+    /// no sender report or the result is negative.
     pub fn round_trip(&self, now: u32) -> Option<u32> {
         if self.last_sr == 0 {
             return None;
@@ -174,7 +175,7 @@ impl ReportBlock {
 }
 
 impl<'a> RtcpPacket<'a> {
-    /// The sender of a packet that has one (all but SDES and BYE without sources).
+    /// The sender of a packet (absent in SDES, and in BYE without sources).
     pub fn sender(&self) -> Option<u32> {
         self.body.get(..4).map(|word| be32(word, 0))
     }
@@ -214,7 +215,7 @@ impl<'a> RtcpPacket<'a> {
         }
     }
 
-    /// The sources that leave with a BYE.
+    /// The sources that a BYE removes.
     pub fn goodbye_sources(&self) -> impl Iterator<Item = u32> + use<'a> {
         let is_bye = self.packet_type == packet_type::BYE;
         let list = if is_bye { self.body } else { &[] };
@@ -244,7 +245,7 @@ impl<'a> RtcpPacket<'a> {
         }
     }
 
-    /// The media source that feedback is about (RFC 4585 section 6.1) and the feedback control information.
+    /// The media source to which feedback refers (RFC 4585 section 6.1), and the feedback control information.
     pub fn feedback(&self) -> Option<(u32, &'a [u8])> {
         let is_feedback = matches!(self.packet_type, packet_type::RTPFB | packet_type::PSFB);
         let body = if is_feedback { self.body } else { &[] };
@@ -252,7 +253,7 @@ impl<'a> RtcpPacket<'a> {
     }
 }
 
-/// See [`RtcpPacket::descriptions`].
+/// Iterator of [`RtcpPacket::descriptions`].
 #[derive(Clone, Debug)]
 pub struct Descriptions<'a> {
     rest: &'a [u8],
@@ -273,7 +274,7 @@ impl<'a> Iterator for Descriptions<'a> {
             };
             let kind = *self.rest.first()?;
             if kind == 0 {
-                // The item list ends with one to four zero bytes, up to a word boundary counted from the packet's start.
+                // The item list ends with one to four zero bytes, up to a word boundary relative to the packet's start.
                 let boundary = if self.rest.len().is_multiple_of(4) {
                     4
                 } else {
@@ -291,7 +292,7 @@ impl<'a> Iterator for Descriptions<'a> {
     }
 }
 
-/// See [`RtcpPacket::extended_blocks`].
+/// Iterator of [`RtcpPacket::extended_blocks`].
 #[derive(Clone, Debug)]
 pub struct ExtendedBlocks<'a> {
     rest: &'a [u8],
@@ -316,12 +317,12 @@ pub struct CompoundBuilder {
 }
 
 impl CompoundBuilder {
-    /// An empty one.
+    /// An empty builder.
     pub fn new() -> CompoundBuilder {
         CompoundBuilder::default()
     }
 
-    /// Takes the buffer of an earlier packet, so that no memory is asked for.
+    /// Reuses the buffer of an earlier packet, to avoid an allocation.
     pub fn reusing(mut buffer: Vec<u8>) -> CompoundBuilder {
         buffer.clear();
         CompoundBuilder { bytes: buffer }

@@ -13,7 +13,7 @@ impl<'a> RtpView<'a> {
     /// The fixed header's length.
     pub const HEADER: usize = 12;
 
-    /// A view; `None` where the version is not two or header, CSRC list or extension are cut off.
+    /// A view; `None` for another version or a truncated header, CSRC list or extension.
     pub fn parse(packet: &'a [u8]) -> Option<Self> {
         let first = *packet.get(..Self::HEADER)?.first()?;
         if first >> 6 != 2 {
@@ -86,7 +86,8 @@ impl<'a> RtpView<'a> {
         Some((be16(self.packet, at), data))
     }
 
-    /// Elements of a one-byte or two-byte header extension (RFC 8285): identifier and data. Ends at the first malformed one.
+    /// Elements of a one-byte or two-byte header extension (RFC 8285): identifier and data. Ends at the first malformed
+    /// element.
     pub fn extension_elements(&self) -> ExtensionElements<'a> {
         let (two_byte, rest) = match self.extension() {
             Some((0xbede, data)) => (false, data),
@@ -96,12 +97,12 @@ impl<'a> RtpView<'a> {
         ExtensionElements { two_byte, rest }
     }
 
-    /// Payload with the padding still on it; in SRTP the padding is encrypted and cannot be told.
+    /// Payload including padding; in SRTP the padding is encrypted and its length unknown.
     pub fn payload_and_padding(&self) -> &'a [u8] {
         self.packet.get(self.payload_at..).unwrap_or_default()
     }
 
-    /// Payload without padding; `None` where the padding count is zero or longer than the payload.
+    /// Payload without padding; `None` if the padding count is zero or larger than the payload.
     pub fn payload(&self) -> Option<&'a [u8]> {
         let payload = self.payload_and_padding();
         if !self.has_padding() {
@@ -119,7 +120,7 @@ impl<'a> RtpView<'a> {
     }
 }
 
-/// See [`RtpView::extension_elements`].
+/// Iterator of [`RtpView::extension_elements`].
 #[derive(Clone, Debug)]
 pub struct ExtensionElements<'a> {
     two_byte: bool,
@@ -150,7 +151,7 @@ impl<'a> Iterator for ExtensionElements<'a> {
     }
 }
 
-/// The fields of an RTP header to be written.
+/// The fields of an RTP header to write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RtpHeader<'a> {
     /// Marker bit.
@@ -163,7 +164,7 @@ pub struct RtpHeader<'a> {
     pub timestamp: u32,
     /// Synchronisation source.
     pub ssrc: u32,
-    /// Contributing sources; the first fifteen are written.
+    /// Contributing sources; at most fifteen are written.
     pub csrcs: &'a [u32],
     /// Header extension: profile and data, padded to a multiple of four with zeros.
     pub extension: Option<(u16, &'a [u8])>,
@@ -222,7 +223,7 @@ pub struct TelephoneEvent {
 }
 
 impl TelephoneEvent {
-    /// The first event of a payload; `None` where the payload is shorter than four bytes.
+    /// The first event of a payload; `None` if the payload is shorter than four bytes.
     pub fn parse(payload: &[u8]) -> Option<TelephoneEvent> {
         let bytes = payload.first_chunk::<4>()?;
         Some(TelephoneEvent {
@@ -244,7 +245,7 @@ impl TelephoneEvent {
         ]
     }
 
-    /// The DTMF digit; `None` for events that are none. 16 (hook flash) is `!`.
+    /// The DTMF digit; `None` for other events. 16 (hook flash) is `!`.
     pub fn digit(self) -> Option<char> {
         "0123456789*#ABCD!".chars().nth(usize::from(self.event))
     }

@@ -1,6 +1,6 @@
-//! Small readers of text that SIP and SDP share.
+//! Parsers of numbers and words, shared by SIP and SDP.
 
-/// A decimal number of digits only; `None` where it is none or beyond 64 bits.
+/// A decimal number of digits only; `None` for other text and for numbers beyond 64 bits.
 pub(crate) fn number(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() {
         return None;
@@ -11,7 +11,7 @@ pub(crate) fn number(digits: &[u8]) -> Option<u64> {
     })
 }
 
-/// The first word, and what follows the blanks behind it.
+/// The first word, and the text after the blanks that follow it.
 pub(crate) fn next_word(text: &[u8]) -> (&[u8], &[u8]) {
     let text = text.trim_ascii_start();
     let end = text

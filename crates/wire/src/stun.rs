@@ -1,9 +1,9 @@
-//! Which protocol a datagram on a media port belongs to (RFC 7983), and the STUN header (RFC 8489).
+//! Demultiplexing of datagrams on a media port (RFC 7983), and the STUN header (RFC 8489).
 
 use crate::ethernet::{array, be16, be32};
 use std::net::{IpAddr, SocketAddr};
 
-/// The protocols that share a media port, told apart by the first byte (RFC 7983 section 7).
+/// The protocols that share a media port, by the first byte (RFC 7983 section 7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MediaProtocol {
     /// First byte 0 to 3.
@@ -14,7 +14,7 @@ pub enum MediaProtocol {
     Dtls,
     /// First byte 64 to 79.
     TurnChannel,
-    /// First byte 128 to 191; see [`crate::rtcp::is_rtcp`] for the step below.
+    /// First byte 128 to 191; see [`crate::rtcp::is_rtcp`] for the distinction of RTP and RTCP.
     RtpOrRtcp,
     /// Anything else, and the empty datagram.
     Unknown,
@@ -50,7 +50,7 @@ impl StunHeader {
     /// The header's length.
     pub const LENGTH: usize = 20;
 
-    /// The header of `datagram`; `None` where it is no STUN message with a magic cookie whose length fits.
+    /// The header of `datagram`; `None` unless it is a STUN message with a magic cookie and a valid length.
     pub fn parse(datagram: &[u8]) -> Option<StunHeader> {
         let header = datagram.get(..Self::LENGTH)?;
         let message_type = be16(header, 0);
@@ -75,10 +75,11 @@ const ERROR_CODE: u16 = 0x0009;
 const UNKNOWN_ATTRIBUTES: u16 = 0x000a;
 const XOR_MAPPED_ADDRESS: u16 = 0x0020;
 
-/// Appends the answer to the Binding request `request` that came from `source`, as a keep-alive of RFC 5626 section 4.4.2
-/// wants it: XOR-MAPPED-ADDRESS without authentication, or error 420 where the request has attributes that must be
-/// understood (RFC 8489 section 6.3.1). `false`, and nothing appended: it is no Binding request.
-pub fn answer_binding(request: &[u8], source: SocketAddr, out: &mut Vec<u8>) -> bool {
+/// Appends the response to the Binding request `request` from `source`, for a keep-alive of RFC 5626 section 4.4.2:
+/// XOR-MAPPED-ADDRESS without authentication, or error 420 for unknown comprehension-required attributes (RFC 8489
+/// section
+/// 6.3.1). Returns `false` and appends nothing if it is no Binding request.
+pub fn write_binding_response(request: &[u8], source: SocketAddr, out: &mut Vec<u8>) -> bool {
     let Some(header) =
         StunHeader::parse(request).filter(|header| header.message_type == BINDING_REQUEST)
     else {
@@ -115,9 +116,9 @@ pub fn binding_request(transaction: &[u8; 12], out: &mut Vec<u8>) {
     out.extend_from_slice(transaction);
 }
 
-/// The transaction of an answer to a Binding request, and the address from which the request came as the answer says, where
-/// it does; `None`: it is no such answer.
-pub fn binding_answer(datagram: &[u8]) -> Option<([u8; 12], Option<SocketAddr>)> {
+/// The transaction of a response to a Binding request, and the mapped address that it contains, if any; `None` for
+/// other datagrams.
+pub fn parse_binding_response(datagram: &[u8]) -> Option<([u8; 12], Option<SocketAddr>)> {
     let header = StunHeader::parse(datagram)?;
     match header.message_type {
         BINDING_SUCCESS => {}
@@ -168,7 +169,7 @@ fn unmapped(value: &[u8], transaction: &[u8; 12]) -> Option<SocketAddr> {
     Some(SocketAddr::new(ip, port))
 }
 
-/// Types below 0x8000 among the attributes, eight at most: they must be understood, and a keep-alive needs none.
+/// Comprehension-required attribute types (below 0x8000), eight at most; a keep-alive requires none of them.
 fn unknown_attributes(request: &[u8], length: u16) -> Vec<u16> {
     let end = StunHeader::LENGTH + usize::from(length);
     let mut rest = request.get(StunHeader::LENGTH..end).unwrap_or_default();
@@ -203,7 +204,7 @@ fn xor_mapped(source: SocketAddr, transaction: &[u8; 12], out: &mut Vec<u8>) {
     attribute(XOR_MAPPED_ADDRESS, &value, out);
 }
 
-/// Whether `datagram` begins like a DTLS record of a handshake (content type 22, version 254.x; RFC 6347 section 4.1).
+/// Whether `datagram` begins like a DTLS handshake record (content type 22, version 254.x; RFC 6347 section 4.1).
 pub fn is_dtls_handshake(datagram: &[u8]) -> bool {
     datagram.len() >= 13 && datagram.starts_with(&[22, 254])
 }
@@ -213,17 +214,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_keep_alive_learns_how_it_was_seen() {
+    fn keep_alive_response_contains_the_mapped_address() {
         let transaction = [7; 12];
         for source in ["192.0.2.7:40000", "[2001:db8::7]:5060"] {
             let source: SocketAddr = source.parse().unwrap();
             let (mut request, mut answer) = (Vec::new(), Vec::new());
             binding_request(&transaction, &mut request);
-            assert!(answer_binding(&request, source, &mut answer));
-            assert_eq!(binding_answer(&answer), Some((transaction, Some(source))));
-            assert_eq!(binding_answer(&request), None);
+            assert!(write_binding_response(&request, source, &mut answer));
+            assert_eq!(
+                parse_binding_response(&answer),
+                Some((transaction, Some(source)))
+            );
+            assert_eq!(parse_binding_response(&request), None);
             for end in 0..answer.len() {
-                assert_eq!(binding_answer(&answer[..end]), None, "cut off at {end}");
+                assert_eq!(
+                    parse_binding_response(&answer[..end]),
+                    None,
+                    "truncated at {end}"
+                );
             }
         }
     }
@@ -249,7 +257,8 @@ mod tests {
         );
     }
 
-    /// The answers of RFC 5769 sections 2.2 and 2.3 without what a keep-alive does not have (SOFTWARE, integrity).
+    /// The responses of RFC 5769 sections 2.2 and 2.3 without attributes that a keep-alive does not have (SOFTWARE,
+    /// integrity).
     #[test]
     fn binding_requests_are_answered() {
         let transaction = [
@@ -258,7 +267,7 @@ mod tests {
         let mut request = vec![0, 1, 0, 0, 0x21, 0x12, 0xa4, 0x42];
         request.extend(transaction);
         let mut out = Vec::new();
-        assert!(answer_binding(
+        assert!(write_binding_response(
             &request,
             "192.0.2.1:32853".parse().unwrap(),
             &mut out
@@ -271,7 +280,11 @@ mod tests {
         );
         out.clear();
         let v6 = "[2001:db8:1234:5678:11:2233:4455:6677]:32853";
-        assert!(answer_binding(&request, v6.parse().unwrap(), &mut out));
+        assert!(write_binding_response(
+            &request,
+            v6.parse().unwrap(),
+            &mut out
+        ));
         assert_eq!(
             out[20..],
             [
@@ -279,13 +292,13 @@ mod tests {
                 0xbc, 0x25, 0xf4, 0xb5, 0xbe, 0xd2, 0xb9, 0xd9
             ]
         );
-        // SOFTWARE may be there; CHANGE-REQUEST must be understood.
+        // SOFTWARE is allowed; CHANGE-REQUEST is comprehension-required.
         let with = |attribute: &[u8]| {
             let mut request = request.clone();
             request[3] = attribute.len() as u8;
             request.extend(attribute);
             let mut out = Vec::new();
-            assert!(answer_binding(
+            assert!(write_binding_response(
                 &request,
                 "192.0.2.1:1".parse().unwrap(),
                 &mut out
@@ -298,17 +311,17 @@ mod tests {
         assert_eq!(refused[..2], [1, 0x11]);
         assert_eq!(refused[20..28], [0, 9, 0, 21, 0, 0, 4, 20]);
         assert_eq!(refused[48..], [0, 10, 0, 2, 0, 3, 0, 0]);
-        // Neither responses nor requests of another kind are answered.
+        // Neither responses nor requests of other methods are answered.
         for kind in [[1, 1], [0, 3], [0, 0x11]] {
             let mut other = request.clone();
             other[..2].copy_from_slice(&kind);
-            assert!(!answer_binding(
+            assert!(!write_binding_response(
                 &other,
                 "192.0.2.1:1".parse().unwrap(),
                 &mut out
             ));
         }
-        assert!(!answer_binding(
+        assert!(!write_binding_response(
             b"",
             "192.0.2.1:1".parse().unwrap(),
             &mut out

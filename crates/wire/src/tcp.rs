@@ -1,4 +1,4 @@
-//! TCP headers (RFC 9293) and the in-order byte stream of one direction, for reading SIP out of captures.
+//! TCP headers (RFC 9293) and the in-order byte stream of one direction, for SIP in captures.
 
 use crate::ethernet::{array, be16, be32};
 use std::collections::VecDeque;
@@ -10,7 +10,7 @@ pub struct TcpView<'a> {
 }
 
 impl<'a> TcpView<'a> {
-    /// A view; `None` where the header with its options is cut off.
+    /// A view; `None` for a truncated header (options included).
     pub fn parse(segment: &'a [u8]) -> Option<Self> {
         let header = usize::from(*segment.get(12)? >> 4) * 4;
         (header >= 20 && segment.len() >= header).then_some(TcpView { segment })
@@ -26,7 +26,7 @@ impl<'a> TcpView<'a> {
         be16(self.segment, 2)
     }
 
-    /// Sequence number of the first payload byte (of the SYN where there is one).
+    /// Sequence number of the first payload byte (of the SYN, if set).
     pub fn sequence(&self) -> u32 {
         be32(self.segment, 4)
     }
@@ -66,56 +66,56 @@ impl<'a> TcpView<'a> {
     }
 }
 
-/// What a [`StreamReassembler`] hands on.
+/// Output of a [`StreamReassembler`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamPiece<'a> {
     /// The next bytes in order.
     Data(&'a [u8]),
-    /// Bytes are missing here and will not come: the reader must find a new beginning.
+    /// Bytes are missing: the reader has to resynchronise.
     Gap,
 }
 
-/// Orders the segments of one direction. Retransmitted bytes are dropped, segments that come early are held within limits;
-/// beyond the limits the missing bytes are given up with a [`StreamPiece::Gap`].
+/// Reorders the segments of one direction. Retransmitted bytes are dropped; early segments are buffered within limits,
+/// beyond which the missing bytes are skipped with a [`StreamPiece::Gap`].
 #[derive(Debug)]
 pub struct StreamReassembler {
     next: Option<u32>,
-    held: VecDeque<(u32, Vec<u8>)>,
-    held_bytes: usize,
+    buffered: VecDeque<(u32, Vec<u8>)>,
+    buffered_bytes: usize,
     limit_bytes: usize,
     limit_segments: usize,
 }
 
 impl StreamReassembler {
-    /// Holds at most `limit_bytes` bytes in at most `limit_segments` segments.
+    /// A reassembler that buffers at most `limit_bytes` bytes in at most `limit_segments` segments.
     pub fn new(limit_bytes: usize, limit_segments: usize) -> StreamReassembler {
         StreamReassembler {
             next: None,
-            held: VecDeque::new(),
-            held_bytes: 0,
+            buffered: VecDeque::new(),
+            buffered_bytes: 0,
             limit_bytes,
             limit_segments,
         }
     }
 
-    /// Whether a beginning is known.
+    /// Whether the start of the stream has been determined.
     pub fn is_started(&self) -> bool {
         self.next.is_some()
     }
 
-    /// Whether segments are held that wait for earlier ones.
+    /// Whether segments are buffered that wait for earlier ones.
     pub fn is_waiting(&self) -> bool {
-        !self.held.is_empty()
+        !self.buffered.is_empty()
     }
 
     /// The stream (re)starts: the next byte has sequence number `next`.
     pub fn start(&mut self, next: u32) {
         self.next = Some(next);
-        self.held.clear();
-        self.held_bytes = 0;
+        self.buffered.clear();
+        self.buffered_bytes = 0;
     }
 
-    /// Takes a segment. `cut` says that the capture lost the segment's end. Without a start the first segment is the start.
+    /// Adds a segment. Without a start, the first segment is the start.
     pub fn push(&mut self, sequence: u32, payload: &[u8], sink: &mut dyn FnMut(StreamPiece<'_>)) {
         if payload.is_empty() {
             return;
@@ -123,14 +123,16 @@ impl StreamReassembler {
         let next = *self.next.get_or_insert(sequence);
         let ahead = sequence.wrapping_sub(next) as i32;
         if ahead > 0 {
-            self.hold(ahead, sequence, payload);
-            while self.held.len() > self.limit_segments || self.held_bytes > self.limit_bytes {
+            self.buffer(ahead, sequence, payload);
+            while self.buffered.len() > self.limit_segments
+                || self.buffered_bytes > self.limit_bytes
+            {
                 self.skip_gap(sink);
             }
             return;
         }
-        let known = ahead.unsigned_abs() as usize;
-        if let Some(fresh) = payload.get(known..)
+        let duplicate = ahead.unsigned_abs() as usize;
+        if let Some(fresh) = payload.get(duplicate..)
             && !fresh.is_empty()
         {
             self.next = Some(next.wrapping_add(fresh.len() as u32));
@@ -139,18 +141,18 @@ impl StreamReassembler {
         }
     }
 
-    /// Nothing more will come: hands on what is held.
+    /// Ends the stream: outputs the buffered segments.
     pub fn finish(&mut self, sink: &mut dyn FnMut(StreamPiece<'_>)) {
-        while !self.held.is_empty() {
+        while !self.buffered.is_empty() {
             self.skip_gap(sink);
         }
     }
 
-    /// Bytes are missing from here on (a segment whose end the capture cut): continue at `next`.
+    /// Skips missing bytes (after a segment whose end the capture truncated): continues at `next`.
     pub fn skip_to(&mut self, next: u32, sink: &mut dyn FnMut(StreamPiece<'_>)) {
         if self
             .next
-            .is_some_and(|known| (next.wrapping_sub(known) as i32) > 0)
+            .is_some_and(|duplicate| (next.wrapping_sub(duplicate) as i32) > 0)
         {
             self.next = Some(next);
             sink(StreamPiece::Gap);
@@ -158,31 +160,31 @@ impl StreamReassembler {
         }
     }
 
-    fn hold(&mut self, ahead: i32, sequence: u32, payload: &[u8]) {
+    fn buffer(&mut self, ahead: i32, sequence: u32, payload: &[u8]) {
         let base = sequence.wrapping_sub(ahead as u32);
         let at = self
-            .held
-            .partition_point(|(held, _)| held.wrapping_sub(base) < ahead as u32);
-        if let Some((held, bytes)) = self.held.get(at)
-            && *held == sequence
+            .buffered
+            .partition_point(|(buffered, _)| buffered.wrapping_sub(base) < ahead as u32);
+        if let Some((buffered, bytes)) = self.buffered.get(at)
+            && *buffered == sequence
             && bytes.len() >= payload.len()
         {
             return;
         }
-        self.held_bytes += payload.len();
-        self.held.insert(at, (sequence, payload.to_vec()));
+        self.buffered_bytes += payload.len();
+        self.buffered.insert(at, (sequence, payload.to_vec()));
     }
 
     fn drain(&mut self, sink: &mut dyn FnMut(StreamPiece<'_>)) {
-        while let (Some(next), Some((sequence, _))) = (self.next, self.held.front()) {
+        while let (Some(next), Some((sequence, _))) = (self.next, self.buffered.front()) {
             let behind = next.wrapping_sub(*sequence) as i32;
             if behind < 0 {
                 return;
             }
-            let Some((_, bytes)) = self.held.pop_front() else {
+            let Some((_, bytes)) = self.buffered.pop_front() else {
                 return;
             };
-            self.held_bytes -= bytes.len();
+            self.buffered_bytes -= bytes.len();
             if let Some(fresh) = bytes.get(behind as usize..)
                 && !fresh.is_empty()
             {
@@ -193,7 +195,7 @@ impl StreamReassembler {
     }
 
     fn skip_gap(&mut self, sink: &mut dyn FnMut(StreamPiece<'_>)) {
-        if let Some((sequence, _)) = self.held.front() {
+        if let Some((sequence, _)) = self.buffered.front() {
             self.next = Some(*sequence);
             sink(StreamPiece::Gap);
             self.drain(sink);

@@ -12,7 +12,7 @@ impl<'a> UdpView<'a> {
     /// The header's length.
     pub const HEADER: usize = 8;
 
-    /// A view; `None` where the header is cut off or its length field is below eight (zero, a jumbogram, is taken).
+    /// A view; `None` for a truncated header or a length field below eight (zero, a jumbogram, is accepted).
     pub fn parse(datagram: &'a [u8]) -> Option<Self> {
         let view = UdpView {
             datagram: datagram.get(..Self::HEADER).map(|_| datagram)?,
@@ -40,7 +40,7 @@ impl<'a> UdpView<'a> {
         be16(self.datagram, 6)
     }
 
-    /// Length of the payload as sent; more than `payload().len()` where the capture cut the packet.
+    /// Length of the payload as sent; more than `payload().len()` if the capture truncated the packet.
     pub fn payload_length(&self) -> usize {
         match self.length() {
             0 => self.datagram.len() - Self::HEADER,
@@ -48,7 +48,7 @@ impl<'a> UdpView<'a> {
         }
     }
 
-    /// The payload, without what the link layer padded.
+    /// The payload, without padding of the link layer.
     pub fn payload(&self) -> &'a [u8] {
         let rest = self.datagram.get(Self::HEADER..).unwrap_or_default();
         rest.get(..self.payload_length()).unwrap_or(rest)

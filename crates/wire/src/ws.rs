@@ -1,17 +1,17 @@
-//! WebSocket (RFC 6455), both sides, as far as SIP needs it (RFC 7118): the opening request is written and answered, frames are
-//! taken apart and written. No extensions; one subprotocol, `sip` where nothing else is said. Randomness is given by whoever calls.
+//! WebSocket (RFC 6455) of both sides, to the extent that SIP requires it (RFC 7118): opening handshake and frames. No
+//! extensions; one subprotocol, by default `sip`. Randomness is supplied by the caller.
 
-mod asking;
+mod client_handshake;
 mod frames;
-mod opening;
+mod server_handshake;
 
-pub use asking::{Answer, Asking, MAX_ANSWER};
+pub use client_handshake::{ClientHandshake, HandshakeResponse, MAX_RESPONSE};
 pub use frames::{
-    CloseCode, Decoder, Kind, Mask, WsError, client_close, client_frame, close, frame,
+    CloseCode, FrameDecoder, FrameKind, Mask, WsError, client_close, client_frame, close, frame,
 };
-pub use opening::{Handshake, MAX_REQUEST, SIP_PROTOCOL, handshake};
+pub use server_handshake::{Handshake, MAX_REQUEST, SIP_PROTOCOL, handshake};
 
-/// Takes any bytes as what a client sends, and as what a server does, for fuzzing: whole and in pieces the outcome must be the same.
+/// Fuzz entry: parses `data` as input from a client and from a server; the result must not depend on the segmentation.
 #[doc(hidden)]
 pub fn fuzz(data: &[u8]) {
     let Some((&cut, data)) = data.split_first() else {
@@ -21,37 +21,52 @@ pub fn fuzz(data: &[u8]) {
     let mut reply = Vec::new();
     let opened = handshake(data, SIP_PROTOCOL, &[], &[], &mut reply);
     if let Handshake::Open(used) = opened {
-        assert!(used <= data.len(), "more is used than came");
+        assert!(used <= data.len(), "more bytes used than received");
     }
     let whole = decoded(data, data.len().max(1), false);
     let pieces = decoded(data, usize::from(cut) + 1, false);
-    assert_eq!(whole, pieces, "the cuts of the network are not seen");
+    assert_eq!(
+        whole, pieces,
+        "the result does not depend on the segmentation"
+    );
 }
 
-/// The client's part: an answer, and frames behind it or by themselves.
+/// The client: a handshake response with frames after it, or frames only.
 fn fuzz_client(size: usize, data: &[u8]) {
-    // The key of RFC 6455 section 1.3, so that seeds have a proof that fits.
-    let asking = Asking::new(*b"the sample nonce", SIP_PROTOCOL);
+    // The key of RFC 6455 section 1.3, so that seeds contain a matching Sec-WebSocket-Accept.
+    let handshake = ClientHandshake::new(*b"the sample nonce", SIP_PROTOCOL);
     let mut frames = data;
-    match asking.answer(data) {
-        Answer::Open(used) => {
-            assert!(used <= data.len(), "more is used than came");
+    match handshake.parse_response(data) {
+        HandshakeResponse::Open(used) => {
+            assert!(used <= data.len(), "more bytes used than received");
             let less = data.get(..used.saturating_sub(1)).unwrap_or_default();
-            assert_eq!(asking.answer(less), Answer::Partial, "it was whole before");
+            assert_eq!(
+                handshake.parse_response(less),
+                HandshakeResponse::Partial,
+                "a shorter response was complete"
+            );
             frames = data.get(used..).unwrap_or_default();
         }
-        Answer::Partial => assert!(data.len() <= MAX_ANSWER + 3, "more is waited for"),
-        Answer::Refused(why) => assert!(why.len() < 200, "a long story: {why}"),
+        HandshakeResponse::Partial => assert!(
+            data.len() <= MAX_RESPONSE + 3,
+            "the response exceeds the limit"
+        ),
+        HandshakeResponse::Refused(reason) => {
+            assert!(reason.len() < 200, "a long reason: {reason}")
+        }
     }
     let whole = decoded(frames, frames.len().max(1), true);
     let pieces = decoded(frames, size, true);
-    assert_eq!(whole, pieces, "the cuts of the network are not seen");
+    assert_eq!(
+        whole, pieces,
+        "the result does not depend on the segmentation"
+    );
 }
 
-/// Messages, replies and the outcome of `data` given in pieces of `size`. `server`: it is a server's.
+/// Messages, replies and result of `data` in pieces of `size`, from a client or a `server`.
 fn decoded(data: &[u8], size: usize, server: bool) -> (Vec<Vec<u8>>, Vec<u8>, String) {
     const LIMIT: usize = 2_000;
-    let mut decoder = Decoder::new(LIMIT);
+    let mut decoder = FrameDecoder::new(LIMIT);
     let (mut messages, mut reply) = (Vec::new(), Vec::new());
     let mut outcome = String::from("open");
     let mut count = 0u32;
@@ -74,8 +89,8 @@ fn decoded(data: &[u8], size: usize, server: bool) -> (Vec<Vec<u8>>, Vec<u8>, St
             from = end;
         }
         assert!(
-            decoder.held() <= LIMIT + 14 + size,
-            "more is held than a message"
+            decoder.buffered() <= LIMIT + 14 + size,
+            "more is buffered than a message"
         );
         match result {
             Ok(false) => {}

@@ -182,7 +182,7 @@ pub(super) fn calls_beside(bench: &mut Bench) -> Result<(), String> {
     Ok(())
 }
 
-/// What a call costs the first of two at once, in what it costs the second.
+/// CPU per call of the first of two programs that run at once, in that of the second.
 fn ratio(pair: [(&Subject, &str); 2], rate: u32, bench: &Bench) -> Result<f64, String> {
     let runs = beside(pair, rate, SECONDS, &bench.scratch)?;
     for (run, (subject, _)) in runs.iter().zip(pair) {
@@ -210,13 +210,13 @@ fn listening_at(
     Ok(border.clone().with(file, &copy))
 }
 
-/// The border with media anchored, and no limit by what media may cost: these calls last no time and have none, and a border that
-/// counts on it refuses those that stand at once after a standstill.
+/// The border with media anchored and no CPU limit of admission control: these calls carry no media, and after a stall of the host more of
+/// them exist at a time than the price of media admits.
 fn unlimited(border: Subject, bench: &Bench) -> Result<Subject, String> {
     let example = root().join("examples/loopback.toml");
     let text = std::fs::read_to_string(example).map_err(|error| error.to_string())?;
     let path = bench.scratch.join("anchored.toml");
-    std::fs::write(&path, format!("{text}\n[limits]\nprocessor = 100000\n"))
+    std::fs::write(&path, format!("{text}\n[limits]\ncpu_percent = 100000\n"))
         .map_err(|error| error.to_string())?;
     Ok(border.with("loopback.toml", &path))
 }

@@ -1,4 +1,4 @@
-//! Conferences of four with G.729 on one instance: how regularly the mixes come, beside the host's own noise, and what a stream costs.
+//! Conferences of four with G.729 on one instance: jitter of the mixes, beside the host's own, and CPU per stream.
 
 use super::relay::Network;
 use super::{Bench, Bound, LOAD_CORE, SUBJECT_CORE, median};
@@ -21,7 +21,7 @@ pub(super) fn conference(bench: &mut Bench) -> Result<(), String> {
     let file = bench.scratch.join("conference.toml");
     let text = "[[interface]]\nname = \"loopback\"\nkind = \"access\"\nlisten = \"udp:127.0.0.1:5060\"\n\
                 media = { address = \"127.0.0.1\" }\n\
-                [[room]]\nname = \"bench\"\nregex = '8\\d\\d\\d'\ncodecs = [\"G729\"]\ntones = \"none\"\n";
+                [[conference]]\nname = \"bench\"\nregex = '8\\d\\d\\d'\ncodecs = [\"G729\"]\ntones = \"none\"\n";
     std::fs::write(&file, text).map_err(|error| format!("{}: {error}", file.display()))?;
     let network = Network::new()?;
     let program = program().display().to_string();
@@ -46,10 +46,10 @@ pub(super) fn conference(bench: &mut Bench) -> Result<(), String> {
         let mut words = vec![program.clone()];
         words.extend(["lab", "run", "conference-jitter", "--repeat", "1"].map(str::to_owned));
         for set in [
-            "subject.address=127.0.0.1:5060".to_owned(),
-            format!("subject.process={}", running.id()),
+            "sut.address=127.0.0.1:5060".to_owned(),
+            format!("sut.process_id={}", running.id()),
             format!("levels.values=[{ROOMS}]"),
-            format!("conference.seconds={SECONDS}"),
+            format!("conference.duration_seconds={SECONDS}"),
             // The bars below judge, over all runs.
             "thresholds=".to_owned(),
         ] {

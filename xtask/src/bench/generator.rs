@@ -10,19 +10,19 @@ use std::time::{Duration, Instant};
 /// Calls a second at which generators are compared, and for how long.
 const RATE: u32 = 14_000;
 const SECONDS: u32 = 6;
-/// Calls a second at which lateness is told, and how much of it beyond the host's own is allowed, milliseconds.
+/// Calls a second at which lateness is measured, and its bound above the host's own, milliseconds.
 const LATENESS_RATE: u32 = 5_000;
 const LATENESS_MS: f64 = 1.0;
 /// Our calls per CPU second, in SIPp's.
 const BAR: f64 = 1.7;
 const SIDES: [&str; 2] = ["caller", "callee"];
-/// Calls a second of two threads on each side, on all cores; and what they have to be of those that one core could make.
+/// Calls a second of two threads on each side, on all cores; and their minimum in those of one core.
 const FULL_RATE: u32 = 32_000;
 const TWO_CORES: f64 = 1.2;
 /// A plan is kept where starts are late by no more than this (99th percentile), milliseconds.
 const KEPT_MS: f64 = 100.0;
 
-/// What a run of our own workloads gave.
+/// Result of a run of our own workloads.
 struct Own {
     /// CPU microseconds per call of callers and called side.
     sides: [f64; 2],
@@ -111,14 +111,14 @@ pub(super) fn generator(bench: &mut Bench) -> Result<(), String> {
     Ok(())
 }
 
-/// Calls from our own callers straight to our own called side, each on as many threads of one process: what both cost, and
-/// how late the callers were.
+/// Calls from our callers directly to our called side, each on the same number of threads of one process: CPU time of both and lateness
+/// of the callers.
 fn own_workloads(rate: u32, workers: u32, scratch: &Path) -> Result<Own, String> {
     let (json, out) = (scratch.join("own.json"), scratch.join("own"));
     let plan = scratch.join("own.toml");
     let text = format!(
-        "name = \"own\"\ntitle = \"calls with nothing in between\"\n[generator]\nworkers = {workers}\n[subject]\nnone = true\n\
-         [callers]\nrate = {rate}.0\nseconds = {SECONDS}.0\nhold_seconds = 0.0\n[callees]\n[thresholds]\nfailed_percent = 0.0\n"
+        "name = \"own\"\ntitle = \"calls with nothing in between\"\n[generator]\nworkers = {workers}\n[sut]\ndirect = true\n\
+         [callers]\nrate = {rate}.0\nduration_seconds = {SECONDS}.0\nhold_seconds = 0.0\n[callees]\n[thresholds]\nfailed_percent = 0.0\n"
     );
     std::fs::write(&plan, text).map_err(|error| error.to_string())?;
     let _ = std::fs::remove_dir_all(&out);
@@ -210,8 +210,8 @@ fn one(player: &str, caller: bool, scratch: &Path) -> Result<f64, String> {
     )?;
     let begun = Instant::now();
     let wanted = Duration::from_secs(u64::from(SECONDS));
-    // A processor's account is read while the process lives, so just before its last calls: what it has done by then is known
-    // from the rate, which it must have kept.
+    // CPU time must be read while the process lives, so before its last calls; their number follows from the rate, which must have been
+    // kept.
     std::thread::sleep(wanted.mul_f64(0.95));
     let measured = if caller { &calling } else { &callee };
     let (cpu, lasted) = (measured.cpu_nanos(), begun.elapsed());

@@ -1,4 +1,4 @@
-//! SIPp as caller and as callee, and what the kernel counted meanwhile.
+//! SIPp as caller and callee, and the kernel's counters during the run.
 
 use super::{LOAD_CORE, SECONDS, SUBJECT_CORE, Subject};
 use crate::process::Running;

@@ -5,7 +5,7 @@ use crate::guided::Guide;
 use crate::process::{check, root};
 use std::path::PathBuf;
 
-/// Examples that print what they measure in memory.
+/// Examples that measure in memory and print the result.
 pub(super) fn in_memory(_: &mut Bench) -> Result<(), String> {
     let examples: [(&str, &str); 6] = [
         ("wire", "parse_cost"),

@@ -21,7 +21,7 @@ pub(super) fn registrations(bench: &mut Bench) -> Result<(), String> {
     let mut users = String::from("SEQUENTIAL\n");
     let mut config = String::from(
         "[[interface]]\nname = \"a\"\nlisten = \"udp:127.0.0.1:5060\"\nregister = \"local\"\nauthenticate = \"digest\"\n\
-         [registrar]\nnat_expires = 0\n",
+         [registrar]\nnat_expires_s = 0\n",
     );
     for number in 0..SUBSCRIBERS {
         let (name, password) = (
@@ -107,7 +107,7 @@ const REFRESH_RATE: u32 = 6_000;
 const REFRESH_BAR: f64 = 12.0;
 const REFRESH_RATIO: f64 = 0.6;
 
-/// CPU per re-registration that the border answers from what the core granted, beside a REGISTER that the peer saves.
+/// CPU per re-registration that the border answers for the core, beside a REGISTER that the peer saves.
 pub(super) fn refreshes(bench: &mut Bench) -> Result<(), String> {
     let scratch = bench.scratch.clone();
     let write = |name: &str, text: &str| {
@@ -117,19 +117,19 @@ pub(super) fn refreshes(bench: &mut Bench) -> Result<(), String> {
     };
     let core = write(
         "core.toml",
-        "[[interface]]\nname = \"core\"\nlisten = \"udp:127.0.0.1:5080\"\nregister = \"local\"\n[registrar]\nnat_expires = 0\n",
+        "[[interface]]\nname = \"core\"\nlisten = \"udp:127.0.0.1:5080\"\nregister = \"local\"\n[registrar]\nnat_expires_s = 0\n",
     )?;
     let passing = write(
         "passing.toml",
         "[[interface]]\nname = \"a\"\nlisten = \"udp:127.0.0.1:5060\"\nregister = \"pass:core\"\n\
-         [[trunk]]\nname = \"core\"\ntarget = \"udp:127.0.0.1:5080\"\n[registrar]\nnat_expires = 0\n",
+         [[trunk]]\nname = \"core\"\ntarget = \"udp:127.0.0.1:5080\"\n[registrar]\nnat_expires_s = 0\n",
     )?;
     let seconds = REFRESHED / REFRESH_RATE;
     let load = write(
         "refreshes.toml",
         &format!(
             "name = \"refreshes\"\ntitle = \"Refreshes\"\nabout = \"Load of a benchmark.\"\nrepeat = 1\nseed = 1\n\
-             [registrations]\nusers = {REFRESHED}\nrate = {REFRESH_RATE}.0\npassword = \"\"\nexpires = 3600\n\
+             [registrations]\nusers = {REFRESHED}\nrate = {REFRESH_RATE}.0\npassword = \"\"\nexpires_seconds = 3600\n\
              refresh_seconds = {seconds}.0\nrefreshes = 5\nremove = false\n"
         ),
     )?;
@@ -180,7 +180,7 @@ fn refreshed(subject: &Subject, core: &Path, load: &Path, scratch: &Path) -> Res
             "run",
             &load.display().to_string(),
             "--set",
-            &format!("subject.address=127.0.0.1:{}", subject.port),
+            &format!("sut.address=127.0.0.1:{}", subject.port),
             "--out",
             &results.display().to_string(),
         ],

@@ -1,4 +1,4 @@
-//! What a packet of relayed media costs, beside rtpengine in user space.
+//! CPU per relayed packet, beside rtpengine in user space.
 
 use super::{Bench, Bound, LOAD_CORE, SUBJECT_CORE, in_turn, median};
 use crate::process::{Running, build, check, installed, program, release, root};
@@ -25,7 +25,7 @@ const MORE: usize = 3;
 #[derive(Clone)]
 struct Relay {
     name: &'static str,
-    /// What the load calls it.
+    /// Its name in the load generator.
     kind: &'static str,
     address: &'static str,
     arguments: Vec<String>,
@@ -122,9 +122,8 @@ fn beside_peer(
     Ok(())
 }
 
-/// The same with SRTP between relay and callers: the border with keys and rtpengine with keys, interleaved; and the border with
-/// keys beside the plain one, both at once on one core, since what SRTP adds is less than what the machine does between two
-/// runs.
+/// The same with SRTP between relay and callers: border and rtpengine with keys, interleaved; and the border with keys beside the plain
+/// one, both at once on one core, because SRTP adds less than the variation between two runs.
 pub(super) fn srtp(bench: &mut Bench) -> Result<(), String> {
     ready()?;
     let networks = [Network::new()?, Network::new()?];
@@ -258,7 +257,7 @@ struct Begun {
     name: &'static str,
     _subject: Running,
     player: Running,
-    /// What the relay and the load say.
+    /// The output of relay and load generator.
     logs: [PathBuf; 2],
 }
 
@@ -373,7 +372,7 @@ impl Network {
 impl Drop for Network {
     fn drop(&mut self) {
         if let Some(name) = &self.name {
-            // What is left of it is the user's to see: `ip netns`.
+            // A namespace that is left behind is visible in `ip netns`.
             let _ = Command::new("ip").args(["netns", "delete", name]).status();
         }
     }

@@ -1,4 +1,4 @@
-//! What header rules cost.
+//! CPU per call of header rules.
 
 use super::load::beside;
 use super::{Bench, Bound, Subject, median, subjects};
@@ -22,7 +22,7 @@ do = [{ set = "Server", value = "Border" }, { set = "User-Agent", value = "Borde
 const BAR: f64 = 1.03;
 /// Calls a second at each of both.
 const RATES: [u32; 2] = [1_000, 2_000];
-/// The difference is smaller than what the machine does between two runs: both run at once, many times.
+/// The difference is smaller than the variation between two runs: both run at once, many times.
 const MORE: usize = 4;
 const SECONDS: u32 = 6;
 /// Where both listen.

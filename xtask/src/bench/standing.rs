@@ -69,7 +69,7 @@ pub(super) fn standing(bench: &mut Bench) -> Result<(), String> {
         "1",
     ];
     let _uac = Running::start(LOAD_CORE, "sipp", &uac, &scratch.join("uac.log"))?;
-    // Timer J and its like hold ended transactions for 32 s; what remains after that is the calls.
+    // Timers such as J keep ended transactions for 32 s; after that only the calls remain.
     std::thread::sleep(Duration::from_secs(
         u64::from(STANDING / STANDING_RATE) + 36,
     ));

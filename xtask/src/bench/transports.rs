@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// What a call over TLS on both sides may cost, in calls over UDP.
+/// CPU time of a call over TLS on both sides at most, in that of a call over UDP.
 const BAR: f64 = 1.4;
 
 /// CPU per 7-message call, media passed by, by our own callers (Debian's SIPp has no TLS).

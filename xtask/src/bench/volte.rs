@@ -6,7 +6,7 @@ use crate::process::root;
 
 /// Calls a second of both flows where they are compared: SIPp reads the answers of the longer one with regular expressions.
 const RATE: u32 = 1_000;
-/// What a call of mobile networks may cost, in plain calls.
+/// CPU time of a VoLTE call at most, in plain calls.
 const BAR: f64 = 2.6;
 
 /// CPU per call of twenty messages beside that of seven, interleaved, at one rate, media passed by.

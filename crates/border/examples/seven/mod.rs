@@ -49,7 +49,7 @@ impl Bench {
             match self.border.next_output() {
                 None => break,
                 Some(Output::Datagram { bytes, .. }) => self.out.push(bytes.to_vec()),
-                Some(Output::Open { socket, .. }) => self.socket = socket,
+                Some(Output::OpenSocket { socket, .. }) => self.socket = socket,
                 Some(_) => {}
             }
         }

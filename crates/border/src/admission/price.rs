@@ -1,9 +1,10 @@
-//! What calls take of the machine, by what for.
+//! Memory and CPU time of calls, by part.
 //!
-//! Where a price was measured, the comment says how; it is twice of that, because the machine was quiet and one processor is not like another.
-//! `cargo run --release -p protect --example srtp_speed` measures what protection takes on a machine.
+//! The comment of a measured price names the measurement; the price is twice the measured value, because the machine
+//! was quiet and processors differ. `cargo run --release -p protect --example srtp_speed` measures the cost of SRTP
+//! on a machine.
 
-use super::carrier::MediaWay;
+use super::media_path::MediaPath;
 use crate::call::Side;
 use crate::config::{Keying, MediaSecurity};
 use codec::kind::Kind;
@@ -11,97 +12,102 @@ use core::ops::{AddAssign, SubAssign};
 use engine::Transport;
 use protect::srtp::{CipherKind, Suite};
 
-/// What something takes while it stands.
+/// Memory and CPU time that are needed continuously.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cost {
-    /// Memory, KiB: ours and the kernel's.
+pub struct Price {
+    /// Memory of the border and the kernel, KiB.
     pub memory: u64,
-    /// Processor time, microseconds in each second.
+    /// CPU time, microseconds per second.
     pub processor: u64,
 }
 
-impl Cost {
-    /// A call whose media passes us by: two legs.
-    pub const CALL: Cost = Cost {
+impl Price {
+    /// A call with media bypass: two legs.
+    pub const CALL: Price = Price {
         memory: 8,
         processor: 1,
     };
-    /// What anchored media adds: two flows with their reports, four sockets, and 50 packets a second each way, received and
-    /// sent at 5 microseconds.
-    pub const ANCHORED: Cost = Cost {
+    /// Anchored media in addition: two flows with their reports, four sockets, and 50 packets per second each way,
+    /// received and sent at 5 microseconds.
+    pub const ANCHORED: Price = Price {
         memory: 40,
         processor: 500,
     };
 
-    /// The same by the way that it goes. The kernel's relay takes 0.44 microseconds a packet (XDP redirect between veths), of which the price
-    /// is twice. AF_XDP takes 2.7 of the border's thread where frames are copied, against 4.8 by sockets: 3; without copies nothing was measured.
-    pub const fn of_media(way: MediaWay) -> Cost {
-        let processor = match way {
-            MediaWay::Sockets => Cost::ANCHORED.processor,
-            MediaWay::AfXdp => 300,
-            MediaWay::Kernel => 90,
+    /// Anchored media by path. The kernel relay takes 0.44 microseconds per packet (XDP redirect between veths); the
+    /// price is twice that. AF_XDP takes 2.7 microseconds of the border's thread with copied frames, against 4.8 with
+    /// sockets: 3; zero-copy was not measured.
+    pub const fn of_media(path: MediaPath) -> Price {
+        let processor = match path {
+            MediaPath::Sockets => Price::ANCHORED.processor,
+            MediaPath::AfXdp => 300,
+            MediaPath::Kernel => 90,
         };
-        Cost {
-            memory: Cost::ANCHORED.memory,
+        Price {
+            memory: Price::ANCHORED.memory,
             processor,
         }
     }
-    /// What a side adds whose signalling comes by TLS: its connection's share, with room for a record each way. Not measured: a
-    /// message is assumed to take some 10 microseconds more than one in the clear, and the memory is an estimate.
-    pub const TLS: Cost = Cost {
+    /// A side with signalling over TLS, in addition: its share of a connection, with buffers for a record each way.
+    /// Not measured: a message is assumed to take some 10 microseconds more than in the clear, and the memory is an
+    /// estimate.
+    pub const TLS: Price = Price {
         memory: 16,
         processor: 2,
     };
-    /// What a side adds whose signalling comes by WebSocket: its connection's share, and the masks of its frames. Not measured.
-    pub const WEBSOCKET: Cost = Cost {
+    /// A side with signalling over WebSocket, in addition: its share of a connection, and the masking of frames. Not
+    /// measured.
+    pub const WEBSOCKET: Price = Price {
         memory: 4,
         processor: 1,
     };
-    /// Work of one end of a TLS handshake: 450 microseconds, with a certificate of P-256 and without resumption.
-    pub const TLS_HANDSHAKE: Cost = Cost {
+    /// One end of a TLS handshake: 450 microseconds, with a P-256 certificate and without resumption.
+    pub const TLS_HANDSHAKE: Price = Price {
         memory: 0,
         processor: 900,
     };
-    /// Work of one end of a DTLS handshake: 540 microseconds, with certificates of P-256 on both sides.
-    pub const DTLS_HANDSHAKE: Cost = Cost {
+    /// One end of a DTLS handshake: 540 microseconds, with P-256 certificates on both sides.
+    pub const DTLS_HANDSHAKE: Price = Price {
         memory: 0,
         processor: 1_100,
     };
-    /// What a seat in a conference adds to a call: its jitter buffer, coders and filters, and packets both ways.
-    pub const SEAT: Cost = Cost {
+    /// A participant of a conference, in addition to a call: jitter buffer, codecs and filters, and packets both
+    /// ways.
+    pub const PARTICIPANT: Price = Price {
         memory: 160,
         processor: 1_500,
     };
-    /// What a codec adds to a seat that models the voice (G.729, Opus), where one of four speaks at a time: `make bench` (part
-    /// `conference`) shows some 5 ms a second for a seat in all.
-    pub const VOCODER: Cost = Cost {
+    /// A participant with a speech-model codec (G.729, Opus), in addition, with one of four participants speaking:
+    /// `make bench` (part `conference`) shows some 5 ms per second for a participant in all.
+    pub const VOCODER: Price = Price {
         memory: 40,
         processor: 4_000,
     };
-    /// What a line adds whose speech is transcoded, by what its two sides speak: each is decoded and encoded, 50 packets a second.
-    pub fn of_transcoding(kinds: [Kind; 2]) -> Cost {
+    /// A line with transcoding, in addition, by the codecs of its sides: each is decoded and encoded, 50 packets per
+    /// second.
+    pub fn of_transcoding(kinds: [Kind; 2]) -> Price {
         let processor = kinds.map(|kind| match kind {
             Kind::Pcmu | Kind::Pcma => 200,
             Kind::G722 => 2_000,
             Kind::G729 => 8_000,
             Kind::Opus => 12_000,
         });
-        Cost {
+        Price {
             memory: 64,
             processor: processor.iter().sum(),
         }
     }
 
     /// A registered contact.
-    pub const REGISTRATION: Cost = Cost {
+    pub const REGISTRATION: Price = Price {
         memory: 1,
         processor: 0,
     };
 
-    /// What a side of a line adds that is protected by SRTP, by its suite: 50 packets a second are opened and as many sealed, at 0.5 microseconds
-    /// for AES in counter mode with HMAC-SHA1, 0.3 for AES-GCM, 0.4 for HMAC-SHA1 alone, where memory is not at hand; and what DTLS keeps for
-    /// as long as it may be asked again.
-    pub fn of_srtp(keying: Keying, suite: Suite) -> Cost {
+    /// A side of a line with SRTP, in addition, by its suite: 50 packets per second in each direction, at
+    /// 0.5 microseconds for AES in counter mode with HMAC-SHA1, 0.3 for AES-GCM, 0.4 for HMAC-SHA1 alone, with a cold
+    /// cache; and the memory that DTLS keeps for retransmissions.
+    pub fn of_srtp(keying: Keying, suite: Suite) -> Price {
         let (memory, processor) = match suite.cipher() {
             CipherKind::Counter => (4, 100),
             CipherKind::Gcm => (6, 60),
@@ -111,63 +117,63 @@ impl Cost {
             Keying::Sdes => 0,
             Keying::Dtls => 20,
         };
-        Cost {
+        Price {
             memory: memory + association,
             processor,
         }
     }
 
-    /// The most that a side can add by its protection, where this is what it may use.
-    pub fn of_security(security: &MediaSecurity) -> Cost {
-        let mut most = Cost::default();
+    /// The highest price of SRTP that these settings allow for a side.
+    pub fn of_security(security: &MediaSecurity) -> Price {
+        let mut max = Price::default();
         for &keying in &security.keying {
             for &suite in &security.suites {
-                let cost = Cost::of_srtp(keying, suite);
-                most.memory = most.memory.max(cost.memory);
-                most.processor = most.processor.max(cost.processor);
+                let price = Price::of_srtp(keying, suite);
+                max.memory = max.memory.max(price.memory);
+                max.processor = max.processor.max(price.processor);
             }
         }
-        most
+        max
     }
 
-    /// What a side adds by what its signalling comes by.
-    pub fn of_transport(transport: Transport) -> Cost {
-        let mut cost = Cost::default();
+    /// A side, in addition, by the transport of its signalling.
+    pub fn of_transport(transport: Transport) -> Price {
+        let mut price = Price::default();
         if matches!(transport, Transport::Tls | Transport::Wss) {
-            cost += Cost::TLS;
+            price += Price::TLS;
         }
         if matches!(transport, Transport::Ws | Transport::Wss) {
-            cost += Cost::WEBSOCKET;
+            price += Price::WEBSOCKET;
         }
-        cost
+        price
     }
 
-    /// What a call costs when it begins, by what becomes of its media and over which transports its sides come.
-    pub fn of_call(anchored: bool, sides: [Option<Transport>; 2]) -> Cost {
-        Bill::of_call(anchored.then_some(MediaWay::Sockets), sides).total()
+    /// A new call, by whether its media is anchored and by the transports of its sides.
+    pub fn of_call(anchored: bool, sides: [Option<Transport>; 2]) -> Price {
+        Reservation::of_call(anchored.then_some(MediaPath::Sockets), sides).total()
     }
 
-    /// The same of a call whose media is anchored and goes this way.
-    pub fn of_call_by(way: MediaWay, sides: [Option<Transport>; 2]) -> Cost {
-        Bill::of_call(Some(way), sides).total()
+    /// A new call with anchored media on this path.
+    pub fn of_call_by(path: MediaPath, sides: [Option<Transport>; 2]) -> Price {
+        Reservation::of_call(Some(path), sides).total()
     }
 
-    /// The same `count` times.
-    pub fn times(self, count: u64) -> Cost {
-        Cost {
+    /// The price multiplied by `count`.
+    pub fn times(self, count: u64) -> Price {
+        Price {
             memory: self.memory.saturating_mul(count),
             processor: self.processor.saturating_mul(count),
         }
     }
 
-    /// How many of `each` fit into this; `None` where nothing is limited that it needs.
-    pub fn holds(self, each: Cost) -> u64 {
+    /// How often `each` fits into this; `u64::MAX` where it needs nothing of either resource.
+    pub fn capacity_for(self, each: Price) -> u64 {
         let fits = |all: u64, one: u64| all.checked_div(one).unwrap_or(u64::MAX);
         fits(self.memory, each.memory).min(fits(self.processor, each.processor))
     }
 
-    /// What of `limit` would be exceeded with `more`.
-    pub(super) fn beyond(self, more: Cost, limit: Cost) -> Option<&'static str> {
+    /// The resource of `limit` that would be exceeded with `more`.
+    pub(super) fn exceeded(self, more: Price, limit: Price) -> Option<&'static str> {
         if self.memory.saturating_add(more.memory) > limit.memory {
             return Some("memory");
         }
@@ -175,169 +181,169 @@ impl Cost {
     }
 }
 
-impl AddAssign for Cost {
-    fn add_assign(&mut self, other: Cost) {
+impl AddAssign for Price {
+    fn add_assign(&mut self, other: Price) {
         self.memory = self.memory.saturating_add(other.memory);
         self.processor = self.processor.saturating_add(other.processor);
     }
 }
 
-impl SubAssign for Cost {
-    fn sub_assign(&mut self, other: Cost) {
+impl SubAssign for Price {
+    fn sub_assign(&mut self, other: Price) {
         self.memory = self.memory.saturating_sub(other.memory);
         self.processor = self.processor.saturating_sub(other.processor);
     }
 }
 
-/// What a price is for.
+/// Part of a price, by purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum CostPart {
     /// Dialogs and transactions.
     Call,
-    /// Connections of its sides: TLS, WebSocket.
+    /// Connections of the sides: TLS, WebSocket.
     Connection,
-    /// Media that is anchored.
+    /// Anchored media.
     Media,
-    /// Its protection.
+    /// SRTP.
     Srtp,
-    /// Speech from one codec into another.
+    /// Transcoding.
     Transcoding,
-    /// A seat in a conference.
+    /// Participation in a conference.
     Conference,
-    /// Contacts that are registered.
+    /// Registered contacts.
     Registrations,
-    /// Handshakes of the last second (TLS, DTLS): what work they were is taken for a second.
+    /// Handshakes of the last second (TLS, DTLS): their work counts for one second.
     Handshakes,
 }
 
-impl Part {
-    /// All of them, in order.
-    pub const ALL: [Part; 8] = [
-        Part::Call,
-        Part::Connection,
-        Part::Media,
-        Part::Srtp,
-        Part::Transcoding,
-        Part::Conference,
-        Part::Registrations,
-        Part::Handshakes,
+impl CostPart {
+    /// All parts, in order.
+    pub const ALL: [CostPart; 8] = [
+        CostPart::Call,
+        CostPart::Connection,
+        CostPart::Media,
+        CostPart::Srtp,
+        CostPart::Transcoding,
+        CostPart::Conference,
+        CostPart::Registrations,
+        CostPart::Handshakes,
     ];
-    /// Those that a call can have: the first ones.
-    const OF_CALLS: usize = 6;
+    /// Parts that a call can have: the first ones.
+    const CALL_PARTS: usize = 6;
 
-    /// As events say it.
+    /// Name in events.
     pub const fn name(self) -> &'static str {
         match self {
-            Part::Call => "call",
-            Part::Connection => "connection",
-            Part::Media => "media",
-            Part::Srtp => "srtp",
-            Part::Transcoding => "transcoding",
-            Part::Conference => "conference",
-            Part::Registrations => "registrations",
-            Part::Handshakes => "handshakes",
+            CostPart::Call => "call",
+            CostPart::Connection => "connection",
+            CostPart::Media => "media",
+            CostPart::Srtp => "srtp",
+            CostPart::Transcoding => "transcoding",
+            CostPart::Conference => "conference",
+            CostPart::Registrations => "registrations",
+            CostPart::Handshakes => "handshakes",
         }
     }
 }
 
-/// What keys of a side were counted for.
+/// Price of SRTP of one side of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Keys {
+struct SrtpPrice {
     line: u8,
     side: Side,
-    cost: Cost,
+    price: Price,
 }
 
-/// What a call takes, by what for.
+/// Capacity that is reserved for a call, by part.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Bill {
-    parts: [Cost; Part::OF_CALLS],
-    /// What is counted for protection. Empty for most calls.
-    keys: Vec<Keys>,
-    /// The way of its media, where that is anchored.
-    pub(super) way: Option<MediaWay>,
+pub(crate) struct Reservation {
+    parts: [Price; CostPart::CALL_PARTS],
+    /// Prices of SRTP. Empty for most calls.
+    srtp: Vec<SrtpPrice>,
+    /// Path of the media, if anchored.
+    pub(super) path: Option<MediaPath>,
 }
 
-impl Bill {
-    /// Of a call when it begins, without what it may come to need: keys and codecs are known later.
-    pub(crate) fn of_call(media: Option<MediaWay>, sides: [Option<Transport>; 2]) -> Bill {
-        let mut bill = Bill::default();
-        bill.add(Part::Call, Cost::CALL);
-        bill.way = media;
-        if let Some(way) = media {
-            bill.add(Part::Media, Cost::of_media(way));
+impl Reservation {
+    /// Reservation of a new call; keys and codecs are not known yet.
+    pub(crate) fn of_call(media: Option<MediaPath>, sides: [Option<Transport>; 2]) -> Reservation {
+        let mut reservation = Reservation::default();
+        reservation.add(CostPart::Call, Price::CALL);
+        reservation.path = media;
+        if let Some(path) = media {
+            reservation.add(CostPart::Media, Price::of_media(path));
         }
         for side in sides.into_iter().flatten() {
-            bill.add(Part::Connection, Cost::of_transport(side));
+            reservation.add(CostPart::Connection, Price::of_transport(side));
         }
-        bill
+        reservation
     }
 
-    /// Of a participant of a conference, by his codec and what his signalling comes by.
-    pub(crate) fn of_seat(kind: Kind, transport: Transport) -> Bill {
-        let mut bill = Bill::of_call(None, [Some(transport), None]);
-        bill.add(Part::Conference, Cost::SEAT);
+    /// Reservation of a conference participant, by codec and signalling transport.
+    pub(crate) fn of_participant(kind: Kind, transport: Transport) -> Reservation {
+        let mut reservation = Reservation::of_call(None, [Some(transport), None]);
+        reservation.add(CostPart::Conference, Price::PARTICIPANT);
         if matches!(kind, Kind::G729 | Kind::Opus) {
-            bill.add(Part::Conference, Cost::VOCODER);
+            reservation.add(CostPart::Conference, Price::VOCODER);
         }
-        bill
+        reservation
     }
 
-    /// What it comes to.
-    pub(crate) fn total(&self) -> Cost {
-        let mut total = Cost::default();
+    /// Sum of all parts.
+    pub(crate) fn total(&self) -> Price {
+        let mut total = Price::default();
         for &part in &self.parts {
             total += part;
         }
         total
     }
 
-    /// Each part of it.
-    pub(crate) fn parts(&self) -> impl Iterator<Item = (Part, Cost)> {
-        Part::ALL.into_iter().zip(self.parts)
+    /// All parts.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = (CostPart, Price)> {
+        CostPart::ALL.into_iter().zip(self.parts)
     }
 
-    /// Adds to a part that calls can have.
-    pub(crate) fn add(&mut self, part: Part, cost: Cost) {
+    /// Adds to a part that a call can have.
+    pub(crate) fn add(&mut self, part: CostPart, price: Price) {
         if let Some(sum) = self.parts.get_mut(part as usize) {
-            *sum += cost;
+            *sum += price;
         }
     }
 
-    /// A side of a line has such keys, or is to have them; gives what it was counted for before, which this takes the place of.
-    pub(crate) fn protect(&mut self, line: usize, side: Side, cost: Cost) -> Cost {
+    /// Sets the price of SRTP for a side of a line. Returns the price that it replaces.
+    pub(crate) fn protect(&mut self, line: usize, side: Side, price: Price) -> Price {
         let line = u8::try_from(line).unwrap_or(u8::MAX);
-        let mut all = self.keys.iter_mut();
-        let known = all.find(|keys| keys.line == line && keys.side == side);
-        let before = match known {
-            Some(keys) => core::mem::replace(&mut keys.cost, cost),
+        let mut entries = self.srtp.iter_mut();
+        let existing = entries.find(|entry| entry.line == line && entry.side == side);
+        let before = match existing {
+            Some(entry) => core::mem::replace(&mut entry.price, price),
             None => {
-                self.keys.push(Keys { line, side, cost });
-                Cost::default()
+                self.srtp.push(SrtpPrice { line, side, price });
+                Price::default()
             }
         };
-        let sum = &mut self.parts[Part::Srtp as usize];
+        let sum = &mut self.parts[CostPart::Srtp as usize];
         *sum -= before;
-        *sum += cost;
+        *sum += price;
         before
     }
 
-    /// The way of its media, where that is anchored.
-    pub(crate) fn way(&self) -> Option<MediaWay> {
-        self.way
+    /// Path of the media, if anchored.
+    pub(crate) fn path(&self) -> Option<MediaPath> {
+        self.path
     }
 
-    /// This way, where the media is neither encrypted nor transcoded here: the kernel relays plain RTP alone.
-    pub(super) fn possible(&self, way: MediaWay) -> MediaWay {
+    /// The path, or `Sockets` where the media is encrypted or transcoded here: the kernel relays plain RTP only.
+    pub(super) fn supported_path(&self, path: MediaPath) -> MediaPath {
         let [.., transcoding, _] = self.parts;
-        let plain = self.keys.is_empty() && transcoding == Cost::default();
-        match way {
-            MediaWay::Kernel if !plain => MediaWay::Sockets,
-            way => way,
+        let plain = self.srtp.is_empty() && transcoding == Price::default();
+        match path {
+            MediaPath::Kernel if !plain => MediaPath::Sockets,
+            path => path,
         }
     }
 
-    pub(super) fn part_mut(&mut self, part: Part) -> Option<&mut Cost> {
+    pub(super) fn part_mut(&mut self, part: CostPart) -> Option<&mut Price> {
         self.parts.get_mut(part as usize)
     }
 }
@@ -347,56 +353,62 @@ mod tests {
     use super::*;
 
     #[test]
-    fn calls_cost_by_their_kind() {
-        let plain = Cost::of_call(false, [Some(Transport::Udp), Some(Transport::Tcp)]);
-        assert_eq!(plain, Cost::CALL);
+    fn the_price_of_a_call_depends_on_its_kind() {
+        let plain = Price::of_call(false, [Some(Transport::Udp), Some(Transport::Tcp)]);
+        assert_eq!(plain, Price::CALL);
         let sides = [Some(Transport::Tls), Some(Transport::Wss)];
-        let mut sum = Cost::CALL;
-        sum += Cost::ANCHORED;
-        sum += Cost::TLS.times(2);
-        sum += Cost::WEBSOCKET;
-        assert_eq!(Cost::of_call(true, sides), sum);
-        let bill = Bill::of_call(Some(MediaWay::Sockets), sides);
-        let parts: Vec<(Part, Cost)> = bill
+        let mut sum = Price::CALL;
+        sum += Price::ANCHORED;
+        sum += Price::TLS.times(2);
+        sum += Price::WEBSOCKET;
+        assert_eq!(Price::of_call(true, sides), sum);
+        let reservation = Reservation::of_call(Some(MediaPath::Sockets), sides);
+        let parts: Vec<(CostPart, Price)> = reservation
             .parts()
-            .filter(|part| part.1 != Cost::default())
+            .filter(|part| part.1 != Price::default())
             .collect();
         assert_eq!(parts.len(), 3);
-        assert_eq!(parts[0], (Part::Call, Cost::CALL));
-        assert_eq!(parts[1].0, Part::Connection);
-        assert_eq!(parts[2], (Part::Media, Cost::ANCHORED));
+        assert_eq!(parts[0], (CostPart::Call, Price::CALL));
+        assert_eq!(parts[1].0, CostPart::Connection);
+        assert_eq!(parts[2], (CostPart::Media, Price::ANCHORED));
         assert_eq!(
-            Cost::of_call(false, [Some(Transport::Ws), None]).memory,
-            Cost::CALL.memory + 4
+            Price::of_call(false, [Some(Transport::Ws), None]).memory,
+            Price::CALL.memory + 4
         );
         assert_eq!(
-            Cost::of_call(false, [Some(Transport::Udp), None]),
-            Cost::CALL
+            Price::of_call(false, [Some(Transport::Udp), None]),
+            Price::CALL
         );
-        let seat = Bill::of_seat(Kind::Opus, Transport::Tls);
-        let mut sum = Cost::CALL;
-        for more in [Cost::TLS, Cost::SEAT, Cost::VOCODER] {
+        let seat = Reservation::of_participant(Kind::Opus, Transport::Tls);
+        let mut sum = Price::CALL;
+        for more in [Price::TLS, Price::PARTICIPANT, Price::VOCODER] {
             sum += more;
         }
         assert_eq!(seat.total(), sum);
     }
 
     #[test]
-    fn keys_are_counted_once_for_a_side() {
-        let counter = Cost::of_srtp(Keying::Sdes, Suite::AesCm128HmacSha1_80);
-        let gcm = Cost::of_srtp(Keying::Dtls, Suite::AeadAes256Gcm);
+    fn srtp_is_counted_once_per_side() {
+        let counter = Price::of_srtp(Keying::Sdes, Suite::AesCm128HmacSha1_80);
+        let gcm = Price::of_srtp(Keying::Dtls, Suite::AeadAes256Gcm);
         assert!(counter.processor > gcm.processor && counter.memory < gcm.memory);
-        let mut bill = Bill::of_call(Some(MediaWay::Sockets), [None, None]);
-        let before = bill.total();
-        assert_eq!(bill.protect(0, Side::Caller, counter), Cost::default());
-        assert_eq!(bill.protect(0, Side::Callee, gcm), Cost::default());
-        // Other keys take the place of those before.
-        assert_eq!(bill.protect(0, Side::Caller, gcm), counter);
+        let mut reservation = Reservation::of_call(Some(MediaPath::Sockets), [None, None]);
+        let before = reservation.total();
+        assert_eq!(
+            reservation.protect(0, Side::Caller, counter),
+            Price::default()
+        );
+        assert_eq!(reservation.protect(0, Side::Callee, gcm), Price::default());
+        // New keys replace earlier ones.
+        assert_eq!(reservation.protect(0, Side::Caller, gcm), counter);
         let mut sum = before;
         sum += gcm.times(2);
-        assert_eq!(bill.total(), sum);
-        assert_eq!(bill.protect(1, Side::Caller, counter), Cost::default());
+        assert_eq!(reservation.total(), sum);
+        assert_eq!(
+            reservation.protect(1, Side::Caller, counter),
+            Price::default()
+        );
         sum += counter;
-        assert_eq!(bill.total(), sum);
+        assert_eq!(reservation.total(), sum);
     }
 }

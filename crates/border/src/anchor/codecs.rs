@@ -1,53 +1,53 @@
-//! Codecs of our own between the sides of a call: descriptions get them on their way to a side that has a policy for it, and where the
-//! answer leaves the sides none in common, the forwarder is told how to transcode.
+//! Transcoding between the sides of a call: our codecs are added to offers towards a side with a transcoding policy,
+//! and if the answer leaves no common codec, the forwarder gets a transcoding plan.
 //!
-//! RFC 3264 sections 5 to 8 bind both ends: payload types that we gave towards a side keep their meaning for the whole session, and an
-//! answer names only what the offer had.
+//! RFC 3264 sections 5 to 8 bind both sides: a payload type that we assigned towards a side keeps its meaning for the
+//! whole session, and an answer contains only payload types of the offer.
 
-use super::sdp::words;
+use crate::anchor::sdp::words;
 use crate::call::Side;
 use crate::config::{TranscodeWhen, Transcoding};
 use codec::format::Format;
 use codec::kind::Kind;
-use media::{Clocked, Events, RecodePlan};
+use media::{EventMapping, PayloadClock, TranscodePlan};
 use smallvec::SmallVec;
 use std::io::Write as _;
 use std::sync::Arc;
 use wire::sdp::{Media, Sdp};
 
-/// A codec under its payload type.
+/// A codec with its payload type.
 pub(crate) type Numbered = (u8, Format);
-/// Payload types that descriptions may give a meaning of their own (RFC 3551 section 6).
+/// Dynamic payload types (RFC 3551 section 6).
 const DYNAMIC: core::ops::RangeInclusive<u8> = 96..=127;
-/// Milliseconds of a packet where nobody asks for others.
+/// Default packet time in milliseconds.
 const PACKET_MS: u32 = 20;
 
-/// What a line of a description speaks.
+/// Codecs in a line of a description.
 #[derive(Clone, Debug, Default, PartialEq)]
-struct Spoken {
-    /// Codecs that we have, in its order.
-    speech: SmallVec<[Numbered; 4]>,
-    /// There is a codec that we do not have.
-    foreign: bool,
+struct LineCodecs {
+    /// Supported codecs, in the order of the line.
+    known: SmallVec<[Numbered; 4]>,
+    /// Whether the line has an unsupported codec.
+    has_unknown: bool,
     /// Telephone events (RFC 4733).
-    events: SmallVec<[Clocked; 2]>,
+    events: SmallVec<[PayloadClock; 2]>,
     /// Comfort noise (RFC 3389).
     noise: Option<u8>,
     packet_ms: Option<u32>,
-    /// All of its payload types.
-    numbers: SmallVec<[u8; 8]>,
+    /// All payload types.
+    payload_types: SmallVec<[u8; 8]>,
 }
 
-impl Spoken {
-    /// `None` where the line is rejected, or no speech over RTP that we could read.
-    fn of(media: &Media<'_, '_>, readable: bool) -> Option<Spoken> {
+impl LineCodecs {
+    /// `None` for a rejected line, and for lines other than audio over RTP that we can decrypt.
+    fn of(media: &Media<'_, '_>, readable: bool) -> Option<LineCodecs> {
         let speech = media.line.kind == b"audio" && media.is_rtp();
         if !speech || media.is_rejected() || (media.is_secure() && !readable) {
             return None;
         }
-        let mut spoken = Spoken {
+        let mut codecs = LineCodecs {
             packet_ms: media.ptime(),
-            ..Spoken::default()
+            ..LineCodecs::default()
         };
         for format in media.formats().take(128) {
             let number = core::str::from_utf8(format)
@@ -55,100 +55,102 @@ impl Spoken {
                 .and_then(|text| text.parse::<u8>().ok())
                 .filter(|number| *number < 128);
             let Some(number) = number else {
-                spoken.foreign = true;
+                codecs.has_unknown = true;
                 continue;
             };
-            spoken.numbers.push(number);
+            codecs.payload_types.push(number);
             let Some(codec) = media.codec(number) else {
-                spoken.foreign = true;
+                codecs.has_unknown = true;
                 continue;
             };
             if codec.name.eq_ignore_ascii_case(b"telephone-event") {
-                spoken.events.push((number, codec.clock_rate));
+                codecs.events.push((number, codec.clock_rate));
             } else if codec.name.eq_ignore_ascii_case(b"CN") {
                 if codec.clock_rate == 8000 {
-                    spoken.noise = Some(number);
+                    codecs.noise = Some(number);
                 }
             } else {
                 match Kind::of_rtpmap(codec.name, codec.clock_rate, codec.channels)
                     .filter(|kind| kind.is_available())
                 {
-                    Some(kind) => spoken
-                        .speech
-                        .push((number, Format::parse(kind, codec.fmtp))),
-                    None => spoken.foreign = true,
+                    Some(kind) => codecs.known.push((number, Format::parse(kind, codec.fmtp))),
+                    None => codecs.has_unknown = true,
                 }
             }
         }
-        Some(spoken)
+        Some(codecs)
     }
 
     fn has(&self, kind: Kind) -> bool {
-        self.speech.iter().any(|(_, format)| format.kind() == kind)
+        self.known.iter().any(|(_, format)| format.kind() == kind)
     }
 
-    /// The telephone events for speech at a clock, else any.
-    fn events_at(&self, clock: u32) -> Option<Clocked> {
+    /// The telephone events at a clock rate, or else the first ones.
+    fn events_at(&self, clock: u32) -> Option<PayloadClock> {
         let fitting = self.events.iter().find(|(_, own)| *own == clock);
         fitting.or(self.events.first()).copied()
     }
 }
 
-/// Whether a side that speaks `kind` is listened to for digits: it has no events of its own, and the other side has those under which
-/// they go on. G.729 leaves too little of them.
-fn listens(own: Option<Clocked>, other: Option<Clocked>, kind: Kind) -> Option<Clocked> {
+/// The telephone events that replace detected DTMF tones, for a side that has no telephone events while the other
+/// side has. G.729 distorts tones too much for detection.
+fn detect_digits_for(
+    own: Option<PayloadClock>,
+    other: Option<PayloadClock>,
+    kind: Kind,
+) -> Option<PayloadClock> {
     other.filter(|_| own.is_none() && kind != Kind::G729)
 }
 
-/// The speech of a description, for whoever speaks to its sender.
+/// Codecs of a description, for a sender of media to its side.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Speech {
-    /// The line.
+pub(crate) struct AudioDescription {
+    /// Index of the line.
     pub(crate) line: u8,
-    /// Its media is protected.
+    /// Whether the line uses SRTP.
     pub(crate) secure: bool,
-    /// Codecs that we have, in its order.
+    /// Supported codecs, in the order of the line.
     pub(crate) codecs: SmallVec<[Numbered; 4]>,
-    /// Milliseconds of a packet, where it says.
+    /// Packet time in milliseconds, if stated.
     pub(crate) packet_ms: Option<u32>,
 }
 
-impl Speech {
-    /// That of the first line with a codec of ours.
-    pub(crate) fn of(sdp: &[u8]) -> Option<Speech> {
+impl AudioDescription {
+    /// The first line with a supported codec.
+    pub(crate) fn of(sdp: &[u8]) -> Option<AudioDescription> {
         let sdp = Sdp::parse(sdp).ok()?;
         let mut lines = sdp.media().take(super::sdp::MAX_MEDIA).enumerate();
         lines.find_map(|(line, media)| {
-            let spoken = Spoken::of(&media, true).filter(|spoken| !spoken.speech.is_empty())?;
-            Some(Speech {
+            let codecs = LineCodecs::of(&media, true).filter(|codecs| !codecs.known.is_empty())?;
+            Some(AudioDescription {
                 line: u8::try_from(line).ok()?,
                 secure: media.is_secure(),
-                codecs: spoken.speech,
-                packet_ms: spoken.packet_ms,
+                codecs: codecs.known,
+                packet_ms: codecs.packet_ms,
             })
         })
     }
 }
 
-/// How a line is changed.
+/// Changes to a line.
 #[derive(Debug, Default)]
-struct Edit {
-    /// Its payload types from now on.
+struct LineEdit {
+    /// The new payload types.
     formats: Vec<u8>,
-    /// What is said of these goes.
+    /// Payload types whose attributes are removed.
     dropped: SmallVec<[u8; 8]>,
-    /// Lines behind all others.
+    /// Attributes that are appended.
     attributes: Vec<u8>,
-    /// What it says of packet times goes, because the packets are ours.
-    times: bool,
+    /// Whether packet times are removed, because the packets are ours.
+    drops_packet_time: bool,
 }
 
-impl Edit {
+impl LineEdit {
     fn keep(&mut self, number: u8) {
         self.formats.push(number);
     }
 
-    /// A codec of ours.
+    /// Adds a codec.
     fn add(&mut self, number: u8, kind: Kind, fmtp: Option<&str>) {
         self.formats.push(number);
         let (name, clock) = (kind.name(), kind.rtp_clock());
@@ -165,8 +167,8 @@ impl Edit {
         }
     }
 
-    /// Telephone events: the digits.
-    fn add_events(&mut self, (number, clock): Clocked) {
+    /// Adds telephone events with the sixteen digits and flash.
+    fn add_events(&mut self, (number, clock): PayloadClock) {
         self.formats.push(number);
         let _ = write!(
             self.attributes,
@@ -187,14 +189,14 @@ impl Edit {
                     .and_then(|word| word.parse().ok())
                     .is_some_and(|number: u8| self.dropped.contains(&number))
             }
-            b"ptime" | b"maxptime" => self.times,
+            b"ptime" | b"maxptime" => self.drops_packet_time,
             _ => false,
         }
     }
 }
 
 /// Writes a description with its lines changed.
-fn edit(sdp: &[u8], edits: &[Option<Edit>]) -> Vec<u8> {
+fn edit(sdp: &[u8], edits: &[Option<LineEdit>]) -> Vec<u8> {
     let mut out = Vec::with_capacity(sdp.len() + 128);
     let mut at: Option<usize> = None;
     let edit_of = |at: Option<usize>| at.and_then(|at| edits.get(at)?.as_ref());
@@ -238,71 +240,76 @@ fn edit(sdp: &[u8], edits: &[Option<Edit>]) -> Vec<u8> {
     out
 }
 
-/// An offer that has been passed on.
+/// An offer that has been forwarded.
 #[derive(Clone, Debug)]
-struct Offered {
+struct ForwardedOffer {
     from: Side,
-    spoken: Spoken,
-    /// Codecs of the offerer that were passed on.
-    passed: SmallVec<[Kind; 4]>,
-    /// Codecs and events of ours in it.
+    codecs: LineCodecs,
+    /// Codecs of the offerer that were kept.
+    forwarded: SmallVec<[Kind; 4]>,
+    /// Codecs and events that we added.
     added: SmallVec<[Numbered; 4]>,
-    added_events: SmallVec<[Clocked; 2]>,
+    added_events: SmallVec<[PayloadClock; 2]>,
 }
 
-/// A line.
+/// Codec state of a line.
 #[derive(Clone, Debug, Default)]
-struct Line {
-    offered: Option<Offered>,
-    /// How the speech of each side is transcoded.
-    plans: [Option<Arc<RecodePlan>>; 2],
-    /// What each side spoke when the line was transcoded last: a description towards it has it again.
-    spoke: [Option<Kind>; 2],
-    /// What was told of it last.
-    told: Option<[Kind; 2]>,
-    /// Payload types that we gave a meaning towards each side.
-    given: [SmallVec<[(u8, Given); 4]>; 2],
+struct CodecLine {
+    offered: Option<ForwardedOffer>,
+    /// Transcoding plan for the media of each side.
+    plans: [Option<Arc<TranscodePlan>>; 2],
+    /// Codec of each side when the line was last transcoded: a description towards it contains it again.
+    last_codecs: [Option<Kind>; 2],
+    /// Codecs in the last report.
+    reported: Option<[Kind; 2]>,
+    /// Payload types that we assigned towards each side.
+    assigned: [SmallVec<[(u8, AssignedType); 4]>; 2],
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Given {
+enum AssignedType {
     Codec(Kind),
     Events(u32),
 }
 
-impl Line {
-    /// The payload type for something of ours in a description towards a side: the one it had before, its static one, or one that
-    /// nothing has.
-    fn number(&mut self, towards: Side, what: Given, taken: &[u8]) -> Option<u8> {
-        let given = self.given.get_mut(towards.index())?;
-        let before = given
+impl CodecLine {
+    /// Payload type for an addition of ours towards a side: the one assigned before, its static one, or an unused
+    /// one.
+    fn payload_type_for(
+        &mut self,
+        towards: Side,
+        meaning: AssignedType,
+        used: &[u8],
+    ) -> Option<u8> {
+        let assigned = self.assigned.get_mut(towards.index())?;
+        let before = assigned
             .iter()
-            .find(|(number, known)| *known == what && !taken.contains(number));
+            .find(|(number, known)| *known == meaning && !used.contains(number));
         if let Some((number, _)) = before {
             return Some(*number);
         }
-        if let Given::Codec(kind) = what
-            && let Some(number) = kind.payload_type().filter(|number| !taken.contains(number))
+        if let AssignedType::Codec(kind) = meaning
+            && let Some(number) = kind.payload_type().filter(|number| !used.contains(number))
         {
             return Some(number);
         }
         let number = DYNAMIC.rev().find(|number| {
-            !taken.contains(number) && !given.iter().any(|(known, _)| known == number)
+            !used.contains(number) && !assigned.iter().any(|(known, _)| known == number)
         })?;
-        given.push((number, what));
+        assigned.push((number, meaning));
         Some(number)
     }
 }
 
-/// The codecs of a call.
+/// Codec state of a call.
 #[derive(Debug, Default)]
-pub(crate) struct Codecs {
-    lines: Vec<Line>,
+pub(crate) struct CallCodecs {
+    lines: Vec<CodecLine>,
 }
 
-impl Codecs {
-    /// An offer of `from`: gives what the other side gets to see of it where that is something else. `readable`: media that is
-    /// protected is opened by us.
+impl CallCodecs {
+    /// Processes an offer of `from`; returns the offer for the other side if it differs. `readable`: encrypted media
+    /// is decrypted by us.
     pub(crate) fn offer(
         &mut self,
         from: Side,
@@ -314,12 +321,12 @@ impl Codecs {
         let mut edits = Vec::new();
         for (index, media) in sdp.media().enumerate() {
             if self.lines.len() <= index {
-                self.lines.push(Line::default());
+                self.lines.push(CodecLine::default());
             }
             let line = self.lines.get_mut(index)?;
             line.offered = None;
-            let spoken = Spoken::of(&media, readable).filter(|spoken| !spoken.speech.is_empty());
-            edits.push(spoken.and_then(|spoken| line.extend(from, policy, spoken)));
+            let codecs = LineCodecs::of(&media, readable).filter(|codecs| !codecs.known.is_empty());
+            edits.push(codecs.and_then(|codecs| line.extend_offer(from, policy, codecs)));
         }
         edits
             .iter()
@@ -327,14 +334,14 @@ impl Codecs {
             .then(|| edit(offer, &edits))
     }
 
-    /// An answer of `from` to the last offer: gives what the offerer gets to see of it where that is something else.
+    /// Processes an answer of `from` to the last offer; returns the answer for the offerer if it differs.
     pub(crate) fn answer(&mut self, from: Side, answer: &[u8], readable: bool) -> Option<Vec<u8>> {
         let sdp = Sdp::parse(answer).ok()?;
         let mut edits = Vec::new();
         for (line, media) in self.lines.iter_mut().zip(sdp.media()) {
-            let spoken = Spoken::of(&media, readable);
+            let codecs = LineCodecs::of(&media, readable);
             edits.push(match line.offered.clone() {
-                Some(offered) if offered.from != from => line.settle(&offered, spoken),
+                Some(offered) if offered.from != from => line.evaluate_answer(&offered, codecs),
                 _ => None,
             });
         }
@@ -344,93 +351,100 @@ impl Codecs {
             .then(|| edit(answer, &edits))
     }
 
-    /// How the speech of a side is transcoded on a line.
-    pub(crate) fn plan(&self, line: usize, side: usize) -> Option<Arc<RecodePlan>> {
+    /// Transcoding plan for the media of a side on a line.
+    pub(crate) fn plan(&self, line: usize, side: usize) -> Option<Arc<TranscodePlan>> {
         self.lines.get(line)?.plans.get(side)?.clone()
     }
 
-    /// Lines that are transcoded and were not, or otherwise, when this was asked last; with what caller and callee speak.
-    pub(crate) fn news(&mut self) -> SmallVec<[(usize, [Kind; 2]); 1]> {
-        let mut news = SmallVec::new();
+    /// Lines whose transcoding has begun or changed since the last call, with the codecs of caller and callee.
+    pub(crate) fn take_changes(&mut self) -> SmallVec<[(usize, [Kind; 2]); 1]> {
+        let mut changes = SmallVec::new();
         for (index, line) in self.lines.iter_mut().enumerate() {
-            let now = match (&line.plans, line.spoke) {
+            let now = match (&line.plans, line.last_codecs) {
                 ([Some(_), Some(_)], [Some(caller), Some(callee)]) => Some([caller, callee]),
                 _ => None,
             };
-            if line.told != now {
-                line.told = now;
-                news.extend(now.map(|kinds| (index, kinds)));
+            if line.reported != now {
+                line.reported = now;
+                changes.extend(now.map(|kinds| (index, kinds)));
             }
         }
-        news
+        changes
     }
 }
 
-impl Line {
-    /// What of ours goes into an offer.
-    fn extend(&mut self, from: Side, policy: &Transcoding, spoken: Spoken) -> Option<Edit> {
+impl CodecLine {
+    /// Changes to a line of an offer.
+    fn extend_offer(
+        &mut self,
+        from: Side,
+        policy: &Transcoding,
+        codecs: LineCodecs,
+    ) -> Option<LineEdit> {
         let towards = from.other();
         let always = policy.when == TranscodeWhen::Always && !policy.codecs.is_empty();
-        let spoke = self.spoke.get(towards.index()).copied().flatten();
-        let wanted = policy.codecs.iter().copied();
-        let wanted: SmallVec<[Kind; 4]> = wanted
-            .chain(spoke.filter(|kind| !policy.codecs.contains(kind)))
+        let last_codecs = self.last_codecs.get(towards.index()).copied().flatten();
+        let kinds = policy.codecs.iter().copied();
+        let kinds: SmallVec<[Kind; 4]> = kinds
+            .chain(last_codecs.filter(|kind| !policy.codecs.contains(kind)))
             .collect();
-        let passes = |kind: Kind| !always || wanted.contains(&kind);
-        let mut edit = Edit::default();
-        let mut offered = Offered {
+        let is_allowed = |kind: Kind| !always || kinds.contains(&kind);
+        let mut edit = LineEdit::default();
+        let mut offered = ForwardedOffer {
             from,
-            passed: SmallVec::new(),
+            forwarded: SmallVec::new(),
             added: SmallVec::new(),
             added_events: SmallVec::new(),
-            spoken: spoken.clone(),
+            codecs: codecs.clone(),
         };
-        let known = |number: u8| spoken.speech.iter().find(|(own, _)| *own == number);
-        let lesser = |number: u8| {
-            spoken.noise == Some(number) || spoken.events.iter().any(|(own, _)| *own == number)
+        let known = |number: u8| codecs.known.iter().find(|(own, _)| *own == number);
+        let is_auxiliary = |number: u8| {
+            codecs.noise == Some(number) || codecs.events.iter().any(|(own, _)| *own == number)
         };
-        for &number in &spoken.numbers {
-            let kept = match known(number) {
+        for &number in &codecs.payload_types {
+            let is_kept = match known(number) {
                 Some((_, format)) => {
-                    let passed = passes(format.kind());
-                    if passed {
-                        offered.passed.push(format.kind());
+                    let forwarded = is_allowed(format.kind());
+                    if forwarded {
+                        offered.forwarded.push(format.kind());
                     }
-                    passed
+                    forwarded
                 }
-                None => !always || lesser(number),
+                None => !always || is_auxiliary(number),
             };
-            match kept {
+            match is_kept {
                 true => edit.keep(number),
                 false => edit.dropped.push(number),
             }
         }
-        let mut taken = spoken.numbers.clone();
-        for kind in wanted {
-            if spoken.has(kind) {
+        let mut used = codecs.payload_types.clone();
+        for kind in kinds {
+            if codecs.has(kind) {
                 continue;
             }
-            let Some(number) = self.number(towards, Given::Codec(kind), &taken) else {
+            let Some(number) = self.payload_type_for(towards, AssignedType::Codec(kind), &used)
+            else {
                 continue;
             };
-            taken.push(number);
+            used.push(number);
             let format = Format::new(kind);
             edit.add(number, kind, format.fmtp().as_deref());
             offered.added.push((number, format));
         }
-        // Events have the clock of the speech beside them (RFC 4733 section 2.1).
+        // Telephone events have the clock rate of the audio codec beside them (RFC 4733 section 2.1).
         let clocks: SmallVec<[u32; 2]> = offered
             .added
             .iter()
             .map(|(_, format)| format.kind().rtp_clock())
             .collect();
         for clock in clocks {
-            let known = spoken.events.iter().chain(&offered.added_events);
+            let known = codecs.events.iter().chain(&offered.added_events);
             if known.clone().any(|(_, own)| *own == clock) {
                 continue;
             }
-            if let Some(number) = self.number(towards, Given::Events(clock), &taken) {
-                taken.push(number);
+            if let Some(number) = self.payload_type_for(towards, AssignedType::Events(clock), &used)
+            {
+                used.push(number);
                 edit.add_events((number, clock));
                 offered.added_events.push((number, clock));
             }
@@ -440,108 +454,114 @@ impl Line {
         changed.then_some(edit)
     }
 
-    /// What becomes of a line by an answer.
-    fn settle(&mut self, offered: &Offered, answered: Option<Spoken>) -> Option<Edit> {
+    /// Changes to a line of an answer.
+    fn evaluate_answer(
+        &mut self,
+        offered: &ForwardedOffer,
+        answered: Option<LineCodecs>,
+    ) -> Option<LineEdit> {
         self.plans = [None, None];
         let answered = answered?;
-        let common = answered.foreign
+        let has_common = answered.has_unknown
             || answered
-                .speech
+                .known
                 .iter()
-                .any(|(_, format)| offered.passed.contains(&format.kind()));
-        let foreign = |number: &u8| {
+                .any(|(_, format)| offered.forwarded.contains(&format.kind()));
+        let is_added = |number: &u8| {
             offered.added.iter().any(|(own, _)| own == number)
                 || offered.added_events.iter().any(|(own, _)| own == number)
         };
-        if common || answered.speech.is_empty() {
-            // Nothing is transcoded; the offerer does not know what we added.
-            if !answered.numbers.iter().any(foreign) {
+        if has_common || answered.known.is_empty() {
+            // Nothing is transcoded; the offerer must not see our additions.
+            if !answered.payload_types.iter().any(is_added) {
                 return None;
             }
-            let mut edit = Edit::default();
-            for &number in &answered.numbers {
-                match foreign(&number) {
+            let mut edit = LineEdit::default();
+            for &number in &answered.payload_types {
+                match is_added(&number) {
                     true => edit.dropped.push(number),
                     false => edit.keep(number),
                 }
             }
             return Some(edit);
         }
-        let (Some(&theirs), Some(&ours)) = (offered.spoken.speech.first(), answered.speech.first())
+        let (Some(&offerer_codec), Some(&answerer_codec)) =
+            (offered.codecs.known.first(), answered.known.first())
         else {
             return None;
         };
-        self.transcode(offered, theirs, &answered, ours)
+        self.transcode(offered, offerer_codec, &answered, answerer_codec)
     }
 
-    /// The offerer speaks `theirs`, the answerer `ours`.
+    /// Sets up transcoding between the offerer's and the answerer's codec.
     fn transcode(
         &mut self,
-        offered: &Offered,
-        theirs: Numbered,
-        answered: &Spoken,
-        ours: Numbered,
-    ) -> Option<Edit> {
-        let (kind, other) = (theirs.1.kind(), ours.1.kind());
-        let spoken = &offered.spoken;
-        // The offerer may send events whether or not the answerer takes them: they become tones where it does not.
-        let mut edit = Edit {
-            times: true,
-            dropped: answered.numbers.clone(),
-            ..Edit::default()
+        offered: &ForwardedOffer,
+        offerer_codec: Numbered,
+        answered: &LineCodecs,
+        answerer_codec: Numbered,
+    ) -> Option<LineEdit> {
+        let (kind, other) = (offerer_codec.1.kind(), answerer_codec.1.kind());
+        let codecs = &offered.codecs;
+        // The offerer may send telephone events even if the answerer does not support them: they become tones then.
+        let mut edit = LineEdit {
+            drops_packet_time: true,
+            dropped: answered.payload_types.clone(),
+            ..LineEdit::default()
         };
-        let answer = theirs.1.answer(&Format::new(kind));
+        let answer = offerer_codec.1.answer(&Format::new(kind));
         let fmtp = answer.and_then(|format| format.fmtp());
-        edit.add(theirs.0, kind, fmtp.as_deref());
-        let pressed = spoken.events_at(kind.rtp_clock());
-        if let Some(events) = pressed {
+        edit.add(offerer_codec.0, kind, fmtp.as_deref());
+        let offerer_events = codecs.events_at(kind.rtp_clock());
+        if let Some(events) = offerer_events {
             edit.add_events(events);
         }
-        if let Some(noise) = spoken.noise.filter(|_| kind.rtp_clock() == 8000) {
+        if let Some(noise) = codecs.noise.filter(|_| kind.rtp_clock() == 8000) {
             edit.keep(noise);
             let _ = write!(edit.attributes, "a=rtpmap:{noise} CN/8000\r\n");
         }
-        let heard = answered.events_at(other.rtp_clock());
-        let becomes = |to: Option<Clocked>| to.map_or(Events::Tones, Events::Passed);
-        let to_answerer = RecodePlan {
-            from: SmallVec::from_iter([theirs]),
-            to: ours,
+        let answerer_events = answered.events_at(other.rtp_clock());
+        let mapping =
+            |to: Option<PayloadClock>| to.map_or(EventMapping::Tones, EventMapping::Relayed);
+        let to_answerer = TranscodePlan {
+            from: SmallVec::from_iter([offerer_codec]),
+            to: answerer_codec,
             packet_ms: other.packet_time_within(answered.packet_ms.unwrap_or(PACKET_MS)),
-            events: pressed
+            events: offerer_events
                 .into_iter()
-                .map(|events| (events, becomes(heard)))
+                .map(|events| (events, mapping(answerer_events)))
                 .collect(),
-            noise: spoken.noise,
-            digits: listens(pressed, heard, kind),
+            noise: codecs.noise,
+            digits: detect_digits_for(offerer_events, answerer_events, kind),
         };
-        // A side sends under the numbers of the other's description (RFC 3264 section 5.1), which was ours; what it wrote itself is
-        // taken as well.
+        // A side sends by the description that it received (RFC 3264 section 5.1), which was ours; payload types of
+        // its own description are accepted as well.
         let mut from: SmallVec<[Numbered; 2]> = SmallVec::new();
-        for (number, format) in offered.added.iter().chain(&answered.speech) {
+        for (number, format) in offered.added.iter().chain(&answered.known) {
             let agreed = answered.has(format.kind());
             if agreed && !from.iter().any(|(known, _)| known == number) {
                 from.push((*number, *format));
             }
         }
-        // What the answerer prefers comes first: events before any speech belong to it.
+        // The answerer's preferred codec comes first: telephone events before any audio belong to it.
         from.sort_by_key(|(_, format)| format.kind() != other);
-        let to_offerer = RecodePlan {
+        let to_offerer = TranscodePlan {
             from,
-            to: theirs,
-            packet_ms: kind.packet_time_within(spoken.packet_ms.unwrap_or(PACKET_MS)),
+            to: offerer_codec,
+            packet_ms: kind.packet_time_within(codecs.packet_ms.unwrap_or(PACKET_MS)),
             events: answered
                 .events
                 .iter()
-                .map(|events| (*events, becomes(pressed)))
+                .map(|events| (*events, mapping(offerer_events)))
                 .collect(),
             noise: answered.noise,
-            digits: listens(heard, pressed, other),
+            digits: detect_digits_for(answerer_events, offerer_events, other),
         };
         let mut plans = [Some(Arc::new(to_answerer)), Some(Arc::new(to_offerer))];
-        self.spoke = [Some(kind), Some(other)];
+        self.last_codecs = [Some(kind), Some(other)];
         if offered.from.index() != 0 {
             plans.reverse();
-            self.spoke.reverse();
+            self.last_codecs.reverse();
         }
         self.plans = plans;
         Some(edit)

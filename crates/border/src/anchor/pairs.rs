@@ -1,11 +1,11 @@
-//! Pairs of ports with their sockets.
+//! Port pairs with their sockets.
 
-use super::{AnchorError, Direction, LineSide, MediaPlane};
+use super::{AnchorError, LineSide, MediaDirection, MediaPlane};
 use media::ports::PortPair;
 use smallvec::SmallVec;
 
-/// Takes a pair with its sockets: both are opened at once, so that a pair of which somebody else holds one half is found out
-/// before a description names it.
+/// Allocates a pair and opens both sockets at once, so that a port in use by another program is detected before a
+/// description announces it.
 pub(super) fn new_side(
     plane: &mut MediaPlane,
     pool: u16,
@@ -18,14 +18,14 @@ pub(super) fn new_side(
         .ok_or(exhausted)?
         .ports;
     let pair = ports.allocate().ok_or(exhausted)?;
-    let [rtp_before, rtcp_before] = pair.before();
+    let [rtp_before, rtcp_before] = pair.previous_sockets();
     match plane
         .sockets
         .acquire_again(pair.rtp(), rtp_before, &mut plane.work)
     {
         Some(rtp) => Ok(LineSide {
             rtcp: match carriage {
-                // Without a socket for RTCP the call goes on without RTCP.
+                // Without a socket for RTCP the call continues without RTCP.
                 media::Carriage::Rtp => {
                     plane
                         .sockets
@@ -35,10 +35,10 @@ pub(super) fn new_side(
             },
             pair,
             rtp,
-            told: false,
+            announced: false,
             signalled_rtp: None,
             signalled_rtcp: None,
-            direction: Direction {
+            direction: MediaDirection {
                 sends: true,
                 receives: true,
             },
@@ -47,7 +47,7 @@ pub(super) fn new_side(
             special: SmallVec::new(),
             mux: false,
             mux_offered: false,
-            secure: None,
+            security: None,
         }),
         None => {
             give_back(plane, pool, pair);
@@ -57,11 +57,11 @@ pub(super) fn new_side(
 }
 
 pub(super) fn drop_side(plane: &mut MediaPlane, pool: u16, mut side: LineSide) {
-    side.pair.remember([Some(side.rtp), side.rtcp]);
-    if let Some(secure) = &mut side.secure {
-        secure.close(side.rtp, &mut plane.keyer.datagrams);
+    side.pair.set_sockets([Some(side.rtp), side.rtcp]);
+    if let Some(security) = &mut side.security {
+        security.close(side.rtp, &mut plane.keying.datagrams);
     }
-    let now = plane.keyer.now;
+    let now = plane.keying.now;
     plane.sockets.release(side.rtp, now);
     if let Some(rtcp) = side.rtcp {
         plane.sockets.release(rtcp, now);

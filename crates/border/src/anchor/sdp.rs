@@ -1,84 +1,84 @@
-//! What an anchoring border reads and changes in a session description (RFC 8866): addresses, ports, and the lines that
-//! would lead media past us. Every other line leaves as it came, in its order.
+//! Parsing and rewriting of session descriptions for anchoring (RFC 8866): addresses, ports, and attributes that
+//! would let media bypass the border. All other lines are kept in their order.
 
 use media::Carriage as MediaCarriage;
 use smallvec::SmallVec;
 use std::net::{IpAddr, SocketAddr};
 
-/// Media descriptions beyond this are refused: nothing real has more, and each costs ports.
+/// Media lines at most: no known application has more, and each costs ports.
 pub(crate) const MAX_MEDIA: usize = 16;
 
-/// How the media of a line is carried.
+/// Transport of a media line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Carriage {
-    /// RTP and RTCP over UDP, secured or not.
+pub(crate) enum LineTransport {
+    /// RTP and RTCP over UDP, with or without SRTP.
     Rtp,
     /// Datagrams that are not RTP: T.38 UDPTL, BFCP over UDP, SCTP over DTLS.
     Datagrams,
-    /// Streams (MSRP, BFCP over TCP): cannot be anchored.
+    /// Streams (MSRP, BFCP over TCP), which cannot be anchored.
     Stream,
 }
 
-impl Carriage {
-    /// What the forwarder calls it; `None` where it cannot be forwarded.
+impl LineTransport {
+    /// The forwarder's equivalent; `None` for streams.
     pub(crate) fn forwarded(self) -> Option<MediaCarriage> {
         match self {
-            Carriage::Rtp => Some(MediaCarriage::Rtp),
-            Carriage::Datagrams => Some(MediaCarriage::Datagrams),
-            Carriage::Stream => None,
+            LineTransport::Rtp => Some(MediaCarriage::Rtp),
+            LineTransport::Datagrams => Some(MediaCarriage::Datagrams),
+            LineTransport::Stream => None,
         }
     }
 }
 
-/// Which way media flows, from the point of view of whoever wrote the description (RFC 3264 section 5.1).
+/// Direction of media, from the point of view of the description's sender (RFC 3264 section 5.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Direction {
-    /// The writer sends.
+pub(crate) struct MediaDirection {
+    /// The sender of the description sends media.
     pub(crate) sends: bool,
-    /// The writer receives.
+    /// The sender of the description receives media.
     pub(crate) receives: bool,
 }
 
-/// Clock rates kept of one line at most.
+/// Clock rates kept per line at most.
 const MAX_RATES: usize = 16;
 
-/// What is wanted from one `m=` line.
+/// Parsed fields of one `m=` line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MediaFacts {
-    /// Port; zero where the line is rejected or disabled.
+    /// Port; zero for a rejected or disabled line.
     pub(crate) port: u16,
-    /// How it is carried.
-    pub(crate) carriage: Carriage,
-    /// The connection address; `None` where it is a name, multicast or missing.
+    /// Transport.
+    pub(crate) carriage: LineTransport,
+    /// Connection address; `None` for a name, multicast or a missing one.
     pub(crate) address: Option<IpAddr>,
-    /// Port (and address, where given) of RTCP (RFC 3605).
+    /// Port (and address, if any) of RTCP (RFC 3605).
     pub(crate) rtcp: Option<(u16, Option<IpAddr>)>,
     /// `a=rtcp-mux` (RFC 5761).
     pub(crate) mux: bool,
-    /// Direction.
-    pub(crate) direction: Direction,
+    /// Direction of the media.
+    pub(crate) direction: MediaDirection,
     /// Payload types with their clock rates (`a=rtpmap`).
     pub(crate) clock_rates: SmallVec<[(u8, u32); 2]>,
-    /// Payload types without a fixed meaning whose encoding has a quality model.
+    /// Dynamic payload types whose encoding has a quality model.
     pub(crate) encodings: SmallVec<[(u8, &'static str); 1]>,
     /// Payload types that are not ordinary media.
     pub(crate) special: SmallVec<[u8; 4]>,
 }
 
 impl MediaFacts {
-    /// Hold in the manner of RFC 2543: the connection address is zero.
+    /// Hold as in RFC 2543: the connection address is zero.
     pub(crate) fn is_zero_held(&self) -> bool {
         self.address.is_some_and(|address| address.is_unspecified())
     }
 
-    /// Where RTP goes; `None` for hold by a zero address, disabled lines and addresses that cannot be used.
+    /// RTP address; `None` for hold by a zero address, disabled lines and unusable addresses.
     pub(crate) fn rtp(&self) -> Option<SocketAddr> {
         let address = self.address.filter(|address| !address.is_unspecified())?;
         (self.port != 0).then(|| SocketAddr::new(address, self.port))
     }
 
-    /// Where RTCP goes; `mux`: both sides have agreed to send it with RTP. Where only one has offered to, RTCP keeps a port
-    /// of its own (RFC 5761 section 5.1.1).
+    /// RTCP address; `mux`: multiplexing is agreed. If only one side has offered it, RTCP has its own port (RFC 5761
+    /// section 5.1.1).
     pub(crate) fn rtcp(&self, mux: bool) -> Option<SocketAddr> {
         let rtp = self.rtp()?;
         if mux {
@@ -96,21 +96,21 @@ impl MediaFacts {
     }
 }
 
-/// Why a description cannot be anchored.
+/// Reason why a description cannot be anchored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BadSdp {
     /// Not a session description: does not begin with `v=0`.
     NotSdp,
-    /// An `m=` line that cannot be read.
+    /// An `m=` line that cannot be parsed.
     MediaLine,
     /// More than [`MAX_MEDIA`] media lines.
     TooManyMedia,
-    /// A media line in use has no `c=` line, and neither has the session (RFC 8866 section 5.7).
+    /// A media line in use has no `c=` line, and the session has none (RFC 8866 section 5.7).
     NoConnection,
 }
 
 impl BadSdp {
-    /// For the Warning header and the log.
+    /// Text for the Warning header and the log.
     pub(crate) fn text(self) -> &'static str {
         match self {
             BadSdp::NotSdp => "body is no session description",
@@ -121,20 +121,20 @@ impl BadSdp {
     }
 }
 
-/// The media lines of a description.
-pub(crate) type Described = SmallVec<[MediaFacts; 2]>;
+/// Parsed media lines of a description.
+pub(crate) type ParsedLines = SmallVec<[MediaFacts; 2]>;
 
-/// Reads what anchoring needs to know.
-pub(crate) fn describe(sdp: &[u8]) -> Result<Described, BadSdp> {
+/// Parses the fields that anchoring needs.
+pub(crate) fn parse_media(sdp: &[u8]) -> Result<ParsedLines, BadSdp> {
     if !sdp.starts_with(b"v=0") {
         return Err(BadSdp::NotSdp);
     }
-    let mut media = Described::new();
+    let mut media = ParsedLines::new();
     let mut session_address = None;
-    // Lines in use without a connection, by their bits; what is missing for the session each line may have itself.
+    // Lines in use without a connection, as bits; without a session-level connection each line needs its own.
     let mut session_connected = false;
     let mut unconnected = 0u32;
-    let mut session_direction = Direction {
+    let mut session_direction = MediaDirection {
         sends: true,
         receives: true,
     };
@@ -146,7 +146,7 @@ pub(crate) fn describe(sdp: &[u8]) -> Result<Described, BadSdp> {
                     return Err(BadSdp::TooManyMedia);
                 }
                 let (port, carriage) = media_line(rest).ok_or(BadSdp::MediaLine)?;
-                // A rejected or disabled line has no use for an address.
+                // A rejected or disabled line needs no address.
                 if port != 0 && !session_connected {
                     unconnected |= 1 << media.len();
                 }
@@ -214,13 +214,17 @@ fn attribute(attribute: &[u8], media: &mut MediaFacts) {
         if let Some(name) = encoding(name, rate.0) {
             media.encodings.push((rate.0, name));
         }
-        if SPECIAL.iter().any(|known| name.eq_ignore_ascii_case(known)) {
+        if SPECIAL
+            .iter()
+            .any(|existing| name.eq_ignore_ascii_case(existing))
+        {
             media.special.push(rate.0);
         }
     }
 }
 
-/// Encodings that are not ordinary media: digits and tones (RFC 4733), comfort noise (RFC 3389), redundancy and repair.
+/// Encodings that are not ordinary media: digits and tones (RFC 4733), comfort noise (RFC 3389), redundancy and
+/// repair.
 const SPECIAL: [&[u8]; 6] = [
     b"telephone-event",
     b"tone",
@@ -240,7 +244,7 @@ fn mapping(rest: &[u8]) -> Option<(&[u8], (u8, u32))> {
     Some((name, (payload_type, rate)))
 }
 
-/// The encoding of a payload type without a fixed meaning, where it has a quality model.
+/// The encoding of a dynamic payload type, if it has a quality model.
 fn encoding(name: &[u8], payload_type: u8) -> Option<&'static str> {
     if wire::rtp::static_payload_type(payload_type).is_some() {
         return None;
@@ -248,7 +252,7 @@ fn encoding(name: &[u8], payload_type: u8) -> Option<&'static str> {
     media::quality::encoding_name(std::str::from_utf8(name).ok()?)
 }
 
-fn direction_of(attribute: &[u8]) -> Option<Direction> {
+fn direction_of(attribute: &[u8]) -> Option<MediaDirection> {
     let (sends, receives) = match attribute {
         b"sendrecv" => (true, true),
         b"sendonly" => (true, false),
@@ -256,11 +260,11 @@ fn direction_of(attribute: &[u8]) -> Option<Direction> {
         b"inactive" => (false, false),
         _ => return None,
     };
-    Some(Direction { sends, receives })
+    Some(MediaDirection { sends, receives })
 }
 
-/// Port and carriage of what stands behind `m=`.
-fn media_line(rest: &[u8]) -> Option<(u16, Carriage)> {
+/// Port and transport in the value of an `m=` line.
+fn media_line(rest: &[u8]) -> Option<(u16, LineTransport)> {
     let mut words = words(rest);
     words.next()?;
     let port = words.next()?;
@@ -272,13 +276,13 @@ fn media_line(rest: &[u8]) -> Option<(u16, Carriage)> {
             .any(|piece| piece.eq_ignore_ascii_case(part))
     };
     let carriage = if contains(b"TCP") {
-        Carriage::Stream
+        LineTransport::Stream
     } else if contains(b"RTP") {
-        Carriage::Rtp
+        LineTransport::Rtp
     } else if contains(b"udptl") || contains(b"UDP") || contains(b"DTLS") {
-        Carriage::Datagrams
+        LineTransport::Datagrams
     } else {
-        Carriage::Stream
+        LineTransport::Stream
     };
     Some((port, carriage))
 }
@@ -299,13 +303,14 @@ fn address(word: &[u8]) -> Option<IpAddr> {
     (!address.is_multicast()).then_some(address)
 }
 
-/// The address of what stands behind `c=`.
+/// The address in the value of a `c=` line.
 fn connection(rest: &[u8]) -> Option<IpAddr> {
     words(rest).nth(2).and_then(address)
 }
 
-/// Writes `sdp` to `out` with our `address`, and for each media line the port in `ports` (zero: rejected). Lines that
-/// would lead media past us (ICE candidates and credentials, `a=rtcp`) are left out; RTCP is at the next port.
+/// Writes `sdp` to `out` with our `address`, and for each media line the port in `ports` (zero: rejected). Attributes
+/// that would let media bypass the border (ICE candidates and credentials, `a=rtcp`) are removed; RTCP uses the next
+/// port.
 pub(crate) fn rewrite(sdp: &[u8], address: IpAddr, ports: &[u16], out: &mut Vec<u8>) {
     let mut index = 0;
     out.reserve(sdp.len() + 64);
@@ -318,16 +323,16 @@ pub(crate) fn rewrite(sdp: &[u8], address: IpAddr, ports: &[u16], out: &mut Vec<
             [b'm', b'=', rest @ ..] => {
                 let port = ports.get(index).copied().unwrap_or(0);
                 index += 1;
-                with_port(rest, port, out);
+                write_media_line(rest, port, out);
             }
-            [b'a', b'=', rest @ ..] if leads_past_us(rest) => continue,
+            [b'a', b'=', rest @ ..] if bypasses_anchor(rest) => continue,
             _ => out.extend_from_slice(line),
         }
         out.extend_from_slice(end);
     }
 }
 
-pub(super) fn leads_past_us(attribute: &[u8]) -> bool {
+pub(super) fn bypasses_anchor(attribute: &[u8]) -> bool {
     let name = attribute
         .split(|&byte| byte == b':')
         .next()
@@ -347,11 +352,11 @@ pub(super) fn leads_past_us(attribute: &[u8]) -> bool {
     )
 }
 
-/// `o=` with our address; user name, session and version stay, so that re-offers count on.
+/// `o=` with our address; session id and version are kept, so that versions of later offers increase.
 pub(super) fn origin(rest: &[u8], address: IpAddr, out: &mut Vec<u8>) {
     out.extend_from_slice(b"o=");
     for (count, word) in words(rest).take(3).enumerate() {
-        // The user name may be a host's name or address; nothing depends on it.
+        // The user name may be a host name or address; nothing depends on it.
         out.extend_from_slice(if count == 0 { b"-" } else { word });
         out.push(b' ');
     }
@@ -360,7 +365,7 @@ pub(super) fn origin(rest: &[u8], address: IpAddr, out: &mut Vec<u8>) {
 
 pub(crate) fn connection_line(rest: &[u8], address: IpAddr, out: &mut Vec<u8>) {
     out.extend_from_slice(b"c=");
-    // Hold in the manner of RFC 2543 stays hold.
+    // Hold as in RFC 2543 stays hold.
     let held = connection(rest).is_some_and(|address| address.is_unspecified());
     let address = match (held, address) {
         (false, address) => address,
@@ -377,7 +382,7 @@ pub(super) fn write_address(address: IpAddr, out: &mut Vec<u8>) {
     let _ = write!(out, "IN {family} {address}");
 }
 
-fn with_port(rest: &[u8], port: u16, out: &mut Vec<u8>) {
+fn write_media_line(rest: &[u8], port: u16, out: &mut Vec<u8>) {
     use std::io::Write;
     let mut pieces = rest.splitn(3, |&byte| byte == b' ');
     let media = pieces.next().unwrap_or_default();
@@ -397,8 +402,8 @@ mod tests {
         a=sendonly\r\nm=video 51372 RTP/AVP 31\r\nc=IN IP6 2001:db8::1\r\na=rtcp-mux\r\na=unknown:kept\r\nm=message 7 TCP/MSRP *\r\nm=image 9000 udptl t38\r\n";
 
     #[test]
-    fn what_a_description_says() {
-        let media = describe(OFFER).unwrap();
+    fn media_lines_are_parsed() {
+        let media = parse_media(OFFER).unwrap();
         assert_eq!(media.len(), 4);
         assert_eq!(media[0].rtp(), Some("10.1.1.1:49170".parse().unwrap()));
         assert_eq!(
@@ -407,7 +412,7 @@ mod tests {
         );
         assert_eq!(
             media[0].direction,
-            Direction {
+            MediaDirection {
                 sends: true,
                 receives: false
             }
@@ -419,13 +424,13 @@ mod tests {
         assert_eq!(media[0].clock_rates.as_slice(), [(0, 8000), (101, 8000)]);
         assert_eq!(media[0].special.as_slice(), [101]);
         assert!(media[1].special.is_empty());
-        assert_eq!(media[2].carriage, Carriage::Stream);
-        assert_eq!(media[3].carriage, Carriage::Datagrams);
+        assert_eq!(media[2].carriage, LineTransport::Stream);
+        assert_eq!(media[3].carriage, LineTransport::Datagrams);
         assert!(media[1].mux && !media[0].mux);
     }
 
     #[test]
-    fn only_what_must_change_changes() {
+    fn rewriting_keeps_all_other_lines() {
         let mut out = Vec::new();
         rewrite(
             OFFER,
@@ -446,7 +451,7 @@ mod tests {
     #[test]
     fn hold_by_zero_address_stays_hold_in_both_families() {
         let held = b"v=0\no=- 1 1 IN IP4 0.0.0.0\nc=IN IP4 0.0.0.0\nm=audio 4000 RTP/AVP 0\n";
-        assert_eq!(describe(held).unwrap()[0].rtp(), None);
+        assert_eq!(parse_media(held).unwrap()[0].rtp(), None);
         let mut out = Vec::new();
         rewrite(held, "2001:db8::9".parse().unwrap(), &[20000], &mut out);
         assert_eq!(
@@ -456,8 +461,8 @@ mod tests {
     }
 
     #[test]
-    fn each_line_in_use_has_a_connection_line() {
-        let described = |text: &str| describe(text.as_bytes()).map(|media| media.len());
+    fn each_line_in_use_needs_a_connection_line() {
+        let described = |text: &str| parse_media(text.as_bytes()).map(|media| media.len());
         const C: &str = "c=IN IP4 10.1.1.1\r\n";
         const AUDIO: &str = "m=audio 4000 RTP/AVP 0\r\n";
         const VIDEO: &str = "m=video 4002 RTP/AVP 31\r\n";
@@ -467,7 +472,7 @@ mod tests {
             format!("v=0\r\n{C}{AUDIO}{C}{VIDEO}"),
             // A rejected line needs none.
             format!("v=0\r\n{AUDIO}{C}m=video 0 RTP/AVP 31\r\n"),
-            // A name is an address that we do not look up.
+            // Names are accepted; they are not resolved.
             format!("v=0\r\nc=IN IP4 phone.example.com\r\n{AUDIO}{VIDEO}"),
         ] {
             assert_eq!(described(&sound), Ok(2), "{sound}");
@@ -483,11 +488,11 @@ mod tests {
     }
 
     #[test]
-    fn rubbish_is_refused_and_never_panics() {
-        assert_eq!(describe(b"hello"), Err(BadSdp::NotSdp));
-        assert_eq!(describe(b"v=0\r\nm=audio\r\n"), Err(BadSdp::MediaLine));
+    fn invalid_descriptions_are_refused() {
+        assert_eq!(parse_media(b"hello"), Err(BadSdp::NotSdp));
+        assert_eq!(parse_media(b"v=0\r\nm=audio\r\n"), Err(BadSdp::MediaLine));
         assert_eq!(
-            describe(b"v=0\r\nm=audio 99999 RTP/AVP 0\r\n"),
+            parse_media(b"v=0\r\nm=audio 99999 RTP/AVP 0\r\n"),
             Err(BadSdp::MediaLine)
         );
         let many = [
@@ -495,7 +500,7 @@ mod tests {
             &b"m=audio 1 RTP/AVP 0\r\n".repeat(17),
         ]
         .concat();
-        assert_eq!(describe(&many), Err(BadSdp::TooManyMedia));
+        assert_eq!(parse_media(&many), Err(BadSdp::TooManyMedia));
         let mut out = Vec::new();
         rewrite(
             b"v=0\nm=\nc=\no=\na=\n=\n",

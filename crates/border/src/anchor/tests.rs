@@ -1,4 +1,4 @@
-//! Anchoring on its own: ports, sockets and commands.
+//! Anchoring without a border: ports, sockets and commands.
 
 use super::*;
 use engine::Entropy;
@@ -42,7 +42,7 @@ fn last_plan(plane: &MediaPlane) -> &SessionPlan {
 }
 
 #[test]
-fn offer_and_answer_and_the_end() {
+fn offer_answer_and_release() {
     let (mut plane, mut call) = (plane(10), call());
     let mut out = Vec::new();
     call.offer(&mut plane, Side::Caller, OFFER, &mut out)
@@ -85,7 +85,7 @@ fn offer_and_answer_and_the_end() {
 }
 
 #[test]
-fn a_refused_offer_changes_nothing_and_gives_back_what_it_took() {
+fn a_refused_offer_releases_its_ports() {
     let (mut plane, mut call) = (plane(10), call());
     let mut out = Vec::new();
     let one = &OFFER[..OFFER.len() - b"m=video 4002 RTP/AVP 31\r\n".len()];
@@ -104,7 +104,7 @@ fn a_refused_offer_changes_nothing_and_gives_back_what_it_took() {
 }
 
 #[test]
-fn exhaustion_takes_nothing() {
+fn a_call_without_free_ports_allocates_none() {
     let (mut plane, mut first, mut second) = (plane(3), call(), call());
     let mut out = Vec::new();
     first
@@ -137,7 +137,7 @@ fn streams_are_offered_as_rejected_and_refused_alone() {
 }
 
 #[test]
-fn forks_answer_the_same_offer_one_after_the_other() {
+fn forks_answer_one_offer_in_turn() {
     let (mut plane, mut call) = (plane(10), call());
     let mut out = Vec::new();
     call.offer(&mut plane, Side::Caller, OFFER, &mut out)

@@ -1,40 +1,40 @@
-//! Everything of the border but the endpoint.
+//! The state of the border, except the endpoint.
 
-use super::keep::KeptFlow;
-use super::locals::LocalPoint;
-use super::outside::Asked;
+use super::keepalive::KeptFlow;
+use super::listeners::LocalPoint;
+use super::out_of_dialog::PendingRequest;
 use super::resolve::Names;
 use super::sockets::{MEDIA_BASE, SocketWork};
 use super::subscriptions::Subscription;
-use super::{Counters, Events};
-use crate::admission::{Admitted, MediaCarrier};
-use crate::anchor::{MediaPlane, MediaPool, MediaSide, Replaced};
-use crate::call::challenged::Challenged;
-use crate::call::figures::Ended;
-use crate::call::offered::Origin;
-use crate::call::{Call, CallKey, Side, Step};
+use super::{BorderCounters, EventQueue};
+use crate::admission::{MediaOffload, Reservations};
+use crate::anchor::{MediaPlane, MediaPool, MediaSide, PortReplacement};
+use crate::call::challenge::Challenged;
+use crate::call::quality::Ended;
+use crate::call::setup::RequestOrigin;
+use crate::call::{Call, CallKey, HopStep, Side};
 use crate::carrier::Carriers;
 use crate::config::{Config, InterfaceId, MediaSecurity, Trunk, TrunkId};
-use crate::crew::{Crew, Share};
-use crate::feedback::Throttles;
-use crate::gate::Gate;
-use crate::nodes::Nodes;
-use crate::operate::Draining;
+use crate::ng_client::MediaNodes;
+use crate::operate::DrainState;
 use crate::overload::Overload;
-use crate::policy::{Contact, View};
-use crate::registrar::{Admission, Authority, Registry};
-use crate::rules::Said;
+use crate::overload::feedback::Throttles;
+use crate::policy::{Contact, RoutingState};
+use crate::rate_limit::RateLimiter;
+use crate::registrar::{Authority, RegistrationLimiter, Registry};
+use crate::rules::RuleOutput;
 use crate::trunks::{PingResult, Trunks};
-use engine::timers::Wheel;
+use crate::worker_pool::{Siblings, WorkerParts};
+use engine::timers::TimerWheel;
 use engine::{
-    BoundedMap, ConnectionId, Deadline, Drops, Entropy, HashKey, Held, Note, SocketId, Time,
-    Transport, Worker,
+    BoundedMap, ConnectionId, Deadline, Drops, Entropy, EventKind, HashKey, MaybeShared, SocketId,
+    Time, Transport, Worker,
 };
 use media::Latching;
 use media::ports::PortPool;
 use sip::{
-    Content, Endpoint, EndpointConfig, Failure, Flow, LegId, LocalId, Moves, SessionConfig,
-    TimerConfig, TransactionId,
+    Endpoint, EndpointConfig, Failure, Flow, LegId, ListenerId, MessageContent, MovedDialogs,
+    SessionConfig, TimerConfig, TransactionId,
 };
 use siphasher::sip::SipHasher13;
 use slab::Slab;
@@ -45,75 +45,75 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use wire::sip::{HeaderId, Host, Message, NameAddr, Uri};
 
-/// Media sockets open at a time: below the limit of descriptors that systems grant.
+/// Maximum number of open media sockets: below the limit of descriptors that systems grant.
 pub(crate) const MEDIA_SOCKETS: usize = 16_000;
 
-/// TLS connections from addresses that are not welcome, whose peers have not shown their certificates yet.
+/// Maximum number of TLS connections from addresses that are not allowed, pending the client certificate.
 const TO_PROVE: usize = 1_024;
 
-/// What a timer of the border's is for.
+/// Purpose of a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Alarm {
     /// A call rang for too long.
     RingTimeout(CallKey),
-    /// A target has not said anything.
+    /// A target sent no response.
     AnswerTimeout(CallKey, LegId),
-    /// Glare is waited out.
+    /// The waiting time after glare is over.
     JoinAgain(CallKey),
-    /// A re-INVITE by which legs are brought together was to be answered by now.
+    /// A re-INVITE of a transfer was not answered in time.
     JoinLate(CallKey, TransactionId),
     /// The time for draining is over.
     DrainOver,
-    /// A listening point that the configuration no longer has may be closed; whether calls used it when last looked.
-    ShutLocal(LocalId, bool),
-    /// Whether an overload is over is to be looked at.
+    /// A listener that was removed from the configuration may be closed; whether calls used it at the last check.
+    ShutLocal(ListenerId, bool),
+    /// Check whether an overload is over.
     Calm,
-    /// How much of an overload is to be read at all is to be looked at.
+    /// Update the load shedding of the socket filter.
     Sift,
-    /// A subscription's time is over.
+    /// A subscription expired.
     Subscription(u64),
-    /// A flow of ours is to be kept alive.
+    /// Send a keep-alive on a flow of our registration.
     KeepAlive(u32),
-    /// Keying in a call's media path wants to be told the time.
+    /// A timeout of media security in a call is due.
     Keying(CallKey),
-    /// Whether a media node still knows a call is to be asked.
+    /// Query whether a media node still has a call.
     NodeLook(CallKey),
-    /// A call whose media node has failed is to be looked after again.
+    /// Retry a call whose media node failed.
     NodeFailed(CallKey),
-    /// A caller has not given a conference's PIN.
+    /// A caller did not enter the PIN of a conference in time.
     PinLate(CallKey),
-    /// A question about a conference goes on with its next seats.
+    /// Continue a query about a conference with its next participants.
     RoomLook(u64),
-    /// What became of a transfer for which another worker has the far end of this call is to be looked at.
+    /// Check the state of a transfer whose other call belongs to another worker.
     TransferLook(u64, CallKey),
 }
 
-/// Buffers that messages are written in, kept for the next one.
+/// Buffers for composing messages, reused.
 #[derive(Debug, Default)]
 pub(crate) struct Buffers {
     pub(crate) sdp: Vec<u8>,
 }
 
-/// A DNS query to be sent.
+/// A DNS query to send.
 #[derive(Debug)]
-pub(crate) struct Query {
+pub(crate) struct DnsQuery {
     pub(crate) socket: SocketId,
     pub(crate) server: SocketAddr,
     pub(crate) bytes: Vec<u8>,
 }
 
-/// The border's state.
+/// The state of the border.
 #[derive(Debug)]
 pub(crate) struct Core {
     pub(crate) config: Arc<Config>,
     pub(crate) calls: Slab<Call>,
     pub(crate) numbers: u64,
     pub(crate) plane: MediaPlane,
-    /// The pool of each of the configuration's ranges.
+    /// The index of the port pool of each range in the configuration.
     pub(crate) pools: Vec<u16>,
-    pub(crate) timers: Wheel<Alarm>,
-    pub(crate) events: Events,
-    pub(crate) counters: Counters,
+    pub(crate) timers: TimerWheel<Alarm>,
+    pub(crate) events: EventQueue,
+    pub(crate) counters: BorderCounters,
     pub(crate) drops: Drops,
     pub(crate) buffers: Buffers,
     pub(crate) entropy: Entropy,
@@ -122,73 +122,73 @@ pub(crate) struct Core {
     pub(crate) next_socket: u32,
     pub(crate) unwelcome: VecDeque<ConnectionId>,
     pub(crate) trunks: Trunks,
-    pub(crate) authority: Held<Authority>,
+    pub(crate) authority: MaybeShared<Authority>,
     pub(crate) location: Registry,
-    /// Lets those in who come to register, and apart from them those who come with proof.
-    pub(crate) registering: Held<Admission>,
-    pub(crate) proving: Held<Admission>,
-    /// Rates of interfaces, trunks and sources.
-    pub(crate) gate: Held<Gate>,
-    /// Where the request that is being dealt with came from, and its user: found when it was greeted.
-    pub(crate) authorized: Option<(Origin, Option<Box<str>>)>,
-    /// What the calls that stand take of the machine.
-    pub(crate) admitted: Admitted,
-    /// What trunks have told of how much they can take, and whether any is asked.
+    /// Rate limits of registrations, without and with credentials.
+    pub(crate) registering: MaybeShared<RegistrationLimiter>,
+    pub(crate) proving: MaybeShared<RegistrationLimiter>,
+    /// Rate limits of interfaces, trunks and sources.
+    pub(crate) rate_limiter: MaybeShared<RateLimiter>,
+    /// Origin and user of the current request, determined when it arrived.
+    pub(crate) authorized: Option<(RequestOrigin, Option<Box<str>>)>,
+    /// Memory and CPU time of calls in progress.
+    pub(crate) admitted: Reservations,
+    /// Overload control reported by trunks, and whether any trunk uses it.
     pub(crate) throttles: Throttles,
     pub(crate) asks_trunks: bool,
-    /// How long messages wait before their turn.
+    /// Queueing delay and load shedding.
     pub(crate) overload: Overload,
     pub(crate) carriers: Carriers,
-    pub(crate) asked: Slab<Asked>,
+    pub(crate) asked: Slab<PendingRequest>,
     pub(crate) asked_serial: u32,
     pub(crate) subscriptions: Slab<Subscription>,
     pub(crate) kept: Vec<KeptFlow>,
-    /// Call-IDs of calls that were challenged.
+    /// Call-IDs of challenged calls.
     pub(crate) challenged: Challenged,
-    pub(crate) draining: Option<Draining>,
-    pub(crate) located_peers: Held<BoundedMap<IpAddr, ()>>,
-    /// What peers on connections that they opened have proven by their certificates.
-    pub(crate) proven: Held<crate::crew::Proven>,
-    /// TLS connections of which only the certificate can say whether they are welcome.
+    pub(crate) draining: Option<DrainState>,
+    pub(crate) located_peers: MaybeShared<BoundedMap<IpAddr, ()>>,
+    /// Domains of the client certificates of accepted connections.
+    pub(crate) proven: MaybeShared<crate::worker_pool::CertificateDomains>,
+    /// TLS connections that are allowed only if their client certificate is accepted.
     pub(crate) to_prove: BoundedMap<ConnectionId, (SocketId, SocketAddr)>,
-    /// The other workers, where there are some.
-    pub(crate) crew: Option<Crew>,
+    /// The other workers, if there are several.
+    pub(crate) siblings: Option<Siblings>,
     pub(crate) names: Names,
-    pub(crate) queries: VecDeque<Query>,
-    pub(crate) question: Option<Query>,
-    /// What header rules said while the message was being passed on.
-    pub(crate) said: RefCell<Vec<Said>>,
+    pub(crate) queries: VecDeque<DnsQuery>,
+    pub(crate) question: Option<DnsQuery>,
+    /// Log lines of header rules while a message is forwarded.
+    pub(crate) said: RefCell<Vec<RuleOutput>>,
     /// Conferences with their participants.
-    pub(crate) conferences: crate::call::room::Conferences,
-    /// What is asked of them from outside.
-    pub(crate) questions: crate::call::room::questions::Questions,
-    /// Media nodes that relay calls' media.
-    pub(crate) nodes: Nodes,
-    /// What has waited for a node's word in calls that have ended.
-    pub(crate) flushing: VecDeque<crate::nodes::relay::Waiting>,
-    /// What is dispatched has waited for its node.
+    pub(crate) conferences: crate::call::conference::Conferences,
+    /// Pending queries of the control interface about conferences.
+    pub(crate) conference_queries: crate::call::conference::requests::ConferenceQueries,
+    /// Media nodes that relay the media of calls.
+    pub(crate) nodes: MediaNodes,
+    /// Messages that waited for a media node in calls that have ended.
+    pub(crate) flushing: VecDeque<crate::ng_client::relay::DeferredMessage>,
+    /// Whether the indication being dispatched had waited for its media node.
     pub(crate) resuming: bool,
-    /// Calls that have ended and whose figures are awaited, by their numbers.
+    /// Ended calls whose statistics are pending, by call number.
     pub(crate) ended: BTreeMap<u64, Box<Ended>>,
-    /// What carries media that is anchored here.
-    pub(crate) media_carrier: MediaCarrier,
+    /// Path of media that is anchored here.
+    pub(crate) media_offload: MediaOffload,
     pub(crate) last_stats: Option<(u64, Box<media::forward::SessionStats>)>,
     pub(crate) now: Time,
 }
 
-/// Methods that the border takes.
+/// Supported methods.
 pub(crate) const ALLOW: &str = "INVITE, ACK, CANCEL, BYE, OPTIONS, INFO, UPDATE, PRACK, REFER, SUBSCRIBE, NOTIFY, MESSAGE, REGISTER, PUBLISH";
 
-/// What the endpoint is told by a configuration.
+/// Settings of the endpoint, derived from a configuration.
 pub(crate) fn endpoint_config(
     config: &Config,
     worker: Worker,
-    moves: Option<Moves>,
+    moves: Option<MovedDialogs>,
 ) -> EndpointConfig {
     EndpointConfig {
         user_agent: config.sip.agent.clone(),
         allow: String::from(ALLOW),
-        // Beyond its own, the border passes what both ends agree upon between themselves.
+        // In addition to its own option tags, the border passes those that both ends negotiate with each other.
         supported: [
             "100rel",
             "timer",
@@ -210,7 +210,7 @@ pub(crate) fn endpoint_config(
         .to_vec(),
         session: config.session_timer.expires.map(|expires| SessionConfig {
             expires: seconds(expires),
-            min_se: seconds(config.session_timer.min).max(90),
+            min_se: seconds(config.session_timer.min_se).max(90),
         }),
         timers: TimerConfig {
             trying: core::time::Duration::ZERO,
@@ -223,7 +223,7 @@ pub(crate) fn endpoint_config(
         },
         opens_websockets: false,
         worker,
-        moves,
+        moved_dialogs: moves,
         check_max_forwards: true,
         symmetric_responses: true,
         bounded_answers: true,
@@ -237,7 +237,7 @@ fn seconds(span: core::time::Duration) -> u32 {
 impl Core {
     pub(crate) fn new(
         config: Arc<Config>,
-        share: Share,
+        share: WorkerParts,
         endpoint: &mut Endpoint,
         mut entropy: Entropy,
     ) -> Core {
@@ -247,19 +247,19 @@ impl Core {
         let ours = worker.number == 0;
         let carriers = Carriers::new(&config, ours, share.carriers, Time::ZERO);
         let names = Names::new(&config, share.names);
-        let nodes = Nodes::new(&config, worker, entropy.fork());
+        let nodes = MediaNodes::new(&config, worker, entropy.fork());
         let mut core = Core {
             config: config.clone(),
             calls: Slab::new(),
             numbers: 0,
             plane,
             pools: Vec::new(),
-            timers: Wheel::new(),
-            events: Events {
+            timers: TimerWheel::new(),
+            events: EventQueue {
                 wanted: true,
                 queue: VecDeque::new(),
             },
-            counters: Counters::default(),
+            counters: BorderCounters::default(),
             drops: Drops::new(),
             buffers: Buffers::default(),
             marks: share.marks,
@@ -271,12 +271,12 @@ impl Core {
             location: share.location,
             registering: share.registering,
             proving: share.proving,
-            gate: share.gate,
+            rate_limiter: share.rate_limiter,
             authorized: None,
-            admitted: Admitted::default(),
+            admitted: Reservations::default(),
             throttles: Throttles::default(),
             asks_trunks: false,
-            overload: Overload::new(share.rows, share.worker.of),
+            overload: Overload::new(share.shed_lists, share.worker.count),
             carriers,
             asked: Slab::new(),
             asked_serial: 0,
@@ -287,59 +287,59 @@ impl Core {
             located_peers: share.located_peers,
             proven: share.proven,
             to_prove: BoundedMap::new(TO_PROVE, share.marks),
-            crew: share.crew,
+            siblings: share.siblings,
             names,
             queries: VecDeque::new(),
             question: None,
             said: RefCell::default(),
-            conferences: crate::call::room::Conferences::new(share.conferences),
-            questions: Default::default(),
+            conferences: crate::call::conference::Conferences::new(share.conferences),
+            conference_queries: Default::default(),
             nodes,
             flushing: VecDeque::new(),
             resuming: false,
             ended: BTreeMap::new(),
-            media_carrier: MediaCarrier::default(),
+            media_offload: MediaOffload::default(),
             last_stats: None,
             now: Time::ZERO,
             entropy,
         };
         core.open_locals(endpoint, &config);
         core.open_pools(&config, &worker);
-        core.begin_feedback(endpoint, Time::ZERO);
+        core.reset_feedback(endpoint, Time::ZERO);
         core
     }
 
-    /// An input comes.
+    /// Starts the processing of an input.
     pub(crate) fn begin(&mut self, now: Time) {
         self.now = now;
-        self.plane.keyer.now = now;
+        self.plane.keying.now = now;
         self.question = None;
         self.tell_crew();
     }
 
-    /// Tells the other workers how many calls we have.
+    /// Publishes our number of calls to the other workers.
     pub(crate) fn tell_crew(&self) {
-        if let Some(crew) = &self.crew {
-            crew.tell(self.calls.len());
+        if let Some(siblings) = &self.siblings {
+            siblings.publish_calls(self.calls.len());
         }
     }
 
-    /// Calls of all workers.
+    /// Number of calls of all workers.
     pub(crate) fn calls_of_all(&self) -> usize {
-        self.crew
+        self.siblings
             .as_ref()
-            .map_or(self.calls.len(), |crew| crew.calls())
+            .map_or(self.calls.len(), |siblings| siblings.total_calls())
     }
 
-    /// A number for a call; no other worker's call has it.
+    /// A new call number, unique among all workers.
     pub(crate) fn next_number(&mut self, endpoint: &Endpoint) -> u64 {
         let worker = endpoint.worker();
-        let number = self.numbers * u64::from(worker.of) + u64::from(worker.number) + 1;
+        let number = self.numbers * u64::from(worker.count) + u64::from(worker.number) + 1;
         self.numbers += 1;
         number
     }
 
-    /// The pools of a configuration: those that are there stay as they are, with the ports that calls hold.
+    /// Opens the port pools of a configuration. Existing pools are kept with the ports that calls hold.
     pub(crate) fn open_pools(&mut self, config: &Config, worker: &Worker) {
         self.pools.clear();
         for range in &config.media_ranges {
@@ -356,7 +356,8 @@ impl Core {
                             self.plane.pools.push(MediaPool { first, last, ports });
                             self.plane.pools.len() - 1
                         }
-                        // The configuration was checked: a range has a pair. An index beyond all pools refuses calls.
+                        // Checked configurations have at least one pair per range. An index beyond all pools refuses
+                        // calls.
                         Err(_) => usize::from(u16::MAX),
                     }
                 }
@@ -367,7 +368,7 @@ impl Core {
         self.plane.hold_inactivity = config.media.hold_timeout;
     }
 
-    /// How media goes through an interface towards a peer whose signalling is at `remote`.
+    /// The media side of an interface towards a peer whose signalling address is `remote`.
     pub(crate) fn media_side(
         &self,
         interface: InterfaceId,
@@ -407,7 +408,7 @@ impl Core {
                     .iter()
                     .any(|media| pools.get(media.range) == Some(&pool))
             });
-            Note::MediaPortsExhausted {
+            EventKind::MediaPortsExhausted {
                 interface: interface.map_or_else(String::new, |interface| interface.name.clone()),
             }
         });
@@ -418,7 +419,7 @@ impl Core {
         CallKey::new(slot, self.calls.get(slot).map_or(0, |call| call.number))
     }
 
-    /// The slot of a key, where that call is still there.
+    /// The slot of a call, if the call still exists.
     pub(crate) fn slot_of(&self, key: CallKey) -> Option<usize> {
         let slot = key.slot()?;
         (self.calls.contains(slot) && self.key_of(slot) == key).then_some(slot)
@@ -435,9 +436,9 @@ impl Core {
         hasher.finish()
     }
 
-    /// A Call-ID for a leg of the call: whoever sends it back to us is recognised.
+    /// Composes a Call-ID for a leg of the call. [`Core::call_of_id`] recognises it.
     pub(crate) fn call_id(&mut self, endpoint: &Endpoint, key: CallKey, out: &mut Vec<u8>) {
-        let random = endpoint.owned(self.entropy.u64());
+        let random = endpoint.with_worker_number(self.entropy.u64());
         let masked = key.0 ^ self.hash_of(&[random, 1]);
         let proof = self.hash_of(&[random, key.0, 2]);
         for part in [random, masked, proof] {
@@ -445,7 +446,7 @@ impl Core {
         }
     }
 
-    /// The call to which a Call-ID of ours belongs.
+    /// The call of a Call-ID that we composed.
     pub(crate) fn call_of_id(&self, call_id: &[u8]) -> Option<CallKey> {
         let text = std::str::from_utf8(call_id)
             .ok()
@@ -482,7 +483,7 @@ impl Core {
             .sum()
     }
 
-    /// What a failed hop says of its trunk.
+    /// Updates the state of a trunk from the failure of a hop.
     pub(crate) fn hop_ended(
         &mut self,
         slot: usize,
@@ -517,7 +518,7 @@ impl Core {
             .trusts(*call.interfaces.get(side), *call.trunks.get(side))
     }
 
-    /// Whether digest credentials in requests of this side are for us.
+    /// Whether digest credentials in requests of this side are consumed by us.
     pub(crate) fn consumes_credentials(&self, call: &Call, side: Side) -> bool {
         call.trunks.get(side).is_none()
             && self
@@ -528,7 +529,7 @@ impl Core {
                 })
     }
 
-    /// The name under which we write ourselves towards a side: the trunk's domain, else our address there.
+    /// Our host towards a side: the domain of the trunk, otherwise our address there.
     pub(crate) fn own_host(&self, call: &Call, side: Side, endpoint: &Endpoint) -> Vec<u8> {
         let domain = call
             .trunks
@@ -544,9 +545,9 @@ impl Core {
             .unwrap_or_default()
     }
 
-    /// The registration store, trunk states and transports as policy looks at them.
-    pub(crate) fn view(&self) -> World<'_> {
-        World {
+    /// Registrations, trunk states and transports as seen by policy.
+    pub(crate) fn view(&self) -> RoutingSnapshot<'_> {
+        RoutingSnapshot {
             trunks: &self.trunks,
             throttles: &self.throttles,
             now: self.now,
@@ -566,14 +567,14 @@ impl Core {
         } else {
             Side::Callee
         };
-        self.events.tell(now, || Note::MediaLatched {
+        self.events.tell(now, || EventKind::MediaLatched {
             call: number,
             side: side.name().to_owned(),
             address: address.to_string(),
         });
     }
 
-    /// Tells what of a session the kernel relayed, where it can.
+    /// Logs the packets of a session that were relayed by the kernel, if any.
     pub(crate) fn media_passed(
         &mut self,
         key: CallKey,
@@ -583,24 +584,24 @@ impl Core {
         for flow in &stats.flows {
             let [caller, callee] = &flow.sides;
             let heard = [caller, callee].map(heard);
-            if stats.shortcuts && caller.received.packets + callee.received.packets > 0 {
-                self.events.tell(now, || Note::MediaPassed {
+            if stats.offload_allowed && caller.received.packets + callee.received.packets > 0 {
+                self.events.tell(now, || EventKind::MediaRelayedInKernel {
                     call: key.number(),
                     line: flow.line.into(),
-                    caller: caller.received.packets,
-                    caller_passed: caller.passed.packets,
+                    caller_packets: caller.received.packets,
+                    caller_relayed: caller.offloaded.packets,
                     caller_lost: heard[0].0,
-                    caller_jitter: heard[0].1,
-                    callee: callee.received.packets,
-                    callee_passed: callee.passed.packets,
+                    caller_jitter_us: heard[0].1,
+                    callee_packets: callee.received.packets,
+                    callee_relayed: callee.offloaded.packets,
                     callee_lost: heard[1].0,
-                    callee_jitter: heard[1].1,
+                    callee_jitter_us: heard[1].1,
                 });
             }
         }
     }
 
-    /// The forwarder could not take a session: the call would be silent.
+    /// The forwarder refused a session: the call is ended, because it would have no audio.
     pub(crate) fn media_refused(&mut self, endpoint: &mut Endpoint, key: CallKey, now: Time) {
         if let Some(slot) = self.slot_of(key) {
             let reason = b"SIP;cause=503;text=\"Media refused\"";
@@ -608,7 +609,7 @@ impl Core {
         }
     }
 
-    /// A media socket is open: the call that waited for it may go on.
+    /// A media socket is open: resumes the call that waited for it.
     pub(crate) fn media_opened(&mut self, endpoint: &mut Endpoint, socket: SocketId, now: Time) {
         let plane = &mut self.plane;
         let waiter = plane.sockets.opened(socket, now, &mut plane.work);
@@ -617,7 +618,7 @@ impl Core {
         }
     }
 
-    /// Goes on with what a call could not send before its media sockets were open.
+    /// Sends the messages of a call that waited for its media sockets.
     fn go_on(&mut self, endpoint: &mut Endpoint, slot: usize, now: Time) {
         let Some(call) = self.calls.get_mut(slot) else {
             return;
@@ -626,12 +627,12 @@ impl Core {
         if call
             .media
             .as_deref_mut()
-            .is_none_or(|media| media.hold_back(plane))
+            .is_none_or(|media| media.defer_until_open(plane))
         {
             return;
         }
-        if call.seat.is_some() {
-            return self.seat_opened(endpoint, slot, now);
+        if call.participant.is_some() {
+            return self.participant_sockets_opened(endpoint, slot, now);
         }
         if let Some(held) = call.held.take() {
             self.pass_held(endpoint, slot, &held, now);
@@ -639,7 +640,7 @@ impl Core {
         self.call_opened_hops(endpoint, slot, now);
     }
 
-    /// A media socket could not be opened: its call takes another pair, or ends.
+    /// A media socket could not be opened: the call uses another port pair, or is ended.
     fn media_failed(
         &mut self,
         endpoint: &mut Endpoint,
@@ -655,27 +656,29 @@ impl Core {
         let replaced = call
             .media
             .as_deref_mut()
-            .map_or(Replaced::Foreign, |media| media.replace(plane, socket));
+            .map_or(PortReplacement::Foreign, |media| {
+                media.replace_pair(plane, socket)
+            });
         match replaced {
-            Replaced::Foreign => {}
-            Replaced::By(instead) => {
+            PortReplacement::Foreign => {}
+            PortReplacement::By(instead) => {
                 self.counters.ports_taken += 1;
-                self.events.tell(now, || Note::MediaPortTaken {
+                self.events.tell(now, || EventKind::MediaPortInUse {
                     call: number,
                     address: address.map_or_else(String::new, |address| address.to_string()),
-                    instead: instead.to_string(),
+                    replacement: instead.to_string(),
                 });
                 self.go_on(endpoint, slot, now);
             }
-            Replaced::Without => {}
-            Replaced::Exhausted | Replaced::Told => {
+            PortReplacement::WithoutRtcp => {}
+            PortReplacement::Exhausted | PortReplacement::Announced => {
                 let reason = b"SIP;cause=503;text=\"Media port\"";
                 self.give_up(endpoint, slot, "media port", reason, now);
             }
         }
     }
 
-    /// A socket could not be opened: a call that was to use it takes others, or ends.
+    /// A socket could not be opened: a call that waits for it uses another one, or is ended.
     pub(crate) fn open_failed(
         &mut self,
         endpoint: &mut Endpoint,
@@ -691,8 +694,8 @@ impl Core {
                 (point.map(|point| point.address), None)
             }
         };
-        self.events.tell(now, || Note::SocketFailed {
-            what: if socket.0 >= MEDIA_BASE {
+        self.events.tell(now, || EventKind::SocketFailed {
+            purpose: if socket.0 >= MEDIA_BASE {
                 "media"
             } else {
                 "sip"
@@ -715,21 +718,28 @@ impl Core {
         }
     }
 
-    /// An INVITE of ours was answered that belongs to nothing any more.
+    /// Ends the dialog of a 2xx that belongs to no call any more.
     pub(crate) fn stray_answer(&mut self, endpoint: &mut Endpoint, leg: LegId, now: Time) {
-        let _ = endpoint.ack(leg, &Content::default(), now);
-        let _ = endpoint.hang_up(leg, &Content::default(), now);
+        let _ = endpoint.ack(leg, &MessageContent::default(), now);
+        let _ = endpoint.hang_up(leg, &MessageContent::default(), now);
     }
 
-    /// The session of a leg ran out.
+    /// The session timer of a leg expired.
     pub(crate) fn session_expired(&mut self, endpoint: &mut Endpoint, leg: LegId, now: Time) {
         if let Some(slot) = self.slot_of_leg(endpoint, leg) {
             let reason = b"SIP;cause=408;text=\"Session expired\"";
-            self.end_call(endpoint, slot, "us", "session expired", Some(reason), now);
+            self.end_call(
+                endpoint,
+                slot,
+                "border",
+                "session expired",
+                Some(reason),
+                now,
+            );
         }
     }
 
-    /// What is due by time.
+    /// Processes timers that are due.
     pub(crate) fn alarms(&mut self, endpoint: &mut Endpoint, now: Time) {
         while let Some(alarm) = self.timers.pop_due(now) {
             match alarm {
@@ -753,24 +763,24 @@ impl Core {
                         self.join_late(endpoint, slot, sent, now);
                     }
                 }
-                Alarm::DrainOver => self.drain_over(endpoint, now),
+                Alarm::DrainOver => self.expire_drain(endpoint, now),
                 Alarm::Subscription(key) => self.end_subscription(endpoint, key),
                 Alarm::KeepAlive(serial) => self.keep_alive(endpoint, serial, now),
                 Alarm::ShutLocal(local, used) => self.shut_local(endpoint, local, used, now),
-                Alarm::Keying(key) => self.keying_due(key),
-                Alarm::NodeLook(key) => self.node_look(key, now),
-                Alarm::NodeFailed(key) => self.node_failed_again(key),
-                Alarm::PinLate(key) => self.pin_late(endpoint, key, now),
-                Alarm::RoomLook(number) => self.look_at_seats(endpoint, number, now),
+                Alarm::Keying(key) => self.handle_keying_timeout(key),
+                Alarm::NodeLook(key) => self.query_node_about_call(key, now),
+                Alarm::NodeFailed(key) => self.requeue_failover(key),
+                Alarm::PinLate(key) => self.pin_timeout(endpoint, key, now),
+                Alarm::RoomLook(number) => self.query_next_participants(endpoint, number, now),
                 Alarm::TransferLook(number, call) => {
-                    self.look_at_transfer(endpoint, number, call, now);
+                    self.poll_transfer(endpoint, number, call, now);
                 }
-                Alarm::Calm => self.calm(now),
-                Alarm::Sift => self.sift(endpoint, now),
+                Alarm::Calm => self.check_overload_end(now),
+                Alarm::Sift => self.update_shedding(endpoint, now),
             }
         }
         self.plane.close_idle(now);
-        self.nodes_due(endpoint, now);
+        self.handle_node_timeouts(endpoint, now);
         self.names_timeout(now);
         self.ping_trunks(endpoint, now);
         self.register_at_carriers(endpoint, now);
@@ -790,7 +800,7 @@ impl Core {
             .fold(timers, Deadline::earlier)
     }
 
-    /// Sockets that are no longer used by anybody and belong to no range of the configuration.
+    /// Closes unused media sockets outside of the configured ranges.
     pub(crate) fn shut_old_media(&mut self) {
         let config = self.config.clone();
         let wanted = |address: SocketAddr| {
@@ -805,9 +815,9 @@ impl Core {
     }
 }
 
-/// The state of the world for policy.
+/// The state of the border as seen by policy.
 #[derive(Debug)]
-pub(crate) struct World<'a> {
+pub(crate) struct RoutingSnapshot<'a> {
     trunks: &'a Trunks,
     throttles: &'a Throttles,
     now: Time,
@@ -816,13 +826,13 @@ pub(crate) struct World<'a> {
     config: &'a Config,
 }
 
-impl View for World<'_> {
+impl RoutingState for RoutingSnapshot<'_> {
     fn target_up(&self, trunk: TrunkId, target: usize) -> bool {
         self.trunks.target_up(trunk, target)
     }
 
     fn trunk_takes(&self, trunk: TrunkId, random: u64) -> bool {
-        self.throttles.takes(trunk, random, self.now)
+        self.throttles.admits(trunk, random, self.now)
     }
 
     fn trunk_calls(&self, trunk: TrunkId) -> u32 {
@@ -830,7 +840,7 @@ impl View for World<'_> {
     }
 
     fn contacts(&self, user: &str, token: Option<&[u8]>) -> Vec<Contact> {
-        // A contact is behind the listening point of its flow, whatever became of that in a reload.
+        // A contact belongs to the listener of its flow, even if a reload changed that listener.
         let placed = |mut contact: Contact| {
             let point = self
                 .locals
@@ -848,18 +858,18 @@ impl View for World<'_> {
     }
 }
 
-/// How we write ourselves and the target at one hop.
+/// Our host and the host of the target at one hop.
 #[derive(Debug)]
-pub(crate) struct Placed {
+pub(crate) struct HopHosts {
     /// Host of From.
     pub(crate) from_host: Vec<u8>,
     to_host: Vec<u8>,
-    /// The target takes TCP, too, at the same address and port.
+    /// Whether the target also accepts TCP at the same address and port.
     pub(crate) takes_tcp: bool,
 }
 
-impl Placed {
-    pub(crate) fn new(core: &Core, hop: &Step, trunk: Option<&Trunk>, flow: Flow) -> Placed {
+impl HopHosts {
+    pub(crate) fn new(core: &Core, hop: &HopStep, trunk: Option<&Trunk>, flow: Flow) -> HopHosts {
         let own = core.advertised_host(flow.local);
         let domain = trunk
             .and_then(|trunk| trunk.domain.as_ref())
@@ -867,9 +877,9 @@ impl Placed {
         let to_host = match (trunk, &domain) {
             (_, Some(domain)) => domain.clone(),
             (Some(_), None) => Uri::parse(&hop.uri)
-                .map(|uri| uri.written_target().to_vec())
+                .map(|uri| uri.raw_host_port().to_vec())
                 .unwrap_or_default(),
-            // A registered user's address of record is ours.
+            // The address of record of a registered user is in our domain.
             (None, None) => own.clone(),
         };
         let takes_tcp = flow.transport == Transport::Udp
@@ -879,14 +889,14 @@ impl Placed {
                         && target.address(Transport::Tcp) == Some(flow.remote)
                 })
             });
-        Placed {
+        HopHosts {
             from_host: domain.unwrap_or(own),
             to_host,
             takes_tcp,
         }
     }
 
-    /// The host in the place of the caller's; `None`: it stays (anonymous callers, RFC 3323 section 4.1).
+    /// The host for From; `None`: unchanged (anonymous callers, RFC 3323 section 4.1).
     pub(crate) fn caller_host(&self, caller: &NameAddr<'_>) -> Option<&[u8]> {
         let anonymous = caller.parse_uri().is_some_and(
             |uri| matches!(uri.host, Host::Name(name) if name.to_ascii_lowercase().ends_with(b".invalid")),
@@ -900,7 +910,7 @@ impl Placed {
     }
 }
 
-/// The P-Asserted-Identity values of a message with `host` as theirs.
+/// Appends the P-Asserted-Identity values of a message, with `host` in them.
 pub(crate) fn identities(message: &Message<'_>, host: &[u8], out: &mut Vec<u8>) {
     for identity in message.name_addrs(HeaderId::PAssertedIdentity).flatten() {
         if !out.is_empty() {
@@ -910,7 +920,7 @@ pub(crate) fn identities(message: &Message<'_>, host: &[u8], out: &mut Vec<u8>) 
     }
 }
 
-/// Packets that a side's sources lost, and the mean jitter of the one that sent most, in microseconds.
+/// Packets lost by the sources of a side, and the mean jitter of its main source in microseconds.
 fn heard(side: &media::forward::SideStats) -> (u64, u64) {
     let lost = side
         .sources

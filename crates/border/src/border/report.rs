@@ -1,150 +1,149 @@
-//! What the border tells about itself, as plain values.
+//! State and counters of the border, as plain values.
 
 use super::Border;
-use crate::admission::{Cost, Part};
-use crate::call::{Phase, Side};
+use crate::admission::{CostPart, Price};
+use crate::call::{CallPhase, Side};
 use engine::Time;
 
-/// How calls ended.
+/// How a call ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// Answered, and ended in order.
+pub enum CallOutcome {
+    /// Answered, and ended by either side.
     Completed,
-    /// Given up by the caller.
+    /// Cancelled by the caller.
     Cancelled,
-    /// 486, 600, 603: the called user did not want it.
+    /// 486, 600, 603: declined by the callee.
     Declined,
-    /// 408, 480, 487: nobody answered.
+    /// 408, 480, 487: no answer.
     Unanswered,
-    /// 401 to 499 otherwise.
+    /// Other statuses from 401 to 499.
     Refused,
     /// 300 to 399.
     Redirected,
-    /// 5xx and what else is left.
+    /// 5xx and all others.
     Failed,
 }
 
-impl Outcome {
-    /// The outcome of a call that was never answered, by its final status.
-    pub fn of(status: u16) -> Outcome {
+impl CallOutcome {
+    /// The outcome of an unanswered call by its final status.
+    pub fn of(status: u16) -> CallOutcome {
         match status {
-            200..=299 => Outcome::Completed,
-            300..=399 => Outcome::Redirected,
-            486 | 600 | 603 => Outcome::Declined,
-            408 | 480 | 487 => Outcome::Unanswered,
-            400..=499 | 604..=699 => Outcome::Refused,
-            _ => Outcome::Failed,
+            200..=299 => CallOutcome::Completed,
+            300..=399 => CallOutcome::Redirected,
+            486 | 600 | 603 => CallOutcome::Declined,
+            408 | 480 | 487 => CallOutcome::Unanswered,
+            400..=499 | 604..=699 => CallOutcome::Refused,
+            _ => CallOutcome::Failed,
         }
     }
 }
 
 /// Counters since the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Calls offered to us.
+pub struct BorderCounters {
+    /// Calls received.
     pub offered: u64,
     /// Calls answered.
     pub answered: u64,
-    /// Calls that were answered and have ended.
+    /// Answered calls that have ended.
     pub completed: u64,
-    /// Calls that the caller gave up.
+    /// Calls cancelled by the caller.
     pub cancelled: u64,
-    /// Calls that the called user declined.
+    /// Calls declined by the callee.
     pub declined: u64,
-    /// Calls that nobody answered.
+    /// Calls without answer.
     pub unanswered: u64,
-    /// Calls refused, by us or by the target (4xx, 6xx).
+    /// Calls refused by us or the target (4xx, 6xx).
     pub refused: u64,
     /// Calls redirected.
     pub redirected: u64,
     /// Calls that failed (5xx).
     pub failed: u64,
-    /// Calls ended because their media had stopped.
+    /// Calls ended because their media stopped.
     pub media_timeouts: u64,
-    /// Calls or media lines refused for want of a port.
+    /// Calls or media lines refused for lack of ports.
     pub ports_exhausted: u64,
-    /// Pairs of media ports that somebody else held, wholly or by half, and that calls have replaced.
+    /// Media port pairs that other programs held in part or whole, and that calls replaced.
     pub ports_taken: u64,
-    /// Media sessions of which the final figures came.
+    /// Media sessions with final statistics.
     pub media_sessions_ended: u64,
-    /// Requests outside of calls that were passed on.
+    /// Forwarded out-of-dialog requests.
     pub relayed: u64,
-    /// Calls and registrations refused because more came than the rates let in.
+    /// Calls and registrations refused by rate limits.
     pub shielded: u64,
-    /// Requests whose credentials were wrong, or not judged after too many of these.
+    /// Requests with wrong credentials, and requests during the lockout that follows them.
     pub authentication_failed: u64,
-    /// Requests refused because those before them waited too long.
+    /// Requests refused because of the queueing delay.
     pub shed: u64,
-    /// New calls dropped unread because even their refusals were too many.
+    /// New calls dropped unread because of the limit of refusals.
     pub unread: u64,
-    /// Calls refused because the machine had no room for them.
+    /// Calls refused by admission control.
     pub not_admitted: u64,
-    /// REGISTERs of phones that the core had taken before, answered without it.
+    /// REGISTERs confirmed without the core, because it was unreachable.
     pub refreshed: u64,
-    /// Wrong PINs that were dialled for conferences.
+    /// Wrong PINs entered in conferences.
     pub pins_wrong: u64,
-    /// Calls to conferences that ended because the right PIN was not given.
+    /// Calls to conferences that ended without the right PIN.
     pub pins_refused: u64,
-    /// Subscriptions, and REFERs outside of calls, that the other side has accepted.
+    /// Accepted subscriptions and out-of-dialog REFERs.
     pub subscriptions: u64,
 }
 
-impl Counters {
-    pub(crate) fn count(&mut self, outcome: Outcome) {
+impl BorderCounters {
+    pub(crate) fn count(&mut self, outcome: CallOutcome) {
         *match outcome {
-            Outcome::Completed => &mut self.completed,
-            Outcome::Cancelled => &mut self.cancelled,
-            Outcome::Declined => &mut self.declined,
-            Outcome::Unanswered => &mut self.unanswered,
-            Outcome::Refused => &mut self.refused,
-            Outcome::Redirected => &mut self.redirected,
-            Outcome::Failed => &mut self.failed,
+            CallOutcome::Completed => &mut self.completed,
+            CallOutcome::Cancelled => &mut self.cancelled,
+            CallOutcome::Declined => &mut self.declined,
+            CallOutcome::Unanswered => &mut self.unanswered,
+            CallOutcome::Refused => &mut self.refused,
+            CallOutcome::Redirected => &mut self.redirected,
+            CallOutcome::Failed => &mut self.failed,
         } += 1;
     }
 }
 
-/// How much of everything the border holds: what tests watch for leaks.
+/// Sizes of all tables of the border. Tests check them for leaks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BorderCensus {
-    /// The endpoint's.
+    /// Tables of the endpoint.
     pub sip: sip::Census,
     /// Calls.
     pub calls: usize,
-    /// Lookups of names.
+    /// Name lookups in progress.
     pub lookups: usize,
-    /// Requests outside of calls that wait for their answers.
+    /// Out-of-dialog requests that await a response.
     pub outside: usize,
-    /// Subscriptions that pass through.
+    /// Forwarded subscriptions.
     pub subscriptions: usize,
     /// Participants of conferences.
     pub seats: usize,
-    /// Pairs of media ports that calls hold.
+    /// Media port pairs held by calls.
     pub ports: usize,
     /// Sessions in the forwarder.
     pub sessions: usize,
-    /// Media sockets that calls hold.
+    /// Media sockets held by calls.
     pub sockets_busy: usize,
-    /// Media sockets that are open, those that wait for the next call included.
+    /// Open media sockets, including idle ones.
     pub sockets_open: usize,
-    /// Calls whose media goes through media nodes, and commands about calls that wait for replies.
+    /// Calls with media at media nodes, and pending commands about calls.
     pub at_nodes: usize,
     /// Timers of calls.
     pub timers: usize,
-    /// Memory that calls were admitted for, KiB.
+    /// Memory of admitted calls in KiB.
     pub admitted: u64,
-    /// Processor time that calls were admitted for, microseconds in each second.
+    /// CPU time of admitted calls in microseconds per second.
     pub working: u64,
     /// Calls counted on trunks.
     pub trunk_calls: u64,
-    /// Transfers with calls of several workers, and dialogs that another worker continues than the one that began them; of all
-    /// workers.
+    /// Transfers between workers, and dialogs that moved to another worker; of all workers.
     pub moved: usize,
-    /// Registered users; of several workers, those of all.
+    /// Registered users of all workers.
     pub registrations: usize,
 }
 
 impl BorderCensus {
-    /// Whether no call, and nothing that belongs to one, is left.
+    /// Whether no call and nothing that belongs to a call is left.
     pub fn is_quiet(&self) -> bool {
         self.sip.is_quiet()
             && *self
@@ -160,28 +159,28 @@ impl BorderCensus {
 /// A call, as a plain value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallInfo {
-    /// Its number.
+    /// Number.
     pub number: u64,
-    /// How far it has come.
-    pub phase: Phase,
-    /// Call-IDs of the caller's and the callee's leg, where there are such.
+    /// State.
+    pub phase: CallPhase,
+    /// Call-IDs of the caller's and the callee's leg, if they exist.
     pub call_ids: [Option<String>; 2],
     /// Names of the interfaces.
     pub interfaces: [String; 2],
     /// Names of the trunks.
     pub trunks: [Option<String>; 2],
-    /// When it was offered.
+    /// When the INVITE arrived.
     pub offered_at: Time,
     /// When it was answered.
     pub answered_at: Option<Time>,
-    /// Whether its media goes through us, or a media node of ours.
+    /// Whether its media is anchored at the border or a media node.
     pub anchored: bool,
-    /// Values that header rules keep with it.
+    /// Values stored by header rules.
     pub tags: Vec<(String, String)>,
 }
 
 impl Border {
-    /// How much is held.
+    /// Sizes of all tables.
     pub fn census(&self) -> BorderCensus {
         let core = &self.core;
         BorderCensus {
@@ -190,33 +189,33 @@ impl Border {
             lookups: core.names.waiting(),
             outside: core.asked.len(),
             subscriptions: core.subscriptions.len(),
-            seats: core.conferences.seats(),
+            seats: core.conferences.participants(),
             ports: core.plane.ports_in_use(),
             sessions: core.plane.sessions,
             sockets_busy: core.plane.sockets.busy(),
             sockets_open: core.plane.sockets.open(),
-            at_nodes: core.nodes.relays + core.nodes.waiting(),
-            // Those of registrations of ours are no calls'.
+            at_nodes: core.nodes.relayed_calls + core.nodes.pending_commands(),
+            // Timers of our registrations do not belong to calls.
             timers: core.timers.len().saturating_sub(core.kept.len()),
-            admitted: core.admitted.taken().memory,
-            working: core.admitted.taken().processor,
+            admitted: core.admitted.reserved().memory,
+            working: core.admitted.reserved().processor,
             trunk_calls: core.trunk_calls(),
-            moved: core.open_transfers() + self.endpoint.moved(),
+            moved: core.open_transfers() + self.endpoint.moved_dialogs(),
             registrations: core.location.len(),
         }
     }
 
-    /// What calls, registrations and handshakes take of the machine, by what for.
-    pub fn taken(&mut self, now: Time) -> [(Part, Cost); Part::ALL.len()] {
-        self.core.taken(now)
+    /// Use of memory and CPU time by calls, registrations and handshakes.
+    pub fn taken(&mut self, now: Time) -> [(CostPart, Price); CostPart::ALL.len()] {
+        self.core.reserved(now)
     }
 
     /// Counters since the start.
-    pub fn counters(&self) -> &Counters {
+    pub fn counters(&self) -> &BorderCounters {
         &self.core.counters
     }
 
-    /// The calls at present, in order of their numbers.
+    /// The calls in progress, ordered by number.
     pub fn calls(&self) -> Vec<CallInfo> {
         let core = &self.core;
         let mut calls: Vec<CallInfo> = core

@@ -1,48 +1,48 @@
-//! Names to addresses (RFC 3263), for whatever leads to a host's name: hops of calls, pings, registrations.
+//! Name resolution (RFC 3263) for hops of calls, out-of-dialog requests, pings and registrations.
 
-use super::core::{Core, Query};
-use super::outside::Located;
+use super::core::{Core, DnsQuery};
+use super::out_of_dialog::Located;
 use super::sockets::SocketWork;
-use crate::call::{CallKey, Place, Step};
+use crate::call::{CallKey, HopStep, StepTarget};
 use crate::config::{Config, HostName};
-use crate::operate::Renaming;
+use crate::operate::IndexRemap;
 use engine::{ConnectionId, DropReason, Entropy, Output, SocketId, SocketKind, Time, Transport};
 use sip::locate::{
-    Ignored, LocateError, LookupId, Resolver, ResolverConfig, Started, StreamWork, Target, Wanted,
-    WantedHost,
+    IgnoredAnswer, LocateError, LocateHost, LocateRequest, LookupId, LookupStart, ResolvedTarget,
+    Resolver, ResolverConfig, StreamWork,
 };
 use sip::{Endpoint, Flow, Fork, LegId, NamedHop};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-/// Addresses of one name that are tried, at most.
+/// Maximum number of addresses tried per name.
 const MOST_ADDRESSES: usize = 8;
 
-/// Who waits for a lookup.
+/// The request that waits for a lookup.
 #[derive(Debug)]
-pub(crate) enum Waiting {
+pub(crate) enum LookupWaiter {
     /// A hop of a call.
     Hop(CallKey, usize),
-    /// A dialog whose next hop is a name.
+    /// A dialog whose remote target or route is a name.
     Dialog(LegId, NamedHop),
-    /// Something outside of calls.
+    /// An out-of-dialog request.
     Outside(Located),
 }
 
-/// Lookups and their sockets.
+/// The resolver with its sockets.
 #[derive(Debug)]
 pub(crate) struct Names {
     resolver: Resolver,
-    waiting: BTreeMap<LookupId, Waiting>,
-    /// Sockets for queries, opened when the first one is asked: IPv4, IPv6.
+    waiting: BTreeMap<LookupId, LookupWaiter>,
+    /// UDP sockets for queries over IPv4 and IPv6, opened by the first query.
     sockets: [Option<SocketId>; 2],
-    /// A connection that was asked for, and the query that goes over it.
+    /// A requested connection, and the query to send over it.
     opening: Option<(ConnectionId, Vec<u8>)>,
-    /// That query while it is lent to the driver.
+    /// That query while the driver sends it.
     query: Vec<u8>,
 }
 
-/// Set in the numbers of connections to name servers: the endpoint counts its own from 1, drivers set the bit above.
+/// Marks connections to DNS servers: the endpoint counts its own from 1, drivers set the bit above.
 const NAME_SERVER: u64 = 1 << 62;
 
 impl Names {
@@ -72,12 +72,12 @@ impl Names {
         }
     }
 
-    /// Whether [`Names::next_output`] has something.
+    /// Whether [`Names::next_output`] returns an output.
     pub(crate) fn has_output(&self) -> bool {
         self.resolver.has_stream_work() || self.opening.as_ref().is_some_and(|(_, b)| !b.is_empty())
     }
 
-    /// What the driver has to do for queries over TCP.
+    /// The next output for queries over TCP.
     pub(crate) fn next_output(&mut self) -> Option<Output<'_>> {
         if let Some((connection, bytes)) = self.opening.as_mut().filter(|(_, b)| !b.is_empty()) {
             self.query = std::mem::take(bytes);
@@ -98,7 +98,7 @@ impl Names {
                     connection,
                     local: None,
                     remote: server,
-                    secure: None,
+                    tls: None,
                     websocket: false,
                 }
             }
@@ -116,25 +116,25 @@ impl Names {
         self.waiting.len()
     }
 
-    /// A reload gave interfaces and trunks other indices; what nobody waits for any more is forgotten.
-    pub(crate) fn rename(&mut self, renamed: &Renaming) {
+    /// Applies the new interface and trunk indices after a reload, and drops obsolete lookups.
+    pub(crate) fn rename(&mut self, renamed: &IndexRemap) {
         self.waiting.retain(|_, waiting| match waiting {
-            Waiting::Hop(..) | Waiting::Dialog(..) => true,
-            Waiting::Outside(located) => located.rename(renamed),
+            LookupWaiter::Hop(..) | LookupWaiter::Dialog(..) => true,
+            LookupWaiter::Outside(located) => located.rename(renamed),
         });
     }
 
-    /// Takes over another configuration's servers; lookups under way come to nothing.
-    pub(crate) fn replaced(&mut self, with: Names) -> Vec<Waiting> {
+    /// Replaces the configured servers. Returns the requests of lookups that were aborted.
+    pub(crate) fn replaced(&mut self, with: Names) -> Vec<LookupWaiter> {
         let sockets = self.sockets;
         let before = std::mem::replace(self, with);
         self.sockets = sockets;
-        self.resolver.succeed(&before.resolver);
+        self.resolver.take_over(&before.resolver);
         before.waiting.into_values().collect()
     }
 }
 
-/// Transports that names are located for, the preferred first: UDP and TCP, and TLS where an interface has it.
+/// Transports for resolution, the preferred one first: UDP and TCP, and TLS if an interface has it.
 fn transports(config: &Config) -> Vec<Transport> {
     let tls = config
         .interfaces
@@ -148,7 +148,7 @@ fn transports(config: &Config) -> Vec<Transport> {
         .collect()
 }
 
-/// The resolver's number of a connection to a name server.
+/// The resolver's number of a connection to a DNS server.
 pub(crate) fn resolver_stream_of(connection: ConnectionId) -> Option<u32> {
     let ours = connection.0 & (ConnectionId::ACCEPTED | NAME_SERVER) == NAME_SERVER;
     u32::try_from(connection.0 & !NAME_SERVER)
@@ -156,11 +156,11 @@ pub(crate) fn resolver_stream_of(connection: ConnectionId) -> Option<u32> {
         .filter(|_| ours)
 }
 
-/// What is to be located for a target.
-fn wanted(host: &HostName, transport: Option<Transport>) -> Result<Wanted, LocateError> {
+/// The lookup for a target.
+fn wanted(host: &HostName, transport: Option<Transport>) -> Result<LocateRequest, LocateError> {
     let parsed = wire::sip::Host::parse(host.text().as_bytes()).ok_or(LocateError::BadName)?;
-    Ok(Wanted {
-        host: WantedHost::from_host(&parsed)?,
+    Ok(LocateRequest {
+        host: LocateHost::from_host(&parsed)?,
         port: host.port,
         transport,
         secure: false,
@@ -168,63 +168,63 @@ fn wanted(host: &HostName, transport: Option<Transport>) -> Result<Wanted, Locat
 }
 
 impl Core {
-    /// Whether a socket is one for queries.
+    /// Whether a socket is used for DNS queries.
     pub(crate) fn is_resolver(&self, socket: SocketId) -> bool {
         self.names.sockets.contains(&Some(socket))
     }
 
-    /// A datagram on a socket for queries.
+    /// A datagram on a socket for DNS queries.
     pub(crate) fn resolver_answer(&mut self, source: SocketAddr, bytes: &[u8], now: Time) {
         match self.names.resolver.answer(source, bytes, now) {
             Ok(()) => {}
-            Err(Ignored::Malformed) => self.drops.count(DropReason::DnsMalformed),
-            Err(Ignored::Unasked | Ignored::Question) => {
+            Err(IgnoredAnswer::Malformed) => self.drops.count(DropReason::DnsMalformed),
+            Err(IgnoredAnswer::Unasked | IgnoredAnswer::Question) => {
                 self.drops.count(DropReason::DnsUnexpected);
             }
         }
     }
 
-    /// Bytes on a connection to a name server.
+    /// Bytes on a connection to a DNS server.
     pub(crate) fn resolver_stream(&mut self, stream: u32, bytes: &[u8], now: Time) {
         match self.names.resolver.stream_bytes(stream, bytes, now) {
             Ok(()) => {}
-            Err(Ignored::Malformed) => self.drops.count(DropReason::DnsMalformed),
-            Err(Ignored::Unasked | Ignored::Question) => {
+            Err(IgnoredAnswer::Malformed) => self.drops.count(DropReason::DnsMalformed),
+            Err(IgnoredAnswer::Unasked | IgnoredAnswer::Question) => {
                 self.drops.count(DropReason::DnsUnexpected);
             }
         }
     }
 
-    /// A connection to a name server has ended.
+    /// A connection to a DNS server was closed.
     pub(crate) fn resolver_ended(&mut self, stream: u32, now: Time) {
         self.names.resolver.stream_ended(stream, now);
     }
 
-    /// Looks a name up for someone; what comes of it is told by [`Core::pump_names`].
+    /// Starts a lookup. [`Core::pump_names`] delivers the result.
     pub(crate) fn locate(
         &mut self,
         endpoint: &mut Endpoint,
         host: &HostName,
         transport: Option<Transport>,
-        waiting: Waiting,
+        waiting: LookupWaiter,
         now: Time,
     ) {
         let started = match wanted(host, transport) {
             Ok(wanted) => self.names.resolver.locate(wanted, now),
-            Err(error) => Started::Done(Err(error)),
+            Err(error) => LookupStart::Done(Err(error)),
         };
         match started {
-            Started::Pending(lookup) => {
+            LookupStart::Pending(lookup) => {
                 self.names.waiting.insert(lookup, waiting);
             }
-            Started::Done(result) => {
+            LookupStart::Done(result) => {
                 let targets = result.map(|targets| targets.take(MOST_ADDRESSES).collect());
                 self.located(endpoint, waiting, targets, now);
             }
         }
     }
 
-    /// A hop's name has to be looked up before it can be called.
+    /// Starts the lookup for a hop of a call.
     pub(crate) fn locate_hop(
         &mut self,
         endpoint: &mut Endpoint,
@@ -240,7 +240,7 @@ impl Core {
         else {
             return;
         };
-        let Some(Place::Name(host, transport)) =
+        let Some(StepTarget::Name(host, transport)) =
             set_up.hops.get(index).map(|hop| hop.place.clone())
         else {
             return;
@@ -248,22 +248,24 @@ impl Core {
         set_up.locating += 1;
         let started = match wanted(&host, transport) {
             Ok(wanted) => self.names.resolver.locate(wanted, now),
-            Err(error) => Started::Done(Err(error)),
+            Err(error) => LookupStart::Done(Err(error)),
         };
         match started {
-            Started::Pending(lookup) => {
-                self.names.waiting.insert(lookup, Waiting::Hop(key, index));
+            LookupStart::Pending(lookup) => {
+                self.names
+                    .waiting
+                    .insert(lookup, LookupWaiter::Hop(key, index));
             }
-            Started::Done(result) => {
+            LookupStart::Done(result) => {
                 let targets = result.map(|targets| targets.take(MOST_ADDRESSES).collect());
-                // The caller's loop goes on with what was put in.
+                // The loop of the caller continues with the inserted steps.
                 self.hop_located(key, index, targets);
             }
         }
         let _ = endpoint;
     }
 
-    /// Sends queries, and hands on the lookups that have ended.
+    /// Sends queries, and delivers the results of finished lookups.
     pub(crate) fn pump_names(&mut self, endpoint: &mut Endpoint, now: Time) {
         while let Some(outcome) = self.names.resolver.next_outcome() {
             let Some(waiting) = self.names.waiting.remove(&outcome.lookup) else {
@@ -276,7 +278,7 @@ impl Core {
         }
         while let Some(query) = self.names.resolver.next_query() {
             let socket = self.query_socket(query.server.is_ipv4());
-            self.queries.push_back(Query {
+            self.queries.push_back(DnsQuery {
                 socket,
                 server: query.server,
                 bytes: query.bytes,
@@ -284,7 +286,7 @@ impl Core {
         }
     }
 
-    /// Has the name looked up to which the requests of a dialog go, where it is one (RFC 3261 section 12.2.1.1).
+    /// Resolves the host that requests of a dialog are sent to, if it is a name (RFC 3261 section 12.2.1.1).
     pub(crate) fn locate_dialog(
         &mut self,
         endpoint: &mut Endpoint,
@@ -296,7 +298,7 @@ impl Core {
             return;
         };
         let waited = self.names.waiting.values().any(
-            |waiting| matches!(waiting, Waiting::Dialog(other, same) if *other == leg && *same == hop),
+            |waiting| matches!(waiting, LookupWaiter::Dialog(other, same) if *other == leg && *same == hop),
         );
         if waited {
             return;
@@ -309,29 +311,36 @@ impl Core {
             true => Some(Transport::Tls),
             false => hop.transport,
         };
-        self.locate(endpoint, &host, transport, Waiting::Dialog(leg, hop), now);
+        self.locate(
+            endpoint,
+            &host,
+            transport,
+            LookupWaiter::Dialog(leg, hop),
+            now,
+        );
     }
 
-    /// Whether the name is being looked up to which a leg's requests go.
+    /// Whether the destination of a leg is being resolved.
     pub(crate) fn is_locating(&self, leg: LegId) -> bool {
         let mut waiting = self.names.waiting.values();
-        waiting.any(|waiting| matches!(waiting, Waiting::Dialog(other, _) if *other == leg))
+        waiting.any(|waiting| matches!(waiting, LookupWaiter::Dialog(other, _) if *other == leg))
     }
 
-    /// The dialog's requests go to the first place of its name that can be reached from where it stands; they stay where
-    /// they go already, where that is one of the places.
+    /// Sends further requests of the dialog to the first address of its name that is reachable from its interface,
+    /// unless the current address is one of them.
     fn lead_dialog(
         &mut self,
         endpoint: &mut Endpoint,
         leg: LegId,
         hop: &NamedHop,
-        targets: &[Target],
+        targets: &[ResolvedTarget],
     ) {
         let Some(flow) = endpoint.flow_of(leg) else {
             return;
         };
-        let here =
-            |target: &Target| (target.address, target.transport) == (flow.remote, flow.transport);
+        let here = |target: &ResolvedTarget| {
+            (target.address, target.transport) == (flow.remote, flow.transport)
+        };
         if targets.iter().any(here) {
             return;
         }
@@ -348,17 +357,17 @@ impl Core {
             })
         });
         if let Some(flow) = place {
-            // The leg may be gone by now.
-            let _ = endpoint.lead(leg, hop, flow);
+            // The leg may have ended in the meantime.
+            let _ = endpoint.set_hop_flow(leg, hop, flow);
         }
     }
 
-    /// The time for queries in flight.
+    /// Processes timeouts of queries.
     pub(crate) fn names_timeout(&mut self, now: Time) {
         self.names.resolver.timeout(now);
     }
 
-    /// The configuration's servers have changed.
+    /// Applies changed DNS servers.
     pub(crate) fn reload_names(&mut self, endpoint: &mut Endpoint, now: Time) {
         let config = self.config.clone();
         let entropy = self.entropy.fork();
@@ -391,40 +400,40 @@ impl Core {
     fn located(
         &mut self,
         endpoint: &mut Endpoint,
-        waiting: Waiting,
-        targets: Result<Vec<Target>, LocateError>,
+        waiting: LookupWaiter,
+        targets: Result<Vec<ResolvedTarget>, LocateError>,
         now: Time,
     ) {
-        // A name that a peer has written makes nobody welcome.
-        let ours = !matches!(waiting, Waiting::Dialog(..));
+        // Names written by a peer do not admit sources.
+        let ours = !matches!(waiting, LookupWaiter::Dialog(..));
         for target in targets.iter().flatten().filter(|_| ours) {
-            // Whoever we call by name may send us requests. A full table takes no more; their requests are then dropped
-            // where a list of sources is configured.
+            // Systems that we call by name may send requests to us. If the table is full, their requests are dropped on
+            // interfaces with a list of sources.
             let ip = target.address.ip();
-            let _ = self.located_peers.hold().insert(ip, ());
+            let _ = self.located_peers.lock().insert(ip, ());
         }
         match waiting {
-            Waiting::Hop(key, index) => {
+            LookupWaiter::Hop(key, index) => {
                 self.hop_located(key, index, targets);
                 if let Some(slot) = self.slot_of(key) {
                     self.try_next(endpoint, slot, now);
                 }
             }
-            Waiting::Dialog(leg, hop) => {
+            LookupWaiter::Dialog(leg, hop) => {
                 self.lead_dialog(endpoint, leg, &hop, &targets.unwrap_or_default());
             }
-            Waiting::Outside(located) => {
+            LookupWaiter::Outside(located) => {
                 self.outside_located(endpoint, located, targets.unwrap_or_default(), now);
             }
         }
     }
 
-    /// Puts the addresses of a hop's name behind it.
+    /// Inserts the addresses of a hop's name after it.
     fn hop_located(
         &mut self,
         key: CallKey,
         index: usize,
-        targets: Result<Vec<Target>, LocateError>,
+        targets: Result<Vec<ResolvedTarget>, LocateError>,
     ) {
         let Some(slot) = self.slot_of(key) else {
             return;
@@ -450,13 +459,13 @@ impl Core {
     }
 }
 
-/// The step at each of the addresses; they are tried one after the other.
-pub(crate) fn placed(hop: &Step, targets: &[Target]) -> Vec<Step> {
+/// A step for each of the addresses, tried in order.
+pub(crate) fn placed(hop: &HopStep, targets: &[ResolvedTarget]) -> Vec<HopStep> {
     targets
         .iter()
         .enumerate()
-        .map(|(number, target)| Step {
-            place: Place::Address(target.address, target.transport),
+        .map(|(number, target)| HopStep {
+            place: StepTarget::Address(target.address, target.transport),
             group: 0x8000 | (hop.group << 4) | number as u16,
             ..hop.clone()
         })

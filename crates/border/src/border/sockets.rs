@@ -1,5 +1,5 @@
-//! Media sockets: opened when a call takes their port, kept for a moment after its end for the next call, then closed, so that
-//! other programs can have the port.
+//! Media sockets: opened when a call uses their port, kept open for a short time after its end for the next call, then
+//! closed, so that other programs can use the port.
 
 use core::time::Duration;
 use engine::{BoundedMap, HashKey, SocketId, SocketKind, Time};
@@ -7,52 +7,52 @@ use slab::Slab;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-/// Numbers of media sockets begin here; below are signalling sockets.
+/// First number of media sockets; lower ones are signalling sockets.
 pub(crate) const MEDIA_BASE: u32 = 1 << 16;
 
-/// How long a socket stays open after its call, for the next one: opening and closing the four of a call costs as much as half of
-/// the rest of it. At a thousand calls a second and more most of them are used again within this time.
+/// Time for which a socket stays open after its call. Opening and closing the four sockets of a call costs half as much
+/// as the rest of the call; from a thousand calls per second on, most sockets are reused within this time.
 const KEEP: Duration = Duration::from_secs(1);
-/// Idle sockets are looked at this often at most.
+/// Shortest interval between two checks of idle sockets.
 const SWEEP: Duration = Duration::from_millis(50);
-/// Sockets closed at once at most, which takes half a millisecond; the others follow after [`PAUSE`].
+/// Maximum number of sockets closed at once, which takes half a millisecond; the others follow after [`PAUSE`].
 const PER_SWEEP: usize = 128;
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// What the driver has to do about sockets.
+/// A socket operation for the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SocketWork {
-    /// Open this one.
+    /// Open a socket.
     Open {
-        /// Our number for it.
+        /// Number of the socket.
         socket: SocketId,
-        /// What it is for.
+        /// Purpose.
         kind: SocketKind,
-        /// Where.
+        /// Address.
         local: SocketAddr,
     },
-    /// Close this one.
+    /// Close a socket.
     Shut(SocketId),
 }
 
 #[derive(Debug)]
 struct Entry {
     address: SocketAddr,
-    /// Counts uses, so that old places in the idle queue are recognised.
+    /// Counter of uses, by which outdated entries of the idle queue are recognised.
     stamp: u32,
     busy: bool,
-    /// The driver has not said yet that it is open.
+    /// Whether the driver has yet to confirm the opening.
     opening: bool,
-    /// It was given up while it was being opened: it is closed as soon as the driver has spoken.
+    /// Whether it was released for good during the opening: it is closed after the confirmation.
     unwanted: bool,
-    /// Who wants to be told when it is open; 0: nobody.
+    /// Call that waits for the opening; 0: none.
     waiter: u64,
-    /// Whose affair is what the forwarder passes up; 0: nobody's.
+    /// Call that gets the packets passed up by the forwarder; 0: none.
     owner: u64,
 }
 
 impl Entry {
-    /// It is in use again.
+    /// Marks it as in use again.
     fn take(&mut self, stamp: u32) {
         self.busy = true;
         self.unwanted = false;
@@ -60,33 +60,33 @@ impl Entry {
     }
 }
 
-/// A socket that no call has.
+/// A socket that no call uses.
 #[derive(Clone, Copy, Debug)]
 struct Idle {
     index: u32,
-    /// Of its last use.
+    /// Counter of its last use.
     stamp: u32,
     since: Time,
 }
 
-/// The media sockets that are open.
+/// The open media sockets.
 #[derive(Debug)]
-pub(crate) struct MediaSockets {
+pub(crate) struct MediaSocketPool {
     entries: Slab<Entry>,
     by_address: BoundedMap<SocketAddr, u32>,
-    /// In the order in which they became so.
+    /// In order of release.
     idle: VecDeque<Idle>,
-    /// When they may be looked at next.
+    /// Next check of idle sockets.
     next_sweep: Time,
     idle_count: usize,
     limit: usize,
     stamps: u32,
 }
 
-impl MediaSockets {
-    /// No sockets; at most `limit` of them will be open at a time.
-    pub(crate) fn new(limit: usize, key: HashKey) -> MediaSockets {
-        MediaSockets {
+impl MediaSocketPool {
+    /// An empty table for at most `limit` open sockets.
+    pub(crate) fn new(limit: usize, key: HashKey) -> MediaSocketPool {
+        MediaSocketPool {
             entries: Slab::new(),
             by_address: BoundedMap::new(limit, key),
             idle: VecDeque::new(),
@@ -97,7 +97,8 @@ impl MediaSockets {
         }
     }
 
-    /// As [`MediaSockets::acquire`]. `before` had this address when it was used last, so that most of the time it need not be looked up.
+    /// Like [`MediaSocketPool::acquire`]. `before` is the socket of the previous use of this address, which saves the
+    /// lookup in most cases.
     pub(crate) fn acquire_again(
         &mut self,
         address: SocketAddr,
@@ -116,7 +117,7 @@ impl MediaSockets {
         }
     }
 
-    /// The socket at `address`, opened where it is not; `None` where as many as allowed are in use.
+    /// The socket at `address`, opened if necessary; `None` if the limit of sockets is in use.
     pub(crate) fn acquire(
         &mut self,
         address: SocketAddr,
@@ -157,7 +158,7 @@ impl MediaSockets {
         Some(socket)
     }
 
-    /// The call no longer needs `socket`; it stays open for a while, for the next one.
+    /// Releases a socket after a call. It stays open for a while.
     pub(crate) fn release(&mut self, socket: SocketId, now: Time) {
         let Some(index) = socket.0.checked_sub(MEDIA_BASE) else {
             return;
@@ -183,13 +184,13 @@ impl MediaSockets {
         }
     }
 
-    /// When sockets are to be closed, see [`MediaSockets::close_idle`].
+    /// When [`MediaSocketPool::close_idle`] is due.
     pub(crate) fn next_close(&self) -> Option<Time> {
         let oldest = self.idle.front()?;
         Some((oldest.since + KEEP).max(self.next_sweep))
     }
 
-    /// Closes sockets that no call has taken again for as long as they are kept.
+    /// Closes sockets that have been idle for too long.
     pub(crate) fn close_idle(&mut self, now: Time, work: &mut VecDeque<SocketWork>) {
         if self.next_close().is_none_or(|due| due > now) {
             return;
@@ -209,32 +210,32 @@ impl MediaSockets {
         self.next_sweep = now + pause;
     }
 
-    /// Whether the driver has yet to say that `socket` is open.
+    /// Whether the opening of `socket` is not confirmed yet.
     pub(crate) fn is_opening(&self, socket: SocketId) -> bool {
         self.entry(socket).is_some_and(|entry| entry.opening)
     }
 
-    /// `waiter` (not 0) is to be told when `socket`, which is being opened, is open.
+    /// Registers `waiter` (not 0) for the opening of `socket`.
     pub(crate) fn await_open(&mut self, socket: SocketId, waiter: u64) {
         if let Some(entry) = self.entry_mut(socket).filter(|entry| entry.opening) {
             entry.waiter = waiter;
         }
     }
 
-    /// STUN and DTLS that come to `socket` are for `owner` (not 0) until it is released.
+    /// Assigns STUN and DTLS packets of `socket` to `owner` (not 0) until its release.
     pub(crate) fn own(&mut self, socket: SocketId, owner: u64) {
         if let Some(entry) = self.entry_mut(socket) {
             entry.owner = owner;
         }
     }
 
-    /// Who wants to have what the forwarder passes up.
+    /// The owner of packets that the forwarder passes up.
     pub(crate) fn owner(&self, socket: SocketId) -> Option<u64> {
         let owner = self.entry(socket)?.owner;
         (owner != 0).then_some(owner)
     }
 
-    /// The driver has opened `socket`; who waits for that.
+    /// The driver has opened `socket`. Returns the call that waits for it.
     pub(crate) fn opened(
         &mut self,
         socket: SocketId,
@@ -260,7 +261,7 @@ impl MediaSockets {
         Some(waiter).filter(|&waiter| waiter != 0)
     }
 
-    /// The driver could not open `socket`: it exists no more. Its address, and who waits for it.
+    /// The driver could not open `socket`, which is removed. Returns its address and the call that waits for it.
     pub(crate) fn failed(&mut self, socket: SocketId) -> Option<(SocketAddr, Option<u64>)> {
         let index = socket.0.checked_sub(MEDIA_BASE)?;
         let entry = self.entries.try_remove(index as usize)?;
@@ -272,7 +273,7 @@ impl MediaSockets {
         Some((entry.address, waiter))
     }
 
-    /// The call no longer needs `socket`, and no other is to have it.
+    /// Releases a socket that no other call may use.
     pub(crate) fn discard(&mut self, socket: SocketId, now: Time, work: &mut VecDeque<SocketWork>) {
         self.release(socket, now);
         match self.entry_mut(socket).filter(|entry| !entry.busy) {
@@ -293,7 +294,7 @@ impl MediaSockets {
         self.entries.get_mut(index as usize)
     }
 
-    /// Closes every idle socket for which `wanted` says no (a changed configuration).
+    /// Closes idle sockets whose address is not `wanted` after a reload.
     pub(crate) fn shut_unwanted(
         &mut self,
         wanted: impl Fn(SocketAddr) -> bool,
@@ -345,8 +346,8 @@ fn is_idle(entries: &Slab<Entry>, idle: &Idle) -> bool {
         .is_some_and(|entry| !entry.busy && entry.stamp == idle.stamp)
 }
 
-/// Whether it may be closed: its number is free only after the driver's word about opening it, so that this word is not taken
-/// for the next socket's.
+/// Whether it may be closed. A number is reused only after the confirmation of its opening, which would otherwise be
+/// taken for that of the next socket.
 fn is_closable(entries: &Slab<Entry>, idle: &Idle) -> bool {
     is_idle(entries, idle)
         && entries
@@ -361,8 +362,8 @@ mod tests {
 
     const NOW: Time = Time::ZERO;
 
-    fn pool(limit: usize) -> MediaSockets {
-        MediaSockets::new(limit, HashKey::new(&mut Entropy::from_number(1)))
+    fn pool(limit: usize) -> MediaSocketPool {
+        MediaSocketPool::new(limit, HashKey::new(&mut Entropy::from_number(1)))
     }
 
     fn at(port: u16) -> SocketAddr {
@@ -396,7 +397,7 @@ mod tests {
         for &socket in &sockets {
             pool.release(socket, at_second(1));
         }
-        // One is wanted again in time, and one is given up later.
+        // One is reused in time, and one is released later.
         assert_eq!(pool.acquire(at(0), &mut work), Some(sockets[0]));
         assert_eq!(pool.acquire(at(1), &mut work), Some(sockets[1]));
         pool.release(sockets[1], at_second(2));
@@ -404,7 +405,7 @@ mod tests {
         assert_eq!(pool.next_close(), Some(at_second(2)));
         pool.close_idle(at_second(1) + Duration::from_millis(999), &mut work);
         assert!(work.is_empty());
-        // Never many at once.
+        // The number per check is limited.
         let mut now = at_second(2);
         while pool.open() > 2 {
             let before = work.len();
@@ -435,7 +436,7 @@ mod tests {
         );
         assert_eq!((pool.busy(), pool.open(), work.len()), (1, 1, 1));
         pool.release(first, NOW);
-        // Somebody else's by now, not there at all, or never there before: looked up, and opened.
+        // In use by another call, not present, or never present: looked up, and opened.
         for before in [Some(first), Some(SocketId(7)), None] {
             let second = pool.acquire_again(at(2), before, &mut work).unwrap();
             assert_ne!(second, first);
@@ -443,7 +444,7 @@ mod tests {
             pool.opened(second, NOW, &mut work);
             pool.release(second, NOW);
         }
-        // What is taken by its number is no longer idle: another one makes room.
+        // A socket acquired by its number is no longer idle: another one is closed.
         assert_eq!(
             pool.acquire_again(at(1), Some(first), &mut work),
             Some(first)

@@ -1,35 +1,34 @@
-//! Subscriptions, and what REFER founds outside of calls (RFC 6665, RFC 3515): two dialogs coupled, as the legs of a call
-//! are, so that neither side learns of the other's network. Requests and responses pass as they came but for what belongs to
-//! a dialog.
+//! Subscriptions, and dialogs created by out-of-dialog REFER (RFC 6665, RFC 3515): two dialogs are coupled like the
+//! legs of a call, with topology hiding. Requests and responses are passed unchanged, except the headers of the dialog.
 
-use super::outside::without_credentials;
+use super::out_of_dialog::without_credentials;
 use super::{Alarm, Core};
 use crate::call::headers::address_with_host;
-use crate::call::inside::refuse;
-use crate::call::offered::{Origin, Refused};
-use crate::call::pass::{hide_network, promised_end_to_end, warnings};
-use crate::config::{Identity, InterfaceId, InterfaceKind, TrunkId};
-use crate::identity::{Boundary, Texts};
-use crate::operate::Renaming;
+use crate::call::in_dialog::refuse;
+use crate::call::relay::{hide_network, promised_end_to_end, warnings};
+use crate::call::setup::{RequestOrigin, RequestRefusal};
+use crate::config::{IdentityPassing, InterfaceId, InterfaceKind, TrunkId};
+use crate::identity::{Boundary, IdentityTexts};
+use crate::operate::IndexRemap;
 use crate::rules::EditList;
-use ::rules::{Effects, Scene};
+use ::rules::{Effects, MessageContext};
 use core::time::Duration;
 use engine::Time;
 use engine::timers::TimerKey;
-use sip::{Content, DialogId, Endpoint, Flow, Login, ServerTransaction};
+use sip::{DialogId, Endpoint, Flow, Login, MessageContent, ServerTransaction};
 use smallvec::SmallVec;
 use wire::sip::{Edit, HeaderId, Message, Method, TokenValue};
 
-/// Seconds for which a subscription stands whose end nobody has said yet.
+/// Lifetime in seconds of a subscription without a stated expiry.
 const UNSAID: u32 = 180;
-/// Longest subscription, seconds.
+/// Longest lifetime of a subscription in seconds.
 const LONGEST: u32 = 7 * 86_400;
-/// So long what is under way may still need a subscription whose time is over: 64*T1.
+/// Time for which an expired subscription is kept for messages in transit: 64*T1.
 const LINGER: Duration = Duration::from_secs(33);
-/// Says of a REFER's answer that there is no subscription (RFC 4488).
+/// States in the response to REFER that there is no subscription (RFC 4488).
 const REFER_SUB: &[u8] = b"Refer-Sub";
 
-/// Two dialogs, coupled: that of whoever asked and that of whoever is to tell.
+/// Two coupled dialogs: of the subscriber and of the notifier.
 #[derive(Debug)]
 pub(crate) struct Subscription {
     serial: u32,
@@ -39,36 +38,36 @@ pub(crate) struct Subscription {
     timer: Option<TimerKey>,
 }
 
-/// A request inside a subscription that was passed on.
+/// A forwarded request within a subscription.
 #[derive(Debug)]
-pub(crate) struct Passed {
+pub(crate) struct ForwardedRequest {
     server: ServerTransaction,
-    /// Where it came from.
+    /// Flow of the received request.
     asker: Flow,
     key: u64,
     subscribes: bool,
-    /// Nothing comes after it.
+    /// Whether the subscription ends with this request.
     last: bool,
 }
 
-/// Whether a final response ends the subscription to which the request belonged (RFC 6665 section 4.2.2, RFC 5057).
+/// Whether a final response ends the subscription of its request (RFC 6665 section 4.2.2, RFC 5057).
 fn ends(status: u16) -> bool {
     matches!(status, 404 | 405 | 410 | 416 | 480..=485 | 489 | 501 | 604)
 }
 
 impl Core {
-    /// Couples the dialog of whoever sent `request` with one to come; the number that stands for both.
+    /// Couples the dialog of the sender of `request` with a future one. Returns the key of both.
     ///
     /// # Errors
-    /// What to refuse the request with.
+    /// The refusal of the request.
     pub(crate) fn subscription_asked(
         &mut self,
         endpoint: &mut Endpoint,
         transaction: ServerTransaction,
         request: &Message<'_>,
-        (origin, flow): (Origin, Flow),
+        (origin, flow): (RequestOrigin, Flow),
         now: Time,
-    ) -> Result<u64, Refused> {
+    ) -> Result<u64, RequestRefusal> {
         self.asked_serial = self.asked_serial.wrapping_add(1);
         let serial = self.asked_serial;
         let index = self.subscriptions.insert(Subscription {
@@ -79,12 +78,12 @@ impl Core {
             timer: None,
         });
         let key = (u64::from(serial) << 32) | (index as u64 + 1);
-        // Phones behind NAT write addresses that nobody reaches: they are met where they are.
+        // Phones behind NAT write unreachable addresses in Contact: they are reached on their flow.
         let access = self
             .config
             .interface(origin.interface)
             .is_some_and(|interface| interface.kind == InterfaceKind::Access);
-        match endpoint.found_dialog(transaction, request, flow, access, key) {
+        match endpoint.open_dialog(transaction, request, flow, access, key) {
             Ok(dialog) => {
                 if let Some(subscription) = self.subscriptions.get_mut(index) {
                     subscription.dialogs = [Some(dialog), None];
@@ -95,8 +94,8 @@ impl Core {
             Err(refused) => {
                 self.subscriptions.try_remove(index);
                 Err(match refused {
-                    sip::Refused::Full => Refused::new(503, "too many subscriptions"),
-                    _ => Refused::new(400, "no Contact"),
+                    sip::Refused::Full => RequestRefusal::new(503, "too many subscriptions"),
+                    _ => RequestRefusal::new(400, "no Contact"),
                 })
             }
         }
@@ -108,7 +107,7 @@ impl Core {
         (u64::from(subscription.serial) == key >> 32).then_some(subscription)
     }
 
-    /// The other side is being asked: `dialog` will be with it.
+    /// The request was sent to the other side, in `dialog`.
     pub(crate) fn subscription_sent(
         &mut self,
         endpoint: &mut Endpoint,
@@ -129,7 +128,7 @@ impl Core {
         }
     }
 
-    /// The other side has given its final answer, which was passed on.
+    /// The final response of the other side was forwarded.
     pub(crate) fn subscription_answered(
         &mut self,
         endpoint: &mut Endpoint,
@@ -147,7 +146,7 @@ impl Core {
         self.subscription_granted(key, response, now);
     }
 
-    /// A 2xx says for how long a subscription stands.
+    /// A 2xx states the lifetime of a subscription.
     fn subscription_granted(&mut self, key: u64, response: &Message<'_>, now: Time) {
         if let Ok(seconds) = response.expires() {
             self.subscription_lasts(key, seconds, now);
@@ -167,7 +166,7 @@ impl Core {
         }
     }
 
-    /// Nobody has anything to say in a subscription any more.
+    /// Ends a subscription.
     pub(crate) fn end_subscription(&mut self, endpoint: &mut Endpoint, key: u64) {
         if self.subscription(key).is_none() {
             return;
@@ -184,7 +183,7 @@ impl Core {
         }
     }
 
-    /// A request inside a subscription: it passes to the other side.
+    /// Forwards a request within a subscription to the other side.
     pub(crate) fn in_dialog(
         &mut self,
         endpoint: &mut Endpoint,
@@ -226,7 +225,7 @@ impl Core {
                 self.subscription_lasts(key, seconds, now);
             }
         }
-        let passed = Passed {
+        let passed = ForwardedRequest {
             server: transaction,
             asker,
             key,
@@ -268,13 +267,13 @@ impl Core {
             policy: &config.identity,
             from: config.trusts(here.0, here.1),
             to: config.trusts(there.0, there.1),
-            wanted: trunk.is_none_or(|trunk| trunk.identity == Identity::Pass),
+            wanted: trunk.is_none_or(|trunk| trunk.identity == IdentityPassing::Pass),
             proven: None,
             anchored: false,
             hiding: config.hiding(there.0),
         };
         let (mut told, mut supported, mut refer_to) = (Vec::new(), Vec::new(), Vec::new());
-        let (mut texts, mut effects) = (Texts::default(), Effects::default());
+        let (mut texts, mut effects) = (IdentityTexts::default(), Effects::default());
         warnings(request, &mut told);
         promised_end_to_end(request, &mut supported);
         self.refer_to_at(request, onward, &mut refer_to);
@@ -295,7 +294,7 @@ impl Core {
         }
         let host = || self.advertised_host(onward.local);
         boundary.edits(request, host, &mut texts, &mut edits);
-        let scene = Scene {
+        let scene = MessageContext {
             initial: false,
             edits: &edits,
             ..self.first_scene(there, onward, request)
@@ -305,7 +304,7 @@ impl Core {
             return Err(refusal.status);
         }
         effects.merge(&mut edits);
-        let content = Content::like(request).with(&edits);
+        let content = MessageContent::from_template(request).with(&edits);
         let login = trunk
             .and_then(|trunk| trunk.credentials.as_ref())
             .map(|login| Login {
@@ -323,7 +322,7 @@ impl Core {
             })
     }
 
-    /// Refer-To with our address where the message goes, where it names ours where it came from.
+    /// Refer-To with our address on the side of `onward`, if it contains our address on the side of the request.
     pub(crate) fn refer_to_at(&self, request: &Message<'_>, onward: Flow, out: &mut Vec<u8>) {
         if request.method() != Method::Refer {
             return;
@@ -340,11 +339,11 @@ impl Core {
         }
     }
 
-    /// A final response to a request inside a subscription.
+    /// A final response to a request within a subscription.
     pub(crate) fn in_dialog_answered(
         &mut self,
         endpoint: &mut Endpoint,
-        passed: &Passed,
+        passed: &ForwardedRequest,
         response: &Message<'_>,
         now: Time,
     ) {
@@ -358,19 +357,19 @@ impl Core {
         }
     }
 
-    /// A request inside a subscription got no answer: there is nobody any more.
+    /// A request within a subscription got no response: the subscription has ended.
     pub(crate) fn in_dialog_timed_out(
         &mut self,
         endpoint: &mut Endpoint,
-        passed: &Passed,
+        passed: &ForwardedRequest,
         now: Time,
     ) {
         refuse(endpoint, passed.server, 481, now);
         self.end_subscription(endpoint, passed.key);
     }
 
-    /// A reload gave interfaces and trunks other indices.
-    pub(crate) fn rename_subscriptions(&mut self, renamed: &Renaming) {
+    /// Applies the new interface and trunk indices after a reload.
+    pub(crate) fn rename_subscriptions(&mut self, renamed: &IndexRemap) {
         for (_, subscription) in &mut self.subscriptions {
             for interface in &mut subscription.interfaces {
                 *interface = renamed.interface(*interface);

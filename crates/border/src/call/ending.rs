@@ -1,16 +1,16 @@
-//! How calls end: by CANCEL, by BYE, by time, by us; and what is given back then.
+//! Ends of calls: by CANCEL, BYE, timeout or the border; and release of their resources.
 
-use super::figures::Awaited;
-use super::pass::Changes;
-use super::{CallKey, Phase, Side, Sides};
+use super::quality::Awaited;
+use super::relay::HeaderChanges;
+use super::{CallKey, CallPhase, Side, Sides};
 use crate::anchor::CallMedia;
-use crate::border::{Core, Outcome};
-use engine::{Note, Time};
-use sip::{Body, Content, Ending, Endpoint, LegId};
+use crate::border::{CallOutcome, Core};
+use engine::{EventKind, Time};
+use sip::{Body, Ending, Endpoint, LegId, MessageContent};
 use wire::sip::{Edit, HeaderId, Message};
 
 impl Core {
-    /// The caller gave up before there was an answer; its leg is gone.
+    /// The caller has cancelled an unanswered call; its leg is gone.
     pub(crate) fn cancelled(
         &mut self,
         endpoint: &mut Endpoint,
@@ -27,7 +27,7 @@ impl Core {
         }
         *call.legs.get_mut(Side::Caller) = None;
         call.status = 487;
-        self.came_to(slot, Outcome::Cancelled);
+        self.came_to(slot, CallOutcome::Cancelled);
         let callee = self
             .calls
             .get(slot)
@@ -46,7 +46,7 @@ impl Core {
         self.end_call(endpoint, slot, "caller", "cancelled", reason, now);
     }
 
-    /// A leg that stood has ended.
+    /// An established leg has ended.
     pub(crate) fn ended(
         &mut self,
         endpoint: &mut Endpoint,
@@ -65,7 +65,7 @@ impl Core {
         *call.legs.get_mut(side) = None;
         let mut trunk = None;
         if let Some(set_up) = call.set_up.as_deref_mut() {
-            // It answered when nobody waited for that any more, else it would be none.
+            // It was answered after the call had given it up.
             let at = set_up.branches.iter().position(|branch| branch.leg == leg);
             let branch = at.map(|at| set_up.branches.remove(at));
             let hop = branch.and_then(|branch| set_up.hops.get(usize::from(branch.hop)));
@@ -79,23 +79,23 @@ impl Core {
         };
         let text = match why {
             Ending::Peer => "bye",
-            Ending::Us => "done",
+            Ending::Local => "done",
             Ending::Unanswered => "bye not answered",
             Ending::NoAck => "no ack",
             Ending::NoPrack => "no prack",
             Ending::SessionExpired => "session expired",
-            Ending::Unknown => "dialog unknown",
+            Ending::UnknownDialog => "dialog unknown",
         };
-        if call.phase == Phase::Ending {
+        if call.phase == CallPhase::Ending {
             return self.finish_if_over(slot, now);
         }
         let by = match why {
-            Ending::Peer | Ending::Unknown => side.name(),
-            _ => "us",
+            Ending::Peer | Ending::UnknownDialog => side.name(),
+            _ => "border",
         };
         if why == Ending::NoPrack {
             call.status = 500;
-            self.came_to(slot, Outcome::Failed);
+            self.came_to(slot, CallOutcome::Failed);
         }
         match message.filter(|_| why == Ending::Peer) {
             Some(bye) => self.pass_bye(endpoint, slot, side, bye, text, now),
@@ -103,7 +103,7 @@ impl Core {
                 let reason: Option<&[u8]> = match why {
                     Ending::NoAck => Some(b"SIP;cause=408;text=\"ACK missing\""),
                     Ending::SessionExpired => Some(b"SIP;cause=408;text=\"Session expired\""),
-                    Ending::Unknown => Some(b"SIP;cause=481;text=\"Dialog unknown\""),
+                    Ending::UnknownDialog => Some(b"SIP;cause=481;text=\"Dialog unknown\""),
                     _ => None,
                 };
                 self.end_call(endpoint, slot, by, text, reason, now);
@@ -111,7 +111,7 @@ impl Core {
         }
     }
 
-    /// BYE with the headers of the other side's BYE (Reason, User-to-User and what else it has).
+    /// Forwards BYE with the headers of the received one (Reason, User-to-User and others).
     fn pass_bye(
         &mut self,
         endpoint: &mut Endpoint,
@@ -128,21 +128,21 @@ impl Core {
         let ack_due = call.ack_due.take();
         if let Some(other) = other {
             if ack_due == Some(from.other()) {
-                let _ = endpoint.ack(other, &Content::default(), now);
+                let _ = endpoint.ack(other, &MessageContent::default(), now);
             }
             if let Some(call) = self.calls.get(slot) {
-                let mut changes = Changes::default();
+                let mut changes = HeaderChanges::default();
                 let edits = self.pass_edits(endpoint, call, from, bye, None, &mut changes);
                 let content = Self::passed(bye, &edits, Body::Template);
                 if endpoint.bye(other, &content, now).is_err() {
-                    let _ = endpoint.hang_up(other, &Content::default(), now);
+                    let _ = endpoint.hang_up(other, &MessageContent::default(), now);
                 }
             }
         }
         self.close(endpoint, slot, from.name(), why, None, other, now);
     }
 
-    /// Ends a call for want of something that it needs: the caller gets 503 where it has no answer yet.
+    /// Ends a call for lack of a resource: an unanswered caller gets 503.
     pub(crate) fn give_up(
         &mut self,
         endpoint: &mut Endpoint,
@@ -154,14 +154,14 @@ impl Core {
         if self
             .calls
             .get(slot)
-            .is_some_and(|call| call.phase == Phase::SetUp)
+            .is_some_and(|call| call.phase == CallPhase::SetUp)
         {
             self.reject_caller(endpoint, slot, 503, None, now);
         }
-        self.end_call(endpoint, slot, "us", why, Some(reason), now);
+        self.end_call(endpoint, slot, "border", why, Some(reason), now);
     }
 
-    /// Ends a call: every leg that is left is closed, media is given back.
+    /// Ends a call: closes its remaining legs and releases its media.
     pub(crate) fn end_call(
         &mut self,
         endpoint: &mut Endpoint,
@@ -188,7 +188,7 @@ impl Core {
         let Some(call) = self.calls.get_mut(slot) else {
             return;
         };
-        call.phase = Phase::Ending;
+        call.phase = CallPhase::Ending;
         if call.end.is_none() {
             call.end = Some((by, why));
         }
@@ -199,7 +199,7 @@ impl Core {
             }]
         });
         let edits: &[Edit<'_>] = edit.as_ref().map_or(&[], |edit| edit);
-        let content = Content::default().with(edits);
+        let content = MessageContent::default().with(edits);
         let ack_due = call.ack_due.take();
         let legs = Side::BOTH.map(|side| (side, call.leg(side)));
         let mut branches = Vec::new();
@@ -223,18 +223,18 @@ impl Core {
         let asked = std::mem::take(&mut call.links).into_iter();
         let held = call.held.take().map(|held| held.server);
         let early = call.early_request.take().map(|early| early.server);
-        let seat = call
-            .seat
+        let participant = call
+            .participant
             .as_deref_mut()
-            .and_then(|seat| seat.give_up_waiting());
+            .and_then(|participant| participant.take_pending_transaction());
         for server in asked
             .map(|link| link.server)
             .chain(held)
             .chain(early)
-            .chain(seat)
+            .chain(participant)
         {
-            // Whoever asked something of a call that ends is told so.
-            let _ = endpoint.respond(server, 487, &Content::default(), now);
+            // Pending requests of an ending call are answered.
+            let _ = endpoint.respond(server, 487, &MessageContent::default(), now);
         }
         for leg in branches {
             let _ = endpoint.cancel(leg, &content, now);
@@ -244,16 +244,16 @@ impl Core {
                 continue;
             };
             if ack_due == Some(side) {
-                let _ = endpoint.ack(leg, &Content::default(), now);
+                let _ = endpoint.ack(leg, &MessageContent::default(), now);
             }
-            // A word about why may be what cannot be written; the end itself can.
+            // The reason may be too large for the message; the end itself must be sent.
             let over = endpoint
                 .hang_up(leg, &content, now)
-                .or_else(|_| endpoint.hang_up(leg, &Content::default(), now));
+                .or_else(|_| endpoint.hang_up(leg, &MessageContent::default(), now));
             if over.is_err() {
                 self.forget_leg(slot, side);
             } else if endpoint.state_of(leg).is_none() {
-                // A leg that was only offered is gone at once; no `Ended` follows.
+                // An unanswered incoming leg is gone at once; no `Ended` follows.
                 self.forget_leg(slot, side);
             }
         }
@@ -268,7 +268,7 @@ impl Core {
         }
     }
 
-    /// The call has ended: ports and session go back, and its end is told; once.
+    /// Releases ports and session of an ended call, and logs its end; once.
     fn release_media(&mut self, slot: usize, now: Time) {
         let Some(call) = self.calls.get_mut(slot) else {
             return;
@@ -283,28 +283,28 @@ impl Core {
         };
         let encodings = media.map(CallMedia::encodings).unwrap_or_default();
         let (answered, status) = (call.answered_at.is_some(), call.status);
-        if call.seat.is_some() && !answered && status == 0 {
+        if call.participant.is_some() && !answered && status == 0 {
             call.status = 487;
         }
         if call.relay.is_some() {
             awaited = Awaited::Node;
         }
         self.tell_ended(slot, awaited, encodings, now);
-        self.leave_room(slot);
+        self.leave_conference(slot);
         if !self.release_relay(slot) && awaited == Awaited::Node {
             let number = self.calls.get(slot).map_or(0, |call| call.number);
             self.ended_at_node(number, Default::default(), now);
         }
         if let Some(media) = self.calls.get_mut(slot).and_then(|call| call.media.take()) {
-            if let Some(timer) = media.wake_timer {
+            if let Some(timer) = media.keying_timer {
                 self.timers.cancel(timer);
             }
             media.release(&mut self.plane);
         }
     }
 
-    /// The call has come to this; only the first that is said of it counts.
-    pub(crate) fn came_to(&mut self, slot: usize, outcome: Outcome) {
+    /// Counts the outcome of a call; only the first one counts.
+    pub(crate) fn came_to(&mut self, slot: usize, outcome: CallOutcome) {
         if let Some(call) = self.calls.get_mut(slot)
             && !std::mem::replace(&mut call.counted, true)
         {
@@ -312,32 +312,32 @@ impl Core {
         }
     }
 
-    /// Takes the call out of the table where every leg is gone.
+    /// Removes the call if all legs are gone.
     pub(crate) fn finish_if_over(&mut self, slot: usize, now: Time) {
         let over = self
             .calls
             .get(slot)
-            .is_some_and(|call| call.phase == Phase::Ending && call.is_over());
+            .is_some_and(|call| call.phase == CallPhase::Ending && call.is_over());
         if !over {
             return;
         }
         self.release_media(slot, now);
         let status = self.calls.get(slot).map_or(0, |call| call.status);
-        self.came_to(slot, Outcome::of(status));
+        self.came_to(slot, CallOutcome::of(status));
         let Some(call) = self.calls.try_remove(slot) else {
             return;
         };
-        self.give_cost_back(&call.bill);
+        self.release_reservation(&call.reservation);
         if let Some(trunk) = *call.trunks.get(Side::Callee)
             && call.answered_at.is_some()
         {
             self.trunk_call_ended(Some(trunk));
         }
         self.trunk_call_ended(*call.trunks.get(Side::Caller));
-        self.after_call(now);
+        self.finish_drain_if_idle(now);
     }
 
-    /// Takes a call that we have ended out of the table, whoever has not answered that.
+    /// Removes a call that we have ended, without waiting for responses.
     pub(crate) fn abandon_call(&mut self, endpoint: &mut Endpoint, slot: usize, now: Time) {
         self.close_join(endpoint, slot, now);
         let Some(call) = self.calls.get_mut(slot) else {
@@ -348,7 +348,7 @@ impl Core {
             .filter_map(|&side| call.leg(side))
             .collect();
         call.legs = Sides::default();
-        call.phase = Phase::Ending;
+        call.phase = CallPhase::Ending;
         let mut trunks = Vec::new();
         if let Some(set_up) = call.set_up.take() {
             for branch in &set_up.branches {
@@ -370,7 +370,7 @@ impl Core {
         self.finish_if_over(slot, now);
     }
 
-    /// Nothing came on the media ports of a call for too long.
+    /// No media was received in a call for too long.
     pub(crate) fn media_timed_out(&mut self, endpoint: &mut Endpoint, key: CallKey, now: Time) {
         let Some(slot) = self.slot_of(key) else {
             return;
@@ -378,14 +378,14 @@ impl Core {
         let Some(call) = self.calls.get(slot) else {
             return;
         };
-        if call.phase != Phase::Confirmed && call.phase != Phase::Answered {
+        if call.phase != CallPhase::Confirmed && call.phase != CallPhase::Answered {
             return;
         }
         let number = call.number;
         self.counters.media_timeouts += 1;
         self.events
-            .tell(now, || Note::MediaTimeout { call: number });
+            .tell(now, || EventKind::MediaTimeout { call: number });
         let reason = b"SIP;cause=408;text=\"No media\"";
-        self.end_call(endpoint, slot, "us", "media timeout", Some(reason), now);
+        self.end_call(endpoint, slot, "border", "media timeout", Some(reason), now);
     }
 }

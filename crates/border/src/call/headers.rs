@@ -1,8 +1,8 @@
-//! Header values with another host: what topology hiding writes instead of what came.
+//! Header values with replaced hosts, for topology hiding.
 
 use wire::sip::{NameAddr, Scheme, Uri};
 
-/// Appends `uri` with `host` (a hostport) in the place of its host and port. URIs without a host stay as they are.
+/// Appends `uri` with its host and port replaced by `host`. URIs without a host stay unchanged.
 pub(crate) fn uri_with_host(uri: &[u8], host: &[u8], out: &mut Vec<u8>) {
     let Some(parsed) =
         Uri::parse(uri).filter(|uri| matches!(uri.scheme, Scheme::Sip | Scheme::Sips))
@@ -29,8 +29,8 @@ pub(crate) fn uri_with_host(uri: &[u8], host: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Appends a name-addr with `host` instead of its own; display name and parameters stay, a tag goes (each leg has its
-/// own).
+/// Appends a name-addr with its host replaced by `host`. Display name and parameters stay; the tag is removed, because
+/// each leg has its own.
 pub(crate) fn address_with_host(address: &NameAddr<'_>, host: Option<&[u8]>, out: &mut Vec<u8>) {
     if !address.display.is_empty() {
         out.extend_from_slice(address.display);
@@ -73,7 +73,7 @@ mod tests {
     fn only_the_host_and_the_tag_change() {
         assert_eq!(
             moved("\"A, <x>\" <sips:a;b=c:pw@10.0.0.1:5061;transport=tcp?x=y>;tag=1;isup-oli=2"),
-            // A password never leaves.
+            // Passwords are removed.
             "\"A, <x>\" <sips:a;b=c@192.0.2.1:5070;transport=tcp?x=y>;isup-oli=2"
         );
         assert_eq!(moved("sip:10.0.0.1;tag=7"), "<sip:192.0.2.1:5070>");

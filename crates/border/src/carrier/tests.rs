@@ -5,7 +5,7 @@ use crate::config::parse;
 use core::time::Duration;
 
 const CONFIG: &str = "[[interface]]\nname='out'\nlisten='udp:10.0.0.5:5060'\n\
-    [[trunk]]\nname='tel'\ntarget=['192.0.2.1','192.0.2.2']\ndomain='tel.example'\nusername='431'\npassword='x'\nregister={expires=600, contact_user='main'}\n\
+    [[trunk]]\nname='tel'\ntarget=['192.0.2.1','192.0.2.2']\ndomain='tel.example'\nusername='431'\npassword='x'\nregister={expires_s=600, contact_user='main'}\n\
     [[trunk]]\nname='plain'\ntarget='192.0.2.9'\n";
 
 struct Bench {
@@ -49,7 +49,7 @@ impl Bench {
         status: u16,
         via: &str,
         more: &str,
-    ) -> Option<Note> {
+    ) -> Option<EventKind> {
         let text = format!(
             "SIP/2.0 {status} X\r\nVia: SIP/2.0/UDP 10.0.0.5:5060;branch=z9hG4bK1{via}\r\nFrom: <sip:431@x>;tag=1\r\n\
              To: <sip:431@x>;tag=2\r\nCall-ID: {}\r\nCSeq: {} REGISTER\r\n{more}Content-Length: 0\r\n\r\n",
@@ -61,16 +61,16 @@ impl Bench {
             .result(registration.trunk, registration.number, result, self.now)
     }
 
-    fn lose(&mut self, registration: &Registration) -> Option<Note> {
+    fn lose(&mut self, registration: &Registration) -> Option<EventKind> {
         let result = CarrierResult::TimedOut;
         self.carriers
             .result(registration.trunk, registration.number, result, self.now)
     }
 }
 
-fn state(note: Option<Note>) -> String {
+fn state(note: Option<EventKind>) -> String {
     match note {
-        Some(Note::CarrierRegistration { state, .. }) => state,
+        Some(EventKind::CarrierRegistration { state, .. }) => state,
         None => String::new(),
         Some(other) => panic!("{other:?}"),
     }
@@ -276,7 +276,7 @@ fn a_stop_takes_registrations_away_and_a_reload_keeps_them() {
             .next_registration(deadline.at, |_, _, _| None)
             .is_none()
     }));
-    let other = parse(&CONFIG.replace("expires=600", "expires=700"), "t").unwrap();
+    let other = parse(&CONFIG.replace("expires_s=600", "expires_s=700"), "t").unwrap();
     bench
         .carriers
         .reload(&other, bench.now + Duration::from_secs(1));

@@ -1,4 +1,4 @@
-//! Addresses as a configuration writes them.
+//! Addresses as written in a configuration.
 
 use core::fmt;
 use engine::Transport;
@@ -12,12 +12,12 @@ pub struct HostName {
     /// Name or address, without brackets.
     text: String,
     ip: Option<IpAddr>,
-    /// The port, where one is written.
+    /// The port, if one is written.
     pub port: Option<u16>,
 }
 
 impl HostName {
-    /// `host[:port]`; IPv6 addresses in brackets, which may be missing where no port is written.
+    /// Parses `host[:port]`. IPv6 addresses are in brackets, which are optional without a port.
     pub fn parse(text: &str) -> Option<HostName> {
         if let Ok(ip) = text.parse::<IpAddr>() {
             return Some(HostName {
@@ -30,7 +30,7 @@ impl HostName {
         let ip = parsed.host.ip();
         let text = match (ip, parsed.host) {
             (Some(ip), _) => ip.to_string(),
-            // Digits and dots only: a broken address, not a name (RFC 1123 section 2.1).
+            // Digits and dots only: an invalid address, not a name (RFC 1123 section 2.1).
             (None, Host::Name(name)) if name.iter().any(|b| b.is_ascii_alphabetic()) => {
                 String::from_utf8_lossy(name).into_owned()
             }
@@ -48,7 +48,7 @@ impl HostName {
         &self.text
     }
 
-    /// The address, where it is one.
+    /// The IP address, if it is one.
     pub fn ip(&self) -> Option<IpAddr> {
         self.ip
     }
@@ -84,7 +84,7 @@ impl fmt::Display for HostName {
     }
 }
 
-/// Where an interface listens.
+/// The address of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListenAddress {
     /// The transport.
@@ -99,7 +99,7 @@ impl fmt::Display for ListenAddress {
     }
 }
 
-/// A network: addresses whose first bits agree.
+/// A network: a prefix of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cidr {
     address: IpAddr,
@@ -107,10 +107,10 @@ pub struct Cidr {
 }
 
 impl Cidr {
-    /// `address/bits`, or a single address.
+    /// Parses `address/bits` or a single address.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// A description of the mistake.
     pub fn parse(text: &str) -> Result<Cidr, String> {
         let (address, bits) = match text.split_once('/') {
             Some((address, bits)) => (address, Some(bits)),
@@ -118,7 +118,7 @@ impl Cidr {
         };
         let address: IpAddr = address
             .parse()
-            .map_err(|_| format!("{address:?} is no IP address"))?;
+            .map_err(|_| format!("{address:?} is not an IP address"))?;
         let full = if address.is_ipv4() { 32 } else { 128 };
         let bits = match bits {
             None => full,
@@ -153,7 +153,7 @@ impl Cidr {
         }
     }
 
-    /// Whether `address` lies in it. An IPv4 address in IPv6 dress counts as IPv4.
+    /// Whether the network contains `address`. An IPv4-mapped IPv6 address counts as IPv4.
     pub fn contains(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         address.is_ipv4() == self.address.is_ipv4() && self.masked(address) == self.address
@@ -166,7 +166,7 @@ impl fmt::Display for Cidr {
     }
 }
 
-/// The port where none is written (RFC 3261 section 19.1.2, RFC 7118 section 5.2.4).
+/// The default port of a transport (RFC 3261 section 19.1.2, RFC 7118 section 5.2.4).
 pub(super) fn default_port(transport: Transport) -> u16 {
     match transport {
         Transport::Udp | Transport::Tcp => 5060,
@@ -176,10 +176,10 @@ pub(super) fn default_port(transport: Transport) -> u16 {
     }
 }
 
-/// Splits `udp:` and the like off; other transports are refused by name.
+/// Splits off a transport such as `udp:`. Unsupported transports are refused by name.
 ///
 /// # Errors
-/// What is wrong with it.
+/// A description of the mistake.
 pub(super) fn split_transport(text: &str) -> Result<(Option<Transport>, &str), String> {
     for (name, transport) in [
         ("udp:", Transport::Udp),
@@ -203,10 +203,10 @@ pub(super) fn split_transport(text: &str) -> Result<(Option<Transport>, &str), S
     Ok((None, text))
 }
 
-/// `first-last`, both included.
+/// Parses `first-last`, both included.
 ///
 /// # Errors
-/// What is wrong with it.
+/// A description of the mistake.
 pub(super) fn port_range(text: &str) -> Result<(u16, u16), String> {
     let (first, last) = text
         .split_once('-')

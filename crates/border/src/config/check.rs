@@ -1,28 +1,31 @@
-//! From what is written to what makes sense: names to indices, texts to addresses, contradictions refused.
+//! Conversion of the raw types to the checked configuration: names are resolved to indices and texts to addresses, and
+//! contradictions are refused.
 
 use super::address::{Cidr, HostName};
+use super::document::DocumentNode;
 use super::interfaces::{interface_of, listening_clashes};
 use super::mistake::{Mistake, did_you_mean};
-use super::node::Node;
 use super::raw::*;
 use super::trunks::trunk_of;
-use super::{routes, schema, *};
+use super::{renamed, routes, schema, *};
 use std::collections::BTreeMap;
 
-/// Lines of one file that are no TOML, told at a time.
+/// Maximum number of reported syntax errors of a file.
 const SYNTAX_MISTAKES: usize = 10;
 
-/// All mistakes of a text that can be judged independently of each other, and the configuration as far as it has a meaning.
+/// All mistakes of a text that are independent of each other, and the configuration if it can be interpreted.
 ///
-/// Lines that are no TOML are left out; then the structure is judged. Keys that the schema does not allow are left out; where
-/// the rest is complete, its meaning is judged, except in the tables from which something was left out.
-pub(super) fn judge(text: &str, file: &str) -> Judged {
+/// Lines that are not TOML are skipped; then the structure is validated. Keys that the schema does not allow are removed; if
+/// the rest is complete, its meaning is checked, except in tables from which keys were removed.
+pub(super) fn judge(text: &str, file: &str) -> CheckedConfig {
     let (sound, mut mistakes) = without_syntax_mistakes(text, file);
     let Ok(document) = toml_edit::ImDocument::parse(sound.as_str()) else {
-        return Judged::of(None, mistakes);
+        return CheckedConfig::of(None, mistakes);
     };
     let partial = !mistakes.is_empty();
-    let whole = Node::document(document.as_table(), text.len());
+    let mut whole = DocumentNode::document(document.as_table(), text.len());
+    let (renamed_keys, duplicates) = renamed::apply(&mut whole, text, file);
+    mistakes.extend(duplicates);
     let schema = schema::schema();
     let mistake = |violation: schema::Violation| {
         let schema::Violation {
@@ -37,11 +40,11 @@ pub(super) fn judge(text: &str, file: &str) -> Judged {
     let node = whole.without(&found.iter().map(|one| one.span.clone()).collect::<Vec<_>>());
     let incomplete = schema::violations(&schema, &node);
     let pruned = !found.is_empty();
-    // A line that was left out may have held the key that seems to be missing.
+    // A skipped line may contain the missing key.
     let told = found.into_iter().filter(|one| !(partial && one.missing));
     mistakes.extend(told.map(mistake));
     if partial || !incomplete.is_empty() {
-        return Judged::of(None, mistakes);
+        return CheckedConfig::of(None, mistakes);
     }
     let raw: Raw = match serde_json::from_value(node.to_json()) {
         Ok(raw) => raw,
@@ -50,7 +53,7 @@ pub(super) fn judge(text: &str, file: &str) -> Judged {
                 let remedy = "compare with docs/configuration.md".into();
                 mistakes.push(Mistake::new(text, file, 0..0, error.to_string(), remedy));
             }
-            return Judged::of(None, mistakes);
+            return CheckedConfig::of(None, mistakes);
         }
     };
     let mut sink = Sink {
@@ -59,24 +62,25 @@ pub(super) fn judge(text: &str, file: &str) -> Judged {
         node: &node,
         mistakes: Vec::new(),
     };
-    let config = check(&raw, &mut sink);
+    let mut config = check(&raw, &mut sink);
+    config.renamed_keys = renamed_keys;
     let changed = match pruned {
         true => whole.changed_tables(&node),
         false => Vec::new(),
     };
     let of_meaning = sink.mistakes.into_iter();
     mistakes.extend(of_meaning.filter(|one| !changed.contains(&one.span)));
-    Judged::of(Some(config), mistakes)
+    CheckedConfig::of(Some(config), mistakes)
 }
 
-impl Judged {
-    fn of(config: Option<Config>, mut mistakes: Vec<Mistake>) -> Judged {
+impl CheckedConfig {
+    fn of(config: Option<Config>, mut mistakes: Vec<Mistake>) -> CheckedConfig {
         mistakes.sort_by_key(|mistake| mistake.span.start);
-        Judged { config, mistakes }
+        CheckedConfig { config, mistakes }
     }
 }
 
-/// The text with lines that are no TOML made blank, so that all else stays in its place, and a mistake for each.
+/// The text with invalid lines blanked, which keeps the positions of the others, and a mistake for each of them.
 fn without_syntax_mistakes(text: &str, file: &str) -> (String, Vec<Mistake>) {
     let mut sound = text.to_owned();
     let mut mistakes: Vec<Mistake> = Vec::new();
@@ -86,10 +90,10 @@ fn without_syntax_mistakes(text: &str, file: &str) -> (String, Vec<Mistake>) {
             file,
             error.span().unwrap_or(0..0),
             format!("this is not TOML: {}", error.message().trim().replace('\n', ", ")),
-            "correct the line; texts stand in quotes, lists in [ ], tables begin with [name] or [[name]]".into(),
+            "correct the line; strings are in quotes, lists in [ ], tables begin with [name] or [[name]]".into(),
         );
         let line = mistake.line;
-        // A mistake that blank lines do not cure reaches over several: the rest of the file says nothing certain.
+        // A mistake that remains after blanking spans several lines: further messages would be unreliable.
         if mistakes.iter().any(|known| known.line == line) || mistakes.len() >= SYNTAX_MISTAKES {
             break;
         }
@@ -105,7 +109,7 @@ fn without_syntax_mistakes(text: &str, file: &str) -> (String, Vec<Mistake>) {
     (sound, mistakes)
 }
 
-/// As many bytes of space as a line has.
+/// A blank line of the same number of bytes.
 fn blank(line: &str) -> String {
     line.bytes()
         .map(|byte| if byte == b'\n' { '\n' } else { ' ' })
@@ -119,16 +123,17 @@ pub(super) fn parse(text: &str, file: &str) -> Result<Config, Vec<Mistake>> {
             file,
             error.span().unwrap_or(0..0),
             format!("this is not TOML: {}", error.message().trim().replace('\n', ", ")),
-            "correct the line; texts stand in quotes, lists in [ ], tables begin with [name] or [[name]]".into(),
+            "correct the line; strings are in quotes, lists in [ ], tables begin with [name] or [[name]]".into(),
         )]
     })?;
-    let node = Node::document(document.as_table(), text.len());
+    let mut node = DocumentNode::document(document.as_table(), text.len());
+    let (renamed_keys, mistakes) = renamed::apply(&mut node, text, file);
     let schema = schema::schema();
     let mut sink = Sink {
         text,
         file,
         node: &node,
-        mistakes: Vec::new(),
+        mistakes,
     };
     for violation in schema::violations(&schema, &node) {
         sink.mistakes.push(Mistake::new(
@@ -151,7 +156,8 @@ pub(super) fn parse(text: &str, file: &str) -> Result<Config, Vec<Mistake>> {
             "compare with docs/configuration.md".into(),
         )]
     })?;
-    let config = check(&raw, &mut sink);
+    let mut config = check(&raw, &mut sink);
+    config.renamed_keys = renamed_keys;
     if sink.mistakes.is_empty() {
         Ok(config)
     } else {
@@ -159,11 +165,11 @@ pub(super) fn parse(text: &str, file: &str) -> Result<Config, Vec<Mistake>> {
     }
 }
 
-/// Collects mistakes; places are named by path.
+/// Collects mistakes; positions are given by path.
 pub(super) struct Sink<'t> {
     text: &'t str,
     file: &'t str,
-    node: &'t Node,
+    node: &'t DocumentNode,
     mistakes: Vec<Mistake>,
 }
 
@@ -183,12 +189,12 @@ impl Sink<'_> {
         ));
     }
 
-    /// The bytes of the text that a path is about.
+    /// The bytes of the text at a path.
     pub(super) fn span(&self, path: &str) -> core::ops::Range<usize> {
         self.node.span_of(path)
     }
 
-    /// For other messages: the line of a path.
+    /// The line of a path, for use in other messages.
     pub(super) fn line(&self, path: &str) -> usize {
         let start = self.node.span_of(path).start.min(self.text.len());
         self.text
@@ -208,12 +214,12 @@ impl Sink<'_> {
 fn check(raw: &Raw, sink: &mut Sink<'_>) -> Config {
     let mut config = Config {
         interfaces: Vec::new(),
-        node: None,
-        media_nodes: super::nodes::nodes(raw, sink),
-        node_care: super::nodes::care(raw),
+        ng_server: None,
+        media_nodes: super::ng_client::nodes(raw, sink),
+        media_node_policy: super::ng_client::policy(raw),
         trunks: Vec::new(),
         routes: Vec::new(),
-        rooms: Vec::new(),
+        conferences: Vec::new(),
         rules: ::rules::RuleSet::default(),
         identity: super::rules::identity_policy(&raw.identity),
         numbered: raw
@@ -226,23 +232,23 @@ fn check(raw: &Raw, sink: &mut Sink<'_>) -> Config {
         realm: Realm {
             name: raw.realm.name.clone(),
             algorithms: algorithms(raw, sink),
-            nonce_lifetime: seconds(raw.realm.nonce_lifetime),
+            nonce_lifetime: seconds(raw.realm.nonce_lifetime_s),
             failures: failures(raw, sink),
         },
         registrar: registrar(raw, sink),
         registrar_store: registrar_store(raw, sink),
-        media: Media {
+        media: MediaSpec {
             at_nodes: raw.media.anchor == RawMediaAnchor::Nodes,
-            timeout: optional_seconds(raw.media.timeout),
-            hold_timeout: optional_seconds(raw.media.hold_timeout),
+            timeout: optional_seconds(raw.media.timeout_s),
+            hold_timeout: optional_seconds(raw.media.hold_timeout_s),
             dscp: raw.media.dscp,
-            gather: Duration::from_millis(raw.media.gather.into()),
+            batching_delay: Duration::from_millis(raw.media.batching_delay_ms.into()),
             sockets: match raw.media.sockets {
-                RawMediaSockets::Auto => MediaSockets::Auto,
-                RawMediaSockets::One => MediaSockets::One,
-                RawMediaSockets::PerPort => MediaSockets::PerPort,
+                RawMediaSockets::Auto => MediaSocketMode::Auto,
+                RawMediaSockets::Shared => MediaSocketMode::Shared,
+                RawMediaSockets::PerPort => MediaSocketMode::PerPort,
             },
-            kernel: wanted(raw.media.kernel),
+            kernel_relay: wanted(raw.media.kernel_relay),
             af_xdp: wanted(raw.media.af_xdp),
         },
         media_ranges: Vec::new(),
@@ -250,22 +256,22 @@ fn check(raw: &Raw, sink: &mut Sink<'_>) -> Config {
         sip: Sip {
             agent: raw.sip.agent.clone(),
             dscp: raw.sip.dscp,
-            ring_timeout: seconds(raw.sip.ring_timeout),
-            trains: raw.sip.trains,
+            ring_timeout: seconds(raw.sip.ring_timeout_s),
+            gso: raw.sip.gso,
             burst_bytes: raw.sip.burst_bytes as usize,
-            queue: queue(raw, sink),
-            refusals: (raw.sip.refusals != 0).then_some(raw.sip.refusals),
-            feedback: raw.sip.feedback,
-            coalesce: Duration::from_millis(raw.sip.coalesce.into()),
+            queueing_delay: queueing_delay(raw, sink),
+            refusals_percent: (raw.sip.refusals_percent != 0).then_some(raw.sip.refusals_percent),
+            overload_feedback: raw.sip.overload_feedback,
+            batching_delay: Duration::from_millis(raw.sip.batching_delay_ms.into()),
             workers: raw.sip.workers,
         },
         threads: super::threads::threads(raw, sink),
         session_timer: session_timer(raw, sink),
         limits: limits(raw),
-        admission: Admission {
-            memory: (raw.limits.memory != 0).then_some(u64::from(raw.limits.memory) << 10),
-            processor: (raw.limits.processor != 0)
-                .then_some(u64::from(raw.limits.processor) * 10_000),
+        admission: AdmissionLimits {
+            memory: (raw.limits.memory_mib != 0).then_some(u64::from(raw.limits.memory_mib) << 10),
+            processor: (raw.limits.cpu_percent != 0)
+                .then_some(u64::from(raw.limits.cpu_percent) * 10_000),
             status: raw.limits.status,
             machine: None,
         },
@@ -273,10 +279,11 @@ fn check(raw: &Raw, sink: &mut Sink<'_>) -> Config {
             servers: servers(raw, sink),
         },
         control: super::control::control(raw, sink),
+        renamed_keys: Vec::new(),
         drain: Drain {
-            timeout: seconds(raw.drain.timeout),
+            timeout: seconds(raw.drain.timeout_s),
         },
-        log: Log {
+        log: LogSpec {
             level: match raw.log.level {
                 RawLevel::Error => "error",
                 RawLevel::Warn => "warn",
@@ -291,15 +298,15 @@ fn check(raw: &Raw, sink: &mut Sink<'_>) -> Config {
     if !one_line(&raw.sip.agent) {
         sink.report(
             "sip.agent",
-            "`agent` has control characters in it",
+            "`agent` contains control characters",
             "write one line of text",
         );
     }
     if !one_line(&raw.realm.name) || raw.realm.name.contains(['"', '\\']) {
         sink.report(
             "realm.name",
-            "`name` of the realm has quotes or control characters in it",
-            "write a plain text such as a domain",
+            "`name` of the realm contains quotes or control characters",
+            "write plain text such as a domain",
         );
     }
     unique_names(raw, sink);
@@ -315,16 +322,17 @@ fn check(raw: &Raw, sink: &mut Sink<'_>) -> Config {
         );
         config.interfaces.push(checked);
     }
-    config.node = super::media_node::node_of(raw, &mut config.media_ranges, &mut placed, sink);
+    config.ng_server =
+        super::ng_server::ng_server(raw, &mut config.media_ranges, &mut placed, sink);
     config.media_places = placed
         .iter()
         .map(|path| sink.span(&format!("{path}.ports")))
         .collect();
-    if config.interfaces.is_empty() && config.node.is_none() {
+    if config.interfaces.is_empty() && config.ng_server.is_none() {
         sink.report(
             "interface",
             "there is no interface",
-            "add an [[interface]] with name and listen, or [node] for a media node",
+            "add an [[interface]] with name and listen, or [ng_server] for a media node",
         );
     }
     listening_clashes(&config.interfaces, raw, sink);
@@ -334,26 +342,27 @@ fn check(raw: &Raw, sink: &mut Sink<'_>) -> Config {
     }
     super::tls::known_by_certificate(raw, &config.interfaces, &config.trunks, sink);
     config.routes = routes::check(raw, sink);
-    config.rooms = super::rooms::check(raw, &config.interfaces, sink);
+    config.conferences = super::conferences::check(raw, &config.interfaces, sink);
     config.rules = super::rules::rules(raw, sink);
-    super::nodes::check(&config, raw, sink);
-    super::nodes::without_nodes(raw, sink);
+    super::ng_client::check(&config, raw, sink);
+    super::ng_client::without_nodes(raw, sink);
     super::workers::check(&config, sink);
-    if config.media.kernel != Wanted::Never && config.media.af_xdp != Wanted::Never {
+    if config.media.kernel_relay != OffloadMode::Never && config.media.af_xdp != OffloadMode::Never
+    {
         sink.report(
             "media.af_xdp",
-            "an interface has room for one of AF_XDP and the relay in the kernel",
-            "set `kernel` or `af_xdp` of [media] to \"never\"",
+            "a network interface supports either AF_XDP or the kernel relay",
+            "set `kernel_relay` or `af_xdp` of [media] to \"never\"",
         );
     }
     config
 }
 
-fn wanted(raw: RawWanted) -> Wanted {
+fn wanted(raw: RawOffloadMode) -> OffloadMode {
     match raw {
-        RawWanted::Never => Wanted::Never,
-        RawWanted::Auto => Wanted::Auto,
-        RawWanted::Require => Wanted::Require,
+        RawOffloadMode::Never => OffloadMode::Never,
+        RawOffloadMode::Auto => OffloadMode::Auto,
+        RawOffloadMode::Require => OffloadMode::Require,
     }
 }
 
@@ -378,7 +387,7 @@ fn failures(raw: &Raw, sink: &mut Sink<'_>) -> crate::registrar::FailureLimits {
                 "failure_delay_s ({}) is above failure_delay_max_s ({})",
                 realm.failure_delay_s, realm.failure_delay_max_s
             ),
-            "lower it, or raise failure_delay_max_s",
+            "lower failure_delay_s, or raise failure_delay_max_s",
         );
     }
     crate::registrar::FailureLimits {
@@ -389,7 +398,7 @@ fn failures(raw: &Raw, sink: &mut Sink<'_>) -> crate::registrar::FailureLimits {
     }
 }
 
-fn users(raw: &Raw, sink: &mut Sink<'_>) -> BTreeMap<String, User> {
+fn users(raw: &Raw, sink: &mut Sink<'_>) -> BTreeMap<String, UserSpec> {
     let mut users = BTreeMap::new();
     let mut first: BTreeMap<&str, usize> = BTreeMap::new();
     for (index, user) in raw.user.iter().enumerate() {
@@ -399,8 +408,8 @@ fn users(raw: &Raw, sink: &mut Sink<'_>) -> BTreeMap<String, User> {
             let line = sink.line(&format!("user[{earlier}].name"));
             sink.report(
                 &name_path,
-                format!("user \"{}\" is there already, in line {line}", user.name),
-                "take one of the two out",
+                format!("user \"{}\" exists already in line {line}", user.name),
+                "remove one of the two",
             );
             continue;
         }
@@ -420,8 +429,8 @@ fn users(raw: &Raw, sink: &mut Sink<'_>) -> BTreeMap<String, User> {
             (Some(_), Some(_)) => {
                 sink.report(
                     &format!("{path}.ha1"),
-                    "both `password` and `ha1` are there",
-                    "take one of the two out",
+                    "both `password` and `ha1` are set",
+                    "remove one of the two",
                 );
                 continue;
             }
@@ -433,7 +442,7 @@ fn users(raw: &Raw, sink: &mut Sink<'_>) -> BTreeMap<String, User> {
                 );
                 continue;
             }
-            (Some(password), None) => Secret::Password(password.clone()),
+            (Some(password), None) => UserSecret::Password(password.clone()),
             (None, Some(ha1)) => {
                 if ha1.len() != 32 || !ha1.bytes().all(|b| b.is_ascii_hexdigit()) {
                     sink.report(
@@ -442,7 +451,7 @@ fn users(raw: &Raw, sink: &mut Sink<'_>) -> BTreeMap<String, User> {
                         format!("write MD5 of \"{}:{}:PASSWORD\"", user.name, raw.realm.name),
                     );
                 }
-                Secret::Ha1(ha1.to_ascii_lowercase())
+                UserSecret::Ha1(ha1.to_ascii_lowercase())
             }
             (None, None) => {
                 sink.report(
@@ -455,7 +464,7 @@ fn users(raw: &Raw, sink: &mut Sink<'_>) -> BTreeMap<String, User> {
         };
         let name = user.name.clone();
         let numbers = numbers(user, &path, sink);
-        let user = User {
+        let user = UserSpec {
             name: name.clone(),
             secret,
             numbers,
@@ -478,8 +487,8 @@ fn numbers(user: &RawUser, path: &str, sink: &mut Sink<'_>) -> Vec<Number> {
         if number.is_empty() || !number.bytes().all(good) {
             sink.report(
                 &user.numbers.path(&at, index),
-                format!("\"{text}\" is no number"),
-                "write it as it stands in From and To, such as \"+43123450\", or its beginning and a star: \"+4312345*\"",
+                format!("\"{text}\" is not a number"),
+                "write it as in From and To, such as \"+43123450\", or a prefix with a star: \"+4312345*\"",
             );
             continue;
         }
@@ -491,8 +500,8 @@ fn numbers(user: &RawUser, path: &str, sink: &mut Sink<'_>) -> Vec<Number> {
     numbers
 }
 
-/// A number belongs to one user.
-fn clashes(user: &User, others: &BTreeMap<String, User>, path: &str, sink: &mut Sink<'_>) {
+/// Refuses numbers that belong to several users.
+fn clashes(user: &UserSpec, others: &BTreeMap<String, UserSpec>, path: &str, sink: &mut Sink<'_>) {
     for other in others.values() {
         let theirs = |number: &Number| {
             number.takes(&other.name) || other.numbers.iter().any(|theirs| number.meets(theirs))
@@ -526,13 +535,13 @@ fn algorithms(raw: &Raw, sink: &mut Sink<'_>) -> Vec<DigestAlgorithm> {
         if algorithms.contains(&algorithm) {
             sink.report(
                 &format!("realm.algorithms[{index}]"),
-                format!("{} is there twice", algorithm.name()),
-                "take one of the two out",
+                format!("{} is listed twice", algorithm.name()),
+                "remove one of the two",
             );
         }
         algorithms.push(algorithm);
     }
-    // Of a hash only MD5 can be checked, and who is asked is not known when the challenge is made.
+    // `ha1` can be verified with MD5 only, and the user is unknown when the challenge is composed.
     if raw.user.iter().any(|user| user.ha1.is_some()) {
         let md5 = |algorithm: &DigestAlgorithm| {
             matches!(algorithm, DigestAlgorithm::Md5 | DigestAlgorithm::Md5Sess)
@@ -540,7 +549,7 @@ fn algorithms(raw: &Raw, sink: &mut Sink<'_>) -> Vec<DigestAlgorithm> {
         if !algorithms.iter().any(md5) {
             sink.report(
                 "realm.algorithms",
-                "users have `ha1`, with which only MD5 can be checked, and MD5 is not offered",
+                "users with `ha1` require MD5, which is not offered",
                 "add \"MD5\", or give those users a password",
             );
         }
@@ -549,64 +558,61 @@ fn algorithms(raw: &Raw, sink: &mut Sink<'_>) -> Vec<DigestAlgorithm> {
     algorithms
 }
 
-fn queue(raw: &Raw, sink: &mut Sink<'_>) -> Option<Duration> {
+fn queueing_delay(raw: &Raw, sink: &mut Sink<'_>) -> Option<Duration> {
     let sip = &raw.sip;
-    let queue = sip.queue.unwrap_or(sip.coalesce.saturating_mul(3).max(25));
-    if queue != 0 && queue < sip.coalesce.saturating_mul(2) {
+    let limit = sip
+        .queueing_delay_ms
+        .unwrap_or(sip.batching_delay_ms.saturating_mul(3).max(25));
+    if limit != 0 && limit < sip.batching_delay_ms.saturating_mul(2) {
         sink.report(
-            "sip.queue",
+            "sip.queueing_delay_ms",
             format!(
-                "queue ({} ms) is less than twice coalesce ({} ms): ordinary waiting would count as overload",
-                queue, sip.coalesce
+                "queueing_delay_ms ({}) is less than twice batching_delay_ms ({}): batching alone would count as overload",
+                limit, sip.batching_delay_ms
             ),
-            "raise queue, lower coalesce, or set queue to 0",
+            "raise queueing_delay_ms, lower batching_delay_ms, or set queueing_delay_ms to 0",
         );
     }
-    (queue != 0).then(|| Duration::from_millis(queue.into()))
+    (limit != 0).then(|| Duration::from_millis(limit.into()))
 }
 
 fn registrar(raw: &Raw, sink: &mut Sink<'_>) -> Registrar {
     let r = &raw.registrar;
-    if r.min_expires > r.max_expires {
+    let (min, max) = (r.min_expires_s, r.max_expires_s);
+    if min > max {
         sink.report(
-            "registrar.min_expires",
-            format!(
-                "min_expires ({}) is above max_expires ({})",
-                r.min_expires, r.max_expires
-            ),
-            "lower it, or raise max_expires",
+            "registrar.min_expires_s",
+            format!("min_expires_s ({min}) is above max_expires_s ({max})"),
+            "lower min_expires_s, or raise max_expires_s",
         );
     }
-    if !(r.min_expires..=r.max_expires.max(r.min_expires)).contains(&r.default_expires) {
+    if !(min..=max.max(min)).contains(&r.default_expires_s) {
         sink.report(
-            "registrar.default_expires",
+            "registrar.default_expires_s",
             format!(
-                "default_expires ({}) is not from min_expires ({}) to max_expires ({})",
-                r.default_expires, r.min_expires, r.max_expires
+                "default_expires_s ({}) is not between min_expires_s ({min}) and max_expires_s ({max})",
+                r.default_expires_s
             ),
-            "set all three so that they fit",
+            "choose a value between min_expires_s and max_expires_s",
         );
     }
-    let nat_expires = r.nat_expires.unwrap_or(r.min_expires.max(30));
-    if nat_expires != 0 && nat_expires < r.min_expires {
+    let nat_expires_s = r.nat_expires_s.unwrap_or(min.max(30));
+    if nat_expires_s != 0 && nat_expires_s < min {
         sink.report(
-            "registrar.nat_expires",
-            format!(
-                "nat_expires ({}) is below min_expires ({})",
-                nat_expires, r.min_expires
-            ),
-            "raise it, or lower min_expires, or set it to 0",
+            "registrar.nat_expires_s",
+            format!("nat_expires_s ({nat_expires_s}) is below min_expires_s ({min})"),
+            "raise nat_expires_s, lower min_expires_s, or set nat_expires_s to 0",
         );
     }
     Registrar {
-        min_expires: r.min_expires,
-        max_expires: r.max_expires,
-        default_expires: r.default_expires,
+        min_expires_s: min,
+        max_expires_s: max,
+        default_expires_s: r.default_expires_s,
         max_contacts: r.max_contacts as usize,
-        nat_expires,
-        flow_timer: r.flow_timer,
-        pass_every: r.pass_every,
-        rate: r.rate,
+        nat_expires_s,
+        flow_timer_s: r.flow_timer_s,
+        refresh_interval_s: r.refresh_interval_s,
+        registrations_per_s: r.registrations_per_s,
     }
 }
 
@@ -619,8 +625,8 @@ fn registrar_store(raw: &Raw, sink: &mut Sink<'_>) -> RegistrarStore {
             if !path.is_absolute() {
                 sink.report(
                     "registrar.store",
-                    "`store` is no absolute path",
-                    "write store = \"/FOLDER/FILE\", or \"none\"",
+                    "`store` is not an absolute path",
+                    "write store = \"/DIRECTORY/FILE\", or \"none\"",
                 );
             }
             RegistrarStore::File(path)
@@ -630,23 +636,26 @@ fn registrar_store(raw: &Raw, sink: &mut Sink<'_>) -> RegistrarStore {
 
 fn session_timer(raw: &Raw, sink: &mut Sink<'_>) -> SessionTimer {
     let timer = &raw.session_timer;
-    if timer.expires == 0 && timer.min != RawSessionTimer::default().min {
+    if timer.expires_s == 0 && timer.min_se_s != RawSessionTimer::default().min_se_s {
         sink.report(
-            "session_timer.min",
-            "`min` without `expires` does nothing",
-            "set `expires`, or take `min` out",
+            "session_timer.min_se_s",
+            "`min_se_s` has no effect without `expires_s`",
+            "set `expires_s`, or remove `min_se_s`",
         );
     }
-    if timer.expires != 0 && timer.expires < timer.min {
+    if timer.expires_s != 0 && timer.expires_s < timer.min_se_s {
         sink.report(
-            "session_timer.expires",
-            format!("expires ({}) is below min ({})", timer.expires, timer.min),
-            "raise it, or set it to 0",
+            "session_timer.expires_s",
+            format!(
+                "expires_s ({}) is below min_se_s ({})",
+                timer.expires_s, timer.min_se_s
+            ),
+            "raise expires_s, or set it to 0",
         );
     }
     SessionTimer {
-        expires: optional_seconds(timer.expires),
-        min: seconds(timer.min),
+        expires: optional_seconds(timer.expires_s),
+        min_se: seconds(timer.min_se_s),
     }
 }
 
@@ -659,9 +668,9 @@ fn limits(raw: &Raw) -> Limits {
         connections: raw.limits.connections as usize,
         connections_per_source: raw.limits.connections_per_source as usize,
         message_bytes: raw.limits.message_bytes as usize,
-        connection_idle: seconds(raw.limits.connection_idle),
-        handshake: seconds(raw.limits.handshake),
-        connection_queue: raw.limits.connection_queue as usize,
+        connection_idle: seconds(raw.limits.connection_idle_s),
+        handshake: seconds(raw.limits.handshake_timeout_s),
+        connection_queue: raw.limits.connection_queue_bytes as usize,
         ..Limits::default()
     }
 }
@@ -673,7 +682,7 @@ fn servers(raw: &Raw, sink: &mut Sink<'_>) -> Vec<SocketAddr> {
             Some((ip, port)) => servers.push(SocketAddr::new(ip, port.unwrap_or(53))),
             None => sink.report(
                 &format!("dns.servers[{index}]"),
-                format!("\"{text}\" is no IP address"),
+                format!("\"{text}\" is not an IP address"),
                 "write ADDRESS or ADDRESS:PORT, IPv6 with a port as [ADDRESS]:PORT",
             ),
         }
@@ -684,19 +693,19 @@ fn servers(raw: &Raw, sink: &mut Sink<'_>) -> Vec<SocketAddr> {
 fn unique_names(raw: &Raw, sink: &mut Sink<'_>) {
     let interfaces: Vec<&str> = raw.interface.iter().map(|i| i.name.as_str()).collect();
     let trunks: Vec<&str> = raw.trunk.iter().map(|t| t.name.as_str()).collect();
-    let rooms: Vec<&str> = raw.room.iter().map(|r| r.name.as_str()).collect();
+    let conferences: Vec<&str> = raw.conference.iter().map(|r| r.name.as_str()).collect();
     for (what, names) in [
         ("interface", interfaces),
         ("trunk", trunks),
-        ("room", rooms),
+        ("conference", conferences),
     ] {
         for (index, name) in names.iter().enumerate() {
             if let Some(earlier) = names.iter().take(index).position(|other| other == name) {
                 let line = sink.line(&format!("{what}[{earlier}].name"));
                 sink.report(
                     &format!("{what}[{index}].name"),
-                    format!("{what} \"{name}\" is there already, in line {line}"),
-                    "give it another name",
+                    format!("{what} \"{name}\" exists already in line {line}"),
+                    "choose another name",
                 );
             }
         }
@@ -704,14 +713,14 @@ fn unique_names(raw: &Raw, sink: &mut Sink<'_>) {
         if names.len() > 10_000 {
             sink.report(
                 &format!("{what}[10000]"),
-                format!("more than 10000 of [[{what}]]"),
+                format!("more than 10000 [[{what}]] tables"),
                 "divide them among several borders",
             );
         }
     }
 }
 
-/// The trunk of this name; a mistake at `path` where there is none.
+/// The trunk of this name; reports a mistake at `path` if there is none.
 pub(super) fn trunk_id(raw: &Raw, name: &str, path: &str, sink: &mut Sink<'_>) -> TrunkId {
     let names = || raw.trunk.iter().map(|trunk| trunk.name.as_str());
     match names().position(|known| known == name) {
@@ -723,7 +732,7 @@ pub(super) fn trunk_id(raw: &Raw, name: &str, path: &str, sink: &mut Sink<'_>) -
     }
 }
 
-/// The interface of this name; a mistake at `path` where there is none.
+/// The interface of this name; reports a mistake at `path` if there is none.
 pub(super) fn interface_id(raw: &Raw, name: &str, path: &str, sink: &mut Sink<'_>) -> InterfaceId {
     let names = || {
         raw.interface
@@ -743,7 +752,7 @@ fn unknown(what: &str, name: &str, known: Vec<&str>, path: &str, sink: &mut Sink
     let remedy = match did_you_mean(name, known.iter().copied()) {
         Some(word) => format!("did you mean \"{word}\"?"),
         None if known.is_empty() => format!("add a [[{what}]] with name = \"{name}\""),
-        None => format!("there are: {}", known.join(", ")),
+        None => format!("use one of: {}", known.join(", ")),
     };
     sink.report(path, format!("there is no {what} \"{name}\""), remedy);
 }

@@ -1,4 +1,4 @@
-//! Which codecs the border speaks towards an interface or a trunk on its own account.
+//! Transcoding towards an interface or a trunk.
 
 use super::check::Sink;
 use super::raw::OneOrMany;
@@ -7,27 +7,28 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// When we speak them.
+/// Condition for offering codecs of the border.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum TranscodeWhen {
-    /// Offered behind those of the other side of the call, so that nothing is transcoded where both sides have a codec in common.
+    /// They are offered after those of the other side of the call, so that nothing is transcoded if the sides have a
+    /// common codec.
     #[default]
     Needed,
-    /// Only these are offered, whatever the other side of the call has.
+    /// Only these codecs are offered, regardless of the other side of the call.
     Always,
 }
 
-/// Codecs of our own towards a side.
+/// Transcoding towards a side.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Transcoding {
-    /// The codecs, the best first; none: nothing is transcoded for this side.
+    /// Codecs, best first; empty: no transcoding for this side.
     pub codecs: Vec<Kind>,
-    /// When we speak them.
+    /// Condition for offering them.
     pub when: TranscodeWhen,
 }
 
-/// What is written, where it is not what `inherited` says already.
+/// The settings as written; defaults are those of `inherited`.
 pub(super) fn transcoding(
     written: &OneOrMany<String>,
     when: Option<TranscodeWhen>,
@@ -45,8 +46,8 @@ pub(super) fn transcoding(
         if transcoding.codecs.is_empty() {
             sink.report(
                 &format!("{path}.transcode_when"),
-                "`transcode_when` has no effect, because no codec is named",
-                "add transcode = [\"PCMA\", \"PCMU\"], or take it out",
+                "`transcode_when` has no effect without codecs in `transcode`",
+                "add transcode = [\"PCMA\", \"PCMU\"], or remove `transcode_when`",
             );
         }
     }
@@ -65,19 +66,19 @@ fn codecs(written: &OneOrMany<String>, base: &str, sink: &mut Sink<'_>) -> Vec<K
             .find(|kind| kind.name().eq_ignore_ascii_case(name));
         match known {
             Some(kind) if codecs.contains(&kind) => {
-                let twice = format!("{} stands twice", kind.name());
-                sink.report(&at, twice, "name each codec once");
+                let twice = format!("{} is listed twice", kind.name());
+                sink.report(&at, twice, "list each codec once");
             }
             Some(kind) if !kind.is_available() => sink.report(
                 &at,
-                format!("this build has no {}", kind.name()),
-                "build it where libbcg729 is installed (Debian: libbcg729-dev), or take it out",
+                format!("this build does not support {}", kind.name()),
+                "build with libbcg729 (Debian: libbcg729-dev), or remove the codec",
             ),
             Some(kind) => codecs.push(kind),
             None => sink.report(
                 &at,
-                format!("\"{name}\" is no codec that we have"),
-                format!("write one of {}", Kind::ALL.map(Kind::name).join(", ")),
+                format!("codec \"{name}\" is not supported"),
+                format!("use one of {}", Kind::ALL.map(Kind::name).join(", ")),
             ),
         }
     }

@@ -1,4 +1,4 @@
-//! `[control]`: where conferences are commanded over HTTP, and by whom.
+//! `[control]`: the HTTP interface for control of conferences.
 
 use super::check::Sink;
 use super::raw::Raw;
@@ -7,52 +7,54 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use std::net::SocketAddr;
 
-/// HTTP control.
+/// HTTP control of conferences.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ControlSpec {
-    /// Where it listens.
+    /// Listening address.
     pub listen: SocketAddr,
-    /// The file with the bearer token; `None`: whoever reaches a loopback address may command.
+    /// The file with the bearer token; `None`: no token, on loopback addresses only.
     pub token: Option<FilePath>,
-    /// Names, in lower case, by which requests may call us beside IP addresses and `localhost`.
+    /// Accepted values of Host in lower case, in addition to IP addresses and `localhost`.
     pub hosts: Vec<String>,
-    /// Connections at a time.
+    /// Maximum number of connections.
     pub connections: u16,
-    /// Of these, from one address, or one IPv6 network of 64 bits.
+    /// Maximum number of connections from one address, or one IPv6 /64.
     pub connections_per_source: u16,
-    /// How wrong tokens are limited.
+    /// Limits of wrong tokens.
     pub failures: crate::registrar::FailureLimits,
 }
 
-/// Control of conferences over HTTP: docs/control.md has the requests. Without TLS: towards other machines put a proxy before it.
+/// Control of conferences over HTTP; docs/control.md describes the requests. There is no TLS: use a reverse proxy for
+/// other machines.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawControl {
-    /// Where requests are taken: `http:ADDRESS:PORT`, for example `http:127.0.0.1:8080`. Counts from the next start.
+    /// Listening address: `http:ADDRESS:PORT`, for example `http:127.0.0.1:8080`. Takes effect at the next start.
     pub listen: String,
-    /// File with the token that requests have to bring (`Authorization: Bearer`, RFC 6750): 16 to 256 letters, digits and
-    /// `- . _ ~ + / =` in one line. Nobody but its owner may read or write it. Needed unless `listen` has a loopback address; read
-    /// again by SIGHUP.
+    /// File with the token that requests must contain (`Authorization: Bearer`, RFC 6750): 16 to 256 letters, digits
+    /// and `- . _ ~ + / =` in one line. Only its owner may have access. Required unless `listen` has a loopback
+    /// address. Read again on SIGHUP.
     pub token_file: Option<String>,
-    /// Names by which requests may call this server (`Host`), beside IP addresses and `localhost`. Others are refused, so that no web page
-    /// can command it under a name that its author made lead here.
+    /// Accepted values of Host, in addition to IP addresses and `localhost`. Other requests are refused, as a
+    /// protection against DNS rebinding by web pages.
     #[serde(default)]
     pub hosts: Vec<String>,
-    /// Connections at a time; further ones are answered 503. Each is for one request. Counts from the next start.
+    /// Maximum number of connections. Further ones are answered with 503. Each connection serves one request. Takes
+    /// effect at the next start.
     #[serde(default = "connections")]
     #[schemars(range(min = 1, max = 1000))]
     pub connections: u16,
-    /// Of these, connections from one address (of IPv6, its /64), so that one client leaves places for others. A proxy is one client, with
-    /// all who come through it. Counts from the next start.
+    /// Maximum number of connections from one address (of IPv6, its /64), so that one client does not block others. A
+    /// reverse proxy with all its users is one client. Takes effect at the next start.
     #[serde(default = "connections_per_source")]
     #[schemars(range(min = 1, max = 1000))]
     pub connections_per_source: u16,
-    /// Wrong tokens of one source (of IPv6, its /64) in a row that are judged; then requests with a token from there get 429 with
-    /// Retry-After until a delay is over, which doubles with each further one up to an hour. A source that has brought the right
-    /// token is never delayed. 0: all are judged.
+    /// Wrong tokens in a row from one source (of IPv6, its /64) after which its requests are answered with 429 and
+    /// Retry-After until a delay is over. The delay doubles with each further failure, up to an hour. A source that has
+    /// sent the right token is never delayed. 0: no limit.
     #[serde(default = "token_failures")]
     pub token_failures: u32,
-    /// The first delay, seconds.
+    /// First delay in seconds.
     #[serde(default = "token_failure_delay")]
     #[schemars(range(min = 1, max = 3600))]
     pub token_failure_delay_s: u32,
@@ -74,15 +76,15 @@ fn connections_per_source() -> u16 {
     8
 }
 
-/// The control that a file describes.
+/// The control interface of a file.
 pub(super) fn control(raw: &Raw, sink: &mut Sink<'_>) -> Option<ControlSpec> {
     let written = raw.control.as_ref()?;
     let remedy = "write http:ADDRESS:PORT, for example \"http:127.0.0.1:8080\"";
     if written.listen.starts_with("https:") {
         sink.report(
             "control.listen",
-            "control has no TLS of its own yet",
-            "write http: with a loopback address, and let a proxy end TLS before it",
+            "control does not support TLS",
+            "use http: with a loopback address, and terminate TLS in a reverse proxy",
         );
         return None;
     }
@@ -91,10 +93,7 @@ pub(super) fn control(raw: &Raw, sink: &mut Sink<'_>) -> Option<ControlSpec> {
     let Some(listen) = listen.filter(|address| address.port() != 0) else {
         sink.report(
             "control.listen",
-            format!(
-                "\"{}\" does not say where requests are taken",
-                written.listen
-            ),
+            format!("\"{}\" is not a listening address", written.listen),
             remedy,
         );
         return None;
@@ -102,8 +101,8 @@ pub(super) fn control(raw: &Raw, sink: &mut Sink<'_>) -> Option<ControlSpec> {
     if written.token_file.is_none() && !listen.ip().to_canonical().is_loopback() {
         sink.report(
             "control.listen",
-            format!("whoever reaches {listen} could end calls: it is no loopback address, and no token is asked for"),
-            "name a file with a token by `token_file`, or listen on 127.0.0.1",
+            format!("unauthenticated access to {listen} could end calls: it is not a loopback address, and there is no token"),
+            "set `token_file`, or listen on 127.0.0.1",
         );
     }
     for (index, host) in written.hosts.iter().enumerate() {
@@ -114,7 +113,7 @@ pub(super) fn control(raw: &Raw, sink: &mut Sink<'_>) -> Option<ControlSpec> {
         if !good {
             sink.report(
                 &format!("control.hosts[{index}]"),
-                format!("\"{host}\" is no host name"),
+                format!("\"{host}\" is not a host name"),
                 "write a name without port, such as \"sbc.example.com\"",
             );
         }
@@ -134,7 +133,7 @@ pub(super) fn control(raw: &Raw, sink: &mut Sink<'_>) -> Option<ControlSpec> {
         connections_per_source: written.connections_per_source,
         failures: crate::registrar::FailureLimits {
             source: written.token_failures,
-            // There is one token for all: failures of one source delay no other.
+            // One token serves all sources: failures of one source do not delay others.
             user: 0,
             delay: super::check::seconds(written.token_failure_delay_s),
             longest: super::check::seconds(3_600),
@@ -164,19 +163,19 @@ mod tests {
         let far = with("[control]\nlisten=\"http:0.0.0.0:80\"\ntoken_file=\"/x\"\n").unwrap();
         assert_eq!(far.unwrap().token.unwrap().path().to_str(), Some("/x"));
         for (more, expected) in [
-            ("listen=\"http:192.0.2.1:80\"", "no loopback address"),
+            ("listen=\"http:192.0.2.1:80\"", "not a loopback address"),
             (
                 "listen=\"http:[::ffff:192.0.2.1]:80\"",
-                "no loopback address",
+                "not a loopback address",
             ),
-            ("listen=\"https:127.0.0.1:80\"", "no TLS"),
-            ("listen=\"127.0.0.1:80\"", "where requests are taken"),
-            ("listen=\"http:localhost:80\"", "where requests are taken"),
-            ("listen=\"http:127.0.0.1:0\"", "where requests are taken"),
+            ("listen=\"https:127.0.0.1:80\"", "does not support TLS"),
+            ("listen=\"127.0.0.1:80\"", "not a listening address"),
+            ("listen=\"http:localhost:80\"", "not a listening address"),
+            ("listen=\"http:127.0.0.1:0\"", "not a listening address"),
             ("", "`listen` is missing"),
             (
                 "listen=\"http:127.0.0.1:80\"\nhosts=[\"a:80\"]",
-                "no host name",
+                "not a host name",
             ),
             ("listen=\"http:127.0.0.1:80\"\nconnections=0", "connections"),
             (

@@ -1,4 +1,4 @@
-//! `[[interface]]`: where it listens, who may come, where media is anchored.
+//! `[[interface]]`: listeners, access and media addresses.
 
 use super::address::{self, HostName, ListenAddress};
 use super::check::{Sink, cidrs, host, trunk_id};
@@ -13,7 +13,7 @@ pub(super) fn interface_of(
     ranges: &mut Vec<MediaRange>,
     placed: &mut Vec<String>,
     sink: &mut Sink<'_>,
-) -> Interface {
+) -> InterfaceSpec {
     let path = format!("interface[{index}]");
     let listen = listen(interface, &format!("{path}.listen"), sink);
     let advertise = interface
@@ -23,8 +23,8 @@ pub(super) fn interface_of(
     if interface.advertise.is_none() && listen.iter().any(|l| l.address.ip().is_unspecified()) {
         sink.report(
             &format!("{path}.listen"),
-            "listening on every address, so that it is not known which one to tell others",
-            "add `advertise` with the address at which others reach this interface, or listen on that address",
+            "the interface listens on all addresses, so that the address for Via and Contact is unknown",
+            "add `advertise` with the address that peers reach, or listen on that address",
         );
     }
     let authenticate = match interface.authenticate {
@@ -35,7 +35,7 @@ pub(super) fn interface_of(
     if authenticate == Authenticate::Digest && raw.user.is_empty() {
         sink.report(
             &format!("{path}.authenticate"),
-            "digest is demanded, but there is no user who could prove anything",
+            "`authenticate` is \"digest\", but there is no user",
             "add a [[user]] with name and password, or set authenticate = \"none\"",
         );
     }
@@ -44,11 +44,11 @@ pub(super) fn interface_of(
     if authenticate == Authenticate::Trunk && !matches!(register, Register::Pass(_)) {
         sink.report(
             &format!("{path}.authenticate"),
-            "a trunk is to authenticate, but registrations are passed to none",
-            "add register = \"pass:TRUNK\", or set authenticate = \"digest\"",
+            "`authenticate` is \"trunk\", but registrations are not forwarded to a trunk",
+            "set register = \"pass:TRUNK\", or authenticate = \"digest\"",
         );
     }
-    Interface {
+    InterfaceSpec {
         name: interface.name.clone(),
         kind: match interface.kind {
             RawKind::Access => InterfaceKind::Access,
@@ -63,7 +63,7 @@ pub(super) fn interface_of(
         pass_headers: pass_headers(interface, trusted, &path, sink),
         allow: cidrs(&interface.allow, &format!("{path}.allow"), sink),
         authenticate,
-        rates: interface.rates,
+        rate_limits: interface.rate_limits,
         register,
         contacts_by_address: interface.contacts == RawContacts::Address,
         subscribe: interface.subscribe == RawPassing::Pass,
@@ -98,7 +98,7 @@ pub(super) fn interface_of(
     }
 }
 
-/// Names of headers that pass although networks are hidden.
+/// Names of headers that topology hiding passes unchanged.
 fn pass_headers(
     interface: &RawInterface,
     trusted: bool,
@@ -113,17 +113,17 @@ fn pass_headers(
     if !known && !names.as_slice().is_empty() {
         sink.report(
             &format!("{path}.pass_headers"),
-            "all headers pass to this interface",
-            "set headers = \"known\", or take `pass_headers` out",
+            "`pass_headers` has no effect: `headers` is \"all\"",
+            "set headers = \"known\", or remove `pass_headers`",
         );
     }
     for (index, name) in names.as_slice().iter().enumerate() {
         let token = |byte: &u8| byte.is_ascii_alphanumeric() || b"-.!%*_+`'~".contains(byte);
         let problem = match name.as_bytes() {
-            [] => Some("is no name of a header"),
-            name if !name.iter().all(token) => Some("is no name of a header"),
+            [] => Some("is not a header name"),
+            name if !name.iter().all(token) => Some("is not a header name"),
             name if !crate::hiding::may_be_listed(name) => {
-                Some("is written by the border itself, or passes by trust")
+                Some("is written by the border itself, or subject to the trust domain")
             }
             _ => None,
         };
@@ -131,7 +131,7 @@ fn pass_headers(
             sink.report(
                 &names.path(&format!("{path}.pass_headers"), index),
                 format!("\"{name}\" {problem}"),
-                "write names like \"X-Account\"; docs/topology-hiding.md has all others",
+                "write names such as \"X-Account\"; docs/topology-hiding.md lists the other headers",
             );
         }
     }
@@ -158,7 +158,7 @@ fn listen(interface: &RawInterface, path: &str, sink: &mut Sink<'_>) -> Vec<List
             Ok((None, _)) => {
                 sink.report(
                     &at,
-                    format!("\"{text}\" does not say which transport"),
+                    format!("\"{text}\" has no transport"),
                     format!("write \"udp:{text}\" or \"tcp:{text}\""),
                 );
                 continue;
@@ -180,12 +180,12 @@ fn listen(interface: &RawInterface, path: &str, sink: &mut Sink<'_>) -> Vec<List
             }
             None if parsed.is_some() => sink.report(
                 &at,
-                format!("\"{rest}\" is a name; an interface listens on an IP address"),
-                "write the address, and the name as `advertise`",
+                format!("\"{rest}\" is a name; interfaces listen on IP addresses"),
+                "write the address in `listen` and the name in `advertise`",
             ),
             None => sink.report(
                 &at,
-                format!("\"{rest}\" is no address and port"),
+                format!("\"{rest}\" is not an address and port"),
                 "write udp:ADDRESS:PORT with a port from 1 to 65535, IPv6 as udp:[ADDRESS]:PORT",
             ),
         }
@@ -204,15 +204,19 @@ fn register(raw: &Raw, interface: &RawInterface, path: &str, sink: &mut Sink<'_>
             Some(name) => Register::Pass(trunk_id(raw, name, &at, sink)),
             None => {
                 let remedy = "write \"local\", \"pass:TRUNK\" or \"refuse\"";
-                sink.report(&at, format!("\"{text}\" is no value of `register`"), remedy);
+                sink.report(
+                    &at,
+                    format!("\"{text}\" is not a value of `register`"),
+                    remedy,
+                );
                 Register::Refuse
             }
         },
     }
 }
 
-/// Media ports where the file names none. A border, a media node and the laboratory (10000-19999) on one host have different ones, and
-/// none that the kernel lends to other programs.
+/// Default media ports. Those of a border, an ng server and the test lab (10000-19999) on one host do not overlap, and
+/// are outside of the ephemeral range of the kernel.
 const BORDER_PORTS: &str = "20000-26999";
 const NODE_PORTS: &str = "27000-32767";
 
@@ -245,7 +249,7 @@ pub(super) fn media_addresses(
             continue;
         };
         let written = entry.ports.as_deref();
-        let ports = written.unwrap_or(match path.starts_with("node.") {
+        let ports = written.unwrap_or(match path.starts_with("ng_server.") {
             true => NODE_PORTS,
             false => BORDER_PORTS,
         });
@@ -277,7 +281,7 @@ pub(super) fn media_addresses(
             if ip.is_ipv4() != address.is_ipv4() {
                 sink.report(
                     &at,
-                    format!("{ip} is of another address family than {address}"),
+                    format!("{ip} and {address} are of different address families"),
                     "advertise an address of the same family",
                 );
             }
@@ -298,13 +302,13 @@ pub(super) fn media_addresses(
                 sink.report(
                     &format!("{path}.listen"),
                     format!(
-                        "port {} of udp:{} lies in the media ports {}-{}",
+                        "port {} of udp:{} is one of the media ports {}-{}",
                         listen.address.port(),
                         listen.address.ip(),
                         range.first,
                         range.last
                     ),
-                    "move the listening port or the range `media.ports`",
+                    "change the listening port or `media.ports`",
                 );
             }
         }
@@ -324,15 +328,16 @@ fn media_address(
         if ip.is_unspecified() {
             sink.report(
                 &at,
-                "media cannot be told to come to every address",
-                "write the one address that others reach; behind NAT, the true one as `advertise`",
+                "media needs one address, not all addresses",
+                "write the local address; behind NAT, add the public one as `advertise`",
             );
             return None;
         }
         return Some(ip);
     }
-    // Where nothing could be read of `listen`, that was reported; a media node listens elsewhere.
-    let node = at.starts_with("node.");
+    // An unreadable `listen` was reported already; an ng server has its own addresses.
+
+    let node = at.starts_with("ng_server.");
     let ip = match listen.first() {
         Some(listen) => listen.address.ip(),
         None if node => IpAddr::from([0u8; 4]),
@@ -341,7 +346,7 @@ fn media_address(
     if ip.is_unspecified() {
         sink.report(
             at,
-            "it is not known on which address media is to be anchored",
+            "the media address is unknown",
             "add media = { address = \"ADDRESS\" }",
         );
         return None;
@@ -354,7 +359,7 @@ fn ip_address(text: &str, at: &str, sink: &mut Sink<'_>) -> Option<IpAddr> {
     if ip.is_none() {
         sink.report(
             at,
-            format!("\"{text}\" is no IP address"),
+            format!("\"{text}\" is not an IP address"),
             "write an address such as \"192.0.2.1\" or \"2001:db8::1\", without a port",
         );
     }
@@ -374,7 +379,7 @@ fn media_ports(text: &str, at: &str, sink: &mut Sink<'_>) -> Option<(u16, u16)> 
     if first > last {
         sink.report(
             at,
-            format!("the range {first}-{last} ends before it begins"),
+            format!("the port range {first}-{last} is empty"),
             remedy,
         );
         return None;
@@ -382,7 +387,7 @@ fn media_ports(text: &str, at: &str, sink: &mut Sink<'_>) -> Option<(u16, u16)> 
     if first % 2 == 1 || last % 2 == 0 {
         sink.report(
             at,
-            format!("{first}-{last} does not consist of whole pairs of an even and an odd port"),
+            format!("{first}-{last} does not consist of pairs of an even and an odd port"),
             format!("write \"{}-{}\"", first & !1, last | 1),
         );
         return None;
@@ -390,25 +395,23 @@ fn media_ports(text: &str, at: &str, sink: &mut Sink<'_>) -> Option<(u16, u16)> 
     if last - first < 3 {
         sink.report(
             at,
-            format!("{first}-{last} is too small: a call takes one pair on each side"),
-            "give at least four ports",
+            format!("{first}-{last} is too small: a call uses one pair on each side"),
+            "use at least four ports",
         );
         return None;
     }
     if first < 1024 {
         sink.report(
             at,
-            format!(
-                "{first}-{last} holds ports below 1024, which an unprivileged user may not open"
-            ),
-            "begin at 1024 or above",
+            format!("{first}-{last} includes ports below 1024, which require privileges"),
+            "begin at 1024 or higher",
         );
         return None;
     }
     Some((first, last))
 }
 
-/// The index of this range; ranges that overlap without being the same are refused.
+/// The index of a range. Ranges that overlap but differ are refused.
 fn place_range(
     range: MediaRange,
     at: &str,
@@ -431,7 +434,7 @@ fn place_range(
                 "media ports {}-{} of {} overlap with {}-{} in line {line}",
                 range.first, range.last, range.address, other.first, other.last
             ),
-            "give both interfaces the same range (they then share it), or ranges apart",
+            "use the same range for both interfaces, which then share it, or separate ranges",
         );
         return None;
     }
@@ -440,7 +443,7 @@ fn place_range(
     Some(ranges.len() - 1)
 }
 
-pub(super) fn listening_clashes(interfaces: &[Interface], raw: &Raw, sink: &mut Sink<'_>) {
+pub(super) fn listening_clashes(interfaces: &[InterfaceSpec], raw: &Raw, sink: &mut Sink<'_>) {
     let mut seen: Vec<(ListenAddress, String)> = Vec::new();
     for (index, interface) in interfaces.iter().enumerate() {
         for (place, listen) in interface.listen.iter().enumerate() {
@@ -458,7 +461,7 @@ pub(super) fn listening_clashes(interfaces: &[Interface], raw: &Raw, sink: &mut 
                 let line = sink.line(path);
                 sink.report(
                     &at,
-                    format!("{listen} is taken already by {other} in line {line}"),
+                    format!("{listen} is already used by {other} in line {line}"),
                     "choose another port or address",
                 );
             }
@@ -467,7 +470,7 @@ pub(super) fn listening_clashes(interfaces: &[Interface], raw: &Raw, sink: &mut 
     }
 }
 
-/// Whether sockets on both addresses and one port exclude each other.
+/// Whether sockets on these addresses conflict at the same port.
 fn same_place(a: IpAddr, b: IpAddr) -> bool {
     a == b || (a.is_ipv4() == b.is_ipv4() && (a.is_unspecified() || b.is_unspecified()))
 }

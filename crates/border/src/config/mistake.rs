@@ -1,4 +1,4 @@
-//! What is wrong with a configuration, and what to do about it.
+//! Mistakes of a configuration, with position and remedy.
 
 use core::fmt;
 use core::ops::Range;
@@ -6,22 +6,22 @@ use core::ops::Range;
 /// One mistake in a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mistake {
-    /// Name of the file, as it was given.
+    /// Name of the file, as passed to the parser.
     pub file: String,
     /// Line, counted from 1.
     pub line: usize,
     /// Column in characters, counted from 1.
     pub column: usize,
-    /// The bytes of the text that it is about.
+    /// The bytes of the text that it concerns.
     pub span: Range<usize>,
-    /// What is wrong.
+    /// Description of the mistake.
     pub message: String,
-    /// What to do about it.
+    /// The remedy.
     pub remedy: String,
 }
 
 impl Mistake {
-    /// At these bytes of a file's text.
+    /// A mistake at these bytes of the text of a file.
     pub fn new(
         text: &str,
         file: &str,
@@ -43,7 +43,7 @@ impl Mistake {
     }
 }
 
-/// The greatest boundary of a character that is not behind `at`.
+/// The last character boundary at or before `at`.
 fn floor_char(text: &str, at: usize) -> usize {
     let mut at = at.min(text.len());
     while !text.is_char_boundary(at) {
@@ -64,7 +64,7 @@ impl fmt::Display for Mistake {
 
 impl std::error::Error for Mistake {}
 
-/// The candidate that `word` most probably means, where one is near.
+/// The candidate most similar to `word`, if one is similar enough.
 pub fn did_you_mean<'c>(word: &str, candidates: impl Iterator<Item = &'c str>) -> Option<&'c str> {
     candidates
         .map(|candidate| (distance(word, candidate), candidate))
@@ -73,7 +73,7 @@ pub fn did_you_mean<'c>(word: &str, candidates: impl Iterator<Item = &'c str>) -
         .map(|(_, candidate)| candidate)
 }
 
-/// Edits from one word to the other (Damerau-Levenshtein, restricted), without regard to case.
+/// Edit distance of two words (restricted Damerau-Levenshtein), without regard to case.
 fn distance(a: &str, b: &str) -> usize {
     let a: Vec<char> = a.to_lowercase().chars().take(64).collect();
     let b: Vec<char> = b.to_lowercase().chars().take(64).collect();

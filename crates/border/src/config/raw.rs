@@ -1,7 +1,7 @@
-//! The configuration as it is written: one type per table, each key with its text, unit, bounds and default. The JSON
-//! Schema and the reference page are made from these.
+//! The configuration as written in the file: one type per table; each key has a description, unit, bounds and default.
+//! The JSON Schema and docs/configuration.md are generated from these types.
 
-use super::nodes::NodeFailure;
+use super::ng_client::NodeFailure;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -10,71 +10,73 @@ use serde::{Deserialize, Serialize};
 #[serde(deny_unknown_fields)]
 #[schemars(title = "Hornwork configuration")]
 pub(super) struct Raw {
-    /// Listening points; at least one, but for a file with `[node]` alone.
+    /// Listeners with one policy each. At least one, except in a file with `[ng_server]` alone.
     #[serde(default)]
     pub interface: Vec<RawInterface>,
-    /// Media for others.
-    pub node: Option<super::media_node::RawNode>,
-    /// Programs that relay media for this border, where `anchor` of `[media]` says so.
+    /// Media for other systems, controlled by the ng protocol.
+    pub ng_server: Option<super::ng_server::RawNgServer>,
+    /// Media nodes that relay media for this border. Used with `anchor = "nodes"` in `[media]`.
     #[serde(default)]
-    pub media_node: Vec<super::nodes::RawRemoteNode>,
+    pub media_node: Vec<super::ng_client::RawMediaNode>,
     /// Systems that calls are sent to and come from: PBXs, softswitches, carriers.
     #[serde(default)]
     pub trunk: Vec<RawTrunk>,
-    /// Where calls go, tried in order; the first whose conditions hold decides. A call that none of them takes goes to the
-    /// contacts of the called user where it is registered: those whose registration was passed to a trunk are reached from that
-    /// trunk, those that are kept here from trunks and authenticated sources. Else a call from an interface that passes
-    /// registrations goes to the trunk of these; another one, where there is no route at all, to any trunk but the one it came
-    /// from; else it is refused with 404. MESSAGE, SUBSCRIBE and REFER outside of calls go the same ways.
+    /// Routes of calls, tried in order; the first whose conditions hold is used. A call that matches no route goes to
+    /// the contacts of the called user if the user is registered: a registration forwarded to a trunk is reachable from
+    /// that trunk, a registration kept here is reachable from trunks and authenticated sources. Otherwise a call from
+    /// an interface that forwards registrations goes to the trunk of those registrations. Otherwise, if the file has no
+    /// route, it goes to any trunk except the one it came from. Otherwise it is refused with 404. MESSAGE, SUBSCRIBE
+    /// and out-of-dialog REFER are routed in the same way.
     #[serde(default)]
     pub route: Vec<RawRoute>,
-    /// Conferences: a call to one's number is answered by us. They are looked at before routes.
+    /// Conferences. A call to the number of a conference is answered by the border. Conferences are matched before
+    /// routes.
     #[serde(default)]
-    pub room: Vec<super::rooms::RawRoom>,
+    pub conference: Vec<super::conferences::RawConference>,
     /// Header rules, tried in order.
     #[serde(default)]
     pub rules: Vec<super::rules::RawRule>,
-    /// Identities where trust begins and ends (RFC 3325, RFC 3323).
+    /// Identities at the boundary of the trust domain (RFC 3325, RFC 3323).
     #[serde(default)]
     pub identity: super::rules::RawIdentityPolicy,
-    /// Users of the embedded registrar, which authenticate by digest.
+    /// Users of the embedded registrar. They authenticate by digest.
     #[serde(default)]
     pub user: Vec<RawUser>,
-    /// Digest authentication of others by us.
+    /// Digest authentication of requests.
     #[serde(default)]
     pub realm: RawRealm,
     /// The embedded registrar.
     #[serde(default)]
     pub registrar: RawRegistrar,
-    /// Media that is anchored.
+    /// Anchored media.
     #[serde(default)]
     pub media: RawMedia,
-    /// SIP behaviour that is the same everywhere.
+    /// SIP behaviour that is common to all interfaces.
     #[serde(default)]
     pub sip: RawSip,
-    /// How the threads that move signalling and media run; counts from the next start.
+    /// Scheduling of the threads that process signalling and media. Takes effect at the next start.
     #[serde(default)]
     pub threads: super::threads::Threads,
     /// Session timers (RFC 4028).
     #[serde(default)]
     pub session_timer: RawSessionTimer,
-    /// Capacities; what is above is refused and counted.
+    /// Capacities. Requests above them are refused and counted.
     #[serde(default)]
     pub limits: RawLimits,
-    /// Name servers.
+    /// DNS servers.
     #[serde(default)]
     pub dns: RawDns,
-    /// Conferences commanded over HTTP; without it they are not.
+    /// Control of conferences over HTTP. Off if the table is absent.
     pub control: Option<super::control::RawControl>,
-    /// Stopping in order.
+    /// Graceful shutdown.
     #[serde(default)]
     pub drain: RawDrain,
-    /// What is logged.
+    /// Logging.
     #[serde(default)]
     pub log: RawLog,
 }
 
-/// One value, or several.
+/// One value or several.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub(super) enum OneOrMany<T> {
@@ -98,7 +100,7 @@ impl<T> OneOrMany<T> {
         }
     }
 
-    /// Where the value at `index` stands in the document, below `path`.
+    /// The path of the value at `index` in the document, below `path`.
     pub(super) fn path(&self, path: &str, index: usize) -> String {
         match self {
             OneOrMany::One(_) => path.to_owned(),
@@ -107,14 +109,14 @@ impl<T> OneOrMany<T> {
     }
 }
 
-/// What stands behind an interface.
+/// The network behind an interface.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum RawKind {
-    /// Anyone: identities that they assert are not believed.
+    /// Phones and foreign networks: asserted identities are not believed.
     #[default]
     Access,
-    /// Our own network: believed.
+    /// Our own systems: asserted identities are believed.
     Core,
 }
 
@@ -125,74 +127,74 @@ pub(super) enum RawAuthenticate {
     /// None.
     #[default]
     None,
-    /// Digest of a configured user; requests of trunks are exempt.
+    /// Digest with a configured user; requests of trunks are exempt.
     Digest,
     /// The trunk of `register` authenticates.
     Trunk,
 }
 
-/// Where registered contacts are reached.
+/// The address at which registered contacts are reached.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum RawContacts {
-    /// On the flow on which they were registered.
+    /// The flow on which the contact was registered.
     #[default]
     Flow,
-    /// At the address that they name.
+    /// The address in the Contact header, over UDP.
     Address,
 }
 
-/// Whose identity is asserted.
+/// Callers whose identity the border asserts.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum RawAssert {
-    /// Of users that have authenticated by digest.
+    /// Users that authenticated by digest.
     #[default]
-    Proven,
-    /// Also of users who are registered from just where the request comes from.
+    Authenticated,
+    /// Also users that are registered from the address and port of the request.
     Registered,
 }
 
-/// What becomes of early media.
+/// Treatment of early media.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum RawEarlyMedia {
-    /// It passes.
+    /// It is relayed.
     #[default]
     Pass,
-    /// It passes where P-Early-Media authorises it (RFC 5009).
+    /// It is relayed if P-Early-Media authorises it (RFC 5009).
     Gate,
 }
 
-/// Where P-Charging-Vector comes from.
+/// Treatment of P-Charging-Vector.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum RawCharging {
-    /// Nobody here makes one.
+    /// None is generated.
     #[default]
     Pass,
-    /// We make one for each call from here.
+    /// One is generated for each call from the interface.
     Generate,
 }
 
-/// What is done with requests outside of calls.
+/// Treatment of out-of-dialog requests.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum RawPassing {
-    /// They are sent where a call would be.
+    /// They are routed like calls.
     #[default]
     Pass,
     /// They are refused.
     Refuse,
 }
 
-/// What its peers see of other networks.
+/// Information about other networks in messages to an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum RawHeaders {
     /// Other networks are hidden.
     Known,
-    /// Headers and lines pass as they came.
+    /// Headers and SDP lines are passed unchanged.
     All,
 }
 
@@ -200,134 +202,139 @@ fn refused() -> RawPassing {
     RawPassing::Refuse
 }
 
-/// A named listening point.
+/// A named set of listeners with one policy.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawInterface {
-    /// Its name, unique among interfaces.
+    /// Name, unique among interfaces.
     #[schemars(length(min = 1))]
     pub name: String,
-    /// `access` towards phones and foreign networks: asserted identities are taken out of what comes from there. `core`
-    /// towards our own systems: believed.
+    /// `access`: phones and foreign networks; asserted identities in their messages are removed. `core`: our own
+    /// systems; asserted identities are believed.
     #[serde(default)]
     pub kind: RawKind,
-    /// Whether identities that its peers assert are believed, and may be told to them (RFC 3325). Default: `true` for `core`,
-    /// `false` for `access`. A trunk has a setting of its own.
+    /// Whether asserted identities from this interface are believed, and asserted identities are sent to it (RFC 3325).
+    /// Trunks have their own setting. Default: `true` for `core`, `false` for `access`.
     pub trusted: Option<bool>,
-    /// What of other networks its peers see in messages that pass to them: `known` hides them: unknown headers (`X-...`) go, hosts in
-    /// Alert-Info, Call-Info, Error-Info, Reason, Referred-By and Reply-To go or become ours, and so do the lines `s=`, `i=`, `u=`, `e=`,
-    /// `p=` and `a=tool` of session descriptions; `all`: these pass as they came. Default: `known` where it is not `trusted`, else `all`.
-    /// The whole list: docs/topology-hiding.md.
+    /// Topology hiding in messages to this interface. `known`: unknown headers (`X-...`) are removed; hosts in
+    /// Alert-Info, Call-Info, Error-Info, Reason, Referred-By and Reply-To are removed or replaced by ours; the SDP
+    /// lines `s=`, `i=`, `u=`, `e=`, `p=` and `a=tool` are replaced or removed. `all`: these headers and lines are
+    /// passed unchanged. Default: `all` if `trusted`, otherwise `known`. The complete list is in
+    /// docs/topology-hiding.md.
     pub headers: Option<RawHeaders>,
-    /// Names of headers that pass to its peers as they came, where `headers` is `known`.
+    /// Names of headers that are passed unchanged although `headers` is `known`.
     #[serde(default)]
     pub pass_headers: OneOrMany<String>,
-    /// Where it listens: `udp:ADDRESS:PORT`, `tcp:`, `tls:`, `ws:` (WebSocket) or `wss:` (WebSocket over TLS). Where no port is
-    /// given it is 5060, 5060, 5061, 80 or 443.
+    /// Addresses to listen on: `udp:ADDRESS:PORT`, `tcp:`, `tls:`, `ws:` (WebSocket) or `wss:` (WebSocket over TLS).
+    /// Default ports: 5060 for UDP and TCP, 5061 for TLS, 80 for WebSocket, 443 for WebSocket over TLS.
     pub listen: OneOrMany<String>,
-    /// Host, or host:port, that Via and Contact say instead of the listening address: for a border behind NAT. Demanded
-    /// where it listens on 0.0.0.0 or [::].
+    /// Host or host:port in Via and Contact instead of the listening address, for a border behind NAT. Required with
+    /// 0.0.0.0 or [::].
     pub advertise: Option<String>,
-    /// Networks (`ADDRESS/BITS`) whose requests are taken; others are dropped without an answer. Empty: all.
+    /// Networks (`ADDRESS/BITS`) whose requests are accepted. Requests from other sources are dropped without a
+    /// response. Empty: all sources.
     #[serde(default)]
     pub allow: OneOrMany<String>,
-    /// `digest`: calls and registrations must authenticate as a configured `[[user]]`. `trunk`: the trunk of `register =
-    /// "pass:TRUNK"` authenticates, its challenges pass; a source reaches that trunk alone until it is registered, but for routes
-    /// with `unauthenticated`. `none`: no authentication; `hornwork check` warns of each trunk and phone that is reached so.
+    /// `digest`: calls and registrations must authenticate as a configured `[[user]]`. `trunk`: the trunk of `register
+    /// = "pass:TRUNK"` authenticates, and its challenges are forwarded; until a source is registered it reaches that
+    /// trunk alone, except by routes with `unauthenticated`. `none`: no authentication; `hornwork check` warns of each
+    /// trunk and phone that is reachable without it.
     #[serde(default)]
     pub authenticate: RawAuthenticate,
-    /// What is done with REGISTER: `local` (kept here), `pass:TRUNK` (passed to that trunk, our Contact in the place of
-    /// the phone's) or `refuse` (403). Default: `local` where there are users, else `refuse`.
+    /// Treatment of REGISTER: `local` (the embedded registrar), `pass:TRUNK` (forwarded to that trunk, with our Contact
+    /// in place of the phone's) or `refuse` (403). Default: `local` if there are users, otherwise `refuse`.
     pub register: Option<String>,
-    /// Where requests to a phone that is registered through here go: `flow` (to the address and port, or the connection, from which
-    /// it registered, whatever host its Contact names) or `address` (over UDP to the address in its Contact, which may be any).
+    /// Destination of requests to a phone that is registered through this interface. `flow`: the address and port, or
+    /// the connection, from which the phone registered, regardless of the host in its Contact. `address`: the address
+    /// in its Contact, over UDP; this may be any address.
     #[serde(default)]
     pub contacts: RawContacts,
-    /// How many calls and registrations a second are let in; beyond that they are refused at once.
+    /// Maximum rates of new calls and registrations. Requests above them are refused.
     #[serde(default)]
-    pub rates: super::Rates,
-    /// What is done with SUBSCRIBE, and with NOTIFY outside of a subscription: `pass` (sent where a call would be) or
-    /// `refuse` (489).
+    pub rate_limits: super::RateLimits,
+    /// Treatment of SUBSCRIBE, and of NOTIFY outside of a subscription: `pass` (routed like a call) or `refuse` (489).
     #[serde(default)]
     pub subscribe: RawPassing,
-    /// The same for REFER outside of calls, by which others make a phone call somebody: `pass` or `refuse` (403).
+    /// Treatment of out-of-dialog REFER, which makes a phone start a call: `pass` or `refuse` (403).
     #[serde(default = "refused")]
     pub refer: RawPassing,
-    /// Whose identity is asserted towards trusted sides (RFC 3325): `proven`, of users that have authenticated by digest;
-    /// `registered`, also of users who are registered from just where the request comes from, which is proof where nobody
-    /// can forge addresses.
+    /// Callers whose identity is asserted to trusted peers (RFC 3325). `authenticated`: users that authenticated by
+    /// digest. `registered`: also users that are registered from the address and port of the request; use it only where
+    /// source addresses cannot be forged.
     #[serde(default)]
     pub assert: RawAssert,
-    /// What becomes of media before the answer in calls from and to here, where media is anchored: `pass`, or `gate`: it
-    /// passes as far as P-Early-Media of a trusted called side authorises it (RFC 5009), else not before the answer.
+    /// Treatment of early media in calls from and to this interface, if media is anchored. `pass`: it is relayed.
+    /// `gate`: before the answer, media is relayed only as far as P-Early-Media of a trusted callee authorises it (RFC
+    /// 5009).
     #[serde(default)]
     pub early_media: RawEarlyMedia,
-    /// P-Charging-Vector (RFC 7315 section 4.6) in calls from and to here: `generate` makes one for each call from here
-    /// towards trusted sides, and answers calls of trusted sides with theirs; `pass` does neither.
+    /// P-Charging-Vector (RFC 7315 section 4.6) in calls from and to this interface. `generate`: each call from this
+    /// interface gets one towards trusted peers, and calls of trusted peers are answered with theirs. `pass`: neither.
     #[serde(default)]
     pub charging_vector: RawCharging,
-    /// Where media is anchored; one table, or one per address family. Default: the first listening address, ports
+    /// Media addresses and ports: one table, or one per address family. Default: the first listening address, ports
     /// 20000-26999.
     #[serde(default)]
     pub media: OneOrMany<RawMediaAddress>,
-    /// What the media nodes call this side (`direction` of the "ng" protocol): a name of `[[node.interface]]`, or an interface of
-    /// rtpengine. Named for every interface or for none.
+    /// Name of this interface at the media nodes (`direction` of the ng protocol): a `[[ng_server.interface]]`, or an
+    /// interface of rtpengine. Set it for all interfaces or for none.
     pub node_interface: Option<String>,
-    /// What is done about SRTP in calls from and to here where media is anchored: `pass`, `refuse`, `prefer` or `require`. Default: `pass`.
-    /// `pass`: where both sides of a call say so, keys and packets pass from end to end; else SRTP is taken where it is offered and
-    /// not offered by us. `prefer` offers it beside media in the clear (RFC 8643).
+    /// SRTP policy for calls from and to this interface, if media is anchored: `pass`, `refuse`, `prefer` or `require`.
+    /// `pass`: if both sides of a call have this policy, keys and packets are passed from end to end; otherwise SRTP is
+    /// accepted when offered, but not offered by us. `prefer`: SRTP is offered beside plain RTP (RFC 8643). Default:
+    /// `pass`.
     pub srtp: Option<super::security::SrtpPolicy>,
-    /// How keys are agreed on, the best first: `sdes` (in session descriptions, RFC 4568), `dtls` (DTLS-SRTP, RFC 5764). Default: `sdes`.
+    /// Keying methods, best first: `sdes` (keys in SDP, RFC 4568), `dtls` (DTLS-SRTP, RFC 5764). Default: `sdes`.
     #[serde(default)]
     pub srtp_keying: OneOrMany<super::security::Keying>,
-    /// Crypto suites, the best first, by their names in RFC 4568, 6188 and 7714. DTLS takes those among them that it can agree on:
-    /// AEAD_AES_256_GCM, AEAD_AES_128_GCM and AES_CM_128_HMAC_SHA1_80. Default: AEAD_AES_256_GCM,
-    /// AEAD_AES_128_GCM, AES_256_CM_HMAC_SHA1_80, AES_CM_128_HMAC_SHA1_80, AES_CM_128_HMAC_SHA1_32.
+    /// Crypto suites, best first, by their names in RFC 4568, 6188 and 7714. DTLS uses those of them that it supports:
+    /// AEAD_AES_256_GCM, AEAD_AES_128_GCM and AES_CM_128_HMAC_SHA1_80. Default: AEAD_AES_256_GCM, AEAD_AES_128_GCM,
+    /// AES_256_CM_HMAC_SHA1_80, AES_CM_128_HMAC_SHA1_80, AES_CM_128_HMAC_SHA1_32.
     #[serde(default)]
     pub srtp_suites: OneOrMany<String>,
-    /// `lite`: we are an ICE-lite agent (RFC 8445) with one candidate, our media address; browsers demand ICE. `full`: a full agent
-    /// with that candidate, which sends checks of its own: for peers that are lite themselves, or of which we are the client. `off`:
-    /// candidates are taken out of descriptions. Default: `off`.
+    /// ICE (RFC 8445). `lite`: an ICE-lite agent with one candidate, our media address; browsers require ICE. `full`: a
+    /// full agent with that candidate, which sends connectivity checks; for peers that are lite themselves, or to which
+    /// the border is a client. `off`: candidates are removed from SDP. Default: `off`.
     pub ice: Option<super::security::Ice>,
-    /// Codecs that the border speaks towards here on its own account, the best first: `PCMA`, `PCMU`, `G722`, `G729`, `opus`. They
-    /// are offered here, and what comes or goes in them is transcoded where the other side of the call has none of them; media must be
-    /// anchored. Default: none.
+    /// Codecs that the border offers to this interface by transcoding, best first: `PCMA`, `PCMU`, `G722`, `G729`,
+    /// `opus`. Audio in these codecs is transcoded if the other side of the call supports none of them. Requires
+    /// anchored media. Default: none.
     #[serde(default)]
     pub transcode: OneOrMany<String>,
-    /// `needed`: they are offered behind those of the other side of the call, so that a common codec goes first. `always`: only they are
-    /// offered. Default: `needed`.
+    /// `needed`: the codecs of `transcode` are offered after those of the other side of the call, so that a common
+    /// codec is preferred. `always`: only the codecs of `transcode` are offered. Default: `needed`.
     pub transcode_when: Option<super::codecs::TranscodeWhen>,
-    /// Certificates; demanded where it listens with `tls:` or `wss:`.
+    /// Certificates. Required with `tls:` or `wss:`.
     pub tls: Option<super::tls::RawListenTls>,
-    /// What is asked of WebSockets.
+    /// Checks of WebSocket handshakes.
     pub websocket: Option<super::tls::RawWebSocket>,
 }
 
-/// An address at which media is anchored.
+/// An address and port range for media.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawMediaAddress {
-    /// IP address to which media sockets are bound. Default: the first listening address of the interface.
+    /// IP address that media sockets are bound to. Default: the first listening address of the interface.
     pub address: Option<String>,
-    /// IP address that SDP says instead: for a border behind NAT.
+    /// IP address in SDP instead of `address`, for a border behind NAT.
     pub advertise: Option<String>,
-    /// Range of ports, both ends included. A call takes one pair (even and odd) per media line and side. Ports that the kernel lends to
-    /// other programs (net.ipv4.ip_local_port_range, usually 32768-60999) are refused, unless they are reserved
-    /// (net.ipv4.ip_local_reserved_ports) or `[media] sockets` is `per-port`. Two programs on one host cannot have the same ports of an
-    /// address. Default: 20000-26999, of a media node 27000-32767.
+    /// Port range, both ends included. A call uses one pair (even and odd) per media line and side. Ports in the
+    /// ephemeral range of the kernel (net.ipv4.ip_local_port_range, usually 32768-60999) are refused, unless they are
+    /// reserved (net.ipv4.ip_local_reserved_ports) or `[media] sockets` is `per-port`. Two programs on one host cannot
+    /// use the same ports of an address. Default: 20000-26999; of an ng server 27000-32767.
     pub ports: Option<String>,
 }
 
-/// A place where a trunk is, in full.
+/// A target of a trunk, with priority and weight.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawTargetTable {
-    /// `[udp:|tcp:|tls:]HOST[:PORT]`. A name without port is located by NAPTR and SRV records (RFC 3263).
+    /// `[udp:|tcp:|tls:]HOST[:PORT]`. A name without port is resolved by NAPTR and SRV records (RFC 3263).
     pub address: String,
-    /// Lower is tried first.
+    /// Targets of lower priority values are tried first.
     #[serde(default)]
     pub priority: u16,
-    /// Share of calls among targets of the same priority; 0: only where no other is left.
+    /// Share of calls among targets of the same priority. 0: used only if no other target is left.
     #[serde(default = "one")]
     pub weight: u16,
 }
@@ -336,7 +343,7 @@ fn one() -> u16 {
     1
 }
 
-/// A place where a trunk is.
+/// A target of a trunk.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub(super) enum RawTarget {
@@ -346,36 +353,36 @@ pub(super) enum RawTarget {
     Full(RawTargetTable),
 }
 
-/// Whether asserted identities go to a trunk.
+/// Treatment of asserted identities in messages to a trunk.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum RawIdentity {
-    /// They pass, where they come from a side that is believed.
+    /// They are passed if they come from a trusted side.
     #[default]
     Pass,
-    /// They are taken out.
+    /// They are removed.
     Remove,
 }
 
-/// What is done with REFER.
+/// Treatment of REFER.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum RawRefer {
-    /// It goes to the other side.
+    /// It is passed to the other side.
     #[default]
     Pass,
     /// The border transfers the call itself.
     Act,
 }
 
-/// What is done with a redirection.
+/// Treatment of redirects.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum RawRedirect {
-    /// It goes to the caller.
+    /// They are passed to the caller.
     #[default]
     Pass,
-    /// The border calls the contacts of the redirection.
+    /// The border calls the contacts of the redirect.
     Follow,
 }
 
@@ -383,83 +390,87 @@ pub(super) enum RawRedirect {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawTrunk {
-    /// Its name, unique among trunks.
+    /// Name, unique among trunks.
     #[schemars(length(min = 1))]
     pub name: String,
-    /// Name of the interface through which it is reached. Default: the only interface there is.
+    /// Name of the interface through which the trunk is reached. Default: the only interface in the file.
     pub interface: Option<String>,
-    /// Where it is: `[udp:|tcp:|tls:]HOST[:PORT]`, or a table with `address`, `priority` and `weight`, or a list of these.
+    /// Addresses: `[udp:|tcp:|tls:]HOST[:PORT]`, a table with `address`, `priority` and `weight`, or a list of these.
     pub target: OneOrMany<RawTarget>,
-    /// Networks from which its requests come, beside its targets.
+    /// Networks from which requests of the trunk come, in addition to its targets.
     #[serde(default)]
     pub sources: OneOrMany<String>,
-    /// Domain in Request-URI, From and To of what we send there. Default: the host of the target.
+    /// Domain in Request-URI, From and To of requests to the trunk. Default: the host of the target.
     pub domain: Option<String>,
-    /// User name that answers its digest challenges.
+    /// User name for digest challenges of the trunk.
     pub username: Option<String>,
-    /// Password that answers its digest challenges.
+    /// Password for digest challenges of the trunk.
     pub password: Option<String>,
-    /// Keeps an account of ours registered there.
+    /// Registration of an account at the trunk. Off if absent.
     pub register: Option<RawCarrier>,
-    /// Seconds between two OPTIONS to each target; 0: none, the trunk always counts as up.
+    /// Seconds between two OPTIONS to each target. 0: none; the trunk always counts as up.
     #[serde(default)]
     #[schemars(range(max = 86400))]
-    pub ping: u32,
-    /// How many pings must fail in a row before a target counts as down.
+    pub ping_interval_s: u32,
+    /// Failed pings in a row after which a target counts as down.
     #[serde(default = "default_ping_failures")]
     #[schemars(range(min = 1, max = 100))]
     pub ping_failures: u32,
-    /// Calls at a time, both directions; further ones go to the next trunk of the route. Default: no limit of its own.
+    /// Maximum number of simultaneous calls in both directions. Further calls go to the next trunk of the route.
+    /// Default: unlimited.
     #[schemars(range(min = 1))]
     pub max_calls: Option<u32>,
-    /// Ask the trunk in every new request how much it can take, and send no more new ones than it says: overload control by
-    /// loss (RFC 7339) or by rate (RFC 7415). What may not be sent goes to the next trunk, or is answered 503.
+    /// Overload control towards the trunk by loss (RFC 7339) or rate (RFC 7415): new requests ask for the capacity of
+    /// the trunk, and the border sends no more than reported. Requests that may not be sent go to the next trunk, or
+    /// are refused with 503.
     #[serde(default)]
-    pub feedback: bool,
-    /// How many calls and registrations a second are taken from it; beyond that they are refused at once.
+    pub overload_control: bool,
+    /// Maximum rates of new calls and registrations from the trunk. Requests above them are refused.
     #[serde(default)]
-    pub rates: super::Rates,
-    /// Seconds that a target may take to answer an INVITE with anything before the next one is tried.
-    #[serde(default = "default_answer_timeout")]
+    pub rate_limits: super::RateLimits,
+    /// Seconds to wait for the first response to an INVITE before the next target is tried.
+    #[serde(default = "default_answer_timeout_s")]
     #[schemars(range(min = 1, max = 32))]
-    pub answer_timeout: u32,
-    /// Whether it belongs to those whose asserted identities are believed, and who honour the privacy of ours (RFC 3325).
+    pub answer_timeout_s: u32,
+    /// Whether the trunk is in the trust domain: its asserted identities are believed, and it honours the privacy of
+    /// ours (RFC 3325).
     #[serde(default = "yes")]
     pub trusted: bool,
-    /// Whether P-Asserted-Identity, Remote-Party-ID and the like go there: `pass` or `remove`.
+    /// Treatment of P-Asserted-Identity, Remote-Party-ID and similar headers in messages to the trunk: `pass` or
+    /// `remove`.
     #[serde(default)]
     pub identity: RawIdentity,
-    /// User part of From in calls that we send there. Default: the caller's own.
+    /// User part of From in calls to the trunk. Default: that of the caller.
     pub from_user: Option<String>,
-    /// REFER that comes from there: `pass` to the other side, or `act` on it here.
+    /// Treatment of REFER from the trunk: `pass` to the other side, or `act`: the border transfers the call itself.
     #[serde(default)]
     pub refer: RawRefer,
-    /// 3xx that comes from there: `pass` to the caller, or `follow` it here.
+    /// Treatment of 3xx responses from the trunk: `pass` to the caller, or `follow` the contacts.
     #[serde(default)]
     pub redirect: RawRedirect,
-    /// What is done about SRTP in calls from and to there: `pass`, `refuse`, `prefer` or `require`. Default for this and the
-    /// three keys below: what the interface says.
+    /// SRTP policy for calls from and to the trunk: `pass`, `refuse`, `prefer` or `require`. Default for this key and
+    /// the next three: the setting of the interface.
     pub srtp: Option<super::security::SrtpPolicy>,
-    /// How keys are agreed on, the best first: `sdes` (in session descriptions, RFC 4568), `dtls` (DTLS-SRTP, RFC 5764).
+    /// Keying methods, best first: `sdes` (keys in SDP, RFC 4568), `dtls` (DTLS-SRTP, RFC 5764).
     #[serde(default)]
     pub srtp_keying: OneOrMany<super::security::Keying>,
-    /// Crypto suites, the best first, by their names in RFC 4568, 6188 and 7714. DTLS takes those among them that it can agree on:
+    /// Crypto suites, best first, by their names in RFC 4568, 6188 and 7714. DTLS uses those of them that it supports:
     /// AEAD_AES_256_GCM, AEAD_AES_128_GCM and AES_CM_128_HMAC_SHA1_80.
     #[serde(default)]
     pub srtp_suites: OneOrMany<String>,
-    /// `lite`: we are an ICE-lite agent (RFC 8445) with one candidate, our media address; browsers demand ICE. `full`: a full agent
-    /// with that candidate, which sends checks of its own: for peers that are lite themselves, or of which we are the client. `off`:
-    /// candidates are taken out of descriptions.
+    /// ICE (RFC 8445). `lite`: an ICE-lite agent with one candidate, our media address; browsers require ICE. `full`: a
+    /// full agent with that candidate, which sends connectivity checks; for peers that are lite themselves, or to which
+    /// the border is a client. `off`: candidates are removed from SDP.
     pub ice: Option<super::security::Ice>,
-    /// Codecs that the border speaks towards there on its own account, the best first: `PCMA`, `PCMU`, `G722`, `G729`, `opus`. They
-    /// are offered there, and what comes or goes in them is transcoded where the other side of the call has none of them; media must be
-    /// anchored. Default: what the interface says.
+    /// Codecs that the border offers to the trunk by transcoding, best first: `PCMA`, `PCMU`, `G722`, `G729`, `opus`.
+    /// Audio in these codecs is transcoded if the other side of the call supports none of them. Requires anchored
+    /// media. Default: the setting of the interface.
     #[serde(default)]
     pub transcode: OneOrMany<String>,
-    /// `needed`: they are offered behind those of the other side of the call, so that a common codec goes first. `always`: only they are
-    /// offered. Default: what the interface says.
+    /// `needed`: the codecs of `transcode` are offered after those of the other side of the call, so that a common
+    /// codec is preferred. `always`: only the codecs of `transcode` are offered. Default: the setting of the interface.
     pub transcode_when: Option<super::codecs::TranscodeWhen>,
-    /// How TLS is spoken there. Default: whoever the system's authorities vouch for is believed.
+    /// TLS towards the trunk. Default: certificates of the system's certificate authorities are accepted.
     pub tls: Option<super::tls::RawTrunkTls>,
 }
 
@@ -471,7 +482,7 @@ fn default_ping_failures() -> u32 {
     2
 }
 
-fn default_answer_timeout() -> u32 {
+fn default_answer_timeout_s() -> u32 {
     4
 }
 
@@ -483,27 +494,27 @@ pub(super) struct RawCarrier {
     pub user: Option<String>,
     /// Domain of the address of record. Default: `domain` of the trunk, else the host of its first target.
     pub domain: Option<String>,
-    /// User part of our Contact, to which the carrier's calls come. Default: `user`.
+    /// User part of our Contact; calls from the carrier arrive with it in the Request-URI. Default: `user`.
     pub contact_user: Option<String>,
-    /// Seconds asked for.
+    /// Requested lifetime of the registration in seconds.
     #[serde(default = "default_carrier_expires")]
     #[schemars(range(min = 30, max = 86400))]
-    pub expires: u32,
-    /// Keeps the flow on which we are registered alive (RFC 5626): line breaks on a stream, STUN over UDP; one that does not
-    /// answer is registered anew. `auto`: where the carrier says that it answers (Flow-Timer, or outbound among Supported
-    /// or Require). `always`, `never`.
+    pub expires_s: u32,
+    /// Keep-alives on the flow of the registration (RFC 5626): line breaks on a stream, STUN over UDP. If they are not
+    /// answered, the account is registered again. `auto`: if the carrier supports them (Flow-Timer, or outbound in
+    /// Supported or Require). `always`, `never`.
     #[serde(default)]
     pub keep_alive: RawKeepAlive,
 }
 
-/// When the flow of a registration of ours is kept alive.
+/// Use of keep-alives on the flow of a registration.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum RawKeepAlive {
-    /// Where the carrier says that it answers.
+    /// If the carrier supports them.
     #[default]
     Auto,
-    /// In any case.
+    /// Always.
     Always,
     /// Never.
     Never,
@@ -513,23 +524,23 @@ fn default_carrier_expires() -> u32 {
     600
 }
 
-/// A condition on an address; all that is said must hold.
+/// Conditions on an address. All of them must hold.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawMatch {
-    /// The user part begins with this, or with one of these.
+    /// Prefixes of the user part.
     #[serde(default)]
     pub prefix: OneOrMany<String>,
-    /// The whole user part is matched by this regular expression.
+    /// Regular expression for the whole user part.
     pub regex: Option<String>,
-    /// The host is this, or one of these.
+    /// Hosts.
     #[serde(default)]
     pub domain: OneOrMany<String>,
-    /// The user part is this, or one of these.
+    /// User parts.
     #[serde(default)]
     pub user: OneOrMany<String>,
-    /// In `to`: a service is called (RFC 5031), this one or one below it, or one of these: `urn:service:sos` takes in
-    /// `urn:service:sos.fire`. Such calls have no user part and no host.
+    /// In `to` only: service URNs (RFC 5031), each including the services below it: `urn:service:sos` includes
+    /// `urn:service:sos.fire`. A service URN has neither user part nor host.
     #[serde(default)]
     pub urn: OneOrMany<String>,
 }
@@ -540,10 +551,10 @@ pub(super) struct RawMatch {
 pub(super) struct RawRouteTrunkTable {
     /// Name of the trunk.
     pub name: String,
-    /// Lower is tried first.
+    /// Trunks of lower priority values are tried first.
     #[serde(default)]
     pub priority: u16,
-    /// Share of calls among trunks of the same priority; 0: only where no other is left.
+    /// Share of calls among trunks of the same priority. 0: used only if no other trunk is left.
     #[serde(default = "one")]
     pub weight: u16,
 }
@@ -552,20 +563,20 @@ pub(super) struct RawRouteTrunkTable {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub(super) enum RawRouteTrunk {
-    /// Its name; in a list, earlier ones are tried first.
+    /// Name; in a list, trunks are tried in order.
     Short(String),
     /// With priority and weight.
     Full(RawRouteTrunkTable),
 }
 
-/// A refusal with words of its own.
+/// A refusal with a reason phrase.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawRejectTable {
     /// SIP status.
     #[schemars(range(min = 400, max = 699))]
     pub status: u16,
-    /// Reason phrase. Default: the usual one of the status.
+    /// Reason phrase. Default: that of the status.
     pub reason: Option<String>,
 }
 
@@ -579,56 +590,57 @@ pub(super) enum RawReject {
     Full(RawRejectTable),
 }
 
-/// What is done with media.
+/// Treatment of media.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum RawMediaMode {
-    /// It goes through us.
+    /// Media is relayed by the border or a media node.
     #[default]
     Anchor,
-    /// SDP stays untouched, media goes from end to end.
+    /// Media bypass: SDP is passed unchanged, and the sides send media to each other.
     Bypass,
 }
 
-/// A rule for calls: conditions, changes of the number, and one of `trunk`, `registered` and `reject`.
+/// A route: conditions, changes of the called number, and one of `trunk`, `registered` and `reject`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawRoute {
-    /// Its name for logs. Default: `route N`.
+    /// Name in logs. Default: `route N`.
     pub name: Option<String>,
-    /// Condition: interfaces on which the call came.
+    /// Condition: interfaces from which the call comes.
     #[serde(default)]
     pub interface: OneOrMany<String>,
-    /// Condition: trunks from which the call came.
+    /// Condition: trunks from which the call comes.
     #[serde(default)]
     pub from_trunk: OneOrMany<String>,
-    /// Condition on the caller.
+    /// Conditions on the caller.
     #[serde(default)]
     pub from: RawMatch,
-    /// Condition on the called address.
+    /// Conditions on the called address.
     #[serde(default)]
     pub to: RawMatch,
-    /// Leading characters taken off the called number (first of the changes).
+    /// Number of leading characters removed from the called number. Applied first.
     #[serde(default)]
     #[schemars(range(max = 64))]
     pub strip: u32,
-    /// What `to.regex` matched becomes this; `$1` is its first group (in the place of `strip`). With `to.urn`: the number that
-    /// is called in the place of the service, such as 112; without it the URN is sent on as it came.
+    /// Replacement for the match of `to.regex`, used instead of `strip`; `$1` is the first group. With `to.urn`: the
+    /// number to call instead of the service, such as 112; without it the URN is passed unchanged.
     pub replace: Option<String>,
-    /// Put in front of the called number (last of the changes).
+    /// Prefix added to the called number. Applied last.
     #[serde(default)]
     pub prefix: String,
-    /// Action: to this trunk, or to the first of these that takes the call.
+    /// Action: send the call to this trunk, or to the first of several that accepts it.
     pub trunk: Option<OneOrMany<RawRouteTrunk>>,
-    /// Action: to the contacts of the called user, registered here.
+    /// Action: send the call to the contacts of the called user, registered here.
     #[serde(default)]
     pub registered: bool,
-    /// Action: refuse with this status.
+    /// Action: refuse the call with this status.
     pub reject: Option<RawReject>,
-    /// Sources that have not authenticated take this route, too: emergency calls, for example.
+    /// Whether sources that have not authenticated may use this route, for example for emergency calls.
     #[serde(default)]
     pub unauthenticated: bool,
-    /// `anchor`: media goes through us. `bypass`: SDP stays untouched.
+    /// `anchor`: media is relayed by the border or a media node. `bypass`: SDP is passed unchanged, and the sides send
+    /// media to each other.
     #[serde(default)]
     pub media: RawMediaMode,
 }
@@ -637,16 +649,17 @@ pub(super) struct RawRoute {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawUser {
-    /// Name, as in `sip:NAME@...` and in digest; unique.
+    /// Name, as in `sip:NAME@...` and in digest credentials; unique.
     #[schemars(length(min = 1))]
     pub name: String,
     /// Password.
     pub password: Option<String>,
-    /// MD5 of `name:realm:password`, 32 hexadecimal digits, instead of the password: only MD5 is then offered to anyone.
+    /// MD5 of `name:realm:password`, 32 hexadecimal digits, instead of the password. If any user has `ha1`, only MD5 is
+    /// offered in challenges.
     pub ha1: Option<String>,
-    /// Numbers that are the user's beside its name: the user part of From, and of the address of record in REGISTER, may be one of
-    /// these, and calls to one lead to the user's contacts. A number such as `+43123450`, or with a star behind its beginning all
-    /// that begin so: `+4312345*`.
+    /// Telephone numbers of the user in addition to its name. The user part of From, and of the address of record in
+    /// REGISTER, may be one of these, and calls to one of them go to the contacts of the user. A number such as
+    /// `+43123450`, or a prefix with a star: `+4312345*`.
     #[serde(default)]
     pub numbers: OneOrMany<String>,
 }
@@ -674,30 +687,31 @@ pub(super) enum RawAlgorithm {
     Sha512T256Sess,
 }
 
-/// Digest authentication of others by us.
+/// Digest authentication of requests.
 #[derive(Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct RawRealm {
-    /// The realm in our challenges. Default: `hornwork`.
+    /// Realm in our challenges. Default: `hornwork`.
     #[schemars(length(min = 1))]
     pub name: String,
-    /// Algorithms offered, the preferred one first (RFC 8760). MD5 alone is what every phone takes: many in the field, baresip
-    /// 1.0 among them, give up where anything else is offered beside it. Where yours do not, say `["SHA-256", "MD5"]`.
+    /// Offered algorithms, best first (RFC 8760). All phones support MD5 alone; many, baresip 1.0 among them, fail if
+    /// another algorithm is offered beside it. If your phones do not, use `["SHA-256", "MD5"]`.
     #[schemars(length(min = 1))]
     pub algorithms: Vec<RawAlgorithm>,
-    /// Seconds for which a nonce is good.
+    /// Lifetime of a nonce in seconds.
     #[schemars(range(min = 10, max = 86400))]
-    pub nonce_lifetime: u32,
-    /// Failed authentications of one source (of IPv6, its /64) in a row that are judged; then credentials from there get 503 with
-    /// Retry-After until a delay is over, which doubles with each further failure. 0: all are judged.
+    pub nonce_lifetime_s: u32,
+    /// Failed authentications in a row from one source (of IPv6, its /64) after which its credentials are no longer
+    /// checked but answered with 503 and Retry-After until a delay is over. The delay doubles with each further
+    /// failure. 0: no limit.
     pub source_failures: u32,
-    /// The same for one user, whatever the source. A flow on which the user is registered is never delayed, and a source from which
-    /// the user has authenticated is counted for itself. 0: all are judged.
+    /// The same for one user, from all sources. A flow on which the user is registered is never delayed, and a source
+    /// from which the user has authenticated is counted separately. 0: no limit.
     pub user_failures: u32,
-    /// The first delay, seconds.
+    /// First delay in seconds.
     #[schemars(range(min = 1, max = 86400))]
     pub failure_delay_s: u32,
-    /// The longest delay, seconds.
+    /// Longest delay in seconds.
     #[schemars(range(min = 1, max = 86400))]
     pub failure_delay_max_s: u32,
 }
@@ -707,7 +721,7 @@ impl Default for RawRealm {
         RawRealm {
             name: "hornwork".to_owned(),
             algorithms: vec![RawAlgorithm::Md5],
-            nonce_lifetime: 300,
+            nonce_lifetime_s: 300,
             source_failures: 20,
             user_failures: 10,
             failure_delay_s: 30,
@@ -720,151 +734,150 @@ impl Default for RawRealm {
 #[derive(Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct RawRegistrar {
-    /// Shorter wishes are answered with 423; seconds.
+    /// Shortest accepted registration lifetime in seconds. Shorter requests are refused with 423.
     #[schemars(range(min = 1, max = 86400))]
-    pub min_expires: u32,
-    /// Longer wishes are cut to this; seconds.
+    pub min_expires_s: u32,
+    /// Longest granted registration lifetime in seconds. Longer requests are shortened to this.
     #[schemars(range(min = 1, max = 604800))]
-    pub max_expires: u32,
-    /// What is given where nothing is wished for; seconds.
+    pub max_expires_s: u32,
+    /// Registration lifetime in seconds if the request states none.
     #[schemars(range(min = 1, max = 604800))]
-    pub default_expires: u32,
-    /// Contacts of one user at a time.
+    pub default_expires_s: u32,
+    /// Maximum number of contacts of one user.
     #[schemars(range(min = 1, max = 100))]
     pub max_contacts: u32,
-    /// What a phone behind NAT is given at most on UDP, so that its pinhole stays open; seconds. 0: no such limit. Where it
-    /// is left out: 30, or `min_expires` where that is more.
+    /// Longest registration lifetime in seconds for a phone behind NAT over UDP, so that its NAT binding stays open. 0:
+    /// no such limit. Default: 30, or `min_expires_s` if that is more.
     #[schemars(range(max = 86400))]
-    pub nat_expires: Option<u32>,
-    /// Flow-Timer given to phones that use outbound (RFC 5626): they send keep-alives this often; seconds.
+    pub nat_expires_s: Option<u32>,
+    /// Seconds between keep-alives of phones that use outbound (RFC 5626), sent to them in Flow-Timer.
     #[schemars(range(min = 10, max = 900))]
-    pub flow_timer: u32,
-    /// How often a registration that is passed on and does not change goes to the core; seconds. REGISTERs between are
-    /// answered here. The core is asked for twice as long; a phone that the core had taken stays registered while the core
-    /// is away. 0: each REGISTER is passed on.
+    pub flow_timer_s: u32,
+    /// Seconds between two REGISTERs to the core for a forwarded registration that does not change; REGISTERs in
+    /// between are answered here. The core is asked for twice this lifetime; a registration that the core has accepted
+    /// stays valid while the core is unreachable. 0: each REGISTER is forwarded.
     #[schemars(range(max = 86400))]
-    pub pass_every: u32,
-    /// Registrations let in a second, with and without credentials each; phones beyond it get 503 with a Retry-After at
-    /// which there is room for them. Whoever is registered already, from where it was, is not counted. 0: no limit.
+    pub refresh_interval_s: u32,
+    /// Maximum number of accepted registrations per second, with and without credentials each. Phones above it are
+    /// refused with 503 and a Retry-After for which a place is reserved. Phones that are registered from the same
+    /// address are not counted. 0: no limit.
     #[schemars(range(max = 1000000))]
-    pub rate: u32,
-    /// File that keeps registrations over a restart (SQLite), or `none`: they are in memory only. Its folder has to exist, and one
-    /// program uses it at a time. Where this is left out: `registrations.db` in the folder that systemd gives the program
-    /// (`StateDirectory=`, as the packaged unit has it), `none` where it gives none. Counts from the next start.
+    pub registrations_per_s: u32,
+    /// File that keeps registrations over a restart (SQLite), or `none`: in memory only. Its directory must exist, and
+    /// one program uses it at a time. Default: `registrations.db` in the state directory that systemd provides
+    /// (`StateDirectory=`, as in the packaged unit), otherwise `none`. Takes effect at the next start.
     pub store: Option<String>,
 }
 
 impl Default for RawRegistrar {
     fn default() -> Self {
         RawRegistrar {
-            min_expires: 30,
-            max_expires: 7200,
-            default_expires: 3600,
+            min_expires_s: 30,
+            max_expires_s: 7200,
+            default_expires_s: 3600,
             max_contacts: 10,
-            nat_expires: None,
-            flow_timer: 120,
-            pass_every: 1800,
-            rate: 0,
+            nat_expires_s: None,
+            flow_timer_s: 120,
+            refresh_interval_s: 1800,
+            registrations_per_s: 0,
             store: None,
         }
     }
 }
 
-/// Media that is anchored.
+/// Anchored media.
 #[derive(Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct RawMedia {
-    /// Where media is anchored: `here`, or at `nodes`: each call at one of `[[media_node]]`. Conferences are always here.
+    /// Place of anchored media: `here`, or `nodes`: each call at one `[[media_node]]`. Conferences are always here.
     pub anchor: RawMediaAnchor,
-    /// Milliseconds between two `ping`s to a media node.
+    /// Milliseconds between two `ping` commands to a media node.
     #[schemars(range(min = 50, max = 3_600_000))]
     pub node_check_ms: u32,
-    /// The same in seconds, by its former name: accepted in this release, with a warning. Takes the place of `node_check_ms`.
-    #[schemars(range(min = 1, max = 3600))]
-    pub node_check: Option<u32>,
-    /// A media node that leaves a `ping` unanswered for so many milliseconds is down; the `ping` is sent three times in that time. So a
-    /// dead node is noticed within `node_check_ms` + `node_timeout_ms`, and at once where its host answers by ICMP port unreachable.
+    /// Milliseconds after which an unanswered `ping` marks a media node as down; the `ping` is sent three times in that time. A dead
+    /// node is detected within `node_check_ms` + `node_timeout_ms`, and at once if its host sends ICMP port unreachable.
     #[schemars(range(min = 100, max = 60_000))]
     pub node_timeout_ms: u32,
-    /// Calls whose media node is down, or has lost them: `reanchor` moves each to another media node by re-INVITE to both sides; `end`
-    /// ends them by BYE with Reason.
+    /// Treatment of calls whose media node is down or has lost them. `reanchor`: each call moves to another media node
+    /// by re-INVITE to both sides. `end`: calls are ended by BYE with Reason.
     pub node_failure: NodeFailure,
-    /// Calls of this border that are re-anchored, or ended, in a second at most after a media node has failed; of several workers each
-    /// has its part. 5,000 calls of one node take 2 s by default.
+    /// Maximum number of calls of this border per second that are moved or ended after a failure of a media node;
+    /// several workers share it evenly. With the default, 5,000 calls of a node take 2 s.
     #[schemars(range(min = 1, max = 100_000))]
-    pub node_failure_rate: u32,
-    /// Seconds for which a call waits for a media node where none is up or has room; then it is ended. 0: it waits until it ends by
-    /// itself.
+    pub node_failure_calls_per_s: u32,
+    /// Seconds that a call waits for a media node if none is up or has capacity; then it is ended. 0: it waits until it
+    /// ends.
     #[schemars(range(max = 86400))]
-    pub node_keep: u32,
-    /// A call whose media stops this long is ended; seconds. 0: never. Media nodes have limits of their own.
+    pub node_failure_wait_s: u32,
+    /// Seconds without media after which a call is ended. 0: never. Media nodes have their own limits.
     #[schemars(range(max = 86400))]
-    pub timeout: u32,
-    /// The same while the call is on hold; seconds. 0: never.
+    pub timeout_s: u32,
+    /// Seconds without media after which a call on hold is ended. 0: never.
     #[schemars(range(max = 86400))]
-    pub hold_timeout: u32,
+    pub hold_timeout_s: u32,
     /// Differentiated services code point of media packets (46 is expedited forwarding).
     #[schemars(range(max = 63))]
     pub dscp: u8,
-    /// Milliseconds for which media may wait for more of it under load, so that packets of many streams are dealt with together at
-    /// less cost for each. The wait grows with the rate, up to all of this from 8 packets in that time on; a few streams do not
-    /// wait. The price: a relayed packet is delayed by up to this, and its jitter grows; measured with 1, the median delay grows by
-    /// 0.6 ms. 0: never.
+    /// Longest batching delay of media in milliseconds: under load, packets of many streams are processed together at
+    /// less cost for each. The delay grows with the packet rate and reaches this value at 8 packets per delay; a few
+    /// streams are not delayed. A relayed packet is delayed by up to this time, and its jitter grows; measured with 1,
+    /// the median delay grows by 0.6 ms. 0: no batching.
     #[schemars(range(max = 10))]
-    pub gather: u32,
-    /// Whether all media ports of a thread share one socket. `auto`: where the kernel and our rights allow it, and a socket for
-    /// each port otherwise, which the log says once. `per-port`: a socket for each port, also in ranges that the kernel lends to
-    /// other programs.
+    pub batching_delay_ms: u32,
+    /// Sockets of media ports. `auto`: all media ports of a thread share one socket if kernel and privileges allow it,
+    /// otherwise each port has its own; the log states which. `shared`: a shared socket, or the program does not start.
+    /// `per-port`: a socket for each port, also for ports in the ephemeral range of the kernel.
     pub sockets: RawMediaSockets,
-    /// Whether the kernel relays streams of plain RTP to which nothing is to be done but to send them on, before any socket sees
-    /// them. `auto`: where kernel (6.3), rights (CAP_BPF, CAP_PERFMON, CAP_NET_ADMIN) and the drivers of the interfaces (XDP) allow it, which the log
-    /// says once; a firewall on this host does not see such packets. `require`: for every address of media, with interfaces that send
-    /// what is redirected to them, or no start. Putting the program at an interface may
-    /// interrupt its traffic for a moment.
-    pub kernel: RawWanted,
-    /// Whether media comes and leaves by AF_XDP, past the kernel's network, where it is plain datagrams with a known way; all else goes by
-    /// sockets as ever. `auto`: where kernel (5.11), rights (CAP_BPF, CAP_PERFMON, CAP_NET_ADMIN, CAP_NET_RAW) and locked memory (8 MiB for each queue of
-    /// an interface, or CAP_IPC_LOCK) allow it, which the log says once. `require`: for every address of media, or no start. Whether
-    /// the network card does it without copies, by how many of its queues (64 at most), and whether its driver has XDP at all (else the kernel
-    /// does it, in generic mode, as right and slower) is in the log, too. The loopback is never served; a firewall on this host does not
-    /// see such packets. Not together with `kernel`, and not with several `workers` of `[sip]`.
-    pub af_xdp: RawWanted,
+    /// Relaying of plain RTP in the kernel, before packets reach a socket, for streams that are only relayed. `never`;
+    /// `auto`: if kernel (6.3), privileges (CAP_BPF, CAP_PERFMON, CAP_NET_ADMIN) and drivers (XDP) allow it; the log
+    /// states the result. `require`: for all media addresses, with network interfaces that support redirection, or the
+    /// program does not start. A firewall on this host does not see these packets. Loading the XDP program may
+    /// interrupt traffic of a network interface for a moment.
+    pub kernel_relay: RawOffloadMode,
+    /// Media over AF_XDP sockets, bypassing the network stack of the kernel; other traffic uses sockets. `never`;
+    /// `auto`: if kernel (5.11), privileges (CAP_BPF, CAP_PERFMON, CAP_NET_ADMIN, CAP_NET_RAW) and locked memory (8 MiB
+    /// per queue of a network interface, or CAP_IPC_LOCK) allow it; the log states the result. `require`: for all media
+    /// addresses, or the program does not start. The log also states whether the network interface works without
+    /// copies, its number of queues (64 at most), and whether its driver supports XDP; otherwise the kernel uses the
+    /// slower generic mode. The loopback interface is not served; a firewall on this host does not see these packets.
+    /// Cannot be combined with `kernel_relay`, or with several `workers` of `[sip]`.
+    pub af_xdp: RawOffloadMode,
 }
 
-/// Where media is anchored.
+/// Place of anchored media.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum RawMediaAnchor {
-    /// By us.
+    /// At the border.
     #[default]
     Here,
-    /// By media nodes.
+    /// At media nodes.
     Nodes,
 }
 
-/// Whether a way for media is taken that machine or rights may not allow.
+/// Use of an optional path for media packets that kernel or privileges may not allow.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum RawWanted {
-    /// It is left alone.
+pub(super) enum RawOffloadMode {
+    /// Not used.
     #[default]
     Never,
-    /// Where it can be.
+    /// Used if possible.
     Auto,
-    /// For every address of media, or no start.
+    /// Used for all media addresses, or the program does not start.
     Require,
 }
 
-/// How media ports are served.
+/// Sockets of media ports.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum RawMediaSockets {
-    /// One for all where that can be.
+    /// A shared socket if possible.
     #[default]
     Auto,
-    /// One for all, or no start.
-    One,
-    /// One for each.
+    /// A shared socket, or the program does not start.
+    Shared,
+    /// A socket per port.
     PerPort,
 }
 
@@ -873,66 +886,67 @@ impl Default for RawMedia {
         RawMedia {
             anchor: RawMediaAnchor::Here,
             node_check_ms: 250,
-            node_check: None,
             node_timeout_ms: 600,
             node_failure: NodeFailure::Reanchor,
-            node_failure_rate: 2500,
-            node_keep: 60,
-            timeout: 60,
-            hold_timeout: 1800,
+            node_failure_calls_per_s: 2500,
+            node_failure_wait_s: 60,
+            timeout_s: 60,
+            hold_timeout_s: 1800,
             dscp: 46,
-            gather: 0,
+            batching_delay_ms: 0,
             sockets: RawMediaSockets::Auto,
-            kernel: RawWanted::Never,
-            af_xdp: RawWanted::Never,
+            kernel_relay: RawOffloadMode::Never,
+            af_xdp: RawOffloadMode::Never,
         }
     }
 }
 
-/// SIP behaviour that is the same everywhere.
+/// SIP behaviour that is common to all interfaces.
 #[derive(Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct RawSip {
-    /// What Server and User-Agent say.
+    /// Value of the Server and User-Agent headers.
     pub agent: String,
     /// Differentiated services code point of signalling (24 is class selector 3).
     #[schemars(range(max = 63))]
     pub dscp: u8,
-    /// Seconds that a call may ring before it is given up.
+    /// Seconds after which a ringing call is cancelled.
     #[schemars(range(min = 5, max = 3600))]
-    pub ring_timeout: u32,
-    /// Longest batching delay of signalling in milliseconds: messages that arrive within it are processed together, at less cost for
-    /// each. The delay is nothing while signalling keeps a thread busy for less than a fifth of the time, and grows to all of
-    /// this at two fifths. The price: a message waits up to this on each pass through the border; more than 1 also makes bursts that the
-    /// receive buffers of peers may lose. 0: never.
+    pub ring_timeout_s: u32,
+    /// Longest batching delay of signalling in milliseconds: messages that arrive within it are processed together, at
+    /// less cost for each. The delay is 0 while signalling uses less than a fifth of a CPU, and grows to this value at
+    /// two fifths. A message waits up to this time on each pass through the border; more than 1 also creates bursts
+    /// that the receive buffers of peers may lose. 0: no batching.
     #[schemars(range(max = 50))]
-    pub coalesce: u32,
-    /// Whether messages of one length to one peer may leave as one train (UDP segmentation offload), which costs less than
-    /// half. The peer sees single datagrams; a capture on the loopback interface sees the train.
-    pub trains: bool,
-    /// Bytes of signalling that leave at once to one peer (address and port) over UDP. What exceeds them follows at twice the average
-    /// rate of that peer, at least at 12 MB/s, so that a backlog does not overflow a receive buffer of 64 KiB. The price of more: peers with
-    /// small receive buffers lose messages and retransmit. 0: no bound.
+    pub batching_delay_ms: u32,
+    /// Whether messages of equal length to one peer are sent by UDP segmentation offload (GSO), at less than half the
+    /// cost. The peer receives single datagrams; a capture on the loopback interface shows the unsegmented buffer.
+    pub gso: bool,
+    /// Largest burst of signalling in bytes to one peer (address and port) over UDP. Further messages follow at twice
+    /// the average rate of that peer, at least at 12 MB/s, so that a backlog does not overflow a receive buffer of 64
+    /// KiB. With a larger value, peers with small receive buffers lose messages and retransmit. 0: no limit.
     #[schemars(range(max = 1_048_576))]
     pub burst_bytes: u32,
-    /// Milliseconds that a datagram may lie in the socket before the border counts as overloaded: then new calls and
-    /// registrations that have lain for nine tenths of it are refused at once with 503, and calls that stand keep their turn. It has
-    /// to be well above `coalesce`. 0: never. Where it is left out: 25, or three times `coalesce` where that is more.
+    /// Queueing delay in the socket, in milliseconds, above which the border counts as overloaded: new calls and
+    /// registrations that waited nine tenths of it are refused with 503; established calls are served. It must be well
+    /// above `batching_delay_ms`. 0: never. Default: 25, or three times `batching_delay_ms` if that is more.
     #[schemars(range(max = 10_000))]
-    pub queue: Option<u32>,
-    /// Threads that signalling and its media are divided among, each pinned to a processor where there is one for each. A call
-    /// belongs to one of them, whichever way its messages come; registrations, rates, trunk states and the limit of calls
-    /// are in common; media ports, the limits of connections and transactions, memory and processor time are divided evenly. A conference
-    /// is wholly one worker's, that of SipHash-1-3 of the called number under a key of zeros, modulo `workers`. 1: one thread, as without this.
+    pub queueing_delay_ms: Option<u32>,
+    /// Worker threads for signalling and its media, each pinned to a CPU if there is one for each. A call belongs to
+    /// one worker regardless of the listener of its messages. Registrations, rate limits, trunk states and the limit of
+    /// calls are shared; media ports, limits of connections and transactions, memory and CPU time are divided evenly. A
+    /// conference belongs to one worker: SipHash-1-3 of the called number under a zero key, modulo `workers`.
     #[schemars(range(min = 1, max = 64))]
     pub workers: u8,
-    /// New calls that are refused for 100 that are taken, in a flood of datagrams that lasts: refusals cost processor time,
-    /// too. In the first moments, and wherever there is time for them, there may be more. What comes beyond is dropped unread (requests inside of calls, calls for help and all but INVITE never
-    /// are), and refused when it is sent again later. 0: every refusal is said.
+    /// Maximum number of refused new calls per 100 accepted ones in a lasting flood over UDP, because refusals cost CPU
+    /// time too. In the first moments, and whenever there is CPU time left, there may be more. Further INVITEs are
+    /// dropped unread and refused when retransmitted later; in-dialog requests, emergency calls and other methods are
+    /// never dropped. 0: all are refused, none is dropped.
     #[schemars(range(max = 10_000))]
-    pub refusals: u32,
-    /// Whether neighbours who ask for it (`oc` in the Via, RFC 7339) are told which share of new requests to hold back.
-    pub feedback: bool,
+    pub refusals_percent: u32,
+    /// Whether neighbours that ask for overload control (`oc` in Via, RFC 7339) get the share of new requests to hold
+    /// back.
+    pub overload_feedback: bool,
 }
 
 impl Default for RawSip {
@@ -940,14 +954,14 @@ impl Default for RawSip {
         RawSip {
             agent: "Hornwork".to_owned(),
             dscp: 24,
-            ring_timeout: 180,
-            coalesce: 1,
-            trains: true,
+            ring_timeout_s: 180,
+            batching_delay_ms: 1,
+            gso: true,
             burst_bytes: 16_384,
-            queue: None,
+            queueing_delay_ms: None,
             workers: 1,
-            refusals: 5,
-            feedback: true,
+            refusals_percent: 5,
+            overload_feedback: true,
         }
     }
 }
@@ -956,20 +970,20 @@ impl Default for RawSip {
 #[derive(Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct RawSessionTimer {
-    /// Session-Expires that we ask for where a side asks for none; seconds. 0: we ask for none; what others ask for is
-    /// kept in any case.
+    /// Session-Expires in seconds that the border requests if a side requests none. 0: none; session timers requested
+    /// by the sides are kept.
     #[schemars(range(max = 86400))]
-    pub expires: u32,
-    /// Min-SE where `expires` is set: shorter wishes are answered with 422; seconds.
+    pub expires_s: u32,
+    /// Min-SE in seconds, used with `expires_s`. Requests for less are refused with 422.
     #[schemars(range(min = 90, max = 86400))]
-    pub min: u32,
+    pub min_se_s: u32,
 }
 
 impl Default for RawSessionTimer {
     fn default() -> Self {
         RawSessionTimer {
-            expires: 0,
-            min: 90,
+            expires_s: 0,
+            min_se_s: 90,
         }
     }
 }
@@ -978,43 +992,48 @@ impl Default for RawSessionTimer {
 #[derive(Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct RawLimits {
-    /// Calls at a time.
+    /// Maximum number of simultaneous calls.
     #[schemars(range(min = 1))]
     pub calls: u32,
-    /// SIP transactions at a time, those that linger included.
+    /// Maximum number of SIP transactions, including completed ones that absorb retransmissions.
     #[schemars(range(min = 1))]
     pub transactions: u32,
-    /// Registered contacts.
+    /// Maximum number of registered contacts.
     #[schemars(range(min = 1))]
     pub registrations: u32,
-    /// Stream connections.
+    /// Maximum number of stream connections.
     #[schemars(range(min = 1))]
     pub connections: u32,
-    /// Stream connections from one source address.
+    /// Maximum number of stream connections from one source address.
     #[schemars(range(min = 1))]
     pub connections_per_source: u32,
-    /// Seconds that a stream connection stands without a whole message or a keep-alive.
+    /// Seconds without a complete message or keep-alive after which a stream connection is closed.
     #[schemars(range(min = 60, max = 86400))]
-    pub connection_idle: u32,
-    /// Seconds that the handshakes of a connection (TLS, WebSocket) may take together.
+    pub connection_idle_s: u32,
+    /// Seconds for all handshakes of a connection (TLS, WebSocket) together.
     #[schemars(range(min = 1, max = 60))]
-    pub handshake: u32,
-    /// Bytes that may wait for a peer that reads slowly; with more its connection is closed.
+    pub handshake_timeout_s: u32,
+    /// Maximum number of bytes queued for a slow peer; its connection is closed above that.
     #[schemars(range(min = 65536, max = 67108864))]
-    pub connection_queue: u32,
-    /// Bytes of one SIP message.
+    pub connection_queue_bytes: u32,
+    /// Maximum size of a SIP message in bytes.
     #[schemars(range(min = 2048, max = 65535))]
     pub message_bytes: u32,
-    /// Memory for calls and registrations, MiB: a call takes 8 KiB, 40 more where its media is anchored, 16 for each side with TLS, 4 with WebSocket,
-    /// 4 with SRTP (AES-GCM 6, DTLS 20 more), 64 where it is transcoded, 160 to 200 in a conference, a registration 1. Calls beyond are refused. 0: 60 % of the machine's, or of its control group's.
+    /// Memory for calls and registrations in MiB. A call takes 8 KiB, 40 more if its media is anchored, 16 for each
+    /// side with TLS, 4 with WebSocket, 4 with SRTP (AES-GCM 6, DTLS 20 more), 64 if it is transcoded, 160 to 200 in a
+    /// conference; a registration takes 1 KiB. Further calls are refused. 0: 60 % of the memory of the machine or its
+    /// control group.
     #[schemars(range(max = 16_777_216))]
-    pub memory: u32,
-    /// Processor time for calls that stand, percent of one core: anchored media takes 0.05 for each call (0.009 where the kernel relays it, 0.03 by AF_XDP), each side with SRTP 0.01 (AES-GCM 0.006), transcoding 0.02 (G.711) to 1.2 (Opus) for each
-    /// side, a conference 0.15 to 0.55, a TLS handshake 0.09 and a DTLS handshake 0.11 for a second. Calls beyond are refused, and `admission_refused` tells what is taken by what. 0: 70 % of what the border can use.
+    pub memory_mib: u32,
+    /// CPU time for calls in percent of one CPU. A call with anchored media takes 0.05 (0.009 if relayed by the kernel,
+    /// 0.03 over AF_XDP), each side with SRTP 0.01 (AES-GCM 0.006), each transcoded side 0.02 (G.711) to 1.2 (Opus), a
+    /// conference participant 0.15 to 0.55; a TLS handshake takes 0.09 and a DTLS handshake 0.11 for one second.
+    /// Further calls are refused, and the event `admission_refused` lists the use. 0: 70 % of the CPUs that the border
+    /// can use.
     #[schemars(range(max = 100_000))]
-    pub processor: u32,
-    /// What calls are answered that fit into the machine no more: 503 (with Retry-After), 486 and the like. Calls for help
-    /// (urn:service:sos) always fit.
+    pub cpu_percent: u32,
+    /// Status for calls that are refused for lack of memory or CPU time: 503 (with Retry-After), 486 and similar.
+    /// Emergency calls (urn:service:sos) are always accepted.
     #[schemars(range(min = 400, max = 699))]
     pub status: u16,
 }
@@ -1029,74 +1048,74 @@ impl Default for RawLimits {
             registrations: number(limits.registrations),
             connections: number(limits.connections),
             connections_per_source: number(limits.connections_per_source),
-            connection_idle: number(limits.connection_idle.as_secs() as usize),
-            handshake: number(limits.handshake.as_secs() as usize),
-            connection_queue: number(limits.connection_queue),
+            connection_idle_s: number(limits.connection_idle.as_secs() as usize),
+            handshake_timeout_s: number(limits.handshake.as_secs() as usize),
+            connection_queue_bytes: number(limits.connection_queue),
             message_bytes: number(limits.message_bytes),
-            memory: 0,
-            processor: 0,
+            memory_mib: 0,
+            cpu_percent: 0,
             status: 503,
         }
     }
 }
 
-/// Name servers.
+/// DNS servers.
 #[derive(Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct RawDns {
-    /// `ADDRESS[:PORT]` of name servers, in order. Empty: those of /etc/resolv.conf.
+    /// DNS servers as `ADDRESS[:PORT]`, in order. Empty: those of /etc/resolv.conf.
     pub servers: Vec<String>,
 }
 
-/// Stopping in order.
+/// Graceful shutdown.
 #[derive(Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct RawDrain {
-    /// After SIGTERM no new calls are taken; those that are still up after this many seconds are ended,
-    /// and their peers have two more to answer that. A second SIGTERM does the same at once.
+    /// Seconds after SIGTERM for calls in progress; new calls are refused. Calls that remain are then ended, with two
+    /// more seconds for the responses of their peers. A second SIGTERM ends them at once.
     #[schemars(range(max = 86400))]
-    pub timeout: u32,
+    pub timeout_s: u32,
 }
 
 impl Default for RawDrain {
     fn default() -> Self {
-        RawDrain { timeout: 300 }
+        RawDrain { timeout_s: 300 }
     }
 }
 
-/// Levels of logging.
+/// Log levels.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum RawLevel {
-    /// What does not work.
+    /// Failures.
     Error,
-    /// What may not work.
+    /// Possible failures.
     Warn,
     /// Calls, registrations, trunks.
     #[default]
     Info,
-    /// Each refused request too.
+    /// Also each refused request.
     Debug,
     /// Everything.
     Trace,
 }
 
-/// Form of the log.
+/// Format of the log.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum RawFormat {
-    /// Lines for people.
+    /// Text lines.
     #[default]
     Text,
     /// One JSON object per line.
     Json,
 }
 
-/// What is logged.
+/// Logging.
 #[derive(Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct RawLog {
-    /// How much.
+    /// Lowest level that is written.
     pub level: RawLevel,
     /// `text` or `json`.
     pub format: RawFormat,

@@ -1,10 +1,10 @@
-//! Routes: names to indices, regular expressions compiled, contradictions and routes that no call reaches refused.
+//! Routes: names are resolved to indices, regular expressions compiled, contradictions and unreachable routes refused.
 
 use super::check::{Sink, interface_id, trunk_id};
 use super::raw::*;
 use super::*;
 
-pub(super) fn check(raw: &Raw, sink: &mut Sink<'_>) -> Vec<Route> {
+pub(super) fn check(raw: &Raw, sink: &mut Sink<'_>) -> Vec<RouteSpec> {
     let mut catch_all: Option<usize> = None;
     let mut routes = Vec::new();
     for (index, route) in raw.route.iter().enumerate() {
@@ -14,8 +14,8 @@ pub(super) fn check(raw: &Raw, sink: &mut Sink<'_>) -> Vec<Route> {
             let line = sink.line(&format!("route[{earlier}]"));
             sink.report(
                 &path,
-                format!("no call reaches this route: the one in line {line} takes every call"),
-                "put it before that one, or give that one a condition",
+                format!("the route is unreachable: the route in line {line} matches every call"),
+                "move it before that route, or add a condition to that route",
             );
         }
         if catch_all.is_none() && is_catch_all(&checked) {
@@ -26,16 +26,22 @@ pub(super) fn check(raw: &Raw, sink: &mut Sink<'_>) -> Vec<Route> {
     routes
 }
 
-fn is_catch_all(route: &Route) -> bool {
+fn is_catch_all(route: &RouteSpec) -> bool {
     route.interfaces.is_empty()
         && route.from_trunks.is_empty()
         && route.from.is_empty()
         && route.to.is_empty()
-        // A user who is not registered is looked for in the next route.
-        && route.action != Action::Registered
+        // Calls to unregistered users continue with the next route.
+        && route.action != RouteAction::Registered
 }
 
-fn route_of(raw: &Raw, route: &RawRoute, index: usize, path: &str, sink: &mut Sink<'_>) -> Route {
+fn route_of(
+    raw: &Raw,
+    route: &RawRoute,
+    index: usize,
+    path: &str,
+    sink: &mut Sink<'_>,
+) -> RouteSpec {
     let interfaces = names(&route.interface, &format!("{path}.interface"))
         .map(|(name, at)| interface_id(raw, name, &at, sink))
         .collect();
@@ -45,7 +51,7 @@ fn route_of(raw: &Raw, route: &RawRoute, index: usize, path: &str, sink: &mut Si
     let from = match_of(&route.from, &format!("{path}.from"), sink);
     let to = match_of(&route.to, &format!("{path}.to"), sink);
     services(route, path, sink);
-    Route {
+    RouteSpec {
         name: route
             .name
             .clone()
@@ -75,7 +81,7 @@ fn names<'r>(
         .map(move |(index, name)| (name.as_str(), names.path(path, index)))
 }
 
-/// Anchored by us: a rule for numbers that matches somewhere inside is nearly always a hole.
+/// Anchored at both ends: an unanchored expression for numbers is nearly always a security hole.
 pub(super) fn anchored(text: &str, path: &str, sink: &mut Sink<'_>) -> Option<Regex> {
     match regex::RegexBuilder::new(&format!("^(?:{text})$"))
         .size_limit(1 << 20)
@@ -87,8 +93,8 @@ pub(super) fn anchored(text: &str, path: &str, sink: &mut Sink<'_>) -> Option<Re
             let why = why.lines().last().unwrap_or_default().to_owned();
             sink.report(
                 path,
-                format!("\"{text}\" is no regular expression: {why}"),
-                "correct it; in TOML, '...' keeps backslashes as they are",
+                format!("\"{text}\" is not a valid regular expression: {why}"),
+                "correct it; in TOML, '...' preserves backslashes",
             );
             None
         }
@@ -110,13 +116,13 @@ fn match_of(raw: &RawMatch, path: &str, sink: &mut Sink<'_>) -> Match {
                 sink.report(
                     &at,
                     format!("`{key}` is empty"),
-                    "write something, or take the key out",
+                    "write a value, or remove the key",
                 );
             }
             if key == "domain" && HostName::parse(text).is_none_or(|host| host.port.is_some()) {
                 sink.report(
                     &at,
-                    format!("\"{text}\" is no host"),
+                    format!("\"{text}\" is not a host"),
                     "write a name or an address, without a port",
                 );
             }
@@ -141,13 +147,13 @@ fn match_of(raw: &RawMatch, path: &str, sink: &mut Sink<'_>) -> Match {
     }
 }
 
-/// Conditions on services: what they are, and what does not go together with them.
+/// Conditions on service URNs, and conditions that cannot be combined with them.
 fn services(route: &RawRoute, path: &str, sink: &mut Sink<'_>) {
     if !route.from.urn.as_slice().is_empty() {
         sink.report(
             &format!("{path}.from.urn"),
-            "`urn` is a condition on what is called: callers are no services",
-            "write it in `to`",
+            "`urn` is not supported in `from`: callers are not services",
+            "move it to `to`",
         );
     }
     let at = format!("{path}.to.urn");
@@ -155,8 +161,8 @@ fn services(route: &RawRoute, path: &str, sink: &mut Sink<'_>) {
         if !is_service(text) {
             sink.report(
                 &at,
-                format!("\"{text}\" is no service of RFC 5031"),
-                "write it as urn:service:sos or urn:service:sos.fire",
+                format!("\"{text}\" is not a service URN (RFC 5031)"),
+                "write for example urn:service:sos or urn:service:sos.fire",
             );
         }
     }
@@ -171,22 +177,22 @@ fn services(route: &RawRoute, path: &str, sink: &mut Sink<'_>) {
     if of_user {
         sink.report(
             &at,
-            "a service has no user part and no host: with other conditions in `to` this never holds",
-            "make two routes",
+            "the route matches no call: a service URN has neither user part nor host, which other conditions in `to` require",
+            "use two routes",
         );
     }
     if route.strip != 0 || !route.prefix.is_empty() {
         sink.report(
             &at,
-            "a service is no number: there is nothing to strip, and nothing to put a prefix to",
-            "say the number that is called in its place with `replace`",
+            "`strip` and `prefix` have no effect on a service URN",
+            "set the number to call in `replace`",
         );
     }
     if route.registered {
         sink.report(
             &at,
-            "a service is nobody who is registered here",
-            "name a `trunk`",
+            "a service cannot be registered",
+            "set `trunk` instead of `registered`",
         );
     }
 }
@@ -209,15 +215,15 @@ fn is_service(urn: &str) -> bool {
             .is_some_and(|labels| labels.split('.').all(label))
 }
 
-fn rewrite(route: &RawRoute, to: &Match, path: &str, sink: &mut Sink<'_>) -> Rewrite {
+fn rewrite(route: &RawRoute, to: &Match, path: &str, sink: &mut Sink<'_>) -> NumberRewrite {
     if let Some(replace) = &route.replace {
         let at = format!("{path}.replace");
         match &to.regex {
-            // The number in the place of a service.
+            // The number to call instead of the service.
             None if !route.to.urn.as_slice().is_empty() => {}
             None if route.to.regex.is_none() => sink.report(
                 &at,
-                "`replace` without `to.regex` replaces nothing",
+                "`replace` has no effect without `to.regex`",
                 "add to = { regex = \"...\" }",
             ),
             None => {}
@@ -234,8 +240,8 @@ fn rewrite(route: &RawRoute, to: &Match, path: &str, sink: &mut Sink<'_>) -> Rew
         if route.strip != 0 {
             sink.report(
                 &format!("{path}.strip"),
-                "`strip` and `replace` exclude each other",
-                "do both in `replace`",
+                "`strip` and `replace` cannot be combined",
+                "do both with `replace`",
             );
         }
     }
@@ -249,20 +255,20 @@ fn rewrite(route: &RawRoute, to: &Match, path: &str, sink: &mut Sink<'_>) -> Rew
         }) {
             sink.report(
                 &format!("{path}.{key}"),
-                format!("`{key}` has characters that no called number may have"),
+                format!("`{key}` contains characters that are not allowed in a called number"),
                 "use digits, letters and - _ . + * #",
             );
         }
     }
-    Rewrite {
+    NumberRewrite {
         strip: route.strip as usize,
         replace: route.replace.clone(),
         prefix: route.prefix.clone(),
     }
 }
 
-/// The first `$N`, `${N}` or `${name}` that the expression has not. A bare `$1abc` names the group `1abc`, which is a
-/// well-known trap, and is found here.
+/// The first `$N`, `${N}` or `${name}` without a group in the expression. A bare `$1abc` refers to the group `1abc`, a
+/// frequent mistake that this reports.
 fn missing_group(replace: &str, regex: &Regex) -> Option<String> {
     let mut rest = replace;
     while let Some(at) = rest.find('$') {
@@ -289,20 +295,20 @@ fn missing_group(replace: &str, regex: &Regex) -> Option<String> {
     None
 }
 
-fn action(raw: &Raw, route: &RawRoute, path: &str, sink: &mut Sink<'_>) -> Action {
+fn action(raw: &Raw, route: &RawRoute, path: &str, sink: &mut Sink<'_>) -> RouteAction {
     let count = usize::from(route.trunk.is_some())
         + usize::from(route.registered)
         + usize::from(route.reject.is_some());
     if count != 1 {
         let message = if count == 0 {
-            "the route does not say where the call goes"
+            "the route has no action"
         } else {
-            "the route says more than one thing to do"
+            "the route has several actions"
         };
         sink.report(
             path,
             message,
-            "give exactly one of `trunk`, `registered = true` and `reject`",
+            "set exactly one of `trunk`, `registered = true` and `reject`",
         );
     }
     if let Some(reject) = &route.reject {
@@ -316,24 +322,24 @@ fn action(raw: &Raw, route: &RawRoute, path: &str, sink: &mut Sink<'_>) -> Actio
         {
             sink.report(
                 &format!("{path}.reject.reason"),
-                "`reason` has control characters in it",
+                "`reason` contains control characters",
                 "write one line",
             );
         }
-        return Action::Reject { status, reason };
+        return RouteAction::Reject { status, reason };
     }
     let Some(trunks) = &route.trunk else {
-        return Action::Registered;
+        return RouteAction::Registered;
     };
     let base = format!("{path}.trunk");
     if trunks.as_slice().is_empty() {
-        sink.report(&base, "`trunk` is an empty list", "name at least one trunk");
+        sink.report(&base, "`trunk` is an empty list", "add at least one trunk");
     }
     let mut chosen: Vec<RouteTrunk> = Vec::new();
     for (index, trunk) in trunks.as_slice().iter().enumerate() {
         let mut at = trunks.path(&base, index);
         let (name, priority, weight) = match trunk {
-            // The order of the list is the order of trying.
+            // Trunks are tried in the order of the list.
             RawRouteTrunk::Short(name) => (name, u16::try_from(index).unwrap_or(u16::MAX), 1),
             RawRouteTrunk::Full(table) => {
                 at.push_str(".name");
@@ -346,8 +352,8 @@ fn action(raw: &Raw, route: &RawRoute, path: &str, sink: &mut Sink<'_>) -> Actio
         {
             sink.report(
                 &at,
-                format!("trunk \"{name}\" is there twice"),
-                "take one of the two out",
+                format!("trunk \"{name}\" is listed twice"),
+                "remove one of the two",
             );
         }
         chosen.push(RouteTrunk {
@@ -356,5 +362,5 @@ fn action(raw: &Raw, route: &RawRoute, path: &str, sink: &mut Sink<'_>) -> Actio
             weight,
         });
     }
-    Action::Trunks(chosen)
+    RouteAction::Trunks(chosen)
 }

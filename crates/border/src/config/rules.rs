@@ -1,34 +1,37 @@
-//! `[[rules]]` and `[identity]`: header rules compiled, and what crosses the boundary of trust.
+//! `[[rules]]` and `[identity]`: compiled header rules, and identities at the boundary of the trust domain.
 
 use super::check::{Sink, interface_id, trunk_id};
 use super::raw::{OneOrMany, Raw};
-use rules::{ActionSpec, Direction, Form, Kind, Known, On, RuleSet, RuleSpec, Verb, Which};
+use rules::{
+    ActionSpec, MessageFilter, NumberForm, PeerKind, RuleDirection, RuleNames, RuleSet, RuleSpec,
+    ValueSelector, Verb,
+};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Whether a rule looks at what comes or at what leaves.
+/// Direction of the messages of a rule.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum RawDirection {
-    /// Messages that come, before they are routed.
+    /// Received messages, before routing.
     In,
-    /// Messages that leave, when they are composed.
+    /// Sent messages, when they are composed.
     Out,
 }
 
-/// What stands at the other end.
+/// Kind of peer.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum RawPlaceKind {
-    /// A peer at an access interface that is no trunk.
+    /// A peer at an access interface that is not a trunk.
     Access,
-    /// A peer at a core interface that is no trunk.
+    /// A peer at a core interface that is not a trunk.
     Core,
     /// A trunk.
     Trunk,
 }
 
-/// Which messages.
+/// Kind of message.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum RawOn {
@@ -49,11 +52,11 @@ pub(super) enum RawForm {
     E164,
     /// Country code without `+`.
     Digits,
-    /// As dialled inside the country.
+    /// As dialled within the country.
     National,
 }
 
-/// Which values of a header.
+/// Selection of values of a header.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub(super) enum RawWhich {
@@ -63,68 +66,68 @@ pub(super) enum RawWhich {
     Number(#[schemars(range(min = 1, max = 250))] u16),
 }
 
-/// A header rule: where and when it holds, and what is done then. Rules are tried in the order of the file; each that holds is
-/// carried out, on what the ones before have made of the message.
+/// A header rule: conditions and actions. Rules are tried in order; each rule whose conditions hold is applied to the
+/// result of the previous ones.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawRule {
-    /// Its name for logs. Default: `rule N`.
+    /// Name in logs. Default: `rule N`.
     pub name: Option<String>,
-    /// Interfaces at which it holds. Default: all.
+    /// Condition: interfaces. Default: all.
     #[serde(default)]
     pub interface: OneOrMany<String>,
-    /// Kinds of peers with which it holds: `access`, `core`, `trunk`. Default: all.
+    /// Condition: kinds of peers (`access`, `core`, `trunk`). Default: all.
     #[serde(default)]
     pub kind: OneOrMany<RawPlaceKind>,
-    /// Trunks with which it holds. Default: all peers, trunks or not.
+    /// Condition: trunks. Default: all peers.
     #[serde(default)]
     pub trunk: OneOrMany<String>,
-    /// `in`: messages that come, before they are routed. `out`: messages that leave, when they are composed.
+    /// `in`: received messages, before routing. `out`: sent messages, when they are composed.
     pub direction: RawDirection,
     /// `request`, `response` or `any`.
     #[serde(default)]
     pub on: RawOn,
-    /// Methods; of a response, that of its request. Default: all.
+    /// Condition: methods; of a response, the method of its request. Default: all.
     #[serde(default)]
     pub method: OneOrMany<String>,
-    /// Condition in CEL over the facts of the message. Default: always.
+    /// Condition: CEL expression over the facts of the message. Default: true.
     pub when: Option<String>,
-    /// What is done, in order.
+    /// Actions, applied in order.
     #[serde(default, rename = "do")]
     pub actions: Vec<RawAction>,
-    /// Whether later rules are left out where this one holds.
+    /// Whether later rules are skipped if the conditions of this one hold.
     #[serde(default)]
     pub stop: bool,
 }
 
 /// An action: exactly one of `add`, `set`, `remove`, `replace`, `rewrite`, `number`, `reject`, `route`, `tag` and `log`, with
-/// the keys that it takes.
+/// its parameters.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawAction {
     /// Adds a header of this name, with `value`.
     pub add: Option<String>,
-    /// The header of this name has one value, `value`, whatever it had.
+    /// Sets the header of this name to the single value `value`.
     pub set: Option<String>,
-    /// Takes this header out, or its values that `which` or `regex` name, or with `part` a part of its addresses.
+    /// Removes this header, or the values selected by `which` or `regex`, or with `part` a part of its addresses.
     pub remove: Option<String>,
-    /// In this header, or with `part` in that part of its addresses, what `regex` matches becomes `with`. `Request-URI`,
-    /// `From` and `To` too.
+    /// Replaces the matches of `regex` by `with` in this header, or with `part` in that part of its addresses. Also for
+    /// `Request-URI`, `From` and `To`.
     pub replace: Option<String>,
-    /// The `part` of this header's address becomes `value`. `Request-URI`, `From` and `To` too.
+    /// Sets the `part` of the address in this header to `value`. Also for `Request-URI`, `From` and `To`.
     pub rewrite: Option<String>,
-    /// The number in this header's address changes by `strip`, `form` and `prefix`. `Request-URI`, `From` and `To` too.
+    /// Changes the number in the address of this header by `strip`, `form` and `prefix`. Also for `Request-URI`, `From` and `To`.
     pub number: Option<String>,
     /// Refuses the request with this status.
     #[schemars(range(min = 400, max = 699))]
     pub reject: Option<u16>,
-    /// Sends the request to this trunk, whatever the routes say.
+    /// Sends the request to this trunk instead of applying routes.
     pub route: Option<String>,
-    /// Keeps `value` under this name with the call: for later rules (`tag["NAME"]`), events and the list of calls.
+    /// Stores `value` under this name with the call, for later rules (`tag["NAME"]`), events and the list of calls.
     pub tag: Option<String>,
     /// Writes this line to the log.
     pub log: Option<String>,
-    /// Value: text with `${FACT}` filled in; `$$` is a `$`. A value that comes out empty changes nothing.
+    /// Value: text in which `${FACT}` is expanded; `$$` is a `$`. An empty result changes nothing.
     pub value: Option<String>,
     /// Part of an address: `user`, `host`, `port`, `scheme`, `display`, `uri`, `params.NAME`, `uri-params.NAME`.
     pub part: Option<String>,
@@ -133,52 +136,52 @@ pub(super) struct RawAction {
     pub which: Option<RawWhich>,
     /// Regular expression.
     pub regex: Option<String>,
-    /// What the match becomes: text with `$1` or `${1}` (groups) and `${FACT}` filled in.
+    /// Replacement: text in which `$1` or `${1}` (groups) and `${FACT}` are expanded.
     pub with: Option<String>,
     /// Form of the number: `e164` (+ and country code), `digits` (the same without +), `national`.
     pub form: Option<RawForm>,
     /// Country code, for `form`.
     pub country: Option<String>,
-    /// What is dialled before numbers of the own country, for `form`. Default: `0`.
+    /// Trunk prefix of national numbers, for `form`. Default: `0`.
     pub national_prefix: Option<String>,
-    /// What is dialled before a country code, for `form`. Default: `00`.
+    /// International prefix before a country code, for `form`. Default: `00`.
     pub international_prefix: Option<String>,
-    /// Leading characters taken off the number, before `form`.
+    /// Number of leading characters removed from the number, before `form`.
     #[schemars(range(max = 64))]
     pub strip: Option<u32>,
-    /// Put in front of the number, after `form`.
+    /// Prefix added to the number, after `form`.
     pub prefix: Option<String>,
-    /// Reason phrase of `reject`. Default: the usual one of the status.
+    /// Reason phrase of `reject`. Default: that of the status.
     pub reason: Option<String>,
 }
 
-/// What becomes of who diverted a call where trust ends.
+/// Treatment of diversion information at the boundary of the trust domain.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum RawHistory {
-    /// It is taken out.
+    /// It is removed.
     #[default]
     Remove,
-    /// Towards a side that is not trusted its addresses become anonymous; from one it is taken out.
+    /// Towards an untrusted side its addresses become anonymous; from an untrusted side it is removed.
     Anonymise,
-    /// It passes as it is.
+    /// It is passed unchanged.
     Pass,
 }
 
-/// Identities where trust begins and ends (RFC 3325, RFC 3323).
+/// Identities at the boundary of the trust domain (RFC 3325, RFC 3323).
 #[derive(Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct RawIdentityPolicy {
-    /// Whether a caller who proved by digest who it is gets a P-Asserted-Identity towards sides that are trusted.
+    /// Whether the identity of callers that authenticated by digest is asserted to trusted sides (P-Asserted-Identity).
     pub assert: bool,
-    /// Whether Privacy is carried out for calls that leave the trusted sides: asserted identities taken out (`id`), From
-    /// anonymous and headers that tell of the user gone (`user`, `header`).
+    /// Whether Privacy is applied to calls towards untrusted sides: asserted identities are removed (`id`), From becomes
+    /// anonymous, and headers with information about the user are removed (`user`, `header`).
     pub privacy: bool,
-    /// Diversion (RFC 5806) where trust begins or ends.
+    /// Diversion (RFC 5806) at the boundary of the trust domain.
     pub diversion: RawHistory,
-    /// History-Info (RFC 7044) where trust begins or ends.
+    /// History-Info (RFC 7044) at the boundary of the trust domain.
     pub history_info: RawHistory,
-    /// Whether Remote-Party-ID, the forerunner of P-Asserted-Identity, passes between trusted sides.
+    /// Whether Remote-Party-ID, the predecessor of P-Asserted-Identity, is passed between trusted sides.
     pub remote_party_id: bool,
 }
 
@@ -194,29 +197,29 @@ impl Default for RawIdentityPolicy {
     }
 }
 
-/// What becomes of who diverted a call where trust ends.
+/// Treatment of diversion information at the boundary of the trust domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum History {
-    /// It is taken out.
+    /// It is removed.
     Remove,
-    /// Towards a side that is not trusted its addresses become anonymous; from one it is taken out.
+    /// Towards an untrusted side its addresses become anonymous; from an untrusted side it is removed.
     Anonymise,
-    /// It passes.
+    /// It is passed unchanged.
     Pass,
 }
 
-/// Identities where trust begins and ends.
+/// Identities at the boundary of the trust domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdentityPolicy {
-    /// Whether proven callers get a P-Asserted-Identity towards trusted sides (RFC 3325 section 5).
+    /// Whether the identity of authenticated callers is asserted to trusted sides (RFC 3325 section 5).
     pub assert: bool,
-    /// Whether Privacy is carried out towards sides that are not trusted (RFC 3323 section 5).
+    /// Whether Privacy is applied towards untrusted sides (RFC 3323 section 5).
     pub privacy: bool,
-    /// Diversion across the boundary.
+    /// Treatment of Diversion.
     pub diversion: History,
-    /// History-Info across the boundary.
+    /// Treatment of History-Info.
     pub history_info: History,
-    /// Whether Remote-Party-ID passes between trusted sides.
+    /// Whether Remote-Party-ID is passed between trusted sides.
     pub remote_party_id: bool,
 }
 
@@ -243,7 +246,7 @@ pub(super) fn rules(raw: &Raw, sink: &mut Sink<'_>) -> RuleSet {
         .map(|(index, rule)| spec(raw, rule, index, sink))
         .collect();
     let names = |names: Vec<&String>| names.into_iter().cloned().collect();
-    let known = Known {
+    let known = RuleNames {
         interfaces: names(
             raw.interface
                 .iter()
@@ -285,9 +288,9 @@ fn spec(raw: &Raw, rule: &RawRule, index: usize, sink: &mut Sink<'_>) -> RuleSpe
     let interfaces = places(&rule.interface, "interface", true);
     let trunks = places(&rule.trunk, "trunk", false);
     let kinds = rule.kind.as_slice().iter().map(|kind| match kind {
-        RawPlaceKind::Access => Kind::Access,
-        RawPlaceKind::Core => Kind::Core,
-        RawPlaceKind::Trunk => Kind::Trunk,
+        RawPlaceKind::Access => PeerKind::Access,
+        RawPlaceKind::Core => PeerKind::Core,
+        RawPlaceKind::Trunk => PeerKind::Trunk,
     });
     let actions = rule
         .actions
@@ -304,13 +307,13 @@ fn spec(raw: &Raw, rule: &RawRule, index: usize, sink: &mut Sink<'_>) -> RuleSpe
         kinds: kinds.collect(),
         trunks,
         direction: match rule.direction {
-            RawDirection::In => Direction::In,
-            RawDirection::Out => Direction::Out,
+            RawDirection::In => RuleDirection::In,
+            RawDirection::Out => RuleDirection::Out,
         },
         on: match rule.on {
-            RawOn::Any => On::Any,
-            RawOn::Request => On::Request,
-            RawOn::Response => On::Response,
+            RawOn::Any => MessageFilter::Any,
+            RawOn::Request => MessageFilter::Request,
+            RawOn::Response => MessageFilter::Response,
         },
         methods: rule.method.as_slice().to_vec(),
         when: rule.when.clone(),
@@ -340,10 +343,10 @@ fn action_spec(action: &RawAction, path: &str, sink: &mut Sink<'_>) -> Option<Ac
     let (Some((verb, object)), None) = (first, said.next()) else {
         let names: Vec<&str> = Verb::ALL.iter().map(|verb| verb.name()).collect();
         let message = match first {
-            None => "the action does not say what to do",
-            Some(_) => "the action says more than one thing to do",
+            None => "the action has no verb",
+            Some(_) => "the action has several verbs",
         };
-        let remedy = format!("give exactly one of {}", names.join(", "));
+        let remedy = format!("use exactly one of {}", names.join(", "));
         sink.report(path, message, remedy);
         return None;
     };
@@ -357,9 +360,9 @@ fn action_spec(action: &RawAction, path: &str, sink: &mut Sink<'_>) -> Option<Ac
         regex: action.regex.clone(),
         with: action.with.clone(),
         form: action.form.map(|form| match form {
-            RawForm::E164 => Form::E164,
-            RawForm::Digits => Form::Digits,
-            RawForm::National => Form::National,
+            RawForm::E164 => NumberForm::E164,
+            RawForm::Digits => NumberForm::Digits,
+            RawForm::National => NumberForm::National,
         }),
         country: action.country.clone(),
         national_prefix: action.national_prefix.clone(),
@@ -371,17 +374,17 @@ fn action_spec(action: &RawAction, path: &str, sink: &mut Sink<'_>) -> Option<Ac
     })
 }
 
-fn which_of(which: &RawWhich, path: &str, sink: &mut Sink<'_>) -> Option<Which> {
+fn which_of(which: &RawWhich, path: &str, sink: &mut Sink<'_>) -> Option<ValueSelector> {
     Some(match which {
-        RawWhich::Number(number) => Which::Number(*number),
+        RawWhich::Number(number) => ValueSelector::Number(*number),
         RawWhich::Word(word) => match word.as_str() {
-            "first" => Which::First,
-            "last" => Which::Last,
-            "all" => Which::All,
+            "first" => ValueSelector::First,
+            "last" => ValueSelector::Last,
+            "all" => ValueSelector::All,
             _ => {
                 sink.report(
                     &format!("{path}.which"),
-                    format!("\"{word}\" does not say which value"),
+                    format!("\"{word}\" does not select values"),
                     "write \"first\", \"last\", \"all\" or a number from 1",
                 );
                 return None;

@@ -1,7 +1,7 @@
-//! The JSON Schema of the configuration, a document held against it, and the reference page made from it.
+//! The JSON Schema of the configuration, validation of a document against it, and the reference page generated from it.
 
+use super::document::{DocumentNode, DocumentValue};
 use super::mistake::did_you_mean;
-use super::node::{Kind, Node};
 use super::raw::Raw;
 use core::fmt::Write as _;
 use core::ops::Range;
@@ -16,32 +16,32 @@ pub(super) fn schema() -> Value {
     schemars::schema_for!(Raw).to_value()
 }
 
-/// Something in the document that the schema does not allow.
+/// A violation of the schema.
 #[derive(Debug)]
 pub(super) struct Violation {
     pub(super) span: Range<usize>,
     pub(super) message: String,
     pub(super) remedy: String,
-    /// A key that must be there is not.
+    /// Whether a required key is missing.
     pub(super) missing: bool,
 }
 
-/// Everything in `document` that `schema` does not allow.
-pub(super) fn violations(schema: &Value, document: &Node) -> Vec<Violation> {
-    let mut judge = Judge {
+/// All violations of `schema` in `document`.
+pub(super) fn violations(schema: &Value, document: &DocumentNode) -> Vec<Violation> {
+    let mut validator = SchemaValidator {
         root: schema,
         found: Vec::new(),
     };
-    judge.node(schema, document, "");
-    judge.found
+    validator.node(schema, document, "");
+    validator.found
 }
 
-struct Judge<'s> {
+struct SchemaValidator<'s> {
     root: &'s Value,
     found: Vec<Violation>,
 }
 
-impl<'s> Judge<'s> {
+impl<'s> SchemaValidator<'s> {
     fn report(&mut self, span: &Range<usize>, message: String, remedy: String) {
         self.found.push(Violation {
             span: span.clone(),
@@ -51,8 +51,8 @@ impl<'s> Judge<'s> {
         });
     }
 
-    /// `what` names the place for people: the key, or empty at the top.
-    fn node(&mut self, schema: &'s Value, node: &Node, what: &str) {
+    /// `what` is the key in messages; empty at the top level.
+    fn node(&mut self, schema: &'s Value, node: &DocumentNode, what: &str) {
         let schema = resolve(self.root, schema);
         if let Some(words) = words_of(schema) {
             return self.word(&words, node, what);
@@ -69,9 +69,9 @@ impl<'s> Judge<'s> {
         if !accepts(self.root, schema, node) {
             return self.wrong_type(schema, node, what);
         }
-        match &node.kind {
-            Kind::Table(_) => self.table(schema, node, what),
-            Kind::Array(nodes) => {
+        match &node.value {
+            DocumentValue::Table(_) => self.table(schema, node, what),
+            DocumentValue::Array(nodes) => {
                 self.length(schema, nodes.len(), "minItems", node, what);
                 if let Some(items) = schema.get("items") {
                     for node in nodes {
@@ -79,14 +79,14 @@ impl<'s> Judge<'s> {
                     }
                 }
             }
-            Kind::Integer(number) => self.number(schema, *number, node, what),
-            Kind::Text(text) => self.length(schema, text.len(), "minLength", node, what),
+            DocumentValue::Integer(number) => self.number(schema, *number, node, what),
+            DocumentValue::Text(text) => self.length(schema, text.len(), "minLength", node, what),
             _ => {}
         }
     }
 
-    fn table(&mut self, schema: &'s Value, node: &Node, what: &str) {
-        let Kind::Table(entries) = &node.kind else {
+    fn table(&mut self, schema: &'s Value, node: &DocumentNode, what: &str) {
+        let DocumentValue::Table(entries) = &node.value else {
             return;
         };
         let place = if what.is_empty() {
@@ -133,10 +133,10 @@ impl<'s> Judge<'s> {
         }
     }
 
-    fn word(&mut self, words: &[&str], node: &Node, what: &str) {
-        let Kind::Text(text) = &node.kind else {
+    fn word(&mut self, words: &[&str], node: &DocumentNode, what: &str) {
+        let DocumentValue::Text(text) = &node.value else {
             let remedy = format!("write one of {}", quoted(words));
-            let message = format!("`{what}` must be a text, not {}", node.kind_name());
+            let message = format!("`{what}` must be a text, not {}", node.type_name());
             return self.report(&node.span, message, remedy);
         };
         if words.contains(&text.as_str()) {
@@ -153,7 +153,7 @@ impl<'s> Judge<'s> {
         );
     }
 
-    fn number(&mut self, schema: &Value, number: i64, node: &Node, what: &str) {
+    fn number(&mut self, schema: &Value, number: i64, node: &DocumentNode, what: &str) {
         let bound = |name: &str| schema.get(name).and_then(Value::as_f64);
         let (low, high) = (bound("minimum"), bound("maximum"));
         let low_enough = low.is_none_or(|low| number as f64 >= low);
@@ -174,33 +174,40 @@ impl<'s> Judge<'s> {
         );
     }
 
-    fn length(&mut self, schema: &Value, length: usize, bound: &str, node: &Node, what: &str) {
+    fn length(
+        &mut self,
+        schema: &Value,
+        length: usize,
+        bound: &str,
+        node: &DocumentNode,
+        what: &str,
+    ) {
         let least = schema.get(bound).and_then(Value::as_u64).unwrap_or(0);
         if (length as u64) < least {
             self.report(
                 &node.span,
                 format!("`{what}` is empty"),
-                format!("write at least {least}, or take the key out"),
+                format!("write at least {least}, or remove the key"),
             );
         }
     }
 
-    fn wrong_type(&mut self, schema: &Value, node: &Node, what: &str) {
+    fn wrong_type(&mut self, schema: &Value, node: &DocumentNode, what: &str) {
         let wanted = type_names(self.root, schema).join(" or ");
-        let remedy = match (&node.kind, wanted.as_str()) {
-            (Kind::Text(text), "a whole number") if text.parse::<i64>().is_ok() => {
+        let remedy = match (&node.value, wanted.as_str()) {
+            (DocumentValue::Text(text), "a whole number") if text.parse::<i64>().is_ok() => {
                 format!("write {what} = {text}, without quotes")
             }
-            (Kind::Integer(number), "a text") => format!("write {what} = \"{number}\""),
-            (Kind::Table(_), "a list of tables") => {
+            (DocumentValue::Integer(number), "a text") => format!("write {what} = \"{number}\""),
+            (DocumentValue::Table(_), "a list of tables") => {
                 format!("write [[{what}]] instead of [{what}]")
             }
-            (Kind::Array(_), "a table") => format!("write [{what}] instead of [[{what}]]"),
+            (DocumentValue::Array(_), "a table") => format!("write [{what}] instead of [[{what}]]"),
             _ => format!("write {wanted}: {}", description(schema)),
         };
         self.report(
             &node.span,
-            format!("`{what}` must be {wanted}, not {}", node.kind_name()),
+            format!("`{what}` must be {wanted}, not {}", node.type_name()),
             remedy,
         );
     }
@@ -208,7 +215,7 @@ impl<'s> Judge<'s> {
 
 fn resolve<'s>(root: &'s Value, schema: &'s Value) -> &'s Value {
     let mut schema = schema;
-    // References never nest deeper in what schemars writes.
+    // schemars never nests references deeper.
     for _ in 0..4 {
         let Some(name) = schema
             .get("$ref")
@@ -232,7 +239,7 @@ fn alternatives(schema: &Value) -> Option<&Vec<Value>> {
         .and_then(Value::as_array)
 }
 
-/// The words of an enumeration; `None` where the schema is none.
+/// The words of an enumeration; `None` for other schemas.
 fn words_of(schema: &Value) -> Option<Vec<&str>> {
     if let Some(words) = schema.get("enum").and_then(Value::as_array) {
         return words.iter().map(Value::as_str).collect();
@@ -261,8 +268,8 @@ fn types_of(schema: &Value) -> Vec<&str> {
     }
 }
 
-/// Whether a value of this type may stand there at all.
-fn accepts(root: &Value, schema: &Value, node: &Node) -> bool {
+/// Whether the schema allows a value of this type.
+fn accepts(root: &Value, schema: &Value, node: &DocumentNode) -> bool {
     let schema = resolve(root, schema);
     match (words_of(schema), alternatives(schema)) {
         (None, Some(choices)) => choices.iter().any(|choice| accepts(root, choice, node)),
@@ -329,7 +336,7 @@ fn quoted(words: &[&str]) -> String {
 pub fn markdown() -> String {
     let root = schema();
     let mut page = String::from(
-        "# Configuration\n\nGenerated by `cargo xtask docs` from the types that read it (`crates/border/src/config/raw.rs`); `hornwork schema` prints\nthe same as JSON Schema. One TOML file; unknown keys are refused; `hornwork check` names every mistake with line and\nremedy. Where a key says \"or several\", a single value and a list of them are both taken.\n",
+        "# Configuration\n\nGenerated by `cargo xtask docs` from the types that read it (`crates/border/src/config/raw.rs`); `hornwork schema` prints\nthe same as JSON Schema. One TOML file; unknown keys are refused; `hornwork check` reports every mistake with line and\nremedy. \"or several\" means that a single value and a list are both accepted.\n",
     );
     section(&root, &root, "Top level", &mut page);
     let Some(properties) = root.get("properties").and_then(Value::as_object) else {
@@ -347,7 +354,7 @@ pub fn markdown() -> String {
     page
 }
 
-/// The tables that a property holds, and those inside them.
+/// Writes the tables of a property, and those nested in them.
 fn subsections(root: &Value, property: &Value, title: &str, page: &mut String) {
     for table in tables_in(root, property) {
         section(root, table, title, page);
@@ -384,7 +391,7 @@ fn section(root: &Value, table: &Value, title: &str, page: &mut String) {
     let properties = table.get("properties").and_then(Value::as_object);
     for (key, property) in properties.into_iter().flatten() {
         let default = match property.get("default") {
-            _ if needed.contains(&key.as_str()) => "needed".to_owned(),
+            _ if needed.contains(&key.as_str()) => "required".to_owned(),
             Some(Value::Object(_) | Value::Null) | None => String::new(),
             Some(Value::String(text)) if text.is_empty() => String::new(),
             Some(value) => format!("`{value}`"),
@@ -402,7 +409,7 @@ fn section(root: &Value, table: &Value, title: &str, page: &mut String) {
     }
 }
 
-/// What may be written, in a few words.
+/// The allowed values in a few words.
 fn value_text(root: &Value, property: &Value) -> String {
     let schema = resolve(root, property);
     let mut choices: Vec<&Value> = vec![schema];

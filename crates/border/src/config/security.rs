@@ -1,4 +1,4 @@
-//! How media is protected towards an interface or a trunk: SRTP policy, keying, suites, ICE.
+//! Media security towards an interface or a trunk: SRTP policy, keying, crypto suites, ICE.
 
 use super::check::Sink;
 use super::raw::OneOrMany;
@@ -7,77 +7,77 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// What is done about SRTP.
+/// SRTP policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum SrtpPolicy {
-    /// Where the other side of a call says `pass` as well, keys and packets pass from end to end as they come. Else: taken where it
-    /// is offered, not offered by us.
+    /// If the other side of a call has this policy too, keys and packets are passed from end to end unchanged.
+    /// Otherwise SRTP is accepted when offered, but not offered by us.
     #[default]
     Pass,
-    /// Only media in the clear.
+    /// Plain RTP only.
     Refuse,
-    /// Offered beside media in the clear (RFC 8643) and taken where it is offered.
+    /// Offered beside plain RTP (RFC 8643), and accepted when offered.
     Prefer,
-    /// Only SRTP.
+    /// SRTP only.
     Require,
 }
 
-/// How keys are agreed on.
+/// Keying methods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Keying {
-    /// In session descriptions (RFC 4568).
+    /// Keys in session descriptions (RFC 4568).
     Sdes,
-    /// By a DTLS handshake in the media path (RFC 5763, RFC 5764).
+    /// DTLS handshake in the media path (RFC 5763, RFC 5764).
     Dtls,
 }
 
-/// Which kind of ICE agent we are (RFC 8445).
+/// Kind of ICE agent (RFC 8445).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Ice {
-    /// None: candidates are taken out of descriptions.
+    /// None: candidates are removed from session descriptions.
     #[default]
     Off,
-    /// We answer checks.
+    /// An agent that answers connectivity checks.
     Lite,
-    /// We send checks as well.
+    /// An agent that also sends connectivity checks.
     Full,
 }
 
 impl Ice {
-    /// Whether we are an agent at all.
+    /// Whether the border is an ICE agent.
     pub fn is_on(self) -> bool {
         self != Ice::Off
     }
 }
 
-/// What becomes of RTCP on the port of RTP (rtcp-mux, RFC 5761) towards a side, where whoever commands a media node says so.
+/// Multiplexing of RTCP with RTP (rtcp-mux, RFC 5761) towards a side, if the controller of an ng server requests it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mux {
-    /// We offer it, whatever the other side does.
+    /// Offered, whatever the other side offers.
     Offer,
-    /// The same, and it counts as agreed on.
+    /// Offered and assumed to be agreed.
     Require,
-    /// We do not offer it. Where DTLS or ICE is spoken, RTP and RTCP share a port all the same.
+    /// Not offered. With DTLS or ICE, RTP and RTCP share a port nevertheless.
     Separate,
 }
 
-/// How media towards a side is protected.
+/// Media security towards a side.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MediaSecurity {
-    /// What is done about SRTP.
+    /// SRTP policy.
     pub srtp: SrtpPolicy,
-    /// How keys are agreed on, the best first; at least one.
+    /// Keying methods, best first; at least one.
     pub keying: Vec<Keying>,
-    /// Crypto suites, the best first; at least one.
+    /// Crypto suites, best first; at least one.
     pub suites: Vec<Suite>,
-    /// Which kind of ICE agent we are there.
+    /// Kind of ICE agent.
     pub ice: Ice,
-    /// Whether a profile with feedback (RFC 4585) is offered there; `None`: as the other side does, and as DTLS demands.
+    /// Whether a profile with feedback (RFC 4585) is offered; `None`: as the other side does, and as DTLS requires.
     pub feedback: Option<bool>,
-    /// What becomes of rtcp-mux there; `None`: it is offered where the other side does.
+    /// Multiplexing of RTCP; `None`: it is offered if the other side offers it.
     pub mux: Option<Mux>,
 }
 
@@ -95,7 +95,7 @@ impl Default for MediaSecurity {
 }
 
 impl MediaSecurity {
-    /// Whether nothing is asked of media here.
+    /// Whether all settings are the defaults, so that media is passed unchanged.
     pub fn is_pass(&self) -> bool {
         self.srtp == SrtpPolicy::Pass
             && !self.ice.is_on()
@@ -103,19 +103,19 @@ impl MediaSecurity {
             && self.mux.is_none()
     }
 
-    /// Whether DTLS may come to be spoken here.
+    /// Whether DTLS may be used.
     pub fn may_use_dtls(&self) -> bool {
         self.srtp != SrtpPolicy::Refuse && self.keying.contains(&Keying::Dtls)
     }
 
-    /// Whether keys may stand in session descriptions that we write on our own account.
+    /// Whether we may write keys into session descriptions that we compose.
     pub(crate) fn tells_keys(&self) -> bool {
         matches!(self.srtp, SrtpPolicy::Prefer | SrtpPolicy::Require)
             && self.keying.contains(&Keying::Sdes)
     }
 }
 
-/// The four keys as they are written in an interface or a trunk.
+/// The four keys as written in an interface or a trunk.
 pub(super) struct Written<'r> {
     pub(super) srtp: Option<SrtpPolicy>,
     pub(super) keying: &'r OneOrMany<Keying>,
@@ -123,7 +123,7 @@ pub(super) struct Written<'r> {
     pub(super) ice: Option<Ice>,
 }
 
-/// What is written, where it is not what `inherited` says already.
+/// The settings as written; defaults are those of `inherited`.
 pub(super) fn media_security(
     written: &Written<'_>,
     inherited: &Arc<MediaSecurity>,
@@ -145,7 +145,11 @@ pub(super) fn media_security(
             without_effect("srtp_keying", &at, sink);
         }
         if keying.len() > 1 && keying.first() == keying.last() {
-            sink.report(&at, "the same keying twice", "name each once");
+            sink.report(
+                &at,
+                "a keying method is listed twice",
+                "list each method once",
+            );
         }
         security.keying = keying.to_vec();
     }
@@ -159,8 +163,8 @@ pub(super) fn media_security(
     if security.may_use_dtls() && !security.suites.is_empty() && !security.suites.iter().any(dtls) {
         sink.report(
             &format!("{path}.srtp_suites"),
-            "none of these suites can be agreed on by DTLS",
-            "add AEAD_AES_128_GCM, AEAD_AES_256_GCM or AES_CM_128_HMAC_SHA1_80, or take \"dtls\" out of srtp_keying",
+            "DTLS supports none of these suites",
+            "add AEAD_AES_128_GCM, AEAD_AES_256_GCM or AES_CM_128_HMAC_SHA1_80, or remove \"dtls\" from srtp_keying",
         );
     }
     match security == **inherited {
@@ -173,7 +177,7 @@ fn without_effect(key: &str, at: &str, sink: &mut Sink<'_>) {
     sink.report(
         at,
         format!("`{key}` has no effect, because SRTP is refused"),
-        "take it out, or write srtp = \"prefer\" or \"require\"",
+        "remove it, or set srtp = \"prefer\" or \"require\"",
     );
 }
 
@@ -184,7 +188,11 @@ fn suites(written: &OneOrMany<String>, path: &str, sink: &mut Sink<'_>) -> Vec<S
         let at = written.path(&base, index);
         match Suite::from_name(name.as_bytes()).filter(|suite| suite.is_registered_for_sdes()) {
             Some(suite) if suites.contains(&suite) => {
-                sink.report(&at, format!("{suite} stands twice"), "name each suite once");
+                sink.report(
+                    &at,
+                    format!("{suite} is listed twice"),
+                    "list each suite once",
+                );
             }
             Some(suite) => suites.push(suite),
             None => {
@@ -195,8 +203,8 @@ fn suites(written: &OneOrMany<String>, path: &str, sink: &mut Sink<'_>) -> Vec<S
                     .collect();
                 sink.report(
                     &at,
-                    format!("\"{name}\" is no crypto suite that we have"),
-                    format!("write one of {}", known.join(", ")),
+                    format!("crypto suite \"{name}\" is not supported"),
+                    format!("use one of {}", known.join(", ")),
                 );
             }
         }

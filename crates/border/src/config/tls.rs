@@ -1,78 +1,79 @@
-//! TLS and WebSocket: which files, and what peers must show. The files are read by the program, not here.
+//! TLS and WebSocket: certificate files and checks of peers. The program reads the files, not this module.
 
 use super::check::Sink;
 use super::mistake::Mistake;
 use super::raw::OneOrMany;
 use super::raw::Raw;
-use super::{HostName, Interface, ListenAddress, Trunk};
+use super::{HostName, InterfaceSpec, ListenAddress, Trunk};
 use core::ops::Range;
 use engine::Transport;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
-/// Oldest version that is spoken.
+/// Oldest accepted version of TLS.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema, PartialEq, Eq)]
 pub enum TlsVersion {
     /// 1.2 and 1.3.
     #[default]
     #[serde(rename = "1.2")]
     Tls12,
-    /// 1.3 alone.
+    /// 1.3 only.
     #[serde(rename = "1.3")]
     Tls13,
 }
 
-/// What clients must show.
+/// Client certificates.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum ClientProof {
-    /// No certificate.
+    /// Not requested.
     #[default]
     None,
-    /// A certificate is asked for; one that is shown must be good.
+    /// Requested; a certificate that is presented must be valid.
     Request,
-    /// A good certificate.
+    /// A valid certificate is required.
     Require,
 }
 
-/// A certificate with its key.
+/// A certificate and its key.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawCertificate {
-    /// PEM file of the certificate, followed by those between it and the authority.
+    /// PEM file with the certificate, followed by the intermediate certificates.
     #[schemars(length(min = 1))]
     pub chain: String,
-    /// PEM file of its private key, not encrypted.
+    /// PEM file with the unencrypted private key.
     #[schemars(length(min = 1))]
     pub key: String,
 }
 
-/// TLS of a listening point.
+/// TLS of an interface.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawListenTls {
-    /// Certificates with their keys: `{ chain = "FILE", key = "FILE" }`, or a list of these. The one that stands for the
-    /// name that a client asks for is shown, else the first. The files are read again at each reload.
+    /// Certificates with their keys: `{ chain = "FILE", key = "FILE" }`, or a list of these. The one that matches the
+    /// server name of the client is presented, otherwise the first. The files are read again at each reload.
     pub certificate: OneOrMany<RawCertificate>,
-    /// Certificates of clients: `none`; `request` asks for one, and takes no bad one; `require` takes nobody without.
+    /// Client certificates. `none`: not requested. `request`: requested; a certificate that is presented must be valid.
+    /// `require`: a valid certificate is required.
     #[serde(default)]
     pub clients: ClientProof,
-    /// Authorities that issue clients' certificates: a PEM file, or `system`. Demanded with `request` and `require`.
+    /// Certificate authorities for client certificates: a PEM file, or `system`. Required with `request` and `require`.
     pub client_ca: Option<String>,
-    /// Oldest version of TLS.
+    /// Oldest accepted version of TLS.
     #[serde(default)]
     pub oldest: TlsVersion,
 }
 
-/// What is asked of a WebSocket.
+/// Checks of WebSocket handshakes.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawWebSocket {
-    /// Origins from which browsers may come, as `https://phone.example.com`. Empty: any, and programs that name none.
+    /// Accepted origins of browsers, such as `https://phone.example.com`. Empty: any, and clients without Origin.
     #[serde(default)]
     pub origins: OneOrMany<String>,
-    /// Names that may be asked for as Host. Empty: any.
+    /// Accepted values of Host. Empty: any.
     #[serde(default)]
     pub hosts: OneOrMany<String>,
 }
@@ -81,21 +82,23 @@ pub(super) struct RawWebSocket {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawTrunkTls {
-    /// Authorities that are believed: a PEM file, or `system`.
+    /// Trusted certificate authorities: a PEM file, or `system`.
     #[serde(default = "system")]
     pub ca: String,
-    /// Name that the peer's certificate must have. Default: the host of the target (RFC 5922).
+    /// Name that the certificate of the trunk must contain. Default: the host of the target (RFC 5922).
     pub name: Option<String>,
-    /// Our certificate, shown where the peer asks: `{ chain = "FILE", key = "FILE" }`.
+    /// Our certificate, presented on request: `{ chain = "FILE", key = "FILE" }`.
     pub certificate: Option<RawCertificate>,
-    /// Certificates, or public keys, that are taken and no others: SHA-256 in hexadecimal. They must be good beside that.
+    /// Pinned certificates or public keys: SHA-256 in hexadecimal. Only these are accepted, and they must also be
+    /// valid.
     #[serde(default)]
     pub pins: OneOrMany<String>,
-    /// SIP domains by which it is known where it connects to us: who shows a good certificate for one of them (RFC 5922) is
-    /// this trunk, from whatever address, and nobody else is on the TLS connections of others. Empty: its address says it.
+    /// SIP domains that identify the trunk on connections to us: a peer with a valid certificate for one of them (RFC
+    /// 5922) is this trunk, from any address, and other TLS connections never are. Empty: the trunk is identified by
+    /// its address.
     #[serde(default)]
     pub client_names: OneOrMany<String>,
-    /// Oldest version of TLS.
+    /// Oldest accepted version of TLS.
     #[serde(default)]
     pub oldest: TlsVersion,
 }
@@ -104,7 +107,7 @@ fn system() -> String {
     "system".to_owned()
 }
 
-/// A file that the configuration names, and where: for mistakes that show only when it is read.
+/// A file named in the configuration, with its position for mistakes that appear when it is read.
 #[derive(Clone, Debug)]
 pub struct FilePath {
     path: PathBuf,
@@ -112,7 +115,7 @@ pub struct FilePath {
 }
 
 impl PartialEq for FilePath {
-    /// The place in the file does not matter.
+    /// The position is ignored.
     fn eq(&self, other: &FilePath) -> bool {
         self.path == other.path
     }
@@ -121,7 +124,7 @@ impl PartialEq for FilePath {
 impl Eq for FilePath {}
 
 impl FilePath {
-    /// What `text` names, written at `path` of the document.
+    /// The file `text`, written at `path` of the document.
     pub(super) fn new(text: &str, path: &str, sink: &Sink<'_>) -> FilePath {
         FilePath {
             path: PathBuf::from(text),
@@ -129,12 +132,12 @@ impl FilePath {
         }
     }
 
-    /// The path as it is written.
+    /// The path as written.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// A mistake about this file in the configuration `text` of the name `file`.
+    /// A mistake about this file in the configuration `text` named `file`.
     pub fn mistake(&self, text: &str, file: &str, message: String, remedy: String) -> Mistake {
         Mistake::new(text, file, self.span.clone(), message, remedy)
     }
@@ -149,10 +152,10 @@ pub struct CertificateFiles {
     pub key: FilePath,
 }
 
-/// Authorities.
+/// Certificate authorities.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trust {
-    /// Those of the system; where that is written, or the table that leaves it out.
+    /// Those of the system; the position is that of the value, or of the table without it.
     System(FilePath),
     /// Those of a file.
     File(FilePath),
@@ -161,17 +164,17 @@ pub enum Trust {
 /// TLS of an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenTls {
-    /// At least one.
+    /// Certificates; at least one.
     pub certificates: Vec<CertificateFiles>,
-    /// What clients must show.
+    /// Policy for client certificates.
     pub clients: ClientProof,
-    /// Who vouches for clients; there unless they need show nothing.
+    /// Authorities for client certificates; present unless none are requested.
     pub client_ca: Option<Trust>,
     /// Oldest version.
     pub oldest: TlsVersion,
 }
 
-/// What is asked of WebSockets of an interface.
+/// Checks of WebSocket handshakes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WebSocket {
     /// Origins; empty: any.
@@ -183,15 +186,16 @@ pub struct WebSocket {
 /// TLS towards a trunk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TrunkTls {
-    /// Who is believed.
+    /// Trusted authorities.
     pub ca: Trust,
-    /// Name that the certificate must have, where another than the target's.
+    /// Name that the certificate must contain, if it is not the host of the target.
     pub name: Option<String>,
     /// Our certificate.
     pub certificate: Option<CertificateFiles>,
-    /// SHA-256 of what is taken; empty: anything good.
+    /// SHA-256 of pinned certificates or keys; empty: no pinning.
     pub pins: Vec<[u8; 32]>,
-    /// SIP domains of the certificates that its connections to us show, in lower case; empty: its address says who it is.
+    /// SIP domains, in lower case, of the certificates that identify its connections to us; empty: it is identified by
+    /// its address.
     pub client_names: Vec<String>,
     /// Oldest version.
     pub oldest: TlsVersion,
@@ -216,7 +220,7 @@ fn trust(text: &str, path: &str, sink: &Sink<'_>) -> Trust {
     }
 }
 
-/// TLS of an interface: demanded where it listens with TLS, refused where it does not.
+/// TLS of an interface: required with TLS listeners, refused without.
 pub(super) fn listen_tls(
     raw: Option<&RawListenTls>,
     listen: &[ListenAddress],
@@ -232,7 +236,7 @@ pub(super) fn listen_tls(
         (None, Some(needed)) => {
             sink.report(
                 &format!("{path}.listen"),
-                format!("{needed} needs a certificate"),
+                format!("{needed} requires a certificate"),
                 "add tls = { certificate = { chain = \"FILE\", key = \"FILE\" } } to the interface",
             );
             return None;
@@ -241,8 +245,8 @@ pub(super) fn listen_tls(
     if needed.is_none() && !listen.is_empty() {
         sink.report(
             &at,
-            "`tls` does nothing: the interface does not listen with TLS",
-            "add \"tls:ADDRESS:PORT\" or \"wss:ADDRESS:PORT\" to `listen`, or take `tls` out",
+            "`tls` has no effect: the interface has no TLS listener",
+            "add \"tls:ADDRESS:PORT\" or \"wss:ADDRESS:PORT\" to `listen`, or remove `tls`",
         );
     }
     let base = format!("{at}.certificate");
@@ -261,12 +265,12 @@ pub(super) fn listen_tls(
     match (raw.clients, &raw.client_ca) {
         (ClientProof::None, Some(_)) => sink.report(
             &ca,
-            "`client_ca` does nothing: clients need show no certificate",
-            "add clients = \"request\" or clients = \"require\", or take `client_ca` out",
+            "`client_ca` has no effect: client certificates are not requested",
+            "set clients = \"request\" or \"require\", or remove `client_ca`",
         ),
         (ClientProof::Request | ClientProof::Require, None) => sink.report(
             &format!("{at}.clients"),
-            "it is not said who vouches for clients",
+            "the certificate authorities for client certificates are missing",
             "add client_ca = \"FILE\" with the authorities that issue their certificates",
         ),
         _ => {}
@@ -279,7 +283,7 @@ pub(super) fn listen_tls(
     })
 }
 
-/// What is asked of WebSockets of an interface.
+/// Checks of WebSocket handshakes of an interface.
 pub(super) fn websocket(
     raw: Option<&RawWebSocket>,
     listen: &[ListenAddress],
@@ -294,8 +298,8 @@ pub(super) fn websocket(
     if !listen.is_empty() && !listen.iter().any(web) {
         sink.report(
             &at,
-            "`websocket` does nothing: the interface does not listen for WebSockets",
-            "add \"wss:ADDRESS:PORT\" to `listen`, or take `websocket` out",
+            "`websocket` has no effect: the interface has no WebSocket listener",
+            "add \"wss:ADDRESS:PORT\" to `listen`, or remove `websocket`",
         );
     }
     let base = format!("{at}.origins");
@@ -306,7 +310,7 @@ pub(super) fn websocket(
         if !good {
             sink.report(
                 &raw.origins.path(&base, index),
-                format!("\"{origin}\" is no origin"),
+                format!("\"{origin}\" is not an origin"),
                 "write SCHEME://HOST or SCHEME://HOST:PORT without a path, such as \"https://phone.example.com\"",
             );
         }
@@ -317,7 +321,7 @@ pub(super) fn websocket(
     }
 }
 
-/// TLS towards a trunk. `secure`: a target is reached by TLS, or may turn out to be.
+/// TLS towards a trunk. `secure`: a target uses TLS, or may use it.
 pub(super) fn trunk_tls(
     raw: Option<&RawTrunkTls>,
     secure: bool,
@@ -339,8 +343,8 @@ pub(super) fn trunk_tls(
     if !secure && client_names.is_empty() {
         sink.report(
             &at,
-            "`tls` does nothing: no target of the trunk is reached by TLS",
-            "write the target as \"tls:HOST\", or take `tls` out",
+            "`tls` has no effect: no target of the trunk uses TLS",
+            "write the target as \"tls:HOST\", or remove `tls`",
         );
     }
     if let Some(name) = &raw.name
@@ -348,7 +352,7 @@ pub(super) fn trunk_tls(
     {
         sink.report(
             &format!("{at}.name"),
-            format!("\"{name}\" can be nobody's name in a certificate"),
+            format!("\"{name}\" cannot be a name in a certificate"),
             "write a domain such as \"sip.example.com\"",
         );
     }
@@ -359,8 +363,8 @@ pub(super) fn trunk_tls(
             Some(pin) => pins.push(pin),
             None => sink.report(
                 &raw.pins.path(&base, index),
-                format!("\"{text}\" is no SHA-256"),
-                "write 64 hexadecimal digits, as of: openssl x509 -in CERTIFICATE -noout -fingerprint -sha256",
+                format!("\"{text}\" is not a SHA-256"),
+                "write 64 hexadecimal digits, as printed by: openssl x509 -in CERTIFICATE -noout -fingerprint -sha256",
             ),
         }
     }
@@ -375,7 +379,7 @@ pub(super) fn trunk_tls(
     })
 }
 
-/// The domains by which a trunk is known.
+/// The domains that identify a trunk.
 fn client_names(raw: &RawTrunkTls, at: &str, sink: &mut Sink<'_>) -> Vec<String> {
     let base = format!("{at}.client_names");
     let mut names = Vec::new();
@@ -388,18 +392,18 @@ fn client_names(raw: &RawTrunkTls, at: &str, sink: &mut Sink<'_>) -> Vec<String>
         }
         sink.report(
             &raw.client_names.path(&base, index),
-            format!("\"{text}\" can be nobody's SIP domain in a certificate"),
+            format!("\"{text}\" cannot be a SIP domain in a certificate"),
             "write a domain such as \"sip.example.com\"",
         );
     }
     names
 }
 
-/// Trunks that are known by their certificates: where they come, certificates have to be asked for, and one certificate
-/// stands for one trunk.
+/// Trunks that are identified by certificates: their interfaces must request certificates, and each name must belong to
+/// one trunk.
 pub(super) fn known_by_certificate(
     raw: &Raw,
-    interfaces: &[Interface],
+    interfaces: &[InterfaceSpec],
     trunks: &[Trunk],
     sink: &mut Sink<'_>,
 ) {
@@ -424,8 +428,8 @@ pub(super) fn known_by_certificate(
                 .map_or("", |interface| interface.name.as_str());
             sink.report(
                 &at,
-                format!("interface \"{name}\" asks nobody for a certificate by TLS"),
-                "let it listen with tls:, and add clients = \"request\" and client_ca to its `tls`",
+                format!("interface \"{name}\" does not request client certificates"),
+                "add a tls: listener, and clients = \"request\" and client_ca in its `tls`",
             );
         }
         let same = |other: &&Trunk| {
@@ -435,14 +439,14 @@ pub(super) fn known_by_certificate(
         if let Some(other) = trunks.iter().take(index).find(same) {
             sink.report(
                 &at,
-                format!("trunk \"{}\" is known by the same name", other.name),
-                "give each trunk names of its own",
+                format!("trunk \"{}\" has the same client name", other.name),
+                "give each trunk its own client names",
             );
         }
     }
 }
 
-/// 32 bytes in hexadecimal, with colons or without.
+/// Parses 32 bytes in hexadecimal, with or without colons.
 fn fingerprint(text: &str) -> Option<[u8; 32]> {
     let text = text.strip_prefix("sha256:").unwrap_or(text);
     let digits: Vec<u8> = text.bytes().filter(|byte| *byte != b':').collect();

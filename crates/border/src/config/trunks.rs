@@ -1,4 +1,4 @@
-//! `[[trunk]]`: where it is, and who we are there.
+//! `[[trunk]]`: targets, credentials and registration of a trunk.
 
 use super::address::{self, HostName, ListenAddress};
 use super::check::{Sink, cidrs, host, interface_id, optional_seconds, seconds};
@@ -9,7 +9,7 @@ pub(super) fn trunk_of(
     raw: &Raw,
     trunk: &RawTrunk,
     index: usize,
-    interfaces: &[Interface],
+    interfaces: &[InterfaceSpec],
     sink: &mut Sink<'_>,
 ) -> Trunk {
     let path = format!("trunk[{index}]");
@@ -20,7 +20,7 @@ pub(super) fn trunk_of(
             sink.report(
                 &path,
                 format!(
-                    "trunk \"{}\" does not say through which interface it is reached",
+                    "trunk \"{}\" has no `interface`, and there are several interfaces",
                     trunk.name
                 ),
                 format!(
@@ -35,9 +35,9 @@ pub(super) fn trunk_of(
         .get(usize::from(interface.0))
         .map_or(&[][..], |interface| interface.listen.as_slice());
     let targets = targets(trunk, &path, listen, sink);
-    let secure = |target: &Target| match target.transport {
+    let secure = |target: &TargetSpec| match target.transport {
         Some(transport) => transport == Transport::Tls,
-        // What is located may turn out to be reached by TLS, where the interface has that.
+        // A resolved target may use TLS if the interface supports it.
         None => {
             target.host.ip().is_none()
                 && listen
@@ -94,16 +94,16 @@ pub(super) fn trunk_of(
         register,
         targets,
         domain,
-        ping: optional_seconds(trunk.ping),
+        ping_interval: optional_seconds(trunk.ping_interval_s),
         ping_failures: trunk.ping_failures,
         max_calls: trunk.max_calls,
-        feedback: trunk.feedback,
-        rates: trunk.rates,
-        answer_timeout: seconds(trunk.answer_timeout),
+        overload_control: trunk.overload_control,
+        rate_limits: trunk.rate_limits,
+        answer_timeout: seconds(trunk.answer_timeout_s),
         trusted: trunk.trusted,
         identity: match trunk.identity {
-            RawIdentity::Pass => Identity::Pass,
-            RawIdentity::Remove => Identity::Remove,
+            RawIdentity::Pass => IdentityPassing::Pass,
+            RawIdentity::Remove => IdentityPassing::Remove,
         },
         from_user: trunk.from_user.clone(),
         refer: match trunk.refer {
@@ -123,7 +123,7 @@ fn targets(
     path: &str,
     listen: &[ListenAddress],
     sink: &mut Sink<'_>,
-) -> Vec<Target> {
+) -> Vec<TargetSpec> {
     let base = format!("{path}.target");
     let mut targets = Vec::new();
     if trunk.target.as_slice().is_empty() {
@@ -152,7 +152,7 @@ fn targets(
         if matches!(transport, Some(Transport::Ws | Transport::Wss)) {
             sink.report(
                 &at,
-                "a WebSocket is opened by browsers, not by a border",
+                "a border does not open WebSocket connections",
                 "write udp:, tcp: or tls:",
             );
             continue;
@@ -161,7 +161,7 @@ fn targets(
             continue;
         };
         check_target(&host, transport, listen, &at, sink);
-        targets.push(Target {
+        targets.push(TargetSpec {
             host,
             transport,
             priority,
@@ -171,7 +171,7 @@ fn targets(
     targets
 }
 
-/// A target must be reachable from its interface, and must not be the interface itself.
+/// A target must be reachable from its interface, and must not be the border itself.
 fn check_target(
     host: &HostName,
     transport: Option<Transport>,
@@ -187,7 +187,7 @@ fn check_target(
     if !listen.is_empty() && usable.is_empty() && (transport.is_some() || host.ip().is_some()) {
         sink.report(
             at,
-            format!("the trunk's interface has no listening point for {wanted}"),
+            format!("the trunk's interface has no {wanted} listener"),
             format!("add \"{wanted}:ADDRESS:PORT\" to `listen` of the interface, or change the transport"),
         );
         return;
@@ -202,23 +202,23 @@ fn check_target(
     {
         sink.report(
             at,
-            format!("{ip} is of another address family than its interface"),
-            "let the interface listen on an address of that family too",
+            format!("{ip} and the addresses of its interface are of different address families"),
+            "add an address of that family to `listen` of the interface",
         );
     }
     let own = SocketAddr::new(ip, host.port.unwrap_or(address::default_port(wanted)));
     if usable.iter().any(|listen| listen.address == own) {
         sink.report(
             at,
-            format!("{own} is this border itself: calls would run in a circle"),
+            format!("{own} is an address of this border, so that calls would loop"),
             "write the address of the other system",
         );
     }
 }
 
-fn credentials(trunk: &RawTrunk, path: &str, sink: &mut Sink<'_>) -> Option<Credentials> {
+fn credentials(trunk: &RawTrunk, path: &str, sink: &mut Sink<'_>) -> Option<TrunkCredentials> {
     match (&trunk.username, &trunk.password) {
-        (Some(username), Some(password)) => Some(Credentials {
+        (Some(username), Some(password)) => Some(TrunkCredentials {
             username: username.clone(),
             password: password.clone(),
         }),
@@ -246,7 +246,7 @@ fn carrier(
     trunk: &RawTrunk,
     account: &RawCarrier,
     domain: &Option<HostName>,
-    targets: &[Target],
+    targets: &[TargetSpec],
     path: &str,
     sink: &mut Sink<'_>,
 ) -> Option<CarrierAccount> {
@@ -254,7 +254,7 @@ fn carrier(
     let Some(user) = account.user.clone().or_else(|| trunk.username.clone()) else {
         sink.report(
             &at,
-            "it is not said as whom to register",
+            "the user to register is unknown",
             "add `user` here, or `username` and `password` to the trunk",
         );
         return None;
@@ -270,7 +270,7 @@ fn carrier(
         contact_user: account.contact_user.clone().unwrap_or_else(|| user.clone()),
         user,
         domain,
-        expires: seconds(account.expires),
+        expires: seconds(account.expires_s),
         keep_alive: match account.keep_alive {
             RawKeepAlive::Auto => KeepAlive::Auto,
             RawKeepAlive::Always => KeepAlive::Always,

@@ -1,17 +1,12 @@
-//! Ways by which a source that has not authenticated reaches a trunk or a registered phone: what `hornwork check` warns of.
+//! Warnings of `hornwork check`: trunks and phones that are reachable without authentication, and former names of keys.
 
 use super::*;
 
 impl Config {
-    /// Each way by which an unauthenticated source reaches a trunk or a registered phone, one sentence each. Networks in
-    /// `allow`, `authenticate = "trunk"` and `unauthenticated = true` of a route are consent. Keys by their former names, too.
+    /// Warnings, one sentence each: former names of keys, and trunks and phones that unauthenticated sources reach, unless
+    /// `allow`, `authenticate = "trunk"` or `unauthenticated = true` of a route permits it explicitly.
     pub fn warnings(&self) -> Vec<String> {
-        let mut warnings = Vec::new();
-        if self.node_care.former_key {
-            warnings.push(
-                "media.node_check is the former name of media.node_check_ms and will be refused by the next release; set node_check_ms, in milliseconds".to_owned(),
-            );
-        }
+        let mut warnings = self.renamed_keys.clone();
         for (index, interface) in self.interfaces.iter().enumerate() {
             let id = InterfaceId(u16::try_from(index).unwrap_or(u16::MAX));
             if interface.authenticate != Authenticate::None || !interface.allow.is_empty() {
@@ -23,7 +18,7 @@ impl Config {
                     "interface {name}: any source may register as any user and then receives the calls of that user; set authenticate = \"digest\", or `allow`"
                 ));
             }
-            // On a core interface trunks alone are served, unless it registers phones.
+            // A core interface serves only trunks, unless it registers phones.
             if interface.kind == InterfaceKind::Core && interface.register == Register::Refuse {
                 continue;
             }
@@ -38,7 +33,7 @@ impl Config {
         self.trunk(id).map_or("", |trunk| trunk.name.as_str())
     }
 
-    /// Routes that unauthenticated sources of an interface take; whether some of their calls match no route.
+    /// Adds warnings for routes of unauthenticated sources of an interface. Returns whether some calls match no route.
     fn open_routes(&self, id: InterfaceId, name: &str, warnings: &mut Vec<String>) -> bool {
         for route in &self.routes {
             let concerns = route.interfaces.is_empty() || route.interfaces.contains(&id);
@@ -46,9 +41,9 @@ impl Config {
                 continue;
             }
             let reached = match &route.action {
-                Action::Reject { .. } => None,
-                Action::Registered => Some("registered phones".to_owned()),
-                Action::Trunks(trunks) => {
+                RouteAction::Reject { .. } => None,
+                RouteAction::Registered => Some("registered phones".to_owned()),
+                RouteAction::Trunks(trunks) => {
                     let names: Vec<&str> = trunks
                         .iter()
                         .map(|entry| self.trunk_name(entry.trunk))
@@ -62,26 +57,26 @@ impl Config {
                     quoted(&route.name)
                 ));
             }
-            if route.takes_all() {
+            if route.matches_every_call() {
                 return false;
             }
         }
         true
     }
 
-    /// Where requests go that no route takes.
-    fn open_default(&self, interface: &Interface, warnings: &mut Vec<String>) {
+    /// Adds warnings for the destination of requests that match no route.
+    fn open_default(&self, interface: &InterfaceSpec, warnings: &mut Vec<String>) {
         let name = &interface.name;
         match interface.register {
             Register::Pass(trunk) => warnings.push(format!(
-                "interface {name}: any source reaches trunk {} without authentication; set authenticate = \"trunk\" where that trunk authenticates, else \"digest\" or `allow`",
+                "interface {name}: any source reaches trunk {} without authentication; set authenticate = \"trunk\" if that trunk authenticates, otherwise \"digest\" or `allow`",
                 self.trunk_name(trunk)
             )),
             Register::Local | Register::Refuse if self.routes.is_empty() => {
                 let names: Vec<&str> = self.trunks.iter().map(|trunk| trunk.name.as_str()).collect();
                 if !names.is_empty() {
                     warnings.push(format!(
-                        "interface {name}: any source reaches trunk {} without authentication, as there is no route; set `authenticate` or `allow`",
+                        "interface {name}: any source reaches trunk {} without authentication, because there is no route; set `authenticate` or `allow`",
                         names.join(", ")
                     ));
                 }
@@ -91,15 +86,15 @@ impl Config {
     }
 }
 
-impl Route {
-    /// Whether no call of its interfaces goes past it.
-    fn takes_all(&self) -> bool {
-        self.from.is_empty() && self.to.is_empty() && self.action != Action::Registered
+impl RouteSpec {
+    /// Whether it matches every call of its interfaces.
+    fn matches_every_call(&self) -> bool {
+        self.from.is_empty() && self.to.is_empty() && self.action != RouteAction::Registered
     }
 }
 
 impl Match {
-    /// Whether every address meets it.
+    /// Whether every address matches.
     pub(super) fn is_empty(&self) -> bool {
         self.prefixes.is_empty()
             && self.regex.is_none()
@@ -109,7 +104,7 @@ impl Match {
     }
 }
 
-/// `route 3`, or a name of its own in quotes.
+/// `route 3`, or the configured name in quotes.
 fn quoted(name: &str) -> String {
     match name.strip_prefix("route ") {
         Some(number) if number.bytes().all(|byte| byte.is_ascii_digit()) => name.to_owned(),

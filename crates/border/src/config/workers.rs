@@ -1,7 +1,7 @@
-//! What several workers cannot share is refused before they start.
+//! Settings that cannot be combined with several workers are refused before the start.
 
 use super::check::Sink;
-use super::{Config, Wanted};
+use super::{Config, OffloadMode};
 use engine::Worker;
 
 pub(super) fn check(config: &Config, sink: &mut Sink<'_>) {
@@ -9,11 +9,13 @@ pub(super) fn check(config: &Config, sink: &mut Sink<'_>) {
     if of <= 1 {
         return;
     }
-    let fewer = format!("set `workers` of [sip] to less than {of}, or leave it out");
-    if config.media.af_xdp != Wanted::Never {
+    let fewer = format!("set `workers` of [sip] to less than {of}, or remove it");
+    if config.media.af_xdp != OffloadMode::Never {
         sink.report(
             "media.af_xdp",
-            format!("AF_XDP leads all media of an interface to one worker, but there are {of}"),
+            format!(
+                "AF_XDP delivers all media of a network interface to one worker, but there are {of}"
+            ),
             "set `workers` of [sip] to 1, or `af_xdp` of [media] to \"never\"",
         );
     }
@@ -21,13 +23,13 @@ pub(super) fn check(config: &Config, sink: &mut Sink<'_>) {
         if interface.listen.iter().any(|at| at.address.port() == 0) {
             sink.report(
                 &format!("interface[{index}].listen"),
-                format!("{of} workers cannot share a port that the system chooses"),
-                "write the port",
+                format!("{of} workers cannot share a port chosen by the system"),
+                "write a port from 1 to 65535",
             );
         }
         let last = Worker {
             number: of - 1,
-            of,
+            count: of,
             ..Worker::default()
         };
         let ranges = interface.media.iter();
@@ -35,15 +37,13 @@ pub(super) fn check(config: &Config, sink: &mut Sink<'_>) {
             .filter_map(|media| config.media_ranges.get(media.range))
             .any(|range| {
                 let (first, last) = range.part(&last);
-                // A call takes a pair on each side.
+                // A call uses one pair on each side.
                 last < first.saturating_add(3)
             });
         if small {
             sink.report(
                 &format!("interface[{index}].media"),
-                format!(
-                    "the media ports are too few to be divided among {of} workers: each needs four"
-                ),
+                format!("too few media ports for {of} workers: each needs four"),
                 fewer.clone(),
             );
         }

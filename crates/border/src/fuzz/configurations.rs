@@ -1,4 +1,4 @@
-//! The configurations between which a fuzzed border is reloaded.
+//! Configurations between which the fuzzed border is reloaded.
 
 use crate::config::{Config, parse};
 use std::sync::OnceLock;
@@ -11,12 +11,12 @@ pub(super) const TRANSACTIONS: usize = 240;
 pub(super) const CONNECTIONS: usize = 6;
 /// Registered contacts.
 pub(super) const REGISTRATIONS: usize = 12;
-/// Questions to name servers at a time.
+/// DNS queries at a time.
 pub(super) const QUERIES: usize = 8;
-/// What every password of the configurations begins with.
+/// Prefix of every password in the configurations.
 pub(super) const SECRET: &[u8] = b"hush-";
 
-/// What all of them have. Few ports, so that they run out.
+/// Common part. Few ports, so that they run out.
 const COMMON: &str = "
 [[route]]
 to = { prefix = '9' }
@@ -45,15 +45,15 @@ password = 'hush-1001'
 [realm]
 algorithms = ['SHA-256', 'MD5']
 [registrar]
-min_expires = 10
+min_expires_s = 10
 max_contacts = 4
 [media]
-timeout = 40
-hold_timeout = 90
+timeout_s = 40
+hold_timeout_s = 90
 [sip]
-ring_timeout = 60
+ring_timeout_s = 60
 [session_timer]
-expires = 100
+expires_s = 100
 [limits]
 calls = 12
 transactions = 240
@@ -65,7 +65,7 @@ message_bytes = 4096
 servers = ['10.8.0.53:53', '10.8.0.54:53']
 ";
 
-/// Everything at once.
+/// All features.
 const FULL: &str = "
 [[interface]]
 name = 'out'
@@ -86,7 +86,7 @@ kind = 'access'
 listen = 'udp:192.0.2.3:5060'
 allow = '10.1.0.0/16'
 register = 'pass:pbx'
-rates = { registrations = 5, source_calls = 3, status = 486 }
+rate_limits = { registrations_per_s = 5, source_calls_per_s = 3, status = 486 }
 media = { address = '192.0.2.1', ports = '20000-20011' }
 [[interface]]
 name = 'in'
@@ -98,7 +98,7 @@ transcode = ['PCMA', 'G722']
 name = 'pbx'
 interface = 'in'
 target = ['udp:10.2.0.1:5060', { address = 'tcp:10.2.0.2:5060', priority = 1 }]
-ping = 30
+ping_interval_s = 30
 refer = 'act'
 redirect = 'follow'
 [[trunk]]
@@ -109,7 +109,7 @@ domain = 'carrier.example'
 username = 'us'
 password = 'hush-carrier'
 max_calls = 3
-register = { expires = 60 }
+register = { expires_s = 60 }
 [[interface]]
 name = 'keyed'
 kind = 'access'
@@ -133,7 +133,7 @@ interface = 'either'
 target = 'udp:10.2.0.3:5060'
 ";
 
-/// The trunk has moved, the carrier and two interfaces have gone, ports and order are others.
+/// The trunk has another address, the carrier and two interfaces are removed, ports and order differ.
 const MOVED: &str = "
 [[interface]]
 name = 'in'
@@ -163,7 +163,7 @@ srtp = 'require'
 srtp_keying = 'dtls'
 ";
 
-/// Nothing that acts by itself: no pings, no registrations of ours.
+/// Nothing that acts periodically: no pings, no registrations of ours.
 const QUIET: &str = "
 [[interface]]
 name = 'out'
@@ -183,7 +183,7 @@ interface = 'out'
 target = 'udp:10.3.0.2:5060'
 ";
 
-/// One of them: 0 everything, 1 moved, otherwise quiet.
+/// A configuration: 0 all features, 1 moved, otherwise quiet.
 pub(super) fn configuration(number: u8) -> Config {
     static ALL: OnceLock<[Config; 3]> = OnceLock::new();
     let all = ALL.get_or_init(|| [FULL, MOVED, QUIET].map(checked));
@@ -203,8 +203,8 @@ fn checked(text: &str) -> Config {
             config
         }
         Err(mistakes) => {
-            let said: String = mistakes.iter().map(ToString::to_string).collect();
-            panic!("the fuzzer's own configuration: {said}");
+            let text: String = mistakes.iter().map(ToString::to_string).collect();
+            panic!("the fuzzer's own configuration: {text}");
         }
     }
 }

@@ -91,7 +91,7 @@ fn passed(headers: &str, passes: &[&str]) -> String {
     .into_bytes();
     let message = Message::parse(&bytes).unwrap();
     let passes: Vec<Box<str>> = passes.iter().map(|name| Box::from(*name)).collect();
-    let (mut texts, mut list) = (Texts::default(), SmallVec::<[Edit<'_>; 8]>::new());
+    let (mut texts, mut list) = (HidingTexts::default(), SmallVec::<[Edit<'_>; 8]>::new());
     edits(
         &message,
         &passes,

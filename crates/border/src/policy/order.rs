@@ -1,6 +1,6 @@
-//! Order by priority and weight, as RFC 2782 describes it for SRV records.
+//! Order by priority and weight, as in RFC 2782 for SRV records.
 
-/// A step of SplitMix64: spreads the one random fact over the draws that a decision needs.
+/// A step of SplitMix64, which derives the draws of a decision from one random value.
 fn draw(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut value = *state;
@@ -9,8 +9,8 @@ fn draw(state: &mut u64) -> u64 {
     value ^ (value >> 31)
 }
 
-/// Indices of `entries` (priority, weight) in the order in which to try them: lower priorities first, among equals by
-/// chance in proportion to weight. Entries of weight 0 come behind the others of their priority, in their order.
+/// Indices of `entries` (priority, weight) in the order to try them: lower priority values first, equal ones in random
+/// order by weight. Entries of weight 0 follow the others of their priority in their order.
 pub fn in_order(entries: impl Iterator<Item = (u16, u16)>, random: &mut u64) -> Vec<usize> {
     let mut waiting: Vec<(usize, u16, u16)> = entries
         .enumerate()
@@ -40,7 +40,7 @@ pub fn in_order(entries: impl Iterator<Item = (u16, u16)>, random: &mut u64) -> 
     order
 }
 
-/// One of the group, in proportion to weight; the first where all weigh nothing.
+/// Chooses one of the group by weight; the first if all weights are 0.
 fn choose(group: &[(usize, u16)], random: &mut u64) -> usize {
     let total: u64 = group.iter().map(|entry| u64::from(entry.1)).sum();
     if total == 0 || group.len() == 1 {

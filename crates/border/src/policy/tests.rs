@@ -4,18 +4,18 @@ use super::*;
 use crate::config::parse;
 use engine::ConnectionId;
 use proptest::prelude::*;
-use sip::LocalId;
+use sip::ListenerId;
 use std::collections::HashMap;
 
 #[derive(Default)]
-struct World {
+struct StaticRoutingState {
     down: Vec<(u16, usize)>,
     calls: HashMap<u16, u32>,
     contacts: HashMap<&'static str, Vec<Contact>>,
     throttled: Vec<TrunkId>,
 }
 
-impl View for World {
+impl RoutingState for StaticRoutingState {
     fn trunk_takes(&self, trunk: TrunkId, _random: u64) -> bool {
         !self.throttled.contains(&trunk)
     }
@@ -43,7 +43,7 @@ fn contact(uri: &str, q: u16) -> Contact {
         uri: uri.as_bytes().into(),
         path: Vec::new(),
         flow: Flow {
-            local: LocalId(0),
+            local: ListenerId(0),
             transport: Transport::Tcp,
             remote: "203.0.113.9:5099".parse().unwrap(),
             connection: Some(ConnectionId(7)),
@@ -71,7 +71,7 @@ fn facts<'a>(from: &'a str, to: &'a str) -> Facts<'a> {
     }
 }
 
-fn plan(config: &str, facts: &Facts<'_>, world: &World) -> Plan {
+fn plan(config: &str, facts: &Facts<'_>, world: &StaticRoutingState) -> Plan {
     decide(&parse(config, "t").expect("configuration"), facts, world)
 }
 
@@ -85,9 +85,9 @@ fn shown(plan: &Plan) -> String {
                 .iter()
                 .map(|step| {
                     let place = match &step.place {
-                        Place::Address(address, transport) => format!("{transport}:{address}"),
-                        Place::Flow(flow) => format!("flow:{}", flow.remote),
-                        Place::Name(name, _) => format!("name:{name}"),
+                        StepTarget::Address(address, transport) => format!("{transport}:{address}"),
+                        StepTarget::Flow(flow) => format!("flow:{}", flow.remote),
+                        StepTarget::Name(name, _) => format!("name:{name}"),
                     };
                     format!(
                         "{}:{} {place}",
@@ -106,7 +106,7 @@ const CALLER: &str = "sip:alice@192.0.2.9";
 /// RFC 5031: a service takes in those below it; letters of either case are the same.
 #[test]
 fn services_are_led_to_trunks() {
-    let world = World::default();
+    let world = StaticRoutingState::default();
     let routes = "[[route]]\nname=\"fire\"\nto={urn=\"urn:service:sos.FIRE\"}\nreplace=\"122\"\ntrunk=\"gw\"\n\
         [[route]]\nname=\"sos\"\nto={urn=[\"urn:service:sos\",\"urn:service:counseling\"]}\ntrunk=[\"gw\",\"pbx\"]\n\
         [[route]]\nname=\"numbers\"\nto={regex='.*'}\ntrunk=\"pbx\"\n\
@@ -130,11 +130,8 @@ fn services_are_led_to_trunks() {
             ),
         ),
         ("urn:service:sosx", "404 no route".to_owned()),
-        (
-            "urn:service:",
-            "416 Request-URI of another scheme".to_owned(),
-        ),
-        ("urn:isbn:3", "416 Request-URI of another scheme".to_owned()),
+        ("urn:service:", "416 unsupported URI scheme".to_owned()),
+        ("urn:isbn:3", "416 unsupported URI scheme".to_owned()),
     ];
     for (to, wanted) in cases {
         assert_eq!(
@@ -174,7 +171,7 @@ fn routes_decide_by_conditions_in_order() {
         [[route]]\nname=\"inside\"\ninterface=\"in\"\ntrunk=\"gw\"\n\
         [[route]]\nname=\"back\"\nfrom_trunk=\"gw\"\ntrunk=\"pbx\"\n";
     let config = format!("{BASE}{routes}");
-    let world = World::default();
+    let world = StaticRoutingState::default();
     let gw = |uri: &str| {
         format!(
             "[0:sip:{uri}@gw.example;transport=tcp tcp:198.51.100.1:5070, 1:sip:{uri}@gw.example udp:198.51.100.2:5060"
@@ -214,9 +211,9 @@ fn routes_decide_by_conditions_in_order() {
         (
             CALLER,
             "mailto:bob@x",
-            "416 Request-URI of another scheme".to_owned(),
+            "416 unsupported URI scheme".to_owned(),
         ),
-        (CALLER, "sip:", "400 Request-URI cannot be read".to_owned()),
+        (CALLER, "sip:", "400 unreadable Request-URI".to_owned()),
         ("<>", "sip:112@x", format!("emergency {}]", gw("112"))),
         ("<>", "sip:bob@x", "404 no route".to_owned()),
     ];
@@ -247,7 +244,7 @@ fn routes_decide_by_conditions_in_order() {
 
 #[test]
 fn without_routes_calls_go_to_the_registered_else_to_the_other_side() {
-    let mut world = World::default();
+    let mut world = StaticRoutingState::default();
     world
         .contacts
         .insert("1000", vec![contact("sip:1000@192.168.1.7", 1000)]);
@@ -279,7 +276,7 @@ fn without_routes_calls_go_to_the_registered_else_to_the_other_side() {
 /// Registrations that are passed to a trunk are that trunk's: from elsewhere calls to their users go to the trunk.
 #[test]
 fn contacts_are_looked_up_for_the_trunk_that_owns_them() {
-    let mut world = World::default();
+    let mut world = StaticRoutingState::default();
     let phone = "sip:1000@192.168.1.7";
     world.contacts.insert("1000", vec![contact(phone, 1000)]);
     world.contacts.insert("00ab", vec![contact(phone, 1000)]);
@@ -351,7 +348,7 @@ fn contacts_are_looked_up_for_the_trunk_that_owns_them() {
 /// but by routes that say so.
 #[test]
 fn where_a_trunk_authenticates_strangers_reach_it_alone() {
-    let mut world = World::default();
+    let mut world = StaticRoutingState::default();
     let phone = "sip:1000@192.168.1.7";
     world.contacts.insert("1000", vec![contact(phone, 1000)]);
     let base = BASE.replace(
@@ -403,7 +400,7 @@ fn where_a_trunk_authenticates_strangers_reach_it_alone() {
 
 #[test]
 fn our_own_contact_leads_to_its_phone_and_past_every_route() {
-    let mut world = World::default();
+    let mut world = StaticRoutingState::default();
     world
         .contacts
         .insert("00ab", vec![contact("sip:1000@192.168.1.7;x=y", 1000)]);
@@ -423,7 +420,7 @@ fn our_own_contact_leads_to_its_phone_and_past_every_route() {
     );
     assert_eq!(
         call("sip:1000@192.0.2.1;hw=00ac"),
-        "480 registration is gone"
+        "480 registration has ended"
     );
     assert_eq!(
         call("sip:1000@192.0.2.1"),
@@ -433,7 +430,7 @@ fn our_own_contact_leads_to_its_phone_and_past_every_route() {
 
 #[test]
 fn contacts_of_equal_preference_ring_together_and_a_route_may_leave_them_to_the_next() {
-    let mut world = World::default();
+    let mut world = StaticRoutingState::default();
     let contacts = [("sip:a@h", 1000), ("sip:b@h", 1000), ("sip:c@h", 300)];
     let contacts = contacts.map(|(uri, q)| contact(uri, q)).to_vec();
     world.contacts.insert("1000", contacts);
@@ -453,7 +450,7 @@ fn contacts_of_equal_preference_ring_together_and_a_route_may_leave_them_to_the_
 fn what_is_down_or_full_is_left_out_and_nothing_left_is_503() {
     let config = format!("{BASE}[[route]]\ntrunk=[\"gw\",\"pbx\"]\n");
     let call = facts(CALLER, "sip:1@x");
-    let mut world = World::default();
+    let mut world = StaticRoutingState::default();
     world.down.push((1, 0));
     assert_eq!(
         shown(&plan(&config, &call, &world)),
@@ -464,21 +461,30 @@ fn what_is_down_or_full_is_left_out_and_nothing_left_is_503() {
     let Plan::Refuse(refusal) = plan(&config, &call, &world) else {
         panic!("not refused");
     };
-    assert_eq!((refusal.status, refusal.why), (503, "trunks are full"));
+    assert_eq!(
+        (refusal.status, refusal.why),
+        (503, "all trunks are at their call limit")
+    );
     assert!(refusal.retry_after.is_some());
     world.calls.insert(1, 1);
     world.down.push((1, 1));
-    assert_eq!(shown(&plan(&config, &call, &world)), "503 trunks are down");
+    assert_eq!(
+        shown(&plan(&config, &call, &world)),
+        "503 all trunks are down"
+    );
 }
 
 #[test]
 fn a_trunk_that_wants_fewer_calls_gives_way_to_the_next() {
     let asks = BASE
-        .replace("max_calls=2", "feedback=true")
-        .replace("target=\"10.0.0.2\"", "target=\"10.0.0.2\"\nfeedback=true");
+        .replace("max_calls=2", "overload_control=true")
+        .replace(
+            "target=\"10.0.0.2\"",
+            "target=\"10.0.0.2\"\noverload_control=true",
+        );
     let config = format!("{asks}[[route]]\ntrunk=[\"gw\",\"pbx\"]\n");
     let call = facts(CALLER, "sip:1@x");
-    let mut world = World::default();
+    let mut world = StaticRoutingState::default();
     world.throttled.push(TrunkId(1));
     assert_eq!(
         shown(&plan(&config, &call, &world)),
@@ -490,7 +496,7 @@ fn a_trunk_that_wants_fewer_calls_gives_way_to_the_next() {
     };
     assert_eq!(
         (refusal.status, refusal.why),
-        (503, "trunks want fewer calls")
+        (503, "overload control of all trunks rejects the call")
     );
     assert_eq!(refusal.retry_after, None, "others may have room at once");
     // Trunks that are not asked are not throttled.
@@ -500,7 +506,7 @@ fn a_trunk_that_wants_fewer_calls_gives_way_to_the_next() {
 
 #[test]
 fn stopping_and_full_borders_refuse_before_anything_else() {
-    let world = World::default();
+    let world = StaticRoutingState::default();
     let mut call = facts(CALLER, "nonsense");
     call.draining = true;
     assert_eq!(shown(&plan(BASE, &call, &world)), "503 draining");
@@ -515,7 +521,7 @@ fn identities_pass_from_the_believed_to_who_may_have_them() {
     let identities = |interface, trunk| {
         let mut call = facts(CALLER, "sip:1@x");
         (call.interface, call.trunk) = (InterfaceId(interface), trunk);
-        match plan(&config, &call, &World::default()) {
+        match plan(&config, &call, &StaticRoutingState::default()) {
             Plan::Call(call) => call.steps.iter().map(|s| s.identity).collect::<Vec<_>>(),
             Plan::Refuse(refusal) => panic!("{refusal:?}"),
         }
@@ -539,7 +545,7 @@ fn a_user_part_with_odd_letters_is_escaped() {
     let out = shown(&plan(
         &config,
         &facts(CALLER, "sip:a%40b%20c;x=1@h"),
-        &World::default(),
+        &StaticRoutingState::default(),
     ));
     assert_eq!(out, "route 1 [0:sip:a%40b%20c@10.0.0.2 udp:10.0.0.2:5060]");
 }
@@ -547,7 +553,7 @@ fn a_user_part_with_odd_letters_is_escaped() {
 #[test]
 fn the_same_facts_give_the_same_plan() {
     let config = format!("{BASE}[[route]]\ntrunk=[{{name=\"gw\",weight=3}},{{name=\"pbx\"}}]\n");
-    let world = World::default();
+    let world = StaticRoutingState::default();
     let mut call = facts(CALLER, "sip:1@x");
     let mut seen = Vec::new();
     for random in 0..64 {
@@ -599,7 +605,7 @@ proptest! {
     fn any_bytes_get_a_plan(to in proptest::collection::vec(any::<u8>(), 0..60), from in "\\PC{0,40}") {
         let config = parse(&format!("{BASE}[[route]]\nto={{regex='0(\\d+)'}}\nreplace='$1'\ntrunk=\"gw\"\n"), "t").unwrap();
         let call = Facts { to: &to, ..facts(&from, "") };
-        if let Plan::Call(call) = decide(&config, &call, &World::default()) {
+        if let Plan::Call(call) = decide(&config, &call, &StaticRoutingState::default()) {
             for step in call.steps {
                 prop_assert!(Uri::parse(&step.uri).is_some(), "{}", step.uri.escape_ascii());
             }
@@ -620,7 +626,7 @@ fn a_sips_call_stays_on_secure_roads() {
         [[route]]\nto={{user=\"3\"}}\ntrunk=\"named\"\n\
         [[route]]\nregistered=true\n"
     );
-    let mut world = World::default();
+    let mut world = StaticRoutingState::default();
     let at = |uri: &str, transport| {
         let mut contact = contact(uri, 1000);
         contact.flow.transport = transport;
@@ -636,7 +642,7 @@ fn a_sips_call_stays_on_secure_roads() {
         ],
     );
     let asked = |to: &str| shown(&plan(&config, &facts(CALLER, to), &world));
-    let refused = "480 sips was asked for, and no way there is secure";
+    let refused = "480 sips requires TLS, which no destination has";
     assert_eq!(asked("sips:1@x"), refused);
     assert_eq!(
         asked("sips:2@x"),
@@ -652,7 +658,7 @@ fn a_sips_call_stays_on_secure_roads() {
     };
     assert!(matches!(
         &call.steps[0].place,
-        Place::Name(_, Some(Transport::Tls))
+        StepTarget::Name(_, Some(Transport::Tls))
     ));
     let flow = "flow:203.0.113.9:5099";
     assert_eq!(

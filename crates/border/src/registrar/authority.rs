@@ -1,65 +1,65 @@
 //! Digest authentication of configured users.
 
-use super::Failures;
-use crate::config::{Config, DigestAlgorithm, Secret, User};
+use super::AuthenticationFailures;
+use crate::config::{Config, DigestAlgorithm, UserSecret, UserSpec};
 use core::time::Duration;
 use engine::{Entropy, Time};
-use protect::digest::{Algorithm, Hash, Hex, NonceKey, Refusal, Server, ServerConfig};
+use protect::digest::{Algorithm, DigestServer, Hash, Hex, NonceKey, Refusal, ServerConfig};
 use std::net::IpAddr;
 use wire::sip::{HeaderId, Message, Method};
 
-/// Challenges and checks for the realm of a configuration.
+/// Challenges and verification for the realm of a configuration.
 #[derive(Debug)]
 pub struct Authority {
-    server: Server,
+    server: DigestServer,
     algorithms: Vec<Algorithm>,
     key: NonceKey,
-    failures: Failures,
+    failures: AuthenticationFailures,
     entropy: Entropy,
 }
 
-/// What authentication says of a request.
+/// Result of authentication.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Authentication {
-    /// It comes from a user, who may be this address of record: the user's name, or one of its numbers.
+    /// Authenticated user, which may use this address of record: its name, or one of its numbers.
     Authenticated(String),
-    /// It brings no credentials of use: answer with this status and these headers, so that it is sent again with them.
+    /// No usable credentials: challenge.
     Required {
-        /// 401 for REGISTER, else 407.
+        /// 401 for REGISTER, otherwise 407.
         status: u16,
-        /// One challenge for each algorithm.
+        /// One challenge per algorithm.
         headers: Vec<(HeaderId, Vec<u8>)>,
     },
-    /// Its credentials are wrong.
+    /// Wrong credentials.
     Failed {
         /// Status.
         status: u16,
         /// Challenges.
         headers: Vec<(HeaderId, Vec<u8>)>,
-        /// The user that the credentials name.
+        /// User name in the credentials.
         user: String,
-        /// Why, for the log. The answer does not tell.
+        /// Reason for the log; the response does not contain it.
         why: &'static str,
     },
-    /// Its credentials are not judged, as too many failed before.
+    /// Credentials are not checked, because of previous failures.
     Delayed {
-        /// The user that the credentials name.
+        /// User name in the credentials.
         user: String,
-        /// When to come again.
+        /// Retry-After in seconds.
         after: Duration,
     },
 }
 
-/// What a request claims, beside its credentials.
+/// Claims of a request in addition to its credentials.
 #[derive(Clone, Copy, Debug)]
 pub struct Claim {
-    /// Where it comes from.
+    /// Source address.
     pub source: IpAddr,
-    /// The address of record that it claims is registered from just there.
+    /// Whether the claimed address of record is registered from that source.
     pub registered: bool,
 }
 
-/// Nonces whose use is remembered at a time.
+/// Maximum number of nonces with recorded use.
 const NONCES: usize = 100_000;
 
 impl Authority {
@@ -69,7 +69,7 @@ impl Authority {
         entropy.fill(&mut key);
         let key = NonceKey(key);
         let algorithms = algorithms(config);
-        let server = Server::new(
+        let server = DigestServer::new(
             server_config(config, &algorithms),
             key.clone(),
             &mut entropy,
@@ -78,22 +78,23 @@ impl Authority {
             server,
             algorithms,
             key,
-            failures: Failures::new(config.realm.failures, &mut entropy),
+            failures: AuthenticationFailures::new(config.realm.failures, &mut entropy),
             entropy,
         }
     }
 
-    /// Takes over a new configuration; nonces that are out stay good where the realm's settings are the same.
+    /// Applies a new configuration. Issued nonces stay valid if the settings of the realm are unchanged.
     pub fn reload(&mut self, config: &Config, before: &Config) {
         self.failures.set_limits(config.realm.failures);
         if config.realm != before.realm {
             self.algorithms = algorithms(config);
             let settings = server_config(config, &self.algorithms);
-            self.server = Server::new(settings, self.key.clone(), &mut self.entropy);
+            self.server = DigestServer::new(settings, self.key.clone(), &mut self.entropy);
         }
     }
 
-    /// Judges a request. For REGISTER the address of record (To) must be the user's own, for others From.
+    /// Authenticates a request. The address of record (To) of a REGISTER, or From of other requests, must belong to the
+    /// user.
     pub fn check(
         &mut self,
         config: &Config,
@@ -118,12 +119,12 @@ impl Authority {
         };
         let presented = match self.server.presented(request, credentials) {
             Ok(presented) => presented,
-            Err(Refusal::Malformed) => return failed(400, "", "credentials cannot be read"),
+            Err(Refusal::Malformed) => return failed(400, "", "unreadable credentials"),
             Err(_) => return self.challenge(status, challenge, false, now),
         };
         let name = String::from_utf8_lossy(&presented.username).into_owned();
         if !presented.is_for(request.request_uri()) {
-            return failed(400, &name, "credentials are for another target");
+            return failed(400, &name, "credentials for another target");
         }
         let user = match presented.user_hashed {
             // It is not offered.
@@ -137,9 +138,9 @@ impl Authority {
         let aor = address.ok().and_then(|address| address.parse_uri()?.user);
         let aor = aor.map(wire::sip::percent_decode);
         let aor = aor.map(|aor| String::from_utf8_lossy(&aor).into_owned());
-        let owns = |user: &User| aor.as_deref().is_some_and(|aor| user.is_called(aor));
+        let owns = |user: &UserSpec| aor.as_deref().is_some_and(|aor| user.is_called(aor));
         let may_be = user.is_some_and(owns);
-        // A flow on which the account is registered is never delayed: nothing is found out from there that was not known.
+        // A flow on which the account is registered is never delayed: an attacker learns nothing new from there.
         let exempt = claim.registered && may_be;
         let delay = self.failures.delay(claim.source, name.as_bytes(), now);
         if let Some(after) = delay.filter(|_| !exempt) {
@@ -179,11 +180,11 @@ impl Authority {
         self.failures.succeeded(claim.source, name.as_bytes());
         match aor {
             Some(aor) if may_be => Authentication::Authenticated(aor),
-            _ => failed(403, &name, "address of record is none of the user's"),
+            _ => failed(403, &name, "address of record belongs to another user"),
         }
     }
 
-    /// Whether a failure is told: see [`Failures::tell`].
+    /// Whether to log a failure: see [`AuthenticationFailures::tell`].
     pub fn tell_failure(&mut self, now: Time) -> Option<u64> {
         self.failures.tell(now)
     }
@@ -232,12 +233,12 @@ fn server_config(config: &Config, algorithms: &[Algorithm]) -> ServerConfig {
     }
 }
 
-fn secret(secret: &Secret) -> protect::digest::Secret {
+fn secret(secret: &UserSecret) -> protect::digest::Secret {
     match secret {
-        Secret::Password(password) => {
+        UserSecret::Password(password) => {
             protect::digest::Secret::Password(password.clone().into_bytes())
         }
-        Secret::Ha1(ha1) => protect::digest::Secret::Ha1(
+        UserSecret::Ha1(ha1) => protect::digest::Secret::Ha1(
             Hex::from_digits(ha1.as_bytes())
                 .map(|hex| (Hash::Md5, hex))
                 .into_iter()

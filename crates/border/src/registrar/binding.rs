@@ -1,6 +1,6 @@
-//! One registered contact, compact: its texts lie in one block.
+//! One registered contact in compact form: its texts share one allocation.
 
-use super::{Judged, Wanted};
+use super::{ContactRequest, ValidatedRegister};
 use crate::config::InterfaceId;
 use crate::policy::Contact;
 use core::ops::Range;
@@ -10,7 +10,7 @@ use wire::sip::{HeaderId, Params, Values, append_decimal};
 
 #[derive(Clone, Debug)]
 pub(super) struct Binding {
-    /// URI, parameters, instance, Call-ID, Path; each ends where `ends` says.
+    /// URI, parameters, instance, Call-ID, Path; `ends` has the end of each.
     pub(super) text: Box<[u8]>,
     pub(super) ends: [u16; 4],
     pub(super) flow: Flow,
@@ -18,37 +18,37 @@ pub(super) struct Binding {
     /// Preference in thousandths.
     pub(super) q: u16,
     pub(super) cseq: u32,
-    /// RFC 5626; 0: none.
+    /// reg-id of RFC 5626; 0: none.
     pub(super) reg_id: u32,
-    /// Seconds that the phone is given with each REGISTER.
+    /// Seconds granted with each REGISTER.
     pub(super) lifetime: u32,
-    /// Last refreshed.
+    /// Time of the last refresh.
     pub(super) since: Time,
-    /// Ends.
+    /// Expiry.
     pub(super) until: Time,
-    /// The end that was last drained for the file, seconds.
+    /// Expiry that was last drained for the file, in seconds.
     pub(super) written: u32,
-    /// Under which it was passed to the core; 0: kept here.
+    /// Token under which it was forwarded to the core; 0: kept here.
     pub(super) token: u64,
-    /// What the core said of it.
-    pub(super) core: Core,
+    /// State granted by the core.
+    pub(super) core: CoreState,
 }
 
-/// What the core granted, for a contact that was passed to it.
+/// State granted by the core for a forwarded contact.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Core {
-    /// Until then a REGISTER that changes nothing is answered here.
+pub(super) struct CoreState {
+    /// Until then, unchanged REGISTERs are answered here.
     pub(super) due: Time,
-    /// The core's own end of it.
+    /// Expiry at the core.
     pub(super) until: Time,
-    /// What its answer had beside the contact; mostly nothing.
-    pub(super) given: Option<Box<Given>>,
+    /// Other values of its response; usually none.
+    pub(super) given: Option<Box<GrantedValues>>,
 }
 
-/// What goes into each answer to the phone until the core says otherwise.
+/// Values in each response to the phone until the core changes them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Given {
-    /// Contact parameters (GRUU among them), each with its semicolon.
+pub(super) struct GrantedValues {
+    /// Contact parameters (including GRUU), each with its semicolon.
     pub(super) params: Vec<u8>,
     /// Service-Route, P-Associated-URI.
     pub(super) headers: Vec<(HeaderId, Vec<u8>)>,
@@ -56,8 +56,8 @@ pub(super) struct Given {
 
 impl Binding {
     pub(super) fn new(
-        wanted: &Wanted<'_>,
-        judged: &Judged<'_>,
+        wanted: &ContactRequest<'_>,
+        judged: &ValidatedRegister<'_>,
         interface: InterfaceId,
         flow: Flow,
         since: Time,
@@ -87,11 +87,11 @@ impl Binding {
             until,
             written: 0,
             token,
-            core: Core::default(),
+            core: CoreState::default(),
         }
     }
 
-    /// The texts in one block, and where each but the last ends.
+    /// The concatenated texts, and the end of each except the last.
     pub(super) fn text_of(parts: [&[u8]; 5]) -> (Box<[u8]>, [u16; 4]) {
         let mut text = Vec::with_capacity(parts.iter().map(|part| part.len()).sum());
         let mut ends = [0; 4];
@@ -132,18 +132,18 @@ impl Binding {
             .unwrap_or_default()
     }
 
-    /// Rounded up: never zero while it stands.
+    /// Rounded up: never zero before the expiry.
     pub(super) fn seconds_left(&self, now: Time) -> u32 {
         let left = self.until.since(now);
         let seconds = left.as_secs() + u64::from(left.subsec_nanos() > 0);
         u32::try_from(seconds).unwrap_or(u32::MAX)
     }
 
-    /// Whether a contact of a REGISTER is this one, unchanged in everything but time.
+    /// Whether a contact of a REGISTER is this one, unchanged except for its lifetime.
     pub(super) fn is_repeated_by(
         &self,
-        wanted: &Wanted<'_>,
-        judged: &Judged<'_>,
+        wanted: &ContactRequest<'_>,
+        judged: &ValidatedRegister<'_>,
         interface: InterfaceId,
         flow: Flow,
     ) -> bool {
@@ -152,7 +152,7 @@ impl Binding {
             && self.interface == interface
             && self.uri() == wanted.address.uri
             && self.call_id() == judged.call_id
-            // The same again is a repetition, answered as before: no transaction stands between.
+            // An identical REGISTER is a repetition and gets the same response, because no transaction absorbed it.
             && judged.cseq >= self.cseq
             && self.reg_id == wanted.reg_id
             && self.instance() == wanted.instance
@@ -162,7 +162,7 @@ impl Binding {
             && (judged.path.is_empty() || self.path() == judged.path.join(&b","[..]))
     }
 
-    /// As the answer to a passed REGISTER lists it: with what the core gave it.
+    /// The value in the response to a forwarded REGISTER, with the values of the core.
     pub(super) fn listed_as_given(&self, now: Time) -> Vec<u8> {
         let mut value = Vec::with_capacity(self.uri().len() + 32);
         value.push(b'<');
@@ -176,7 +176,7 @@ impl Binding {
         value
     }
 
-    /// As a 200 to REGISTER lists it.
+    /// The value in a 200 to REGISTER.
     pub(super) fn listed(&self, now: Time) -> Vec<u8> {
         let mut value = b"<".to_vec();
         value.extend_from_slice(self.uri());
@@ -197,7 +197,7 @@ impl Binding {
     }
 }
 
-/// Whether `kept` is what [`kept_params`] makes of `params`.
+/// Whether `kept` is the result of [`kept_params`] for `params`.
 fn keeps(kept: &[u8], params: Params<'_>) -> bool {
     let mut rest = kept;
     let mut eat = |text: &[u8]| {

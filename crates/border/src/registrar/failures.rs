@@ -1,34 +1,35 @@
-//! Failed authentication: counted for each source and each account, and answered with a growing delay in which nothing is judged.
+//! Lockout after failed authentications: counted per source and account, with a growing delay during which credentials
+//! are not checked.
 //!
-//! A source from which an account has authenticated before is counted for itself, so that failures from elsewhere delay no phone
-//! at its own address. All tables are bounded.
+//! A source from which an account has authenticated before has its own count, so that failures of other sources do not
+//! delay a phone at its usual address. All tables are bounded.
 
 use core::hash::BuildHasher as _;
 use core::time::Duration;
 use engine::{BoundedMap, Entropy, HashKey, Time};
 use std::net::{IpAddr, Ipv6Addr};
 
-/// Entries of each table.
+/// Maximum number of entries of each table.
 const ENTRIES: usize = 65_536;
-/// Events at once, and how long until as many may be told again.
+/// Burst of events, and time until it is available again.
 const EVENTS: u32 = 20;
 const EVENTS_EVERY: Duration = Duration::from_secs(10);
 
-/// How failures are limited.
+/// Limits of failed authentications.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FailureLimits {
-    /// Failures of one source that are judged in a row; 0: all.
+    /// Failures of one source in a row that are checked; 0: no limit.
     pub source: u32,
-    /// Failures of one account that are judged in a row; 0: all.
+    /// Failures of one account in a row that are checked; 0: no limit.
     pub user: u32,
-    /// The first delay; it doubles with each further failure.
+    /// First delay; it doubles with each further failure.
     pub delay: Duration,
-    /// The longest delay; failures older than this and the delay are forgotten.
+    /// Longest delay. Failures older than this and the delay are forgotten.
     pub longest: Duration,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Key {
+enum FailureKey {
     Source(IpAddr),
     Account(u64),
     /// A source from which the account has authenticated.
@@ -44,10 +45,10 @@ struct Meter {
 
 /// Failures of sources and accounts.
 #[derive(Debug)]
-pub struct Failures {
+pub struct AuthenticationFailures {
     limits: FailureLimits,
-    young: BoundedMap<Key, Meter>,
-    old: BoundedMap<Key, Meter>,
+    young: BoundedMap<FailureKey, Meter>,
+    old: BoundedMap<FailureKey, Meter>,
     own: BoundedMap<(IpAddr, u64), ()>,
     own_before: BoundedMap<(IpAddr, u64), ()>,
     accounts: HashKey,
@@ -56,7 +57,7 @@ pub struct Failures {
     since: Option<Time>,
 }
 
-/// One IPv6 network of 64 bits is one source.
+/// The source of an address: of IPv6, its /64.
 fn source_of(ip: IpAddr) -> IpAddr {
     match ip.to_canonical() {
         IpAddr::V6(ip) => {
@@ -67,11 +68,11 @@ fn source_of(ip: IpAddr) -> IpAddr {
     }
 }
 
-impl Failures {
-    /// Nothing has failed yet.
-    pub fn new(limits: FailureLimits, entropy: &mut Entropy) -> Failures {
+impl AuthenticationFailures {
+    /// No failures.
+    pub fn new(limits: FailureLimits, entropy: &mut Entropy) -> AuthenticationFailures {
         let key = HashKey::new(entropy);
-        Failures {
+        AuthenticationFailures {
             limits,
             young: BoundedMap::new(ENTRIES, key),
             old: BoundedMap::new(ENTRIES, key),
@@ -84,31 +85,34 @@ impl Failures {
         }
     }
 
-    /// Takes over other limits; what has failed stays counted.
+    /// Applies new limits; counts stay.
     pub fn set_limits(&mut self, limits: FailureLimits) {
         self.limits = limits;
     }
 
-    /// The meters that count for this source and account, each with its limit.
-    fn keys(&self, source: IpAddr, account: &[u8]) -> [Option<(Key, u32)>; 2] {
+    /// The meters of this source and account, each with its limit.
+    fn keys(&self, source: IpAddr, account: &[u8]) -> [Option<(FailureKey, u32)>; 2] {
         let source = source_of(source);
         let account = self.accounts.hash_one(account);
         let own = (source, account);
         if self.own.get(&own).is_some() || self.own_before.get(&own).is_some() {
-            return [Some((Key::Own(source, account), self.limits.user)), None];
+            return [
+                Some((FailureKey::Own(source, account), self.limits.user)),
+                None,
+            ];
         }
         [
-            Some((Key::Source(source), self.limits.source)),
-            Some((Key::Account(account), self.limits.user)),
+            Some((FailureKey::Source(source), self.limits.source)),
+            Some((FailureKey::Account(account), self.limits.user)),
         ]
     }
 
-    fn meter(&self, key: &Key, now: Time) -> Option<Meter> {
+    fn meter(&self, key: &FailureKey, now: Time) -> Option<Meter> {
         let meter = self.young.get(key).or_else(|| self.old.get(key)).copied();
         meter.filter(|meter| now.since(meter.last.max(meter.until)) <= self.limits.longest)
     }
 
-    /// How long credentials of this account from this source are not judged; `None`: they are.
+    /// Remaining delay for credentials of this account from this source; `None`: they are checked.
     pub fn delay(&self, source: IpAddr, account: &[u8], now: Time) -> Option<Duration> {
         let keys = self.keys(source, account).into_iter().flatten();
         let meters = keys
@@ -118,7 +122,7 @@ impl Failures {
         (until > now).then(|| until.since(now))
     }
 
-    /// Credentials were judged and are wrong.
+    /// Counts wrong credentials.
     pub fn failed(&mut self, source: IpAddr, account: &[u8], now: Time) {
         for (key, limit) in self.keys(source, account).into_iter().flatten() {
             let mut meter = self.meter(&key, now).unwrap_or(Meter {
@@ -137,7 +141,7 @@ impl Failures {
                 core::mem::swap(&mut self.young, &mut self.old);
                 self.young.clear();
             }
-            // There is room: see above.
+            // There is a free entry: see above.
             let _ = self.young.insert(key, meter);
         }
     }
@@ -152,11 +156,11 @@ impl Failures {
             core::mem::swap(&mut self.own, &mut self.own_before);
             self.own.clear();
         }
-        // There is room: see above.
+        // There is a free entry: see above.
         let _ = self.own.insert(own, ());
     }
 
-    /// Whether a failure is told, and how many were not since the last that was.
+    /// Whether to log a failure; the value is the number of failures that were not logged since the last one.
     pub fn tell(&mut self, now: Time) -> Option<u64> {
         if self
             .since
@@ -185,17 +189,17 @@ mod tests {
         longest: Duration::from_secs(3_600),
     };
 
-    fn failures() -> Failures {
-        Failures::new(LIMITS, &mut Entropy::from_number(1))
+    fn failures() -> AuthenticationFailures {
+        AuthenticationFailures::new(LIMITS, &mut Entropy::from_number(1))
     }
 
     fn ip(text: &str) -> IpAddr {
         text.parse().unwrap()
     }
 
-    /// Tries as fast as it can, one a second for `seconds`; how many are judged.
+    /// Sends wrong credentials as fast as possible, once per second for `seconds`. Returns the number of checks.
     fn judged(
-        failures: &mut Failures,
+        failures: &mut AuthenticationFailures,
         source: &str,
         account: impl Fn(u64) -> String,
         seconds: u64,
@@ -218,10 +222,10 @@ mod tests {
     fn an_account_is_judged_so_often_and_then_ever_more_seldom() {
         let one = |_| "1000".to_owned();
         assert_eq!(judged(&mut failures(), "203.0.113.1", one, 39), 10);
-        // After 30, 60, 120 ... 3,600 seconds one more each.
+        // One more each after 30, 60, 120 ... 3,600 seconds.
         let day = judged(&mut failures(), "203.0.113.1", one, 86_400);
         assert!((30..=45).contains(&day), "{day}");
-        // Many sources for one account.
+        // Many sources, one account.
         let mut failures = failures();
         let mut judged = 0;
         for number in 0..300u32 {
@@ -261,7 +265,7 @@ mod tests {
         assert!(failures.delay(ip("203.0.113.1"), b"1000", now).is_some());
         assert!(failures.delay(ip("203.0.113.2"), b"1000", now).is_some());
         assert!(failures.delay(ip("198.51.100.7"), b"1000", now).is_none());
-        // Nor do failures of others behind the same NAT.
+        // Failures of other accounts behind the same NAT do not delay it either.
         judged(
             &mut failures,
             "198.51.100.7",
@@ -270,7 +274,7 @@ mod tests {
         );
         assert!(failures.delay(ip("198.51.100.7"), b"y", now).is_some());
         assert!(failures.delay(ip("198.51.100.7"), b"1000", now).is_none());
-        // But its own do.
+        // Its own failures do.
         for _ in 0..10 {
             failures.failed(ip("198.51.100.7"), b"1000", now);
         }

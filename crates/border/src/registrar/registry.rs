@@ -1,59 +1,65 @@
-//! The registrations, of an engine's own or in common with other workers. In common they lie in as many parts as there are
-//! workers, by a hash of the user: each part has a lock, which is taken for one registration or one look-up at a time. Calls
-//! that lead to no registered user never touch them.
+//! The registrations, of one engine or shared by several workers. Shared registrations are divided into as many
+//! partitions as there are workers, by a hash of the user. Each partition has a lock, held for one registration or
+//! lookup at a time. Calls to unregistered users do not take it.
 
-use super::{Answer, Location, Passing, StoredContact, StoredRegistration};
+use super::{Location, Passing, RegisterResponse, StoredContact, StoredRegistration};
 use crate::config::{InterfaceId, Registrar};
 use crate::policy::Contact;
 use core::hash::BuildHasher as _;
 use core::time::Duration;
 use engine::worker::lock;
-use engine::{ConnectionId, Deadline, Entropy, Note, Time, Transport, Worker};
-use sip::{Flow, LocalId};
+use engine::{ConnectionId, Deadline, Entropy, EventKind, Time, Transport, Worker};
+use sip::{Flow, ListenerId};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 use wire::sip::Message;
 
-/// How often a worker looks for what has expired in its part: a registration may outlive its time by so much.
+/// Interval at which a worker removes expired registrations of its partition; a registration may outlive its expiry by
+/// this.
 const SWEEP: Duration = Duration::from_secs(1);
 
 /// Registrations, see [`Location`].
 #[derive(Debug)]
 pub enum Registry {
-    /// Of one engine alone.
+    /// Of one engine.
     Own(Box<Location>),
-    /// In common.
-    Common(Parts),
+    /// Shared.
+    Common(SharedRegistry),
 }
 
-/// The parts, as one of the workers has them.
+/// The partitions, as used by one worker.
 #[derive(Clone, Debug)]
-pub struct Parts {
+pub struct SharedRegistry {
     parts: Arc<[Mutex<Location>]>,
     worker: Worker,
-    /// When our own part is next looked through.
+    /// When our own partition is checked next.
     sweep: Time,
-    /// Parts in which this worker left changes, a bit for each: there are at most [`Worker::MOST`].
+    /// Bit mask of partitions in which this worker left changes; there are at most [`Worker::MAX`].
     changed: u64,
 }
 
-impl Parts {
-    /// Empty parts for as many workers as `worker` says, for at most `limit` contacts together.
-    pub fn new(settings: Registrar, limit: usize, worker: Worker, entropy: &mut Entropy) -> Parts {
+impl SharedRegistry {
+    /// Empty partitions for the number of workers in `worker`, with at most `limit` contacts together.
+    pub fn new(
+        settings: Registrar,
+        limit: usize,
+        worker: Worker,
+        entropy: &mut Entropy,
+    ) -> SharedRegistry {
         let part = |_| {
             let location = Location::new(settings, worker.share(limit), entropy.fork());
             Mutex::new(location)
         };
-        Parts {
-            parts: (0..worker.of).map(part).collect(),
+        SharedRegistry {
+            parts: (0..worker.count).map(part).collect(),
             worker,
             sweep: Time::ZERO,
             changed: 0,
         }
     }
 
-    /// The same parts for another of the workers.
-    pub fn of_worker(&self, number: u8) -> Parts {
+    /// The same partitions for another worker.
+    pub fn of_worker(&self, number: u8) -> SharedRegistry {
         let mut parts = self.clone();
         parts.worker.number = number;
         parts
@@ -68,7 +74,7 @@ impl Parts {
         lock(&self.parts[self.index(user)])
     }
 
-    /// Works on a part, and notes whether it has changes.
+    /// Applies `work` to a partition, and records whether it has changes.
     fn work<R>(&mut self, index: usize, work: impl FnOnce(&mut Location) -> R) -> Option<R> {
         let mut part = lock(self.parts.get(index)?);
         let done = work(&mut part);
@@ -98,7 +104,7 @@ impl Registry {
         }
     }
 
-    /// See [`Location::reload`]; for all parts.
+    /// See [`Location::reload`]; for all partitions.
     pub fn reload(&mut self, settings: Registrar, limit: usize) {
         match self {
             Registry::Own(location) => location.reload(settings, limit),
@@ -111,7 +117,7 @@ impl Registry {
         }
     }
 
-    /// Contacts of all users.
+    /// Number of contacts of all users.
     pub fn len(&self) -> usize {
         match self {
             Registry::Own(location) => location.len(),
@@ -119,7 +125,7 @@ impl Registry {
         }
     }
 
-    /// Whether no one is registered.
+    /// Whether there is no registration.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -132,7 +138,7 @@ impl Registry {
         interface: InterfaceId,
         flow: Flow,
         now: Time,
-    ) -> Answer {
+    ) -> RegisterResponse {
         self.with(user, |part| {
             part.register(user, request, interface, flow, now)
         })
@@ -146,7 +152,7 @@ impl Registry {
         interface: InterfaceId,
         flow: Flow,
         now: Time,
-    ) -> Option<Answer> {
+    ) -> Option<RegisterResponse> {
         self.with(user, |part| {
             part.refresh(user, request, interface, flow, now)
         })
@@ -160,7 +166,7 @@ impl Registry {
         interface: InterfaceId,
         flow: Flow,
         now: Time,
-    ) -> Option<Answer> {
+    ) -> Option<RegisterResponse> {
         self.with(user, |part| {
             part.survive(user, request, interface, flow, now)
         })
@@ -183,14 +189,19 @@ impl Registry {
         flow: Flow,
         host: &str,
         transport: Transport,
-    ) -> Result<Passing, Box<Answer>> {
+    ) -> Result<Passing, Box<RegisterResponse>> {
         self.with(user, |part| {
             part.pass(user, request, interface, flow, host, transport)
         })
     }
 
     /// See [`Location::passed`].
-    pub fn passed(&mut self, passing: &Passing, response: &Message<'_>, now: Time) -> Answer {
+    pub fn passed(
+        &mut self,
+        passing: &Passing,
+        response: &Message<'_>,
+        now: Time,
+    ) -> RegisterResponse {
         self.with(&passing.user, |part| part.passed(passing, response, now))
     }
 
@@ -198,7 +209,7 @@ impl Registry {
     pub fn contacts(&self, user: &str, token: Option<&[u8]>) -> Vec<Contact> {
         let found = self.look(user, |part| part.contacts(user, token));
         match self {
-            // A core may write another user in front of our token.
+            // The core may write another user before our token.
             Registry::Common(parts) if token.is_some() && found.is_empty() => parts
                 .parts
                 .iter()
@@ -209,8 +220,8 @@ impl Registry {
         }
     }
 
-    /// See [`Location::flow_failed`]; in all parts.
-    pub fn flow_failed(&mut self, connection: ConnectionId) -> Vec<Note> {
+    /// See [`Location::flow_failed`]; for all partitions.
+    pub fn flow_failed(&mut self, connection: ConnectionId) -> Vec<EventKind> {
         match self {
             Registry::Own(location) => location.flow_failed(connection),
             Registry::Common(parts) => {
@@ -221,8 +232,8 @@ impl Registry {
         }
     }
 
-    /// See [`Location::expire`]; in common, of the worker's own part, once in a second.
-    pub fn expire(&mut self, now: Time) -> Vec<Note> {
+    /// See [`Location::expire`]; if shared, for the worker's own partition, once per second.
+    pub fn expire(&mut self, now: Time) -> Vec<EventKind> {
         match self {
             Registry::Own(location) => location.expire(now),
             Registry::Common(parts) if now < parts.sweep => Vec::new(),
@@ -234,7 +245,7 @@ impl Registry {
         }
     }
 
-    /// When [`Registry::expire`] is next wanted.
+    /// When [`Registry::expire`] is due.
     pub fn next_deadline(&self) -> Option<Deadline> {
         match self {
             Registry::Own(location) => location.next_deadline(),
@@ -242,7 +253,7 @@ impl Registry {
         }
     }
 
-    /// See [`Location::track_changes`]; in all parts.
+    /// See [`Location::track_changes`]; for all partitions.
     pub fn track_changes(&mut self) {
         match self {
             Registry::Own(location) => location.track_changes(),
@@ -262,7 +273,7 @@ impl Registry {
         }
     }
 
-    /// See [`Location::mark_all_changed`]; in common, of the worker's own part.
+    /// See [`Location::mark_all_changed`]; if shared, for the worker's own partition.
     pub fn mark_all_changed(&mut self) {
         match self {
             Registry::Own(location) => location.mark_all_changed(),
@@ -273,11 +284,11 @@ impl Registry {
         }
     }
 
-    /// See [`Location::drain_changes`]; in common, of the parts in which this worker left changes. A part is locked while `take` takes from
-    /// it, so that two workers cannot drain the states of one user in the wrong order.
+    /// See [`Location::drain_changes`]; if shared, for the partitions in which this worker left changes. A partition is
+    /// locked during `take`, so that two workers cannot drain states of one user in the wrong order.
     pub fn drain_changes(
         &mut self,
-        address_of: &dyn Fn(LocalId) -> Option<SocketAddr>,
+        address_of: &dyn Fn(ListenerId) -> Option<SocketAddr>,
         take: &mut dyn FnMut(StoredRegistration) -> bool,
     ) -> bool {
         match self {
@@ -296,7 +307,7 @@ impl Registry {
         }
     }
 
-    /// See [`Location::take_lost_changes`]; in common, of the worker's own part.
+    /// See [`Location::take_lost_changes`]; if shared, for the worker's own partition.
     pub fn take_lost_changes(&mut self) -> u64 {
         match self {
             Registry::Own(location) => location.take_lost_changes(),
@@ -311,7 +322,7 @@ impl Registry {
     pub fn restore(
         &mut self,
         stored: &StoredRegistration,
-        place_of: &dyn Fn(&StoredContact) -> Option<(LocalId, InterfaceId)>,
+        place_of: &dyn Fn(&StoredContact) -> Option<(ListenerId, InterfaceId)>,
         now: Time,
     ) -> usize {
         self.with(&stored.user, |part| part.restore(stored, place_of, now))

@@ -1,28 +1,28 @@
-//! Registrations as plain values, which the program writes to a file and restores after a restart. If each refresh were written, the file
-//! would be written as often as phones register; so a contact is drained when it changes, and a refresh only where the written expiry has
-//! fallen behind by more than [`slack`].
+//! Registrations as plain values, which the program writes to a file and restores after a restart. Writing each refresh
+//! would write the file as often as phones register. So a contact is drained when it changes, and a refresh only if the
+//! written expiry lags by more than [`slack`].
 
-use super::binding::{Binding, Core, Given};
+use super::binding::{Binding, CoreState, GrantedValues};
 use super::{Location, MAX_KEPT};
 use crate::config::InterfaceId;
 use core::time::Duration;
 use engine::{Time, Transport};
-use sip::{Flow, LocalId};
+use sip::{Flow, ListenerId};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use wire::sip::{HeaderId, Scheme, Uri};
 
-/// Up to this lifetime, in seconds, refreshes are not written out, but each hour: a sign of life of the program says as well that the
-/// contact was registered.
+/// Refreshes of lifetimes up to this, in seconds, are written once per hour; the start time of the program shows that
+/// the contact was still registered.
 const SHORT: u32 = 300;
-/// How far the written expiry of a short lifetime falls behind.
+/// Maximum lag of the written expiry of a short lifetime.
 const SHORT_SLACK: Duration = Duration::from_secs(3_600);
-/// How far the core's own date may move before it is written.
+/// Maximum lag of the written expiry at the core.
 const CORE_SLACK: Duration = Duration::from_secs(300);
-/// Users that wait to be written at most; beyond that all of them are written anew.
+/// Maximum number of users queued for writing; above that, all users are written again.
 const WAITING: usize = 16_384;
 
-/// How far the expiry that was written for a contact of this lifetime (seconds) may be behind the true one.
+/// Maximum lag of the written expiry of a contact with this lifetime (seconds).
 pub const fn slack(lifetime: u32) -> Duration {
     match lifetime {
         0..=SHORT => SHORT_SLACK,
@@ -30,16 +30,16 @@ pub const fn slack(lifetime: u32) -> Duration {
     }
 }
 
-/// All contacts of a user that outlive a restart; none: the user has none (any more).
+/// All contacts of a user that survive a restart; empty: the user has none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredRegistration {
     /// User part of the address of record.
     pub user: String,
-    /// Contacts, in the order in which they were registered.
+    /// Contacts in the order of registration.
     pub contacts: Vec<StoredContact>,
 }
 
-/// One contact.
+/// A contact.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredContact {
     /// URI.
@@ -50,60 +50,60 @@ pub struct StoredContact {
     pub instance: Vec<u8>,
     /// Call-ID of the REGISTER.
     pub call_id: Vec<u8>,
-    /// Path values, with commas between.
+    /// Path values, separated by commas.
     pub path: Vec<u8>,
-    /// UDP, or TCP where the phone takes connections.
+    /// UDP, or TCP if the phone accepts connections.
     pub transport: Transport,
-    /// The listening address on our side.
+    /// Address of our listener.
     pub local: SocketAddr,
-    /// Where the phone is reached.
+    /// Address of the phone.
     pub remote: SocketAddr,
     /// Preference in thousandths.
     pub q: u16,
-    /// CSeq of the REGISTER that was written.
+    /// CSeq of the written REGISTER.
     pub cseq: u32,
-    /// RFC 5626; 0: none.
+    /// reg-id of RFC 5626; 0: none.
     pub reg_id: u32,
-    /// Seconds that the phone is given with each REGISTER.
+    /// Seconds granted with each REGISTER.
     pub lifetime: u32,
-    /// Ends.
+    /// Expiry.
     pub until: Time,
-    /// The end that stands in the file, where that is another.
+    /// Expiry in the file, if it differs.
     pub written: Time,
-    /// The core's part, for one that was passed to it.
+    /// State of the core, for a forwarded contact.
     pub core: Option<StoredCore>,
 }
 
-/// The core's answer for a contact that was passed to it.
+/// State granted by the core for a forwarded contact.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredCore {
-    /// By which its calls name the contact; not 0.
+    /// Token of the contact in calls from the core; not 0.
     pub token: u64,
-    /// Until then a REGISTER that changes nothing is answered here.
+    /// Until then, unchanged REGISTERs are answered here.
     pub due: Time,
-    /// The core's own end of it.
+    /// Expiry at the core.
     pub until: Time,
-    /// Contact parameters of its answer.
+    /// Contact parameters of its response.
     pub params: Vec<u8>,
-    /// Service-Route of its answer, with commas between.
+    /// Service-Route of its response, separated by commas.
     pub service_route: Vec<u8>,
-    /// P-Associated-URI of its answer, with commas between.
+    /// P-Associated-URI of its response, separated by commas.
     pub associated_uris: Vec<u8>,
 }
 
-/// Users whose written form is out of date.
+/// Users with changes to be written.
 #[derive(Debug, Default)]
-pub(super) struct Changes {
-    /// Each at most once, unless it was removed and came back.
+pub(super) struct ChangeQueue {
+    /// Each at most once, unless it was removed and returned.
     users: VecDeque<Box<str>>,
-    /// All users from this slot on are written, too.
+    /// All users from this slot on are to be written too.
     rest: Option<usize>,
-    /// Changes for which there was no room.
+    /// Number of changes that exceeded the capacity.
     lost: u64,
 }
 
-impl Changes {
-    /// A user waits to be written.
+impl ChangeQueue {
+    /// Queues a user.
     pub(super) fn add(&mut self, user: Box<str>) {
         if self.users.len() < WAITING {
             self.users.push_back(user);
@@ -118,7 +118,8 @@ impl Changes {
     }
 }
 
-/// Where a contact over TCP takes a new connection: its URI names the address that it came from, and it did not ask for its flow.
+/// The address for a new connection to a contact over TCP: its URI contains the source address, and it did not request
+/// its flow.
 fn takes_connections(uri: &[u8], flow: Flow) -> Option<SocketAddr> {
     let uri = Uri::parse(uri)?;
     let tcp = uri.params.get(b"transport")?.eq_ignore_ascii_case(b"tcp");
@@ -128,7 +129,7 @@ fn takes_connections(uri: &[u8], flow: Flow) -> Option<SocketAddr> {
 }
 
 impl Binding {
-    /// Where it is reached after a restart; `None`: only on its connection, which is then gone.
+    /// The address after a restart; `None` if it is reachable only on its connection, which is then closed.
     fn remote_after_restart(&self) -> Option<SocketAddr> {
         match self.flow.transport {
             Transport::Udp => Some(self.flow.remote),
@@ -139,17 +140,17 @@ impl Binding {
         }
     }
 
-    /// Whether it outlives a restart.
+    /// Whether it survives a restart.
     pub(super) fn is_kept(&self) -> bool {
         self.remote_after_restart().is_some()
     }
 
-    /// Whether the written expiry is too far behind.
+    /// Whether the written expiry lags too much.
     pub(super) fn has_moved(&self) -> bool {
         self.is_behind(self.written) && self.is_kept()
     }
 
-    /// Whether the written form is out of date when this takes the place of `old`.
+    /// Whether the written form is outdated if this replaces `old`.
     pub(super) fn outdates(&self, old: Option<&Binding>) -> bool {
         let Some(old) = old.filter(|old| old.is_kept()) else {
             return self.is_kept();
@@ -204,10 +205,10 @@ impl Binding {
         })
     }
 
-    /// The contact of a stored one; `None`: it makes no sense. Of several of a user, `order` says which is older.
+    /// The contact of a stored one; `None` if it is invalid. `order` gives the order of several contacts of a user.
     fn restored(
         stored: &StoredContact,
-        local: LocalId,
+        local: ListenerId,
         interface: InterfaceId,
         order: u64,
     ) -> Option<Binding> {
@@ -220,7 +221,7 @@ impl Binding {
         ];
         let length: usize = parts.iter().map(|part| part.len()).sum();
         let sip = Uri::parse(&stored.uri).is_some_and(|uri| uri.is_sip());
-        // The instance stands in the parameters, too.
+        // The parameters contain the instance too.
         if !sip || length > 2 * MAX_KEPT || stored.q > 1_000 {
             return None;
         }
@@ -244,7 +245,7 @@ impl Binding {
             until: stored.until,
             written: whole_seconds(stored.written),
             token: core.map_or(0, |core| core.token),
-            core: core.map_or_else(Core::default, |core| Core {
+            core: core.map_or_else(CoreState::default, |core| CoreState {
                 due: core.due,
                 until: core.until,
                 given: given(core),
@@ -258,23 +259,23 @@ fn whole_seconds(time: Time) -> u32 {
     u32::try_from(time.0 / 1_000_000_000).unwrap_or(u32::MAX)
 }
 
-fn given(core: &StoredCore) -> Option<Box<Given>> {
+fn given(core: &StoredCore) -> Option<Box<GrantedValues>> {
     let headers = [
         (HeaderId::ServiceRoute, &core.service_route),
         (HeaderId::PAssociatedUri, &core.associated_uris),
     ];
     let headers = headers.into_iter().filter(|(_, value)| !value.is_empty());
-    let given = Given {
+    let given = GrantedValues {
         params: core.params.clone(),
         headers: headers.map(|(id, value)| (id, value.clone())).collect(),
     };
-    (given != Given::default()).then(|| Box::new(given))
+    (given != GrantedValues::default()).then(|| Box::new(given))
 }
 
 impl Location {
-    /// From now on changes are tracked until [`Location::drain_changes`] takes them.
+    /// Tracks changes from now on, until [`Location::drain_changes`] takes them.
     pub fn track_changes(&mut self) {
-        self.changes = Some(Changes::default());
+        self.changes = Some(ChangeQueue::default());
     }
 
     /// Whether there are changes to drain.
@@ -284,24 +285,24 @@ impl Location {
             .is_some_and(|changes| !changes.are_none())
     }
 
-    /// The written form of all users is out of date.
+    /// Marks all users as changed.
     pub fn mark_all_changed(&mut self) {
         if let Some(changes) = &mut self.changes {
             changes.rest = Some(0);
         }
     }
 
-    /// Changes for which there was no room since this was last asked.
+    /// Number of changes that exceeded the capacity since the last call.
     pub fn take_lost_changes(&mut self) -> u64 {
         let changes = self.changes.as_mut();
         changes.map_or(0, |changes| std::mem::take(&mut changes.lost))
     }
 
-    /// Gives users whose written form is out of date to `take` until it returns false; returns whether some are left. `address_of` is
-    /// the address of a listening point.
+    /// Passes changed users to `take` until it returns false. Returns whether some are left. `address_of` returns the
+    /// address of a listener.
     pub fn drain_changes(
         &mut self,
-        address_of: &dyn Fn(LocalId) -> Option<SocketAddr>,
+        address_of: &dyn Fn(ListenerId) -> Option<SocketAddr>,
         take: &mut dyn FnMut(StoredRegistration) -> bool,
     ) -> bool {
         while let Some(user) = self.next_changed() {
@@ -327,7 +328,7 @@ impl Location {
     fn stored(
         &mut self,
         user: &str,
-        address_of: &dyn Fn(LocalId) -> Option<SocketAddr>,
+        address_of: &dyn Fn(ListenerId) -> Option<SocketAddr>,
     ) -> StoredRegistration {
         let slot = self.slot(user);
         let record = slot.and_then(|slot| self.records.get_mut(slot));
@@ -348,7 +349,7 @@ impl Location {
         }
     }
 
-    /// The written form of a user is out of date.
+    /// Marks a user as changed.
     pub(super) fn mark(&mut self, slot: usize) {
         if let Some(changes) = &mut self.changes
             && let Some(record) = self.records.get_mut(slot)
@@ -358,12 +359,13 @@ impl Location {
         }
     }
 
-    /// Restores a registration that was drained before a restart; returns the number of restored contacts. Contacts that have ended, have
-    /// no listening point any more (`place_of`) or find no room are left out; the user then counts as changed.
+    /// Restores a registration that was drained before a restart. Returns the number of restored contacts. Contacts
+    /// that have expired, have no listener any more (`place_of`) or exceed the capacity are omitted; the user then
+    /// counts as changed.
     pub fn restore(
         &mut self,
         stored: &StoredRegistration,
-        place_of: &dyn Fn(&StoredContact) -> Option<(LocalId, InterfaceId)>,
+        place_of: &dyn Fn(&StoredContact) -> Option<(ListenerId, InterfaceId)>,
         now: Time,
     ) -> usize {
         let user = stored.user.as_str();
@@ -371,7 +373,7 @@ impl Location {
             return 0;
         }
         let before = self.contacts;
-        // They stand in the file.
+        // The file contains them.
         let changes = self.changes.take();
         for (order, contact) in (0..).zip(&stored.contacts) {
             let restored = place_of(contact)

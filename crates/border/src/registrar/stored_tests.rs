@@ -3,18 +3,18 @@
 use super::*;
 use engine::Transport;
 use proptest::prelude::*;
-use sip::LocalId;
+use sip::ListenerId;
 use std::net::SocketAddr;
 
 const SETTINGS: Registrar = Registrar {
-    min_expires: 1,
-    max_expires: 7200,
-    default_expires: 3600,
+    min_expires_s: 1,
+    max_expires_s: 7200,
+    default_expires_s: 3600,
     max_contacts: 3,
-    nat_expires: 0,
-    flow_timer: 120,
-    pass_every: 600,
-    rate: 0,
+    nat_expires_s: 0,
+    flow_timer_s: 120,
+    refresh_interval_s: 600,
+    registrations_per_s: 0,
 };
 const LISTENS: &str = "192.0.2.1:5060";
 
@@ -27,7 +27,7 @@ fn location() -> Location {
 fn flow(transport: Transport, remote: &str) -> Flow {
     let connection = transport.is_reliable().then_some(ConnectionId(7));
     Flow {
-        local: LocalId(3),
+        local: ListenerId(3),
         transport,
         remote: remote.parse().unwrap(),
         connection,
@@ -56,7 +56,7 @@ fn send(location: &mut Location, user: &str, cseq: u32, headers: &str, flow: Flo
 /// All changes.
 fn drained(location: &mut Location) -> Vec<StoredRegistration> {
     let mut all = Vec::new();
-    let address = |local| (local == LocalId(3)).then(|| LISTENS.parse().unwrap());
+    let address = |local| (local == ListenerId(3)).then(|| LISTENS.parse().unwrap());
     location.drain_changes(&address, &mut |registration| {
         all.push(registration);
         true
@@ -69,7 +69,7 @@ fn restore(location: &mut Location, stored: &StoredRegistration, at: u64) -> usi
     // Another start may number its listening points otherwise.
     let listens: SocketAddr = LISTENS.parse().unwrap();
     let place = |contact: &StoredContact| {
-        (contact.local == listens).then_some((LocalId(3), InterfaceId(0)))
+        (contact.local == listens).then_some((ListenerId(3), InterfaceId(0)))
     };
     location.restore(stored, &place, Time::from_secs(at))
 }

@@ -3,17 +3,17 @@
 use super::*;
 use engine::Transport;
 use proptest::prelude::*;
-use sip::LocalId;
+use sip::ListenerId;
 
 const SETTINGS: Registrar = Registrar {
-    min_expires: 60,
-    max_expires: 7200,
-    default_expires: 3600,
+    min_expires_s: 60,
+    max_expires_s: 7200,
+    default_expires_s: 3600,
     max_contacts: 3,
-    nat_expires: 90,
-    flow_timer: 120,
-    pass_every: 600,
-    rate: 0,
+    nat_expires_s: 90,
+    flow_timer_s: 120,
+    refresh_interval_s: 600,
+    registrations_per_s: 0,
 };
 
 fn location() -> Location {
@@ -22,7 +22,7 @@ fn location() -> Location {
 
 fn flow(remote: &str, connection: Option<u64>) -> Flow {
     Flow {
-        local: LocalId(3),
+        local: ListenerId(3),
         transport: if connection.is_some() {
             Transport::Tcp
         } else {
@@ -48,13 +48,19 @@ fn text(cseq: u32, headers: &str) -> String {
     )
 }
 
-fn send(location: &mut Location, cseq: u32, headers: &str, flow: Flow, at: u64) -> Answer {
+fn send(
+    location: &mut Location,
+    cseq: u32,
+    headers: &str,
+    flow: Flow,
+    at: u64,
+) -> RegisterResponse {
     let text = text(cseq, headers);
     let message = Message::parse(text.as_bytes()).unwrap();
     location.register("1000", &message, InterfaceId(0), flow, Time::from_secs(at))
 }
 
-fn headers(answer: &Answer, id: HeaderId) -> Vec<String> {
+fn headers(answer: &RegisterResponse, id: HeaderId) -> Vec<String> {
     answer
         .headers
         .iter()
@@ -63,7 +69,7 @@ fn headers(answer: &Answer, id: HeaderId) -> Vec<String> {
         .collect()
 }
 
-fn contacts(answer: &Answer) -> Vec<String> {
+fn contacts(answer: &RegisterResponse) -> Vec<String> {
     assert_eq!(answer.status, 200, "{answer:?}");
     headers(answer, HeaderId::Contact)
 }
@@ -92,7 +98,7 @@ fn a_contact_is_stored_listed_refreshed_and_removed() {
     );
     assert!(matches!(
         &answer.notes[..],
-        [Note::RegistrationStored {
+        [EventKind::RegistrationStored {
             contacts: 1,
             expires: 600,
             ..
@@ -117,7 +123,9 @@ fn a_contact_is_stored_listed_refreshed_and_removed() {
         101,
     );
     assert!(contacts(&answer).is_empty());
-    assert!(matches!(&answer.notes[..], [Note::RegistrationEnded { why, .. }] if why == "removed"));
+    assert!(
+        matches!(&answer.notes[..], [EventKind::RegistrationEnded { reason: why, .. }] if why == "removed")
+    );
     assert!(store.is_empty() && uris(&store).is_empty());
 }
 
@@ -381,7 +389,9 @@ fn flows_of_one_device_stand_beside_each_other() {
         "no longer its connection"
     );
     let notes = store.flow_failed(ConnectionId(3));
-    assert!(matches!(&notes[..], [Note::RegistrationEnded { why, .. }] if why == "flow failed"));
+    assert!(
+        matches!(&notes[..], [EventKind::RegistrationEnded { reason: why, .. }] if why == "flow failed")
+    );
     assert!(store.is_empty());
     assert_eq!(store.by_connection.len(), 0);
 }
@@ -458,7 +468,9 @@ fn registrations_expire_on_time() {
     );
     assert_eq!(uris(&store), ["sip:b@h"]);
     let notes = store.expire(Time::from_secs(201));
-    assert!(matches!(&notes[..], [Note::RegistrationEnded { why, .. }] if why == "expired"));
+    assert!(
+        matches!(&notes[..], [EventKind::RegistrationEnded { reason: why, .. }] if why == "expired")
+    );
     assert!(store.is_empty() && store.next_deadline().is_none());
     assert_eq!((store.by_user.len(), store.by_connection.len()), (0, 0));
 }
@@ -590,7 +602,7 @@ impl Cached {
     }
 
     /// A REGISTER that goes to the core, which takes it.
-    fn taken(&mut self, cseq: u32, granted: u32, now: Time) -> Answer {
+    fn taken(&mut self, cseq: u32, granted: u32, now: Time) -> RegisterResponse {
         let text = text(cseq, PHONE);
         let message = Message::parse(text.as_bytes()).unwrap();
         let passing = self
@@ -615,7 +627,7 @@ impl Cached {
         self.store.passed(&passing, &answer, now)
     }
 
-    fn again(&mut self, cseq: u32, headers: &str, at: u64) -> Option<Answer> {
+    fn again(&mut self, cseq: u32, headers: &str, at: u64) -> Option<RegisterResponse> {
         let text = text(cseq, headers);
         let message = Message::parse(text.as_bytes()).unwrap();
         let (at, phone) = (Time::from_secs(at), self.phone);
@@ -623,7 +635,7 @@ impl Cached {
             .refresh("1000", &message, InterfaceId(0), phone, at)
     }
 
-    fn away(&mut self, cseq: u32, headers: &str, at: u64) -> Option<Answer> {
+    fn away(&mut self, cseq: u32, headers: &str, at: u64) -> Option<RegisterResponse> {
         let text = text(cseq, headers);
         let message = Message::parse(text.as_bytes()).unwrap();
         let (at, phone) = (Time::from_secs(at), self.phone);
@@ -704,7 +716,7 @@ fn whatever_changes_goes_to_the_core() {
     let first = cached.again(2, PHONE, 10);
     assert!(first.is_some());
     assert_eq!(cached.again(2, PHONE, 10), first, "a repetition");
-    cached.store.settings.pass_every = 0;
+    cached.store.settings.refresh_interval_s = 0;
     assert!(cached.again(3, PHONE, 20).is_none(), "turned off");
     assert!(cached.away(3, PHONE, 20).is_none(), "turned off");
 }
@@ -763,7 +775,11 @@ fn a_core_that_is_away_costs_no_phone_its_registration() {
 fn a_registration_is_compact() {
     // One contact, its place in the record, the record's place in the table and its timer; the texts come on top.
     assert!(size_of::<Binding>() <= 152, "{}", size_of::<Binding>());
-    assert!(size_of::<Record>() <= 192, "{}", size_of::<Record>());
+    assert!(
+        size_of::<UserBindings>() <= 192,
+        "{}",
+        size_of::<UserBindings>()
+    );
 }
 
 mod authentication {

@@ -1,11 +1,11 @@
-//! Digest authentication of phones: failures are told and limited, challenges are no failures, users have numbers.
+//! Digest authentication of phones: failures are logged and limited, challenges are no failures, users have numbers.
 
-use crate::neighbourhood;
+use crate::virtual_network;
 
-use engine::{Note, Transport};
-use neighbourhood::*;
-use sip::{Content, Flow, Login, Outside, Target};
+use engine::{EventKind, Transport};
+use sip::{Flow, Login, MessageContent, OutOfDialogRequest, Target};
 use std::time::Duration;
+use virtual_network::*;
 use wire::sip::{Edit, HeaderId, Method};
 
 const OUT: &str = "192.0.2.1:5060";
@@ -21,14 +21,14 @@ fn seconds(number: u64) -> Duration {
     Duration::from_secs(number)
 }
 
-/// REGISTER for `aor` with these credentials; the status.
-fn register(net: &mut Neighbourhood, phone: usize, aor: &str, user: &str, password: &str) -> u16 {
+/// Registers `aor` with these credentials. Returns the status.
+fn register(net: &mut VirtualNetwork, phone: usize, aor: &str, user: &str, password: &str) -> u16 {
     let contact = format!("<sip:{aor}@{}>", net.phones[phone].address);
     register_at(net, phone, aor, (user, password), &contact)
 }
 
 fn register_at(
-    net: &mut Neighbourhood,
+    net: &mut VirtualNetwork,
     phone: usize,
     aor: &str,
     (user, password): (&str, &str),
@@ -41,41 +41,41 @@ fn register_at(
         remote: OUT.parse().unwrap(),
         connection: None,
     };
-    net.tell(phone, |endpoint, now| {
+    net.command(phone, |endpoint, now| {
         let edits = [Edit::Replace {
             id: HeaderId::Contact,
             value: contact.as_bytes(),
         }];
-        let outside = Outside {
+        let outside = OutOfDialogRequest {
             from: Some(account.as_bytes()),
             to: Some(account.as_bytes()),
-            content: Content::default().with(&edits),
+            content: MessageContent::default().with(&edits),
             login: Some(Login {
                 user: user.as_bytes(),
                 password: password.as_bytes(),
             }),
-            ..Outside::new(Method::Register, Target::new(b"sip:192.0.2.1", flow))
+            ..OutOfDialogRequest::new(Method::Register, Target::new(b"sip:192.0.2.1", flow))
         };
         endpoint.send(&outside, now).unwrap();
     });
     net.run(Duration::from_millis(100));
-    let told = net.told(phone);
-    match told.last() {
-        Some(Told::OutsideResponse(status)) => *status,
+    let reported = net.phone_events(phone);
+    match reported.last() {
+        Some(PhoneEvent::OutOfDialogResponse(status)) => *status,
         other => panic!("no answer: {other:?}"),
     }
 }
 
-/// A Contact may name any host: calls go to the flow that registered it, unless the interface says otherwise.
+/// A Contact may name any host: calls go to the flow that registered it, unless the interface is configured otherwise.
 #[test]
-fn a_contact_of_another_host_leads_to_the_flow_that_registered_it() {
+fn contact_of_another_host_is_routed_to_its_flow() {
     for (more, own) in [("", true), ("contacts='address'\n", false)] {
         let config = users("[[user]]\nname='2000'\npassword='other'\n")
             .replace("register='local'\n", &format!("register='local'\n{more}"));
-        let mut net = Neighbourhood::new(&config, 5);
-        let phone = net.phone("198.51.100.7:5060", Manners::answering(SDP_A));
-        let foreign = net.phone("203.0.113.9:5060", Manners::answering(SDP_B));
-        let caller = net.phone("198.51.100.8:5060", Manners::answering(SDP_B));
+        let mut net = VirtualNetwork::new(&config, 5);
+        let phone = net.phone("198.51.100.7:5060", PhoneBehaviour::answering(SDP_A));
+        let foreign = net.phone("203.0.113.9:5060", PhoneBehaviour::answering(SDP_B));
+        let caller = net.phone("198.51.100.8:5060", PhoneBehaviour::answering(SDP_B));
         let contact = "<sip:1000@203.0.113.9:5060>";
         let status = register_at(&mut net, phone, "1000", ("1000", "right"), contact);
         assert_eq!(status, 200);
@@ -83,7 +83,7 @@ fn a_contact_of_another_host_leads_to_the_flow_that_registered_it() {
             caller,
             "sip:1000@192.0.2.1",
             OUT,
-            &Content::sdp(SDP_A.as_bytes()),
+            &MessageContent::sdp(SDP_A.as_bytes()),
             |invite| {
                 invite.from = Some(b"<sip:2000@192.0.2.1>");
                 invite.login = Some(Login {
@@ -93,23 +93,27 @@ fn a_contact_of_another_host_leads_to_the_flow_that_registered_it() {
             },
         );
         net.run(seconds(1));
-        assert_eq!(net.has(phone, |told| *told == Told::Offered), own, "{more}");
         assert_eq!(
-            net.has(foreign, |told| *told == Told::Offered),
+            net.has(phone, |event| *event == PhoneEvent::Offered),
+            own,
+            "{more}"
+        );
+        assert_eq!(
+            net.has(foreign, |event| *event == PhoneEvent::Offered),
             !own,
             "{more}"
         );
     }
 }
 
-/// The trunk authenticates: the INVITE with credentials comes to it under the Call-ID of the one that it challenged.
+/// The trunk authenticates: the INVITE with credentials reaches it with the Call-ID of the challenged INVITE.
 #[test]
-fn an_invite_with_credentials_keeps_its_call_id_towards_the_trunk() {
-    let mut net = Neighbourhood::new(PLAIN, 5);
-    let phone = net.phone("10.1.0.1:5060", Manners::answering(SDP_A));
-    let pbx = net.phone("10.2.0.1:5060", Manners::answering(SDP_B));
-    net.phones[pbx].ears.manners.progress.clear();
-    net.phones[pbx].ears.manners.answer = Some(407);
+fn invite_with_credentials_keeps_its_call_id_towards_the_trunk() {
+    let mut net = VirtualNetwork::new(PLAIN, 5);
+    let phone = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
+    let pbx = net.phone("10.2.0.1:5060", PhoneBehaviour::answering(SDP_B));
+    net.phones[pbx].log.behaviour.progress.clear();
+    net.phones[pbx].log.behaviour.answer = Some(407);
     let invite = |cseq: u32, call_id: &str, extra: &str| {
         format!(
             "INVITE sip:2000@192.0.2.1 SIP/2.0\r\nVia: SIP/2.0/UDP 10.1.0.9:5060;branch=z9hG4bKc{cseq}{call_id}\r\n\
@@ -125,48 +129,48 @@ fn an_invite_with_credentials_keeps_its_call_id_towards_the_trunk() {
         (2, "three", credentials),
     ];
     for (cseq, call_id, extra) in steps {
-        net.throw(
+        net.send_raw(
             "10.1.0.9:5060",
             OUT,
             invite(cseq, call_id, extra).as_bytes(),
         );
         net.run(seconds(1));
     }
-    let seen: Vec<String> = net
-        .seen(pbx)
+    let entry: Vec<String> = net
+        .log(pbx)
         .iter()
-        .filter(|seen| seen.told == Told::Offered)
-        .map(|seen| seen.header("Call-ID").to_owned())
+        .filter(|entry| entry.event == PhoneEvent::Offered)
+        .map(|entry| entry.header("Call-ID").to_owned())
         .collect();
-    assert_eq!(seen.len(), 4, "{seen:?}");
+    assert_eq!(entry.len(), 4, "{entry:?}");
     assert_eq!(
-        seen[0], seen[1],
-        "the challenged one and the one with credentials"
+        entry[0], entry[1],
+        "the challenged INVITE and the one with credentials"
     );
-    assert!(seen[2] != seen[0] && seen[3] != seen[2] && seen[3] != seen[0]);
-    assert!(!seen[0].contains("one"), "the caller's own stays hidden");
+    assert!(entry[2] != entry[0] && entry[3] != entry[2] && entry[3] != entry[0]);
+    assert!(!entry[0].contains("one"), "the caller's Call-ID is hidden");
     let _ = phone;
 }
 
-fn failures(net: &Neighbourhood) -> Vec<(String, String, String, u64)> {
-    let note = |event: &engine::Event| match &event.note {
-        Note::AuthenticationFailed {
+fn failures(net: &VirtualNetwork) -> Vec<(String, String, String, u64)> {
+    let note = |event: &engine::Event| match &event.kind {
+        EventKind::AuthenticationFailed {
             source,
             user,
             reason,
-            untold,
+            suppressed: unreported,
             ..
-        } => Some((source.clone(), user.clone(), reason.clone(), *untold)),
+        } => Some((source.clone(), user.clone(), reason.clone(), *unreported)),
         _ => None,
     };
     net.events.iter().filter_map(note).collect()
 }
 
 #[test]
-fn wrong_passwords_are_judged_so_often_and_the_right_phone_still_registers() {
-    let mut net = Neighbourhood::new(&users(""), 5);
-    let phone = net.phone("198.51.100.7:5060", Manners::answering(SDP_A));
-    let attacker = net.phone("203.0.113.9:5060", Manners::answering(SDP_B));
+fn challenge_lockout_limits_attempts_and_spares_the_registered_phone() {
+    let mut net = VirtualNetwork::new(&users(""), 5);
+    let phone = net.phone("198.51.100.7:5060", PhoneBehaviour::answering(SDP_A));
+    let attacker = net.phone("203.0.113.9:5060", PhoneBehaviour::answering(SDP_B));
     assert_eq!(register(&mut net, phone, "1000", "1000", "right"), 200);
     let required = net
         .names()
@@ -176,7 +180,7 @@ fn wrong_passwords_are_judged_so_often_and_the_right_phone_still_registers() {
     assert_eq!(
         (required, failures(&net).len()),
         (1, 0),
-        "a challenge is no failure"
+        "a challenge is not a failure"
     );
     assert!(net.names().contains(&"authenticated"));
     let mut judged = 0;
@@ -194,37 +198,42 @@ fn wrong_passwords_are_judged_so_often_and_the_right_phone_still_registers() {
             other => panic!("{other}"),
         }
     }
-    // 30 s: ten, and one more after the first delay at most.
+    // In 30 s: ten, and one more after the first delay at most.
     assert!((10..=11).contains(&judged), "{judged}");
     assert!(
-        net.last(attacker, |told| *told == Told::OutsideResponse(503))
+        net.last(attacker, |event| *event
+            == PhoneEvent::OutOfDialogResponse(503))
             .header("Retry-After")
             .parse::<u64>()
             .unwrap()
             > 0
     );
-    let told = failures(&net);
-    let reasons = |reason: &str| told.iter().filter(|told| told.2 == reason).count();
+    let reported = failures(&net);
+    let reasons = |reason: &str| reported.iter().filter(|event| event.2 == reason).count();
     assert_eq!(reasons("wrong password"), judged);
-    assert!(told[0].0.starts_with("203.0.113.9") && told[0].1 == "1000");
-    assert!((20..=80).contains(&told.len()), "bounded: {}", told.len());
-    let untold: u64 = told.iter().map(|told| told.3).sum();
-    assert!(untold + told.len() as u64 >= 220, "{untold}");
+    assert!(reported[0].0.starts_with("203.0.113.9") && reported[0].1 == "1000");
+    assert!(
+        (20..=80).contains(&reported.len()),
+        "bounded: {}",
+        reported.len()
+    );
+    let unreported: u64 = reported.iter().map(|event| event.3).sum();
+    assert!(unreported + reported.len() as u64 >= 220, "{unreported}");
     assert_eq!(net.border.counters().authentication_failed, 300);
-    // The right password from the attacker's address is not judged either; the phone at its own address is.
+    // The correct password from the attacker's address is not checked either; the phone at its own address registers.
     assert_eq!(register(&mut net, attacker, "1000", "1000", "right"), 503);
     assert_eq!(register(&mut net, phone, "1000", "1000", "right"), 200);
-    // Nor is it at another port of its address.
-    let moved = net.phone("198.51.100.7:6060", Manners::answering(SDP_A));
+    // Nor is it at another port of the attacker's address.
+    let moved = net.phone("198.51.100.7:6060", PhoneBehaviour::answering(SDP_A));
     assert_eq!(register(&mut net, moved, "1000", "1000", "right"), 200);
 }
 
-/// From an address that it shares with an attacker a registered phone is judged by its flow.
+/// A registered phone at the same address as an attacker is recognised by its flow.
 #[test]
-fn a_registered_flow_is_never_delayed() {
-    let mut net = Neighbourhood::new(&users(""), 5);
-    let phone = net.phone("198.51.100.7:5060", Manners::answering(SDP_A));
-    let neighbour = net.phone("198.51.100.7:7070", Manners::answering(SDP_B));
+fn registered_flow_is_never_locked_out() {
+    let mut net = VirtualNetwork::new(&users(""), 5);
+    let phone = net.phone("198.51.100.7:5060", PhoneBehaviour::answering(SDP_A));
+    let neighbour = net.phone("198.51.100.7:7070", PhoneBehaviour::answering(SDP_B));
     assert_eq!(register(&mut net, phone, "1000", "1000", "right"), 200);
     for number in 0..60 {
         register(
@@ -239,35 +248,35 @@ fn a_registered_flow_is_never_delayed() {
     assert_eq!(register(&mut net, phone, "1000", "1000", "right"), 200);
 }
 
-/// No answer tells whether a user exists.
+/// No response reveals whether a user exists.
 #[test]
-fn unknown_users_fail_as_known_ones_do() {
-    let mut net = Neighbourhood::new(&users(""), 5);
+fn unknown_users_fail_like_known_ones() {
+    let mut net = VirtualNetwork::new(&users(""), 5);
     let mut statuses = Vec::new();
     for (number, user) in ["1000", "6666"].into_iter().enumerate() {
         let source = format!("203.0.113.{}:5060", number + 1);
-        let attacker = net.phone(&source, Manners::answering(SDP_B));
+        let attacker = net.phone(&source, PhoneBehaviour::answering(SDP_B));
         let tried: Vec<u16> = (0..15)
             .map(|number| register(&mut net, attacker, user, user, &format!("wrong{number}")))
             .collect();
         statuses.push(tried);
     }
     assert_eq!(statuses[0], statuses[1]);
-    let told = failures(&net);
-    assert!(told.iter().any(|told| told.2 == "unknown user"));
+    let reported = failures(&net);
+    assert!(reported.iter().any(|event| event.2 == "unknown user"));
 }
 
 #[test]
-fn a_user_calls_as_and_is_called_at_its_numbers() {
+fn user_calls_with_and_is_reached_at_its_numbers() {
     let config =
         users("numbers=['+43123450','+4312345*']\n[[user]]\nname='2000'\npassword='other'\n")
             .replace("'+43123450',", "'+4369912345',");
-    let mut net = Neighbourhood::new(&config, 5);
-    let pbx = net.phone("198.51.100.7:5060", Manners::answering(SDP_A));
-    let other = net.phone("198.51.100.8:5060", Manners::answering(SDP_B));
+    let mut net = VirtualNetwork::new(&config, 5);
+    let pbx = net.phone("198.51.100.7:5060", PhoneBehaviour::answering(SDP_A));
+    let other = net.phone("198.51.100.8:5060", PhoneBehaviour::answering(SDP_B));
     assert_eq!(register(&mut net, pbx, "1000", "1000", "right"), 200);
     assert_eq!(register(&mut net, other, "2000", "2000", "other"), 200);
-    let call = |net: &mut Neighbourhood,
+    let call = |net: &mut VirtualNetwork,
                 phone: usize,
                 from: &str,
                 to: &str,
@@ -278,7 +287,7 @@ fn a_user_calls_as_and_is_called_at_its_numbers() {
             phone,
             &uri,
             OUT,
-            &Content::sdp(SDP_A.as_bytes()),
+            &MessageContent::sdp(SDP_A.as_bytes()),
             |invite| {
                 invite.from = Some(from.as_bytes());
                 invite.login = Some(Login {
@@ -288,11 +297,15 @@ fn a_user_calls_as_and_is_called_at_its_numbers() {
             },
         );
         net.run(seconds(1));
-        let failed = net.told(phone).iter().rev().find_map(|told| match told {
-            Told::Failed(_, status) => Some(*status),
-            Told::Answered => Some(200),
-            _ => None,
-        });
+        let failed = net
+            .phone_events(phone)
+            .iter()
+            .rev()
+            .find_map(|event| match event {
+                PhoneEvent::Failed(_, status) => Some(*status),
+                PhoneEvent::Answered => Some(200),
+                _ => None,
+            });
         failed.unwrap_or(0)
     };
     let login = ("1000", "right");
@@ -302,31 +315,31 @@ fn a_user_calls_as_and_is_called_at_its_numbers() {
     for from in ["2000", "+4399", "+43699123456"] {
         assert_eq!(call(&mut net, pbx, from, "2000", login), 403, "{from}");
     }
-    // Called at a number it is reached where it registered with its name.
+    // A call to the user's number reaches the phone that registered with the user name.
     let login = ("2000", "other");
     for to in ["1000", "+43123459", "+4369912345"] {
         assert_eq!(call(&mut net, other, "2000", to, login), 200, "{to}");
     }
     assert_eq!(call(&mut net, other, "2000", "+4399", login), 404);
-    // Or it registers a number.
-    let elsewhere = net.phone("198.51.100.9:5060", Manners::answering(SDP_B));
+    // A phone may register the number, too.
+    let elsewhere = net.phone("198.51.100.9:5060", PhoneBehaviour::answering(SDP_B));
     assert_eq!(
         register(&mut net, elsewhere, "+43123459", "1000", "right"),
         200
     );
     assert_eq!(register(&mut net, elsewhere, "+4399", "1000", "right"), 403);
     assert_eq!(call(&mut net, other, "2000", "+43123459", login), 200);
-    assert!(net.has(elsewhere, |told| *told == Told::Offered));
+    assert!(net.has(elsewhere, |event| *event == PhoneEvent::Offered));
 }
 
-/// Credentials with session keys, computed by Python where it is installed.
+/// Credentials with session keys, computed by Python if it is installed.
 #[test]
-fn session_algorithms_are_taken() {
+fn session_algorithms_are_accepted() {
     let python = std::process::Command::new("python3")
         .arg("--version")
         .output();
     if !python.is_ok_and(|output| output.status.success()) {
-        eprintln!("SKIPPED session_algorithms_are_taken: python3 is not installed");
+        eprintln!("SKIPPED session_algorithms_are_accepted: python3 is not installed");
         return;
     }
     for (algorithm, hash) in [
@@ -337,7 +350,7 @@ fn session_algorithms_are_taken() {
     ] {
         let config = users(&format!("[realm]\nalgorithms=['{algorithm}']\n"));
         for (password, wanted) in [("right", "SIP/2.0 200"), ("wrong", "SIP/2.0 401")] {
-            let mut net = Neighbourhood::new(&config, 5);
+            let mut net = VirtualNetwork::new(&config, 5);
             let source = "203.0.113.9:5060";
             let request = |cseq: u32, extra: &str| {
                 format!(
@@ -346,7 +359,7 @@ fn session_algorithms_are_taken() {
                      Contact: <sip:1000@{source}>\r\n{extra}Content-Length: 0\r\n\r\n"
                 )
             };
-            net.throw(source, OUT, request(1, "").as_bytes());
+            net.send_raw(source, OUT, request(1, "").as_bytes());
             net.run(seconds(1));
             let challenge = String::from_utf8(net.wire.pop().unwrap().1).unwrap();
             assert!(
@@ -371,7 +384,7 @@ fn session_algorithms_are_taken() {
                 "Authorization: Digest username=\"1000\", realm=\"hornwork\", nonce=\"{nonce}\", uri=\"sip:192.0.2.1\", \
                  response=\"{response}\", algorithm={algorithm}, cnonce=\"abcdef\", qop=auth, nc=00000001\r\n"
             );
-            net.throw(source, OUT, request(2, &credentials).as_bytes());
+            net.send_raw(source, OUT, request(2, &credentials).as_bytes());
             net.run(seconds(1));
             let answer = String::from_utf8(net.wire.pop().unwrap().1).unwrap();
             assert!(

@@ -1,10 +1,10 @@
-//! Calls through the border, in memory: set-up, failure, failover, ending.
+//! Calls through the border: set-up, failure, failover, end.
 
-use crate::neighbourhood;
+use crate::virtual_network;
 
-use neighbourhood::*;
-use sip::{Content, Ending, Failure};
+use sip::{Ending, Failure, MessageContent};
 use std::time::Duration;
+use virtual_network::*;
 use wire::sip::{Edit, HeaderId, Message};
 
 const OUT: &str = "192.0.2.1:5060";
@@ -13,14 +13,14 @@ fn seconds(number: u64) -> Duration {
     Duration::from_secs(number)
 }
 
-fn offer() -> Content<'static> {
-    Content::sdp(SDP_A.as_bytes())
+fn offer() -> MessageContent<'static> {
+    MessageContent::sdp(SDP_A.as_bytes())
 }
 
-fn pair(config: &str) -> (Neighbourhood, usize, usize) {
-    let mut net = Neighbourhood::new(config, 1);
-    let alice = net.phone("10.1.0.1:5060", Manners::answering(SDP_A));
-    let bob = net.phone("10.2.0.1:5060", Manners::answering(SDP_B));
+fn pair(config: &str) -> (VirtualNetwork, usize, usize) {
+    let mut net = VirtualNetwork::new(config, 1);
+    let alice = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
+    let bob = net.phone("10.2.0.1:5060", PhoneBehaviour::answering(SDP_B));
     (net, alice, bob)
 }
 
@@ -28,17 +28,17 @@ fn pair(config: &str) -> (Neighbourhood, usize, usize) {
 fn two_targets() -> String {
     PLAIN.replace(
         "target='udp:10.2.0.1:5060'",
-        "target=[{address='udp:10.2.0.9:5060',priority=1},{address='udp:10.2.0.1:5060',priority=2}]\nanswer_timeout=2",
+        "target=[{address='udp:10.2.0.9:5060',priority=1},{address='udp:10.2.0.1:5060',priority=2}]\nanswer_timeout_s=2",
     )
 }
 
 #[test]
-fn a_call_from_end_to_end() {
+fn call_from_end_to_end() {
     let (mut net, alice, bob) = pair(PLAIN);
     let leg = net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
     net.run(seconds(1));
-    assert!(net.has(alice, |told| *told == Told::Answered));
-    assert!(net.has(bob, |told| *told == Told::Acked));
+    assert!(net.has(alice, |event| *event == PhoneEvent::Answered));
+    assert!(net.has(bob, |event| *event == PhoneEvent::Acked));
     let calls = net.border.calls();
     assert_eq!(calls.len(), 1);
     assert_eq!(calls[0].interfaces, ["out".to_owned(), "in".to_owned()]);
@@ -47,13 +47,13 @@ fn a_call_from_end_to_end() {
         id: HeaderId::Reason,
         value: b"Q.850;cause=16;text=\"done\"",
     }];
-    net.tell(alice, |endpoint, now| {
+    net.command(alice, |endpoint, now| {
         endpoint
-            .bye(leg, &Content::default().with(&reason), now)
+            .bye(leg, &MessageContent::default().with(&reason), now)
             .unwrap()
     });
     net.run(seconds(1));
-    let bye = net.find(bob, |told| *told == Told::Ended(Ending::Peer));
+    let bye = net.find(bob, |event| *event == PhoneEvent::Ended(Ending::Peer));
     assert_eq!(bye.header("Reason"), "Q.850;cause=16;text=\"done\"");
     assert_eq!(
         net.names(),
@@ -74,33 +74,41 @@ fn a_call_from_end_to_end() {
 }
 
 #[test]
-fn the_callee_may_end_it_too() {
+fn callee_may_end_the_call() {
     let (mut net, alice, bob) = pair(PLAIN);
     net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
     net.run(seconds(1));
-    let leg = net.find(bob, |told| *told == Told::Offered).leg.unwrap();
-    net.tell(bob, |endpoint, now| {
-        endpoint.bye(leg, &Content::default(), now).unwrap()
+    let leg = net
+        .find(bob, |event| *event == PhoneEvent::Offered)
+        .leg
+        .unwrap();
+    net.command(bob, |endpoint, now| {
+        endpoint.bye(leg, &MessageContent::default(), now).unwrap()
     });
     net.run(seconds(1));
-    assert!(net.has(alice, |told| *told == Told::Ended(Ending::Peer)));
+    assert!(net.has(alice, |event| *event == PhoneEvent::Ended(Ending::Peer)));
     net.assert_quiet();
 }
 
-/// Every byte that goes to one side is searched for whatever names the other.
+/// All bytes sent to one side are searched for names of the other.
 #[test]
-fn neither_side_sees_the_other() {
+fn neither_side_sees_addresses_of_the_other() {
     let (mut net, alice, bob) = pair(PLAIN);
     let leg = net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
     net.run(seconds(1));
-    net.tell(alice, |endpoint, now| {
+    net.command(alice, |endpoint, now| {
         endpoint
-            .request(leg, wire::sip::Method::Info, &Content::default(), now)
+            .request(
+                leg,
+                wire::sip::Method::Info,
+                &MessageContent::default(),
+                now,
+            )
             .unwrap();
     });
     net.run(seconds(1));
-    net.tell(alice, |endpoint, now| {
-        endpoint.bye(leg, &Content::default(), now).unwrap()
+    net.command(alice, |endpoint, now| {
+        endpoint.bye(leg, &MessageContent::default(), now).unwrap()
     });
     net.run(seconds(1));
     let names_of = |phone: usize| {
@@ -136,7 +144,7 @@ fn neither_side_sees_the_other() {
 }
 
 #[test]
-fn headers_that_are_not_ours_pass_unchanged_and_in_order() {
+fn other_headers_are_relayed_unchanged_and_in_order() {
     let (mut net, alice, bob) = pair(PLAIN);
     let edits = [
         Edit::AddNamed {
@@ -170,7 +178,7 @@ fn headers_that_are_not_ours_pass_unchanged_and_in_order() {
     ];
     net.call(alice, "sip:bob@192.0.2.1", OUT, &offer().with(&edits));
     net.run(seconds(1));
-    let invite = net.find(bob, |told| *told == Told::Offered).text();
+    let invite = net.find(bob, |event| *event == PhoneEvent::Offered).text();
     let mut at = 0;
     for line in [
         "odd ; spacing=\"kept\" ,x\r\n",
@@ -192,7 +200,7 @@ fn headers_that_are_not_ours_pass_unchanged_and_in_order() {
 }
 
 #[test]
-fn max_forwards_ends_calls_and_loops_are_found() {
+fn max_forwards_ends_calls_and_loops_are_detected() {
     let (mut net, alice, _) = pair(PLAIN);
     let none = [Edit::Replace {
         id: HeaderId::MaxForwards,
@@ -200,8 +208,9 @@ fn max_forwards_ends_calls_and_loops_are_found() {
     }];
     net.call(alice, "sip:bob@192.0.2.1", OUT, &offer().with(&none));
     net.run(seconds(1));
-    assert!(net.has(alice, |told| *told == Told::Failed(Failure::Response, 483)));
-    // The trunk is the border's own address: the call comes back with the Request-URI that it was given.
+    assert!(net.has(alice, |event| *event
+        == PhoneEvent::Failed(Failure::Response, 483)));
+    // The trunk is the border itself: the call returns with the Request-URI that was sent.
     let looped = PLAIN.replace(
         "target='udp:10.2.0.1:5060'",
         "target='udp:203.0.113.7:5060'",
@@ -214,9 +223,10 @@ fn max_forwards_ends_calls_and_loops_are_found() {
     net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
     net.run(seconds(1));
     assert!(
-        net.has(alice, |told| *told == Told::Failed(Failure::Response, 482)),
+        net.has(alice, |event| *event
+            == PhoneEvent::Failed(Failure::Response, 482)),
         "{:?}",
-        net.told(alice)
+        net.phone_events(alice)
     );
     assert!(
         net.border.counters().offered <= 3,
@@ -227,15 +237,15 @@ fn max_forwards_ends_calls_and_loops_are_found() {
 }
 
 #[test]
-fn a_loop_through_another_b2bua_ends_by_max_forwards() {
+fn loop_through_another_b2bua_ends_by_max_forwards() {
     let (mut net, alice, bob) = pair(&format!("{PLAIN}[[route]]\ntrunk='pbx'\n"));
-    net.phones[bob].ears.manners.silent = true;
+    net.phones[bob].log.behaviour.silent = true;
     net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
     net.run(seconds(1));
-    // Bob is a B2BUA that sends the call back: with its own Call-ID, yet Max-Forwards carried on.
+    // Bob is a B2BUA that sends the call back with another Call-ID and decremented Max-Forwards.
     for round in 0..100 {
-        let offered: Vec<u8> = match net.seen(bob).get(round) {
-            Some(seen) => seen.bytes.clone(),
+        let offered: Vec<u8> = match net.log(bob).get(round) {
+            Some(entry) => entry.bytes.clone(),
             None => break,
         };
         let invite = Message::parse(&offered).unwrap();
@@ -253,21 +263,21 @@ fn a_loop_through_another_b2bua_ends_by_max_forwards() {
             .replace("Call-ID: ", &format!("Call-ID: x{round}"))
             .replace("branch=z9hG4bK", &format!("branch=z9hG4bKx{round}"))
             .replace("SIP/2.0/UDP 198.51.100.1:5060", "SIP/2.0/UDP 10.2.0.1:5060");
-        net.throw("10.2.0.1:5060", "198.51.100.1:5060", again.as_bytes());
+        net.send_raw("10.2.0.1:5060", "198.51.100.1:5060", again.as_bytes());
         net.run(Duration::from_millis(100));
     }
     let offers = net
-        .told(bob)
+        .phone_events(bob)
         .iter()
-        .filter(|told| **told == Told::Offered)
+        .filter(|event| **event == PhoneEvent::Offered)
         .count();
     assert!((30..=40).contains(&offers), "{offers} rounds");
 }
 
 #[test]
-fn a_hundred_goes_out_at_once() {
+fn trying_is_sent_at_once() {
     let (mut net, alice, bob) = pair(PLAIN);
-    net.phones[bob].ears.manners.silent = true;
+    net.phones[bob].log.behaviour.silent = true;
     net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
     net.run(Duration::from_millis(3));
     assert!(
@@ -279,43 +289,49 @@ fn a_hundred_goes_out_at_once() {
 }
 
 #[test]
-fn cancel_passes_with_its_reason() {
+fn cancel_is_relayed_with_its_reason() {
     let (mut net, alice, bob) = pair(PLAIN);
-    net.phones[bob].ears.manners.answer = None;
+    net.phones[bob].log.behaviour.answer = None;
     let leg = net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
     net.run(seconds(1));
     let reason = [Edit::Add {
         id: HeaderId::Reason,
         value: b"SIP;cause=200;text=\"Call completed elsewhere\"",
     }];
-    net.tell(alice, |endpoint, now| {
+    net.command(alice, |endpoint, now| {
         endpoint
-            .cancel(leg, &Content::default().with(&reason), now)
+            .cancel(leg, &MessageContent::default().with(&reason), now)
             .unwrap()
     });
     net.run(seconds(1));
-    assert!(net.has(alice, |told| *told == Told::Failed(Failure::Response, 487)));
-    let cancelled = net.find(bob, |told| *told == Told::Cancelled);
+    assert!(net.has(alice, |event| *event
+        == PhoneEvent::Failed(Failure::Response, 487)));
+    let cancelled = net.find(bob, |event| *event == PhoneEvent::Cancelled);
     assert!(cancelled.header("Reason").contains("completed elsewhere"));
     assert_eq!(net.border.counters().cancelled, 1);
     net.assert_quiet();
 }
 
 #[test]
-fn cancel_that_crosses_the_answer_leaves_nothing_open() {
+fn cancel_crossing_the_answer_leaves_no_state() {
     for delay in 0..8 {
         let (mut net, alice, bob) = pair(PLAIN);
-        net.phones[bob].ears.manners.answer = None;
+        net.phones[bob].log.behaviour.answer = None;
         let leg = net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
         net.run(seconds(1));
-        let called = net.find(bob, |told| *told == Told::Offered).leg.unwrap();
-        // The 2xx is on its way to the border while CANCEL is on its way to it, from `delay` half steps apart.
-        net.tell(alice, |endpoint, now| {
-            endpoint.cancel(leg, &Content::default(), now).unwrap()
+        let called = net
+            .find(bob, |event| *event == PhoneEvent::Offered)
+            .leg
+            .unwrap();
+        // The 2xx and CANCEL cross; their delay varies in half steps.
+        net.command(alice, |endpoint, now| {
+            endpoint
+                .cancel(leg, &MessageContent::default(), now)
+                .unwrap()
         });
         net.run(Duration::from_micros(500 * delay));
-        net.tell(bob, |endpoint, now| {
-            let _ = endpoint.answer(called, 200, &Content::sdp(SDP_B.as_bytes()), now);
+        net.command(bob, |endpoint, now| {
+            let _ = endpoint.answer(called, 200, &MessageContent::sdp(SDP_B.as_bytes()), now);
         });
         net.run(seconds(40));
         let bob_open = net.phones[bob].endpoint.census().legs;
@@ -326,152 +342,159 @@ fn cancel_that_crosses_the_answer_leaves_nothing_open() {
 }
 
 #[test]
-fn busy_and_declined_pass_as_they_are() {
+fn busy_and_decline_are_relayed() {
     for status in [404, 486, 488, 600, 603] {
         let (mut net, alice, bob) = pair(PLAIN);
-        net.phones[bob].ears.manners.answer = Some(status);
+        net.phones[bob].log.behaviour.answer = Some(status);
         net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
         net.run(seconds(1));
-        assert!(net.has(alice, |told| *told
-            == Told::Failed(Failure::Response, status)));
+        assert!(net.has(alice, |event| *event
+            == PhoneEvent::Failed(Failure::Response, status)));
         net.assert_quiet();
     }
 }
 
 #[test]
-fn failover_on_503_on_silence_and_on_a_refused_connection() {
-    // 503 of the first target.
+fn failover_on_503_timeout_and_refused_connection() {
+    // The first target answers 503.
     let (mut net, alice, bob) = pair(&two_targets());
-    let mut manners = Manners::answering("");
-    manners.progress.clear();
-    manners.answer = Some(503);
-    let sick = net.phone("10.2.0.9:5060", manners);
+    let mut behaviour = PhoneBehaviour::answering("");
+    behaviour.progress.clear();
+    behaviour.answer = Some(503);
+    let sick = net.phone("10.2.0.9:5060", behaviour);
     net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
     net.run(seconds(1));
-    assert!(net.has(sick, |told| *told == Told::Offered));
-    assert!(net.has(bob, |told| *told == Told::Acked));
-    // Nothing at all from the first target.
+    assert!(net.has(sick, |event| *event == PhoneEvent::Offered));
+    assert!(net.has(bob, |event| *event == PhoneEvent::Acked));
+    // The first target does not answer.
     let (mut net, alice, bob) = pair(&two_targets());
     net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
     net.run(Duration::from_millis(1_900));
-    assert!(!net.has(bob, |told| *told == Told::Offered));
+    assert!(!net.has(bob, |event| *event == PhoneEvent::Offered));
     net.run(seconds(1));
-    assert!(net.has(bob, |told| *told == Told::Acked));
+    assert!(net.has(bob, |event| *event == PhoneEvent::Acked));
     net.run(seconds(40));
-    // The network says that nobody is there: no need to wait.
+    // The network reports the address as unreachable: failover at once.
     let (mut net, alice, bob) = pair(&two_targets());
-    net.tells_of_nobody = true;
+    net.reports_unreachable = true;
     net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
     net.run(Duration::from_millis(20));
-    assert!(net.has(bob, |told| *told == Told::Acked));
-    // A connection that is refused.
+    assert!(net.has(bob, |event| *event == PhoneEvent::Acked));
+    // A refused connection.
     let tcp = two_targets().replace("udp:10.2.0.9", "tcp:10.2.0.9");
     let (mut net, alice, bob) = pair(&tcp);
     net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
     net.run(seconds(1));
     assert!(
-        net.has(bob, |told| *told == Told::Acked),
+        net.has(bob, |event| *event == PhoneEvent::Acked),
         "{:?}",
-        net.told(alice)
+        net.phone_events(alice)
     );
 }
 
 #[test]
 fn no_failover_after_a_provisional_response() {
     let (mut net, alice, bob) = pair(&two_targets());
-    let mut manners = Manners::answering("");
-    manners.answer = Some(503);
-    net.phone("10.2.0.9:5060", manners);
+    let mut behaviour = PhoneBehaviour::answering("");
+    behaviour.answer = Some(503);
+    net.phone("10.2.0.9:5060", behaviour);
     net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
     net.run(seconds(5));
-    assert!(!net.has(bob, |told| *told == Told::Offered));
-    // Another's overload is not ours (RFC 3261 section 16.7).
-    assert!(net.has(alice, |told| *told == Told::Failed(Failure::Response, 500)));
+    assert!(!net.has(bob, |event| *event == PhoneEvent::Offered));
+    // Overload of another server is not our own (RFC 3261 section 16.7).
+    assert!(net.has(alice, |event| *event
+        == PhoneEvent::Failed(Failure::Response, 500)));
     net.assert_quiet();
 }
 
 #[test]
-fn a_target_that_said_100_gets_its_time() {
+fn target_that_sent_100_is_waited_for() {
     let (mut net, alice, bob) = pair(&two_targets());
-    let mut manners = Manners::answering("");
-    manners.progress.clear();
-    manners.answer = None;
-    let slow = net.phone("10.2.0.9:5060", manners);
+    let mut behaviour = PhoneBehaviour::answering("");
+    behaviour.progress.clear();
+    behaviour.answer = None;
+    let slow = net.phone("10.2.0.9:5060", behaviour);
     net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
     net.run(seconds(5));
     assert!(
-        !net.has(bob, |told| *told == Told::Offered),
+        !net.has(bob, |event| *event == PhoneEvent::Offered),
         "{:?}",
-        net.told(slow)
+        net.phone_events(slow)
     );
 }
 
 #[test]
-fn nobody_answers_in_time() {
-    let config = format!("{PLAIN}[sip]\nring_timeout=20\n");
+fn unanswered_call_times_out() {
+    let config = format!("{PLAIN}[sip]\nring_timeout_s=20\n");
     let (mut net, alice, bob) = pair(&config);
-    net.phones[bob].ears.manners.answer = None;
+    net.phones[bob].log.behaviour.answer = None;
     net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
     net.run(seconds(21));
-    assert!(net.has(alice, |told| *told == Told::Failed(Failure::Response, 480)));
-    assert!(net.has(bob, |told| *told == Told::Cancelled));
+    assert!(net.has(alice, |event| *event
+        == PhoneEvent::Failed(Failure::Response, 480)));
+    assert!(net.has(bob, |event| *event == PhoneEvent::Cancelled));
     net.assert_quiet();
 }
 
 #[test]
-fn redirections_pass_or_are_followed() {
-    let redirect = |net: &mut Neighbourhood, phone: usize| {
-        let leg = net.find(phone, |told| *told == Told::Offered).leg.unwrap();
+fn redirects_are_relayed_or_followed() {
+    let redirect = |net: &mut VirtualNetwork, phone: usize| {
+        let leg = net
+            .find(phone, |event| *event == PhoneEvent::Offered)
+            .leg
+            .unwrap();
         let edits = [Edit::Add {
             id: HeaderId::Contact,
             value: b"<sip:bob@10.2.0.7:5060>;q=0.1, <sip:bob@10.2.0.8:5060>;q=0.9",
         }];
-        net.tell(phone, |endpoint, now| {
+        net.command(phone, |endpoint, now| {
             endpoint
-                .reject(leg, 302, &Content::default().with(&edits), now)
+                .reject(leg, 302, &MessageContent::default().with(&edits), now)
                 .unwrap()
         });
     };
     let (mut net, alice, bob) = pair(PLAIN);
-    net.phones[bob].ears.manners.silent = true;
+    net.phones[bob].log.behaviour.silent = true;
     net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
     net.run(seconds(1));
     redirect(&mut net, bob);
     net.run(seconds(1));
-    let refused = net.find(alice, |told| *told == Told::Failed(Failure::Response, 302));
+    let refused = net.find(alice, |event| {
+        *event == PhoneEvent::Failed(Failure::Response, 302)
+    });
     eprintln!("{}", refused.text());
     assert!(refused.text().contains("10.2.0.8"));
     net.assert_quiet();
 
     let follow = format!("{PLAIN}redirect='follow'\n");
     let (mut net, alice, bob) = pair(&follow);
-    net.phones[bob].ears.manners.silent = true;
-    let mut busy = Manners::answering(SDP_B);
+    net.phones[bob].log.behaviour.silent = true;
+    let mut busy = PhoneBehaviour::answering(SDP_B);
     busy.answer = Some(503);
     busy.progress.clear();
     let best = net.phone("10.2.0.8:5060", busy);
-    let other = net.phone("10.2.0.7:5060", Manners::answering(SDP_B));
+    let other = net.phone("10.2.0.7:5060", PhoneBehaviour::answering(SDP_B));
     net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
     net.run(seconds(1));
     redirect(&mut net, bob);
     net.run(seconds(1));
     assert!(
-        net.has(best, |told| *told == Told::Offered),
-        "the preferred one first"
+        net.has(best, |event| *event == PhoneEvent::Offered),
+        "the preferred target first"
     );
-    assert!(net.has(other, |told| *told == Told::Acked));
-    assert!(net.has(alice, |told| *told == Told::Answered));
+    assert!(net.has(other, |event| *event == PhoneEvent::Acked));
+    assert!(net.has(alice, |event| *event == PhoneEvent::Answered));
 }
 
 #[test]
-fn a_challenge_that_our_login_should_have_met_is_not_the_callers() {
+fn challenge_for_our_credentials_is_not_relayed() {
     let config = format!("{PLAIN}username='us'\npassword='pw'\n");
     let config = match border::config::parse(&config, "t") {
         Ok(_) => config,
         Err(_) => format!("{PLAIN}credentials={{username='us',password='pw'}}\n"),
     };
     let (mut net, alice, bob) = pair(&config);
-    net.phones[bob].ears.manners.silent = true;
+    net.phones[bob].log.behaviour.silent = true;
     net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
     net.run(seconds(1));
     let challenge = [Edit::Add {
@@ -479,13 +502,16 @@ fn a_challenge_that_our_login_should_have_met_is_not_the_callers() {
         value: b"Digest realm=\"r\", nonce=\"n\", qop=\"auth\", algorithm=MD5",
     }];
     for _ in 0..2 {
-        let leg = net.last(bob, |told| *told == Told::Offered).leg.unwrap();
-        net.tell(bob, |endpoint, now| {
-            let _ = endpoint.reject(leg, 407, &Content::default().with(&challenge), now);
+        let leg = net
+            .last(bob, |event| *event == PhoneEvent::Offered)
+            .leg
+            .unwrap();
+        net.command(bob, |endpoint, now| {
+            let _ = endpoint.reject(leg, 407, &MessageContent::default().with(&challenge), now);
         });
         net.run(seconds(1));
     }
-    let second = net.last(bob, |told| *told == Told::Offered);
+    let second = net.last(bob, |event| *event == PhoneEvent::Offered);
     assert!(
         second
             .header("Proxy-Authorization")
@@ -493,12 +519,13 @@ fn a_challenge_that_our_login_should_have_met_is_not_the_callers() {
         "{}",
         second.text()
     );
-    assert!(net.has(alice, |told| *told == Told::Failed(Failure::Response, 403)));
+    assert!(net.has(alice, |event| *event
+        == PhoneEvent::Failed(Failure::Response, 403)));
 }
 
 #[test]
-fn a_callee_that_forks_behind_us_gives_early_dialogs_and_a_late_answer_is_ended() {
-    // The target is written by hand: a proxy that forked to two phones.
+fn forking_callee_gives_early_dialogs_and_a_late_answer_is_ended() {
+    // The target is a hand-written proxy that forked to two phones.
     let (mut net, alice, _) = pair(&PLAIN.replace("10.2.0.1", "10.2.0.77"));
     net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
     net.run(Duration::from_millis(100));
@@ -535,19 +562,19 @@ fn a_callee_that_forks_behind_us_gives_early_dialogs_and_a_late_answer_is_ended(
         reply("200 OK", "one", SDP_B),
         reply("200 OK", "two", &sdp_c),
     ] {
-        net.throw("10.2.0.77:5060", "198.51.100.1:5060", bytes.as_bytes());
+        net.send_raw("10.2.0.77:5060", "198.51.100.1:5060", bytes.as_bytes());
     }
     net.run(seconds(1));
     let statuses: Vec<u16> = net
-        .told(alice)
+        .phone_events(alice)
         .iter()
-        .filter_map(|told| match told {
-            Told::Progressed(status, ..) => Some(*status),
+        .filter_map(|event| match event {
+            PhoneEvent::Progressed(status, ..) => Some(*status),
             _ => None,
         })
         .collect();
     assert_eq!(statuses, [180, 183]);
-    assert!(net.has(alice, |told| *told == Told::Answered));
+    assert!(net.has(alice, |event| *event == PhoneEvent::Answered));
     let sent = |method: &str, tag: &str| {
         net.media
             .iter()
@@ -559,24 +586,24 @@ fn a_callee_that_forks_behind_us_gives_early_dialogs_and_a_late_answer_is_ended(
     };
     assert!(sent("ACK", "one") >= 1 && sent("ACK", "two") >= 1);
     assert_eq!(sent("BYE", "one"), 0);
-    assert!(sent("BYE", "two") >= 1, "the second answer is one too many");
+    assert!(sent("BYE", "two") >= 1, "the second answer is ended by BYE");
 }
 
 #[test]
-fn a_missing_ack_ends_both_sides() {
+fn missing_ack_ends_both_sides() {
     let (mut net, alice, bob) = pair(PLAIN);
-    net.phones[alice].ears.manners.acks = false;
+    net.phones[alice].log.behaviour.acks = false;
     net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
     net.run(seconds(40));
     assert!(
-        net.has(bob, |told| matches!(told, Told::Ended(_))),
+        net.has(bob, |event| matches!(event, PhoneEvent::Ended(_))),
         "{:?}",
-        net.told(bob)
+        net.phone_events(bob)
     );
     assert!(
-        net.has(alice, |told| *told == Told::Ended(Ending::Peer)),
+        net.has(alice, |event| *event == PhoneEvent::Ended(Ending::Peer)),
         "{:?}",
-        net.told(alice)
+        net.phone_events(alice)
     );
     net.assert_quiet();
 }
@@ -584,18 +611,18 @@ fn a_missing_ack_ends_both_sides() {
 #[test]
 fn calls_over_tcp() {
     let config = PLAIN.replace("target='udp:10.2.0.1", "target='tcp:10.2.0.1");
-    let mut net = Neighbourhood::new(&config, 3);
-    let alice = net.phone("10.1.0.1:5060", Manners::answering(SDP_A));
+    let mut net = VirtualNetwork::new(&config, 3);
+    let alice = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
     let bob = net.phone_over(
         "10.2.0.1:5060",
         engine::Transport::Tcp,
-        Manners::answering(SDP_B),
+        PhoneBehaviour::answering(SDP_B),
     );
     let leg = net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
     net.run(seconds(1));
-    assert!(net.has(bob, |told| *told == Told::Acked));
-    net.tell(alice, |endpoint, now| {
-        endpoint.bye(leg, &Content::default(), now).unwrap()
+    assert!(net.has(bob, |event| *event == PhoneEvent::Acked));
+    net.command(alice, |endpoint, now| {
+        endpoint.bye(leg, &MessageContent::default(), now).unwrap()
     });
     net.run(seconds(1));
     net.assert_quiet();

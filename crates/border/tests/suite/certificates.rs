@@ -1,9 +1,11 @@
-//! Trunks that are known by the certificates which they show where they connect to us (RFC 5922), by one worker or several.
+//! Trunks that are identified by the TLS certificates with which they connect (RFC 5922), with one worker or several.
 
-use border::admission::Cost;
+use border::admission::Price;
 use border::border::Border;
 use border::config;
-use engine::{ConnectionId, DropReason, Engine, Entropy, Input, Output, Parcel, SocketId, Time};
+use engine::{
+    ConnectionId, DropReason, Engine, Entropy, HandoffMessage, Input, Output, SocketId, Time,
+};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
@@ -31,32 +33,32 @@ reject = 413
 reject = 404
 "#;
 
-/// The workers of a border, with what they hand to each other carried at once.
-struct Edge {
+/// The workers of a border; handoff messages are delivered at once.
+struct WorkerRig {
     members: Vec<Border>,
     sockets: Vec<SocketId>,
     connections: u64,
     now: Time,
     said: VecDeque<(ConnectionId, String)>,
     closed: Vec<ConnectionId>,
-    carried: usize,
+    handed_off: usize,
 }
 
-impl Edge {
-    fn new(workers: u8) -> Edge {
+impl WorkerRig {
+    fn new(workers: u8) -> WorkerRig {
         let text = format!("{CONFIG}[sip]\nworkers = {workers}\n");
         let config = config::parse(&text, "t").unwrap_or_else(|mistakes| {
             let text: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
             panic!("{}", text.join("\n"))
         });
-        let mut edge = Edge {
-            members: Border::crew(config, workers, Entropy::from_number(3)),
+        let mut edge = WorkerRig {
+            members: Border::worker_pool(config, workers, Entropy::from_number(3)),
             sockets: vec![SocketId(0); usize::from(workers)],
             connections: 0,
             now: Time::from_millis(1),
             said: VecDeque::new(),
             closed: Vec::new(),
-            carried: 0,
+            handed_off: 0,
         };
         for member in 0..edge.members.len() {
             edge.feed(member, Input::Timeout);
@@ -74,14 +76,17 @@ impl Edge {
         loop {
             while let Some(output) = self.members[at].next_output() {
                 match output {
-                    Output::Open { socket, .. } => self.sockets[at] = socket,
+                    Output::OpenSocket { socket, .. } => self.sockets[at] = socket,
                     Output::Stream { connection, bytes } => {
                         let text = String::from_utf8_lossy(bytes).into_owned();
                         self.said.push_back((connection, text));
                     }
                     Output::Close { connection } => self.closed.push(connection),
-                    Output::Hand { worker, parcel } => {
-                        parcels.push_back((worker, parcel.head, parcel.bytes.to_vec()));
+                    Output::HandOff {
+                        worker,
+                        message: parcel,
+                    } => {
+                        parcels.push_back((worker, parcel.kind, parcel.bytes.to_vec()));
                     }
                     _ => {}
                 }
@@ -89,17 +94,17 @@ impl Edge {
             let Some((worker, head, bytes)) = parcels.pop_front() else {
                 return;
             };
-            self.carried += 1;
+            self.handed_off += 1;
             at = usize::from(worker);
-            let parcel = Parcel {
-                head,
+            let parcel = HandoffMessage {
+                kind: head,
                 bytes: &bytes,
             };
-            self.members[at].handle(Input::Handed(parcel), self.now);
+            self.members[at].handle(Input::Handoff(parcel), self.now);
         }
     }
 
-    /// A connection from `remote` at one of the workers, whose peer shows a certificate of these names.
+    /// A connection from `remote` to a worker, with a client certificate for these names.
     fn connect(&mut self, member: usize, remote: &str, names: &[&str]) -> ConnectionId {
         self.connections += 1;
         let id = ConnectionId::ACCEPTED | ConnectionId::of_worker(member as u8) | self.connections;
@@ -123,7 +128,7 @@ impl Edge {
         connection
     }
 
-    /// The status of a call on a connection; `None`: there is no answer on it.
+    /// Status of a call on a connection; `None` without a response.
     fn call(&mut self, member: usize, connection: ConnectionId, call: u32) -> Option<String> {
         if self.closed.contains(&connection) {
             return None;
@@ -141,12 +146,12 @@ impl Edge {
 }
 
 #[test]
-fn a_trunk_is_known_by_its_certificate_and_by_nothing_else() {
+fn trunk_is_identified_by_its_certificate_alone() {
     for workers in [1, 3] {
-        let mut edge = Edge::new(workers);
+        let mut edge = WorkerRig::new(workers);
         let mut call = 0;
         for (remote, names, status) in [
-            // From anywhere, where nobody else would be let in.
+            // From any address, which other peers would not be accepted from.
             (
                 "198.51.100.7:4000",
                 &["sip.carrier.example"][..],
@@ -157,20 +162,20 @@ fn a_trunk_is_known_by_its_certificate_and_by_nothing_else() {
                 &["x.example", "backup.carrier.example"],
                 Some("410"),
             ),
-            // Its addresses say nothing any more, be they targets or sources.
+            // Its addresses do not identify it any more, neither targets nor sources.
             ("203.0.113.9:4000", &[], None),
             ("203.0.113.9:4001", &["other.example"], None),
             ("10.9.1.1:4000", &[], Some("404")),
-            // Names are no suffixes.
+            // Names must match completely, not as suffixes.
             ("10.1.1.2:4000", &["sub.sip.carrier.example"], Some("404")),
             ("198.51.100.7:4001", &["carrier.example"], None),
-            // Who is known by an address is so with a certificate, too.
+            // A trunk that is identified by its address remains so with a certificate.
             ("10.7.0.1:4000", &[], Some("413")),
             ("10.7.0.1:4001", &["other.example"], Some("413")),
         ] {
             for member in 0..usize::from(workers) {
                 let connection = edge.connect(member, remote, names);
-                // Calls of one connection belong to several workers.
+                // Calls on one connection belong to several workers.
                 for _ in 0..6 {
                     call += 1;
                     let answered = edge.call(member, connection, call);
@@ -178,35 +183,41 @@ fn a_trunk_is_known_by_its_certificate_and_by_nothing_else() {
                 }
             }
         }
-        assert_eq!(edge.carried > 0, workers > 1);
+        assert_eq!(edge.handed_off > 0, workers > 1);
         let dropped: u64 = edge
             .members
             .iter()
-            .map(|member| member.drops().get(DropReason::SipUnauthorised))
+            .map(|member| member.drops().get(DropReason::SipSourceNotAllowed))
             .sum();
         assert_eq!(dropped, 3 * u64::from(workers));
     }
 }
 
-/// What was proven ends with the connection: another one of the same number is nobody's.
+/// The identification ends with the connection; another connection with the same number has none.
 #[test]
-fn what_was_proven_ends_with_the_connection() {
-    let mut edge = Edge::new(1);
+fn certificate_identity_ends_with_the_connection() {
+    let mut edge = WorkerRig::new(1);
     let connection = edge.connect(0, "10.1.1.1:4000", &["sip.carrier.example"]);
     assert_eq!(edge.call(0, connection, 1).as_deref(), Some("410"));
-    let why = engine::CloseWhy::Peer;
-    edge.feed(0, Input::Closed { connection, why });
+    let why = engine::CloseReason::Peer;
+    edge.feed(
+        0,
+        Input::Closed {
+            connection,
+            reason: why,
+        },
+    );
     edge.connections -= 1;
     let again = edge.connect(0, "10.1.1.1:4001", &[]);
     assert_eq!(again, connection);
     assert_eq!(edge.call(0, again, 2).as_deref(), Some("404"));
 }
 
-/// A TLS handshake is work, which is taken for a second.
+/// A TLS handshake counts as CPU time for a second.
 #[test]
-fn handshakes_take_processor_time_for_a_second() {
-    let mut edge = Edge::new(1);
-    let taken = |edge: &mut Edge| {
+fn handshakes_count_as_cpu_time_for_a_second() {
+    let mut edge = WorkerRig::new(1);
+    let taken = |edge: &mut WorkerRig| {
         let now = edge.now;
         let all = edge.members[0].taken(now);
         all.iter().map(|(_, cost)| cost.processor).sum::<u64>()
@@ -215,7 +226,7 @@ fn handshakes_take_processor_time_for_a_second() {
     for port in 1..=3 {
         edge.connect(0, &format!("10.1.1.1:{port}"), &[]);
     }
-    assert_eq!(taken(&mut edge), 3 * Cost::TLS_HANDSHAKE.processor);
+    assert_eq!(taken(&mut edge), 3 * Price::TLS_HANDSHAKE.processor);
     edge.now += std::time::Duration::from_secs(1);
     assert_eq!(taken(&mut edge), 0);
 }

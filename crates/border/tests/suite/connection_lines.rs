@@ -1,17 +1,18 @@
-//! Descriptions with and without `c=` lines (RFC 8866 section 5.7): no media line in use passes without an address.
+//! Descriptions with and without `c=` lines (RFC 8866 section 5.7): a media line in use without an address is not
+//! relayed.
 
-use crate::neighbourhood;
+use crate::virtual_network;
 
-use neighbourhood::*;
-use sip::{Content, Ending, Failure, LegId, Prack};
+use sip::{Ending, Failure, LegId, MessageContent, Prack};
 use std::time::Duration;
+use virtual_network::*;
 use wire::sip::Method;
 
 const OUT: &str = "192.0.2.1:5060";
 const WHY: &str = "399 hornwork \"no connection line (c=) for a media line\"";
 
-/// A description of two lines: where it has `c=` lines decides.
-fn described(session: bool, audio: bool, video: bool) -> String {
+/// A description of two lines with `c=` lines as selected.
+fn description(session: bool, audio: bool, video: bool) -> String {
     let connection = |present: bool| if present { "c=IN IP4 10.1.0.1\r\n" } else { "" };
     format!(
         "v=0\r\no=- 1 1 IN IP4 10.1.0.1\r\ns=-\r\n{}t=0 0\r\nm=audio 4000 RTP/AVP 0\r\n{}m=video 4002 RTP/AVP 31\r\n{}",
@@ -21,49 +22,49 @@ fn described(session: bool, audio: bool, video: bool) -> String {
     )
 }
 
-fn sound() -> [String; 3] {
+fn valid_offers() -> [String; 3] {
     [
-        described(true, false, false),
-        described(false, true, true),
-        described(true, true, false),
+        description(true, false, false),
+        description(false, true, true),
+        description(true, true, false),
     ]
 }
 
-fn bad() -> [String; 3] {
+fn invalid_offers() -> [String; 3] {
     [
-        described(false, false, false),
-        described(false, true, false),
-        described(false, false, true),
+        description(false, false, false),
+        description(false, true, false),
+        description(false, false, true),
     ]
 }
 
-fn pair() -> (Neighbourhood, usize, usize) {
-    let mut net = Neighbourhood::new(PLAIN, 1);
-    let alice = net.phone("10.1.0.1:5060", Manners::answering(SDP_A));
-    let bob = net.phone("10.2.0.1:5060", Manners::answering(SDP_B));
+fn pair() -> (VirtualNetwork, usize, usize) {
+    let mut net = VirtualNetwork::new(PLAIN, 1);
+    let alice = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
+    let bob = net.phone("10.2.0.1:5060", PhoneBehaviour::answering(SDP_B));
     (net, alice, bob)
 }
 
-fn second(net: &mut Neighbourhood) {
+fn second(net: &mut VirtualNetwork) {
     net.run(Duration::from_secs(1));
 }
 
-fn standing() -> (Neighbourhood, [usize; 2], LegId) {
+fn established() -> (VirtualNetwork, [usize; 2], LegId) {
     let (mut net, alice, bob) = pair();
     let leg = net.call(
         alice,
         "sip:bob@192.0.2.1",
         OUT,
-        &Content::sdp(SDP_A.as_bytes()),
+        &MessageContent::sdp(SDP_A.as_bytes()),
     );
     second(&mut net);
-    assert!(net.has(bob, |told| *told == Told::Acked));
+    assert!(net.has(bob, |event| *event == PhoneEvent::Acked));
     (net, [alice, bob], leg)
 }
 
-fn assert_no_session_without_address(net: &Neighbourhood, phone: usize) {
-    for seen in net.seen(phone) {
-        let text = seen.text();
+fn assert_no_session_without_address(net: &VirtualNetwork, phone: usize) {
+    for entry in net.log(phone) {
+        let text = entry.text();
         assert!(
             !text.contains("\r\nm=") || text.contains("\r\nc="),
             "{text}"
@@ -71,85 +72,90 @@ fn assert_no_session_without_address(net: &Neighbourhood, phone: usize) {
     }
 }
 
-fn hang_up(net: &mut Neighbourhood, phone: usize, leg: LegId) {
-    net.tell(phone, |endpoint, now| {
-        endpoint.bye(leg, &Content::default(), now).unwrap()
+fn hang_up(net: &mut VirtualNetwork, phone: usize, leg: LegId) {
+    net.command(phone, |endpoint, now| {
+        endpoint.bye(leg, &MessageContent::default(), now).unwrap()
     });
     second(net);
     net.assert_quiet();
 }
 
-/// Asks inside the call with this offer; the last response.
+/// Sends this offer in the dialog. Returns the last response.
 fn ask(
-    net: &mut Neighbourhood,
+    net: &mut VirtualNetwork,
     phone: usize,
     leg: LegId,
     method: Method<'static>,
     sdp: &str,
-) -> Seen {
-    net.tell(phone, |endpoint, now| {
+) -> LogEntry {
+    net.command(phone, |endpoint, now| {
         endpoint
-            .request(leg, method, &Content::sdp(sdp.as_bytes()), now)
+            .request(leg, method, &MessageContent::sdp(sdp.as_bytes()), now)
             .unwrap();
     });
     second(net);
-    net.last(phone, |told| matches!(told, Told::Response(..)))
+    net.last(phone, |event| matches!(event, PhoneEvent::Response(..)))
         .clone()
 }
 
 #[test]
-fn an_offer_needs_an_address_for_each_line_in_use() {
-    for offer in sound() {
+fn offer_needs_an_address_for_each_line_in_use() {
+    for offer in valid_offers() {
         let (mut net, alice, bob) = pair();
         let leg = net.call(
             alice,
             "sip:bob@192.0.2.1",
             OUT,
-            &Content::sdp(offer.as_bytes()),
+            &MessageContent::sdp(offer.as_bytes()),
         );
         second(&mut net);
-        let passed = net.find(bob, |told| *told == Told::Offered).body();
+        let passed = net.find(bob, |event| *event == PhoneEvent::Offered).body();
         assert!(passed.contains("c=IN IP4 198.51.100.1"), "{passed}");
         hang_up(&mut net, alice, leg);
     }
-    for offer in bad() {
+    for offer in invalid_offers() {
         let (mut net, alice, bob) = pair();
         net.call(
             alice,
             "sip:bob@192.0.2.1",
             OUT,
-            &Content::sdp(offer.as_bytes()),
+            &MessageContent::sdp(offer.as_bytes()),
         );
         second(&mut net);
-        let refused = net.find(alice, |told| *told == Told::Failed(Failure::Response, 488));
+        let refused = net.find(alice, |event| {
+            *event == PhoneEvent::Failed(Failure::Response, 488)
+        });
         assert_eq!(refused.header("Warning"), WHY);
-        assert!(!net.has(bob, |told| *told == Told::Offered), "{offer}");
+        assert!(
+            !net.has(bob, |event| *event == PhoneEvent::Offered),
+            "{offer}"
+        );
         net.assert_quiet();
     }
 }
 
 #[test]
-fn a_later_offer_without_address_leaves_the_call_as_it_was() {
-    let (mut net, [alice, bob], leg) = standing();
+fn re_offer_without_address_leaves_the_call_unchanged() {
+    let (mut net, [alice, bob], leg) = established();
     for method in [Method::Invite, Method::Update] {
-        for offer in bad() {
-            let before = net.seen(bob).len();
-            let seen = ask(&mut net, alice, leg, method, &offer);
+        for offer in invalid_offers() {
+            let before = net.log(bob).len();
+            let entry = ask(&mut net, alice, leg, method, &offer);
             assert!(
-                matches!(seen.told, Told::Response(488, _)),
+                matches!(entry.event, PhoneEvent::Response(488, _)),
                 "{:?}",
-                seen.told
+                entry.event
             );
-            assert_eq!(seen.header("Warning"), WHY);
-            assert_eq!(net.seen(bob).len(), before, "bob is told nothing");
+            assert_eq!(entry.header("Warning"), WHY);
+            assert_eq!(net.log(bob).len(), before, "Bob receives nothing");
             assert_eq!(net.border.census().ports, 2);
         }
-        for offer in sound() {
-            let seen = ask(&mut net, alice, leg, method, &offer);
+        for offer in valid_offers() {
+            let entry = ask(&mut net, alice, leg, method, &offer);
             assert!(
-                matches!(seen.told, Told::Response(200, _)),
+                matches!(entry.event, PhoneEvent::Response(200, _)),
                 "{:?}",
-                seen.told
+                entry.event
             );
         }
     }
@@ -158,45 +164,47 @@ fn a_later_offer_without_address_leaves_the_call_as_it_was() {
 }
 
 #[test]
-fn an_answer_without_address_ends_the_call_with_a_reason() {
-    for answer in bad() {
+fn answer_without_address_ends_the_call_with_a_reason() {
+    for answer in invalid_offers() {
         let (mut net, alice, bob) = pair();
-        net.phones[bob].ears.manners.sdp = answer;
+        net.phones[bob].log.behaviour.sdp = answer;
         net.call(
             alice,
             "sip:bob@192.0.2.1",
             OUT,
-            &Content::sdp(described(true, false, false).as_bytes()),
+            &MessageContent::sdp(description(true, false, false).as_bytes()),
         );
         second(&mut net);
-        let refused = net.find(alice, |told| *told == Told::Failed(Failure::Response, 488));
+        let refused = net.find(alice, |event| {
+            *event == PhoneEvent::Failed(Failure::Response, 488)
+        });
         assert_eq!(refused.header("Warning"), WHY);
-        let bye = net.find(bob, |told| *told == Told::Ended(Ending::Peer));
+        let bye = net.find(bob, |event| *event == PhoneEvent::Ended(Ending::Peer));
         assert!(bye.header("Reason").contains("cause=488"), "{}", bye.text());
         net.assert_quiet();
     }
 }
 
 #[test]
-fn an_answer_without_address_to_a_later_offer_leaves_the_call_as_it_was() {
+fn answer_without_address_to_a_re_offer_leaves_the_call_unchanged() {
     for method in [Method::Invite, Method::Update] {
-        let (mut net, [alice, bob], leg) = standing();
-        net.phones[bob].ears.manners.sdp = described(false, false, false);
-        let seen = ask(&mut net, alice, leg, method, SDP_A);
+        let (mut net, [alice, bob], leg) = established();
+        net.phones[bob].log.behaviour.sdp = description(false, false, false);
+        let entry = ask(&mut net, alice, leg, method, SDP_A);
         assert!(
-            matches!(seen.told, Told::Response(488, _)),
+            matches!(entry.event, PhoneEvent::Response(488, _)),
             "{:?}",
-            seen.told
+            entry.event
         );
         assert_eq!(net.border.calls().len(), 1);
         assert_eq!(net.border.census().ports, 2);
-        // The exchange is over: the next one is taken.
-        net.phones[bob].ears.manners.sdp = SDP_B.to_owned();
-        let seen = ask(&mut net, alice, leg, method, SDP_A);
+        // The exchange is complete: the next offer succeeds.
+        net.phones[bob].log.behaviour.sdp = SDP_B.to_owned();
+        let entry = ask(&mut net, alice, leg, method, SDP_A);
         assert!(
-            matches!(seen.told, Told::Response(200, _)),
+            matches!(entry.event, PhoneEvent::Response(200, _)),
             "{:?}",
-            seen.told
+            entry.event
         );
         assert_no_session_without_address(&net, alice);
         hang_up(&mut net, alice, leg);
@@ -204,34 +212,39 @@ fn an_answer_without_address_to_a_later_offer_leaves_the_call_as_it_was() {
 }
 
 #[test]
-fn an_early_answer_without_address_does_not_pass() {
+fn early_answer_without_address_is_not_relayed() {
     for reliable in [false, true] {
         let (mut net, alice, bob) = pair();
-        net.phones[bob].ears.manners.progress = vec![(183, reliable)];
-        net.phones[bob].ears.manners.answer = None;
-        net.phones[bob].ears.manners.sdp = described(false, false, false);
+        net.phones[bob].log.behaviour.progress = vec![(183, reliable)];
+        net.phones[bob].log.behaviour.answer = None;
+        net.phones[bob].log.behaviour.sdp = description(false, false, false);
         let leg = net.call(
             alice,
             "sip:bob@192.0.2.1",
             OUT,
-            &Content::sdp(SDP_A.as_bytes()),
+            &MessageContent::sdp(SDP_A.as_bytes()),
         );
         second(&mut net);
         assert_no_session_without_address(&net, alice);
         if reliable {
-            // For bob it is settled; no other answer will come.
-            let refused = net.find(alice, |told| *told == Told::Failed(Failure::Response, 488));
+            // The answer is final for Bob; no other will follow.
+            let refused = net.find(alice, |event| {
+                *event == PhoneEvent::Failed(Failure::Response, 488)
+            });
             assert_eq!(refused.header("Warning"), WHY);
-            let cancel = net.find(bob, |told| *told == Told::Cancelled);
+            let cancel = net.find(bob, |event| *event == PhoneEvent::Cancelled);
             assert!(cancel.header("Reason").contains("cause=488"));
         } else {
-            let called = net.find(bob, |told| *told == Told::Offered).leg.unwrap();
-            net.tell(bob, |endpoint, now| {
-                let answer = Content::sdp(SDP_B.as_bytes());
+            let called = net
+                .find(bob, |event| *event == PhoneEvent::Offered)
+                .leg
+                .unwrap();
+            net.command(bob, |endpoint, now| {
+                let answer = MessageContent::sdp(SDP_B.as_bytes());
                 endpoint.answer(called, 200, &answer, now).unwrap();
             });
             second(&mut net);
-            assert!(net.has(alice, |told| *told == Told::Answered));
+            assert!(net.has(alice, |event| *event == PhoneEvent::Answered));
             hang_up(&mut net, alice, leg);
         }
         net.assert_quiet();
@@ -239,134 +252,144 @@ fn an_early_answer_without_address_does_not_pass() {
 }
 
 #[test]
-fn a_late_answer_without_address_ends_a_new_call() {
+fn late_answer_without_address_ends_a_new_call() {
     let (mut net, alice, bob) = pair();
-    net.phones[alice].ears.manners.acks = false;
-    let leg = net.call(alice, "sip:bob@192.0.2.1", OUT, &Content::default());
+    net.phones[alice].log.behaviour.acks = false;
+    let leg = net.call(alice, "sip:bob@192.0.2.1", OUT, &MessageContent::default());
     second(&mut net);
-    assert!(net.has(alice, |told| *told == Told::Answered));
-    let answer = described(false, false, false);
-    net.tell(alice, |endpoint, now| {
-        let answer = Content::sdp(answer.as_bytes());
+    assert!(net.has(alice, |event| *event == PhoneEvent::Answered));
+    let answer = description(false, false, false);
+    net.command(alice, |endpoint, now| {
+        let answer = MessageContent::sdp(answer.as_bytes());
         endpoint.ack(leg, &answer, now).unwrap();
     });
     second(&mut net);
     assert_no_session_without_address(&net, bob);
     for phone in [alice, bob] {
-        let bye = net.find(phone, |told| *told == Told::Ended(Ending::Peer));
+        let bye = net.find(phone, |event| *event == PhoneEvent::Ended(Ending::Peer));
         assert!(bye.header("Reason").contains("cause=488"), "{}", bye.text());
     }
     net.assert_quiet();
 }
 
 #[test]
-fn a_late_answer_without_address_leaves_a_standing_call_as_it_was() {
-    let (mut net, [alice, bob], leg) = standing();
-    net.phones[alice].ears.manners.acks = false;
-    net.tell(alice, |endpoint, now| {
+fn late_answer_without_address_leaves_an_established_call_unchanged() {
+    let (mut net, [alice, bob], leg) = established();
+    net.phones[alice].log.behaviour.acks = false;
+    net.command(alice, |endpoint, now| {
         endpoint
-            .request(leg, Method::Invite, &Content::default(), now)
+            .request(leg, Method::Invite, &MessageContent::default(), now)
             .unwrap();
     });
     second(&mut net);
-    assert!(net.has(alice, |told| matches!(told, Told::Response(200, _))));
-    let answer = described(false, false, false);
-    net.tell(alice, |endpoint, now| {
-        let answer = Content::sdp(answer.as_bytes());
+    assert!(net.has(alice, |event| matches!(event, PhoneEvent::Response(200, _))));
+    let answer = description(false, false, false);
+    net.command(alice, |endpoint, now| {
+        let answer = MessageContent::sdp(answer.as_bytes());
         endpoint.ack(leg, &answer, now).unwrap();
     });
     second(&mut net);
     assert_no_session_without_address(&net, bob);
     assert_eq!(net.border.calls().len(), 1);
     assert_eq!(net.border.census().ports, 2);
-    net.phones[alice].ears.manners.acks = true;
-    let seen = ask(&mut net, alice, leg, Method::Invite, SDP_A);
+    net.phones[alice].log.behaviour.acks = true;
+    let entry = ask(&mut net, alice, leg, Method::Invite, SDP_A);
     assert!(
-        matches!(seen.told, Told::Response(200, _)),
+        matches!(entry.event, PhoneEvent::Response(200, _)),
         "{:?}",
-        seen.told
+        entry.event
     );
     hang_up(&mut net, alice, leg);
 }
 
-/// A call whose 183 alice has to acknowledge; its leg and the 183's fork.
+/// A call whose 183 Alice has to acknowledge: its leg and the fork of the 183.
 fn to_prack(
-    net: &mut Neighbourhood,
+    net: &mut VirtualNetwork,
     alice: usize,
     bob: usize,
-    offer: &Content<'_>,
+    offer: &MessageContent<'_>,
 ) -> (LegId, sip::Fork) {
-    net.phones[bob].ears.manners.progress = vec![(183, true)];
-    net.phones[bob].ears.manners.answer = None;
+    net.phones[bob].log.behaviour.progress = vec![(183, true)];
+    net.phones[bob].log.behaviour.answer = None;
     let leg = net.call_with(alice, "sip:bob@192.0.2.1", OUT, offer, |invite| {
-        invite.prack = Prack::User;
+        invite.prack = Prack::Handler;
     });
     second(net);
-    let fork = net.told(alice).into_iter().find_map(|told| match told {
-        Told::Progressed(183, true, fork) => fork,
-        _ => None,
-    });
+    let fork = net
+        .phone_events(alice)
+        .into_iter()
+        .find_map(|event| match event {
+            PhoneEvent::Progressed(183, true, fork) => fork,
+            _ => None,
+        });
     (leg, fork.unwrap())
 }
 
-fn prack(net: &mut Neighbourhood, phone: usize, (leg, fork): (LegId, sip::Fork), sdp: &str) {
-    net.tell(phone, |endpoint, now| {
-        let content = Content::sdp(sdp.as_bytes());
+fn prack(net: &mut VirtualNetwork, phone: usize, (leg, fork): (LegId, sip::Fork), sdp: &str) {
+    net.command(phone, |endpoint, now| {
+        let content = MessageContent::sdp(sdp.as_bytes());
         endpoint.prack(leg, fork, &content, now).unwrap();
     });
     second(net);
 }
 
 #[test]
-fn an_offer_without_address_in_prack_is_refused_and_the_call_goes_on() {
+fn offer_without_address_in_prack_is_refused_and_the_call_continues() {
     let (mut net, alice, bob) = pair();
-    let early = to_prack(&mut net, alice, bob, &Content::sdp(SDP_A.as_bytes()));
-    prack(&mut net, alice, early, &described(false, false, false));
-    let refused = net.find(alice, |told| matches!(told, Told::Response(488, _)));
+    let early = to_prack(&mut net, alice, bob, &MessageContent::sdp(SDP_A.as_bytes()));
+    prack(&mut net, alice, early, &description(false, false, false));
+    let refused = net.find(alice, |event| matches!(event, PhoneEvent::Response(488, _)));
     assert_eq!(refused.header("Warning"), WHY);
     assert!(
-        net.has(bob, |told| matches!(told, Told::Pracked(_))),
+        net.has(bob, |event| matches!(event, PhoneEvent::Pracked(_))),
         "the 183 is acknowledged"
     );
     assert_no_session_without_address(&net, bob);
-    let called = net.find(bob, |told| *told == Told::Offered).leg.unwrap();
-    net.tell(bob, |endpoint, now| {
+    let called = net
+        .find(bob, |event| *event == PhoneEvent::Offered)
+        .leg
+        .unwrap();
+    net.command(bob, |endpoint, now| {
         endpoint
-            .answer(called, 200, &Content::default(), now)
+            .answer(called, 200, &MessageContent::default(), now)
             .unwrap()
     });
     second(&mut net);
-    assert!(net.has(alice, |told| *told == Told::Answered));
+    assert!(net.has(alice, |event| *event == PhoneEvent::Answered));
     hang_up(&mut net, alice, early.0);
 }
 
 #[test]
-fn an_answer_without_address_in_prack_ends_the_call() {
+fn answer_without_address_in_prack_ends_the_call() {
     let (mut net, alice, bob) = pair();
-    let early = to_prack(&mut net, alice, bob, &Content::default());
-    prack(&mut net, alice, early, &described(false, false, false));
-    assert!(net.has(alice, |told| matches!(told, Told::Response(488, _))));
-    let refused = net.find(alice, |told| *told == Told::Failed(Failure::Response, 488));
+    let early = to_prack(&mut net, alice, bob, &MessageContent::default());
+    prack(&mut net, alice, early, &description(false, false, false));
+    assert!(net.has(alice, |event| matches!(event, PhoneEvent::Response(488, _))));
+    let refused = net.find(alice, |event| {
+        *event == PhoneEvent::Failed(Failure::Response, 488)
+    });
     assert_eq!(refused.header("Warning"), WHY);
-    let cancel = net.find(bob, |told| *told == Told::Cancelled);
+    let cancel = net.find(bob, |event| *event == PhoneEvent::Cancelled);
     assert!(cancel.header("Reason").contains("cause=488"));
     assert_no_session_without_address(&net, bob);
     net.assert_quiet();
 }
 
 #[test]
-fn a_conference_refuses_an_offer_without_address() {
-    let room = format!("{PLAIN}[[room]]\nname='staff'\nnumber=['600']\n");
-    let mut net = Neighbourhood::new(&room, 1);
-    let alice = net.phone("10.1.0.1:5060", Manners::answering(SDP_A));
+fn conference_refuses_an_offer_without_address() {
+    let room = format!("{PLAIN}[[conference]]\nname='staff'\nnumber=['600']\n");
+    let mut net = VirtualNetwork::new(&room, 1);
+    let alice = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
     net.call(
         alice,
         "sip:600@192.0.2.1",
         OUT,
-        &Content::sdp(described(false, false, false).as_bytes()),
+        &MessageContent::sdp(description(false, false, false).as_bytes()),
     );
     second(&mut net);
-    let refused = net.find(alice, |told| *told == Told::Failed(Failure::Response, 488));
+    let refused = net.find(alice, |event| {
+        *event == PhoneEvent::Failed(Failure::Response, 488)
+    });
     assert_eq!(refused.header("Warning"), WHY);
     net.assert_quiet();
 }

@@ -1,12 +1,12 @@
-//! Media through the border: anchored, passed by, exhausted, silent.
+//! Media through the border: anchored, bypassed, without free ports, silent.
 
-use crate::neighbourhood;
+use crate::virtual_network;
 
-use neighbourhood::*;
 use protect::sdes::CryptoAttribute;
 use protect::srtp::{ContextLimits, Inbound, Outbound};
-use sip::{Content, Ending, Failure};
+use sip::{Ending, Failure, MessageContent};
 use std::time::Duration;
+use virtual_network::*;
 
 const OUT: &str = "192.0.2.1:5060";
 
@@ -14,14 +14,14 @@ fn seconds(number: u64) -> Duration {
     Duration::from_secs(number)
 }
 
-fn offer() -> Content<'static> {
-    Content::sdp(SDP_A.as_bytes())
+fn offer() -> MessageContent<'static> {
+    MessageContent::sdp(SDP_A.as_bytes())
 }
 
-fn pair(config: &str) -> (Neighbourhood, usize, usize) {
-    let mut net = Neighbourhood::new(config, 1);
-    let alice = net.phone("10.1.0.1:5060", Manners::answering(SDP_A));
-    let bob = net.phone("10.2.0.1:5060", Manners::answering(SDP_B));
+fn pair(config: &str) -> (VirtualNetwork, usize, usize) {
+    let mut net = VirtualNetwork::new(config, 1);
+    let alice = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
+    let bob = net.phone("10.2.0.1:5060", PhoneBehaviour::answering(SDP_B));
     (net, alice, bob)
 }
 
@@ -44,24 +44,27 @@ fn rtp(sequence: u16) -> Vec<u8> {
 }
 
 #[test]
-fn packets_go_through_both_ways_and_strangers_do_not() {
+fn packets_are_relayed_and_third_parties_are_dropped() {
     let (mut net, alice, bob) = pair(PLAIN);
     let leg = net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
     net.run(seconds(1));
-    let towards_alice = port_of(&net.find(alice, |told| *told == Told::Answered).body());
-    let towards_bob = port_of(&net.find(bob, |told| *told == Told::Offered).body());
+    let towards_alice = port_of(
+        &net.find(alice, |event| *event == PhoneEvent::Answered)
+            .body(),
+    );
+    let towards_bob = port_of(&net.find(bob, |event| *event == PhoneEvent::Offered).body());
     for sequence in 0..10 {
-        net.throw(
+        net.send_raw(
             "10.1.0.1:4000",
             &format!("192.0.2.1:{towards_alice}"),
             &rtp(sequence),
         );
-        net.throw(
+        net.send_raw(
             "10.2.0.1:5000",
             &format!("198.51.100.1:{towards_bob}"),
             &rtp(sequence),
         );
-        net.throw(
+        net.send_raw(
             "203.0.113.66:6666",
             &format!("192.0.2.1:{towards_alice}"),
             &rtp(sequence),
@@ -82,23 +85,27 @@ fn packets_go_through_both_ways_and_strangers_do_not() {
         came("10.1.0.1:4000", &format!("192.0.2.1:{towards_alice}")),
         10
     );
-    net.tell(alice, |endpoint, now| {
-        endpoint.bye(leg, &Content::default(), now).unwrap()
+    net.command(alice, |endpoint, now| {
+        endpoint.bye(leg, &MessageContent::default(), now).unwrap()
     });
     net.run(seconds(1));
-    assert_eq!(net.border.census().ports, 0, "given back with the call");
+    assert_eq!(net.border.census().ports, 0, "released with the call");
     net.assert_quiet();
 }
 
 #[test]
-fn media_that_is_passed_by_is_not_touched() {
+fn bypassed_media_is_unchanged() {
     let config = format!("{PLAIN}[[route]]\ntrunk='pbx'\nmedia='bypass'\n");
     let (mut net, alice, bob) = pair(&config);
     net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
     net.run(seconds(1));
-    assert_eq!(net.find(bob, |told| *told == Told::Offered).body(), SDP_A);
     assert_eq!(
-        net.find(alice, |told| *told == Told::Answered).body(),
+        net.find(bob, |event| *event == PhoneEvent::Offered).body(),
+        SDP_A
+    );
+    assert_eq!(
+        net.find(alice, |event| *event == PhoneEvent::Answered)
+            .body(),
         SDP_B
     );
     let census = net.border.census();
@@ -109,7 +116,7 @@ fn media_that_is_passed_by_is_not_touched() {
 }
 
 #[test]
-fn no_port_left_is_a_503_and_told() {
+fn no_free_port_is_503_and_logged() {
     let config = PLAIN.replace(
         "media={address='198.51.100.1'}",
         "media={address='198.51.100.1',ports='30000-30003'}",
@@ -120,44 +127,48 @@ fn no_port_left_is_a_503_and_told() {
         legs.push(net.call(alice, "sip:bob@192.0.2.1", OUT, &offer()));
         net.run(seconds(1));
     }
-    assert!(net.has(alice, |told| *told == Told::Failed(Failure::Response, 503)));
+    assert!(net.has(alice, |event| *event
+        == PhoneEvent::Failed(Failure::Response, 503)));
     assert!(net.names().contains(&"media_ports_exhausted"));
     assert_eq!(net.border.counters().ports_exhausted, 1);
     assert_eq!(
-        net.told(bob)
+        net.phone_events(bob)
             .iter()
-            .filter(|told| **told == Told::Acked)
+            .filter(|event| **event == PhoneEvent::Acked)
             .count(),
         2
     );
     assert_eq!(net.border.census().ports, 4);
-    net.tell(alice, |endpoint, now| {
-        endpoint.bye(legs[0], &Content::default(), now).unwrap()
+    net.command(alice, |endpoint, now| {
+        endpoint
+            .bye(legs[0], &MessageContent::default(), now)
+            .unwrap()
     });
     net.run(seconds(1));
     net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
     net.run(seconds(1));
     assert_eq!(
-        net.told(bob)
+        net.phone_events(bob)
             .iter()
-            .filter(|told| **told == Told::Acked)
+            .filter(|event| **event == PhoneEvent::Acked)
             .count(),
         3
     );
 }
 
 #[test]
-fn a_socket_that_cannot_be_opened_ends_the_call() {
+fn socket_that_cannot_be_opened_ends_the_call() {
     let (mut net, alice, bob) = pair(PLAIN);
     net.refuse_media_sockets = true;
     net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
     net.run(seconds(1));
     assert!(
-        net.has(alice, |told| *told == Told::Failed(Failure::Response, 503)),
+        net.has(alice, |event| *event
+            == PhoneEvent::Failed(Failure::Response, 503)),
         "{:?}",
-        net.told(alice)
+        net.phone_events(alice)
     );
-    assert_eq!(net.told(bob), [], "no port, no call");
+    assert_eq!(net.phone_events(bob), [], "no port, no call");
     let failed = net.names();
     let failed = failed.iter().filter(|name| **name == "socket_failed");
     assert!((2..=40).contains(&failed.count()), "{:?}", net.names());
@@ -165,7 +176,7 @@ fn a_socket_that_cannot_be_opened_ends_the_call() {
 }
 
 /// Four pairs for each side.
-fn narrow() -> String {
+fn four_pairs() -> String {
     PLAIN
         .replace(
             "media={address='192.0.2.1'}",
@@ -177,159 +188,164 @@ fn narrow() -> String {
         )
 }
 
-fn place(address: &str) -> std::net::SocketAddr {
+fn addr(address: &str) -> std::net::SocketAddr {
     address.parse().unwrap()
 }
 
 #[test]
-fn a_port_that_another_program_has_is_passed_over_with_its_pair() {
-    let (mut net, alice, bob) = pair(&narrow());
-    // Of three pairs of each side one half is somebody else's.
-    net.taken = [20_001, 20_002, 20_005]
-        .map(|port| place(&format!("192.0.2.1:{port}")))
+fn port_in_use_is_skipped_with_its_pair() {
+    let (mut net, alice, bob) = pair(&four_pairs());
+    // Of three pairs of each side, another program uses one port of each.
+    net.occupied = [20_001, 20_002, 20_005]
+        .map(|port| addr(&format!("192.0.2.1:{port}")))
         .into_iter()
-        .chain([30_000, 30_003, 30_006].map(|port| place(&format!("198.51.100.1:{port}"))))
+        .chain([30_000, 30_003, 30_006].map(|port| addr(&format!("198.51.100.1:{port}"))))
         .collect();
     for call in 0..5 {
         let leg = net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
         net.run(seconds(1));
-        let to_alice = port_of(&net.last(alice, |told| *told == Told::Answered).body());
-        let to_bob = port_of(&net.last(bob, |told| *told == Told::Offered).body());
+        let to_alice = port_of(
+            &net.last(alice, |event| *event == PhoneEvent::Answered)
+                .body(),
+        );
+        let to_bob = port_of(&net.last(bob, |event| *event == PhoneEvent::Offered).body());
         assert_eq!((to_alice, to_bob), (20_006, 30_004), "call {call}");
         for port in [20_006, 20_007] {
-            assert!(net.is_open(place(&format!("192.0.2.1:{port}"))));
+            assert!(net.is_open(addr(&format!("192.0.2.1:{port}"))));
         }
         for port in (20_000..20_006).map(|port| format!("192.0.2.1:{port}")) {
-            assert!(!net.is_open(place(&port)), "{port} is left over");
+            assert!(!net.is_open(addr(&port)), "{port} is left over");
         }
-        net.throw("10.1.0.1:4000", "192.0.2.1:20006", &rtp(1));
+        net.send_raw("10.1.0.1:4000", "192.0.2.1:20006", &rtp(1));
         net.run(seconds(1));
-        assert_eq!(net.media.len(), call + 1, "media goes through");
+        assert_eq!(net.media.len(), call + 1, "media is relayed");
         assert_eq!(net.border.census().ports, 2);
-        net.tell(alice, |endpoint, now| {
-            endpoint.bye(leg, &Content::default(), now).unwrap()
+        net.command(alice, |endpoint, now| {
+            endpoint.bye(leg, &MessageContent::default(), now).unwrap()
         });
         net.run(seconds(1));
         assert_eq!(net.border.census().ports, 0);
     }
-    // What was found taken once is tried again only when nothing else is left.
+    // A pair that was found in use is tried again only when no other is left.
     let taken = net.border.counters().ports_taken;
     assert!((1..=6).contains(&taken), "{taken}");
-    let told = net.names();
-    let told = told.iter().filter(|name| **name == "media_port_taken");
-    assert_eq!(told.count() as u64, taken);
+    let reported = net.names();
+    let reported = reported.iter().filter(|name| **name == "media_port_in_use");
+    assert_eq!(reported.count() as u64, taken);
     net.assert_quiet();
 }
 
 #[test]
-fn ports_that_others_have_are_asked_for_a_few_times_and_again_when_nothing_else_is_left() {
-    let (mut net, alice, bob) = pair(&narrow());
-    net.taken = (20_000..20_008)
-        .map(|port| place(&format!("192.0.2.1:{port}")))
+fn ports_in_use_are_retried_when_no_other_is_left() {
+    let (mut net, alice, bob) = pair(&four_pairs());
+    net.occupied = (20_000..20_008)
+        .map(|port| addr(&format!("192.0.2.1:{port}")))
         .collect();
     net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
     net.run(seconds(1));
-    assert!(net.has(alice, |told| *told == Told::Failed(Failure::Response, 503)));
-    assert_eq!(net.told(bob), []);
-    assert_eq!(net.border.census().ports, 0, "nothing is lost to the range");
-    net.taken.clear();
+    assert!(net.has(alice, |event| *event
+        == PhoneEvent::Failed(Failure::Response, 503)));
+    assert_eq!(net.phone_events(bob), []);
+    assert_eq!(net.border.census().ports, 0, "all pairs are free again");
+    net.occupied.clear();
     let leg = net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
     net.run(seconds(1));
-    assert!(net.has(alice, |told| *told == Told::Answered));
-    net.tell(alice, |endpoint, now| {
-        endpoint.bye(leg, &Content::default(), now).unwrap()
+    assert!(net.has(alice, |event| *event == PhoneEvent::Answered));
+    net.command(alice, |endpoint, now| {
+        endpoint.bye(leg, &MessageContent::default(), now).unwrap()
     });
     net.assert_quiet();
 }
 
 #[test]
-fn an_offer_that_comes_with_the_answer_names_ports_that_are_ours() {
-    let (mut net, alice, bob) = pair(&narrow());
-    net.phones[alice].ears.manners.sdp = "late".into();
-    net.taken = [20_000, 20_003, 20_004]
-        .map(|port| place(&format!("192.0.2.1:{port}")))
+fn late_offer_has_ports_of_the_border() {
+    let (mut net, alice, bob) = pair(&four_pairs());
+    net.phones[alice].log.behaviour.sdp = "late".into();
+    net.occupied = [20_000, 20_003, 20_004]
+        .map(|port| addr(&format!("192.0.2.1:{port}")))
         .into_iter()
-        .chain([30_000, 30_003, 30_006].map(|port| place(&format!("198.51.100.1:{port}"))))
+        .chain([30_000, 30_003, 30_006].map(|port| addr(&format!("198.51.100.1:{port}"))))
         .collect();
-    // Audio; a line of another kind; first a line that is turned down.
+    // Audio; a line of another type; first a rejected line.
     let others = [
         SDP_B.to_owned(),
         SDP_B.replace("m=audio 5000 RTP/AVP 0", "m=image 5000 udptl t38"),
         SDP_B.replace("m=audio", "m=video 0 RTP/AVP 31\r\nm=audio"),
     ];
     for (call, offers) in others.iter().enumerate() {
-        net.phones[bob].ears.manners.sdp = offers.clone();
-        let leg = net.call(alice, "sip:bob@192.0.2.1", OUT, &Content::default());
+        net.phones[bob].log.behaviour.sdp = offers.clone();
+        let leg = net.call(alice, "sip:bob@192.0.2.1", OUT, &MessageContent::default());
         net.run(seconds(1));
-        let answered = net.last(alice, |told| *told == Told::Answered);
+        let answered = net.last(alice, |event| *event == PhoneEvent::Answered);
         let body = answered.body();
         let line = body
             .lines()
             .find(|line| line.starts_with("m=") && !line.contains(" 0 RTP"));
         let port = line.and_then(|line| line.split(' ').nth(1)).unwrap();
         assert_eq!(port, "20006", "call {call}: {body}");
-        assert!(net.is_open(place("192.0.2.1:20006")));
-        // Alice's answer has one line and is silent about a second one, which ends with that.
+        assert!(net.is_open(addr("192.0.2.1:20006")));
+        // Alice's answer has one line and omits the second one, which is thereby removed.
         let kept = if call == 2 { 0 } else { 2 };
         assert_eq!(net.border.census().ports, kept, "call {call}");
-        net.tell(alice, |endpoint, now| {
-            endpoint.bye(leg, &Content::default(), now).unwrap()
+        net.command(alice, |endpoint, now| {
+            endpoint.bye(leg, &MessageContent::default(), now).unwrap()
         });
         net.run(seconds(1));
         assert_eq!(net.border.census().ports, 0, "call {call}");
     }
-    // One that comes to nothing gives its ports back too.
-    net.phones[bob].ears.manners.answer = Some(486);
-    net.call(alice, "sip:bob@192.0.2.1", OUT, &Content::default());
+    // A failed call releases its ports, too.
+    net.phones[bob].log.behaviour.answer = Some(486);
+    net.call(alice, "sip:bob@192.0.2.1", OUT, &MessageContent::default());
     net.run(seconds(1));
-    assert!(net.has(alice, |told| *told == Told::Failed(Failure::Response, 486)));
+    assert!(net.has(alice, |event| *event
+        == PhoneEvent::Failed(Failure::Response, 486)));
     net.assert_quiet();
 }
 
 #[test]
-fn a_line_added_by_reinvite_passes_over_taken_ports_too() {
-    let (mut net, alice, bob) = pair(&narrow());
+fn line_added_by_reinvite_skips_ports_in_use() {
+    let (mut net, alice, bob) = pair(&four_pairs());
     let leg = net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
     net.run(seconds(1));
-    let used = port_of(&net.last(bob, |told| *told == Told::Offered).body());
-    // All but one of the other pairs are somebody else's.
+    let used = port_of(&net.last(bob, |event| *event == PhoneEvent::Offered).body());
+    // All but one of the other pairs are in use by another program.
     let free = if used == 30_006 { 30_000 } else { 30_006 };
-    net.taken = (30_000..30_008)
+    net.occupied = (30_000..30_008)
         .filter(|port| port & !1 != used && port & !1 != free && port % 2 == 1)
-        .map(|port| place(&format!("198.51.100.1:{port}")))
+        .map(|port| addr(&format!("198.51.100.1:{port}")))
         .collect();
     let two = format!("{SDP_A}m=video 4002 RTP/AVP 31\r\n");
-    net.tell(alice, |endpoint, now| {
-        let content = Content::sdp(two.as_bytes());
+    net.command(alice, |endpoint, now| {
+        let content = MessageContent::sdp(two.as_bytes());
         let invite = wire::sip::Method::Invite;
         endpoint.request(leg, invite, &content, now).unwrap();
     });
     net.run(seconds(1));
     let offered = net
-        .last(bob, |told| matches!(told, Told::Request(_)))
+        .last(bob, |event| matches!(event, PhoneEvent::Request(_)))
         .body();
     assert!(
         offered.contains(&format!("m=audio {used} "))
             && offered.contains(&format!("m=video {free} ")),
         "{offered}"
     );
-    assert!(net.has(alice, |told| matches!(told, Told::Response(200, _))));
-    net.tell(alice, |endpoint, now| {
-        endpoint.bye(leg, &Content::default(), now).unwrap()
+    assert!(net.has(alice, |event| matches!(event, PhoneEvent::Response(200, _))));
+    net.command(alice, |endpoint, now| {
+        endpoint.bye(leg, &MessageContent::default(), now).unwrap()
     });
     net.assert_quiet();
 }
 
 #[test]
-fn silence_ends_the_call_on_both_sides() {
-    let config = format!("{PLAIN}[media]\ntimeout=30\n");
+fn media_timeout_ends_the_call_on_both_sides() {
+    let config = format!("{PLAIN}[media]\ntimeout_s=30\n");
     let (mut net, alice, bob) = pair(&config);
     net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
     net.run(seconds(25));
     assert_eq!(net.border.calls().len(), 1);
     net.run(seconds(10));
     for phone in [alice, bob] {
-        let bye = net.find(phone, |told| *told == Told::Ended(Ending::Peer));
+        let bye = net.find(phone, |event| *event == PhoneEvent::Ended(Ending::Peer));
         assert!(bye.header("Reason").contains("No media"));
     }
     assert!(net.names().contains(&"media_timeout"));
@@ -352,12 +368,12 @@ fn sockets_are_kept_for_a_second_and_then_closed() {
     for _ in 0..30 {
         let leg = net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
         net.run(seconds(1));
-        net.tell(alice, |endpoint, now| {
-            endpoint.bye(leg, &Content::default(), now).unwrap()
+        net.command(alice, |endpoint, now| {
+            endpoint.bye(leg, &MessageContent::default(), now).unwrap()
         });
         net.run(Duration::from_millis(200));
         let open = net.border.census().sockets_open;
-        assert!(open >= 4, "for the next call");
+        assert!(open >= 4, "kept for the next call");
         most = most.max(open);
     }
     assert!(most <= 16, "{most}");
@@ -367,7 +383,7 @@ fn sockets_are_kept_for_a_second_and_then_closed() {
     assert_eq!(
         net.border.census().sockets_open,
         0,
-        "other programs can have them"
+        "available to other programs"
     );
     assert_eq!(net.open_sockets, with_media - most);
     net.assert_quiet();
@@ -379,19 +395,21 @@ fn ipv4_to_ipv6() {
         .replace("198.51.100.1:5060", "[2001:db8::1]:5060")
         .replace("198.51.100.1", "2001:db8::1")
         .replace("10.2.0.1:5060", "[2001:db8::b]:5060");
-    let mut net = Neighbourhood::new(&config, 1);
-    let alice = net.phone("10.1.0.1:5060", Manners::answering(SDP_A));
+    let mut net = VirtualNetwork::new(&config, 1);
+    let alice = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
     let sdp = SDP_B.replace("IP4 10.2.0.1", "IP6 2001:db8::b");
-    let bob = net.phone("[2001:db8::b]:5060", Manners::answering(&sdp));
+    let bob = net.phone("[2001:db8::b]:5060", PhoneBehaviour::answering(&sdp));
     let leg = net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
     net.run(seconds(1));
-    let offered = net.find(bob, |told| *told == Told::Offered).body();
+    let offered = net.find(bob, |event| *event == PhoneEvent::Offered).body();
     assert!(offered.contains("c=IN IP6 2001:db8::1"), "{offered}");
-    let answered = net.find(alice, |told| *told == Told::Answered).body();
+    let answered = net
+        .find(alice, |event| *event == PhoneEvent::Answered)
+        .body();
     assert!(answered.contains("c=IN IP4 192.0.2.1"), "{answered}");
     let port = port_of(&answered);
     for sequence in 0..5 {
-        net.throw(
+        net.send_raw(
             "10.1.0.1:4000",
             &format!("192.0.2.1:{port}"),
             &rtp(sequence),
@@ -400,8 +418,8 @@ fn ipv4_to_ipv6() {
     net.run(seconds(1));
     let far = "[2001:db8::b]:5000".parse().unwrap();
     assert_eq!(net.media.iter().filter(|(to, _, _)| *to == far).count(), 5);
-    net.tell(alice, |endpoint, now| {
-        endpoint.bye(leg, &Content::default(), now).unwrap()
+    net.command(alice, |endpoint, now| {
+        endpoint.bye(leg, &MessageContent::default(), now).unwrap()
     });
     net.assert_quiet();
 }
@@ -414,38 +432,39 @@ fn lines_that_cannot_be_anchored() {
         alice,
         "sip:bob@192.0.2.1",
         OUT,
-        &Content::sdp(both.as_bytes()),
+        &MessageContent::sdp(both.as_bytes()),
     );
     net.run(seconds(1));
-    let offered = net.find(bob, |told| *told == Told::Offered).body();
+    let offered = net.find(bob, |event| *event == PhoneEvent::Offered).body();
     assert!(offered.contains("m=message 0 TCP/MSRP *"), "{offered}");
     let alone = "v=0\r\no=- 1 1 IN IP4 10.1.0.1\r\ns=-\r\nc=IN IP4 10.1.0.1\r\nt=0 0\r\nm=message 2855 TCP/MSRP *\r\n";
     net.call(
         alice,
         "sip:bob@192.0.2.1",
         OUT,
-        &Content::sdp(alone.as_bytes()),
+        &MessageContent::sdp(alone.as_bytes()),
     );
     net.run(seconds(1));
-    assert!(net.has(alice, |told| *told == Told::Failed(Failure::Response, 488)));
+    assert!(net.has(alice, |event| *event
+        == PhoneEvent::Failed(Failure::Response, 488)));
     net.call(
         alice,
         "sip:bob@192.0.2.1",
         OUT,
-        &Content::sdp(b"v=0\r\nm=rubbish\r\n"),
+        &MessageContent::sdp(b"v=0\r\nm=rubbish\r\n"),
     );
     net.run(seconds(1));
     assert_eq!(
-        net.told(alice)
+        net.phone_events(alice)
             .iter()
-            .filter(|told| **told == Told::Failed(Failure::Response, 488))
+            .filter(|event| **event == PhoneEvent::Failed(Failure::Response, 488))
             .count(),
         2
     );
 }
 
-/// Everything that came to an address.
-fn arrivals(net: &Neighbourhood, to: &str) -> Vec<Vec<u8>> {
+/// Everything that arrived at an address.
+fn arrivals(net: &VirtualNetwork, to: &str) -> Vec<Vec<u8>> {
     let to = to.parse().unwrap();
     let came = net.media.iter().filter(|(at, ..)| *at == to);
     came.map(|(_, _, bytes)| bytes.clone()).collect()
@@ -463,30 +482,32 @@ fn line_port(body: &str, media: &str) -> u16 {
 }
 
 #[test]
-fn rtcp_goes_its_own_way_without_mux_wherever_it_is_signalled() {
+fn rtcp_uses_its_signalled_port_without_mux() {
     let (mut net, alice, bob) = pair(PLAIN);
-    // Bob takes RTCP on a port of its own (RFC 3605), and will not multiplex.
-    net.phones[bob].ears.manners.sdp = format!("{SDP_B}a=rtcp:5777\r\n");
+    // Bob has a separate port for RTCP (RFC 3605), and does not multiplex.
+    net.phones[bob].log.behaviour.sdp = format!("{SDP_B}a=rtcp:5777\r\n");
     let offered = format!("{SDP_A}a=rtcp-mux\r\n");
     net.call(
         alice,
         "sip:bob@192.0.2.1",
         OUT,
-        &Content::sdp(offered.as_bytes()),
+        &MessageContent::sdp(offered.as_bytes()),
     );
     net.run(seconds(1));
-    let answer = net.find(alice, |told| *told == Told::Answered).body();
+    let answer = net
+        .find(alice, |event| *event == PhoneEvent::Answered)
+        .body();
     assert!(!answer.contains("rtcp-mux"), "{answer}");
     let port = port_of(&answer);
-    net.throw(
+    net.send_raw(
         "10.1.0.1:4001",
         &format!("192.0.2.1:{}", port + 1),
         &sender_report(),
     );
     net.run(seconds(1));
     assert_eq!(arrivals(&net, "10.2.0.1:5777"), [sender_report()]);
-    // On the port for RTP it is not taken.
-    net.throw(
+    // On the RTP port it is rejected.
+    net.send_raw(
         "10.1.0.1:4000",
         &format!("192.0.2.1:{port}"),
         &sender_report(),
@@ -502,32 +523,34 @@ fn rtcp_goes_its_own_way_without_mux_wherever_it_is_signalled() {
 }
 
 #[test]
-fn rtcp_shares_the_port_where_both_sides_agree() {
+fn rtcp_mux_is_used_by_agreement() {
     let (mut net, alice, bob) = pair(PLAIN);
-    net.phones[bob].ears.manners.sdp = format!("{SDP_B}a=rtcp-mux\r\n");
+    net.phones[bob].log.behaviour.sdp = format!("{SDP_B}a=rtcp-mux\r\n");
     let offered = format!("{SDP_A}a=rtcp-mux\r\n");
     net.call(
         alice,
         "sip:bob@192.0.2.1",
         OUT,
-        &Content::sdp(offered.as_bytes()),
+        &MessageContent::sdp(offered.as_bytes()),
     );
     net.run(seconds(1));
-    let answer = net.find(alice, |told| *told == Told::Answered).body();
+    let answer = net
+        .find(alice, |event| *event == PhoneEvent::Answered)
+        .body();
     assert!(answer.contains("a=rtcp-mux"), "{answer}");
     let port = port_of(&answer);
-    net.throw(
+    net.send_raw(
         "10.1.0.1:4000",
         &format!("192.0.2.1:{port}"),
         &sender_report(),
     );
-    net.throw("10.1.0.1:4000", &format!("192.0.2.1:{port}"), &rtp(1));
+    net.send_raw("10.1.0.1:4000", &format!("192.0.2.1:{port}"), &rtp(1));
     net.run(seconds(1));
     assert_eq!(arrivals(&net, "10.2.0.1:5000"), [sender_report(), rtp(1)]);
 }
 
 #[test]
-fn a_description_among_other_parts_is_rewritten_alone() {
+fn description_in_a_multipart_body_is_rewritten() {
     let parts = |sdp: &str, isup: &str| {
         format!(
             "--x\r\nContent-Type: application/pidf+xml\r\nContent-ID: <a@b>\r\n\r\n<presence> 10.1.0.1 </presence>\r\n\
@@ -537,13 +560,13 @@ fn a_description_among_other_parts_is_rewritten_alone() {
         )
     };
     let (mut net, alice, bob) = pair(PLAIN);
-    net.phones[bob].ears.manners.answer = None;
+    net.phones[bob].log.behaviour.answer = None;
     let kind = b"multipart/mixed;boundary=x";
     let body = parts(SDP_A, "\u{1}\u{0}\r\n\u{7f}");
-    let content = Content::body(kind, body.as_bytes());
+    let content = MessageContent::body(kind, body.as_bytes());
     let leg = net.call(alice, "sip:bob@192.0.2.1", OUT, &content);
     net.run(seconds(1));
-    let offered = net.find(bob, |told| *told == Told::Offered).clone();
+    let offered = net.find(bob, |event| *event == PhoneEvent::Offered).clone();
     assert_eq!(offered.header("Content-Type"), "multipart/mixed;boundary=x");
     let port = port_of(&offered.body());
     let sdp = SDP_A
@@ -555,43 +578,45 @@ fn a_description_among_other_parts_is_rewritten_alone() {
         offered.header("Content-Length"),
         offered.body().len().to_string()
     );
-    // The answer likewise, and media flows.
+    // The same for the answer, and media flows.
     let body = parts(SDP_B, "ANM");
-    let content = Content::body(kind, body.as_bytes());
+    let content = MessageContent::body(kind, body.as_bytes());
     let theirs = offered.leg.unwrap();
-    net.tell(bob, |endpoint, now| {
+    net.command(bob, |endpoint, now| {
         endpoint.answer(theirs, 200, &content, now).unwrap();
     });
     net.run(seconds(1));
-    let answered = net.find(alice, |told| *told == Told::Answered).body();
+    let answered = net
+        .find(alice, |event| *event == PhoneEvent::Answered)
+        .body();
     let back = port_of(&answered);
     let sdp = SDP_B
         .replace("m=audio 5000", &format!("m=audio {back}"))
         .replace("o=bob", "o=-")
         .replace("10.2.0.1", "192.0.2.1");
     assert_eq!(answered, parts(&sdp, "ANM"));
-    net.throw("10.1.0.1:4000", &format!("192.0.2.1:{back}"), &rtp(1));
+    net.send_raw("10.1.0.1:4000", &format!("192.0.2.1:{back}"), &rtp(1));
     net.run(seconds(1));
-    assert_eq!(net.media[0].0, place("10.2.0.1:5000"));
-    net.tell(alice, |endpoint, now| {
-        endpoint.bye(leg, &Content::default(), now).unwrap()
+    assert_eq!(net.media[0].0, addr("10.2.0.1:5000"));
+    net.command(alice, |endpoint, now| {
+        endpoint.bye(leg, &MessageContent::default(), now).unwrap()
     });
     net.assert_quiet();
-    // What cannot be read in place is not passed with addresses that nobody reaches.
+    // A part that cannot be parsed is not relayed with unreachable addresses.
     let encoded =
         parts(SDP_A, "x").replace("Content-Length", "Content-Transfer-Encoding: base64\r\nX");
-    let content = Content::body(kind, encoded.as_bytes());
+    let content = MessageContent::body(kind, encoded.as_bytes());
     net.call(alice, "sip:bob@192.0.2.1", OUT, &content);
     net.run(seconds(1));
-    let end = net.last(alice, |told| matches!(told, Told::Failed(..)));
-    assert_eq!(end.told, Told::Failed(Failure::Response, 415));
+    let end = net.last(alice, |event| matches!(event, PhoneEvent::Failed(..)));
+    assert_eq!(end.event, PhoneEvent::Failed(Failure::Response, 415));
     net.assert_quiet();
 }
 
 #[test]
-fn of_several_lines_one_may_be_rejected() {
+fn one_of_several_lines_may_be_rejected() {
     let (mut net, alice, bob) = pair(PLAIN);
-    net.phones[bob].ears.manners.sdp =
+    net.phones[bob].log.behaviour.sdp =
         format!("{SDP_B}m=video 0 RTP/AVP 97\r\nm=text 5010 RTP/AVP 98\r\n");
     let offered =
         format!("{SDP_A}m=video 4002 RTP/AVP 97\r\na=label:kept\r\nm=text 4004 RTP/AVP 98\r\n");
@@ -599,26 +624,28 @@ fn of_several_lines_one_may_be_rejected() {
         alice,
         "sip:bob@192.0.2.1",
         OUT,
-        &Content::sdp(offered.as_bytes()),
+        &MessageContent::sdp(offered.as_bytes()),
     );
     net.run(seconds(1));
-    let offer = net.find(bob, |told| *told == Told::Offered).body();
+    let offer = net.find(bob, |event| *event == PhoneEvent::Offered).body();
     let order: Vec<&str> = offer
         .lines()
         .filter_map(|line| line.strip_prefix("m=")?.split(' ').next())
         .collect();
     assert_eq!(order, ["audio", "video", "text"]);
     assert!(offer.contains("a=label:kept\r\n"), "{offer}");
-    let answer = net.find(alice, |told| *told == Told::Answered).body();
+    let answer = net
+        .find(alice, |event| *event == PhoneEvent::Answered)
+        .body();
     assert!(answer.contains("m=video 0 RTP/AVP 97"), "{answer}");
-    // Two lines, two sides: the rejected one has given its ports back.
+    // Two lines, two sides: the rejected line has released its ports.
     assert_eq!(net.border.census().ports, 4);
-    net.throw(
+    net.send_raw(
         "10.1.0.1:4004",
         &format!("192.0.2.1:{}", line_port(&answer, "text")),
         &rtp(7),
     );
-    net.throw(
+    net.send_raw(
         "10.2.0.1:5000",
         &format!("198.51.100.1:{}", line_port(&offer, "audio")),
         &rtp(8),
@@ -628,9 +655,9 @@ fn of_several_lines_one_may_be_rejected() {
     assert_eq!(arrivals(&net, "10.1.0.1:4000"), [rtp(8)]);
 }
 
-/// A caller that goes on sending after its call has ended, to a port that another call has by now.
+/// A caller continues to send after its call has ended, to a port that another call uses now.
 #[test]
-fn media_of_an_old_call_does_not_reach_the_next() {
+fn media_of_an_ended_call_does_not_reach_the_next() {
     let config = PLAIN.replace(
         "media={address='192.0.2.1'}",
         "media={address='192.0.2.1',ports='20000-20003'}",
@@ -638,21 +665,24 @@ fn media_of_an_old_call_does_not_reach_the_next() {
     let (mut net, alice, _) = pair(&config);
     let carol = net.phone(
         "10.1.0.3:5060",
-        Manners::answering(&SDP_A.replace("10.1.0.1", "10.1.0.3")),
+        PhoneBehaviour::answering(&SDP_A.replace("10.1.0.1", "10.1.0.3")),
     );
-    let dave = net.phone("10.1.0.4:5060", Manners::answering(SDP_A));
+    let dave = net.phone("10.1.0.4:5060", PhoneBehaviour::answering(SDP_A));
     let leg = net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
     net.run(seconds(1));
-    let port = port_of(&net.find(alice, |told| *told == Told::Answered).body());
+    let port = port_of(
+        &net.find(alice, |event| *event == PhoneEvent::Answered)
+            .body(),
+    );
     let old = format!("192.0.2.1:{port}");
-    // The other pair of the range is taken.
+    // The other pair of the range is in use.
     net.call(dave, "sip:bob@192.0.2.1", OUT, &offer());
     net.run(seconds(1));
-    net.throw("10.1.0.1:4000", &old, &rtp(1));
+    net.send_raw("10.1.0.1:4000", &old, &rtp(1));
     net.run(seconds(1));
     assert_eq!(arrivals(&net, "10.2.0.1:5000").len(), 1);
-    net.tell(alice, |endpoint, now| {
-        endpoint.bye(leg, &Content::default(), now).unwrap()
+    net.command(alice, |endpoint, now| {
+        endpoint.bye(leg, &MessageContent::default(), now).unwrap()
     });
     net.run(seconds(1));
     let theirs = SDP_A.replace("10.1.0.1", "10.1.0.3");
@@ -660,45 +690,55 @@ fn media_of_an_old_call_does_not_reach_the_next() {
         carol,
         "sip:bob@192.0.2.1",
         OUT,
-        &Content::sdp(theirs.as_bytes()),
+        &MessageContent::sdp(theirs.as_bytes()),
     );
     net.run(seconds(1));
-    let next = port_of(&net.find(carol, |told| *told == Told::Answered).body());
+    let next = port_of(
+        &net.find(carol, |event| *event == PhoneEvent::Answered)
+            .body(),
+    );
     assert_eq!(next, port, "the same port again");
     for sequence in 2..20 {
-        net.throw("10.1.0.1:4000", &old, &rtp(sequence));
-        // Injected by someone who has seen the port of the new call, from its very address but another port.
-        net.throw("10.1.0.66:4000", &old, &rtp(sequence));
+        net.send_raw("10.1.0.1:4000", &old, &rtp(sequence));
+        // Injected by a third party that knows the new call's port, from the same address with another port.
+        net.send_raw("10.1.0.66:4000", &old, &rtp(sequence));
     }
     net.run(seconds(1));
     assert_eq!(
         arrivals(&net, "10.2.0.1:5000").len(),
         1,
-        "nothing of the old call, nothing of strangers"
+        "no packet of the ended call or of third parties"
     );
-    net.throw("10.1.0.3:4000", &old, &rtp(99));
+    net.send_raw("10.1.0.3:4000", &old, &rtp(99));
     net.run(seconds(1));
     assert_eq!(arrivals(&net, "10.2.0.1:5000").last(), Some(&rtp(99)));
-    // Once it has been heard, another port of the same host is a stranger, too.
+    // Once the caller's address is latched, other ports of its host are rejected, too.
     for sequence in 0..10 {
-        net.throw("10.1.0.3:4000", &old, &rtp(100 + sequence));
-        net.throw("10.1.0.3:4999", &old, &rtp(200 + sequence));
+        net.send_raw("10.1.0.3:4000", &old, &rtp(100 + sequence));
+        net.send_raw("10.1.0.3:4999", &old, &rtp(200 + sequence));
     }
     net.run(seconds(1));
     assert_eq!(arrivals(&net, "10.2.0.1:5000").len(), 12);
-    assert!(net.forwarder.drops().get(engine::DropReason::MediaStranger) >= 10);
+    assert!(
+        net.forwarder
+            .drops()
+            .get(engine::DropReason::MediaUnexpectedSource)
+            >= 10
+    );
 }
 
-/// Events and tones of RFC 4733 are packets like others: payload, marker and timestamp arrive as they were sent.
+/// Events and tones of RFC 4733 are relayed like other packets, with payload, marker and timestamp unchanged.
 #[test]
-fn telephone_events_arrive_as_they_were_sent() {
+fn telephone_events_are_relayed_unchanged() {
     let (mut net, alice, bob) = pair(PLAIN);
-    net.phones[bob].ears.manners.sdp =
+    net.phones[bob].log.behaviour.sdp =
         format!("{SDP_B}a=rtpmap:101 telephone-event/8000\r\na=fmtp:101 0-16\r\n")
             .replace("RTP/AVP 0", "RTP/AVP 0 101");
     net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
     net.run(seconds(1));
-    let answer = net.find(alice, |told| *told == Told::Answered).body();
+    let answer = net
+        .find(alice, |event| *event == PhoneEvent::Answered)
+        .body();
     assert!(
         answer.contains("a=rtpmap:101 telephone-event/8000\r\na=fmtp:101 0-16\r\n"),
         "{answer}"
@@ -732,14 +772,14 @@ fn telephone_events_arrive_as_they_were_sent() {
         event(4, 0, 0x80, 480),
     ];
     for packet in &sent {
-        net.throw("10.1.0.1:4000", &format!("192.0.2.1:{port}"), packet);
+        net.send_raw("10.1.0.1:4000", &format!("192.0.2.1:{port}"), packet);
     }
     net.run(seconds(1));
     assert_eq!(arrivals(&net, "10.2.0.1:5000"), sent);
 }
 
 #[test]
-fn srtp_with_keys_in_sdp_passes_as_it_is() {
+fn end_to_end_srtp_is_relayed_unchanged() {
     let (mut net, alice, bob) = pair(PLAIN);
     let secure = |sdp: &str, key: &str| {
         let sdp = sdp.replace("RTP/AVP", "RTP/SAVP");
@@ -749,29 +789,31 @@ fn srtp_with_keys_in_sdp_passes_as_it_is() {
         "WVNfX19zZW1jdGwgKCkgewkyMjA7fQp9CnVubGVz|2^20|1:32",
         "d0RmdmcmVCspeEc3QGZiNWpVLFJhQX1cfHAwJSoj",
     ];
-    net.phones[bob].ears.manners.sdp = secure(SDP_B, keys[1]);
+    net.phones[bob].log.behaviour.sdp = secure(SDP_B, keys[1]);
     let offered = secure(SDP_A, keys[0]);
     net.call(
         alice,
         "sip:bob@192.0.2.1",
         OUT,
-        &Content::sdp(offered.as_bytes()),
+        &MessageContent::sdp(offered.as_bytes()),
     );
     net.run(seconds(1));
-    let offer = net.find(bob, |told| *told == Told::Offered).body();
-    let answer = net.find(alice, |told| *told == Told::Answered).body();
+    let offer = net.find(bob, |event| *event == PhoneEvent::Offered).body();
+    let answer = net
+        .find(alice, |event| *event == PhoneEvent::Answered)
+        .body();
     for (body, key) in [(&offer, keys[0]), (&answer, keys[1])] {
         assert!(
             body.contains("RTP/SAVP ") && body.contains(&format!("inline:{key}\r\n")),
             "{body}"
         );
     }
-    // Encrypted: the padding bit is in the clear, the count of padding is not; behind it stands a tag.
+    // Encrypted: the padding bit is in the clear, the padding count is not; an authentication tag follows.
     let port = port_of(&answer);
     let mut sealed = rtp(1);
     sealed[0] |= 0x20;
     sealed.extend([0xee; 10]);
-    // SRTCP: the first eight octets in the clear, then lengths that mean nothing, the index with its E flag, a tag.
+    // SRTCP: the first eight octets in the clear, then encrypted lengths, the index with its E flag, a tag.
     let mut report = sender_report();
     report[8..].fill(0x9c);
     report.extend([0x80, 0, 0, 1]);
@@ -780,7 +822,7 @@ fn srtp_with_keys_in_sdp_passes_as_it_is() {
         ("10.1.0.1:4000", port, &sealed),
         ("10.1.0.1:4001", port + 1, &report),
     ] {
-        net.throw(source, &format!("192.0.2.1:{at}"), packet);
+        net.send_raw(source, &format!("192.0.2.1:{at}"), packet);
     }
     net.run(seconds(1));
     assert_eq!(arrivals(&net, "10.2.0.1:5000"), [sealed]);
@@ -800,7 +842,7 @@ fn sealed_with(context: &mut Outbound, packet: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn a_call_with_keys_from_end_to_end() {
+fn call_with_srtp_on_both_sides() {
     let config = PLAIN.replace("kind='access'", "kind='access'\nsrtp='require'");
     let (mut net, alice, bob) = pair(&config);
     let secret = SDP_A.replace("RTP/AVP", "RTP/SAVP") + CRYPTO;
@@ -808,15 +850,17 @@ fn a_call_with_keys_from_end_to_end() {
         alice,
         "sip:bob@192.0.2.1",
         OUT,
-        &Content::sdp(secret.as_bytes()),
+        &MessageContent::sdp(secret.as_bytes()),
     );
     net.run(seconds(1));
-    let inside = net.find(bob, |told| *told == Told::Offered).body();
+    let inside = net.find(bob, |event| *event == PhoneEvent::Offered).body();
     assert!(
         inside.contains(" RTP/AVP 0 101") && !inside.contains("crypto"),
         "{inside}"
     );
-    let answer = net.find(alice, |told| *told == Told::Answered).body();
+    let answer = net
+        .find(alice, |event| *event == PhoneEvent::Answered)
+        .body();
     assert!(answer.contains(" RTP/SAVP 0\r\n"), "{answer}");
     let ours = answer.split("a=crypto:").nth(1).unwrap().trim_end();
     let limits = ContextLimits::default();
@@ -827,17 +871,17 @@ fn a_call_with_keys_from_end_to_end() {
     let (towards_alice, towards_bob) = (port_of(&answer), port_of(&inside));
     for sequence in 0..10 {
         let secret = sealed_with(&mut outbound, &rtp(sequence));
-        net.throw(
+        net.send_raw(
             "10.1.0.1:4000",
             &format!("192.0.2.1:{towards_alice}"),
             &secret,
         );
-        net.throw(
+        net.send_raw(
             "10.2.0.1:5000",
             &format!("198.51.100.1:{towards_bob}"),
             &rtp(sequence),
         );
-        net.throw(
+        net.send_raw(
             "10.1.0.1:4000",
             &format!("192.0.2.1:{towards_alice}"),
             &rtp(sequence),
@@ -853,34 +897,39 @@ fn a_call_with_keys_from_end_to_end() {
     assert_eq!(
         came("10.2.0.1:5000"),
         plain,
-        "opened, and what was in the clear left out"
+        "only protected packets are relayed"
     );
     for (mut secret, plain) in came("10.1.0.1:4000").into_iter().zip(&plain) {
         let length = inbound.unprotect_rtp(&mut secret).unwrap();
         assert_eq!(&secret[..length], plain.as_slice());
     }
-    assert!(net.names().contains(&"media_keyed"), "{:?}", net.names());
+    assert!(
+        net.names().contains(&"media_security_agreed"),
+        "{:?}",
+        net.names()
+    );
     assert!(
         !format!("{:?}", net.events).contains("AAAAAAAA"),
         "no key in events"
     );
-    net.tell(alice, |endpoint, now| {
-        endpoint.bye(leg, &Content::default(), now).unwrap()
+    net.command(alice, |endpoint, now| {
+        endpoint.bye(leg, &MessageContent::default(), now).unwrap()
     });
     net.run(seconds(1));
     net.assert_quiet();
 }
 
 #[test]
-fn who_offers_no_srtp_where_it_is_demanded_is_refused() {
+fn offer_without_required_srtp_is_refused() {
     let config = PLAIN.replace("kind='access'", "kind='access'\nsrtp='require'");
     let (mut net, alice, bob) = pair(&config);
     net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
     net.run(seconds(1));
-    assert!(net.has(alice, |told| *told == Told::Failed(Failure::Response, 488)));
-    assert!(!net.has(bob, |told| *told == Told::Offered));
+    assert!(net.has(alice, |event| *event
+        == PhoneEvent::Failed(Failure::Response, 488)));
+    assert!(!net.has(bob, |event| *event == PhoneEvent::Offered));
     assert!(
-        net.names().contains(&"media_not_keyed"),
+        net.names().contains(&"media_security_failed"),
         "{:?}",
         net.names()
     );
@@ -888,20 +937,21 @@ fn who_offers_no_srtp_where_it_is_demanded_is_refused() {
 }
 
 #[test]
-fn who_answers_in_the_clear_where_srtp_is_demanded_is_hung_up_on() {
+fn answer_without_required_srtp_ends_the_call() {
     let config = PLAIN.replace("kind='core'", "kind='core'\nsrtp='require'");
     let (mut net, alice, bob) = pair(&config);
     net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
     net.run(seconds(1));
-    let offered = net.find(bob, |told| *told == Told::Offered).body();
+    let offered = net.find(bob, |event| *event == PhoneEvent::Offered).body();
     assert!(
         offered.contains(" RTP/SAVP 0") && offered.contains("a=crypto:1 "),
         "{offered}"
     );
-    assert!(net.has(bob, |told| *told == Told::Ended(Ending::Peer)));
-    assert!(net.has(alice, |told| *told == Told::Failed(Failure::Response, 488)));
+    assert!(net.has(bob, |event| *event == PhoneEvent::Ended(Ending::Peer)));
+    assert!(net.has(alice, |event| *event
+        == PhoneEvent::Failed(Failure::Response, 488)));
     assert!(
-        net.names().contains(&"media_not_keyed"),
+        net.names().contains(&"media_security_failed"),
         "{:?}",
         net.names()
     );

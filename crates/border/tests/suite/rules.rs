@@ -1,11 +1,11 @@
-//! Header rules and identities on calls through a border, end to end.
+//! Header rules and identities in calls through a border.
 
-use crate::neighbourhood;
+use crate::virtual_network;
 
-use engine::{DropReason, Note, Time, Transport};
-use neighbourhood::*;
-use sip::{Content, Flow, Outside, Target};
+use engine::{DropReason, EventKind, Time, Transport};
+use sip::{Flow, MessageContent, OutOfDialogRequest, Target};
 use std::time::Duration;
+use virtual_network::*;
 use wire::sip::{Edit, HeaderId, Message, Method};
 
 const OUT: &str = "192.0.2.1:5060";
@@ -15,20 +15,20 @@ fn seconds(number: u64) -> Duration {
     Duration::from_secs(number)
 }
 
-/// Headers that rules add to what comes from the core pass to phones where they are named.
+/// Headers that rules add to messages from the core are relayed to phones if they are listed.
 fn plain() -> String {
     PLAIN.replace("kind='access'", "kind='access'\npass_headers='X-Ring'")
 }
 
-fn net(rules: &str) -> (Neighbourhood, usize, usize) {
-    let mut net = Neighbourhood::new(&format!("{}{rules}", plain()), 7);
-    let alice = net.phone("10.1.0.1:5060", Manners::answering(SDP_A));
-    let bob = net.phone("10.2.0.1:5060", Manners::answering(SDP_B));
+fn net(rules: &str) -> (VirtualNetwork, usize, usize) {
+    let mut net = VirtualNetwork::new(&format!("{}{rules}", plain()), 7);
+    let alice = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
+    let bob = net.phone("10.2.0.1:5060", PhoneBehaviour::answering(SDP_B));
     (net, alice, bob)
 }
 
-/// The messages that a phone got, requests by their method, responses by `status method`.
-fn got<'n>(net: &'n Neighbourhood, phone: usize, what: &str) -> Vec<Message<'n>> {
+/// The messages that a phone received: requests by method, responses by `status method`.
+fn received_messages<'n>(net: &'n VirtualNetwork, phone: usize, what: &str) -> Vec<Message<'n>> {
     net.phones[phone]
         .received
         .iter()
@@ -44,8 +44,8 @@ fn got<'n>(net: &'n Neighbourhood, phone: usize, what: &str) -> Vec<Message<'n>>
         .collect()
 }
 
-fn first<'n>(net: &'n Neighbourhood, phone: usize, what: &str) -> Message<'n> {
-    got(net, phone, what)
+fn first<'n>(net: &'n VirtualNetwork, phone: usize, what: &str) -> Message<'n> {
+    received_messages(net, phone, what)
         .into_iter()
         .next()
         .unwrap_or_else(|| panic!("{phone} got no {what}"))
@@ -57,27 +57,27 @@ fn header(message: &Message<'_>, name: &str) -> Option<String> {
         .map(|value| String::from_utf8_lossy(value).into_owned())
 }
 
-fn has(net: &Neighbourhood, which: impl Fn(&Note) -> bool) -> bool {
-    net.events.iter().any(|event| which(&event.note))
+fn has(net: &VirtualNetwork, which: impl Fn(&EventKind) -> bool) -> bool {
+    net.events.iter().any(|event| which(&event.kind))
 }
 
-/// A whole call: set up, a request inside, ended by the caller.
-fn call(net: &mut Neighbourhood, alice: usize, content: &Content<'_>) {
+/// A complete call: set-up, an in-dialog request, end by the caller.
+fn call(net: &mut VirtualNetwork, alice: usize, content: &MessageContent<'_>) {
     let leg = net.call(alice, "sip:030123@192.0.2.1", OUT, content);
     net.run(seconds(1));
-    net.tell(alice, |endpoint, now| {
-        let _ = endpoint.request(leg, Method::Info, &Content::default(), now);
+    net.command(alice, |endpoint, now| {
+        let _ = endpoint.request(leg, Method::Info, &MessageContent::default(), now);
     });
     net.run(seconds(1));
-    net.tell(alice, |endpoint, now| {
-        let _ = endpoint.bye(leg, &Content::default(), now);
+    net.command(alice, |endpoint, now| {
+        let _ = endpoint.bye(leg, &MessageContent::default(), now);
     });
     net.run(seconds(40));
     let census = net.border.census();
     assert!(census.is_quiet(), "{census:?}");
 }
 
-/// The rules of the study: on both sides two headers changed and two added, in every message that is passed on.
+/// The rules of the study: on both sides two headers changed and two added in every relayed message.
 const STUDY: &str = "
 [[rules]]
 name = 'towards the core'
@@ -102,7 +102,7 @@ do = [
 ";
 
 #[test]
-fn every_passed_message_is_changed_on_both_sides() {
+fn every_relayed_message_is_changed_on_both_sides() {
     let (mut net, alice, bob) = net(STUDY);
     let edits = [Edit::Add {
         id: HeaderId::Subject,
@@ -111,7 +111,7 @@ fn every_passed_message_is_changed_on_both_sides() {
     call(
         &mut net,
         alice,
-        &Content::sdp(SDP_A.as_bytes()).with(&edits),
+        &MessageContent::sdp(SDP_A.as_bytes()).with(&edits),
     );
     for what in ["INVITE", "ACK", "INFO", "BYE"] {
         let message = first(&net, bob, what);
@@ -151,13 +151,13 @@ fn every_passed_message_is_changed_on_both_sides() {
         );
         assert!(message.validate().is_ok(), "{what}");
     }
-    // What stands between the border and one peer is no rule's business.
+    // Rules do not apply to messages between the border and one peer.
     assert_eq!(header(&first(&net, alice, "100 INVITE"), "X-Border"), None);
     assert_eq!(net.border.drops().get(DropReason::RuleEditRefused), 0);
 }
 
 #[test]
-fn what_comes_is_changed_before_routes_and_later_rules_see_it() {
+fn received_messages_are_changed_before_routing_and_later_rules() {
     let rules = "
 [[route]]
 to = { prefix = '+49' }
@@ -181,7 +181,7 @@ do = [
 [[rules]]
 direction = 'in'
 method = 'INFO'
-do = [{ add = 'X-Info', value = 'seen ${tag[\"dialled\"]}' }]
+do = [{ add = 'X-Info', value = 'entry ${tag[\"dialled\"]}' }]
 [[rules]]
 trunk = 'pbx'
 direction = 'in'
@@ -195,7 +195,7 @@ method = 'BYE'
 do = [{ add = 'X-Dialled', value = '${tag[\"dialled\"]}' }]
 ";
     let (mut net, alice, bob) = net(rules);
-    call(&mut net, alice, &Content::sdp(SDP_A.as_bytes()));
+    call(&mut net, alice, &MessageContent::sdp(SDP_A.as_bytes()));
     let invite = first(&net, bob, "INVITE");
     assert!(
         invite.request_uri().starts_with(b"sip:+4930123@"),
@@ -216,7 +216,7 @@ do = [{ add = 'X-Dialled', value = '${tag[\"dialled\"]}' }]
     assert_eq!(header(&invite, "X-Dialled").as_deref(), Some("+4930123"));
     assert_eq!(
         header(&first(&net, bob, "INFO"), "X-Info").as_deref(),
-        Some("seen +4930123")
+        Some("entry +4930123")
     );
     assert_eq!(
         header(&first(&net, alice, "180 INVITE"), "X-Ring").as_deref(),
@@ -226,21 +226,21 @@ do = [{ add = 'X-Dialled', value = '${tag[\"dialled\"]}' }]
         header(&first(&net, bob, "BYE"), "X-Dialled").as_deref(),
         Some("+4930123")
     );
-    // The caller's own dialog has what the caller wrote.
+    // The caller's own dialog has the headers that the caller sent.
     let answer = first(&net, alice, "200 INVITE");
     assert!(header(&answer, "To").is_some_and(|to| to.starts_with("<sip:030123@192.0.2.1>")));
     assert!(has(
         &net,
-        |note| matches!(note, Note::CallTagged { call: 1, tag, value } if tag == "dialled" && value == "+4930123")
+        |note| matches!(note, EventKind::CallTagged { call: 1, tag, value } if tag == "dialled" && value == "+4930123")
     ));
     assert!(has(
         &net,
-        |note| matches!(note, Note::RuleLogged { rule, text, .. } if rule == "international" && text == "from 10.1.0.1: sip:+4930123@192.0.2.1")
+        |note| matches!(note, EventKind::RuleLogged { rule, text, .. } if rule == "international" && text == "from 10.1.0.1: sip:+4930123@192.0.2.1")
     ));
 }
 
 #[test]
-fn requests_are_refused_and_sent_elsewhere_by_rules() {
+fn rules_refuse_and_route_requests() {
     let rules = "
 [[trunk]]
 name = 'other'
@@ -271,12 +271,12 @@ when = 'status >= 400'
 do = [{ add = 'X-Sorry', value = '${status}' }]
 ";
     let (mut net, alice, bob) = net(rules);
-    let carol = net.phone("10.2.0.2:5060", Manners::answering(SDP_B));
+    let carol = net.phone("10.2.0.2:5060", PhoneBehaviour::answering(SDP_B));
     net.call(
         alice,
         "sip:0900123@192.0.2.1",
         OUT,
-        &Content::sdp(SDP_A.as_bytes()),
+        &MessageContent::sdp(SDP_A.as_bytes()),
     );
     net.run(seconds(1));
     let refusal = first(&net, alice, "603 INVITE");
@@ -285,54 +285,57 @@ do = [{ add = 'X-Sorry', value = '${status}' }]
     assert_eq!(net.border.drops().get(DropReason::RuleRefused), 1);
     assert!(has(
         &net,
-        |note| matches!(note, Note::RequestRefused { status: 603, why, .. } if why == "refused by a rule")
+        |note| matches!(note, EventKind::RequestRefused { status: 603, reason: why, .. } if why == "refused by a header rule")
     ));
-    assert!(got(&net, bob, "INVITE").is_empty() && got(&net, carol, "INVITE").is_empty());
+    assert!(
+        received_messages(&net, bob, "INVITE").is_empty()
+            && received_messages(&net, carol, "INVITE").is_empty()
+    );
     let leg = net.call(
         alice,
         "sip:elsewhere@192.0.2.1",
         OUT,
-        &Content::sdp(SDP_A.as_bytes()),
+        &MessageContent::sdp(SDP_A.as_bytes()),
     );
     net.run(seconds(1));
-    assert!(got(&net, bob, "INVITE").is_empty());
-    assert_eq!(got(&net, carol, "INVITE").len(), 1);
-    net.tell(alice, |endpoint, now| {
+    assert!(received_messages(&net, bob, "INVITE").is_empty());
+    assert_eq!(received_messages(&net, carol, "INVITE").len(), 1);
+    net.command(alice, |endpoint, now| {
         endpoint
-            .request(leg, Method::Info, &Content::default(), now)
+            .request(leg, Method::Info, &MessageContent::default(), now)
             .unwrap();
     });
     net.run(seconds(1));
-    assert!(got(&net, carol, "INFO").is_empty());
+    assert!(received_messages(&net, carol, "INFO").is_empty());
     first(&net, alice, "488 INFO");
-    net.tell(alice, |endpoint, now| {
-        endpoint.bye(leg, &Content::default(), now)
+    net.command(alice, |endpoint, now| {
+        endpoint.bye(leg, &MessageContent::default(), now)
     })
     .unwrap();
     net.run(seconds(40));
     assert!(net.border.census().is_quiet());
-    // The call was shown with nothing kept, and is gone.
+    // The refused call left no state.
     assert!(net.border.calls().is_empty());
 }
 
 #[test]
-fn a_refusal_of_a_call_that_leaves_reaches_the_caller() {
+fn refusal_of_an_outgoing_call_reaches_the_caller() {
     let rules = "[[rules]]\ndirection='out'\ntrunk='pbx'\nmethod='INVITE'\nwhen='uri.user == \"030123\"'\ndo=[{ reject = 480 }]\n";
     let (mut net, alice, bob) = net(rules);
     net.call(
         alice,
         "sip:030123@192.0.2.1",
         OUT,
-        &Content::sdp(SDP_A.as_bytes()),
+        &MessageContent::sdp(SDP_A.as_bytes()),
     );
     net.run(seconds(40));
     first(&net, alice, "480 INVITE");
-    assert!(got(&net, bob, "INVITE").is_empty());
+    assert!(received_messages(&net, bob, "INVITE").is_empty());
     assert!(net.border.census().is_quiet());
 }
 
 #[test]
-fn an_attempt_to_break_out_of_a_line_is_left_out_and_counted() {
+fn header_injection_is_omitted_and_counted() {
     let rules = "[[rules]]\ndirection='out'\nmethod='INVITE'\non='request'\n\
         do=[{ add = 'X-Caller', value = '${from.user}' }, { set = 'Diversion', value = '<sip:${from.user}@h>' }, \
         { add = 'X-After', value = 'fine' }]\n[identity]\ndiversion = 'pass'\n";
@@ -341,7 +344,7 @@ fn an_attempt_to_break_out_of_a_line_is_left_out_and_counted() {
         alice,
         "sip:030123@192.0.2.1",
         OUT,
-        &Content::sdp(SDP_A.as_bytes()),
+        &MessageContent::sdp(SDP_A.as_bytes()),
         |invite| invite.from = Some(b"<sip:eve%0d%0aX-Evil:%20yes%00@10.1.0.1>"),
     );
     net.run(seconds(1));
@@ -354,24 +357,24 @@ fn an_attempt_to_break_out_of_a_line_is_left_out_and_counted() {
 }
 
 #[test]
-fn rules_are_read_again_while_calls_stand() {
+fn rules_are_reloaded_during_calls() {
     let (mut net, alice, bob) = net("");
     let leg = net.call(
         alice,
         "sip:030123@192.0.2.1",
         OUT,
-        &Content::sdp(SDP_A.as_bytes()),
+        &MessageContent::sdp(SDP_A.as_bytes()),
     );
     net.run(seconds(1));
     assert_eq!(header(&first(&net, bob, "INVITE"), "X-Border"), None);
     let config = border::config::parse(&format!("{}{STUDY}", plain()), "test").unwrap();
-    net.operate(|border, now: Time| border.reload(config, now));
+    net.control(|border, now: Time| border.reload(config, now));
     assert!(has(
         &net,
-        |note| matches!(note, Note::ConfigurationReloaded { changes } if changes == "rules")
+        |note| matches!(note, EventKind::ConfigurationReloaded { changes } if changes == "rules")
     ));
-    net.tell(alice, |endpoint, now| {
-        endpoint.bye(leg, &Content::default(), now)
+    net.command(alice, |endpoint, now| {
+        endpoint.bye(leg, &MessageContent::default(), now)
     })
     .unwrap();
     net.run(seconds(1));
@@ -382,7 +385,7 @@ fn rules_are_read_again_while_calls_stand() {
 }
 
 #[test]
-fn messages_outside_of_calls_are_judged_too() {
+fn rules_apply_to_out_of_dialog_requests() {
     let rules = "
 [[rules]]
 direction = 'in'
@@ -406,10 +409,10 @@ do = [{ add = 'X-Answer', value = '${status}' }]
         remote: OUT.parse().unwrap(),
         connection: None,
     };
-    net.tell(alice, |endpoint, now| {
-        let outside = Outside {
+    net.command(alice, |endpoint, now| {
+        let outside = OutOfDialogRequest {
             from: Some(b"<sip:alice@10.1.0.1>"),
-            ..Outside::new(Method::Message, Target::new(b"sip:bob@192.0.2.1", flow))
+            ..OutOfDialogRequest::new(Method::Message, Target::new(b"sip:bob@192.0.2.1", flow))
         };
         endpoint.send(&outside, now).unwrap();
     });
@@ -423,14 +426,14 @@ do = [{ add = 'X-Answer', value = '${status}' }]
     );
 }
 
-/// The headers with which a call leaves, and what of them arrives.
+/// Sets up a call with these headers. Returns those that arrive.
 fn identity(rules: &str, from_phone: bool, headers: &[(HeaderId, &'static [u8])]) -> String {
     let (mut net, alice, bob) = net(rules);
     let edits: Vec<Edit<'_>> = headers
         .iter()
         .map(|&(id, value)| Edit::Add { id, value })
         .collect();
-    let content = Content::sdp(SDP_A.as_bytes()).with(&edits);
+    let content = MessageContent::sdp(SDP_A.as_bytes()).with(&edits);
     let invited = match from_phone {
         true => {
             net.call(alice, "sip:030123@192.0.2.1", OUT, &content);
@@ -471,13 +474,13 @@ const IDENTITY: &[(HeaderId, &[u8])] = &[
 ];
 
 #[test]
-fn identities_of_strangers_are_not_believed() {
+fn identities_of_untrusted_peers_are_removed() {
     let arrived = identity("", true, IDENTITY);
     assert_eq!(
         arrived,
         "From: \"Phone 0\" <sip:p0@198.51.100.1:5060>\nOrganization: Acme"
     );
-    // Whoever says that it trusts them gets them, with the border's host.
+    // A trusting side gets them, with the border's host.
     let trusting = "[[trunk]]\nname='x'\ninterface='out'\ntarget='udp:10.1.0.1:5060'\n[[route]]\ntrunk='pbx'\n";
     let arrived = identity(trusting, true, IDENTITY);
     assert!(
@@ -492,11 +495,11 @@ fn identities_of_strangers_are_not_believed() {
     assert!(!identity(&distrusting, true, IDENTITY).contains("Asserted"));
 }
 
-/// A call of the PBX to a phone that is not trusted.
+/// A call of the PBX to an untrusted phone.
 const TO_PHONE: &str = "[[trunk]]\nname='phone'\ninterface='out'\ntrusted=false\ntarget='udp:10.1.0.1:5060'\n[[route]]\ntrunk='phone'\n";
 
 #[test]
-fn privacy_is_kept_where_a_call_leaves_those_who_are_trusted() {
+fn privacy_is_applied_outside_the_trust_domain() {
     let with = |privacy: &'static [u8]| {
         let mut headers = IDENTITY.to_vec();
         headers.push((HeaderId::Privacy, privacy));
@@ -549,7 +552,7 @@ fn privacy_is_kept_where_a_call_leaves_those_who_are_trusted() {
 }
 
 #[test]
-fn privacy_of_media_that_cannot_be_given_is_refused_where_it_is_critical() {
+fn critical_session_privacy_is_refused_if_impossible() {
     let bypass = TO_PHONE.replace("trunk='phone'\n", "trunk='phone'\nmedia='bypass'\n");
     let (mut net, alice, bob) = net(&bypass);
     let edits = [Edit::Add {
@@ -560,20 +563,20 @@ fn privacy_of_media_that_cannot_be_given_is_refused_where_it_is_critical() {
         bob,
         "sip:99@198.51.100.1",
         IN,
-        &Content::sdp(SDP_B.as_bytes()).with(&edits),
+        &MessageContent::sdp(SDP_B.as_bytes()).with(&edits),
     );
     net.run(seconds(1));
     first(&net, bob, "500 INVITE");
-    assert!(got(&net, alice, "INVITE").is_empty());
+    assert!(received_messages(&net, alice, "INVITE").is_empty());
 }
 
 #[test]
-fn a_caller_who_proved_who_it_is_is_asserted() {
+fn authenticated_caller_is_asserted() {
     let config = format!("{PLAIN}[[user]]\nname='1000'\npassword='hush'\n[[route]]\ntrunk='pbx'\n")
         .replace("kind='access'\n", "kind='access'\nauthenticate='digest'\n");
-    let mut net = Neighbourhood::new(&config, 7);
-    let alice = net.phone("10.1.0.1:5060", Manners::answering(SDP_A));
-    let bob = net.phone("10.2.0.1:5060", Manners::answering(SDP_B));
+    let mut net = VirtualNetwork::new(&config, 7);
+    let alice = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
+    let bob = net.phone("10.2.0.1:5060", PhoneBehaviour::answering(SDP_B));
     let edits = [
         Edit::Add {
             id: HeaderId::PAssertedIdentity,
@@ -584,7 +587,7 @@ fn a_caller_who_proved_who_it_is_is_asserted() {
             value: b"\"Alice\" <sip:1000@10.1.0.1>",
         },
     ];
-    let content = Content::sdp(SDP_A.as_bytes()).with(&edits);
+    let content = MessageContent::sdp(SDP_A.as_bytes()).with(&edits);
     net.call_with(alice, "sip:030123@192.0.2.1", OUT, &content, |invite| {
         invite.from = Some(b"<sip:1000@192.0.2.1>");
         invite.login = Some(sip::Login {

@@ -1,14 +1,14 @@
-//! Calls whose sides have no codec in common: what descriptions say, and what is heard.
+//! Calls whose sides have no common codec: descriptions and audio.
 
-use crate::neighbourhood;
+use crate::virtual_network;
 
 use codec::format::Format;
 use codec::kind::Kind;
 use codec::packet::{Packetiser, Unpacker};
 use codec::tone::{Tone, ToneGenerator};
-use neighbourhood::*;
-use sip::{Content, LegId};
+use sip::{LegId, MessageContent};
 use std::time::Duration;
+use virtual_network::*;
 use wire::rtp::{RtpHeader, RtpView};
 
 const OUT: &str = "192.0.2.1:5060";
@@ -31,26 +31,26 @@ fn sdp(host: &str, port: u16, formats: &str, attributes: &[&str]) -> String {
     text
 }
 
-/// A caller outside and a callee inside.
+/// A caller on the access side and a callee on the core side.
 struct Call {
-    net: Neighbourhood,
+    net: VirtualNetwork,
     alice: usize,
     bob: usize,
     leg: LegId,
 }
 
 impl Call {
-    /// `towards` are the keys of the interface inside.
+    /// `towards` are keys of the core interface.
     fn new(towards: &str, offer: &str, answer: &str) -> Call {
         let config = PLAIN.replace("kind='core'", &format!("kind='core'\n{towards}"));
-        let mut net = Neighbourhood::new(&config, 1);
-        let alice = net.phone("10.1.0.1:5060", Manners::answering(offer));
-        let bob = net.phone("10.2.0.1:5060", Manners::answering(answer));
+        let mut net = VirtualNetwork::new(&config, 1);
+        let alice = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(offer));
+        let bob = net.phone("10.2.0.1:5060", PhoneBehaviour::answering(answer));
         let leg = net.call(
             alice,
             "sip:bob@192.0.2.1",
             OUT,
-            &Content::sdp(offer.as_bytes()),
+            &MessageContent::sdp(offer.as_bytes()),
         );
         net.run(seconds(1));
         Call {
@@ -63,18 +63,19 @@ impl Call {
 
     fn offered(&self) -> String {
         self.net
-            .find(self.bob, |told| *told == Told::Offered)
+            .find(self.bob, |event| *event == PhoneEvent::Offered)
             .body()
     }
 
     fn answered(&self) -> String {
         self.net
-            .find(self.alice, |told| *told == Told::Answered)
+            .find(self.alice, |event| *event == PhoneEvent::Answered)
             .body()
     }
 
-    /// Plays a second of a tone from one side (0: the caller) and gives what the other side hears: its samples, all of one kind.
-    fn heard(&mut self, from: usize, speaks: (u8, Kind), hears: (u8, Kind)) -> Vec<i16> {
+    /// Sends a second of a tone from one side (0: the caller). Returns the samples that the other side receives, all in
+    /// one codec.
+    fn received_samples(&mut self, from: usize, speaks: (u8, Kind), hears: (u8, Kind)) -> Vec<i16> {
         let body = if from == 0 {
             self.answered()
         } else {
@@ -87,7 +88,7 @@ impl Call {
         let mut packets = Packetiser::new(&format, rate, Default::default()).unwrap();
         let mut tone = ToneGenerator::new(Tone::sine(600.0, -10.0), rate);
         let before = self.net.media.len();
-        // Each time another source, or its numbers would be old ones.
+        // Each time another source, because sequence numbers start again.
         let ssrc = before as u32 + 5;
         for sequence in 0..50 {
             let mut samples = vec![0; packets.packet_samples()];
@@ -105,7 +106,7 @@ impl Call {
                     .packet(packet.payload);
                 })
                 .unwrap();
-            self.net.throw(source, &to, &bytes);
+            self.net.send_raw(source, &to, &bytes);
             self.net.run(Duration::from_millis(20));
         }
         self.net.run(seconds(1));
@@ -135,10 +136,10 @@ impl Call {
         all
     }
 
-    fn end(mut self) -> Neighbourhood {
+    fn end(mut self) -> VirtualNetwork {
         let (leg, alice) = (self.leg, self.alice);
-        self.net.tell(alice, |endpoint, now| {
-            endpoint.bye(leg, &Content::default(), now).unwrap()
+        self.net.command(alice, |endpoint, now| {
+            endpoint.bye(leg, &MessageContent::default(), now).unwrap()
         });
         self.net.run(seconds(1));
         self.net.assert_quiet();
@@ -151,14 +152,14 @@ fn port_of(body: &str) -> u16 {
     rest.split(' ').next().unwrap().parse().unwrap()
 }
 
-/// The media line and what follows it.
+/// The media line and the lines after it.
 fn media_of(body: &str) -> &str {
     let (_, rest) = body.split_once("m=audio ").unwrap();
     rest.split_once(" RTP/").unwrap().1
 }
 
 #[test]
-fn sides_without_a_common_codec_hear_each_other() {
+fn sides_without_a_common_codec_are_transcoded() {
     let mut call = Call::new(
         "transcode=['G722','PCMA']",
         &sdp(
@@ -182,8 +183,8 @@ fn sides_without_a_common_codec_hear_each_other() {
         media_of(&call.answered()),
         "AVP 0 101\r\na=rtpmap:0 PCMU/8000\r\na=rtpmap:101 telephone-event/8000\r\na=fmtp:101 0-16\r\n"
     );
-    call.heard(0, (0, Kind::Pcmu), (9, Kind::G722));
-    call.heard(1, (9, Kind::G722), (0, Kind::Pcmu));
+    call.received_samples(0, (0, Kind::Pcmu), (9, Kind::G722));
+    call.received_samples(1, (9, Kind::G722), (0, Kind::Pcmu));
     let net = call.end();
     assert!(
         net.names().contains(&"media_transcoded"),
@@ -193,26 +194,26 @@ fn sides_without_a_common_codec_hear_each_other() {
 }
 
 #[test]
-fn a_common_codec_is_taken_and_nothing_is_touched() {
+fn common_codec_avoids_transcoding() {
     let mut call = Call::new(
         "transcode=['G722','PCMA']",
         &sdp("10.1.0.1", 4000, "0", &[]),
-        // The callee names ours as well, behind the common one.
+        // The callee lists our codecs, too, behind the common one.
         &sdp("10.2.0.1", 5000, "0 9", &["rtpmap:9 G722/8000"]),
     );
     assert_eq!(
         media_of(&call.offered()),
         "AVP 0 9 8 127\r\na=rtpmap:9 G722/8000\r\na=rtpmap:8 PCMA/8000\r\na=rtpmap:127 telephone-event/8000\r\na=fmtp:127 0-16\r\n",
-        "events beside ours could become tones"
+        "events are added for our codec"
     );
     assert_eq!(media_of(&call.answered()), "AVP 0\r\n");
-    call.heard(0, (0, Kind::Pcmu), (0, Kind::Pcmu));
+    call.received_samples(0, (0, Kind::Pcmu), (0, Kind::Pcmu));
     let net = call.end();
     assert!(!net.names().contains(&"media_transcoded"));
 }
 
 #[test]
-fn policy_may_leave_nothing_of_the_offer() {
+fn policy_may_replace_the_whole_offer() {
     let mut call = Call::new(
         "transcode='PCMA'\ntranscode_when='always'",
         &sdp(
@@ -243,13 +244,13 @@ fn policy_may_leave_nothing_of_the_offer() {
         answered.contains(" RTP/AVP 111 110\r\na=rtpmap:111 opus/48000/2\r\n"),
         "{answered}"
     );
-    call.heard(0, (111, Kind::Opus), (8, Kind::Pcma));
-    call.heard(1, (8, Kind::Pcma), (111, Kind::Opus));
+    call.received_samples(0, (111, Kind::Opus), (8, Kind::Pcma));
+    call.received_samples(1, (8, Kind::Pcma), (111, Kind::Opus));
     call.end();
 }
 
 #[test]
-fn without_a_policy_an_offer_goes_as_it_came() {
+fn offer_is_unchanged_without_a_policy() {
     let call = Call::new(
         "",
         &sdp(
@@ -268,30 +269,31 @@ fn without_a_policy_an_offer_goes_as_it_came() {
 }
 
 #[test]
-fn a_new_offer_keeps_the_call_transcoded() {
+fn re_offer_keeps_the_call_transcoded() {
     let mut call = Call::new(
         "transcode='G722'",
         &sdp("10.1.0.1", 4000, "0", &[]),
         &sdp("10.2.0.1", 5000, "9", &[]),
     );
-    call.heard(0, (0, Kind::Pcmu), (9, Kind::G722));
-    // The callee offers only what it speaks; the caller is offered what it spoke, although nothing says so in the configuration.
+    call.received_samples(0, (0, Kind::Pcmu), (9, Kind::G722));
+    // The callee offers only its own codec; the caller is offered the codec in use, although the configuration does not
+    // list it.
     let bob = call.bob;
     let leg = call
         .net
-        .find(bob, |told| *told == Told::Offered)
+        .find(bob, |event| *event == PhoneEvent::Offered)
         .leg
         .unwrap();
     let offer = sdp("10.2.0.1", 5000, "9", &[]).replace("o=x 1 1", "o=x 1 2");
-    call.net.tell(bob, |endpoint, now| {
-        let content = Content::sdp(offer.as_bytes());
+    call.net.command(bob, |endpoint, now| {
+        let content = MessageContent::sdp(offer.as_bytes());
         endpoint
             .request(leg, wire::sip::Method::Invite, &content, now)
             .unwrap()
     });
     call.net.run(seconds(1));
-    call.heard(0, (0, Kind::Pcmu), (9, Kind::G722));
-    call.heard(1, (9, Kind::G722), (0, Kind::Pcmu));
+    call.received_samples(0, (0, Kind::Pcmu), (9, Kind::G722));
+    call.received_samples(1, (9, Kind::G722), (0, Kind::Pcmu));
     call.end();
 }
 
@@ -307,7 +309,7 @@ fn digits_reach_a_side_without_events_as_tones() {
         ),
         &sdp("10.2.0.1", 5000, "8", &[]),
     );
-    call.heard(0, (0, Kind::Pcmu), (8, Kind::Pcma));
+    call.received_samples(0, (0, Kind::Pcmu), (8, Kind::Pcma));
     let to = format!("192.0.2.1:{}", port_of(&call.answered()));
     let before = call.net.media.len();
     for count in 0..8u16 {
@@ -326,7 +328,7 @@ fn digits_reach_a_side_without_events_as_tones() {
             ..RtpHeader::default()
         }
         .packet(&event.to_bytes());
-        call.net.throw("10.1.0.1:4000", &to, &packet);
+        call.net.send_raw("10.1.0.1:4000", &to, &packet);
         call.net.run(Duration::from_millis(20));
     }
     let mut detector = codec::dtmf::Detector::new(8000);
@@ -337,7 +339,7 @@ fn digits_reach_a_side_without_events_as_tones() {
         let count = unpacker
             .audio(view.payload().unwrap(), &mut buffer)
             .unwrap();
-        detector.push(&buffer[..count], &mut |heard| pressed.push(heard));
+        detector.push(&buffer[..count], &mut |received| pressed.push(received));
     }
     assert_eq!(detector.digit(), Some('1'), "{pressed:?}");
     call.end();
@@ -372,14 +374,14 @@ fn digits_of_a_side_without_events_reach_the_other_as_events() {
         };
         let (source, ours) = BOTH[from];
         let to = format!("{ours}:{}", port_of(&body));
-        // The other side speaks first, so that it is known where it is.
+        // The other side sends first, so that its address is latched.
         let silent = Kind::Pcma;
         let other = if from == 0 {
             (8, silent)
         } else {
             (0, Kind::Pcmu)
         };
-        call.heard(1 - from, other, speaks);
+        call.received_samples(1 - from, other, speaks);
         let before = call.net.media.len();
         let mut packets =
             Packetiser::new(&Format::new(speaks.1), 8_000, Default::default()).unwrap();
@@ -405,7 +407,7 @@ fn digits_of_a_side_without_events_reach_the_other_as_events() {
                     .packet(packet.payload);
                 })
                 .unwrap();
-            call.net.throw(source, &to, &bytes);
+            call.net.send_raw(source, &to, &bytes);
             call.net.run(Duration::from_millis(20));
         }
         let mut receiver = media::dtmf::EventReceiver::default();

@@ -1,11 +1,11 @@
-//! The border as the edge of a mobile network: preconditions pass from end to end, early media waits for its authorisation,
-//! charging vectors and identities of registered phones are written where trust begins.
+//! The border at the edge of a mobile network: preconditions pass from end to end, early media waits for its
+//! authorisation, charging vectors and identities of registered phones are added at the trust boundary.
 
-use crate::neighbourhood;
+use crate::virtual_network;
 
-use neighbourhood::*;
-use sip::{Content, Flow, LegId, Outside, Target};
+use sip::{Flow, LegId, MessageContent, OutOfDialogRequest, Target};
 use std::time::Duration;
+use virtual_network::*;
 use wire::sip::{Edit, HeaderId, Method};
 
 const OUT: &str = "192.0.2.1:5060";
@@ -20,21 +20,23 @@ fn with(keys: &str) -> String {
     PLAIN.replace("kind='access'\n", &format!("kind='access'\n{keys}\n"))
 }
 
-/// Alice is a phone, Bob the core; who is called rings reliably and waits.
-fn pair(config: &str) -> (Neighbourhood, usize, usize) {
-    let mut net = Neighbourhood::new(config, 1);
-    let waiting = |sdp| Manners {
+/// Alice is a phone, Bob the core; the callee rings reliably and waits.
+fn pair(config: &str) -> (VirtualNetwork, usize, usize) {
+    let mut net = VirtualNetwork::new(config, 1);
+    let waiting = |sdp| PhoneBehaviour {
         progress: Vec::new(),
         answer: None,
-        ..Manners::answering(sdp)
+        ..PhoneBehaviour::answering(sdp)
     };
     let alice = net.phone("10.1.0.1:5060", waiting(SDP_A));
     let bob = net.phone("10.2.0.1:5060", waiting(SDP_B));
     (net, alice, bob)
 }
 
-fn offered(net: &Neighbourhood, phone: usize) -> LegId {
-    net.find(phone, |told| *told == Told::Offered).leg.unwrap()
+fn offered(net: &VirtualNetwork, phone: usize) -> LegId {
+    net.find(phone, |event| *event == PhoneEvent::Offered)
+        .leg
+        .unwrap()
 }
 
 const OFFER: &str = "a=curr:qos local none\r\na=curr:qos remote none\r\na=des:qos mandatory local sendrecv\r\na=des:qos none remote sendrecv\r\n";
@@ -50,7 +52,7 @@ const SUPPORTED: Edit<'static> = Edit::Replace {
 };
 
 /// The lines about preconditions, in order.
-fn about(body: &str) -> String {
+fn precondition_lines(body: &str) -> String {
     let lines = body.split_inclusive('\n');
     let names = ["a=curr:", "a=des:", "a=conf:"];
     lines
@@ -59,32 +61,34 @@ fn about(body: &str) -> String {
 }
 
 #[test]
-fn preconditions_pass_from_end_to_end() {
+fn preconditions_are_relayed_end_to_end() {
     for config in [
         PLAIN.to_owned(),
         format!("{PLAIN}[[route]]\ntrunk='pbx'\nmedia='bypass'\n"),
     ] {
         let (mut net, alice, bob) = pair(&config);
         let offer = format!("{SDP_A}{OFFER}");
-        let content = Content::sdp(offer.as_bytes());
+        let content = MessageContent::sdp(offer.as_bytes());
         let edits = [SUPPORTED, REQUIRE];
         let caller = net.call(alice, "sip:bob@192.0.2.1", OUT, &content.with(&edits));
         net.run(second());
-        let invite = net.find(bob, |told| *told == Told::Offered);
-        assert_eq!(about(&invite.body()), OFFER);
+        let invite = net.find(bob, |event| *event == PhoneEvent::Offered);
+        assert_eq!(precondition_lines(&invite.body()), OFFER);
         assert!(invite.header("Supported").contains("precondition"));
         assert_eq!(invite.header("Require"), "precondition");
         let callee = invite.leg.unwrap();
         let answer = format!("{SDP_B}{ANSWER}");
-        net.tell(bob, |endpoint, now| {
-            let content = Content::sdp(answer.as_bytes());
+        net.command(bob, |endpoint, now| {
+            let content = MessageContent::sdp(answer.as_bytes());
             let edits = [REQUIRE];
             let content = content.with(&edits);
             endpoint.progress(callee, 183, &content, true, now).unwrap();
         });
         net.run(second());
-        let progress = net.find(alice, |told| matches!(told, Told::Progressed(183, true, _)));
-        assert_eq!(about(&progress.body()), ANSWER);
+        let progress = net.find(alice, |event| {
+            matches!(event, PhoneEvent::Progressed(183, true, _))
+        });
+        assert_eq!(precondition_lines(&progress.body()), ANSWER);
         let required = progress.header("Require");
         assert!(
             required.contains("precondition")
@@ -92,13 +96,13 @@ fn preconditions_pass_from_end_to_end() {
             "{}",
             progress.text()
         );
-        assert!(net.has(bob, |told| matches!(told, Told::Pracked(_))));
+        assert!(net.has(bob, |event| matches!(event, PhoneEvent::Pracked(_))));
         // UPDATE with offers, the caller's and then the callee's.
-        let reserved = about(&offer).replace("local none", "local sendrecv");
+        let reserved = precondition_lines(&offer).replace("local none", "local sendrecv");
         for (from, to, leg, sdp) in [(alice, bob, caller, SDP_A), (bob, alice, callee, SDP_B)] {
             let offer = format!("{sdp}{reserved}");
-            net.tell(from, |endpoint, now| {
-                let content = Content::sdp(offer.as_bytes());
+            net.command(from, |endpoint, now| {
+                let content = MessageContent::sdp(offer.as_bytes());
                 let edits = [REQUIRE];
                 let content = content.with(&edits);
                 endpoint
@@ -106,26 +110,31 @@ fn preconditions_pass_from_end_to_end() {
                     .unwrap();
             });
             net.run(second());
-            let update = net.find(to, |told| matches!(told, Told::Request(_)));
+            let update = net.find(to, |event| matches!(event, PhoneEvent::Request(_)));
             assert_eq!(update.method(), "UPDATE");
-            assert_eq!(about(&update.body()), reserved);
+            assert_eq!(precondition_lines(&update.body()), reserved);
             assert_eq!(update.header("Require"), "precondition");
-            assert!(net.has(from, |told| matches!(told, Told::Response(200, _))));
+            assert!(net.has(from, |event| matches!(event, PhoneEvent::Response(200, _))));
         }
-        net.tell(bob, |endpoint, now| {
+        net.command(bob, |endpoint, now| {
             endpoint
-                .progress(callee, 180, &Content::default(), true, now)
+                .progress(callee, 180, &MessageContent::default(), true, now)
                 .unwrap();
             endpoint
-                .answer(callee, 200, &Content::default(), now)
+                .answer(callee, 200, &MessageContent::default(), now)
                 .unwrap();
         });
         net.run(second());
-        assert!(net.has(alice, |told| matches!(told, Told::Progressed(180, true, _))));
-        let answered = net.find(alice, |told| *told == Told::Answered);
+        assert!(net.has(alice, |event| matches!(
+            event,
+            PhoneEvent::Progressed(180, true, _)
+        )));
+        let answered = net.find(alice, |event| *event == PhoneEvent::Answered);
         assert!(answered.body().is_empty(), "the 183 had the answer");
-        net.tell(alice, |endpoint, now| {
-            endpoint.bye(caller, &Content::default(), now).unwrap();
+        net.command(alice, |endpoint, now| {
+            endpoint
+                .bye(caller, &MessageContent::default(), now)
+                .unwrap();
         });
         net.run(second());
         net.assert_quiet();
@@ -133,7 +142,7 @@ fn preconditions_pass_from_end_to_end() {
 }
 
 #[test]
-fn a_refusal_for_preconditions_passes_with_what_it_says() {
+fn precondition_failure_is_relayed_with_its_description() {
     let config = format!("{PLAIN}[[route]]\ntrunk='pbx'\nmedia='bypass'\n");
     let (mut net, alice, bob) = pair(&config);
     let offer = format!("{SDP_A}{OFFER}");
@@ -141,19 +150,19 @@ fn a_refusal_for_preconditions_passes_with_what_it_says() {
         alice,
         "sip:bob@192.0.2.1",
         OUT,
-        &Content::sdp(offer.as_bytes()),
+        &MessageContent::sdp(offer.as_bytes()),
     );
     net.run(second());
     let callee = offered(&net, bob);
     let refusal = format!("{SDP_B}a=des:qos failure local sendrecv\r\n");
-    net.tell(bob, |endpoint, now| {
-        let content = Content::sdp(refusal.as_bytes());
+    net.command(bob, |endpoint, now| {
+        let content = MessageContent::sdp(refusal.as_bytes());
         endpoint.reject(callee, 580, &content, now).unwrap();
     });
     net.run(second());
-    let failed = net.find(alice, |told| matches!(told, Told::Failed(_, 580)));
+    let failed = net.find(alice, |event| matches!(event, PhoneEvent::Failed(_, 580)));
     assert_eq!(
-        about(&failed.body()),
+        precondition_lines(&failed.body()),
         "a=des:qos failure local sendrecv\r\n"
     );
     net.assert_quiet();
@@ -164,8 +173,12 @@ fn port_of(body: &str) -> u16 {
     rest.split(' ').next().unwrap().parse().unwrap()
 }
 
-/// Packets of both sides, as far as they come through: from the called side, and from the caller.
-fn through(net: &mut Neighbourhood, caller: (&str, u16), called: (&str, u16)) -> (bool, bool) {
+/// Whether packets pass: from the callee, and from the caller.
+fn media_passes(
+    net: &mut VirtualNetwork,
+    caller: (&str, u16),
+    called: (&str, u16),
+) -> (bool, bool) {
     let packet = |sequence: u16| {
         let mut packet = vec![0x80, 0, 0, 0, 0, 0, 0, 160, 1, 2, 3, 4];
         packet[2..4].copy_from_slice(&sequence.to_be_bytes());
@@ -174,12 +187,12 @@ fn through(net: &mut Neighbourhood, caller: (&str, u16), called: (&str, u16)) ->
     };
     net.media.clear();
     for sequence in 0..5 {
-        net.throw(
+        net.send_raw(
             caller.0,
             &format!("{}:{}", side_of(caller.0), caller.1),
             &packet(sequence),
         );
-        net.throw(
+        net.send_raw(
             called.0,
             &format!("{}:{}", side_of(called.0), called.1),
             &packet(sequence),
@@ -210,52 +223,54 @@ fn early_media_waits_for_its_authorisation() {
         let config = with(if gate { "early_media='gate'" } else { "" });
         let (mut net, alice, bob) = pair(&config);
         let said = early(b"supported");
-        let offer = Content::sdp(SDP_A.as_bytes());
+        let offer = MessageContent::sdp(SDP_A.as_bytes());
         net.call(alice, "sip:bob@192.0.2.1", OUT, &offer.with(&said));
         net.run(second());
-        let invite = net.find(bob, |told| *told == Told::Offered);
+        let invite = net.find(bob, |event| *event == PhoneEvent::Offered);
         assert_eq!(invite.header("P-Early-Media"), "supported");
         let (callee, towards_bob) = (invite.leg.unwrap(), port_of(&invite.body()));
-        net.tell(bob, |endpoint, now| {
-            let content = Content::sdp(SDP_B.as_bytes());
+        net.command(bob, |endpoint, now| {
+            let content = MessageContent::sdp(SDP_B.as_bytes());
             endpoint.progress(callee, 183, &content, true, now).unwrap();
         });
         net.run(second());
-        let progress = net.find(alice, |told| matches!(told, Told::Progressed(183, ..)));
+        let progress = net.find(alice, |event| {
+            matches!(event, PhoneEvent::Progressed(183, ..))
+        });
         let towards_alice = port_of(&progress.body());
-        let try_it = |net: &mut Neighbourhood| {
-            through(
+        let try_it = |net: &mut VirtualNetwork| {
+            media_passes(
                 net,
                 ("10.1.0.1:4000", towards_alice),
                 ("10.2.0.1:5000", towards_bob),
             )
         };
-        assert_eq!(try_it(&mut net), before, "nobody has authorised it");
+        assert_eq!(try_it(&mut net), before, "early media is not authorised");
         if gate {
             for (value, open) in [
                 (&b"sendonly"[..], (true, false)),
                 (b"inactive", (false, false)),
                 (b"sendrecv", (true, true)),
             ] {
-                net.tell(bob, |endpoint, now| {
+                net.command(bob, |endpoint, now| {
                     let said = early(match value {
                         b"sendonly" => b"sendonly",
                         b"inactive" => b"inactive",
                         _ => b"sendrecv",
                     });
-                    let content = Content::default().with(&said);
+                    let content = MessageContent::default().with(&said);
                     endpoint
                         .request(callee, Method::Update, &content, now)
                         .unwrap();
                 });
                 net.run(second());
-                let update = net.last(alice, |told| matches!(told, Told::Request(_)));
+                let update = net.last(alice, |event| matches!(event, PhoneEvent::Request(_)));
                 assert_eq!(update.header("P-Early-Media").as_bytes(), value);
                 assert_eq!(try_it(&mut net), open, "{}", value.escape_ascii());
             }
-            net.tell(bob, |endpoint, now| {
+            net.command(bob, |endpoint, now| {
                 let said = early(b"inactive");
-                let content = Content::default().with(&said);
+                let content = MessageContent::default().with(&said);
                 endpoint
                     .progress(callee, 180, &content, false, now)
                     .unwrap();
@@ -263,19 +278,21 @@ fn early_media_waits_for_its_authorisation() {
             net.run(second());
             assert_eq!(try_it(&mut net), (false, false));
         }
-        net.tell(bob, |endpoint, now| {
+        net.command(bob, |endpoint, now| {
             endpoint
-                .answer(callee, 200, &Content::default(), now)
+                .answer(callee, 200, &MessageContent::default(), now)
                 .unwrap();
         });
         net.run(second());
         assert_eq!(
             try_it(&mut net),
             (true, true),
-            "after the answer there is no gate"
+            "media passes after the answer"
         );
-        net.tell(bob, |endpoint, now| {
-            endpoint.bye(callee, &Content::default(), now).unwrap();
+        net.command(bob, |endpoint, now| {
+            endpoint
+                .bye(callee, &MessageContent::default(), now)
+                .unwrap();
         });
         net.run(second());
         net.assert_quiet();
@@ -287,44 +304,46 @@ fn phones_authorise_no_early_media() {
     let config = with("early_media='gate'\nregister='local'") + "[[route]]\nregistered=true\n";
     let (mut net, alice, bob) = pair(&config);
     register(&mut net, alice);
-    let offer = Content::sdp(SDP_B.as_bytes());
+    let offer = MessageContent::sdp(SDP_B.as_bytes());
     net.call(bob, "sip:1000@198.51.100.1", IN, &offer);
     net.run(second());
-    let invite = net.find(alice, |told| *told == Told::Offered);
+    let invite = net.find(alice, |event| *event == PhoneEvent::Offered);
     let (callee, towards_alice) = (invite.leg.unwrap(), port_of(&invite.body()));
-    net.tell(alice, |endpoint, now| {
+    net.command(alice, |endpoint, now| {
         let said = early(b"sendrecv");
-        let content = Content::sdp(SDP_A.as_bytes());
+        let content = MessageContent::sdp(SDP_A.as_bytes());
         endpoint
             .progress(callee, 183, &content.with(&said), true, now)
             .unwrap();
     });
     net.run(second());
-    let progress = net.find(bob, |told| matches!(told, Told::Progressed(183, ..)));
+    let progress = net.find(bob, |event| {
+        matches!(event, PhoneEvent::Progressed(183, ..))
+    });
     assert!(
         !progress.text().contains("P-Early-Media"),
         "{}",
         progress.text()
     );
     let towards_bob = port_of(&progress.body());
-    let try_it = |net: &mut Neighbourhood| {
-        through(
+    let try_it = |net: &mut VirtualNetwork| {
+        media_passes(
             net,
             ("10.2.0.1:5000", towards_bob),
             ("10.1.0.1:4000", towards_alice),
         )
     };
     assert_eq!(try_it(&mut net), (false, false));
-    net.tell(alice, |endpoint, now| {
+    net.command(alice, |endpoint, now| {
         endpoint
-            .answer(callee, 200, &Content::default(), now)
+            .answer(callee, 200, &MessageContent::default(), now)
             .unwrap();
     });
     net.run(second());
     assert_eq!(try_it(&mut net), (true, true));
 }
 
-fn register(net: &mut Neighbourhood, phone: usize) {
+fn register(net: &mut VirtualNetwork, phone: usize) {
     let flow = Flow {
         local: net.phones[phone].local,
         transport: engine::Transport::Udp,
@@ -335,38 +354,39 @@ fn register(net: &mut Neighbourhood, phone: usize) {
         id: HeaderId::Contact,
         value: b"<sip:1000@10.1.0.1:5060>",
     }];
-    net.tell(phone, |endpoint, now| {
-        let outside = Outside {
+    net.command(phone, |endpoint, now| {
+        let outside = OutOfDialogRequest {
             from: Some(b"<sip:1000@192.0.2.1>"),
             to: Some(b"<sip:1000@192.0.2.1>"),
-            content: Content::default().with(&edits),
-            ..Outside::new(Method::Register, Target::new(b"sip:192.0.2.1", flow))
+            content: MessageContent::default().with(&edits),
+            ..OutOfDialogRequest::new(Method::Register, Target::new(b"sip:192.0.2.1", flow))
         };
         endpoint.send(&outside, now).unwrap();
     });
     net.run(second());
-    assert!(net.has(phone, |told| *told == Told::OutsideResponse(200)));
+    assert!(net.has(phone, |event| *event
+        == PhoneEvent::OutOfDialogResponse(200)));
 }
 
 #[test]
-fn who_is_registered_from_there_is_asserted() {
+fn registered_phone_is_asserted() {
     for (keys, asserted) in [
         ("assert='registered'\nregister='local'", true),
         ("register='local'", false),
     ] {
         let config = with(keys) + "[[route]]\ntrunk='pbx'\n";
         let (mut net, alice, bob) = pair(&config);
-        let mallory = net.phone("10.1.0.66:5060", Manners::answering(SDP_A));
+        let mallory = net.phone("10.1.0.66:5060", PhoneBehaviour::answering(SDP_A));
         register(&mut net, alice);
         let edits = [Edit::Add {
             id: HeaderId::PPreferredIdentity,
             value: b"\"Alice\" <sip:1000@ims.example>",
         }];
-        let offer = Content::sdp(SDP_A.as_bytes());
+        let offer = MessageContent::sdp(SDP_A.as_bytes());
         for (phone, proof) in [(alice, asserted), (mallory, false)] {
             net.call(phone, "sip:bob@192.0.2.1", OUT, &offer.with(&edits));
             net.run(second());
-            let invite = net.last(bob, |told| *told == Told::Offered);
+            let invite = net.last(bob, |event| *event == PhoneEvent::Offered);
             assert!(!invite.text().contains("P-Preferred-Identity"));
             let expected = match proof {
                 true => "\"Alice\" <sip:1000@198.51.100.1:5060>",
@@ -378,74 +398,74 @@ fn who_is_registered_from_there_is_asserted() {
             });
             assert_eq!(found.unwrap_or_default(), expected, "{}", invite.text());
         }
-        // Who is registered may not be somebody else.
+        // A registered phone must not use the identity of another.
         let edits = [Edit::Add {
             id: HeaderId::PPreferredIdentity,
             value: b"<sip:2000@ims.example>",
         }];
         net.call(alice, "sip:bob@192.0.2.1", OUT, &offer.with(&edits));
         net.run(second());
-        let invite = net.last(bob, |told| *told == Told::Offered);
+        let invite = net.last(bob, |event| *event == PhoneEvent::Offered);
         assert!(!invite.text().contains("2000"), "{}", invite.text());
     }
 }
 
-fn vector(seen: &Seen) -> Option<String> {
-    let text = seen.text();
+fn vector(entry: &LogEntry) -> Option<String> {
+    let text = entry.text();
     let mut lines = text.lines();
     lines.find_map(|line| line.strip_prefix("P-Charging-Vector: ").map(str::to_owned))
 }
 
 #[test]
-fn charging_vectors_are_made_for_calls_of_phones_and_stay_inside() {
+fn charging_vectors_are_added_for_phones_and_stay_in_the_core() {
     let (mut net, alice, bob) = pair(&with("charging_vector='generate'"));
     let forged = [Edit::Add {
         id: HeaderId::PChargingVector,
         value: b"icid-value=forged",
     }];
-    let offer = Content::sdp(SDP_A.as_bytes());
+    let offer = MessageContent::sdp(SDP_A.as_bytes());
     let leg = net.call(alice, "sip:bob@192.0.2.1", OUT, &offer.with(&forged));
     net.run(second());
-    let first = vector(net.find(bob, |told| *told == Told::Offered)).unwrap();
+    let first = vector(net.find(bob, |event| *event == PhoneEvent::Offered)).unwrap();
     assert!(
         first.starts_with("icid-value=") && !first.contains("forged"),
         "{first}"
     );
     assert!(first.ends_with(";icid-generated-at=192.0.2.1"), "{first}");
     let callee = offered(&net, bob);
-    net.tell(bob, |endpoint, now| {
+    net.command(bob, |endpoint, now| {
         let own = [Edit::Add {
             id: HeaderId::PChargingVector,
             value: b"icid-value=core;term-ioi=core.example",
         }];
-        let content = Content::sdp(SDP_B.as_bytes());
+        let content = MessageContent::sdp(SDP_B.as_bytes());
         endpoint
             .answer(callee, 200, &content.with(&own), now)
             .unwrap();
     });
     net.run(second());
-    let answered = net.find(alice, |told| *told == Told::Answered);
+    let answered = net.find(alice, |event| *event == PhoneEvent::Answered);
     assert_eq!(vector(answered), None, "not for phones");
-    let acked = net.find(bob, |told| *told == Told::Acked);
+    let acked = net.find(bob, |event| *event == PhoneEvent::Acked);
     assert_eq!(vector(acked), None, "ACK has none");
-    net.tell(alice, |endpoint, now| {
+    net.command(alice, |endpoint, now| {
         endpoint.request(leg, Method::Update, &offer, now).unwrap();
     });
     net.run(second());
-    let update = net.find(bob, |told| matches!(told, Told::Request(_)));
+    let update = net.find(bob, |event| matches!(event, PhoneEvent::Request(_)));
     assert_eq!(
         vector(update).as_ref(),
         Some(&first),
-        "one for the whole call"
+        "one vector for the whole call"
     );
     net.call(alice, "sip:bob@192.0.2.1", OUT, &offer);
     net.run(second());
-    let second_call = vector(net.last(bob, |told| *told == Told::Offered)).unwrap();
-    assert_ne!(second_call, first, "another call has another one");
+    let second_call = vector(net.last(bob, |event| *event == PhoneEvent::Offered)).unwrap();
+    assert_ne!(second_call, first, "another call has another vector");
 }
 
 #[test]
-fn calls_to_phones_are_answered_with_the_vector_that_they_came_with() {
+fn responses_carry_the_charging_vector_of_the_request() {
     let keys = "charging_vector='generate'\nregister='local'";
     for (keys, kept) in [(keys, true), ("register='local'", false)] {
         let config = with(keys) + "[[route]]\nregistered=true\n";
@@ -455,25 +475,27 @@ fn calls_to_phones_are_answered_with_the_vector_that_they_came_with() {
             id: HeaderId::PChargingVector,
             value: b"icid-value=core;orig-ioi=core.example",
         }];
-        let offer = Content::sdp(SDP_B.as_bytes());
+        let offer = MessageContent::sdp(SDP_B.as_bytes());
         net.call(bob, "sip:1000@198.51.100.1", IN, &offer.with(&own));
         net.run(second());
-        let invite = net.find(alice, |told| *told == Told::Offered);
+        let invite = net.find(alice, |event| *event == PhoneEvent::Offered);
         assert_eq!(vector(invite), None);
         let callee = invite.leg.unwrap();
-        net.tell(alice, |endpoint, now| {
+        net.command(alice, |endpoint, now| {
             endpoint
-                .progress(callee, 180, &Content::default(), false, now)
+                .progress(callee, 180, &MessageContent::default(), false, now)
                 .unwrap();
-            let content = Content::sdp(SDP_A.as_bytes());
+            let content = MessageContent::sdp(SDP_A.as_bytes());
             endpoint.answer(callee, 200, &content, now).unwrap();
         });
         net.run(second());
         let expected = kept.then(|| "icid-value=core;orig-ioi=core.example".to_owned());
-        let ringing = net.find(bob, |told| matches!(told, Told::Progressed(180, ..)));
+        let ringing = net.find(bob, |event| {
+            matches!(event, PhoneEvent::Progressed(180, ..))
+        });
         assert_eq!(vector(ringing), expected);
         assert_eq!(
-            vector(net.find(bob, |told| *told == Told::Answered)),
+            vector(net.find(bob, |event| *event == PhoneEvent::Answered)),
             expected
         );
     }

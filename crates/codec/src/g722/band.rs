@@ -1,29 +1,29 @@
-//! One sub-band: the adaptive predictor of two poles and six zeros, and the scale factor. Encoder and decoder run the same.
-//! The names in the comments are those of the Recommendation's sub-blocks.
+//! One sub-band: the adaptive predictor with two poles and six zeros, and the scale factor; identical in encoder and
+//! decoder. Names in the comments are those of the sub-blocks in the Recommendation.
 
 use super::tables::MANTISSAS;
 
-/// Which of both, for what differs between them.
+/// The sub-band, for constants that differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Which {
+pub(super) enum SubBand {
     Low,
     High,
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct Band {
-    which: Which,
+    which: SubBand,
     /// Logarithm of the scale factor (NB).
     log_scale: i32,
     /// Scale factor of the quantiser (DET).
     pub(super) scale: i32,
     /// Predicted signal (S).
     pub(super) predicted: i32,
-    /// The zeros' part of it (SZ).
+    /// Part of the predicted signal from the zeros (SZ).
     zeros: i32,
-    /// Reconstructed signal one sample ago; the older one is not needed after the prediction (RLT).
+    /// Reconstructed signal of the last sample; older ones are not needed after the prediction (RLT).
     reconstructed: i32,
-    /// Partly reconstructed signal, one and two samples ago (PLT).
+    /// Partially reconstructed signal of the last two samples (PLT).
     partial: [i32; 2],
     /// Coefficients of the poles (AL).
     poles: [i32; 2],
@@ -38,13 +38,13 @@ pub(super) fn saturate(value: i32) -> i32 {
 }
 
 impl Band {
-    pub(super) fn new(which: Which) -> Band {
+    pub(super) fn new(which: SubBand) -> Band {
         Band {
             which,
             log_scale: 0,
             scale: match which {
-                Which::Low => 32,
-                Which::High => 8,
+                SubBand::Low => 32,
+                SubBand::High => 8,
             },
             predicted: 0,
             zeros: 0,
@@ -56,12 +56,12 @@ impl Band {
         }
     }
 
-    /// The inverse quantiser's `output` in units of the signal.
+    /// Scales an output of the inverse quantiser to the signal.
     pub(super) fn dequantise(&self, output: i32) -> i32 {
         (self.scale * output) >> 15
     }
 
-    /// Takes the quantised difference and the step of the scale factor in; makes the next prediction.
+    /// Processes the quantised difference and the step of the scale factor; computes the next prediction.
     pub(super) fn adapt(&mut self, difference: i32, step: i32) {
         self.adapt_scale(step);
         self.adapt_predictor(difference);
@@ -70,8 +70,8 @@ impl Band {
     /// LOGSCL and SCALEL, LOGSCH and SCALEH.
     fn adapt_scale(&mut self, step: i32) {
         let (limit, shift) = match self.which {
-            Which::Low => (18_432, 8),
-            Which::High => (22_528, 10),
+            SubBand::Low => (18_432, 8),
+            SubBand::High => (22_528, 10),
         };
         self.log_scale = (((self.log_scale * 127) >> 7) + step).clamp(0, limit);
         let mantissa = MANTISSAS[(self.log_scale >> 6 & 31) as usize];

@@ -6,19 +6,19 @@ pub(super) const LEVELS: [i32; 29] = [
     1121, 1219, 1339, 1458, 1612, 1765, 1980, 2195, 2557, 2919,
 ];
 
-/// Codes of the lower band by magnitude, where the difference is negative.
+/// Codes of the lower band by magnitude, for negative differences.
 pub(super) const LOW_NEGATIVE: [u8; 30] = [
     63, 62, 31, 30, 29, 28, 27, 26, 25, 24, 23, 22, 21, 20, 19, 18, 17, 16, 15, 14, 13, 12, 11, 10,
     9, 8, 7, 6, 5, 4,
 ];
 
-/// Codes of the lower band by magnitude, where it is not.
+/// Codes of the lower band by magnitude, for other differences.
 pub(super) const LOW_POSITIVE: [u8; 30] = [
     61, 60, 59, 58, 57, 56, 55, 54, 53, 52, 51, 50, 49, 48, 47, 46, 45, 44, 43, 42, 41, 40, 39, 38,
     37, 36, 35, 34, 33, 32,
 ];
 
-/// Outputs of the inverse quantiser of four bits, which adapts both sides.
+/// Outputs of the inverse quantiser of four bits, which adapts encoder and decoder.
 pub(super) const INVERSE_4: [i32; 16] = [
     0, -20456, -12896, -8968, -6288, -4240, -2584, -1200, 20456, 12896, 8968, 6288, 4240, 2584,
     1200, 0,
@@ -57,8 +57,8 @@ pub(super) const MANTISSAS: [i32; 32] = [
     2896, 2960, 3025, 3091, 3158, 3228, 3298, 3371, 3444, 3520, 3597, 3676, 3756, 3838, 3922, 4008,
 ];
 
-/// The even taps of the symmetric filter of 24.
+/// The even taps of the symmetric filter with 24 taps.
 pub(super) const QMF: [i16; 12] = [3, -11, 12, 32, -210, 951, 3876, -805, 362, -156, 53, -11];
 
-/// The odd taps: the same in the opposite order.
+/// The odd taps: the same in reverse order.
 pub(super) const QMF_ODD: [i16; 12] = [-11, 53, -156, 362, -805, 3876, 951, -210, 32, 12, -11, 3];

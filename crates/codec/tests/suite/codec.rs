@@ -1,4 +1,5 @@
-//! G.711 against the ITU's sweep and a foreign pair of recordings; WAV files good and bad; the built-in speech.
+//! G.711 against the ITU's sweep and two recordings of another encoder; valid and malformed WAV files; the built-in
+//! speech.
 
 use crate::common;
 
@@ -9,7 +10,7 @@ use codec::wav::{Encoding, Wav, WavError, write};
 use common::{testdata, words};
 
 #[test]
-fn encoding_is_the_itus_on_every_value() {
+fn encoding_agrees_with_the_itu_on_every_value() {
     let Some(source) = testdata("codec/g711-itu/sweep.src") else {
         return;
     };
@@ -28,10 +29,10 @@ fn encoding_is_the_itus_on_every_value() {
     }
 }
 
-/// The decoder outputs of G.711 tables 1 and 2, written down from the standard's formulas, apart from the tables' code:
-/// decoding has to give the middle of each decision interval that the encoder shows.
+/// The decoder outputs of G.711 tables 1 and 2, computed from the formulas of the standard, independently of the
+/// tables' code: decoding gives the centre of each decision interval of the encoder.
 #[test]
-fn decoding_is_the_middle_of_the_interval() {
+fn decoding_gives_the_centre_of_the_interval() {
     for (law, step_of_zero) in [(Law::A, 16), (Law::Mu, 4)] {
         for code in 0..=255u8 {
             let value = law.decode_sample(code);
@@ -44,7 +45,7 @@ fn decoding_is_the_middle_of_the_interval() {
                 (low..=high).contains(&i32::from(value)) || value == 0,
                 "{law:?} {code}: {value} in {low} to {high}"
             );
-            // The outermost interval is open: only the inner bound counts there; mu-law's zero is its own case.
+            // The outermost interval is open: only its inner bound is checked; zero of mu-law is a separate case.
             let clipped = low == -32_768 || high == 32_767;
             if !clipped && value != 0 {
                 let middle = (low + high + 1) / 2;
@@ -65,9 +66,9 @@ fn decoding_is_the_middle_of_the_interval() {
     assert_eq!(g711::decode_ulaw(0xff), 0);
 }
 
-/// The level of a payload told by its codes is that of its samples.
+/// The level computed from the codes of a payload equals that of its samples.
 #[test]
-fn power_without_decoding() {
+fn power_of_codes_equals_power_of_samples() {
     for law in [Law::A, Law::Mu] {
         assert_eq!(law.power(&[]), 0.0);
         let mut codes = vec![0; speech::speech().len()];
@@ -75,16 +76,19 @@ fn power_without_decoding() {
         for codes in codes.chunks(160) {
             let mut samples = vec![0; codes.len()];
             law.decode(codes, &mut samples);
-            let (told, heard) = (law.power(codes), level::mean_square(&samples));
-            assert!((told - heard).abs() <= heard * 1e-12, "{told} {heard}");
+            let (power, expected) = (law.power(codes), level::mean_square(&samples));
+            assert!(
+                (power - expected).abs() <= expected * 1e-12,
+                "{power} {expected}"
+            );
         }
     }
 }
 
-/// Both files were made from one recording, each law by itself, so A-law to mu-law by us may differ by the step that the
-/// double quantisation costs, and by no more.
+/// Both files were encoded from one recording, one in each law. A-law converted to mu-law differs at most by the error
+/// of double quantisation.
 #[test]
-fn transcoding_agrees_with_a_foreign_pair() {
+fn transcoding_agrees_with_another_encoder() {
     let (Some(alaw), Some(ulaw)) = (
         testdata("codec/g711-pairs/pcma.1.8k.first30s.raw"),
         testdata("codec/g711-pairs/pcmu.1.8k.first30s.raw"),
@@ -150,7 +154,7 @@ fn wav_round_trip() {
 }
 
 #[test]
-fn foreign_wav_files() {
+fn wav_files_of_other_programs_are_parsed() {
     for (name, rate) in [
         ("speech/pjsip-input.8.wav", 8000),
         ("speech/spandsp-short_wb_voice.wav", 16_000),
@@ -166,7 +170,7 @@ fn foreign_wav_files() {
 }
 
 #[test]
-fn bad_wav_files_are_refused_with_a_reason() {
+fn malformed_wav_files_are_refused_with_a_reason() {
     let good = write(Encoding::G711(Law::A), 8000, 1, &[1; 99]).unwrap();
     assert_eq!(Wav::parse(b"RIFX"), Err(WavError::NotWav));
     assert_eq!(Wav::parse(&good[..12]), Err(WavError::NoData));
@@ -208,14 +212,14 @@ fn bad_wav_files_are_refused_with_a_reason() {
 }
 
 #[test]
-fn the_built_in_speech_is_speech() {
+fn built_in_speech_has_level_and_duration_of_speech() {
     assert!(speech::files().into_iter().all(speech::is_usable));
     for samples in [speech::speech(), speech::answer()] {
         let seconds = samples.len() as f64 / f64::from(speech::RATE);
         assert!((8.0..14.0).contains(&seconds), "{seconds} s");
         let level = level::active_dbov(samples, speech::RATE);
         assert!((-30.0..-14.0).contains(&level), "{level} dBov");
-        // Speech comes and goes: frames differ by far more than those of a tone or of noise.
+        // The level of speech varies: frames differ far more than those of a tone or of noise.
         let frames: Vec<f64> = samples.chunks_exact(160).map(level::dbov).collect();
         let loud = frames.iter().filter(|&&frame| frame > level - 10.0).count();
         assert!(

@@ -1,17 +1,17 @@
-//! ffmpeg as a judge that shares nothing with us (its own G.722, G.729 and comfort noise; for Opus its own decoder), and an Ogg
-//! Opus file that another encoder made. Skipped, visibly, where ffmpeg is not installed.
+//! Comparison with the independent implementations of ffmpeg (its own G.722, G.729 and comfort noise, and its own Opus
+//! decoder), and with an Ogg Opus file of another encoder. Skipped with a message if ffmpeg is not installed.
 
 use crate::common;
 
 use codec::g711::Law;
 use codec::level::dbov;
 use codec::noise::{Analyser, Generator, Noise};
-use codec::{Encoded, Format, Kind, Resampler, g722};
+use codec::{EncodedFrame, Format, Kind, Resampler, g722};
 use common::{snr, testdata, words};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-/// A folder of this test's own, removed at the end.
+/// A temporary folder of a test, removed at the end.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -35,7 +35,7 @@ impl Drop for Folder {
     }
 }
 
-/// What ffmpeg writes to its output; `None`, said, where it is not there.
+/// The output of ffmpeg; `None`, with a message, if it is not installed.
 fn ffmpeg(arguments: &[&str]) -> Option<Vec<u8>> {
     let mut command = Command::new("ffmpeg");
     command
@@ -69,7 +69,7 @@ fn wideband() -> Vec<i16> {
 }
 
 #[test]
-fn g711_is_decoded_alike() {
+fn g711_decoding_agrees_with_ffmpeg() {
     let folder = Folder::new("g711");
     let samples: Vec<i16> = (-32_768..=32_767)
         .map(|sample: i32| sample as i16)
@@ -87,9 +87,9 @@ fn g711_is_decoded_alike() {
     }
 }
 
-/// All three modes, bit for bit, and our decoder on what ffmpeg encoded.
+/// All three modes, bit for bit, and decoding of octets encoded by ffmpeg.
 #[test]
-fn g722_is_decoded_alike() {
+fn g722_decoding_agrees_with_ffmpeg() {
     let folder = Folder::new("g722");
     let samples = wideband();
     for (mode, bits) in [
@@ -98,7 +98,7 @@ fn g722_is_decoded_alike() {
         (g722::Mode::Kbit48, "6"),
     ] {
         let mut octets = vec![0; samples.len() / 2];
-        g722::Encoder::new(mode).encode(&samples, &mut octets);
+        g722::SbAdpcmEncoder::new(mode).encode(&samples, &mut octets);
         let file = folder.write(bits, &octets);
         let arguments = [
             "-f",
@@ -114,7 +114,7 @@ fn g722_is_decoded_alike() {
             return;
         };
         let mut ours = vec![0; samples.len()];
-        g722::Decoder::new(mode).decode(&octets, &mut ours);
+        g722::SbAdpcmDecoder::new(mode).decode(&octets, &mut ours);
         assert!(words(&theirs) == ours, "{mode:?}");
     }
     let file = folder.write("raw", &bytes(&samples));
@@ -124,17 +124,17 @@ fn g722_is_decoded_alike() {
     let Some(theirs) = ffmpeg(&arguments) else {
         return;
     };
-    let mut heard = vec![0; theirs.len() * 2];
-    g722::Decoder::new(g722::Mode::Kbit64).decode(&theirs, &mut heard);
-    let ratio = snr(&samples, &heard[22..]);
-    println!("what ffmpeg encoded: {ratio:.1} dB");
+    let mut decoded = vec![0; theirs.len() * 2];
+    g722::SbAdpcmDecoder::new(g722::Mode::Kbit64).decode(&theirs, &mut decoded);
+    let ratio = snr(&samples, &decoded[22..]);
+    println!("encoded by ffmpeg: {ratio:.1} dB");
     assert!(ratio > 30.0);
 }
 
 #[test]
-fn g729_is_decoded_alike() {
+fn g729_decoding_agrees_with_ffmpeg() {
     if !Kind::G729.is_available() {
-        println!("skipped: not installed: libbcg729 (Debian: libbcg729-dev), when this was built");
+        println!("skipped: not installed: libbcg729 (Debian: libbcg729-dev), at build time");
         return;
     }
     let folder = Folder::new("g729");
@@ -144,7 +144,10 @@ fn g729_is_decoded_alike() {
     let (mut stream, mut ours) = (Vec::new(), Vec::new());
     for frame in codec::speech::answer().chunks_exact(80) {
         let mut octets = [0; 10];
-        assert_eq!(encoder.encode(frame, &mut octets), Ok(Encoded::Speech(10)));
+        assert_eq!(
+            encoder.encode(frame, &mut octets),
+            Ok(EncodedFrame::Speech(10))
+        );
         stream.extend_from_slice(&octets);
         let mut samples = [0; 80];
         decoder.decode(&octets, &mut samples).unwrap();
@@ -154,13 +157,13 @@ fn g729_is_decoded_alike() {
     let Some(theirs) = ffmpeg(&["-f", "g729", "-i", &file, "-f", "s16le"]) else {
         return;
     };
-    // Neither is the reference bit for bit; both are near it.
+    // Neither equals the reference bit for bit; both are close to it.
     let ratio = snr(&words(&theirs), &ours);
     println!("difference to ffmpeg: {ratio:.1} dB down");
     assert!(ratio > 18.0);
 }
 
-/// CRC of Ogg pages (RFC 3533 section 6): polynomial 0x04c11db7, nothing reflected.
+/// CRC of Ogg pages (RFC 3533 section 6): polynomial 0x04c11db7, not reflected.
 fn ogg_crc(page: &[u8]) -> u32 {
     page.iter().fold(0u32, |crc, &octet| {
         (0..8).fold(crc ^ u32::from(octet) << 24, |crc, _| {
@@ -186,7 +189,7 @@ fn ogg_page(kind: u8, granule: u64, number: u32, packet: &[u8]) -> Vec<u8> {
     page
 }
 
-/// The packets of an Ogg stream (RFC 3533), whose pages must be sound.
+/// The packets of an Ogg stream (RFC 3533), whose pages must be valid.
 fn ogg_packets(file: &[u8]) -> Vec<Vec<u8>> {
     let (mut packets, mut open, mut rest) = (Vec::new(), Vec::new(), file);
     while !rest.is_empty() {
@@ -206,10 +209,10 @@ fn ogg_packets(file: &[u8]) -> Vec<Vec<u8>> {
     packets
 }
 
-/// ffmpeg's own Opus decoder (not libopus) hears what we encoded, at every packet time and several of the receiver's wishes.
-/// It resamples the speech layer with a filter of its own, so outputs are alike and not equal.
+/// ffmpeg's own Opus decoder (not libopus) decodes the encoded packets, at every packet time and for several receiver
+/// parameters. It resamples the speech layer with a different filter, so that outputs are similar but not equal.
 #[test]
-fn opus_is_decoded_alike() {
+fn opus_decoding_agrees_with_ffmpeg() {
     let folder = Folder::new("opus");
     let speech = Resampler::whole(codec::speech::speech(), 8000, 48_000).unwrap();
     for (packet_ms, fmtp) in [
@@ -229,8 +232,8 @@ fn opus_is_decoded_alike() {
         let (mut number, mut granule, mut ours, mut lengths) = (2, 0, Vec::new(), Vec::new());
         for frame in speech.chunks_exact(encoder.frame_samples()) {
             let mut payload = vec![0; encoder.max_frame_bytes()];
-            let Ok(Encoded::Speech(length)) = encoder.encode(frame, &mut payload) else {
-                panic!("nothing is left out")
+            let Ok(EncodedFrame::Speech(length)) = encoder.encode(frame, &mut payload) else {
+                panic!("every frame is sent")
             };
             granule += frame.len() as u64;
             lengths.push(length);
@@ -264,9 +267,9 @@ fn opus_is_decoded_alike() {
     }
 }
 
-/// Another encoder's file gives the length and the envelope that another decoder found.
+/// A file of another encoder has the length and envelope that another decoder found.
 #[test]
-fn opus_of_another_encoder() {
+fn opus_file_of_another_encoder_is_decoded() {
     let (Some(file), Some(oracle)) = (
         testdata("codec/opus/speech_8.opus"),
         testdata("codec/opus/speech_8.expected.json"),
@@ -291,31 +294,31 @@ fn opus_of_another_encoder() {
     assert_eq!(&packets[0][..8], b"OpusHead");
     let skip = usize::from(u16::from_le_bytes([packets[0][10], packets[0][11]]));
     let mut decoder = Format::new(Kind::Opus).decoder(48_000).unwrap();
-    let mut heard = Vec::new();
+    let mut decoded = Vec::new();
     for packet in &packets[2..] {
         let mut samples = [0; codec::coder::MAX_SAMPLES];
-        let made = decoder.decode(packet, &mut samples).unwrap();
-        heard.extend_from_slice(&samples[..made]);
+        let count = decoder.decode(packet, &mut samples).unwrap();
+        decoded.extend_from_slice(&samples[..count]);
     }
-    heard.drain(..skip);
+    decoded.drain(..skip);
     let length = numbers("samples_per_channel")[0] as usize;
     assert!(
-        heard.len().abs_diff(length) <= 2880,
+        decoded.len().abs_diff(length) <= 2880,
         "{} {length}",
-        heard.len()
+        decoded.len()
     );
     let envelope = numbers("rms_per_100ms");
     assert_eq!(envelope.len(), 108);
-    for (index, (piece, expected)) in heard.chunks(4800).zip(envelope).enumerate() {
+    for (index, (piece, expected)) in decoded.chunks(4800).zip(envelope).enumerate() {
         let rms = codec::level::mean_square(piece).sqrt();
         let near = (rms - expected).abs() <= 20.0 || (rms / expected - 1.0).abs() <= 0.05;
         assert!(near, "{index}: {rms} {expected}");
     }
 }
 
-/// ffmpeg describes a noise as we do: level, number and sign of the coefficients.
+/// The description of a noise agrees with that of ffmpeg: level, number and sign of the coefficients.
 #[test]
-fn comfort_noise_is_described_alike() {
+fn comfort_noise_description_agrees_with_ffmpeg() {
     let folder = Folder::new("noise");
     let mut description = Noise::white(40);
     description.order = 3;
@@ -353,7 +356,7 @@ fn comfort_noise_is_described_alike() {
     let count = payloads.len() as f32;
     let mean = |what: &dyn Fn(&Noise) -> f32| payloads.iter().map(what).sum::<f32>() / count;
     let mut analyser = Analyser::new();
-    samples.chunks(800).for_each(|piece| analyser.take(piece));
+    samples.chunks(800).for_each(|piece| analyser.add(piece));
     let ours = analyser.describe();
     let level = mean(&|noise| f32::from(noise.level));
     println!("level: theirs {level:.1}, ours {}", ours.level);
@@ -362,11 +365,11 @@ fn comfort_noise_is_described_alike() {
         let theirs = mean(&|noise| noise.coefficients[place]);
         let own = ours.coefficients[place];
         println!("coefficient {place}: theirs {theirs:.3}, ours {own:.3}");
-        // Their window is short, which makes theirs smaller.
+        // The window of ffmpeg is short, which makes its coefficients smaller.
         assert!((theirs - own).abs() < 0.2);
         assert!(theirs.signum() == own.signum());
     }
-    // What we make of their payload is as loud as what they heard.
+    // The noise generated from ffmpeg's payload has the level of the original.
     let mut generator = Generator::new(8);
     generator.describe(payloads[3]);
     generator.fill(&mut samples);

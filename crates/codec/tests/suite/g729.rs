@@ -1,10 +1,11 @@
-//! G.729 against the ITU's vectors of Annex A, Annex B's silence, and loudness without decoding.
+//! G.729 against the ITU's test vectors of Annex A, silence suppression of Annex B, and level estimation without
+//! decoding.
 
 use crate::common;
 
 use codec::g729::{G729Decoder, G729Encoder, GainFollower, is_noise};
 use codec::level::dbov;
-use codec::{CodecError, Decoder, Encoded, Encoder};
+use codec::{AudioDecoder, AudioEncoder, CodecError, EncodedFrame};
 use common::{testdata, words};
 
 /// Frames of the ITU's serial format: a sync word, a bit count, a word per bit (0x7f is 0, 0x81 is 1; 0 is erased).
@@ -27,12 +28,12 @@ fn serial(bytes: &[u8]) -> Vec<Option<[u8; 10]>> {
         .collect()
 }
 
-/// False, said, where the library was not there at build time; then its refusal is checked instead.
+/// Whether the library was available at build time; if not, reports that and checks the refusal.
 fn available() -> bool {
     if bcg729::AVAILABLE {
         return true;
     }
-    println!("skipped: not installed: libbcg729 (Debian: libbcg729-dev), when this was built");
+    println!("skipped: not installed: libbcg729 (Debian: libbcg729-dev), at build time");
     for refused in [G729Encoder::new(true).err(), G729Decoder::new().err()] {
         assert_eq!(refused, Some(CodecError::Absent(bcg729::Absent)));
     }
@@ -41,10 +42,10 @@ fn available() -> bool {
 
 const VECTORS: [&str; 5] = ["ALGTHM", "FIXED", "SPEECH", "TAME", "TEST"];
 
-/// The library computes with its own fixed-point arithmetic, so its output is near the reference's and not equal to it. How
-/// near is judged: the difference is 30 dB below the signal in every vector.
+/// The library has its own fixed-point arithmetic, so that its output is near the reference but not equal. Required:
+/// the difference is 30 dB below the signal in every vector.
 #[test]
-fn decoding_is_within_30_db_of_the_itus() {
+fn decoding_is_within_30_db_of_the_reference() {
     if !available() {
         return;
     }
@@ -75,7 +76,8 @@ fn decode_all(frames: &[Option<[u8; 10]>]) -> Vec<i16> {
     samples
 }
 
-/// Likeness of both signals' short-time spectra, in dB: the mean distance of the log power in sixteen bands of 20 ms.
+/// Distance of the short-time spectra of both signals, in dB: the mean distance of the log power in sixteen bands of 20
+/// ms.
 fn spectral_distance(a: &[i16], b: &[i16]) -> f64 {
     let bands = |samples: &[i16]| -> Vec<f64> {
         (0..16)
@@ -97,10 +99,10 @@ fn spectral_distance(a: &[i16], b: &[i16]) -> f64 {
     sum / f64::from(count)
 }
 
-/// A closed-loop search that rounds otherwise soon takes other codes; they have to be as good. What is decoded from our
-/// octets is as like the input as what is decoded from the reference's.
+/// A closed-loop search with different rounding soon selects different codes; they have to be as good. The decoded
+/// signal is as similar to the input as that decoded from the octets of the reference.
 #[test]
-fn encoding_is_as_good_as_the_itus() {
+fn encoding_is_as_good_as_the_reference() {
     if !available() {
         return;
     }
@@ -116,11 +118,14 @@ fn encoding_is_as_good_as_the_itus() {
             .take(reference.len())
             .map(|frame| {
                 let mut octets = [0; 10];
-                assert_eq!(encoder.encode(frame, &mut octets), Ok(Encoded::Speech(10)));
+                assert_eq!(
+                    encoder.encode(frame, &mut octets),
+                    Ok(EncodedFrame::Speech(10))
+                );
                 Some(octets)
             })
             .collect();
-        // The encoder looks 5 ms ahead.
+        // The encoder has a look-ahead of 5 ms.
         let ours = spectral_distance(&input, &decode_all(&ours)[40..]);
         let theirs = spectral_distance(&input, &decode_all(&reference)[40..]);
         println!("{name}: spectral distance {ours:.2} dB, the reference's {theirs:.2} dB");
@@ -129,7 +134,7 @@ fn encoding_is_as_good_as_the_itus() {
 }
 
 #[test]
-fn annex_b_sends_little_in_silence_and_noise_goes_on() {
+fn annex_b_suppresses_silence_and_noise_continues() {
     if !available() {
         return;
     }
@@ -145,23 +150,23 @@ fn annex_b_sends_little_in_silence_and_noise_goes_on() {
     let mut decoder = G729Decoder::new().unwrap();
     let (mut speech, mut descriptions, mut nothing) = (0, 0, 0);
     let mut output = Vec::new();
-    let mut told = None;
+    let mut estimated = None;
     for (index, frame) in samples.chunks_exact(80).enumerate() {
         let late = index > speech_frames + 100;
         let mut octets = [0; 10];
         let mut piece = [0; 80];
         match encoder.encode(frame, &mut octets).unwrap() {
-            Encoded::Speech(length) => {
+            EncodedFrame::Speech(length) => {
                 speech += u32::from(late);
                 decoder.decode(&octets[..length], &mut piece).unwrap();
             }
-            Encoded::Noise(length) => {
+            EncodedFrame::Noise(length) => {
                 descriptions += u32::from(late);
                 assert!(is_noise(&octets[..length]));
-                told = GainFollower::new().level(&octets[..length]);
+                estimated = GainFollower::new().level(&octets[..length]);
                 decoder.decode(&octets[..length], &mut piece).unwrap();
             }
-            Encoded::Nothing => {
+            EncodedFrame::Nothing => {
                 nothing += u32::from(late);
                 decoder.conceal(&mut piece);
             }
@@ -171,16 +176,16 @@ fn annex_b_sends_little_in_silence_and_noise_goes_on() {
     println!("noise: {speech} frames of speech, {descriptions} descriptions, {nothing} nothing");
     assert!(nothing > 200 && descriptions >= 1 && speech < 90);
     let tail = dbov(&output[output.len() - 16_000..]);
-    println!("comfort noise at {tail:.1} dBov, by its description {told:.1?}");
+    println!("comfort noise at {tail:.1} dBov, by its description {estimated:.1?}");
     assert!((tail + 55.0).abs() < 6.0, "comfort noise at {tail} dBov");
     assert!(
-        told.is_some_and(|told| (f64::from(told) - tail).abs() < 5.0),
-        "{told:?}"
+        estimated.is_some_and(|estimated| (f64::from(estimated) - tail).abs() < 5.0),
+        "{estimated:?}"
     );
 }
 
 #[test]
-fn losses_are_concealed_and_forgotten() {
+fn losses_are_concealed_without_lasting_effect() {
     if !available() {
         return;
     }
@@ -208,7 +213,7 @@ fn losses_are_concealed_and_forgotten() {
 }
 
 #[test]
-fn payloads_that_are_none() {
+fn malformed_payloads_are_refused() {
     if !available() {
         return;
     }
@@ -226,21 +231,21 @@ fn payloads_that_are_none() {
         assert_eq!(decoder.samples_of(&payload).ok(), fits.then_some(expected));
     }
     let error = decoder.decode(&[0; 20], &mut samples[..100]);
-    let (given, wanted) = (100, 160);
-    assert_eq!(error, Err(CodecError::Space { given, wanted }));
+    let (actual, required) = (100, 160);
+    assert_eq!(error, Err(CodecError::Space { actual, required }));
     let mut encoder = G729Encoder::new(false).unwrap();
     let error = encoder.encode(&[0; 81], &mut [0; 10]);
-    let (given, wanted) = (81, 80);
-    assert_eq!(error, Err(CodecError::Frame { given, wanted }));
+    let (actual, required) = (81, 80);
+    assert_eq!(error, Err(CodecError::Frame { actual, required }));
     let error = encoder.encode(&[0; 80], &mut [0; 9]);
     assert!(matches!(error, Err(CodecError::Space { .. })));
-    // A length that is no multiple of a frame is filled all the same.
+    // A length that is no multiple of a frame is also filled.
     decoder.conceal(&mut samples[..133]);
 }
 
-/// The level told from the gains follows the level of what is decoded: where speech is and how loud it is.
+/// The level estimated from the gains follows the level of the decoded signal: position and loudness of speech.
 #[test]
-fn loudness_without_decoding() {
+fn level_is_estimated_without_decoding() {
     if !available() {
         return;
     }
@@ -256,7 +261,7 @@ fn loudness_without_decoding() {
         let mut encoder = G729Encoder::new(false).unwrap();
         let mut decoder = G729Decoder::new().unwrap();
         let mut follower = GainFollower::new();
-        let (mut told, mut heard) = (Vec::new(), Vec::new());
+        let (mut estimated, mut actual) = (Vec::new(), Vec::new());
         for packet in samples.chunks_exact(160) {
             let mut payload = [0; 20];
             let (first, second) = payload.split_at_mut(10);
@@ -265,21 +270,21 @@ fn loudness_without_decoding() {
             let mut decoded = [0; 160];
             decoder.decode(&payload, &mut decoded).unwrap();
             let power = |db: f64| 10f64.powf(db / 10.0);
-            told.push(power(follower.level(&payload).unwrap().into()));
-            heard.push(power(dbov(&decoded)));
+            estimated.push(power(follower.level(&payload).unwrap().into()));
+            actual.push(power(dbov(&decoded)));
         }
-        // Over 200 ms, as who chooses a speaker looks at it.
+        // Over 200 ms, the period that a speaker selection evaluates.
         let smooth = |powers: &[f64]| -> Vec<f64> {
             let mean = |w: &[f64]| 10.0 * (w.iter().sum::<f64>() / 10.0).log10();
             powers.windows(10).map(mean).collect()
         };
-        let (told, heard) = (smooth(&told), smooth(&heard));
-        let loudest = heard.iter().copied().fold(f64::MIN, f64::max);
-        let plain: Vec<(f64, f64)> = told
+        let (estimated, actual) = (smooth(&estimated), smooth(&actual));
+        let loudest = actual.iter().copied().fold(f64::MIN, f64::max);
+        let plain: Vec<(f64, f64)> = estimated
             .iter()
             .copied()
-            .zip(heard.iter().copied())
-            .filter(|(_, heard)| *heard > loudest - 15.0)
+            .zip(actual.iter().copied())
+            .filter(|(_, actual)| *actual > loudest - 15.0)
             .collect();
         let bias = plain.iter().map(|(t, h)| t - h).sum::<f64>() / plain.len() as f64;
         let spread = (plain
@@ -288,15 +293,15 @@ fn loudness_without_decoding() {
             .sum::<f64>()
             / plain.len() as f64)
             .sqrt();
-        // Active or not, at 25 dB below the loudest: how often both judge alike, 5 dB around the threshold left out.
-        let clear = told
+        // Active or not, at 25 dB below the loudest: the share of equal decisions, without 5 dB around the threshold.
+        let clear = estimated
             .iter()
-            .zip(&heard)
+            .zip(&actual)
             .filter(|(_, h)| (**h - loudest + 25.0).abs() > 5.0);
         let (mut same, mut all) = (0, 0);
-        for (told, heard) in clear {
+        for (estimated, actual) in clear {
             all += 1;
-            same += u32::from((*told > loudest - 25.0) == (*heard > loudest - 25.0));
+            same += u32::from((*estimated > loudest - 25.0) == (*actual > loudest - 25.0));
         }
         results.push((bias, spread, f64::from(same) / f64::from(all)));
     }

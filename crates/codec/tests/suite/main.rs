@@ -1,4 +1,4 @@
-//! The integration tests of `codec`, one program: shared start-up, one link.
+//! The integration tests of `codec` in one program, to link once.
 
 mod codec;
 mod common;

@@ -1,12 +1,12 @@
-//! What listeners would notice: the resampler's spectrum, concealment against none, transcoding from every codec to every
-//! other, silence suppression from end to end, DTMF talk-off on other people's speech.
+//! Audible quality: spectrum of the resampler, concealment compared with silence, transcoding between all codecs,
+//! silence suppression end to end, DTMF detection in other recordings of speech.
 
 use crate::common;
 
 use codec::level::{active_dbov, dbov};
 use codec::{
-    Content, Encoded, Format, Kind, Packetiser, Packing, Resampler, Tone, ToneGenerator,
-    Transcoder, Unpacker,
+    Content, EncodedFrame, Format, Kind, Packetiser, PacketiserSettings, Resampler, Tone,
+    ToneGenerator, Transcoder, Unpacker,
 };
 use common::{level_at, snr, testdata};
 
@@ -16,9 +16,9 @@ fn sine(hz: f64, rate: u32, seconds: u32) -> Vec<i16> {
     samples
 }
 
-/// Tones over the whole input band: what fits comes out within half a decibel, what does not is 60 dB down, wherever it
-/// would have been folded to. A tone brings rounding noise of its own, spread over the band; it is looked for at its own
-/// alias.
+/// Tones over the whole input band: frequencies within the output band keep their level within half a decibel, all
+/// others are attenuated by 60 dB at the frequency to which they would alias. A tone has rounding noise of its own,
+/// spread over the band, so that it is measured at its own alias.
 #[test]
 fn resampling_is_flat_and_does_not_alias() {
     for (from, to) in [
@@ -40,7 +40,7 @@ fn resampling_is_flat_and_does_not_alias() {
             let reference = level_at(&input, hz, from);
             if hz <= nyquist * 0.85 {
                 worst_ripple = worst_ripple.max((level_at(inner, hz, to) - reference).abs());
-                // Images of what was sampled up.
+                // Images of the upsampled signal.
                 if to > from {
                     let image = f64::from(from) - hz;
                     worst_alias = worst_alias.max(level_at(inner, image, to) - reference);
@@ -57,7 +57,7 @@ fn resampling_is_flat_and_does_not_alias() {
     }
 }
 
-/// Encodes `speech`, drops every `period`th packet of `packet_ms`, decodes; with concealment or with silence in its place.
+/// Encodes `speech`, drops every `period`th packet of `packet_ms`, decodes with concealment or with silence instead.
 fn with_losses(
     kind: Kind,
     speech: &[i16],
@@ -68,7 +68,7 @@ fn with_losses(
     let format = Format::new(kind);
     let rate = kind.sample_rates()[0];
     let mut decoder = format.decoder(rate).unwrap();
-    let packing = Packing {
+    let packing = PacketiserSettings {
         packet_ms,
         suppress_silence: false,
     };
@@ -89,13 +89,14 @@ fn with_losses(
     output
 }
 
-/// What a repeated period can do is seen in losses of 10 ms; in longer ones the waveform drifts away while the ear is still
-/// content, and no more is asked than that it is no worse than silence and about as loud as what is missing.
+/// The benefit of repeating the period is measurable in losses of 10 ms; in longer ones the waveform drifts away
+/// although the result still sounds natural, and the requirement is only that it is no worse than silence and has about
+/// the level of the lost signal.
 #[test]
 fn concealment_is_better_than_silence() {
     for kind in Kind::ALL {
         if !kind.is_available() {
-            println!("skipped: {} is not in this build", kind.name());
+            println!("skipped: {} is not supported by this build", kind.name());
             continue;
         }
         let rate = kind.sample_rates()[0];
@@ -105,7 +106,7 @@ fn concealment_is_better_than_silence() {
             let concealed = with_losses(kind, &speech, packet_ms, 20, true);
             let silent = with_losses(kind, &speech, packet_ms, 20, false);
             let snrs = (snr(&whole, &concealed), snr(&whole, &silent));
-            // The level within the losses, the delay of the concealment allowed for.
+            // The level within the losses, corrected for the delay of the concealment.
             let packet = (rate / 1000 * packet_ms) as usize;
             let delay = Format::new(kind).decoder(rate).unwrap().delay();
             let lost = |samples: &[i16]| -> Vec<i16> {
@@ -125,13 +126,14 @@ fn concealment_is_better_than_silence() {
     }
 }
 
-/// After a loss, G.722's decoder is nearer to the sender's state if its predictors followed what was made up.
+/// After a loss, the state of the G.722 decoder is nearer to the sender's if its predictors followed the concealed
+/// signal.
 #[test]
-fn g722_finds_back_quickly() {
+fn g722_recovers_quickly_after_a_loss() {
     let speech = Resampler::whole(codec::speech::answer(), 8000, 16_000).unwrap();
     let whole = with_losses(Kind::G722, &speech, 20, usize::MAX, true);
     let mut lossy = with_losses(Kind::G722, &speech, 20, 10, true);
-    // By time after the loss: four quarters of the packet behind it, and the one behind that.
+    // By time after the loss: four quarters of the packet after it, and the next packet.
     let (mut power, mut noise) = ([0.0; 8], [0.0; 8]);
     for (index, (a, b)) in whole.chunks(320).zip(lossy.chunks_mut(320)).enumerate() {
         let after = index % 10;
@@ -153,10 +155,10 @@ fn g722_finds_back_quickly() {
     assert!(ratios[3] > 5.0 && ratios[6] > 9.5, "{ratios:?}");
 }
 
-/// From every codec to every other at every packet time: the speech arrives, its level within 2 dB, its timestamps without a
-/// gap, in packets of the length asked for.
+/// Between all codecs at every packet time: speech arrives with its level within 2 dB, timestamps without a gap, and
+/// packets of the requested duration.
 #[test]
-fn everything_to_everything() {
+fn all_codecs_transcode_to_all_others() {
     for from in Kind::ALL {
         for to in Kind::ALL {
             for &packet_ms in to.packet_times() {
@@ -176,15 +178,15 @@ fn transcode(from: Kind, to: Kind, packet_ms: u32) {
     let rate = from.kind().sample_rates()[0];
     let speech = &codec::speech::speech()[..32_000];
     let input = Resampler::whole(speech, 8000, rate).unwrap();
-    let packing = Packing {
+    let packing = PacketiserSettings {
         packet_ms,
         suppress_silence: false,
     };
-    let mut sender = Packetiser::new(&from, rate, Packing::default()).unwrap();
+    let mut sender = Packetiser::new(&from, rate, PacketiserSettings::default()).unwrap();
     let mut transcoder = Transcoder::new(&from, &to, packing, 1).unwrap();
     let out_rate = to.kind().sample_rates()[0];
     let mut receiver = Unpacker::new(&to, out_rate, 1).unwrap();
-    let (mut heard, mut expected_timestamp) = (Vec::new(), 0);
+    let (mut decoded, mut expected_timestamp) = (Vec::new(), 0);
     let mut receive = |packet: codec::Packet<'_>| {
         assert_eq!(packet.content, Content::Audio);
         assert_eq!(packet.timestamp, expected_timestamp, "{name}");
@@ -192,37 +194,41 @@ fn transcode(from: Kind, to: Kind, packet_ms: u32) {
         assert_eq!(packet.marker, expected_timestamp == 0, "{name}");
         expected_timestamp += packet.duration;
         let mut samples = [0; codec::coder::MAX_SAMPLES];
-        let made = receiver.audio(packet.payload, &mut samples).unwrap();
-        assert_eq!(made, receiver.samples_in(packet.duration), "{name}");
-        heard.extend_from_slice(&samples[..made]);
+        let count = receiver.audio(packet.payload, &mut samples).unwrap();
+        assert_eq!(count, receiver.samples_in(packet.duration), "{name}");
+        decoded.extend_from_slice(&samples[..count]);
     };
     let mut pass = |packet: codec::Packet<'_>| {
         transcoder.audio(packet.payload, &mut receive).unwrap();
     };
     sender.push(&input, &mut pass).unwrap();
-    let heard = Resampler::whole(&heard, out_rate, 8000).unwrap();
-    assert!(heard.len() > speech.len() - 1600, "{name}: {}", heard.len());
-    let change = active_dbov(&heard, 8000) - active_dbov(speech, 8000);
+    let decoded = Resampler::whole(&decoded, out_rate, 8000).unwrap();
+    assert!(
+        decoded.len() > speech.len() - 1600,
+        "{name}: {}",
+        decoded.len()
+    );
+    let change = active_dbov(&decoded, 8000) - active_dbov(speech, 8000);
     assert!(change.abs() < 2.0, "{name}: {change} dB");
-    let likeness = best_correlation(speech, &heard);
+    let correlation = best_correlation(speech, &decoded);
     let parametric = |kind| matches!(kind, Kind::G729 | Kind::Opus);
     let enough = match (parametric(from.kind()), parametric(to.kind())) {
         (false, false) => 0.98,
         (true, true) => 0.6,
         _ => 0.7,
     };
-    assert!(likeness > enough, "{name}: {likeness}");
+    assert!(correlation > enough, "{name}: {correlation}");
 }
 
-/// The greatest normalised correlation of envelope-free samples within a delay of 80 ms.
-fn best_correlation(sent: &[i16], heard: &[i16]) -> f64 {
+/// The maximum normalised correlation of envelope-free samples within a delay of 80 ms.
+fn best_correlation(sent: &[i16], decoded: &[i16]) -> f64 {
     let length = 5000;
     let sent = &sent[4000..4000 + length];
     (0..640)
         .map(|delay| {
-            let heard = &heard[4000 + delay..4000 + delay + length];
+            let decoded = &decoded[4000 + delay..4000 + delay + length];
             let (mut xy, mut xx, mut yy) = (0.0, 0.0, 0.0);
-            for (&x, &y) in sent.iter().zip(heard) {
+            for (&x, &y) in sent.iter().zip(decoded) {
                 let (x, y) = (f64::from(x), f64::from(y));
                 xy += x * y;
                 xx += x * x;
@@ -233,13 +239,13 @@ fn best_correlation(sent: &[i16], heard: &[i16]) -> f64 {
         .fold(0.0, f64::max)
 }
 
-/// Silence suppression through a whole path, for every codec: far fewer packets, the pauses filled with noise of the right
-/// level, each packet's timestamp at its place, the marker at each beginning of speech.
+/// Silence suppression end to end, for every codec: far fewer packets, pauses filled with noise of the correct level,
+/// correct timestamps, a marker at each beginning of speech.
 #[test]
-fn silence_suppression_from_end_to_end() {
+fn silence_suppression_end_to_end() {
     for kind in Kind::ALL {
         if !kind.is_available() {
-            println!("skipped: {} is not in this build", kind.name());
+            println!("skipped: {} is not supported by this build", kind.name());
             continue;
         }
         suppressed(kind);
@@ -261,22 +267,23 @@ fn suppressed(kind: Kind) {
     for (sample, noise) in input.iter_mut().zip(&noise) {
         *sample = sample.saturating_add(*noise);
     }
-    let packing = Packing {
+    let packing = PacketiserSettings {
         packet_ms: 20,
         suppress_silence: true,
     };
     let mut sender = Packetiser::new(&format, rate, packing).unwrap();
     let mut receiver = Unpacker::new(&format, rate, 1).unwrap();
-    let (mut heard, mut clock, mut packets, mut markers) = (Vec::<i16>::new(), 0u32, 0, Vec::new());
-    let gap_of = |receiver: &mut Unpacker, units: u32, heard: &mut Vec<i16>| {
+    let (mut decoded, mut clock, mut packets, mut markers) =
+        (Vec::<i16>::new(), 0u32, 0, Vec::new());
+    let gap_of = |receiver: &mut Unpacker, units: u32, decoded: &mut Vec<i16>| {
         let mut samples = vec![0; receiver.samples_in(units)];
         receiver.gap(&mut samples);
-        heard.extend_from_slice(&samples);
+        decoded.extend_from_slice(&samples);
     };
     let mut receive = |packet: codec::Packet<'_>| {
         packets += 1;
         assert!(packet.timestamp >= clock, "{}: {packet:?}", kind.name());
-        gap_of(&mut receiver, packet.timestamp - clock, &mut heard);
+        gap_of(&mut receiver, packet.timestamp - clock, &mut decoded);
         if packet.marker {
             markers.push(packet.timestamp / (kind.rtp_clock() / 1000));
         }
@@ -284,13 +291,13 @@ fn suppressed(kind: Kind) {
             Content::Noise => {
                 assert!(!kind.has_own_silence());
                 assert!(receiver.noise(packet.payload));
-                gap_of(&mut receiver, packet.duration, &mut heard);
+                gap_of(&mut receiver, packet.duration, &mut decoded);
             }
             Content::Audio => {
                 let mut samples = [0; codec::coder::MAX_SAMPLES];
-                let made = receiver.audio(packet.payload, &mut samples).unwrap();
-                assert_eq!(made, receiver.samples_in(packet.duration));
-                heard.extend_from_slice(&samples[..made]);
+                let count = receiver.audio(packet.payload, &mut samples).unwrap();
+                assert_eq!(count, receiver.samples_in(packet.duration));
+                decoded.extend_from_slice(&samples[..count]);
             }
         }
         clock = packet.timestamp + packet.duration;
@@ -298,7 +305,7 @@ fn suppressed(kind: Kind) {
     sender.push(&input, &mut receive).unwrap();
     let all = input.len() / (rate as usize / 50);
     let middle = voice.len() + pause * 3 / 5..voice.len() + pause * 9 / 10;
-    let level = dbov(&heard[middle]);
+    let level = dbov(&decoded[middle]);
     println!(
         "{}: {packets} of {all} packets, pause at {level:.1} dBov, markers at {markers:?} ms",
         kind.name()
@@ -308,7 +315,7 @@ fn suppressed(kind: Kind) {
         "{}: {packets} of {all}",
         kind.name()
     );
-    // Opus lets its own noise be softer.
+    // The noise of Opus is softer by design.
     assert!(
         (-75.0..-50.0).contains(&level),
         "{}: {level} dBov",
@@ -322,17 +329,18 @@ fn suppressed(kind: Kind) {
             .any(|at| (again - 40..again + 400).contains(at)),
         "{markers:?}"
     );
-    let likeness = active_dbov(&heard[..voice.len()], rate) - active_dbov(&voice, rate);
-    assert!(likeness.abs() < 2.0);
+    let correlation = active_dbov(&decoded[..voice.len()], rate) - active_dbov(&voice, rate);
+    assert!(correlation.abs() < 2.0);
 }
 
 /// Odd lengths of input, skipped time, packet times.
 #[test]
-fn packets_are_cut_anywhere() {
+fn packetisation_accepts_any_input_size() {
     let speech = codec::speech::speech();
     let whole = {
         let mut payloads = Vec::new();
-        let mut packetiser = Packetiser::new(&Format::Pcma, 8000, Packing::default()).unwrap();
+        let mut packetiser =
+            Packetiser::new(&Format::Pcma, 8000, PacketiserSettings::default()).unwrap();
         packetiser
             .push(speech, &mut |p| payloads.extend_from_slice(p.payload))
             .unwrap();
@@ -340,7 +348,8 @@ fn packets_are_cut_anywhere() {
     };
     assert_eq!(whole.len(), speech.len() / 160 * 160);
     let mut pieces = Vec::new();
-    let mut packetiser = Packetiser::new(&Format::Pcma, 8000, Packing::default()).unwrap();
+    let mut packetiser =
+        Packetiser::new(&Format::Pcma, 8000, PacketiserSettings::default()).unwrap();
     for piece in speech.chunks(77) {
         packetiser
             .push(piece, &mut |p| pieces.extend_from_slice(p.payload))
@@ -359,7 +368,7 @@ fn packets_are_cut_anywhere() {
     let g722 = Packetiser::new(
         &Format::G722,
         16_000,
-        Packing {
+        PacketiserSettings {
             packet_ms: 30,
             suppress_silence: false,
         },
@@ -368,15 +377,15 @@ fn packets_are_cut_anywhere() {
     assert_eq!(g722.packet_samples(), 480);
 }
 
-/// G.729's packets: a description of noise ends one, a frame left out begins another.
+/// G.729 packets: a silence insertion descriptor ends a packet, an omitted frame starts another.
 #[test]
 fn g729_packets_obey_rfc_3551() {
     if !Kind::G729.is_available() {
-        println!("skipped: not installed: libbcg729 (Debian: libbcg729-dev), when this was built");
+        println!("skipped: not installed: libbcg729 (Debian: libbcg729-dev), at build time");
         return;
     }
     for packet_ms in [20, 40, 60] {
-        let packing = Packing {
+        let packing = PacketiserSettings {
             packet_ms,
             suppress_silence: true,
         };
@@ -403,14 +412,14 @@ fn g729_packets_obey_rfc_3551() {
                 end = packet.timestamp + packet.duration;
             })
             .unwrap();
-        println!("{packet_ms} ms: {noise_packets} descriptions, {mixed} behind speech");
+        println!("{packet_ms} ms: {noise_packets} descriptions, {mixed} after speech");
         assert!(noise_packets >= 2);
     }
 }
 
-/// Other people's speech is no digit either.
+/// Other recordings of speech contain no digit either.
 #[test]
-fn recorded_speech_is_no_digit() {
+fn recorded_speech_contains_no_digit() {
     for name in [
         "speech/pjsip-input.8.wav",
         "speech/spandsp-short_wb_voice.wav",
@@ -420,34 +429,34 @@ fn recorded_speech_is_no_digit() {
         };
         let wav = codec::wav::Wav::parse(&file).unwrap();
         let samples = wav.mono();
-        let mut heard = Vec::new();
+        let mut events = Vec::new();
         let mut detector = codec::dtmf::Detector::new(wav.rate);
-        detector.push(&samples, &mut |h| heard.push(h));
-        assert_eq!(heard, [], "{name}");
+        detector.push(&samples, &mut |h| events.push(h));
+        assert_eq!(events, [], "{name}");
     }
     let Some(codes) = testdata("codec/g711-pairs/pcma.1.8k.first30s.raw") else {
         return;
     };
     let mut samples = vec![0; codes.len()];
     codec::g711::Law::A.decode(&codes, &mut samples);
-    let mut heard = Vec::new();
-    codec::dtmf::Detector::new(8000).push(&samples, &mut |h| heard.push(h));
-    assert_eq!(heard, []);
+    let mut events = Vec::new();
+    codec::dtmf::Detector::new(8000).push(&samples, &mut |h| events.push(h));
+    assert_eq!(events, []);
 }
 
-/// Opus' redundancy: a lost packet is better filled from the next one than made up.
+/// Redundancy of Opus: recovering a lost packet from the next one is better than concealment.
 #[test]
 fn opus_redundancy_recovers() {
     let format = Format::parse(Kind::Opus, Some(b"useinbandfec=1"));
     let speech = Resampler::whole(codec::speech::speech(), 8000, 16_000).unwrap();
     let mut encoder = format.encoder(16_000, 20, false).unwrap();
-    encoder.expect_loss(20).unwrap();
+    encoder.set_expected_loss(20).unwrap();
     let payloads: Vec<Vec<u8>> = speech
         .chunks_exact(320)
         .map(|frame| {
             let mut payload = vec![0; encoder.max_frame_bytes()];
-            let Encoded::Speech(length) = encoder.encode(frame, &mut payload).unwrap() else {
-                panic!("nothing is left out")
+            let EncodedFrame::Speech(length) = encoder.encode(frame, &mut payload).unwrap() else {
+                panic!("every frame is sent")
             };
             payload.truncate(length);
             payload

@@ -1,4 +1,5 @@
-//! Who may command: the token, and what keeps web pages from commanding in the name of whoever looks at them.
+//! Authorization of control requests: the token, and protection against requests that foreign web pages send from a
+//! browser.
 
 use axum::http::header::{AUTHORIZATION, HOST, HeaderName, ORIGIN};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
@@ -11,34 +12,34 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use subtle::ConstantTimeEq as _;
 
-/// Characters of a token.
-const SHORTEST: usize = 16;
-const LONGEST: usize = 256;
+/// Permitted length of a token, characters.
+const MIN_TOKEN_CHARS: usize = 16;
+const MAX_TOKEN_CHARS: usize = 256;
 
-/// The bearer token (RFC 6750), of which only a hash is kept.
+/// The bearer token (RFC 6750), stored as a hash only.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Token([u8; 32]);
+pub(crate) struct BearerToken([u8; 32]);
 
-impl std::fmt::Debug for Token {
+impl std::fmt::Debug for BearerToken {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Token(..)")
+        f.write_str("BearerToken(..)")
     }
 }
 
-impl Token {
-    fn of(text: &str) -> Option<Token> {
-        let good = (SHORTEST..=LONGEST).contains(&text.len())
+impl BearerToken {
+    fn of(text: &str) -> Option<BearerToken> {
+        let good = (MIN_TOKEN_CHARS..=MAX_TOKEN_CHARS).contains(&text.len())
             && text
                 .bytes()
                 .all(|byte| byte.is_ascii_alphanumeric() || b"-._~+/=".contains(&byte));
-        good.then(|| Token(Sha256::digest(text).into()))
+        good.then(|| BearerToken(Sha256::digest(text).into()))
     }
 
-    /// Reads the token's file.
+    /// Reads the token file.
     ///
     /// # Errors
-    /// What is wrong with it, and the remedy.
-    pub(crate) fn read(path: &Path) -> Result<Token, (String, String)> {
+    /// The problem, and the remedy.
+    pub(crate) fn read(path: &Path) -> Result<BearerToken, (String, String)> {
         let name = path.display();
         let failed = |error: std::io::Error| {
             let remedy = format!("write a token: (umask 077; openssl rand -hex 32 > {name})");
@@ -48,75 +49,82 @@ impl Token {
         let about = file.metadata().map_err(failed)?;
         if about.mode() & 0o077 != 0 {
             return Err((
-                format!("others than the owner of {name} may read or write it"),
+                format!("{name} is readable or writable by others than its owner"),
                 format!("chmod 600 {name}"),
             ));
         }
         let mut text = String::new();
-        let most = LONGEST as u64 + 2;
+        let most = MAX_TOKEN_CHARS as u64 + 2;
         file.take(most).read_to_string(&mut text).map_err(failed)?;
-        Token::of(text.trim_end_matches(['\r', '\n'])).ok_or_else(|| {
+        BearerToken::of(text.trim_end_matches(['\r', '\n'])).ok_or_else(|| {
             (
-                format!("{name} has no line of {SHORTEST} to {LONGEST} letters, digits and - . _ ~ + / ="),
+                format!("{name} does not consist of one line with {MIN_TOKEN_CHARS} to {MAX_TOKEN_CHARS} letters, digits and - . _ ~ + / ="),
                 format!("write a token: (umask 077; openssl rand -hex 32 > {name})"),
             )
         })
     }
 
-    /// Whether this is it. It takes as long wherever the difference is.
-    fn is(&self, text: &[u8]) -> bool {
+    /// Compares in constant time.
+    fn matches(&self, text: &[u8]) -> bool {
         let digest: [u8; 32] = Sha256::digest(text).into();
         digest.ct_eq(&self.0).into()
     }
 }
 
-/// Who may command.
+/// Rules for authorizing requests.
 #[derive(Clone, Debug)]
-pub(crate) struct Access {
-    token: Option<Token>,
+pub(crate) struct ControlPolicy {
+    token: Option<BearerToken>,
     hosts: Vec<String>,
     failures: FailureLimits,
 }
 
-/// Why a request with another token is not let in.
+/// Refusal of a request with another token.
 pub(super) const WRONG_TOKEN: &str = "wrong token";
 
-/// Why a request is not let in.
-pub(super) type Denied = (StatusCode, &'static str);
+/// Status and reason of a refused request.
+pub(super) type Denial = (StatusCode, &'static str);
 
-impl Access {
-    pub(crate) fn new(spec: &ControlSpec, token: Option<Token>) -> Access {
-        Access {
+impl ControlPolicy {
+    pub(crate) fn new(spec: &ControlSpec, token: Option<BearerToken>) -> ControlPolicy {
+        ControlPolicy {
             token,
             hosts: spec.hosts.clone(),
             failures: spec.failures,
         }
     }
 
-    /// How wrong tokens are limited.
+    /// Rate limits for wrong tokens.
     pub(super) fn failures(&self) -> FailureLimits {
         self.failures
     }
 
-    /// Whether a request brings a token that has to be judged.
-    pub(super) fn judges(&self, headers: &HeaderMap) -> bool {
+    /// Whether a request carries a token that has to be checked.
+    pub(super) fn has_token(&self, headers: &HeaderMap) -> bool {
         self.token.is_some() && headers.contains_key(AUTHORIZATION)
     }
 
-    /// Whether a request is let in.
+    /// Authorizes a request.
     ///
-    /// A page that somebody looks at can send requests from his machine. It gives itself away: its name for us is its own, where that
-    /// was made to lead here (DNS rebinding); else browsers say which page it is (`Origin`), or whose (`Sec-Fetch-Site`).
+    /// A web page can send requests from the browser's machine. They are recognisable: with DNS rebinding the Host is
+    /// the page's own name; otherwise browsers send its origin (`Origin`) or its relation to this site
+    /// (`Sec-Fetch-Site`).
     ///
     /// # Errors
-    /// Why not.
-    pub(super) fn admits(&self, headers: &HeaderMap) -> Result<(), Denied> {
+    /// Status and reason of the refusal.
+    pub(super) fn authorize(&self, headers: &HeaderMap) -> Result<(), Denial> {
         let host = one(headers, &HOST).and_then(|host| host.to_str().ok());
         let Some(host) = host else {
-            return Err((StatusCode::BAD_REQUEST, "no Host, or several"));
+            return Err((
+                StatusCode::BAD_REQUEST,
+                "exactly one Host header is required",
+            ));
         };
-        if !self.is_us(host) {
-            return Err((StatusCode::FORBIDDEN, "Host is no name of this server"));
+        if !self.is_own_name(host) {
+            return Err((
+                StatusCode::FORBIDDEN,
+                "Host is not a name of this server (`hosts` of [control])",
+            ));
         }
         if headers.contains_key(ORIGIN) {
             let origin = one(headers, &ORIGIN).and_then(|origin| origin.to_str().ok());
@@ -128,31 +136,34 @@ impl Access {
                 })
                 .is_some_and(|origin| origin.eq_ignore_ascii_case(host));
             if !own {
-                return Err((StatusCode::FORBIDDEN, "a page of another origin asks"));
+                return Err((
+                    StatusCode::FORBIDDEN,
+                    "request from a page of another origin",
+                ));
             }
         }
         let site = HeaderName::from_static("sec-fetch-site");
         let foreign = |site: &HeaderValue| site != "same-origin" && site != "none";
         if headers.get_all(site).iter().any(foreign) {
-            return Err((StatusCode::FORBIDDEN, "a page of another site asks"));
+            return Err((StatusCode::FORBIDDEN, "request from a page of another site"));
         }
         let Some(token) = &self.token else {
             return Ok(());
         };
-        let brought = one(headers, &AUTHORIZATION).map(HeaderValue::as_bytes);
-        let brought = brought.and_then(|text| match text.split_at_checked(7) {
+        let presented = one(headers, &AUTHORIZATION).map(HeaderValue::as_bytes);
+        let presented = presented.and_then(|text| match text.split_at_checked(7) {
             Some((scheme, rest)) if scheme.eq_ignore_ascii_case(b"bearer ") => Some(rest),
             _ => None,
         });
-        match brought {
-            Some(brought) if token.is(brought) => Ok(()),
+        match presented {
+            Some(presented) if token.matches(presented) => Ok(()),
             Some(_) => Err((StatusCode::UNAUTHORIZED, WRONG_TOKEN)),
-            None => Err((StatusCode::UNAUTHORIZED, "no token")),
+            None => Err((StatusCode::UNAUTHORIZED, "no token in Authorization")),
         }
     }
 
-    /// Whether `host`, a name with a port or without, means us.
-    fn is_us(&self, host: &str) -> bool {
+    /// Whether `host`, a name with or without port, denotes this server.
+    fn is_own_name(&self, host: &str) -> bool {
         let name = match host.strip_prefix('[') {
             Some(rest) => {
                 let Some((address, port)) = rest.split_once(']') else {
@@ -167,7 +178,7 @@ impl Access {
                 None => host,
             },
         };
-        // No page can be under an address that leads elsewhere than where it comes from.
+        // No page can have an address as its origin without being served from this address.
         name.parse::<IpAddr>().is_ok()
             || name.eq_ignore_ascii_case("localhost")
             || self.hosts.iter().any(|own| own.eq_ignore_ascii_case(name))
@@ -178,7 +189,7 @@ fn is_port(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// A header that is there once.
+/// A header that occurs exactly once.
 fn one<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Option<&'h HeaderValue> {
     let mut values = headers.get_all(name).iter();
     let first = values.next()?;
@@ -191,9 +202,9 @@ mod tests {
 
     const TOKEN: &str = "0123456789abcdef";
 
-    fn access(token: bool) -> Access {
-        Access {
-            token: token.then(|| Token::of(TOKEN).unwrap()),
+    fn access(token: bool) -> ControlPolicy {
+        ControlPolicy {
+            token: token.then(|| BearerToken::of(TOKEN).unwrap()),
             hosts: vec!["sbc.example".to_owned()],
             failures: FailureLimits {
                 source: 0,
@@ -204,19 +215,19 @@ mod tests {
         }
     }
 
-    fn status(access: &Access, headers: &[(&'static str, &str)]) -> u16 {
+    fn status(access: &ControlPolicy, headers: &[(&'static str, &str)]) -> u16 {
         let mut map = HeaderMap::new();
         for (name, value) in headers {
             map.append(*name, HeaderValue::from_str(value).unwrap());
         }
-        match access.admits(&map) {
+        match access.authorize(&map) {
             Ok(()) => 200,
             Err((status, _)) => status.as_u16(),
         }
     }
 
     #[test]
-    fn pages_of_others_are_not_let_in() {
+    fn requests_of_foreign_pages_are_refused() {
         let near = access(false);
         for host in [
             "127.0.0.1:8080",
@@ -272,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_token_lets_in() {
+    fn only_the_token_authorizes() {
         let far = access(true);
         let with = |value: &str| status(&far, &[("host", "192.0.2.1"), ("authorization", value)]);
         assert_eq!(with(&format!("Bearer {TOKEN}")), 200);
@@ -299,35 +310,48 @@ mod tests {
     }
 
     #[test]
-    fn a_token_file_is_its_owners_alone() {
+    fn token_file_must_be_private() {
         use std::os::unix::fs::PermissionsExt as _;
         let path = std::env::temp_dir().join(format!("hornwork-token-{}", std::process::id()));
         let write = |text: &str, mode: u32| {
             std::fs::write(&path, text).unwrap();
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
-            Token::read(&path).map_err(|(message, _)| message)
+            BearerToken::read(&path).map_err(|(message, _)| message)
         };
         assert_eq!(
             write("0123456789abcdef\n", 0o600),
-            Ok(Token::of(TOKEN).unwrap())
+            Ok(BearerToken::of(TOKEN).unwrap())
         );
         assert_eq!(
             write("0123456789abcdef", 0o400),
-            Ok(Token::of(TOKEN).unwrap())
+            Ok(BearerToken::of(TOKEN).unwrap())
         );
         for mode in [0o640, 0o604, 0o620, 0o610] {
             let error = write("0123456789abcdef", mode).unwrap_err();
-            assert!(error.contains("others than the owner"), "{mode:o}: {error}");
+            assert!(
+                error.contains("by others than its owner"),
+                "{mode:o}: {error}"
+            );
         }
         let long = "x".repeat(257);
         for text in ["", "short", "0123456789abcde\n", "0123456789 abcdef", &long] {
             assert!(
-                write(text, 0o600).unwrap_err().contains("has no line"),
+                write(text, 0o600)
+                    .unwrap_err()
+                    .contains("does not consist of one line"),
                 "{text}"
             );
         }
         std::fs::remove_file(&path).unwrap();
-        assert!(Token::read(&path).unwrap_err().0.contains("cannot be read"));
-        assert_eq!(format!("{:?}", Token::of(TOKEN).unwrap()), "Token(..)");
+        assert!(
+            BearerToken::read(&path)
+                .unwrap_err()
+                .0
+                .contains("cannot be read")
+        );
+        assert_eq!(
+            format!("{:?}", BearerToken::of(TOKEN).unwrap()),
+            "BearerToken(..)"
+        );
     }
 }

@@ -1,8 +1,8 @@
-//! The requests: what they may be, what they want of the border, and how its answers are written.
+//! The HTTP interface: valid requests, their commands for the border, and the encoding of responses.
 
-use super::access::{Access, Denied, WRONG_TOKEN};
-use super::{Order, RoomName, RoomReply, RoomWish};
-use crate::log::{Log, timestamp};
+use super::access::{ControlPolicy, Denial, WRONG_TOKEN};
+use super::{ConferenceName, ConferenceReply, ConferenceRequest, ControlRequest};
+use crate::log::{EventLog, timestamp};
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::extract::{Extension, FromRequestParts, Path, Request, State};
@@ -12,10 +12,10 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use border::registrar::Failures;
-use border::rooms::{RoomView, SeatView};
-use engine::{Entropy, Event, Note, Time};
-use media::room::Muted;
+use border::conferences::{ConferenceView, ParticipantView};
+use border::registrar::AuthenticationFailures;
+use engine::{Entropy, Event, EventKind, Time};
+use media::conference::MuteState;
 use net::{Clock, Waker};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -27,166 +27,184 @@ use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 
-/// Octets of a body at most.
-const BODY: usize = 4 << 10;
-/// How long a body may take to come.
-const BODY_TIME: Duration = Duration::from_secs(5);
-/// How long the border may take to answer.
-const ANSWER: Duration = Duration::from_secs(5);
-/// Requests a second that are let through to the border, and so many at once.
-const RATE: u64 = 100;
-/// Refusals are told at most so often.
-const TOLD_EVERY: Duration = Duration::from_secs(10);
-/// Characters of a path in events at most.
-const PATH: usize = 200;
+/// Largest body, octets.
+const MAX_BODY_OCTETS: usize = 4 << 10;
+/// Longest time for receiving a body.
+const BODY_TIMEOUT: Duration = Duration::from_secs(5);
+/// Longest time for the border's response.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
+/// Requests per second passed to the border, which is also the burst size.
+const REQUESTS_PER_S: u64 = 100;
+/// Shortest time between two log events about refusals.
+const REFUSAL_LOG_INTERVAL: Duration = Duration::from_secs(10);
+/// Longest path in events, characters.
+const MAX_PATH_CHARS: usize = 200;
 
-/// From where a request comes.
+/// Source address of a request.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Remote(pub(super) SocketAddr);
+pub(super) struct ClientAddress(pub(super) SocketAddr);
 
-/// What all requests share.
-pub(super) struct Shared {
-    orders: SyncSender<Order>,
+/// State common to all requests.
+pub(super) struct ApiState {
+    requests: SyncSender<ControlRequest>,
     waker: Waker,
-    access: watch::Receiver<Access>,
-    log: Log,
+    access: watch::Receiver<ControlPolicy>,
+    log: EventLog,
     clock: Clock,
     refusals: Mutex<Refusals>,
-    rate: Mutex<Rate>,
-    failures: Mutex<Failures>,
+    rate: Mutex<RequestRate>,
+    failures: Mutex<AuthenticationFailures>,
 }
 
-/// Refusals since they were last told, and when that was.
+/// Number of refusals since the last event about them, and its time.
 #[derive(Default)]
 struct Refusals {
     count: u64,
-    told: Option<Time>,
+    reported: Option<Time>,
 }
 
-/// A bucket: what may still pass, in thousandths of requests, as of when.
-struct Rate {
-    left: u64,
+/// Token bucket: remaining requests, in thousandths, at time `at`.
+struct RequestRate {
+    remaining: u64,
     at: Time,
 }
 
-impl Rate {
-    const FULL: u64 = RATE * 1000;
+impl RequestRate {
+    const FULL: u64 = REQUESTS_PER_S * 1000;
 
-    fn pass(&mut self, now: Time) -> bool {
+    fn admit(&mut self, now: Time) -> bool {
         let since = now.since(self.at).as_nanos() / 1_000_000;
         let gained = u64::try_from(since)
             .unwrap_or(u64::MAX)
-            .saturating_mul(RATE);
+            .saturating_mul(REQUESTS_PER_S);
         if gained > 0 {
-            self.left = self.left.saturating_add(gained).min(Rate::FULL);
+            self.remaining = self.remaining.saturating_add(gained).min(RequestRate::FULL);
             self.at = now;
         }
-        let passes = self.left >= 1000;
-        self.left -= if passes { 1000 } else { 0 };
+        let passes = self.remaining >= 1000;
+        self.remaining -= if passes { 1000 } else { 0 };
         passes
     }
 }
 
-impl Shared {
+impl ApiState {
     pub(super) fn new(
-        orders: SyncSender<Order>,
+        requests: SyncSender<ControlRequest>,
         waker: Waker,
-        access: watch::Receiver<Access>,
-        log: Log,
+        access: watch::Receiver<ControlPolicy>,
+        log: EventLog,
         clock: Clock,
-    ) -> Shared {
+    ) -> ApiState {
         let limits = access.borrow().failures();
         let random = net::entropy();
         let mut entropy =
             random.unwrap_or_else(|_| Entropy::from_number(u64::from(std::process::id())));
-        Shared {
-            failures: Mutex::new(Failures::new(limits, &mut entropy)),
-            orders,
+        ApiState {
+            failures: Mutex::new(AuthenticationFailures::new(limits, &mut entropy)),
+            requests,
             waker,
             access,
             log,
             clock,
             refusals: Mutex::default(),
-            rate: Mutex::new(Rate {
-                left: Rate::FULL,
+            rate: Mutex::new(RequestRate {
+                remaining: RequestRate::FULL,
                 at: clock.now(),
             }),
         }
     }
 
-    /// Tells of a refusal, unless others were told just now.
-    pub(super) fn refused(&self, remote: SocketAddr, status: StatusCode, why: &str) {
+    /// Logs a refusal, unless one was logged just before.
+    pub(super) fn log_refusal(&self, remote: SocketAddr, status: StatusCode, why: &str) {
         let now = self.clock.now();
         let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
         refusals.count += 1;
         if refusals
-            .told
-            .is_some_and(|told| now.since(told) < TOLD_EVERY)
+            .reported
+            .is_some_and(|reported| now.since(reported) < REFUSAL_LOG_INTERVAL)
         {
             return;
         }
-        refusals.told = Some(now);
-        let note = Note::ControlRefused {
+        refusals.reported = Some(now);
+        let note = EventKind::ControlRefused {
             source: remote.to_string(),
-            why: why.to_owned(),
+            reason: why.to_owned(),
             status: status.as_u16(),
-            count: std::mem::take(&mut refusals.count),
+            refused: std::mem::take(&mut refusals.count),
         };
         self.log.event(&Event::new(now, note));
     }
 
-    /// Whether a request is let in, where wrong tokens from its source do not delay that: for so many seconds.
-    fn admits(&self, remote: SocketAddr, headers: &HeaderMap) -> Result<Result<(), Denied>, u64> {
+    /// Authorizes a request; the error is the number of seconds for which its source is locked out because of wrong
+    /// tokens.
+    fn authorize(
+        &self,
+        remote: SocketAddr,
+        headers: &HeaderMap,
+    ) -> Result<Result<(), Denial>, u64> {
         let access = self.access.borrow();
-        let judges = access.judges(headers);
+        let checks_token = access.has_token(headers);
         let now = self.clock.now();
         let source = remote.ip();
         let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
         failures.set_limits(access.failures());
-        if judges && let Some(delay) = failures.delay(source, b"", now) {
+        if checks_token && let Some(delay) = failures.delay(source, b"", now) {
             let seconds = delay.as_secs() + u64::from(delay.subsec_nanos() > 0);
             return Err(seconds);
         }
-        let admitted = access.admits(headers);
-        match admitted {
+        let authorized = access.authorize(headers);
+        match authorized {
             Err((_, WRONG_TOKEN)) => failures.failed(source, b"", now),
-            Ok(()) if judges => failures.succeeded(source, b""),
+            Ok(()) if checks_token => failures.succeeded(source, b""),
             _ => {}
         }
-        Ok(admitted)
+        Ok(authorized)
     }
 
-    fn commanded(&self, remote: Remote, what: &What, value: &str, status: StatusCode) {
-        let note = Note::ControlCommand {
+    fn log_command(
+        &self,
+        remote: ClientAddress,
+        what: &RequestLabel,
+        value: &str,
+        status: StatusCode,
+    ) {
+        let note = EventKind::ControlCommand {
             source: remote.0.to_string(),
-            what: what.0.clone(),
+            request: what.0.clone(),
             value: value.to_owned(),
             status: status.as_u16(),
         };
         self.log.event(&Event::new(self.clock.now(), note));
     }
 
-    /// Wants something of the border, and waits for the answer.
-    async fn ask(&self, name: RoomName, wish: RoomWish) -> Result<RoomReply, Problem> {
+    /// Sends a command to the border and waits for the response.
+    async fn request(
+        &self,
+        name: ConferenceName,
+        command: ConferenceRequest,
+    ) -> Result<ConferenceReply, Problem> {
         let (reply, answer) = oneshot::channel();
         let silent = || {
             Problem::new(
                 StatusCode::SERVICE_UNAVAILABLE,
-                "the border does not answer",
+                "the border did not respond in time",
             )
         };
-        let order = Order { name, wish, reply };
-        self.orders.try_send(order).map_err(|_| silent())?;
+        let request = ControlRequest {
+            name,
+            command,
+            reply,
+        };
+        self.requests.try_send(request).map_err(|_| silent())?;
         self.waker.wake();
-        match timeout(ANSWER, answer).await {
-            Ok(Ok(RoomReply::Busy)) | Ok(Err(_)) | Err(_) => Err(silent()),
-            Ok(Ok(RoomReply::NoRoom)) => Err(Problem::new(
+        match timeout(REPLY_TIMEOUT, answer).await {
+            Ok(Ok(ConferenceReply::Busy)) | Ok(Err(_)) | Err(_) => Err(silent()),
+            Ok(Ok(ConferenceReply::NoConference)) => {
+                Err(Problem::new(StatusCode::NOT_FOUND, "no such conference"))
+            }
+            Ok(Ok(ConferenceReply::NoParticipant)) => Err(Problem::new(
                 StatusCode::NOT_FOUND,
-                "no such conference takes place",
-            )),
-            Ok(Ok(RoomReply::NoSeat)) => Err(Problem::new(
-                StatusCode::NOT_FOUND,
-                "no such participant is in this conference",
+                "no such participant in this conference",
             )),
             Ok(Ok(reply)) => Ok(reply),
         }
@@ -197,64 +215,72 @@ impl Shared {
         (timestamp(self.clock.unix_nanos(at)).into(), seconds.into())
     }
 
-    fn room(&self, room: &RoomView) -> Value {
-        let (since, seconds) = self.since(room.since);
+    fn conference_json(&self, conference: &ConferenceView) -> Value {
+        let (since, seconds) = self.since(conference.since);
         json!({
-            "room": room.name.room,
-            "number": room.name.number,
-            "seats": room.seats,
-            "waiting": room.waiting,
-            "locked": room.locked,
+            "room": conference.name.conference,
+            "number": conference.name.number,
+            "seats": conference.participants,
+            "waiting": conference.in_lobby,
+            "locked": conference.locked,
             "since": since,
             "seconds": seconds,
         })
     }
 
-    fn seat(&self, seat: &SeatView) -> Value {
-        let (since, seconds) = self.since(seat.since);
+    fn participant_json(&self, participant: &ParticipantView) -> Value {
+        let (since, seconds) = self.since(participant.since);
         json!({
-            "id": seat.call,
-            "from": seat.from,
-            "call_id": seat.call_id,
-            "codec": seat.codec,
-            "packet_ms": seat.packet_ms,
-            "waiting": seat.waits,
-            "muted": seat.muted != Muted::No,
-            "muted_by": match seat.muted {
-                Muted::No => Value::Null,
-                Muted::ByDigits => "participant".into(),
-                Muted::ByOrder => "control".into(),
+            "id": participant.call,
+            "from": participant.from,
+            "call_id": participant.call_id,
+            "codec": participant.codec,
+            "packet_ms": participant.packet_ms,
+            "waiting": participant.in_lobby,
+            "muted": participant.muted != MuteState::Unmuted,
+            "muted_by": match participant.muted {
+                MuteState::Unmuted => Value::Null,
+                MuteState::ByParticipant => "participant".into(),
+                MuteState::ByControl => "control".into(),
             },
-            "speaking": seat.speaks,
-            "received": seat.received,
-            "sent": seat.sent,
-            "lost": seat.lost,
-            "jitter_ms": seat.jitter_ms.map(|jitter| (jitter * 1000.0).round() / 1000.0),
+            "speaking": participant.in_mix,
+            "received": participant.received,
+            "sent": participant.sent,
+            "lost": participant.lost,
+            "jitter_ms": participant.jitter_ms.map(|jitter| (jitter * 1000.0).round() / 1000.0),
             "since": since,
             "seconds": seconds,
         })
     }
 
-    fn value(&self, reply: &RoomReply) -> Value {
+    fn reply_json(&self, reply: &ConferenceReply) -> Value {
         match reply {
-            RoomReply::Rooms(rooms) => {
-                let rooms: Vec<Value> = rooms.iter().map(|room| self.room(room)).collect();
-                json!({ "rooms": rooms })
+            ConferenceReply::Conferences(conferences) => {
+                let conferences: Vec<Value> = conferences
+                    .iter()
+                    .map(|conference| self.conference_json(conference))
+                    .collect();
+                json!({ "rooms": conferences })
             }
-            RoomReply::Room(room, seats) => {
-                let mut value = self.room(room);
-                value["participants"] = seats.iter().map(|seat| self.seat(seat)).collect();
+            ConferenceReply::Conference(conference, participants) => {
+                let mut value = self.conference_json(conference);
+                value["participants"] = participants
+                    .iter()
+                    .map(|participant| self.participant_json(participant))
+                    .collect();
                 value
             }
-            RoomReply::Seat(seat) => self.seat(seat),
-            RoomReply::Ended(calls) => json!({ "ended": calls }),
+            ConferenceReply::Participant(participant) => self.participant_json(participant),
+            ConferenceReply::Ended(calls) => json!({ "ended": calls }),
             // Those are problems.
-            RoomReply::NoRoom | RoomReply::NoSeat | RoomReply::Busy => Value::Null,
+            ConferenceReply::NoConference
+            | ConferenceReply::NoParticipant
+            | ConferenceReply::Busy => Value::Null,
         }
     }
 }
 
-/// Why there is no answer.
+/// Reason for an error response.
 #[derive(Debug)]
 struct Problem {
     status: StatusCode,
@@ -298,201 +324,236 @@ fn json(status: StatusCode, value: &Value) -> Response {
 
 /// Method and path, for events.
 #[derive(Clone, Debug)]
-struct What(String);
+struct RequestLabel(String);
 
-/// All requests that there are.
-pub(super) fn router(shared: Arc<Shared>) -> Router {
-    let absent = || async { Problem::new(StatusCode::NOT_FOUND, "there is nothing at this path") };
+/// The routes of all requests.
+pub(super) fn router(shared: Arc<ApiState>) -> Router {
+    let absent = || async { Problem::new(StatusCode::NOT_FOUND, "no resource at this path") };
     Router::new()
-        .route("/v1/rooms", get(rooms))
+        .route("/v1/rooms", get(list_conferences))
         .route(
             "/v1/rooms/{room}/{number}",
-            get(room).patch(change_room).delete(end_room),
+            get(show_conference)
+                .patch(change_conference)
+                .delete(end_conference),
         )
         .route(
             "/v1/rooms/{room}/{number}/participants/{id}",
-            get(seat).patch(change_seat).delete(end_seat),
+            get(show_participant)
+                .patch(change_participant)
+                .delete(remove_participant),
         )
         .fallback(absent)
         .method_not_allowed_fallback(not_allowed)
-        .layer(from_fn_with_state(shared.clone(), let_in))
+        .layer(from_fn_with_state(shared.clone(), authorize_request))
         .with_state(shared)
 }
 
 async fn not_allowed(method: Method) -> Problem {
     Problem::new(
         StatusCode::METHOD_NOT_ALLOWED,
-        format!("{method} is nothing that can be done here"),
+        format!("{method} is not supported by this resource"),
     )
 }
 
-/// Looks at who asks before anything else is looked at.
-async fn let_in(
-    State(shared): State<Arc<Shared>>,
-    Extension(remote): Extension<Remote>,
+/// Authorizes a request before anything else is processed.
+async fn authorize_request(
+    State(shared): State<Arc<ApiState>>,
+    Extension(remote): Extension<ClientAddress>,
     mut request: Request,
     next: Next,
 ) -> Response {
-    let admitted = shared.admits(remote.0, request.headers());
-    let admitted = match admitted {
-        Ok(admitted) => admitted,
+    let authorized = shared.authorize(remote.0, request.headers());
+    let authorized = match authorized {
+        Ok(authorized) => authorized,
         Err(seconds) => {
             let why = "too many wrong tokens";
-            shared.refused(remote.0, StatusCode::TOO_MANY_REQUESTS, why);
+            shared.log_refusal(remote.0, StatusCode::TOO_MANY_REQUESTS, why);
             let mut response = Problem::new(StatusCode::TOO_MANY_REQUESTS, why).into_response();
             response.headers_mut().insert(RETRY_AFTER, seconds.into());
             return response;
         }
     };
-    let admitted = admitted.and_then(|()| {
+    let authorized = authorized.and_then(|()| {
         let now = shared.clock.now();
         let mut rate = shared.rate.lock().unwrap_or_else(PoisonError::into_inner);
-        match rate.pass(now) {
+        match rate.admit(now) {
             true => Ok(()),
             false => Err((StatusCode::TOO_MANY_REQUESTS, "too many requests")),
         }
     });
-    if let Err((status, why)) = admitted {
-        let denied: Denied = (status, why);
-        shared.refused(remote.0, denied.0, denied.1);
+    if let Err((status, why)) = authorized {
+        let denied: Denial = (status, why);
+        shared.log_refusal(remote.0, denied.0, denied.1);
         return Problem::new(denied.0, denied.1).into_response();
     }
-    let path: String = request.uri().path().chars().take(PATH).collect();
-    let what = What(format!("{} {path}", request.method()));
+    let path: String = request.uri().path().chars().take(MAX_PATH_CHARS).collect();
+    let what = RequestLabel(format!("{} {path}", request.method()));
     request.extensions_mut().insert(what);
     next.run(request).await
 }
 
-type Asked = State<Arc<Shared>>;
+type SharedState = State<Arc<ApiState>>;
 
-/// The parts of a path; one that is no text leads nowhere.
-struct At<T>(T);
+/// Parameters of the path; an invalid one gives 404.
+struct PathParts<T>(T);
 
-impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for At<T> {
+impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for PathParts<T> {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<At<T>, Problem> {
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<PathParts<T>, Problem> {
         let path = Path::<T>::from_request_parts(parts, state).await;
-        let absent = |_| Problem::new(StatusCode::NOT_FOUND, "there is nothing at this path");
-        path.map(|Path(path)| At(path)).map_err(absent)
+        let absent = |_| Problem::new(StatusCode::NOT_FOUND, "no resource at this path");
+        path.map(|Path(path)| PathParts(path)).map_err(absent)
     }
 }
 
-fn name((room, number): (String, String)) -> RoomName {
-    RoomName { room, number }
+fn name((room, number): (String, String)) -> ConferenceName {
+    ConferenceName {
+        conference: room,
+        number,
+    }
 }
 
-async fn answer(shared: &Shared, name: RoomName, wish: RoomWish) -> Response {
-    match shared.ask(name, wish).await {
-        Ok(reply) => json(StatusCode::OK, &shared.value(&reply)),
+async fn answer(shared: &ApiState, name: ConferenceName, command: ConferenceRequest) -> Response {
+    match shared.request(name, command).await {
+        Ok(reply) => json(StatusCode::OK, &shared.reply_json(&reply)),
         Err(problem) => problem.into_response(),
     }
 }
 
-/// The same for what changes something, which is told.
-async fn command(
-    shared: &Shared,
-    (remote, what): (Remote, What),
+/// As [`answer`], for commands that change something; they are logged.
+async fn run_logged(
+    shared: &ApiState,
+    (remote, what): (ClientAddress, RequestLabel),
     value: &str,
-    name: RoomName,
-    wish: RoomWish,
+    name: ConferenceName,
+    command: ConferenceRequest,
 ) -> Response {
-    let response = answer(shared, name, wish).await;
-    shared.commanded(remote, &what, value, response.status());
+    let response = answer(shared, name, command).await;
+    shared.log_command(remote, &what, value, response.status());
     response
 }
 
-async fn rooms(State(shared): Asked) -> Response {
-    let all = RoomName {
-        room: String::new(),
+async fn list_conferences(State(shared): SharedState) -> Response {
+    let all = ConferenceName {
+        conference: String::new(),
         number: String::new(),
     };
-    answer(&shared, all, RoomWish::List).await
+    answer(&shared, all, ConferenceRequest::List).await
 }
 
-async fn room(State(shared): Asked, At(path): At<(String, String)>) -> Response {
-    answer(&shared, name(path), RoomWish::Show).await
+async fn show_conference(
+    State(shared): SharedState,
+    PathParts(path): PathParts<(String, String)>,
+) -> Response {
+    answer(&shared, name(path), ConferenceRequest::Show).await
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct RoomChange {
+struct ConferenceChange {
     locked: bool,
 }
 
-async fn change_room(
-    State(shared): Asked,
-    At(path): At<(String, String)>,
-    Extension(remote): Extension<Remote>,
-    Extension(what): Extension<What>,
+async fn change_conference(
+    State(shared): SharedState,
+    PathParts(path): PathParts<(String, String)>,
+    Extension(remote): Extension<ClientAddress>,
+    Extension(what): Extension<RequestLabel>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Problem> {
-    let RoomChange { locked } = read(&headers, body).await?;
+    let ConferenceChange { locked } = read(&headers, body).await?;
     let value = format!("locked={locked}");
-    let wish = RoomWish::Lock(locked);
-    Ok(command(&shared, (remote, what), &value, name(path), wish).await)
+    let command = ConferenceRequest::Lock(locked);
+    Ok(run_logged(&shared, (remote, what), &value, name(path), command).await)
 }
 
-async fn end_room(
-    State(shared): Asked,
-    At(path): At<(String, String)>,
-    Extension(remote): Extension<Remote>,
-    Extension(what): Extension<What>,
+async fn end_conference(
+    State(shared): SharedState,
+    PathParts(path): PathParts<(String, String)>,
+    Extension(remote): Extension<ClientAddress>,
+    Extension(what): Extension<RequestLabel>,
 ) -> Response {
-    command(&shared, (remote, what), "", name(path), RoomWish::End).await
+    run_logged(
+        &shared,
+        (remote, what),
+        "",
+        name(path),
+        ConferenceRequest::End,
+    )
+    .await
 }
 
-type SeatPath = At<(String, String, String)>;
+type ParticipantPath = PathParts<(String, String, String)>;
 
 /// The conference, and the number of a participant's call.
-fn seat_of((room, number, id): (String, String, String)) -> Result<(RoomName, u64), Problem> {
+fn parse_participant(
+    (room, number, id): (String, String, String),
+) -> Result<(ConferenceName, u64), Problem> {
     let id = id.parse().map_err(|_| {
         Problem::new(
             StatusCode::NOT_FOUND,
-            "no such participant is in this conference",
+            "no such participant in this conference",
         )
     })?;
-    Ok((RoomName { room, number }, id))
+    Ok((
+        ConferenceName {
+            conference: room,
+            number,
+        },
+        id,
+    ))
 }
 
-async fn seat(State(shared): Asked, At(path): SeatPath) -> Result<Response, Problem> {
-    let (name, id) = seat_of(path)?;
-    Ok(answer(&shared, name, RoomWish::ShowSeat(id)).await)
+async fn show_participant(
+    State(shared): SharedState,
+    PathParts(path): ParticipantPath,
+) -> Result<Response, Problem> {
+    let (name, id) = parse_participant(path)?;
+    Ok(answer(&shared, name, ConferenceRequest::ShowParticipant(id)).await)
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct SeatChange {
+struct ParticipantChange {
     muted: bool,
 }
 
-async fn change_seat(
-    State(shared): Asked,
-    At(path): SeatPath,
-    Extension(remote): Extension<Remote>,
-    Extension(what): Extension<What>,
+async fn change_participant(
+    State(shared): SharedState,
+    PathParts(path): ParticipantPath,
+    Extension(remote): Extension<ClientAddress>,
+    Extension(what): Extension<RequestLabel>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Problem> {
-    let (name, id) = seat_of(path)?;
-    let SeatChange { muted } = read(&headers, body).await?;
+    let (name, id) = parse_participant(path)?;
+    let ParticipantChange { muted } = read(&headers, body).await?;
     let value = format!("muted={muted}");
-    let wish = RoomWish::Mute(id, muted);
-    Ok(command(&shared, (remote, what), &value, name, wish).await)
+    let command = ConferenceRequest::Mute(id, muted);
+    Ok(run_logged(&shared, (remote, what), &value, name, command).await)
 }
 
-async fn end_seat(
-    State(shared): Asked,
-    At(path): SeatPath,
-    Extension(remote): Extension<Remote>,
-    Extension(what): Extension<What>,
+async fn remove_participant(
+    State(shared): SharedState,
+    PathParts(path): ParticipantPath,
+    Extension(remote): Extension<ClientAddress>,
+    Extension(what): Extension<RequestLabel>,
 ) -> Result<Response, Problem> {
-    let (name, id) = seat_of(path)?;
-    Ok(command(&shared, (remote, what), "", name, RoomWish::EndSeat(id)).await)
+    let (name, id) = parse_participant(path)?;
+    Ok(run_logged(
+        &shared,
+        (remote, what),
+        "",
+        name,
+        ConferenceRequest::Remove(id),
+    )
+    .await)
 }
 
-/// Reads what a request brings: a small JSON object that says so of itself.
+/// Reads the body of a request: a small JSON object with the matching Content-Type.
 async fn read<T: DeserializeOwned>(headers: &HeaderMap, body: Body) -> Result<T, Problem> {
     let kind = headers
         .get(CONTENT_TYPE)
@@ -505,22 +566,27 @@ async fn read<T: DeserializeOwned>(headers: &HeaderMap, body: Body) -> Result<T,
             "the body must be application/json",
         ));
     }
-    // Whether it is too long is asked before, so that what is told of the rest is true.
+    // The announced length is checked first, so that a later error message is accurate.
     let announced = headers
         .get(axum::http::header::CONTENT_LENGTH)
         .and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
     let long = || {
-        let why = format!("the body has more than {BODY} octets");
+        let why = format!("the body has more than {MAX_BODY_OCTETS} octets");
         Problem::new(StatusCode::PAYLOAD_TOO_LARGE, why)
     };
-    if announced.is_some_and(|length| length > BODY as u64) {
+    if announced.is_some_and(|length| length > MAX_BODY_OCTETS as u64) {
         return Err(long());
     }
-    let late = || Problem::new(StatusCode::REQUEST_TIMEOUT, "the body did not come");
-    let bytes = timeout(BODY_TIME, to_bytes(body, BODY))
+    let late = || {
+        Problem::new(
+            StatusCode::REQUEST_TIMEOUT,
+            "the body was not received in time",
+        )
+    };
+    let bytes = timeout(BODY_TIMEOUT, to_bytes(body, MAX_BODY_OCTETS))
         .await
         .map_err(|_| late())?
-        // Longer than announced, or cut off; of the latter nobody is left to be told.
+        // Longer than announced, or cut off; in the latter case the client has gone.
         .map_err(|_| long())?;
     serde_json::from_slice(&bytes)
         .map_err(|error| Problem::new(StatusCode::BAD_REQUEST, error.to_string()))
@@ -531,18 +597,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_rate_is_kept() {
-        let mut rate = Rate {
-            left: Rate::FULL,
+    fn rate_limit_is_enforced() {
+        let mut rate = RequestRate {
+            remaining: RequestRate::FULL,
             at: Time::ZERO,
         };
-        let passed = (0..500).filter(|_| rate.pass(Time::ZERO)).count();
+        let passed = (0..500).filter(|_| rate.admit(Time::ZERO)).count();
         assert_eq!(passed, 100);
         let second = (0..1000)
-            .filter(|&ms| rate.pass(Time::from_millis(ms)))
+            .filter(|&ms| rate.admit(Time::from_millis(ms)))
             .count();
         assert!((98..=100).contains(&second), "{second}");
         let later = Time::from_millis(100_000);
-        assert_eq!((0..500).filter(|_| rate.pass(later)).count(), 100);
+        assert_eq!((0..500).filter(|_| rate.admit(later)).count(), 100);
     }
 }

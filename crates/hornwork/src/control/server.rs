@@ -1,6 +1,6 @@
-//! Connections: so many at a time, and so many of one source, each for one request, none for longer than it needs.
+//! HTTP connections: limited in number, per source and in duration, each for one request.
 
-use super::api::{Remote, Shared, router};
+use super::api::{ApiState, ClientAddress, router};
 use axum::http::{Request, StatusCode};
 use border::config::ControlSpec;
 use hyper::body::Incoming;
@@ -17,29 +17,29 @@ use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
 
-/// How long the head of a request may take to come.
-const HEAD_TIME: Duration = Duration::from_secs(5);
-/// How long a connection may last, whatever it does.
-const LIFE: Duration = Duration::from_secs(15);
-/// Octets of a head at most.
-const HEAD: usize = 16 << 10;
-/// Headers of a request at most.
-const HEADERS: usize = 64;
-/// Where the system gives no connection (no descriptor is left), it is asked again after this.
-const PAUSE: Duration = Duration::from_millis(100);
+/// Longest time for receiving the head of a request.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
+/// Longest duration of a connection.
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(15);
+/// Largest head, octets.
+const MAX_HEAD_OCTETS: usize = 16 << 10;
+/// Most header fields of a request.
+const MAX_HEADERS: usize = 64;
+/// Pause after a failed accept (such as without free file descriptors).
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
-const BUSY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: 33\r\nRetry-After: 1\r\nConnection: close\r\n\r\n{\"error\":\"too many connections\"}\n";
+const BUSY_RESPONSE: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: 33\r\nRetry-After: 1\r\nConnection: close\r\n\r\n{\"error\":\"too many connections\"}\n";
 
-/// Serves from now on, in a thread of its own, until the program ends.
+/// Serves in a thread of its own until the program ends.
 ///
 /// # Errors
-/// There is no thread, or the system gives no epoll set.
+/// If the thread or the epoll set cannot be created.
 pub(super) fn start(
     listener: TcpListener,
     spec: &ControlSpec,
-    shared: Arc<Shared>,
+    shared: Arc<ApiState>,
 ) -> io::Result<()> {
-    let places = Places::new(spec.connections, spec.connections_per_source);
+    let limits = ConnectionLimits::new(spec.connections, spec.connections_per_source);
     listener.set_nonblocking(true)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -51,26 +51,26 @@ pub(super) fn start(
     std::thread::Builder::new()
         .name("control".to_owned())
         .spawn(move || {
-            // Signals are the first thread's; where they cannot be blocked, they are taken as they come.
+            // Signals belong to the first thread; if they cannot be blocked here, this thread may receive them too.
             let _ = net::block_signals();
-            runtime.block_on(accept(listener, places, shared));
+            runtime.block_on(accept(listener, limits, shared));
         })?;
     Ok(())
 }
 
-/// Places for connections.
-struct Places {
+/// Limits of concurrent connections.
+struct ConnectionLimits {
     free: Arc<Semaphore>,
-    of_one: u16,
-    /// How many each source has; who has none is not there, so that there are no more than places.
+    per_source: u16,
+    /// Connections per source; sources without one are removed, so that there are no more entries than connections.
     sources: Arc<Mutex<BTreeMap<IpAddr, u16>>>,
 }
 
-/// A connection's place.
-struct Place {
+/// Permit of one connection.
+struct ConnectionPermit {
     source: IpAddr,
     sources: Arc<Mutex<BTreeMap<IpAddr, u16>>>,
-    /// One of all.
+    /// Permit of the total limit.
     _permit: OwnedSemaphorePermit,
 }
 
@@ -78,33 +78,36 @@ fn locked(sources: &Mutex<BTreeMap<IpAddr, u16>>) -> MutexGuard<'_, BTreeMap<IpA
     sources.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Places {
-    fn new(all: u16, of_one: u16) -> Places {
-        Places {
+impl ConnectionLimits {
+    fn new(all: u16, per_source: u16) -> ConnectionLimits {
+        ConnectionLimits {
             free: Arc::new(Semaphore::new(all.into())),
-            of_one,
+            per_source,
             sources: Arc::default(),
         }
     }
 
-    /// A place for a connection from this address.
+    /// A permit for a connection from this address.
     ///
     /// # Errors
-    /// Why there is none.
-    fn take(&self, address: IpAddr) -> Result<Place, &'static str> {
+    /// The exceeded limit.
+    fn take(&self, address: IpAddr) -> Result<ConnectionPermit, &'static str> {
         let source = match address.to_canonical() {
-            // A host has a network of its own.
+            // An IPv6 host typically has a /64 network of its own.
             IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64).into(),
             ip => ip,
         };
         let mut sources = locked(&self.sources);
-        if sources.get(&source).is_some_and(|has| *has >= self.of_one) {
+        if sources
+            .get(&source)
+            .is_some_and(|has| *has >= self.per_source)
+        {
             return Err("too many connections of one source");
         }
         let free = self.free.clone().try_acquire_owned();
         let permit = free.map_err(|_| "too many connections")?;
         *sources.entry(source).or_default() += 1;
-        Ok(Place {
+        Ok(ConnectionPermit {
             source,
             sources: self.sources.clone(),
             _permit: permit,
@@ -112,7 +115,7 @@ impl Places {
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         let mut sources = locked(&self.sources);
         if let Some(has) = sources.get_mut(&self.source) {
@@ -124,39 +127,43 @@ impl Drop for Place {
     }
 }
 
-async fn accept(listener: tokio::net::TcpListener, places: Places, shared: Arc<Shared>) {
+async fn accept(
+    listener: tokio::net::TcpListener,
+    limits: ConnectionLimits,
+    shared: Arc<ApiState>,
+) {
     let router = TowerToHyperService::new(router(shared.clone()));
     loop {
         let Ok((stream, remote)) = listener.accept().await else {
-            sleep(PAUSE).await;
+            sleep(ACCEPT_RETRY_DELAY).await;
             continue;
         };
-        let place = match places.take(remote.ip()) {
-            Ok(place) => place,
+        let permit = match limits.take(remote.ip()) {
+            Ok(permit) => permit,
             Err(why) => {
-                shared.refused(remote, StatusCode::SERVICE_UNAVAILABLE, why);
-                // What the socket does not take at once is not worth waiting for.
-                let _ = stream.try_write(BUSY);
+                shared.log_refusal(remote, StatusCode::SERVICE_UNAVAILABLE, why);
+                // The response is best effort: a full socket is not waited for.
+                let _ = stream.try_write(BUSY_RESPONSE);
                 continue;
             }
         };
         let router = router.clone();
         tokio::spawn(async move {
             let service = service_fn(move |mut request: Request<Incoming>| {
-                request.extensions_mut().insert(Remote(remote));
+                request.extensions_mut().insert(ClientAddress(remote));
                 router.call(request)
             });
             let mut builder = http1::Builder::new();
             builder
                 .timer(TokioTimer::new())
-                .header_read_timeout(HEAD_TIME)
+                .header_read_timeout(HEAD_TIMEOUT)
                 .keep_alive(false)
-                .max_buf_size(HEAD)
-                .max_headers(HEADERS);
+                .max_buf_size(MAX_HEAD_OCTETS)
+                .max_headers(MAX_HEADERS);
             let io: TokioIo<TcpStream> = TokioIo::new(stream);
-            // However it ends, whoever was at the other end knows.
-            let _ = timeout(LIFE, builder.serve_connection(io, service)).await;
-            drop(place);
+            // Errors and timeouts need no handling: the connection is closed in any case.
+            let _ = timeout(CONNECTION_TIMEOUT, builder.serve_connection(io, service)).await;
+            drop(permit);
         });
     }
 }
@@ -166,17 +173,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_source_leaves_places_for_others() {
-        let places = Places::new(4, 2);
-        let take = |address: &str| places.take(address.parse().expect("an address"));
+    fn one_source_cannot_use_all_connections() {
+        let limits = ConnectionLimits::new(4, 2);
+        let take = |address: &str| limits.take(address.parse().expect("an address"));
         let one = [take("10.0.0.1"), take("::ffff:10.0.0.1")];
         assert!(one.iter().all(Result::is_ok));
         assert_eq!(
             take("10.0.0.1").err(),
             Some("too many connections of one source")
         );
-        let other = take("2001:db8::1").expect("a place");
-        let same = take("2001:db8::2").expect("a place");
+        let other = take("2001:db8::1").expect("a permit");
+        let same = take("2001:db8::2").expect("a permit");
         assert_eq!(take("10.0.0.2").err(), Some("too many connections"));
         drop((other, same));
         assert!(take("10.0.0.1").is_err());
@@ -184,6 +191,9 @@ mod tests {
         let again: Vec<_> = (0..2).map(|_| take("10.0.0.1")).collect();
         assert!(again.iter().all(Result::is_ok));
         drop(again);
-        assert!(locked(&places.sources).is_empty(), "nobody is remembered");
+        assert!(
+            locked(&limits.sources).is_empty(),
+            "no source is remembered"
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! The file of registrations: a SQLite database of one table, one row for each contact.
+//! The registrations file: a SQLite database with one table and one row per contact.
 
 use border::registrar::{StoredContact, StoredCore, StoredRegistration, slack};
 use engine::{Time, Transport};
@@ -13,15 +13,15 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How often the file is given a sign of life while it holds contacts, where nothing else is written. A contact that stands in it was
-/// registered then, whatever its written expiry says.
-pub(super) const SIGN_OF_LIFE: Duration = Duration::from_secs(10);
-/// How much older than the end of the program its last sign of life may be: it is written a moment late.
-const LATE: i64 = SIGN_OF_LIFE.as_secs() as i64 + 2;
+/// Interval of heartbeats in the file while it contains contacts and nothing else is written. A contact in the file was
+/// registered at that time, even if its stored expiry has passed.
+pub(super) const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(10);
+/// Tolerance, seconds, for the age of the last heartbeat at the end of the program, since it is written with a delay.
+const HEARTBEAT_TOLERANCE_S: i64 = HEARTBEAT_INTERVAL.as_secs() as i64 + 2;
 
-/// "hwrk": tells our files from those of other programs.
-const APPLICATION: i32 = 0x6877_726b;
-const VERSION: i32 = 1;
+/// "hwrk": identifies our files.
+const APPLICATION_ID: i32 = 0x6877_726b;
+const SCHEMA_VERSION: i32 = 1;
 const SCHEMA: &str = "
 CREATE TABLE contact (
     aor TEXT NOT NULL,
@@ -51,79 +51,81 @@ CREATE TABLE contact (
 CREATE TABLE program (alive INTEGER NOT NULL);
 INSERT INTO program VALUES (0);
 ";
-/// Contacts that may still be registered: `latest` is the end that the contact can have had at most, and a refresh that was not
-/// written can have been as late as the last sign of life.
+/// Condition for contacts that may still be registered: `latest` is the latest possible expiry, and an unwritten
+/// refresh cannot be later than the last heartbeat.
 const CURRENT: &str = "latest > ?1 AND ?2 + lifetime > ?1";
 
-/// Why the file is not to be used.
+/// Reason why the file cannot be used.
 #[derive(Debug)]
-pub(super) enum Failure {
-    /// Another program has it.
+pub(super) enum StoreFailure {
+    /// Another program uses it.
     InUse,
-    /// It cannot be read, and is to be moved aside.
+    /// It is unreadable and has to be moved aside.
     Corrupt(String),
-    /// Anything else, with a remedy.
+    /// Another error, with its remedy.
     Other {
-        /// The words of SQLite or of the system.
+        /// Message of SQLite or of the system.
         why: String,
-        /// What to do.
+        /// Remedy.
         remedy: &'static str,
     },
 }
 
-const PERMISSION: &str = "let the program's user write in the folder of the file, or name another file by `[registrar] store`";
+const PERMISSION_REMEDY: &str = "give the program's user write permission in its folder, or set another file in `[registrar] store`";
 
-/// The remedy where the disk is in trouble.
-pub(super) const DISK: &str = "look at its disk: the kernel's log says more";
+/// Remedy for disk errors.
+pub(super) const DISK_REMEDY: &str = "check its disk and the kernel's log";
 
-impl From<rusqlite::Error> for Failure {
-    fn from(error: rusqlite::Error) -> Failure {
+impl From<rusqlite::Error> for StoreFailure {
+    fn from(error: rusqlite::Error) -> StoreFailure {
         let why = error.to_string();
         match error.sqlite_error_code() {
-            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Failure::InUse,
-            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => Failure::Corrupt(why),
-            code => Failure::Other {
+            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => StoreFailure::InUse,
+            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
+                StoreFailure::Corrupt(why)
+            }
+            code => StoreFailure::Other {
                 why,
                 remedy: match code {
-                    Some(ErrorCode::DiskFull) => "make room on its file system",
-                    Some(ErrorCode::SystemIoFailure) => DISK,
-                    _ => PERMISSION,
+                    Some(ErrorCode::DiskFull) => "free space on its file system",
+                    Some(ErrorCode::SystemIoFailure) => DISK_REMEDY,
+                    _ => PERMISSION_REMEDY,
                 },
             },
         }
     }
 }
 
-impl From<io::Error> for Failure {
-    fn from(error: io::Error) -> Failure {
-        Failure::Other {
+impl From<io::Error> for StoreFailure {
+    fn from(error: io::Error) -> StoreFailure {
+        StoreFailure::Other {
             remedy: match error.kind() {
-                io::ErrorKind::StorageFull => "make room on its file system",
-                _ => PERMISSION,
+                io::ErrorKind::StorageFull => "free space on its file system",
+                _ => PERMISSION_REMEDY,
             },
             why: error.to_string(),
         }
     }
 }
 
-impl Failure {
-    /// In words: why, and the remedy.
-    pub(super) fn words(&self) -> (String, &'static str) {
+impl StoreFailure {
+    /// Reason and remedy as texts.
+    pub(super) fn reason_and_remedy(&self) -> (String, &'static str) {
         match self {
-            Failure::InUse => (
-                "another program uses it".to_owned(),
-                "give each program a file of its own by `[registrar] store`",
+            StoreFailure::InUse => (
+                "another program is using it".to_owned(),
+                "set a different file in `[registrar] store` of each program",
             ),
-            Failure::Corrupt(why) => (why.clone(), "remove the file"),
-            Failure::Other { why, remedy } => (why.clone(), remedy),
+            StoreFailure::Corrupt(why) => (why.clone(), "remove the file"),
+            StoreFailure::Other { why, remedy } => (why.clone(), remedy),
         }
     }
 }
 
-/// Whether the file could be written, for `hornwork check`: it may be in use by a border.
+/// Checks for `hornwork check` whether the file is writable; a border may be using it.
 ///
 /// # Errors
-/// Why not.
+/// If it is not writable.
 pub(super) fn probe(path: &Path) -> io::Result<()> {
     if path.exists() {
         return OpenOptions::new().append(true).open(path).map(|_| ());
@@ -134,10 +136,10 @@ pub(super) fn probe(path: &Path) -> io::Result<()> {
     std::fs::remove_file(trial)
 }
 
-/// Bytes of a message: text where they are.
-struct Text<'t>(&'t [u8]);
+/// Bytes of a SIP message, stored as text if they are UTF-8.
+struct MessageText<'t>(&'t [u8]);
 
-impl ToSql for Text<'_> {
+impl ToSql for MessageText<'_> {
     fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
         let value = match std::str::from_utf8(self.0) {
             Ok(_) => ValueRef::Text(self.0),
@@ -147,7 +149,7 @@ impl ToSql for Text<'_> {
     }
 }
 
-/// Engine time and seconds since 1970, at one moment.
+/// Engine time and wall clock at one moment.
 #[derive(Clone, Copy)]
 pub(super) struct Dates {
     now: Time,
@@ -162,14 +164,14 @@ impl Dates {
         }
     }
 
-    /// Rounded up.
+    /// Seconds since 1970, rounded up.
     fn unix(&self, time: Time) -> i64 {
         let nanos = i128::from(self.unix_nanos) + i128::from(time.0) - i128::from(self.now.0);
         let seconds = (nanos + 999_999_999).div_euclid(1_000_000_000);
         i64::try_from(seconds).unwrap_or(i64::MAX)
     }
 
-    /// The start of the program, for dates before it.
+    /// The engine time of a date; the start of the program for earlier dates.
     fn time(&self, unix: i64) -> Time {
         let nanos = i128::from(unix) * 1_000_000_000 - i128::from(self.unix_nanos);
         let nanos = nanos + i128::from(self.now.0);
@@ -177,10 +179,10 @@ impl Dates {
     }
 }
 
-/// The users of one transaction, with all of their contacts.
+/// The users of one transaction with all their contacts.
 pub(super) type Batch = BTreeMap<String, Vec<StoredContact>>;
 
-/// The open file. SQLite's lock is held for as long as it is open, so that no other program uses it.
+/// The open file. SQLite's lock is kept while it is open, so that no other program uses it.
 pub(super) struct Database {
     connection: Connection,
     path: PathBuf,
@@ -188,8 +190,8 @@ pub(super) struct Database {
 }
 
 impl Database {
-    /// Opens the file, or makes a new one, for its owner alone.
-    pub(super) fn open(path: &Path) -> Result<Database, Failure> {
+    /// Opens the file or creates it with access for its owner only.
+    pub(super) fn open(path: &Path) -> Result<Database, StoreFailure> {
         let about = OpenOptions::new()
             .append(true)
             .create(true)
@@ -197,16 +199,16 @@ impl Database {
             .open(path)?
             .metadata()?;
         if !about.is_file() {
-            return Err(io::Error::other("it is no file").into());
+            return Err(io::Error::other("it is not a regular file").into());
         }
-        // One that was put there by hand may be open to others; numbers and addresses are not for them.
+        // An existing file may be readable by other users, but numbers and addresses are confidential.
         if about.mode() & 0o077 != 0 {
             std::fs::set_permissions(path, Permissions::from_mode(0o600))?;
         }
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = Connection::open_with_flags(path, flags)?;
         connection.busy_timeout(Duration::ZERO)?;
-        // Exclusive: the index of the log is then in memory, so that a full disk does not keep it from being read.
+        // In exclusive mode the index of the log is in memory, so that the file can be opened on a full disk.
         let wal: String = {
             let set = |name: &str, value: &str| {
                 connection.pragma_update_and_check(None, name, value, |row| row.get(0))
@@ -215,10 +217,12 @@ impl Database {
             set("journal_mode", "WAL")?
         };
         if wal != "wal" {
-            return Err(io::Error::other("its file system takes no write-ahead log").into());
+            return Err(
+                io::Error::other("its file system does not support a write-ahead log").into(),
+            );
         }
         connection.pragma_update(None, "synchronous", "FULL")?;
-        // The log is brought into the file at 1 MiB: small file systems for state are common.
+        // The log is checkpointed at 1 MiB, since file systems for state are often small.
         connection.pragma_update(None, "wal_autocheckpoint", 256)?;
         connection.pragma_update(None, "journal_size_limit", 8 << 20)?;
         connection.pragma_update(None, "trusted_schema", false)?;
@@ -231,7 +235,7 @@ impl Database {
         Ok(database)
     }
 
-    fn check_schema(&mut self) -> Result<(), Failure> {
+    fn check_schema(&mut self) -> Result<(), StoreFailure> {
         let number = |name| {
             let query = |row: &Row<'_>| row.get::<_, i32>(0);
             self.connection.pragma_query_value(None, name, query)
@@ -242,44 +246,47 @@ impl Database {
         if objects == 0 {
             let new = self.connection.transaction()?;
             new.execute_batch(SCHEMA)?;
-            new.pragma_update(None, "application_id", APPLICATION)?;
-            new.pragma_update(None, "user_version", VERSION)?;
+            new.pragma_update(None, "application_id", APPLICATION_ID)?;
+            new.pragma_update(None, "user_version", SCHEMA_VERSION)?;
             return Ok(new.commit()?);
         }
         match (application, version) {
-            (APPLICATION, VERSION) => Ok(()),
-            (APPLICATION, _) => Err(Failure::Corrupt(format!(
-                "it is of version {version}, and this program reads version {VERSION}"
+            (APPLICATION_ID, SCHEMA_VERSION) => Ok(()),
+            (APPLICATION_ID, _) => Err(StoreFailure::Corrupt(format!(
+                "it has version {version}, this program supports version {SCHEMA_VERSION}"
             ))),
-            _ => Err(Failure::Other {
-                why: "it is a database of another program".to_owned(),
-                remedy: "name another file by `[registrar] store`",
+            _ => Err(StoreFailure::Other {
+                why: "it is the database of another program".to_owned(),
+                remedy: "set another file in `[registrar] store`",
             }),
         }
     }
 
-    /// Whether the path still leads to this file.
+    /// Whether the path still refers to this file.
     pub(super) fn is_in_place(&self) -> bool {
         std::fs::metadata(&self.path).is_ok_and(|about| about.ino() == self.inode)
     }
 
-    /// The seconds that bind `CURRENT`: now, and the last sign of life.
-    fn moment(&self, dates: &Dates) -> Result<[i64; 2], Failure> {
+    /// Parameters of `CURRENT`: now and the last heartbeat, seconds.
+    fn moment(&self, dates: &Dates) -> Result<[i64; 2], StoreFailure> {
         let now = dates.unix(dates.now);
         let query = "SELECT max(alive) FROM program";
         let alive: Option<i64> = self.connection.query_row(query, [], |row| row.get(0))?;
         // The wall clock may have been set back.
-        let alive = alive.unwrap_or(0).saturating_add(LATE).min(now);
+        let alive = alive
+            .unwrap_or(0)
+            .saturating_add(HEARTBEAT_TOLERANCE_S)
+            .min(now);
         Ok([now, alive])
     }
 
-    /// Gives all registrations that may still stand to `each`, which says how many of the contacts it takes; the contacts that were
-    /// not taken.
+    /// Passes all registrations that may still be valid to `each`, which returns how many contacts it accepts; returns
+    /// the number of rejected contacts.
     pub(super) fn read(
         &mut self,
         dates: &Dates,
         each: &mut dyn FnMut(StoredRegistration) -> usize,
-    ) -> Result<u64, Failure> {
+    ) -> Result<u64, StoreFailure> {
         let moment = self.moment(dates)?;
         let query = format!("SELECT count(*) FROM contact WHERE NOT ({CURRENT})");
         let ended: i64 = self
@@ -316,8 +323,8 @@ impl Database {
         Ok(left_out + finish(registration))
     }
 
-    /// Removes contacts that have ended; returns whether some are left.
-    pub(super) fn sweep(&mut self, dates: &Dates) -> Result<bool, Failure> {
+    /// Removes expired contacts; returns whether any are left.
+    pub(super) fn sweep(&mut self, dates: &Dates) -> Result<bool, StoreFailure> {
         let moment = self.moment(dates)?;
         let ended = format!("DELETE FROM contact WHERE NOT ({CURRENT})");
         self.connection.execute(&ended, moment)?;
@@ -325,15 +332,15 @@ impl Database {
         Ok(self.connection.query_row(query, [], |row| row.get(0))?)
     }
 
-    /// Replaces the contacts of these users in one transaction; `wipe`: all others are removed. `alive`: the file is
-    /// now as the border has it.
+    /// Replaces the contacts of these users in one transaction. `wipe`: removes all other users. `alive`: the file now
+    /// matches the border.
     pub(super) fn write(
         &mut self,
         batch: &Batch,
         wipe: bool,
         alive: bool,
         dates: &Dates,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), StoreFailure> {
         let transaction = self.connection.transaction()?;
         if wipe {
             transaction.execute("DELETE FROM contact", [])?;
@@ -352,11 +359,11 @@ impl Database {
                     add.execute(params![
                         user,
                         position,
-                        Text(&contact.uri),
-                        Text(&contact.params),
-                        Text(&contact.instance),
-                        Text(&contact.call_id),
-                        Text(&contact.path),
+                        MessageText(&contact.uri),
+                        MessageText(&contact.params),
+                        MessageText(&contact.instance),
+                        MessageText(&contact.call_id),
+                        MessageText(&contact.path),
                         contact.transport.uri_name(),
                         contact.local.to_string(),
                         contact.remote.to_string(),
@@ -369,9 +376,9 @@ impl Database {
                         core.map(|core| format!("{:016x}", core.token)),
                         core.map(|core| dates.unix(core.due)),
                         core.map(|core| dates.unix(core.until)),
-                        core.map(|core| Text(&core.params)),
-                        core.map(|core| Text(&core.service_route)),
-                        core.map(|core| Text(&core.associated_uris)),
+                        core.map(|core| MessageText(&core.params)),
+                        core.map(|core| MessageText(&core.service_route)),
+                        core.map(|core| MessageText(&core.associated_uris)),
                     ])?;
                 }
             }
@@ -384,7 +391,7 @@ impl Database {
     }
 }
 
-/// The contact of a row; `None`: something in it cannot be read.
+/// The contact of a row; `None` if a column is unreadable.
 fn contact(row: &Row<'_>, dates: &Dates, alive: i64) -> rusqlite::Result<Option<StoredContact>> {
     let text = |name: &str| -> rusqlite::Result<Vec<u8>> {
         match row.get_ref(name)? {
@@ -449,7 +456,7 @@ fn contact(row: &Row<'_>, dates: &Dates, alive: i64) -> rusqlite::Result<Option<
     }))
 }
 
-/// Moves a file that cannot be read aside, with its write-ahead log; returns its new path.
+/// Moves an unreadable file aside with its write-ahead log; returns its new path.
 pub(super) fn move_aside(path: &Path) -> io::Result<PathBuf> {
     let beside = |path: &Path, end: &str| {
         let mut name = path.as_os_str().to_owned();
@@ -515,7 +522,7 @@ mod tests {
         (all, left_out)
     }
 
-    /// Dates of a start that is so many seconds later.
+    /// Dates of a start `seconds` later.
     fn later(dates: &Dates, seconds: u64) -> Dates {
         Dates {
             now: Time::from_secs(1),
@@ -524,7 +531,7 @@ mod tests {
     }
 
     #[test]
-    fn contacts_are_read_as_they_were_written() {
+    fn contacts_are_read_as_written() {
         let folder = folder("written");
         let path = folder.join("r.db");
         let mut database = Database::open(&path).unwrap();
@@ -538,11 +545,11 @@ mod tests {
         ];
         let mut batch = Batch::new();
         batch.insert("1000".to_owned(), written.to_vec());
-        batch.insert("gone".to_owned(), written.to_vec());
+        batch.insert("removed".to_owned(), written.to_vec());
         database.write(&batch, false, true, &dates).unwrap();
-        let gone = Batch::from([("gone".to_owned(), Vec::new())]);
-        database.write(&gone, false, true, &dates).unwrap();
-        assert!(matches!(Database::open(&path), Err(Failure::InUse)));
+        let removed = Batch::from([("removed".to_owned(), Vec::new())]);
+        database.write(&removed, false, true, &dates).unwrap();
+        assert!(matches!(Database::open(&path), Err(StoreFailure::InUse)));
         drop(database);
 
         let mut database = Database::open(&path).unwrap();
@@ -550,8 +557,8 @@ mod tests {
         let (all, left_out) = read(&mut database, &soon);
         assert_eq!((all.len(), left_out), (1, 0));
         assert_eq!(all[0].user, "1000");
-        // At second 1 of the new start it is second 105 of the old one. An eighth of an hour may have gone unwritten, and the short one
-        // may have been refreshed just before the end.
+        // Second 1 of the new start is second 105 of the old one. Refreshes of an eighth of an hour may be unwritten,
+        // and the short contact may have been refreshed just before the end.
         let expected = |old: &StoredContact, until: u64| StoredContact {
             until: Time::from_secs(until),
             written: Time(old.until.0 - 104_000_000_000),
@@ -573,7 +580,7 @@ mod tests {
         assert!(database.sweep(&later(&dates, 60)).unwrap());
         assert_eq!(read(&mut database, &soon).1, 0);
         assert!(!database.sweep(&later(&dates, 4_000)).unwrap());
-        // A clock that was set back gives no contact more than its lifetime.
+        // With a clock that was set back no contact gets more than its lifetime.
         database.write(&batch, true, true, &dates).unwrap();
         let past = Dates {
             unix_nanos: 1_000_000_000_000_000_000,
@@ -586,11 +593,14 @@ mod tests {
     }
 
     #[test]
-    fn files_that_are_not_ours_are_told_from_those_that_are_broken() {
+    fn foreign_files_are_distinguished_from_corrupt_ones() {
         let folder = folder("foreign");
         let path = folder.join("r.db");
         std::fs::write(&path, "x".repeat(5_000)).unwrap();
-        assert!(matches!(Database::open(&path), Err(Failure::Corrupt(_))));
+        assert!(matches!(
+            Database::open(&path),
+            Err(StoreFailure::Corrupt(_))
+        ));
         let aside = move_aside(&path).unwrap();
         assert!(aside.is_file() && !path.exists());
         drop(Database::open(&path).unwrap());
@@ -600,7 +610,7 @@ mod tests {
         connection.pragma_update(None, "user_version", 9).unwrap();
         drop(connection);
         assert!(
-            matches!(Database::open(&path), Err(Failure::Corrupt(why)) if why.contains("version 9"))
+            matches!(Database::open(&path), Err(StoreFailure::Corrupt(why)) if why.contains("version 9"))
         );
         let foreign = folder.join("foreign.db");
         let connection = Connection::open(&foreign).unwrap();
@@ -608,11 +618,11 @@ mod tests {
         drop(connection);
         assert!(matches!(
             Database::open(&foreign),
-            Err(Failure::Other { why, .. }) if why.contains("another program")
+            Err(StoreFailure::Other { why, .. }) if why.contains("another program")
         ));
         assert!(matches!(
             Database::open(&folder),
-            Err(Failure::Other { .. })
+            Err(StoreFailure::Other { .. })
         ));
         assert!(probe(&path).is_ok() && probe(&folder.join("new")).is_ok());
         assert!(!folder.join("new").exists());

@@ -1,4 +1,4 @@
-//! The command line as a user meets it: exit codes, words, files.
+//! The command line: exit codes, messages, files.
 
 use crate::common;
 use crate::common::certificates;
@@ -17,7 +17,7 @@ fn hornwork(arguments: &[&str]) -> Output {
 }
 
 fn code(output: &Output) -> i32 {
-    output.status.code().expect("it ends by itself")
+    output.status.code().expect("an exit status")
 }
 
 fn error(output: &Output) -> String {
@@ -25,9 +25,9 @@ fn error(output: &Output) -> String {
 }
 
 #[test]
-fn every_example_is_good() {
+fn every_example_is_valid() {
     let mut seen = 0;
-    // The files that examples name are relative to where the program is started.
+    // File names in examples are relative to the working directory.
     let folder = scratch("examples");
     Authority::new(&folder, "ca").issue("sip", "sip.example.com");
     for entry in std::fs::read_dir(root().join("examples"))
@@ -42,58 +42,58 @@ fn every_example_is_good() {
             .output()
             .expect("the program starts");
         assert_eq!(code(&output), 0, "{}: {}", path.display(), error(&output));
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(said.contains("interface"));
+        let log = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(log.contains("interface"));
         seen += 1;
         if path.ends_with("media-node.toml") {
             assert!(
-                said.contains("media node: commands on udp:127.0.0.1:2223"),
-                "{said}"
+                log.contains("media node: commands on udp:127.0.0.1:2223"),
+                "{log}"
             );
             continue;
         }
         if path.ends_with("media-nodes.toml") {
             assert!(
-                said.contains("media node two: commanded at udp:10.0.0.32:2223, weight 2"),
-                "{said}"
+                log.contains("media node two: commanded at udp:10.0.0.32:2223, weight 2"),
+                "{log}"
             );
         }
-        // What fits into this machine is computed and told.
+        // The capacity of this machine is computed and printed.
         assert!(
-            said.contains("room for ") && said.contains("of a core; beyond that 503"),
-            "{said}"
+            log.contains("capacity: ") && log.contains("of a core; beyond that 503"),
+            "{log}"
         );
-        let never = "media path: sockets (`[media] kernel` and `af_xdp` are \"never\")";
-        assert!(said.contains(never), "{said}");
+        let never = "media path: sockets (`[media] kernel_relay` and `af_xdp` are \"never\")";
+        assert!(log.contains(never), "{log}");
     }
     assert!(seen >= 5, "{seen} examples");
 }
 
 #[test]
-fn check_says_which_path_media_takes_and_how_many_calls_fit() {
+fn check_prints_media_path_and_capacity() {
     let folder = scratch("check-path");
     let file = folder.join("kernel.toml");
     let config = |address: &str| {
         format!(
             "[[interface]]\nname = \"x\"\nlisten = \"udp:{address}:5060\"\nmedia = {{ address = \"{address}\" }}\n\
-             [media]\nkernel = \"auto\"\n"
+             [media]\nkernel_relay = \"auto\"\n"
         )
     };
-    let said = |address: &str| {
+    let log = |address: &str| {
         std::fs::write(&file, config(address)).expect("file");
         let output = hornwork(&["check", &file.display().to_string()]);
         assert_eq!(code(&output), 0, "{}", error(&output));
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
-    let loopback = said("127.0.0.1");
-    let but = "media path: sockets (`[media] kernel = \"auto\"`, but ";
+    let loopback = log("127.0.0.1");
+    let but = "media path: sockets (`[media] kernel_relay = \"auto\"`, but ";
     assert!(loopback.contains(but), "{loopback}");
-    let calls = |said: &str| -> u64 {
-        let rest = said.split("room for ").nth(1).expect("room for");
+    let calls = |log: &str| -> u64 {
+        let rest = log.split("capacity: ").nth(1).expect("capacity");
         rest.split(' ').next().unwrap().parse().expect("a number")
     };
-    // By the rights of whoever runs this test, and its kernel.
-    let other = said("192.0.2.1");
+    // Depends on the capabilities of the user that runs this test, and on its kernel.
+    let other = log("192.0.2.1");
     match other.contains("media path: kernel (assumed: ") {
         true => {
             assert!(
@@ -112,7 +112,7 @@ fn check_says_which_path_media_takes_and_how_many_calls_fit() {
 }
 
 #[test]
-fn every_mistake_is_named_with_line_and_remedy() {
+fn every_mistake_is_reported_with_line_and_remedy() {
     let folder = scratch("check");
     let file = folder.join("bad.toml");
     std::fs::write(
@@ -122,7 +122,7 @@ fn every_mistake_is_named_with_line_and_remedy() {
     .expect("file");
     let output = hornwork(&["check", "-c", &file.display().to_string()]);
     assert_eq!(code(&output), 2);
-    let said = error(&output);
+    let log = error(&output);
     for word in [
         "bad.toml:4:1:",
         "`foo`",
@@ -130,16 +130,16 @@ fn every_mistake_is_named_with_line_and_remedy() {
         "did you mean `trunk`",
         "remedy:",
     ] {
-        assert!(said.contains(word), "{word} is not in:\n{said}");
+        assert!(log.contains(word), "{word} is not in:\n{log}");
     }
 }
 
-/// An interface, in three lines; what a mistake is added to.
+/// An interface in three lines, to which a mistake is added.
 const INTERFACE: &str = "[[interface]]\nname = \"out\"\nlisten = \"udp:192.0.2.1:5060\"\n";
 const PBX: &str = "[[trunk]]\nname = \"pbx\"\ntarget = \"10.0.0.1\"\n";
 
-/// What voice engineers get wrong: a name, what comes after the interface (or the whole file where it begins with
-/// `[[interface]]`), the line of the mistake, what it is called, and what the remedy says.
+/// Typical mistakes of voice engineers: a name, the text after the interface (or the whole file if it begins with
+/// `[[interface]]`), the line of the mistake, its message, and its remedy.
 const MISTAKES: &[(&str, &str, usize, &str, &str)] = &[
     (
         "a key that is spelt wrongly",
@@ -164,7 +164,7 @@ const MISTAKES: &[(&str, &str, usize, &str, &str)] = &[
     ),
     (
         "a number in quotes",
-        "[[trunk]]\nname = \"pbx\"\ntarget = \"10.0.0.1\"\nping = \"10\"",
+        "[[trunk]]\nname = \"pbx\"\ntarget = \"10.0.0.1\"\nping_interval_s = \"10\"",
         7,
         "`ping` must be a whole number",
         "without quotes",
@@ -265,7 +265,7 @@ const MISTAKES: &[(&str, &str, usize, &str, &str)] = &[
         "PBX[[route]]\nto = { regex = \"(00|+\" }\ntrunk = \"pbx\"",
         8,
         "no regular expression",
-        "'...' keeps backslashes",
+        "'...' preserves backslashes",
     ),
     (
         "a group that the expression has not",
@@ -298,7 +298,7 @@ const MISTAKES: &[(&str, &str, usize, &str, &str)] = &[
 ];
 
 #[test]
-fn the_mistakes_of_every_day_are_explained() {
+fn typical_mistakes_are_explained() {
     let folder = scratch("mistakes");
     for (name, text, line, message, remedy) in MISTAKES {
         let text = text.replace("PBX", PBX);
@@ -310,49 +310,49 @@ fn the_mistakes_of_every_day_are_explained() {
         let file = folder.join("bad.toml");
         std::fs::write(&file, format!("{text}\n")).expect("file");
         let output = hornwork(&["check", "-c", &file.display().to_string()]);
-        let said = error(&output);
-        assert_eq!(code(&output), 2, "{name}: {said}");
+        let log = error(&output);
+        assert_eq!(code(&output), 2, "{name}: {log}");
         assert!(output.stdout.is_empty(), "{name}");
-        let place = said
+        let place = log
             .lines()
             .position(|l| l.contains(&format!("bad.toml:{line}:")) && l.contains(message))
-            .unwrap_or_else(|| panic!("{name}: {message:?} in line {line} is not in\n{said}"));
-        let told = said
+            .unwrap_or_else(|| panic!("{name}: {message:?} in line {line} is not in\n{log}"));
+        let printed = log
             .lines()
             .skip(place)
             .find(|l| l.trim_start().starts_with("remedy:"));
         assert!(
-            told.is_some_and(|told| told.contains(remedy)),
-            "{name}: {remedy:?} is not in {told:?}"
+            printed.is_some_and(|printed| printed.contains(remedy)),
+            "{name}: {remedy:?} is not in {printed:?}"
         );
     }
 }
 
 #[test]
-fn an_address_of_another_machine_is_hinted_at_and_not_served() {
+fn foreign_address_is_a_hint_and_prevents_the_start() {
     let folder = scratch("foreign-address");
     let file = folder.join("foreign.toml");
     std::fs::write(&file, INTERFACE).expect("file");
     let path = file.display().to_string();
     let output = hornwork(&["check", "-c", &path]);
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let log = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(code(&output), 0, "the file may be for another machine");
     assert!(
-        said.contains("hint: 192.0.2.1 is no address of this machine"),
-        "{said}"
+        log.contains("hint: 192.0.2.1 is not an address of this machine"),
+        "{log}"
     );
     let output = hornwork(&["run", "-c", &path]);
     assert_eq!(code(&output), 3);
-    let said = error(&output);
+    let log = error(&output);
     assert!(
-        said.contains("192.0.2.1:5060") && said.contains("remedy:"),
-        "{said}"
+        log.contains("192.0.2.1:5060") && log.contains("remedy:"),
+        "{log}"
     );
 }
 
-/// A warning is no mistake, but for `--strict`.
+/// A warning is a mistake only with `--strict`.
 #[test]
-fn ways_without_authentication_are_warned_of_and_refused_with_strict() {
+fn missing_authentication_is_a_warning_and_rejected_with_strict() {
     let folder = scratch("warnings");
     let file = folder.join("open.toml");
     let trunk = "[[trunk]]\nname = \"pbx\"\ntarget = \"192.0.2.2\"\n";
@@ -364,31 +364,31 @@ fn ways_without_authentication_are_warned_of_and_refused_with_strict() {
     .expect("file");
     for (options, wanted) in [(&[][..], 0), (&["--strict"], 2)] {
         let output = hornwork(&[&["check", "-c", &path], options].concat());
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let log = String::from_utf8_lossy(&output.stdout).into_owned();
         assert_eq!(code(&output), wanted, "{options:?}");
-        let warnings = said.lines().filter(|line| line.starts_with("WARNING: "));
+        let warnings = log.lines().filter(|line| line.starts_with("WARNING: "));
         let warnings: Vec<&str> = warnings.collect();
         assert!(
             warnings.len() == 1 && warnings[0].contains("reaches trunk pbx without authentication"),
-            "{said}"
+            "{log}"
         );
     }
     let by_trunk = format!("{INTERFACE}register = \"pass:pbx\"\nauthenticate = \"trunk\"\n{trunk}");
     std::fs::write(&file, by_trunk).expect("file");
     let output = hornwork(&["check", "-c", &path, "--strict"]);
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(code(&output) == 0 && !said.contains("WARNING"), "{said}");
+    let log = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(code(&output) == 0 && !log.contains("WARNING"), "{log}");
 }
 
 #[test]
-fn a_missing_file_is_bad_input() {
+fn missing_file_is_invalid_input() {
     let output = hornwork(&["check", "-c", "no/such/file.toml"]);
     assert_eq!(code(&output), 2);
     assert!(error(&output).contains("no/such/file.toml"));
 }
 
 #[test]
-fn the_schema_is_json_and_describes_every_table() {
+fn schema_is_json_and_describes_every_table() {
     let output = hornwork(&["schema"]);
     assert_eq!(code(&output), 0);
     let schema: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
@@ -409,14 +409,14 @@ fn the_schema_is_json_and_describes_every_table() {
 }
 
 #[test]
-fn a_file_that_is_no_capture_is_bad_input() {
+fn file_that_is_no_capture_is_invalid_input() {
     let output = hornwork(&["lab", "analyse", "Cargo.toml"]);
     assert_eq!(code(&output), 2);
     assert!(!error(&output).is_empty());
 }
 
 #[test]
-fn an_analysis_keeps_the_contract() {
+fn analysis_output_follows_contract() {
     let Some(data) = testdata() else { return };
     let capture = data.join("captures/rtp/sipp-g711a.pcap");
     let output = hornwork(&[
@@ -473,7 +473,7 @@ fn an_analysis_keeps_the_contract() {
 }
 
 #[test]
-fn the_demo_keeps_the_contract() {
+fn demo_output_follows_contract() {
     let folder = scratch("demo");
     let (json, out) = (folder.join("demo.json"), folder.join("results"));
     let output = hornwork(&[
@@ -485,13 +485,13 @@ fn the_demo_keeps_the_contract() {
         "--out",
         &out.display().to_string(),
     ]);
-    let said = format!(
+    let log = format!(
         "{}{}",
         String::from_utf8_lossy(&output.stdout),
         error(&output)
     );
-    // 1: a threshold was missed, as times may be on a machine that is busy with other tests.
-    assert!(matches!(code(&output), 0 | 1), "{said}");
+    // 1: a response-time threshold may fail on a machine that is busy with other tests.
+    assert!(matches!(code(&output), 0 | 1), "{log}");
     let figures: serde_json::Value =
         serde_json::from_slice(&std::fs::read(&json).expect("figures")).expect("JSON");
     let number = |path: &str| {
@@ -501,19 +501,19 @@ fn the_demo_keeps_the_contract() {
             .unwrap_or_else(|| panic!("{path} is no number in {figures}"))
     };
     let attempted = number("/calls/attempted");
-    assert!(attempted >= 40.0, "{said}");
-    assert_eq!(number("/calls/established"), attempted, "{said}");
-    assert_eq!(number("/calls/completed"), attempted, "{said}");
-    assert_eq!(number("/calls/failed"), 0.0, "{said}");
+    assert!(attempted >= 40.0, "{log}");
+    assert_eq!(number("/calls/established"), attempted, "{log}");
+    assert_eq!(number("/calls/completed"), attempted, "{log}");
+    assert_eq!(number("/calls/failed"), 0.0, "{log}");
     assert!(number("/response_ms/p50") <= number("/response_ms/p99"));
     assert!(number("/jitter_ms/mean") <= number("/jitter_ms/max"));
     assert!(number("/jitter_ms/p99") <= number("/jitter_ms/max"));
-    assert!(number("/lost_percent") < 1.0, "{said}");
-    assert!((3.0..=4.5).contains(&number("/mos")), "{said}");
-    assert!(number("/audio/correlation") > 0.8, "{said}");
-    assert!(number("/audio/level_db").abs() < 1.0, "{said}");
-    assert!(number("/cpu_us_per_call") > 100.0, "{said}");
-    // Signalling and media apart; on a machine that is busy with other tests the reason why not.
+    assert!(number("/lost_percent") < 1.0, "{log}");
+    assert!((3.0..=4.5).contains(&number("/mos")), "{log}");
+    assert!(number("/audio/correlation") > 0.8, "{log}");
+    assert!(number("/audio/level_db").abs() < 1.0, "{log}");
+    assert!(number("/cpu_us_per_call") > 100.0, "{log}");
+    // CPU time of signalling and media, or on a busy machine the reason why they were not separated.
     let planes = &figures["planes"];
     match planes["undivided"].as_str() {
         Some("") => {
@@ -524,73 +524,70 @@ fn the_demo_keeps_the_contract() {
             assert!(call > 10.0 * packet, "{figures}");
             assert!(call < number("/cpu_us_per_call"), "{figures}");
         }
-        Some(reason) => assert!(said.contains("could not be divided"), "{reason}: {said}"),
+        Some(reason) => assert!(log.contains("could not be separated"), "{reason}: {log}"),
         None => panic!("{figures}"),
     }
     let report = figures["report"].as_str().expect("a path");
-    assert!(
-        Path::new(report).is_file() && said.contains(report),
-        "{said}"
-    );
+    assert!(Path::new(report).is_file() && log.contains(report), "{log}");
 }
 
 #[test]
-fn a_demo_that_cannot_be_says_so_at_once() {
+fn demo_that_cannot_run_fails_at_once() {
     for (arguments, ended, word) in [
         (&["demo", "--seconds", "5"][..], 2, "from 10 to 90"),
         (&["demo", "--json", "no/such/folder/x.json"], 3, "--json"),
         (&["demo", "--out", "/proc/x"], 3, "--out"),
     ] {
         let output = hornwork(arguments);
-        let said = error(&output);
-        assert_eq!(code(&output), ended, "{said}");
-        assert!(said.contains(word), "{said}");
+        let log = error(&output);
+        assert_eq!(code(&output), ended, "{log}");
+        assert!(log.contains(word), "{log}");
     }
-    // Somebody else may be there already, which does as well.
+    // The port may be in use already, which serves the same purpose.
     let _taken = std::net::UdpSocket::bind("127.0.0.1:5060");
     let output = hornwork(&["demo", "--stay"]);
-    let said = error(&output);
-    assert_eq!(code(&output), 3, "{said}");
+    let log = error(&output);
+    assert_eq!(code(&output), 3, "{log}");
     assert!(
-        said.contains("127.0.0.1:5060") && said.contains("remedy:"),
-        "{said}"
+        log.contains("127.0.0.1:5060") && log.contains("remedy:"),
+        "{log}"
     );
 }
 
-/// Lines that are no TOML, unknown keys, contradictions and files, each in its own part of one file.
+/// Lines that are not TOML, unknown keys, contradictions and missing files, each in its own part of one file.
 #[test]
-fn mistakes_of_all_stages_are_told_at_once() {
+fn mistakes_of_all_stages_are_reported_at_once() {
     let folder = scratch("all-stages");
     let file = folder.join("bad.toml");
     let path = file.display().to_string();
-    let told = |text: &str, options: &[&str]| {
+    let printed = |text: &str, options: &[&str]| {
         std::fs::write(&file, text).expect("file");
         let output = hornwork(&[&["check", &path], options].concat());
         assert_eq!(code(&output), 2, "{}", error(&output));
         output
     };
-    // Two lines that are no TOML, and an unknown key.
+    // Two lines that are not TOML, and an unknown key.
     let syntax = format!(
         "{INTERFACE}allow = [\"10.0.0.0/8\"\n\n[[trunk]]\nname = pbx\ntarget = \"192.0.2.2\"\nweigth = 2\n"
     );
     let syntax = syntax.replace("allow = [\"10.0.0.0/8\"\n", "max_calls = = 3\n");
-    let said = error(&told(&syntax, &[]));
-    assert_eq!(said.matches("this is not TOML").count(), 2, "{said}");
-    assert!(said.contains("unknown key `weigth`"), "{said}");
-    assert!(said.contains("3 mistakes"), "{said}");
+    let log = error(&printed(&syntax, &[]));
+    assert_eq!(log.matches("this is not TOML").count(), 2, "{log}");
+    assert!(log.contains("unknown key `weigth`"), "{log}");
+    assert!(log.contains("3 mistakes"), "{log}");
 
-    // An unknown key, a route to a trunk that is not there, and certificates that are not there.
+    // An unknown key, a route to a missing trunk, and missing certificates.
     let text = format!(
         "{INTERFACE}\n[[interface]]\nname = \"safe\"\nlisten = \"tls:127.0.0.1:5061\"\n[interface.tls]\n\
          certificate = {{ chain = \"absent.pem\", key = \"absent.key\" }}\n\n\
          [[trunk]]\nname = \"pbx\"\ntarget = \"192.0.2.2\"\nweigth = 2\n\n\
          [[route]]\nname = \"r\"\ntrunk = \"nowhere\"\n"
     );
-    let said = error(&told(&text, &[]));
+    let log = error(&printed(&text, &[]));
     for part in ["unknown key `weigth`", "nowhere", "absent.pem"] {
-        assert!(said.contains(part), "{part}: {said}");
+        assert!(log.contains(part), "{part}: {log}");
     }
-    let output = told(&text, &["--json"]);
+    let output = printed(&text, &["--json"]);
     let found: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let found = found.as_array().expect("an array");
     assert!(found.len() >= 3, "{found:?}");
@@ -613,14 +610,14 @@ fn mistakes_of_all_stages_are_told_at_once() {
 }
 
 #[test]
-fn a_good_configuration_gives_its_warnings_as_json() {
+fn valid_configuration_gives_its_warnings_as_json() {
     let folder = scratch("check-json");
     let file = folder.join("open.toml");
     let trunk = "[[trunk]]\nname = \"pbx\"\ntarget = \"192.0.2.2\"\n";
     let text = format!("{INTERFACE}register = \"pass:pbx\"\n{trunk}");
     std::fs::write(&file, text).expect("file");
     let path = file.display().to_string();
-    // Nothing is coloured where no terminal is.
+    // No colours without a terminal.
     let output = hornwork(&["check", &path]);
     assert!(!output.stdout.contains(&0x1b));
     for (options, wanted) in [(&["--json"][..], 0), (&["--json", "--strict"], 2)] {

@@ -1,5 +1,5 @@
-//! What the packaged unit allows is enough for media by AF_XDP: the program runs with no more rights than the unit and its additions give,
-//! and what it asks the kernel for is compared with what they let through. Skipped where a network of our own cannot be, or without strace.
+//! The packaged systemd unit permits media over AF_XDP: the program runs with only the capabilities of the unit and its
+//! drop-ins, and its system calls are compared with the permitted ones. Skipped without a network namespace or strace.
 
 use crate::common;
 
@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_hornwork");
 
-/// The settings of the unit and, behind them, of its additions, by key and in order.
+/// The settings of the unit, followed by those of its drop-ins, by key and in order.
 fn settings() -> Vec<(String, String)> {
     let mut settings = Vec::new();
     for name in [
@@ -26,7 +26,7 @@ fn settings() -> Vec<(String, String)> {
     settings
 }
 
-/// All words of a key, as systemd adds them up.
+/// All words of a key, accumulated as in systemd.
 fn words(settings: &[(String, String)], key: &str) -> Vec<String> {
     let values = settings.iter().filter(|(name, _)| name == key);
     values
@@ -34,7 +34,7 @@ fn words(settings: &[(String, String)], key: &str) -> Vec<String> {
         .collect()
 }
 
-/// The system calls of a group of systemd's, or the call itself.
+/// The system calls of a systemd group, or the call itself.
 fn calls(name: &str, into: &mut BTreeSet<String>) {
     if !name.starts_with('@') {
         into.insert(name.to_owned());
@@ -53,7 +53,7 @@ fn calls(name: &str, into: &mut BTreeSet<String>) {
     }
 }
 
-/// The system calls that pass.
+/// The permitted system calls.
 fn allowed(settings: &[(String, String)]) -> BTreeSet<String> {
     let mut allowed = BTreeSet::new();
     for (_, value) in settings.iter().filter(|(key, _)| key == "SystemCallFilter") {
@@ -73,7 +73,7 @@ fn allowed(settings: &[(String, String)]) -> BTreeSet<String> {
     allowed
 }
 
-/// Two networks of media at one interface, without the host's settings below /proc, as `ProcSubset=pid` has it.
+/// Two media networks at one interface, without the host's settings in /proc, as with `ProcSubset=pid`.
 const SCRIPT: &str = r#"
 ip link set lo up
 ip link add near type veth peer name far
@@ -84,7 +84,7 @@ ulimit -l "$1" 2>/dev/null || more=,+ipc_lock
 strace -f -qq -s 400 -o "$2/trace" -- sh -c 'echo $$ >"$0"; exec setpriv "$@"' "$2/pid" \
   --bounding-set="-all,$3$more" --inh-caps=-all --no-new-privs "$4" run -c "$2/border.toml" >"$2/log" 2>&1 & tracer=$!
 for wait in $(seq 600); do
-  grep -q 'what="sip udp"' "$2/log" && break
+  grep -q 'purpose="sip udp"' "$2/log" && break
   kill -0 $tracer 2>/dev/null || break
   sleep 0.1
 done
@@ -94,7 +94,7 @@ cat "$2/log"
 "#;
 
 #[test]
-fn the_unit_allows_what_af_xdp_asks_for() {
+fn unit_permits_the_system_calls_of_af_xdp() {
     if !installed(&["ip", "unshare", "setpriv", "strace", "systemd-analyze"]) {
         return;
     }
@@ -123,20 +123,20 @@ fn the_unit_allows_what_af_xdp_asks_for() {
         .stdin(Stdio::null())
         .output()
         .expect("unshare starts");
-    let said = [done.stdout, done.stderr].concat();
-    let said = String::from_utf8_lossy(&said);
+    let log = [done.stdout, done.stderr].concat();
+    let log = String::from_utf8_lossy(&log);
     if !trace.exists() {
-        eprintln!("skipped: no rights for networks of our own, or none to trace: {said}");
+        eprintln!("skipped: no rights for networks of our own, or none to trace: {log}");
         return;
     }
-    if said.contains("this build has no BPF programs") {
-        eprintln!("skipped: no AF_XDP here: {said}");
+    if log.contains("this build has no BPF programs") {
+        eprintln!("skipped: no AF_XDP here: {log}");
         return;
     }
-    assert!(said.contains("media_path path=af_xdp"), "{said}");
+    assert!(log.contains("media_path path=af_xdp"), "{log}");
     let trace = std::fs::read_to_string(&trace).expect("trace");
     let begun = trace.find(&format!("execve(\"{PROGRAM}\"")).expect("start");
-    // Who started it, and looks on, is none of it.
+    // System calls of strace and of the starting shell do not count.
     let (before, rest) = trace.split_at(begun);
     let id = |line: &str| line.split(' ').next().unwrap_or_default().to_owned();
     let own = before.lines().last().map(id);

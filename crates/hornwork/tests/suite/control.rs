@@ -1,10 +1,10 @@
-//! Conferences commanded over HTTP, by real requests at a border with real calls: what is answered, what it does to those who talk,
-//! and what becomes of requests that are not meant well.
+//! Conference control over HTTP: real requests at a border with real calls, their responses and effects on the
+//! participants, and hostile requests.
 
 use crate::common;
 use crate::common::callers;
 
-use border::rooms::worker_of;
+use border::conferences::worker_of;
 use callers::{Caller, eventually};
 use common::{Process, free_port, installed, media_ports, root, scratch};
 use serde_json::Value;
@@ -34,7 +34,7 @@ fn configuration(sip: u16, control: &str, room: &str) -> String {
     format!(
         "[[interface]]\nname = \"loopback\"\nkind = \"access\"\nlisten = [\"udp:127.0.0.1:{sip}\"]\n\
          media = {{ address = \"127.0.0.1\", ports = \"{first}-{last}\" }}\n\
-         [[room]]\nname = \"meetings\"\nregex = '8\\d\\d'\ntones = \"none\"\ncodecs = [\"PCMA\"]\n{room}\n{control}\n"
+         [[conference]]\nname = \"meetings\"\nregex = '8\\d\\d'\ntones = \"none\"\ncodecs = [\"PCMA\"]\n{room}\n{control}\n"
     )
 }
 
@@ -63,16 +63,16 @@ impl Rig {
         stream
     }
 
-    /// What is answered to these octets: status, headers, body.
+    /// The response to these octets: status, headers, body.
     fn raw(&self, request: &str) -> (u16, String, String) {
         let mut stream = self.connect();
-        // A server that answers before it has read all may close meanwhile.
+        // A server that responds before it has read everything may close meanwhile.
         let _ = stream.write_all(request.as_bytes());
-        let mut said = Vec::new();
-        let _ = stream.read_to_end(&mut said);
-        let said = String::from_utf8_lossy(&said).into_owned();
-        let status = said.get(9..12).and_then(|status| status.parse().ok());
-        let (head, body) = said.split_once("\r\n\r\n").unwrap_or_default();
+        let mut log = Vec::new();
+        let _ = stream.read_to_end(&mut log);
+        let log = String::from_utf8_lossy(&log).into_owned();
+        let status = log.get(9..12).and_then(|status| status.parse().ok());
+        let (head, body) = log.split_once("\r\n\r\n").unwrap_or_default();
         (
             status.unwrap_or(0),
             head.to_ascii_lowercase(),
@@ -80,7 +80,7 @@ impl Rig {
         )
     }
 
-    /// A request with headers of the caller's choice beside Host.
+    /// A request with additional headers.
     fn with(&self, method: &str, path: &str, headers: &str, body: &str) -> (u16, Value) {
         let (status, head, answer) = self.raw(&format!(
             "{method} {path} HTTP/1.1\r\nHost: 127.0.0.1:{}\r\n{headers}Content-Length: {}\r\n\r\n{body}",
@@ -104,7 +104,7 @@ impl Rig {
         self.with("PATCH", path, &headers, body)
     }
 
-    /// Participants by their tones' callers: the identifiers in the order in which they came.
+    /// Identifiers of the participants in the order of joining.
     fn participants(&self, number: &str) -> Vec<u64> {
         let (status, room) = self.get(&format!("/v1/rooms/meetings/{number}"));
         assert_eq!(status, 200, "{room}");
@@ -115,8 +115,8 @@ impl Rig {
             .collect()
     }
 
-    fn said(&self, what: &str) {
-        eventually(what, || self.border.said().contains(what));
+    fn expect_log(&self, what: &str) {
+        eventually(what, || self.border.log().contains(what));
     }
 }
 
@@ -129,20 +129,20 @@ fn three(rig: &Rig) -> Vec<Caller> {
         .into_iter()
         .map(|hz| {
             let caller = Caller::dial(rig.sip, "800", hz);
-            assert_eq!(caller.status(), 200, "{}", rig.border.said());
+            assert_eq!(caller.status(), 200, "{}", rig.border.log());
             caller
         })
         .collect();
     for caller in &callers {
         for other in callers.iter().filter(|other| other.hz != caller.hz) {
-            caller.hears(other.hz, true);
+            caller.wait_for_tone(other.hz, true);
         }
     }
     callers
 }
 
 #[test]
-fn an_operator_silences_removes_locks_and_ends() {
+fn operator_mutes_removes_locks_and_ends() {
     let rig = Rig::new("control", "token_file = \"TOKEN\"", "");
     assert_eq!(
         rig.get("/v1/rooms"),
@@ -194,20 +194,20 @@ fn an_operator_silences_removes_locks_and_ends() {
     let since = first["since"].as_str().expect("a time");
     assert!(since.starts_with("20") && since.ends_with('Z'), "{since}");
 
-    // Silenced: the others hear him no more, and hear each other.
+    // Muted: the others do not receive this participant any more, but each other.
     let (status, muted) = rig.patch(&path(ids[0]), "{\"muted\": true}");
     assert_eq!(
         (status, &muted["muted"], &muted["muted_by"]),
         (200, &true.into(), &"control".into())
     );
-    callers[1].hears(callers[0].hz, false);
-    callers[2].hears(callers[0].hz, false);
-    callers[1].hears(callers[2].hz, true);
+    callers[1].wait_for_tone(callers[0].hz, false);
+    callers[2].wait_for_tone(callers[0].hz, false);
+    callers[1].wait_for_tone(callers[2].hz, true);
     let (status, heard) = rig.patch(&path(ids[0]), "{\"muted\": false}");
     assert_eq!((status, &heard["muted"]), (200, &false.into()));
-    callers[1].hears(callers[0].hz, true);
+    callers[1].wait_for_tone(callers[0].hz, true);
 
-    // Locked: nobody comes in, until it is opened.
+    // Locked: no call can join until it is unlocked.
     let (status, locked) = rig.patch("/v1/rooms/meetings/800", "{\"locked\": true}");
     assert_eq!((status, &locked["locked"]), (200, &true.into()));
     assert_eq!(Caller::dial(rig.sip, "800", 700.0).status(), 403);
@@ -216,7 +216,7 @@ fn an_operator_silences_removes_locks_and_ends() {
         200
     );
 
-    // Removed: he gets BYE, and only he.
+    // Removed: only this participant gets BYE.
     assert_eq!(
         rig.delete(&path(ids[0])),
         (200, serde_json::json!({"ended": 1}))
@@ -224,7 +224,7 @@ fn an_operator_silences_removes_locks_and_ends() {
     eventually("BYE", || callers[0].ended());
     assert_eq!(rig.get(&path(ids[0])).0, 404);
     assert_eq!(rig.participants("800"), ids[1..]);
-    callers[1].hears(callers[2].hz, true);
+    callers[1].wait_for_tone(callers[2].hz, true);
     assert!(!callers[1].ended() && !callers[2].ended());
 
     // Ended: all get BYE.
@@ -234,22 +234,22 @@ fn an_operator_silences_removes_locks_and_ends() {
     );
     eventually("BYE", || callers[1].ended() && callers[2].ended());
     assert_eq!(rig.get("/v1/rooms/meetings/800").0, 404);
-    for said in [
+    for log in [
         "control_command source=127.0.0.1",
-        "what=\"PATCH /v1/rooms/meetings/800/participants/",
+        "request=\"PATCH /v1/rooms/meetings/800/participants/",
         "value=\"muted=true\" status=200",
         "value=\"locked=true\" status=200",
-        "what=\"DELETE /v1/rooms/meetings/800\" value=\"\" status=200",
-        "by=control",
+        "request=\"DELETE /v1/rooms/meetings/800\" value=\"\" status=200",
+        "requested_by=control",
         "removed by control",
     ] {
-        rig.said(said);
+        rig.expect_log(log);
     }
 }
 
-/// Wrong tokens are judged so often; whoever has brought the right one is never locked out.
+/// Wrong tokens are limited per source; a source that has presented the right one is never locked out.
 #[test]
-fn wrong_tokens_are_judged_so_often() {
+fn wrong_tokens_are_rate_limited() {
     let settings = "token_file = \"TOKEN\"\ntoken_failures = 5\ntoken_failure_delay_s = 3600";
     for knows in [false, true] {
         let rig = Rig::new(&format!("control-guess-{knows}"), settings, "");
@@ -275,12 +275,12 @@ fn wrong_tokens_are_judged_so_often() {
                 assert!(head.contains("retry-after: 3"), "{head}");
             }
         }
-        rig.said("control_refused");
+        rig.expect_log("control_refused");
     }
 }
 
 #[test]
-fn requests_that_are_not_meant_well_are_refused_while_calls_go_on() {
+fn hostile_requests_are_refused_while_calls_go_on() {
     let rig = Rig::new(
         "control-hostile",
         "token_file = \"TOKEN\"\nconnections = 8",
@@ -292,9 +292,12 @@ fn requests_that_are_not_meant_well_are_refused_while_calls_go_on() {
     let good = authorised();
     let asked = |headers: &str| rig.raw(&format!("GET {rooms} HTTP/1.1\r\n{headers}\r\n")).0;
     assert_eq!(asked(&format!("{own}{good}")), 200);
-    // Who asks.
+    // Authorization.
     let (status, head, body) = rig.raw(&format!("GET {rooms} HTTP/1.1\r\n{own}\r\n"));
-    assert_eq!((status, body.as_str()), (401, "{\"error\":\"no token\"}\n"));
+    assert_eq!(
+        (status, body.as_str()),
+        (401, "{\"error\":\"no token in Authorization\"}\n")
+    );
     assert!(head.contains("www-authenticate: bearer"), "{head}");
     for (headers, status) in [
         (format!("{own}Authorization: Bearer {TOKEN}x\r\n"), 401),
@@ -307,7 +310,7 @@ fn requests_that_are_not_meant_well_are_refused_while_calls_go_on() {
     ] {
         assert_eq!(asked(&headers), status, "{headers}");
     }
-    // What is asked.
+    // Requests.
     let id = rig.participants("800")[0];
     let seat = format!("/v1/rooms/meetings/800/participants/{id}");
     let room = "/v1/rooms/meetings/800";
@@ -351,13 +354,13 @@ fn requests_that_are_not_meant_well_are_refused_while_calls_go_on() {
     assert!(head.contains("allow: get"), "{head}");
     let text = format!("{good}Content-Type: text/plain\r\n");
     assert_eq!(rig.with("PATCH", room, &text, "{\"locked\": true}").0, 415);
-    // A body in pieces says nothing of its length beforehand.
+    // A chunked body has no announced length.
     let pieces = format!(
         "PATCH {room} HTTP/1.1\r\n{own}{good}Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n1388\r\n{}\r\n0\r\n\r\n",
         "x".repeat(5_000)
     );
     assert_eq!(rig.raw(&pieces).0, 413);
-    // Heads that are none, and too long ones.
+    // Invalid and oversized request heads.
     assert_eq!(rig.raw("\u{1}\u{2}\r\n\r\n").0, 400);
     let many = "a: b\r\n".repeat(1_000);
     assert_eq!(
@@ -371,11 +374,11 @@ fn requests_that_are_not_meant_well_are_refused_while_calls_go_on() {
             .0,
         431
     );
-    // Nothing of all that did anything.
+    // None of these requests had an effect.
     let (_, shown) = rig.get(&seat);
     assert_eq!(shown["muted"], false);
 
-    // Connections: more than there may be, of which nothing comes, or bit by bit.
+    // Connections: more than the limit, silent or sending bit by bit.
     let begun = Instant::now();
     let mut slow: Vec<TcpStream> = (0..100).map(|_| rig.connect()).collect();
     for stream in &mut slow {
@@ -387,44 +390,41 @@ fn requests_that_are_not_meant_well_are_refused_while_calls_go_on() {
         stream
             .set_read_timeout(Some(Duration::from_millis(200)))
             .expect("timeout");
-        let mut said = Vec::new();
+        let mut log = Vec::new();
         while begun.elapsed() < Duration::from_secs(120) {
-            // A bit more keeps nobody waiting any longer.
+            // Further octets do not extend the timeout.
             let _ = stream.write_all(b"x");
             let mut part = [0; 1024];
             match stream.read(&mut part) {
                 Ok(0) => break,
-                Ok(length) => said.extend_from_slice(&part[..length]),
+                Ok(length) => log.extend_from_slice(&part[..length]),
                 Err(error) => match error.kind() {
                     std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut => {}
                     _ => break,
                 },
             }
         }
-        refused += usize::from(said.starts_with(b"HTTP/1.1 503"));
+        refused += usize::from(log.starts_with(b"HTTP/1.1 503"));
     }
     assert!(
         begun.elapsed() < Duration::from_secs(100),
         "slow clients were not cut off"
     );
-    // What is refused may be reset before it is read; of 92 some are not.
+    // A refused connection may be reset before its response is read, so not all of the 92 are counted.
     assert!(refused > 0, "no connection was too many");
-    // Meanwhile calls went on, and whoever means well is served again.
+    // Calls went on meanwhile, and valid requests are served again.
     for (caller, before) in callers.iter().zip(before) {
         eventually("packets", || caller.packets() > before + 50);
         assert!(!caller.ended());
     }
-    callers[0].hears(callers[1].hz, true);
+    callers[0].wait_for_tone(callers[1].hz, true);
     eventually("an answer", || asked(&format!("{own}{good}")) == 200);
-    rig.said("control_refused source=127.0.0.1");
-    assert!(
-        !rig.border.said().contains(TOKEN),
-        "the token is in the log"
-    );
+    rig.expect_log("control_refused source=127.0.0.1");
+    assert!(!rig.border.log().contains(TOKEN), "the token is in the log");
 }
 
 #[test]
-fn a_token_is_read_again_and_only_its_owner_may_read_it() {
+fn token_is_reloaded_and_must_be_private() {
     let rig = Rig::new("control-token", "token_file = \"TOKEN\"", "");
     assert_eq!(rig.get("/v1/rooms").0, 200);
     write_token(&rig.token, "another-token-of-the-tests", 0o600);
@@ -432,10 +432,10 @@ fn a_token_is_read_again_and_only_its_owner_may_read_it() {
     eventually("the new token", || rig.get("/v1/rooms").0 == 401);
     let new = "Authorization: Bearer another-token-of-the-tests\r\n";
     assert_eq!(rig.with("GET", "/v1/rooms", new, "").0, 200);
-    // A file that others may read changes nothing, and is named with its line.
+    // A file readable by others changes nothing, and is reported with its line.
     write_token(&rig.token, TOKEN, 0o644);
     rig.border.signal("HUP");
-    rig.said("configuration_refused");
+    rig.expect_log("configuration_refused");
     assert_eq!(rig.with("GET", "/v1/rooms", new, "").0, 200);
     let file = rig.token.with_file_name("hornwork.toml");
     let check = || {
@@ -444,34 +444,34 @@ fn a_token_is_read_again_and_only_its_owner_may_read_it() {
             .arg(&file)
             .output()
             .expect("the program");
-        let said = [output.stdout, output.stderr].concat();
+        let log = [output.stdout, output.stderr].concat();
         (
             output.status.code(),
-            String::from_utf8_lossy(&said).into_owned(),
+            String::from_utf8_lossy(&log).into_owned(),
         )
     };
-    let (code, said) = check();
-    assert_eq!(code, Some(2), "{said}");
+    let (code, log) = check();
+    assert_eq!(code, Some(2), "{log}");
     assert!(
-        said.contains("others than the owner") && said.contains("chmod 600"),
-        "{said}"
+        log.contains("by others than its owner") && log.contains("chmod 600"),
+        "{log}"
     );
-    assert!(said.contains("token_file = "), "{said}");
+    assert!(log.contains("token_file = "), "{log}");
     write_token(&rig.token, TOKEN, 0o600);
-    let (code, said) = check();
-    assert_eq!(code, Some(0), "{said}");
+    let (code, log) = check();
+    assert_eq!(code, Some(0), "{log}");
     assert!(
-        said.contains(&format!(
+        log.contains(&format!(
             "control: http:127.0.0.1:{}, with a token",
             rig.http
         )),
-        "{said}"
+        "{log}"
     );
 }
 
-/// Where somebody else has the port, the border says so and does not run.
+/// If the port is in use, the border reports it and does not run.
 #[test]
-fn an_address_that_is_taken_is_said() {
+fn port_in_use_is_reported() {
     let folder = scratch("control-taken");
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = taken.local_addr().expect("address").port();
@@ -483,16 +483,16 @@ fn an_address_that_is_taken_is_said() {
         .arg(&file)
         .output()
         .expect("the program");
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(3), "{said}");
+    let log = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(3), "{log}");
     assert!(
-        said.contains("cannot listen on 127.0.0.1") && said.contains("[control]"),
-        "{said}"
+        log.contains("cannot listen on 127.0.0.1") && log.contains("[control]"),
+        "{log}"
     );
 }
 
 #[test]
-fn a_pin_is_dialled_over_sockets() {
+fn pin_is_entered_over_sockets() {
     let rig = Rig::new("control-pin", "", "pin = \"2468\"");
     let callers: Vec<Caller> = [440.0, 1_000.0]
         .into_iter()
@@ -501,7 +501,7 @@ fn a_pin_is_dialled_over_sockets() {
     let dial = |caller: &Caller, digits: &str| {
         for digit in digits.chars() {
             caller.press(digit);
-            // Digits are events of their own: each has another timestamp.
+            // Each digit is an event of its own with another timestamp.
             std::thread::sleep(Duration::from_millis(60));
         }
     };
@@ -513,32 +513,33 @@ fn a_pin_is_dialled_over_sockets() {
         list["rooms"][0]["waiting"] == count
     };
     eventually("both wait", || waiting(2));
-    callers[0].hears(callers[1].hz, false);
+    callers[0].wait_for_tone(callers[1].hz, false);
     dial(&callers[0], "2468");
     eventually("one waits", || waiting(1));
     dial(&callers[1], "1#2468");
-    eventually("nobody waits", || waiting(0));
-    callers[0].hears(callers[1].hz, true);
-    callers[1].hears(callers[0].hz, true);
+    eventually("the lobby is empty", || waiting(0));
+    callers[0].wait_for_tone(callers[1].hz, true);
+    callers[1].wait_for_tone(callers[0].hz, true);
     let third = Caller::dial(rig.sip, "800", 1_800.0);
     assert_eq!(third.status(), 200);
     eventually("the third waits", || waiting(1));
     dial(&third, "111122223333");
     eventually("BYE", || third.ended());
     assert!(callers.iter().all(|caller| !caller.ended()));
-    rig.said("outcome=wrong wrong=3");
+    rig.expect_log("outcome=wrong wrong_pins=3");
 }
 
-/// A number of a conference of this one of two workers.
+/// Extension of a conference that this one of two workers owns.
 fn number_at(worker: u8) -> String {
     let mut numbers = (800..900).map(|number: u16| number.to_string());
     let found = numbers.find(|number| worker_of(number, 2) == worker);
     found.expect("a number")
 }
 
-/// Each conference is one worker's, whichever socket the kernel gives its callers' datagrams to; who commands sees all of them.
+/// Each conference belongs to one worker, regardless of the sockets that receive its callers' datagrams; control
+/// reaches all.
 #[test]
-fn conferences_of_two_workers_are_commanded_in_one_place() {
+fn conferences_of_two_workers_are_controlled_at_one_address() {
     let rig = Rig::new(
         "control-workers",
         "token_file = \"TOKEN\"\n[sip]\nworkers = 2",
@@ -550,7 +551,7 @@ fn conferences_of_two_workers_are_commanded_in_one_place() {
         .iter()
         .zip(tones)
         .map(|(number, tones)| {
-            // One after the other: they are named in the order in which they came.
+            // One after the other, since they are listed in the order of joining.
             tones
                 .into_iter()
                 .map(|hz| {
@@ -562,8 +563,8 @@ fn conferences_of_two_workers_are_commanded_in_one_place() {
         })
         .collect();
     for callers in &rooms {
-        callers[0].hears(callers[1].hz, true);
-        callers[1].hears(callers[0].hz, true);
+        callers[0].wait_for_tone(callers[1].hz, true);
+        callers[1].wait_for_tone(callers[0].hz, true);
     }
     let listed = || {
         let (status, list) = rig.get("/v1/rooms");
@@ -580,13 +581,13 @@ fn conferences_of_two_workers_are_commanded_in_one_place() {
     let mut all: Vec<(String, u64)> = numbers.iter().map(|number| (number.clone(), 2)).collect();
     all.sort();
     assert_eq!(listed(), all);
-    // A new configuration is taken over by both, and nobody is torn out.
+    // Both workers apply a new configuration, and no participant is removed.
     rig.border.signal("HUP");
-    rig.said("configuration_reloaded");
+    rig.expect_log("configuration_reloaded");
     for (worker, (number, callers)) in numbers.iter().zip(&rooms).enumerate() {
         let ids = rig.participants(number);
         assert_eq!(ids.len(), 2);
-        // Numbers of calls tell whose they are.
+        // The numbers of calls identify their workers.
         assert!(
             ids.iter().all(|id| (id - 1) % 2 == worker as u64),
             "{worker}: {ids:?}"
@@ -595,13 +596,13 @@ fn conferences_of_two_workers_are_commanded_in_one_place() {
         let seat = format!("{room}/participants/{}", ids[0]);
         let (status, muted) = rig.patch(&seat, "{\"muted\": true}");
         assert_eq!((status, &muted["muted_by"]), (200, &"control".into()));
-        // Now he hears nobody: nor does he those of the other conference.
-        callers[1].hears(callers[0].hz, false);
+        // Muted: nothing is received from this participant, nor from the other conference.
+        callers[1].wait_for_tone(callers[0].hz, false);
         for stranger in &rooms[1 - worker] {
-            callers[1].hears(stranger.hz, false);
+            callers[1].wait_for_tone(stranger.hz, false);
         }
         assert_eq!(rig.patch(&seat, "{\"muted\": false}").0, 200);
-        callers[1].hears(callers[0].hz, true);
+        callers[1].wait_for_tone(callers[0].hz, true);
         let (status, locked) = rig.patch(&room, "{\"locked\": true}");
         assert_eq!((status, &locked["locked"]), (200, &true.into()));
         for _ in 0..4 {
@@ -623,7 +624,7 @@ fn conferences_of_two_workers_are_commanded_in_one_place() {
     assert_eq!(listed(), []);
 }
 
-/// A connection from an address of this machine's own network.
+/// A connection from an address of this machine's loopback network.
 fn from_address(source: [u8; 4], port: u16) -> TcpStream {
     use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
     let own = SocketAddrV4::new(Ipv4Addr::from(source), 0);
@@ -638,7 +639,7 @@ fn from_address(source: [u8; 4], port: u16) -> TcpStream {
 }
 
 #[test]
-fn one_client_leaves_places_for_others() {
+fn one_client_cannot_use_all_connections() {
     let rig = Rig::new(
         "control-sources",
         "connections = 6\nconnections_per_source = 3",
@@ -651,11 +652,11 @@ fn one_client_leaves_places_for_others() {
             rig.http
         );
         let _ = stream.write_all(request.as_bytes());
-        let mut said = String::new();
-        let _ = stream.read_to_string(&mut said);
-        said.get(9..12).unwrap_or_default().to_owned()
+        let mut log = String::new();
+        let _ = stream.read_to_string(&mut log);
+        log.get(9..12).unwrap_or_default().to_owned()
     };
-    // They hold their places for five seconds; on a machine that stands still they may be gone before anybody looks.
+    // They keep their connections for five seconds; on a stalled machine they may be closed before the check.
     eventually("places that are taken", || {
         let held: Vec<TcpStream> = (0..10)
             .map(|_| {
@@ -669,13 +670,13 @@ fn one_client_leaves_places_for_others() {
         drop(held);
         same == "503"
     });
-    rig.said("too many connections of one source");
+    rig.expect_log("too many connections of one source");
     eventually("places again", || asked([127, 0, 0, 1]) == "200");
 }
 
-/// The examples of docs/control.md, as they stand there but for port, token and participant.
+/// The examples of docs/control.md, unchanged except for port, token and participant.
 #[test]
-fn the_examples_of_the_documentation_work() {
+fn examples_of_the_documentation_work() {
     if !installed(&["curl"]) {
         return;
     }
@@ -693,14 +694,14 @@ fn the_examples_of_the_documentation_work() {
             )
             .replace("participants/7", &format!("participants/{id}"));
         let output = Command::new("sh").args(["-c", &line]).output().expect("sh");
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
-        let value: Value = serde_json::from_str(&said).unwrap_or_else(|error| {
+        let log = String::from_utf8_lossy(&output.stdout).into_owned();
+        let value: Value = serde_json::from_str(&log).unwrap_or_else(|error| {
             let error = format!("{error}: {}", String::from_utf8_lossy(&output.stderr));
-            panic!("{line}: {said}: {error}")
+            panic!("{line}: {log}: {error}")
         });
         assert!(
             output.status.success() && value.get("error").is_none(),
-            "{line}: {said}"
+            "{line}: {log}"
         );
         shown += 1;
     }

@@ -1,4 +1,4 @@
-//! What somebody meets who uses the laboratory for the first time.
+//! First use of the test lab.
 
 use crate::common::{root, scratch};
 use std::io::Read;
@@ -17,7 +17,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn the_example_of_the_help_runs() {
+fn example_in_the_help_runs() {
     let help = text(&hornwork(&["lab", "run", "--help"]).stdout);
     let (_, rest) = help
         .split_once("--set callers.")
@@ -37,7 +37,7 @@ fn the_example_of_the_help_runs() {
         "1",
     ]);
     let error = text(&output.stderr);
-    // The thresholds are the experiment's own; what counts is that the value is taken.
+    // The thresholds are those of the experiment; the test checks that the value is applied.
     assert!(
         matches!(output.status.code(), Some(0 | 1)),
         "{set}: {error}"
@@ -45,7 +45,7 @@ fn the_example_of_the_help_runs() {
 }
 
 #[test]
-fn a_closed_pipe_ends_a_printing_command_quietly() {
+fn closed_pipe_ends_a_printing_command_silently() {
     for arguments in [
         &["schema"][..],
         &["schema", "--markdown"],
@@ -71,7 +71,7 @@ fn a_closed_pipe_ends_a_printing_command_quietly() {
 }
 
 #[test]
-fn results_of_an_earlier_run_stay_unless_they_are_to_be_replaced() {
+fn earlier_results_are_kept_unless_forced() {
     let folder = scratch("first-contact-out");
     let out = folder.join("run");
     let out = out.to_str().expect("UTF-8");
@@ -101,7 +101,7 @@ fn results_of_an_earlier_run_stay_unless_they_are_to_be_replaced() {
 }
 
 #[test]
-fn the_list_tells_durations() {
+fn list_shows_durations() {
     let list = text(&hornwork(&["lab", "list"]).stdout);
     for line in list.lines() {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -114,7 +114,7 @@ fn the_list_tells_durations() {
 }
 
 #[test]
-fn an_interrupted_run_keeps_what_it_measured() {
+fn interrupted_run_keeps_its_measurements() {
     let folder = scratch("first-contact-interrupt");
     let out = folder.join("run");
     let child = Command::new(env!("CARGO_BIN_EXE_hornwork"))
@@ -135,13 +135,13 @@ fn an_interrupted_run_keeps_what_it_measured() {
     let error = text(&output.stderr);
     assert_eq!(output.status.code(), Some(130), "{error}");
     let record = std::fs::read_to_string(out.join("run.json")).expect("the run's record");
-    assert!(record.contains("cut short by the user"), "{record}");
+    assert!(record.contains("interrupted by the user"), "{record}");
     let page = std::fs::read_to_string(out.join("report.html")).expect("the report");
-    assert!(page.contains("cut short"));
+    assert!(page.contains("interrupted"));
 }
 
 #[test]
-fn a_search_that_is_interrupted_keeps_what_it_measured() {
+fn interrupted_search_keeps_its_measurements() {
     let folder = scratch("first-contact-search");
     let out = folder.join("run");
     let child = Command::new(env!("CARGO_BIN_EXE_hornwork"))
@@ -162,23 +162,23 @@ fn a_search_that_is_interrupted_keeps_what_it_measured() {
     let error = text(&output.stderr);
     assert_eq!(output.status.code(), Some(130), "{error}");
     assert!(error.contains("interrupted after 1 of at most"), "{error}");
-    // Before it began it told how long it would take.
+    // The estimated duration is printed before the start.
     let first = error.lines().next().unwrap_or_default();
     assert!(first.contains("trials, about"), "{first}");
     let record = std::fs::read_to_string(out.join("run.json")).expect("the run's record");
-    assert!(record.contains("cut short by the user"), "{record}");
+    assert!(record.contains("interrupted by the user"), "{record}");
     let page = std::fs::read_to_string(out.join("report.html")).expect("the report");
-    assert!(page.contains("cut short"));
+    assert!(page.contains("interrupted"));
 }
 
 #[test]
-fn a_subject_that_does_not_answer_is_noticed_before_the_run() {
+fn unreachable_sut_is_detected_before_the_run() {
     let folder = scratch("first-contact-probe");
     // A port that was free a moment ago.
     let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");
     let address = socket.local_addr().expect("an address");
     drop(socket);
-    let subject = format!("subject.address={address}");
+    let subject = format!("sut.address={address}");
     let out = folder.join("run");
     let output = Command::new(env!("CARGO_BIN_EXE_hornwork"))
         .args(["lab", "run", "small-network", "--set", &subject, "--out"])
@@ -226,17 +226,17 @@ fn runs_of_two_seeds_are_compared() {
     assert!(!json["rows"].as_array().expect("rows").is_empty());
     let notes = json["notes"].to_string();
     assert!(notes.contains("seed: 1 before, 2 now"), "{notes}");
-    // A network that loses packets is worse.
+    // A network with loss is worse.
     let lossy = run("lossy", "2", &["--set", "network.loss_percent=20"]);
     let output = hornwork(&["lab", "compare", &one, &lossy]);
-    let said = text(&output.stdout);
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("worse: "), "{said}");
+    let log = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{log}");
+    assert!(log.contains("worse: "), "{log}");
     assert!(std::path::Path::new(&lossy).join("compare.html").exists());
 }
 
 #[test]
-fn an_optional_message_as_the_last_step_ends_the_call() {
+fn optional_message_as_last_step_ends_the_call() {
     let folder = scratch("first-contact-optional");
     let caller = folder.join("caller.xml");
     let called = folder.join("called.xml");

@@ -1,14 +1,14 @@
-//! Replays what fuzzing has found worth keeping, and every seed: nothing panics, nothing hangs.
+//! Replays the fuzzing corpora and all seeds: no panic, no hang.
 
 use crate::common;
 
 use common::{root, testdata};
 use std::path::{Path, PathBuf};
 
-/// A fuzz target, as a function.
+/// A fuzz target as a function.
 type Target = fn(&[u8]);
 
-/// Every target with its function. The same functions stand behind `fuzz/fuzz_targets`.
+/// Every target with its function, the same as in `fuzz/fuzz_targets`.
 const TARGETS: &[(&str, Target)] = &[
     ("sip", wire::fuzz::fuzz_sip),
     ("sdp", wire::fuzz::fuzz_sdp),
@@ -20,7 +20,7 @@ const TARGETS: &[(&str, Target)] = &[
     ("rules", rules::fuzz_rules),
     ("ng", ng),
     ("ice", protect::fuzz_ice),
-    ("recode", media::fuzz_recode),
+    ("recode", media::fuzz_transcode),
 ];
 
 fn media(data: &[u8]) {
@@ -31,21 +31,21 @@ fn media(data: &[u8]) {
 
 fn ng(data: &[u8]) {
     wire::fuzz::fuzz_ng(data);
-    border::fuzz_nodes(data);
-    border::fuzz_node(data);
+    border::fuzz_ng_client(data);
+    border::fuzz_ng_server(data);
 }
 
 fn border(data: &[u8]) {
-    use protect::dtls::{Certificate, Endpoint, Epoch, Settings};
-    static ENDPOINT: std::sync::OnceLock<Endpoint> = std::sync::OnceLock::new();
+    use protect::dtls::{Certificate, DtlsEndpoint, Epoch, Settings};
+    static ENDPOINT: std::sync::OnceLock<DtlsEndpoint> = std::sync::OnceLock::new();
     let endpoint = ENDPOINT.get_or_init(|| {
         let epoch = Epoch::new(std::time::Instant::now());
-        Endpoint::new(Settings::default(), Certificate::generate().unwrap(), epoch).unwrap()
+        DtlsEndpoint::new(Settings::default(), Certificate::generate().unwrap(), epoch).unwrap()
     });
     border::fuzz_border_with_dtls(data, endpoint);
 }
 
-/// Inputs of a packed corpus: each behind its length in four octets, big-endian.
+/// Inputs of a packed corpus: each after its length in four octets, big-endian.
 fn packed(mut bytes: &[u8]) -> Vec<&[u8]> {
     let mut inputs = Vec::new();
     while let Some((length, rest)) = bytes.split_first_chunk::<4>() {
@@ -98,7 +98,7 @@ fn own_seeds() {
     }
 }
 
-/// Every shared message, description and packet into every target: what is no SIP for one is any bytes for another.
+/// Every shared message, description and packet into every target: SIP for one target is arbitrary data for another.
 #[test]
 fn shared_seeds() {
     let Some(data) = testdata() else { return };

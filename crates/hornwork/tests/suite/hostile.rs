@@ -1,5 +1,5 @@
-//! What is meant to hurt, over real sockets at a running border: connections that trickle, a message of a megabyte, 10,000
-//! headers, quotes within quotes. Each ends within bounded time, and a good OPTIONS is answered meanwhile.
+//! Hostile input over real sockets at a running border: slow connections, a message of a megabyte, 10,000 headers,
+//! nested quotes. Each is handled within bounded time, and a valid OPTIONS is answered meanwhile.
 
 use crate::common;
 
@@ -8,7 +8,7 @@ use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
-/// How long anything may take that is not meant to wait.
+/// Longest time for operations that do not wait.
 const PROMPT: Duration = Duration::from_secs(5);
 
 struct Rig {
@@ -38,7 +38,7 @@ impl Rig {
         TcpStream::connect(("127.0.0.1", self.sip)).unwrap()
     }
 
-    /// How long a good OPTIONS over UDP waits for its answer.
+    /// Response time of a valid OPTIONS over UDP.
     fn answers(&self) -> Duration {
         let begun = Instant::now();
         let number = self.asked.get() + 1;
@@ -61,7 +61,7 @@ impl Rig {
                 }
             }
         }
-        panic!("a good OPTIONS was not answered: {}", self.border.said());
+        panic!("a good OPTIONS was not answered: {}", self.border.log());
     }
 }
 
@@ -72,25 +72,26 @@ fn head(transport: &str, mark: &str) -> String {
     )
 }
 
-/// Writes as much as is taken, and reads until the border closes or says nothing more; what it said, and whether it closed.
+/// Writes until the socket blocks, and reads until the border closes or is silent; returns its response, and whether it
+/// closed.
 fn say(stream: &mut TcpStream, bytes: &[u8], wait: Duration) -> (String, bool) {
     stream.set_write_timeout(Some(PROMPT)).unwrap();
-    // A border that closes in the middle resets the connection: that is an answer.
+    // A border that closes early resets the connection, which counts as a response.
     let written = stream.write_all(bytes).is_ok();
     stream.set_read_timeout(Some(wait)).unwrap();
-    let mut said = Vec::new();
+    let mut log = Vec::new();
     let mut part = [0; 4_096];
     let closed = loop {
         match stream.read(&mut part) {
             Ok(0) => break true,
-            Ok(length) => said.extend_from_slice(&part[..length]),
+            Ok(length) => log.extend_from_slice(&part[..length]),
             Err(error) => {
                 break !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut);
             }
         }
     };
     (
-        String::from_utf8_lossy(&said).into_owned(),
+        String::from_utf8_lossy(&log).into_owned(),
         closed || !written,
     )
 }
@@ -102,7 +103,7 @@ fn huge_messages_end_within_bounded_time() {
     let head = |mark| head("TCP", mark);
     let megabyte = "y".repeat(1 << 20);
     let end = "Content-Length: 0\r\n\r\n";
-    // What is said, and whether the connection has to end.
+    // The expected response, and whether the connection must be closed.
     let cases = [
         (
             "a megabyte in a header",
@@ -141,13 +142,13 @@ fn huge_messages_end_within_bounded_time() {
     for (name, text, closes) in cases {
         let begun = Instant::now();
         let mut stream = rig.connect();
-        let (said, closed) = say(&mut stream, text.as_bytes(), Duration::from_millis(700));
+        let (log, closed) = say(&mut stream, text.as_bytes(), Duration::from_millis(700));
         assert!(begun.elapsed() < PROMPT, "{name}: {:?}", begun.elapsed());
-        assert_eq!(closed, closes, "{name}: {said}");
-        assert!(!said.starts_with("SIP/2.0 5"), "{name}: {said}");
+        assert_eq!(closed, closes, "{name}: {log}");
+        assert!(!log.starts_with("SIP/2.0 5"), "{name}: {log}");
         assert!(rig.answers() < PROMPT, "{name}");
     }
-    // The same over UDP, as far as a datagram holds it.
+    // The same over UDP, up to the size of a datagram.
     let datagrams = [
         format!(
             "{}{}{end}",
@@ -168,10 +169,10 @@ fn huge_messages_end_within_bounded_time() {
     }
 }
 
-/// Two hundred connections from one place each trickle a message; others notice nothing, and each trickler is cut off half a
-/// minute after it began, whatever it still says.
+/// Two hundred connections from one source each send a message slowly; other sources are not affected, and each
+/// connection is closed half a minute after its start, regardless of further data.
 #[test]
-fn connections_that_trickle_are_cut_off() {
+fn slow_connections_are_closed() {
     let rig = Rig::new("hostile-loris", "");
     let begun = Instant::now();
     let mut slow: Vec<Option<TcpStream>> = (0..200)
@@ -204,6 +205,6 @@ fn connections_that_trickle_are_cut_off() {
         assert!(rig.answers() < PROMPT);
         std::thread::sleep(Duration::from_millis(250));
     }
-    assert_eq!(ended.len(), 200, "{}", rig.border.said());
+    assert_eq!(ended.len(), 200, "{}", rig.border.log());
     assert!(ended[0] > Duration::from_secs(25), "{:?}", ended[0]);
 }

@@ -1,4 +1,4 @@
-//! `make install`: what is installed, and what it is like.
+//! `make install`: installed files and their properties.
 
 use crate::common;
 
@@ -6,16 +6,16 @@ use common::root;
 use std::path::Path;
 use std::process::Command;
 
-/// Names of the sections of an ELF file, as readelf lists them.
+/// Names of the sections of an ELF file, as listed by readelf.
 fn sections(file: &Path) -> String {
-    let said = Command::new("readelf").arg("-SW").arg(file).output();
-    let said = said.expect("readelf");
-    assert!(said.status.success(), "{}", file.display());
-    String::from_utf8_lossy(&said.stdout).into_owned()
+    let log = Command::new("readelf").arg("-SW").arg(file).output();
+    let log = log.expect("readelf");
+    assert!(log.status.success(), "{}", file.display());
+    String::from_utf8_lossy(&log.stdout).into_owned()
 }
 
 #[test]
-fn the_installed_program_is_stripped_and_its_debug_information_is_beside_it() {
+fn installed_program_is_stripped_with_separate_debug_information() {
     for program in ["objcopy", "readelf"] {
         if Command::new(program).arg("--version").output().is_err() {
             println!("skipped: not installed: {program}");
@@ -59,7 +59,7 @@ fn the_installed_program_is_stripped_and_its_debug_information_is_beside_it() {
     ] {
         assert!(folder.join(file).is_file(), "{file}");
     }
-    // A second one replaces the program and keeps the configuration.
+    // A second installation replaces the program and keeps the configuration.
     let own = folder.join("etc/hornwork/hornwork.toml");
     std::fs::write(&own, "# mine\n").expect("configuration");
     assert!(install().status.success());

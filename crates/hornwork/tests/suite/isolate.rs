@@ -1,5 +1,5 @@
-//! Shares of an interface: bulk traffic that fills a link takes voice with it where nothing divides the link, and none of it where
-//! `hornwork isolate` does. On a pair of virtual links between two networks made for the test; skipped without the rights.
+//! Shares of an interface: bulk traffic that fills a link causes voice loss without shares, and none with
+//! `hornwork isolate`. On a pair of virtual links between two network namespaces; skipped without the rights.
 
 use crate::common;
 
@@ -11,14 +11,14 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_hornwork");
-/// The link, as `tc` writes rates.
+/// Rate of the link in the notation of `tc`.
 const LINK: &str = "5mbit";
-/// Voice: packets, octets of each, and packets a second (0.96 Mbit/s with headers).
+/// Voice: packets, octets per packet, and packets per second (0.96 Mbit/s with headers).
 const VOICE: (u32, usize, u32) = (1_500, 200, 500);
-/// Bulk: for as long, at more than twice what the link carries.
+/// Bulk: for the same time, at more than twice the rate of the link.
 const BULK: (u32, usize, u32) = (3_600, 1_400, 1_200);
 
-/// Two networks, `va` here and `vb` there, with the words in `$1` carried out; says which processes are in them, and keeps them until
+/// Two namespaces, `va` here and `vb` there, with the commands in `$1`; prints their processes, and keeps them until
 /// its input ends.
 const SET_UP: &str = r#"
 set -e
@@ -38,8 +38,8 @@ echo "$$ $far"
 read -r end || true
 "#;
 
-/// Voice that was lost, per 100 sent, with a queueing discipline set up by these words. `None`: no rights for it here.
-fn lost(set_up: &str) -> Option<f64> {
+/// Voice loss, percent, with a queueing discipline set up by these commands. `None` without the rights.
+fn voice_loss(set_up: &str) -> Option<f64> {
     let mut networks = namespace()?
         .args(["sh", "-c", SET_UP, "sh", set_up])
         .stdin(Stdio::piped())
@@ -57,7 +57,7 @@ fn lost(set_up: &str) -> Option<f64> {
     let counts = std::thread::scope(|scope| {
         let heard = scope.spawn(|| {
             enter(there);
-            hear()
+            receive_packets()
         });
         scope.spawn(|| {
             enter(here);
@@ -68,12 +68,12 @@ fn lost(set_up: &str) -> Option<f64> {
     drop(networks.stdin.take());
     assert!(networks.wait().unwrap().success());
     let [voice, bulk] = counts.map(f64::from);
-    // The link was full: less came through than was sent, and yet a good deal.
+    // The link was full: fewer packets were received than sent, but many.
     assert!(bulk > 500.0 && bulk < f64::from(BULK.0) * 0.9, "{bulk}");
     Some(100.0 - voice / f64::from(VOICE.0) * 100.0)
 }
 
-/// A command in a network of its own; `None` where there are no rights for one.
+/// A command in a network namespace; `None` without the rights.
 fn namespace() -> Option<Command> {
     let script = "ip link add va type veth peer name vb && tc qdisc add dev va root handle 1: htb default 30";
     if !installed(&["unshare", "ip", "tc"]) {
@@ -94,8 +94,8 @@ fn namespace() -> Option<Command> {
 }
 
 #[test]
-fn bulk_takes_voice_with_it_where_nothing_divides_the_link() {
-    let Some(lost) = lost(&format!(
+fn undivided_link_loses_voice_under_bulk() {
+    let Some(lost) = voice_loss(&format!(
         "tc qdisc add dev va root handle 1: tbf rate {LINK} burst 16kb limit 60kb && tc qdisc add dev va parent 1:1 pfifo limit 40"
     )) else {
         return;
@@ -104,16 +104,16 @@ fn bulk_takes_voice_with_it_where_nothing_divides_the_link() {
 }
 
 #[test]
-fn with_shares_no_voice_is_lost() {
+fn shares_prevent_voice_loss() {
     let words = format!("{PROGRAM} isolate va --rate {LINK} --do apply");
-    if let Some(lost) = lost(&words) {
+    if let Some(lost) = voice_loss(&words) {
         assert!(lost <= 0.0, "{lost} % lost");
     }
 }
 
-/// Applied twice it stands once; taken away nothing is left; what others set up stays.
+/// Applying twice gives one setup; removing leaves none; foreign setups are kept.
 #[test]
-fn what_is_applied_can_be_taken_away_and_nothing_else_is() {
+fn applied_setup_can_be_removed_and_foreign_one_is_kept() {
     let Some(mut command) = namespace() else {
         return;
     };
@@ -123,55 +123,55 @@ fn what_is_applied_can_be_taken_away_and_nothing_else_is() {
          {PROGRAM} isolate va --do remove; echo left; tc qdisc show dev va; tc qdisc add dev va root handle 7: htb; \
          ! {PROGRAM} isolate va --rate {LINK} --do apply; ! {PROGRAM} isolate va --do remove; tc qdisc show dev va"
     );
-    let said = command.args(["sh", "-c", &script]).output().unwrap();
-    let text = String::from_utf8_lossy(&said.stdout).into_owned();
-    let why = String::from_utf8_lossy(&said.stderr).into_owned();
-    assert!(said.status.success(), "{text}\n{why}");
+    let log = command.args(["sh", "-c", &script]).output().unwrap();
+    let text = String::from_utf8_lossy(&log.stdout).into_owned();
+    let why = String::from_utf8_lossy(&log.stderr).into_owned();
+    assert!(log.status.success(), "{text}\n{why}");
     let (applied, left) = text.split_once("left").unwrap();
     assert_eq!(applied.matches("class htb").count(), 4, "{text}");
     assert!(applied.contains("rate 10Mbit"), "{text}");
     assert!(!left.contains("4857:") && left.contains("htb 7:"), "{text}");
     assert!(
-        why.contains("divided by somebody else already (qdisc htb 7:"),
+        why.contains("already has another queueing discipline (qdisc htb 7:"),
         "{why}"
     );
 }
 
 #[test]
-fn commands_are_shown_unless_told_otherwise() {
-    let said = Command::new(PROGRAM)
+fn commands_are_only_shown_by_default() {
+    let log = Command::new(PROGRAM)
         .args([
             "isolate", "lo", "--rate", "100mbit", "--voice", "60", "--others", "35",
         ])
         .output()
         .unwrap();
-    let text = String::from_utf8_lossy(&said.stdout);
-    assert!(said.status.success());
+    let text = String::from_utf8_lossy(&log.stdout);
+    assert!(log.status.success());
     assert!(text.contains("tc class add dev lo parent 4857:1 classid 4857:10 htb rate 60000000bit ceil 100000000bit prio 0"));
     assert!(text.contains("nothing was changed"), "{text}");
 }
 
 /// The experiment: voice beside bulk, shown without shares and judged with them.
 #[test]
-fn the_laboratory_shows_voice_beside_bulk() {
+fn experiment_measures_voice_beside_bulk() {
     let folder = scratch("isolation");
     let lab = |words: &[&str]| {
-        let said = Command::new(PROGRAM)
+        let log = Command::new(PROGRAM)
             .args(["lab", "run", "isolation"])
             .args(words)
-            .args(["--json", "-", "--set", "streams.seconds=4"])
-            .args(["--set", "streams.count=20", "--set", "link.mbit=5"])
+            .args(["--json", "-", "--set", "streams.duration_seconds=4"])
+            .args(["--set", "streams.count=20", "--set", "link.rate_mbit=5"])
             .current_dir(&folder)
             .output()
             .unwrap();
-        let text = String::from_utf8_lossy(&said.stdout).into_owned();
-        let why = String::from_utf8_lossy(&said.stderr).into_owned();
-        (said.status.code(), text, why)
+        let text = String::from_utf8_lossy(&log.stdout).into_owned();
+        let why = String::from_utf8_lossy(&log.stderr).into_owned();
+        (log.status.code(), text, why)
     };
     let (code, _, why) = lab(&["--simulate"]);
     assert_eq!(code, Some(2), "{why}");
-    assert!(why.contains("leave out --simulate"), "{why}");
-    // Jitter is the machine's here: a thread may be kept from running.
+    assert!(why.contains("remove --simulate"), "{why}");
+    // Jitter depends on the machine here, since a thread may not be scheduled.
     let words = ["--set", "thresholds.jitter_p99_ms="];
     if namespace().is_none() {
         let (code, _, why) = lab(&words);
@@ -190,7 +190,7 @@ fn the_laboratory_shows_voice_beside_bulk() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_with_its_reason() {
+fn invalid_requests_are_refused_with_reason() {
     let folder = scratch("isolate");
     let file = folder.join("same.toml");
     let points =
@@ -200,40 +200,40 @@ fn what_cannot_be_is_refused_with_its_reason() {
     let cases: [(&[&str], i32, &str); 6] = [
         (&["nosuch0"], 3, "no network interface \"nosuch0\""),
         (&["../lo"], 3, "no network interface"),
-        (&["lo"], 2, "add --rate"),
-        (&["lo", "--rate", "fast"], 2, "is no rate"),
+        (&["lo"], 2, "set --rate"),
+        (&["lo", "--rate", "fast"], 2, "is not a rate"),
         (
             &["lo", "--rate", "1mbit", "--vlan-priorities", "5,3"],
             2,
-            "is no VLAN's interface",
+            "is not a VLAN interface",
         ),
         (
             &["lo", "--rate", "1mbit", "-c", &file],
             2,
-            "cannot be told apart",
+            "cannot be distinguished",
         ),
     ];
     for (words, code, why) in cases {
-        let said = Command::new(PROGRAM)
+        let log = Command::new(PROGRAM)
             .arg("isolate")
             .args(words)
             .output()
             .unwrap();
-        let text = String::from_utf8_lossy(&said.stderr).into_owned();
-        assert_eq!(said.status.code(), Some(code), "{words:?}: {text}");
+        let text = String::from_utf8_lossy(&log.stderr).into_owned();
+        assert_eq!(log.status.code(), Some(code), "{words:?}: {text}");
         assert!(text.contains(why), "{words:?}: {text}");
     }
 }
 
-/// Moves this thread, and those that it starts, into the network of a process.
+/// Moves this thread, and those that it starts, into the network namespace of a process.
 fn enter(process: &str) {
     let network = std::fs::File::open(format!("/proc/{process}/ns/net")).unwrap();
     let kind = Some(rustix::thread::LinkNameSpaceType::Network);
     rustix::thread::move_into_link_name_space(network.as_fd(), kind).unwrap();
 }
 
-/// Packets of voice and of bulk that came.
-fn hear() -> [u32; 2] {
+/// Numbers of received voice and bulk packets.
+fn receive_packets() -> [u32; 2] {
     let sockets = [5_004, 9_000].map(|port| UdpSocket::bind(("10.9.0.2", port)).unwrap());
     let mut counts = [0_u32; 2];
     let begun = Instant::now();
@@ -260,12 +260,12 @@ fn hear() -> [u32; 2] {
 }
 
 fn send() {
-    // Whoever hears needs a moment.
+    // The receiver needs a moment to start.
     std::thread::sleep(Duration::from_millis(500));
     let stream = |(count, length, rate): (u32, usize, u32), port: u16, point: u8| {
         let socket = UdpSocket::bind("10.9.0.1:0").unwrap();
         rustix::net::sockopt::set_ip_tos(&socket, point << 2).unwrap();
-        // What a full queue holds back is lost, too: bulk that waited for room would not press.
+        // A full queue drops bulk; a blocking sender would not fill the link.
         socket.set_nonblocking(true).unwrap();
         let to = SocketAddr::from(([10, 9, 0, 2], port));
         let begun = Instant::now();
@@ -274,7 +274,7 @@ fn send() {
             while begun.elapsed() < due {
                 std::thread::sleep(due.saturating_sub(begun.elapsed()));
             }
-            // What the queue has no room for is what this is about.
+            // Packets beyond the queue are meant to be lost.
             let _ = socket.send_to(&vec![0; length], to);
         }
     };

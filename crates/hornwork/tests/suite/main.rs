@@ -1,4 +1,4 @@
-//! The integration tests of `hornwork`, one program: shared start-up, one link.
+//! The integration tests of `hornwork` as one program, which links once.
 
 mod browser;
 mod command_line;
@@ -17,7 +17,7 @@ mod peer_nodes;
 mod peer_phones;
 mod peer_relay;
 mod peer_scenarios;
-mod peer_scenarios_taken;
+mod peer_scenarios_accepted;
 mod peer_services;
 mod peer_sipp;
 mod peer_workers;

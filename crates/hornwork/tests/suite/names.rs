@@ -1,4 +1,4 @@
-//! Names of trunks, located by a name server of the test's own: what does not fit into a datagram is asked for over TCP.
+//! Trunk names resolved by a name server of the test; truncated answers are requested again over TCP.
 
 use crate::common;
 
@@ -17,7 +17,7 @@ fn question_end(query: &[u8]) -> usize {
     at + 5
 }
 
-/// The answer to a query: 127.0.0.1 for questions about A, nothing for others.
+/// The answer to a query: 127.0.0.1 for A, empty for other types.
 fn answer(query: &[u8]) -> Vec<u8> {
     let end = question_end(query);
     let mut answer = query[..end].to_vec();
@@ -30,14 +30,15 @@ fn answer(query: &[u8]) -> Vec<u8> {
     answer
 }
 
-/// A name server that answers every datagram with "truncated" and the truth over TCP; gives its port and counts streams.
+/// A name server that answers every datagram with "truncated" and the records over TCP; returns its port and counts
+/// streams.
 fn name_server() -> (u16, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("listener");
     let port = listener.local_addr().expect("address").port();
     let datagrams = UdpSocket::bind(("127.0.0.1", port)).expect("socket");
     let streams = Arc::new(AtomicUsize::new(0));
     let counted = streams.clone();
-    // Both threads end with the test's process.
+    // Both threads end with the test process.
     std::thread::spawn(move || {
         let mut query = [0; 2048];
         while let Ok((length, from)) = datagrams.recv_from(&mut query) {
@@ -63,12 +64,12 @@ fn name_server() -> (u16, Arc<AtomicUsize>) {
             let answer = answer(&query);
             let mut bytes = (answer.len() as u16).to_be_bytes().to_vec();
             bytes.extend(&answer);
-            // In two pieces, as a stream may come.
+            // In two writes, as a stream may deliver it.
             let (front, back) = bytes.split_at(5);
             let _ = stream.write_all(front);
             std::thread::sleep(Duration::from_millis(20));
             let _ = stream.write_all(back);
-            // Until the border has done with it.
+            // Until the border closes.
             let _ = stream.read(&mut length);
         }
     });
@@ -76,7 +77,7 @@ fn name_server() -> (u16, Arc<AtomicUsize>) {
 }
 
 #[test]
-fn a_truncated_answer_is_asked_for_over_tcp() {
+fn truncated_answer_is_requested_over_tcp() {
     let folder = scratch("names");
     let (dns, streams) = name_server();
     let trunk = UdpSocket::bind("127.0.0.1:0").expect("socket");
@@ -110,7 +111,7 @@ fn a_truncated_answer_is_asked_for_over_tcp() {
     let mut buffer = [0; 4096];
     let (length, _) = trunk
         .recv_from(&mut buffer)
-        .unwrap_or_else(|error| panic!("{error}: {}", border.said()));
+        .unwrap_or_else(|error| panic!("{error}: {}", border.log()));
     let text = String::from_utf8_lossy(&buffer[..length]);
     assert!(
         text.starts_with(&format!("INVITE sip:bob@pbx.example:{port}")),

@@ -1,20 +1,20 @@
-//! Three telephones of others in a conference of ours: each must hear the other two, and not itself.
+//! Three phones of other projects in a conference of the border: each must receive the other two, and not itself.
 
 use crate::common;
-use crate::common::telephones;
+use crate::common::phones;
 
 use codec::wav::Wav;
 use codec::{Resampler, Tone, ToneGenerator};
 use common::{Process, border, free_port, installed, media_ports, scratch};
+use phones::{baresip_with_encryption, recording, until, voice};
 use std::path::Path;
 use std::time::{Duration, Instant};
-use telephones::{baresip_that, recording, until, voice};
 
-/// What each of them says: steady tones, which are told apart however they are mixed.
+/// The tones that they send; they can be separated in the mix.
 const TONES: [f64; 3] = [440.0, 1000.0, 1800.0];
 
-/// How loud `hz` is in what was heard, in dB against the tone that a telephone plays: the best of stretches of half a second,
-/// for a machine that stands still leaves holes in any of them.
+/// Level of `hz` in received audio, dB relative to the phones' tones: the maximum over sections of half a second, since
+/// a stalled machine leaves gaps in some of them.
 fn level(heard: &[i16], hz: f64, rate: u32) -> f64 {
     let half = rate as usize / 2;
     let stretches = heard.chunks_exact(half).map(|samples| {
@@ -32,18 +32,18 @@ fn level(heard: &[i16], hz: f64, rate: u32) -> f64 {
     stretches.fold(-100.0, f64::max)
 }
 
-/// Of a tone at -16 dBm0 (a full-scale sine has 3.14 dBm0).
+/// Amplitude of a tone at -16 dBm0 (a full-scale sine has 3.14 dBm0).
 const AMPLITUDE: f64 = 3_617.0;
 
-/// What the telephone in `folder` has heard so far, at 8 kHz.
-fn heard(folder: &Path) -> Vec<i16> {
+/// Audio received by the phone in `folder` so far, at 8 kHz.
+fn received_audio(folder: &Path) -> Vec<i16> {
     let mut file = std::fs::read(recording(folder, "-dec.wav")).expect("recording");
-    telephones::close(&mut file);
+    phones::close(&mut file);
     let wav = Wav::parse(&file).expect("a recording");
     Resampler::whole(&wav.mono(), wav.rate, 8_000).expect("a usual rate")
 }
 
-/// Three telephones dial the conference; `encryption` is how the first protects its media.
+/// Three phones call the conference; `encryption` is the media encryption of the first.
 fn conference(name: &str, interface: &str, encryption: &str) -> Option<String> {
     if !installed(&["baresip"]) {
         return None;
@@ -54,7 +54,7 @@ fn conference(name: &str, interface: &str, encryption: &str) -> Option<String> {
     let text = format!(
         "[[interface]]\nname = \"loopback\"\nkind = \"access\"\nlisten = [\"udp:127.0.0.1:{sip}\"]\n{interface}\n\
          media = {{ address = \"127.0.0.1\", ports = \"{first}-{last}\" }}\n\
-         [[room]]\nname = \"meeting\"\nnumber = \"800\"\ntones = \"none\"\ncodecs = [\"PCMA\"]\n"
+         [[conference]]\nname = \"meeting\"\nnumber = \"800\"\ntones = \"none\"\ncodecs = [\"PCMA\"]\n"
     );
     let border = border(&folder, &text, sip);
     let dial = format!("/dial sip:800@127.0.0.1:{sip}");
@@ -67,13 +67,13 @@ fn conference(name: &str, interface: &str, encryption: &str) -> Option<String> {
         let encryption = if number == 0 { encryption } else { "" };
         let user = 1_000 + number as u16;
         let more = ["-e", dial.as_str(), "-t", "90"];
-        let phone = baresip_that(&own, user, sip, &spoken, encryption, &more);
-        let joined = format!("seats={}", number + 1);
+        let phone = baresip_with_encryption(&own, user, sip, &spoken, encryption, &more);
+        let joined = format!("participants={}", number + 1);
         assert!(
             until(&border, &joined, Duration::from_secs(30)),
             "{}\n{}",
-            phone.said(),
-            border.said()
+            phone.log(),
+            border.log()
         );
         phones.push((phone, own));
     }
@@ -83,7 +83,7 @@ fn conference(name: &str, interface: &str, encryption: &str) -> Option<String> {
         let levels: Vec<[f64; 3]> = phones
             .iter()
             .map(|(_, own)| {
-                let heard = heard(own);
+                let heard = received_audio(own);
                 TONES.map(|hz| level(&heard, hz, 8_000))
             })
             .collect();
@@ -93,43 +93,47 @@ fn conference(name: &str, interface: &str, encryption: &str) -> Option<String> {
         });
         println!("{name}: heard {levels:.1?} dB");
         if all {
-            // What nobody may hear is looked for in all that came up to now.
+            // Absence is checked over all audio received up to now.
             for (by, levels) in levels.iter().enumerate() {
-                assert!(levels[by] < -20.0, "{by} hears itself: {levels:?}");
+                assert!(levels[by] < -20.0, "{by} receives itself: {levels:?}");
             }
             break;
         }
-        assert!(Instant::now() < end, "{levels:?}\n{}", border.said());
+        assert!(Instant::now() < end, "{levels:?}\n{}", border.log());
     }
     drop(phones);
-    assert!(until_left(&border), "somebody is left: {}", border.said());
-    Some(border.said())
+    assert!(
+        wait_until_left(&border),
+        "a phone is left: {}",
+        border.log()
+    );
+    Some(border.log())
 }
 
-/// Whether the last of the three has left.
-fn until_left(border: &Process) -> bool {
-    until(border, "seats=0", Duration::from_secs(20))
+/// Waits until the last of the three has left.
+fn wait_until_left(border: &Process) -> bool {
+    until(border, "participants=0", Duration::from_secs(20))
 }
 
-/// Telephones keep time by the machine's clock: one conference at a time.
+/// Phones depend on the machine's clock, so the conferences run one at a time.
 static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
 #[test]
-fn three_telephones_hear_each_other() {
+fn three_phones_receive_each_other() {
     let _turn = ONE
         .lock()
         .unwrap_or_else(std::sync::PoisonError::into_inner);
     conference("conference-plain", "", "");
 }
 
-/// One of them protects its media, which the conference opens and seals.
+/// One of them uses SRTP, which the conference decrypts and encrypts.
 #[test]
-fn a_telephone_with_srtp_is_heard_like_all_others() {
+fn phone_with_srtp_takes_part_like_all_others() {
     let _turn = ONE
         .lock()
         .unwrap_or_else(std::sync::PoisonError::into_inner);
-    if let Some(said) = conference("conference-srtp", "srtp = \"prefer\"", "srtp-mand") {
-        assert!(said.contains("media_keyed"), "{said}");
-        assert!(said.contains("keying=sdes"), "{said}");
+    if let Some(log) = conference("conference-srtp", "srtp = \"prefer\"", "srtp-mand") {
+        assert!(log.contains("media_security_agreed"), "{log}");
+        assert!(log.contains("keying=sdes"), "{log}");
     }
 }

@@ -1,4 +1,4 @@
-//! Kamailio with its rtpengine module commands our media node: calls of ours go through Kamailio, their media through the node.
+//! Kamailio with its rtpengine module commands our media node: the test's calls pass Kamailio, their media the node.
 
 use crate::common;
 
@@ -10,9 +10,9 @@ use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-use wire::ng::{Item, Message, Value};
+use wire::ng::{BencodeItem, NgMessage, Value};
 
-/// How long anything may take on a machine that is busy with other things.
+/// Longest wait on a machine that is busy with other tests.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn module() -> Option<PathBuf> {
@@ -51,8 +51,8 @@ fn node(name: &str) -> NodeUnderTest {
     let (port, web) = (free_port(), free_port());
     let (first, last) = media_ports(80);
     let text = format!(
-        "[node]\nlisten=['udp:127.0.0.1:{port}','tcp:127.0.0.1:{port}','ws:127.0.0.1:{web}']\n\
-         recordings='{}'\nsounds='{}'\n[[node.interface]]\nname='default'\n\
+        "[ng_server]\nlisten=['udp:127.0.0.1:{port}','tcp:127.0.0.1:{port}','ws:127.0.0.1:{web}']\n\
+         recordings='{}'\nsounds='{}'\n[[ng_server.interface]]\nname='default'\n\
          media={{address='127.0.0.1',ports='{first}-{last}'}}\n[media]\nsockets='per-port'\n",
         recordings.display(),
         sounds.display()
@@ -76,29 +76,29 @@ fn node(name: &str) -> NodeUnderTest {
         media: (first, last),
     };
     let end = Instant::now() + PATIENCE;
-    while node.try_ask("ping", &[]).is_none() {
+    while node.try_command("ping", &[]).is_none() {
         assert!(
             Instant::now() < end,
             "the node does not answer: {}",
-            node.process.said()
+            node.process.log()
         );
     }
     node
 }
 
-fn written(cookie: &str, command: &str, pairs: &[(&str, &str)]) -> Vec<u8> {
+fn encode_command(cookie: &str, command: &str, pairs: &[(&str, &str)]) -> Vec<u8> {
     let mut body = Value::dictionary().with("command", command);
     for (key, value) in pairs {
         body.set(key, *value);
     }
     let mut bytes = Vec::new();
-    Message::write(cookie.as_bytes(), &body, &mut bytes);
+    NgMessage::write(cookie.as_bytes(), &body, &mut bytes);
     bytes
 }
 
 fn value_of(bytes: &[u8]) -> Value {
-    Value::from(Item::Dictionary(
-        Message::parse(bytes).expect("a reply").body,
+    Value::from(BencodeItem::Dictionary(
+        NgMessage::parse(bytes).expect("a reply").body,
     ))
 }
 
@@ -114,14 +114,14 @@ fn number(value: &Value, path: &[&str]) -> i64 {
 }
 
 impl NodeUnderTest {
-    fn try_ask(&self, command: &str, pairs: &[(&str, &str)]) -> Option<Value> {
+    fn try_command(&self, command: &str, pairs: &[(&str, &str)]) -> Option<Value> {
         let socket = UdpSocket::bind("127.0.0.1:0").expect("socket");
         socket
             .set_read_timeout(Some(Duration::from_millis(500)))
             .expect("timeout");
-        // The reply to a repeated command is that to the first.
+        // The reply to a repeated command is the one to the first.
         for _ in 0..4 {
-            let _ = socket.send_to(&written("probe", command, pairs), self.udp);
+            let _ = socket.send_to(&encode_command("probe", command, pairs), self.udp);
             let mut bytes = [0; 65_535];
             if let Ok(length) = socket.recv(&mut bytes) {
                 return Some(value_of(&bytes[..length]));
@@ -130,13 +130,13 @@ impl NodeUnderTest {
         None
     }
 
-    fn ask(&self, command: &str, pairs: &[(&str, &str)]) -> Value {
-        self.try_ask(command, pairs)
-            .unwrap_or_else(|| panic!("no reply: {}", self.process.said()))
+    fn command(&self, command: &str, pairs: &[(&str, &str)]) -> Value {
+        self.try_command(command, pairs)
+            .unwrap_or_else(|| panic!("no reply: {}", self.process.log()))
     }
 
     fn calls(&self) -> i64 {
-        let reply = self.ask("statistics", &[]);
+        let reply = self.command("statistics", &[]);
         number(
             &reply,
             &["statistics", "currentstatistics", "sessionstotal"],
@@ -146,20 +146,20 @@ impl NodeUnderTest {
     fn until_calls(&self, calls: i64) {
         let end = Instant::now() + PATIENCE;
         while self.calls() != calls {
-            assert!(Instant::now() < end, "{}", self.process.said());
+            assert!(Instant::now() < end, "{}", self.process.log());
             std::thread::sleep(Duration::from_millis(50));
         }
     }
 }
 
-/// A side of a call: SIP and media, written by hand.
-struct Party {
+/// One side of a call: SIP and media, implemented by hand.
+struct CallSide {
     sip: UdpSocket,
     media: UdpSocket,
 }
 
-fn bound() -> UdpSocket {
-    // Below the ports that the kernel lends: whoever has one of those may meet another program's packets.
+fn bind_socket() -> UdpSocket {
+    // Below the ephemeral ports, since another program may receive packets for one of those.
     let socket = UdpSocket::bind(("127.0.0.1", free_port())).expect("socket");
     socket
         .set_read_timeout(Some(Duration::from_millis(250)))
@@ -183,11 +183,11 @@ fn body(message: &str) -> &str {
     message.split_once("\r\n\r\n").map_or("", |(_, body)| body)
 }
 
-impl Party {
-    fn new() -> Party {
-        Party {
-            sip: bound(),
-            media: bound(),
+impl CallSide {
+    fn new() -> CallSide {
+        CallSide {
+            sip: bind_socket(),
+            media: bind_socket(),
         }
     }
 
@@ -198,11 +198,11 @@ impl Party {
     fn sdp(&self, profile: &str, more: &str) -> String {
         format!(
             "v=0\r\no=x 1 1 IN IP4 127.0.0.1\r\ns=-\r\nc=IN IP4 127.0.0.1\r\nt=0 0\r\nm=audio {} {profile} 0\r\n{more}",
-            Party::port(&self.media)
+            CallSide::port(&self.media)
         )
     }
 
-    /// The next message that begins with one of these; others are passed over.
+    /// The next message that begins with one of these; others are ignored.
     fn wait(&self, beginnings: &[&str]) -> (String, SocketAddr) {
         let end = Instant::now() + PATIENCE;
         let mut bytes = [0; 8_192];
@@ -221,7 +221,7 @@ impl Party {
     }
 
     fn request(&self, method: &str, to: &str, proxy: SocketAddr, dialog: &Dialog, sdp: &str) {
-        let own = Party::port(&self.sip);
+        let own = CallSide::port(&self.sip);
         let routes = dialog.routes.join("");
         let kind = match sdp.is_empty() {
             true => "",
@@ -260,14 +260,14 @@ impl Party {
         };
         text.push_str(&format!(
             "\r\nContact: <sip:b@127.0.0.1:{}>\r\n{kind}Content-Length: {}\r\n\r\n{sdp}",
-            Party::port(&self.sip),
+            CallSide::port(&self.sip),
             sdp.len()
         ));
         self.sip.send_to(text.as_bytes(), to).expect("sent");
     }
 }
 
-/// What a caller knows of its call.
+/// Dialog state of a caller.
 struct Dialog {
     call_id: String,
     to: String,
@@ -290,8 +290,8 @@ fn rtp(ssrc: u32, sequence: u16) -> Vec<u8> {
     .packet(&[sequence as u8; 160])
 }
 
-/// Sends packets until enough of them have come to the other side; what came.
-fn talk(
+/// Sends packets until enough of them have arrived at the other side; returns these.
+fn exchange_media(
     from: &UdpSocket,
     port: u16,
     to: &UdpSocket,
@@ -316,25 +316,28 @@ fn talk(
     panic!("{} packets came", came.len());
 }
 
-struct Scene {
+struct NodeCalls {
     node: NodeUnderTest,
     kamailio: Process,
     proxy: SocketAddr,
-    caller: Party,
-    called: Party,
+    caller: CallSide,
+    called: CallSide,
 }
 
-fn scene(name: &str) -> Option<Scene> {
+fn setup(name: &str) -> Option<NodeCalls> {
     if !installed(&["kamailio"]) && !Path::new("/usr/sbin/kamailio").is_file() {
         return None;
     }
     module()?;
     let node = node(name);
-    let (caller, called) = (Party::new(), Party::new());
+    let (caller, called) = (CallSide::new(), CallSide::new());
     let proxy = SocketAddr::from(([127, 0, 0, 1], free_port()));
     let text = include_str!("../kamailio_node.cfg")
         .replace("LISTEN", &proxy.to_string())
-        .replace("TARGET", &format!("127.0.0.1:{}", Party::port(&called.sip)))
+        .replace(
+            "TARGET",
+            &format!("127.0.0.1:{}", CallSide::port(&called.sip)),
+        )
         .replace("NODE", &node.udp.to_string());
     let file = node.folder.join("kamailio.cfg");
     std::fs::write(&file, text).expect("configuration");
@@ -356,9 +359,9 @@ fn scene(name: &str) -> Option<Scene> {
     );
     let end = Instant::now() + PATIENCE;
     while !common::answers_options(proxy.port()) {
-        assert!(Instant::now() < end, "no Kamailio: {}", kamailio.said());
+        assert!(Instant::now() < end, "no Kamailio: {}", kamailio.log());
     }
-    Some(Scene {
+    Some(NodeCalls {
         node,
         kamailio,
         proxy,
@@ -367,9 +370,9 @@ fn scene(name: &str) -> Option<Scene> {
     })
 }
 
-impl Scene {
-    /// A call that the called side answers with what `answer` makes of the offer; the offer that it got, and the answer that the caller
-    /// got.
+impl NodeCalls {
+    /// A call whose callee answers with the result of `answer` for the offer; returns the offer at the callee, and the
+    /// answer at the caller.
     fn call(
         &self,
         number: &str,
@@ -394,7 +397,7 @@ impl Scene {
         assert!(
             ok.starts_with("SIP/2.0 200"),
             "{ok}\n{}",
-            self.kamailio.said()
+            self.kamailio.log()
         );
         dialog.to = header(&ok, "To")[0][3..].trim().to_owned();
         dialog.routes = header(&ok, "Record-Route")
@@ -408,7 +411,7 @@ impl Scene {
     }
 
     fn target(&self) -> String {
-        format!("sip:b@127.0.0.1:{}", Party::port(&self.called.sip))
+        format!("sip:b@127.0.0.1:{}", CallSide::port(&self.called.sip))
     }
 
     fn hang_up(&self, mut dialog: Dialog) {
@@ -423,56 +426,56 @@ impl Scene {
 
 #[test]
 fn kamailio_commands_the_node() {
-    let Some(scene) = scene("peer-node") else {
+    let Some(setup) = setup("peer-node") else {
         return;
     };
-    let offer = scene.caller.sdp("RTP/AVP", "");
+    let offer = setup.caller.sdp("RTP/AVP", "");
     let (mut dialog, offered, answered) =
-        scene.call("plain", "one", &offer, |_| scene.called.sdp("RTP/AVP", ""));
-    let (first, last) = scene.node.media;
+        setup.call("plain", "one", &offer, |_| setup.called.sdp("RTP/AVP", ""));
+    let (first, last) = setup.node.media;
     let (towards_b, towards_a) = (media_port(&offered), media_port(&answered));
     for port in [towards_a, towards_b] {
         assert!((first..=last).contains(&port), "{offered}\n{answered}");
     }
-    let came = talk(&scene.caller.media, towards_a, &scene.called.media, |n| {
+    let came = exchange_media(&setup.caller.media, towards_a, &setup.called.media, |n| {
         rtp(7, n)
     });
     assert!(
         came.iter()
             .all(|packet| packet.len() == 172 && packet[8..12] == [0, 0, 0, 7])
     );
-    let back = talk(&scene.called.media, towards_b, &scene.caller.media, |n| {
+    let back = exchange_media(&setup.called.media, towards_b, &setup.caller.media, |n| {
         rtp(9, n)
     });
     assert!(back.iter().all(|packet| packet[8..12] == [0, 0, 0, 9]));
-    // Another offer inside the call keeps its ports.
+    // A re-offer in the call keeps its ports.
     dialog.cseq += 1;
-    let hold = scene.caller.sdp("RTP/AVP", "a=sendonly\r\n");
-    scene
+    let hold = setup.caller.sdp("RTP/AVP", "a=sendonly\r\n");
+    setup
         .caller
-        .request("INVITE", &scene.target(), scene.proxy, &dialog, &hold);
-    let (invite, from) = scene.called.wait(&["INVITE"]);
+        .request("INVITE", &setup.target(), setup.proxy, &dialog, &hold);
+    let (invite, from) = setup.called.wait(&["INVITE"]);
     assert_eq!(media_port(body(&invite)), towards_b);
     assert!(body(&invite).contains("a=sendonly"));
-    let answer = scene.called.sdp("RTP/AVP", "a=recvonly\r\n");
-    scene.called.respond(&invite, from, "200 OK", &answer);
-    let (ok, _) = scene.caller.wait(&["SIP/2.0 200"]);
+    let answer = setup.called.sdp("RTP/AVP", "a=recvonly\r\n");
+    setup.called.respond(&invite, from, "200 OK", &answer);
+    let (ok, _) = setup.caller.wait(&["SIP/2.0 200"]);
     assert_eq!(media_port(body(&ok)), towards_a);
-    scene
+    setup
         .caller
-        .request("ACK", &scene.target(), scene.proxy, &dialog, "");
-    scene.called.wait(&["ACK"]);
-    scene.node.until_calls(1);
-    scene.hang_up(dialog);
-    scene.node.until_calls(0);
+        .request("ACK", &setup.target(), setup.proxy, &dialog, "");
+    setup.called.wait(&["ACK"]);
+    setup.node.until_calls(1);
+    setup.hang_up(dialog);
+    setup.node.until_calls(0);
     // Kamailio has read our figures.
     let end = Instant::now() + PATIENCE;
     let figures = loop {
-        let said = scene.kamailio.said();
-        if let Some(line) = said.lines().find(|line| line.contains("figures: RTP:")) {
+        let log = setup.kamailio.log();
+        if let Some(line) = log.lines().find(|line| line.contains("figures: RTP:")) {
             break line.to_owned();
         }
-        assert!(Instant::now() < end, "{said}");
+        assert!(Instant::now() < end, "{log}");
         std::thread::sleep(Duration::from_millis(20));
     };
     let packets: u64 = figures
@@ -486,13 +489,13 @@ fn kamailio_commands_the_node() {
 }
 
 #[test]
-fn kamailio_asks_for_srtp_and_for_what_we_refuse() {
-    let Some(scene) = scene("peer-node-srtp") else {
+fn kamailio_requests_srtp_and_unsupported_options() {
+    let Some(setup) = setup("peer-node-srtp") else {
         return;
     };
-    let offer = scene.caller.sdp("RTP/AVP", "");
+    let offer = setup.caller.sdp("RTP/AVP", "");
     let mut agreed = None;
-    let (dialog, offered, answered) = scene.call("srtp", "two", &offer, |offered| {
+    let (dialog, offered, answered) = setup.call("srtp", "two", &offer, |offered| {
         let values = offered
             .lines()
             .filter_map(|line| line.strip_prefix("a=crypto:"));
@@ -504,7 +507,7 @@ fn kamailio_asks_for_srtp_and_for_what_we_refuse() {
         .expect("keys");
         let crypto = format!("a=crypto:{}\r\n", ours.local.value().as_str());
         agreed = Some(ours);
-        scene.called.sdp("RTP/SAVP", &crypto)
+        setup.called.sdp("RTP/SAVP", &crypto)
     });
     assert!(offered.contains(" RTP/SAVP 0"), "{offered}");
     assert!(
@@ -516,16 +519,16 @@ fn kamailio_asks_for_srtp_and_for_what_we_refuse() {
         .contexts(ContextLimits::default())
         .expect("contexts");
     let (towards_b, towards_a) = (media_port(&offered), media_port(&answered));
-    for mut packet in talk(&scene.caller.media, towards_a, &scene.called.media, |n| {
+    for mut packet in exchange_media(&setup.caller.media, towards_a, &setup.called.media, |n| {
         rtp(7, n)
     }) {
         let length = contexts
             .inbound
             .unprotect_rtp(&mut packet)
-            .expect("what the node sealed opens");
+            .expect("a packet encrypted by the node can be decrypted");
         assert_eq!(length, 172);
     }
-    let back = talk(&scene.called.media, towards_b, &scene.caller.media, |n| {
+    let back = exchange_media(&setup.called.media, towards_b, &setup.caller.media, |n| {
         let mut packet = rtp(9, n);
         packet.resize(256, 0);
         let length = contexts
@@ -536,8 +539,8 @@ fn kamailio_asks_for_srtp_and_for_what_we_refuse() {
         packet
     });
     assert!(back.iter().all(|packet| packet.len() == 172));
-    scene.hang_up(dialog);
-    scene.node.until_calls(0);
+    setup.hang_up(dialog);
+    setup.node.until_calls(0);
 
     let dialog = Dialog {
         call_id: format!("three{}", std::process::id()),
@@ -545,26 +548,26 @@ fn kamailio_asks_for_srtp_and_for_what_we_refuse() {
         cseq: 1,
         routes: Vec::new(),
     };
-    let uri = format!("sip:refused@{}", scene.proxy);
-    scene
+    let uri = format!("sip:refused@{}", setup.proxy);
+    setup
         .caller
-        .request("INVITE", &uri, scene.proxy, &dialog, &offer);
-    let (refused, _) = scene.caller.wait(&["SIP/2.0 4"]);
+        .request("INVITE", &uri, setup.proxy, &dialog, &offer);
+    let (refused, _) = setup.caller.wait(&["SIP/2.0 4"]);
     assert!(refused.starts_with("SIP/2.0 488"), "{refused}");
     assert!(
-        scene.kamailio.said().contains("always-transcode"),
+        setup.kamailio.log().contains("always-transcode"),
         "Kamailio logs which flag it was: {}",
-        scene.kamailio.said()
+        setup.kamailio.log()
     );
 }
 
 #[test]
-fn commands_over_tcp_and_websocket_recordings_and_the_end() {
+fn commands_over_tcp_and_websocket_recordings_and_shutdown() {
     let mut node = node("node-ways");
     let mut stream = TcpStream::connect(node.tcp).expect("connected");
     stream.set_read_timeout(Some(PATIENCE)).expect("timeout");
     stream
-        .write_all(&written("t1", "ping", &[]))
+        .write_all(&encode_command("t1", "ping", &[]))
         .expect("written");
     let mut bytes = [0; 100];
     let length = stream.read(&mut bytes).expect("a reply");
@@ -588,7 +591,7 @@ fn commands_over_tcp_and_websocket_recordings_and_the_end() {
         "{head}"
     );
     // A masked frame (RFC 6455 section 5.2); the mask is zero.
-    let message = written("w1", "ping", &[]);
+    let message = encode_command("w1", "ping", &[]);
     let mut frame = vec![0x81, 0x80 | message.len() as u8, 0, 0, 0, 0];
     frame.extend_from_slice(&message);
     web.write_all(&frame).expect("written");
@@ -597,13 +600,13 @@ fn commands_over_tcp_and_websocket_recordings_and_the_end() {
     assert_eq!(&reply[2..], b"w1 d6:result4:ponge");
 
     // A call by hand, recorded.
-    let (a, b) = (Party::new(), Party::new());
+    let (a, b) = (CallSide::new(), CallSide::new());
     let offer = a.sdp("RTP/AVP", "");
     let tags = [("call-id", "by hand"), ("from-tag", "a")];
     let with = |more: &[(&'static str, &str)], command: &str| {
         let mut pairs: Vec<(&str, &str)> = tags.to_vec();
         pairs.extend_from_slice(more);
-        node.ask(command, &pairs)
+        node.command(command, &pairs)
     };
     let text = |value: &Value, key: &str| match value {
         Value::Dictionary(entries) => match entries.get(key.as_bytes()) {
@@ -616,8 +619,8 @@ fn commands_over_tcp_and_websocket_recordings_and_the_end() {
     let answer = b.sdp("RTP/AVP", "");
     let answered = text(&with(&[("sdp", &answer), ("to-tag", "b")], "answer"), "sdp");
     assert_eq!(text(&with(&[], "start recording"), "result"), "ok");
-    talk(&a.media, media_port(&answered), &b.media, |n| rtp(7, n));
-    talk(&b.media, media_port(&offered), &a.media, |n| rtp(9, n));
+    exchange_media(&a.media, media_port(&answered), &b.media, |n| rtp(7, n));
+    exchange_media(&b.media, media_port(&offered), &a.media, |n| rtp(9, n));
     let figures = with(&[], "delete");
     assert!(
         number(&figures, &["totals", "RTP", "packets"]) >= 50,
@@ -628,10 +631,10 @@ fn commands_over_tcp_and_websocket_recordings_and_the_end() {
         node.process.wait(PATIENCE),
         Some(true),
         "{}",
-        node.process.said()
+        node.process.log()
     );
-    let said = node.process.said();
-    assert!(said.contains("drain_finished cut=0"), "{said}");
+    let log = node.process.log();
+    assert!(log.contains("drain_finished terminated=0"), "{log}");
     let files: Vec<PathBuf> = std::fs::read_dir(node.folder.join("recordings"))
         .expect("folder")
         .flatten()
@@ -655,7 +658,7 @@ fn commands_over_tcp_and_websocket_recordings_and_the_end() {
 }
 
 #[test]
-fn a_file_is_run_in_the_role_that_it_is_for() {
+fn file_must_match_the_role() {
     let folder = scratch("node-roles");
     let file = folder.join("f.toml");
     let run = |text: &str, more: &[&str]| {
@@ -667,30 +670,30 @@ fn a_file_is_run_in_the_role_that_it_is_for() {
             .stdin(Stdio::null())
             .output()
             .expect("the program starts");
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        (output.status.code(), said)
+        let log = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code(), log)
     };
     let (first, last) = media_ports(4);
     let node = format!(
-        "[node]\nlisten='udp:127.0.0.1:2223'\n[[node.interface]]\nname='x'\nmedia={{address='127.0.0.1',ports='{first}-{last}'}}\n"
+        "[ng_server]\nlisten='udp:127.0.0.1:2223'\n[[ng_server.interface]]\nname='x'\nmedia={{address='127.0.0.1',ports='{first}-{last}'}}\n"
     );
-    let (code, said) = run(&node, &[]);
-    assert_eq!(code, Some(2), "{said}");
-    assert!(said.contains("say --role media"), "{said}");
+    let (code, log) = run(&node, &[]);
+    assert_eq!(code, Some(2), "{log}");
+    assert!(log.contains("use --role media"), "{log}");
     let border = "[[interface]]\nname='x'\nlisten='udp:127.0.0.1:5060'\n";
-    let (code, said) = run(border, &["--role", "media"]);
-    assert_eq!(code, Some(2), "{said}");
-    assert!(said.contains("describes no media node"), "{said}");
-    let (code, said) = run(border, &["--role", "signalling"]);
-    assert_eq!(code, Some(3), "{said}");
+    let (code, log) = run(border, &["--role", "media"]);
+    assert_eq!(code, Some(2), "{log}");
+    assert!(log.contains("has no media node"), "{log}");
+    let (code, log) = run(border, &["--role", "signalling"]);
+    assert_eq!(code, Some(3), "{log}");
     let folder = format!("recordings='{}/none'\n", folder.display());
     let lost = node.replacen("\n", &format!("\n{folder}"), 1);
-    let (code, said) = run(&lost, &["--role", "media"]);
-    assert_eq!(code, Some(3), "{said}");
-    assert!(said.contains("recordings cannot be written"), "{said}");
+    let (code, log) = run(&lost, &["--role", "media"]);
+    assert_eq!(code, Some(3), "{log}");
+    assert!(log.contains("cannot write recordings"), "{log}");
 }
 
-/// A voice at 16 kHz: a tone whose pitch rises and falls, louder and softer.
+/// Synthetic speech at 16 kHz: a tone with varying pitch and level.
 fn voice(seconds: u32) -> Vec<i16> {
     let mut phase = 0.0;
     (0..seconds * 16_000)
@@ -707,7 +710,7 @@ fn sound_file(samples: &[i16]) -> Vec<u8> {
     codec::wav::write(codec::wav::Encoding::Pcm16, 16_000, 1, samples).expect("a file")
 }
 
-/// Packets that come to a socket until none has come for a second and `some` have; with when they came, since the first.
+/// Receives packets until `some` have arrived and none for a second; with arrival times relative to the first.
 fn listen(socket: &UdpSocket, some: usize) -> Vec<(Duration, Vec<u8>)> {
     let mut came: Vec<(Duration, Vec<u8>)> = Vec::new();
     let mut bytes = [0; 2_048];
@@ -724,8 +727,8 @@ fn listen(socket: &UdpSocket, some: usize) -> Vec<(Duration, Vec<u8>)> {
     panic!("{} packets came", came.len());
 }
 
-/// The best correlation of `heard` with `said` at any delay below 100 ms at 8 kHz, 1 being the same.
-fn likeness(said: &[i16], heard: &[i16]) -> f64 {
+/// Maximum correlation of received with sent audio over delays below 100 ms at 8 kHz; 1 for identical audio.
+fn correlation(log: &[i16], heard: &[i16]) -> f64 {
     let product = |a: &[i16], b: &[i16]| -> f64 {
         let pairs = a.iter().zip(b);
         pairs.map(|(&a, &b)| f64::from(a) * f64::from(b)).sum()
@@ -733,14 +736,14 @@ fn likeness(said: &[i16], heard: &[i16]) -> f64 {
     (0..800)
         .filter_map(|delay| {
             let heard = heard.get(delay..)?;
-            let length = heard.len().min(said.len());
-            let (said, heard) = (&said[..length], &heard[..length]);
-            Some(product(said, heard) / (product(said, said) * product(heard, heard)).sqrt())
+            let length = heard.len().min(log.len());
+            let (log, heard) = (&log[..length], &heard[..length]);
+            Some(product(log, heard) / (product(log, log) * product(heard, heard)).sqrt())
         })
         .fold(0.0, f64::max)
 }
 
-/// What ffmpeg makes of payloads, at 8 kHz.
+/// Payloads decoded by ffmpeg, at 8 kHz.
 fn decoded(folder: &Path, format: &[&str], payloads: &[u8]) -> Vec<i16> {
     let (raw, out) = (folder.join("heard.raw"), folder.join("heard.s16"));
     std::fs::write(&raw, payloads).expect("written");
@@ -754,7 +757,7 @@ fn decoded(folder: &Path, format: &[&str], payloads: &[u8]) -> Vec<i16> {
         .stdin(Stdio::null())
         .status()
         .expect("ffmpeg");
-    assert!(done.success(), "ffmpeg cannot read what was played");
+    assert!(done.success(), "ffmpeg cannot decode the playback");
     let bytes = std::fs::read(&out).expect("decoded");
     bytes
         .chunks_exact(2)
@@ -762,7 +765,7 @@ fn decoded(folder: &Path, format: &[&str], payloads: &[u8]) -> Vec<i16> {
         .collect()
 }
 
-/// What tshark says of a stream: packets, lost ones.
+/// tshark's figures of a stream: packets, lost packets.
 fn tshark(folder: &Path, to: u16, packets: &[(Duration, Vec<u8>)]) -> Option<(u64, i64)> {
     if !installed(&["tshark"]) {
         return None;
@@ -795,7 +798,7 @@ fn tshark(folder: &Path, to: u16, packets: &[(Duration, Vec<u8>)]) -> Option<(u6
         .lines()
         .find(|line| line.contains("0x"))
         .unwrap_or_else(|| panic!("no stream: {text}"));
-    // ... SSRC, payload (may have blanks), packets, lost (percent).
+    // ... SSRC, payload (may contain blanks), packets, lost (percent).
     let (before, _) = line.split_once('(').expect("lost");
     let mut words = before.split_whitespace().rev();
     let lost = words.next().expect("lost").parse().expect("lost");
@@ -804,19 +807,19 @@ fn tshark(folder: &Path, to: u16, packets: &[(Duration, Vec<u8>)]) -> Option<(u6
 }
 
 #[test]
-fn what_kamailio_has_played_is_heard_and_others_decode_it() {
-    let Some(scene) = scene("peer-node-sound") else {
+fn kamailio_playback_is_received_and_decoded_by_other_programs() {
+    let Some(setup) = setup("peer-node-sound") else {
         return;
     };
     let voice = voice(1);
     std::fs::write(
-        scene.node.folder.join("sounds/voice.wav"),
+        setup.node.folder.join("sounds/voice.wav"),
         sound_file(&voice),
     )
     .expect("file");
-    let offer = scene.caller.sdp("RTP/AVP", "");
-    let (mut dialog, _, _) = scene.call("plain", "sound", &offer, |_| {
-        scene.called.sdp("RTP/AVP", "")
+    let offer = setup.caller.sdp("RTP/AVP", "");
+    let (mut dialog, _, _) = setup.call("plain", "sound", &offer, |_| {
+        setup.called.sdp("RTP/AVP", "")
     });
     let mut ask = |sound: &str, status: &str| {
         dialog.cseq += 1;
@@ -827,47 +830,47 @@ fn what_kamailio_has_played_is_heard_and_others_decode_it() {
             routes: dialog.routes.clone(),
         };
         with.routes.push(format!("Sound: {sound}\r\n"));
-        let target = scene.target();
-        scene
+        let target = setup.target();
+        setup
             .caller
-            .request("INFO", &target, scene.proxy, &with, "");
-        let (reply, _) = scene.caller.wait(&["SIP/2.0"]);
-        let said = scene.kamailio.said();
+            .request("INFO", &target, setup.proxy, &with, "");
+        let (reply, _) = setup.caller.wait(&["SIP/2.0"]);
+        let log = setup.kamailio.log();
         assert!(
             reply.starts_with(&format!("SIP/2.0 {status}")),
-            "{reply}{said}"
+            "{reply}{log}"
         );
     };
     ask("nothing.wav", "404");
     ask("voice.wav", "200");
-    // Twice a second.
-    let came = listen(&scene.caller.media, 100);
+    // Played twice.
+    let came = listen(&setup.caller.media, 100);
     assert!((100..=101).contains(&came.len()), "{}", came.len());
-    let port = Party::port(&scene.caller.media);
-    if let Some((packets, lost)) = tshark(&scene.node.folder, port, &came) {
+    let port = CallSide::port(&setup.caller.media);
+    if let Some((packets, lost)) = tshark(&setup.node.folder, port, &came) {
         assert_eq!((packets, lost), (came.len() as u64, 0));
     }
     let payloads: Vec<u8> = came.iter().flat_map(|(_, p)| p[12..].to_vec()).collect();
     if installed(&["ffmpeg"]) {
         let heard = decoded(
-            &scene.node.folder,
+            &setup.node.folder,
             &["-f", "mulaw", "-ar", "8000", "-ac", "1"],
             &payloads,
         );
-        let said = codec::Resampler::whole(&voice, 16_000, 8_000).expect("rates");
-        let said = [said.clone(), said].concat();
-        let alike = likeness(&said, &heard);
+        let log = codec::Resampler::whole(&voice, 16_000, 8_000).expect("rates");
+        let log = [log.clone(), log].concat();
+        let alike = correlation(&log, &heard);
         assert!(alike > 0.99, "{alike}");
     }
     ask("voice.wav", "200");
     let mut bytes = [0; 2_048];
     let end = Instant::now() + PATIENCE;
-    while scene.caller.media.recv_from(&mut bytes).is_err() {
+    while setup.caller.media.recv_from(&mut bytes).is_err() {
         assert!(Instant::now() < end, "nothing is played");
     }
     ask("stop", "200");
-    scene.hang_up(dialog);
-    scene.node.until_calls(0);
+    setup.hang_up(dialog);
+    setup.node.until_calls(0);
 }
 
 #[test]
@@ -876,24 +879,24 @@ fn g722_that_is_played_is_what_ffmpeg_decodes() {
         return;
     }
     let node = node("peer-node-g722");
-    let (a, b) = (Party::new(), Party::new());
-    let sdp = |party: &Party| party.sdp("RTP/AVP", "").replace("RTP/AVP 0", "RTP/AVP 9");
+    let (a, b) = (CallSide::new(), CallSide::new());
+    let sdp = |party: &CallSide| party.sdp("RTP/AVP", "").replace("RTP/AVP 0", "RTP/AVP 9");
     let call = [("call-id", "wide"), ("from-tag", "a")];
     let offer = sdp(&a);
-    node.ask("offer", &[&call[..], &[("sdp", &offer)]].concat());
+    node.command("offer", &[&call[..], &[("sdp", &offer)]].concat());
     let answer = sdp(&b);
     let answer = [("to-tag", "b"), ("sdp", answer.as_str())];
-    node.ask("answer", &[&call[..], &answer].concat());
+    node.command("answer", &[&call[..], &answer].concat());
     let voice = voice(2);
     let file = node.folder.join("sounds/voice.wav");
     std::fs::write(&file, sound_file(&voice)).expect("file");
     let whole = file.display().to_string();
-    let reply = node.ask("play media", &[&call[..], &[("file", &whole)]].concat());
+    let reply = node.command("play media", &[&call[..], &[("file", &whole)]].concat());
     assert_eq!(number(&reply, &["duration"]), 2_000, "{reply:?}");
     let came = listen(&a.media, 100);
     let payloads: Vec<u8> = came.iter().flat_map(|(_, p)| p[12..].to_vec()).collect();
     let heard = decoded(&node.folder, &["-f", "g722"], &payloads);
-    let said = codec::Resampler::whole(&voice, 16_000, 8_000).expect("rates");
-    let alike = likeness(&said, &heard);
+    let log = codec::Resampler::whole(&voice, 16_000, 8_000).expect("rates");
+    let alike = correlation(&log, &heard);
     assert!(alike > 0.98, "{alike}");
 }

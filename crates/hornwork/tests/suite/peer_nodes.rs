@@ -1,4 +1,4 @@
-//! Our border commands media nodes: rtpengine, and our own. Calls of SIPp go through the border, their speech through the nodes.
+//! The border commands media nodes: rtpengine and our own. SIPp's calls pass the border, their speech the nodes.
 
 use crate::common;
 
@@ -8,13 +8,13 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long anything may take on a machine that is busy with other things.
+/// Longest wait on a machine that is busy with other tests.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Speech that the caller plays, where SIPp's package has put it.
+/// Speech that the caller plays, from SIPp's package.
 const SPEECH: &str = "/usr/share/sip-tester/g711a.pcap";
 
-/// Whether SIPp can play speech here, for which it makes packets itself.
-fn able() -> bool {
+/// Whether SIPp can play speech here, which needs raw sockets.
+fn can_play_speech() -> bool {
     if !installed(&["sipp", "id"]) {
         return false;
     }
@@ -31,7 +31,7 @@ fn able() -> bool {
     true
 }
 
-/// Waits until something at this port answers a `ping`.
+/// Waits until a `ping` to this port is answered.
 fn pong(process: &Process, port: u16) {
     let socket = UdpSocket::bind("127.0.0.1:0").expect("socket");
     socket
@@ -46,17 +46,17 @@ fn pong(process: &Process, port: u16) {
         {
             return;
         }
-        assert!(Instant::now() < end, "no node: {}", process.said());
+        assert!(Instant::now() < end, "no node: {}", process.log());
     }
 }
 
-/// A node of ours, and its port for commands.
+/// Starts one of our nodes; returns its command port too.
 fn own_node(folder: &Path) -> (Process, u16) {
     let port = free_port();
     let (first, last) = media_ports(40);
     let file = folder.join("node.toml");
     let text = format!(
-        "[node]\nlisten='udp:127.0.0.1:{port}'\n[[node.interface]]\nname='default'\n\
+        "[ng_server]\nlisten='udp:127.0.0.1:{port}'\n[[ng_server.interface]]\nname='default'\n\
          media={{address='127.0.0.1',ports='{first}-{last}'}}\n[media]\nsockets='per-port'\n"
     );
     std::fs::write(&file, text).expect("configuration");
@@ -71,7 +71,7 @@ fn own_node(folder: &Path) -> (Process, u16) {
     (process, port)
 }
 
-/// rtpengine in user space, and its port for commands; `None` where it is not installed.
+/// Starts rtpengine in user space; returns its command port too; `None` if it is not installed.
 fn rtpengine(folder: &Path) -> Option<(Process, u16)> {
     let program = ["/usr/bin/rtpengine", "/usr/sbin/rtpengine"]
         .into_iter()
@@ -85,7 +85,7 @@ fn rtpengine(folder: &Path) -> Option<(Process, u16)> {
     let process = Process::start(
         Command::new(program)
             .args([
-                // Not the distribution's file, which has ports of its own.
+                // Not the distribution's file, which configures its own ports.
                 "--config-file=none",
                 "--table=-1",
                 "--foreground",
@@ -108,32 +108,37 @@ fn rtpengine(folder: &Path) -> Option<(Process, u16)> {
     Some((process, port))
 }
 
-/// A border with these nodes, and the called side; ports of both.
-struct Scene {
+/// A border with these nodes, and the called side, with their ports.
+struct BorderWithNodes {
     border: Process,
     _called: Process,
     sip: u16,
     folder: std::path::PathBuf,
 }
 
-fn scene(folder: &Path, nodes: &[(&str, u16)]) -> Scene {
-    scene_with(folder, nodes, &["-sn", "uas"], "")
+fn start_border(folder: &Path, nodes: &[(&str, u16)]) -> BorderWithNodes {
+    start_border_with(folder, nodes, &["-sn", "uas"], "")
 }
 
-/// A scenario of ours.
+/// Path of one of our scenarios.
 fn scenario(name: &str) -> String {
     let file = root().join("crates/hornwork/tests/sipp").join(name);
     let file = file.canonicalize().expect("scenario");
     file.to_str().expect("path").to_owned()
 }
 
-fn scene_with(folder: &Path, nodes: &[(&str, u16)], callee: &[&str], media: &str) -> Scene {
+fn start_border_with(
+    folder: &Path,
+    nodes: &[(&str, u16)],
+    callee: &[&str],
+    media: &str,
+) -> BorderWithNodes {
     let (sip, core, called) = (free_port(), free_port(), free_port());
     let mut text = format!(
         "[[interface]]\nname='access'\nkind='access'\nlisten='udp:127.0.0.1:{sip}'\nmedia={{address='127.0.0.1',ports='18000-18003'}}\n\
          [[interface]]\nname='core'\nkind='core'\nlisten='udp:127.0.0.1:{core}'\nmedia={{address='127.0.0.1',ports='18000-18003'}}\n\
          [[trunk]]\nname='server'\ninterface='core'\ntarget='udp:127.0.0.1:{called}'\n\
-         [[route]]\ntrunk='server'\n[media]\nanchor='nodes'\nnode_keep=2\n{media}"
+         [[route]]\ntrunk='server'\n[media]\nanchor='nodes'\nnode_failure_wait_s=2\n{media}"
     );
     for (name, port) in nodes {
         text.push_str(&format!(
@@ -152,7 +157,7 @@ fn scene_with(folder: &Path, nodes: &[(&str, u16)], callee: &[&str], media: &str
     let called_process = called_process.at_port(called);
     let border = border(folder, &text, sip);
     assert!(answers_options(sip));
-    Scene {
+    BorderWithNodes {
         border,
         _called: called_process,
         sip,
@@ -160,7 +165,7 @@ fn scene_with(folder: &Path, nodes: &[(&str, u16)], callee: &[&str], media: &str
     }
 }
 
-impl Scene {
+impl BorderWithNodes {
     fn caller(&self, calls: u32, file: &str, name: &str) -> Process {
         Process::start(
             Command::new("sipp")
@@ -176,34 +181,28 @@ impl Scene {
         )
     }
 
-    /// Calls one after the other, each with speech; they end well.
+    /// Runs calls one after the other, each with speech; they must succeed.
     fn calls(&self, calls: u32, name: &str) {
         let mut caller = self.caller(calls, "uac-speech.xml", name);
         let ended = caller.wait(Duration::from_secs(90));
-        assert_eq!(
-            ended,
-            Some(true),
-            "{}\n{}",
-            caller.said(),
-            self.border.said()
-        );
+        assert_eq!(ended, Some(true), "{}\n{}", caller.log(), self.border.log());
     }
 
-    /// Waits until the border's log has a word so often.
+    /// Waits until a word occurs this often in the border's log.
     fn until(&self, word: &str, times: usize) -> String {
         let end = Instant::now() + PATIENCE;
         loop {
-            let said = self.border.said();
-            if said.matches(word).count() >= times {
-                return said;
+            let messages = self.border.log();
+            if messages.matches(word).count() >= times {
+                return messages;
             }
-            assert!(Instant::now() < end, "{word} {times} times: {said}");
+            assert!(Instant::now() < end, "{word} {times} times: {messages}");
             std::thread::sleep(Duration::from_millis(50));
         }
     }
 }
 
-/// Values of a field of an event, one for each time it was told.
+/// Values of a field in all events of this name.
 fn values(log: &str, event: &str, field: &str) -> Vec<u64> {
     log.lines()
         .filter(|line| line.contains(event))
@@ -214,10 +213,10 @@ fn values(log: &str, event: &str, field: &str) -> Vec<u64> {
         .collect()
 }
 
-/// Nearly 5 s of 20 ms in each direction, less what a busy machine loses.
+/// Nearly 5 s of 20 ms packets in each direction, less the loss on a busy machine.
 fn assert_speech(log: &str, calls: usize) {
     for side in ["caller", "callee"] {
-        let came = values(log, "media_node_figures", side);
+        let came = values(log, "media_node_statistics", &format!("{side}_packets"));
         assert_eq!(came.len(), calls, "{log}");
         assert!(
             came.iter().all(|came| *came > 100),
@@ -227,15 +226,15 @@ fn assert_speech(log: &str, calls: usize) {
 }
 
 #[test]
-fn speech_goes_through_rtpengine() {
+fn speech_passes_rtpengine() {
     let folder = scratch("nodes-rtpengine");
-    if !able() {
+    if !can_play_speech() {
         return;
     }
     let Some((_rtpengine, port)) = rtpengine(&folder) else {
         return;
     };
-    let scene = scene(&folder, &[("rtpengine", port)]);
+    let scene = start_border(&folder, &[("rtpengine", port)]);
     scene.calls(2, "uac.log");
     let log = scene.until("call_ended", 2);
     assert_speech(&log, 2);
@@ -244,13 +243,13 @@ fn speech_goes_through_rtpengine() {
 }
 
 #[test]
-fn speech_goes_through_a_node_of_ours() {
+fn speech_passes_our_node() {
     let folder = scratch("nodes-own");
-    if !able() {
+    if !can_play_speech() {
         return;
     }
     let (_node, port) = own_node(&folder);
-    let scene = scene(&folder, &[("own", port)]);
+    let scene = start_border(&folder, &[("own", port)]);
     scene.calls(2, "uac.log");
     let log = scene.until("call_ended", 2);
     assert_speech(&log, 2);
@@ -258,11 +257,12 @@ fn speech_goes_through_a_node_of_ours() {
     assert_eq!(log.matches(" path=node").count(), 2, "{log}");
 }
 
-/// Of two nodes the first is killed with a call on it: its speech arrives again by the other one within 3 s, in both directions.
+/// Of two nodes the first is killed during a call: its speech arrives again over the other within 3 s, in both
+/// directions.
 fn killed(folder: &Path, victim: (&str, Process, u16), other: (&str, u16)) {
     let (name, process, port) = victim;
     let uas = scenario("uas-moved.xml");
-    let scene = scene_with(folder, &[(name, port), other], &["-sf", &uas], "");
+    let scene = start_border_with(folder, &[(name, port), other], &["-sf", &uas], "");
     let mut caller = scene.caller(1, "uac-speech-moved.xml", "uac.log");
     scene.until("call_answered", 1);
     std::thread::sleep(Duration::from_millis(500));
@@ -272,7 +272,7 @@ fn killed(folder: &Path, victim: (&str, Process, u16), other: (&str, u16)) {
     let took = killed.elapsed();
     assert!(took < Duration::from_secs(3), "{took:?}: {log}");
     assert!(
-        log.contains(&format!("from={name} to={}", other.0)),
+        log.contains(&format!("from_node={name} to_node={}", other.0)),
         "{log}"
     );
     let ended = caller.wait(Duration::from_secs(60));
@@ -280,18 +280,18 @@ fn killed(folder: &Path, victim: (&str, Process, u16), other: (&str, u16)) {
         ended,
         Some(true),
         "{}\n{}",
-        caller.said(),
-        scene.border.said()
+        caller.log(),
+        scene.border.log()
     );
-    let log = scene.until("media_node_figures", 1);
+    let log = scene.until("media_node_statistics", 1);
     assert_speech(&log, 1);
-    assert!(!log.contains("media_node_lost"), "{log}");
+    assert!(!log.contains("call_not_reanchored"), "{log}");
 }
 
 #[test]
-fn a_node_of_ours_is_killed_and_its_call_goes_on_at_rtpengine() {
+fn call_of_killed_own_node_continues_at_rtpengine() {
     let folder = scratch("nodes-killed-own");
-    if !able() {
+    if !can_play_speech() {
         return;
     }
     let (own, first) = own_node(&folder);
@@ -302,9 +302,9 @@ fn a_node_of_ours_is_killed_and_its_call_goes_on_at_rtpengine() {
 }
 
 #[test]
-fn rtpengine_is_killed_and_its_call_goes_on_at_a_node_of_ours() {
+fn call_of_killed_rtpengine_continues_at_own_node() {
     let folder = scratch("nodes-killed-rtpengine");
-    if !able() {
+    if !can_play_speech() {
         return;
     }
     let Some((rtpengine, first)) = rtpengine(&folder) else {
@@ -314,30 +314,30 @@ fn rtpengine_is_killed_and_its_call_goes_on_at_a_node_of_ours() {
     killed(&folder, ("rtpengine", rtpengine, first), ("own", second));
 }
 
-/// Where calls are to end with their node, both sides get BYE at once, and the next call goes elsewhere.
+/// If calls end with their node, both sides get BYE at once, and the next call uses another node.
 #[test]
-fn a_node_is_killed_and_its_call_ends() {
+fn call_of_killed_node_ends() {
     let folder = scratch("nodes-killed-end");
-    if !able() {
+    if !can_play_speech() {
         return;
     }
     let (own, first) = own_node(&folder);
     let (_other, second) = own_node(&scratch("nodes-killed-end-other"));
     let nodes = [("own", first), ("other", second)];
-    let scene = scene_with(&folder, &nodes, &["-sn", "uas"], "node_failure='end'\n");
+    let scene = start_border_with(&folder, &nodes, &["-sn", "uas"], "node_failure='end'\n");
     let mut lost = scene.caller(1, "uac-speech.xml", "uac-lost.log");
     scene.until("call_answered", 1);
     own.signal("KILL");
-    let log = scene.until("media_node_lost", 1);
+    let log = scene.until("call_not_reanchored", 1);
     assert!(log.contains("node=own"), "{log}");
     scene.calls(1, "uac.log");
-    let log = scene.until("media_node_figures", 1);
+    let log = scene.until("media_node_statistics", 1);
     assert_speech(&log, 1);
-    // The lost call ends for the caller by our BYE, which its scenario does not expect.
+    // The caller's scenario does not expect the BYE of the lost call.
     assert_eq!(
         lost.wait(Duration::from_secs(60)),
         Some(false),
         "{}",
-        lost.said()
+        lost.log()
     );
 }

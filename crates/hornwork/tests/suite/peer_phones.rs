@@ -1,26 +1,27 @@
-//! Real telephones through the border: they register with digest, call each other, and each must have
-//! heard what the other said.
+//! Phones of other projects through the border: they register with digest and call each other, and each must have
+//! received the speech of the other.
 
 use crate::browser;
 use crate::common;
 use crate::common::certificates;
-use crate::common::telephones;
+use crate::common::phones;
 
 use common::{Process, border, example, free_port, installed, media_ports, scratch};
+use phones::{
+    baresip, baresip_with_codec, baresip_with_encryption, correlation, correlation_of, recording,
+    until, voice,
+};
 use std::io::Write as _;
 use std::path::Path;
 use std::process::{ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
-use telephones::{
-    baresip, baresip_in, baresip_that, likeness, likeness_of, recording, until, voice,
-};
 
-/// Least likeness of what was heard to what was said. G.711 and a few lost edges leave more than 0.9; another sentence,
-/// noise or silence stays below 0.3.
-const ALIKE: f64 = 0.8;
+/// Lowest correlation of received with sent speech. G.711 with some lost edges gives more than 0.9; another sentence,
+/// noise or silence less than 0.3.
+const MIN_CORRELATION: f64 = 0.8;
 
-/// A linphone console for `user`, registered, its audio from and to files. It may fail to come up (its start is what is
-/// tried again, three times at most; nothing else is), for which its log is kept.
+/// Starts a registered linphone console for `user` with audio from and to files. Its start may fail, and is retried at
+/// most three times (nothing else is); its log is kept.
 fn linphone(
     folder: &Path,
     user: u16,
@@ -44,7 +45,7 @@ fn linphone(
             free_port() + 1000,
         );
         std::fs::write(&settings, text).expect("settings");
-        let known = border.said().matches(&registered).count();
+        let known = border.log().matches(&registered).count();
         let mut phone = Process::start(
             Command::new("linphonec")
                 .env("HOME", &home)
@@ -56,23 +57,23 @@ fn linphone(
         let keyboard = phone.stdin();
         let end = Instant::now() + Duration::from_secs(8);
         while Instant::now() < end && phone.wait(Duration::from_millis(50)).is_none() {
-            if border.said().matches(&registered).count() > known {
+            if border.log().matches(&registered).count() > known {
                 return (phone, keyboard);
             }
         }
-        println!("linphone did not come up: {}", phone.said());
+        println!("linphone did not come up: {}", phone.log());
     }
-    panic!("linphone does not register: {}", border.said());
+    panic!("linphone does not register: {}", border.log());
 }
 
 /// Types a line into linphone's console.
 fn type_in(phone: &Process, keyboard: &mut ChildStdin, line: &str) {
     writeln!(keyboard, "{line}")
         .and_then(|()| keyboard.flush())
-        .unwrap_or_else(|error| panic!("linphone at {line:?}: {error}: {}", phone.said()));
+        .unwrap_or_else(|error| panic!("linphone at {line:?}: {error}: {}", phone.log()));
 }
 
-/// Telephones keep time by the machine's clock: one call at a time.
+/// Phones depend on the machine's clock, so the calls run one at a time.
 static ONE_CALL: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
 fn one_call() -> std::sync::MutexGuard<'static, ()> {
@@ -81,7 +82,7 @@ fn one_call() -> std::sync::MutexGuard<'static, ()> {
         .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// A border for users 1000 to 1009 with these keys of its interface, and where it listens.
+/// A border for users 1000 to 1009 with these settings of its interface, and its port.
 fn uc_server(folder: &Path, interface: &str, more: &str) -> (Process, u16) {
     let sip = free_port();
     let text = example("loopback-uc.toml", sip, sip + 1, media_ports(202), more).replace(
@@ -91,16 +92,16 @@ fn uc_server(folder: &Path, interface: &str, more: &str) -> (Process, u16) {
     (border(folder, &text, sip), sip)
 }
 
-/// Both must have heard the other; says how well.
-fn judge(what: &str, heard: [f64; 2], border: &Process) {
+/// Both sides must have received the other; prints the correlations.
+fn assert_audio(what: &str, correlations: [f64; 2], border: &Process) {
     println!(
-        "{what}: caller heard {:.3}, callee heard {:.3}",
-        heard[0], heard[1]
+        "{what}: caller correlations {:.3}, callee correlations {:.3}",
+        correlations[0], correlations[1]
     );
     assert!(
-        heard.iter().all(|value| *value > ALIKE),
-        "{what}: likeness {heard:?}\n{}",
-        border.said()
+        correlations.iter().all(|value| *value > MIN_CORRELATION),
+        "{what}: correlation {correlations:?}\n{}",
+        border.log()
     );
 }
 
@@ -109,20 +110,20 @@ fn baresip_calls_baresip() {
     baresip_calls("phones-baresip", "", ["", ""], "");
 }
 
-/// The phones belong to whichever worker their Call-IDs say, and hear each other all the same.
+/// The phones belong to the workers that their Call-IDs determine, and receive each other in any case.
 #[test]
 fn baresip_calls_baresip_through_three_workers() {
     baresip_calls("phones-workers", "", ["", ""], "[sip]\nworkers = 3\n");
 }
 
-/// Telephones without a common codec: the border transcodes.
+/// Phones without a common codec: the border transcodes.
 #[test]
 fn baresip_in_pcma_calls_baresip_in_opus() {
     let interface = "transcode = [\"PCMA\", \"opus\"]";
     let codecs = ["PCMA", "opus/48000/2"];
-    if let Some(said) = baresip_calls_in(codecs, "phones-opus", interface, ["", ""], "") {
+    if let Some(log) = baresip_calls_in(codecs, "phones-opus", interface, ["", ""], "") {
         let told = "media_transcoded call=1 line=0 caller=PCMA callee=opus";
-        assert!(said.contains(told), "{said}");
+        assert!(log.contains(told), "{log}");
     }
 }
 
@@ -131,33 +132,33 @@ fn baresip_in_g722_with_sdes_calls_baresip_in_pcma() {
     let interface = format!("{SDES}\ntranscode = [\"PCMA\", \"G722\"]");
     let codecs = ["G722/16000/1", "PCMA"];
     let encryption = ["srtp-mand", ""];
-    if let Some(said) = baresip_calls_in(codecs, "phones-g722", &interface, encryption, "") {
+    if let Some(log) = baresip_calls_in(codecs, "phones-g722", &interface, encryption, "") {
         let told = "media_transcoded call=1 line=0 caller=G722 callee=PCMA";
-        assert!(said.contains(told), "{said}");
-        assert_keyed(&said, "caller", "sdes");
+        assert!(log.contains(told), "{log}");
+        assert_keyed(&log, "caller", "sdes");
     }
 }
 
-/// Keys in session descriptions: each phone has its own with the border, or none.
+/// SDES: each phone uses SRTP with the border, or RTP.
 const SDES: &str = "srtp = \"prefer\"";
 
 #[test]
 fn baresip_with_sdes_calls_baresip_in_the_clear() {
-    if let Some(said) = baresip_calls("phones-sdes-a", SDES, ["srtp-mand", ""], "") {
-        assert_keyed(&said, "caller", "sdes");
+    if let Some(log) = baresip_calls("phones-sdes-a", SDES, ["srtp-mand", ""], "") {
+        assert_keyed(&log, "caller", "sdes");
     }
 }
 
 #[test]
 fn baresip_in_the_clear_calls_baresip_with_sdes() {
-    if let Some(said) = baresip_calls("phones-sdes-b", SDES, ["", "srtp"], "") {
-        assert_keyed(&said, "callee", "sdes");
+    if let Some(log) = baresip_calls("phones-sdes-b", SDES, ["", "srtp"], "") {
+        assert_keyed(&log, "callee", "sdes");
     }
 }
 
-/// baresip 1.0 has an RSA certificate, which our DTLS does not take: the call ends, and the log says why.
+/// baresip 1.0 has an RSA certificate, which our DTLS does not support: the call ends, and the log contains the reason.
 #[test]
-fn baresip_with_a_certificate_that_is_not_taken() {
+fn baresip_with_unsupported_certificate() {
     let _turn = one_call();
     if !installed(&["baresip"]) {
         return;
@@ -167,10 +168,10 @@ fn baresip_with_a_certificate_that_is_not_taken() {
     let (border, sip) = uc_server(&folder, interface, "");
     let spoken = voice(&folder, "caller.wav", codec::speech::speech());
     let (a, b) = (folder.join("a"), folder.join("b"));
-    let callee = baresip_that(&b, 1001, sip, &spoken, "dtls_srtp", &["-t", "30"]);
+    let callee = baresip_with_encryption(&b, 1001, sip, &spoken, "dtls_srtp", &["-t", "30"]);
     assert!(until(&border, "stored aor=1001 ", Duration::from_secs(15)));
     let dial = format!("/dial sip:1001@127.0.0.1:{sip}");
-    let caller = baresip_that(
+    let caller = baresip_with_encryption(
         &a,
         1000,
         sip,
@@ -181,21 +182,22 @@ fn baresip_with_a_certificate_that_is_not_taken() {
     assert!(
         until(&border, "call_ended", Duration::from_secs(15)),
         "{}\n{}",
-        caller.said(),
-        border.said()
+        caller.log(),
+        border.log()
     );
-    let said = border.said();
-    assert_keyed(&said, "caller", "sdes");
-    if !said.contains("keying=dtls") {
-        let why = "media_not_keyed call=1 side=callee line=0 why=\"the DTLS handshake failed";
-        assert!(said.contains(why), "{said}");
+    let log = border.log();
+    assert_keyed(&log, "caller", "sdes");
+    if !log.contains("keying=dtls") {
+        let why =
+            "media_security_failed call=1 side=callee line=0 reason=\"the DTLS handshake failed";
+        assert!(log.contains(why), "{log}");
     }
     drop(callee);
 }
 
-/// Where SRTP is demanded, a phone without it is told so, and the log says why.
+/// If SRTP is required, a phone without it is refused, and the log contains the reason.
 #[test]
-fn baresip_in_the_clear_is_refused_where_srtp_is_demanded() {
+fn baresip_without_srtp_is_refused_if_srtp_is_required() {
     let _turn = one_call();
     if !installed(&["baresip"]) {
         return;
@@ -210,39 +212,39 @@ fn baresip_in_the_clear_is_refused_where_srtp_is_demanded() {
     let a = folder.join("a");
     let caller = baresip(&a, 1000, sip, &spoken, &["-e", &dial, "-t", "12"]);
     assert!(
-        until(&border, "media_not_keyed", Duration::from_secs(10)),
+        until(&border, "media_security_failed", Duration::from_secs(10)),
         "{}\n{}",
-        caller.said(),
-        border.said()
+        caller.log(),
+        border.log()
     );
     assert!(
         until(&caller, "488", Duration::from_secs(5)),
         "{}",
-        caller.said()
+        caller.log()
     );
     assert!(
         border
-            .said()
-            .contains("media in the clear was offered where SRTP is demanded")
+            .log()
+            .contains("SRTP is required, but RTP was offered")
     );
     drop(callee);
 }
 
-fn assert_keyed(said: &str, side: &str, keying: &str) {
-    let keyed = said.lines().any(|line| {
-        line.contains("media_keyed")
+fn assert_keyed(log: &str, side: &str, keying: &str) {
+    let keyed = log.lines().any(|line| {
+        line.contains("media_security_agreed")
             && line.contains(&format!("side={side}"))
             && line.contains(&format!("keying={keying}"))
     });
-    assert!(keyed, "{said}");
-    assert!(!said.contains("inline:"), "no key is logged");
+    assert!(keyed, "{log}");
+    assert!(!log.contains("inline:"), "no key is logged");
 }
 
 fn baresip_calls(name: &str, interface: &str, encryption: [&str; 2], more: &str) -> Option<String> {
     baresip_calls_in(["PCMA", "PCMA"], name, interface, encryption, more)
 }
 
-/// The same, each in a codec of its own.
+/// As [`baresip_calls`], each with a codec of its own.
 fn baresip_calls_in(
     codecs: [&str; 2],
     name: &str,
@@ -259,7 +261,7 @@ fn baresip_calls_in(
     let (a, b) = (folder.join("a"), folder.join("b"));
     let caller_voice = voice(&folder, "caller.wav", codec::speech::speech());
     let callee_voice = voice(&folder, "callee.wav", codec::speech::answer());
-    let callee = baresip_in(
+    let callee = baresip_with_codec(
         codecs[1],
         &b,
         1001,
@@ -271,11 +273,11 @@ fn baresip_calls_in(
     assert!(
         until(&border, "stored aor=1001 ", Duration::from_secs(15)),
         "callee did not register: {}\n{}",
-        callee.said(),
-        border.said()
+        callee.log(),
+        border.log()
     );
     let dial = format!("/dial sip:1001@127.0.0.1:{sip}");
-    let mut caller = baresip_in(
+    let mut caller = baresip_with_codec(
         codecs[0],
         &a,
         1000,
@@ -287,22 +289,22 @@ fn baresip_calls_in(
     assert!(
         until(&border, "call_answered", Duration::from_secs(10)),
         "no call: {}\n{}",
-        caller.said(),
-        border.said()
+        caller.log(),
+        border.log()
     );
     assert!(
-        border.said().contains("stored aor=1000 "),
+        border.log().contains("stored aor=1000 "),
         "the caller is registered too: {}",
-        border.said()
+        border.log()
     );
     caller.wait(Duration::from_secs(20));
     drop(callee);
-    let heard = [
-        likeness(&recording(&a, "dec.wav"), codec::speech::answer()),
-        likeness(&recording(&b, "dec.wav"), codec::speech::speech()),
+    let correlations = [
+        correlation(&recording(&a, "dec.wav"), codec::speech::answer()),
+        correlation(&recording(&b, "dec.wav"), codec::speech::speech()),
     ];
-    judge("baresip to baresip", heard, &border);
-    Some(border.said())
+    assert_audio("baresip to baresip", correlations, &border);
+    Some(border.log())
 }
 
 #[test]
@@ -312,8 +314,8 @@ fn linphone_calls_baresip() {
 
 #[test]
 fn linphone_with_sdes_calls_baresip_in_the_clear() {
-    if let Some(said) = linphone_calls("phones-linphone-sdes", SDES, "srtp") {
-        assert_keyed(&said, "caller", "sdes");
+    if let Some(log) = linphone_calls("phones-linphone-sdes", SDES, "srtp") {
+        assert_keyed(&log, "caller", "sdes");
     }
 }
 
@@ -331,11 +333,11 @@ fn linphone_calls(name: &str, interface: &str, encryption: &str) -> Option<Strin
     assert!(
         until(&border, "stored aor=1003 ", Duration::from_secs(15)),
         "callee did not register: {}\n{}",
-        callee.said(),
-        border.said()
+        callee.log(),
+        border.log()
     );
     let (mut caller, mut keyboard) = linphone(&folder, 1002, sip, &border, encryption);
-    let record = folder.join("heard.wav");
+    let record = folder.join("correlations.wav");
     for line in [
         "soundcard use files".to_owned(),
         format!("record {}", record.display()),
@@ -348,47 +350,47 @@ fn linphone_calls(name: &str, interface: &str, encryption: &str) -> Option<Strin
     assert!(
         until(&border, "call_answered", Duration::from_secs(10)),
         "no call: {}\n{}",
-        caller.said(),
-        border.said()
+        caller.log(),
+        border.log()
     );
     std::thread::sleep(Duration::from_secs(6));
     type_in(&caller, &mut keyboard, "terminate");
     assert!(
         until(&border, "call_ended", Duration::from_secs(5)),
         "no end: {}\n{}",
-        caller.said(),
-        border.said()
+        caller.log(),
+        border.log()
     );
     type_in(&caller, &mut keyboard, "quit");
     caller.wait(Duration::from_secs(10));
     drop(callee);
-    let heard = [
-        likeness(&record, codec::speech::answer()),
-        likeness(&recording(&b, "dec.wav"), codec::speech::speech()),
+    let correlations = [
+        correlation(&record, codec::speech::answer()),
+        correlation(&recording(&b, "dec.wav"), codec::speech::speech()),
     ];
-    judge("linphone to baresip", heard, &border);
-    Some(border.said())
+    assert_audio("linphone to baresip", correlations, &border);
+    Some(border.log())
 }
 
-/// A page calls a telephone: WebSocket, DTLS-SRTP and ICE on its side, UDP and RTP in the clear on the other.
+/// A page calls a phone: WebSocket, DTLS-SRTP and ICE on its side, UDP and RTP on the other.
 #[test]
-fn a_browser_calls_baresip() {
+fn browser_calls_baresip() {
     browser_and_baresip("phones-browser", "lite", true);
 }
 
-/// The same with a full agent, which the page leads.
+/// As above with a full ICE agent; the page is controlling.
 #[test]
-fn a_browser_calls_baresip_by_a_full_agent() {
+fn browser_calls_baresip_through_full_ice_agent() {
     browser_and_baresip("phones-browser-full", "full", true);
 }
 
-/// The telephone calls the page: the full agent offers, and leads.
+/// The phone calls the page: the full ICE agent offers, and is controlling.
 #[test]
-fn baresip_calls_a_browser_by_a_full_agent() {
+fn baresip_calls_browser_through_full_ice_agent() {
     browser_and_baresip("phones-called-full", "full", false);
 }
 
-/// `ice`: what we are towards the page; `calls`: the page calls, else it is called.
+/// `ice`: our ICE mode towards the page; `calls`: the page calls, otherwise it is called.
 fn browser_and_baresip(name: &str, ice: &str, calls: bool) {
     let _turn = one_call();
     if !installed(&["baresip", "chromium"]) {
@@ -400,7 +402,7 @@ fn browser_and_baresip(name: &str, ice: &str, calls: bool) {
     let (media, _) = media_ports(200);
     let text = std::fs::read_to_string(common::root().join("examples/webrtc.toml"))
         .expect("example")
-        // The page has no user of its own: it is let in without proof.
+        // The page has no user, so its calls need no authentication.
         .replacen("authenticate = \"digest\"", "authenticate = \"none\"", 1)
         .replace("ice = \"lite\"", &format!("ice = \"{ice}\""))
         .replace(":8443", &format!(":{web}"))
@@ -411,7 +413,7 @@ fn browser_and_baresip(name: &str, ice: &str, calls: bool) {
         .replace("sip.key", &folder.join("sip.key").display().to_string());
     let border = border(&folder, &text, sip);
     let b = folder.join("b");
-    // Whoever calls says the one thing, whoever is called the other.
+    // Caller and callee send different speech.
     let caller_voice = voice(&folder, "caller.wav", codec::speech::speech());
     let callee_voice = voice(&folder, "callee.wav", codec::speech::answer());
     let server = format!("wss://127.0.0.1:{web}");
@@ -420,8 +422,8 @@ fn browser_and_baresip(name: &str, ice: &str, calls: bool) {
         assert!(
             until(&border, "stored aor=1001 ", Duration::from_secs(15)),
             "callee did not register: {}\n{}",
-            phone.said(),
-            border.said()
+            phone.log(),
+            border.log()
         );
         let callee = "sip:1001@localhost";
         let page = browser::Browser::call("chromium", &folder, &caller_voice, &server, callee, 8);
@@ -431,46 +433,46 @@ fn browser_and_baresip(name: &str, ice: &str, calls: bool) {
         assert!(
             page.until("registered", Duration::from_secs(60)),
             "the page: {}\n{}\n{}",
-            page.said().words,
-            page.process.said(),
-            border.said()
+            page.log().words,
+            page.process.log(),
+            border.log()
         );
         let dial = format!("/dial sip:1000@127.0.0.1:{sip}");
         let more = ["-e", &dial, "-t", "90"];
         (page, baresip(&b, 1001, sip, &caller_voice, &more))
     };
     let done = page.until("done", Duration::from_secs(60));
-    let said = page.said();
+    let log = page.log();
     assert!(
-        done && said.words.contains("connection connected"),
+        done && log.words.contains("connection connected"),
         "the page: {}\n{}\n{}\n{}",
-        said.words,
-        page.process.said(),
-        phone.said(),
-        border.said()
+        log.words,
+        page.process.log(),
+        phone.log(),
+        border.log()
     );
     drop(phone);
     let side = if calls { "caller" } else { "callee" };
-    assert_keyed(&border.said(), side, "dtls");
+    assert_keyed(&border.log(), side, "dtls");
     let nominated = format!("media_pair_nominated call=1 side={side} line=0");
-    assert!(border.said().contains(&nominated), "{}", border.said());
-    let by_page = likeness_of(
-        &said.heard,
+    assert!(border.log().contains(&nominated), "{}", border.log());
+    let by_page = correlation_of(
+        &log.heard,
         match calls {
             true => codec::speech::answer(),
             false => codec::speech::speech(),
         },
     );
-    let by_phone = likeness(
+    let by_phone = correlation(
         &recording(&b, "dec.wav"),
         match calls {
             true => codec::speech::speech(),
             false => codec::speech::answer(),
         },
     );
-    let (what, heard) = match calls {
+    let (what, correlations) = match calls {
         true => ("browser to baresip", [by_page, by_phone]),
         false => ("baresip to browser", [by_phone, by_page]),
     };
-    judge(what, heard, &border);
+    assert_audio(what, correlations, &border);
 }

@@ -1,5 +1,5 @@
-//! The relay in the kernel as an operator has it: two SIPp with a border between them, each in a network of its own, and their
-//! speech passes the border by. Skipped without the rights.
+//! The kernel relay and AF_XDP in operation: two SIPp with a border between them, each in a network namespace, with
+//! media that bypasses the sockets. Skipped without the rights.
 
 use crate::common;
 
@@ -8,15 +8,16 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_hornwork");
-/// Speech that the caller plays, where SIPp's package has put it.
+/// Speech that the caller plays, from SIPp's package.
 const SPEECH: &str = "/usr/share/sip-tester/g711a.pcap";
 
-const KERNEL_AUTO: &str = "kernel = \"auto\"";
-const KERNEL_REQUIRE: &str = "kernel = \"require\"";
+const KERNEL_AUTO: &str = "kernel_relay = \"auto\"";
+const KERNEL_REQUIRE: &str = "kernel_relay = \"require\"";
 
-/// A caller's network, the border's and a server's; in `$1` the folder, in `$2` the program, in `$3` the caller's scenario, in `$4` and `$5`
-/// whether the caller's and the server's interface gather (GRO): only then do they take frames that are led to them; in `$6` and `$7` what
-/// addresses begin and end with. Sums are written by who sends. Both far ends are captured where tshark is there.
+/// Namespaces of a caller, the border and a server. Arguments: `$1` the folder, `$2` the program, `$3` the caller's
+/// scenario, `$4` and `$5` whether the caller's and the server's interface use GRO, without which they do not receive
+/// redirected frames, `$6` and `$7` beginning and end of addresses. Senders compute checksums. Both far ends are
+/// captured if tshark is installed.
 const SCRIPT: &str = r#"
 set -e
 cd "$1"
@@ -51,7 +52,7 @@ fi
 "$2" run -c border.toml >border.log 2>&1 & border=$!
 nsenter --net=/proc/$server/ns/net sipp -sn uas -i $vc -mi $vc -p 5060 -rtp_echo -nostdin -m 2 -timeout 150s >uas.log 2>&1 &
 for wait in $(seq 500); do
-  grep -qF "what=\"sip udp\" address=$open$b2$close:5060" border.log && nsenter --net=/proc/$server/ns/net grep -q :13C4 /proc/net/udp /proc/net/udp6 && break
+  grep -qF "purpose=\"sip udp\" address=$open$b2$close:5060" border.log && nsenter --net=/proc/$server/ns/net grep -q :13C4 /proc/net/udp /proc/net/udp6 && break
   sleep 0.02
 done
 nsenter --net=/proc/$caller/ns/net sipp -sf "$3" -i $va -mi $va -p 5060 $open$b1$close:5060 -m 2 -r 1 -nostdin -timeout 150s >uac.log 2>&1
@@ -66,7 +67,7 @@ kill -INT $border
 wait $border
 "#;
 
-/// Whose addresses are used: what they begin with, and the length of a network.
+/// Address family: the beginning of addresses, and the prefix length.
 #[derive(Clone, Copy)]
 struct Family(&'static str, &'static str);
 
@@ -88,7 +89,7 @@ impl Family {
     }
 }
 
-/// `media`: what stands in its table.
+/// `media`: content of that table.
 fn configuration(media: &str, family: Family) -> String {
     let [access, core] = [1, 2].map(|network| family.end(network, 2));
     let [access_media, core_media] = [1, 2].map(|network| family.address(network, 2));
@@ -104,7 +105,7 @@ fn configuration(media: &str, family: Family) -> String {
     )
 }
 
-/// The border's log of two calls; `None` where there are no rights for networks or for programs at interfaces.
+/// The border's log of two calls; `None` without the rights for namespaces or XDP programs.
 fn log_of(folder: &Path, media: &str, gathers: [&str; 2], family: Family) -> Option<String> {
     if !installed(&["sipp", "ethtool", "nsenter", "ip", "unshare"]) {
         return None;
@@ -145,7 +146,7 @@ fn log_of(folder: &Path, media: &str, gathers: [&str; 2], family: Family) -> Opt
     Some(log)
 }
 
-/// Values of a field of an event, one for each time it was told.
+/// Values of a field in all events of this name.
 fn values(log: &str, event: &str, field: &str) -> Vec<u64> {
     log.lines()
         .filter(|line| line.contains(event))
@@ -156,14 +157,14 @@ fn values(log: &str, event: &str, field: &str) -> Vec<u64> {
         .collect()
 }
 
-/// The calls' speech went through the kernel, as far as it can.
-fn passed_mostly(log: &str) {
+/// The calls' speech passed the kernel relay as far as possible.
+fn assert_kernel_share(log: &str) {
     for side in ["caller", "callee"] {
-        let came = values(log, "media_passed", side);
-        let passed = values(log, "media_passed", &format!("{side}_passed"));
+        let came = values(log, "media_relayed_in_kernel", &format!("{side}_packets"));
+        let passed = values(log, "media_relayed_in_kernel", &format!("{side}_relayed"));
         assert_eq!((came.len(), passed.len()), (2, 2), "{log}");
         for (came, passed) in came.iter().zip(&passed) {
-            // Nearly 5 s of 20 ms, less the first packets and those around a loss.
+            // Nearly 5 s of 20 ms packets, less the first ones and those around a loss.
             assert!(*came > 100 && *passed <= *came, "{log}");
             assert!(*passed > came / 2, "{log}");
         }
@@ -171,24 +172,25 @@ fn passed_mostly(log: &str) {
     assert_eq!(log.matches(" path=kernel codec=").count(), 2, "{log}");
 }
 
-/// A stream in a capture, in tshark's figures: from, packets, lost, mean jitter in milliseconds.
+/// Streams of a capture in tshark's figures: source, packets, lost, mean jitter in milliseconds.
 fn streams(capture: &Path) -> Vec<(String, u64, i64, f64)> {
     let done = Command::new("tshark")
         .args(["-q", "-z", "rtp,streams", "-r"])
         .arg(capture)
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&done.stdout).into_owned();
-    // Start, end, source, port, destination, port, SSRC, payload, packets, lost, (percent), least, mean and largest distance, and jitter.
-    let lines = said.lines().filter(|line| line.contains(" 0x"));
+    let messages = String::from_utf8_lossy(&done.stdout).into_owned();
+    // Start, end, source, port, destination, port, SSRC, payload, packets, lost, (percent), minimum, mean and maximum
+    // delta, and jitter.
+    let lines = messages.lines().filter(|line| line.contains(" 0x"));
     let streams: Vec<_> = lines
         .map(|line| {
             let words: Vec<&str> = line.split_whitespace().collect();
             let at = words.iter().position(|word| word.starts_with("0x"));
-            let at = at.unwrap_or_else(|| panic!("{said}"));
-            // The payload's name may be of several words.
+            let at = at.unwrap_or_else(|| panic!("{messages}"));
+            // The payload name may consist of several words.
             let percent = words.iter().position(|word| word.starts_with('('));
-            let percent = percent.unwrap_or_else(|| panic!("{said}"));
+            let percent = percent.unwrap_or_else(|| panic!("{messages}"));
             (
                 words[at - 4].to_owned(),
                 words[percent - 2].parse().unwrap(),
@@ -197,12 +199,12 @@ fn streams(capture: &Path) -> Vec<(String, u64, i64, f64)> {
             )
         })
         .collect();
-    assert!(done.status.success() && !streams.is_empty(), "{said}");
+    assert!(done.status.success() && !streams.is_empty(), "{messages}");
     streams
 }
 
-/// What tshark saw leave the far ends is what we say came from them, and all of that reached the other one.
-fn judged_by_tshark(folder: &Path, log: &str, family: Family) {
+/// Packets that tshark captured at the far ends match our figures, and all of them reached the other end.
+fn assert_tshark_figures(folder: &Path, log: &str, family: Family) {
     if !installed(&["tshark"]) {
         return;
     }
@@ -216,10 +218,10 @@ fn judged_by_tshark(folder: &Path, log: &str, family: Family) {
             streams.sort_by_key(|stream| stream.1);
             streams
         };
-        let ours = |what: &str| values(log, "media_passed", &format!("{side}{what}"));
+        let ours = |what: &str| values(log, "media_relayed_in_kernel", &format!("{side}{what}"));
         let sent = of(capture, &family.address(network, 1));
         let arrived = of(other, &family.address(3 - network, 2));
-        let mut packets = ours("");
+        let mut packets = ours("_packets");
         packets.sort_unstable();
         let theirs: Vec<u64> = sent.iter().map(|stream| stream.1).collect();
         assert_eq!(packets, theirs, "{side}\n{log}");
@@ -232,9 +234,12 @@ fn judged_by_tshark(folder: &Path, log: &str, family: Family) {
             "{log}"
         );
         assert_eq!(sum(&arrived), sum(&sent), "{log}");
-        // Of both calls together: seen at the other end of a wire, and by another program's clock.
+        // Of both calls together: captured at the other end of a link, with another program's clock.
         let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
-        let jitter: Vec<f64> = ours("_jitter").iter().map(|us| *us as f64 / 1e3).collect();
+        let jitter: Vec<f64> = ours("_jitter_us")
+            .iter()
+            .map(|us| *us as f64 / 1e3)
+            .collect();
         let theirs: Vec<f64> = sent.iter().map(|stream| stream.3).collect();
         let (ours, theirs) = (mean(&jitter), mean(&theirs));
         assert!(
@@ -248,17 +253,17 @@ fn speech_passes(folder: &Path, family: Family) {
     let Some(log) = log_of(folder, KERNEL_AUTO, ["on"; 2], family) else {
         return;
     };
-    if !log.contains("media_path path=kernel") {
+    if !log.contains("media_path path=kernel_relay") {
         let why = log.lines().find(|line| line.contains("media_path"));
         eprintln!("skipped: this kernel relays nothing: {why:?}");
         return;
     }
-    passed_mostly(&log);
-    judged_by_tshark(folder, &log, family);
+    assert_kernel_share(&log);
+    assert_tshark_figures(folder, &log, family);
 }
 
 #[test]
-fn speech_passes_through_the_kernel_where_it_is_asked_for() {
+fn speech_passes_kernel_relay_if_configured() {
     speech_passes(&scratch("relay-auto"), V4);
 }
 
@@ -268,17 +273,17 @@ fn speech_passes_through_the_kernel_over_ipv6() {
 }
 
 #[test]
-fn a_relay_that_is_required_runs_where_it_can_and_nothing_starts_where_it_cannot() {
+fn required_kernel_relay_runs_or_prevents_the_start() {
     let Some(log) = log_of(&scratch("relay-able"), KERNEL_AUTO, ["on"; 2], V4) else {
         return;
     };
-    if !log.contains("media_path path=kernel") {
+    if !log.contains("media_path path=kernel_relay") {
         eprintln!("skipped: this kernel relays nothing");
         return;
     }
     let log = log_of(&scratch("relay-require"), KERNEL_REQUIRE, ["on"; 2], V4).unwrap();
-    assert!(log.contains("media_path path=kernel"), "{log}");
-    passed_mostly(&log);
+    assert!(log.contains("media_path path=kernel_relay"), "{log}");
+    assert_kernel_share(&log);
     let folder = scratch("relay-require-not");
     let refused = |name: &str, able: &[&str], media: &str| {
         let file = folder.join(name);
@@ -296,14 +301,20 @@ fn a_relay_that_is_required_runs_where_it_can_and_nothing_starts_where_it_cannot
             .stdin(Stdio::null())
             .output()
             .unwrap();
-        let said = String::from_utf8_lossy(&done.stderr).into_owned();
-        assert_eq!(done.status.code(), Some(3), "{name}: {said}");
-        assert!(said.contains("the kernel cannot relay media: "), "{said}");
-        assert!(said.contains("remedy: `[media] kernel"), "{said}");
-        said
+        let messages = String::from_utf8_lossy(&done.stderr).into_owned();
+        assert_eq!(done.status.code(), Some(3), "{name}: {messages}");
+        assert!(
+            messages.contains("cannot start the kernel relay: "),
+            "{messages}"
+        );
+        assert!(
+            messages.contains("remedy: set `[media] kernel_relay"),
+            "{messages}"
+        );
+        messages
     };
-    // An interface that is no place for such a program.
-    let said = refused(
+    // An interface that does not support such a program.
+    let messages = refused(
         "loopback.toml",
         &[
             "unshare",
@@ -315,32 +326,35 @@ fn a_relay_that_is_required_runs_where_it_can_and_nothing_starts_where_it_cannot
         ],
         "127.0.0.1",
     );
-    assert!(said.contains("127.0.0.1"), "{said}");
-    // A far end that does not take frames, and no right to put the program there.
+    assert!(messages.contains("127.0.0.1"), "{messages}");
+    // A far end that does not receive redirected frames, and no right to load a program there.
     let wire = "ip link set lo up; ip link add near type veth peer name far; ip addr add 10.9.3.1/24 dev near;
         ip link set near up; ip link set far up; exec \"$@\"";
-    let said = refused(
+    let messages = refused(
         "far.toml",
         &["unshare", "-n", "sh", "-c", wire, "sh"],
         "10.9.3.1",
     );
-    assert!(said.contains("does not send what is redirected"), "{said}");
+    assert!(
+        messages.contains("does not transmit redirected frames"),
+        "{messages}"
+    );
     if installed(&["setpriv"]) {
         let bare = "setpriv --bounding-set=-bpf,-net_admin,-sys_admin,-perfmon --inh-caps=-all";
         let wire = wire.replace("exec", &format!("ethtool -K far gro on; exec {bare}"));
-        let said = refused(
+        let messages = refused(
             "rights.toml",
             &["unshare", "-n", "sh", "-c", &wire, "sh"],
             "10.9.3.1",
         );
-        assert!(said.contains("not permitted"), "{said}");
+        assert!(messages.contains("not permitted"), "{messages}");
     }
 }
 
-/// Streams that do not take the kernel's way are not said to.
+/// Streams that do not pass the kernel relay are reported as passing sockets.
 #[test]
-fn what_goes_through_sockets_is_told_to_go_there() {
-    // Nothing can be led to the server.
+fn media_through_sockets_is_reported_as_such() {
+    // No frame can be redirected to the server.
     let Some(log) = log_of(&scratch("relay-half"), KERNEL_AUTO, ["on", "off"], V4) else {
         return;
     };
@@ -350,7 +364,7 @@ fn what_goes_through_sockets_is_told_to_go_there() {
     }
     let path = log
         .lines()
-        .find(|line| line.contains("media_path path=kernel"));
+        .find(|line| line.contains("media_path path=kernel_relay"));
     let path = path.unwrap_or_else(|| panic!("{log}"));
     assert!(
         path.contains("10.9.2.2: its interface does not send"),
@@ -358,35 +372,37 @@ fn what_goes_through_sockets_is_told_to_go_there() {
     );
     assert!(!path.contains("10.9.1.2: "), "{log}");
     assert_eq!(
-        values(&log, "media_passed", "caller_passed"),
+        values(&log, "media_relayed_in_kernel", "caller_relayed"),
         [0, 0],
         "{log}"
     );
     assert!(
-        values(&log, "media_passed", "callee_passed")
+        values(&log, "media_relayed_in_kernel", "callee_relayed")
             .iter()
             .all(|&n| n > 100),
         "{log}"
     );
     // Nor to the caller.
     let log = log_of(&scratch("relay-none"), KERNEL_AUTO, ["off"; 2], V4).unwrap();
-    assert!(log.contains("media_path path=no_kernel"), "{log}");
-    assert!(!log.contains("media_path path=kernel"), "{log}");
+    assert!(log.contains("media_path path=no_kernel_relay"), "{log}");
+    assert!(!log.contains("media_path path=kernel_relay"), "{log}");
     for side in ["caller", "callee"] {
         assert!(
-            values(&log, "media_passed", side).iter().all(|&n| n > 100),
+            values(&log, "media_relayed_in_kernel", &format!("{side}_packets"))
+                .iter()
+                .all(|&n| n > 100),
             "{log}"
         );
         assert_eq!(
-            values(&log, "media_passed", &format!("{side}_passed")),
+            values(&log, "media_relayed_in_kernel", &format!("{side}_relayed")),
             [0, 0],
             "{log}"
         );
     }
 }
 
-/// Both directions of both calls, as tshark saw them leave one far end and reach the other: packets and lost.
-fn told_by_tshark(folder: &Path, family: Family) -> [(u64, i64); 2] {
+/// Packets and lost packets of both directions, as captured by tshark at one far end and the other.
+fn tshark_loss(folder: &Path, family: Family) -> [(u64, i64); 2] {
     let sum = |capture: &str, from: String| {
         let mut all = streams(&folder.join(capture));
         all.retain(|stream| stream.0 == from);
@@ -420,7 +436,7 @@ fn speech_by_af_xdp(folder: &Path, wanted: &str, family: Family) {
     assert!(path.contains("b1: ") && path.contains("b2: "), "{path}");
     assert_eq!(log.matches(" path=af_xdp codec=").count(), 2, "{log}");
     let of = |field: &str| {
-        let values = values(&log, "media_carried", field);
+        let values = values(&log, "af_xdp_statistics", field);
         assert_eq!(values.len(), 1, "{log}");
         values[0]
     };
@@ -429,10 +445,11 @@ fn speech_by_af_xdp(folder: &Path, wanted: &str, family: Family) {
     if !installed(&["tshark"]) {
         return;
     }
-    // All that the far ends sent came by AF_XDP, and left by it or by the sockets: RTP, and at most some RTCP of ours.
-    let [caller, callee] = told_by_tshark(folder, family);
+    // All packets of the far ends arrived by AF_XDP, and left by it or by the sockets: RTP, and at most some RTCP of
+    // ours.
+    let [caller, callee] = tshark_loss(folder, family);
     assert_eq!(of("received"), caller.0 + callee.0, "{log}");
-    let left = of("sent") + of("aside");
+    let left = of("sent") + of("sent_by_sockets");
     assert!(
         left >= caller.0 + callee.0 && left < caller.0 + callee.0 + 20,
         "{log}"
@@ -441,7 +458,7 @@ fn speech_by_af_xdp(folder: &Path, wanted: &str, family: Family) {
 }
 
 #[test]
-fn speech_passes_by_af_xdp() {
+fn speech_passes_af_xdp() {
     speech_by_af_xdp(&scratch("xsk-auto"), "auto", V4);
 }
 
@@ -451,7 +468,7 @@ fn speech_passes_by_af_xdp_over_ipv6() {
 }
 
 #[test]
-fn af_xdp_that_is_required_and_cannot_be_is_refused() {
+fn unavailable_af_xdp_prevents_the_start_if_required() {
     if !installed(&["ip", "unshare", "setpriv"]) {
         return;
     }
@@ -488,37 +505,48 @@ fn af_xdp_that_is_required_and_cannot_be_is_refused() {
             .unwrap()
     };
     let done = started("require");
-    let said = String::from_utf8_lossy(&done.stderr).into_owned();
-    assert_eq!(done.status.code(), Some(3), "{said}");
-    assert!(said.contains("AF_XDP cannot carry media: "), "{said}");
-    assert!(said.contains("not permitted"), "{said}");
-    assert!(said.contains("remedy: `[media] af_xdp"), "{said}");
-    // Where it is not required sockets do it, and the log says why.
+    let messages = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert_eq!(done.status.code(), Some(3), "{messages}");
+    assert!(
+        messages.contains("cannot use AF_XDP for media: "),
+        "{messages}"
+    );
+    assert!(messages.contains("not permitted"), "{messages}");
+    assert!(
+        messages.contains("remedy: set `[media] af_xdp"),
+        "{messages}"
+    );
+    // If it is not required sockets are used, and the log contains the reason.
     let done = started("auto");
-    let said = [done.stdout, done.stderr].concat();
-    let said = String::from_utf8_lossy(&said);
-    let path = said
+    let messages = [done.stdout, done.stderr].concat();
+    let messages = String::from_utf8_lossy(&messages);
+    let path = messages
         .lines()
         .find(|line| line.contains("media_path path=no_af_xdp"));
     assert!(
         path.is_some_and(|line| line.contains("not permitted")),
-        "{said}"
+        "{messages}"
     );
     assert!(
-        said.contains("what=\"sip udp\" address=10.9.1.2:5060"),
-        "{said}"
+        messages.contains("purpose=\"sip udp\" address=10.9.1.2:5060"),
+        "{messages}"
     );
 }
 
 #[test]
-fn nothing_passes_through_the_kernel_unless_it_is_asked_for() {
-    let Some(log) = log_of(&scratch("relay-never"), "kernel = \"never\"", ["on"; 2], V4) else {
+fn kernel_relay_is_off_by_default() {
+    let Some(log) = log_of(
+        &scratch("relay-never"),
+        "kernel_relay = \"never\"",
+        ["on"; 2],
+        V4,
+    ) else {
         return;
     };
     assert!(!log.contains("path=kernel"), "{log}");
-    assert!(!log.contains("media_passed"), "{log}");
+    assert!(!log.contains("media_relayed_in_kernel"), "{log}");
     assert!(
-        !log.contains("af_xdp") && !log.contains("media_carried"),
+        !log.contains("af_xdp") && !log.contains("af_xdp_statistics"),
         "{log}"
     );
     assert_eq!(log.matches("call_ended").count(), 2, "{log}");

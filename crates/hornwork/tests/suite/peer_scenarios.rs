@@ -1,5 +1,5 @@
-//! SIPp's scenarios in SIPp and in our generator: each pair of scenarios is played three times, SIPp against SIPp, ours against
-//! SIPp, SIPp against ours, and ours has to come to the same end as SIPp in its place.
+//! SIPp scenarios in SIPp and in our player: each pair runs three times, SIPp against SIPp, ours against SIPp, SIPp
+//! against ours, and ours must have the same result as SIPp in its place.
 
 use crate::common;
 
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Who plays.
+/// The program that plays a scenario.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Player {
     Sipp,
@@ -19,8 +19,8 @@ enum Player {
 
 use Player::{Ours, Sipp};
 
-/// How a scenario is played.
-struct Part<'p> {
+/// Settings of one side.
+struct PlayerSettings<'p> {
     file: &'p Path,
     port: u16,
     target: Option<u16>,
@@ -28,7 +28,7 @@ struct Part<'p> {
     calls: u32,
 }
 
-impl Part<'_> {
+impl PlayerSettings<'_> {
     fn start(&self, player: Player, folder: &Path, name: &str) -> Process {
         let mut command = match player {
             Sipp => self.sipp(),
@@ -68,12 +68,12 @@ impl Part<'_> {
     }
 }
 
-/// What came of a pair: the caller's end and the callee's.
+/// Results of a pair: caller and callee.
 #[derive(Debug, PartialEq, Eq)]
 struct Ends {
     caller: bool,
     callee: bool,
-    said: String,
+    log: String,
 }
 
 fn play(
@@ -94,7 +94,7 @@ fn play(
     )
 }
 
-/// The same with the ports of the caller and of the callee, and that to which the caller sends.
+/// As [`play`], with the ports of caller and callee, and the caller's target.
 fn play_at(
     folder: &Path,
     pair: (&Path, &Path),
@@ -103,7 +103,7 @@ fn play_at(
     calls: u32,
     [caller_port, callee_port, target]: [u16; 3],
 ) -> Ends {
-    let callee = Part {
+    let callee = PlayerSettings {
         file: pair.1,
         port: callee_port,
         target: None,
@@ -112,7 +112,7 @@ fn play_at(
     };
     let mut callee = callee.start(players.1, folder, "callee");
     std::thread::sleep(Duration::from_millis(400));
-    let caller = Part {
+    let caller = PlayerSettings {
         file: pair.0,
         port: caller_port,
         target: Some(target),
@@ -121,7 +121,7 @@ fn play_at(
     };
     let mut caller = caller.start(players.0, folder, "caller");
     let caller_end = caller.wait(Duration::from_secs(90)) == Some(true);
-    // How a callee ends whose caller failed is a matter of time: it is not asked.
+    // The result of a callee whose caller failed depends on timing, and is not compared.
     let callee_end = caller_end && callee.wait(Duration::from_secs(90)) == Some(true);
     let last = |text: String| {
         let lines: Vec<&str> = text.lines().rev().take(30).collect();
@@ -130,16 +130,16 @@ fn play_at(
     Ends {
         caller: caller_end,
         callee: callee_end,
-        said: format!(
+        log: format!(
             "caller:\n{}\ncallee:\n{}",
-            last(caller.said()),
-            last(callee.said())
+            last(caller.log()),
+            last(callee.log())
         ),
     }
 }
 
-/// Plays a pair three times and tells where ours differs from SIPp. Over TCP SIPp's callee fails its lingering calls when the
-/// caller leaves first: there ours has to be good where SIPp is, and may be where SIPp is not.
+/// Plays a pair three times and reports differences. Over TCP SIPp's callee fails its lingering calls if the caller
+/// closes first: there ours must succeed if SIPp does, and may succeed if SIPp does not.
 fn compare(
     folder: &Path,
     name: &str,
@@ -154,19 +154,19 @@ fn compare(
         if !same(got.caller, wanted.caller) || !same(got.callee, wanted.callee) {
             failures.push(format!(
                 "{name} over {transport}, {players:?}: {} {}, in SIPp {} {}\n{}\nin SIPp:\n{}",
-                got.caller, got.callee, wanted.caller, wanted.callee, got.said, wanted.said
+                got.caller, got.callee, wanted.caller, wanted.callee, got.log, wanted.log
             ));
         }
     }
 }
 
-fn prepared(name: &str) -> PathBuf {
+fn scratch_folder(name: &str) -> PathBuf {
     let folder = scratch(name);
     std::fs::write(folder.join("fields.csv"), "SEQUENTIAL\nfoo;127.0.0.1;x\n").expect("a file");
     folder
 }
 
-/// A scenario that SIPp has built in, written out by SIPp itself.
+/// A built-in scenario of SIPp, as printed by SIPp.
 fn built_in(folder: &Path, name: &str) -> PathBuf {
     let output = Command::new("sipp")
         .args(["-sd", name])
@@ -183,14 +183,14 @@ fn built_in_scenarios_of_sipp() {
     if !installed(&["sipp"]) {
         return;
     }
-    let folder = prepared("scenarios-built-in");
+    let folder = scratch_folder("scenarios-built-in");
     let mut failures = Vec::new();
     for (caller, callee, transport) in [
         ("uac", "uas", "udp"),
         ("uac", "uas", "tcp"),
         ("regexp", "uas", "udp"),
         ("regexp", "uas", "tcp"),
-        // Over TCP the caller's last pause outlives the callee, whose leaving fails it in SIPp: a race.
+        // Over TCP the caller's last pause outlives the callee, whose end fails the call in SIPp: a race.
         ("branchc", "branchs", "udp"),
     ] {
         let pair = (built_in(&folder, caller), built_in(&folder, callee));
@@ -206,11 +206,11 @@ fn built_in_scenarios_of_sipp() {
 }
 
 #[test]
-fn our_own_scenarios_run_in_sipp() {
+fn our_scenarios_run_in_sipp() {
     if !installed(&["sipp"]) {
         return;
     }
-    let folder = prepared("scenarios-own");
+    let folder = scratch_folder("scenarios-own");
     let own = root().join("scenarios/sipp");
     for players in [(Sipp, Ours), (Ours, Sipp), (Sipp, Sipp), (Ours, Ours)] {
         let ends = play(
@@ -220,11 +220,11 @@ fn our_own_scenarios_run_in_sipp() {
             "udp",
             20,
         );
-        assert!(ends.caller && ends.callee, "{players:?}\n{}", ends.said);
+        assert!(ends.caller && ends.callee, "{players:?}\n{}", ends.log);
     }
 }
 
-/// Twenty VoLTE calls, through a border by the example `file` where there is one.
+/// Twenty VoLTE calls, through a border with the example `file` if given.
 fn volte_calls(
     folder: &Path,
     pair: (&Path, &Path),
@@ -239,37 +239,37 @@ fn volte_calls(
     });
     let target = if running.is_some() { sip } else { port + 1 };
     let ends = play_at(folder, pair, players, "udp", 20, [port, port + 1, target]);
-    let said = running.map(|border| border.said()).unwrap_or_default();
+    let log = running.map(|border| border.log()).unwrap_or_default();
     match ends.caller && ends.callee {
         true => Ok(()),
-        false => Err(format!("{}\nborder:\n{said}", ends.said)),
+        false => Err(format!("{}\nborder:\n{log}", ends.log)),
     }
 }
 
-/// Calls of mobile networks, directly and through the border, its media passed by and anchored: SIPp and ours are one another's
-/// judges, and SIPp is the border's.
+/// VoLTE calls, directly and through the border with media bypass and anchored media: SIPp and our player check each
+/// other, and SIPp checks the border.
 #[test]
-fn volte_calls_go_through_whoever_plays() {
+fn volte_calls_succeed_with_either_player() {
     if !installed(&["sipp"]) {
         return;
     }
-    let folder = prepared("scenarios-volte");
+    let folder = scratch_folder("scenarios-volte");
     let own = root().join("scenarios/sipp");
     let (caller, callee) = (own.join("volte-uac.xml"), own.join("volte-uas.xml"));
     for file in [None, Some("loopback-bypass.toml"), Some("loopback.toml")] {
         for players in [(Sipp, Sipp), (Sipp, Ours), (Ours, Sipp), (Ours, Ours)] {
-            // SIPp takes a message that comes twice for a mistake: where the machine stands still for half a second, a
-            // second try decides.
+            // SIPp takes a retransmission for an error, so after a stall of half a second the test is run
+            // once more.
             let pair = (caller.as_path(), callee.as_path());
-            let mut said = String::new();
+            let mut log = String::new();
             let good = (0..3).any(|_| match volte_calls(&folder, pair, players, file) {
                 Ok(()) => true,
                 Err(why) => {
-                    said = why;
+                    log = why;
                     false
                 }
             });
-            assert!(good, "{file:?} {players:?}\n{said}");
+            assert!(good, "{file:?} {players:?}\n{log}");
         }
     }
 }
@@ -332,7 +332,7 @@ fn shared_scenarios_end_as_in_sipp() {
     if !installed(&["sipp"]) {
         return;
     }
-    let folder = prepared("scenarios-shared");
+    let folder = scratch_folder("scenarios-shared");
     let path = |name: &str| match name.contains('/') {
         true => data.join("sipp").join(name),
         false => root().join("crates/hornwork/tests/sipp").join(name),
@@ -355,7 +355,7 @@ fn shared_scenarios_end_as_in_sipp() {
     );
 }
 
-/// What Debian's SIPp cannot do: registrations with digest, here at our own registrar, over UDP and TCP.
+/// Not possible with Debian's SIPp: registrations with digest, here at our registrar, over UDP and TCP.
 #[test]
 fn registrations_with_digest_at_our_registrar() {
     let Some(data) = testdata() else { return };
@@ -414,8 +414,8 @@ fn registrations_with_digest_at_our_registrar() {
                 ended,
                 Some(good),
                 "{scenario} with {file} over {transport}\n{}\n{}",
-                caller.said(),
-                border.said()
+                caller.log(),
+                border.log()
             );
         }
     }

@@ -1,4 +1,4 @@
-//! Calls for help and other services (RFC 5031) from SIPp through the example configuration to SIPp.
+//! Emergency calls and other services (RFC 5031) from SIPp through the example configuration to SIPp.
 
 use crate::common;
 
@@ -19,13 +19,13 @@ fn sipp(folder: &Path, name: &str, port: u16, arguments: &[&str]) -> Process {
     )
 }
 
-/// Messages that a called side has seen.
+/// Messages received by a called side.
 fn seen(folder: &Path, name: &str) -> String {
     let file = folder.join(format!("{name}.msg"));
     String::from_utf8_lossy(&std::fs::read(file).unwrap_or_default()).into_owned()
 }
 
-/// SIPp listens once its port is taken.
+/// Waits until SIPp's port is in use.
 fn wait_until_bound(port: u16) {
     let end = Instant::now() + Duration::from_secs(20);
     while std::net::UdpSocket::bind(("127.0.0.1", port)).is_ok() {
@@ -35,7 +35,7 @@ fn wait_until_bound(port: u16) {
 }
 
 #[test]
-fn calls_for_help_reach_whom_the_example_says() {
+fn emergency_calls_reach_the_trunk_of_the_example() {
     if !installed(&["sipp"]) {
         return;
     }

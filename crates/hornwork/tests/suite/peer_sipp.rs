@@ -28,7 +28,7 @@ fn sipp(folder: &Path, name: &str, port: u16, arguments: &[&str]) -> Process {
     )
 }
 
-/// The errors that SIPp noted, for messages of failure.
+/// The errors that SIPp logged, for failure messages.
 fn errors(folder: &Path, name: &str) -> String {
     std::fs::read_to_string(folder.join(format!("{name}.err"))).unwrap_or_default()
 }
@@ -64,7 +64,7 @@ fn ten_thousand_calls_at_a_thousand_a_second() {
             ended,
             Some(true),
             "{file}: {}\n{}",
-            uac.said()
+            uac.log()
                 .lines()
                 .rev()
                 .take(40)
@@ -75,7 +75,7 @@ fn ten_thousand_calls_at_a_thousand_a_second() {
     }
 }
 
-/// Where a scenario comes from.
+/// Source of a scenario.
 enum Source {
     Shared(&'static str),
     Own(&'static str),
@@ -86,8 +86,8 @@ enum Source {
 
 use Source::{BuiltIn, Expect, Own, Shared};
 
-/// Caller, callee; a callee is not needed where the border answers by itself. Left out of the shared ones: registrations with
-/// digest, on either side, which need a SIPp that has it.
+/// Caller, callee; no callee if the border answers by itself. Of the shared ones registrations with digest are
+/// excluded, since they need a SIPp with digest support.
 const CASES: &[(&str, Source, Option<Source>)] = &[
     (
         "cancel",
@@ -226,10 +226,10 @@ const CASES: &[(&str, Source, Option<Source>)] = &[
     ),
 ];
 
-/// Callers that leave without hanging up: their callee's scenario does not end.
+/// Callers that end without BYE: their callee's scenario does not end.
 const LEFT_OPEN: [&str; 2] = ["session-timer", "update"];
 
-/// Turns a source into SIPp's arguments.
+/// Converts a source to SIPp's arguments.
 fn scenario(source: &Source, data: &Path, folder: &Path) -> Vec<String> {
     let own = root().join("crates/hornwork/tests/sipp");
     let file = |path: PathBuf| vec!["-sf".to_owned(), path.display().to_string()];
@@ -246,9 +246,9 @@ fn scenario(source: &Source, data: &Path, folder: &Path) -> Vec<String> {
     }
 }
 
-/// The border asks a trunk by OPTIONS whether it is there.
+/// The border supervises a trunk with OPTIONS.
 #[test]
-fn a_trunk_is_pinged() {
+fn trunk_is_pinged() {
     let Some(data) = testdata() else { return };
     if !installed(&["sipp"]) {
         return;
@@ -273,7 +273,7 @@ fn a_trunk_is_pinged() {
         Some(true),
         "{}\n{}",
         errors(&folder, "ping"),
-        border.said()
+        border.log()
     );
 }
 
@@ -285,13 +285,13 @@ fn shared_scenarios() {
     }
     let folder = scratch("sipp-scenarios");
     let (sip, trunk) = (5170, 5190);
-    // Whoever registers is taken in: the scenario has no digest.
+    // Registrations are accepted without authentication: the scenario has no digest.
     let configuration = example("loopback.toml", sip, trunk, media_ports(1_000), "").replace(
         "kind = \"access\"",
         "kind = \"access\"\nregister = \"local\"",
     );
     let border = border(&folder, &configuration, sip);
-    // A scenario plays it from where it runs.
+    // A scenario plays a file relative to its working directory.
     std::fs::copy(
         data.join("captures/rtp/sipp-g711a.pcap"),
         folder.join("g711a.pcap"),
@@ -311,7 +311,7 @@ fn shared_scenarios() {
         });
         let list = arguments(caller);
         let target = format!("127.0.0.1:{sip}");
-        // The one scenario that takes its target from a file.
+        // The one scenario that reads its target from a file.
         std::fs::write(
             folder.join("target.csv"),
             format!("SEQUENTIAL\n127.0.0.1;{sip}\n"),
@@ -354,6 +354,6 @@ fn shared_scenarios() {
         failures.len(),
         CASES.len(),
         failures.join("\n"),
-        border.said()
+        border.log()
     );
 }

@@ -1,4 +1,4 @@
-//! `hornwork run` with several workers: one border to whoever looks from outside.
+//! `hornwork run` with several workers behaves as one border.
 
 use crate::common;
 
@@ -22,24 +22,24 @@ fn sipp(folder: &Path, name: &str, port: u16, arguments: &[&str]) -> Process {
     )
 }
 
-/// With a line in the log for each call.
-fn talkative(text: &str) -> String {
+/// With a log line for each call.
+fn with_call_log(text: &str) -> String {
     text.replace("level = \"warn\"", "level = \"info\"")
 }
 
-/// Waits until `condition` holds of what the process said.
+/// Waits until `condition` holds for the output of the process.
 fn until(process: &Process, condition: impl Fn(&str) -> bool) {
     let end = Instant::now() + Duration::from_secs(15);
-    while !condition(&process.said()) {
-        assert!(Instant::now() < end, "waited in vain: {}", process.said());
+    while !condition(&process.log()) {
+        assert!(Instant::now() < end, "waited in vain: {}", process.log());
         std::thread::sleep(Duration::from_millis(20));
     }
 }
 
-/// Calls that each of the two workers had: their numbers are odd and even.
-fn calls_of_each(said: &str) -> [usize; 2] {
+/// Calls of each of the two workers: their numbers are odd and even.
+fn calls_of_each(log: &str) -> [usize; 2] {
     let mut calls = [0; 2];
-    for line in said.lines().filter(|line| line.contains("call_offered")) {
+    for line in log.lines().filter(|line| line.contains("call_offered")) {
         let number = line.split("call=").nth(1).and_then(|rest| {
             let digits = rest.split(|c: char| !c.is_ascii_digit()).next()?;
             digits.parse::<usize>().ok()
@@ -51,7 +51,7 @@ fn calls_of_each(said: &str) -> [usize; 2] {
     calls
 }
 
-/// SIPp's calls come from one port, or each from its own; the file is read again in their midst, and none fails.
+/// SIPp's calls come from one port, or each from its own; the file is reloaded meanwhile, and no call fails.
 #[test]
 fn ten_thousand_calls_through_two_workers() {
     if !installed(&["sipp"]) {
@@ -64,7 +64,7 @@ fn ten_thousand_calls_through_two_workers() {
     ] {
         let folder = scratch(name);
         let trunk = sip + 20;
-        let text = talkative(&example(file, sip, trunk, media_ports(4_000), TWO));
+        let text = with_call_log(&example(file, sip, trunk, media_ports(4_000), TWO));
         let mut process = border(&folder, &text, sip);
         let _uas = sipp(&folder, "uas", trunk, &["-sn", "uas", "-l", "8000"]).at_port(trunk);
         std::thread::sleep(Duration::from_millis(500));
@@ -78,7 +78,7 @@ fn ten_thousand_calls_through_two_workers() {
         process.signal("HUP");
         let ended = uac.wait(Duration::from_secs(90));
         let tail = uac
-            .said()
+            .log()
             .lines()
             .rev()
             .take(40)
@@ -87,8 +87,8 @@ fn ten_thousand_calls_through_two_workers() {
         assert_eq!(ended, Some(true), "{name}: {tail}");
         process.signal("TERM");
         assert_eq!(process.wait(Duration::from_secs(10)), Some(true));
-        let said = process.said();
-        let calls = calls_of_each(&said);
+        let log = process.log();
+        let calls = calls_of_each(&log);
         assert!(
             calls.iter().all(|calls| *calls > 4_500),
             "{name}: {calls:?}"
@@ -97,32 +97,32 @@ fn ten_thousand_calls_through_two_workers() {
         for once in [
             "configuration_reloaded",
             "drain_started",
-            "drain_finished cut=0",
+            "drain_finished terminated=0",
         ] {
-            assert_eq!(said.matches(once).count(), 1, "{name}: {once}");
+            assert_eq!(log.matches(once).count(), 1, "{name}: {once}");
         }
     }
 }
 
-/// A stop waits for the last call of all workers, and takes no new one meanwhile.
+/// A drain waits for the last call of all workers, and accepts no new one meanwhile.
 #[test]
-fn a_drain_ends_with_the_last_call_of_the_last_worker() {
+fn drain_ends_with_the_last_call_of_the_last_worker() {
     if !installed(&["sipp"]) {
         return;
     }
     let folder = scratch("workers-drain");
     let (sip, trunk) = (5272, 5292);
     let text = example("loopback-bypass.toml", sip, trunk, media_ports(1_000), TWO);
-    let text = talkative(&text);
+    let text = with_call_log(&text);
     let mut process = border(&folder, &text, sip);
     let _uas = sipp(&folder, "uas", trunk, &["-sn", "uas", "-l", "8000"]).at_port(trunk);
     std::thread::sleep(Duration::from_millis(500));
     let target = format!("127.0.0.1:{sip}");
     let calls = ["-sn", "uac", &target, "-r", "100", "-m", "20", "-d", "3000"];
     let mut uac = sipp(&folder, "uac", sip + 1, &calls);
-    until(&process, |said| said.matches("call_answered").count() == 20);
+    until(&process, |log| log.matches("call_answered").count() == 20);
     process.signal("TERM");
-    until(&process, |said| said.contains("drain_started calls=20"));
+    until(&process, |log| log.contains("drain_started calls=20"));
     assert_eq!(
         process.wait(Duration::from_millis(500)),
         None,
@@ -133,12 +133,12 @@ fn a_drain_ends_with_the_last_call_of_the_last_worker() {
     assert_eq!(late.wait(Duration::from_secs(5)), Some(false));
     assert_eq!(uac.wait(Duration::from_secs(10)), Some(true));
     assert_eq!(process.wait(Duration::from_secs(10)), Some(true));
-    let said = process.said();
-    assert!(said.contains("drain_finished cut=0"), "{said}");
+    let log = process.log();
+    assert!(log.contains("drain_finished terminated=0"), "{log}");
 }
 
 #[test]
-fn another_number_of_workers_needs_a_new_start() {
+fn changed_number_of_workers_needs_a_restart() {
     let folder = scratch("workers-reload");
     let (first, last) = media_ports(100);
     let sip = free_port();
@@ -147,11 +147,11 @@ fn another_number_of_workers_needs_a_new_start() {
     let file = folder.join("hornwork.toml");
     std::fs::write(&file, text.replace("workers = 2", "workers = 3")).expect("file");
     process.signal("HUP");
-    until(&process, |said| said.contains("configuration_refused"));
+    until(&process, |log| log.contains("configuration_refused"));
     assert!(
-        process.said().contains("workers: 2 run"),
+        process.log().contains("workers: 2 run"),
         "{}",
-        process.said()
+        process.log()
     );
     std::fs::write(
         &file,
@@ -159,13 +159,13 @@ fn another_number_of_workers_needs_a_new_start() {
     )
     .expect("file");
     process.signal("HUP");
-    until(&process, |said| said.contains("configuration_reloaded"));
+    until(&process, |log| log.contains("configuration_reloaded"));
     process.signal("TERM");
     assert_eq!(process.wait(Duration::from_secs(5)), Some(true));
 }
 
 #[test]
-fn what_workers_cannot_share_is_refused_with_line_and_remedy() {
+fn settings_unsupported_with_workers_are_rejected_with_line_and_remedy() {
     let folder = scratch("workers-check");
     let sip = free_port();
     let good = example("loopback.toml", sip, free_port(), (23_200, 23_299), TWO);
@@ -181,11 +181,11 @@ fn what_workers_cannot_share_is_refused_with_line_and_remedy() {
         (good.replace("workers = 2", "workers = 65"), "64"),
         (
             format!("{good}[media]\naf_xdp = \"auto\"\n"),
-            "leads all media of an interface to one worker",
+            "delivers all media of a network interface to one worker",
         ),
         (
-            format!("{good}[media]\naf_xdp = \"auto\"\nkernel = \"auto\"\n"),
-            "one of AF_XDP and the relay in the kernel",
+            format!("{good}[media]\naf_xdp = \"auto\"\nkernel_relay = \"auto\"\n"),
+            "supports either AF_XDP or the kernel relay",
         ),
     ] {
         let file = folder.join("hornwork.toml");
@@ -195,15 +195,15 @@ fn what_workers_cannot_share_is_refused_with_line_and_remedy() {
             .arg(&file)
             .output()
             .expect("the program starts");
-        let said = String::from_utf8_lossy(&output.stderr).into_owned()
+        let log = String::from_utf8_lossy(&output.stderr).into_owned()
             + &String::from_utf8_lossy(&output.stdout);
         assert!(
-            !output.status.success() && said.contains(says),
-            "{says}: {said}"
+            !output.status.success() && log.contains(says),
+            "{text}: {log}"
         );
         assert!(
-            said.contains("hornwork.toml:") && said.contains("remedy"),
-            "{said}"
+            log.contains("hornwork.toml:") && log.contains("remedy"),
+            "{log}"
         );
     }
 }

@@ -1,7 +1,7 @@
-//! Media ports among the programs of one host: a port belongs to one program while a call has it, and is free before and after.
+//! Media ports on a host with other programs: a port is in use only during a call.
 
 use crate::common;
-use crate::stalled::{Called, Caller};
+use crate::stalled::{Callee, Caller};
 
 use common::{Process, border, example, free_port, media_ports, scratch};
 use std::net::UdpSocket;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The program, to its end, which must come.
+/// Runs the program to its end.
 fn program(arguments: &[&str], file: &Path) -> Output {
     let mut child = Command::new(env!("CARGO_BIN_EXE_hornwork"))
         .args(arguments)
@@ -30,7 +30,7 @@ fn program(arguments: &[&str], file: &Path) -> Output {
     child.wait_with_output().expect("its output")
 }
 
-fn said(output: &Output) -> String {
+fn output_text(output: &Output) -> String {
     [&output.stdout[..], &output.stderr]
         .map(String::from_utf8_lossy)
         .concat()
@@ -38,13 +38,13 @@ fn said(output: &Output) -> String {
 
 fn until(process: &Process, condition: impl Fn(&str) -> bool) {
     let end = Instant::now() + PATIENCE;
-    while !condition(&process.said()) {
-        assert!(Instant::now() < end, "waited in vain: {}", process.said());
+    while !condition(&process.log()) {
+        assert!(Instant::now() < end, "waited in vain: {}", process.log());
         std::thread::sleep(Duration::from_millis(20));
     }
 }
 
-fn written(folder: &Path, name: &str, text: &str) -> PathBuf {
+fn write_file(folder: &Path, name: &str, text: &str) -> PathBuf {
     let file = folder.join(name);
     std::fs::write(&file, text).expect("file");
     file
@@ -54,13 +54,13 @@ fn written(folder: &Path, name: &str, text: &str) -> PathBuf {
 fn node((first, last): (u16, u16)) -> String {
     let port = free_port();
     format!(
-        "[node]\nlisten = \"udp:127.0.0.1:{port}\"\n[[node.interface]]\nname = \"x\"\n\
+        "[ng_server]\nlisten = \"udp:127.0.0.1:{port}\"\n[[ng_server.interface]]\nname = \"x\"\n\
          media = {{ address = \"127.0.0.1\", ports = \"{first}-{last}\" }}\n"
     )
 }
 
 #[test]
-fn ports_of_another_hornwork_are_refused_until_it_is_gone() {
+fn ports_claimed_by_another_hornwork_are_refused_until_it_ends() {
     let folder = scratch("ports-claimed");
     let (first, last) = media_ports(200);
     let texts = [(first, last), (first + 100, last)].map(|media| {
@@ -69,34 +69,31 @@ fn ports_of_another_hornwork_are_refused_until_it_is_gone() {
     });
     let [(one, text), (two, overlapping)] = texts;
     let mut running = border(&scratch("ports-first"), &text, one);
-    // Neither a border nor a media node starts with some of them; each names the process that has them.
+    // Neither a border nor a media node starts with some of these ports; the errors name the process that has them.
     let process = format!("(process {})", running.id());
-    let file = written(&folder, "border.toml", &overlapping);
-    let other = written(&folder, "node.toml", &node((first + 100, last + 100)));
+    let file = write_file(&folder, "border.toml", &overlapping);
+    let other = write_file(&folder, "node.toml", &node((first + 100, last + 100)));
     for (arguments, file) in [
         (&["run", "-c"][..], &file),
         (&["run", "--role", "media", "-c"], &other),
     ] {
         let output = program(arguments, file);
-        let said = said(&output);
-        assert_eq!(output.status.code(), Some(3), "{said}");
-        let claimed = format!("overlap with {first}-{last}, which another Hornwork {process}");
-        assert!(
-            said.contains(&claimed) && said.contains("remedy:"),
-            "{said}"
-        );
+        let log = output_text(&output);
+        assert_eq!(output.status.code(), Some(3), "{log}");
+        let claimed = format!("overlap with {first}-{last}, claimed by another Hornwork {process}");
+        assert!(log.contains(&claimed) && log.contains("remedy:"), "{log}");
     }
-    // `check` claims nothing, and the claims of a program do not stand in the way of its own reload.
+    // `check` claims nothing, and a program's claims do not conflict with its own reload.
     assert_eq!(program(&["check", "-c"], &file).status.code(), Some(0));
     running.signal("HUP");
-    until(&running, |said| said.contains("configuration_reloaded"));
+    until(&running, |log| log.contains("configuration_reloaded"));
     running.signal("KILL");
     assert_eq!(running.wait(PATIENCE), Some(false));
     drop(border(&folder, &overlapping, two));
 }
 
 #[test]
-fn a_reload_claims_its_ports_before_they_are_used() {
+fn reload_claims_ports_before_use() {
     let folder = scratch("ports-reload");
     let [one, two] = [(); 2].map(|()| media_ports(100));
     let (sip, trunk) = (free_port(), free_port());
@@ -105,28 +102,28 @@ fn a_reload_claims_its_ports_before_they_are_used() {
     let other = free_port();
     let beside = example("loopback.toml", other, free_port(), two, "");
     let mut beside = border(&scratch("ports-beside"), &beside, other);
-    written(&folder, "hornwork.toml", &text(two));
+    write_file(&folder, "hornwork.toml", &text(two));
     running.signal("HUP");
-    until(&running, |said| {
-        let mut lines = said.lines();
+    until(&running, |log| {
+        let mut lines = log.lines();
         lines
             .any(|line| line.contains("configuration_refused") && line.contains("another Hornwork"))
     });
     beside.signal("KILL");
     beside.wait(PATIENCE);
     running.signal("HUP");
-    until(&running, |said| said.contains("configuration_reloaded"));
-    // The old ones are given up, the new ones claimed.
+    until(&running, |log| log.contains("configuration_reloaded"));
+    // The old ones are released, the new ones claimed.
     let third = free_port();
     let again = example("loopback.toml", third, free_port(), one, "");
     drop(border(&scratch("ports-again"), &again, third));
-    let file = written(&folder, "second.toml", &node(two));
+    let file = write_file(&folder, "second.toml", &node(two));
     let output = program(&["run", "--role", "media", "-c"], &file);
-    assert_eq!(output.status.code(), Some(3), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(3), "{}", output_text(&output));
 }
 
 #[test]
-fn ports_that_the_kernel_lends_are_a_mistake() {
+fn ephemeral_ports_are_a_mistake() {
     let folder = scratch("ports-lent");
     let lent = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range");
     let lent = lent.unwrap_or_default();
@@ -137,34 +134,34 @@ fn ports_that_the_kernel_lends_are_a_mistake() {
     let first = first.next_multiple_of(2).max(2_000);
     let range = (first, first + 99);
     let text = example("loopback.toml", free_port(), free_port(), range, "");
-    let file = written(&folder, "border.toml", &text);
+    let file = write_file(&folder, "border.toml", &text);
     let lines = text.lines().zip(1..);
     let mut lines = lines.filter(|(line, _)| line.starts_with("media ="));
     let (_, line) = lines.next().expect("a line with media ports");
     for command in ["check", "run"] {
         let output = program(&[command, "-c"], &file);
-        let said = said(&output);
-        assert_eq!(output.status.code(), Some(2), "{command}: {said}");
-        assert!(said.contains(&format!("border.toml:{line}:")), "{said}");
+        let log = output_text(&output);
+        assert_eq!(output.status.code(), Some(2), "{command}: {log}");
+        assert!(log.contains(&format!("border.toml:{line}:")), "{log}");
         assert!(
-            said.contains("which the kernel lends to other programs"),
-            "{said}"
+            log.contains("the ephemeral ports of other programs"),
+            "{log}"
         );
         let remedy = "remedy: choose ports outside";
         let reserve = "sysctl -w net.ipv4.ip_local_reserved_ports=";
-        assert!(said.contains(remedy) && said.contains(reserve), "{said}");
-        assert!(said.contains(&format!("{}-{}", range.0, range.1)), "{said}");
+        assert!(log.contains(remedy) && log.contains(reserve), "{log}");
+        assert!(log.contains(&format!("{}-{}", range.0, range.1)), "{log}");
     }
-    // With a socket for each port, which the file demands, it is a remark.
+    // With a socket per port, as configured, it is a remark.
     let text = format!("{text}[media]\nsockets = \"per-port\"\n");
-    let output = program(&["check", "-c"], &written(&folder, "border.toml", &text));
-    let said = said(&output);
-    assert_eq!(output.status.code(), Some(0), "{said}");
-    assert!(said.contains("remark: media ports"), "{said}");
+    let output = program(&["check", "-c"], &write_file(&folder, "border.toml", &text));
+    let log = output_text(&output);
+    assert_eq!(output.status.code(), Some(0), "{log}");
+    assert!(log.contains("remark: media ports"), "{log}");
 }
 
-/// Binds a port of 127.0.0.1 once it is free; how long that took.
-fn taken(port: u16) -> (UdpSocket, Duration) {
+/// Binds a port of 127.0.0.1 once it is free; returns the wait, too.
+fn bind_when_free(port: u16) -> (UdpSocket, Duration) {
     let begun = Instant::now();
     loop {
         if let Ok(socket) = UdpSocket::bind(("127.0.0.1", port)) {
@@ -175,7 +172,7 @@ fn taken(port: u16) -> (UdpSocket, Duration) {
     }
 }
 
-/// Whether the border answers an OPTIONS that comes from this socket.
+/// Whether the border answers an OPTIONS from this socket.
 fn is_answered(socket: &UdpSocket, sip: u16) -> bool {
     let local = socket.local_addr().expect("address");
     let port = local.port();
@@ -193,17 +190,17 @@ fn is_answered(socket: &UdpSocket, sip: u16) -> bool {
     answer.is_ok_and(|length| bytes[..length].starts_with(b"SIP/2.0 200"))
 }
 
-/// A hundred calls, and what other programs can do with their ports meanwhile and afterwards.
+/// A hundred calls, and the use of their ports by other programs meanwhile and afterwards.
 fn ports_come_and_go(name: &str, sockets: &str) {
     let (sip, trunk) = (free_port(), free_port());
     let (first, last) = media_ports(408);
-    let _called = Called::at(trunk);
+    let _called = Callee::at(trunk);
     let more = format!("[media]\nsockets = \"{sockets}\"\n");
     let text = example("loopback.toml", sip, trunk, (first, last), &more);
     let process = border(&scratch(name), &text, sip);
     let mut caller = Caller::new(sip);
     let calls: Vec<_> = (0..100).map(|_| caller.dial(9)).collect();
-    // While a call has a port, another program that wants it gets "address in use".
+    // While a call has a port, other programs get "address in use".
     for call in &calls {
         assert!((first..=last).contains(&call.media));
         for port in [call.media, call.media + 1] {
@@ -214,19 +211,19 @@ fn ports_come_and_go(name: &str, sockets: &str) {
     for call in &calls {
         caller.hang_up(call);
     }
-    // Then another program gets it, with all datagrams that are sent to it: an answer of the border, and those of others.
+    // Then another program gets it, with all datagrams to it: responses of the border, and others.
     let mut longest = Duration::ZERO;
     let foreign: Vec<UdpSocket> = (first..=last)
         .map(|port| {
-            let (socket, took) = taken(port);
+            let (socket, took) = bind_when_free(port);
             longest = longest.max(took);
             socket
         })
         .collect();
-    // A second, and what a loaded machine may add.
+    // A second, plus a reserve for a loaded machine.
     assert!(longest < Duration::from_secs(4), "{longest:?}");
     for socket in &foreign {
-        assert!(is_answered(socket, sip), "{socket:?}: {}", process.said());
+        assert!(is_answered(socket, sip), "{socket:?}: {}", process.log());
         let local = socket.local_addr().expect("address");
         sender().send_to(b"theirs", local).expect("sent");
         let mut bytes = [0; 64];
@@ -245,6 +242,6 @@ fn ports_are_free_soon_after_their_calls() {
 }
 
 #[test]
-fn ports_with_sockets_of_their_own_are_free_soon_after_their_calls() {
+fn per_port_sockets_are_free_soon_after_their_calls() {
     ports_come_and_go("ports-given-back-each", "per-port");
 }

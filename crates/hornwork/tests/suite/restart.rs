@@ -1,5 +1,5 @@
-//! Registrations outlive the program: after `kill -9` and a new start phones are reachable at once, and nothing that happens to their
-//! file costs more than the file.
+//! Registrations survive the program: after `kill -9` and a restart phones are reachable at once, and damage to the
+//! file costs at most the file.
 
 use crate::common;
 
@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Longer than the program collects changes for.
-const WRITTEN: Duration = Duration::from_millis(1_000);
+/// Longer than the program's collecting time for changes.
+const WRITE_DELAY: Duration = Duration::from_millis(1_000);
 
 /// A phone, a caller or a PBX: one socket.
 struct Agent {
@@ -41,7 +41,7 @@ impl Agent {
     }
 
     /// The next message that begins like this.
-    fn hears(&self, start: &str) -> Option<String> {
+    fn receive(&self, start: &str) -> Option<String> {
         let end = Instant::now() + Duration::from_secs(3);
         let mut bytes = [0; 8_192];
         while let Some(left) = end.checked_duration_since(Instant::now()) {
@@ -57,17 +57,17 @@ impl Agent {
         None
     }
 
-    /// Registers a contact that is behind NAT: reached only where the REGISTER came from.
+    /// Registers a contact behind NAT: reachable only at the source of the REGISTER.
     fn register(&self, user: &str, cseq: u32, expires: u32) {
         let more = format!("Contact: <sip:{user}@192.168.3.3:5060>;expires={expires}\r\n");
         let to = format!("sip:{user}@127.0.0.1");
         self.send("REGISTER sip:127.0.0.1", cseq, "REGISTER", &to, &more);
     }
 
-    fn registers(&self, user: &str, cseq: u32, expires: u32) {
+    fn assert_registers(&self, user: &str, cseq: u32, expires: u32) {
         self.register(user, cseq, expires);
         assert!(
-            self.hears("SIP/2.0 200").is_some(),
+            self.receive("SIP/2.0 200").is_some(),
             "{user} is not registered"
         );
     }
@@ -92,7 +92,7 @@ fn accept(core: &Agent, request: &str) {
     core.socket.send_to(answer.as_bytes(), to).expect("sent");
 }
 
-/// Phones register here.
+/// A configuration with a local registrar.
 fn local(sip: u16, store: &Path, more: &str) -> String {
     format!(
         "[[interface]]\nname = \"out\"\nkind = \"access\"\nlisten = \"udp:127.0.0.1:{sip}\"\nregister = \"local\"\n\
@@ -102,21 +102,21 @@ fn local(sip: u16, store: &Path, more: &str) -> String {
 }
 
 /// Starts the border and waits until it answers.
-fn started(folder: &Path, text: &str, sip: u16) -> Process {
+fn start_border(folder: &Path, text: &str, sip: u16) -> Process {
     common::border(folder, text, sip)
 }
 
 fn kill(mut process: Process) -> String {
     process.signal("KILL");
     assert!(process.wait(Duration::from_secs(5)).is_some());
-    process.said()
+    process.log()
 }
 
-/// Waits until a process has said this.
+/// Waits until the output of a process contains this text.
 fn until(process: &Process, what: &str) {
     let end = Instant::now() + Duration::from_secs(20);
-    while !process.said().contains(what) {
-        assert!(Instant::now() < end, "no {what}: {}", process.said());
+    while !process.log().contains(what) {
+        assert!(Instant::now() < end, "no {what}: {}", process.log());
         std::thread::sleep(Duration::from_millis(50));
     }
 }
@@ -126,42 +126,44 @@ fn phones_are_reachable_at_once_after_kill_9() {
     let folder = scratch("restart");
     let (sip, store) = (free_port(), folder.join("registrations.db"));
     let text = local(sip, &store, "");
-    let process = started(&folder, &text, sip);
+    let process = start_border(&folder, &text, sip);
     let phone = Agent::new(sip);
-    phone.registers("1000", 1, 600);
-    phone.registers("1001", 2, 600);
-    phone.registers("1001", 3, 0);
-    std::thread::sleep(WRITTEN);
+    phone.assert_registers("1000", 1, 600);
+    phone.assert_registers("1001", 2, 600);
+    phone.assert_registers("1001", 3, 0);
+    std::thread::sleep(WRITE_DELAY);
     for file in [store.clone(), folder.join("registrations.db-wal")] {
         let mode = std::fs::metadata(&file).expect("file").permissions().mode();
         assert_eq!(mode & 0o777, 0o600, "{}", file.display());
     }
     kill(process);
 
-    let mut process = started(&folder, &text, sip);
+    let mut process = start_border(&folder, &text, sip);
     let caller = Agent::new(sip);
     caller.call(&format!("sip:1000@127.0.0.1:{sip}"), 1);
-    let invite = phone.hears("INVITE ").expect("the call reaches the phone");
+    let invite = phone
+        .receive("INVITE ")
+        .expect("the call reaches the phone");
     assert!(
         invite.starts_with("INVITE sip:1000@192.168.3.3:5060"),
         "{invite}"
     );
     assert!(
-        process.said().contains("registrations_restored") && process.said().contains("contacts=1"),
+        process.log().contains("registrations_restored") && process.log().contains("contacts=1"),
         "{}",
-        process.said()
+        process.log()
     );
     caller.call(&format!("sip:1001@127.0.0.1:{sip}"), 2);
-    assert!(caller.hears("SIP/2.0 4").is_some(), "it was removed");
-    // The file follows a stop in order, too.
-    phone.registers("1002", 4, 600);
+    assert!(caller.receive("SIP/2.0 4").is_some(), "it was removed");
+    // The file also survives an orderly stop.
+    phone.assert_registers("1002", 4, 600);
     process.signal("TERM");
     std::thread::sleep(Duration::from_millis(300));
     process.signal("TERM");
     assert_eq!(process.wait(Duration::from_secs(10)), Some(true));
-    let _process = started(&folder, &text, sip);
+    let _process = start_border(&folder, &text, sip);
     caller.call(&format!("sip:1002@127.0.0.1:{sip}"), 3);
-    assert!(phone.hears("INVITE sip:1002@").is_some());
+    assert!(phone.receive("INVITE sip:1002@").is_some());
 }
 
 #[test]
@@ -176,10 +178,10 @@ fn after_kill_9_the_pbx_reaches_phones_whose_registrations_were_passed_to_it() {
          {media}[[trunk]]\nname = \"pbx\"\ninterface = \"in\"\ntarget = \"udp:127.0.0.1:{core}\"\n[registrar]\nstore = \"{}\"\n",
         folder.join("registrations.db").display()
     );
-    let process = started(&folder, &text, sip);
+    let process = start_border(&folder, &text, sip);
     let (phone, core) = (Agent::new(sip), Agent::at(core, inner));
     phone.register("1000", 1, 600);
-    let passed = core.hears("REGISTER ").expect("passed to the PBX");
+    let passed = core.receive("REGISTER ").expect("passed to the PBX");
     let contact = passed
         .lines()
         .find_map(|line| line.strip_prefix("Contact: <"));
@@ -187,18 +189,20 @@ fn after_kill_9_the_pbx_reaches_phones_whose_registrations_were_passed_to_it() {
     let contact = contact.expect("Contact").to_owned();
     assert!(contact.contains(";hw="), "{passed}");
     accept(&core, &passed);
-    assert!(phone.hears("SIP/2.0 200").is_some());
-    std::thread::sleep(WRITTEN);
+    assert!(phone.receive("SIP/2.0 200").is_some());
+    std::thread::sleep(WRITE_DELAY);
     kill(process);
 
-    let _process = started(&folder, &text, sip);
+    let _process = start_border(&folder, &text, sip);
     core.call(&contact, 1);
-    let invite = phone.hears("INVITE ").expect("the call reaches the phone");
+    let invite = phone
+        .receive("INVITE ")
+        .expect("the call reaches the phone");
     assert!(
         invite.starts_with("INVITE sip:1000@192.168.3.3:5060"),
         "{invite}"
     );
-    // The border still answers repetitions itself: the PBX hears nothing.
+    // The border answers retransmissions itself: the PBX receives nothing.
     let more = "Contact: <sip:1000@192.168.3.3:5060>;expires=600\r\n";
     phone.send(
         "REGISTER sip:127.0.0.1",
@@ -207,7 +211,7 @@ fn after_kill_9_the_pbx_reaches_phones_whose_registrations_were_passed_to_it() {
         "sip:1000@127.0.0.1",
         more,
     );
-    assert!(phone.hears("SIP/2.0 200").is_some());
+    assert!(phone.receive("SIP/2.0 200").is_some());
     core.socket.set_nonblocking(true).expect("socket");
     let mut bytes = [0; 8_192];
     while let Ok(length) = core.socket.recv(&mut bytes) {
@@ -216,32 +220,36 @@ fn after_kill_9_the_pbx_reaches_phones_whose_registrations_were_passed_to_it() {
 }
 
 #[test]
-fn registrations_of_two_workers_come_back_to_three() {
+fn registrations_of_two_workers_are_restored_to_three() {
     let folder = scratch("restart-workers");
     let (sip, store) = (free_port(), folder.join("registrations.db"));
-    let process = started(&folder, &local(sip, &store, "[sip]\nworkers = 2\n"), sip);
+    let process = start_border(&folder, &local(sip, &store, "[sip]\nworkers = 2\n"), sip);
     let phone = Agent::new(sip);
     let users: Vec<String> = (0..20).map(|number| (1_000 + number).to_string()).collect();
     for (cseq, user) in (1..).zip(&users) {
-        phone.registers(user, cseq, 600);
+        phone.assert_registers(user, cseq, 600);
     }
-    // A change in the part of a worker that sleeps is written all the same.
-    std::thread::sleep(WRITTEN);
+    // A change at a sleeping worker is written, too.
+    std::thread::sleep(WRITE_DELAY);
     kill(process);
-    let process = started(&folder, &local(sip, &store, "[sip]\nworkers = 3\n"), sip);
+    let process = start_border(&folder, &local(sip, &store, "[sip]\nworkers = 3\n"), sip);
     let caller = Agent::new(sip);
     for (cseq, user) in (1..).zip(&users) {
         caller.call(&format!("sip:{user}@127.0.0.1:{sip}"), cseq);
         let invite = format!("INVITE sip:{user}@");
-        assert!(phone.hears(&invite).is_some(), "{user}: {}", process.said());
+        assert!(
+            phone.receive(&invite).is_some(),
+            "{user}: {}",
+            process.log()
+        );
     }
 }
 
 #[test]
-fn two_programs_do_not_share_a_file_and_check_says_where_registrations_are() {
+fn file_is_exclusive_and_check_prints_its_path() {
     let folder = scratch("restart-two");
     let (sip, other, store) = (free_port(), free_port(), folder.join("registrations.db"));
-    let _process = started(&folder, &local(sip, &store, ""), sip);
+    let _process = start_border(&folder, &local(sip, &store, ""), sip);
     let file = folder.join("second.toml");
     std::fs::write(&file, local(other, &store, "")).expect("file");
     let hornwork = |arguments: &[&str]| {
@@ -252,10 +260,10 @@ fn two_programs_do_not_share_a_file_and_check_says_where_registrations_are() {
     };
     let mut second = Process::start(&mut hornwork(&["run", "-c"]), &folder.join("second.log"));
     assert_eq!(second.wait(Duration::from_secs(10)), Some(false));
-    let said = second.said();
+    let log = second.log();
     assert!(
-        said.contains("another program uses it") && said.contains("remedy: "),
-        "{said}"
+        log.contains("another program is using it") && log.contains("remedy: "),
+        "{log}"
     );
 
     let check = |text: String, state: Option<&Path>| {
@@ -265,8 +273,8 @@ fn two_programs_do_not_share_a_file_and_check_says_where_registrations_are() {
             command.env("STATE_DIRECTORY", state);
         }
         let done = command.output().expect("hornwork");
-        let said = String::from_utf8_lossy(&done.stdout).into_owned();
-        (done.status.code(), said)
+        let log = String::from_utf8_lossy(&done.stdout).into_owned();
+        (done.status.code(), log)
     };
     let trusted = |text: String| {
         text.replace(
@@ -274,35 +282,35 @@ fn two_programs_do_not_share_a_file_and_check_says_where_registrations_are() {
             "register = \"local\"\nallow = \"127.0.0.1/32\"\n",
         )
     };
-    let (code, said) = check(trusted(local(other, &store, "")), None);
-    assert_eq!(code, Some(0), "{said}");
+    let (code, log) = check(trusted(local(other, &store, "")), None);
+    assert_eq!(code, Some(0), "{log}");
     assert!(
-        said.contains(&format!("kept over a restart in {}", store.display())),
-        "{said}"
+        log.contains(&format!("stored in {}", store.display())),
+        "{log}"
     );
     let nowhere = Path::new("/proc/nowhere/registrations.db");
-    let (code, said) = check(trusted(local(other, nowhere, "")), None);
-    assert_eq!(code, Some(2), "{said}");
+    let (code, log) = check(trusted(local(other, nowhere, "")), None);
+    assert_eq!(code, Some(2), "{log}");
     assert!(
-        said.contains("WARNING: registrations would not outlive a restart"),
-        "{said}"
+        log.contains("WARNING: registrations would be lost at a restart"),
+        "{log}"
     );
     let usual = trusted(local(other, nowhere, ""))
         .replace(&format!("store = \"{}\"\n", nowhere.display()), "");
-    let (_, said) = check(usual.clone(), None);
-    assert!(said.contains("registrations: in memory"), "{said}");
-    let (code, said) = check(usual, Some(&folder));
-    assert_eq!(code, Some(0), "{said}");
+    let (_, log) = check(usual.clone(), None);
+    assert!(log.contains("registrations: in memory"), "{log}");
+    let (code, log) = check(usual, Some(&folder));
+    assert_eq!(code, Some(0), "{log}");
     assert!(
-        said.contains(&format!("restart in {}", store.display())),
-        "{said}"
+        log.contains(&format!("stored in {}", store.display())),
+        "{log}"
     );
-    let (_, said) = check(trusted(local(other, Path::new("none"), "")), Some(&folder));
-    assert!(said.contains("registrations: in memory"), "{said}");
+    let (_, log) = check(trusted(local(other, Path::new("none"), "")), Some(&folder));
+    assert!(log.contains("registrations: in memory"), "{log}");
 }
 
 #[test]
-fn a_file_that_cannot_be_read_is_moved_aside_and_one_that_cannot_be_written_costs_no_call() {
+fn unreadable_file_is_moved_aside_and_unwritable_file_costs_no_call() {
     let folder = scratch("restart-corrupt");
     let (sip, store) = (free_port(), folder.join("registrations.db"));
     std::fs::write(
@@ -310,36 +318,36 @@ fn a_file_that_cannot_be_read_is_moved_aside_and_one_that_cannot_be_written_cost
         "no database at all, and longer than the header of one: ".repeat(40),
     )
     .expect("file");
-    let process = started(&folder, &local(sip, &store, ""), sip);
+    let process = start_border(&folder, &local(sip, &store, ""), sip);
     until(&process, "registration_store_replaced");
     assert!(folder.join("registrations.db.corrupt").is_file());
     let phone = Agent::new(sip);
-    phone.registers("1000", 1, 600);
-    std::thread::sleep(WRITTEN);
+    phone.assert_registers("1000", 1, 600);
+    std::thread::sleep(WRITE_DELAY);
     kill(process);
-    let process = started(&folder, &local(sip, &store, ""), sip);
+    let process = start_border(&folder, &local(sip, &store, ""), sip);
     let caller = Agent::new(sip);
     caller.call(&format!("sip:1000@127.0.0.1:{sip}"), 1);
-    assert!(phone.hears("INVITE ").is_some(), "{}", process.said());
-    // The file vanishes under the program: it is written anew.
+    assert!(phone.receive("INVITE ").is_some(), "{}", process.log());
+    // The file is deleted while the program runs: it is written again.
     std::fs::remove_file(&store).expect("file");
-    until(&process, "registrations_stored_again");
-    std::thread::sleep(WRITTEN);
+    until(&process, "registration_store_recovered");
+    std::thread::sleep(WRITE_DELAY);
     kill(process);
-    let process = started(&folder, &local(sip, &store, ""), sip);
+    let process = start_border(&folder, &local(sip, &store, ""), sip);
     until(&process, "contacts=1");
     kill(process);
 
     let nowhere = PathBuf::from("/proc/nowhere/registrations.db");
-    let process = started(&folder, &local(sip, &nowhere, ""), sip);
-    until(&process, "registrations_not_stored");
-    assert!(process.said().contains("remedy="), "{}", process.said());
-    phone.registers("1000", 2, 600);
+    let process = start_border(&folder, &local(sip, &nowhere, ""), sip);
+    until(&process, "registration_store_failed");
+    assert!(process.log().contains("remedy="), "{}", process.log());
+    phone.assert_registers("1000", 2, 600);
     caller.call(&format!("sip:1000@127.0.0.1:{sip}"), 2);
-    assert!(phone.hears("INVITE ").is_some(), "{}", process.said());
+    assert!(phone.receive("INVITE ").is_some(), "{}", process.log());
 }
 
-/// A file system of its own, which goes with this value.
+/// A separate file system that is unmounted with this value.
 struct Tmpfs(PathBuf);
 
 impl Tmpfs {
@@ -364,7 +372,7 @@ impl Drop for Tmpfs {
 }
 
 #[test]
-fn a_full_disk_holds_up_no_call_and_missed_changes_are_written_later() {
+fn full_disk_blocks_no_call_and_changes_are_written_later() {
     let folder = scratch("restart-full");
     let disk = folder.join("disk");
     let Some(_tmpfs) = Tmpfs::mount(&disk) else {
@@ -372,56 +380,56 @@ fn a_full_disk_holds_up_no_call_and_missed_changes_are_written_later() {
     };
     let (sip, store) = (free_port(), disk.join("registrations.db"));
     let text = local(sip, &store, "");
-    let process = started(&folder, &text, sip);
+    let process = start_border(&folder, &text, sip);
     let phone = Agent::new(sip);
-    phone.registers("1000", 1, 600);
-    std::thread::sleep(WRITTEN);
+    phone.assert_registers("1000", 1, 600);
+    std::thread::sleep(WRITE_DELAY);
     let fill = disk.join("fill");
     let filled = std::fs::write(&fill, vec![0; 2 << 20]);
     assert!(filled.is_err(), "the disk is full");
     for number in 0..40 {
-        phone.registers(&(2_000 + number).to_string(), 2 + number, 600);
+        phone.assert_registers(&(2_000 + number).to_string(), 2 + number, 600);
     }
-    until(&process, "registrations_not_stored");
-    assert!(process.said().contains("make room"), "{}", process.said());
+    until(&process, "registration_store_failed");
+    assert!(process.log().contains("make room"), "{}", process.log());
     let caller = Agent::new(sip);
     caller.call(&format!("sip:2000@127.0.0.1:{sip}"), 1);
-    assert!(phone.hears("INVITE ").is_some());
+    assert!(phone.receive("INVITE ").is_some());
     // A start on a full disk still reads the file.
     kill(process);
-    let process = started(&folder, &text, sip);
+    let process = start_border(&folder, &text, sip);
     caller.call(&format!("sip:1000@127.0.0.1:{sip}"), 2);
     assert!(
-        phone.hears("INVITE sip:1000@").is_some(),
+        phone.receive("INVITE sip:1000@").is_some(),
         "{}",
-        process.said()
+        process.log()
     );
-    phone.registers("3000", 50, 600);
+    phone.assert_registers("3000", 50, 600);
     for number in 0..40 {
-        phone.registers(&(4_000 + number).to_string(), 60 + number, 600);
+        phone.assert_registers(&(4_000 + number).to_string(), 60 + number, 600);
     }
-    until(&process, "registrations_not_stored");
+    until(&process, "registration_store_failed");
     std::fs::remove_file(&fill).expect("file");
-    until(&process, "registrations_stored_again");
-    std::thread::sleep(WRITTEN);
+    until(&process, "registration_store_recovered");
+    std::thread::sleep(WRITE_DELAY);
     kill(process);
-    let process = started(&folder, &text, sip);
+    let process = start_border(&folder, &text, sip);
     caller.call(&format!("sip:3000@127.0.0.1:{sip}"), 3);
     assert!(
-        phone.hears("INVITE sip:3000@").is_some(),
+        phone.receive("INVITE sip:3000@").is_some(),
         "{}",
-        process.said()
+        process.log()
     );
     caller.call(&format!("sip:1000@127.0.0.1:{sip}"), 4);
     assert!(
-        phone.hears("INVITE sip:1000@").is_some(),
+        phone.receive("INVITE sip:1000@").is_some(),
         "{}",
-        process.said()
+        process.log()
     );
     assert!(answers_options(sip));
 }
 
-/// A file system in a file, mounted; it goes with this value.
+/// A mounted file system in a file, unmounted with this value.
 struct Image(PathBuf);
 
 impl Image {
@@ -450,7 +458,7 @@ impl Drop for Image {
     }
 }
 
-/// A file system that answers no write while this value is there. A program that waits for it could not even be killed.
+/// A file system that blocks writes while this value exists. A program that waits for it could not even be killed.
 struct Frozen(PathBuf);
 
 impl Frozen {
@@ -468,7 +476,7 @@ impl Drop for Frozen {
 }
 
 #[test]
-fn a_disk_that_does_not_answer_holds_up_no_registration_and_no_call() {
+fn stalled_disk_blocks_no_registration_and_no_call() {
     if !installed(&["mkfs.ext4", "mount", "fsfreeze"]) {
         return;
     }
@@ -478,30 +486,30 @@ fn a_disk_that_does_not_answer_holds_up_no_registration_and_no_call() {
     };
     let sip = free_port();
     let text = local(sip, &disk.0.join("registrations.db"), "");
-    let process = started(&folder, &text, sip);
+    let process = start_border(&folder, &text, sip);
     let (phone, caller) = (Agent::new(sip), Agent::new(sip));
-    phone.registers("1000", 1, 600);
-    std::thread::sleep(WRITTEN);
+    phone.assert_registers("1000", 1, 600);
+    std::thread::sleep(WRITE_DELAY);
     let frozen = Frozen::freeze(&disk.0);
     let begun = Instant::now();
     for number in 0..1_000 {
-        phone.registers(&(2_000 + number).to_string(), 2 + number, 600);
+        phone.assert_registers(&(2_000 + number).to_string(), 2 + number, 600);
     }
     for number in 0..10 {
         caller.call(
             &format!("sip:{}@127.0.0.1:{sip}", 2_000 + number),
             1 + number,
         );
-        assert!(phone.hears("INVITE ").is_some());
+        assert!(phone.receive("INVITE ").is_some());
     }
     assert!(begun.elapsed() < Duration::from_secs(20));
-    until(&process, "registrations_not_stored");
-    assert!(process.said().contains("has not answered"));
+    until(&process, "registration_store_failed");
+    assert!(process.log().contains("has not answered"));
     drop(frozen);
-    until(&process, "registrations_stored_again");
-    std::thread::sleep(WRITTEN);
+    until(&process, "registration_store_recovered");
+    std::thread::sleep(WRITE_DELAY);
     kill(process);
-    let _process = started(&folder, &text, sip);
+    let _process = start_border(&folder, &text, sip);
     caller.call(&format!("sip:2999@127.0.0.1:{sip}"), 100);
-    assert!(phone.hears("INVITE sip:2999@").is_some());
+    assert!(phone.receive("INVITE sip:2999@").is_some());
 }

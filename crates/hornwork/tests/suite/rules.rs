@@ -1,4 +1,4 @@
-//! Header rules as an operator meets them: `hornwork rules try`, mistakes in a rule, and SIPp at both ends of a border.
+//! Header rules in operation: `hornwork rules try`, mistakes in a rule, and SIPp on both sides of a border.
 
 use crate::common;
 
@@ -29,24 +29,24 @@ fn attempt(arguments: &[&str], message: &str) -> (Output, String, String) {
     drop(input);
     let output = child.wait_with_output().expect("it ends");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let (said, shown) = (text(&output.stderr), text(&output.stdout));
-    (output, said, shown)
+    let (log, shown) = (text(&output.stderr), text(&output.stdout));
+    (output, log, shown)
 }
 
 #[test]
-fn the_example_is_tried_on_a_message_that_comes() {
-    let (output, said, shown) = attempt(&["examples/header-rules.toml"], INVITE);
-    assert_eq!(output.status.code(), Some(0), "{said}");
+fn example_is_tried_on_an_incoming_message() {
+    let (output, log, shown) = attempt(&["examples/header-rules.toml"], INVITE);
+    assert_eq!(output.status.code(), Some(0), "{log}");
     assert!(
-        said.contains("rule 1 holds: international numbers"),
-        "{said}"
+        log.contains("rule 1 matches: international numbers"),
+        "{log}"
     );
-    assert!(said.contains("tag dialled = 030123"), "{said}");
+    assert!(log.contains("tag dialled = 030123"), "{log}");
     let expected = INVITE
         .replace("INVITE sip:030123@", "INVITE sip:+4930123@")
         .replace("To: <sip:030123@", "To: <sip:+4930123@");
     assert_eq!(shown, expected);
-    // As it is typed in an editor.
+    // With the line ends of an editor.
     let (_, _, typed) = attempt(
         &["examples/header-rules.toml"],
         &INVITE.replace("\r\n", "\n"),
@@ -55,8 +55,8 @@ fn the_example_is_tried_on_a_message_that_comes() {
 }
 
 #[test]
-fn the_example_is_tried_on_a_message_that_leaves() {
-    let (output, said, shown) = attempt(
+fn example_is_tried_on_an_outgoing_message() {
+    let (output, log, shown) = attempt(
         &[
             "examples/header-rules.toml",
             "--direction",
@@ -68,8 +68,8 @@ fn the_example_is_tried_on_a_message_that_leaves() {
         ],
         INVITE,
     );
-    assert_eq!(output.status.code(), Some(0), "{said}");
-    assert!(said.contains("rule 3 holds: towards the carrier"), "{said}");
+    assert_eq!(output.status.code(), Some(0), "{log}");
+    assert!(log.contains("rule 3 matches: towards the carrier"), "{log}");
     for line in [
         "User-Agent: Hornwork\r\n",
         "X-Account: acme-7\r\n",
@@ -79,25 +79,25 @@ fn the_example_is_tried_on_a_message_that_leaves() {
         assert!(shown.contains(line), "{line} is not in\n{shown}");
     }
     assert!(!shown.contains("X-Internal"), "{shown}");
-    // Towards a phone nothing of this holds.
-    let (_, said, shown) = attempt(
+    // No rule matches towards a phone.
+    let (_, log, shown) = attempt(
         &["examples/header-rules.toml", "--direction", "out"],
         INVITE,
     );
-    assert!(said.contains("none of 4 rules holds"), "{said}");
+    assert!(log.contains("none of 4 rules matches"), "{log}");
     assert_eq!(shown, INVITE);
 }
 
 #[test]
-fn refusals_and_failures_are_told() {
+fn refusals_and_failures_are_reported() {
     let premium = INVITE.replace("030123", "0900123");
-    let (output, said, _) = attempt(&["examples/header-rules.toml"], &premium);
-    assert_eq!(output.status.code(), Some(0), "{said}");
+    let (output, log, _) = attempt(&["examples/header-rules.toml"], &premium);
+    assert_eq!(output.status.code(), Some(0), "{log}");
     assert!(
-        said.contains("refused with 603 (Premium Numbers Are Barred)"),
-        "{said}"
+        log.contains("refused with 603 (Premium Numbers Are Barred)"),
+        "{log}"
     );
-    assert!(said.contains("dialled by alice at 192.0.2.1"), "{said}");
+    assert!(log.contains("dialled by alice at 192.0.2.1"), "{log}");
     let folder = scratch("rules-try");
     let file = folder.join("injection.toml");
     let base = std::fs::read_to_string(root().join("examples/loopback.toml")).expect("example");
@@ -105,30 +105,30 @@ fn refusals_and_failures_are_told() {
     std::fs::write(&file, format!("{base}{rule}")).expect("file");
     let path = file.display().to_string();
     let evil = INVITE.replace("sip:alice@127.0.0.1>", "sip:a%0D%0AX:%20y@127.0.0.1>");
-    let (output, said, shown) = attempt(&[&path], &evil);
-    assert_eq!(output.status.code(), Some(1), "{said}");
+    let (output, log, shown) = attempt(&[&path], &evil);
+    assert_eq!(output.status.code(), Some(1), "{log}");
     assert!(
-        said.contains("left out, because the message would break: 1 changes"),
-        "{said}"
+        log.contains("left out, because the message would break: 1 changes"),
+        "{log}"
     );
     assert_eq!(shown, evil);
     for (arguments, message, word) in [
         (
             &[path.as_str(), "--interface", "nowhere"][..],
             INVITE,
-            "there is no interface \"nowhere\"",
+            "no interface \"nowhere\"",
         ),
         (
             &[path.as_str(), "--trunk", "nobody"][..],
             INVITE,
-            "there is no trunk \"nobody\"",
+            "no trunk \"nobody\"",
         ),
         (
             &[path.as_str(), "--source", "here"][..],
             INVITE,
-            "is no address",
+            "is not an address",
         ),
-        (&[path.as_str(), "--tag", "x"][..], INVITE, "is no tag"),
+        (&[path.as_str(), "--tag", "x"][..], INVITE, "is not a tag"),
         (&[path.as_str()][..], "hello", "no SIP"),
         (
             &[path.as_str()][..],
@@ -137,14 +137,14 @@ fn refusals_and_failures_are_told() {
         ),
         (&["nowhere.toml"][..], INVITE, "nowhere.toml"),
     ] {
-        let (output, said, _) = attempt(arguments, message);
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
-        assert!(said.contains(word), "{word} is not in {said}");
+        let (output, log, _) = attempt(arguments, message);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {log}");
+        assert!(log.contains(word), "{word} is not in {log}");
     }
 }
 
-/// What engineers get wrong in a rule: its lines, the line of the mistake counted from the rule's first, what it is called, and what
-/// the remedy says.
+/// Typical mistakes in a rule: its lines, the line of the mistake counted from the rule's first, its message, and its
+/// remedy.
 const MISTAKES: &[(&str, usize, &str, &str)] = &[
     (
         "direction = \"in\"\nwhen = 'frm.user == \"x\"'\ndo = [{ log = \"x\" }]",
@@ -155,62 +155,62 @@ const MISTAKES: &[(&str, usize, &str, &str)] = &[
     (
         "direction = \"in\"\nwhen = 'status == \"200\"'\ndo = [{ log = \"x\" }]",
         2,
-        "a number with a text",
+        "a number and a text",
         "without quotes",
     ),
     (
         "direction = \"in\"\nwhen = 'from.user == '\ndo = [{ log = \"x\" }]",
         2,
-        "this is no condition",
+        "invalid condition",
         "write CEL",
     ),
     (
         "direction = \"in\"\nwhen = 'from.user.matches(\"(\")'\ndo = [{ log = \"x\" }]",
         2,
-        "no regular expression",
+        "not a valid regular expression",
         "correct it",
     ),
     (
         "direction = \"in\"\ndo = [{ set = \"Via\", value = \"x\" }]",
         2,
-        "no rule may change it",
-        "take the action out",
+        "rules cannot change it",
+        "remove the action",
     ),
     (
         "direction = \"in\"\ndo = [{ remove = \"Call-ID\" }]",
         2,
-        "no rule may change it",
-        "take the action out",
+        "rules cannot change it",
+        "remove the action",
     ),
     (
         "direction = \"in\"\ndo = [{ set = \"From\", value = \"<sip:a@b>\" }]",
         2,
-        "carries the tag",
+        "contains the tag",
         "change a part of it",
     ),
     (
         "direction = \"in\"\ndo = [{ rewrite = \"From\", part = \"params.tag\", value = \"x\" }]",
         2,
-        "the tag names the dialog",
-        "take the action out",
+        "the tag identifies the dialog",
+        "remove the action",
     ),
     (
         "direction = \"out\"\nmethod = \"BYE\"\ndo = [{ rewrite = \"From\", part = \"user\", value = \"x\" }]",
         3,
-        "is that of the dialog",
+        "is fixed by the dialog",
         "INVITE",
     ),
     (
         "direction = \"in\"\non = \"response\"\ndo = [{ reject = 403 }]",
         3,
-        "does nothing to a response",
+        "has no effect on a response",
         "on = \"request\"",
     ),
     (
         "direction = \"in\"\nmethod = \"ACK\"\ndo = [{ reject = 403 }]",
         3,
         "ACK cannot be refused",
-        "take ACK out",
+        "remove ACK",
     ),
     (
         "direction = \"in\"\ndo = [{ reject = 302 }]",
@@ -227,7 +227,7 @@ const MISTAKES: &[(&str, usize, &str, &str)] = &[
     (
         "direction = \"out\"\ndo = [{ route = \"server\" }]",
         2,
-        "what leaves has been routed",
+        "a sent message is already routed",
         "direction = \"in\"",
     ),
     (
@@ -245,13 +245,13 @@ const MISTAKES: &[(&str, usize, &str, &str)] = &[
     (
         "direction = \"in\"\nmethod = \"invite\"\ndo = [{ log = \"x\" }]",
         2,
-        "written in capitals",
+        "case-sensitive",
         "INVITE",
     ),
     (
         "direction = \"in\"\ndo = [{ replace = \"Subject\", regex = '(a', with = \"b\" }]",
         2,
-        "no regular expression",
+        "not a valid regular expression",
         "correct it",
     ),
     (
@@ -263,7 +263,7 @@ const MISTAKES: &[(&str, usize, &str, &str)] = &[
     (
         "direction = \"in\"\ndo = [{ add = \"X-A\", value = \"$1\" }]",
         2,
-        "no expression whose group",
+        "there is no regular expression",
         "add `regex`",
     ),
     (
@@ -275,25 +275,25 @@ const MISTAKES: &[(&str, usize, &str, &str)] = &[
     (
         "direction = \"in\"\ndo = [{ add = \"X-A\" }]",
         2,
-        "`add` lacks `value`",
+        "`add` requires `value`",
         "add value",
     ),
     (
         "direction = \"in\"\ndo = [{ add = \"X A\", value = \"x\" }]",
         2,
-        "cannot be the name of a header",
+        "not a valid header name",
         "X-Account",
     ),
     (
         "direction = \"in\"\ndo = [{ set = \"P-Asserted-Identity\", value = \"alice\" }]",
         2,
-        "cannot be the value",
+        "not a valid value",
         "an address",
     ),
     (
         "direction = \"in\"\ndo = [{ rewrite = \"Subject\", part = \"host\", value = \"x\" }]",
         2,
-        "are no addresses",
+        "are not addresses",
         "change the whole value",
     ),
     (
@@ -305,26 +305,26 @@ const MISTAKES: &[(&str, usize, &str, &str)] = &[
     (
         "direction = \"in\"\ndo = [{ rewrite = \"To\", part = \"port\", value = \"sip\" }]",
         2,
-        "cannot be that part",
+        "not valid for this part",
         "1 to 65535",
     ),
     (
         "direction = \"in\"\ndo = [{ number = \"To\", form = \"e164\" }]",
         2,
-        "`form` without `country`",
+        "`form` requires `country`",
         "country = \"49\"",
     ),
     (
         "direction = \"in\"\ndo = [{ number = \"To\" }]",
         2,
-        "says nothing to do",
+        "requires `form`, `strip`",
         "add `form`",
     ),
     (
         "direction = \"in\"\ndo = [{ add = \"X-A\", value = \"x\", regex = \"y\" }]",
         2,
-        "`add` takes no `regex`",
-        "take it out",
+        "`add` does not accept `regex`",
+        "remove it",
     ),
     (
         "direction = \"in\"\ndo = [{ value = \"x\" }]",
@@ -338,7 +338,12 @@ const MISTAKES: &[(&str, usize, &str, &str)] = &[
         "more than one thing",
         "exactly one of",
     ),
-    ("direction = \"in\"", 0, "the rule does nothing", "add `do`"),
+    (
+        "direction = \"in\"",
+        0,
+        "the rule has no effect",
+        "add `do`",
+    ),
     (
         "do = [{ log = \"x\" }]",
         0,
@@ -354,7 +359,7 @@ const MISTAKES: &[(&str, usize, &str, &str)] = &[
 ];
 
 #[test]
-fn every_rule_that_cannot_work_is_refused_with_line_and_remedy() {
+fn every_invalid_rule_is_rejected_with_line_and_remedy() {
     let folder = scratch("rules-check");
     let base = std::fs::read_to_string(root().join("examples/loopback.toml")).expect("example");
     let first = base.lines().count() + 2;
@@ -365,16 +370,16 @@ fn every_rule_that_cannot_work_is_refused_with_line_and_remedy() {
             .args(["check", "-c", &file.display().to_string()])
             .output()
             .expect("the program starts");
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(2), "{rule}: {said}");
+        let log = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{rule}: {log}");
         for word in [
             format!("bad.toml:{}:", first + line),
             (*message).to_owned(),
             (*remedy).to_owned(),
         ] {
             assert!(
-                said.contains(&word),
-                "{word} is not in what is said of\n{rule}\n{said}"
+                log.contains(&word),
+                "{word} is not in the message about\n{rule}\n{log}"
             );
         }
     }
@@ -409,7 +414,7 @@ fn sipp(folder: &Path, name: &str, port: u16, arguments: &[&str]) -> Process {
 }
 
 #[test]
-fn sipp_meets_the_headers_that_rules_make_at_both_ends() {
+fn sipp_receives_headers_changed_by_rules_on_both_sides() {
     if !installed(&["sipp"]) {
         return;
     }
@@ -440,6 +445,6 @@ fn sipp_meets_the_headers_that_rules_make_at_both_ends() {
         "caller: {}\ncallee: {}\nborder: {}",
         errors("uac"),
         errors("uas"),
-        border.said()
+        border.log()
     );
 }

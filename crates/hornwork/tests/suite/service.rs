@@ -1,4 +1,4 @@
-//! `hornwork run` as its supervisor sees it: readiness, reload, drain, exit codes.
+//! `hornwork run` under a supervisor: readiness, reload, drain, exit codes.
 
 use crate::common;
 
@@ -11,11 +11,11 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// Waits until `condition` holds; panics with what the process said where it does not within ten seconds.
+/// Waits at most ten seconds until `condition` holds; panics with the output of the process.
 fn until(process: &Process, condition: impl Fn(&str) -> bool) {
     let end = Instant::now() + Duration::from_secs(10);
-    while !condition(&process.said()) {
-        assert!(Instant::now() < end, "waited in vain: {}", process.said());
+    while !condition(&process.log()) {
+        assert!(Instant::now() < end, "waited in vain: {}", process.log());
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -35,7 +35,7 @@ fn error(output: &Output) -> String {
 }
 
 #[test]
-fn it_is_ready_reloads_and_ends_in_order() {
+fn service_is_ready_reloads_and_stops() {
     let folder = scratch("service");
     let socket = folder.join("notify");
     let notified = UnixDatagram::bind(&socket).expect("socket");
@@ -61,29 +61,33 @@ fn it_is_ready_reloads_and_ends_in_order() {
     };
     assert_eq!(told(), "READY=1");
     assert!(answers_options(old), "ready means ready");
-    let said = process.said();
+    let messages = process.log();
     assert!(
-        said.contains(&format!(
+        messages.contains(&format!(
             "listens on udp:127.0.0.1:{old}, tcp:127.0.0.1:{old}"
         )),
-        "{said}"
+        "{messages}"
     );
 
-    // A file with a mistake changes nothing, and the log says why.
+    // A file with a mistake changes nothing, and the log contains the reason.
     std::fs::write(&file, good.replace("allow", "alow")).expect("file");
     process.signal("HUP");
-    until(&process, |said| said.contains("configuration_refused"));
+    until(&process, |messages| {
+        messages.contains("configuration_refused")
+    });
     assert!(
-        process.said().contains("did you mean `allow`?"),
+        process.log().contains("did you mean `allow`?"),
         "{}",
-        process.said()
+        process.log()
     );
     assert!(answers_options(old));
 
-    // A good one moves the listening point.
+    // A valid one changes the listener.
     std::fs::write(&file, good.replace(&format!(":{old}"), &format!(":{new}"))).expect("file");
     process.signal("HUP");
-    until(&process, |said| said.contains("configuration_reloaded"));
+    until(&process, |messages| {
+        messages.contains("configuration_reloaded")
+    });
     until(&process, |_| answers_options(new));
     assert!(
         TcpStream::connect(("127.0.0.1", old)).is_err(),
@@ -94,26 +98,26 @@ fn it_is_ready_reloads_and_ends_in_order() {
     assert_eq!(told(), "STOPPING=1");
     assert_eq!(process.wait(Duration::from_secs(5)), Some(true));
     assert!(
-        process.said().contains("drain_finished cut=0"),
+        process.log().contains("drain_finished terminated=0"),
         "{}",
-        process.said()
+        process.log()
     );
 }
 
 #[test]
-fn the_log_can_be_json_and_names_no_secret() {
+fn log_can_be_json_and_contains_no_secret() {
     let folder = scratch("service-json");
     let sip = free_port();
     let more = "[log]\nformat = \"json\"\nlevel = \"debug\"\n";
     let text = example("loopback-uc.toml", sip, free_port(), media_ports(100), more);
     let mut process = border(&folder, &text, sip);
-    until(&process, |said| said.contains("socket_opened"));
+    until(&process, |messages| messages.contains("socket_opened"));
     process.signal("INT");
     assert_eq!(process.wait(Duration::from_secs(5)), Some(true));
-    let said = process.said();
-    assert!(!said.contains("secret-1000"), "{said}");
+    let messages = process.log();
+    assert!(!messages.contains("secret-1000"), "{messages}");
     let mut events = 0;
-    for line in said.lines().filter(|line| line.starts_with('{')) {
+    for line in messages.lines().filter(|line| line.starts_with('{')) {
         let value: serde_json::Value = serde_json::from_str(line).expect("each line is an object");
         assert!(
             value["timestamp"].is_string() && value["level"].is_string(),
@@ -121,11 +125,11 @@ fn the_log_can_be_json_and_names_no_secret() {
         );
         events += usize::from(value["event"].is_string());
     }
-    assert!(events >= 4, "{said}");
+    assert!(events >= 4, "{messages}");
 }
 
 #[test]
-fn what_cannot_run_says_why_and_what_to_do() {
+fn start_failures_are_reported_with_reason_and_remedy() {
     let folder = scratch("service-refused");
     let file = folder.join("hornwork.toml");
     assert_eq!(run(&file, &[]).status.code(), Some(2), "no such file");
@@ -145,12 +149,12 @@ fn what_cannot_run_says_why_and_what_to_do() {
     std::fs::write(&file, text).expect("file");
     let output = run(&file, &[]);
     assert_eq!(output.status.code(), Some(3));
-    let said = error(&output);
+    let messages = error(&output);
     assert!(
-        said.contains(&format!("cannot listen on 127.0.0.1:{port}")),
-        "{said}"
+        messages.contains(&format!("cannot listen on 127.0.0.1:{port}")),
+        "{messages}"
     );
-    assert!(said.contains("remedy:"), "{said}");
+    assert!(messages.contains("remedy:"), "{messages}");
 
     let output = run(&root().join("examples/loopback.toml"), &["--role", "media"]);
     assert_eq!(output.status.code(), Some(2));
@@ -163,7 +167,7 @@ fn what_cannot_run_says_why_and_what_to_do() {
 }
 
 #[test]
-fn commands_of_later_versions_do_not_exist_yet() {
+fn future_commands_do_not_exist() {
     for command in ["phone", "trace", "top"] {
         let output = Command::new(env!("CARGO_BIN_EXE_hornwork"))
             .arg(command)
@@ -174,7 +178,7 @@ fn commands_of_later_versions_do_not_exist_yet() {
 }
 
 #[test]
-fn the_packaged_configuration_and_unit_fit_each_other() {
+fn packaged_configuration_and_unit_match() {
     let packaging = root().join("packaging");
     let check = Command::new(env!("CARGO_BIN_EXE_hornwork"))
         .args(["check", "-c"])
@@ -188,8 +192,9 @@ fn the_packaged_configuration_and_unit_fit_each_other() {
     assert!(unit.contains("Type=notify\n") && unit.contains("NoNewPrivileges=yes\n"));
 }
 
-/// Greatest exposure, in tenths of systemd's points from 0 to 100, that the unit may have, without and with the rights for the faster
-/// ways of media: 1.7 is what a network service needs; those that load BPF programs, and speak of and to interfaces, need more.
+/// Permitted exposure levels of the unit, in tenths of systemd's points from 0 to 100, without and with the
+/// capabilities for the faster media paths: 1.7 is typical of a network service; loading BPF programs and access to
+/// interfaces need more.
 const EXPOSURES: [(&str, &[&str]); 3] = [
     ("20", &[]),
     ("22", &["fast.conf"]),
@@ -197,7 +202,7 @@ const EXPOSURES: [(&str, &[&str]); 3] = [
 ];
 
 #[test]
-fn systemd_takes_the_unit_and_finds_it_confined() {
+fn systemd_accepts_the_unit_and_rates_it_confined() {
     if !installed(&["systemd-analyze"]) {
         return;
     }
@@ -206,7 +211,7 @@ fn systemd_takes_the_unit_and_finds_it_confined() {
         let packaging = root().join("packaging");
         let unit = std::fs::read_to_string(packaging.join("hornwork.service")).expect("unit");
         let file = folder.join("hornwork.service");
-        // Where nothing is installed, the program is the one just built.
+        // Without an installation, the program just built is used.
         let unit = unit.replace("/usr/bin/hornwork", env!("CARGO_BIN_EXE_hornwork"));
         std::fs::write(&file, unit).expect("unit");
         for addition in additions {
@@ -236,15 +241,15 @@ fn confined(file: &Path, exposure: &str) {
             error(&output)
         );
     }
-    let said = Command::new("systemd-analyze")
+    let messages = Command::new("systemd-analyze")
         .arg("verify")
         .arg(file)
         .output()
         .expect("systemd-analyze starts");
-    assert!(said.stderr.is_empty(), "{}", error(&said));
+    assert!(messages.stderr.is_empty(), "{}", error(&messages));
 }
 
-/// A SIP peer by hand.
+/// A SIP peer implemented by hand.
 struct Peer(UdpSocket);
 
 impl Peer {
@@ -266,7 +271,7 @@ impl Peer {
             .expect("sent");
     }
 
-    /// The next message that begins so; others are passed over.
+    /// The next message that begins like this; others are ignored.
     fn expect(&self, start: &str) -> String {
         let mut bytes = [0; 4096];
         loop {
@@ -299,13 +304,13 @@ fn value(message: &str, name: &str) -> String {
 }
 
 #[test]
-fn a_media_port_that_another_program_has_is_passed_over() {
+fn media_port_in_use_by_another_program_is_skipped() {
     let folder = scratch("service-ports");
     let (sip, trunk) = (free_port(), free_port());
     let (first, last) = media_ports(8);
     let text = example("loopback.toml", sip, trunk, (first, last), "");
     let text = text.replace("level = \"warn\"", "level = \"info\"");
-    // Of two of the four pairs somebody else has one half.
+    // Two of the four pairs have one port in use.
     let _taken =
         [first + 1, first + 6].map(|port| UdpSocket::bind(("127.0.0.1", port)).expect("port"));
     let process = border(&folder, &text, sip);
@@ -329,9 +334,9 @@ fn a_media_port_that_another_program_has_is_passed_over() {
         .expect("a media line");
     let free = [first + 2, first + 4].map(|port| port.to_string());
     assert!(free.iter().any(|port| port == media), "{offered}");
-    until(&process, |said| {
-        let taken = said.matches("media_port_taken").count();
-        // Each of the two was either met or not needed.
+    until(&process, |messages| {
+        let taken = messages.matches("media_port_in_use").count();
+        // Each of the two was either found in use or not needed.
         taken <= 2
     });
     assert!(
@@ -341,7 +346,7 @@ fn a_media_port_that_another_program_has_is_passed_over() {
 }
 
 #[test]
-fn a_reload_leaves_calls_alone_a_stop_waits_for_them_and_a_second_one_does_not() {
+fn reload_keeps_calls_first_stop_waits_and_second_does_not() {
     let folder = scratch("service-drain");
     let (sip, trunk) = (free_port(), free_port());
     let text = example("loopback-bypass.toml", sip, trunk, media_ports(100), "");
@@ -382,13 +387,15 @@ fn a_reload_leaves_calls_alone_a_stop_waits_for_them_and_a_second_one_does_not()
     caller.send(sip, &ack);
     callee.expect("ACK");
 
-    // A new file on the way takes over without a word to the call.
-    let changed = format!("{text}\n[sip]\nagent = \"Changed\"\nring_timeout = 20\n");
+    // A reload does not affect the call.
+    let changed = format!("{text}\n[sip]\nagent = \"Changed\"\nring_timeout_s = 20\n");
     std::fs::write(folder.join("hornwork.toml"), changed).expect("file");
     process.signal("HUP");
-    until(&process, |said| said.contains("configuration_reloaded"));
-    until(&process, |said| {
-        said.contains("what changed in [sip] counts from the next start")
+    until(&process, |messages| {
+        messages.contains("configuration_reloaded")
+    });
+    until(&process, |messages| {
+        messages.contains("changes in [sip] take effect at the next start")
     });
 
     process.signal("TERM");
@@ -414,7 +421,7 @@ fn a_reload_leaves_calls_alone_a_stop_waits_for_them_and_a_second_one_does_not()
         process.wait(Duration::from_secs(3)),
         Some(true),
         "{}",
-        process.said()
+        process.log()
     );
 }
 
@@ -433,7 +440,7 @@ fn parameter(header: &str, name: &str) -> String {
         .map_or_else(String::new, |(_, value)| value.trim_matches('"').to_owned())
 }
 
-/// A REGISTER of user 1000, with credentials for the challenge made by hand from RFC 2617 section 3.2.2.
+/// A REGISTER of user 1000, with credentials for the challenge computed by hand from RFC 2617 section 3.2.2.
 fn register(sip: u16, port: u16, number: u32, challenge: Option<(&str, &str)>) -> (String, String) {
     let uri = format!("sip:127.0.0.1:{sip}");
     let mut proof = String::new();
@@ -456,7 +463,7 @@ fn register(sip: u16, port: u16, number: u32, challenge: Option<(&str, &str)>) -
 }
 
 #[test]
-fn no_log_tells_passwords_or_what_proves_them() {
+fn log_contains_no_passwords_or_credentials() {
     let folder = scratch("service-secrets");
     let (sip, trunk) = (free_port(), free_port());
     let carrier = Peer::new(trunk);
@@ -467,7 +474,7 @@ fn no_log_tells_passwords_or_what_proves_them() {
     let text = example("loopback-uc.toml", sip, trunk, media_ports(100), &more);
     let mut process = border(&folder, &text, sip);
 
-    // As server: refused, refused again with a wrong password, taken with the right one.
+    // As server: challenged, challenged again with a wrong password, accepted with the right one.
     let phone = Peer::new(0);
     phone.send(sip, &register(sip, phone.port(), 1, None).0);
     let challenge = value(&phone.expect("SIP/2.0 401"), "WWW-Authenticate");
@@ -480,7 +487,7 @@ fn no_log_tells_passwords_or_what_proves_them() {
     phone.send(sip, &right);
     phone.expect("SIP/2.0 200");
 
-    // As client: the carrier challenges, and is answered.
+    // As client: the carrier's challenge is answered.
     let asked = carrier.expect("REGISTER");
     let head = |status: &str, request: &str, more: &str| {
         format!(
@@ -505,16 +512,18 @@ fn no_log_tells_passwords_or_what_proves_them() {
     let carrier_proof = parameter(&value(&proved, "Authorization"), "response");
     assert_eq!(carrier_proof.len(), 32, "{proved}");
 
-    until(&process, |said| {
-        said.contains("registration_stored aor=1000")
-            && said.contains("carrier_registration trunk=carrier state=registered")
+    until(&process, |messages| {
+        messages.contains("registration_stored aor=1000")
+            && messages.contains("carrier_registration trunk=carrier state=registered")
     });
     process.signal("HUP");
-    until(&process, |said| said.contains("configuration_reloaded"));
+    until(&process, |messages| {
+        messages.contains("configuration_reloaded")
+    });
     process.signal("INT");
     process.signal("INT");
     assert_eq!(process.wait(Duration::from_secs(5)), Some(true));
-    let said = process.said();
+    let messages = process.log();
     for secret in [
         "secret-1000",
         "wrong-password",
@@ -523,6 +532,9 @@ fn no_log_tells_passwords_or_what_proves_them() {
         &right_proof,
         &carrier_proof,
     ] {
-        assert!(!said.contains(secret), "{secret:?} is in the log:\n{said}");
+        assert!(
+            !messages.contains(secret),
+            "{secret:?} is in the log:\n{messages}"
+        );
     }
 }

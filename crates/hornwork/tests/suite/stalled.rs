@@ -1,4 +1,5 @@
-//! What surrounds the border stands still: a log that is not read, control clients that read nothing. Packets and signals go on.
+//! Stalled surroundings of the border: a log that is not read, and control clients that do not read. Packets and
+//! signals go on.
 
 use crate::common;
 
@@ -12,10 +13,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// Calls a second, and for how long.
-const EVERY: Duration = Duration::from_millis(20);
-const STALL: Duration = Duration::from_secs(10);
-/// Packets of the standing call, each way.
+/// Interval between calls, and the duration of the load.
+const CALL_INTERVAL: Duration = Duration::from_millis(20);
+const LOAD_DURATION: Duration = Duration::from_secs(10);
+/// Packets of the established call in each direction.
 const PACKETS: u32 = 50;
 
 fn header<'m>(message: &'m str, name: &str) -> &'m str {
@@ -25,15 +26,15 @@ fn header<'m>(message: &'m str, name: &str) -> &'m str {
         .unwrap_or_else(|| panic!("no {name} in {message}"))
 }
 
-/// The called side: answers every call at once, echoes its media, and counts the BYEs that it gets.
-pub(crate) struct Called {
+/// The called side: answers every call at once, echoes its media, and counts the BYEs that it receives.
+pub(crate) struct Callee {
     over: Arc<AtomicBool>,
     ended: Arc<AtomicU32>,
 }
 
-impl Called {
-    pub(crate) fn at(port: u16) -> Called {
-        let called = Called {
+impl Callee {
+    pub(crate) fn at(port: u16) -> Callee {
+        let called = Callee {
             over: Arc::default(),
             ended: Arc::default(),
         };
@@ -99,7 +100,7 @@ impl Called {
     }
 }
 
-impl Drop for Called {
+impl Drop for Callee {
     fn drop(&mut self) {
         self.over.store(true, Ordering::Relaxed);
     }
@@ -119,11 +120,11 @@ pub(crate) struct Caller {
 }
 
 /// An answered call.
-pub(crate) struct Standing {
+pub(crate) struct EstablishedCall {
     number: u32,
     to: String,
     target: String,
-    /// Where the border takes its media.
+    /// Media port of the border.
     pub(crate) media: u16,
 }
 
@@ -177,7 +178,7 @@ impl Caller {
         }
     }
 
-    pub(crate) fn dial(&mut self, media: u16) -> Standing {
+    pub(crate) fn dial(&mut self, media: u16) -> EstablishedCall {
         self.numbers += 1;
         let number = self.numbers;
         let target = format!("sip:600@127.0.0.1:{}", self.border);
@@ -207,7 +208,7 @@ impl Caller {
                     .ok()
             })
             .expect("a media port");
-        Standing {
+        EstablishedCall {
             number,
             to,
             target,
@@ -215,7 +216,7 @@ impl Caller {
         }
     }
 
-    pub(crate) fn hang_up(&self, call: &Standing) {
+    pub(crate) fn hang_up(&self, call: &EstablishedCall) {
         let bye = self.request("BYE", call.number, &call.to, &call.target, "");
         self.send(&bye);
         let answer = self.response(call.number, "BYE");
@@ -223,8 +224,8 @@ impl Caller {
     }
 }
 
-/// Packets that come back of as many that are sent, 20 ms apart.
-fn echoed(socket: &UdpSocket, to: u16) -> u32 {
+/// Number of packets that return out of [`PACKETS`] sent, 20 ms apart.
+fn count_echoes(socket: &UdpSocket, to: u16) -> u32 {
     let limit = Some(Duration::from_millis(5));
     socket.set_read_timeout(limit).expect("timeout");
     let mut back = 0;
@@ -241,7 +242,7 @@ fn echoed(socket: &UdpSocket, to: u16) -> u32 {
         packet.extend(1_u32.to_be_bytes());
         packet.resize(172, 0xd5);
         socket.send_to(&packet, ("127.0.0.1", to)).expect("sent");
-        std::thread::sleep(EVERY);
+        std::thread::sleep(CALL_INTERVAL);
         hear(&mut back);
     }
     std::thread::sleep(Duration::from_millis(200));
@@ -249,7 +250,7 @@ fn echoed(socket: &UdpSocket, to: u16) -> u32 {
     back
 }
 
-/// A border whose standard error is this pipe.
+/// A border with this pipe as standard error.
 fn border(file: &Path, stderr: std::io::PipeWriter, sip: u16) -> Child {
     let child = Command::new(env!("CARGO_BIN_EXE_hornwork"))
         .args(["run", "-c"])
@@ -266,7 +267,7 @@ fn border(file: &Path, stderr: std::io::PipeWriter, sip: u16) -> Child {
     child
 }
 
-/// Fills a pipe to its last byte.
+/// Fills a pipe completely.
 fn fill(pipe: &mut std::io::PipeWriter) {
     let flags = rustix::fs::fcntl_getfl(pipe.as_fd()).expect("flags");
     let nonblocking = flags | rustix::fs::OFlags::NONBLOCK;
@@ -274,7 +275,7 @@ fn fill(pipe: &mut std::io::PipeWriter) {
     for length in [4_096, 1] {
         while pipe.write(&vec![b'\n'; length]).is_ok() {}
     }
-    // The border's end is the same open file.
+    // The border's end is the same open file description.
     rustix::fs::fcntl_setfl(pipe.as_fd(), flags).expect("flags");
 }
 
@@ -286,21 +287,28 @@ fn signal(child: &Child, name: &str) {
     assert!(done.is_ok_and(|done| done.success()));
 }
 
-/// Fifty calls a second for as long, none of which may fail; meanwhile the media of the standing call goes on.
-fn carries(caller: &mut Caller, standing: &Standing, media: &UdpSocket, lasting: Duration) {
-    let to = standing.media;
+/// Fifty calls per second, none of which may fail, while the media of the established call goes on.
+fn carry_calls(
+    caller: &mut Caller,
+    established: &EstablishedCall,
+    media: &UdpSocket,
+    duration: Duration,
+) {
+    let to = established.media;
     let media = media.try_clone().expect("socket");
-    let echo = std::thread::spawn(move || echoed(&media, to));
+    let echo = std::thread::spawn(move || count_echoes(&media, to));
     let begun = Instant::now();
     let mut slowest = Duration::ZERO;
     let mut made = 0;
-    while begun.elapsed() < lasting {
+    while begun.elapsed() < duration {
         let dialled = Instant::now();
         let call = caller.dial(40_000);
         slowest = slowest.max(dialled.elapsed());
         caller.hang_up(&call);
         made += 1;
-        std::thread::sleep((begun + EVERY * made).saturating_duration_since(Instant::now()));
+        std::thread::sleep(
+            (begun + CALL_INTERVAL * made).saturating_duration_since(Instant::now()),
+        );
     }
     assert!(
         slowest < Duration::from_millis(500),
@@ -314,22 +322,22 @@ fn carries(caller: &mut Caller, standing: &Standing, media: &UdpSocket, lasting:
 }
 
 #[test]
-fn a_log_that_is_not_read_holds_up_no_packet_and_no_signal() {
+fn unread_log_blocks_no_packet_and_no_signal() {
     let folder = scratch("stalled-log");
     let (sip, trunk) = (free_port(), free_port());
     let file = folder.join("hornwork.toml");
-    let more = "[drain]\ntimeout = 0\n";
+    let more = "[drain]\ntimeout_s = 0\n";
     let text = example("loopback.toml", sip, trunk, media_ports(200), more);
     std::fs::write(&file, text).expect("file");
-    let called = Called::at(trunk);
+    let called = Callee::at(trunk);
     let (mut reader, mut writer) = std::io::pipe().expect("pipe");
     let mut child = border(&file, writer.try_clone().expect("pipe"), sip);
     let mut caller = Caller::new(sip);
     let media = UdpSocket::bind("127.0.0.1:0").expect("socket");
-    let standing = caller.dial(media.local_addr().expect("address").port());
+    let established = caller.dial(media.local_addr().expect("address").port());
     fill(&mut writer);
-    carries(&mut caller, &standing, &media, STALL);
-    // SIGTERM is obeyed at once: without a time to drain the standing call is ended, and then the program.
+    carry_calls(&mut caller, &established, &media, LOAD_DURATION);
+    // SIGTERM takes effect at once: with a drain time of zero the established call is ended, and then the program.
     let before = called.ended.load(Ordering::Relaxed);
     let told = Instant::now();
     signal(&child, "TERM");
@@ -352,24 +360,24 @@ fn a_log_that_is_not_read_holds_up_no_packet_and_no_signal() {
         std::thread::sleep(Duration::from_millis(20));
     }
     drop(writer);
-    let mut said = String::new();
-    reader.read_to_string(&mut said).expect("the log");
+    let mut log = String::new();
+    reader.read_to_string(&mut log).expect("the log");
     assert!(
-        said.contains("call_offered") || said.contains("socket_opened"),
-        "{said}"
+        log.contains("call_offered") || log.contains("socket_opened"),
+        "{log}"
     );
 }
 
 #[test]
-fn lines_that_were_lost_are_told_when_the_log_is_read_again() {
-    let folder = scratch("stalled-told");
+fn lost_lines_are_reported_when_the_log_is_read_again() {
+    let folder = scratch("stalled-lost-lines");
     let (sip, trunk) = (free_port(), free_port());
     let file = folder.join("hornwork.toml");
-    // A megabyte is full soon where each message is a line.
+    // With a line per message a megabyte is filled soon.
     let more = "[log]\nlevel = \"debug\"\n";
     let text = example("loopback.toml", sip, trunk, media_ports(200), more);
     std::fs::write(&file, text).expect("file");
-    let _called = Called::at(trunk);
+    let _called = Callee::at(trunk);
     let (mut reader, mut writer) = std::io::pipe().expect("pipe");
     let mut child = border(&file, writer.try_clone().expect("pipe"), sip);
     fill(&mut writer);
@@ -380,9 +388,9 @@ fn lines_that_were_lost_are_told_when_the_log_is_read_again() {
         caller.hang_up(&call);
     }
     let reading = std::thread::spawn(move || {
-        let mut said = String::new();
-        let _ = reader.read_to_string(&mut said);
-        said
+        let mut log = String::new();
+        let _ = reader.read_to_string(&mut log);
+        log
     });
     std::thread::sleep(Duration::from_secs(1));
     let call = caller.dial(40_000);
@@ -390,13 +398,15 @@ fn lines_that_were_lost_are_told_when_the_log_is_read_again() {
     std::thread::sleep(Duration::from_millis(500));
     signal(&child, "TERM");
     assert!(child.wait().expect("its end").success());
-    let said = reading.join().expect("the log");
-    let place = said.find("log_lost lines=").expect("log_lost");
-    assert!(said[place..].contains("call_offered"), "the log goes on");
+    let log = reading.join().expect("the log");
+    let place = log
+        .find("log_lines_dropped lines=")
+        .expect("log_lines_dropped");
+    assert!(log[place..].contains("call_offered"), "the log goes on");
 }
 
 #[test]
-fn control_clients_that_read_nothing_hold_up_no_packet() {
+fn control_clients_that_do_not_read_block_no_packet() {
     let folder = scratch("stalled-control");
     let (sip, trunk, control) = (free_port(), free_port(), free_port());
     let token = folder.join("token");
@@ -410,7 +420,7 @@ fn control_clients_that_read_nothing_hold_up_no_packet() {
     );
     let text = example("loopback.toml", sip, trunk, media_ports(200), &more);
     std::fs::write(&file, text).expect("file");
-    let _called = Called::at(trunk);
+    let _called = Callee::at(trunk);
     let mut process = Process::start(
         Command::new(env!("CARGO_BIN_EXE_hornwork"))
             .args(["run", "-c"])
@@ -420,7 +430,7 @@ fn control_clients_that_read_nothing_hold_up_no_packet() {
     );
     let end = Instant::now() + Duration::from_secs(30);
     while !answers_options(sip) {
-        assert!(Instant::now() < end, "{}", process.said());
+        assert!(Instant::now() < end, "{}", process.log());
     }
     let request = "GET /v1/rooms HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer 0123456789abcdef0123456789abcdef\r\n\r\n";
     let clients: Vec<TcpStream> = (0..16)
@@ -432,9 +442,9 @@ fn control_clients_that_read_nothing_hold_up_no_packet() {
         .collect();
     let mut caller = Caller::new(sip);
     let media = UdpSocket::bind("127.0.0.1:0").expect("socket");
-    let standing = caller.dial(media.local_addr().expect("address").port());
-    carries(&mut caller, &standing, &media, Duration::from_secs(3));
-    caller.hang_up(&standing);
+    let established = caller.dial(media.local_addr().expect("address").port());
+    carry_calls(&mut caller, &established, &media, Duration::from_secs(3));
+    caller.hang_up(&established);
     drop(clients);
     process.signal("TERM");
     assert_eq!(process.wait(Duration::from_secs(4)), Some(true));

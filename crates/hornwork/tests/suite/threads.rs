@@ -1,4 +1,5 @@
-//! `[threads]`: what the kernel says of a running border's threads and memory; and what is said where the rights are missing.
+//! `[threads]`: the kernel's state of a running border's threads and memory, and the messages about missing
+//! capabilities.
 
 use crate::common;
 
@@ -22,22 +23,22 @@ fn configuration(folder: &Path, threads: &str) -> PathBuf {
     path
 }
 
-/// A border that has said what it listens on.
+/// A border that has logged its listener.
 fn running(command: &mut Command, folder: &Path) -> Process {
     let process = Process::start(command, &folder.join("border.log"));
     let begun = Instant::now();
-    while !process.said().contains("what=\"sip udp\"") {
+    while !process.log().contains("purpose=\"sip udp\"") {
         assert!(
             begun.elapsed() < Duration::from_secs(20),
             "{}",
-            process.said()
+            process.log()
         );
         std::thread::sleep(Duration::from_millis(20));
     }
     process
 }
 
-/// A line of what the kernel says of the process.
+/// A line of the process's status in /proc.
 fn status(process: u32, key: &str) -> String {
     let text = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix(key));
@@ -52,7 +53,7 @@ fn policy(process: u32) -> String {
 }
 
 #[test]
-fn what_the_rights_allow_is_so_and_is_said() {
+fn permitted_settings_are_applied_and_logged() {
     let folder = scratch("threads-auto");
     let allowed = std::fs::read_to_string("/proc/self/status").unwrap();
     let allowed = allowed
@@ -64,41 +65,40 @@ fn what_the_rights_allow_is_so_and_is_said() {
         .chars()
         .take_while(char::is_ascii_digit)
         .collect();
-    let threads = format!(
-        "realtime = \"auto\"\npriority = 7\nlock_memory = \"auto\"\nprocessors = [{first}]"
-    );
+    let threads =
+        format!("realtime = \"auto\"\npriority = 7\nlock_memory = \"auto\"\ncpus = [{first}]");
     let path = configuration(&folder, &threads);
     let process = running(
         Command::new(PROGRAM).args(["run", "-c"]).arg(&path),
         &folder,
     );
-    let said = process.said();
+    let log = process.log();
     let line = |what: &str| {
-        let found = said
+        let found = log
             .lines()
             .find(|line| line.contains("threads_set") && line.contains(what));
-        found.unwrap_or_else(|| panic!("{what}: {said}")).to_owned()
+        found.unwrap_or_else(|| panic!("{what}: {log}")).to_owned()
     };
-    let done = |line: &str| line.contains("done=true");
+    let done = |line: &str| line.contains("applied=true");
     let id = process.id();
-    let fifo = line("what=realtime");
+    let fifo = line("setting=realtime");
     assert_eq!(done(&fifo), policy(id) == "1", "{fifo}");
     assert_eq!(
         done(&fifo),
         fifo.contains("SCHED_FIFO, priority 7"),
         "{fifo}"
     );
-    let memory = line("what=memory");
+    let memory = line("setting=memory");
     assert_eq!(done(&memory), status(id, "VmLck:") != "0 kB", "{memory}");
     if !done(&fifo) || !done(&memory) {
         eprintln!("in part: no rights here for SCHED_FIFO or locked memory: {fifo} {memory}");
     }
-    assert!(done(&line("what=processors")));
+    assert!(done(&line("setting=cpus")));
     assert_eq!(status(id, "Cpus_allowed_list:"), first);
 }
 
 #[test]
-fn nothing_is_asked_of_the_machine_unless_wanted() {
+fn default_changes_no_thread_settings() {
     let folder = scratch("threads-never");
     let path = configuration(&folder, "");
     let process = running(
@@ -107,25 +107,25 @@ fn nothing_is_asked_of_the_machine_unless_wanted() {
     );
     assert_eq!(policy(process.id()), "0");
     assert_eq!(status(process.id(), "VmLck:"), "0 kB");
-    assert!(!process.said().contains("threads_set"));
+    assert!(!process.log().contains("threads_set"));
 }
 
-/// Without the rights `require` is no start, and `auto` one that says what is missing.
+/// Without capabilities `require` prevents the start, and `auto` logs the missing ones.
 #[test]
-fn what_is_required_and_cannot_be_is_no_start() {
+fn denied_required_setting_prevents_the_start() {
     let bare = ["--bounding-set=-all", "--inh-caps=-all"];
     if !installed(&["setpriv"]) {
         return;
     }
     let able = Command::new("setpriv").args(bare).arg("true").output();
-    if !able.is_ok_and(|said| said.status.success()) {
+    if !able.is_ok_and(|log| log.status.success()) {
         eprintln!("skipped: no right to drop capabilities (root)");
         return;
     }
     let folder = scratch("threads-require");
     for key in ["realtime", "lock_memory"] {
         let path = configuration(&folder, &format!("{key} = \"require\""));
-        let said = Command::new("setpriv")
+        let log = Command::new("setpriv")
             .args(bare)
             .arg("prlimit")
             .args(["--rtprio=0", "--memlock=65536"])
@@ -134,13 +134,13 @@ fn what_is_required_and_cannot_be_is_no_start() {
             .arg(&path)
             .output()
             .unwrap();
-        let why = String::from_utf8_lossy(&said.stderr).into_owned();
-        assert_eq!(said.status.code(), Some(3), "{why}");
+        let why = String::from_utf8_lossy(&log.stderr).into_owned();
+        assert_eq!(log.status.code(), Some(3), "{why}");
         assert!(
-            why.contains(&format!("[threads] {key} cannot be had")),
+            why.contains(&format!("[threads] {key} was denied")),
             "{why}"
         );
-        assert!(why.contains("goes without"), "{why}");
+        assert!(why.contains("to run without it"), "{why}");
     }
     let path = configuration(&folder, "realtime = \"auto\"\nlock_memory = \"auto\"");
     let process = running(
@@ -153,36 +153,36 @@ fn what_is_required_and_cannot_be_is_no_start() {
             .arg(&path),
         &folder,
     );
-    let said = process.said();
-    assert_eq!(said.matches("done=false").count(), 2, "{said}");
+    let log = process.log();
+    assert_eq!(log.matches("applied=false").count(), 2, "{log}");
 }
 
 #[test]
-fn mistakes_are_named() {
+fn mistakes_are_reported() {
     let folder = scratch("threads-mistakes");
     for (threads, what) in [
-        ("processors = [0, 1]", "2 processors for 1 threads"),
+        ("cpus = [0, 1]", "2 CPUs for 1 workers"),
         ("priority = 99", "`priority` is 99"),
         ("realtime = \"perhaps\"", "realtime"),
     ] {
         let path = configuration(&folder, threads);
-        let said = Command::new(PROGRAM)
+        let log = Command::new(PROGRAM)
             .args(["check", "-c"])
             .arg(&path)
             .output()
             .unwrap();
-        let text = String::from_utf8_lossy(&[said.stdout, said.stderr].concat()).into_owned();
-        assert_eq!(said.status.code(), Some(2), "{text}");
+        let text = String::from_utf8_lossy(&[log.stdout, log.stderr].concat()).into_owned();
+        assert_eq!(log.status.code(), Some(2), "{text}");
         assert!(text.contains(what), "{text}");
     }
-    // A processor that this machine does not have is no mistake of the file's, but no start.
-    let path = configuration(&folder, "processors = [65000]");
-    let said = Command::new(PROGRAM)
+    // A processor that this machine does not have is not a mistake of the file, but prevents the start.
+    let path = configuration(&folder, "cpus = [65000]");
+    let log = Command::new(PROGRAM)
         .args(["run", "-c"])
         .arg(&path)
         .output()
         .unwrap();
-    let why = String::from_utf8_lossy(&said.stderr).into_owned();
-    assert_eq!(said.status.code(), Some(3), "{why}");
+    let why = String::from_utf8_lossy(&log.stderr).into_owned();
+    assert_eq!(log.status.code(), Some(3), "{why}");
     assert!(why.contains("may not use processor 65000"), "{why}");
 }

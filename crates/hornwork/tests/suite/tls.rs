@@ -1,4 +1,4 @@
-//! TLS of the running border, judged by OpenSSL and by Python's ssl.
+//! TLS of the running border, checked with OpenSSL and Python's ssl.
 
 use crate::common;
 use crate::common::certificates;
@@ -17,10 +17,10 @@ fn options(port: u16, branch: &str) -> String {
     )
 }
 
-/// `openssl s_client` that is talked to.
+/// An interactive `openssl s_client`.
 struct Client {
     child: Child,
-    said: mpsc::Receiver<Vec<u8>>,
+    output: mpsc::Receiver<Vec<u8>>,
     text: String,
 }
 
@@ -37,30 +37,30 @@ impl Client {
             .spawn()
             .expect("openssl starts");
         let mut out = child.stdout.take().expect("piped");
-        let (tell, said) = mpsc::channel();
+        let (sender, output) = mpsc::channel();
         std::thread::spawn(move || {
             let mut buffer = [0; 4_096];
             while let Ok(n @ 1..) = out.read(&mut buffer) {
-                if tell.send(buffer[..n].to_vec()).is_err() {
+                if sender.send(buffer[..n].to_vec()).is_err() {
                     return;
                 }
             }
         });
         Client {
             child,
-            said,
+            output,
             text: String::new(),
         }
     }
 
     fn send(&mut self, text: &str) {
         let stdin = self.child.stdin.as_mut().expect("piped");
-        // Where it has ended by itself, what it said tells why.
+        // If the client has ended, its output contains the reason.
         let _ = stdin.write_all(text.as_bytes());
         let _ = stdin.flush();
     }
 
-    /// Everything said once `wanted` is in it; `None` where it ends, or stays silent, without.
+    /// The output once it contains `wanted`; `None` if the client ends, or stays silent, without it.
     fn until(&mut self, wanted: &str) -> Option<String> {
         let end = Instant::now() + Duration::from_secs(15);
         loop {
@@ -68,7 +68,7 @@ impl Client {
                 return Some(std::mem::take(&mut self.text));
             }
             match self
-                .said
+                .output
                 .recv_timeout(end.saturating_duration_since(Instant::now()))
             {
                 Ok(bytes) => self.text.push_str(&String::from_utf8_lossy(&bytes)),
@@ -85,7 +85,7 @@ impl Drop for Client {
     }
 }
 
-/// An interface with TLS of two names; more lines for its `tls` table.
+/// An interface with TLS and two names; more lines for its `tls` table.
 fn one_interface(port: u16, more: &str) -> String {
     let (first, last) = media_ports(100);
     format!(
@@ -93,7 +93,7 @@ fn one_interface(port: u16, more: &str) -> String {
     )
 }
 
-/// The border in a folder: files are named relative to it.
+/// Runs the border in a folder: file names are relative to it.
 fn in_folder(folder: &Path, text: &str) -> String {
     ["first", "second", "ca", "trunk", "client", "other"]
         .iter()
@@ -105,7 +105,7 @@ fn in_folder(folder: &Path, text: &str) -> String {
 }
 
 #[test]
-fn openssl_finds_versions_names_protocol_and_tickets_in_order() {
+fn openssl_verifies_versions_names_alpn_and_tickets() {
     if !installed(&["openssl"]) {
         return;
     }
@@ -116,7 +116,7 @@ fn openssl_finds_versions_names_protocol_and_tickets_in_order() {
     let port = free_port();
     let text = in_folder(&folder, &one_interface(port, ""));
     let process = border(&folder, &text, port);
-    for (version, said) in [("-tls1_2", "TLSv1.2"), ("-tls1_3", "TLSv1.3")] {
+    for (version, protocol) in [("-tls1_2", "TLSv1.2"), ("-tls1_3", "TLSv1.3")] {
         for name in ["first.example.com", "second.example.com"] {
             let session = format!("{version}-{name}.session");
             let arguments = [
@@ -135,7 +135,7 @@ fn openssl_finds_versions_names_protocol_and_tickets_in_order() {
             );
             client.send(&options(port, "a"));
             let text = client.until("SIP/2.0 200").expect("an answer");
-            assert!(text.contains(&format!("New, {said}")), "{text}");
+            assert!(text.contains(&format!("New, {protocol}")), "{text}");
             assert!(text.contains("Verification: OK"), "{text}");
             assert!(text.contains("ALPN protocol: sip/2"), "{text}");
             assert!(text.contains(&format!("CN = {name}")), "{text}");
@@ -147,10 +147,10 @@ fn openssl_finds_versions_names_protocol_and_tickets_in_order() {
             );
             client.send(&options(port, "b"));
             let text = client.until("SIP/2.0 200").expect("an answer");
-            assert!(text.contains(&format!("Reused, {said}")), "{text}");
+            assert!(text.contains(&format!("Reused, {protocol}")), "{text}");
         }
     }
-    // What is too old, or speaks another protocol, is refused, and the log says why.
+    // Old versions and other protocols are refused, and the log contains the reason.
     for (arguments, why) in [
         (&["-tls1_1", "-cipher", "ALL:@SECLEVEL=0"][..], "TLS"),
         (&["-alpn", "h2"][..], "no protocol in common"),
@@ -164,21 +164,23 @@ fn openssl_finds_versions_names_protocol_and_tickets_in_order() {
         assert_eq!(client.until("SIP/2.0 200"), None, "{arguments:?}");
         // The log is written by a thread of its own, after the connection is closed.
         let refused = || {
-            let said = process.said();
-            let mut lines = said.lines().filter(|line| line.contains("tls_refused"));
+            let messages = process.log();
+            let mut lines = messages
+                .lines()
+                .filter(|line| line.contains("tls_handshake_failed"));
             lines.any(|line| line.contains(why))
         };
         let end = Instant::now() + Duration::from_secs(10);
         while !refused() {
-            assert!(Instant::now() < end, "{arguments:?}: {}", process.said());
+            assert!(Instant::now() < end, "{arguments:?}: {}", process.log());
             std::thread::sleep(Duration::from_millis(20));
         }
     }
-    assert!(process.said().contains("certificate_loaded"));
+    assert!(process.log().contains("certificate_loaded"));
 }
 
 #[test]
-fn certificates_are_read_again_while_connections_stand() {
+fn certificates_are_reloaded_while_connections_stay() {
     if !installed(&["openssl"]) {
         return;
     }
@@ -196,14 +198,14 @@ fn certificates_are_read_again_while_connections_stand() {
             .expect("an answer")
             .contains("CN = old.example.com")
     );
-    // A key that does not fit changes nothing.
+    // A key that does not match changes nothing.
     std::fs::copy(folder.join("second.key"), folder.join("first.key")).expect("copy");
     process.signal("HUP");
     common_until(&process, "configuration_refused");
     assert!(
-        process.said().contains("is not the key of the certificate"),
+        process.log().contains("is not the key of the certificate"),
         "{}",
-        process.said()
+        process.log()
     );
     authority.issue("first", "new.example.com");
     process.signal("HUP");
@@ -224,14 +226,14 @@ fn certificates_are_read_again_while_connections_stand() {
 
 fn common_until(process: &Process, wanted: &str) {
     let end = Instant::now() + Duration::from_secs(10);
-    while !process.said().contains(wanted) {
-        assert!(Instant::now() < end, "no {wanted}: {}", process.said());
+    while !process.log().contains(wanted) {
+        assert!(Instant::now() < end, "no {wanted}: {}", process.log());
         std::thread::sleep(Duration::from_millis(20));
     }
 }
 
 #[test]
-fn a_client_certificate_is_demanded_where_the_file_says_so() {
+fn client_certificate_is_required_if_configured() {
     if !installed(&["openssl"]) {
         return;
     }
@@ -266,13 +268,13 @@ fn a_client_certificate_is_demanded_where_the_file_says_so() {
             "{certificate:?}"
         );
     }
-    let said = process.said();
+    let messages = process.log();
     for why in [
         "not trusted here",
         "shows no certificate",
         "certificate expired on 2020-12-31",
     ] {
-        assert!(said.contains(why), "no {why:?}: {said}");
+        assert!(messages.contains(why), "no {why:?}: {messages}");
     }
 }
 
@@ -282,9 +284,10 @@ fn invite(port: u16, call: &str) -> String {
     )
 }
 
-/// Two trunks at one address, told apart by what they show (RFC 5922), whichever worker holds the connection.
+/// Two trunks at one address, distinguished by their certificates (RFC 5922), regardless of the worker with the
+/// connection.
 #[test]
-fn a_trunk_is_known_by_its_certificate() {
+fn trunk_is_identified_by_its_certificate() {
     if !installed(&["openssl"]) {
         return;
     }
@@ -316,18 +319,18 @@ fn a_trunk_is_known_by_its_certificate() {
             let mut client = Client::start(&folder, port, &arguments);
             for call in 0..4 {
                 client.send(&invite(port, &format!("{workers}{certificate}{call}")));
-                let said = client.until(&format!("SIP/2.0 {status}"));
+                let messages = client.until(&format!("SIP/2.0 {status}"));
                 assert!(
-                    said.is_some(),
+                    messages.is_some(),
                     "{workers} {certificate}: {}",
-                    process.said()
+                    process.log()
                 );
             }
         }
     }
 }
 
-/// A trunk's system and a phone in one: the phone's call goes through the border, TLS on both sides.
+/// A trunk's system and a phone in one: the phone's call goes through the border with TLS on both sides.
 const CALL: &str = r#"
 import socket, ssl, sys, threading
 border, trunk = int(sys.argv[1]), int(sys.argv[2])
@@ -443,7 +446,7 @@ fn between(access: u16, core: u16, trunk: u16, name: &str) -> String {
 }
 
 #[test]
-fn a_call_goes_by_tls_on_both_sides_for_python() {
+fn python_call_uses_tls_on_both_sides() {
     if !installed(&["python3", "timeout"]) {
         return;
     }
@@ -455,7 +458,7 @@ fn a_call_goes_by_tls_on_both_sides_for_python() {
         let process = border(&folder, &in_folder(&folder, &text), access);
         let (access, trunk) = (access.to_string(), trunk.to_string());
         let output = python(&folder, CALL, &[&access, &trunk, scheme]);
-        let said = String::from_utf8_lossy(&output.stdout).into_owned()
+        let messages = String::from_utf8_lossy(&output.stdout).into_owned()
             + &String::from_utf8_lossy(&output.stderr);
         for wanted in [
             "asked for trunk.example.com",
@@ -468,21 +471,21 @@ fn a_call_goes_by_tls_on_both_sides_for_python() {
             "over",
         ] {
             assert!(
-                said.contains(wanted),
-                "no {wanted:?}: {said}\n{}",
-                process.said()
+                messages.contains(wanted),
+                "no {wanted:?}: {messages}\n{}",
+                process.log()
             );
         }
-        // A dialog of sips has contacts of sips (RFC 3261 sections 8.1.1.8 and 12.1.1).
+        // A dialog with a sips URI has contacts with sips URIs (RFC 3261 sections 8.1.1.8 and 12.1.1).
         for side in ["trunk contact <", "phone contact <"] {
             let wanted = format!("{side}{scheme}:");
-            assert!(said.contains(&wanted), "no {wanted:?}: {said}");
+            assert!(messages.contains(&wanted), "no {wanted:?}: {messages}");
         }
     }
 }
 
 #[test]
-fn a_trunk_with_a_wrong_name_gets_no_call_and_the_log_says_why() {
+fn trunk_with_wrong_name_gets_no_call_and_reason_is_logged() {
     if !installed(&["python3", "timeout"]) {
         return;
     }
@@ -492,10 +495,10 @@ fn a_trunk_with_a_wrong_name_gets_no_call_and_the_log_says_why() {
     let process = border(&folder, &in_folder(&folder, &text), access);
     let (access, trunk) = (access.to_string(), trunk.to_string());
     let output = python(&folder, CALL, &[&access, &trunk, "sip"]);
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(said.contains("phone got SIP/2.0 503"), "{said}");
-    assert!(!said.contains("trunk got"), "{said}");
-    let log = process.said();
+    let messages = String::from_utf8_lossy(&output.stdout);
+    assert!(messages.contains("phone got SIP/2.0 503"), "{messages}");
+    assert!(!messages.contains("trunk got"), "{messages}");
+    let log = process.log();
     assert!(
         log.contains(
             "the peer's certificate is not for another.example.com but for trunk.example.com"
@@ -505,7 +508,7 @@ fn a_trunk_with_a_wrong_name_gets_no_call_and_the_log_says_why() {
 }
 
 #[test]
-fn what_is_wrong_with_files_is_said_with_line_and_remedy() {
+fn invalid_files_are_reported_with_line_and_remedy() {
     let folder = scratch("tls-check");
     let authority = Authority::new(&folder, "ca");
     authority.issue("first", "first.example.com");
@@ -522,15 +525,15 @@ fn what_is_wrong_with_files_is_said_with_line_and_remedy() {
             .current_dir(&folder)
             .output()
             .expect("the program starts");
-        let said = String::from_utf8_lossy(&output.stdout).into_owned()
+        let messages = String::from_utf8_lossy(&output.stdout).into_owned()
             + &String::from_utf8_lossy(&output.stderr);
-        (output.status.code(), said)
+        (output.status.code(), messages)
     };
     let pair = |chain: &str, key: &str| {
         format!("[interface.tls.certificate]\nchain = \"{chain}\"\nkey = \"{key}\"")
     };
-    let (code, said) = check(&pair("first.pem", "first.key"));
-    assert_eq!(code, Some(0), "{said}");
+    let (code, messages) = check(&pair("first.pem", "first.key"));
+    assert_eq!(code, Some(0), "{messages}");
     for (tls, line, what, remedy) in [
         (
             pair("absent.pem", "first.key"),
@@ -547,47 +550,47 @@ fn what_is_wrong_with_files_is_said_with_line_and_remedy() {
         (
             pair("empty.pem", "first.key"),
             6,
-            "no certificate in it",
+            "it contains no certificate",
             "BEGIN CERTIFICATE",
         ),
         (
             pair("first.pem", "first.pem"),
             7,
-            "no private key in it",
+            "it contains no private key",
             "PRIVATE KEY",
         ),
         (
             pair("first.pem", "second.key"),
             7,
             "not the key of the certificate",
-            "made for",
+            "belongs to the certificate",
         ),
         (
             pair("expired.pem", "expired.key"),
             6,
             "expired on 2001-12-31",
-            "valid now",
+            "valid certificate",
         ),
         (
             "clients = \"require\"\nclient_ca = \"empty.pem\"\n".to_owned()
                 + &pair("first.pem", "first.key"),
             6,
-            "no certificate in it",
+            "it contains no certificate",
             "BEGIN CERTIFICATE",
         ),
     ] {
-        let (code, said) = check(&tls);
-        assert_eq!(code, Some(2), "{tls}: {said}");
+        let (code, messages) = check(&tls);
+        assert_eq!(code, Some(2), "{tls}: {messages}");
         assert!(
-            said.contains(&format!("hornwork.toml:{line}:")),
-            "{tls}: {said}"
+            messages.contains(&format!("hornwork.toml:{line}:")),
+            "{tls}: {messages}"
         );
-        assert!(said.contains(what), "{tls}: {said}");
-        assert!(said.contains(remedy), "{tls}: {said}");
+        assert!(messages.contains(what), "{tls}: {messages}");
+        assert!(messages.contains(remedy), "{tls}: {messages}");
     }
 }
 
-/// A browser's WebSocket, by Node: it registers, and is called back over its own connection (RFC 7118 section 8, RFC 5626).
+/// A browser's WebSocket, in Node: it registers, and is called over its own connection (RFC 7118 section 8, RFC 5626).
 const BROWSER: &str = r#"
 const [url, port] = process.argv.slice(1);
 const socket = new WebSocket(url, "sip");
@@ -635,7 +638,7 @@ setTimeout(() => { say("waited in vain"); process.exit(1); }, 15000);
 "#;
 
 #[test]
-fn nodes_websocket_registers_and_is_called_over_its_own_connection() {
+fn node_websocket_registers_and_is_called_over_its_own_connection() {
     if !installed(&["node"]) {
         return;
     }
@@ -676,7 +679,7 @@ fn nodes_websocket_registers_and_is_called_over_its_own_connection() {
             .env("NODE_EXTRA_CA_CERTS", folder.join("ca.pem"))
             .output()
             .expect("node starts");
-        let said = String::from_utf8_lossy(&output.stdout).into_owned()
+        let messages = String::from_utf8_lossy(&output.stdout).into_owned()
             + &String::from_utf8_lossy(&output.stderr);
         let via = if url.starts_with("wss") {
             "SIP/2.0/WSS"
@@ -693,15 +696,15 @@ fn nodes_websocket_registers_and_is_called_over_its_own_connection() {
             "over",
         ] {
             assert!(
-                said.contains(wanted),
-                "{url}: no {wanted:?}: {said}\n{}",
-                process.said()
+                messages.contains(wanted),
+                "{url}: no {wanted:?}: {messages}\n{}",
+                process.log()
             );
         }
     }
 }
 
-/// A headless baresip that speaks TLS alone and believes our authority.
+/// A headless baresip that uses TLS only and trusts our authority.
 fn baresip(folder: &Path, user: u16, tls: u16, more: &[&str]) -> Process {
     std::fs::create_dir_all(folder).expect("folder");
     let modules = [
@@ -770,6 +773,10 @@ fn baresip_calls(workers: u8) {
     let caller = baresip(&folder.join("a"), 1000, tls, &["-e", &dial, "-t", "12"]);
     common_until(&border, "stored aor=1000 ");
     common_until(&border, "call_answered");
-    assert!(!border.said().contains("tls_refused"), "{}", border.said());
+    assert!(
+        !border.log().contains("tls_handshake_failed"),
+        "{}",
+        border.log()
+    );
     drop((caller, callee));
 }

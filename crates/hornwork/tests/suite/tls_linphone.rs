@@ -1,4 +1,5 @@
-//! linphone over TLS, which verifies our certificate and its name: it registers, calls, is called over its own connection.
+//! linphone over TLS, which verifies our certificate and its name: it registers, calls, is called over its own
+//! connection.
 
 use crate::common;
 use crate::common::certificates;
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 fn until(process: &Process, wanted: &str, limit: Duration) -> bool {
     let end = Instant::now() + limit;
     while Instant::now() < end {
-        if process.said().contains(wanted) {
+        if process.log().contains(wanted) {
             return true;
         }
         std::thread::sleep(Duration::from_millis(50));
@@ -21,7 +22,7 @@ fn until(process: &Process, wanted: &str, limit: Duration) -> bool {
     false
 }
 
-/// A console of `user` that speaks TLS alone and believes this authority, for the name `localhost`.
+/// A console of `user` that uses TLS only and trusts this authority, for the name `localhost`.
 fn linphone(folder: &Path, user: u16, tls: u16, ca: &str, more: &[&str]) -> (Process, ChildStdin) {
     let home = folder.join(format!("home-{user}-{ca}"));
     for path in [".local/share/linphone", ".config/linphone"] {
@@ -49,12 +50,12 @@ fn linphone(folder: &Path, user: u16, tls: u16, ca: &str, more: &[&str]) -> (Pro
         &home.join("log"),
     );
     let mut keyboard = phone.stdin();
-    // A machine without a sound card has none to ring with.
+    // A machine without a sound card cannot play ring tones.
     let _ = writeln!(keyboard, "soundcard use files").and_then(|()| keyboard.flush());
     (phone, keyboard)
 }
 
-/// One that is registered; its start alone is tried again.
+/// A registered console; only its start is retried.
 fn registered(
     folder: &Path,
     user: u16,
@@ -68,9 +69,9 @@ fn registered(
         if until(border, &stored, Duration::from_secs(10)) {
             return phone;
         }
-        println!("linphone did not come up: {}", phone.0.said());
+        println!("linphone did not come up: {}", phone.0.log());
     }
-    panic!("linphone does not register: {}", border.said());
+    panic!("linphone does not register: {}", border.log());
 }
 
 #[test]
@@ -107,9 +108,9 @@ fn linphone_registers_and_calls_linphone_over_tls() {
         assert!(
             until(&border, wanted, Duration::from_secs(15)),
             "no {wanted}: {}\n{}\n{}",
-            caller.said(),
-            callee.0.said(),
-            border.said()
+            caller.log(),
+            callee.0.log(),
+            border.log()
         );
         if wanted == "call_answered" {
             std::thread::sleep(Duration::from_secs(2));
@@ -118,14 +119,18 @@ fn linphone_registers_and_calls_linphone_over_tls() {
     }
     types("quit");
     caller.wait(Duration::from_secs(10));
-    assert!(!border.said().contains("tls_refused"), "{}", border.said());
-    // Who believes another authority does not register, and the log says who hung up.
+    assert!(
+        !border.log().contains("tls_handshake_failed"),
+        "{}",
+        border.log()
+    );
+    // With another authority linphone does not register, and the log names the side that closed.
     let stranger = linphone(&folder, 1002, tls, "other.pem", &[]);
     assert!(
-        until(&border, "tls_refused", Duration::from_secs(15)),
+        until(&border, "tls_handshake_failed", Duration::from_secs(15)),
         "{}\n{}",
-        stranger.0.said(),
-        border.said()
+        stranger.0.log(),
+        border.log()
     );
     drop((stranger, callee));
 }

@@ -1,5 +1,6 @@
-//! The messages of RFC 4475 and RFC 5118 thrown at a running border, over UDP and TCP: each is answered as the tables say,
-//! and after each one the border answers a good OPTIONS, on the same socket over UDP and on a new connection over TCP.
+//! The messages of RFC 4475 and RFC 5118 sent to a running border, over UDP and TCP: each gets the response in the
+//! tables, and after each one the border answers a valid OPTIONS, on the same socket over UDP and on a new connection
+//! over TCP.
 
 use crate::common;
 
@@ -9,20 +10,20 @@ use std::net::{TcpStream, UdpSocket};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long an answer may take.
+/// Longest wait for a response.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long is waited for answers that should not come.
+/// Wait in which no response must arrive.
 const SILENCE: Duration = Duration::from_millis(150);
 
-/// A message with what the table says of it.
-struct Case {
+/// A message and its entry in the table.
+struct TortureCase {
     name: String,
     valid: bool,
     expected: String,
     bytes: Vec<u8>,
 }
 
-fn cases(data: &Path) -> Vec<Case> {
+fn cases(data: &Path) -> Vec<TortureCase> {
     let mut cases = Vec::new();
     for folder in ["rfc4475", "rfc5118"] {
         let folder = data.join("sip-torture").join(folder);
@@ -32,7 +33,7 @@ fn cases(data: &Path) -> Vec<Case> {
             let [name, _, class, expected] = columns[..] else {
                 panic!("a row of four columns: {line}");
             };
-            cases.push(Case {
+            cases.push(TortureCase {
                 name: name.to_owned(),
                 valid: class == "valid",
                 expected: expected.to_owned(),
@@ -43,9 +44,9 @@ fn cases(data: &Path) -> Vec<Case> {
     cases
 }
 
-impl Case {
-    /// The status that the table demands, where it demands exactly one.
-    fn demanded(&self) -> Option<u16> {
+impl TortureCase {
+    /// The status that the table requires, if it requires exactly one.
+    fn required_status(&self) -> Option<u16> {
         let text = &self.expected;
         if self.valid || text.contains("liberal") || text.contains("discard") {
             return None;
@@ -62,7 +63,7 @@ impl Case {
         self.bytes.starts_with(b"SIP/")
     }
 
-    /// Lines that answers to this message (and to no other in the same bytes) have in common: its CSeq.
+    /// The CSeq, which identifies responses to this message among those to others in the same bytes.
     fn cseq(&self) -> Option<String> {
         let text = String::from_utf8_lossy(&self.bytes);
         let line = text
@@ -71,7 +72,7 @@ impl Case {
         Some(line.split_once(':')?.1.trim().to_owned())
     }
 
-    /// What is wrong with these answers.
+    /// The error in these responses, if any.
     fn judge(&self, transport: &str, answers: &[(u16, String)]) -> Option<String> {
         let statuses: Vec<u16> = answers.iter().map(|(status, _)| *status).collect();
         let finals: Vec<u16> = statuses.iter().copied().filter(|s| *s >= 200).collect();
@@ -87,19 +88,19 @@ impl Case {
                 false => complaint("a response was answered".to_owned()),
             };
         }
-        // TCP waits for the rest of a body that is announced.
+        // Over TCP the border waits for the rest of an announced body.
         if transport == "TCP" && self.expected.contains("TCP wait") {
             return match statuses.is_empty() {
                 true => None,
                 false => complaint("half a message was answered".to_owned()),
             };
         }
-        match self.demanded() {
+        match self.required_status() {
             Some(status) if finals != [status] => complaint(format!("{status} wanted")),
             Some(_) => None,
             None if statuses.is_empty() => complaint("no answer".to_owned()),
             None if self.valid => {
-                // Behind the first message on a stream there may be another, which may well be bad.
+                // A further message may follow the first one on a stream, and may be invalid.
                 let cseq = self.cseq().unwrap_or_default();
                 let refused = answers.iter().any(|(status, text)| {
                     matches!(status, 400 | 505) && header(text, "CSeq").is_some_and(|c| c == cseq)
@@ -130,7 +131,7 @@ fn status(text: &str) -> u16 {
         .unwrap_or(0)
 }
 
-/// A good OPTIONS.
+/// A valid OPTIONS.
 fn options(transport: &str, local: &str, mark: &str) -> String {
     format!(
         "OPTIONS sip:127.0.0.1 SIP/2.0\r\nVia: SIP/2.0/{transport} {local};branch=z9hG4bK{mark};rport\r\n\
@@ -139,7 +140,7 @@ fn options(transport: &str, local: &str, mark: &str) -> String {
     )
 }
 
-/// One UDP socket through which everything goes.
+/// The UDP socket of all messages.
 struct Udp {
     socket: UdpSocket,
     local: String,
@@ -153,9 +154,9 @@ impl Udp {
         Udp { socket, local }
     }
 
-    /// A response within `patience`, or nothing. Requests of the border's are left aside.
-    fn receive(&self, patience: Duration) -> Option<(u16, String)> {
-        let end = Instant::now() + patience;
+    /// A response within `limit`, or `None`. Requests of the border are ignored.
+    fn receive(&self, limit: Duration) -> Option<(u16, String)> {
+        let end = Instant::now() + limit;
         let mut buffer = vec![0; 65_536];
         loop {
             let left = end.checked_duration_since(Instant::now())?;
@@ -170,23 +171,24 @@ impl Udp {
         }
     }
 
-    /// Sends a message, then a good OPTIONS from the same socket; gives the answers to the first (different ones once:
-    /// a refused INVITE is told again and again until ACK) and whether the second was answered.
-    fn ask(&self, case: &Case) -> (Vec<(u16, String)>, bool) {
+    /// Sends a message, then a valid OPTIONS from the same socket; returns the responses to the first (retransmissions
+    /// of the final response to an INVITE once) and whether the second was answered.
+    fn ask(&self, case: &TortureCase) -> (Vec<(u16, String)>, bool) {
         self.socket.send(&case.bytes).expect("sent");
         let mut answers: Vec<(u16, String)> = Vec::new();
-        let mut patience = match case.is_response() {
+        let mut limit = match case.is_response() {
             true => SILENCE,
             false => PATIENCE,
         };
         let call = |text: &str| header(text, "Call-ID").unwrap_or_default().to_owned();
-        while let Some((status, text)) = self.receive(patience) {
-            // Earlier cases' INVITEs may still be told of. (An answer to a message without Call-ID has none.)
+        while let Some((status, text)) = self.receive(limit) {
+            // Responses to INVITEs of earlier cases may still arrive. (A response to a message without Call-ID has
+            // none.)
             let mine = String::from_utf8_lossy(&case.bytes).contains(call(&text).as_str());
             if mine && !answers.iter().any(|(_, old)| *old == text) {
                 answers.push((status, text));
             }
-            patience = SILENCE;
+            limit = SILENCE;
         }
         let mark = format!("udp{}", case.name);
         let request = options("UDP", &self.local, &mark);
@@ -206,18 +208,18 @@ impl Udp {
     }
 }
 
-/// What came back on a connection, and whether the border closed it.
+/// Data received on a connection, and whether the border closed it.
 fn answers(stream: &mut TcpStream, first: Duration) -> (Vec<(u16, String)>, bool) {
     let mut text = Vec::new();
     let mut part = [0; 4096];
-    let mut patience = first;
+    let mut limit = first;
     let closed = loop {
-        let _ = stream.set_read_timeout(Some(patience));
+        let _ = stream.set_read_timeout(Some(limit));
         match stream.read(&mut part) {
             Ok(0) => break true,
             Ok(length) => {
                 text.extend_from_slice(&part[..length]);
-                patience = SILENCE;
+                limit = SILENCE;
             }
             Err(error) => {
                 break !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut);
@@ -239,8 +241,8 @@ fn connect(sip: u16) -> TcpStream {
     TcpStream::connect(("127.0.0.1", sip)).expect("connection")
 }
 
-/// Both tables against a border of the transport's own (a message that has come by UDP is known, and answered there).
-fn torture(transport: &str, sip: u16, judge: impl Fn(u16, &Case, &mut Vec<String>)) {
+/// Both tables against a separate border per transport (a message received over UDP would be a retransmission there).
+fn torture(transport: &str, sip: u16, judge: impl Fn(u16, &TortureCase, &mut Vec<String>)) {
     let Some(data) = testdata() else { return };
     let folder = scratch(&format!("torture-{transport}"));
     let border = border(
@@ -258,7 +260,7 @@ fn torture(transport: &str, sip: u16, judge: impl Fn(u16, &Case, &mut Vec<String
         failures.is_empty(),
         "{}\nborder: {}",
         failures.join("\n"),
-        border.said()
+        border.log()
     );
 }
 
@@ -297,9 +299,9 @@ fn torture_over_tcp() {
     });
 }
 
-/// A peer that has said its last word still hears the answers (it ended its side of the connection only).
+/// A peer that has closed only its sending side still receives responses.
 #[test]
-fn a_half_closed_connection_is_answered() {
+fn half_closed_connection_is_answered() {
     let folder = scratch("half-close");
     let sip = 5464;
     let border = border(
@@ -321,7 +323,7 @@ fn a_half_closed_connection_is_answered() {
             .expect("half closed");
         let (got, closed) = answers(&mut stream, PATIENCE);
         let statuses: Vec<u16> = got.iter().map(|(status, _)| *status).collect();
-        assert_eq!(statuses, [200, 200], "round {round}: {}", border.said());
+        assert_eq!(statuses, [200, 200], "round {round}: {}", border.log());
         assert!(closed, "the border ends its side then");
     }
 }
@@ -354,7 +356,7 @@ fn ipv6_and_keep_alives() {
         socket.send(bytes).expect("sent");
         let length = socket
             .recv(&mut buffer)
-            .unwrap_or_else(|error| panic!("{error}: {}", border.said()));
+            .unwrap_or_else(|error| panic!("{error}: {}", border.log()));
         buffer[..length].to_vec()
     };
     let answer = ask(options("UDP", &local, "six").as_bytes());

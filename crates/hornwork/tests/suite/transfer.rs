@@ -1,37 +1,37 @@
-//! `hornwork run` with two workers carries out transfers: three phones on sockets, whose calls belong to one worker and to two.
+//! `hornwork run` with two workers handles transfers: three phones on sockets, with calls of one worker and of two.
 
 use crate::common;
 
 use common::{border, free_port, media_ports, scratch};
 use engine::{Datagram, Entropy, Input, Output, SocketId, Time, Transport};
 use sip::{
-    Content, Endpoint, EndpointConfig, Flow, Indication, Invite, LegId, Local, LocalId, Target,
-    User,
+    Endpoint, EndpointConfig, Flow, Handler, Indication, Invite, LegId, ListenerConfig, ListenerId,
+    MessageContent, Target,
 };
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 use wire::sip::{Edit, HeaderId, Message, Method};
 
-/// What a phone remembers.
+/// State of a phone.
 #[derive(Default)]
-struct Ears {
+struct PhoneState {
     sdp: String,
-    /// Legs of calls that came.
+    /// Legs of incoming calls.
     offered: Vec<LegId>,
-    /// Statuses of answers to what it asked.
+    /// Statuses of responses to its requests.
     answers: Vec<u16>,
-    /// First lines of what NOTIFY told.
-    told: Vec<String>,
-    /// Other requests that came.
-    heard: Vec<String>,
+    /// First lines of the bodies of NOTIFY requests.
+    notifies: Vec<String>,
+    /// Other received requests.
+    received: Vec<String>,
     acked: usize,
     ended: usize,
-    /// Where its peer wants media.
+    /// Media address of its peer.
     far: Option<SocketAddr>,
 }
 
-impl Ears {
-    fn look_at(&mut self, message: &Message<'_>) {
+impl PhoneState {
+    fn note_media_address(&mut self, message: &Message<'_>) {
         let body = String::from_utf8_lossy(message.body()).into_owned();
         let port = body.lines().find_map(|line| line.strip_prefix("m=audio "));
         let port = port.and_then(|rest| rest.split(' ').next()?.parse().ok());
@@ -41,23 +41,26 @@ impl Ears {
     }
 }
 
-impl User for Ears {
-    fn indication(&mut self, endpoint: &mut Endpoint, indication: Indication<'_>, now: Time) {
+impl Handler for PhoneState {
+    fn on_indication(&mut self, endpoint: &mut Endpoint, indication: Indication<'_>, now: Time) {
         let sdp = self.sdp.clone();
-        let (sdp, none) = (Content::sdp(sdp.as_bytes()), Content::default());
+        let (sdp, none) = (
+            MessageContent::sdp(sdp.as_bytes()),
+            MessageContent::default(),
+        );
         match indication {
             Indication::Offered { leg, request, .. } => {
-                self.look_at(request);
+                self.note_media_address(request);
                 self.offered.push(leg);
                 endpoint.answer(leg, 200, &sdp, now).unwrap();
             }
             Indication::Answered { leg, response } => {
-                self.look_at(response);
+                self.note_media_address(response);
                 self.answers.push(response.status());
                 endpoint.ack(leg, &none, now).unwrap();
             }
             Indication::Acked { request, .. } => {
-                self.look_at(request);
+                self.note_media_address(request);
                 self.acked += 1;
             }
             Indication::Request {
@@ -65,16 +68,16 @@ impl User for Ears {
                 request,
                 ..
             } => {
-                self.look_at(request);
+                self.note_media_address(request);
                 let body = String::from_utf8_lossy(request.body()).into_owned();
                 match request.method() {
                     Method::Notify => {
                         let line = body.lines().next().unwrap_or_default();
-                        self.told.push(line.to_owned());
+                        self.notifies.push(line.to_owned());
                     }
                     method => {
                         let name = String::from_utf8_lossy(method.as_bytes()).into_owned();
-                        self.heard.push(name);
+                        self.received.push(name);
                     }
                 }
                 let content = match request.method() {
@@ -86,7 +89,7 @@ impl User for Ears {
             Indication::Response { leg, response, .. } => {
                 self.answers.push(response.status());
                 if response.method() == Method::Invite && response.status() == 200 {
-                    self.look_at(response);
+                    self.note_media_address(response);
                     endpoint.ack(leg, &none, now).unwrap();
                 }
             }
@@ -98,8 +101,8 @@ impl User for Ears {
 
 struct Phone {
     endpoint: Endpoint,
-    ears: Ears,
-    local: LocalId,
+    state: PhoneState,
+    local: ListenerId,
     socket: UdpSocket,
     rtp: UdpSocket,
     begun: Instant,
@@ -115,7 +118,7 @@ impl Phone {
         };
         let (socket, rtp) = (open(port), open(free_port()));
         let mut endpoint = Endpoint::new(EndpointConfig::default(), Entropy::from_number(seed));
-        let local = endpoint.add_local(Local {
+        let local = endpoint.add_listener(ListenerConfig {
             name: "phone".into(),
             socket: SocketId(1),
             transport: Transport::Udp,
@@ -128,9 +131,9 @@ impl Phone {
         );
         Phone {
             endpoint,
-            ears: Ears {
+            state: PhoneState {
                 sdp,
-                ..Ears::default()
+                ..PhoneState::default()
             },
             local,
             socket,
@@ -155,10 +158,10 @@ impl Phone {
                 bytes: &mut bytes[..length],
             };
             self.endpoint
-                .feed(Input::Datagram(datagram), now, &mut self.ears);
+                .feed(Input::Datagram(datagram), now, &mut self.state);
         }
         let now = self.now();
-        self.endpoint.feed(Input::Timeout, now, &mut self.ears);
+        self.endpoint.feed(Input::Timeout, now, &mut self.state);
         while let Some(output) = self.endpoint.next_output() {
             if let Output::Datagram {
                 destination, bytes, ..
@@ -169,7 +172,7 @@ impl Phone {
         }
     }
 
-    /// Calls somebody at the border, in a call of this worker.
+    /// Calls a user of the border, in a call of this worker.
     fn call(&mut self, user: &str, border: u16, worker: u8, number: u32) -> LegId {
         let remote = SocketAddr::from(([127, 0, 0, 1], border));
         let flow = Flow {
@@ -179,19 +182,19 @@ impl Phone {
             connection: None,
         };
         let uri = format!("sip:{user}@127.0.0.1");
-        // A Call-ID that is as long as the border's own says whose it is.
+        // A Call-ID as long as the border's own determines its worker.
         let call_id = format!("{worker:02x}{number:046x}");
-        let sdp = self.ears.sdp.clone();
+        let sdp = self.state.sdp.clone();
         let mut invite = Invite::new(Target::new(uri.as_bytes(), flow));
         invite.call_id = Some(call_id.as_bytes());
-        invite.content = Content::sdp(sdp.as_bytes());
+        invite.content = MessageContent::sdp(sdp.as_bytes());
         let now = self.now();
         self.endpoint.invite(&invite, now).unwrap()
     }
 
     fn request(&mut self, leg: LegId, method: Method<'_>, edits: &[Edit<'_>]) {
         let now = self.now();
-        let content = Content::default().with(edits);
+        let content = MessageContent::default().with(edits);
         self.endpoint.request(leg, method, &content, now).unwrap();
     }
 
@@ -201,34 +204,34 @@ impl Phone {
         u8::from_str_radix(digits, 16).unwrap()
     }
 
-    /// A packet of speech to its peer.
-    fn speak(&mut self) {
+    /// Sends a packet of speech to its peer.
+    fn send_audio(&mut self) {
         let mut packet = vec![0xd5; 172];
         self.sequence += 1;
         packet[..2].copy_from_slice(&[0x80, 8]);
         packet[2..4].copy_from_slice(&self.sequence.to_be_bytes());
         packet[4..8].copy_from_slice(&(u32::from(self.sequence) * 160).to_be_bytes());
         packet[8..12].copy_from_slice(&7u32.to_be_bytes());
-        if let Some(far) = self.ears.far {
+        if let Some(far) = self.state.far {
             let _ = self.rtp.send_to(&packet, far);
         }
     }
 
-    /// Whether speech came since it was asked last.
-    fn hears(&mut self) -> bool {
+    /// Whether speech was received since the last check.
+    fn take_received_audio(&mut self) -> bool {
         let mut bytes = [0; 2_048];
-        let mut heard = false;
+        let mut received = false;
         while self.rtp.recv(&mut bytes).is_ok() {
-            heard = true;
+            received = true;
         }
-        heard
+        received
     }
 }
 
 /// Alice, Bob and Carol.
 type Phones = [Phone; 3];
 
-/// Lets all phones work until something holds.
+/// Runs all phones until a condition holds.
 fn until(phones: &mut Phones, what: &str, mut holds: impl FnMut(&mut Phones) -> bool) {
     let end = Instant::now() + Duration::from_secs(30);
     loop {
@@ -238,31 +241,37 @@ fn until(phones: &mut Phones, what: &str, mut holds: impl FnMut(&mut Phones) -> 
         if holds(phones) {
             return;
         }
-        let told: Vec<_> = phones
+        let notifies: Vec<_> = phones
             .iter()
-            .map(|phone| (&phone.ears.answers, &phone.ears.told, &phone.ears.heard))
+            .map(|phone| {
+                (
+                    &phone.state.answers,
+                    &phone.state.notifies,
+                    &phone.state.received,
+                )
+            })
             .collect();
-        assert!(Instant::now() < end, "waited in vain: {what}; {told:?}");
+        assert!(Instant::now() < end, "timeout: {what}; {notifies:?}");
         std::thread::sleep(Duration::from_millis(2));
     }
 }
 
-/// Alice and Carol hear each other.
-fn talk(phones: &mut Phones) {
+/// Alice and Carol receive each other.
+fn assert_two_way_audio(phones: &mut Phones) {
     for [from, to] in [[0, 2], [2, 0]] {
-        phones[to].hears();
+        phones[to].take_received_audio();
         let mut next = Instant::now();
         until(phones, "speech", |phones| {
             if Instant::now() >= next {
-                phones[from].speak();
+                phones[from].send_audio();
                 next = Instant::now() + Duration::from_millis(20);
             }
-            phones[to].hears()
+            phones[to].take_received_audio()
         });
     }
 }
 
-/// Bob brings Alice and Carol together, or sends her there.
+/// Bob transfers Alice to Carol, attended or blind.
 fn transfer(name: &str, first: u8, consulted: Option<u8>) {
     let folder = scratch(name);
     let [sip, bob, carol, alice] = [(); 4].map(|()| free_port());
@@ -280,14 +289,16 @@ fn transfer(name: &str, first: u8, consulted: Option<u8>) {
     let mut process = border(&folder, &text, sip);
     let mut phones = [(alice, 1), (bob, 2), (carol, 3)].map(|(port, seed)| Phone::new(port, seed));
     let calling = phones[0].call("bob", sip, first, 1);
-    until(&mut phones, "Bob's ACK", |phones| phones[1].ears.acked == 1);
+    until(&mut phones, "Bob's ACK", |phones| {
+        phones[1].state.acked == 1
+    });
     assert_eq!(phones[0].worker_of(calling), first);
-    let referring = phones[1].ears.offered[0];
+    let referring = phones[1].state.offered[0];
     let mut refer_to = "<sip:carol@127.0.0.1>".to_owned();
     if let Some(second) = consulted {
         let consulting = phones[1].call("carol", sip, second, 2);
         until(&mut phones, "Carol's ACK", |phones| {
-            phones[2].ears.acked == 1
+            phones[2].state.acked == 1
         });
         assert_eq!(phones[1].worker_of(consulting), second);
         let endpoint = &phones[1].endpoint;
@@ -307,47 +318,59 @@ fn transfer(name: &str, first: u8, consulted: Option<u8>) {
     phones[1].request(referring, Method::Refer, &edits);
     let legs = if consulted.is_some() { 2 } else { 1 };
     until(&mut phones, "the transfer", |phones| {
-        phones[1].ears.ended == legs
+        phones[1].state.ended == legs
     });
     until(&mut phones, "word of it", |phones| {
-        let told = &phones[1].ears.told;
-        told.last().is_some_and(|told| told == "SIP/2.0 200 OK")
+        let notifies = &phones[1].state.notifies;
+        notifies
+            .last()
+            .is_some_and(|notifies| notifies == "SIP/2.0 200 OK")
     });
-    assert!(phones[1].ears.answers.contains(&202));
-    talk(&mut phones);
-    // What one says in her dialog comes to the other.
-    let carols = phones[2].ears.offered[0];
+    assert!(phones[1].state.answers.contains(&202));
+    assert_two_way_audio(&mut phones);
+    // A request in Alice's dialog reaches Carol.
+    let carols = phones[2].state.offered[0];
     phones[2].request(carols, Method::Info, &[]);
     until(&mut phones, "INFO", |phones| {
-        phones[0].ears.heard.iter().any(|heard| heard == "INFO")
+        phones[0]
+            .state
+            .received
+            .iter()
+            .any(|received| received == "INFO")
     });
     phones[0].request(calling, Method::Info, &[]);
     until(&mut phones, "INFO", |phones| {
-        phones[2].ears.heard.iter().any(|heard| heard == "INFO")
+        phones[2]
+            .state
+            .received
+            .iter()
+            .any(|received| received == "INFO")
     });
     let now = phones[2].now();
-    let bye = phones[2].endpoint.bye(carols, &Content::default(), now);
+    let bye = phones[2]
+        .endpoint
+        .bye(carols, &MessageContent::default(), now);
     bye.unwrap();
     until(&mut phones, "the end", |phones| {
-        phones[0].ears.ended == 1 && phones[2].ears.ended == 1
+        phones[0].state.ended == 1 && phones[2].state.ended == 1
     });
     process.signal("TERM");
     assert_eq!(process.wait(Duration::from_secs(30)), Some(true));
 }
 
 #[test]
-fn calls_of_two_workers_are_brought_together() {
+fn attended_transfer_with_calls_of_two_workers() {
     transfer("transfer-01", 0, Some(1));
     transfer("transfer-10", 1, Some(0));
 }
 
 #[test]
-fn calls_of_one_worker_are_brought_together() {
+fn attended_transfer_with_calls_of_one_worker() {
     transfer("transfer-11", 1, Some(1));
 }
 
 #[test]
-fn a_call_is_sent_elsewhere() {
+fn blind_transfer() {
     for (name, worker) in [("transfer-0", 0), ("transfer-1", 1)] {
         transfer(name, worker, None);
     }

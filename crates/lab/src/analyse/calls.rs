@@ -1,17 +1,17 @@
-//! Calls out of SIP messages.
+//! Calls from SIP messages: one call for each Call-ID of an INVITE dialog.
 
-use super::network::{Datagram, seconds};
+use super::network::{CapturedDatagram, seconds};
 use super::report::{CallReport, SdpMediaReport};
-use super::sdp::{Learned, Media};
+use super::sdp::{SdpIndex, SdpMedia};
 use engine::{BoundedMap, HashKey};
 use std::net::SocketAddr;
 use wire::sip::{HeaderId, Message};
 
-/// A start line longer than this is not looked at.
+/// Longer start lines are not examined.
 const MAX_START_LINE: usize = 4096;
 /// Call-IDs, URIs and digits are kept up to this length.
 const MAX_TEXT: usize = 512;
-/// Messages remembered of one call to tell retransmissions.
+/// Message hashes remembered of one call, for detecting retransmissions.
 const MAX_MEMORY: usize = 64;
 /// Senders of SDP remembered of one call.
 const MAX_SENDERS: usize = 8;
@@ -37,7 +37,7 @@ pub(super) fn is_sip_start(bytes: &[u8]) -> bool {
 }
 
 #[derive(Debug, Default)]
-struct Call {
+struct CallTrace {
     id: String,
     from: String,
     to: String,
@@ -56,7 +56,7 @@ struct Call {
     /// CSeq number of the first INVITE transactions, before an answer.
     invite_sequence: u32,
     seen: Vec<u64>,
-    media: Vec<(SocketAddr, Vec<Media>)>,
+    media: Vec<(SocketAddr, Vec<SdpMedia>)>,
     dtmf_info: Vec<String>,
 }
 
@@ -71,16 +71,16 @@ impl CallIndex {
 }
 
 #[derive(Debug)]
-pub(super) struct Calls {
+pub(super) struct CallTable {
     index: BoundedMap<Vec<u8>, usize>,
-    calls: Vec<Call>,
+    calls: Vec<CallTrace>,
     messages: u64,
     refused: u64,
 }
 
-impl Calls {
-    pub(super) fn new(limit: usize, key: HashKey) -> Calls {
-        Calls {
+impl CallTable {
+    pub(super) fn new(limit: usize, key: HashKey) -> CallTable {
+        CallTable {
             index: BoundedMap::new(limit, key),
             calls: Vec::new(),
             messages: 0,
@@ -93,7 +93,12 @@ impl Calls {
     }
 
     /// Takes a message. Messages outside of calls are counted, and their SDP is learned.
-    pub(super) fn message(&mut self, datagram: &Datagram<'_>, tcp: bool, learned: &mut Learned) {
+    pub(super) fn message(
+        &mut self,
+        datagram: &CapturedDatagram<'_>,
+        tcp: bool,
+        sdp_index: &mut SdpIndex,
+    ) {
         let Ok(message) = Message::parse(datagram.payload) else {
             return;
         };
@@ -103,9 +108,9 @@ impl Calls {
         let (sequence, method) = sequence_of(&message);
         let at = message
             .header(HeaderId::CallId)
-            .filter(|_| is_of_call(method))
+            .filter(|_| is_call_method(method))
             .and_then(|id| self.call(id, &message, tcp));
-        let medias = description.map(|body| learned.learn(body, at));
+        let medias = description.map(|body| sdp_index.learn(body, at));
         let Some(call) = at.and_then(|at| self.calls.get_mut(at)) else {
             return;
         };
@@ -132,19 +137,22 @@ impl Calls {
             self.refused += 1;
             return None;
         }
-        self.calls.push(Call {
+        self.calls.push(CallTrace {
             id: String::from_utf8_lossy(id).into_owned(),
             from: uri_of(message.header(HeaderId::From)),
             to: uri_of(message.header(HeaderId::To)),
             tcp,
-            ..Call::default()
+            ..CallTrace::default()
         });
         Some(self.calls.len() - 1)
     }
 
     /// All calls, the number of SIP messages, and the identifiers by number.
     pub(super) fn report(&self) -> (Vec<CallReport>, u64) {
-        (self.calls.iter().map(Call::report).collect(), self.messages)
+        (
+            self.calls.iter().map(CallTrace::report).collect(),
+            self.messages,
+        )
     }
 
     pub(super) fn identifiers(&self) -> CallIndex {
@@ -152,7 +160,7 @@ impl Calls {
     }
 }
 
-fn is_of_call(method: &[u8]) -> bool {
+fn is_call_method(method: &[u8]) -> bool {
     matches!(
         method,
         b"INVITE" | b"ACK" | b"BYE" | b"CANCEL" | b"PRACK" | b"UPDATE" | b"INFO"
@@ -200,9 +208,9 @@ fn uri_of(value: Option<&[u8]>) -> String {
     String::from_utf8_lossy(uri.get(..MAX_TEXT).unwrap_or(uri)).into_owned()
 }
 
-impl Call {
-    /// Whether the same bytes passed between the same places before. A hash decides, as nothing rests on it but a count.
-    fn repeats(&mut self, datagram: &Datagram<'_>) -> bool {
+impl CallTrace {
+    /// Whether the same bytes passed between the same addresses before. A hash suffices: only a counter depends on it.
+    fn repeats(&mut self, datagram: &CapturedDatagram<'_>) -> bool {
         use std::hash::{DefaultHasher, Hash, Hasher};
         let mut hasher = DefaultHasher::new();
         (datagram.source, datagram.destination, datagram.payload).hash(&mut hasher);
@@ -222,7 +230,7 @@ impl Call {
             b"INVITE" => {
                 self.invite_at.get_or_insert(time);
                 if self.answered_at.is_none() && sequence > self.invite_sequence {
-                    // A further attempt, with credentials or elsewhere: what came before is not the outcome.
+                    // A further attempt, with credentials or to another target: earlier responses are not the outcome.
                     self.invite_sequence = sequence;
                     self.status = None;
                     self.final_at = None;
@@ -260,7 +268,7 @@ impl Call {
                 self.status = Some(status);
                 self.final_at = Some(time);
             }
-            // Of an earlier attempt, repeated.
+            // A repeated response to an earlier attempt.
             _ if sequence < self.invite_sequence => {}
             _ => {
                 self.status = Some(status);
@@ -269,7 +277,7 @@ impl Call {
         }
     }
 
-    fn media_of(&mut self, sender: SocketAddr, medias: Vec<Media>) {
+    fn media_of(&mut self, sender: SocketAddr, medias: Vec<SdpMedia>) {
         if let Some(known) = self.media.iter_mut().find(|(known, _)| *known == sender) {
             known.1 = medias;
         } else if self.media.len() < MAX_SENDERS {
@@ -334,7 +342,7 @@ impl Call {
     }
 }
 
-fn media_report(by: SocketAddr, media: &Media) -> SdpMediaReport {
+fn media_report(by: SocketAddr, media: &SdpMedia) -> SdpMediaReport {
     SdpMediaReport {
         by: by.to_string(),
         kind: media.kind.clone(),

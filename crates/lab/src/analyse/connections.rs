@@ -1,23 +1,23 @@
-//! SIP over TCP: the two directions of connections put in order, messages cut out by Content-Length.
+//! SIP over TCP: both directions of a connection are reassembled, messages are delimited by Content-Length.
 
-use super::calls::{Calls, is_sip_start};
+use super::calls::{CallTable, is_sip_start};
 use super::keys::FlowKey;
-use super::network::Datagram;
-use super::sdp::Learned;
+use super::network::CapturedDatagram;
+use super::sdp::SdpIndex;
 use engine::{BoundedMap, HashKey};
 use std::net::SocketAddr;
 use wire::sip::{HeaderId, Message};
 use wire::tcp::{StreamPiece, StreamReassembler};
 
-/// Early segments held of one direction.
-const HELD_BYTES: usize = 64 << 10;
-const HELD_SEGMENTS: usize = 256;
-/// The largest message waited for; beyond it a new beginning is looked for.
+/// Bounds on out-of-order segments held of one direction.
+const MAX_EARLY_BYTES: usize = 64 << 10;
+const MAX_EARLY_SEGMENTS: usize = 256;
+/// The largest message; beyond it the reader searches for the next start line.
 const MAX_MESSAGE: usize = 64 << 10;
 
-/// A TCP segment in its place and time.
+/// A TCP segment with its addresses and time.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Segment<'a> {
+pub(super) struct TcpSegment<'a> {
     pub time: u64,
     pub source: SocketAddr,
     pub destination: SocketAddr,
@@ -30,7 +30,7 @@ pub(super) struct Segment<'a> {
 }
 
 #[derive(Debug)]
-struct Direction {
+struct TcpDirection {
     source: SocketAddr,
     destination: SocketAddr,
     stream: StreamReassembler,
@@ -39,12 +39,12 @@ struct Direction {
     last: u64,
     serial: u64,
     /// Whether the stream has shown that it is SIP.
-    sure: bool,
+    is_sip: bool,
 }
 
 #[derive(Debug)]
 pub(super) struct Connections {
-    directions: BoundedMap<FlowKey, Direction>,
+    directions: BoundedMap<FlowKey, TcpDirection>,
     serial: u64,
     refused: u64,
 }
@@ -62,17 +62,17 @@ impl Connections {
         self.refused
     }
 
-    /// Takes a segment. A direction is followed from its SYN on as long as it may be SIP, else from the first segment that
-    /// begins like SIP.
+    /// Takes a segment. A direction is followed from its SYN on as long as it may be SIP, else from the first segment
+    /// that begins like SIP.
     pub(super) fn segment(
         &mut self,
-        segment: &Segment<'_>,
-        calls: &mut Calls,
-        learned: &mut Learned,
+        segment: &TcpSegment<'_>,
+        calls: &mut CallTable,
+        sdp_index: &mut SdpIndex,
     ) {
         let key = FlowKey::new(segment.source, segment.destination, 0);
         if segment.begins && self.directions.get(&key).is_some() {
-            self.close(&key, calls, learned);
+            self.close(&key, calls, sdp_index);
         }
         if self.directions.get(&key).is_none() && !self.open(key, segment) {
             return;
@@ -84,12 +84,12 @@ impl Connections {
         let mut pieces = Pieces {
             buffer: &mut direction.buffer,
             found: Vec::new(),
-            sure: direction.sure,
+            is_sip: direction.is_sip,
         };
         if segment.begins {
             direction.stream.start(segment.sequence.wrapping_add(1));
         }
-        let mut sink = |piece: StreamPiece<'_>| pieces.take(piece);
+        let mut sink = |piece: StreamPiece<'_>| pieces.push(piece);
         let sequence = segment.sequence.wrapping_add(u32::from(segment.begins));
         direction.stream.push(sequence, segment.payload, &mut sink);
         if segment.missing > 0 {
@@ -98,8 +98,8 @@ impl Connections {
         }
         let found = pieces.found;
         let waiting = direction.stream.is_waiting();
-        direction.sure |= !found.is_empty();
-        if !direction.sure && !may_become_sip(&direction.buffer) {
+        direction.is_sip |= !found.is_empty();
+        if !direction.is_sip && !may_become_sip(&direction.buffer) {
             self.directions.remove(&key);
             return;
         }
@@ -109,17 +109,17 @@ impl Connections {
             segment.destination,
             &found,
             calls,
-            learned,
+            sdp_index,
         );
-        // Where data is still missing in front of the end, it may come.
+        // Data missing before the end of the stream may still arrive.
         if segment.ends && !waiting {
-            self.close(&key, calls, learned);
+            self.close(&key, calls, sdp_index);
         }
     }
 
-    fn open(&mut self, key: FlowKey, segment: &Segment<'_>) -> bool {
-        let sure = is_sip_start(trim_line_ends(segment.payload));
-        if !sure && !segment.begins {
+    fn open(&mut self, key: FlowKey, segment: &TcpSegment<'_>) -> bool {
+        let is_sip = is_sip_start(trim_line_ends(segment.payload));
+        if !is_sip && !segment.begins {
             return false;
         }
         if self.directions.is_full() {
@@ -135,72 +135,72 @@ impl Connections {
                 .retain(|_, direction| (direction.last, direction.serial) > limit);
         }
         self.serial += 1;
-        let direction = Direction {
+        let direction = TcpDirection {
             source: segment.source,
             destination: segment.destination,
-            stream: StreamReassembler::new(HELD_BYTES, HELD_SEGMENTS),
+            stream: StreamReassembler::new(MAX_EARLY_BYTES, MAX_EARLY_SEGMENTS),
             buffer: Vec::new(),
             last: segment.time,
             serial: self.serial,
-            sure,
+            is_sip,
         };
         let opened = self.directions.insert(key, direction).is_ok();
         self.refused += u64::from(!opened);
         opened
     }
 
-    fn close(&mut self, key: &FlowKey, calls: &mut Calls, learned: &mut Learned) {
+    fn close(&mut self, key: &FlowKey, calls: &mut CallTable, sdp_index: &mut SdpIndex) {
         if let Some(direction) = self.directions.remove(key) {
-            finish(direction, calls, learned);
+            finish(direction, calls, sdp_index);
         }
     }
 
-    /// Hands on what is still held, connections in the order of their beginning.
-    pub(super) fn finish(&mut self, calls: &mut Calls, learned: &mut Learned) {
-        let mut left = Vec::new();
+    /// Delivers the remaining data, connections in the order of their first segments.
+    pub(super) fn finish(&mut self, calls: &mut CallTable, sdp_index: &mut SdpIndex) {
+        let mut remaining = Vec::new();
         self.directions.retain(|_, direction| {
-            left.push(std::mem::replace(
+            remaining.push(std::mem::replace(
                 direction,
-                Direction {
+                TcpDirection {
                     source: direction.source,
                     destination: direction.destination,
                     stream: StreamReassembler::new(0, 0),
                     buffer: Vec::new(),
                     last: 0,
                     serial: 0,
-                    sure: false,
+                    is_sip: false,
                 },
             ));
             false
         });
-        left.sort_by_key(|direction| direction.serial);
-        for direction in left {
-            finish(direction, calls, learned);
+        remaining.sort_by_key(|direction| direction.serial);
+        for direction in remaining {
+            finish(direction, calls, sdp_index);
         }
     }
 }
 
-fn finish(mut direction: Direction, calls: &mut Calls, learned: &mut Learned) {
+fn finish(mut direction: TcpDirection, calls: &mut CallTable, sdp_index: &mut SdpIndex) {
     let mut pieces = Pieces {
         buffer: &mut direction.buffer,
         found: Vec::new(),
-        sure: direction.sure,
+        is_sip: direction.is_sip,
     };
-    direction.stream.finish(&mut |piece| pieces.take(piece));
+    direction.stream.finish(&mut |piece| pieces.push(piece));
     let mut found = pieces.found;
-    // A message whose end the capture does not hold is still a message.
-    found.extend(pieces_rest(&mut direction.buffer));
+    // A message whose end is not in the capture still counts as a message.
+    found.extend(remaining_message(&mut direction.buffer));
     deliver(
         direction.last,
         direction.source,
         direction.destination,
         &found,
         calls,
-        learned,
+        sdp_index,
     );
 }
 
-fn pieces_rest(buffer: &mut Vec<u8>) -> Option<Vec<u8>> {
+fn remaining_message(buffer: &mut Vec<u8>) -> Option<Vec<u8>> {
     let rest = std::mem::take(buffer);
     let start = trim_line_ends(&rest);
     is_sip_start(start).then(|| start.to_vec())
@@ -211,35 +211,35 @@ fn deliver(
     source: SocketAddr,
     destination: SocketAddr,
     messages: &[Vec<u8>],
-    calls: &mut Calls,
-    learned: &mut Learned,
+    calls: &mut CallTable,
+    sdp_index: &mut SdpIndex,
 ) {
     for message in messages {
-        let datagram = Datagram {
+        let datagram = CapturedDatagram {
             time,
             source,
             destination,
             payload: message,
             sent_length: message.len(),
         };
-        calls.message(&datagram, true, learned);
+        calls.message(&datagram, true, sdp_index);
     }
 }
 
 struct Pieces<'a> {
     buffer: &'a mut Vec<u8>,
     found: Vec<Vec<u8>>,
-    sure: bool,
+    is_sip: bool,
 }
 
 impl Pieces<'_> {
-    fn take(&mut self, piece: StreamPiece<'_>) {
+    fn push(&mut self, piece: StreamPiece<'_>) {
         match piece {
             StreamPiece::Data(bytes) => {
                 self.buffer.extend_from_slice(bytes);
                 self.cut();
             }
-            StreamPiece::Gap => self.found.extend(pieces_rest(self.buffer)),
+            StreamPiece::Gap => self.found.extend(remaining_message(self.buffer)),
         }
     }
 
@@ -256,8 +256,8 @@ impl Pieces<'_> {
                         .push(start.get(..length).unwrap_or(start).to_vec());
                     at += skipped + length;
                 }
-                // The first line of a stream decides whether it is followed at all.
-                Cut::NotSip(_) if !self.sure && self.found.is_empty() => break,
+                // The first line of a stream decides whether it is followed.
+                Cut::NotSip(_) if !self.is_sip && self.found.is_empty() => break,
                 Cut::NotSip(skip) => at += skipped + skip,
                 Cut::Incomplete => {
                     at += skipped;
@@ -275,10 +275,11 @@ impl Pieces<'_> {
 enum Cut {
     Message(usize),
     Incomplete,
-    /// So many bytes lead to where a message may begin.
+    /// The number of bytes before the next possible start of a message.
     NotSip(usize),
 }
 
+/// Finds the end of the message at the beginning of a stream.
 fn message_length(bytes: &[u8]) -> Cut {
     if bytes.is_empty() {
         return Cut::Incomplete;
@@ -297,6 +298,7 @@ fn message_length(bytes: &[u8]) -> Cut {
         return Cut::Incomplete;
     };
     let head = head + 4;
+    // On streams Content-Length is mandatory (RFC 3261 section 18.3); without it the message ends with its head.
     let length = Message::parse_framed(bytes.get(..head).unwrap_or(bytes))
         .ok()
         .and_then(|message| {
@@ -309,6 +311,7 @@ fn message_length(bytes: &[u8]) -> Cut {
         })
         .unwrap_or(0);
     match head.checked_add(length) {
+        // The rest of a longer message is skipped in the search for the next start line.
         Some(total) if total <= bytes.len() => Cut::Message(total),
         Some(total) if total <= MAX_MESSAGE => Cut::Incomplete,
         _ => Cut::NotSip(head),
@@ -324,7 +327,7 @@ fn may_become_sip(buffer: &[u8]) -> bool {
     }
 }
 
-/// Without the line ends in front, which are keep-alives (RFC 5626 section 3.5.1).
+/// Removes leading line ends, which are keep-alives (RFC 5626 section 3.5.1).
 fn trim_line_ends(bytes: &[u8]) -> &[u8] {
     let skipped = bytes
         .iter()

@@ -1,4 +1,4 @@
-//! DTMF digits of telephone events (RFC 4733).
+//! DTMF digits from telephone events (RFC 4733).
 
 use super::network::seconds;
 use super::report::DtmfEvent;
@@ -6,11 +6,11 @@ use wire::rtp::TelephoneEvent;
 
 /// Events kept of a stream.
 const MAX_EVENTS: usize = 1000;
-/// A late packet of an event is told from a new event by the timestamps of this many events back.
+/// Events back to which the timestamp of a late packet is compared, before it counts as a new event.
 const MEMORY: usize = 4;
 
 #[derive(Clone, Debug)]
-struct Event {
+struct ReceivedEvent {
     timestamp: u32,
     event: TelephoneEvent,
     packets: u32,
@@ -20,7 +20,7 @@ struct Event {
 /// Collects the events of one stream.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Dtmf {
-    events: Vec<Event>,
+    events: Vec<ReceivedEvent>,
 }
 
 impl Dtmf {
@@ -29,15 +29,16 @@ impl Dtmf {
         let Some(event) = TelephoneEvent::parse(payload) else {
             return;
         };
-        let same =
-            |known: &&mut Event| known.timestamp == timestamp && known.event.event == event.event;
+        let same = |known: &&mut ReceivedEvent| {
+            known.timestamp == timestamp && known.event.event == event.event
+        };
         if let Some(known) = self.events.iter_mut().rev().take(MEMORY).find(same) {
             known.packets += 1;
             known.event.duration = known.event.duration.max(event.duration);
             known.event.end |= event.end;
             return;
         }
-        // A tone longer than the field goes on under a later timestamp (RFC 4733 section 2.5.1.3).
+        // A tone longer than the field continues under a later timestamp (RFC 4733 section 2.5.1.3).
         if let Some(last) = self.events.last_mut()
             && last.event.event == event.event
             && !last.event.end
@@ -50,7 +51,7 @@ impl Dtmf {
             return;
         }
         if self.events.len() < MAX_EVENTS {
-            self.events.push(Event {
+            self.events.push(ReceivedEvent {
                 timestamp,
                 event,
                 packets: 1,
@@ -59,7 +60,8 @@ impl Dtmf {
         }
     }
 
-    /// The digits in order. `sure` says that the payload type was known to carry events; otherwise one packet is no event.
+    /// The digits in order. With `sure` the payload type is declared as telephone-event; otherwise an event needs two
+    /// packets.
     pub(super) fn report(&self, clock_rate: u32, sure: bool) -> Vec<DtmfEvent> {
         self.events
             .iter()
@@ -78,7 +80,7 @@ impl Dtmf {
     }
 }
 
-/// Whether a packet of a dynamic payload type whose meaning is unknown may be a telephone event.
+/// Whether a packet of an undeclared dynamic payload type may be a telephone event.
 pub(super) fn may_be_event(payload_type: u8, sent_length: usize, head: &[u8]) -> bool {
     payload_type >= 96
         && sent_length == 4

@@ -1,4 +1,4 @@
-//! ESP security associations (RFC 4303): counted, and read where nothing is encrypted (RFC 2410, as IMS uses it).
+//! ESP security associations (RFC 4303): counted, and decapsulated where encryption is NULL (RFC 2410, as IMS uses it).
 
 use super::keys::FlowKey;
 use super::report::EspReport;
@@ -10,7 +10,7 @@ use wire::ip::{IpPacket, protocol};
 const CHECK_VALUES: [usize; 5] = [12, 16, 24, 32, 0];
 
 #[derive(Debug)]
-struct Association {
+struct EspAssociation {
     source: IpAddr,
     destination: IpAddr,
     spi: u32,
@@ -19,26 +19,26 @@ struct Association {
     highest: u32,
     first_at: u64,
     last_at: u64,
-    /// Length of the check value, once packets have shown that nothing is encrypted.
+    /// Length of the check value, once packets have shown NULL encryption.
     plain: Option<usize>,
     plain_packets: u64,
 }
 
 #[derive(Debug)]
-pub(super) struct Associations {
+pub(super) struct EspAssociations {
     index: BoundedMap<FlowKey, usize>,
-    list: Vec<Association>,
+    list: Vec<EspAssociation>,
 }
 
-impl Associations {
-    pub(super) fn new(limit: usize, key: HashKey) -> Associations {
-        Associations {
+impl EspAssociations {
+    pub(super) fn new(limit: usize, key: HashKey) -> EspAssociations {
+        EspAssociations {
             index: BoundedMap::new(limit, key),
             list: Vec::new(),
         }
     }
 
-    /// Counts a packet; gives protocol and payload where it is not encrypted.
+    /// Counts a packet; returns protocol and payload of an unencrypted one.
     pub(super) fn receive<'a>(
         &mut self,
         time: u64,
@@ -59,7 +59,7 @@ impl Associations {
             Some(index) => *index,
             None => {
                 self.index.insert(key, self.list.len()).ok()?;
-                self.list.push(Association {
+                self.list.push(EspAssociation {
                     source: packet.source,
                     destination: packet.destination,
                     spi,
@@ -79,7 +79,7 @@ impl Associations {
         association.lowest = association.lowest.min(sequence);
         association.highest = association.highest.max(sequence);
         association.last_at = time;
-        if packet.is_cut() {
+        if packet.is_truncated() {
             return None;
         }
         let body = packet.payload.get(8..)?;
@@ -111,8 +111,8 @@ impl Associations {
     }
 }
 
-/// Protocol and payload of a body whose trailer and transport header make sense without decryption: the padding counts
-/// 1, 2, 3 ..., and a UDP length fits, a TCP checksum is right or an IP packet is whole.
+/// Protocol and payload of a body whose trailer and transport header are valid without decryption: the padding counts
+/// 1, 2, 3 ..., and a UDP length, a TCP checksum or the header of an inner IP packet fits.
 fn plain_inner<'a>(
     packet: &IpPacket<'_>,
     body: &'a [u8],
@@ -130,13 +130,14 @@ fn plain_inner<'a>(
     let fits = match *next {
         protocol::UDP => wire::udp::UdpView::parse(payload)?.length() == payload.len(),
         protocol::TCP => {
-            // The other fields of a header fit by chance too often.
+            // The other fields of a TCP header fit by chance too often.
             wire::tcp::TcpView::parse(payload)?;
             tcp_checksum_is_right(packet, payload)
         }
         protocol::IPIP | protocol::IPV6 => {
             let inner = IpPacket::parse(payload)?;
-            !inner.is_cut() && matches!((next, inner.source.is_ipv4()), (4, true) | (41, false))
+            !inner.is_truncated()
+                && matches!((next, inner.source.is_ipv4()), (4, true) | (41, false))
         }
         _ => false,
     };

@@ -1,6 +1,6 @@
-//! Captures from memory, from readers and from files.
+//! Analysis of captures from memory, from readers and from files.
 
-use super::{Analyser, Analysis};
+use super::{Analysis, CaptureAnalyser};
 use std::fmt;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -9,21 +9,21 @@ use wire::capture::{CaptureError, Reader, Step};
 /// Bytes read at a time.
 const CHUNK: usize = 1 << 20;
 
-/// Why there is no analysis.
+/// Error of [`analyse_file`].
 #[derive(Debug)]
 pub enum AnalyseError {
     /// The file cannot be read.
     Read {
-        /// Which.
+        /// Its path.
         path: PathBuf,
-        /// Why.
+        /// The error of the system.
         source: io::Error,
     },
-    /// The file is no capture.
+    /// The file is not a capture.
     Capture {
-        /// Which.
+        /// Its path.
         path: PathBuf,
-        /// Why.
+        /// The error of the capture reader.
         source: CaptureError,
     },
 }
@@ -51,11 +51,11 @@ impl std::error::Error for AnalyseError {
 /// Analyses a capture in memory.
 ///
 /// # Errors
-/// Where the bytes are no capture. A capture that is damaged further on gives what could be read, with
+/// The bytes are not a capture. A capture with later damage is analysed as far as it is readable, with
 /// [`Analysis::errors`].
 pub fn analyse_bytes(bytes: &[u8]) -> Result<Analysis, CaptureError> {
-    let mut analyser = Analyser::default();
-    let mut run = Run::default();
+    let mut analyser = CaptureAnalyser::default();
+    let mut run = CaptureReading::default();
     let mut rest = bytes;
     while let Some(used) = run.step(&mut analyser, rest, true)? {
         rest = rest.get(used..).unwrap_or_default();
@@ -66,7 +66,7 @@ pub fn analyse_bytes(bytes: &[u8]) -> Result<Analysis, CaptureError> {
 /// Analyses a capture file of any size in constant memory.
 ///
 /// # Errors
-/// Where the file cannot be opened or is no capture.
+/// The file cannot be opened or is not a capture.
 pub fn analyse_file(path: &Path) -> Result<Analysis, AnalyseError> {
     let read_error = |source| AnalyseError::Read {
         path: path.to_owned(),
@@ -75,41 +75,41 @@ pub fn analyse_file(path: &Path) -> Result<Analysis, AnalyseError> {
     let file = std::fs::File::open(path).map_err(read_error)?;
     match analyse_reader(file) {
         Ok(analysis) => Ok(analysis),
-        Err(Failure::Read(source)) => Err(read_error(source)),
-        Err(Failure::Capture(source)) => Err(AnalyseError::Capture {
+        Err(AnalyseReaderError::Read(source)) => Err(read_error(source)),
+        Err(AnalyseReaderError::Capture(source)) => Err(AnalyseError::Capture {
             path: path.to_owned(),
             source,
         }),
     }
 }
 
-/// Why a reader gives no analysis.
+/// Error of [`analyse_reader`].
 #[derive(Debug)]
-pub enum Failure {
+pub enum AnalyseReaderError {
     /// Reading failed before anything was read.
     Read(io::Error),
-    /// It is no capture.
+    /// The input is not a capture.
     Capture(CaptureError),
 }
 
 /// Analyses a capture from a reader (a pipe, standard input).
 ///
 /// # Errors
-/// Where nothing can be read or it is no capture. A read error later on ends the analysis and is stated in its errors.
-pub fn analyse_reader(mut reader: impl Read) -> Result<Analysis, Failure> {
-    let mut analyser = Analyser::default();
-    let mut run = Run::default();
+/// Nothing is readable, or the input is not a capture. A later read error ends the analysis and is added to its errors.
+pub fn analyse_reader(mut reader: impl Read) -> Result<Analysis, AnalyseReaderError> {
+    let mut analyser = CaptureAnalyser::default();
+    let mut run = CaptureReading::default();
     let mut buffer = vec![0; CHUNK];
     let (mut start, mut end, mut last) = (0, 0, false);
     loop {
         let input = buffer.get(start..end).unwrap_or_default();
         match run
             .step(&mut analyser, input, last)
-            .map_err(Failure::Capture)?
+            .map_err(AnalyseReaderError::Capture)?
         {
             Some(0) => {
-                // A record is not complete: move it to the front and read on, in a larger buffer if need be. The reader
-                // refuses records beyond its limit, which bounds the buffer.
+                // The record is incomplete: move it to the front and read on, in a larger buffer if needed. The capture
+                // reader refuses records beyond its limit, which bounds the buffer.
                 buffer.copy_within(start..end, 0);
                 end -= start;
                 start = 0;
@@ -121,7 +121,7 @@ pub fn analyse_reader(mut reader: impl Read) -> Result<Analysis, Failure> {
                     Ok(0) => last = true,
                     Ok(count) => end += count,
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                    Err(error) if !run.is_started() => return Err(Failure::Read(error)),
+                    Err(error) if !run.is_started() => return Err(AnalyseReaderError::Read(error)),
                     Err(error) => {
                         analyser.error(format!("reading the capture failed: {error}"));
                         last = true;
@@ -135,20 +135,20 @@ pub fn analyse_reader(mut reader: impl Read) -> Result<Analysis, Failure> {
 }
 
 #[derive(Default)]
-struct Run {
+struct CaptureReading {
     reader: Reader,
     started: bool,
 }
 
-impl Run {
+impl CaptureReading {
     fn is_started(&self) -> bool {
         self.started
     }
 
-    /// Bytes done with (zero: more are needed), or `None` at the end.
+    /// Returns the number of bytes consumed (zero: more input is needed), or `None` at the end.
     fn step(
         &mut self,
-        analyser: &mut Analyser,
+        analyser: &mut CaptureAnalyser,
         input: &[u8],
         last: bool,
     ) -> Result<Option<usize>, CaptureError> {

@@ -1,4 +1,4 @@
-//! Keys of tables: addresses packed into bytes, so that hashing them is one pass.
+//! Keys of tables: addresses packed into bytes, so that one pass hashes them.
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -1,4 +1,4 @@
-//! The analyser: calls and media streams out of captures or of live packets, without being told ports.
+//! The analyser: finds calls and media streams in captures or in live packets, without configured ports.
 //!
 //! ```no_run
 //! let analysis = lab::analyse::analyse_file("call.pcapng".as_ref())?;
@@ -6,7 +6,7 @@
 //! # Ok::<(), lab::analyse::AnalyseError>(())
 //! ```
 //!
-//! What it holds is bounded by [`AnalyseLimits`]; what does not fit is counted in [`Analysis::notes`].
+//! Memory is bounded by [`AnalyseLimits`]; everything beyond a limit is counted in [`Analysis::notes`].
 
 mod calls;
 mod connections;
@@ -23,7 +23,7 @@ mod stream;
 mod text;
 mod types;
 
-pub use file::{AnalyseError, Failure, analyse_bytes, analyse_file, analyse_reader};
+pub use file::{AnalyseError, AnalyseReaderError, analyse_bytes, analyse_file, analyse_reader};
 pub use report::{
     Analysis, CallReport, DtmfEvent, EspReport, JitterReport, MinMeanMaxReport, QualityReport,
     RtcpReport, SdpMediaReport, StreamReport, VoipMetricsReport,
@@ -32,16 +32,16 @@ pub use text::render_text;
 pub use types::TypeSource;
 
 use engine::{Entropy, HashKey};
-use network::Datagram;
+use network::CapturedDatagram;
 use wire::ethernet::LinkType;
 use wire::ip::Reassembler;
 
-/// Limits on what an analysis holds.
+/// Limits on the memory of an analysis.
 #[derive(Clone, Copy, Debug)]
 pub struct AnalyseLimits {
     /// Media streams reported.
     pub streams: usize,
-    /// Things that may become streams, followed at one time.
+    /// Candidate streams followed at one time.
     pub candidates: usize,
     /// Calls reported.
     pub calls: usize,
@@ -66,53 +66,53 @@ impl Default for AnalyseLimits {
     }
 }
 
-/// Takes packets one by one; [`Analyser::finish`] gives the result.
+/// The analyser as a sink: takes packets one by one; [`CaptureAnalyser::finish`] returns the result.
 #[derive(Debug)]
-pub struct Analyser {
+pub struct CaptureAnalyser {
     fragments: Reassembler,
-    learned: sdp::Learned,
-    rtp: rtp::Finder,
-    rtcp: rtcp::Reports,
-    calls: calls::Calls,
+    sdp_index: sdp::SdpIndex,
+    rtp: rtp::StreamFinder,
+    rtcp: rtcp::RtcpReports,
+    calls: calls::CallTable,
     connections: connections::Connections,
-    esp: esp::Associations,
-    counters: network::Counters,
+    esp: esp::EspAssociations,
+    counters: network::CaptureCounters,
     errors: report::Messages,
 }
 
-impl Default for Analyser {
+impl Default for CaptureAnalyser {
     fn default() -> Self {
-        Analyser::new(AnalyseLimits::default())
+        CaptureAnalyser::new(AnalyseLimits::default())
     }
 }
 
-impl Analyser {
-    /// Nothing seen yet.
-    pub fn new(limits: AnalyseLimits) -> Analyser {
+impl CaptureAnalyser {
+    /// An analyser without packets.
+    pub fn new(limits: AnalyseLimits) -> CaptureAnalyser {
         // The key only keeps hostile captures from choosing collisions; no order in the result depends on it.
         let mut entropy =
             net::entropy().unwrap_or_else(|_| Entropy::from_number(u64::from(std::process::id())));
         let key = HashKey::new(&mut entropy);
-        Analyser {
+        CaptureAnalyser {
             fragments: Reassembler::default(),
-            learned: sdp::Learned::new(limits.endpoints, key),
-            rtp: rtp::Finder::new(limits.streams, limits.candidates, key),
-            rtcp: rtcp::Reports::new(limits.streams, key),
-            calls: calls::Calls::new(limits.calls, key),
+            sdp_index: sdp::SdpIndex::new(limits.endpoints, key),
+            rtp: rtp::StreamFinder::new(limits.streams, limits.candidates, key),
+            rtcp: rtcp::RtcpReports::new(limits.streams, key),
+            calls: calls::CallTable::new(limits.calls, key),
             connections: connections::Connections::new(limits.connections, key),
-            esp: esp::Associations::new(limits.associations, key),
-            counters: network::Counters::default(),
+            esp: esp::EspAssociations::new(limits.associations, key),
+            counters: network::CaptureCounters::default(),
             errors: report::Messages::default(),
         }
     }
 
-    /// Takes a frame of the given link type, captured at `time` (nanoseconds, any epoch). `original_length` is its length on
-    /// the wire.
+    /// Takes a frame of the given link type, captured at `time` (nanoseconds, any epoch). `original_length` is its
+    /// length on the wire.
     pub fn frame(&mut self, time: u64, link: LinkType, data: &[u8], original_length: usize) {
         self.counters.frame(time, data.len(), original_length);
         if let LinkType::Other(number) = link {
             self.errors
-                .add(format!("frames of link type {number}, which is not read"));
+                .add(format!("frames of unsupported link type {number}"));
             return;
         }
         if let Some(inner) = wire::ethernet::network_packet(link, data) {
@@ -135,7 +135,7 @@ impl Analyser {
         payload: &[u8],
     ) {
         self.counters.frame(time, payload.len(), payload.len());
-        self.udp(&Datagram {
+        self.udp(&CapturedDatagram {
             time,
             source,
             destination,
@@ -144,9 +144,9 @@ impl Analyser {
         });
     }
 
-    /// States an error that belongs into the result (a damaged record, a failed read).
-    pub fn error(&mut self, what: String) {
-        self.errors.add(what);
+    /// Adds an error to the result (a damaged record, a failed read).
+    pub fn error(&mut self, message: String) {
+        self.errors.add(message);
     }
 
     /// Packets seen and streams confirmed so far.
@@ -154,7 +154,7 @@ impl Analyser {
         (self.counters.frames, self.rtp.confirmed())
     }
 
-    fn udp(&mut self, datagram: &Datagram<'_>) {
+    fn udp(&mut self, datagram: &CapturedDatagram<'_>) {
         let first = datagram.payload.first().copied().unwrap_or(0);
         if first >> 6 == 2 {
             if wire::rtcp::is_rtcp(datagram.payload) {
@@ -163,22 +163,23 @@ impl Analyser {
                 }
                 return;
             }
-            self.rtp.receive(datagram, &self.learned);
+            self.rtp.receive(datagram, &self.sdp_index);
         } else if wire::stun::is_dtls_handshake(datagram.payload) {
-            self.learned.dtls_seen(datagram);
+            self.sdp_index.dtls_seen(datagram);
         } else if calls::is_sip_start(datagram.payload) {
-            self.calls.message(datagram, false, &mut self.learned);
+            self.calls.message(datagram, false, &mut self.sdp_index);
         }
     }
 
-    /// All figures. Nothing is lost by finishing early.
+    /// Completes the analysis. It may be called at any time; packets received so far are evaluated.
     pub fn finish(mut self) -> Analysis {
-        self.connections.finish(&mut self.calls, &mut self.learned);
+        self.connections
+            .finish(&mut self.calls, &mut self.sdp_index);
         let mut notes = report::Messages::default();
         self.counters.notes(&mut notes);
         let incomplete = self.fragments.abandoned() + self.fragments.waiting() as u64;
         notes.add_counted(
-            "fragmented IP packets that could not be put together",
+            "fragmented IP packets that could not be reassembled",
             incomplete,
         );
         notes.add_counted("TCP streams beyond the limit", self.connections.refused());
@@ -189,7 +190,7 @@ impl Analyser {
         notes.add_counted("packets of streams beyond the limit", self.rtp.refused());
         let (calls, sip_messages) = self.calls.report();
         let identifiers = self.calls.identifiers();
-        let streams = self.rtp.finish(&self.learned, &self.rtcp, &identifiers);
+        let streams = self.rtp.finish(&self.sdp_index, &self.rtcp, &identifiers);
         Analysis {
             streams,
             calls,
@@ -211,8 +212,8 @@ pub fn fuzz_capture(data: &[u8]) {
     if let Ok(analysis) = analyse_bytes(data) {
         let _ = (analysis.to_json(), render_text(&analysis));
     }
-    // Whatever the container says, the bytes themselves as packets.
-    let mut analyser = Analyser::default();
+    // The raw bytes too, as IP packets and as SIP datagrams, independent of the capture container.
+    let mut analyser = CaptureAnalyser::default();
     for (time, chunk) in data.chunks(97).enumerate() {
         analyser.packet(time as u64 * 20_000_000, chunk);
         analyser.datagram(

@@ -1,36 +1,36 @@
-//! From IP packets to datagrams and segments: tunnels, fragments, ESP.
+//! IP packets to datagrams and segments: tunnels, fragments, ESP.
 
 use super::report::Messages;
-use super::{Analyser, connections};
+use super::{CaptureAnalyser, connections};
 use std::net::SocketAddr;
 use wire::ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, LinkType};
 use wire::ip::{IpPacket, gre_inner, protocol, skip_extensions};
 use wire::tcp::TcpView;
 use wire::udp::UdpView;
 
-/// IP packets inside IP packets deeper than this are not followed.
+/// Nested IP packets deeper than this are not followed.
 const MAX_TUNNELS: usize = 6;
 
-/// A UDP datagram in its place and time.
+/// A UDP datagram with its addresses and time.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Datagram<'a> {
+pub(super) struct CapturedDatagram<'a> {
     pub time: u64,
     pub source: SocketAddr,
     pub destination: SocketAddr,
     pub payload: &'a [u8],
-    /// Length of the payload as sent; more than captured where the capture cut it.
+    /// Length of the payload as sent; greater than the captured length for a truncated packet.
     pub sent_length: usize,
 }
 
-impl Datagram<'_> {
-    pub(super) fn is_cut(&self) -> bool {
+impl CapturedDatagram<'_> {
+    pub(super) fn is_truncated(&self) -> bool {
         self.payload.len() < self.sent_length
     }
 }
 
-/// What was seen below the protocols.
+/// Counters of the link and network layers.
 #[derive(Debug, Default)]
-pub(super) struct Counters {
+pub(super) struct CaptureCounters {
     pub frames: u64,
     cut: u64,
     malformed: u64,
@@ -40,11 +40,11 @@ pub(super) struct Counters {
     newest: u64,
 }
 
-impl Counters {
+impl CaptureCounters {
     pub(super) fn frame(&mut self, time: u64, captured: usize, original: usize) {
         self.frames += 1;
         self.cut += u64::from(captured < original);
-        // A minute back is no reordering of the capture but a clock set back or files joined.
+        // More than a minute back is not reordering by the capture but a clock set back, or joined files.
         self.backwards += u64::from(time.saturating_add(60_000_000_000) < self.last);
         self.first.get_or_insert(time);
         self.newest = self.newest.max(time);
@@ -60,7 +60,7 @@ impl Counters {
     }
 
     pub(super) fn notes(&self, notes: &mut Messages) {
-        notes.add_counted("frames cut short by the capture", self.cut);
+        notes.add_counted("frames truncated by the capture", self.cut);
         notes.add_counted("IP packets with a malformed header", self.malformed);
         notes.add_counted("jumps back in time of more than a minute", self.backwards);
     }
@@ -72,7 +72,7 @@ pub(super) fn seconds(nanoseconds: u64) -> f64 {
     (nanoseconds / 1_000_000_000) as f64 + (nanoseconds % 1_000_000_000) as f64 / 1e9
 }
 
-impl Analyser {
+impl CaptureAnalyser {
     pub(super) fn network(&mut self, time: u64, ethertype: u16, payload: &[u8], depth: usize) {
         if matches!(ethertype, ETHERTYPE_IPV4 | ETHERTYPE_IPV6) {
             self.ip(time, payload, depth);
@@ -135,7 +135,7 @@ impl Analyser {
         let Some(udp) = UdpView::parse(packet.payload) else {
             return;
         };
-        self.udp(&Datagram {
+        self.udp(&CapturedDatagram {
             time,
             source: SocketAddr::new(packet.source, udp.source_port()),
             destination: SocketAddr::new(packet.destination, udp.destination_port()),
@@ -148,7 +148,7 @@ impl Analyser {
         let Some(tcp) = TcpView::parse(packet.payload) else {
             return;
         };
-        let segment = connections::Segment {
+        let segment = connections::TcpSegment {
             time,
             source: SocketAddr::new(packet.source, tcp.source_port()),
             destination: SocketAddr::new(packet.destination, tcp.destination_port()),
@@ -159,7 +159,7 @@ impl Analyser {
             missing: packet.payload_length - packet.payload.len().min(packet.payload_length),
         };
         self.connections
-            .segment(&segment, &mut self.calls, &mut self.learned);
+            .segment(&segment, &mut self.calls, &mut self.sdp_index);
     }
 
     fn esp_of(&mut self, time: u64, packet: &IpPacket<'_>, depth: usize) {
@@ -177,7 +177,7 @@ impl Analyser {
         }
     }
 
-    /// The transport inside of unencrypted ESP; a function of its own so that the recursion is visible.
+    /// The transport in unencrypted ESP; a separate function makes the recursion visible.
     fn transport_inside(&mut self, time: u64, packet: &IpPacket<'_>, depth: usize) {
         if packet.protocol != protocol::ESP {
             self.transport(time, packet, depth);

@@ -1,8 +1,8 @@
-//! The result of an analysis, as it goes into JSON.
+//! The result of an analysis, as serialized to JSON.
 
 use super::network::seconds;
-use super::rtcp::Reports;
-use super::stream::Live;
+use super::rtcp::RtcpReports;
+use super::stream::ConfirmedStream;
 use super::types::{PayloadKind, TypeSource};
 use media::quality::{Observation, codec_quality, rate};
 use media::stats::Summary;
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 /// Distinct messages kept; further ones are counted together.
 const MAX_MESSAGES: usize = 100;
 
-/// Messages with the number of times that each came up, in order of first appearance.
+/// Messages with their numbers of occurrences, in order of first appearance.
 #[derive(Debug, Default)]
 pub(super) struct Messages {
     list: Vec<(String, u64)>,
@@ -24,10 +24,10 @@ impl Messages {
         self.add_many(message, 1);
     }
 
-    /// Nothing where `count` is zero.
-    pub(super) fn add_counted(&mut self, what: &str, count: u64) {
+    /// Adds nothing if `count` is zero.
+    pub(super) fn add_counted(&mut self, label: &str, count: u64) {
         if count > 0 {
-            self.list.push((format!("{count} {what}"), 1));
+            self.list.push((format!("{count} {label}"), 1));
         }
     }
 
@@ -57,7 +57,8 @@ impl Messages {
     }
 }
 
-/// What a capture holds. [`Analysis::to_json`] is the contract with scripts; fields may be added, none renamed.
+/// Calls, streams and findings of a capture. [`Analysis::to_json`] is an interface for scripts; fields may be added,
+/// none renamed.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Analysis {
     /// Media streams, in order of their first packets.
@@ -68,7 +69,7 @@ pub struct Analysis {
     pub errors: Vec<String>,
     /// ESP security associations.
     pub esp: Vec<EspReport>,
-    /// What was left out, and other things worth knowing.
+    /// Omissions and other remarks.
     pub notes: Vec<String>,
     /// Frames read.
     pub frames: u64,
@@ -105,13 +106,13 @@ pub struct StreamReport {
     pub codec: Option<String>,
     /// Clock rate of the most frequent payload type in Hz; null where unknown, then there is no jitter.
     pub clock_rate: Option<u32>,
-    /// Where codec and clock rate come from.
+    /// Source of codec and clock rate.
     pub codec_source: Option<TypeSource>,
     /// Packets seen.
     pub packets_received: u64,
     /// Distinct extended sequence numbers.
     pub unique: u64,
-    /// Repeats.
+    /// Repeated sequence numbers.
     pub duplicates: u64,
     /// First arrivals below the highest seen so far.
     pub out_of_order: u64,
@@ -121,7 +122,7 @@ pub struct StreamReport {
     pub lost_unique: u64,
     /// `lost_unique` of `expected` in percent.
     pub lost_percent: f64,
-    /// Expected less received, as RFC 3550 counts.
+    /// Expected less received (RFC 3550 section 6.4.1).
     pub rfc3550_cumulative_lost: i64,
     /// Lowest extended sequence number.
     pub lowest_ext_seq: i64,
@@ -131,29 +132,29 @@ pub struct StreamReport {
     pub seq_cycles: u64,
     /// New sequences under the same SSRC.
     pub restarts: u64,
-    /// Packets outside the sequence that nothing confirmed.
+    /// Packets outside the sequence without a successor that confirms them.
     pub strays: u64,
-    /// Mean length of loss runs against random loss.
+    /// Mean length of loss runs over that of random loss (G.107 BurstR).
     pub burst_ratio: f64,
     /// Jitter over the most frequent payload type, without duplicates (RFC 3550 A.8, real-valued).
     pub jitter_ms: Option<JitterReport>,
     /// Time between consecutive packets.
     pub delta_ms: Option<MinMeanMaxReport>,
-    /// How much faster the sender's clock runs than the capture's, in parts per million.
+    /// Clock of the sender against that of the capture, parts per million; positive: the sender is faster.
     pub skew_ppm: Option<f64>,
     /// DTMF digits (RFC 4733).
     pub dtmf: Vec<String>,
-    /// The same with times.
+    /// The digits with times.
     pub dtmf_events: Vec<DtmfEvent>,
     /// E-model rating; null for codecs without values.
     pub r: Option<f64>,
     /// Mean opinion score of the rating.
     pub mos: Option<f64>,
-    /// What the rating rests on.
+    /// Basis of the rating.
     pub quality: Option<QualityReport>,
-    /// Whether the media is encrypted: SDP or a DTLS handshake says so.
+    /// Whether the media is encrypted, by SDP or a DTLS handshake.
     pub srtp: bool,
-    /// Packets of payload types beyond the eight that are told apart.
+    /// Packets of payload types beyond the eight that are counted separately.
     pub other_payload_types: u64,
     /// Packets with the marker bit.
     pub markers: u64,
@@ -165,9 +166,9 @@ pub struct StreamReport {
     pub start: f64,
     /// First to last packet, seconds.
     pub duration_s: f64,
-    /// The call whose SDP names an address of the stream.
+    /// The call whose SDP contains an address of the stream.
     pub call_id: Option<String>,
-    /// What RTCP says.
+    /// Figures from RTCP.
     pub rtcp: Option<RtcpReport>,
 }
 
@@ -184,7 +185,7 @@ pub struct JitterReport {
     pub max: f64,
 }
 
-/// Milliseconds.
+/// Smallest, mean and largest value in milliseconds.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct MinMeanMaxReport {
     /// Smallest.
@@ -200,17 +201,17 @@ pub struct MinMeanMaxReport {
 pub struct DtmfEvent {
     /// The digit.
     pub digit: String,
-    /// When its first packet came, seconds since the Unix epoch.
+    /// Arrival of its first packet, seconds since the Unix epoch.
     pub at: f64,
-    /// Duration stated by the sender.
+    /// Duration by the sender's last packet.
     pub duration_ms: f64,
-    /// Level stated by the sender.
+    /// Level by the sender's last packet.
     pub volume_dbm0: i32,
     /// Whether a packet with the end bit was seen.
     pub ended: bool,
 }
 
-/// What R and MOS rest on.
+/// Basis of R and MOS.
 #[derive(Clone, Debug, Serialize)]
 pub struct QualityReport {
     /// Codec condition of G.113.
@@ -223,7 +224,7 @@ pub struct QualityReport {
     pub assumed_delay_ms: f64,
 }
 
-/// What RTCP says about a stream.
+/// Figures from RTCP about a stream.
 #[derive(Clone, Debug, Serialize)]
 pub struct RtcpReport {
     /// Sender reports seen.
@@ -242,19 +243,19 @@ pub struct RtcpReport {
     pub jitter_ms: Option<f64>,
     /// Largest jitter of all blocks.
     pub max_jitter_ms: Option<f64>,
-    /// Mean time from the capture's place to the receiver and back.
+    /// Mean time from the point of capture to the receiver and back.
     pub round_trip_ms: Option<f64>,
-    /// Largest of these.
+    /// Largest of these times.
     pub max_round_trip_ms: Option<f64>,
-    /// What the receiver heard by its own account (RFC 3611 section 4.7), of the last report.
+    /// Metrics reported by the receiver (RFC 3611 section 4.7), of the last report.
     pub voip_metrics: Option<VoipMetricsReport>,
     /// Canonical name of the source.
     pub cname: Option<String>,
-    /// Whether the source said goodbye.
+    /// Whether the source sent BYE.
     pub goodbye: bool,
 }
 
-/// The VoIP Metrics Report Block of RTCP XR (RFC 3611 section 4.7); null where the receiver states that it does not know.
+/// The VoIP Metrics Report Block of RTCP XR (RFC 3611 section 4.7); null where the receiver reports "unavailable".
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct VoipMetricsReport {
     /// Packets lost, percent.
@@ -281,7 +282,7 @@ pub struct VoipMetricsReport {
     pub residual_echo_return_loss_db: Option<u8>,
     /// Rating of this part of the path, 0 to 100.
     pub r: Option<u8>,
-    /// Rating of the part outside of it.
+    /// Rating of the path outside of this part.
     pub external_r: Option<u8>,
     /// Listening quality.
     pub mos_lq: Option<f64>,
@@ -289,7 +290,7 @@ pub struct VoipMetricsReport {
     pub mos_cq: Option<f64>,
     /// Nominal delay of the jitter buffer, milliseconds.
     pub jitter_buffer_ms: u16,
-    /// Its delay at most now, milliseconds.
+    /// Its current maximum delay, milliseconds.
     pub jitter_buffer_max_ms: u16,
 }
 
@@ -302,8 +303,8 @@ pub struct CallReport {
     pub from: String,
     /// URI of To.
     pub to: String,
-    /// `completed`, `established`, `cancelled`, `busy`, `no_answer`, `redirected`, `unauthorized`, `rejected`, `failed`,
-    /// `ringing`, `trying` or `no_response`.
+    /// `completed`, `established`, `cancelled`, `busy`, `no_answer`, `redirected`, `unauthorized`, `rejected`,
+    /// `failed`, `ringing`, `trying` or `no_response`.
     pub outcome: &'static str,
     /// First INVITE, seconds since the Unix epoch.
     pub invite_at: Option<f64>,
@@ -313,7 +314,7 @@ pub struct CallReport {
     pub ended_at: Option<f64>,
     /// SIP messages, retransmissions included.
     pub messages: u64,
-    /// Those of them that repeat an earlier one.
+    /// Messages that repeat an earlier one.
     pub retransmissions: u64,
     /// Last final status of the first INVITE.
     pub status: Option<u16>,
@@ -361,21 +362,21 @@ pub struct EspReport {
     pub highest_seq: u32,
     /// First to last packet.
     pub duration_s: f64,
-    /// False where the packets could be read without a key.
+    /// False where the packets are readable without a key.
     pub encrypted: bool,
 }
 
-/// Four digits behind the point are a tenth of a microsecond: enough, and steadier to read.
+/// Rounds to four decimal places: a tenth of a microsecond, which is enough and easier to compare.
 fn round4(value: f64) -> f64 {
     (value * 1e4).round() / 1e4
 }
 
 impl StreamReport {
     pub(super) fn new(
-        live: &Live,
+        live: &ConfirmedStream,
         ssrc: u32,
         call_id: Option<String>,
-        rtcp: &Reports,
+        rtcp: &RtcpReports,
     ) -> StreamReport {
         let summary = live.statistics.summary();
         let main = live.statistics.main_payload_type();
@@ -385,6 +386,7 @@ impl StreamReport {
         let (quality, r, mos) = quality(codec.as_deref(), &summary, ptime_ms);
         let event_kind = live.kinds.iter().find(|kind| kind.is_event());
         let dtmf_events = live.dtmf.report(
+            // Packets of an undeclared payload type may look like events by chance: each event needs two of them.
             event_kind.and_then(|kind| kind.clock_rate).unwrap_or(8_000),
             event_kind.is_some_and(|kind| kind.source != TypeSource::Custom),
         );
@@ -448,9 +450,9 @@ impl StreamReport {
     }
 }
 
-/// The encoding's name. A measured clock of 48 kHz with steps of whole 2.5 ms over many packets is taken for Opus: no other
-/// codec in use has it, and RFC 7587 allows no other clock.
-fn encoding(kind: &PayloadKind, live: &Live, summary: &Summary) -> Option<String> {
+/// The name of the encoding. A measured clock of 48 kHz with steps of whole 2.5 ms over many packets is taken for Opus:
+/// no other codec in use has it, and RFC 7587 allows no other clock.
+fn encoding(kind: &PayloadKind, live: &ConfirmedStream, summary: &Summary) -> Option<String> {
     if let Some(encoding) = &kind.encoding {
         return Some(encoding.clone());
     }
@@ -464,7 +466,7 @@ fn encoding(kind: &PayloadKind, live: &Live, summary: &Summary) -> Option<String
     opus.then(|| "opus".to_owned())
 }
 
-fn packet_time(live: &Live, clock_rate: Option<u32>) -> Option<f64> {
+fn packet_time(live: &ConfirmedStream, clock_rate: Option<u32>) -> Option<f64> {
     let step = f64::from(live.step?);
     Some(round4(step * 1000.0 / f64::from(clock_rate?)))
 }
@@ -477,6 +479,7 @@ fn quality(
     let Some(values) = codec.and_then(codec_quality) else {
         return (None, None, None);
     };
+    // The capture does not show the receiver: one packet of packetization and a jitter buffer are assumed.
     let ptime = ptime_ms.unwrap_or(20.0);
     let buffer = summary
         .jitter_ms
@@ -493,13 +496,13 @@ fn quality(
     let report = QualityReport {
         basis: values.name.to_owned(),
         scale: match values.band {
-            media::quality::Band::Narrow => "narrowband",
-            media::quality::Band::Wide => "wideband",
+            media::quality::CodecBand::Narrow => "narrowband",
+            media::quality::CodecBand::Wide => "wideband",
         },
         values: match values.source {
-            media::quality::Source::G113 => "G.113",
-            media::quality::Source::G113AssumedRobustness => "G.113, robustness assumed",
-            media::quality::Source::Assumed => "assumed",
+            media::quality::ValueSource::G113 => "G.113",
+            media::quality::ValueSource::G113AssumedRobustness => "G.113, robustness assumed",
+            media::quality::ValueSource::Assumed => "assumed",
         },
         assumed_delay_ms: round4(assumed_delay_ms),
     };

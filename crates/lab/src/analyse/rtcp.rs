@@ -1,18 +1,18 @@
-//! RTCP: what the ends say about the streams.
+//! RTCP: sender and receiver reports about the streams.
 
 use super::keys::FlowKey;
-use super::network::Datagram;
+use super::network::CapturedDatagram;
 use super::report::{RtcpReport, VoipMetricsReport};
 use engine::{BoundedMap, HashKey};
 use std::net::{IpAddr, SocketAddr};
 use wire::rtcp::{Compound, ReportBlock, SenderInfo, packet_type};
 
-/// What is kept about a source, seen in packets between two hosts.
+/// Figures about a synchronisation source, from packets between two hosts.
 #[derive(Clone, Debug, Default)]
-struct Source {
+struct RtcpSource {
     sender_reports: u64,
     sender: Option<SenderInfo>,
-    /// Middle of the NTP timestamp of the last sender report, and when it passed.
+    /// Middle 32 bits of the NTP timestamp of the last sender report, and the time of its capture.
     last_sr: Option<(u32, u64)>,
     reports: u64,
     block: Option<ReportBlock>,
@@ -26,9 +26,9 @@ struct Source {
 }
 
 #[derive(Debug)]
-pub(super) struct Reports {
-    /// By the direction of the media (not of the report) and SSRC; ports differ between RTP and RTCP and are left out.
-    sources: BoundedMap<FlowKey, Source>,
+pub(super) struct RtcpReports {
+    /// By the direction of the media (not of the report) and SSRC; ports differ between RTP and RTCP and are omitted.
+    sources: BoundedMap<FlowKey, RtcpSource>,
     packets: u64,
 }
 
@@ -36,18 +36,18 @@ fn key(from: IpAddr, to: IpAddr, ssrc: u32) -> FlowKey {
     FlowKey::new(SocketAddr::new(from, 0), SocketAddr::new(to, 0), ssrc)
 }
 
-/// Whether the datagram is a compound packet whose lengths fit; where the capture cut it, the first header must do.
-pub(super) fn looks_whole(datagram: &Datagram<'_>) -> bool {
-    if datagram.is_cut() {
+/// Whether the datagram is a compound packet with matching lengths; of a truncated one the first header is checked.
+pub(super) fn looks_whole(datagram: &CapturedDatagram<'_>) -> bool {
+    if datagram.is_truncated() {
         return matches!(datagram.payload, [_, 200..=207, high, low, ..]
             if (usize::from(*high) << 8 | usize::from(*low)) * 4 + 4 <= datagram.sent_length);
     }
     wire::rtcp::is_compound(datagram.payload)
 }
 
-impl Reports {
-    pub(super) fn new(limit: usize, hash: HashKey) -> Reports {
-        Reports {
+impl RtcpReports {
+    pub(super) fn new(limit: usize, hash: HashKey) -> RtcpReports {
+        RtcpReports {
             sources: BoundedMap::new(limit, hash),
             packets: 0,
         }
@@ -57,7 +57,7 @@ impl Reports {
         self.packets
     }
 
-    pub(super) fn receive(&mut self, datagram: &Datagram<'_>) {
+    pub(super) fn receive(&mut self, datagram: &CapturedDatagram<'_>) {
         self.packets += 1;
         let (from, to) = (datagram.source.ip(), datagram.destination.ip());
         for packet in Compound::new(datagram.payload) {
@@ -99,7 +99,7 @@ impl Reports {
                 }
             }
             for block in packet.reports() {
-                // The report travels against the media.
+                // A report travels against the direction of the media.
                 if let Some(source) = self.source(to, from, block.ssrc) {
                     source.report(&block, datagram.time);
                 }
@@ -107,15 +107,15 @@ impl Reports {
         }
     }
 
-    fn source(&mut self, from: IpAddr, to: IpAddr, ssrc: u32) -> Option<&mut Source> {
+    fn source(&mut self, from: IpAddr, to: IpAddr, ssrc: u32) -> Option<&mut RtcpSource> {
         let key = key(from, to, ssrc);
         if self.sources.get(&key).is_none() {
-            self.sources.insert(key, Source::default()).ok()?;
+            self.sources.insert(key, RtcpSource::default()).ok()?;
         }
         self.sources.get_mut(&key)
     }
 
-    /// What was said about the stream, at its clock rate.
+    /// The figures about a stream, at its clock rate.
     pub(super) fn about(
         &self,
         source: SocketAddr,
@@ -123,44 +123,44 @@ impl Reports {
         ssrc: u32,
         clock_rate: Option<u32>,
     ) -> Option<RtcpReport> {
-        let known = self
+        let available = self
             .sources
             .get(&key(source.ip(), destination.ip(), ssrc))?;
         let ms = |units: u32| Some(f64::from(units) * 1000.0 / f64::from(clock_rate?));
         Some(RtcpReport {
-            sender_reports: known.sender_reports,
-            sender_packets: known.sender.map(|info| info.packets),
-            sender_octets: known.sender.map(|info| info.octets),
-            receiver_reports: known.reports,
-            fraction_lost_percent: known
+            sender_reports: available.sender_reports,
+            sender_packets: available.sender.map(|info| info.packets),
+            sender_octets: available.sender.map(|info| info.octets),
+            receiver_reports: available.reports,
+            fraction_lost_percent: available
                 .block
                 .map(|block| f64::from(block.fraction_lost) * 100.0 / 256.0),
-            cumulative_lost: known.block.map(|block| block.cumulative_lost),
-            jitter_ms: known.block.and_then(|block| ms(block.jitter)),
-            max_jitter_ms: known.block.and_then(|_| ms(known.max_jitter)),
-            round_trip_ms: (known.round_trips > 0)
-                .then(|| known.round_trip_sum / known.round_trips as f64),
-            max_round_trip_ms: (known.round_trips > 0).then_some(known.round_trip_max),
-            voip_metrics: known.voip,
-            cname: known.cname.clone(),
-            goodbye: known.goodbye,
+            cumulative_lost: available.block.map(|block| block.cumulative_lost),
+            jitter_ms: available.block.and_then(|block| ms(block.jitter)),
+            max_jitter_ms: available.block.and_then(|_| ms(available.max_jitter)),
+            round_trip_ms: (available.round_trips > 0)
+                .then(|| available.round_trip_sum / available.round_trips as f64),
+            max_round_trip_ms: (available.round_trips > 0).then_some(available.round_trip_max),
+            voip_metrics: available.voip,
+            cname: available.cname.clone(),
+            goodbye: available.goodbye,
         })
     }
 }
 
 /// Block type of VoIP metrics (RFC 3611 section 4.7).
 const VOIP_METRICS: u8 = 7;
-/// Blocks of one extended report that are looked at.
+/// Blocks of one extended report that are examined.
 const MAX_BLOCKS: usize = 32;
 
-/// The source that a VoIP Metrics Report Block is about, and what it says. 127 stands for what the receiver does not know.
+/// The source that a VoIP Metrics Report Block concerns, and its values; 127 stands for "unavailable".
 fn voip_metrics(block: &[u8]) -> Option<(u32, VoipMetricsReport)> {
     let block = block.first_chunk::<32>()?;
     let wide = |at: usize| u16::from_be_bytes([block[at], block[at + 1]]);
     let share = |at: usize| f64::from(block[at]) * 100.0 / 256.0;
-    let known = |at: usize| Some(block[at]).filter(|value| *value != 127);
-    let level = |at: usize| known(at).map(|value| value as i8);
-    let score = |at: usize| known(at).map(|tenths| f64::from(tenths) / 10.0);
+    let available = |at: usize| Some(block[at]).filter(|value| *value != 127);
+    let level = |at: usize| available(at).map(|value| value as i8);
+    let score = |at: usize| available(at).map(|tenths| f64::from(tenths) / 10.0);
     let ssrc = u32::from_be_bytes([block[0], block[1], block[2], block[3]]);
     let metrics = VoipMetricsReport {
         lost_percent: share(4),
@@ -173,9 +173,9 @@ fn voip_metrics(block: &[u8]) -> Option<(u32, VoipMetricsReport)> {
         end_system_delay_ms: wide(14),
         signal_dbm0: level(16),
         noise_dbm0: level(17),
-        residual_echo_return_loss_db: known(18),
-        r: known(20),
-        external_r: known(21),
+        residual_echo_return_loss_db: available(18),
+        r: available(20),
+        external_r: available(21),
         mos_lq: score(22),
         mos_cq: score(23),
         jitter_buffer_ms: wide(26),
@@ -184,19 +184,20 @@ fn voip_metrics(block: &[u8]) -> Option<(u32, VoipMetricsReport)> {
     Some((ssrc, metrics))
 }
 
-impl Source {
+impl RtcpSource {
     fn report(&mut self, block: &ReportBlock, time: u64) {
         self.reports += 1;
         self.max_jitter = self.max_jitter.max(block.jitter);
         self.block = Some(*block);
-        // From the capture's place to the receiver and back: the sender report passed here, its echo passes now.
+        // Round trip between the point of capture and the receiver: the sender report passed earlier, its echo passes
+        // now.
         if let Some((middle, passed)) = self.last_sr
             && middle == block.last_sr
             && middle != 0
         {
             let elapsed = time.saturating_sub(passed) as f64 / 1e6;
-            let held = f64::from(block.delay_since_last_sr) * 1000.0 / 65_536.0;
-            let round_trip = (elapsed - held).max(0.0);
+            let receiver_delay = f64::from(block.delay_since_last_sr) * 1000.0 / 65_536.0;
+            let round_trip = (elapsed - receiver_delay).max(0.0);
             self.round_trips += 1;
             self.round_trip_sum += round_trip;
             self.round_trip_max = self.round_trip_max.max(round_trip);

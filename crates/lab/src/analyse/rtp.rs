@@ -1,65 +1,65 @@
-//! Finding RTP: by SDP where there is some, by its looks elsewhere.
+//! Detection of RTP: by SDP where the capture has it, by a heuristic otherwise.
 //!
-//! A source (addresses, ports, SSRC) whose packets carry version two is a candidate. It becomes a stream at once where SDP
-//! names one of its addresses; else when its sequence numbers and timestamps move as RTP's do. DNS, STUN, DTLS, RTCP and
-//! other protocols keep these bytes still or let them jump.
+//! A source (addresses, ports, SSRC) whose packets carry version two is a candidate. It becomes a stream at once if SDP
+//! contains one of its addresses; otherwise when its sequence numbers and timestamps advance as in RTP. In DNS, STUN,
+//! DTLS, RTCP and other protocols these bytes are constant or jump.
 
 use super::calls::CallIndex;
 use super::keys::FlowKey;
-use super::network::Datagram;
+use super::network::CapturedDatagram;
 use super::report::StreamReport;
-use super::rtcp::Reports;
-use super::sdp::Learned;
-use super::stream::{Live, Record};
+use super::rtcp::RtcpReports;
+use super::sdp::SdpIndex;
+use super::stream::{ConfirmedStream, PacketRecord};
 use engine::{BoundedMap, HashKey};
 use std::net::SocketAddr;
 use wire::rtp::RtpView;
 
 /// Points that make a candidate a stream: two for each packet next in sequence, one for each after a small gap.
-const ENOUGH: i32 = 6;
-/// The same where payload type or timestamps are unusual.
-const ENOUGH_FOR_UNUSUAL: i32 = 14;
-/// At the end of the capture, three packets in sequence will do; two beside another stream of the same addresses.
-const ENOUGH_AT_END: i32 = 4;
-const ENOUGH_BESIDE: i32 = 2;
-/// Below this a candidate is something else.
-const TOO_BAD: i32 = -8;
-/// Packets held of a candidate.
-const MAX_HELD: usize = 64;
-/// Candidates silent for this long may be dropped.
-const STALE: u64 = 10_000_000_000;
-/// A step of the timestamp beyond this between neighbours is not RTP's: 90 s at 90 kHz.
-const MAX_STEP: i32 = 90_000 * 90;
+const CONFIRM_SCORE: i32 = 6;
+/// The same with an unusual payload type or constant timestamps.
+const CONFIRM_SCORE_UNUSUAL: i32 = 14;
+/// Points at the end of the capture: three packets in sequence; two beside another stream of the same addresses.
+const CONFIRM_SCORE_AT_END: i32 = 4;
+const CONFIRM_SCORE_BESIDE: i32 = 2;
+/// A candidate below this score is another protocol.
+const REJECT_SCORE: i32 = -8;
+/// Packets buffered of a candidate.
+const MAX_BUFFERED: usize = 64;
+/// Silence after which a candidate may be dropped, nanoseconds.
+const STALE_NS: u64 = 10_000_000_000;
+/// A larger timestamp step between neighbours is not RTP: 90 s at 90 kHz.
+const MAX_TIMESTAMP_STEP: i32 = 90_000 * 90;
 
 #[derive(Debug)]
-struct Candidate {
-    records: Vec<Record>,
+struct StreamCandidate {
+    records: Vec<PacketRecord>,
     score: i32,
     moved: bool,
 }
 
 #[derive(Debug)]
-enum State {
-    Candidate(Candidate),
-    Live(Box<Live>),
+enum SourceStage {
+    Candidate(StreamCandidate),
+    Live(Box<ConfirmedStream>),
     Free,
 }
 
 #[derive(Debug)]
-struct Slot {
+struct SourceSlot {
     serial: u64,
     ssrc: u32,
     source: SocketAddr,
     destination: SocketAddr,
     last: u64,
-    state: State,
+    state: SourceStage,
 }
 
 #[derive(Debug)]
-pub(super) struct Finder {
+pub(super) struct StreamFinder {
     index: BoundedMap<FlowKey, usize>,
     flows: BoundedMap<FlowKey, ()>,
-    slots: Vec<Slot>,
+    slots: Vec<SourceSlot>,
     free: Vec<usize>,
     candidates: usize,
     live: usize,
@@ -69,9 +69,9 @@ pub(super) struct Finder {
     refused: u64,
 }
 
-impl Finder {
-    pub(super) fn new(streams: usize, candidates: usize, key: HashKey) -> Finder {
-        Finder {
+impl StreamFinder {
+    pub(super) fn new(streams: usize, candidates: usize, key: HashKey) -> StreamFinder {
+        StreamFinder {
             index: BoundedMap::new(streams.saturating_add(candidates), key),
             flows: BoundedMap::new(streams, key),
             slots: Vec::new(),
@@ -93,8 +93,9 @@ impl Finder {
         self.refused
     }
 
-    /// Whether a stream runs between these endpoints or one port below, in either direction (so RTCP may).
-    pub(super) fn knows_flow_of(&self, datagram: &Datagram<'_>) -> bool {
+    /// Whether a stream runs between these endpoints or one port below, in either direction. Such a datagram may be
+    /// RTCP.
+    pub(super) fn knows_flow_of(&self, datagram: &CapturedDatagram<'_>) -> bool {
         let below = |endpoint: SocketAddr| SocketAddr::new(endpoint.ip(), endpoint.port() & !1);
         let pairs = [
             (datagram.source, datagram.destination),
@@ -112,14 +113,14 @@ impl Finder {
     }
 
     /// Takes a datagram with version two that is not RTCP.
-    pub(super) fn receive(&mut self, datagram: &Datagram<'_>, learned: &Learned) {
+    pub(super) fn receive(&mut self, datagram: &CapturedDatagram<'_>, sdp_index: &SdpIndex) {
         let Some((ssrc, record)) = record(datagram) else {
             return;
         };
         let key = FlowKey::new(datagram.source, datagram.destination, ssrc);
         let at = match self.index.get(&key) {
             Some(at) => *at,
-            None => match self.open(key, ssrc, datagram, learned) {
+            None => match self.open(key, ssrc, datagram, sdp_index) {
                 Some(at) => at,
                 None => return,
             },
@@ -129,17 +130,17 @@ impl Finder {
         };
         slot.last = datagram.time;
         match &mut slot.state {
-            State::Live(live) => live.receive(&record, learned),
-            State::Candidate(candidate) => {
-                candidate.take(record);
-                let said = learned
+            SourceStage::Live(live) => live.receive(&record, sdp_index),
+            SourceStage::Candidate(candidate) => {
+                candidate.push(record);
+                let in_sdp = sdp_index
                     .media(slot.source, slot.destination)
                     .is_some_and(|media| media.is_rtp());
-                if said || candidate.is_convincing() {
-                    self.confirm(at, learned);
+                if in_sdp || candidate.is_confirmed() {
+                    self.confirm(at, sdp_index);
                 }
             }
-            State::Free => {}
+            SourceStage::Free => {}
         }
     }
 
@@ -147,19 +148,19 @@ impl Finder {
         &mut self,
         key: FlowKey,
         ssrc: u32,
-        datagram: &Datagram<'_>,
-        learned: &Learned,
+        datagram: &CapturedDatagram<'_>,
+        sdp_index: &SdpIndex,
     ) -> Option<usize> {
         if self.candidates >= self.limit_candidates {
-            self.sweep(datagram.time, learned);
+            self.sweep(datagram.time, sdp_index);
         }
-        let slot = Slot {
+        let slot = SourceSlot {
             serial: self.serial,
             ssrc,
             source: datagram.source,
             destination: datagram.destination,
             last: datagram.time,
-            state: State::Candidate(Candidate {
+            state: SourceStage::Candidate(StreamCandidate {
                 records: Vec::new(),
                 score: 0,
                 moved: false,
@@ -179,12 +180,12 @@ impl Finder {
         Some(at)
     }
 
-    /// A candidate becomes a stream, unless there are too many.
-    fn confirm(&mut self, at: usize, learned: &Learned) {
+    /// Turns a candidate into a stream, within the limit of streams.
+    fn confirm(&mut self, at: usize, sdp_index: &SdpIndex) {
         let Some(slot) = self.slots.get_mut(at) else {
             return;
         };
-        let State::Candidate(candidate) = &mut slot.state else {
+        let SourceStage::Candidate(candidate) = &mut slot.state else {
             return;
         };
         if self.live >= self.limit_streams {
@@ -193,31 +194,35 @@ impl Finder {
             return;
         }
         let records = std::mem::take(&mut candidate.records);
-        let mut live = Box::new(Live::new(slot.source, slot.destination, learned));
-        live.begin(records, learned);
+        let mut live = Box::new(ConfirmedStream::new(
+            slot.source,
+            slot.destination,
+            sdp_index,
+        ));
+        live.begin(records, sdp_index);
         let flow = FlowKey::new(slot.source, slot.destination, 0);
-        slot.state = State::Live(live);
+        slot.state = SourceStage::Live(live);
         self.candidates -= 1;
         self.live += 1;
-        // Full: only the help for weak candidates beside this stream is lost.
+        // A full table only loses the lower threshold for weak candidates beside this stream.
         let _ = self.flows.insert(flow, ());
     }
 
-    /// Makes room: stale candidates go, and where none is stale the older half.
-    fn sweep(&mut self, now: u64, learned: &Learned) {
-        let mut waiting: Vec<(u64, usize)> = self
+    /// Drops stale candidates; without stale ones, the older half.
+    fn sweep(&mut self, now: u64, sdp_index: &SdpIndex) {
+        let mut by_age: Vec<(u64, usize)> = self
             .slots
             .iter()
             .enumerate()
-            .filter(|(_, slot)| matches!(slot.state, State::Candidate(_)))
+            .filter(|(_, slot)| matches!(slot.state, SourceStage::Candidate(_)))
             .map(|(at, slot)| (slot.last, at))
             .collect();
-        waiting.sort_unstable();
-        let stale = waiting.partition_point(|(last, _)| last.saturating_add(STALE) < now);
-        let count = stale.max(waiting.len() / 2).max(1);
-        for (_, at) in waiting.into_iter().take(count) {
-            if self.is_good_enough_at_end(at, learned) {
-                self.confirm(at, learned);
+        by_age.sort_unstable();
+        let stale = by_age.partition_point(|(last, _)| last.saturating_add(STALE_NS) < now);
+        let count = stale.max(by_age.len() / 2).max(1);
+        for (_, at) in by_age.into_iter().take(count) {
+            if self.qualifies_at_end(at, sdp_index) {
+                self.confirm(at, sdp_index);
             }
             self.drop_candidate(at);
         }
@@ -227,8 +232,8 @@ impl Finder {
         let Some(slot) = self.slots.get_mut(at) else {
             return;
         };
-        if matches!(slot.state, State::Candidate(_)) {
-            slot.state = State::Free;
+        if matches!(slot.state, SourceStage::Candidate(_)) {
+            slot.state = SourceStage::Free;
             let key = FlowKey::new(slot.source, slot.destination, slot.ssrc);
             self.index.remove(&key);
             self.free.push(at);
@@ -236,45 +241,45 @@ impl Finder {
         }
     }
 
-    fn is_good_enough_at_end(&self, at: usize, learned: &Learned) -> bool {
+    fn qualifies_at_end(&self, at: usize, sdp_index: &SdpIndex) -> bool {
         let Some(slot) = self.slots.get(at) else {
             return false;
         };
-        let State::Candidate(candidate) = &slot.state else {
+        let SourceStage::Candidate(candidate) = &slot.state else {
             return false;
         };
-        let said = learned
+        let in_sdp = sdp_index
             .media(slot.source, slot.destination)
             .is_some_and(|media| media.is_rtp());
-        let beside = self.has_flow(slot.source, slot.destination)
+        let beside_stream = self.has_flow(slot.source, slot.destination)
             || self.has_flow(slot.destination, slot.source);
         let unusual = candidate.is_unusual();
-        said && !candidate.records.is_empty()
-            || beside && !unusual && candidate.score >= ENOUGH_BESIDE
-            || !unusual && candidate.score >= ENOUGH_AT_END
-            || candidate.score >= ENOUGH_FOR_UNUSUAL
+        in_sdp && !candidate.records.is_empty()
+            || beside_stream && !unusual && candidate.score >= CONFIRM_SCORE_BESIDE
+            || !unusual && candidate.score >= CONFIRM_SCORE_AT_END
+            || candidate.score >= CONFIRM_SCORE_UNUSUAL
     }
 
     /// All streams in the order of their first packets.
     pub(super) fn finish(
         mut self,
-        learned: &Learned,
-        rtcp: &Reports,
+        sdp_index: &SdpIndex,
+        rtcp: &RtcpReports,
         calls: &CallIndex,
     ) -> Vec<StreamReport> {
         for at in 0..self.slots.len() {
-            if self.is_good_enough_at_end(at, learned) {
-                self.confirm(at, learned);
+            if self.qualifies_at_end(at, sdp_index) {
+                self.confirm(at, sdp_index);
             }
         }
         self.slots.sort_by_key(|slot| slot.serial);
         let mut reports = Vec::with_capacity(self.live);
         for slot in &mut self.slots {
-            if let State::Live(live) = &mut slot.state {
-                live.finish(learned);
+            if let SourceStage::Live(live) = &mut slot.state {
+                live.finish(sdp_index);
                 let call = live
                     .media
-                    .and_then(|number| calls.identifier(learned.numbered(number)?.call?));
+                    .and_then(|number| calls.identifier(sdp_index.numbered(number)?.call?));
                 reports.push(StreamReport::new(live, slot.ssrc, call, rtcp));
             }
         }
@@ -282,74 +287,77 @@ impl Finder {
     }
 }
 
-impl Candidate {
-    fn take(&mut self, record: Record) {
+impl StreamCandidate {
+    fn push(&mut self, record: PacketRecord) {
         if let Some(last) = self.records.last() {
             let (points, moved) = compare(last, &record);
             self.score += points;
             self.moved |= moved;
         }
-        if self.score <= TOO_BAD {
+        if self.score <= REJECT_SCORE {
             self.records.clear();
             self.score = 0;
             self.moved = false;
-        } else if self.records.len() >= MAX_HELD {
-            self.records.drain(..MAX_HELD / 2);
+        } else if self.records.len() >= MAX_BUFFERED {
+            self.records.drain(..MAX_BUFFERED / 2);
         }
         self.records.push(record);
     }
 
-    fn is_convincing(&self) -> bool {
-        let enough = if self.is_unusual() {
-            ENOUGH_FOR_UNUSUAL
+    fn is_confirmed(&self) -> bool {
+        let required = if self.is_unusual() {
+            CONFIRM_SCORE_UNUSUAL
         } else {
-            ENOUGH
+            CONFIRM_SCORE
         };
-        self.score >= enough
+        self.score >= required
     }
 
-    /// A payload type that nobody assigns, or timestamps that stand still without being an event's.
+    /// An unassigned payload type, or constant timestamps without telephone events.
     fn is_unusual(&self) -> bool {
-        let known_type = |record: &Record| {
+        let known_type = |record: &PacketRecord| {
             record.payload_type >= 96
                 || wire::rtp::static_payload_type(record.payload_type).is_some()
         };
-        let still = !self.moved && !self.records.iter().all(Record::may_be_event);
+        let still = !self.moved && !self.records.iter().all(PacketRecord::may_be_event);
         still || !self.records.iter().all(known_type)
     }
 }
 
-/// Points for a packet after another, and whether the timestamp moved on.
-fn compare(last: &Record, next: &Record) -> (i32, bool) {
+/// Points for two consecutive packets, and whether the timestamp advanced.
+fn compare(last: &PacketRecord, next: &PacketRecord) -> (i32, bool) {
     let step = next.sequence.wrapping_sub(last.sequence) as i16;
     let media = next.timestamp.wrapping_sub(last.timestamp) as i32;
-    let fits = media.unsigned_abs() <= MAX_STEP as u32;
+    let fits = media.unsigned_abs() <= MAX_TIMESTAMP_STEP as u32;
     match step {
         1 if fits => (2, media > 0),
         2..=16 if fits => (1, media > 0),
-        // A repeat says nothing, unless the timestamp contradicts it.
+        // A repeat is neutral, unless the timestamp contradicts it.
         0 => (if media == 0 { 0 } else { -2 }, false),
         -16..=-1 if fits => (0, false),
         _ => (-2, false),
     }
 }
 
-/// The packet's fields. Where the capture cut it, the twelve bytes of the fixed header are enough.
-fn record(datagram: &Datagram<'_>) -> Option<(u32, Record)> {
+/// The fields of the packet. Of a truncated packet the twelve bytes of the fixed header are enough.
+fn record(datagram: &CapturedDatagram<'_>) -> Option<(u32, PacketRecord)> {
     let payload = datagram.payload;
     let view = match RtpView::parse(payload) {
         Some(view) => view,
-        None if datagram.is_cut() => return cut_record(datagram),
+        None if datagram.is_truncated() => return cut_record(datagram),
         None => return None,
     };
     let body = view.payload_and_padding();
     let mut length = datagram.sent_length.saturating_sub(view.header_length());
-    if let (true, Some(unpadded)) = (view.has_padding() && !datagram.is_cut(), view.payload()) {
+    if let (true, Some(unpadded)) = (
+        view.has_padding() && !datagram.is_truncated(),
+        view.payload(),
+    ) {
         length = unpadded.len();
     }
     Some((
         view.ssrc(),
-        Record {
+        PacketRecord {
             time: datagram.time,
             timestamp: view.timestamp(),
             length: length as u32,
@@ -361,14 +369,14 @@ fn record(datagram: &Datagram<'_>) -> Option<(u32, Record)> {
     ))
 }
 
-fn cut_record(datagram: &Datagram<'_>) -> Option<(u32, Record)> {
+fn cut_record(datagram: &CapturedDatagram<'_>) -> Option<(u32, PacketRecord)> {
     let mut fixed = *datagram.payload.first_chunk::<12>()?;
-    // Without CSRC list and extension, whose end is not there.
+    // Without CSRC list and extension: their end is not in the capture.
     fixed[0] &= 0xc0;
     let view = RtpView::parse(&fixed)?;
     Some((
         view.ssrc(),
-        Record {
+        PacketRecord {
             time: datagram.time,
             timestamp: view.timestamp(),
             length: datagram.sent_length.saturating_sub(12) as u32,
@@ -380,7 +388,7 @@ fn cut_record(datagram: &Datagram<'_>) -> Option<(u32, Record)> {
     ))
 }
 
-/// The first four bytes; 0xff, which is no event, where there are fewer.
+/// The first four bytes; 0xff, which is no event, if there are fewer.
 fn head(body: &[u8]) -> [u8; 4] {
     body.first_chunk::<4>().copied().unwrap_or([0xff; 4])
 }

@@ -1,7 +1,8 @@
-//! What SDP says about media: addresses, payload types, protection. Read tolerantly: a capture is not refused for a bad line.
+//! Media lines of SDP: addresses, payload types, encryption. The reader is tolerant: a bad line does not reject a
+//! capture.
 
 use super::keys::{EndpointKey, FlowKey};
-use super::network::Datagram;
+use super::network::CapturedDatagram;
 use super::types::{PayloadKind, TypeSource};
 use engine::{BoundedMap, HashKey};
 use std::net::{IpAddr, SocketAddr};
@@ -14,7 +15,7 @@ const MAX_CANDIDATES: usize = 16;
 
 /// One media line.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Media {
+pub(super) struct SdpMedia {
     pub kind: String,
     pub protocol: String,
     pub endpoints: Vec<SocketAddr>,
@@ -24,7 +25,7 @@ pub(super) struct Media {
     pub has_key: bool,
 }
 
-impl Media {
+impl SdpMedia {
     pub(super) fn is_rtp(&self) -> bool {
         self.protocol.contains("RTP/")
     }
@@ -41,47 +42,47 @@ impl Media {
     }
 }
 
-/// A payload type's meaning if all SDP in the capture agrees on it.
+/// The meaning of a payload type, if all SDP in the capture agrees on it.
 #[derive(Clone, Debug, Default)]
-enum Agreed {
+enum PayloadConsensus {
     #[default]
     Unseen,
-    One(String, u32),
-    Several,
+    Unanimous(String, u32),
+    Conflicting,
 }
 
-/// Everything learned from SDP and from DTLS handshakes so far.
+/// Facts from SDP and from DTLS handshakes so far.
 #[derive(Debug)]
-pub(super) struct Learned {
-    medias: Vec<Media>,
+pub(super) struct SdpIndex {
+    medias: Vec<SdpMedia>,
     by_endpoint: BoundedMap<EndpointKey, usize>,
-    agreed: Vec<Agreed>,
+    consensus: Vec<PayloadConsensus>,
     dtls: BoundedMap<FlowKey, ()>,
     limit: usize,
 }
 
-impl Learned {
-    pub(super) fn new(limit: usize, key: HashKey) -> Learned {
-        Learned {
+impl SdpIndex {
+    pub(super) fn new(limit: usize, key: HashKey) -> SdpIndex {
+        SdpIndex {
             medias: Vec::new(),
             by_endpoint: BoundedMap::new(limit, key),
-            agreed: vec![Agreed::Unseen; 128],
+            consensus: vec![PayloadConsensus::Unseen; 128],
             dtls: BoundedMap::new(limit, key),
             limit,
         }
     }
 
-    /// Takes a session description that belongs to `call`; gives its media lines.
-    pub(super) fn learn(&mut self, description: &[u8], call: Option<usize>) -> Vec<Media> {
+    /// Reads a session description of `call`; returns its media lines.
+    pub(super) fn learn(&mut self, description: &[u8], call: Option<usize>) -> Vec<SdpMedia> {
         let mut medias = parse(description);
         for media in &mut medias {
             media.call = call;
         }
         for media in &medias {
             for (number, name, rate) in &media.formats {
-                self.agree(*number, name, *rate);
+                self.note_format(*number, name, *rate);
             }
-            // A repetition (retransmission, session refresh) takes no room.
+            // A repetition (retransmission, session refresh) takes no memory.
             let known = media
                 .endpoints
                 .first()
@@ -92,7 +93,7 @@ impl Learned {
             let index = self.medias.len();
             let mut used = false;
             for endpoint in &media.endpoints {
-                // A full table refuses: the stream is then found by its looks.
+                // If the table is full, the stream is found by the heuristic.
                 used |= self
                     .by_endpoint
                     .insert(EndpointKey::new(*endpoint), index)
@@ -105,12 +106,12 @@ impl Learned {
         medias
     }
 
-    pub(super) fn dtls_seen(&mut self, datagram: &Datagram<'_>) {
+    pub(super) fn dtls_seen(&mut self, datagram: &CapturedDatagram<'_>) {
         for (a, b) in [
             (datagram.source, datagram.destination),
             (datagram.destination, datagram.source),
         ] {
-            // Full: the mark "srtp" is then missing from later streams.
+            // If the table is full, later streams lack the mark "srtp".
             let _ = self.dtls.insert(FlowKey::new(a, b, 0), ());
         }
     }
@@ -121,12 +122,12 @@ impl Learned {
             .is_some()
     }
 
-    /// The media line of a stream: of the address that it goes to, else of the one that it comes from.
-    pub(super) fn media(&self, source: SocketAddr, destination: SocketAddr) -> Option<&Media> {
+    /// The media line of a stream: by its destination address, else by its source address.
+    pub(super) fn media(&self, source: SocketAddr, destination: SocketAddr) -> Option<&SdpMedia> {
         self.numbered(self.media_number(source, destination)?)
     }
 
-    /// The number of that line. Ports are used again by later calls: who needs the line of a moment keeps its number.
+    /// The number of that line. Later calls reuse ports; a caller that needs the line of this time keeps its number.
     pub(super) fn media_number(
         &self,
         source: SocketAddr,
@@ -136,16 +137,16 @@ impl Learned {
         number(destination).or_else(|| number(source))
     }
 
-    pub(super) fn numbered(&self, number: usize) -> Option<&Media> {
+    pub(super) fn numbered(&self, number: usize) -> Option<&SdpMedia> {
         self.medias.get(number)
     }
 
-    fn media_at(&self, endpoint: SocketAddr) -> Option<&Media> {
+    fn media_at(&self, endpoint: SocketAddr) -> Option<&SdpMedia> {
         self.medias
             .get(*self.by_endpoint.get(&EndpointKey::new(endpoint))?)
     }
 
-    /// The meaning of a payload type in a stream as far as it need not be measured.
+    /// The meaning of a payload type in a stream, without measuring.
     pub(super) fn kind(
         &self,
         source: SocketAddr,
@@ -158,7 +159,7 @@ impl Learned {
             clock_rate: Some(rate),
             source,
         };
-        let said = [destination, source].into_iter().find_map(|endpoint| {
+        let by_address = [destination, source].into_iter().find_map(|endpoint| {
             let (encoding, rate) = self.media_at(endpoint)?.encoding(payload_type)?;
             Some(kind(encoding, rate, TypeSource::Sdp))
         });
@@ -166,32 +167,34 @@ impl Learned {
             let (encoding, rate, _) = wire::rtp::static_payload_type(payload_type)?;
             Some(kind(encoding, rate, TypeSource::Static))
         };
-        let elsewhere = || match self.agreed.get(usize::from(payload_type)) {
-            Some(Agreed::One(encoding, rate)) => Some(kind(encoding, *rate, TypeSource::OtherSdp)),
+        let by_consensus = || match self.consensus.get(usize::from(payload_type)) {
+            Some(PayloadConsensus::Unanimous(encoding, rate)) => {
+                Some(kind(encoding, *rate, TypeSource::OtherSdp))
+            }
             _ => None,
         };
-        said.or_else(assigned).or_else(elsewhere)
+        by_address.or_else(assigned).or_else(by_consensus)
     }
 
-    fn agree(&mut self, number: u8, name: &str, rate: u32) {
-        let Some(slot) = self.agreed.get_mut(usize::from(number)) else {
+    fn note_format(&mut self, number: u8, name: &str, rate: u32) {
+        let Some(slot) = self.consensus.get_mut(usize::from(number)) else {
             return;
         };
         match slot {
-            Agreed::Unseen => *slot = Agreed::One(name.to_owned(), rate),
-            Agreed::One(known, known_rate) => {
+            PayloadConsensus::Unseen => *slot = PayloadConsensus::Unanimous(name.to_owned(), rate),
+            PayloadConsensus::Unanimous(known, known_rate) => {
                 if !known.eq_ignore_ascii_case(name) || *known_rate != rate {
-                    *slot = Agreed::Several;
+                    *slot = PayloadConsensus::Conflicting;
                 }
             }
-            Agreed::Several => {}
+            PayloadConsensus::Conflicting => {}
         }
     }
 }
 
-fn parse(description: &[u8]) -> Vec<Media> {
+fn parse(description: &[u8]) -> Vec<SdpMedia> {
     let text = String::from_utf8_lossy(description);
-    let mut medias: Vec<Media> = Vec::new();
+    let mut medias: Vec<SdpMedia> = Vec::new();
     let mut ports: Vec<u16> = Vec::new();
     let (mut session_address, mut session_key) = (None, false);
     let mut addresses: Vec<Option<IpAddr>> = Vec::new();
@@ -234,7 +237,7 @@ fn parse(description: &[u8]) -> Vec<Media> {
     medias
 }
 
-fn media_line(value: &str) -> (Media, u16) {
+fn media_line(value: &str) -> (SdpMedia, u16) {
     let mut words = value.split_ascii_whitespace();
     let kind = words.next().unwrap_or_default().to_owned();
     let port = words.next().unwrap_or_default();
@@ -246,11 +249,11 @@ fn media_line(value: &str) -> (Media, u16) {
         .filter(|number| *number < 128)
         .map(|number| (number, String::new(), 0))
         .collect();
-    let media = Media {
+    let media = SdpMedia {
         kind,
         protocol,
         formats,
-        ..Media::default()
+        ..SdpMedia::default()
     };
     (media, port.unwrap_or(0))
 }
@@ -267,7 +270,7 @@ fn is_key(attribute: &str) -> bool {
         || attribute.starts_with("zrtp-hash:")
 }
 
-fn attribute(media: &mut Media, value: &str) {
+fn attribute(media: &mut SdpMedia, value: &str) {
     media.has_key |= is_key(value);
     if let Some(map) = value.strip_prefix("rtpmap:") {
         let mut words = map.split_ascii_whitespace();
@@ -297,8 +300,8 @@ fn attribute(media: &mut Media, value: &str) {
     }
 }
 
-/// Static types need no rtpmap; dynamic ones without any mean nothing.
-fn fill_static(media: &mut Media) {
+/// Static payload types need no rtpmap; dynamic ones without rtpmap are removed.
+fn fill_static(media: &mut SdpMedia) {
     for (number, name, rate) in &mut media.formats {
         if *rate == 0
             && let Some((encoding, clock, _)) = wire::rtp::static_payload_type(*number)
@@ -315,32 +318,40 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_description() {
+    fn media_lines_are_indexed_by_address() {
         let text = b"v=0\r\no=- 0 0 IN IP4 10.0.0.1\r\ns=-\r\nc=IN IP4 10.0.0.1\r\nt=0 0\r\n\
             m=audio 4000/2 RTP/AVP 0 101 97\r\na=rtpmap:101 telephone-event/8000\r\n\
             m=video 5000 UDP/TLS/RTP/SAVPF 120\r\nc=IN IP6 2001:db8::1\r\na=rtpmap:120 VP8/90000\r\n\
             a=candidate:1 1 UDP 2130706431 192.0.2.9 5002 typ host\r\nm=image 6000 udptl t38\r\nm=audio 0 RTP/AVP 8\r\n";
         let key = HashKey::default();
-        let mut learned = Learned::new(10, key);
-        let medias = learned.learn(text, Some(3));
+        let mut sdp_index = SdpIndex::new(10, key);
+        let medias = sdp_index.learn(text, Some(3));
         assert_eq!(medias.len(), 4);
         assert_eq!(medias[0].formats.len(), 2, "97 has no meaning");
         let (from, to) = (([1, 1, 1, 1], 1).into(), ([10, 0, 0, 1], 4000).into());
         assert_eq!(
-            learned.kind(from, to, 101).unwrap().encoding.unwrap(),
+            sdp_index.kind(from, to, 101).unwrap().encoding.unwrap(),
             "telephone-event"
         );
-        assert_eq!(learned.kind(to, from, 0).unwrap().source, TypeSource::Sdp);
-        assert!(!learned.media(from, to).unwrap().is_srtp());
+        assert_eq!(sdp_index.kind(to, from, 0).unwrap().source, TypeSource::Sdp);
+        assert!(!sdp_index.media(from, to).unwrap().is_srtp());
         let six: SocketAddr = "[2001:db8::1]:5000".parse().unwrap();
-        assert!(learned.media(from, six).unwrap().is_srtp());
-        assert_eq!(learned.media(from, six).unwrap().call, Some(3));
-        assert!(learned.media(from, ([192, 0, 2, 9], 5002).into()).is_some());
+        assert!(sdp_index.media(from, six).unwrap().is_srtp());
+        assert_eq!(sdp_index.media(from, six).unwrap().call, Some(3));
+        assert!(
+            sdp_index
+                .media(from, ([192, 0, 2, 9], 5002).into())
+                .is_some()
+        );
         assert_eq!(
-            learned.kind(from, from, 120).unwrap().source,
+            sdp_index.kind(from, from, 120).unwrap().source,
             TypeSource::OtherSdp
         );
-        assert_eq!(learned.kind(from, from, 121), None);
-        assert!(learned.media(from, ([10, 0, 0, 1], 6000).into()).is_none());
+        assert_eq!(sdp_index.kind(from, from, 121), None);
+        assert!(
+            sdp_index
+                .media(from, ([10, 0, 0, 1], 6000).into())
+                .is_none()
+        );
     }
 }

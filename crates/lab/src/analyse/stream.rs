@@ -1,24 +1,24 @@
-//! One confirmed stream: its statistics and what its payload types mean.
+//! One confirmed stream: its statistics and the meaning of its payload types.
 
 use super::dtmf::{Dtmf, may_be_event};
-use super::sdp::Learned;
+use super::sdp::SdpIndex;
 use super::types::{PayloadKind, TypeSource, guess_rate};
 use engine::Time;
 use media::stats::{ReceiveStatistics, RtpArrival};
 use std::net::SocketAddr;
 
-/// Duplicates and reordering are told exactly within this many sequence numbers.
+/// Sequence numbers within which duplicates and reordering are exact.
 const WINDOW: usize = 8192;
-/// Packets of a stream with an unknown clock that are held until the clock is measured, and the time that they must span.
-const HELD_ENOUGH: usize = 100;
-const HELD_SPAN: u64 = 1_000_000_000;
-const HELD_MOST: usize = 400;
-/// Payload types whose meaning is kept of one stream.
+/// Bounds on the packets buffered until an unknown clock is measured: least number, least time span (ns), most.
+const BUFFER_LEAST: usize = 100;
+const BUFFER_SPAN_NS: u64 = 1_000_000_000;
+const BUFFER_MOST: usize = 400;
+/// Payload types of a stream whose meaning is kept.
 const MAX_KINDS: usize = media::stats::MAX_PAYLOAD_TYPES;
 
-/// What is kept of a packet while it waits.
+/// The fields of a buffered packet.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Record {
+pub(super) struct PacketRecord {
     pub time: u64,
     pub timestamp: u32,
     /// Length of the payload as sent.
@@ -29,21 +29,21 @@ pub(super) struct Record {
     pub marker: bool,
 }
 
-impl Record {
+impl PacketRecord {
     pub(super) fn may_be_event(&self) -> bool {
         may_be_event(self.payload_type, self.length as usize, &self.head)
     }
 }
 
-/// A payload type that turned up later, whose clock is being measured.
+/// A payload type that appeared later and whose clock is being measured.
 #[derive(Debug)]
-struct Probe {
+struct ClockProbe {
     payload_type: u8,
     packets: Vec<(u64, u32)>,
 }
 
 #[derive(Debug)]
-pub(super) struct Live {
+pub(super) struct ConfirmedStream {
     pub source: SocketAddr,
     pub destination: SocketAddr,
     pub statistics: ReceiveStatistics,
@@ -52,25 +52,30 @@ pub(super) struct Live {
     pub markers: u64,
     pub payload_bytes: u64,
     pub srtp: bool,
-    /// Number of the media line in SDP that names an address of the stream: of the time when it began, else a later one.
+    /// Number of the media line in SDP that contains an address of the stream: of the time of its start, else a later
+    /// one.
     pub media: Option<usize>,
-    /// Smallest step of the main timeline between packets in sequence, in timestamp units: the packet time.
+    /// Smallest timestamp step between packets in sequence, in timestamp units: the packet time.
     pub step: Option<u32>,
     last: Option<(u16, u32, u8)>,
-    held: Option<Vec<Record>>,
-    probes: Vec<Probe>,
+    buffered: Option<Vec<PacketRecord>>,
+    probes: Vec<ClockProbe>,
 }
 
-fn is_srtp(media: Option<usize>, learned: &Learned) -> bool {
+fn is_srtp(media: Option<usize>, sdp_index: &SdpIndex) -> bool {
     media
-        .and_then(|number| learned.numbered(number))
-        .is_some_and(super::sdp::Media::is_srtp)
+        .and_then(|number| sdp_index.numbered(number))
+        .is_some_and(super::sdp::SdpMedia::is_srtp)
 }
 
-impl Live {
-    pub(super) fn new(source: SocketAddr, destination: SocketAddr, learned: &Learned) -> Live {
-        let media = learned.media_number(source, destination);
-        Live {
+impl ConfirmedStream {
+    pub(super) fn new(
+        source: SocketAddr,
+        destination: SocketAddr,
+        sdp_index: &SdpIndex,
+    ) -> ConfirmedStream {
+        let media = sdp_index.media_number(source, destination);
+        ConfirmedStream {
             source,
             destination,
             statistics: ReceiveStatistics::new(WINDOW),
@@ -78,70 +83,81 @@ impl Live {
             dtmf: Dtmf::default(),
             markers: 0,
             payload_bytes: 0,
-            srtp: is_srtp(media, learned) || learned.has_dtls(source, destination),
+            srtp: is_srtp(media, sdp_index) || sdp_index.has_dtls(source, destination),
             media,
             step: None,
             last: None,
-            held: None,
+            buffered: None,
             probes: Vec::new(),
         }
     }
 
-    /// Takes the packets that made the stream, in arrival order.
-    pub(super) fn begin(&mut self, records: Vec<Record>, learned: &Learned) {
-        let known = |record: &Record| {
+    /// Takes the packets of the candidate, in arrival order.
+    pub(super) fn begin(&mut self, records: Vec<PacketRecord>, sdp_index: &SdpIndex) {
+        let known = |record: &PacketRecord| {
             record.may_be_event()
-                || learned
+                || sdp_index
                     .kind(self.source, self.destination, record.payload_type)
                     .is_some()
         };
         if records.iter().all(known) {
             for record in &records {
-                self.count(record, learned);
+                self.count(record, sdp_index);
             }
         } else {
-            self.held = Some(records);
-            self.settle_when_enough(learned);
+            self.buffered = Some(records);
+            self.resolve_when_enough(sdp_index);
         }
     }
 
     /// Takes the next packet.
-    pub(super) fn receive(&mut self, record: &Record, learned: &Learned) {
-        match &mut self.held {
-            None => self.count(record, learned),
-            Some(held) => {
-                held.push(*record);
-                self.settle_when_enough(learned);
+    pub(super) fn receive(&mut self, record: &PacketRecord, sdp_index: &SdpIndex) {
+        match &mut self.buffered {
+            None => self.count(record, sdp_index),
+            Some(buffered) => {
+                buffered.push(*record);
+                self.resolve_when_enough(sdp_index);
             }
         }
     }
 
-    fn settle_when_enough(&mut self, learned: &Learned) {
-        let Some(held) = &self.held else { return };
-        let span = match (held.first(), held.last()) {
+    fn resolve_when_enough(&mut self, sdp_index: &SdpIndex) {
+        let Some(buffered) = &self.buffered else {
+            return;
+        };
+        let span = match (buffered.first(), buffered.last()) {
             (Some(first), Some(last)) => last.time.saturating_sub(first.time),
             _ => 0,
         };
-        if held.len() >= HELD_MOST || (held.len() >= HELD_ENOUGH && span >= HELD_SPAN) {
-            self.settle(learned);
+        if buffered.len() >= BUFFER_MOST
+            || (buffered.len() >= BUFFER_LEAST && span >= BUFFER_SPAN_NS)
+        {
+            self.resolve_types(sdp_index);
         }
     }
 
-    /// Decides what the payload types of the held packets mean, and counts them.
-    pub(super) fn settle(&mut self, learned: &Learned) {
-        let Some(held) = self.held.take() else { return };
-        let mut numbers: Vec<u8> = held.iter().map(|record| record.payload_type).collect();
+    /// Determines the meaning of payload types of the buffered packets, and counts them.
+    pub(super) fn resolve_types(&mut self, sdp_index: &SdpIndex) {
+        let Some(buffered) = self.buffered.take() else {
+            return;
+        };
+        let mut numbers: Vec<u8> = buffered.iter().map(|record| record.payload_type).collect();
         numbers.sort_unstable();
         numbers.dedup();
         for number in numbers.into_iter().take(MAX_KINDS) {
-            if learned
+            if sdp_index
                 .kind(self.source, self.destination, number)
                 .is_some()
             {
                 continue;
             }
-            let of_type = || held.iter().filter(|record| record.payload_type == number);
-            if of_type().all(Record::may_be_event) {
+            let of_type = || {
+                buffered
+                    .iter()
+                    .filter(|record| record.payload_type == number)
+            };
+            // The first packet of the type adds it as telephone-event, with the clock of the audio.
+            if of_type().all(PacketRecord::may_be_event) {
                 continue;
             }
             let packets: Vec<(u64, u32)> = of_type()
@@ -156,31 +172,31 @@ impl Live {
                 });
             }
         }
-        for record in &held {
-            self.count(record, learned);
+        for record in &buffered {
+            self.count(record, sdp_index);
         }
     }
 
-    /// At the end: what is still held or being measured.
-    pub(super) fn finish(&mut self, learned: &Learned) {
-        self.settle(learned);
+    /// Completes buffered packets and measurements at the end.
+    pub(super) fn finish(&mut self, sdp_index: &SdpIndex) {
+        self.resolve_types(sdp_index);
         for probe in std::mem::take(&mut self.probes) {
             self.measure(&probe);
         }
         if self.media.is_none() {
-            self.media = learned.media_number(self.source, self.destination);
-            self.srtp |= is_srtp(self.media, learned);
+            self.media = sdp_index.media_number(self.source, self.destination);
+            self.srtp |= is_srtp(self.media, sdp_index);
         }
-        self.srtp |= learned.has_dtls(self.source, self.destination);
-        // SDP that came later than the packets still names what was measured.
+        self.srtp |= sdp_index.has_dtls(self.source, self.destination);
+        // SDP later than the packets still gives a measured payload type its name.
         for kind in &mut self.kinds {
             if matches!(kind.source, TypeSource::Sdp | TypeSource::Static) {
                 continue;
             }
-            if let Some(said) = learned.kind(self.source, self.destination, kind.payload_type)
-                && (kind.clock_rate.is_none() || said.clock_rate == kind.clock_rate)
+            if let Some(declared) = sdp_index.kind(self.source, self.destination, kind.payload_type)
+                && (kind.clock_rate.is_none() || declared.clock_rate == kind.clock_rate)
             {
-                *kind = said;
+                *kind = declared;
             }
         }
     }
@@ -200,9 +216,9 @@ impl Live {
         }
     }
 
-    fn count(&mut self, record: &Record, learned: &Learned) {
+    fn count(&mut self, record: &PacketRecord, sdp_index: &SdpIndex) {
         if self.kind(record.payload_type).is_none() {
-            self.meet(record, learned);
+            self.add_payload_type(record, sdp_index);
         }
         self.statistics.receive(&RtpArrival {
             time: Time(record.time),
@@ -225,7 +241,7 @@ impl Live {
         }
     }
 
-    fn count_step(&mut self, record: &Record) {
+    fn count_step(&mut self, record: &PacketRecord) {
         if let Some((sequence, timestamp, payload_type)) = self.last
             && sequence.wrapping_add(1) == record.sequence
             && payload_type == record.payload_type
@@ -239,9 +255,9 @@ impl Live {
     }
 
     /// The first packet of a payload type.
-    fn meet(&mut self, record: &Record, learned: &Learned) {
+    fn add_payload_type(&mut self, record: &PacketRecord, sdp_index: &SdpIndex) {
         let number = record.payload_type;
-        if let Some(kind) = learned.kind(self.source, self.destination, number) {
+        if let Some(kind) = sdp_index.kind(self.source, self.destination, number) {
             self.add_kind(kind);
         } else if record.may_be_event() && !self.srtp {
             self.add_kind(PayloadKind {
@@ -257,14 +273,14 @@ impl Live {
                 clock_rate: None,
                 source: TypeSource::Measured,
             });
-            self.probes.push(Probe {
+            self.probes.push(ClockProbe {
                 payload_type: number,
                 packets: Vec::new(),
             });
         }
     }
 
-    /// Events run on the clock of the audio beside them (RFC 4733 section 2.1).
+    /// Events use the clock of the audio beside them (RFC 4733 section 2.1).
     fn event_rate(&self) -> u32 {
         self.kinds
             .iter()
@@ -272,7 +288,7 @@ impl Live {
             .unwrap_or(8_000)
     }
 
-    fn probe(&mut self, record: &Record) {
+    fn probe(&mut self, record: &PacketRecord) {
         let Some(at) = self
             .probes
             .iter()
@@ -284,14 +300,14 @@ impl Live {
             return;
         };
         probe.packets.push((record.time, record.timestamp));
-        if probe.packets.len() >= HELD_ENOUGH {
+        if probe.packets.len() >= BUFFER_LEAST {
             let probe = self.probes.swap_remove(at);
             self.measure(&probe);
         }
     }
 
-    /// The jitter of a payload type that turned up late is computed from here on, when its clock is known.
-    fn measure(&mut self, probe: &Probe) {
+    /// Ends a measurement. The jitter of a payload type that appeared later is computed from here on.
+    fn measure(&mut self, probe: &ClockProbe) {
         let Some((rate, source)) = guess_rate(probe.payload_type, &probe.packets) else {
             return;
         };

@@ -6,7 +6,7 @@ use std::fmt::Write;
 /// Rows of each table; the JSON form has all.
 const MAX_ROWS: usize = 200;
 
-/// Tables of calls, streams and what else there is to know. Text from the capture is stripped of control characters.
+/// Tables of calls, streams and findings. Control characters in text from the capture are replaced.
 pub fn render_text(analysis: &Analysis) -> String {
     let mut out = String::new();
     let span = match (analysis.first_at, analysis.last_at) {
@@ -156,7 +156,7 @@ fn table(out: &mut String, head: &[&str], rows: impl Iterator<Item = Vec<String>
     }
 }
 
-/// At most `width` characters, none of which a terminal would obey.
+/// At most `width` characters, without control characters that a terminal would interpret.
 fn clean(text: &str, width: usize) -> String {
     let mut kept: String = text
         .chars()

@@ -1,6 +1,6 @@
-//! What a payload type means: from SDP, from RFC 3551, from custom, or measured.
+//! The meaning of a payload type: from SDP, RFC 3551, custom or measurement.
 
-/// Where the meaning of a payload type comes from.
+/// Source of the meaning of a payload type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TypeSource {
@@ -8,11 +8,11 @@ pub enum TypeSource {
     Sdp,
     /// Assigned by RFC 3551.
     Static,
-    /// SDP elsewhere in the capture, which all agrees on this number.
+    /// Other SDP in the capture, if all of it agrees on this number.
     OtherSdp,
-    /// What common software uses the number for; the stream was too short to measure.
+    /// The usual meaning in common software; the stream was too short to measure.
     Custom,
-    /// The timestamps' rate against the arrival times.
+    /// The rate of the timestamps against the arrival times.
     Measured,
 }
 
@@ -40,16 +40,16 @@ impl PayloadKind {
 
 /// Clock rates that dynamic payload types use in practice.
 const USUAL_RATES: [u32; 4] = [8_000, 16_000, 48_000, 90_000];
-/// Further rates that codecs are registered with (RFC 3551 section 4.5, RFC 5391, RFC 5577, RFC 4867 and others). They lie close
-/// to the usual ones: only a stream that was long enough, and steady, is taken for one.
+/// Further registered clock rates (RFC 3551 section 4.5, RFC 5391, RFC 5577, RFC 4867 and others). They are close to
+/// the usual ones: only a long and steady stream is assigned one.
 const FURTHER_RATES: [u32; 7] = [11_025, 12_000, 22_050, 24_000, 32_000, 44_100, 96_000];
-/// How long that is, and how near the measured rate must be.
+/// The duration of a long stream, and the tolerance of the measured rate.
 const LONG_SECONDS: f64 = 1.9;
 const NEAR: f64 = 1.02;
-/// A stream shorter than this says too little about its clock: custom goes first.
+/// A shorter stream gives too little evidence about its clock: custom has priority.
 const SHORT_SECONDS: f64 = 1.0;
 
-/// The clock rate that browsers and PBXs use a dynamic number for: 107 and 111 Opus, 120 VP8.
+/// The clock rate that browsers and PBXs use with a dynamic number: 107 and 111 Opus, 120 VP8.
 fn custom_rate(payload_type: u8) -> Option<u32> {
     match payload_type {
         107 | 111 => Some(48_000),
@@ -58,13 +58,13 @@ fn custom_rate(payload_type: u8) -> Option<u32> {
     }
 }
 
-/// Clock rate of an unknown payload type out of its packets: (arrival in nanoseconds, timestamp) in arrival order.
+/// Clock rate of an unknown payload type from its packets: (arrival in nanoseconds, timestamp) in arrival order.
 pub(super) fn guess_rate(payload_type: u8, packets: &[(u64, u32)]) -> Option<(u32, TypeSource)> {
     let (mut media, mut arrival) = (0i64, 0i64);
     for pair in packets.windows(2) {
         let [(t0, m0), (t1, m1)] = pair else { continue };
         let step = i64::from(m1.wrapping_sub(*m0) as i32);
-        // A jump is a new timeline, not speed.
+        // A jump starts a new timeline and does not count.
         if step.abs() < 90_000 * 30 {
             media += step;
             arrival += t1.wrapping_sub(*t0) as i64;
@@ -125,7 +125,7 @@ mod tests {
             let guess = guess_rate(97, &packets(200, u64::from(rate), 20));
             assert_eq!(guess, Some((rate, TypeSource::Measured)));
         }
-        // Within a second a clock of 44,100 and one of 48,000 look alike.
+        // Within a second, clocks of 44,100 and 48,000 are indistinguishable.
         assert_eq!(
             guess_rate(97, &packets(60, 44_100, 20)),
             Some((48_000, TypeSource::Measured))
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn custom_decides_for_short_streams_only() {
+    fn custom_has_priority_for_short_streams_only() {
         assert_eq!(
             guess_rate(120, &packets(7, 48_000, 20)),
             Some((90_000, TypeSource::Custom))

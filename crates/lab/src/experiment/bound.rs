@@ -1,126 +1,132 @@
-//! Thresholds over levels: bounds of the figures that an experiment is about.
+//! Thresholds over levels: bounds of figures of the report.
 
 use super::study::CAPACITY;
 use crate::report::LevelSummary;
 use serde::{Deserialize, Serialize};
 
-/// The peak that was measured before the levels (`[peak]`), as a name of a figure.
+/// Name of the figure that is measured before the levels (`[peak]`).
 pub const PEAK: &str = "peak";
 
-/// With what a figure is compared.
+/// Reference value of a relative bound.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
-pub enum Base {
+pub enum ReferenceValue {
     /// The same figure at this level.
     Level(f64),
-    /// `peak`: the rate that was found before the levels.
+    /// `peak`: the rate measured before the levels.
     Name(String),
 }
 
-/// A bound of a figure of levels: of the figure itself, in percent of what it is at another level or of the peak, or in percent of
-/// another figure of the same level.
+/// A bound of a figure of levels: of the figure itself, in percent of its value at another level or of the peak, or in
+/// percent of another figure of the same level.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct FigureBound {
     /// A column of `levels.csv`, `capacity`, or `peak`.
     pub name: String,
-    /// The level at which it is read; every level that was run where not given.
+    /// The level at which it is read; without it, every level of the run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at: Option<f64>,
     /// In percent of the same figure at this level, or of `"peak"`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub percent_of: Option<Base>,
+    pub percent_of: Option<ReferenceValue>,
     /// In percent of this figure at the same level.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub percent_of_figure: Option<String>,
-    /// The least that holds.
+    /// Lower bound.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub least: Option<f64>,
-    /// The most that holds.
+    /// Upper bound.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub most: Option<f64>,
 }
 
 impl FigureBound {
-    /// What types cannot say; the error names the key.
+    /// Checks beyond the types; the error names the key.
     ///
     /// # Errors
-    /// Where a figure is none of ours, or keys do not make sense together.
+    /// An unknown figure, or keys that exclude each other.
     pub(super) fn check(&self, has_peak: bool) -> Result<(), String> {
         let name = &self.name;
         let whole = name == CAPACITY || name == PEAK;
         if !whole && !LevelSummary::has_figure(name) {
             return Err(format!(
-                "thresholds.figure: {name:?} is neither capacity nor peak nor a column of levels.csv with a number"
+                "thresholds.figure: {name:?} is neither capacity nor peak nor a numeric column of levels.csv"
             ));
         }
         if self.least.is_none() && self.most.is_none() {
-            return Err(format!("thresholds.figure {name:?}: state least, or most"));
+            return Err(format!(
+                "thresholds.figure {name:?}: least or most is required"
+            ));
         }
         let related = self.percent_of.is_some() || self.percent_of_figure.is_some();
         if whole && (self.at.is_some() || related) {
             return Err(format!(
-                "thresholds.figure {name:?} is of the whole run: no at, no percent_of"
+                "thresholds.figure {name:?} applies to the whole run: at and percent_of are not possible"
             ));
         }
         if self.percent_of.is_some() && self.percent_of_figure.is_some() {
             return Err(format!(
-                "thresholds.figure {name:?}: either percent_of, or percent_of_figure"
+                "thresholds.figure {name:?}: percent_of and percent_of_figure exclude each other"
             ));
         }
         if let Some(other) =
             (self.percent_of_figure.as_ref()).filter(|o| !LevelSummary::has_figure(o))
         {
             return Err(format!(
-                "thresholds.figure.percent_of_figure: {other:?} is no column of levels.csv with a number"
+                "thresholds.figure.percent_of_figure: {other:?} is not a numeric column of levels.csv"
             ));
         }
-        let peak = name == PEAK || matches!(self.percent_of, Some(Base::Name(_)));
+        let peak = name == PEAK || matches!(self.percent_of, Some(ReferenceValue::Name(_)));
         match &self.percent_of {
-            Some(Base::Name(word)) if word != PEAK => Err(format!(
+            Some(ReferenceValue::Name(word)) if word != PEAK => Err(format!(
                 "thresholds.figure.percent_of: {word:?} is neither a level nor \"peak\""
             )),
-            _ if peak && !has_peak => Err(
-                "thresholds.figure: a peak is measured where there is a table [peak]".to_owned(),
-            ),
+            _ if peak && !has_peak => {
+                Err("thresholds.figure: the peak needs the table [peak]".to_owned())
+            }
             _ => Ok(()),
         }
     }
 
-    /// The figure in words: `in time per second at 1530, % of the peak`.
-    pub fn words(&self) -> String {
-        let mut words = self.name.replace('_', " ");
+    /// Description of the figure: `in time per second at 1530, % of the peak`.
+    pub fn description(&self) -> String {
+        let mut description = self.name.replace('_', " ");
         if let Some(at) = self.at {
-            words.push_str(&format!(" at {}", crate::report::plain(at)));
+            description.push_str(&format!(" at {}", crate::report::plain(at)));
         }
         match (&self.percent_of, &self.percent_of_figure) {
-            (Some(Base::Level(level)), _) => {
-                words.push_str(&format!(", % of that at {}", crate::report::plain(*level)));
+            (Some(ReferenceValue::Level(level)), _) => {
+                description.push_str(&format!(", % of that at {}", crate::report::plain(*level)));
             }
-            (Some(Base::Name(name)), _) => words.push_str(&format!(", % of the {name}")),
-            (None, Some(figure)) => words.push_str(&format!(", % of {}", figure.replace('_', " "))),
+            (Some(ReferenceValue::Name(name)), _) => {
+                description.push_str(&format!(", % of the {name}"))
+            }
+            (None, Some(figure)) => {
+                description.push_str(&format!(", % of {}", figure.replace('_', " ")))
+            }
             (None, None) => {}
         }
-        words
+        description
     }
 }
 
-/// How the peak is measured before the levels: the highest value of the sweep at which nearly all is served in time. It is searched as
-/// `lab search` does, with short trials.
+/// Measurement of the peak before the levels: the highest value of the sweep at which nearly all attempts are served in
+/// time. The search is that of `lab search`, with short trials.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PeakPlan {
     /// The first value tried.
     pub start: f64,
-    /// Values are multiples of it.
+    /// Granularity of the values.
     pub step: f64,
     /// The highest value tried.
     pub highest: f64,
-    /// How long each trial offers calls, seconds (`callers.seconds`).
-    pub seconds: f64,
-    /// Trials at most.
+    /// Duration of the offered load in each trial, seconds (`callers.duration_seconds`).
+    pub trial_seconds: f64,
+    /// Most trials.
     pub trials: u32,
-    /// Attempts that have to be answered within half a second and end as planned, percent.
+    /// Attempts that must be answered within half a second and end as planned, percent.
     pub served_percent: f64,
 }
 
@@ -130,7 +136,7 @@ impl Default for PeakPlan {
             start: 100.0,
             step: 10.0,
             highest: 1_000.0,
-            seconds: 5.0,
+            trial_seconds: 5.0,
             trials: 12,
             served_percent: 99.0,
         }
@@ -138,16 +144,16 @@ impl Default for PeakPlan {
 }
 
 impl PeakPlan {
-    /// What types cannot say; the error names the key.
+    /// Checks beyond the types; the error names the key.
     ///
     /// # Errors
-    /// Where a value makes no sense.
+    /// A value out of range.
     pub(super) fn check(&self) -> Result<(), String> {
         let positive = |value: f64| value.is_finite() && value > 0.0;
-        let values = [self.start, self.step, self.highest, self.seconds];
+        let values = [self.start, self.step, self.highest, self.trial_seconds];
         if !values.into_iter().all(positive) || self.start > self.highest || self.trials == 0 {
             return Err(
-                "peak: start, step, highest, seconds and trials are more than 0, start at most highest"
+                "peak: expected start, step, highest, trial_seconds and trials above 0, and start at most highest"
                     .to_owned(),
             );
         }

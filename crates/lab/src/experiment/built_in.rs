@@ -1,4 +1,4 @@
-//! The experiments that are part of the program.
+//! The experiments that are built into the program.
 
 /// Name and file of every built-in experiment, in order of name.
 pub const BUILT_IN: &[(&str, &str)] = &[

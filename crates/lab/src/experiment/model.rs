@@ -1,9 +1,9 @@
-//! What an experiment file may say. Times are in seconds where the name does not say otherwise.
+//! The data model of an experiment file. Times are in seconds unless the name has another unit.
 
 use super::bound::{FigureBound, PeakPlan};
 use super::search_plan::SearchPlan;
 use super::study::Study;
-use crate::pace::{Hold, Pace};
+use crate::pace::{ArrivalProcess, HoldTime};
 use crate::tls::TlsSettings;
 use codec::Format;
 use engine::Transport;
@@ -18,31 +18,31 @@ pub struct Experiment {
     pub name: String,
     /// One line.
     pub title: String,
-    /// What it answers, and how to read it.
+    /// The question that the experiment answers, and how to read the result.
     #[serde(default)]
     pub about: String,
-    /// Times that each level is run.
+    /// Repetitions of each level.
     #[serde(default = "one")]
     pub repeat: u32,
-    /// Seed of everything that is drawn.
+    /// Seed of all random values.
     #[serde(default = "one_u64")]
     pub seed: u64,
     /// Longest time that a trial may take after its last attempt was due, seconds.
     #[serde(default = "default_settle")]
     pub settle_seconds: f64,
-    /// What is measured.
+    /// The system under test (SUT).
     #[serde(default)]
-    pub subject: Subject,
-    /// What is measured before the levels: the peak that they are compared with.
+    pub sut: Sut,
+    /// Measurement before the levels: the peak that they are compared with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peak: Option<PeakPlan>,
     /// The sweep.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub levels: Option<Levels>,
-    /// Calls made.
+    /// Outgoing calls.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub callers: Option<Callers>,
-    /// Calls taken.
+    /// Incoming calls.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub callees: Option<Callees>,
     /// Registrations.
@@ -50,56 +50,56 @@ pub struct Experiment {
     pub registrations: Option<Registrations>,
     /// Media streams without signalling.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub streams: Option<Streams>,
-    /// The link between the two ends of `[streams]`, where it is not the loopback interface.
+    pub streams: Option<StreamLoad>,
+    /// The link between the two ends of `[streams]`, if it is not the loopback interface.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub link: Option<Link>,
-    /// Conferences of the subject.
+    pub link: Option<LinkSettings>,
+    /// Conferences of the SUT.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub conference: Option<Conference>,
-    /// Certificates and trust of callers and callees, towards a foreign subject or a border that runs by itself. With our own
-    /// border in this process they are made for the trial.
+    pub conference: Option<ConferenceLoad>,
+    /// Certificates and trust of callers and callees, towards an external SUT or a border in a process of its own. For
+    /// the border in this process they are generated for the trial.
     #[serde(default, skip_serializing_if = "TlsSettings::is_default")]
     pub tls: TlsSettings,
-    /// What a study measured, to be shown beside our figures.
+    /// Figures of a published study, shown beside the measured ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub study: Option<Study>,
-    /// How its capacity is searched.
+    /// Parameters of the search for the capacity.
     #[serde(default)]
     pub search: SearchPlan,
-    /// The generator itself.
-    #[serde(default, skip_serializing_if = "Generator::is_default")]
-    pub generator: Generator,
+    /// The load generator.
+    #[serde(default, skip_serializing_if = "GeneratorSettings::is_default")]
+    pub generator: GeneratorSettings,
     /// The network, in simulation.
     #[serde(default)]
-    pub network: Network,
-    /// What must hold.
+    pub network: NetworkSettings,
+    /// Pass criteria.
     #[serde(default)]
     pub thresholds: Thresholds,
 }
 
-/// Whether a number says none; serde asks by reference.
-fn nothing(number: &u32) -> bool {
+/// Whether the number is zero; serde passes a reference.
+fn is_zero_u32(number: &u32) -> bool {
     *number == 0
 }
 
-/// The same of a share.
-fn is_whole(percent: &f64) -> bool {
+/// Whether the share is zero; serde passes a reference.
+fn is_zero_f64(percent: &f64) -> bool {
     *percent <= 0.0
 }
 
-/// Whether it is not wanted; serde asks by reference.
-fn is_not(wanted: &bool) -> bool {
-    !wanted
+/// Whether the option is off; serde passes a reference.
+fn is_false(option: &bool) -> bool {
+    !option
 }
 
-/// Whether it is one connection; serde asks by reference.
+/// Whether it is one connection; serde passes a reference.
 fn is_one(number: &u32) -> bool {
     *number == 1
 }
 
-/// Whether a number says none; serde asks by reference.
-fn is_none(number: &u8) -> bool {
+/// Whether the number is zero; serde passes a reference.
+fn is_zero_u8(number: &u8) -> bool {
     *number == 0
 }
 
@@ -115,18 +115,18 @@ fn default_settle() -> f64 {
     40.0
 }
 
-/// What becomes of media in the subject, where the subject is our border.
+/// Media path in the SUT, if the SUT is the border of this process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum SubjectMedia {
+pub enum SutMedia {
     /// Through the border.
     #[default]
     Anchored,
-    /// Past it: SDP addresses stay.
+    /// Media bypass: SDP addresses stay.
     Bypass,
 }
 
-/// IP versions around our border: towards callers, and towards the called side.
+/// IP versions of the border: towards callers, and towards the called side.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum IpVersions {
@@ -135,14 +135,14 @@ pub enum IpVersions {
     Ipv4,
     /// IPv6 on both sides.
     Ipv6,
-    /// Callers speak IPv4, the called side IPv6.
+    /// Callers use IPv4, the called side IPv6.
     Ipv4ToIpv6,
-    /// Callers speak IPv6, the called side IPv4.
+    /// Callers use IPv6, the called side IPv4.
     Ipv6ToIpv4,
 }
 
 impl IpVersions {
-    /// Whether it is IPv6: towards callers, and towards the called side.
+    /// Whether each side uses IPv6: callers, called side.
     pub fn sides(self) -> [bool; 2] {
         match self {
             IpVersions::Ipv4 => [false, false],
@@ -153,124 +153,124 @@ impl IpVersions {
     }
 }
 
-/// What is measured.
+/// The system under test (SUT).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Subject {
-    /// SIP address of a foreign subject; without one, our border is started in this process.
+pub struct Sut {
+    /// SIP address of an external SUT; without it, a border is started in this process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<SocketAddr>,
-    /// What path WebSockets ask a foreign subject for; empty: the root.
+    /// Path that WebSocket clients request from an external SUT; empty: the root.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub websocket_path: String,
-    /// Nothing stands between callers and callees: measures the laboratory itself.
-    pub none: bool,
-    /// Media of our border.
-    pub media: SubjectMedia,
-    /// IP versions around our border.
+    /// Callers and callees exchange messages directly: measures the test lab itself.
+    pub direct: bool,
+    /// Media path of the border.
+    pub media: SutMedia,
+    /// IP versions of the border.
     pub ip: IpVersions,
-    /// 1: our border has header rules that change two headers and add two in every message that it passes on, on both
-    /// sides; 0: it has none. A number, so that a sweep can set it.
-    #[serde(skip_serializing_if = "is_none")]
+    /// 1: the border has header rules that change two headers and add two in every relayed message, on both sides;
+    /// 0: it has none. A number, so that a sweep can set it.
+    #[serde(skip_serializing_if = "is_zero_u8")]
     pub header_rules: u8,
-    /// Workers of our border, at most 64; 0: one. More than one run in virtual time only: a border of its own in this process
-    /// has one thread.
-    #[serde(skip_serializing_if = "is_none")]
+    /// Workers of the border, at most 64; 0: one. Several workers need virtual time: a border on sockets in this
+    /// process has one thread.
+    #[serde(skip_serializing_if = "is_zero_u8")]
     pub workers: u8,
-    /// Calls a second that our border lets in from outside (`rates`); the others get 486. 0: all.
-    #[serde(skip_serializing_if = "nothing")]
-    pub call_limit: u32,
-    /// Memory for which our border admits calls and registrations, MiB (`[limits] memory`). 0: any.
-    #[serde(skip_serializing_if = "nothing")]
+    /// Calls per second that the border accepts from the access side (`rates`); calls above it get 486. 0: no limit.
+    #[serde(skip_serializing_if = "is_zero_u32")]
+    pub call_limit_per_second: u32,
+    /// Memory for which the border admits calls and registrations, MiB (`[limits] memory_mib`). 0: no limit.
+    #[serde(skip_serializing_if = "is_zero_u32")]
     pub memory_mib: u32,
-    /// Media nodes of ours that a trial starts beside our border, at most 16, each on a thread of its own; the calls' media goes through
-    /// them, and the border has none. 0: the border anchors media itself. On sockets only.
-    #[serde(skip_serializing_if = "is_none")]
-    pub nodes: u8,
-    /// So many of the nodes are taken out of service (`drain`): they get no calls.
-    #[serde(skip_serializing_if = "is_none")]
-    pub nodes_drained: u8,
-    /// Share of one core that our border may use, percent; 0: all of it. Each datagram that it gets then takes 9 microseconds of
-    /// a whole core, which is a seven-message call in 63: in simulation exactly; on sockets at least, and what the machine kept its
-    /// thread from running is made up for, for 100 ms at most. Of several `workers` each may
-    /// use so much, and a datagram that one hands to another takes as long again.
-    #[serde(skip_serializing_if = "is_whole")]
-    pub processor_percent: f64,
-    /// CPU to which our border's thread is pinned.
+    /// Media nodes that a trial starts beside the border, at most 16, each on its own thread; they relay the media of
+    /// the calls, and the border relays none. 0: the border anchors media itself. On sockets only.
+    #[serde(skip_serializing_if = "is_zero_u8")]
+    pub media_nodes: u8,
+    /// Number of media nodes that are taken out of service (`drain`): they get no calls.
+    #[serde(skip_serializing_if = "is_zero_u8")]
+    pub media_nodes_drained: u8,
+    /// Share of one core that the border may use, percent; 0: all of it. Each datagram that it receives then costs 9
+    /// microseconds of a whole core, which is 63 for a call of seven messages: in simulation exactly; on sockets at
+    /// least, and time that the machine withheld from its thread is made up for, for 100 ms at most. With several
+    /// `workers` each has this share, and a datagram that one hands to another costs as much again.
+    #[serde(skip_serializing_if = "is_zero_f64")]
+    pub cpu_percent: f64,
+    /// CPU to which the thread of the border is pinned.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu: Option<usize>,
-    /// Priority under SCHED_FIFO of our border's threads on sockets, 1 to 99; 0: they share as all do. Where the system does not
-    /// allow it they share, and a remark says so.
-    #[serde(skip_serializing_if = "is_none")]
-    pub realtime: u8,
-    /// Process number of a foreign subject on this machine, so that its CPU time (and its children's) can be read.
+    /// Priority under SCHED_FIFO of the border's threads on sockets, 1 to 99; 0: the default scheduler. If the system
+    /// does not permit it, the default scheduler is used and a remark is added.
+    #[serde(skip_serializing_if = "is_zero_u8")]
+    pub realtime_priority: u8,
+    /// Process number of an external SUT on this machine, for reading its CPU time (and that of its children).
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub process: Option<u32>,
+    pub process_id: Option<u32>,
 }
 
-/// The generator itself.
+/// The load generator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Generator {
-    /// Threads on each side, at most 64. Callers share one plan: each makes every so-manieth attempt, at the time that the plan
-    /// says. As many called sides take turns, behind our border by lot; with a foreign subject they listen at
+pub struct GeneratorSettings {
+    /// Threads on each side, at most 64. Callers share one plan: with `n` threads each starts every n-th attempt at its
+    /// planned time. The called sides take turns; the border selects them at random; an external SUT finds them at
     /// `callees.address` and the ports after it. On sockets only.
     pub workers: u16,
-    /// What is due within so many microseconds of each other is begun together, and what is received may wait as long for
-    /// more of it while much comes: a thread that wakes for every message spends most of its time on waking. Response times count from
-    /// when the kernel had a datagram; lateness, from the plan, is what this costs. At most 10,000; 0: never. On sockets only; virtual
-    /// time has no need of it.
+    /// Batching delay in microseconds: actions due within it start together, and under load received messages wait as
+    /// long for more. A thread that wakes for every message spends most of its time on waking. Response times count
+    /// from the kernel's receive time; the cost shows as lateness against the plan. At most 10,000; 0: none. On sockets
+    /// only; virtual time does not need it.
     pub batch_us: u32,
-    /// Priority under SCHED_FIFO of the generator's threads on sockets, 1 to 99; 0: they share as all do. Where the system does not
-    /// allow it they share, and a remark says so. Below `subject.realtime` they stand for machines of their own: what they do holds up
-    /// nothing in the subject.
-    #[serde(skip_serializing_if = "is_none")]
-    pub realtime: u8,
+    /// Priority under SCHED_FIFO of the generator's threads on sockets, 1 to 99; 0: the default scheduler. If the
+    /// system does not permit it, the default scheduler is used and a remark is added. Below `sut.realtime_priority` the threads
+    /// act like separate machines: they never delay the SUT.
+    #[serde(skip_serializing_if = "is_zero_u8")]
+    pub realtime_priority: u8,
 }
 
-impl Default for Generator {
+impl Default for GeneratorSettings {
     fn default() -> Self {
-        Generator {
+        GeneratorSettings {
             workers: 1,
             batch_us: 750,
-            realtime: 0,
+            realtime_priority: 0,
         }
     }
 }
 
-impl Generator {
-    /// Whether nothing is said; serde asks by reference.
+impl GeneratorSettings {
+    /// Whether all values are defaults; serde passes a reference.
     fn is_default(&self) -> bool {
-        *self == Generator::default()
+        *self == GeneratorSettings::default()
     }
 }
 
-/// Who keeps registrations.
+/// Location of the registrar.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum RegistrarPlace {
-    /// The subject: our border asks for digest where users have passwords.
+pub enum RegistrarLocation {
+    /// The SUT: the border requires digest authentication of users that have passwords.
     #[default]
     Border,
-    /// A registrar of the laboratory's behind our border, which passes registrations on to it and answers those that only
-    /// repeat themselves. It takes whoever comes.
+    /// A registrar of the test lab behind the border. The border passes registrations on to it and answers unchanged
+    /// refreshes. It accepts every user.
     Core,
 }
 
-impl RegistrarPlace {
-    /// Whether it is the subject; serde asks by reference.
+impl RegistrarLocation {
+    /// Whether it is the SUT; serde passes a reference.
     fn is_border(&self) -> bool {
-        *self == RegistrarPlace::Border
+        *self == RegistrarLocation::Border
     }
 }
 
-/// A sweep: the keys in `set` take each value in turn.
+/// A sweep: the keys in `set` take each value in order.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Levels {
     /// Dotted paths of the keys that take the value.
     pub set: Vec<String>,
-    /// What the value is, for tables and axes.
+    /// Label of the value, for tables and axes.
     pub label: String,
     /// First value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -278,15 +278,15 @@ pub struct Levels {
     /// Last value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<f64>,
-    /// From one value to the next.
+    /// Increment between values.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<f64>,
-    /// The values themselves, instead of the three above.
+    /// The values, instead of the three keys above.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub values: Vec<f64>,
 }
 
-/// How attempts arrive.
+/// Arrival process of the attempts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PaceKind {
@@ -299,18 +299,18 @@ pub enum PaceKind {
     Ramp,
 }
 
-/// How hold times are distributed.
+/// Distribution of hold times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HoldKind {
-    /// All the same.
+    /// Constant.
     #[default]
     Fixed,
-    /// Exponentially, with `hold_seconds` as the mean.
+    /// Exponential, with `hold_seconds` as the mean.
     Exponential,
 }
 
-/// Who sends BYE.
+/// The side that sends BYE.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HangUp {
@@ -321,7 +321,7 @@ pub enum HangUp {
     Callee,
 }
 
-/// What a side sends as media.
+/// Media that a side sends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MediaKind {
@@ -332,14 +332,14 @@ pub enum MediaKind {
     Speech,
     /// A sine of 1004 Hz.
     Tone,
-    /// What it receives, sent back (called side only).
+    /// Received audio, sent back (called side only).
     Echo,
-    /// Speech and silence in turns with the others of the same conference. `[conference]` has it; no file asks for it.
+    /// Speech and silence in turns with the other participants of a conference. Set by `[conference]`, not by a key.
     #[serde(skip)]
     Turns,
 }
 
-/// Codecs that the laboratory speaks.
+/// Codecs of the test lab.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CodecName {
     /// G.711 A-law.
@@ -356,7 +356,7 @@ pub enum CodecName {
 }
 
 impl CodecName {
-    /// The codec with its parameters; with its own silence suppression where `suppress` says so and it has one.
+    /// The codec with its parameters; with its silence suppression if `suppress` is set and the codec has one.
     pub fn format(self, suppress: bool) -> Format {
         match self {
             CodecName::Pcma => Format::Pcma,
@@ -366,7 +366,7 @@ impl CodecName {
         }
     }
 
-    /// Whether it is one of G.711's laws: their audio is what is listened to.
+    /// Whether it is G.711, whose audio can be compared.
     pub fn is_g711(self) -> bool {
         matches!(self, CodecName::Pcma | CodecName::Pcmu)
     }
@@ -383,24 +383,24 @@ pub enum TransportName {
     Tcp,
     /// TLS (on sockets only).
     Tls,
-    /// WebSocket (RFC 7118), opened as a browser does; for callers and registrations, on sockets only.
+    /// WebSocket (RFC 7118), opened as by a browser; for callers and registrations, on sockets only.
     Ws,
-    /// The same over TLS.
+    /// WebSocket over TLS.
     Wss,
 }
 
 impl TransportName {
-    /// Whether it is UDP; serde asks by reference.
+    /// Whether it is UDP; serde passes a reference.
     fn is_udp(&self) -> bool {
         *self == TransportName::Udp
     }
 
-    /// Whether there is TLS in it.
+    /// Whether it uses TLS.
     pub fn is_secure(self) -> bool {
         matches!(self, TransportName::Tls | TransportName::Wss)
     }
 
-    /// Whether there is a WebSocket in it.
+    /// Whether it uses WebSocket.
     pub fn is_websocket(self) -> bool {
         matches!(self, TransportName::Ws | TransportName::Wss)
     }
@@ -418,7 +418,8 @@ impl From<TransportName> for Transport {
     }
 }
 
-/// Which messages set a call up. A number in a file says the same, so that a sweep can set it: 0 is `plain`, 1 is `volte`.
+/// Message flow of call set-up. A number in a file is accepted too, so that a sweep can set it: 0 is `plain`, 1 is
+/// `volte`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", try_from = "FlowName")]
 pub enum CallFlow {
@@ -429,7 +430,7 @@ pub enum CallFlow {
     Volte,
 }
 
-/// A flow as files name it.
+/// A flow as written in a file.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum FlowName {
@@ -446,77 +447,81 @@ impl TryFrom<FlowName> for CallFlow {
             FlowName::Number(1) => Ok(CallFlow::Volte),
             FlowName::Text(text) if text == "plain" => Ok(CallFlow::Plain),
             FlowName::Text(text) if text == "volte" => Ok(CallFlow::Volte),
-            FlowName::Number(number) => Err(format!("{number} is no flow: plain (0) or volte (1)")),
-            FlowName::Text(text) => Err(format!("{text:?} is no flow: plain (0) or volte (1)")),
+            FlowName::Number(number) => Err(format!(
+                "{number} is not a flow: expected plain (0) or volte (1)"
+            )),
+            FlowName::Text(text) => Err(format!(
+                "{text:?} is not a flow: expected plain (0) or volte (1)"
+            )),
         }
     }
 }
 
-/// Calls made. `rate`, `limit`, `total`, `hold_seconds` and `dial` are SIPp's -r, -l, -m, -d and -s.
+/// Outgoing calls. `rate`, `limit`, `total`, `hold_seconds` and `dial` are SIPp's -r, -l, -m, -d and -s.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Callers {
     /// Attempts per second.
     pub rate: f64,
-    /// How they arrive.
+    /// Arrival process.
     pub pace: PaceKind,
     /// Rate at the end of a ramp.
     pub ramp_to: f64,
     /// Length of a ramp.
     pub ramp_seconds: f64,
-    /// Attempts in total; 0: as many as fall into `seconds`.
+    /// Attempts in total; 0: as many as are due within `duration_seconds`.
     pub total: u64,
-    /// Calls open at a time; 0: no limit.
+    /// Most calls open at a time; 0: no limit.
     pub limit: u64,
-    /// No attempt is due after this; 0: until `total`.
-    pub seconds: f64,
-    /// Answer to BYE.
+    /// End of arrivals, seconds after the start; 0: when `total` is reached.
+    pub duration_seconds: f64,
+    /// Time between answer and BYE, seconds.
     pub hold_seconds: f64,
     /// Distribution of the hold time.
     pub hold: HoldKind,
     /// Number dialled; a template.
     pub dial: String,
-    /// The caller's own number; a template.
+    /// The number of the caller; a template.
     pub from: String,
-    /// Callers that take turns: templates get the attempt's number modulo this; 0: the number itself.
+    /// Number of callers that take turns: templates get the attempt's number modulo this; 0: the number itself.
     pub users: u64,
     /// User for digest authentication; a template; empty: none.
     pub user: String,
     /// Password; a template.
     pub password: String,
-    /// Who hangs up.
+    /// The side that hangs up.
     pub hang_up: HangUp,
-    /// What the callers send.
+    /// Media that the callers send.
     pub media: MediaKind,
-    /// In which codec.
+    /// Codec of the callers.
     pub codec: CodecName,
-    /// Each side is silent for as long as it speaks, and sends next to nothing meanwhile (G.729 Annex B).
-    #[serde(skip_serializing_if = "is_not")]
+    /// Each side pauses as long as it speaks, and sends almost no packets meanwhile (G.729 Annex B).
+    #[serde(skip_serializing_if = "is_false")]
     pub silence_suppression: bool,
-    /// The callers' side has SRTP (AES_CM_128_HMAC_SHA1_80, keys in the session description), which our border requires of
-    /// it and takes off.
-    #[serde(skip_serializing_if = "is_not")]
+    /// SRTP on the callers' side (AES_CM_128_HMAC_SHA1_80, keys in the session description). The border requires it
+    /// there and sends RTP to the called side.
+    #[serde(skip_serializing_if = "is_false")]
     pub srtp: bool,
-    /// Each packet is timed, from when it was sent to when the kernel took it in at the other end. It takes 8 bytes of memory
-    /// for every 10 ms of a stream.
-    #[serde(skip_serializing_if = "is_not")]
+    /// Measures the delay of each packet, from sending to the kernel's receive time at the other end. Takes 8 bytes of
+    /// memory for every 10 ms of a stream.
+    #[serde(skip_serializing_if = "is_false")]
     pub time_packets: bool,
     /// SIP transport.
     pub transport: TransportName,
-    /// TCP, TLS or WebSocket connections that take turns, call by call; at most 1,000.
+    /// TCP, TLS or WebSocket connections, used in turn by the calls; at most 1,000.
     #[serde(skip_serializing_if = "is_one")]
     pub connections: u32,
     /// Share of the calls that the caller cancels while they ring, percent.
     pub cancel_percent: f64,
-    /// Share of the calls that are put on hold and taken back half-way, percent.
+    /// Share of the calls that are put on hold and resumed half-way, percent.
     pub hold_percent: f64,
-    /// Share of the calls that are listened to (correlation and level), percent.
+    /// Share of the calls whose audio is compared (correlation and level), percent.
     pub listen_percent: f64,
-    /// Longest ringing; then the caller cancels and the attempt has timed out.
+    /// Longest ringing; after it the caller cancels and the attempt has timed out.
     pub ring_seconds: f64,
-    /// Which messages set a call up.
+    /// Message flow of call set-up.
     pub flow: CallFlow,
-    /// How long the caller's resources take to be reserved in the flow `volte`, milliseconds.
+    /// Time that the caller needs to reserve resources in the flow `volte`, milliseconds.
     pub reserve_ms: f64,
 }
 
@@ -529,7 +534,7 @@ impl Default for Callers {
             ramp_seconds: 0.0,
             total: 0,
             limit: 0,
-            seconds: 0.0,
+            duration_seconds: 0.0,
             hold_seconds: 10.0,
             hold: HoldKind::Fixed,
             dial: "5555".to_owned(),
@@ -556,25 +561,25 @@ impl Default for Callers {
 }
 
 impl Callers {
-    /// The arrivals.
-    pub fn pace(&self) -> Pace {
+    /// The arrival process.
+    pub fn pace(&self) -> ArrivalProcess {
         pace(self.pace, self.rate, self.ramp_to, self.ramp_seconds)
     }
 
-    /// The hold time.
-    pub fn hold(&self) -> Hold {
+    /// The distribution of the hold time.
+    pub fn hold(&self) -> HoldTime {
         match self.hold {
-            HoldKind::Fixed => Hold::Fixed(self.hold_seconds),
-            HoldKind::Exponential => Hold::Exponential(self.hold_seconds),
+            HoldKind::Fixed => HoldTime::Fixed(self.hold_seconds),
+            HoldKind::Exponential => HoldTime::Exponential(self.hold_seconds),
         }
     }
 }
 
-fn pace(kind: PaceKind, rate: f64, to: f64, over: f64) -> Pace {
+fn pace(kind: PaceKind, rate: f64, to: f64, over: f64) -> ArrivalProcess {
     match kind {
-        PaceKind::Constant => Pace::Constant { rate },
-        PaceKind::Poisson => Pace::Poisson { rate },
-        PaceKind::Ramp => Pace::Ramp {
+        PaceKind::Constant => ArrivalProcess::Constant { rate },
+        PaceKind::Poisson => ArrivalProcess::Poisson { rate },
+        PaceKind::Ramp => ArrivalProcess::Ramp {
             from: rate,
             to,
             over,
@@ -582,34 +587,35 @@ fn pace(kind: PaceKind, rate: f64, to: f64, over: f64) -> Pace {
     }
 }
 
-/// Calls taken.
+/// Incoming calls.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Callees {
-    /// Where they listen; a free port of 127.0.0.1 where not given. Needed where a foreign subject has to find them.
+    /// Address of their listener; without it a free port of 127.0.0.1. Required for an external SUT that calls it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<SocketAddr>,
-    /// SIP transport over which our border reaches them. They listen on UDP and, at the same port, TCP; with `tls` on TLS instead.
+    /// SIP transport between border and callees. They listen on UDP and, at the same port, TCP; with `tls` on TLS
+    /// instead.
     #[serde(skip_serializing_if = "TransportName::is_udp")]
     pub transport: TransportName,
     /// INVITE to 180, milliseconds.
     pub ring_ms: f64,
-    /// INVITE to 200, milliseconds; exponentially distributed where `answer_random` says so.
+    /// INVITE to 200, milliseconds; the mean with `answer_random`.
     pub answer_ms: f64,
-    /// The answer delay is drawn, with `answer_ms` as the mean.
+    /// The answer delay is exponentially distributed, with `answer_ms` as the mean.
     pub answer_random: bool,
     /// Share refused with 486, percent.
     pub busy_percent: f64,
-    /// Share that only rings, percent.
+    /// Share that rings without an answer, percent.
     pub no_answer_percent: f64,
-    /// What they send.
+    /// Media that the callees send.
     pub media: MediaKind,
-    /// The one codec that they have, where it is not the callers': our border transcodes where the callers have another one.
+    /// The only codec of the callees, if it is not the callers': the border transcodes then.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub codec: Option<CodecName>,
-    /// Which messages set a call up; `volte` where the caller supports it, too.
+    /// Message flow of call set-up; `volte` needs a caller that supports it.
     pub flow: CallFlow,
-    /// How long their resources take to be reserved in the flow `volte`, milliseconds, once the caller's are there.
+    /// Time that the callees need to reserve resources in the flow `volte` after those of the caller, milliseconds.
     pub reserve_ms: f64,
 }
 
@@ -637,7 +643,7 @@ impl Default for Callees {
 pub struct Registrations {
     /// First registrations per second.
     pub rate: f64,
-    /// How they arrive.
+    /// Arrival process.
     pub pace: PaceKind,
     /// Rate at the end of a ramp.
     pub ramp_to: f64,
@@ -649,30 +655,31 @@ pub struct Registrations {
     pub user: String,
     /// Their passwords; a template; empty: no authentication.
     pub password: String,
-    /// Seconds asked for.
-    pub expires: u32,
-    /// Each registration is refreshed this long after the last answer; 0: never.
+    /// Requested expiry, seconds.
+    pub expires_seconds: u32,
+    /// Interval between an answer and the next refresh; 0: no refresh.
     pub refresh_seconds: f64,
-    /// Refreshes of each.
+    /// Refreshes of each user.
     pub refreshes: u32,
-    /// Re-registrations per second, users in turn, from two seconds after the last first registration was due; 0: each user by
-    /// itself, as `refresh_seconds` says. They are the attempts whose rate and response time count then, and the subject's
-    /// processor time is read while they go on.
-    #[serde(skip_serializing_if = "is_whole")]
+    /// Re-registrations per second, by users in turn, from two seconds after the last first registration was due; 0:
+    /// each user refreshes after `refresh_seconds`. If set, they are the attempts whose rate and response time count,
+    /// and the CPU time of the SUT is read during them.
+    #[serde(skip_serializing_if = "is_zero_f64")]
     pub refresh_rate: f64,
-    /// Who keeps them.
-    #[serde(skip_serializing_if = "RegistrarPlace::is_border")]
-    pub at: RegistrarPlace,
-    /// Taken back at the end.
+    /// Location of the registrar.
+    #[serde(skip_serializing_if = "RegistrarLocation::is_border")]
+    pub registrar: RegistrarLocation,
+    /// Bindings are removed at the end.
     pub remove: bool,
     /// SIP transport.
     pub transport: TransportName,
-    /// TCP, TLS or WebSocket connections that take turns, user by user; 0: one for each user, as far as the descriptors of this process go.
+    /// TCP, TLS or WebSocket connections, used in turn by the users; 0: one for each user, within this process's file
+    /// descriptors.
     #[serde(skip_serializing_if = "is_one")]
     pub connections: u32,
 }
 
-/// Descriptors that are left for listening sockets, media, results and whatever else is open.
+/// File descriptors reserved for listeners, media, results and other files.
 const SPARE_DESCRIPTORS: u64 = 512;
 
 impl Default for Registrations {
@@ -685,11 +692,11 @@ impl Default for Registrations {
             users: 100,
             user: "{number:4}".to_owned(),
             password: "secret-{user}".to_owned(),
-            expires: 3600,
+            expires_seconds: 3600,
             refresh_seconds: 0.0,
             refreshes: 0,
             refresh_rate: 0.0,
-            at: RegistrarPlace::Border,
+            registrar: RegistrarLocation::Border,
             remove: true,
             transport: TransportName::Udp,
             connections: 1,
@@ -698,7 +705,7 @@ impl Default for Registrations {
 }
 
 impl Registrations {
-    /// Connections of a trial in a process that may have so many descriptors, of which each connection takes `ends`.
+    /// Connections of a trial within a limit of file descriptors, of which each connection takes `ends`.
     pub fn connections_within(&self, descriptors: u64, ends: u64) -> u32 {
         let wanted = match self.connections {
             0 => self.users,
@@ -708,35 +715,35 @@ impl Registrations {
         wanted.min(room.max(1)).try_into().unwrap_or(u32::MAX)
     }
 
-    /// The arrivals.
-    pub fn pace(&self) -> Pace {
+    /// The arrival process.
+    pub fn pace(&self) -> ArrivalProcess {
         pace(self.pace, self.rate, self.ramp_to, self.ramp_seconds)
     }
 }
 
-/// Media streams without signalling, from one laboratory host to another.
+/// Media streams without signalling, from one host of the test lab to another.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Streams {
-    /// Streams at a time.
+pub struct StreamLoad {
+    /// Concurrent streams.
     pub count: u64,
-    /// How long each lasts.
-    pub seconds: f64,
+    /// Duration of each stream.
+    pub duration_seconds: f64,
     /// Streams started per second.
     pub rate: f64,
-    /// What is sent.
+    /// Media of the streams.
     pub media: MediaKind,
-    /// In which codec.
+    /// Codec of the streams.
     pub codec: CodecName,
-    /// Share of the streams that are listened to (correlation and level), percent.
+    /// Share of the streams whose audio is compared (correlation and level), percent.
     pub listen_percent: f64,
 }
 
-impl Default for Streams {
+impl Default for StreamLoad {
     fn default() -> Self {
-        Streams {
+        StreamLoad {
             count: 10,
-            seconds: 10.0,
+            duration_seconds: 10.0,
             rate: 100.0,
             media: MediaKind::Tone,
             codec: CodecName::Pcma,
@@ -745,93 +752,94 @@ impl Default for Streams {
     }
 }
 
-/// A link of this machine's kernel between two networks of their own (root; veth, TBF, HTB), which bulk traffic fills: it is sent
-/// at the same time as the streams, unmarked, while these are marked as voice (DSCP 46).
+/// A kernel link of this machine between two network namespaces (root; veth, TBF, HTB), filled by bulk traffic: it is
+/// sent unmarked at the same time as the streams, which are marked as voice (DSCP 46).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Link {
-    /// What it carries, Mbit/s.
-    pub mbit: f64,
-    /// 1: `hornwork isolate` divides it; 0: one queue for all, and what is lost then is shown, not judged. A number, so that a sweep
-    /// can set it.
-    pub shares: u8,
-    /// Bulk traffic, percent of what the link carries; 0: none.
+pub struct LinkSettings {
+    /// Capacity, Mbit/s.
+    pub rate_mbit: f64,
+    /// 1: `hornwork isolate` divides it; 0: one queue for all traffic, and loss is shown but not judged. A number, so
+    /// that a sweep can set it.
+    pub isolated: u8,
+    /// Bulk traffic, percent of the capacity; 0: none.
     pub bulk_percent: f64,
     /// Payload of a bulk packet, bytes, 64 to 1,472.
     pub bulk_bytes: u32,
-    /// Packets that wait where nothing divides the link.
-    pub queue: u32,
+    /// Queue length of the undivided link, packets.
+    pub queue_packets: u32,
 }
 
-impl Default for Link {
+impl Default for LinkSettings {
     fn default() -> Self {
-        Link {
-            mbit: 100.0,
-            shares: 1,
+        LinkSettings {
+            rate_mbit: 100.0,
+            isolated: 1,
             bulk_percent: 110.0,
             bulk_bytes: 1_000,
-            queue: 100,
+            queue_packets: 100,
         }
     }
 }
 
-/// Conferences of the subject, and one more, the probe, at which jitter is measured. Participants speak in turns of four seconds,
-/// the next one half a second before the one before him ends. Beside them a few streams go past the subject, from a thread of their
-/// own: their jitter is the host's. All of it is counted for `seconds`, from when everybody is there and has been for a while.
+/// Conferences of the SUT, and one more, the probe, at which jitter is measured. Participants speak in turns of four
+/// seconds; each turn begins half a second before the end of the previous one. Beside them a few streams bypass the
+/// SUT, from a separate thread: their jitter is the noise of the host. Figures count for `duration_seconds`, after all
+/// participants are connected and the warm-up is over.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Conference {
-    /// Conferences under load at each instance, at most 999; the probe is one more, at the first instance. They are called at 8000
-    /// and the numbers after it.
-    pub rooms: u64,
-    /// Participants of each, 2 to 16.
-    pub seats: u64,
-    /// Borders, each on a thread of its own, at most 64.
+pub struct ConferenceLoad {
+    /// Conferences under load at each instance, at most 999; the probe is one more, at the first instance. Their
+    /// numbers are 8000 and following.
+    pub count: u64,
+    /// Participants of each conference, 2 to 16.
+    pub participants: u64,
+    /// Borders, each on its own thread, at most 64.
     pub instances: u64,
-    /// In which codec.
+    /// Codec of the participants.
     pub codec: CodecName,
-    /// Participants who call a second, at each instance, at random.
+    /// Participants that call per second at each instance, as a Poisson process.
     pub rate: f64,
-    /// Seconds from when everybody should be there to when counting begins.
+    /// Warm-up after the planned arrival of the last participant, seconds.
     pub warm_up_seconds: f64,
-    /// Seconds that are counted.
-    pub seconds: f64,
+    /// Measured time, seconds.
+    pub duration_seconds: f64,
 }
 
-impl Default for Conference {
+impl Default for ConferenceLoad {
     fn default() -> Self {
-        Conference {
-            rooms: 5,
-            seats: 4,
+        ConferenceLoad {
+            count: 5,
+            participants: 4,
             instances: 1,
             codec: CodecName::G729,
             rate: 50.0,
             warm_up_seconds: 4.0,
-            seconds: 300.0,
+            duration_seconds: 300.0,
         }
     }
 }
 
-/// Links of a simulated network, each way between any host and the subject. Ignored on real sockets, and said so there.
+/// Links of a simulated network, each way between any host and the SUT. Ignored on real sockets, with a remark.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Network {
+pub struct NetworkSettings {
     /// One-way delay, milliseconds.
     pub delay_ms: f64,
     /// Spread of the delay, milliseconds: uniform, added.
     pub jitter_ms: f64,
-    /// Lost, percent.
+    /// Packet loss, percent.
     pub loss_percent: f64,
-    /// Sent twice, percent.
+    /// Duplicated packets, percent.
     pub duplicate_percent: f64,
-    /// Held back so that later ones overtake, percent.
+    /// Packets that are delayed so that later ones overtake them, percent.
     pub reorder_percent: f64,
-    /// The faults end after this many seconds; 0: never.
+    /// Time after which the faults end, seconds; 0: never.
     pub heal_seconds: f64,
 }
 
 impl Experiment {
-    /// The codec that the called side has by itself, where the callers have another one: it takes somebody who transcodes.
+    /// The codec of the called side, if the callers have another one: the call needs transcoding.
     pub fn transcodes_to(&self) -> Option<CodecName> {
         let callers = self.callers.as_ref()?.codec;
         let callees = self.callees.as_ref()?.codec?;
@@ -839,28 +847,28 @@ impl Experiment {
         (!alike).then_some(callees)
     }
 
-    /// What callers and registrations speak.
+    /// Transports of callers and registrations.
     pub fn transports(&self) -> impl Iterator<Item = TransportName> {
         let callers = self.callers.iter().map(|callers| callers.transport);
         let registrations = self.registrations.iter().map(|users| users.transport);
         callers.chain(registrations)
     }
 
-    /// Whether anything in it goes over TLS.
-    pub fn speaks_tls(&self) -> bool {
+    /// Whether any part of the experiment uses TLS.
+    pub fn uses_tls(&self) -> bool {
         let callees = self.callees.iter().map(|callees| callees.transport);
         self.transports()
             .chain(callees)
             .any(TransportName::is_secure)
     }
 
-    /// Whether anything in it opens WebSockets.
-    pub fn opens_websockets(&self) -> bool {
+    /// Whether any part of the experiment opens WebSockets.
+    pub fn uses_websockets(&self) -> bool {
         self.transports().any(TransportName::is_websocket)
     }
 }
 
-/// What must hold; a key that is not given is not judged.
+/// Pass criteria; an absent key is not judged.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Thresholds {
@@ -888,7 +896,7 @@ pub struct Thresholds {
     /// 99th percentile of the jitter less that of the host's own, milliseconds, at most.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub jitter_p99_above_noise_ms: Option<f64>,
-    /// How busy all processors of this machine are, percent, at most (`[conference]`, on sockets).
+    /// CPU use of this machine, all processors, percent, at most (`[conference]`, on sockets).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host_cpu_percent: Option<f64>,
     /// Median delay of single packets, milliseconds, at most (`callers.time_packets`).
@@ -906,19 +914,19 @@ pub struct Thresholds {
     /// Mean opinion score, at least.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mos: Option<f64>,
-    /// Correlation of speech heard with speech said, on each call listened to, at least.
+    /// Correlation of received with sent speech, on each compared call, at least.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub correlation: Option<f64>,
-    /// Attempts that never had an answer, at most.
+    /// Attempts without a final answer, at most.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timed_out: Option<u64>,
-    /// 99th percentile of the generator's own lateness, milliseconds, at most: above it the trial says nothing.
+    /// 99th percentile of the generator's own lateness, milliseconds, at most: above it the trial is not valid.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lateness_p99_ms: Option<f64>,
-    /// Calls, transactions and ports that the subject still holds when all is over, at most (our border only).
+    /// Calls, transactions and ports that the SUT still holds at the end, at most (border of this process only).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub leaks: Option<u64>,
-    /// Bounds of what the experiment is about, judged over its levels when all are run.
+    /// Bounds of figures over the levels, judged when all of them have run.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub figure: Vec<FigureBound>,
 }

@@ -1,13 +1,14 @@
-//! Reading an experiment file, overrides, and the sweep.
+//! Reading of experiment files, overrides and sweeps.
 
 use super::model::{
-    CallFlow, Callers, CodecName, Experiment, IpVersions, Levels, MediaKind, RegistrarPlace,
-    SubjectMedia, TransportName,
+    CallFlow, Callers, CodecName, Experiment, IpVersions, Levels, MediaKind, RegistrarLocation,
+    SutMedia, TransportName,
 };
+use super::renamed_keys::{current_path, renamed_key_warning, with_current_keys};
 use crate::error::LabError;
 use toml_edit::{DocumentMut, Item, Value};
 
-/// Most trials that one run may have; a typing mistake in a step must not run for years.
+/// Most levels of one run; a typing error in a step must not cause a run of years.
 const MAX_LEVELS: usize = 1_000;
 
 /// A checked experiment file with its overrides.
@@ -16,6 +17,7 @@ pub struct File {
     origin: String,
     document: DocumentMut,
     experiment: Experiment,
+    warnings: Vec<String>,
 }
 
 /// One level of the sweep.
@@ -23,19 +25,19 @@ pub struct File {
 pub struct Level {
     /// The value; `None` for an experiment without a sweep.
     pub value: Option<f64>,
-    /// The file of this level alone: with the seed of a trial it runs that trial again.
+    /// The file of this level alone; with the seed of a trial it repeats that trial.
     pub text: String,
     /// The experiment at this level.
     pub experiment: Experiment,
 }
 
 impl Level {
-    /// The file that runs a trial of this level again: one repetition with the trial's seed.
+    /// The file that repeats a trial of this level: one repetition with the trial's seed.
     pub fn plan(&self, seed: u64) -> String {
         let Ok(mut document) = self.text.parse::<DocumentMut>() else {
             return self.text.clone();
         };
-        // Of the whole run, which one trial says nothing about.
+        // These tables concern the whole run; one trial does not have them.
         document.remove("peak");
         if let Some(thresholds) = document.get_mut("thresholds").and_then(Item::as_table_mut) {
             thresholds.remove("figure");
@@ -49,14 +51,16 @@ impl Level {
 }
 
 impl Experiment {
-    /// About how long one trial takes on sockets, seconds: its plan, and the time in which the last calls end.
+    /// Approximate duration of one trial on sockets, seconds: its plan, and the time in which the last calls end.
     pub fn expected_seconds(&self) -> f64 {
         let experiment = self;
         let over = |total: u64, rate: f64| if rate > 0.0 { total as f64 / rate } else { 0.0 };
         let callers = experiment.callers.as_ref().map_or(0.0, |callers| {
             let arriving = match callers.total {
-                0 => callers.seconds,
-                total if callers.seconds > 0.0 => over(total, callers.rate).min(callers.seconds),
+                0 => callers.duration_seconds,
+                total if callers.duration_seconds > 0.0 => {
+                    over(total, callers.rate).min(callers.duration_seconds)
+                }
                 total => over(total, callers.rate),
             };
             arriving + callers.hold_seconds
@@ -64,9 +68,9 @@ impl Experiment {
         let streams = experiment
             .streams
             .as_ref()
-            .map_or(0.0, |streams| streams.seconds);
+            .map_or(0.0, |streams| streams.duration_seconds);
         let conference = experiment.conference.as_ref().map_or(0.0, |conference| {
-            conference.warm_up_seconds + conference.seconds
+            conference.warm_up_seconds + conference.duration_seconds
         });
         let registrations = experiment.registrations.as_ref().map_or(0.0, |plan| {
             over(plan.users, plan.rate) + plan.refresh_seconds * f64::from(plan.refreshes)
@@ -79,17 +83,20 @@ impl File {
     /// Reads `text`; `origin` names it in messages.
     ///
     /// # Errors
-    /// Names file and line of the first mistake.
+    /// The first error, with file and line.
     pub fn parse(origin: &str, text: &str) -> Result<File, LabError> {
         File::parse_with(origin, text, &[])
     }
 
-    /// Reads `text` and applies overrides in their order. What types cannot say is judged once, at the end: a file that
-    /// makes sense only with its overrides is right, and so are overrides that make sense only together.
+    /// Reads `text` and applies overrides in order. Checks beyond the types are made once, at the end: a file that is
+    /// valid only with its overrides is accepted, and so are overrides that are valid only together.
     ///
     /// # Errors
     /// As [`File::parse`] and [`File::set`].
     pub fn parse_with(origin: &str, text: &str, overrides: &[String]) -> Result<File, LabError> {
+        // Lines stay the same, so errors name those of the original text.
+        let (text, warnings) = with_current_keys(text);
+        let text = text.as_str();
         let document: DocumentMut = text.parse().map_err(|error: toml_edit::TomlError| {
             at(origin, text, error.span(), error.message())
         })?;
@@ -99,6 +106,10 @@ impl File {
             origin: origin.to_owned(),
             document,
             experiment,
+            warnings: warnings
+                .iter()
+                .map(|warning| format!("{origin}: {warning}"))
+                .collect(),
         };
         for assignment in overrides {
             file = file.with(assignment)?;
@@ -107,11 +118,11 @@ impl File {
         Ok(file)
     }
 
-    /// Overrides one key: `key=value`, the key a dotted path, the value as TOML or a bare word; without a value the key, or
-    /// the whole table of that name, is taken away.
+    /// Overrides one key: `key=value`, the key a dotted path, the value as TOML or a bare word; without a value the
+    /// key, or the whole table of that name, is removed.
     ///
     /// # Errors
-    /// Where the key is unknown or the value does not fit.
+    /// An unknown key, or a value that does not fit.
     pub fn set(&mut self, assignment: &str) -> Result<(), LabError> {
         let changed = self.with(assignment)?;
         changed.check()?;
@@ -119,33 +130,53 @@ impl File {
         Ok(())
     }
 
-    /// With one override, its types checked.
+    /// Returns the file with one override, its types checked.
     fn with(&self, assignment: &str) -> Result<File, LabError> {
-        let bad = |why: String| LabError::bad(format!("--set {assignment}: {why}"));
+        let bad = |why: String| LabError::bad_input(format!("--set {assignment}: {why}"));
         let (path, value) = assignment
             .split_once('=')
             .ok_or_else(|| bad("expected key=value".to_owned()))?;
         let (path, value) = (path.trim(), value.trim());
+        let mut warnings = self.warnings.clone();
+        let renamed = current_path(path);
+        if let Some(new) = &renamed {
+            warnings.push(format!(
+                "--set {assignment}: {}",
+                renamed_key_warning(path, new)
+            ));
+        }
+        let path = renamed.as_deref().unwrap_or(path);
         let mut document = self.document.clone();
         match value {
-            "" => take(&mut document, path).map_err(bad)?,
+            "" => remove_key(&mut document, path).map_err(bad)?,
             value => {
-                // A sweep has one of two forms: the one that is asked for replaces the other.
+                // A sweep has one of two forms: setting keys of one removes the other.
                 match path {
-                    "levels.values" => forget(&mut document, &["from", "to", "step"]),
+                    "levels.values" => remove_keys(&mut document, &["from", "to", "step"]),
                     "levels.from" | "levels.to" | "levels.step" => {
-                        forget(&mut document, &["values"]);
+                        remove_keys(&mut document, &["values"]);
                     }
                     _ => {}
                 }
-                put(&mut document, path, parse_value(value)).map_err(bad)?;
+                set_key(&mut document, path, parse_value(value)).map_err(bad)?;
             }
+        }
+        // The value itself may contain old names: a list of keys for the sweep, or an inline table.
+        let (text, renamed_in_value) = with_current_keys(&document.to_string());
+        if !renamed_in_value.is_empty() {
+            document = text
+                .parse()
+                .map_err(|error: toml_edit::TomlError| bad(error.to_string()))?;
+            let in_value = renamed_in_value
+                .iter()
+                .map(|warning| format!("--set {assignment}: {warning}"));
+            warnings.extend(in_value);
         }
         let experiment = match typed(&document) {
             Ok(experiment) => experiment,
-            // A key that takes text may be given a number: `callers.dial=600`. Where that does not help, the first error is told.
+            // A key of type text accepts a number: `callers.dial=600`. If that fails too, the first error is reported.
             Err(first) if !value.is_empty() => {
-                put(&mut document, path, Value::from(value)).map_err(bad)?;
+                set_key(&mut document, path, Value::from(value)).map_err(bad)?;
                 typed(&document).map_err(|_| bad(first))?
             }
             Err(first) => return Err(bad(first)),
@@ -154,12 +185,18 @@ impl File {
             origin: self.origin.clone(),
             document,
             experiment,
+            warnings,
         })
     }
 
-    /// The experiment as the file and the overrides say, before the sweep sets anything.
+    /// The experiment by file and overrides, before the sweep sets its keys.
     pub fn experiment(&self) -> &Experiment {
         &self.experiment
+    }
+
+    /// Warnings about keys of the file and of overrides that are accepted under their old names.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
     }
 
     /// The file with its overrides, as TOML.
@@ -167,10 +204,10 @@ impl File {
         self.document.to_string()
     }
 
-    /// The levels, in order; one without a value where there is no sweep.
+    /// The levels, in order; one without a value if there is no sweep.
     ///
     /// # Errors
-    /// Where the sweep makes no sense, or sets a key that does not exist.
+    /// A sweep that is malformed, or that sets an unknown key.
     pub fn levels(&self) -> Result<Vec<Level>, LabError> {
         let Some(levels) = &self.experiment.levels else {
             return Ok(vec![Level {
@@ -186,7 +223,7 @@ impl File {
             .collect()
     }
 
-    /// About how long all trials take on sockets, seconds: as planned, with what a trial waits for at its end.
+    /// Approximate duration of all trials on sockets, seconds, with the waiting time at the end of each.
     pub fn expected_seconds(&self) -> f64 {
         let levels = self.levels().unwrap_or_default();
         let all: f64 = levels
@@ -199,7 +236,7 @@ impl File {
     /// The experiment with its sweep at `value`.
     ///
     /// # Errors
-    /// Where there is no sweep, or the value does not fit.
+    /// There is no sweep, or the value does not fit.
     pub fn level_at(&self, value: f64) -> Result<Level, LabError> {
         let levels = self.experiment.levels.as_ref();
         let levels = levels.ok_or_else(|| self.bad("no [levels]"))?;
@@ -209,7 +246,7 @@ impl File {
     fn level(&self, levels: &Levels, value: f64) -> Result<Level, LabError> {
         let mut document = self.document.clone();
         for path in &levels.set {
-            put(&mut document, path, number(value))
+            set_key(&mut document, path, number(value))
                 .map_err(|why| self.bad(&format!("levels.set: {why}")))?;
         }
         let experiment =
@@ -223,35 +260,33 @@ impl File {
     }
 
     fn bad(&self, why: &str) -> LabError {
-        LabError::bad(format!("{}: {why}", self.origin))
+        LabError::bad_input(format!("{}: {why}", self.origin))
     }
 
-    /// What types cannot say.
+    /// Checks beyond the types.
     fn check(&self) -> Result<(), LabError> {
         self.levels()?
             .iter()
-            .try_for_each(|level| sense(&level.experiment))
+            .try_for_each(|level| check_experiment(&level.experiment))
             .map_err(|why| self.bad(&why))
     }
 }
 
-fn sense(experiment: &Experiment) -> Result<(), String> {
+fn check_experiment(experiment: &Experiment) -> Result<(), String> {
     if experiment.repeat == 0 {
         return Err("repeat: at least 1".to_owned());
     }
-    if experiment.subject.none && experiment.subject.address.is_some() {
-        return Err("subject.none and subject.address exclude each other".to_owned());
+    if experiment.sut.direct && experiment.sut.address.is_some() {
+        return Err("sut.direct and sut.address exclude each other".to_owned());
     }
-    if experiment.subject.address.is_some() && experiment.subject.ip != IpVersions::Ipv4 {
-        return Err("subject.ip is for our border; a foreign subject's address says it".to_owned());
+    if experiment.sut.address.is_some() && experiment.sut.ip != IpVersions::Ipv4 {
+        return Err("sut.ip applies to the built-in border only; an external SUT has the IP version of sut.address".to_owned());
     }
-    if experiment.subject.workers > engine::Worker::MOST {
-        return Err(format!("subject.workers: at most {}", engine::Worker::MOST));
+    if experiment.sut.workers > engine::Worker::MAX {
+        return Err(format!("sut.workers: at most {}", engine::Worker::MAX));
     }
-    if experiment.subject.none
-        && experiment.subject.ip.sides()[0] != experiment.subject.ip.sides()[1]
-    {
-        return Err("subject.ip: with nothing in between, both sides speak one version".to_owned());
+    if experiment.sut.direct && experiment.sut.ip.sides()[0] != experiment.sut.ip.sides()[1] {
+        return Err("sut.ip: with sut.direct both sides have the same IP version".to_owned());
     }
     if let Some(study) = &experiment.study {
         study.check(experiment.peak.is_some())?;
@@ -260,7 +295,7 @@ fn sense(experiment: &Experiment) -> Result<(), String> {
         peak.check()?;
         if experiment.levels.is_none() || experiment.callers.is_none() {
             return Err(
-                "[peak] is of calls, at values of the sweep: state [callers] and [levels]"
+                "[peak] measures calls at values of the sweep: add [callers] and [levels]"
                     .to_owned(),
             );
         }
@@ -270,56 +305,55 @@ fn sense(experiment: &Experiment) -> Result<(), String> {
     }
     experiment.search.check()?;
     if let Some(streams) = &experiment.streams {
-        share("streams.listen_percent", streams.listen_percent)?;
-        let heard = streams.media == MediaKind::Speech && streams.codec.is_g711();
-        if streams.listen_percent > 0.0 && !heard {
+        check_percent("streams.listen_percent", streams.listen_percent)?;
+        let comparable = streams.media == MediaKind::Speech && streams.codec.is_g711();
+        if streams.listen_percent > 0.0 && !comparable {
             return Err(
-                "streams.listen_percent needs streams.media = \"speech\", in G.711".to_owned(),
+                "streams.listen_percent needs streams.media = \"speech\" and a G.711 codec"
+                    .to_owned(),
             );
         }
     }
     if let Some(callers) = &experiment.callers {
-        if callers.total == 0 && callers.seconds <= 0.0 {
-            return Err("callers: state total, or seconds, or both".to_owned());
+        if callers.total == 0 && callers.duration_seconds <= 0.0 {
+            return Err("callers: total or duration_seconds is required".to_owned());
         }
         if callers.media == MediaKind::Echo {
-            return Err("callers.media: echo is for callees".to_owned());
+            return Err("callers.media: echo is only possible for callees".to_owned());
         }
         if callers.listen_percent > 0.0 && callers.media != MediaKind::Speech {
             return Err("callers.listen_percent needs callers.media = \"speech\"".to_owned());
         }
-        if experiment.callees.is_none() && experiment.subject.address.is_none() {
-            return Err(
-                "callers without callees need a foreign subject (subject.address)".to_owned(),
-            );
+        if experiment.callees.is_none() && experiment.sut.address.is_none() {
+            return Err("callers without callees need an external SUT: set sut.address".to_owned());
         }
-        medial(experiment, callers)?;
+        check_media(experiment, callers)?;
         for (name, percent) in [
             ("cancel_percent", callers.cancel_percent),
             ("hold_percent", callers.hold_percent),
             ("listen_percent", callers.listen_percent),
         ] {
-            share(&format!("callers.{name}"), percent)?;
+            check_percent(&format!("callers.{name}"), percent)?;
         }
     }
-    transports(experiment)?;
-    registering(experiment)?;
-    generator(experiment)?;
+    check_transports(experiment)?;
+    check_registrations(experiment)?;
+    check_generator(experiment)?;
     if let (Some(callers), Some(callees)) = (&experiment.callers, &experiment.callees)
         && callers.flow != callees.flow
     {
         return Err("callers.flow and callees.flow have to be the same".to_owned());
     }
     if let Some(callees) = &experiment.callees {
-        share("callees.busy_percent", callees.busy_percent)?;
-        share("callees.no_answer_percent", callees.no_answer_percent)?;
+        check_percent("callees.busy_percent", callees.busy_percent)?;
+        check_percent("callees.no_answer_percent", callees.no_answer_percent)?;
     }
     for (name, percent) in [
         ("loss_percent", experiment.network.loss_percent),
         ("duplicate_percent", experiment.network.duplicate_percent),
         ("reorder_percent", experiment.network.reorder_percent),
     ] {
-        share(&format!("network.{name}"), percent)?;
+        check_percent(&format!("network.{name}"), percent)?;
     }
     if experiment.callers.is_none()
         && experiment.registrations.is_none()
@@ -327,40 +361,39 @@ fn sense(experiment: &Experiment) -> Result<(), String> {
         && experiment.conference.is_none()
     {
         return Err(
-            "nothing to do: state [callers], [registrations], [streams] or [conference]".to_owned(),
+            "nothing to do: add [callers], [registrations], [streams] or [conference]".to_owned(),
         );
     }
-    linking(experiment)?;
-    conferring(experiment)
+    check_link(experiment)?;
+    check_conference(experiment)
 }
 
-/// What has to fit together of codecs, protection and what is measured of media.
-fn medial(experiment: &Experiment, callers: &Callers) -> Result<(), String> {
-    let ours = !experiment.subject.none && experiment.subject.address.is_none();
-    let anchored = ours && experiment.subject.media == SubjectMedia::Anchored;
+/// Checks codecs, media security and measured media figures against each other.
+fn check_media(experiment: &Experiment, callers: &Callers) -> Result<(), String> {
+    let built_in = !experiment.sut.direct && experiment.sut.address.is_none();
+    let anchored = built_in && experiment.sut.media == SutMedia::Anchored;
     let callees = experiment.callees.as_ref();
     let echo = callees.is_some_and(|callees| callees.media == MediaKind::Echo);
     if callers.listen_percent > 0.0 && !callers.codec.is_g711() {
-        return Err("callers.listen_percent: G.711 alone is listened to".to_owned());
+        return Err("callers.listen_percent: audio is compared in G.711 only".to_owned());
     }
     if callers.silence_suppression {
         if callers.codec != CodecName::G729 {
-            return Err("callers.silence_suppression: G.729 alone has it here".to_owned());
+            return Err("callers.silence_suppression is supported for G.729 only".to_owned());
         }
         if callers.media != MediaKind::Speech {
             return Err("callers.silence_suppression needs callers.media = \"speech\"".to_owned());
         }
     }
     if callers.srtp {
-        if experiment.subject.none || (ours && !anchored) {
+        if experiment.sut.direct || (built_in && !anchored) {
             return Err(
-                "callers.srtp: nobody would take it off; it needs a border with media anchored"
-                    .to_owned(),
+                "callers.srtp needs a border with anchored media, which terminates SRTP".to_owned(),
             );
         }
         if callers.hold_percent > 0.0 || callers.flow != CallFlow::Plain {
             return Err(
-                "callers.srtp: neither with hold_percent, nor with the flow volte".to_owned(),
+                "callers.srtp cannot be combined with hold_percent or the flow volte".to_owned(),
             );
         }
         if callers.media == MediaKind::None {
@@ -368,39 +401,45 @@ fn medial(experiment: &Experiment, callers: &Callers) -> Result<(), String> {
         }
     }
     if callers.time_packets && (echo || callers.media == MediaKind::None) {
-        return Err("callers.time_packets: both sides have to speak for themselves".to_owned());
+        return Err(
+            "callers.time_packets needs media that each side generates itself, not none or echo"
+                .to_owned(),
+        );
     }
     if experiment.transcodes_to().is_some() {
         if !anchored {
-            return Err("callees.codec: with another codec than the callers', our border has to stand between, with media anchored".to_owned());
+            return Err("callees.codec differs from callers.codec: this needs the built-in border with anchored media, which transcodes".to_owned());
         }
         if callers.listen_percent > 0.0 || echo {
-            return Err("callees.codec: with another codec than the callers', nothing is listened to, and nothing echoed".to_owned());
+            return Err("callees.codec differs from callers.codec: listen_percent and echo are not possible".to_owned());
         }
     }
     Ok(())
 }
 
-/// What has to fit together of a link that is filled.
-fn linking(experiment: &Experiment) -> Result<(), String> {
+/// Checks a link with bulk traffic.
+fn check_link(experiment: &Experiment) -> Result<(), String> {
     let Some(link) = &experiment.link else {
         return Ok(());
     };
-    if experiment.streams.is_none() || !experiment.subject.none {
-        return Err("[link] needs [streams], and subject.none = true".to_owned());
+    if experiment.streams.is_none() || !experiment.sut.direct {
+        return Err("[link] needs [streams] and sut.direct = true".to_owned());
     }
     let within = |value: f64, least: f64, most: f64| (least..=most).contains(&value);
-    if !within(link.mbit, 1.0, 10_000.0) || !within(link.bulk_percent, 0.0, 1_000.0) {
-        return Err("link: mbit 1 to 10000, bulk_percent 0 to 1000".to_owned());
+    if !within(link.rate_mbit, 1.0, 10_000.0) || !within(link.bulk_percent, 0.0, 1_000.0) {
+        return Err("link: expected rate_mbit 1 to 10000, bulk_percent 0 to 1000".to_owned());
     }
-    if !(64..=1_472).contains(&link.bulk_bytes) || link.queue == 0 || link.shares > 1 {
-        return Err("link: bulk_bytes 64 to 1472, queue at least 1, shares 0 or 1".to_owned());
+    if !(64..=1_472).contains(&link.bulk_bytes) || link.queue_packets == 0 || link.isolated > 1 {
+        return Err(
+            "link: expected bulk_bytes 64 to 1472, queue_packets at least 1, isolated 0 or 1"
+                .to_owned(),
+        );
     }
     Ok(())
 }
 
-/// What has to fit together of conferences.
-fn conferring(experiment: &Experiment) -> Result<(), String> {
+/// Checks conferences.
+fn check_conference(experiment: &Experiment) -> Result<(), String> {
     let Some(plan) = &experiment.conference else {
         return Ok(());
     };
@@ -412,7 +451,7 @@ fn conferring(experiment: &Experiment) -> Result<(), String> {
     ];
     if others.contains(&true) {
         return Err(
-            "[conference] stands alone: run calls in an experiment of their own".to_owned(),
+            "[conference] cannot be combined with other workloads: run calls in a separate experiment".to_owned(),
         );
     }
     let within =
@@ -420,143 +459,148 @@ fn conferring(experiment: &Experiment) -> Result<(), String> {
             true => Ok(()),
             false => Err(format!("conference.{name}: {least} to {most}")),
         };
-    within("rooms", plan.rooms, 999, 1)?;
-    within("seats", plan.seats, 16, 2)?;
+    within("count", plan.count, 999, 1)?;
+    within("participants", plan.participants, 16, 2)?;
     within("instances", plan.instances, 64, 1)?;
     let rate = plan.rate.is_finite() && plan.rate > 0.0;
-    let spans = [plan.warm_up_seconds, plan.seconds];
-    if !rate || spans.iter().any(|span| !(span.is_finite() && *span >= 0.0)) || plan.seconds < 1.0 {
+    let spans = [plan.warm_up_seconds, plan.duration_seconds];
+    if !rate
+        || spans.iter().any(|span| !(span.is_finite() && *span >= 0.0))
+        || plan.duration_seconds < 1.0
+    {
         return Err(
-            "conference: rate more than 0, seconds at least 1, warm_up_seconds 0 or more"
+            "conference: expected rate above 0, duration_seconds at least 1, warm_up_seconds 0 or more"
                 .to_owned(),
         );
     }
-    let subject = &experiment.subject;
-    if subject.none || (subject.address.is_some() && plan.instances > 1) {
+    let sut = &experiment.sut;
+    if sut.direct || (sut.address.is_some() && plan.instances > 1) {
         return Err(
-            "[conference] needs our border, or one foreign subject (conference.instances = 1)"
+            "[conference] needs the built-in border, or one external SUT (conference.instances = 1)"
                 .to_owned(),
         );
     }
-    if subject.workers > 1 || experiment.generator.workers > 1 {
+    if sut.workers > 1 || experiment.generator.workers > 1 {
         return Err(
-            "[conference]: neither subject.workers nor generator.workers; say conference.instances"
+            "[conference] excludes sut.workers and generator.workers: set conference.instances"
                 .to_owned(),
         );
     }
     Ok(())
 }
 
-/// What has to fit together of registrations.
-fn registering(experiment: &Experiment) -> Result<(), String> {
+/// Checks registrations.
+fn check_registrations(experiment: &Experiment) -> Result<(), String> {
     let Some(plan) = &experiment.registrations else {
         return Ok(());
     };
     if !(plan.refresh_rate >= 0.0 && plan.refresh_rate.is_finite()) {
-        return Err("registrations.refresh_rate: 0 or more".to_owned());
+        return Err("registrations.refresh_rate: expected 0 or more".to_owned());
     }
     if plan.refresh_rate > 0.0 {
         if plan.refresh_seconds > 0.0 {
-            return Err("registrations: either refresh_rate, or refresh_seconds".to_owned());
+            return Err(
+                "registrations: refresh_rate and refresh_seconds exclude each other".to_owned(),
+            );
         }
         if plan.refreshes == 0 {
-            return Err("registrations.refresh_rate: state refreshes, of each user".to_owned());
+            return Err("registrations.refresh_rate needs registrations.refreshes, the number for each user".to_owned());
         }
         if plan.rate.is_nan() || plan.rate <= 0.0 {
-            return Err("registrations.rate: more than 0".to_owned());
+            return Err("registrations.rate: expected more than 0".to_owned());
         }
     }
-    if plan.at == RegistrarPlace::Core {
-        if experiment.subject.none || experiment.subject.address.is_some() {
+    if plan.registrar == RegistrarLocation::Core {
+        if experiment.sut.direct || experiment.sut.address.is_some() {
             return Err(
-                "registrations.at: a core of the laboratory's stands behind our own border alone"
+                "registrations.registrar = \"core\" needs the built-in border: the registrar of the test lab is behind it"
                     .to_owned(),
             );
         }
         if plan.password.contains("{number") {
-            return Err("registrations.at = \"core\": that registrar knows users by name; say {user} instead of {number} in registrations.password".to_owned());
+            return Err("registrations.registrar = \"core\": this registrar identifies users by name: use {user} instead of {number} in registrations.password".to_owned());
         }
     }
     Ok(())
 }
 
-/// What has to fit together where several threads generate.
-fn generator(experiment: &Experiment) -> Result<(), String> {
+/// Checks a generator with several threads.
+fn check_generator(experiment: &Experiment) -> Result<(), String> {
     let workers = experiment.generator.workers;
-    if workers == 0 || workers > MOST_GENERATORS {
-        return Err(format!("generator.workers: 1 to {MOST_GENERATORS}"));
+    if workers == 0 || workers > MAX_GENERATORS {
+        return Err(format!("generator.workers: 1 to {MAX_GENERATORS}"));
     }
-    if experiment.generator.batch_us > MOST_BATCH_US {
-        return Err(format!("generator.batch_us: at most {MOST_BATCH_US}"));
+    if experiment.generator.batch_us > MAX_BATCH_US {
+        return Err(format!("generator.batch_us: at most {MAX_BATCH_US}"));
     }
-    let subject = &experiment.subject;
+    let sut = &experiment.sut;
     for (name, priority) in [
-        ("generator", experiment.generator.realtime),
-        ("subject", subject.realtime),
+        ("generator", experiment.generator.realtime_priority),
+        ("sut", sut.realtime_priority),
     ] {
-        if priority > MOST_REALTIME {
-            return Err(format!("{name}.realtime: at most {MOST_REALTIME}"));
+        if priority > MAX_REALTIME {
+            return Err(format!("{name}.realtime_priority: at most {MAX_REALTIME}"));
         }
     }
-    if subject.realtime > 0 && (subject.none || subject.address.is_some()) {
+    if sut.realtime_priority > 0 && (sut.direct || sut.address.is_some()) {
         return Err(
-            "subject.realtime is for our border; a foreign one has its own settings; say subject.realtime = 0".to_owned(),
+            "sut.realtime_priority applies to the built-in border only; configure the external SUT itself, and set sut.realtime_priority = 0".to_owned(),
         );
     }
     if workers > 1 && experiment.streams.is_some() {
-        return Err("generator.workers: [streams] has one sender and one receiver".to_owned());
+        return Err("generator.workers: [streams] uses one sender and one receiver".to_owned());
     }
     let limits = experiment.callers.iter().map(|callers| callers.limit);
     if limits
         .into_iter()
         .any(|limit| limit > 0 && limit < u64::from(workers))
     {
-        return Err("generator.workers: callers.limit has to be as many at least".to_owned());
+        return Err("generator.workers: callers.limit must be at least as large".to_owned());
     }
     Ok(())
 }
 
-/// Longest time for which a generator may gather, microseconds: beyond it figures would be its own.
-const MOST_BATCH_US: u32 = 10_000;
+/// Longest batching delay of a generator, microseconds: beyond it the figures would be those of the generator.
+const MAX_BATCH_US: u32 = 10_000;
 /// The highest priority under SCHED_FIFO (sched(7)).
-const MOST_REALTIME: u8 = 99;
-/// Threads of a generator on each side, at most.
-const MOST_GENERATORS: u16 = 64;
+const MAX_REALTIME: u8 = 99;
+/// Most threads of a generator on each side.
+const MAX_GENERATORS: u16 = 64;
 
-/// Connections of a workload at most: more do not fit between two addresses, a port for each.
-const MOST_CONNECTIONS: u32 = 60_000;
+/// Most connections of a workload: there are no more ports between two addresses.
+const MAX_CONNECTIONS: u32 = 60_000;
 
-/// Media nodes beside our border, at most.
-const MOST_NODES: u8 = 16;
+/// Most media nodes beside the border.
+const MAX_NODES: u8 = 16;
 
-/// What has to fit together of media nodes.
-fn nodes(experiment: &Experiment) -> Result<(), String> {
-    let subject = &experiment.subject;
-    if subject.nodes > MOST_NODES || subject.nodes_drained > subject.nodes {
+/// Checks media nodes.
+fn check_nodes(experiment: &Experiment) -> Result<(), String> {
+    let sut = &experiment.sut;
+    if sut.media_nodes > MAX_NODES || sut.media_nodes_drained > sut.media_nodes {
         return Err(format!(
-            "subject.nodes = {}, subject.nodes_drained = {}: at most {MOST_NODES} nodes, and no more drained than there are",
-            subject.nodes, subject.nodes_drained
+            "sut.media_nodes = {}, sut.media_nodes_drained = {}: at most {MAX_NODES} nodes, and at most as many drained",
+            sut.media_nodes, sut.media_nodes_drained
         ));
     }
-    let others = subject.address.is_some()
-        || subject.none
-        || subject.media == SubjectMedia::Bypass
+    let others = sut.address.is_some()
+        || sut.direct
+        || sut.media == SutMedia::Bypass
         || experiment.conference.is_some()
-        || subject.ip != IpVersions::Ipv4;
-    if subject.nodes > 0 && others {
+        || sut.ip != IpVersions::Ipv4;
+    if sut.media_nodes > 0 && others {
         return Err(
-            "subject.nodes: beside our border, with IPv4, media anchored and no conference"
+            "sut.media_nodes needs the built-in border with IPv4, anchored media and no conference"
                 .to_owned(),
         );
     }
     Ok(())
 }
 
-/// What has to fit together of transports and certificates.
-fn transports(experiment: &Experiment) -> Result<(), String> {
+/// Checks transports and certificates.
+fn check_transports(experiment: &Experiment) -> Result<(), String> {
     use TransportName::{Tcp, Tls, Udp};
-    websockets(experiment)?;
-    nodes(experiment)?;
+    check_websockets(experiment)?;
+    check_nodes(experiment)?;
     let mut streams: Vec<TransportName> = experiment
         .transports()
         .filter(|name| *name != Udp)
@@ -564,7 +608,7 @@ fn transports(experiment: &Experiment) -> Result<(), String> {
     streams.dedup();
     if streams.len() > 1 {
         return Err(
-            "callers.transport and registrations.transport: TCP and TLS not both, nor WebSocket beside another stream"
+            "callers.transport and registrations.transport: TCP, TLS and WebSocket exclude each other"
                 .to_owned(),
         );
     }
@@ -574,78 +618,81 @@ fn transports(experiment: &Experiment) -> Result<(), String> {
         (experiment.registrations.as_ref()).map(|w| ("registrations", w.transport, w.connections)),
     ];
     for (name, transport, connections) in counts.into_iter().flatten() {
-        // One for each user, as far as it goes.
+        // One for each user, within the limit.
         let each = connections == 0 && name == "registrations" && transport != Udp;
-        if !each && !(1..=MOST_CONNECTIONS).contains(&connections) {
+        if !each && !(1..=MAX_CONNECTIONS).contains(&connections) {
             return Err(format!(
-                "{name}.connections = {connections}: expected 1 to {MOST_CONNECTIONS}{}",
+                "{name}.connections = {connections}: expected 1 to {MAX_CONNECTIONS}{}",
                 match name {
-                    "registrations" => ", or 0 for one of each user's own (not over UDP)",
+                    "registrations" => ", or 0 for one per user (not over UDP)",
                     _ => "",
                 }
             ));
         }
         if connections > 1 && transport == Udp {
-            return Err(format!("{name}.connections: UDP has none"));
+            return Err(format!("{name}.connections: UDP has no connections"));
         }
     }
-    let subject = &experiment.subject;
-    let elsewhere = streams.iter().any(|stream| *stream != Tcp);
-    if subject.address.is_some() && elsewhere && experiment.transports().any(|t| t == Udp) {
-        return Err("a foreign subject has one address (subject.address): TLS, or WebSocket, for callers and registrations, or for neither".to_owned());
+    let sut = &experiment.sut;
+    let secure_stream = streams.iter().any(|stream| *stream != Tcp);
+    if sut.address.is_some() && secure_stream && experiment.transports().any(|t| t == Udp) {
+        return Err("an external SUT has one address (sut.address): use TLS or WebSocket for both callers and registrations, or for neither".to_owned());
     }
-    if let (true, Some(callers), Some(callees)) = (subject.none, callers, &experiment.callees)
+    if let (true, Some(callers), Some(callees)) = (sut.direct, callers, &experiment.callees)
         && (callers.transport == Tls) != (callees.transport == Tls)
     {
         return Err(
-            "with nothing in between, TLS is for callers and callees, or for neither".to_owned(),
+            "with sut.direct, use TLS for both callers and callees, or for neither".to_owned(),
         );
     }
-    if subject.address.is_some()
+    if sut.address.is_some()
         && experiment
             .callees
             .as_ref()
             .is_some_and(|callees| callees.transport == Tcp)
     {
-        return Err("callees.transport: a foreign subject chooses between UDP and TCP by itself; say tls, or nothing".to_owned());
+        return Err("callees.transport: an external SUT chooses between UDP and TCP itself; use tls, or remove the key".to_owned());
     }
-    let of_use = subject.address.is_some() && experiment.speaks_tls();
-    if !of_use && !experiment.tls.is_default() {
-        return Err("[tls] is for a foreign subject that is called over TLS; for our own border, certificates are made for the trial".to_owned());
+    let used = sut.address.is_some() && experiment.uses_tls();
+    if !used && !experiment.tls.is_default() {
+        return Err("[tls] applies to an external SUT that is called over TLS; for the built-in border certificates are generated".to_owned());
     }
     Ok(())
 }
 
-/// What has to fit together of WebSockets.
-fn websockets(experiment: &Experiment) -> Result<(), String> {
-    let subject = &experiment.subject;
+/// Checks WebSockets.
+fn check_websockets(experiment: &Experiment) -> Result<(), String> {
+    let sut = &experiment.sut;
     let callees = experiment.callees.as_ref();
     if callees.is_some_and(|callees| callees.transport.is_websocket()) {
-        return Err("callees.transport: WebSockets are opened towards us, never by us towards a called side; say udp, tcp or tls".to_owned());
+        return Err("callees.transport: a server does not open WebSockets to the called side; use udp, tcp or tls".to_owned());
     }
-    let opens = experiment.opens_websockets();
-    if opens && subject.none {
-        return Err("with nothing in between nobody takes WebSockets: called sides listen for UDP, TCP and TLS".to_owned());
+    let opens = experiment.uses_websockets();
+    if opens && sut.direct {
+        return Err(
+            "with sut.direct WebSockets are not possible: called sides listen on UDP, TCP and TLS"
+                .to_owned(),
+        );
     }
-    let path = &subject.websocket_path;
+    let path = &sut.websocket_path;
     if path.is_empty() {
         return Ok(());
     }
     if !path.starts_with('/') || !path.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err(format!(
-            "subject.websocket_path = {path:?}: expected a path, like \"/ws\""
+            "sut.websocket_path = {path:?}: expected a path, like \"/ws\""
         ));
     }
-    match opens && subject.address.is_some() {
+    match opens && sut.address.is_some() {
         true => Ok(()),
         false => Err(
-            "subject.websocket_path is for a foreign subject that is reached over ws or wss"
+            "sut.websocket_path applies to an external SUT that is reached over ws or wss"
                 .to_owned(),
         ),
     }
 }
 
-fn share(name: &str, percent: f64) -> Result<(), String> {
+fn check_percent(name: &str, percent: f64) -> Result<(), String> {
     if (0.0..=100.0).contains(&percent) {
         Ok(())
     } else {
@@ -656,21 +703,21 @@ fn share(name: &str, percent: f64) -> Result<(), String> {
 fn values(levels: &Levels) -> Result<Vec<f64>, String> {
     if !levels.values.is_empty() {
         if levels.from.is_some() || levels.to.is_some() || levels.step.is_some() {
-            return Err("levels: either values, or from, to and step".to_owned());
+            return Err("levels: values excludes from, to and step".to_owned());
         }
         return Ok(levels.values.clone());
     }
     let (Some(from), Some(to), Some(step)) = (levels.from, levels.to, levels.step) else {
-        return Err("levels: state values, or from, to and step".to_owned());
+        return Err("levels: values, or from, to and step, are required".to_owned());
     };
     if !(step > 0.0 && from.is_finite() && to >= from) {
         return Err(format!(
-            "levels: from {from} to {to} by {step} is no rising sweep"
+            "levels: from {from} to {to} by {step} is not a rising sweep"
         ));
     }
     let count = ((to - from) / step + 1e-9).floor() + 1.0;
     if count > MAX_LEVELS as f64 {
-        return Err(format!("levels: more than {MAX_LEVELS} of them"));
+        return Err(format!("levels: more than {MAX_LEVELS} values"));
     }
     Ok((0..count as u64).map(|n| from + n as f64 * step).collect())
 }
@@ -687,11 +734,11 @@ fn parse_value(text: &str) -> Value {
     text.parse().unwrap_or_else(|_| Value::from(text))
 }
 
-/// Puts `value` at a dotted path; tables on the way are made.
-fn put(document: &mut DocumentMut, path: &str, value: Value) -> Result<(), String> {
+/// Sets the key at a dotted path; creates missing tables.
+fn set_key(document: &mut DocumentMut, path: &str, value: Value) -> Result<(), String> {
     let mut keys: Vec<&str> = path.split('.').collect();
     let last = keys.pop().filter(|key| !key.is_empty());
-    let last = last.ok_or_else(|| format!("{path:?} is no key"))?;
+    let last = last.ok_or_else(|| format!("{path:?} is not a key"))?;
     let mut table = document.as_table_mut();
     for key in keys {
         let item = table
@@ -699,15 +746,15 @@ fn put(document: &mut DocumentMut, path: &str, value: Value) -> Result<(), Strin
             .or_insert_with(|| Item::Table(toml_edit::Table::new()));
         table = item
             .as_table_mut()
-            .ok_or_else(|| format!("{key:?} is no table"))?;
+            .ok_or_else(|| format!("{key:?} is not a table"))?;
     }
     table.insert(last, Item::Value(value));
     Ok(())
 }
 
-/// Takes the key at a dotted path away; it has to be there.
-fn take(document: &mut DocumentMut, path: &str) -> Result<(), String> {
-    let none = || format!("there is no {path:?} to take away");
+/// Removes the key at a dotted path; it must exist.
+fn remove_key(document: &mut DocumentMut, path: &str) -> Result<(), String> {
+    let none = || format!("the key {path:?} does not exist");
     let (tables, last) = path.rsplit_once('.').unwrap_or(("", path));
     let mut table = document.as_table_mut();
     for key in tables.split('.').filter(|key| !key.is_empty()) {
@@ -717,8 +764,8 @@ fn take(document: &mut DocumentMut, path: &str) -> Result<(), String> {
     table.remove(last).map(|_| ()).ok_or_else(none)
 }
 
-/// Takes keys of the sweep away, where they are there.
-fn forget(document: &mut DocumentMut, keys: &[&str]) {
+/// Removes keys of the sweep, if present.
+fn remove_keys(document: &mut DocumentMut, keys: &[&str]) {
     if let Some(levels) = document.get_mut("levels").and_then(Item::as_table_mut) {
         for key in keys {
             levels.remove(key);
@@ -730,7 +777,7 @@ fn typed(document: &DocumentMut) -> Result<Experiment, String> {
     toml_edit::de::from_str(&document.to_string()).map_err(|error| with_remedy(error.message()))
 }
 
-/// An error of the TOML reader; where it is about an unknown key or word, with the nearest of those that exist.
+/// An error of the TOML reader; for an unknown key or word, with the nearest valid name.
 fn with_remedy(message: &str) -> String {
     let unknown = ["unknown field `", "unknown variant `"]
         .into_iter()
@@ -739,7 +786,7 @@ fn with_remedy(message: &str) -> String {
     let Some((word, known)) = unknown else {
         return message.to_owned();
     };
-    // The names that exist stand between back quotes: every second piece.
+    // Valid names are in back quotes: every second piece.
     let known = known.split('`').skip(1).step_by(2);
     match border::config::did_you_mean(word, known) {
         Some(near) => format!("{message}; did you mean `{near}`?"),
@@ -753,14 +800,15 @@ fn at(origin: &str, text: &str, span: Option<std::ops::Range<usize>>, message: &
         Some(span) => {
             let before = text.get(..span.start).unwrap_or(text);
             let line = before.matches('\n').count() + 1;
-            LabError::bad(format!("{origin}:{line}: {message}"))
+            LabError::bad_input(format!("{origin}:{line}: {message}"))
         }
-        None => LabError::bad(format!("{origin}: {message}")),
+        None => LabError::bad_input(format!("{origin}: {message}")),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::renamed_keys::RENAMED_KEYS;
     use super::super::{BUILT_IN, built_in};
     use super::*;
 
@@ -769,7 +817,7 @@ mod tests {
     }
 
     #[test]
-    fn every_built_in_file_is_right_and_bears_its_name() {
+    fn built_in_files_are_valid_and_named() {
         for (name, text) in BUILT_IN {
             let file = File::parse(name, text).unwrap();
             assert_eq!(&file.experiment().name, name);
@@ -793,7 +841,7 @@ mod tests {
         let mut file = capacity();
         file.set("callers.hold_seconds=0.5").unwrap();
         file.set("levels.to = 200").unwrap();
-        file.set("subject.address=127.0.0.1:5060").unwrap();
+        file.set("sut.address=127.0.0.1:5060").unwrap();
         file.set("callers.dial=+43 1 234").unwrap();
         let callers = file.experiment().callers.as_ref().unwrap();
         assert_eq!(
@@ -807,7 +855,7 @@ mod tests {
             "callers.rate.x=1",
             "nothing",
             "callers.rate=fast",
-            "subject.address=here",
+            "sut.address=here",
             "levels.set=[\"callers.nothing\"]",
             "levels.step=0",
             "callers.cancel_percent=101",
@@ -819,23 +867,79 @@ mod tests {
         assert_eq!(
             file.levels().unwrap().len(),
             2,
-            "a refused override changes nothing"
+            "a rejected override changes nothing"
         );
     }
 
     #[test]
-    fn a_number_is_taken_for_text_where_the_key_wants_text() {
+    fn numbers_are_accepted_for_text_keys() {
         let text = built_in("small-network").unwrap();
         let set = ["callers.dial=600".to_owned()];
         let file = File::parse_with("x", text, &set).unwrap();
         assert_eq!(file.experiment().callers.as_ref().unwrap().dial, "600");
-        // What is neither is told as it was at first.
+        // If both types fail, the first error is reported.
         let set = ["callers.rate=many".to_owned()];
         assert!(File::parse_with("x", text, &set).is_err());
     }
 
     #[test]
-    fn unknown_keys_are_told_with_the_nearest() {
+    fn old_names_of_keys_are_accepted_with_a_warning() {
+        let current = "name = \"x\"\ntitle = \"y\"\n[sut]\ndirect = true\n[levels]\nset = [\"callers.rate\", \"link.isolated\"]\n\
+            label = \"z\"\nvalues = [1.0]\n[link]\nrate_mbit = 50.0\n[streams]\nduration_seconds = 2.0\n\
+            [callers]\nrate = 1.0\nduration_seconds = 1.0\n[callees]\n";
+        let old = current
+            .replace("[sut]", "[subject]")
+            .replace("direct", "none")
+            .replace("rate_mbit", "mbit")
+            .replace("link.isolated", "link.shares")
+            .replace("duration_seconds", "seconds");
+        let [current, old] = [current, &old].map(|text| File::parse("x", text).unwrap());
+        assert_eq!(old.experiment(), current.experiment());
+        assert_eq!(old.text(), current.text());
+        assert!(current.warnings().is_empty());
+        assert_eq!(old.warnings().len(), 6, "{:?}", old.warnings());
+        assert_eq!(
+            old.warnings()[0],
+            "x: the key subject is now called sut; the old name is accepted until the next release"
+        );
+    }
+
+    #[test]
+    fn every_renamed_key_is_accepted_in_overrides_and_sweeps() {
+        for (old, new) in RENAMED_KEYS.iter().filter(|(old, _)| old.contains('.')) {
+            let old = old.replacen("sut.", "subject.", 1);
+            let value = match *new {
+                "sut.direct" => "true",
+                "registrations.registrar" => "core",
+                _ => "1",
+            };
+            // Only the types are checked: the keys do not fit together in one experiment.
+            let text = "name = \"x\"\ntitle = \"y\"\n[callers]\nrate = 1.0\ntotal = 1\n[callees]\n";
+            let file = File::parse("x", text).unwrap();
+            let [by_old, by_new] =
+                [old.as_str(), new].map(|key| file.with(&format!("{key}={value}")).unwrap());
+            assert_eq!(by_old.experiment(), by_new.experiment(), "{old}");
+            assert_eq!(by_old.warnings().len(), 1, "{old}");
+            assert!(
+                by_old.warnings()[0].contains(new),
+                "{:?}",
+                by_old.warnings()
+            );
+            assert!(by_new.warnings().is_empty(), "{new}");
+            let sweep = |key: &str| {
+                let levels = format!("levels={{ set = [\"{key}\"], label = \"l\", values = [1] }}");
+                file.with(&levels).unwrap()
+            };
+            assert_eq!(
+                sweep(&old).experiment().levels,
+                sweep(new).experiment().levels,
+                "{old}"
+            );
+        }
+    }
+
+    #[test]
+    fn unknown_keys_are_reported_with_the_nearest_name() {
         let text = built_in("small-network").unwrap();
         for (set, near) in [
             ("callers.dail=600", "did you mean `dial`?"),
@@ -853,8 +957,8 @@ mod tests {
     #[test]
     fn overrides_are_judged_together() {
         let text = "name = \"x\"\ntitle = \"y\"\n[callers]\nrate = 1.0\ntotal = 5\n";
-        assert!(File::parse("x", text).is_err(), "nobody to call");
-        let set = ["subject.address=127.0.0.1:5060".to_owned()];
+        assert!(File::parse("x", text).is_err(), "no destination");
+        let set = ["sut.address=127.0.0.1:5060".to_owned()];
         assert!(File::parse_with("x", text, &set).is_ok());
         let capacity = built_in("call-capacity").unwrap();
         let sets = [
@@ -863,7 +967,7 @@ mod tests {
             "levels.values=[100, 900]",
             "thresholds.one_way_ms=",
             "callees=",
-            "subject.address=127.0.0.1:5060",
+            "sut.address=127.0.0.1:5060",
         ]
         .map(str::to_owned);
         let file = File::parse_with("x", capacity, &sets).unwrap();
@@ -880,7 +984,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_name_their_line() {
+    fn errors_name_their_line() {
         let text = "name = \"x\"\ntitle = \"y\"\n[callers]\nrate = 1.0\ntotl = 5\n";
         let error = File::parse("x.toml", text).unwrap_err().to_string();
         assert!(

@@ -1,4 +1,4 @@
-//! How the capacity of an experiment is searched.
+//! Parameters of the search for the capacity of an experiment.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,27 +6,27 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SearchPlan {
-    /// The first value tried [r]; the sweep's first one where not given.
+    /// The first value tried [r]; by default the first value of the sweep.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start: Option<f64>,
-    /// Values are multiples of it; the sweep's step where not given.
+    /// Granularity of the values; by default the step of the sweep.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<f64>,
-    /// The highest value tried; the sweep's last one where not given.
+    /// The highest value tried; by default the last value of the sweep.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub highest: Option<f64>,
-    /// Attempts of each trial [N]: `callers.total`, or `registrations.users` where there are no callers; as the experiment
-    /// says where not given.
+    /// Attempts of each trial [N]: `callers.total`, or `registrations.users` without callers; by default as in the
+    /// experiment.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub attempts: Option<u64>,
-    /// By how much the value rises after a good trial [w], as a share.
+    /// Increase of the value after a good trial [w], as a share.
     pub increase: f64,
-    /// By how much it falls after another [d], as a share; half of `increase`, at least a tenth, where not given.
+    /// Decrease after a failed one [d], as a share; by default half of `increase`, at least a tenth.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub decrease: Option<f64>,
-    /// Good trials that bring nothing higher, after which the search has converged.
+    /// Good trials without a higher result after which the search has converged.
     pub confirm: u32,
-    /// Trials at most.
+    /// Most trials.
     pub trials: u32,
 }
 
@@ -46,15 +46,15 @@ impl Default for SearchPlan {
 }
 
 impl SearchPlan {
-    /// The weight by which the value falls.
+    /// The weight of the decrease.
     pub fn decrease(&self) -> f64 {
         self.decrease.unwrap_or((self.increase / 2.0).max(0.10))
     }
 
-    /// What types cannot say; the error names the key.
+    /// Checks beyond the types; the error names the key.
     ///
     /// # Errors
-    /// Where a weight is none.
+    /// A weight out of range.
     pub(super) fn check(&self) -> Result<(), String> {
         let weight = |name: &str, value: f64| match value > 0.0 && value <= 1.0 {
             true => Ok(()),
@@ -65,7 +65,7 @@ impl SearchPlan {
         weight("increase", self.increase)?;
         weight("decrease", self.decrease())?;
         if self.confirm == 0 || self.trials == 0 || self.attempts == Some(0) {
-            return Err("search: confirm, trials and attempts are at least 1".to_owned());
+            return Err("search: expected confirm, trials and attempts of at least 1".to_owned());
         }
         for (name, value) in [
             ("start", self.start),
@@ -73,7 +73,7 @@ impl SearchPlan {
             ("highest", self.highest),
         ] {
             if value.is_some_and(|value| !(value.is_finite() && value > 0.0)) {
-                return Err(format!("search.{name}: more than 0"));
+                return Err(format!("search.{name}: expected more than 0"));
             }
         }
         if let (Some(start), Some(highest)) = (self.start, self.highest)

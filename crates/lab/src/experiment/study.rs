@@ -1,11 +1,11 @@
-//! What a study measured, so that it stands beside what we measure.
+//! Figures of a published study, for comparison with measured ones.
 
-use super::bound::{Base, PEAK};
+use super::bound::{PEAK, ReferenceValue};
 use crate::report::LevelSummary;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Our figure where [`Study::ours`] says nothing else: the highest level within every threshold.
+/// Default of [`Study::ours`]: the highest level within every threshold.
 pub const CAPACITY: &str = "capacity";
 
 /// Figures of a study.
@@ -14,9 +14,10 @@ pub const CAPACITY: &str = "capacity";
 pub struct Study {
     /// Rows of the studies that the experiment reproduces, such as `S5`.
     pub row: String,
-    /// Which study, and what it ran on: software, machines, load.
+    /// The study and its test bed: software, machines, load.
     pub ran_on: String,
-    /// What of our workload, subject or machine differs from the study's, each in a sentence; the report prints them beside the figures.
+    /// Differences of workload, SUT or machine from the study, each in a sentence; the report prints them beside the
+    /// figures.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub differs: Vec<String>,
     /// The study's main figure.
@@ -25,16 +26,16 @@ pub struct Study {
     /// Unit of the main figure.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub unit: String,
-    /// Which of our figures the main figure is compared with: `capacity`, the highest level within every threshold, or a
-    /// column of `levels.csv`.
+    /// The measured figure that the main figure is compared with: `capacity`, the highest level within every threshold,
+    /// or a column of `levels.csv`.
     #[serde(default = "capacity")]
     pub ours: String,
-    /// The level at which `ours` is read; the highest one that was run where not given.
+    /// The level at which `ours` is read; by default the highest one of the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<f64>,
-    /// `ours` is given in percent of its value at this level, or of `"peak"`, which was measured before the levels.
+    /// `ours` is given in percent of its value at this level, or of `"peak"`, measured before the levels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub percent_of: Option<Base>,
+    pub percent_of: Option<ReferenceValue>,
     /// Further figures by level.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub level: Vec<StudyLevel>,
@@ -55,22 +56,22 @@ pub struct StudyLevel {
 }
 
 impl Study {
-    /// What types cannot say; the error names the key.
+    /// Checks beyond the types; the error names the key.
     ///
     /// # Errors
-    /// Where a figure is none of ours, or keys do not make sense together.
+    /// An unknown figure, or keys that exclude each other.
     pub(super) fn check(&self, has_peak: bool) -> Result<(), String> {
         let figures = self.level.iter().flat_map(|level| level.figures.keys());
         for name in figures {
             if !LevelSummary::has_figure(name) {
                 return Err(format!(
-                    "study.level.figures: {name:?} is no column of levels.csv with a number"
+                    "study.level.figures: {name:?} is not a numeric column of levels.csv"
                 ));
             }
         }
         if self.ours != CAPACITY && !LevelSummary::has_figure(&self.ours) {
             return Err(format!(
-                "study.ours: {:?} is neither capacity nor a column of levels.csv with a number",
+                "study.ours: {:?} is neither capacity nor a numeric column of levels.csv",
                 self.ours
             ));
         }
@@ -79,7 +80,7 @@ impl Study {
                 "study.at and study.percent_of need study.ours, a column of levels.csv".to_owned(),
             );
         }
-        if let Some(Base::Name(name)) = &self.percent_of
+        if let Some(ReferenceValue::Name(name)) = &self.percent_of
             && (name != PEAK || !has_peak)
         {
             return Err(format!(
@@ -87,13 +88,13 @@ impl Study {
             ));
         }
         if self.differs.iter().any(|words| words.trim().is_empty()) {
-            return Err("study.differs: say what differs".to_owned());
+            return Err("study.differs: an entry is empty".to_owned());
         }
         if self.figure.is_some() == self.unit.is_empty() {
-            return Err("study.figure and study.unit belong together".to_owned());
+            return Err("study.figure and study.unit need each other".to_owned());
         }
         if self.row.is_empty() || self.ran_on.is_empty() {
-            return Err("study: row and ran_on say whose figures these are".to_owned());
+            return Err("study: row and ran_on are required".to_owned());
         }
         Ok(())
     }

@@ -1,7 +1,8 @@
-//! Templates of numbers and names: `{number}` becomes the number of the attempt, `{number:4}` the same with at least four
-//! digits, `{number/4+8000}` a quarter of it (whole) and 8000 more, so that four in a row have the same, `{user}` the user.
+//! Templates of numbers and names: `{number}` becomes the number of the attempt, `{number:4}` the same with at least
+//! four digits, `{number/4+8000}` a quarter of it (whole) plus 8000, so that four in a row share a value, `{user}` the
+//! user.
 
-/// Fills the places of `template`. What is in braces and not known stays as it is.
+/// Fills the placeholders of `template`. Unknown names in braces are left unchanged.
 pub fn fill(template: &str, number: u64, user: &str) -> String {
     let mut out = String::with_capacity(template.len() + 8);
     let mut rest = template;
@@ -26,13 +27,13 @@ fn place(name: &str, number: u64, user: &str) -> Option<String> {
     if name == "user" {
         return Some(user.to_owned());
     }
-    let (what, width) = name.split_once(':').unwrap_or((name, "0"));
+    let (name, width) = name.split_once(':').unwrap_or((name, "0"));
     let width: usize = width.parse().ok().filter(|width| *width <= 20)?;
-    let number = computed(what.strip_prefix("number")?, number)?;
+    let number = computed(name.strip_prefix("number")?, number)?;
     Some(format!("{number:0width$}"))
 }
 
-/// The number, divided and added to as `how` says: nothing, `/4`, `+8000`, `/4+8000`.
+/// The number after a division and an addition: none, `/4`, `+8000`, `/4+8000`.
 fn computed(how: &str, number: u64) -> Option<u64> {
     let (divided, added) = how.split_once('+').unwrap_or((how, "0"));
     let added: u64 = added.parse().ok()?;
@@ -48,7 +49,7 @@ mod tests {
     use super::fill;
 
     #[test]
-    fn places_are_filled_and_the_rest_stays() {
+    fn placeholders_are_filled_and_other_text_stays() {
         assert_eq!(fill("10{number:02}", 7, ""), "1007");
         assert_eq!(fill("secret-{user}", 7, "1007"), "secret-1007");
         assert_eq!(fill("{number}-{number:3}", 12, "u"), "12-012");

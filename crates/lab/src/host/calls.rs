@@ -1,22 +1,22 @@
-//! Calls, made and taken.
+//! Outgoing and incoming calls of a host.
 
 mod changes;
 mod security;
 mod volte;
 
-use super::media::{SessionPlan, StreamResult, Voice};
+use super::media::{MediaSessionPlan, StreamResult, VoiceSide};
 use super::names::hex;
-use super::plan::Say;
-use super::sdp::{self, Ours};
-use super::{Inner, Timer, is_websocket};
+use super::plan::MediaKind;
+use super::sdp::{self, OfferParameters};
+use super::{HostState, HostTimer, is_websocket};
 use crate::experiment::{HangUp, fill};
 use crate::pace::Due;
-use crate::record::{Attempt, Kind, Outcome};
+use crate::record::{Attempt, AttemptKind, AttemptOutcome};
 use codec::Format;
 use engine::{Entropy, SocketId, Time, Transport};
 use protect::sdes::CryptoAttribute;
 use sip::{
-    Content, Ending, Endpoint, Failure, Indication, Invite, LegId, Login, Refused,
+    Ending, Endpoint, Failure, Indication, Invite, LegId, Login, MessageContent, Refused,
     ServerTransaction, Target,
 };
 use std::net::SocketAddr;
@@ -24,25 +24,25 @@ use std::time::Duration;
 use wire::sdp::Direction;
 use wire::sip::{Message, Method, NameAddr};
 
-/// Talk time from which on a call without a packet is called one without media.
+/// Talk time above which a call without a received packet counts as one without media.
 const MEDIA_EXPECTED: Duration = Duration::from_millis(500);
-/// Port written into descriptions of calls that send and receive no media.
+/// Port in session descriptions of calls that send and receive no media.
 const NO_MEDIA_PORT: u16 = 6000;
 
-/// Names a call; an old name is recognised.
+/// Key of a call; the generation detects a stale key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct CallKey {
+pub(crate) struct HostCallKey {
     index: u32,
     generation: u32,
 }
 
-impl CallKey {
+impl HostCallKey {
     fn user(self) -> u64 {
         u64::from(self.generation) << 32 | u64::from(self.index)
     }
 
-    fn of_user(user: u64) -> CallKey {
-        CallKey {
+    fn of_user(user: u64) -> HostCallKey {
+        HostCallKey {
             index: user as u32,
             generation: (user >> 32) as u32,
         }
@@ -50,34 +50,34 @@ impl CallKey {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
-    /// No socket is free yet.
+enum HostCallPhase {
+    /// Waits for a media socket.
     Waiting,
     Calling,
     Offered,
-    /// Our 2xx is out, the ACK is not in.
+    /// 2xx sent, ACK not received.
     Answered,
     Up,
     Ending,
 }
 
 #[derive(Debug)]
-pub(crate) struct Call {
+pub(crate) struct HostCall {
     generation: u32,
-    /// Index of the workload; `None` for a call that we take.
-    work: Option<usize>,
+    /// Index of the workload; `None` for an incoming call.
+    workload: Option<usize>,
     attempt: Attempt,
     leg: Option<LegId>,
-    phase: Phase,
+    phase: HostCallPhase,
     session: Option<u32>,
     local: Option<SocketAddr>,
-    say: Say,
-    hear: Say,
+    sends: MediaKind,
+    expects: MediaKind,
     codec: Format,
-    /// What SRTP was offered with.
+    /// SRTP keys of the offer.
     keys: Vec<CryptoAttribute>,
     timed: bool,
-    /// The other side's offer, until it is answered.
+    /// The peer's offer, until it is answered.
     offer: Vec<u8>,
     version: u64,
     held: bool,
@@ -87,56 +87,70 @@ pub(crate) struct Call {
     listen: bool,
     ring_limit_hit: bool,
     hold: Duration,
-    we_hang_up: bool,
-    /// What preconditions add.
+    hangs_up: bool,
+    /// State of preconditions.
     volte: Option<Box<volte::Volte>>,
-    /// Their BYE is what was planned.
-    they_hang_up: bool,
+    /// BYE of the peer is the planned end.
+    peer_hangs_up: bool,
 }
 
 fn drawn(percent: f64, entropy: &mut Entropy) -> bool {
     entropy.unit() * 100.0 < percent
 }
 
-fn voice_of(say: Say, theirs: Voice, mine: Voice) -> Option<Voice> {
-    match say {
-        Say::Speech => Some(theirs),
-        Say::Echo => Some(mine),
-        Say::Tone | Say::Turns | Say::None => None,
+fn expected_voice(
+    sends: MediaKind,
+    peer_voice: VoiceSide,
+    own_voice: VoiceSide,
+) -> Option<VoiceSide> {
+    match sends {
+        MediaKind::Speech => Some(peer_voice),
+        MediaKind::Echo => Some(own_voice),
+        MediaKind::Tone | MediaKind::Turns | MediaKind::None => None,
     }
 }
 
-impl Inner {
-    fn call(&mut self, key: CallKey) -> Option<&mut Call> {
+impl HostState {
+    fn call(&mut self, key: HostCallKey) -> Option<&mut HostCall> {
         self.calls
             .get_mut(key.index as usize)
             .filter(|call| call.generation == key.generation)
     }
 
-    fn call_of(&self, endpoint: &Endpoint, leg: LegId) -> Option<CallKey> {
-        let key = CallKey::of_user(endpoint.user_of(leg)?);
+    fn call_of(&self, endpoint: &Endpoint, leg: LegId) -> Option<HostCallKey> {
+        let key = HostCallKey::of_user(endpoint.user_of(leg)?);
         self.calls
             .get(key.index as usize)
             .filter(|call| call.generation == key.generation)
             .map(|_| key)
     }
 
-    fn insert(&mut self, mut call: Call) -> CallKey {
+    fn insert(&mut self, mut call: HostCall) -> HostCallKey {
         self.generation = self.generation.wrapping_add(1).max(1);
         call.generation = self.generation;
-        CallKey {
+        HostCallKey {
             index: self.calls.insert(call) as u32,
             generation: self.generation,
         }
     }
 
-    // --- made
+    // --- outgoing calls
 
-    pub(crate) fn start_call(&mut self, endpoint: &mut Endpoint, work: usize, due: Due, now: Time) {
-        let Some(plan) = self.works.get(work).map(|work| work.plan.clone()) else {
+    pub(crate) fn start_call(
+        &mut self,
+        endpoint: &mut Endpoint,
+        workload: usize,
+        due: Due,
+        now: Time,
+    ) {
+        let Some(plan) = self
+            .call_workloads
+            .get(workload)
+            .map(|workload| workload.plan.clone())
+        else {
             return;
         };
-        let mut attempt = Attempt::new(&plan.name, Kind::Call, due.number, due.at);
+        let mut attempt = Attempt::new(&plan.name, AttemptKind::Call, due.number, due.at);
         let turn = if plan.cycle > 0 {
             due.number % plan.cycle
         } else {
@@ -149,27 +163,27 @@ impl Inner {
             .unwrap_or_default();
         attempt.from = fill(&plan.from, turn, &user);
         attempt.to = fill(&plan.dial, turn, &user);
-        // Drawn whether it may start or not, so that one attempt's fate does not change another's.
+        // Drawn also for attempts that may not start, so that the outcome of one does not change the others.
         let will_cancel = drawn(plan.cancel_percent, &mut self.entropy);
         let will_hold = drawn(plan.hold_percent, &mut self.entropy);
         let listen = drawn(plan.listen_percent, &mut self.entropy);
         let hold = plan.hold.draw(&mut self.entropy);
         if !due.may_start {
-            attempt.outcome = Outcome::LimitReached;
+            attempt.outcome = AttemptOutcome::LimitReached;
             attempt.ended = Some(now.0);
             self.record(attempt, now);
             return;
         }
-        let key = self.insert(Call {
+        let key = self.insert(HostCall {
             generation: 0,
-            work: Some(work),
+            workload: Some(workload),
             attempt,
             leg: None,
-            phase: Phase::Waiting,
+            phase: HostCallPhase::Waiting,
             session: None,
             local: None,
-            say: plan.say,
-            hear: plan.hear,
+            sends: plan.sends,
+            expects: plan.expects,
             codec: plan.codec,
             keys: Vec::new(),
             timed: plan.timed,
@@ -183,40 +197,40 @@ impl Inner {
             ring_limit_hit: false,
             hold,
             volte: volte::Volte::caller(&plan),
-            we_hang_up: plan.hang_up == HangUp::Caller,
-            they_hang_up: plan.hang_up == HangUp::Callee,
+            hangs_up: plan.hang_up == HangUp::Caller,
+            peer_hangs_up: plan.hang_up == HangUp::Callee,
         });
         if self.find_socket(key) {
             self.place(endpoint, key, now);
         }
     }
 
-    /// Gives the call a media session where it needs one; false where it has to wait for a socket.
-    fn find_socket(&mut self, key: CallKey) -> bool {
+    /// Opens a media session if the call needs one; false if the call has to wait for a socket.
+    fn find_socket(&mut self, key: HostCallKey) -> bool {
         let Some(call) = self.call(key) else {
             return false;
         };
-        if call.say == Say::None && call.hear == Say::None {
+        if call.sends == MediaKind::None && call.expects == MediaKind::None {
             return true;
         }
-        let caller = call.work.is_some();
-        let (work, number, timed) = (call.work, call.attempt.number, call.timed);
-        let (say, hear, listen) = (call.say, call.hear, call.listen);
-        let seats = work
-            .and_then(|work| self.works.get(work))
-            .map_or(0, |work| work.plan.seats);
-        let seat = number.checked_rem(seats).unwrap_or_default();
-        let (mine, theirs) = match caller {
-            true => (Voice::Caller, Voice::Callee),
-            false => (Voice::Callee, Voice::Caller),
+        let caller = call.workload.is_some();
+        let (workload, number, timed) = (call.workload, call.attempt.number, call.timed);
+        let (sends, expects, listen) = (call.sends, call.expects, call.listen);
+        let participants = workload
+            .and_then(|workload| self.call_workloads.get(workload))
+            .map_or(0, |workload| workload.plan.participants);
+        let seat = number.checked_rem(participants).unwrap_or_default();
+        let (own_voice, peer_voice) = match caller {
+            true => (VoiceSide::Caller, VoiceSide::Callee),
+            false => (VoiceSide::Callee, VoiceSide::Caller),
         };
-        let plan = SessionPlan {
+        let plan = MediaSessionPlan {
             number,
             side: if caller { "caller" } else { "callee" },
-            say,
-            voice: mine,
-            listen: voice_of(hear, theirs, mine).filter(|_| listen),
-            hears: hear != Say::None,
+            sends,
+            voice: own_voice,
+            listen: expected_voice(expects, peer_voice, own_voice).filter(|_| listen),
+            expects_media: expects != MediaKind::None,
             seat,
             timed,
         };
@@ -229,8 +243,9 @@ impl Inner {
                 true
             }
             None => {
+                // The call continues in `media_opened`.
                 self.media.grow(&mut self.out);
-                self.waiting.push_back(key);
+                self.waiting_calls.push_back(key);
                 false
             }
         }
@@ -244,13 +259,13 @@ impl Inner {
         now: Time,
     ) {
         self.media.opened(socket, local);
-        while let Some(key) = self.waiting.pop_front() {
+        while let Some(key) = self.waiting_calls.pop_front() {
             let Some(phase) = self.call(key).map(|call| call.phase) else {
                 continue;
             };
             if self.find_socket(key) {
                 match phase {
-                    Phase::Waiting => self.place(endpoint, key, now),
+                    HostCallPhase::Waiting => self.place(endpoint, key, now),
                     _ => self.plan_answer(endpoint, key, now),
                 }
             }
@@ -260,20 +275,20 @@ impl Inner {
 
     pub(crate) fn media_failed(&mut self, socket: SocketId, error: &str, now: Time) {
         self.media.failed(socket);
-        let Some(key) = self.waiting.pop_front() else {
-            // One of those that were asked for beforehand.
+        let Some(key) = self.waiting_calls.pop_front() else {
+            // A socket of the prefetched pool.
             self.fatal
                 .get_or_insert_with(|| format!("media socket: {error}"));
             return;
         };
-        // A called side without a socket lets the call ring; the caller's limit ends it.
+        // Without a socket the called side lets the call ring; the caller's limit ends it.
         if self
             .call(key)
-            .is_some_and(|call| call.phase == Phase::Waiting)
+            .is_some_and(|call| call.phase == HostCallPhase::Waiting)
         {
             self.end(
                 key,
-                Outcome::CouldNotStart,
+                AttemptOutcome::CouldNotStart,
                 0,
                 format!("media socket: {error}"),
                 now,
@@ -281,9 +296,9 @@ impl Inner {
         }
     }
 
-    fn ours(&self, call: &Call, direction: Direction) -> Ours {
+    fn ours(&self, call: &HostCall, direction: Direction) -> OfferParameters {
         let host = self.address.unwrap_or(self.plan.address);
-        Ours {
+        OfferParameters {
             address: call
                 .local
                 .unwrap_or_else(|| SocketAddr::new(host.ip(), NO_MEDIA_PORT)),
@@ -295,26 +310,32 @@ impl Inner {
         }
     }
 
-    fn place(&mut self, endpoint: &mut Endpoint, key: CallKey, now: Time) {
+    fn place(&mut self, endpoint: &mut Endpoint, key: HostCallKey, now: Time) {
         match self.try_place(endpoint, key, now) {
             Ok(()) => {}
-            Err(why) => self.end(key, Outcome::CouldNotStart, 0, why, now),
+            Err(why) => self.end(key, AttemptOutcome::CouldNotStart, 0, why, now),
         }
     }
 
     fn try_place(
         &mut self,
         endpoint: &mut Endpoint,
-        key: CallKey,
+        key: HostCallKey,
         now: Time,
     ) -> Result<(), String> {
         let call = self.calls.get(key.index as usize).ok_or("gone")?;
-        let work = call.work.ok_or("no plan")?;
-        let plan = self.works.get(work).ok_or("no plan")?.plan.clone();
+        let workload = call.workload.ok_or("no plan")?;
+        let plan = self
+            .call_workloads
+            .get(workload)
+            .ok_or("no plan")?
+            .plan
+            .clone();
         let number = call.attempt.number;
         let flow = self
             .flow(plan.transport, number, plan.connections)
             .ok_or("no target")?;
+        // The Call-ID contains the key of the call, for `note_trying`; the random part makes it unique.
         let mut call_id = String::with_capacity(28);
         hex(u64::from(key.index), 1, &mut call_id);
         call_id.push('-');
@@ -354,7 +375,7 @@ impl Inner {
         let invite = Invite {
             from: Some(names.from.as_bytes()),
             call_id: Some(call_id.as_bytes()),
-            content: Content::sdp(offer).with(&edits),
+            content: MessageContent::sdp(offer).with(&edits),
             user: key.user(),
             login: login.as_ref().map(|(user, password)| Login {
                 user: user.as_bytes(),
@@ -366,52 +387,53 @@ impl Inner {
             .invite(&invite, now)
             .map_err(|refused| refused.to_string())?;
         if is_websocket(flow.transport) {
-            // A client of WebSockets has no other way: all of the dialog takes it.
+            // A WebSocket client has no listener: all requests of the dialog use its connection.
             let pinned = endpoint.pin(leg, flow);
             pinned.map_err(|refused| refused.to_string())?;
         }
         let call = self.call(key).ok_or("gone")?;
         call.leg = Some(leg);
         call.keys = keys;
-        call.phase = Phase::Calling;
+        call.phase = HostCallPhase::Calling;
         call.attempt.call_id = call_id;
         call.attempt.sent = Some(now.0);
-        self.forget_answered(work);
-        if let Some(work) = self.works.get_mut(work) {
-            work.ringing.push_back((now + ring_limit, key));
+        self.pop_answered(workload);
+        if let Some(workload) = self.call_workloads.get_mut(workload) {
+            workload.ringing.push_back((now + ring_limit, key));
         }
         Ok(())
     }
 
-    /// Forgets when the oldest calls of a workload were to be given up, where they are answered or over.
-    fn forget_answered(&mut self, work: usize) {
-        let oldest = |inner: &Inner| Some(inner.works.get(work)?.ringing.front()?.1);
+    /// Removes answered and ended calls from the front of the workload's ringing deadlines.
+    fn pop_answered(&mut self, workload: usize) {
+        let oldest =
+            |inner: &HostState| Some(inner.call_workloads.get(workload)?.ringing.front()?.1);
         while let Some(key) = oldest(self) {
             if self
                 .call(key)
-                .is_some_and(|call| call.phase == Phase::Calling)
+                .is_some_and(|call| call.phase == HostCallPhase::Calling)
             {
                 return;
             }
-            if let Some(work) = self.works.get_mut(work) {
-                work.ringing.pop_front();
+            if let Some(workload) = self.call_workloads.get_mut(workload) {
+                workload.ringing.pop_front();
             }
         }
     }
 
-    /// Gives up calls that have rung for as long as the plan lets them.
+    /// Ends calls that have rung for the longest planned time.
     pub(crate) fn end_ringing(&mut self, endpoint: &mut Endpoint, now: Time) {
-        for work in 0..self.works.len() {
-            while let Some((at, key)) = self.works[work].ringing.front().copied()
+        for workload in 0..self.call_workloads.len() {
+            while let Some((at, key)) = self.call_workloads[workload].ringing.front().copied()
                 && at <= now
             {
-                self.works[work].ringing.pop_front();
+                self.call_workloads[workload].ringing.pop_front();
                 self.cancel(endpoint, key, true, now);
             }
         }
     }
 
-    /// 100 is not told by the endpoint; our Call-IDs name the call.
+    /// Records a 100. The endpoint does not report it; the Call-ID contains the key of the call.
     pub(crate) fn note_trying(&mut self, bytes: &[u8]) {
         if !bytes.starts_with(b"SIP/2.0 100") {
             return;
@@ -425,18 +447,18 @@ impl Inner {
             .and_then(|id| std::str::from_utf8(id).ok())
             .and_then(|id| {
                 let mut parts = id.split('-');
-                Some(CallKey {
+                Some(HostCallKey {
                     index: u32::from_str_radix(parts.next()?, 16).ok()?,
                     generation: u32::from_str_radix(parts.next()?, 16).ok()?,
                 })
             });
-        let heard = self.heard.0;
+        let received_at = self.received_at.0;
         if let Some(call) = key.and_then(|key| self.call(key)) {
-            call.attempt.first_answer.get_or_insert(heard);
+            call.attempt.first_answer.get_or_insert(received_at);
         }
     }
 
-    // --- told by the endpoint
+    // --- indications of the endpoint
 
     pub(crate) fn call_indication(
         &mut self,
@@ -446,8 +468,8 @@ impl Inner {
     ) {
         let leg = match &indication {
             Indication::Offered { leg, request, flow } => {
-                // Over TLS a Contact with a bare address leads to nobody whose certificate could be right: our requests take the
-                // connection that the caller opened.
+                // Over TLS a bare address in Contact has no name that a certificate could match: requests in the dialog
+                // use the connection that the caller opened.
                 if flow.transport == Transport::Tls
                     && let Err(refused) = endpoint.pin(*leg, *flow)
                 {
@@ -471,8 +493,8 @@ impl Inner {
             _ => return,
         };
         let Some(key) = self.call_of(endpoint, leg) else {
-            // Not a call of ours any more (given up when the trial ended).
-            let _ = endpoint.hang_up(leg, &Content::default(), now);
+            // The call is no longer in the table (ended with the trial).
+            let _ = endpoint.hang_up(leg, &MessageContent::default(), now);
             return;
         };
         match indication {
@@ -483,13 +505,17 @@ impl Inner {
             Indication::Answered { response, .. } => {
                 self.answered_by_peer(endpoint, key, response, now)
             }
-            Indication::Failed { why, response, .. } => self.failed(key, why, response, now),
+            Indication::Failed {
+                reason: why,
+                response,
+                ..
+            } => self.failed(key, why, response, now),
             Indication::Acked { .. } => self.acked(key, now),
             Indication::Cancelled { .. } => {
-                self.end(key, Outcome::Cancelled, 487, String::new(), now)
+                self.end(key, AttemptOutcome::Cancelled, 487, String::new(), now)
             }
             Indication::Pracked { transaction, .. } => {
-                self.respond(endpoint, transaction, 200, &Content::default(), now);
+                self.respond(endpoint, transaction, 200, &MessageContent::default(), now);
                 self.volte_pracked(key, now);
             }
             Indication::Request {
@@ -507,28 +533,28 @@ impl Inner {
                 if let Some(call) = self.call(key) {
                     note(
                         &mut call.attempt.why,
-                        "a request in the dialog had no answer",
+                        "an in-dialog request was not answered",
                     );
                 }
             }
-            Indication::Ended { why, .. } => self.ended(key, why, now),
+            Indication::Ended { reason: why, .. } => self.ended(key, why, now),
             Indication::RefreshDue { .. } => self.reinvite(endpoint, key, now),
             _ => {}
         }
     }
 
-    fn progressed(&mut self, key: CallKey, response: &Message<'_>, now: Time) {
-        let heard = self.heard.0;
+    fn progressed(&mut self, key: HostCallKey, response: &Message<'_>, now: Time) {
+        let received_at = self.received_at.0;
         let Some(call) = self.call(key) else { return };
-        call.attempt.first_answer.get_or_insert(heard);
-        // With preconditions 183 comes before anybody is alerted.
+        call.attempt.first_answer.get_or_insert(received_at);
+        // With preconditions 183 precedes alerting.
         let rings = (180..190).contains(&response.status())
             && (call.volte.is_none() || response.status() != 183);
         if rings && call.attempt.ringing.is_none() {
-            call.attempt.ringing = Some(heard);
+            call.attempt.ringing = Some(received_at);
             if call.will_cancel {
                 let wait = Duration::from_micros(self.entropy.below(400_000));
-                self.agenda.push(now + wait, Timer::Cancel(key));
+                self.agenda.push(now + wait, HostTimer::Cancel(key));
             }
         }
     }
@@ -536,24 +562,24 @@ impl Inner {
     fn answered_by_peer(
         &mut self,
         endpoint: &mut Endpoint,
-        key: CallKey,
+        key: HostCallKey,
         response: &Message<'_>,
         now: Time,
     ) {
-        let heard = self.heard.0;
+        let received_at = self.received_at.0;
         let Some(call) = self.call(key) else { return };
         let Some(leg) = call.leg else { return };
-        // Only what is sent depends on it.
+        // Only sending depends on it.
         let agreed = call.session.and_then(|_| {
             sdp::agreed(response.body(), call.codec).or_else(|| call.volte.as_ref()?.agreed())
         });
-        call.attempt.first_answer.get_or_insert(heard);
-        call.attempt.established = Some(heard);
+        call.attempt.first_answer.get_or_insert(received_at);
+        call.attempt.established = Some(received_at);
         call.attempt.status = response.status();
-        call.phase = Phase::Up;
+        call.phase = HostCallPhase::Up;
         let (hold, session) = (call.hold, call.session);
-        let (we_hang_up, will_hold) = (call.we_hang_up, call.will_hold);
-        if let Err(refused) = endpoint.ack(leg, &Content::default(), now) {
+        let (hangs_up, will_hold) = (call.hangs_up, call.will_hold);
+        if let Err(refused) = endpoint.ack(leg, &MessageContent::default(), now) {
             self.command_refused(key, refused);
         }
         self.volte_established(key, now);
@@ -571,112 +597,139 @@ impl Inner {
             }
             (None, _) => {}
         }
-        if we_hang_up {
-            self.agenda.push(now + hold, Timer::HangUp(key));
+        if hangs_up {
+            self.agenda.push(now + hold, HostTimer::HangUp(key));
         }
         if will_hold {
-            self.agenda.push(now + hold / 3, Timer::Hold(key));
-            self.agenda.push(now + hold * 2 / 3, Timer::Resume(key));
+            self.agenda.push(now + hold / 3, HostTimer::Hold(key));
+            self.agenda.push(now + hold * 2 / 3, HostTimer::Resume(key));
         }
     }
 
-    fn failed(&mut self, key: CallKey, why: Failure, response: Option<&Message<'_>>, now: Time) {
+    fn failed(
+        &mut self,
+        key: HostCallKey,
+        why: Failure,
+        response: Option<&Message<'_>>,
+        now: Time,
+    ) {
         let status = response.map_or(0, Message::status);
-        let heard = self.heard.0;
+        let received_at = self.received_at.0;
         let Some(call) = self.call(key) else { return };
-        let ending = call.phase == Phase::Ending;
+        let ending = call.phase == HostCallPhase::Ending;
         let (outcome, text) = match why {
             Failure::Response if ending && status == 487 && call.ring_limit_hit => {
-                (Outcome::TimedOut, "rang too long")
+                (AttemptOutcome::TimedOut, "ringing timed out")
             }
-            Failure::Response if ending && status == 487 => (Outcome::Cancelled, ""),
-            Failure::Response => (Outcome::Refused, ""),
-            Failure::TimedOut => (Outcome::TimedOut, "no final answer"),
-            Failure::CancelCrossed if call.ring_limit_hit => {
-                (Outcome::TimedOut, "rang too long, answered at last")
+            Failure::Response if ending && status == 487 => (AttemptOutcome::Cancelled, ""),
+            Failure::Response => (AttemptOutcome::Refused, ""),
+            Failure::TimedOut => (AttemptOutcome::TimedOut, "no final response"),
+            Failure::CancelCrossed if call.ring_limit_hit => (
+                AttemptOutcome::TimedOut,
+                "ringing timed out, answered during cancellation",
+            ),
+            Failure::CancelCrossed => (AttemptOutcome::Cancelled, "answered during cancellation"),
+            Failure::CancelledWithoutResponse if call.ring_limit_hit => {
+                (AttemptOutcome::TimedOut, "no response")
             }
-            Failure::CancelCrossed => (Outcome::Cancelled, "answered in the same moment"),
-            Failure::CancelledUnheard if call.ring_limit_hit => {
-                (Outcome::TimedOut, "nothing was heard")
-            }
-            Failure::CancelledUnheard => (Outcome::Cancelled, "nothing was heard"),
-            Failure::Transport => (Outcome::Refused, "connection failed"),
+            Failure::CancelledWithoutResponse => (AttemptOutcome::Cancelled, "no response"),
+            Failure::Transport => (AttemptOutcome::Refused, "connection failed"),
         };
         if response.is_some() {
-            call.attempt.first_answer.get_or_insert(heard);
+            call.attempt.first_answer.get_or_insert(received_at);
         }
         self.end(key, outcome, status, text.to_owned(), now);
     }
 
-    fn ended(&mut self, key: CallKey, why: Ending, now: Time) {
+    fn ended(&mut self, key: HostCallKey, why: Ending, now: Time) {
         let Some(call) = self.call(key) else { return };
-        let planned = call.they_hang_up || call.phase == Phase::Ending;
+        let planned = call.peer_hangs_up || call.phase == HostCallPhase::Ending;
         let (outcome, text) = match why {
-            Ending::Us => (Outcome::Completed, ""),
-            Ending::Peer if planned => (Outcome::Completed, ""),
-            Ending::Peer => (Outcome::CutOff, "BYE before its time"),
-            Ending::Unanswered => (Outcome::ByeUnanswered, ""),
-            Ending::NoAck => (Outcome::NoAck, ""),
-            Ending::NoPrack => (Outcome::NoAck, "no PRACK"),
-            Ending::SessionExpired => (Outcome::CutOff, "session expired"),
-            // Our BYE had ended it there; a re-INVITE that came behind it is answered so.
-            Ending::Unknown if call.phase == Phase::Ending => (Outcome::Completed, ""),
-            Ending::Unknown => (Outcome::CutOff, "the peer does not know the dialog"),
+            Ending::Local => (AttemptOutcome::Completed, ""),
+            Ending::Peer if planned => (AttemptOutcome::Completed, ""),
+            Ending::Peer => (AttemptOutcome::CutOff, "BYE before the planned end"),
+            Ending::Unanswered => (AttemptOutcome::ByeUnanswered, ""),
+            Ending::NoAck => (AttemptOutcome::NoAck, ""),
+            Ending::NoPrack => (AttemptOutcome::NoAck, "no PRACK"),
+            Ending::SessionExpired => (AttemptOutcome::CutOff, "session expired"),
+            // Our BYE has ended the dialog at the peer; a re-INVITE that follows it gets 481.
+            Ending::UnknownDialog if call.phase == HostCallPhase::Ending => {
+                (AttemptOutcome::Completed, "")
+            }
+            Ending::UnknownDialog => (AttemptOutcome::CutOff, "dialog unknown to the peer"),
         };
         self.end(key, outcome, 0, text.to_owned(), now);
     }
 
-    // --- done by time
+    // --- timers
 
-    pub(crate) fn hang_up(&mut self, endpoint: &mut Endpoint, key: CallKey, now: Time) {
-        let Some(call) = self.call(key).filter(|call| call.phase == Phase::Up) else {
+    pub(crate) fn hang_up(&mut self, endpoint: &mut Endpoint, key: HostCallKey, now: Time) {
+        let Some(call) = self
+            .call(key)
+            .filter(|call| call.phase == HostCallPhase::Up)
+        else {
             return;
         };
         let (leg, session) = (call.leg, call.session);
-        call.phase = Phase::Ending;
+        call.phase = HostCallPhase::Ending;
         call.attempt.hung_up = Some(now.0);
         if let Some(session) = session {
             self.media.mute(session);
         }
         let result = leg.map_or(Err(Refused::Gone), |leg| {
-            endpoint.bye(leg, &Content::default(), now)
+            endpoint.bye(leg, &MessageContent::default(), now)
         });
         if let Err(refused) = result {
-            self.end(key, Outcome::CutOff, 0, format!("BYE: {refused}"), now);
+            self.end(
+                key,
+                AttemptOutcome::CutOff,
+                0,
+                format!("BYE: {refused}"),
+                now,
+            );
         }
     }
 
     pub(crate) fn cancel(
         &mut self,
         endpoint: &mut Endpoint,
-        key: CallKey,
+        key: HostCallKey,
         ring_limit: bool,
         now: Time,
     ) {
-        let Some(call) = self.call(key).filter(|call| call.phase == Phase::Calling) else {
+        let Some(call) = self
+            .call(key)
+            .filter(|call| call.phase == HostCallPhase::Calling)
+        else {
             return;
         };
-        call.phase = Phase::Ending;
+        call.phase = HostCallPhase::Ending;
         call.ring_limit_hit = ring_limit;
         let leg = call.leg;
         let result = leg.map_or(Err(Refused::Gone), |leg| {
-            endpoint.cancel(leg, &Content::default(), now)
+            endpoint.cancel(leg, &MessageContent::default(), now)
         });
         if let Err(refused) = result {
-            self.end(key, Outcome::TimedOut, 0, format!("CANCEL: {refused}"), now);
+            self.end(
+                key,
+                AttemptOutcome::TimedOut,
+                0,
+                format!("CANCEL: {refused}"),
+                now,
+            );
         }
     }
 
-    // --- taken
+    // --- incoming calls
 
     fn offered(&mut self, endpoint: &mut Endpoint, leg: LegId, request: &Message<'_>, now: Time) {
         let Some(plan) = self.plan.answers.clone() else {
-            if let Err(refused) = endpoint.reject(leg, 480, &Content::default(), now) {
+            if let Err(refused) = endpoint.reject(leg, 480, &MessageContent::default(), now) {
                 self.fatal.get_or_insert_with(|| format!("480: {refused}"));
             }
             return;
         };
-        let mut attempt = Attempt::new(&plan.name, Kind::Answer, self.answered, now);
+        let mut attempt = Attempt::new(&plan.name, AttemptKind::Answer, self.answered, now);
         self.answered += 1;
         attempt.sent = Some(now.0);
         attempt.call_id = request.call_id().map(text).unwrap_or_default();
@@ -690,21 +743,21 @@ impl Inner {
             .echo_number
             .as_ref()
             .is_some_and(|number| *number == attempt.to);
-        let say = if echo { Say::Echo } else { plan.say };
+        let sends = if echo { MediaKind::Echo } else { plan.sends };
         let busy = drawn(plan.busy_percent, &mut self.entropy);
         let rings_only = drawn(plan.no_answer_percent, &mut self.entropy);
         let listen = drawn(plan.listen_percent, &mut self.entropy);
         let hold = plan.hang_up.map(|hold| hold.draw(&mut self.entropy));
-        let key = self.insert(Call {
+        let key = self.insert(HostCall {
             generation: 0,
-            work: None,
+            workload: None,
             attempt,
             leg: Some(leg),
-            phase: Phase::Offered,
+            phase: HostCallPhase::Offered,
             session: None,
             local: None,
-            say,
-            hear: plan.hear,
+            sends,
+            expects: plan.expects,
             codec: plan.codec,
             keys: Vec::new(),
             timed: plan.timed,
@@ -712,33 +765,35 @@ impl Inner {
             version: 1,
             held: false,
             wants_hold: false,
+            // The caller ends it: this side rings without an answer.
             will_cancel: rings_only,
             will_hold: false,
             listen,
             ring_limit_hit: false,
             hold: hold.unwrap_or_default(),
             volte: volte::Volte::callee(&plan, request),
-            we_hang_up: hold.is_some(),
-            they_hang_up: hold.is_none(),
+            hangs_up: hold.is_some(),
+            peer_hangs_up: hold.is_none(),
         });
         endpoint.set_user(leg, key.user());
         if busy {
-            let result = endpoint.reject(leg, 486, &Content::default(), now);
+            let result = endpoint.reject(leg, 486, &MessageContent::default(), now);
             let why = result
                 .err()
                 .map(|refused| refused.to_string())
                 .unwrap_or_default();
-            self.end(key, Outcome::Refused, 486, why, now);
+            self.end(key, AttemptOutcome::Refused, 486, why, now);
         } else if self.find_socket(key) {
             self.plan_answer(endpoint, key, now);
         }
     }
 
-    /// Rings and answers now or by timer.
-    fn plan_answer(&mut self, endpoint: &mut Endpoint, key: CallKey, now: Time) {
+    /// Rings and answers at once or by timer.
+    fn plan_answer(&mut self, endpoint: &mut Endpoint, key: HostCallKey, now: Time) {
         let Some(plan) = self.plan.answers.clone() else {
             return;
         };
+        // Delays count from the INVITE, so that the time for opening a socket does not add to them.
         let offered = self.call(key).map_or(now, |call| Time(call.attempt.due));
         let answer = match plan.random {
             true => Duration::from_secs_f64(self.entropy.exponential(plan.answer.as_secs_f64())),
@@ -751,7 +806,7 @@ impl Inner {
         if ring_at <= now {
             self.ring(endpoint, key, now);
         } else {
-            self.agenda.push(ring_at, Timer::Ring(key));
+            self.agenda.push(ring_at, HostTimer::Ring(key));
         }
         if self.call(key).is_some_and(|call| call.will_cancel) {
             return;
@@ -759,32 +814,33 @@ impl Inner {
         if offered + answer <= now {
             self.answer(endpoint, key, now);
         } else {
-            self.agenda.push(offered + answer, Timer::Answer(key));
+            self.agenda.push(offered + answer, HostTimer::Answer(key));
         }
     }
 
-    pub(crate) fn ring(&mut self, endpoint: &mut Endpoint, key: CallKey, now: Time) {
-        let Some(call) = self.call(key).filter(|call| call.phase == Phase::Offered) else {
+    pub(crate) fn ring(&mut self, endpoint: &mut Endpoint, key: HostCallKey, now: Time) {
+        let Some(call) = self
+            .call(key)
+            .filter(|call| call.phase == HostCallPhase::Offered)
+        else {
             return;
         };
         call.attempt.ringing = Some(now.0);
         let Some(leg) = call.leg else { return };
-        if let Err(refused) = endpoint.progress(leg, 180, &Content::default(), false, now) {
+        if let Err(refused) = endpoint.progress(leg, 180, &MessageContent::default(), false, now) {
             self.command_refused(key, refused);
         }
     }
 
-    pub(crate) fn answer(&mut self, endpoint: &mut Endpoint, key: CallKey, now: Time) {
-        let Some(call) = self
-            .calls
-            .get(key.index as usize)
-            .filter(|call| call.generation == key.generation && call.phase == Phase::Offered)
-        else {
+    pub(crate) fn answer(&mut self, endpoint: &mut Endpoint, key: HostCallKey, now: Time) {
+        let Some(call) = self.calls.get(key.index as usize).filter(|call| {
+            call.generation == key.generation && call.phase == HostCallPhase::Offered
+        }) else {
             return;
         };
         let Some(leg) = call.leg else { return };
         let ours = self.ours(call, Direction::SendRecv);
-        // An INVITE without an offer gets ours in the 2xx (RFC 3264 section 4; RFC 3261 section 13.2.1).
+        // The 2xx to an INVITE without an offer carries the offer (RFC 3264 section 4; RFC 3261 section 13.2.1).
         let written;
         let described = match (call.offer.is_empty(), call.session) {
             (true, _) => {
@@ -804,39 +860,48 @@ impl Inner {
             },
         };
         let Some((body, agreed)) = described else {
-            let result = endpoint.reject(leg, 488, &Content::default(), now);
+            let result = endpoint.reject(leg, 488, &MessageContent::default(), now);
             let why = result.err().map(|refused| refused.to_string());
-            self.end(key, Outcome::Refused, 488, why.unwrap_or_default(), now);
+            self.end(
+                key,
+                AttemptOutcome::Refused,
+                488,
+                why.unwrap_or_default(),
+                now,
+            );
             return;
         };
-        if let Err(refused) = endpoint.answer(leg, 200, &Content::sdp(body), now) {
+        if let Err(refused) = endpoint.answer(leg, 200, &MessageContent::sdp(body), now) {
             let why = format!("200: {refused}");
-            self.end(key, Outcome::CouldNotStart, 0, why, now);
+            self.end(key, AttemptOutcome::CouldNotStart, 0, why, now);
             return;
         }
         let Some(call) = self.call(key) else { return };
-        call.phase = Phase::Answered;
+        call.phase = HostCallPhase::Answered;
         call.offer = Vec::new();
         if let (Some(session), Some(agreed)) = (call.session, agreed) {
             self.media.agree(session, &agreed, now);
         }
     }
 
-    fn acked(&mut self, key: CallKey, now: Time) {
-        let Some(call) = self.call(key).filter(|call| call.phase == Phase::Answered) else {
+    fn acked(&mut self, key: HostCallKey, now: Time) {
+        let Some(call) = self
+            .call(key)
+            .filter(|call| call.phase == HostCallPhase::Answered)
+        else {
             return;
         };
-        call.phase = Phase::Up;
+        call.phase = HostCallPhase::Up;
         call.attempt.established = Some(now.0);
-        let (hold, we_hang_up) = (call.hold, call.we_hang_up);
+        let (hold, hangs_up) = (call.hold, call.hangs_up);
         self.progress.established += 1;
         self.progress.up += 1;
-        if we_hang_up {
-            self.agenda.push(now + hold, Timer::HangUp(key));
+        if hangs_up {
+            self.agenda.push(now + hold, HostTimer::HangUp(key));
         }
     }
 
-    /// Requests outside of dialogs: a host has nothing to offer but its being there.
+    /// Out-of-dialog requests: a host only confirms that it is reachable.
     pub(crate) fn answer_outside(
         &mut self,
         endpoint: &mut Endpoint,
@@ -851,7 +916,13 @@ impl Inner {
             Method::Options | Method::Message | Method::Notify => 200,
             _ => 405,
         };
-        self.respond(endpoint, transaction, status, &Content::default(), now);
+        self.respond(
+            endpoint,
+            transaction,
+            status,
+            &MessageContent::default(),
+            now,
+        );
     }
 
     pub(crate) fn respond(
@@ -859,10 +930,10 @@ impl Inner {
         endpoint: &mut Endpoint,
         transaction: ServerTransaction,
         status: u16,
-        content: &Content<'_>,
+        content: &MessageContent<'_>,
         now: Time,
     ) {
-        // A transaction that is over needs no answer; anything else is a mistake of ours that the trial has to show.
+        // An ended transaction needs no answer; any other refusal is an error of the lab, and the trial has to show it.
         match endpoint.respond(transaction, status, content, now) {
             Ok(()) | Err(Refused::Gone) => {}
             Err(refused) => {
@@ -872,20 +943,27 @@ impl Inner {
         }
     }
 
-    fn command_refused(&mut self, key: CallKey, refused: Refused) {
+    fn command_refused(&mut self, key: HostCallKey, refused: Refused) {
         if let Some(call) = self.call(key) {
             note(&mut call.attempt.why, &refused.to_string());
         }
     }
 
-    // --- over
+    // --- end of calls
 
-    /// The call is over with this outcome.
-    fn end(&mut self, key: CallKey, outcome: Outcome, status: u16, why: String, now: Time) {
+    /// Ends the call with this outcome.
+    fn end(
+        &mut self,
+        key: HostCallKey,
+        outcome: AttemptOutcome,
+        status: u16,
+        why: String,
+        now: Time,
+    ) {
         let Some(call) = self.call(key) else { return };
         let session = call.session.take();
         let up = call.attempt.established.is_some();
-        let caller = call.work;
+        let caller = call.workload;
         let received = session.map(|session| self.media.received(session));
         let result = session.and_then(|session| self.media.close(session));
         let call = self.calls.remove(key.index as usize);
@@ -895,14 +973,15 @@ impl Inner {
             attempt.status = status;
         }
         note(&mut attempt.why, &why);
-        // From our BYE on no media is due.
+        // No media is expected after our BYE.
         let talk_end = attempt.hung_up.map_or(now, Time);
         let talked = attempt
             .established
             .map_or(Duration::ZERO, |at| talk_end.since(Time(at)));
-        let deaf = call.hear != Say::None && received == Some(0) && talked >= MEDIA_EXPECTED;
+        let deaf =
+            call.expects != MediaKind::None && received == Some(0) && talked >= MEDIA_EXPECTED;
         attempt.outcome = match outcome {
-            Outcome::Completed if deaf && !call.held => Outcome::NoMedia,
+            AttemptOutcome::Completed if deaf && !call.held => AttemptOutcome::NoMedia,
             outcome => outcome,
         };
         if let Some(result) = result {
@@ -911,7 +990,8 @@ impl Inner {
         if up {
             self.progress.up = self.progress.up.saturating_sub(1);
         }
-        let schedule = caller.and_then(|work| self.works.get_mut(work)?.schedule.as_mut());
+        let schedule =
+            caller.and_then(|workload| self.call_workloads.get_mut(workload)?.schedule.as_mut());
         if let Some(schedule) = schedule {
             schedule.closed();
         }
@@ -922,27 +1002,27 @@ impl Inner {
         result.record.workload = attempt.workload.clone();
         result.record.number = attempt.number;
         self.progress.live.stream(&result.record);
-        self.heard_streams.push(result);
+        self.received_streams.push(result);
     }
 
-    /// The trial is over: what is open has no other outcome.
+    /// Ends open calls as unfinished when the trial is over.
     pub(crate) fn abandon(&mut self, now: Time) {
-        let keys: Vec<CallKey> = self
+        let keys: Vec<HostCallKey> = self
             .calls
             .iter()
-            .map(|(index, call)| CallKey {
+            .map(|(index, call)| HostCallKey {
                 index: index as u32,
                 generation: call.generation,
             })
             .collect();
         for key in keys {
-            self.end(key, Outcome::Unfinished, 0, String::new(), now);
+            self.end(key, AttemptOutcome::Unfinished, 0, String::new(), now);
         }
         self.abandon_registrations(now);
     }
 }
 
-/// Adds to the words about an attempt.
+/// Appends to the reason of an attempt.
 fn note(why: &mut String, more: &str) {
     if more.is_empty() {
         return;

@@ -1,25 +1,25 @@
-//! Figures for the display of a run while it goes on: small enough to be copied ten times a second, and added up over threads.
+//! Figures for the live display of a run: small enough for ten copies per second, and additive over threads.
 
 use crate::record::{Attempt, StreamRecord};
 
-/// Classes of response times; each edge is a quarter above the one before.
+/// Classes of response times; each edge is 25 % above the previous one.
 const CLASSES: usize = 64;
 /// The first edge, milliseconds.
 const FIRST_MS: f64 = 0.1;
 const RATIO: f64 = 1.25;
 
-/// Response times in classes, and sums over the streams that have ended.
+/// Response times in classes, and sums over the ended streams.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Live {
+pub struct LiveFigures {
     classes: [u32; CLASSES],
     streams: u32,
     jitter_sum_ms: f64,
     mos_sum: f64,
 }
 
-impl Default for Live {
+impl Default for LiveFigures {
     fn default() -> Self {
-        Live {
+        LiveFigures {
             classes: [0; CLASSES],
             streams: 0,
             jitter_sum_ms: 0.0,
@@ -28,8 +28,8 @@ impl Default for Live {
     }
 }
 
-impl Live {
-    /// An attempt is over.
+impl LiveFigures {
+    /// Counts an ended attempt.
     pub(crate) fn attempt(&mut self, attempt: &Attempt) {
         let Some(ms) = attempt.response_ms() else {
             return;
@@ -40,9 +40,9 @@ impl Live {
         }
     }
 
-    /// A stream is over.
+    /// Counts an ended stream.
     pub(crate) fn stream(&mut self, stream: &StreamRecord) {
-        if !stream.is_awaited() {
+        if !stream.is_incoming() {
             return;
         }
         let jitter_ms = stream.jitter_mean_ms.unwrap_or(0.0);
@@ -52,9 +52,9 @@ impl Live {
         self.mos_sum += rough_mos(lost, jitter_ms);
     }
 
-    /// What two hosts have seen together.
+    /// The sum of the figures of two hosts.
     #[must_use]
-    pub fn and(&self, other: &Live) -> Live {
+    pub fn and(&self, other: &LiveFigures) -> LiveFigures {
         let mut sum = *self;
         for (count, more) in sum.classes.iter_mut().zip(&other.classes) {
             *count += more;
@@ -65,7 +65,7 @@ impl Live {
         sum
     }
 
-    /// A quantile of the response times, milliseconds, as exactly as the classes are (25 %).
+    /// A quantile of the response times, milliseconds, with the resolution of the classes (25 %).
     pub fn response_ms(&self, q: f64) -> Option<f64> {
         let all: u64 = self.classes.iter().map(|count| u64::from(*count)).sum();
         let wanted = (q * all as f64).ceil().max(1.0) as u64;
@@ -77,19 +77,19 @@ impl Live {
         Some(FIRST_MS * RATIO.powf(class as f64 + 0.5))
     }
 
-    /// Mean jitter of the streams that have ended, milliseconds.
+    /// Mean jitter of the ended streams, milliseconds.
     pub fn jitter_ms(&self) -> Option<f64> {
         (self.streams > 0).then(|| self.jitter_sum_ms / f64::from(self.streams))
     }
 
-    /// About the mean opinion score of these streams.
+    /// Approximate mean opinion score of these streams.
     pub fn mos(&self) -> Option<f64> {
         (self.streams > 0).then(|| self.mos_sum / f64::from(self.streams))
     }
 }
 
-/// G.107 with the parameters of G.711 and concealment, from random loss and a jitter buffer of twice the jitter: enough to see
-/// in which range a run is. The report computes each stream's with its codec, its bursts and its delay.
+/// G.107 with the parameters of G.711 and concealment, from random loss and a jitter buffer of twice the jitter: enough
+/// for the range of a run. The report computes each stream's with its codec, its bursts and its delay.
 fn rough_mos(lost: f64, jitter_ms: f64) -> f64 {
     let percent = lost * 100.0;
     let delay_ms = 20.0 + 2.0 * jitter_ms;
@@ -101,15 +101,15 @@ fn rough_mos(lost: f64, jitter_ms: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::Kind;
+    use crate::record::AttemptKind;
     use engine::Time;
 
     #[test]
-    fn quantiles_are_those_of_the_classes() {
-        let mut live = Live::default();
+    fn quantiles_follow_the_classes() {
+        let mut live = LiveFigures::default();
         assert_eq!((live.response_ms(0.5), live.mos()), (None, None));
         for number in 0..100u64 {
-            let mut attempt = Attempt::new("a", Kind::Call, number, Time::ZERO);
+            let mut attempt = Attempt::new("a", AttemptKind::Call, number, Time::ZERO);
             attempt.sent = Some(0);
             attempt.established = Some(if number < 90 { 4_000_000 } else { 300_000_000 });
             live.attempt(&attempt);

@@ -1,18 +1,18 @@
-//! Media of a host: sockets, sessions, what is sent, what is received.
+//! Media of a host: sockets, sessions, sending and receiving.
 
-use super::outbox::Outbox;
-use super::plan::{HostPlan, Say};
-use super::ready::{Shelf, Sound, TURN};
-use super::sdp::Agreed;
-use super::times::PacketTimes;
+use super::outbox::HostOutbox;
+use super::packet_times::PacketTimes;
+use super::plan::{HostPlan, MediaKind};
+use super::sdp::NegotiatedMedia;
+use super::sounds::{SoundCache, SoundKind, TURN};
 use crate::record::StreamRecord;
 use codec::g711::Law;
 use codec::{Format, Tone, ToneGenerator, speech};
-use engine::timers::Agenda;
+use engine::timers::TimerHeap;
 use engine::{Datagram, Deadline, Entropy, SocketId, SocketKind, Time};
 use media::echo::Echo;
 use media::sink::{RtpSink, SinkConfig};
-use media::source::{Content, RtpSource, SourceConfig};
+use media::source::{RtpSource, SourceConfig, SourceContent};
 use protect::srtp::{Contexts, MAX_OVERHEAD};
 use slab::Slab;
 use std::collections::VecDeque;
@@ -21,35 +21,36 @@ use std::sync::Arc;
 use std::time::Duration;
 use wire::rtp::RtpView;
 
-/// Numbers of media sockets begin here.
+/// The first number of media sockets.
 const BASE: u32 = 16;
-/// The tone that is sent, at -10 dBm0.
+/// The test tone, at -10 dBm0.
 pub(super) const TONE: Tone = Tone::sine(1004.0, -10.0);
-/// Time of a packet.
+/// Duration of a packet.
 const PACKET_TIME: Duration = Duration::from_millis(20);
-/// Seconds of audio kept of a call that is listened to.
+/// Seconds of audio kept of a compared call.
 const LISTEN_SECONDS: u32 = 8;
 
-/// Whose voice.
+/// The voice of a side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Voice {
+pub enum VoiceSide {
     /// The calling side's.
     Caller,
     /// The called side's.
     Callee,
 }
 
-impl Voice {
+impl VoiceSide {
     /// Its samples.
     pub fn samples(self) -> &'static [i16] {
         match self {
-            Voice::Caller => speech::speech(),
-            Voice::Callee => speech::answer(),
+            VoiceSide::Caller => speech::speech(),
+            VoiceSide::Callee => speech::answer(),
         }
     }
 }
 
-/// Transit of packets, by the media clock of their sender: what is needed to state delays once the sender is known.
+/// Transit of packets, by the media clock of their sender; delays follow from it once the sender's timeline is
+/// available.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Transit {
     /// Timestamp of the first packet.
@@ -60,7 +61,7 @@ pub struct Transit {
     pub count: u64,
     /// Sum of (arrival - first arrival) - (timestamp - first timestamp), nanoseconds.
     pub sum: f64,
-    /// Largest of these.
+    /// Largest of these differences.
     pub max: f64,
 }
 
@@ -78,87 +79,87 @@ impl Transit {
     }
 }
 
-/// What a session sent.
+/// Identity of a sent stream.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum SentStream {
-    /// A source of its own: the packet with `timestamp` was due at `at`.
+    /// An original stream: the packet with `timestamp` was due at `at`.
     Source {
         /// Synchronisation source.
         ssrc: u32,
         /// Timestamp of the first packet.
         timestamp: u32,
-        /// When it was due.
+        /// Due time of the first packet.
         at: Time,
     },
-    /// What came from `of`, sent back with its timestamps moved by `shift`.
+    /// The stream of `of`, sent back with its timestamps moved by `shift`.
     Echo {
         /// Synchronisation source of the echo.
         ssrc: u32,
-        /// Synchronisation source that it echoes.
+        /// Synchronisation source of the original.
         of: u32,
-        /// Added to its timestamps.
+        /// Added to the timestamps.
         shift: u32,
     },
 }
 
-/// Speech as it was heard, to be compared once nothing is timed any more.
+/// Received speech, for comparison after the timed part of a trial.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Heard {
+pub struct ReceivedSpeech {
     /// Samples at 8 kHz.
     pub audio: Vec<i16>,
-    /// What should have been heard.
-    pub voice: Voice,
+    /// The expected voice.
+    pub voice: VoiceSide,
 }
 
-/// A session that is over.
+/// Result of an ended session.
 #[derive(Clone, Debug)]
 pub struct StreamResult {
     /// The record so far.
     pub record: StreamRecord,
-    /// Transit of what was received.
+    /// Transit of the received packets.
     pub transit: Transit,
-    /// What was sent.
+    /// The sent stream.
     pub sent: Option<SentStream>,
-    /// What was heard, where the call was listened to.
-    pub heard: Option<Heard>,
+    /// The received speech of a compared call.
+    pub received_speech: Option<ReceivedSpeech>,
     /// Burst ratio of the losses.
     pub burst_ratio: f64,
-    /// When each packet was sent, and when each came, where that was kept.
+    /// Send and arrival time of each packet, if recorded.
     pub times: [Option<PacketTimes>; 2],
 }
 
 #[derive(Debug)]
-struct Socket {
+struct MediaSocket {
     local: Option<SocketAddr>,
     session: Option<u32>,
 }
 
-/// What a session is to be.
+/// Parameters of a session.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct SessionPlan {
+pub(crate) struct MediaSessionPlan {
     /// Number of the call.
     pub(crate) number: u64,
     /// `caller` or `callee`.
     pub(crate) side: &'static str,
-    /// What is sent.
-    pub(crate) say: Say,
-    /// Whose voice speaks here.
-    pub(crate) voice: Voice,
-    /// What should be heard, where it is compared.
-    pub(crate) listen: Option<Voice>,
-    /// Whether anything is to be heard.
-    pub(crate) hears: bool,
-    /// Place among the participants who take turns.
+    /// Media to send.
+    pub(crate) sends: MediaKind,
+    /// Voice of this side.
+    pub(crate) voice: VoiceSide,
+    /// Expected voice, if audio is compared.
+    pub(crate) listen: Option<VoiceSide>,
+    /// Whether media is expected.
+    pub(crate) expects_media: bool,
+    /// Place among the participants that take turns.
     pub(crate) seat: u64,
-    /// When each packet was sent, and when each came, is kept.
+    /// Whether send and arrival time of each packet are recorded.
     pub(crate) timed: bool,
 }
 
 #[derive(Debug)]
-struct Session {
+struct HostMediaSession {
     socket: u32,
     generation: u32,
-    plan: SessionPlan,
+    plan: MediaSessionPlan,
     remote: Option<SocketAddr>,
     source: Option<RtpSource>,
     started: Option<(u32, Time)>,
@@ -168,72 +169,73 @@ struct Session {
     sink: RtpSink,
     transit: Transit,
     format: Format,
-    srtp: Protection,
+    srtp: SessionSecurity,
     /// As in [`StreamResult`].
     times: [Option<PacketTimes>; 2],
 }
 
-/// What protects a session.
+/// Media security of a session.
 #[derive(Debug, Default)]
-enum Protection {
-    /// Nothing: RTP.
+enum SessionSecurity {
+    /// RTP.
     #[default]
     None,
     /// SRTP.
     With(Box<Contexts>),
-    /// Nothing was agreed on: what comes cannot be opened, and nothing is sent.
+    /// Keying failed: received packets are discarded, and none are sent.
     Failed,
 }
 
-impl Protection {
-    /// The packet of this length at the beginning of `buffer` as it goes out: its length; `None` where it must not go out.
+impl SessionSecurity {
+    /// Protects the packet of this length at the beginning of `buffer`; returns its new length, or `None` if it must
+    /// not be sent.
     fn seal(&mut self, buffer: &mut [u8], length: usize) -> Option<usize> {
         match self {
-            Protection::None => Some(length),
-            Protection::With(contexts) => contexts.outbound.protect_rtp(buffer, length).ok(),
-            Protection::Failed => None,
+            SessionSecurity::None => Some(length),
+            SessionSecurity::With(contexts) => contexts.outbound.protect_rtp(buffer, length).ok(),
+            SessionSecurity::Failed => None,
         }
     }
 
-    /// Opens what came in place; its length. What cannot be opened is as good as lost.
+    /// Unprotects a packet in place; returns its length. A packet that fails authentication counts as lost.
     fn open(&mut self, packet: &mut [u8]) -> Option<usize> {
         match self {
-            Protection::None => Some(packet.len()),
-            Protection::With(contexts) => contexts.inbound.unprotect_rtp(packet).ok(),
-            Protection::Failed => None,
+            SessionSecurity::None => Some(packet.len()),
+            SessionSecurity::With(contexts) => contexts.inbound.unprotect_rtp(packet).ok(),
+            SessionSecurity::Failed => None,
         }
     }
 }
 
 /// All media of a host.
 #[derive(Debug)]
-pub(crate) struct MediaPlane {
+pub(crate) struct HostMedia {
     name: String,
     bind: SocketAddr,
     next_port: u16,
     entropy: Entropy,
-    sockets: Slab<Socket>,
+    sockets: Slab<MediaSocket>,
     idle: VecDeque<u32>,
     opening: usize,
-    sessions: Slab<Session>,
+    sessions: Slab<HostMediaSession>,
     generation: u32,
-    clock: Agenda<(u32, u32)>,
-    voices: Vec<(Voice, Law, Arc<[u8]>)>,
-    shelf: Shelf,
-    seats: u64,
-    /// When everything began.
+    clock: TimerHeap<(u32, u32)>,
+    voices: Vec<(VoiceSide, Law, Arc<[u8]>)>,
+    sound_cache: SoundCache,
+    participants: u64,
+    /// Start of the trial.
     epoch: Time,
-    /// From when to when what comes is counted.
+    /// The interval in which received media counts.
     window: Option<(Time, Time)>,
-    /// A packet on its way out.
+    /// Buffer for outgoing packets.
     scratch: Vec<u8>,
     packets_in: u64,
     packets_out: u64,
 }
 
-impl MediaPlane {
-    pub(crate) fn new(plan: &HostPlan, entropy: Entropy, out: &mut Outbox) -> MediaPlane {
-        let mut plane = MediaPlane {
+impl HostMedia {
+    pub(crate) fn new(plan: &HostPlan, entropy: Entropy, out: &mut HostOutbox) -> HostMedia {
+        let mut plane = HostMedia {
             name: plan.name.clone(),
             bind: SocketAddr::new(plan.address.ip(), 0),
             next_port: plan.media_port,
@@ -243,10 +245,15 @@ impl MediaPlane {
             opening: 0,
             sessions: Slab::new(),
             generation: 0,
-            clock: Agenda::new(),
+            clock: TimerHeap::new(),
             voices: Vec::new(),
-            shelf: Shelf::default(),
-            seats: plan.calls.iter().map(|call| call.seats).max().unwrap_or(0),
+            sound_cache: SoundCache::default(),
+            participants: plan
+                .calls
+                .iter()
+                .map(|call| call.participants)
+                .max()
+                .unwrap_or(0),
             epoch: Time::ZERO,
             window: None,
             scratch: Vec::new(),
@@ -260,65 +267,65 @@ impl MediaPlane {
         plane
     }
 
-    /// Encodes what will be said, where that takes longer than a table.
+    /// Encodes the speech of slow codecs in advance.
     fn prepare(&mut self, plan: &HostPlan) {
         let calls = plan
             .calls
             .iter()
-            .map(|call| (call.say, Voice::Caller, call.codec));
+            .map(|call| (call.sends, VoiceSide::Caller, call.codec));
         let answers = plan
             .answers
             .iter()
-            .map(|plan| (plan.say, Voice::Callee, plan.codec));
+            .map(|plan| (plan.sends, VoiceSide::Callee, plan.codec));
         let streams = plan
             .streams
             .iter()
-            .map(|plan| (plan.say, Voice::Caller, plan.codec));
-        let said: Vec<_> = calls.chain(answers).chain(streams).collect();
-        for (say, voice, format) in said {
-            if let Some(sound) = self.sound(say, voice, format) {
-                self.shelf.content(sound, format, 0);
+            .map(|plan| (plan.sends, VoiceSide::Caller, plan.codec));
+        let contents: Vec<_> = calls.chain(answers).chain(streams).collect();
+        for (sends, voice, format) in contents {
+            if let Some(sound) = self.sound(sends, voice, format) {
+                self.sound_cache.content(sound, format, 0);
             }
         }
     }
 
-    /// What is made beforehand for a session; `None` where G.711 is looked up.
-    fn sound(&self, say: Say, voice: Voice, format: Format) -> Option<Sound> {
+    /// The prepared sound of a session; `None` for G.711, which is encoded by table.
+    fn sound(&self, sends: MediaKind, voice: VoiceSide, format: Format) -> Option<SoundKind> {
         let pauses = matches!(format, Format::G729 { annex_b: true });
-        match (say, format.kind().law()) {
-            (Say::Turns, _) => Some(Sound::Turns(self.seats)),
-            (Say::None | Say::Echo, _) | (_, Some(_)) => None,
-            (Say::Tone, None) => Some(Sound::Tone),
-            (Say::Speech, None) if pauses => Some(Sound::Pauses(voice)),
-            (Say::Speech, None) => Some(Sound::Voice(voice)),
+        match (sends, format.kind().law()) {
+            (MediaKind::Turns, _) => Some(SoundKind::Turns(self.participants)),
+            (MediaKind::None | MediaKind::Echo, _) | (_, Some(_)) => None,
+            (MediaKind::Tone, None) => Some(SoundKind::Tone),
+            (MediaKind::Speech, None) if pauses => Some(SoundKind::Pauses(voice)),
+            (MediaKind::Speech, None) => Some(SoundKind::Voice(voice)),
         }
     }
 
-    /// Everything begins at `start`; what comes in `window` from then on is counted.
+    /// Starts at `start`; received media counts within `window` from then on.
     pub(crate) fn begin(&mut self, start: Time, window: Option<(Duration, Duration)>) {
         self.epoch = start;
-        self.window = window.map(|(after, lasting)| (start + after, start + after + lasting));
+        self.window = window.map(|(after, duration)| (start + after, start + after + duration));
     }
 
-    /// The keys of a session; `None`: there are none that fit, and it has no media.
+    /// Sets the SRTP contexts of a session; `None`: keying failed, and it has no media.
     pub(crate) fn secure(&mut self, session: u32, contexts: Option<Contexts>) {
         if let Some(entry) = self.sessions.get_mut(session as usize) {
             entry.srtp = match contexts {
-                Some(contexts) => Protection::With(Box::new(contexts)),
-                None => Protection::Failed,
+                Some(contexts) => SessionSecurity::With(Box::new(contexts)),
+                None => SessionSecurity::Failed,
             };
         }
     }
 
-    /// Asks for another socket.
-    pub(crate) fn grow(&mut self, out: &mut Outbox) {
+    /// Requests another socket.
+    pub(crate) fn grow(&mut self, out: &mut HostOutbox) {
         let mut local = self.bind;
         local.set_port(self.next_port);
         if self.next_port != 0 {
             // RTP on even ports (RFC 3550 section 11).
             self.next_port = self.next_port.saturating_add(2);
         }
-        let index = self.sockets.insert(Socket {
+        let index = self.sockets.insert(MediaSocket {
             local: None,
             session: None,
         });
@@ -361,8 +368,8 @@ impl MediaPlane {
         }
     }
 
-    /// A session on the socket that was idle longest: what still comes for its last call has come by then.
-    pub(crate) fn open(&mut self, plan: SessionPlan) -> Option<(u32, SocketAddr)> {
+    /// Opens a session on the socket that was idle longest, so that late packets of its last call have arrived.
+    pub(crate) fn open(&mut self, plan: MediaSessionPlan) -> Option<(u32, SocketAddr)> {
         let socket = self.idle.pop_front()?;
         let local = self.sockets.get(socket as usize)?.local?;
         self.generation = self.generation.wrapping_add(1);
@@ -371,7 +378,7 @@ impl MediaPlane {
         } else {
             1
         };
-        let session = self.sessions.insert(Session {
+        let session = self.sessions.insert(HostMediaSession {
             socket,
             generation: self.generation,
             plan,
@@ -387,24 +394,24 @@ impl MediaPlane {
             }),
             transit: Transit::default(),
             format: Format::Pcma,
-            srtp: Protection::None,
+            srtp: SessionSecurity::None,
             times: [None, None],
         }) as u32;
         self.sockets.get_mut(socket as usize)?.session = Some(session);
         Some((session, local))
     }
 
-    /// Begins, or changes, what the session sends.
-    pub(crate) fn agree(&mut self, session: u32, agreed: &Agreed, now: Time) {
+    /// Starts or changes the sent media of the session.
+    pub(crate) fn agree(&mut self, session: u32, agreed: &NegotiatedMedia, now: Time) {
         let Some(entry) = self.sessions.get_mut(session as usize) else {
             return;
         };
         entry.remote = Some(agreed.remote);
         entry.may_send = agreed.send;
         entry.format = agreed.format;
-        match (entry.plan.say, &mut entry.source) {
-            (Say::None, _) => {}
-            (Say::Echo, _) => {
+        match (entry.plan.sends, &mut entry.source) {
+            (MediaKind::None, _) => {}
+            (MediaKind::Echo, _) => {
                 if entry.echo.is_none() {
                     entry.echo = Some((Echo::new(&mut self.entropy), None));
                 }
@@ -420,33 +427,38 @@ impl MediaPlane {
         }
     }
 
-    fn start(&mut self, session: u32, agreed: &Agreed, now: Time) {
+    fn start(&mut self, session: u32, agreed: &NegotiatedMedia, now: Time) {
         let Some(plan) = self.sessions.get(session as usize).map(|entry| entry.plan) else {
             return;
         };
         let law = agreed.format.kind().law().unwrap_or(Law::A);
-        let content = match (self.sound(plan.say, plan.voice, agreed.format), plan.say) {
+        let content = match (
+            self.sound(plan.sends, plan.voice, agreed.format),
+            plan.sends,
+        ) {
             (Some(sound), _) => {
                 let packets = now.since(self.epoch).as_millis() / PACKET_TIME.as_millis();
                 let packets = usize::try_from(packets).unwrap_or_default();
                 let seat = usize::try_from(plan.seat).unwrap_or_default();
                 let first = match sound {
-                    // Whoever comes late speaks when it is his turn all the same.
-                    Sound::Turns(_) => packets + seat * TURN,
+                    // A late participant still speaks in its own turn.
+                    SoundKind::Turns(_) => packets + seat * TURN,
                     _ => 0,
                 };
-                self.shelf.content(sound, agreed.format, first)
+                self.sound_cache.content(sound, agreed.format, first)
             }
-            (None, Say::Tone) => Some(Content::Tone(ToneGenerator::new(TONE, speech::RATE))),
-            (None, _) => Some(Content::Codes(self.voice(plan.voice, law))),
+            (None, MediaKind::Tone) => {
+                Some(SourceContent::Tone(ToneGenerator::new(TONE, speech::RATE)))
+            }
+            (None, _) => Some(SourceContent::Codes(self.voice(plan.voice, law))),
         };
-        // A codec that this build has not was refused before.
+        // A codec that is missing in this build was refused before.
         let Some(content) = content else { return };
         let config = SourceConfig {
             payload_type: agreed.payload_type,
             ..SourceConfig::g711(law, content, now)
         };
-        // Packets of 20 ms at 8 kHz are always a configuration that can be sent.
+        // 20 ms at 8 kHz is always a valid configuration.
         let Ok(source) = RtpSource::new(config, &mut self.entropy) else {
             return;
         };
@@ -461,7 +473,7 @@ impl MediaPlane {
         }
     }
 
-    fn voice(&mut self, voice: Voice, law: Law) -> Arc<[u8]> {
+    fn voice(&mut self, voice: VoiceSide, law: Law) -> Arc<[u8]> {
         if let Some((_, _, codes)) = self
             .voices
             .iter()
@@ -488,7 +500,7 @@ impl MediaPlane {
         }
     }
 
-    /// Sends nothing more; what comes is still received.
+    /// Stops sending; received packets still count.
     pub(crate) fn mute(&mut self, session: u32) {
         if let Some(entry) = self.sessions.get_mut(session as usize) {
             entry.may_send = false;
@@ -504,12 +516,12 @@ impl MediaPlane {
             .map(|at| Deadline::new(at, "rtp packet"))
     }
 
-    pub(crate) fn run_due(&mut self, now: Time, out: &mut Outbox) {
+    pub(crate) fn run_due(&mut self, now: Time, out: &mut HostOutbox) {
         while let Some((_, (session, generation))) = self.clock.pop_due(now) {
             let Some(entry) = self.sessions.get_mut(session as usize) else {
                 continue;
             };
-            // A session that was ended and another in its place, or one that was resumed: its own entry is elsewhere.
+            // A stale entry: the session has ended or was resumed, which has its own entry.
             if entry.generation != generation {
                 continue;
             }
@@ -521,7 +533,7 @@ impl MediaPlane {
                 if let (Some(times), Some(view)) = (&mut entry.times[0], RtpView::parse(packet)) {
                     times.note(view.timestamp(), now);
                 }
-                if let Protection::None = entry.srtp {
+                if let SessionSecurity::None = entry.srtp {
                     out.datagram(socket, remote, packet);
                     self.packets_out += 1;
                     continue;
@@ -539,7 +551,7 @@ impl MediaPlane {
         }
     }
 
-    pub(crate) fn receive(&mut self, datagram: Datagram<'_>, out: &mut Outbox) {
+    pub(crate) fn receive(&mut self, datagram: Datagram<'_>, out: &mut HostOutbox) {
         let index = datagram.socket.0 - BASE;
         let session = self
             .sockets
@@ -549,7 +561,7 @@ impl MediaPlane {
         else {
             return;
         };
-        // Reports go to the port after that of media where they are not told otherwise, and it may be another session's.
+        // RTCP goes to the port above by default, which may belong to another session.
         if wire::rtcp::is_rtcp(datagram.bytes) {
             return;
         }
@@ -597,21 +609,21 @@ impl MediaPlane {
         }
     }
 
-    /// Whether anything was received.
+    /// Number of received packets.
     pub(crate) fn received(&self, session: u32) -> u64 {
         self.sessions
             .get(session as usize)
             .map_or(0, |entry| entry.transit.count)
     }
 
-    /// Ends a session and gives its result; `None` where nothing was sent and nothing was received.
+    /// Ends a session and returns its result; `None` if no packet was sent or received.
     pub(crate) fn close(&mut self, session: u32) -> Option<StreamResult> {
         let entry = self.sessions.try_remove(session as usize)?;
         if let Some(socket) = self.sockets.get_mut(entry.socket as usize) {
             socket.session = None;
             self.idle.push_back(entry.socket);
         }
-        let window = self.window.filter(|_| entry.plan.hears);
+        let window = self.window.filter(|_| entry.plan.expects_media);
         let least = window.map_or(0, |(from, to)| {
             let packets = to.since(from).as_millis() / PACKET_TIME.as_millis();
             packets.saturating_sub(1) as u64
@@ -620,8 +632,8 @@ impl MediaPlane {
     }
 }
 
-/// `least`: packets that must have come, whatever their numbers say: a stream that ends shows no gap.
-fn result(name: &str, entry: Session, least: u64) -> Option<StreamResult> {
+/// `least`: packets expected, independent of sequence numbers: a stream that ends early shows no gap.
+fn result(name: &str, entry: HostMediaSession, least: u64) -> Option<StreamResult> {
     let summary = entry.sink.statistics().summary();
     let sent = entry
         .source
@@ -655,7 +667,7 @@ fn result(name: &str, entry: Session, least: u64) -> Option<StreamResult> {
         record,
         transit: entry.transit,
         sent: sent_stream(&entry),
-        heard: entry.plan.listen.map(|voice| Heard {
+        received_speech: entry.plan.listen.map(|voice| ReceivedSpeech {
             audio: entry.sink.audio(),
             voice,
         }),
@@ -664,7 +676,7 @@ fn result(name: &str, entry: Session, least: u64) -> Option<StreamResult> {
     })
 }
 
-fn sent_stream(entry: &Session) -> Option<SentStream> {
+fn sent_stream(entry: &HostMediaSession) -> Option<SentStream> {
     match (&entry.source, entry.started, &entry.echo) {
         (Some(source), Some((timestamp, at)), _) => Some(SentStream::Source {
             ssrc: source.ssrc(),

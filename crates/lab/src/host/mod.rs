@@ -1,45 +1,46 @@
-//! Laboratory hosts: one SIP endpoint with its media, that calls, answers, registers and streams as planned.
+//! Hosts of the test lab: one SIP endpoint with its media, which calls, answers, registers and streams by its plan.
 //!
-//! A host is an [`engine::Engine`]: `net` runs it on sockets, `sim` in virtual time. Whether it is a caller, a called side,
-//! a set of phones or a small PBX is only its [`HostPlan`].
+//! A host is an [`engine::Engine`]: `net` runs it on sockets, `sim` in virtual time. Its [`HostPlan`] alone makes it a
+//! caller, a called side, a set of phones or a small PBX.
 
 mod calls;
-mod described;
+mod description_cache;
 mod live;
 mod media;
 mod names;
 mod outbox;
+mod packet_times;
 mod plan;
-mod ready;
 mod record;
 mod register;
 mod sdp;
+mod sounds;
 mod stream;
-mod times;
 
-pub use live::Live;
-pub use media::{Heard, SentStream, StreamResult, Transit, Voice};
+pub use live::LiveFigures;
+pub use media::{ReceivedSpeech, SentStream, StreamResult, Transit, VoiceSide};
+pub use packet_times::PacketTimes;
 pub use plan::{
-    AnswerPlan, CallFlow, CallPlan, HostPlan, Login, RegistrationPlan, Say, StreamPeer, StreamPlan,
+    AnswerPlan, CallFlow, HostPlan, LoginTemplates, MediaKind, OutgoingCallPlan, RegistrationPlan,
+    StreamPeer, StreamPlan,
 };
-pub use times::PacketTimes;
 
-use crate::pace::Plan;
+use crate::pace::AttemptSchedule;
 use crate::record::Attempt;
-use calls::{Call, CallKey};
-use described::Descriptions;
-use engine::timers::Agenda;
+use calls::{HostCall, HostCallKey};
+use description_cache::DescriptionCache;
+use engine::timers::TimerHeap;
 use engine::{
-    ConnectionId, Deadline, Drops, Engine, Entropy, Event, Input, Limits, Note, Output, SocketId,
-    SocketKind, Time, Transport,
+    ConnectionId, Deadline, Drops, Engine, Entropy, Event, EventKind, Input, Limits, Output,
+    SocketId, SocketKind, Time, Transport,
 };
-use media::MediaPlane;
-use names::Names;
-use outbox::Outbox;
-use protect::digest::Server;
-use record::Records;
-use register::Registration;
-use sip::{Endpoint, EndpointConfig, Flow, Indication, Local, LocalId, User};
+use media::HostMedia;
+use names::UriBuffers;
+use outbox::HostOutbox;
+use protect::digest::DigestServer;
+use record::AttemptRecords;
+use register::UserRegistration;
+use sip::{Endpoint, EndpointConfig, Flow, Handler, Indication, ListenerConfig, ListenerId};
 use slab::Slab;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -49,9 +50,9 @@ use std::time::Duration;
 const UDP_SOCKET: SocketId = SocketId(0);
 const STREAM_SOCKET: SocketId = SocketId(1);
 
-/// What a host has done so far, for progress and for the end of a trial.
+/// Counters of a host, for progress and for the end of a trial.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Progress {
+pub struct HostProgress {
     /// Attempts that were due.
     pub due: u64,
     /// Calls established so far, as caller or called side.
@@ -64,20 +65,20 @@ pub struct Progress {
     pub failed: u64,
     /// Users registered now.
     pub registered: u64,
-    /// From when on the subject's processor time counts; `None`: from the start.
+    /// Time from which the CPU time of the SUT counts; `None`: from the start.
     pub counts_from: Option<Time>,
     /// Media packets received.
     pub packets_in: u64,
     /// Media packets sent.
     pub packets_out: u64,
     /// Response times and streams so far.
-    pub live: Live,
+    pub live: LiveFigures,
 }
 
-impl Progress {
-    /// What two hosts have done together.
-    pub fn and(&self, other: &Progress) -> Progress {
-        Progress {
+impl HostProgress {
+    /// The sum of the counters of two hosts.
+    pub fn and(&self, other: &HostProgress) -> HostProgress {
+        HostProgress {
             due: self.due + other.due,
             established: self.established + other.established,
             up: self.up + other.up,
@@ -92,7 +93,7 @@ impl Progress {
     }
 }
 
-/// What a host still holds: zero when all is over.
+/// Objects that a host holds: zero at the end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Holdings {
     /// Calls.
@@ -108,97 +109,97 @@ pub struct Holdings {
 /// Raw results of a host.
 #[derive(Debug, Default)]
 pub struct Results {
-    /// One per attempt, in the order in which they ended.
+    /// One per attempt, in the order of their ends.
     pub attempts: Vec<Attempt>,
     /// One per received stream.
     pub streams: Vec<StreamResult>,
 }
 
-/// What becomes due.
+/// Timers of calls and streams.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Timer {
-    Ring(CallKey),
-    Answer(CallKey),
-    HangUp(CallKey),
-    Cancel(CallKey),
-    Hold(CallKey),
-    Resume(CallKey),
-    Reinvite(CallKey),
-    Volte(CallKey),
+pub(crate) enum HostTimer {
+    Ring(HostCallKey),
+    Answer(HostCallKey),
+    HangUp(HostCallKey),
+    Cancel(HostCallKey),
+    Hold(HostCallKey),
+    Resume(HostCallKey),
+    Reinvite(HostCallKey),
+    Volte(HostCallKey),
     Refresh(u32),
     StreamEnd(u32),
 }
 
-/// A planned workload of calls with its arrivals.
+/// A workload of calls with its arrivals.
 #[derive(Debug)]
-pub(crate) struct Work {
-    pub(crate) plan: Arc<CallPlan>,
-    pub(crate) schedule: Option<Plan>,
-    /// Calls that may not have an answer yet, and when they are given up: in that order, as all are given the same time.
-    pub(crate) ringing: VecDeque<(Time, CallKey)>,
+pub(crate) struct CallWorkload {
+    pub(crate) plan: Arc<OutgoingCallPlan>,
+    pub(crate) schedule: Option<AttemptSchedule>,
+    /// Calls that may be unanswered, with their ringing deadlines; in order of time, as all have the same limit.
+    pub(crate) ringing: VecDeque<(Time, HostCallKey)>,
 }
 
-/// A laboratory host.
+/// A host of the test lab.
 #[derive(Debug)]
-pub struct Host {
+pub struct LabHost {
     endpoint: Endpoint,
-    inner: Inner,
+    inner: HostState,
 }
 
-/// Everything but the endpoint, which lends itself to its user.
+/// The state except the endpoint, which passes itself to its handler.
 #[derive(Debug)]
-pub(crate) struct Inner {
+pub(crate) struct HostState {
     pub(crate) plan: HostPlan,
     pub(crate) entropy: Entropy,
-    pub(crate) udp: LocalId,
-    /// The listening point of streams; nobody listens there where they are WebSockets.
-    pub(crate) stream: Option<(LocalId, Transport)>,
+    pub(crate) udp: ListenerId,
+    /// The listener of streams; for WebSockets it is not opened, as they are outgoing only.
+    pub(crate) stream: Option<(ListenerId, Transport)>,
     pub(crate) address: Option<SocketAddr>,
     pub(crate) stream_address: Option<SocketAddr>,
-    /// Our host in Via and Contact over WebSocket (RFC 7118 section 5.1): nobody can connect to it.
-    pub(crate) nowhere: String,
-    /// Connections that take turns; empty where whatever connection stands will do.
-    pub(crate) lines: Vec<ConnectionId>,
+    /// Host part of Via and Contact over WebSocket (RFC 7118 section 5.1); it is not reachable.
+    pub(crate) unreachable_host: String,
+    /// Connections that are used in turn; empty if any open connection will do.
+    pub(crate) shared_connections: Vec<ConnectionId>,
     pub(crate) target: Option<SocketAddr>,
-    pub(crate) agenda: Agenda<Timer>,
-    pub(crate) calls: Slab<Call>,
+    pub(crate) agenda: TimerHeap<HostTimer>,
+    pub(crate) calls: Slab<HostCall>,
     pub(crate) generation: u32,
-    pub(crate) waiting: VecDeque<CallKey>,
-    pub(crate) media: MediaPlane,
-    pub(crate) works: Vec<Work>,
-    pub(crate) registrations: Vec<Registration>,
-    /// Challenges registrations where the plan has passwords for them.
-    pub(crate) authority: Option<Server>,
-    pub(crate) registering: Option<Plan>,
-    /// When what is dealt with now came.
-    pub(crate) heard: Time,
-    /// Whether anybody reads what is told of each attempt.
-    pub(crate) events_wanted: bool,
-    /// Registrations that wait for an answer.
-    pub(crate) registering_waits: u64,
+    pub(crate) waiting_calls: VecDeque<HostCallKey>,
+    pub(crate) media: HostMedia,
+    pub(crate) call_workloads: Vec<CallWorkload>,
+    pub(crate) registrations: Vec<UserRegistration>,
+    /// Challenges registrations, if the plan has passwords for them.
+    pub(crate) authority: Option<DigestServer>,
+    pub(crate) registration_schedule: Option<AttemptSchedule>,
+    /// Receive time of the current input.
+    pub(crate) received_at: Time,
+    /// Whether an event is emitted for each attempt.
+    pub(crate) emits_events: bool,
+    /// Registrations without an answer.
+    pub(crate) unanswered_registrations: u64,
     /// Refreshes at a rate.
-    pub(crate) cycling: Option<Plan>,
-    /// Registrations are being taken back at the end of the trial.
-    pub(crate) removing: bool,
-    pub(crate) streaming: Option<Plan>,
+    pub(crate) refresh_schedule: Option<AttemptSchedule>,
+    /// Whether bindings are being removed at the end of the trial.
+    pub(crate) removing_bindings: bool,
+    pub(crate) stream_schedule: Option<AttemptSchedule>,
     pub(crate) streams_open: Vec<(u32, Attempt)>,
-    pub(crate) out: Outbox,
-    pub(crate) attempts: Records,
-    pub(crate) heard_streams: Vec<StreamResult>,
+    pub(crate) out: HostOutbox,
+    pub(crate) attempts: AttemptRecords,
+    pub(crate) received_streams: Vec<StreamResult>,
     /// Descriptions of calls without media.
-    pub(crate) descriptions: Descriptions,
-    pub(crate) names: Names,
-    pub(crate) progress: Progress,
+    pub(crate) descriptions: DescriptionCache,
+    pub(crate) names: UriBuffers,
+    pub(crate) progress: HostProgress,
     pub(crate) answered: u64,
     pub(crate) fatal: Option<String>,
 }
 
-impl Host {
-    /// A host; it opens its sockets with the first [`Engine::handle`], and does nothing else until [`Host::begin`].
-    pub fn new(plan: HostPlan, mut entropy: Entropy) -> Host {
+impl LabHost {
+    /// A host; it opens its sockets with the first [`Engine::handle`] and is idle until [`LabHost::begin`].
+    pub fn new(plan: HostPlan, mut entropy: Entropy) -> LabHost {
         let mut config = EndpointConfig {
             user_agent: format!("Hornwork-lab/{}", env!("CARGO_PKG_VERSION")),
-            // Of a flood nearly every call waits for half a minute.
+            // In a flood nearly every call stays for half a minute.
             limits: Limits {
                 calls: 2_000_000,
                 transactions: 8_000_000,
@@ -208,17 +209,20 @@ impl Host {
         };
         if plan.is_volte() {
             config.supported.push("precondition".to_owned());
-            // Nobody is alerted for a while: 100 goes out at once.
+            // The called side answers late: send 100 at once.
             config.timers.trying = Duration::ZERO;
         }
         config.opens_websockets = plan.stream.is_some_and(is_websocket);
         let calls = plan.calls.iter().map(|calls| calls.connections);
         let users = plan.registrations.iter().map(|users| users.connections);
-        let lines = calls.chain(users).max().unwrap_or(0) as usize;
-        config.limits.connections = config.limits.connections.max(lines + lines / 10 + 100);
+        let connections = calls.chain(users).max().unwrap_or(0) as usize;
+        config.limits.connections = config
+            .limits
+            .connections
+            .max(connections + connections / 10 + 100);
         config.limits.connections_per_source = config.limits.connections;
         let mut endpoint = Endpoint::new(config, entropy.fork());
-        let nowhere = format!("{:012x}.invalid", entropy.u64() >> 16);
+        let unreachable_host = format!("{:012x}.invalid", entropy.u64() >> 16);
         // INVITE and BYE, or a request and its repetition with credentials.
         let requests = plan.attempts_remembered * 2;
         let begins = !plan.calls.is_empty() || plan.registrations.is_some();
@@ -228,13 +232,13 @@ impl Host {
             (false, false) => {}
         }
         let mut local = |socket, transport| {
-            endpoint.add_local(Local {
+            endpoint.add_listener(ListenerConfig {
                 name: plan.name.clone(),
                 socket,
                 transport,
                 address: plan.address,
                 advertised: match is_websocket(transport) {
-                    true => nowhere.clone(),
+                    true => unreachable_host.clone(),
                     false => String::new(),
                 },
             })
@@ -243,52 +247,52 @@ impl Host {
         let stream = plan
             .stream
             .map(|transport| (local(STREAM_SOCKET, transport), transport));
-        let mut out = Outbox::default();
+        let mut out = HostOutbox::default();
         out.open(UDP_SOCKET, SocketKind::UdpSignalling, plan.address);
-        let media = MediaPlane::new(&plan, entropy.fork(), &mut out);
+        let media = HostMedia::new(&plan, entropy.fork(), &mut out);
         let authority = (plan.registrar && !plan.registrar_password.is_empty())
             .then(|| register::authority(&mut entropy));
-        let works = plan
+        let call_workloads = plan
             .calls
             .iter()
-            .map(|call| Work {
+            .map(|call| CallWorkload {
                 plan: Arc::new(call.clone()),
                 schedule: None,
                 ringing: VecDeque::new(),
             })
             .collect();
-        Host {
+        LabHost {
             endpoint,
-            inner: Inner {
+            inner: HostState {
                 udp,
                 stream,
                 address: None,
                 stream_address: None,
-                nowhere,
-                lines: Vec::new(),
+                unreachable_host,
+                shared_connections: Vec::new(),
                 target: None,
-                agenda: Agenda::new(),
+                agenda: TimerHeap::new(),
                 calls: Slab::new(),
                 generation: 0,
-                waiting: VecDeque::new(),
+                waiting_calls: VecDeque::new(),
                 media,
-                works,
+                call_workloads,
                 registrations: Vec::new(),
                 authority,
-                registering: None,
-                heard: Time(0),
-                events_wanted: true,
-                registering_waits: 0,
-                cycling: None,
-                removing: false,
-                streaming: None,
+                registration_schedule: None,
+                received_at: Time(0),
+                emits_events: true,
+                unanswered_registrations: 0,
+                refresh_schedule: None,
+                removing_bindings: false,
+                stream_schedule: None,
                 streams_open: Vec::new(),
                 out,
-                attempts: Records::default(),
-                heard_streams: Vec::new(),
-                descriptions: Descriptions::default(),
-                names: Names::default(),
-                progress: Progress::default(),
+                attempts: AttemptRecords::default(),
+                received_streams: Vec::new(),
+                descriptions: DescriptionCache::default(),
+                names: UriBuffers::default(),
+                progress: HostProgress::default(),
                 answered: 0,
                 fatal: None,
                 plan,
@@ -297,18 +301,18 @@ impl Host {
         }
     }
 
-    /// Whether the end of each attempt is told as an event, beside its record; it is unless this says otherwise.
-    pub fn set_events_wanted(&mut self, wanted: bool) {
-        self.inner.events_wanted = wanted;
+    /// Sets whether the end of each attempt is emitted as an event, beside its record (default: yes).
+    pub fn set_emits_events(&mut self, wanted: bool) {
+        self.inner.emits_events = wanted;
     }
 
-    /// Begins the planned work at `start`, towards `target` (the subject).
+    /// Starts the planned work at `start`, towards `target` (the SUT).
     pub fn begin(&mut self, target: SocketAddr, start: Time) {
-        self.inner.draw_lines(&mut self.endpoint);
+        self.inner.draw_connections(&mut self.endpoint);
         self.inner.begin(target, start);
     }
 
-    /// Whether its SIP sockets, and every media socket asked for beforehand, are open.
+    /// Whether its SIP sockets and all media sockets requested in advance are open.
     pub fn is_ready(&self) -> bool {
         let inner = &self.inner;
         let listens = inner.listening_stream().is_some();
@@ -321,54 +325,58 @@ impl Host {
         self.inner.address
     }
 
-    /// Where it takes streams, once it does.
+    /// The address of its listener for streams, once it is open.
     pub fn stream_address(&self) -> Option<SocketAddr> {
         self.inner.stream_address
     }
 
-    /// Why the host cannot work, where it cannot.
+    /// The error that prevents the host from working, if any.
     pub fn fatal(&self) -> Option<&str> {
         self.inner.fatal.as_deref()
     }
 
-    /// Whether all that was planned is over. A called side is never done by itself; it is idle.
+    /// Whether the planned work is complete. A called side never ends by itself; it is idle.
     pub fn is_done(&self) -> bool {
         let inner = &self.inner;
-        let done = |plan: &Option<Plan>| plan.as_ref().is_none_or(Plan::is_done);
+        let done =
+            |plan: &Option<AttemptSchedule>| plan.as_ref().is_none_or(AttemptSchedule::is_done);
         inner.calls.is_empty()
-            && inner.works.iter().all(|work| done(&work.schedule))
-            && done(&inner.registering)
-            && done(&inner.cycling)
-            && done(&inner.streaming)
+            && inner
+                .call_workloads
+                .iter()
+                .all(|workload| done(&workload.schedule))
+            && done(&inner.registration_schedule)
+            && done(&inner.refresh_schedule)
+            && done(&inner.stream_schedule)
     }
 
-    /// Nothing new is started from now on.
+    /// Starts nothing new from now on.
     pub fn stop(&mut self) {
         self.inner.stop();
     }
 
-    /// Takes registrations back that stand, at `now`; they are attempts of their own.
+    /// Removes existing bindings, from `now` on; each removal is an attempt.
     pub fn deregister(&mut self, now: Time) {
         self.inner.deregister_all(&mut self.endpoint, now);
     }
 
-    /// Ends what is still open as unfinished, and gives the raw results.
+    /// Ends open attempts as unfinished, and returns the raw results.
     pub fn finish(&mut self, now: Time) -> Results {
         self.inner.abandon(now);
         Results {
             attempts: self.inner.attempts.take(),
-            streams: std::mem::take(&mut self.inner.heard_streams),
+            streams: std::mem::take(&mut self.inner.received_streams),
         }
     }
 
     /// Figures so far.
-    pub fn progress(&self) -> Progress {
+    pub fn progress(&self) -> HostProgress {
         let mut progress = self.inner.progress;
         (progress.packets_in, progress.packets_out) = self.inner.media.packets();
         progress
     }
 
-    /// What is still held.
+    /// Objects that are still held.
     pub fn holdings(&self) -> Holdings {
         let census = self.endpoint.census();
         Holdings {
@@ -379,19 +387,19 @@ impl Host {
         }
     }
 
-    /// What the endpoint dropped.
+    /// Drop counters of the endpoint.
     pub fn drops(&self) -> &Drops {
         self.endpoint.drops()
     }
 
-    /// The most calls of one workload that were open at a time.
+    /// The highest number of concurrent calls of one workload.
     pub fn peak_open(&self) -> u64 {
         let peaks = self
             .inner
-            .works
+            .call_workloads
             .iter()
-            .filter_map(|work| work.schedule.as_ref());
-        peaks.map(Plan::peak).max().unwrap_or(0)
+            .filter_map(|workload| workload.schedule.as_ref());
+        peaks.map(AttemptSchedule::peak).max().unwrap_or(0)
     }
 
     fn opened(&mut self, socket: SocketId, local: SocketAddr, now: Time) {
@@ -404,9 +412,9 @@ impl Host {
             self.inner.address = Some(local);
             if let Some(transport) = self.inner.listening_stream() {
                 let asked = match transport {
-                    // Certificates are found by the address that is asked for, so it is one that was known beforehand.
+                    // Certificates are selected by the requested address, so it has to be the planned one.
                     Transport::Tls => self.inner.plan.address,
-                    // The listener takes the port that the datagram socket got.
+                    // The listener uses the port of the datagram socket.
                     _ => local,
                 };
                 let kind = SocketKind::signalling(transport);
@@ -430,16 +438,16 @@ impl Host {
     }
 }
 
-/// Whether there is a WebSocket in a transport.
+/// Whether the transport uses WebSocket.
 pub(crate) fn is_websocket(transport: Transport) -> bool {
     matches!(transport, Transport::Ws | Transport::Wss)
 }
 
-impl Engine for Host {
+impl Engine for LabHost {
     fn handle(&mut self, input: Input<'_>, now: Time) {
         self.inner.out.recycle();
-        // What lay in the socket while others were dealt with is not the subject's time.
-        self.inner.heard = match &input {
+        // Waiting time in the socket, while other datagrams were processed, is not response time of the SUT.
+        self.inner.received_at = match &input {
             Input::Datagram(datagram) => datagram.arrived.min(now),
             _ => now,
         };
@@ -471,8 +479,8 @@ impl Engine for Host {
     }
 }
 
-impl User for Inner {
-    fn indication(&mut self, endpoint: &mut Endpoint, indication: Indication<'_>, now: Time) {
+impl Handler for HostState {
+    fn on_indication(&mut self, endpoint: &mut Endpoint, indication: Indication<'_>, now: Time) {
         match indication {
             Indication::OutOfDialog {
                 transaction,
@@ -491,37 +499,37 @@ impl User for Inner {
     }
 }
 
-impl Inner {
+impl HostState {
     fn begin(&mut self, target: SocketAddr, start: Time) {
         self.target = Some(target);
         self.media.begin(start, self.plan.window);
         let share = self.plan.share;
         let mut common = self.plan.plan_seed.map(Entropy::from_number);
         let drawn = common.as_mut().unwrap_or(&mut self.entropy);
-        for work in &mut self.works {
-            work.schedule = Some(work.plan.schedule(start, drawn.fork(), share));
+        for workload in &mut self.call_workloads {
+            workload.schedule = Some(workload.plan.schedule(start, drawn.fork(), share));
         }
         if let Some(plan) = &self.plan.registrations {
             let entropy = drawn.fork();
-            self.registering = Some(plan.schedule(start, entropy.clone(), share));
+            self.registration_schedule = Some(plan.schedule(start, entropy.clone(), share));
             let cycles = plan.cycles(start, entropy, share);
             self.progress.counts_from = cycles.as_ref().map(|(begin, _)| *begin);
-            self.cycling = cycles.map(|(_, plan)| plan);
+            self.refresh_schedule = cycles.map(|(_, plan)| plan);
         }
         if let Some(plan) = &self.plan.streams {
-            self.streaming = Some(plan.schedule(start, self.entropy.fork()));
+            self.stream_schedule = Some(plan.schedule(start, self.entropy.fork()));
         }
     }
 
     fn stop(&mut self) {
         let schedules = self
-            .works
+            .call_workloads
             .iter_mut()
-            .filter_map(|work| work.schedule.as_mut());
+            .filter_map(|workload| workload.schedule.as_mut());
         for plan in schedules
-            .chain(&mut self.registering)
-            .chain(&mut self.cycling)
-            .chain(&mut self.streaming)
+            .chain(&mut self.registration_schedule)
+            .chain(&mut self.refresh_schedule)
+            .chain(&mut self.stream_schedule)
         {
             plan.stop();
         }
@@ -529,16 +537,19 @@ impl Inner {
 
     fn next_deadline(&self) -> Option<Deadline> {
         let arrivals = self
-            .works
+            .call_workloads
             .iter()
-            .filter_map(|work| work.schedule.as_ref())
-            .chain(&self.registering)
-            .chain(&self.cycling)
-            .chain(&self.streaming)
-            .filter_map(Plan::next_at)
+            .filter_map(|workload| workload.schedule.as_ref())
+            .chain(&self.registration_schedule)
+            .chain(&self.refresh_schedule)
+            .chain(&self.stream_schedule)
+            .filter_map(AttemptSchedule::next_at)
             .min()
-            .map(|at| Deadline::new(self.together(at), "attempt due"));
-        let given_up = self.works.iter().filter_map(|work| work.ringing.front());
+            .map(|at| Deadline::new(self.batch_end(at), "attempt due"));
+        let given_up = self
+            .call_workloads
+            .iter()
+            .filter_map(|workload| workload.ringing.front());
         let given_up = given_up.map(|(at, _)| *at).min();
         let timer = self
             .agenda
@@ -546,15 +557,15 @@ impl Inner {
             .into_iter()
             .chain(given_up)
             .min()
-            .map(|at| Deadline::new(self.together(at), "call timer"));
+            .map(|at| Deadline::new(self.batch_end(at), "call timer"));
         Deadline::earlier(
             Deadline::earlier(arrivals, timer),
             self.media.next_deadline(),
         )
     }
 
-    /// The end of the batch in which a time lies: what is due within one is begun together.
-    fn together(&self, at: Time) -> Time {
+    /// The end of the batch that contains the time: actions due within one batch start together.
+    fn batch_end(&self, at: Time) -> Time {
         match self.plan.batch.as_nanos() as u64 {
             0 => at,
             batch => Time(at.0.div_ceil(batch).saturating_mul(batch)),
@@ -567,8 +578,8 @@ impl Inner {
             self.timer(endpoint, timer, now);
         }
         self.end_ringing(endpoint, now);
-        for index in 0..self.works.len() {
-            while let Some(due) = self.works[index]
+        for index in 0..self.call_workloads.len() {
+            while let Some(due) = self.call_workloads[index]
                 .schedule
                 .as_mut()
                 .and_then(|schedule| schedule.pop_due(now))
@@ -577,46 +588,62 @@ impl Inner {
                 self.start_call(endpoint, index, due, now);
             }
         }
-        while let Some(due) = self.registering.as_mut().and_then(|plan| plan.pop_due(now)) {
+        while let Some(due) = self
+            .registration_schedule
+            .as_mut()
+            .and_then(|plan| plan.pop_due(now))
+        {
             self.progress.due += 1;
             self.start_registration(endpoint, due, now);
         }
-        while let Some(due) = self.cycling.as_mut().and_then(|plan| plan.pop_due(now)) {
+        while let Some(due) = self
+            .refresh_schedule
+            .as_mut()
+            .and_then(|plan| plan.pop_due(now))
+        {
             self.start_cycle(endpoint, due, now);
         }
-        while let Some(due) = self.streaming.as_mut().and_then(|plan| plan.pop_due(now)) {
+        while let Some(due) = self
+            .stream_schedule
+            .as_mut()
+            .and_then(|plan| plan.pop_due(now))
+        {
             self.progress.due += 1;
             self.start_stream(due, now);
         }
     }
 
-    fn timer(&mut self, endpoint: &mut Endpoint, timer: Timer, now: Time) {
+    fn timer(&mut self, endpoint: &mut Endpoint, timer: HostTimer, now: Time) {
         match timer {
-            Timer::Refresh(index) => self.refresh(endpoint, index, now),
-            Timer::StreamEnd(session) => self.end_stream(session, now),
-            Timer::Ring(key) => self.ring(endpoint, key, now),
-            Timer::Answer(key) => self.answer(endpoint, key, now),
-            Timer::HangUp(key) => self.hang_up(endpoint, key, now),
-            Timer::Cancel(key) => self.cancel(endpoint, key, false, now),
-            Timer::Hold(key) => self.put_on_hold(endpoint, key, true, now),
-            Timer::Resume(key) => self.put_on_hold(endpoint, key, false, now),
-            Timer::Reinvite(key) => self.reinvite(endpoint, key, now),
-            Timer::Volte(key) => self.volte_due(endpoint, key, now),
+            HostTimer::Refresh(index) => self.refresh(endpoint, index, now),
+            HostTimer::StreamEnd(session) => self.end_stream(session, now),
+            HostTimer::Ring(key) => self.ring(endpoint, key, now),
+            HostTimer::Answer(key) => self.answer(endpoint, key, now),
+            HostTimer::HangUp(key) => self.hang_up(endpoint, key, now),
+            HostTimer::Cancel(key) => self.cancel(endpoint, key, false, now),
+            HostTimer::Hold(key) => self.put_on_hold(endpoint, key, true, now),
+            HostTimer::Resume(key) => self.put_on_hold(endpoint, key, false, now),
+            HostTimer::Reinvite(key) => self.reinvite(endpoint, key, now),
+            HostTimer::Volte(key) => self.volte_due(endpoint, key, now),
         }
     }
 
-    /// Over what streams are taken in.
+    /// The transport of the stream listener.
     fn listening_stream(&self) -> Option<Transport> {
         let (_, transport) = self.stream?;
         (!is_websocket(transport)).then_some(transport)
     }
 
-    /// The connections that take turns. A named peer stands for each: the endpoint opens one connection to each of them.
-    fn draw_lines(&mut self, endpoint: &mut Endpoint) {
+    /// Draws the connections that are used in turn. Each is a named peer: the endpoint opens one connection to each of
+    /// them.
+    fn draw_connections(&mut self, endpoint: &mut Endpoint) {
         let Some((_, transport)) = self.stream else {
             return;
         };
-        let calls = self.works.iter().map(|work| work.plan.connections);
+        let calls = self
+            .call_workloads
+            .iter()
+            .map(|workload| workload.plan.connections);
         let users = self.plan.registrations.iter().map(|plan| plan.connections);
         let most = calls.chain(users).max().unwrap_or(0);
         let name = match (transport, &self.plan.stream_peer) {
@@ -628,13 +655,13 @@ impl Inner {
         };
         for number in 0..most.max(1) {
             match endpoint.peer(&name, &number.to_string()) {
-                Ok(line) => self.lines.push(line),
+                Ok(line) => self.shared_connections.push(line),
                 Err(refused) => self.fatal = Some(format!("{most} connections: {refused}")),
             }
         }
     }
 
-    /// Where a request of the attempt or user `number` goes, where as many as `connections` take turns.
+    /// The flow of a request of the attempt or user `number`, with `connections` used in turn.
     pub(crate) fn flow(&self, transport: Transport, number: u64, connections: u32) -> Option<Flow> {
         let turn = number % u64::from(connections.max(1));
         let (local, remote) = match transport {
@@ -656,12 +683,12 @@ impl Inner {
             remote,
             connection: match transport {
                 Transport::Udp => None,
-                _ => self.lines.get(turn as usize).copied(),
+                _ => self.shared_connections.get(turn as usize).copied(),
             },
         })
     }
 
-    /// Our address as a Contact over `transport` has it; none over WebSocket.
+    /// The own address in a Contact over `transport`; none over WebSocket.
     pub(crate) fn own_address(&self, transport: Transport) -> Option<SocketAddr> {
         match transport {
             Transport::Udp => self.address,
@@ -669,7 +696,7 @@ impl Inner {
         }
     }
 
-    /// The outcome of an attempt is known.
+    /// Records the outcome of an attempt.
     pub(crate) fn record(&mut self, attempt: Attempt, now: Time) {
         if attempt.outcome.is_good() {
             self.progress.good += 1;
@@ -677,10 +704,10 @@ impl Inner {
             self.progress.failed += 1;
         }
         self.progress.live.attempt(&attempt);
-        if self.events_wanted {
+        if self.emits_events {
             self.out.event(Event::new(
                 now,
-                Note::AttemptEnded {
+                EventKind::AttemptEnded {
                     attempt: attempt.number,
                     kind: format!("{:?}", attempt.kind).to_lowercase(),
                     outcome: attempt.outcome.name().to_owned(),

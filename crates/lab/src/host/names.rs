@@ -1,26 +1,26 @@
-//! Texts of one request, written into buffers that are used again.
+//! URIs and names of one request, written into reused buffers.
 
 use std::fmt::{Display, Write as _};
 use std::net::SocketAddr;
 
-/// The texts.
+/// The buffers.
 #[derive(Debug, Default)]
-pub(crate) struct Names {
+pub(crate) struct UriBuffers {
     /// The host part of URIs: that of the plan, or an address.
     domain: String,
-    /// The address that `domain` is the text of.
+    /// The address from which `domain` was written.
     of: Option<SocketAddr>,
     /// Request-URI.
     pub(crate) uri: String,
-    /// From, and To where it is the same.
+    /// From, and To if it is the same.
     pub(crate) from: String,
     /// Contact.
     pub(crate) contact: String,
 }
 
-impl Names {
-    /// Writes `sip:USER@DOMAIN` (without a user `sip:DOMAIN`) and `<sip:FROM@DOMAIN>`; the domain is `planned`, or the address
-    /// `remote` where that is empty.
+impl UriBuffers {
+    /// Writes `sip:USER@DOMAIN` (without a user `sip:DOMAIN`) and `<sip:FROM@DOMAIN>`; the domain is `planned`, or the
+    /// address `remote` where that is empty.
     pub(crate) fn write(&mut self, planned: &str, remote: SocketAddr, user: &str, from: &str) {
         let domain = match planned {
             "" => {
@@ -66,8 +66,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_are_written_anew_each_time() {
-        let mut names = Names::default();
+    fn buffers_are_overwritten() {
+        let mut names = UriBuffers::default();
         let (one, two) = ([192, 0, 2, 1], [192, 0, 2, 2]);
         let address = |ip: [u8; 4]| SocketAddr::from((ip, 5060));
         for (planned, ip, domain) in [
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn hexadecimal_digits_are_those_of_the_library() {
+    fn hexadecimal_digits_match_the_library() {
         for value in [0, 1, 15, 16, 255, 0x1234_5678, u64::MAX] {
             let mut text = String::new();
             hex(value, 1, &mut text);

@@ -1,4 +1,4 @@
-//! Outputs of a host besides those of its endpoint; packets lie in one buffer that is used again.
+//! Outputs of a host besides those of its endpoint; packets are in one reused buffer.
 
 use engine::{Event, Output, SocketId, SocketKind};
 use std::collections::VecDeque;
@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::ops::Range;
 
 #[derive(Debug)]
-enum Item {
+enum HostOutput {
     Open(SocketId, SocketKind, SocketAddr),
     Datagram(SocketId, SocketAddr, Range<usize>),
     Event(Event),
@@ -14,13 +14,13 @@ enum Item {
 
 /// Outputs in order.
 #[derive(Debug, Default)]
-pub(crate) struct Outbox {
-    items: VecDeque<Item>,
+pub(crate) struct HostOutbox {
+    items: VecDeque<HostOutput>,
     bytes: Vec<u8>,
 }
 
-impl Outbox {
-    /// Forgets the bytes of outputs that were taken.
+impl HostOutbox {
+    /// Clears the bytes of consumed outputs.
     pub(crate) fn recycle(&mut self) {
         if self.items.is_empty() {
             self.bytes.clear();
@@ -32,7 +32,7 @@ impl Outbox {
     }
 
     pub(crate) fn open(&mut self, socket: SocketId, kind: SocketKind, local: SocketAddr) {
-        self.items.push_back(Item::Open(socket, kind, local));
+        self.items.push_back(HostOutput::Open(socket, kind, local));
     }
 
     pub(crate) fn datagram(&mut self, socket: SocketId, destination: SocketAddr, packet: &[u8]) {
@@ -40,26 +40,26 @@ impl Outbox {
         self.bytes.extend_from_slice(packet);
         let range = start..self.bytes.len();
         self.items
-            .push_back(Item::Datagram(socket, destination, range));
+            .push_back(HostOutput::Datagram(socket, destination, range));
     }
 
     pub(crate) fn event(&mut self, event: Event) {
-        self.items.push_back(Item::Event(event));
+        self.items.push_back(HostOutput::Event(event));
     }
 
     pub(crate) fn next(&mut self) -> Option<Output<'_>> {
         Some(match self.items.pop_front()? {
-            Item::Open(socket, kind, local) => Output::Open {
+            HostOutput::Open(socket, kind, local) => Output::OpenSocket {
                 socket,
                 kind,
                 local,
             },
-            Item::Datagram(socket, destination, range) => Output::Datagram {
+            HostOutput::Datagram(socket, destination, range) => Output::Datagram {
                 socket,
                 destination,
                 bytes: self.bytes.get(range).unwrap_or_default(),
             },
-            Item::Event(event) => Output::Event(event),
+            HostOutput::Event(event) => Output::Event(event),
         })
     }
 }

@@ -1,64 +1,60 @@
-//! What a host is to do.
+//! The plan of a host: its workloads and parameters.
 
-use crate::experiment::{HangUp, MediaKind, fill};
-use crate::pace::{Arrivals, Bounds, Hold, Pace, Plan, Share};
+use crate::experiment::{HangUp, fill};
+use crate::pace::{ArrivalProcess, Arrivals, AttemptSchedule, Bounds, HoldTime, PlanShare};
 use codec::Format;
 use engine::{Entropy, Time, Transport};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// What a side sends.
-pub type Say = MediaKind;
+/// Message flow of call set-up, and the media that a side sends.
+pub use crate::experiment::{CallFlow, MediaKind};
 
-/// Which messages set a call up.
-pub use crate::experiment::CallFlow;
-
-/// A whole host.
+/// The plan of a host.
 #[derive(Clone, Debug)]
 pub struct HostPlan {
     /// Name of the workload in records.
     pub name: String,
-    /// SIP listening point; port 0 lets the driver choose. Media goes from the same IP address.
+    /// SIP listener; port 0 lets the driver choose. Media uses the same IP address.
     pub address: SocketAddr,
-    /// Streams of this transport too. TCP listens at the port of UDP; TLS at that of [`HostPlan::address`], or at one of the
-    /// driver's choice; WebSockets are only opened.
+    /// Stream transport beside UDP. TCP listens at the port of UDP; TLS at that of [`HostPlan::address`], or at one
+    /// that the driver chooses; WebSockets are outgoing only.
     pub stream: Option<Transport>,
-    /// Where the subject takes TLS or WebSockets; needed before anything goes out over them.
+    /// TLS or WebSocket address of the SUT; needed before anything is sent over them.
     pub stream_peer: Option<StreamPeer>,
-    /// Media sockets opened before anything begins.
+    /// Media sockets opened in advance.
     pub media_sockets: usize,
-    /// First port of the media sockets opened beforehand; 0 lets the driver choose each.
+    /// First port of the media sockets opened in advance; 0 lets the driver choose each.
     pub media_port: u16,
-    /// About how many attempts begin in the time for which transactions are remembered (32 s): room for them is made
-    /// beforehand. 0: as they come.
+    /// Approximate attempts within the lifetime of transactions (32 s): memory for them is reserved in advance. 0:
+    /// allocated on demand.
     pub attempts_remembered: usize,
-    /// Calls made.
-    pub calls: Vec<CallPlan>,
-    /// Calls taken; refused with 480 where `None`.
+    /// Outgoing calls.
+    pub calls: Vec<OutgoingCallPlan>,
+    /// Incoming calls; refused with 480 if `None`.
     pub answers: Option<AnswerPlan>,
     /// Registrations.
     pub registrations: Option<RegistrationPlan>,
-    /// Takes registrations, of whoever comes, and keeps none.
+    /// Acts as a registrar that accepts every user and keeps no bindings.
     pub registrar: bool,
-    /// The registrar challenges (digest, MD5), and this template gives each user's password; empty: it takes whoever comes.
+    /// The registrar challenges (digest, MD5), and this template gives each user's password; empty: no authentication.
     pub registrar_password: String,
     /// Streams without signalling.
     pub streams: Option<StreamPlan>,
-    /// What comes within the second of these spans, from the first one after the beginning on, counts in the figures of media;
-    /// `None`: all of it.
+    /// Media counts within this interval: start and end after the beginning of the trial; `None`: all of it.
     pub window: Option<(Duration, Duration)>,
-    /// What is due within so long of each other is begun together, and what is received may wait as long for more of it.
+    /// Batching delay: actions due within it start together, and received messages may wait as long for more.
     pub batch: Duration,
-    /// Priority of its thread under SCHED_FIFO; 0: it shares as all do.
+    /// Priority of its thread under SCHED_FIFO; 0: the default scheduler.
     pub realtime: u8,
-    /// Which part of its plans it plays.
-    pub share: Share,
-    /// What is drawn of the plans, where several hosts play them together: they have to draw the same.
+    /// The part of the plans that this host executes.
+    pub share: PlanShare,
+    /// Seed of the plans that several hosts execute together: their random values have to agree.
     pub plan_seed: Option<u64>,
 }
 
 impl HostPlan {
-    /// A host that does nothing yet.
+    /// A host without workloads.
     pub fn new(name: &str, address: SocketAddr) -> HostPlan {
         HostPlan {
             name: name.to_owned(),
@@ -77,14 +73,14 @@ impl HostPlan {
             window: None,
             batch: Duration::ZERO,
             realtime: 0,
-            share: Share::ALL,
+            share: PlanShare::ALL,
             plan_seed: None,
         }
     }
 }
 
 impl HostPlan {
-    /// Whether any call of it has preconditions.
+    /// Whether any of its calls has preconditions.
     pub(crate) fn is_volte(&self) -> bool {
         let calls = self.calls.iter().map(|plan| plan.flow);
         let mut flows = calls.chain(self.answers.as_ref().map(|plan| plan.flow));
@@ -92,25 +88,25 @@ impl HostPlan {
     }
 }
 
-/// Where a subject takes TLS or WebSockets.
+/// TLS or WebSocket address of a SUT.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamPeer {
     /// Its address.
     pub address: SocketAddr,
-    /// Whom its certificate has to stand for (RFC 5922); of no use without TLS.
+    /// Name that its certificate must contain (RFC 5922); without meaning for plain WebSocket.
     pub name: String,
 }
 
 /// User and password, as templates over the attempt's number.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Login {
+pub struct LoginTemplates {
     /// User name.
     pub user: String,
     /// Password; may contain `{user}`.
     pub password: String,
 }
 
-impl Login {
+impl LoginTemplates {
     /// User and password of the attempt `number`.
     pub fn of(&self, number: u64) -> (String, String) {
         let user = fill(&self.user, number, "");
@@ -119,75 +115,80 @@ impl Login {
     }
 }
 
-/// Calls made.
+/// Outgoing calls.
 #[derive(Clone, Debug)]
-pub struct CallPlan {
+pub struct OutgoingCallPlan {
     /// Name of the workload in records.
     pub name: String,
     /// Arrivals.
-    pub pace: Pace,
+    pub pace: ArrivalProcess,
     /// Delay of the first arrival after the trial's start.
     pub after: Duration,
     /// Attempts in total and at a time.
     pub bounds: Bounds,
-    /// No attempt is due after this span from the trial's start.
-    pub lasting: Option<Duration>,
-    /// Answer to BYE.
-    pub hold: Hold,
+    /// End of arrivals after the trial's start.
+    pub duration: Option<Duration>,
+    /// Time between answer and BYE.
+    pub hold: HoldTime,
     /// Number dialled; a template.
     pub dial: String,
-    /// The caller's own number; a template.
+    /// The number of the caller; a template.
     pub from: String,
-    /// Attempt numbers given to templates are taken modulo this, so that callers take turns; 0: as they are.
+    /// Attempt numbers in templates are taken modulo this, so that callers take turns; 0: unchanged.
     pub cycle: u64,
     /// Digest.
-    pub login: Option<Login>,
-    /// Host part of the URIs; empty: the subject's address.
+    pub login: Option<LoginTemplates>,
+    /// Host part of the URIs; empty: the address of the SUT.
     pub domain: String,
     /// SIP transport.
     pub transport: Transport,
-    /// Stream connections that take turns, call by call.
+    /// Stream connections, used in turn by the calls.
     pub connections: u32,
-    /// Who sends BYE.
+    /// The side that sends BYE.
     pub hang_up: HangUp,
-    /// What is sent.
-    pub say: Say,
-    /// What the other side sends, as far as known: `None` where nothing is expected.
-    pub hear: Say,
-    /// In which codec.
+    /// Media to send.
+    pub sends: MediaKind,
+    /// Media of the peer; `None` kind if none is expected.
+    pub expects: MediaKind,
+    /// Codec.
     pub codec: Format,
-    /// Participants of a conference who take turns; 0: nobody does.
-    pub seats: u64,
+    /// Participants of a conference that take turns; 0: no turns.
+    pub participants: u64,
     /// With SRTP, by keys in the session description.
     pub srtp: bool,
-    /// When each packet was sent, and when each came, is kept.
+    /// Whether send and arrival time of each packet are recorded.
     pub timed: bool,
     /// Share cancelled while ringing, percent.
     pub cancel_percent: f64,
-    /// Share put on hold and taken back, percent.
+    /// Share put on hold and resumed, percent.
     pub hold_percent: f64,
-    /// Share listened to, percent.
+    /// Share whose audio is compared, percent.
     pub listen_percent: f64,
     /// Longest ringing.
     pub ring_limit: Duration,
-    /// Which messages set it up.
+    /// Message flow of call set-up.
     pub flow: CallFlow,
-    /// How long resources take to be reserved, where the flow has preconditions.
+    /// Time for reserving resources, in a flow with preconditions.
     pub reserve: Duration,
 }
 
-impl CallPlan {
-    pub(crate) fn schedule(&self, start: Time, entropy: Entropy, share: Share) -> Plan {
+impl OutgoingCallPlan {
+    pub(crate) fn schedule(
+        &self,
+        start: Time,
+        entropy: Entropy,
+        share: PlanShare,
+    ) -> AttemptSchedule {
         let bounds = Bounds {
-            until: self.lasting.map(|span| start + span),
+            until: self.duration.map(|span| start + span),
             ..self.bounds
         };
         let arrivals = Arrivals::new(self.pace, start + self.after, entropy);
-        Plan::shared(arrivals, bounds, share)
+        AttemptSchedule::shared(arrivals, bounds, share)
     }
 }
 
-/// Calls taken.
+/// Incoming calls.
 #[derive(Clone, Debug)]
 pub struct AnswerPlan {
     /// Name of the workload in records.
@@ -196,35 +197,35 @@ pub struct AnswerPlan {
     pub ring: Duration,
     /// INVITE to 200.
     pub answer: Duration,
-    /// The answer delay is drawn, exponentially.
+    /// The answer delay is exponentially distributed.
     pub random: bool,
     /// Share refused with 486, percent.
     pub busy_percent: f64,
-    /// Share that only rings, percent.
+    /// Share that rings without an answer, percent.
     pub no_answer_percent: f64,
-    /// What is sent.
-    pub say: Say,
-    /// The codec that is answered with; G.711 of either law takes the other one, too.
+    /// Media to send.
+    pub sends: MediaKind,
+    /// The codec of the answer; G.711 of either law accepts the other one, too.
     pub codec: Format,
-    /// When each packet was sent, and when each came, is kept.
+    /// Whether send and arrival time of each packet are recorded.
     pub timed: bool,
-    /// Number at which what is heard is sent back, whatever `say` says.
+    /// Number at which received audio is sent back, instead of the media of `sends`.
     pub echo_number: Option<String>,
-    /// We hang up, after this hold time.
-    pub hang_up: Option<Hold>,
-    /// Share listened to, percent.
+    /// The called side hangs up after this hold time.
+    pub hang_up: Option<HoldTime>,
+    /// Share whose audio is compared, percent.
     pub listen_percent: f64,
-    /// The callers' speech is expected.
-    pub hear: Say,
-    /// Which messages set a call up, where the caller supports it.
+    /// Expected media of the callers.
+    pub expects: MediaKind,
+    /// Message flow of call set-up, if the caller supports it.
     pub flow: CallFlow,
-    /// How long resources take to be reserved, where the flow has preconditions.
+    /// Time for reserving resources, in a flow with preconditions.
     pub reserve: Duration,
 }
 
 impl AnswerPlan {
-    /// Answers at once.
-    pub fn new(name: &str, say: Say) -> AnswerPlan {
+    /// A plan that answers at once.
+    pub fn new(name: &str, sends: MediaKind) -> AnswerPlan {
         AnswerPlan {
             name: name.to_owned(),
             ring: Duration::ZERO,
@@ -232,13 +233,13 @@ impl AnswerPlan {
             random: false,
             busy_percent: 0.0,
             no_answer_percent: 0.0,
-            say,
+            sends,
             codec: Format::Pcma,
             timed: false,
             echo_number: None,
             hang_up: None,
             listen_percent: 0.0,
-            hear: Say::None,
+            expects: MediaKind::None,
             flow: CallFlow::Plain,
             reserve: Duration::ZERO,
         }
@@ -251,61 +252,66 @@ pub struct RegistrationPlan {
     /// Name of the workload in records.
     pub name: String,
     /// Arrivals.
-    pub pace: Pace,
+    pub pace: ArrivalProcess,
     /// Users.
     pub users: u64,
     /// Their names and passwords; no digest where the password is empty.
-    pub login: Login,
-    /// Host part of the URIs; empty: the subject's address.
+    pub login: LoginTemplates,
+    /// Host part of the URIs; empty: the address of the SUT.
     pub domain: String,
-    /// Seconds asked for.
+    /// Requested expiry, seconds.
     pub expires: u32,
-    /// From an answer to the next refresh; `None`: never refreshed.
+    /// Interval from an answer to the next refresh; `None`: no refresh.
     pub refresh: Option<Duration>,
     /// Refreshes of each user.
     pub refreshes: u32,
-    /// Refreshes come at this rate, users in turn, once all have registered; 0: each by itself.
+    /// Rate of refreshes, by users in turn, after all first registrations; 0: each user by its own timer.
     pub refresh_rate: f64,
-    /// Taken back after the last refresh.
+    /// Bindings are removed after the last refresh.
     pub remove: bool,
     /// SIP transport.
     pub transport: Transport,
-    /// Stream connections that take turns, user by user.
+    /// Stream connections, used in turn by the users.
     pub connections: u32,
 }
 
 impl RegistrationPlan {
-    /// The highest rate at which they come, per second.
+    /// The highest rate of registrations, per second.
     pub(crate) fn rate(&self) -> f64 {
         match self.pace {
-            Pace::Constant { rate } | Pace::Poisson { rate } => rate,
-            Pace::Ramp { from, to, .. } => from.max(to),
+            ArrivalProcess::Constant { rate } | ArrivalProcess::Poisson { rate } => rate,
+            ArrivalProcess::Ramp { from, to, .. } => from.max(to),
         }
     }
 
-    pub(crate) fn schedule(&self, start: Time, entropy: Entropy, share: Share) -> Plan {
+    pub(crate) fn schedule(
+        &self,
+        start: Time,
+        entropy: Entropy,
+        share: PlanShare,
+    ) -> AttemptSchedule {
         let bounds = Bounds {
             total: Some(self.users),
             ..Bounds::default()
         };
-        Plan::shared(Arrivals::new(self.pace, start, entropy), bounds, share)
+        AttemptSchedule::shared(Arrivals::new(self.pace, start, entropy), bounds, share)
     }
 
-    /// The refreshes that come at a rate, and when they begin: that follows from the plan alone. `entropy` as for
+    /// The refreshes at a rate. Their start follows from the plan alone. `entropy` as for
     /// [`RegistrationPlan::schedule`].
     pub(crate) fn cycles(
         &self,
         start: Time,
         entropy: Entropy,
-        share: Share,
-    ) -> Option<(Time, Plan)> {
+        share: PlanShare,
+    ) -> Option<(Time, AttemptSchedule)> {
         if self.refresh_rate <= 0.0 {
             return None;
         }
         let mut first = Arrivals::new(self.pace, start, entropy.clone());
         let last = usize::try_from(self.users.saturating_sub(1)).ok()?;
         let begin = first.nth(last)? + CYCLE_PAUSE;
-        let pace = Pace::Constant {
+        let pace = ArrivalProcess::Constant {
             rate: self.refresh_rate,
         };
         let bounds = Bounds {
@@ -313,11 +319,11 @@ impl RegistrationPlan {
             ..Bounds::default()
         };
         let arrivals = Arrivals::new(pace, begin, entropy);
-        Some((begin, Plan::shared(arrivals, bounds, share)))
+        Some((begin, AttemptSchedule::shared(arrivals, bounds, share)))
     }
 }
 
-/// From the last first registration to the first refresh of a cycle: the subject has come to rest by then.
+/// Pause between the last first registration and the first refresh of a cycle, in which the SUT becomes idle.
 const CYCLE_PAUSE: Duration = Duration::from_secs(2);
 
 /// Streams without signalling.
@@ -329,27 +335,27 @@ pub struct StreamPlan {
     pub rate: f64,
     /// Streams.
     pub count: u64,
-    /// How long each lasts.
-    pub lasting: Duration,
-    /// What is sent; nothing where this host only receives.
-    pub say: Say,
-    /// In which codec.
+    /// Duration of each stream.
+    pub duration: Duration,
+    /// Media to send; none for a host that only receives.
+    pub sends: MediaKind,
+    /// Codec.
     pub codec: Format,
-    /// What the sender of a received stream says.
-    pub hear: Say,
-    /// Share of the received streams that is listened to, percent.
+    /// Media of the sender of a received stream.
+    pub expects: MediaKind,
+    /// Share of the received streams whose audio is compared, percent.
     pub listen_percent: f64,
-    /// Stream `n` goes to this address, `2 n` ports higher.
+    /// Destination: stream `n` goes to this address, `2 n` ports higher.
     pub to: Option<SocketAddr>,
 }
 
 impl StreamPlan {
-    pub(crate) fn schedule(&self, start: Time, entropy: Entropy) -> Plan {
+    pub(crate) fn schedule(&self, start: Time, entropy: Entropy) -> AttemptSchedule {
         let bounds = Bounds {
             total: Some(self.count),
             ..Bounds::default()
         };
-        let pace = Pace::Constant { rate: self.rate };
-        Plan::new(Arrivals::new(pace, start, entropy), bounds)
+        let pace = ArrivalProcess::Constant { rate: self.rate };
+        AttemptSchedule::new(Arrivals::new(pace, start, entropy), bounds)
     }
 }

@@ -1,18 +1,18 @@
-//! Records of a host, kept in pieces: what was written is never moved while there is more to come.
+//! Records of a host, in chunks: appending never moves earlier records.
 
 use crate::record::Attempt;
 
-/// Records of a piece.
+/// Records of a chunk.
 const PIECE: usize = 4_096;
 
 /// Records in order.
 #[derive(Debug, Default)]
-pub(crate) struct Records {
+pub(crate) struct AttemptRecords {
     full: Vec<Vec<Attempt>>,
     last: Vec<Attempt>,
 }
 
-impl Records {
+impl AttemptRecords {
     pub(crate) fn push(&mut self, attempt: Attempt) {
         if self.last.len() == PIECE {
             self.full.push(std::mem::take(&mut self.last));
@@ -23,7 +23,7 @@ impl Records {
         self.last.push(attempt);
     }
 
-    /// All of them; none is left.
+    /// Returns all records; none is left.
     pub(crate) fn take(&mut self) -> Vec<Attempt> {
         let pieces = std::mem::take(&mut self.full);
         let last = std::mem::take(&mut self.last);
@@ -42,15 +42,15 @@ impl Records {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::Kind;
+    use crate::record::AttemptKind;
     use engine::Time;
 
     #[test]
-    fn every_record_is_given_once_and_in_order() {
-        let mut records = Records::default();
+    fn records_are_returned_once_in_order() {
+        let mut records = AttemptRecords::default();
         for count in [0, 1, PIECE, PIECE + 1, 3 * PIECE + 5] {
             for number in 0..count as u64 {
-                records.push(Attempt::new("w", Kind::Call, number, Time(0)));
+                records.push(Attempt::new("w", AttemptKind::Call, number, Time(0)));
             }
             let all = records.take();
             let numbers = all.iter().map(|attempt| attempt.number);

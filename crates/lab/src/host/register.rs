@@ -1,20 +1,20 @@
-//! Registrations: first, refreshed, taken back; each an attempt of its own.
+//! Registrations: first, refresh, removal; each is an attempt.
 
-use super::{Inner, Timer, is_websocket};
+use super::{HostState, HostTimer, is_websocket};
 use crate::experiment::fill;
-use crate::pace::{Due, Plan};
-use crate::record::{Attempt, Kind, Outcome};
+use crate::pace::{AttemptSchedule, Due};
+use crate::record::{Attempt, AttemptKind, AttemptOutcome};
 use engine::{Entropy, Time, Transport};
-use protect::digest::{Algorithm, NonceKey, Refusal, Secret, Server, ServerConfig};
-use sip::{Content, Endpoint, Login, Outside, ServerTransaction, Target};
+use protect::digest::{Algorithm, DigestServer, NonceKey, Refusal, Secret, ServerConfig};
+use sip::{Endpoint, Login, MessageContent, OutOfDialogRequest, ServerTransaction, Target};
 use std::time::Duration;
 use wire::sip::{Edit, HeaderId, Message, Method};
 
-/// Nonces of the registrar whose use is remembered at a time.
+/// Nonces that the registrar remembers at a time.
 const NONCES: usize = 1_000_000;
 
-/// What challenges at the laboratory's registrar.
-pub(super) fn authority(entropy: &mut Entropy) -> Server {
+/// The authentication of the test lab's registrar.
+pub(super) fn authority(entropy: &mut Entropy) -> DigestServer {
     let mut key = [0; 32];
     entropy.fill(&mut key);
     let config = ServerConfig {
@@ -25,12 +25,12 @@ pub(super) fn authority(entropy: &mut Entropy) -> Server {
         nonce_lifetime: Duration::from_secs(3_600),
         nonces: NONCES,
     };
-    Server::new(config, NonceKey(key), entropy)
+    DigestServer::new(config, NonceKey(key), entropy)
 }
 
 /// One user.
 #[derive(Debug)]
-pub(crate) struct Registration {
+pub(crate) struct UserRegistration {
     user: String,
     password: String,
     number: u64,
@@ -39,31 +39,31 @@ pub(crate) struct Registration {
     attempt: Option<Attempt>,
     refreshes_left: u32,
     registered: bool,
-    /// Counted as open in the schedule.
+    /// Whether it counts as open in the schedule.
     open: bool,
 }
 
-impl Inner {
+impl HostState {
     pub(crate) fn start_registration(&mut self, endpoint: &mut Endpoint, due: Due, now: Time) {
         let Some(plan) = self.plan.registrations.clone() else {
             return;
         };
         let (user, password) = plan.login.of(due.number);
-        let mut attempt = Attempt::new(&plan.name, Kind::Registration, due.number, due.at);
+        let mut attempt = Attempt::new(&plan.name, AttemptKind::Registration, due.number, due.at);
         attempt.from.clone_from(&user);
         attempt.to = self
             .target
             .map(|target| target.to_string())
             .unwrap_or_default();
         let index = self.registrations.len() as u32;
-        self.registrations.push(Registration {
+        self.registrations.push(UserRegistration {
             user,
             password,
             number: due.number,
             call_id: format!("r{index:x}-{:016x}", self.entropy.u64()),
             cseq: 0,
             attempt: Some(attempt),
-            // What comes at a rate is counted by its own plan.
+            // Refreshes at a rate are counted by their own plan.
             refreshes_left: match plan.refresh_rate > 0.0 {
                 true => 0,
                 false => plan.refreshes,
@@ -71,13 +71,13 @@ impl Inner {
             registered: false,
             open: true,
         });
-        self.registering_waits += 1;
+        self.unanswered_registrations += 1;
         self.send_register(endpoint, index, plan.expires, now);
     }
 
     fn send_register(&mut self, endpoint: &mut Endpoint, index: u32, expires: u32, now: Time) {
         if let Err(why) = self.try_register(endpoint, index, expires, now) {
-            self.registration_over(index, Outcome::CouldNotStart, 0, why, now);
+            self.registration_over(index, AttemptOutcome::CouldNotStart, 0, why, now);
         }
     }
 
@@ -102,12 +102,12 @@ impl Inner {
             Transport::Ws | Transport::Wss => ";transport=ws",
         };
         let entry = self.registrations.get_mut(index as usize).ok_or("gone")?;
-        // Two numbers each: the answer to a challenge takes the second.
+        // Two numbers each: the request with credentials uses the second.
         entry.cseq += 2;
         let names = &mut self.names;
         names.write(&plan.domain, flow.remote, "", &entry.user);
         match (is_websocket(plan.transport), address) {
-            (true, _) => names.write_contact(&entry.user, &self.nowhere, parameter),
+            (true, _) => names.write_contact(&entry.user, &self.unreachable_host, parameter),
             (false, Some(address)) => names.write_contact(&entry.user, address, parameter),
             (false, None) => return Err("no socket".to_owned()),
         }
@@ -126,15 +126,15 @@ impl Inner {
             user: entry.user.as_bytes(),
             password: entry.password.as_bytes(),
         };
-        let outside = Outside {
+        let outside = OutOfDialogRequest {
             from: Some(names.from.as_bytes()),
             to: Some(names.from.as_bytes()),
             call_id: Some(entry.call_id.as_bytes()),
             cseq: Some(entry.cseq),
-            content: Content::default().with(&edits),
+            content: MessageContent::default().with(&edits),
             user: u64::from(index),
             login: (!entry.password.is_empty()).then_some(login),
-            ..Outside::new(Method::Register, Target::new(names.uri.as_bytes(), flow))
+            ..OutOfDialogRequest::new(Method::Register, Target::new(names.uri.as_bytes(), flow))
         };
         endpoint
             .send(&outside, now)
@@ -148,25 +148,33 @@ impl Inner {
 
     pub(crate) fn registration_answered(&mut self, user: u64, response: &Message<'_>, now: Time) {
         let index = user as u32;
-        let heard = self.heard.0;
+        let received_at = self.received_at.0;
         let Some(entry) = self.registrations.get_mut(index as usize) else {
             return;
         };
         let Some(attempt) = &mut entry.attempt else {
             return;
         };
-        attempt.first_answer.get_or_insert(heard);
+        attempt.first_answer.get_or_insert(received_at);
         match response.status() {
             100..200 => {}
             status @ 200..300 => {
-                attempt.established = Some(heard);
-                self.registration_over(index, Outcome::Completed, status, String::new(), now);
+                attempt.established = Some(received_at);
+                self.registration_over(
+                    index,
+                    AttemptOutcome::Completed,
+                    status,
+                    String::new(),
+                    now,
+                );
             }
-            status => self.registration_over(index, Outcome::Refused, status, String::new(), now),
+            status => {
+                self.registration_over(index, AttemptOutcome::Refused, status, String::new(), now)
+            }
         }
     }
 
-    /// Whether the registrar is satisfied; else the request has been challenged.
+    /// Whether the request is authorized; otherwise it has been challenged.
     fn is_authorized(
         &mut self,
         endpoint: &mut Endpoint,
@@ -180,6 +188,7 @@ impl Inner {
         let verdict = server
             .presented(request, HeaderId::Authorization)
             .and_then(|presented| {
+                // Every user name is accepted: its password follows from the template.
                 let user = String::from_utf8_lossy(&presented.username);
                 let password = fill(&self.plan.registrar_password, 0, &user);
                 let secret = Secret::Password(password.into_bytes());
@@ -210,13 +219,13 @@ impl Inner {
             id: HeaderId::WwwAuthenticate,
             value: &challenge,
         }];
-        let content = Content::default().with(&edits);
+        let content = MessageContent::default().with(&edits);
         self.respond(endpoint, transaction, 401, &content, now);
         false
     }
 
-    /// A registrar that takes whoever comes, or whoever has the password, for as long as was asked for (RFC 3261 section 10.3): its answer names the contact,
-    /// and it keeps nothing.
+    /// The registrar: accepts every user, or users with the right password, for the requested expiry (RFC 3261 section
+    /// 10.3). Its answer contains the contact; it keeps no bindings.
     pub(crate) fn take_registration(
         &mut self,
         endpoint: &mut Endpoint,
@@ -232,6 +241,7 @@ impl Inner {
             .header(HeaderId::Contact)
             .unwrap_or_default()
             .to_vec();
+        // The answer to a removal lists no contact (RFC 3261 section 10.3).
         let leaves = contact == b"*" || expires == b"0" || contact.ends_with(b";expires=0");
         if !contact.windows(9).any(|part| part == b";expires=") {
             contact.extend_from_slice(b";expires=");
@@ -242,20 +252,20 @@ impl Inner {
             value: &contact,
         }];
         let content = match leaves {
-            true => Content::default(),
-            false => Content::default().with(&edits),
+            true => MessageContent::default(),
+            false => MessageContent::default().with(&edits),
         };
         self.respond(endpoint, transaction, 200, &content, now);
     }
 
     pub(crate) fn registration_timed_out(&mut self, user: u64, now: Time) {
-        self.registration_over(user as u32, Outcome::TimedOut, 0, String::new(), now);
+        self.registration_over(user as u32, AttemptOutcome::TimedOut, 0, String::new(), now);
     }
 
     fn registration_over(
         &mut self,
         index: u32,
-        outcome: Outcome,
+        outcome: AttemptOutcome,
         status: u16,
         why: String,
         now: Time,
@@ -269,16 +279,16 @@ impl Inner {
         let Some(mut attempt) = entry.attempt.take() else {
             return;
         };
-        self.registering_waits = self.registering_waits.saturating_sub(1);
+        self.unanswered_registrations = self.unanswered_registrations.saturating_sub(1);
         attempt.outcome = outcome;
         attempt.status = status;
         attempt.why = why;
         attempt.ended = Some(now.0);
         let registered = entry.registered;
-        let good = outcome == Outcome::Completed;
+        let good = outcome == AttemptOutcome::Completed;
         match (attempt.kind, good) {
-            (Kind::Deregistration, true) => entry.registered = false,
-            (Kind::Deregistration, false) => {}
+            (AttemptKind::Deregistration, true) => entry.registered = false,
+            (AttemptKind::Deregistration, false) => {}
             (_, good) => entry.registered = good,
         }
         self.progress.registered = self
@@ -286,49 +296,50 @@ impl Inner {
             .registered
             .saturating_add_signed(i64::from(entry.registered) - i64::from(registered));
         let more = good
-            && attempt.kind != Kind::Deregistration
+            && attempt.kind != AttemptKind::Deregistration
             && (entry.refreshes_left > 0 || plan.remove);
         let until_end = plan.refresh.is_none() && plan.remove;
-        let cycle = attempt.kind == Kind::Reregistration;
-        if cycle && let Some(cycling) = &mut self.cycling {
-            cycling.closed();
+        let cycle = attempt.kind == AttemptKind::Reregistration;
+        if cycle && let Some(refresh_schedule) = &mut self.refresh_schedule {
+            refresh_schedule.closed();
         }
         if let (true, Some(wait)) = (more, plan.refresh) {
-            self.agenda.push(now + wait, Timer::Refresh(index));
+            self.agenda.push(now + wait, HostTimer::Refresh(index));
         } else if more && until_end {
-            // It stands, and is open, until all of them are taken back.
+            // The binding exists, and counts as open, until all are removed.
             entry.refreshes_left = 0;
         } else if !(cycle && good)
             && std::mem::take(&mut entry.open)
-            && let Some(schedule) = &mut self.registering
+            && let Some(schedule) = &mut self.registration_schedule
         {
             schedule.closed();
         }
         self.record(attempt, now);
         if until_end {
-            self.remove_at_the_end(plan.rate(), now);
+            self.remove_when_complete(plan.rate(), now);
         }
     }
 
-    /// Once every user has had the first answer, all are taken back at the pace at which they came.
-    fn remove_at_the_end(&mut self, rate: f64, now: Time) {
-        let all_due = |plan: &Option<Plan>| plan.as_ref().is_none_or(|s| s.next_at().is_none());
-        let more = !all_due(&self.registering) || !all_due(&self.cycling);
-        if self.removing || self.registering_waits > 0 || more {
+    /// Once every user has its first answer, all bindings are removed at the rate of registration.
+    fn remove_when_complete(&mut self, rate: f64, now: Time) {
+        let all_due =
+            |plan: &Option<AttemptSchedule>| plan.as_ref().is_none_or(|s| s.next_at().is_none());
+        let more = !all_due(&self.registration_schedule) || !all_due(&self.refresh_schedule);
+        if self.removing_bindings || self.unanswered_registrations > 0 || more {
             return;
         }
-        self.removing = true;
+        self.removing_bindings = true;
         let gap = Duration::try_from_secs_f64(1.0 / rate).unwrap_or_default();
         let standing = self.registrations.iter().enumerate();
         let standing = standing.filter(|(_, entry)| entry.registered);
         let mut at = now;
         for (index, _) in standing {
-            self.agenda.push(at, Timer::Refresh(index as u32));
+            self.agenda.push(at, HostTimer::Refresh(index as u32));
             at += gap;
         }
     }
 
-    /// The next refresh of a user, or the removal where none is left.
+    /// The next refresh of a user, or the removal after the last.
     pub(crate) fn refresh(&mut self, endpoint: &mut Endpoint, index: u32, now: Time) {
         let Some(expires) = self.plan.registrations.as_ref().map(|plan| plan.expires) else {
             return;
@@ -339,15 +350,15 @@ impl Inner {
         let (kind, expires) = match entry.refreshes_left.checked_sub(1) {
             Some(left) => {
                 entry.refreshes_left = left;
-                (Kind::Refresh, expires)
+                (AttemptKind::Refresh, expires)
             }
-            None => (Kind::Deregistration, 0),
+            None => (AttemptKind::Deregistration, 0),
         };
         self.register_again(endpoint, index, (kind, now), expires, now);
     }
 
-    /// The next user of a cycle registers again. One that is not registered, or whose last answer is still awaited, is an
-    /// attempt that could not start: it is counted, never postponed.
+    /// Registers the next user of a cycle again. A user that is not registered, or whose last request has no answer, is
+    /// an attempt that could not start: it is counted, never postponed.
     pub(crate) fn start_cycle(&mut self, endpoint: &mut Endpoint, due: Due, now: Time) {
         let Some(plan) = &self.plan.registrations else {
             return;
@@ -359,30 +370,30 @@ impl Inner {
         let entry = self.registrations.get(index as usize);
         let may = entry.filter(|entry| entry.registered && entry.attempt.is_none());
         if may.is_some() && due.may_start {
-            let kind = (Kind::Reregistration, due.at);
+            let kind = (AttemptKind::Reregistration, due.at);
             return self.register_again(endpoint, index, kind, expires, now);
         }
         self.progress.due += 1;
-        let mut attempt = Attempt::new(&name, Kind::Reregistration, due.number, due.at);
-        attempt.outcome = Outcome::CouldNotStart;
+        let mut attempt = Attempt::new(&name, AttemptKind::Reregistration, due.number, due.at);
+        attempt.outcome = AttemptOutcome::CouldNotStart;
         attempt.why = match entry {
-            Some(entry) if entry.registered => "the last one has no answer yet",
+            Some(entry) if entry.registered => "the previous request is unanswered",
             _ => "not registered",
         }
         .to_owned();
         attempt.ended = Some(now.0);
-        if let Some(cycling) = &mut self.cycling {
-            cycling.closed();
+        if let Some(refresh_schedule) = &mut self.refresh_schedule {
+            refresh_schedule.closed();
         }
         self.record(attempt, now);
     }
 
-    /// `due`: what it is, and when it was due.
+    /// `due`: kind and due time of the request.
     fn register_again(
         &mut self,
         endpoint: &mut Endpoint,
         index: u32,
-        (kind, due): (Kind, Time),
+        (kind, due): (AttemptKind, Time),
         expires: u32,
         now: Time,
     ) {
@@ -404,16 +415,16 @@ impl Inner {
             .map(|target| target.to_string())
             .unwrap_or_default();
         entry.attempt = Some(attempt);
-        self.registering_waits += 1;
+        self.unanswered_registrations += 1;
         self.progress.due += 1;
         self.send_register(endpoint, index, expires, now);
     }
 
-    /// Takes all registrations back that stand.
+    /// Removes all existing bindings.
     pub(crate) fn deregister_all(&mut self, endpoint: &mut Endpoint, now: Time) {
         for index in 0..self.registrations.len() {
             if self.registrations[index].registered {
-                let kind = (Kind::Deregistration, now);
+                let kind = (AttemptKind::Deregistration, now);
                 self.register_again(endpoint, index as u32, kind, 0, now);
             }
         }
@@ -421,7 +432,13 @@ impl Inner {
 
     pub(crate) fn abandon_registrations(&mut self, now: Time) {
         for index in 0..self.registrations.len() {
-            self.registration_over(index as u32, Outcome::Unfinished, 0, String::new(), now);
+            self.registration_over(
+                index as u32,
+                AttemptOutcome::Unfinished,
+                0,
+                String::new(),
+                now,
+            );
         }
     }
 }

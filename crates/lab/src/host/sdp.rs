@@ -1,4 +1,4 @@
-//! The session descriptions of laboratory hosts: one audio line, G.711 of either law or one other codec, telephone events.
+//! Session descriptions of lab hosts: one audio line, G.711 of either law or one other codec, telephone events.
 
 use codec::{Format, Kind};
 use sip::{Preconditions, Unmet};
@@ -6,26 +6,26 @@ use std::net::SocketAddr;
 use wire::sdp::offer::{MediaPlan, Plan, write_answer, write_offer};
 use wire::sdp::{Codec, Direction, Sdp};
 
-/// Payload type that we offer for telephone events.
+/// Offered payload type of telephone events.
 const EVENTS: u8 = 101;
 
-/// What both sides agreed on, as we need it to send.
+/// Result of offer and answer, for sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Agreed {
-    /// Where the other side receives.
+pub(crate) struct NegotiatedMedia {
+    /// Media address of the peer.
     pub(crate) remote: SocketAddr,
-    /// What we send.
+    /// Format to send.
     pub(crate) format: Format,
     /// Its payload type.
     pub(crate) payload_type: u8,
-    /// Whether we may send.
+    /// Whether sending is permitted.
     pub(crate) send: bool,
 }
 
 fn line(format: Format) -> Codec<'static> {
     let kind = format.kind();
     Codec {
-        // Opus, which has none, is not spoken here.
+        // Opus, which has no static payload type, is not used here.
         payload_type: kind.payload_type().unwrap_or_default(),
         name: kind.name().as_bytes(),
         clock_rate: kind.rtp_clock(),
@@ -37,7 +37,7 @@ fn line(format: Format) -> Codec<'static> {
     }
 }
 
-/// What we have with `first` as the best: of G.711 both laws.
+/// The codecs with `first` preferred: of G.711 both laws.
 fn codecs(first: Format) -> Vec<Codec<'static>> {
     let second = match first {
         Format::Pcma => Some(Format::Pcmu),
@@ -57,28 +57,29 @@ fn codecs(first: Format) -> Vec<Codec<'static>> {
     codecs
 }
 
-/// What a description of ours says besides its codecs.
+/// Parameters of an own description, besides its codecs.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ours {
-    /// Where we receive.
+pub(crate) struct OfferParameters {
+    /// Own media address.
     pub(crate) address: SocketAddr,
     /// Session identifier.
     pub(crate) id: u64,
-    /// Version: counts up with each change.
+    /// Version: incremented with each change.
     pub(crate) version: u64,
-    /// Direction as we want it.
+    /// Requested direction.
     pub(crate) direction: Direction,
-    /// The codec that we have, or the law that we prefer.
+    /// The codec, or the preferred law.
     pub(crate) codec: Format,
     /// With SRTP.
     pub(crate) secure: bool,
 }
 
-impl Ours {
-    /// Whether both say the same but for identifier and version.
-    pub(crate) fn says_as(&self, other: &Ours) -> bool {
-        let said = |ours: &Ours| (ours.address, ours.direction, ours.codec, ours.secure);
-        said(self) == said(other)
+impl OfferParameters {
+    /// Whether both are equal except for identifier and version.
+    pub(crate) fn equals_except_version(&self, other: &OfferParameters) -> bool {
+        let parameters =
+            |ours: &OfferParameters| (ours.address, ours.direction, ours.codec, ours.secure);
+        parameters(self) == parameters(other)
     }
 
     fn with_plan<T>(&self, extra: &[String], make: impl FnOnce(&Plan<'_>) -> T) -> T {
@@ -107,20 +108,24 @@ impl Ours {
         self.offer_with(&[])
     }
 
-    /// The same with further lines of its media line, each without line end.
+    /// An offer with further lines of its media line, each without line end.
     pub(crate) fn offer_with(&self, extra: &[String]) -> Vec<u8> {
         let mut out = Vec::with_capacity(512);
         self.with_plan(extra, |plan| write_offer(plan, &mut out));
         out
     }
 
-    /// The answer to `offer`, and what was agreed; `None` where there is nothing in common.
-    pub(crate) fn answer(&self, offer: &[u8]) -> Option<(Vec<u8>, Agreed)> {
+    /// The answer to `offer`, and its result; `None` without a common codec.
+    pub(crate) fn answer(&self, offer: &[u8]) -> Option<(Vec<u8>, NegotiatedMedia)> {
         self.answer_with(offer, &[])
     }
 
-    /// The same with further lines of its media line, each without line end.
-    pub(crate) fn answer_with(&self, offer: &[u8], extra: &[String]) -> Option<(Vec<u8>, Agreed)> {
+    /// The answer with further lines of its media line, each without line end.
+    pub(crate) fn answer_with(
+        &self,
+        offer: &[u8],
+        extra: &[String],
+    ) -> Option<(Vec<u8>, NegotiatedMedia)> {
         let sdp = Sdp::parse(offer).ok()?;
         let mut out = Vec::with_capacity(512);
         let mut agreed = None;
@@ -135,7 +140,7 @@ impl Ours {
             );
         });
         let (index, codec, direction) = agreed?;
-        let agreed = Agreed {
+        let agreed = NegotiatedMedia {
             remote: sdp.media_at(index)?.rtp_address()?,
             format: format_of(&codec, self.codec)?,
             payload_type: codec.payload_type,
@@ -145,7 +150,7 @@ impl Ours {
     }
 }
 
-/// The codec of a description, with what it has in common with ours.
+/// The codec of a description, restricted to the parameters in common.
 fn format_of(codec: &Codec<'_>, ours: Format) -> Option<Format> {
     let kind = Kind::of_rtpmap(codec.name, codec.clock_rate, codec.channels)?;
     let theirs = Format::parse(kind, codec.fmtp);
@@ -155,8 +160,8 @@ fn format_of(codec: &Codec<'_>, ours: Format) -> Option<Format> {
     }
 }
 
-/// What an answer to an offer of ours agreed on; `None` where the line was refused or is nothing that we speak.
-pub(crate) fn agreed(answer: &[u8], ours: Format) -> Option<Agreed> {
+/// The result of an answer to an own offer; `None` if the line was refused or has no supported codec.
+pub(crate) fn agreed(answer: &[u8], ours: Format) -> Option<NegotiatedMedia> {
     let sdp = Sdp::parse(answer).ok()?;
     let media = sdp
         .media()
@@ -164,7 +169,7 @@ pub(crate) fn agreed(answer: &[u8], ours: Format) -> Option<Agreed> {
     let (format, payload_type) = media
         .codecs()
         .find_map(|codec| Some((format_of(&codec, ours)?, codec.payload_type)))?;
-    Some(Agreed {
+    Some(NegotiatedMedia {
         remote: media.rtp_address()?,
         format,
         payload_type,
@@ -172,11 +177,11 @@ pub(crate) fn agreed(answer: &[u8], ours: Format) -> Option<Agreed> {
     })
 }
 
-/// Takes the preconditions of the other side's audio line.
+/// Reads the preconditions of the peer's audio line.
 ///
 /// # Errors
-/// As [`Preconditions::hear`].
-pub(crate) fn hear_preconditions(
+/// As [`Preconditions::apply_remote`].
+pub(crate) fn read_preconditions(
     table: &mut Preconditions,
     description: &[u8],
 ) -> Result<(), Unmet> {
@@ -185,7 +190,7 @@ pub(crate) fn hear_preconditions(
     };
     let audio = sdp.media().find(|media| media.line.kind == b"audio");
     match audio {
-        Some(media) => table.hear(media.section.preconditions()),
+        Some(media) => table.apply_remote(media.section.preconditions()),
         None => Ok(()),
     }
 }
@@ -194,8 +199,8 @@ pub(crate) fn hear_preconditions(
 mod tests {
     use super::*;
 
-    fn ours(port: u16, codec: Format, direction: Direction) -> Ours {
-        Ours {
+    fn ours(port: u16, codec: Format, direction: Direction) -> OfferParameters {
+        OfferParameters {
             address: SocketAddr::from(([192, 0, 2, 1], port)),
             id: 7,
             version: 1,
@@ -214,13 +219,13 @@ mod tests {
         let caller = agreed(&answer, Format::Pcma).unwrap();
         assert_eq!(callee.remote.port(), 4000);
         assert_eq!(caller.remote.port(), 5000);
-        // The offerer's order decides.
+        // The order of the offer decides.
         assert_eq!((caller.format, callee.format), (Format::Pcma, Format::Pcma));
         assert!(caller.send && callee.send);
     }
 
     #[test]
-    fn hold_stops_the_other_side() {
+    fn hold_stops_the_peer() {
         let offer = ours(4000, Format::Pcma, Direction::SendOnly).offer();
         let (answer, callee) = ours(5000, Format::Pcma, Direction::SendRecv)
             .answer(&offer)
@@ -231,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_in_common_is_told() {
+    fn missing_common_codec_is_reported() {
         let offer = b"v=0\r\no=- 1 1 IN IP4 192.0.2.1\r\ns=-\r\nc=IN IP4 192.0.2.1\r\nt=0 0\r\nm=audio 4000 RTP/AVP 18\r\n";
         assert!(
             ours(1, Format::Pcma, Direction::SendRecv)
@@ -242,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn annex_b_needs_both_and_other_codecs_stand_alone() {
+    fn annex_b_needs_both_sides_and_other_codecs_are_single() {
         let g729 = |annex_b| Format::G729 { annex_b };
         for (offers, answers) in [(true, true), (true, false), (false, true)] {
             let offer = ours(4000, g729(offers), Direction::SendRecv).offer();

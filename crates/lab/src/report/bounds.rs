@@ -1,49 +1,49 @@
-//! Thresholds over levels, judged when all of them are run.
+//! Bounds of figures over several levels, judged after all levels were run.
 
 use super::chart::plain;
 use super::levels::LevelSummary;
-use super::study::{capacity, searched};
-use crate::error::Verdict;
-use crate::experiment::{Base, CAPACITY, FigureBound, PEAK};
+use super::study::{capacity, search_result};
+use crate::error::RunVerdict;
+use crate::experiment::{CAPACITY, FigureBound, PEAK, ReferenceValue};
 use crate::raw::RunRecord;
 use crate::statistics::Interval;
 use serde::{Deserialize, Serialize};
 
-/// A bound of a figure of a level, and what was measured.
+/// A bound of a level's figure, and the measured value.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct BoundCheck {
-    /// The figure in words, with what it is compared with.
+    /// Description of the figure and of its reference value.
     pub figure: String,
-    /// The level; `null` for a figure of the whole run, and where the figure names it.
+    /// The level; `null` for a figure of the whole run, and if the figure's description names it.
     pub level: Option<f64>,
-    /// The level at which it was read.
+    /// The level at which the figure was read.
     #[serde(default)]
     pub at: Option<f64>,
-    /// The least that holds.
+    /// Lower bound.
     pub least: Option<f64>,
-    /// The most that holds.
+    /// Upper bound.
     pub most: Option<f64>,
-    /// What was measured; `null` where nothing was.
+    /// Measured value; `null` without a measurement.
     pub measured: Option<f64>,
-    /// Where that lies with 95 % confidence; the figure itself is judged, not its interval.
+    /// 95 % confidence interval of the value; the value is judged, not the interval.
     pub interval: Option<Interval>,
-    /// Whether it holds; `null` where nothing was measured.
+    /// Whether the bound holds; `null` without a measurement.
     pub holds: Option<bool>,
-    /// What the number alone does not say.
+    /// Explanation of the value.
     pub remark: String,
 }
 
 impl BoundCheck {
-    /// Its verdict alone.
-    pub const fn verdict(&self) -> Verdict {
+    /// The verdict of this bound alone.
+    pub const fn verdict(&self) -> RunVerdict {
         match self.holds {
-            Some(true) => Verdict::Passed,
-            Some(false) => Verdict::Failed,
-            None => Verdict::NotMeasured,
+            Some(true) => RunVerdict::Passed,
+            Some(false) => RunVerdict::Failed,
+            None => RunVerdict::NotMeasured,
         }
     }
 
-    /// The bound in words: `at least 95`.
+    /// The bound as text: `at least 95`.
     pub fn limit(&self) -> String {
         match (self.least, self.most) {
             (Some(least), Some(most)) => format!("{} to {}", plain(least), plain(most)),
@@ -53,7 +53,7 @@ impl BoundCheck {
         }
     }
 
-    /// What was measured, in words.
+    /// The measured value as text.
     pub fn measured_text(&self) -> String {
         let value = self.measured.map_or("not measured".to_owned(), plain);
         match self.remark.as_str() {
@@ -79,42 +79,46 @@ impl BoundCheck {
 /// Judges all bounds of a run.
 pub(super) fn judge(run: &RunRecord, levels: &[LevelSummary]) -> Vec<BoundCheck> {
     let bounds = run.bounds.iter();
-    bounds.flat_map(|bound| one(bound, run, levels)).collect()
+    bounds
+        .flat_map(|bound| judge_bound(bound, run, levels))
+        .collect()
 }
 
-/// The verdict over the trials' and these; what was not measured counts where nothing else was.
+/// The verdict over trials and bounds; `NotMeasured` of a bound counts only without any other verdict.
 pub(super) fn verdict<'a>(
-    trials: Verdict,
+    trials: RunVerdict,
     checks: impl IntoIterator<Item = &'a BoundCheck>,
-) -> Verdict {
+) -> RunVerdict {
     let verdicts = checks.into_iter().map(BoundCheck::verdict);
-    verdicts.fold(trials, Verdict::beside)
+    verdicts.fold(trials, RunVerdict::or_measured)
 }
 
-fn one(bound: &FigureBound, run: &RunRecord, levels: &[LevelSummary]) -> Vec<BoundCheck> {
+fn judge_bound(bound: &FigureBound, run: &RunRecord, levels: &[LevelSummary]) -> Vec<BoundCheck> {
     match bound.name.as_str() {
-        CAPACITY => return vec![of_capacity(bound, run, levels)],
+        CAPACITY => return vec![check_capacity(bound, run, levels)],
         PEAK => {
             let peak = run.peak.as_ref().map(|peak| peak.value);
             return vec![checked(bound, None, peak, None, "")];
         }
         _ => {}
     }
-    // A search tries levels beyond the limit, where nothing has to hold.
+    // A search also tries levels beyond the limit, at which no bound has to hold.
     if run.search.is_some() {
         return Vec::new();
     }
     let chosen = levels
         .iter()
         .filter(|l| bound.at.is_none() || l.level == bound.at);
-    let checks: Vec<BoundCheck> = chosen.map(|level| at(bound, level, run, levels)).collect();
+    let checks: Vec<BoundCheck> = chosen
+        .map(|level| check_level(bound, level, run, levels))
+        .collect();
     match checks.is_empty() {
         true => vec![checked(bound, bound.at, None, None, "level not run")],
         false => checks,
     }
 }
 
-fn at(
+fn check_level(
     bound: &FigureBound,
     level: &LevelSummary,
     run: &RunRecord,
@@ -127,9 +131,9 @@ fn at(
     };
     let base = match &bound.percent_of_figure {
         Some(other) => Ok(Some((level.figure(other), level.intervals.get(other)))),
-        None => base(bound.percent_of.as_ref(), &bound.name, run, levels),
+        None => reference(bound.percent_of.as_ref(), &bound.name, run, levels),
     };
-    match base.map(|base| related(level, &bound.name, base)) {
+    match base.map(|base| relative_to_reference(level, &bound.name, base)) {
         Ok((value, interval)) => checked(bound, place, value, interval, ""),
         Err(remark) => checked(bound, place, None, None, remark),
     }
@@ -137,28 +141,30 @@ fn at(
 
 type Read<'a> = (Option<f64>, Option<&'a Interval>);
 
-/// With what a figure of this name is compared; `None`: with nothing.
-pub(super) fn base<'a>(
-    percent_of: Option<&Base>,
+/// Reference value for a figure of this name; `None` without one.
+pub(super) fn reference<'a>(
+    percent_of: Option<&ReferenceValue>,
     name: &str,
     run: &'a RunRecord,
     levels: &'a [LevelSummary],
 ) -> Result<Option<Read<'a>>, &'static str> {
     match percent_of {
         None => Ok(None),
-        Some(Base::Name(_)) => match &run.peak {
+        Some(ReferenceValue::Name(_)) => match &run.peak {
             Some(peak) => Ok(Some((Some(peak.value), peak.interval.as_ref()))),
             None => Err("the peak was not measured"),
         },
-        Some(Base::Level(at)) => match levels.iter().find(|level| level.level == Some(*at)) {
-            Some(level) => Ok(Some((level.figure(name), level.intervals.get(name)))),
-            None => Err("the level compared with was not run"),
-        },
+        Some(ReferenceValue::Level(at)) => {
+            match levels.iter().find(|level| level.level == Some(*at)) {
+                Some(level) => Ok(Some((level.figure(name), level.intervals.get(name)))),
+                None => Err("the reference level was not run"),
+            }
+        }
     }
 }
 
-/// A figure of a level, in percent of its base where there is one.
-pub(super) fn related(
+/// A figure of a level, in percent of its reference value if there is one.
+pub(super) fn relative_to_reference(
     level: &LevelSummary,
     name: &str,
     base: Option<Read<'_>>,
@@ -180,13 +186,13 @@ pub(super) fn related(
     (Some(percent), Some(ratio))
 }
 
-fn of_capacity(bound: &FigureBound, run: &RunRecord, levels: &[LevelSummary]) -> BoundCheck {
+fn check_capacity(bound: &FigureBound, run: &RunRecord, levels: &[LevelSummary]) -> BoundCheck {
     let found = match &run.search {
-        Some(search) => searched(search),
+        Some(search) => search_result(search),
         None => capacity(levels),
     };
     let mut check = checked(bound, None, found.value, found.interval, &found.remark);
-    // Below the limit of the sweep the figure says nothing about a higher one.
+    // If the sweep ends below the capacity, the true capacity may satisfy the bound.
     if check.holds == Some(false) && found.is_open_above {
         check.holds = None;
     }
@@ -208,7 +214,7 @@ fn checked(
             && bound.most.is_none_or(|most| measured <= most)
     });
     BoundCheck {
-        figure: bound.words(),
+        figure: bound.description(),
         level,
         at: level.or(bound.at),
         least: bound.least,

@@ -1,18 +1,18 @@
 //! Plots as inline SVG, readable on a light and on a dark page.
 //!
-//! Ink is drawn in one marked colour that becomes `currentColor`, so the page decides about it; series have colours of
-//! middle lightness that stand out on both.
+//! Axes and text are drawn in one marker colour that is then replaced by `currentColor`, so that the page sets it;
+//! series have colours of medium lightness that are visible on both backgrounds.
 
 use plotters::prelude::*;
 
-/// Marks ink until the SVG is written.
+/// Marker colour of axes and text until the SVG is written.
 const INK: RGBColor = RGBColor(1, 2, 3);
 const INK_TEXT: &str = "#010203";
-/// Of a plot that stands beside another one, and of one that has the width of the page.
+/// Size of a plot beside another one, and of one across the page.
 const SIZE: (u32, u32) = (600, 310);
 const WIDE: (u32, u32) = (1160, 340);
 
-/// Colours of series, told apart by eyes that do not see red and green as others do.
+/// Colours of series, chosen to be distinguishable with colour blindness.
 pub const PALETTE: [&str; 6] = [
     "#3b82c4", "#e08a2e", "#2f9e77", "#c2557f", "#8a6fd1", "#7a8896",
 ];
@@ -33,11 +33,11 @@ pub struct Series {
     pub colour: &'static str,
     /// Only points, no line.
     pub scatter: bool,
-    /// Where points lie with 95 % confidence: place, lower and upper end.
+    /// 95 % confidence intervals of the points: x, lower and upper end.
     pub spread: Vec<(f64, f64, f64)>,
 }
 
-/// Bars of one class, stacked on those of the classes before it.
+/// Bars of one class, stacked on the bars of the classes before it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Stack {
     /// Name, for the legend.
@@ -49,7 +49,7 @@ pub struct Stack {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-enum Body {
+enum ChartBody {
     Lines(Vec<Series>),
     Stacks {
         categories: Vec<String>,
@@ -63,7 +63,7 @@ pub struct Chart {
     title: String,
     x: String,
     y: String,
-    body: Body,
+    body: ChartBody,
     limit: Option<(f64, String)>,
     wide: bool,
 }
@@ -75,7 +75,7 @@ impl Chart {
             title: title.to_owned(),
             x: x.to_owned(),
             y: y.to_owned(),
-            body: Body::Lines(series),
+            body: ChartBody::Lines(series),
             limit: None,
             wide: false,
         }
@@ -93,25 +93,25 @@ impl Chart {
             title: title.to_owned(),
             x: x.to_owned(),
             y: y.to_owned(),
-            body: Body::Stacks { categories, stacks },
+            body: ChartBody::Stacks { categories, stacks },
             limit: None,
             wide: false,
         }
     }
 
-    /// Draws a threshold, where it is within twice the largest value.
+    /// Draws a threshold if it is within twice the largest value.
     pub fn with_limit(mut self, limit: Option<f64>, name: &str) -> Chart {
         self.limit = limit.map(|limit| (limit, name.to_owned()));
         self
     }
 
-    /// Over the whole width of the page.
+    /// Draws the plot across the page.
     pub fn with_full_width(mut self) -> Chart {
         self.wide = true;
         self
     }
 
-    /// Whether it takes the whole width of the page.
+    /// Whether the plot is drawn across the page.
     pub fn is_wide(&self) -> bool {
         self.wide
     }
@@ -123,8 +123,8 @@ impl Chart {
     /// Whether there is anything to draw.
     pub fn is_empty(&self) -> bool {
         match &self.body {
-            Body::Lines(series) => series.iter().all(|series| series.points.is_empty()),
-            Body::Stacks { stacks, .. } => stacks
+            ChartBody::Lines(series) => series.iter().all(|series| series.points.is_empty()),
+            ChartBody::Stacks { stacks, .. } => stacks
                 .iter()
                 .all(|stack| stack.values.iter().all(|v| *v == 0.0)),
         }
@@ -135,13 +135,15 @@ impl Chart {
         &self.title
     }
 
-    /// Names and colours, for the legend beside the plot; none where there is only one series, which the title names.
+    /// Names and colours for the legend beside the plot; empty with a single series, which the title names.
     pub fn legend(&self) -> Vec<(&str, &'static str)> {
         match &self.body {
-            Body::Lines(series) if series.len() == 1 => Vec::new(),
-            Body::Lines(series) => series.iter().map(|s| (s.name.as_str(), s.colour)).collect(),
-            Body::Stacks { stacks, .. } if stacks.len() == 1 => Vec::new(),
-            Body::Stacks { stacks, .. } => stacks
+            ChartBody::Lines(series) if series.len() == 1 => Vec::new(),
+            ChartBody::Lines(series) => {
+                series.iter().map(|s| (s.name.as_str(), s.colour)).collect()
+            }
+            ChartBody::Stacks { stacks, .. } if stacks.len() == 1 => Vec::new(),
+            ChartBody::Stacks { stacks, .. } => stacks
                 .iter()
                 .filter(|stack| stack.values.iter().any(|value| *value > 0.0))
                 .map(|s| (s.name.as_str(), s.colour))
@@ -149,13 +151,13 @@ impl Chart {
         }
     }
 
-    /// The plot as an `<svg>` element; a note in the place of one that cannot be drawn.
+    /// The plot as an `<svg>` element; a note if it cannot be drawn.
     pub fn svg(&self) -> String {
         let mut svg = String::new();
         match self.draw(&mut svg) {
             Ok(()) => finish(&svg, &self.title, self.size()),
             Err(error) => format!(
-                "<p class=\"note\">{}: cannot be drawn: {}</p>",
+                "<p class=\"note\">{}: not drawn: {}</p>",
                 escape(&self.title),
                 escape(&error)
             ),
@@ -165,8 +167,8 @@ impl Chart {
     fn draw(&self, svg: &mut String) -> Result<(), String> {
         let area = SVGBackend::with_string(svg, self.size()).into_drawing_area();
         match &self.body {
-            Body::Lines(series) => self.draw_lines(&area, series),
-            Body::Stacks { categories, stacks } => self.draw_stacks(&area, categories, stacks),
+            ChartBody::Lines(series) => self.draw_lines(&area, series),
+            ChartBody::Stacks { categories, stacks } => self.draw_stacks(&area, categories, stacks),
         }
         .and_then(|()| area.present().map_err(|error| error.to_string()))
     }
@@ -292,7 +294,7 @@ impl Chart {
             .y_desc(self.y.as_str())
             .draw()
             .map_err(|error| error.to_string())?;
-        // A few bars need not fill the plot.
+        // A few bars do not fill the plot.
         let half = 0.36 * (categories.len() as f64 / 6.0).min(1.0);
         for index in 0..categories.len() {
             let mut from = 0.0;
@@ -344,7 +346,7 @@ fn category(categories: &[String], x: f64) -> String {
     categories.get(index as usize).cloned().unwrap_or_default()
 }
 
-/// A number without needless digits.
+/// Formats a number without trailing zeros.
 pub fn plain(value: f64) -> String {
     let magnitude = value.abs();
     let text = match magnitude {
@@ -361,7 +363,7 @@ pub fn plain(value: f64) -> String {
     }
 }
 
-/// Text for HTML and attributes.
+/// Escapes text for HTML and attributes.
 pub fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -376,7 +378,7 @@ pub fn escape(text: &str) -> String {
     out
 }
 
-/// Ink by the page's colour, size by the page's width, a name for those who hear the page.
+/// Sets text colour and size from the page, and an accessible name for screen readers.
 fn finish(svg: &str, title: &str, size: (u32, u32)) -> String {
     let svg = svg.replace(INK_TEXT, "currentColor");
     let (width, height) = size;
@@ -403,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn the_spread_is_drawn_at_each_point() {
+    fn confidence_interval_is_drawn_at_each_point() {
         let bare = line(vec![(1.0, 2.0), (2.0, 3.0)]);
         let spread = Series {
             spread: vec![(1.0, 1.5, 2.5), (2.0, 2.0, 9.0)],
@@ -419,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn plots_take_any_numbers() {
+    fn plots_accept_any_numbers() {
         for points in [
             vec![],
             vec![(5.0, 0.0)],

@@ -1,77 +1,77 @@
-//! Two runs of one experiment side by side.
+//! Comparison of two runs of one experiment.
 
 use super::chart::escape;
-use super::data::{Group, Level, Results, Summary};
-use crate::error::{LabError, Verdict};
+use super::data::{AttemptGroup, LevelRecords, RunResults, TrialSummary};
+use crate::error::{LabError, RunVerdict};
 use std::fmt::Write;
 use std::path::Path;
 
-/// How a figure of several trials is put together.
+/// Aggregation of a figure over several trials.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Over {
+enum Aggregation {
     /// The mean of the trials, with its confidence interval.
     Trials,
-    /// A quantile or an extreme over the records of all trials; a mean of quantiles would be none. The range of the trials
-    /// says how far they are apart.
+    /// A quantile or an extreme over the records of all trials, since a mean of quantiles is not a quantile. The range
+    /// over the trials shows their spread.
     Records,
 }
 
 /// Reads a figure from a summary.
-type Reader = Box<dyn Fn(&Summary) -> Option<f64>>;
+type SummaryFigureFn = Box<dyn Fn(&TrialSummary) -> Option<f64>>;
 
-/// A figure: its name, how it is put together, and how it is read from a summary.
+/// A compared figure: name, aggregation, and access to its value in a summary.
 struct Figure {
     name: String,
-    over: Over,
-    read: Reader,
+    over: Aggregation,
+    read: SummaryFigureFn,
 }
 
-/// Which way a figure gets worse; figures that say nothing about the subject have none.
+/// Direction in which a figure gets worse; figures that do not rate the SUT have none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Worse {
+enum WorseDirection {
     Higher,
     Lower,
 }
 
-/// The direction of a figure, by its name.
-fn direction(name: &str) -> Option<Worse> {
+/// The direction of a figure, derived from its name.
+fn direction(name: &str) -> Option<WorseDirection> {
     let higher = [" failed", "jitter", "lost", "delay", "round trip", "CPU"];
     if name.ends_with(" established") || name == "MOS" {
-        return Some(Worse::Lower);
+        return Some(WorseDirection::Lower);
     }
     (higher.iter().any(|part| name.contains(part)) || name.contains(" response "))
-        .then_some(Worse::Higher)
+        .then_some(WorseDirection::Higher)
 }
 
 /// A row of the comparison.
 #[derive(Debug, PartialEq)]
-struct Row {
+struct ComparisonRow {
     level: String,
     figure: String,
-    baseline: Value,
-    new: Value,
+    baseline: ComparedValue,
+    new: ComparedValue,
 }
 
-/// A figure as measured in one run.
+/// A figure measured in one run.
 #[derive(Clone, Debug, Default, PartialEq)]
-struct Value {
+struct ComparedValue {
     value: Option<f64>,
-    /// Between which numbers the mean is with 95 % confidence, or within which all trials are.
+    /// 95 % confidence interval of the mean, or the range over the trials.
     range: Option<(f64, f64)>,
     confidence: bool,
     n: usize,
-    /// Variance of the trials; `None` for fewer than two, and where no mean is shown.
+    /// Variance over the trials; `None` for fewer than two, and if no mean is shown.
     variance: Option<f64>,
 }
 
 /// The two runs.
-pub(super) struct Comparison {
+pub(super) struct RunComparison {
     title: String,
     notes: Vec<String>,
-    rows: Vec<Row>,
-    /// The verdict was failed in the new run alone.
+    rows: Vec<ComparisonRow>,
+    /// Only the new run has the verdict failed.
     newly_failed: bool,
-    /// Differences below so many percent are none.
+    /// Smaller differences, in percent, are ignored.
     tolerance_percent: f64,
 }
 
@@ -81,29 +81,29 @@ const HEAD: [&str; 7] = [
     "baseline",
     "new",
     "difference",
-    "told apart",
+    "significant",
     "judged",
 ];
 
-const LEGEND: &str = "Where a level was run n times: counts and means are the mean of the trials with its 95 % confidence \
+const LEGEND: &str = "Levels with n runs: counts and means are the mean of the trials with its 95 % confidence \
 interval (Student t, n - 1 degrees of freedom); quantiles and largest values are over the records of all trials, with the \
-range of the single trials in brackets. Told apart: the 95 % interval of the difference of the two means (Welch) leaves \
-out zero. Worse: told apart, by more than the tolerance, to the side that is worse for a user; with fewer than two trials on \
-each side nothing is told apart, and only the verdicts are compared.";
+range of the single trials in brackets. Significant: the 95 % interval of the difference of the two means (Welch) excludes \
+zero. Worse: a significant difference in the worse direction, above the tolerance; with fewer than two trials on either \
+side no difference is significant, and only the verdicts are compared.";
 
 /// Compares `dir` with `baseline`.
 ///
 /// # Errors
-/// Where one of them cannot be read, or they are of different experiments.
+/// If one of them cannot be read, or if they belong to different experiments.
 pub(super) fn compare(
     baseline: &Path,
     dir: &Path,
     tolerance_percent: f64,
-) -> Result<Comparison, LabError> {
-    let (old, new) = (Results::read(baseline)?, Results::read(dir)?);
+) -> Result<RunComparison, LabError> {
+    let (old, new) = (RunResults::read(baseline)?, RunResults::read(dir)?);
     if old.raw.run.experiment != new.raw.run.experiment {
-        return Err(LabError::bad(format!(
-            "cannot compare different experiments: {} is of {:?}, {} is of {:?}",
+        return Err(LabError::bad_input(format!(
+            "cannot compare different experiments: {} has {:?}, {} has {:?}",
             baseline.display(),
             old.raw.run.experiment,
             dir.display(),
@@ -111,8 +111,9 @@ pub(super) fn compare(
         )));
     }
     let (old_levels, new_levels) = (old.levels(), new.levels());
-    let same =
-        |a: &Level<'_>, b: &Level<'_>| a.value.map(f64::to_bits) == b.value.map(f64::to_bits);
+    let same = |a: &LevelRecords<'_>, b: &LevelRecords<'_>| {
+        a.value.map(f64::to_bits) == b.value.map(f64::to_bits)
+    };
     let mut notes = notes(&old, &new);
     let mut rows = Vec::new();
     for level in &old_levels {
@@ -127,24 +128,24 @@ pub(super) fn compare(
         }
     }
     if rows.is_empty() {
-        return Err(LabError::bad(format!(
+        return Err(LabError::bad_input(format!(
             "{} and {} have no level in common",
             baseline.display(),
             dir.display()
         )));
     }
-    Ok(Comparison {
+    Ok(RunComparison {
         title: new.raw.run.experiment.clone(),
         notes,
         rows,
-        newly_failed: new.raw.run.verdict == Verdict::Failed
-            && old.raw.run.verdict != Verdict::Failed,
+        newly_failed: new.raw.run.verdict == RunVerdict::Failed
+            && old.raw.run.verdict != RunVerdict::Failed,
         tolerance_percent,
     })
 }
 
-/// What else differs.
-fn notes(old: &Results, new: &Results) -> Vec<String> {
+/// Other differences between the runs.
+fn notes(old: &RunResults, new: &RunResults) -> Vec<String> {
     let (old, new) = (&old.raw.run, &new.raw.run);
     let mut notes = vec![format!(
         "verdict: {} before, {} now",
@@ -172,15 +173,15 @@ fn notes(old: &Results, new: &Results) -> Vec<String> {
     notes
 }
 
-fn level_rows(old: &Level<'_>, new: &Level<'_>) -> Vec<Row> {
+fn level_rows(old: &LevelRecords<'_>, new: &LevelRecords<'_>) -> Vec<ComparisonRow> {
     let (old_all, new_all) = (old.summary(), new.summary());
-    let each = |level: &Level<'_>| -> Vec<Summary> {
+    let each = |level: &LevelRecords<'_>| -> Vec<TrialSummary> {
         level.trials.iter().map(|part| part.summary()).collect()
     };
     let (old_each, new_each) = (each(old), each(new));
     figures(&old_all, &new_all)
         .into_iter()
-        .map(|figure| Row {
+        .map(|figure| ComparisonRow {
             level: old.name(),
             baseline: figure.value(&old_all, &old_each),
             new: figure.value(&new_all, &new_each),
@@ -191,11 +192,11 @@ fn level_rows(old: &Level<'_>, new: &Level<'_>) -> Vec<Row> {
 }
 
 impl Figure {
-    fn value(&self, all: &Summary, each: &[Summary]) -> Value {
+    fn value(&self, all: &TrialSummary, each: &[TrialSummary]) -> ComparedValue {
         let values: Vec<f64> = each.iter().filter_map(|one| (self.read)(one)).collect();
         let n = values.len();
         match self.over {
-            Over::Records => Value {
+            Aggregation::Records => ComparedValue {
                 value: (self.read)(all),
                 range: (n > 1).then(|| {
                     let low = values.iter().copied().fold(f64::INFINITY, f64::min);
@@ -206,10 +207,10 @@ impl Figure {
                 n,
                 variance: None,
             },
-            Over::Trials => {
+            Aggregation::Trials => {
                 let mean = (n > 0).then(|| values.iter().sum::<f64>() / n as f64);
                 let half = half_width(&values);
-                Value {
+                ComparedValue {
                     value: mean,
                     range: mean
                         .zip(half)
@@ -223,77 +224,87 @@ impl Figure {
     }
 }
 
-fn figures(old: &Summary, new: &Summary) -> Vec<Figure> {
+fn figures(old: &TrialSummary, new: &TrialSummary) -> Vec<Figure> {
     let mut all = Vec::new();
-    let mut add = |name: String, over: Over, read: Reader| {
+    let mut add = |name: String, over: Aggregation, read: SummaryFigureFn| {
         all.push(Figure { name, over, read });
     };
-    for group in Group::ALL {
+    for group in AttemptGroup::ALL {
         if old.tally(group).attempted == 0 && new.tally(group).attempted == 0 {
             continue;
         }
         let name = group.name();
-        let count = |read: fn(&super::data::Tally) -> u64| -> Reader {
+        let count = |read: fn(&super::data::Tally) -> u64| -> SummaryFigureFn {
             Box::new(move |summary| Some(read(summary.tally(group)) as f64))
         };
         add(
             format!("{name} attempted"),
-            Over::Trials,
+            Aggregation::Trials,
             count(|t| t.attempted),
         );
         add(
             format!("{name} established"),
-            Over::Trials,
+            Aggregation::Trials,
             count(|t| t.established),
         );
-        add(format!("{name} failed"), Over::Trials, count(|t| t.failed));
+        add(
+            format!("{name} failed"),
+            Aggregation::Trials,
+            count(|t| t.failed),
+        );
         add(
             format!("{name} response mean, ms"),
-            Over::Trials,
+            Aggregation::Trials,
             Box::new(move |s| s.tally(group).response_mean()),
         );
         for (what, q) in [("p50", 0.5), ("p99", 0.99), ("max", 1.0)] {
             add(
                 format!("{name} response {what}, ms"),
-                Over::Records,
+                Aggregation::Records,
                 Box::new(move |s| s.tally(group).response(q)),
             );
         }
     }
-    type Read = fn(&Summary) -> Option<f64>;
-    let rest: [(&str, Over, Read); 14] = [
-        ("peak calls", Over::Records, |s| {
+    type Read = fn(&TrialSummary) -> Option<f64>;
+    let rest: [(&str, Aggregation, Read); 14] = [
+        ("peak calls", Aggregation::Records, |s| {
             Some(s.details.peak_calls as f64)
         }),
-        ("jitter mean, ms", Over::Trials, |s| {
+        ("jitter mean, ms", Aggregation::Trials, |s| {
             s.figures.jitter_ms.mean
         }),
-        ("jitter p99, ms", Over::Records, |s| s.figures.jitter_ms.p99),
-        ("jitter max, ms", Over::Records, |s| s.figures.jitter_ms.max),
-        ("lost, %", Over::Trials, |s| s.figures.lost_percent),
-        ("MOS", Over::Trials, |s| s.figures.mos),
-        ("one-way delay, worst, ms", Over::Records, |s| {
+        ("jitter p99, ms", Aggregation::Records, |s| {
+            s.figures.jitter_ms.p99
+        }),
+        ("jitter max, ms", Aggregation::Records, |s| {
+            s.figures.jitter_ms.max
+        }),
+        ("lost, %", Aggregation::Trials, |s| s.figures.lost_percent),
+        ("MOS", Aggregation::Trials, |s| s.figures.mos),
+        ("one-way delay, worst, ms", Aggregation::Records, |s| {
             s.details.one_way_ms
         }),
-        ("round trip, worst, ms", Over::Records, |s| {
+        ("round trip, worst, ms", Aggregation::Records, |s| {
             s.details.round_trip_ms
         }),
-        ("lateness p50, ms", Over::Records, |s| {
+        ("lateness p50, ms", Aggregation::Records, |s| {
             s.details.lateness_ms[0]
         }),
-        ("lateness p99, ms", Over::Records, |s| {
+        ("lateness p99, ms", Aggregation::Records, |s| {
             s.details.lateness_ms[1]
         }),
-        ("CPU per call, packets included, us", Over::Trials, |s| {
-            s.figures.cpu_us_per_call
-        }),
-        ("CPU of signalling per call, us", Over::Trials, |s| {
+        (
+            "CPU per call, packets included, us",
+            Aggregation::Trials,
+            |s| s.figures.cpu_us_per_call,
+        ),
+        ("CPU of signalling per call, us", Aggregation::Trials, |s| {
             s.details.planes.signalling_us_per_call
         }),
-        ("CPU of media per packet, us", Over::Trials, |s| {
+        ("CPU of media per packet, us", Aggregation::Trials, |s| {
             s.details.planes.media_us_per_packet
         }),
-        ("RcvbufErrors", Over::Trials, |s| {
+        ("RcvbufErrors", Aggregation::Trials, |s| {
             s.receive_buffer_errors.map(|count| count as f64)
         }),
     ];
@@ -310,7 +321,7 @@ const T95: [f64; 30] = [
     2.052, 2.048, 2.045, 2.042,
 ];
 
-/// The quantile; between tabulated degrees of freedom that of the fewer, which gives the wider interval.
+/// Student's t quantile; between two rows the one with fewer degrees of freedom, which gives the wider interval.
 fn student(freedom: usize) -> f64 {
     match freedom {
         0 => f64::INFINITY,
@@ -336,9 +347,10 @@ fn half_width(values: &[f64]) -> Option<f64> {
     Some(student(n.saturating_sub(1)) * (variance(values)? / n as f64).sqrt())
 }
 
-/// Whether the 95 % interval of the difference of two means (Welch) leaves out zero; `None` without two trials on each side.
-fn told_apart(old: &Value, new: &Value) -> Option<bool> {
-    let part = |value: &Value| Some(value.variance? / value.n as f64);
+/// Whether the 95 % interval of the difference of two means (Welch) excludes zero; `None` with fewer than two trials on
+/// either side.
+fn is_significant(old: &ComparedValue, new: &ComparedValue) -> Option<bool> {
+    let part = |value: &ComparedValue| Some(value.variance? / value.n as f64);
     let (a, b) = (part(old)?, part(new)?);
     let change = (new.value? - old.value?).abs();
     let spread = a + b;
@@ -350,7 +362,7 @@ fn told_apart(old: &Value, new: &Value) -> Option<bool> {
     Some(change > student(freedom.floor() as usize) * spread.sqrt())
 }
 
-impl Value {
+impl ComparedValue {
     fn text(&self) -> String {
         let Some(value) = self.value else {
             return "-".to_owned();
@@ -376,7 +388,7 @@ fn plain(value: f64) -> String {
     }
 }
 
-impl Row {
+impl ComparisonRow {
     fn difference(&self) -> String {
         match (self.baseline.value, self.new.value) {
             (Some(old), Some(new)) if old == new => "0 %".to_owned(),
@@ -388,25 +400,25 @@ impl Row {
         }
     }
 
-    fn apart(&self) -> &'static str {
-        match told_apart(&self.baseline, &self.new) {
+    fn significance(&self) -> &'static str {
+        match is_significant(&self.baseline, &self.new) {
             Some(true) => "yes",
             Some(false) => "no",
             None => "-",
         }
     }
 
-    /// Whether the new run is worse in this figure.
+    /// Whether this figure is worse in the new run.
     fn is_worse(&self, tolerance_percent: f64) -> bool {
         let (Some(old), Some(new)) = (self.baseline.value, self.new.value) else {
             return false;
         };
         let by = match direction(&self.figure) {
-            Some(Worse::Higher) => new - old,
-            Some(Worse::Lower) => old - new,
+            Some(WorseDirection::Higher) => new - old,
+            Some(WorseDirection::Lower) => old - new,
             None => return false,
         };
-        told_apart(&self.baseline, &self.new) == Some(true)
+        is_significant(&self.baseline, &self.new) == Some(true)
             && by > old.abs() * tolerance_percent / 100.0
     }
 
@@ -417,7 +429,7 @@ impl Row {
             self.baseline.text(),
             self.new.text(),
             self.difference(),
-            self.apart().to_owned(),
+            self.significance().to_owned(),
             match self.is_worse(tolerance_percent) {
                 true => "worse".to_owned(),
                 false => String::new(),
@@ -426,8 +438,8 @@ impl Row {
     }
 }
 
-impl Comparison {
-    /// For the terminal.
+impl RunComparison {
+    /// As text for the terminal.
     pub fn text(&self) -> String {
         let mut rows = vec![HEAD.map(str::to_owned)];
         let cells = self
@@ -441,9 +453,9 @@ impl Comparison {
                 *width = cell.chars().count().max(*width);
             }
         }
-        let mut out = format!("{}\n", visible(&self.title));
+        let mut out = format!("{}\n", without_control_characters(&self.title));
         for note in &self.notes {
-            out.push_str(&format!("  {}\n", visible(note)));
+            out.push_str(&format!("  {}\n", without_control_characters(note)));
         }
         out.push('\n');
         for row in &rows {
@@ -461,8 +473,8 @@ impl Comparison {
         out
     }
 
-    /// Figures, or the verdict, in which the new run is worse.
-    fn worse_in(&self) -> Vec<String> {
+    /// Figures that are worse in the new run, and the verdict if it is.
+    fn worse_figures(&self) -> Vec<String> {
         let rows = self.rows.iter();
         let mut worse: Vec<String> = rows
             .filter(|row| row.is_worse(self.tolerance_percent))
@@ -476,20 +488,20 @@ impl Comparison {
 
     /// Whether the new run is worse.
     pub fn is_worse(&self) -> bool {
-        !self.worse_in().is_empty()
+        !self.worse_figures().is_empty()
     }
 
     fn judgement(&self) -> String {
-        let worse = self.worse_in();
+        let worse = self.worse_figures();
         match worse.is_empty() {
             true => "not worse".to_owned(),
-            false => format!("worse: {}", visible(&worse.join(", "))),
+            false => format!("worse: {}", without_control_characters(&worse.join(", "))),
         }
     }
 
-    /// For programs.
+    /// As JSON.
     pub fn json(&self) -> serde_json::Value {
-        let value = |value: &Value| {
+        let value = |value: &ComparedValue| {
             let (low, high) = value.range.unzip();
             serde_json::json!({
                 "value": value.value,
@@ -508,7 +520,7 @@ impl Comparison {
                     "figure": row.figure,
                     "baseline": value(&row.baseline),
                     "new": value(&row.new),
-                    "told_apart": told_apart(&row.baseline, &row.new),
+                    "told_apart": is_significant(&row.baseline, &row.new),
                     "worse": row.is_worse(self.tolerance_percent),
                 })
             })
@@ -518,19 +530,19 @@ impl Comparison {
             "notes": self.notes,
             "tolerance_percent": self.tolerance_percent,
             "worse": self.is_worse(),
-            "worse_in": self.worse_in(),
+            "worse_in": self.worse_figures(),
             "rows": rows,
         })
     }
 
-    /// As a page.
+    /// As an HTML page.
     pub fn page(&self) -> String {
         let title = escape(&self.title);
         let mut html = format!(
             "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" \
              content=\"width=device-width, initial-scale=1\"><meta name=\"color-scheme\" content=\"light dark\">\
              <title>Comparison: {title}</title><style>{}</style></head><body><main><header><p class=\"kicker\">Hornwork \
-             laboratory &middot; comparison</p><h1>{title}</h1></header>",
+             test lab &middot; comparison</p><h1>{title}</h1></header>",
             include_str!("style.css"),
         );
         for note in &self.notes {
@@ -566,8 +578,8 @@ impl Comparison {
     }
 }
 
-/// Without characters that steer a terminal.
-fn visible(text: &str) -> String {
+/// Removes control characters, which a terminal would interpret.
+fn without_control_characters(text: &str) -> String {
     text.chars()
         .map(|c| if c.is_control() { '\u{fffd}' } else { c })
         .collect()
@@ -578,9 +590,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_interval_is_students() {
+    fn confidence_interval_uses_students_t() {
         assert_eq!(half_width(&[5.0]), None);
-        // Deviation of 1, 2, 3 is 1; t with 2 degrees of freedom is 4.303.
+        // The standard deviation of 1, 2, 3 is 1; t with 2 degrees of freedom is 4.303.
         let half = half_width(&[1.0, 2.0, 3.0]).unwrap();
         assert!((half - 4.303 / 3f64.sqrt()).abs() < 1e-12);
         assert_eq!(
@@ -591,14 +603,14 @@ mod tests {
     }
 
     #[test]
-    fn welch_finds_a_difference_and_doubts_another() {
-        let value = |values: &[f64]| Value {
+    fn welch_test_finds_significant_difference_only() {
+        let value = |values: &[f64]| ComparedValue {
             value: Some(values.iter().sum::<f64>() / values.len() as f64),
             n: values.len(),
             variance: variance(values),
-            ..Value::default()
+            ..ComparedValue::default()
         };
-        let apart = |a: &[f64], b: &[f64]| told_apart(&value(a), &value(b));
+        let apart = |a: &[f64], b: &[f64]| is_significant(&value(a), &value(b));
         assert_eq!(apart(&[10.0, 10.1, 9.9], &[12.0, 12.1, 11.9]), Some(true));
         assert_eq!(apart(&[10.0, 20.0, 5.0], &[12.0, 8.0, 19.0]), Some(false));
         assert_eq!(apart(&[1.0], &[1.0, 2.0]), None);
@@ -607,12 +619,12 @@ mod tests {
 
     #[test]
     fn differences_are_relative_to_the_baseline() {
-        let value = |value: f64| Value {
+        let value = |value: f64| ComparedValue {
             value: Some(value),
             n: 1,
-            ..Value::default()
+            ..ComparedValue::default()
         };
-        let row = |old: f64, new: f64| Row {
+        let row = |old: f64, new: f64| ComparisonRow {
             level: String::new(),
             figure: String::new(),
             baseline: value(old),
@@ -625,15 +637,15 @@ mod tests {
     }
 
     #[test]
-    fn worse_is_told_apart_beyond_the_tolerance_and_to_the_wrong_side() {
+    fn worse_requires_direction_and_more_than_the_tolerance() {
         let row = |figure: &str, old: [f64; 3], new: [f64; 3]| {
-            let value = |values: [f64; 3]| Value {
+            let value = |values: [f64; 3]| ComparedValue {
                 value: Some(values.iter().sum::<f64>() / 3.0),
                 n: 3,
                 variance: variance(&values),
-                ..Value::default()
+                ..ComparedValue::default()
             };
-            Row {
+            ComparisonRow {
                 level: "10".to_owned(),
                 figure: figure.to_owned(),
                 baseline: value(old),

@@ -1,4 +1,4 @@
-//! The same tables as comma-separated values (RFC 4180).
+//! The tables of the report as comma-separated values (RFC 4180).
 
 use super::levels::LevelSummary;
 use crate::figures::CLASS_NAMES;

@@ -1,28 +1,28 @@
-//! Raw results sorted into levels, and what is counted over one level or one trial.
+//! Raw results sorted by level, and the counts over one level or one trial.
 
 use crate::error::LabError;
 use crate::figures::{self, Details, Figures, quantile};
 use crate::planes::Planes;
 use crate::raw::{RawResults, TrialRecord};
-use crate::record::{Attempt, Kind, Outcome, StreamRecord};
+use crate::record::{Attempt, AttemptKind, AttemptOutcome, StreamRecord};
 use std::collections::BTreeMap;
 use std::path::Path;
 
 /// The results of a run, in the order of the levels.
 #[derive(Debug)]
-pub(super) struct Results {
+pub(super) struct RunResults {
     /// The records; trials, attempts and streams in order of their levels.
     pub raw: RawResults,
-    /// Of each trial, in the same order: the ends of its attempts and of its streams.
+    /// For each trial, in the same order, the end indices of its attempts and of its streams.
     ends: Vec<(usize, usize)>,
 }
 
-impl Results {
+impl RunResults {
     /// Reads `dir`.
     ///
     /// # Errors
-    /// Where a file is missing or broken, or a record belongs to no trial.
-    pub fn read(dir: &Path) -> Result<Results, LabError> {
+    /// If a file is missing or broken, or a record belongs to no trial.
+    pub fn read(dir: &Path) -> Result<RunResults, LabError> {
         let RawResults {
             mut run,
             mut attempts,
@@ -44,8 +44,8 @@ impl Results {
         for (rank, trial) in run.trials.iter().enumerate() {
             if ranks.insert(trial.trial, rank).is_some() {
                 let path = dir.join("run.json");
-                let text = format!("{}: trial {} stands twice", path.display(), trial.trial);
-                return Err(LabError::bad(text));
+                let text = format!("{}: trial {} occurs twice", path.display(), trial.trial);
+                return Err(LabError::bad_input(text));
             }
         }
         let rank = |trial: u32| ranks.get(&trial).copied().unwrap_or(usize::MAX);
@@ -71,7 +71,7 @@ impl Results {
                 )
             })
             .collect();
-        Ok(Results {
+        Ok(RunResults {
             raw: RawResults {
                 run,
                 attempts,
@@ -81,23 +81,23 @@ impl Results {
         })
     }
 
-    /// The trials `from` to before `to`, together.
-    fn part(&self, from: usize, to: usize) -> Part<'_> {
+    /// The trials `from..to`, combined.
+    fn slice(&self, from: usize, to: usize) -> TrialSlice<'_> {
         let end = |place: usize| match place.checked_sub(1) {
             Some(before) => self.ends.get(before).copied().unwrap_or_default(),
             None => (0, 0),
         };
         let (first, last) = (end(from), end(to));
-        Part {
+        TrialSlice {
             trials: self.raw.run.trials.get(from..to).unwrap_or_default(),
             attempts: self.raw.attempts.get(first.0..last.0).unwrap_or_default(),
             streams: self.raw.streams.get(first.1..last.1).unwrap_or_default(),
         }
     }
 
-    /// The levels, in the order in which they were run.
-    pub fn levels(&self) -> Vec<Level<'_>> {
-        let mut levels: Vec<Level<'_>> = Vec::new();
+    /// The levels, in the order of execution.
+    pub fn levels(&self) -> Vec<LevelRecords<'_>> {
+        let mut levels: Vec<LevelRecords<'_>> = Vec::new();
         let mut from = 0;
         for group in self
             .raw
@@ -106,11 +106,11 @@ impl Results {
             .chunk_by(|a, b| a.level.map(f64::to_bits) == b.level.map(f64::to_bits))
         {
             let to = from + group.len();
-            levels.push(Level {
+            levels.push(LevelRecords {
                 value: group.first().and_then(|trial| trial.level),
-                all: self.part(from, to),
+                all: self.slice(from, to),
                 trials: (from..to)
-                    .map(|place| self.part(place, place + 1))
+                    .map(|place| self.slice(place, place + 1))
                     .collect(),
             });
             from = to;
@@ -118,10 +118,10 @@ impl Results {
         levels
     }
 
-    /// Which kinds of attempts there are.
-    pub fn groups(&self) -> Vec<Group> {
-        let there = |group: &Group| self.raw.attempts.iter().any(|a| group.holds(a.kind));
-        Group::ALL.into_iter().filter(there).collect()
+    /// The kinds of attempts that occur.
+    pub fn groups(&self) -> Vec<AttemptGroup> {
+        let there = |group: &AttemptGroup| self.raw.attempts.iter().any(|a| group.contains(a.kind));
+        AttemptGroup::ALL.into_iter().filter(there).collect()
     }
 }
 
@@ -133,7 +133,7 @@ fn check_trials(
 ) -> Result<(), LabError> {
     for (line, trial) in trials.enumerate() {
         if !known.contains_key(&trial) {
-            return Err(LabError::bad(format!(
+            return Err(LabError::bad_input(format!(
                 "{}:{}: trial {trial} is not in run.json",
                 dir.join(file).display(),
                 line + 1
@@ -145,24 +145,24 @@ fn check_trials(
 
 /// A level of the sweep.
 #[derive(Debug)]
-pub(super) struct Level<'a> {
+pub(super) struct LevelRecords<'a> {
     /// Value of the sweep.
     pub value: Option<f64>,
-    /// All its trials together.
-    pub all: Part<'a>,
-    /// Each trial.
-    pub trials: Vec<Part<'a>>,
+    /// All its trials combined.
+    pub all: TrialSlice<'a>,
+    /// Its single trials.
+    pub trials: Vec<TrialSlice<'a>>,
 }
 
-impl Level<'_> {
-    /// The level in words.
+impl LevelRecords<'_> {
+    /// The level as text.
     pub fn name(&self) -> String {
         self.value
             .map_or_else(|| "all".to_owned(), |value| value.to_string())
     }
 
     /// Figures over all trials: quantiles over all their attempts, the peak as the largest of any trial.
-    pub fn summary(&self) -> Summary {
+    pub fn summary(&self) -> TrialSummary {
         let mut summary = self.all.summary();
         let peaks = self.trials.iter().map(|part| part.compute().1.peak_calls);
         summary.details.peak_calls = peaks.max().unwrap_or(0);
@@ -170,10 +170,10 @@ impl Level<'_> {
     }
 }
 
-/// One trial, or some together.
+/// One trial, or several combined.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Part<'a> {
-    /// What `run.json` says of them.
+pub(super) struct TrialSlice<'a> {
+    /// Their entries in `run.json`.
     pub trials: &'a [TrialRecord],
     /// Their attempts.
     pub attempts: &'a [Attempt],
@@ -181,7 +181,7 @@ pub(super) struct Part<'a> {
     pub streams: &'a [StreamRecord],
 }
 
-impl Part<'_> {
+impl TrialSlice<'_> {
     fn compute(&self) -> (Figures, Details) {
         let cpu = self
             .trials
@@ -198,16 +198,16 @@ impl Part<'_> {
         (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
     }
 
-    /// Figures of the part as if it were one trial.
-    pub fn summary(&self) -> Summary {
+    /// Figures of the slice as if it were one trial.
+    pub fn summary(&self) -> TrialSummary {
         let (figures, mut details) = self.compute();
-        // The samples of CPU time are not among the records: the trials' own divisions stand.
+        // Samples of CPU time are not among the records, so the division by plane is the mean over the trials.
         details.planes.signalling_us_per_call = self.mean(|planes| planes.signalling_us_per_call);
         details.planes.media_us_per_packet = self.mean(|planes| planes.media_us_per_packet);
-        Summary {
+        TrialSummary {
             figures,
             details,
-            tallies: Group::ALL.map(|group| Tally::of(group, self.attempts)),
+            tallies: AttemptGroup::ALL.map(|group| Tally::of(group, self.attempts)),
             receive_buffer_errors: self
                 .trials
                 .iter()
@@ -218,28 +218,28 @@ impl Part<'_> {
     }
 }
 
-/// What the kernel dropped during the trial, datagrams.
+/// Datagrams dropped by the kernel during the trial.
 pub(super) fn receive_buffer_errors(around: &crate::raw::Surroundings) -> u64 {
     around
         .receive_buffer_errors_after
         .saturating_sub(around.receive_buffer_errors_before)
 }
 
-/// What is counted.
+/// Figures and counts of a slice.
 #[derive(Debug)]
-pub(super) struct Summary {
+pub(super) struct TrialSummary {
     /// Figures as in `run.json`.
     pub figures: Figures,
-    /// Further ones.
+    /// Further figures.
     pub details: Details,
-    /// Attempts, by [`Group::ALL`].
+    /// Attempts, in the order of [`AttemptGroup::ALL`].
     pub tallies: [Tally; 3],
     /// Datagrams dropped by the kernel; `None` in a simulation.
     pub receive_buffer_errors: Option<u64>,
 }
 
-impl Summary {
-    /// Calls; where there are none, registrations.
+impl TrialSummary {
+    /// Calls; without calls, registrations.
     pub fn main(&self) -> &Tally {
         let [calls, registrations, _] = &self.tallies;
         if calls.attempted > 0 {
@@ -250,20 +250,20 @@ impl Summary {
     }
 
     /// The attempts of a group.
-    pub fn tally(&self, group: Group) -> &Tally {
+    pub fn tally(&self, group: AttemptGroup) -> &Tally {
         let [calls, registrations, streams] = &self.tallies;
         match group {
-            Group::Calls => calls,
-            Group::Registrations => registrations,
-            Group::Streams => streams,
+            AttemptGroup::Calls => calls,
+            AttemptGroup::Registrations => registrations,
+            AttemptGroup::Streams => streams,
         }
     }
 }
 
 /// Kinds of attempts that are counted together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Group {
-    /// Calls as their callers saw them.
+pub(super) enum AttemptGroup {
+    /// Calls, recorded at their callers.
     Calls,
     /// First registrations, refreshes and removals.
     Registrations,
@@ -271,28 +271,33 @@ pub(super) enum Group {
     Streams,
 }
 
-impl Group {
+impl AttemptGroup {
     /// All of them.
-    pub const ALL: [Group; 3] = [Group::Calls, Group::Registrations, Group::Streams];
+    pub const ALL: [AttemptGroup; 3] = [
+        AttemptGroup::Calls,
+        AttemptGroup::Registrations,
+        AttemptGroup::Streams,
+    ];
 
-    /// In headings and names of columns.
+    /// Its name in headings and columns.
     pub const fn name(self) -> &'static str {
         match self {
-            Group::Calls => "calls",
-            Group::Registrations => "registrations",
-            Group::Streams => "streams",
+            AttemptGroup::Calls => "calls",
+            AttemptGroup::Registrations => "registrations",
+            AttemptGroup::Streams => "streams",
         }
     }
 
-    /// Whether an attempt of this kind is counted here.
-    pub fn holds(self, kind: Kind) -> bool {
+    /// Whether attempts of this kind belong to the group.
+    pub fn contains(self, kind: AttemptKind) -> bool {
         match kind {
-            Kind::Call => self == Group::Calls,
-            Kind::Registration | Kind::Refresh | Kind::Reregistration | Kind::Deregistration => {
-                self == Group::Registrations
-            }
-            Kind::Stream => self == Group::Streams,
-            Kind::Answer => false,
+            AttemptKind::Call => self == AttemptGroup::Calls,
+            AttemptKind::Registration
+            | AttemptKind::Refresh
+            | AttemptKind::Reregistration
+            | AttemptKind::Deregistration => self == AttemptGroup::Registrations,
+            AttemptKind::Stream => self == AttemptGroup::Streams,
+            AttemptKind::Answer => false,
         }
     }
 }
@@ -308,19 +313,19 @@ pub(super) struct Tally {
     pub completed: u64,
     /// Neither completed nor cancelled as planned.
     pub failed: u64,
-    /// Never left the generator; they are among the failed.
+    /// Never sent; included in `failed`.
     pub not_started: u64,
-    /// Response times in rising order, milliseconds.
+    /// Response times in ascending order, milliseconds.
     pub responses: Vec<f64>,
 }
 
 impl Tally {
-    fn of(group: Group, attempts: &[Attempt]) -> Tally {
+    fn of(group: AttemptGroup, attempts: &[Attempt]) -> Tally {
         let mut tally = Tally::default();
-        for attempt in attempts.iter().filter(|a| group.holds(a.kind)) {
+        for attempt in attempts.iter().filter(|a| group.contains(a.kind)) {
             tally.attempted += 1;
             tally.established += u64::from(attempt.established.is_some());
-            tally.completed += u64::from(attempt.outcome == Outcome::Completed);
+            tally.completed += u64::from(attempt.outcome == AttemptOutcome::Completed);
             tally.failed += u64::from(!attempt.outcome.is_good());
             tally.not_started += u64::from(!attempt.outcome.was_started());
             tally.responses.extend(attempt.response_ms());

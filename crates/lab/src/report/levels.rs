@@ -1,11 +1,11 @@
-//! Trials of one level taken together: means over the repetitions.
+//! Summary of the trials of one level: means over the repetitions.
 
-use super::data::Results;
-use crate::error::Verdict;
+use super::data::RunResults;
+use crate::error::RunVerdict;
 use crate::figures::CLASS_NAMES;
 use crate::metrics::SipMetrics;
 use crate::raw::TrialRecord;
-use crate::record::Outcome;
+use crate::record::AttemptOutcome;
 use crate::statistics::Interval;
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ pub struct LevelSummary {
     pub level: Option<f64>,
     /// Repetitions.
     pub repetitions: usize,
-    /// Calls due, mean.
+    /// Calls due; this and the following counts are means over the repetitions.
     pub attempted: f64,
     /// Calls established.
     pub established: f64,
@@ -32,23 +32,23 @@ pub struct LevelSummary {
     pub registered: f64,
     /// Registrations failed.
     pub registrations_failed: f64,
-    /// Started, and never answered with 2xx.
+    /// Sent, and never answered with 2xx.
     pub dropped: f64,
     /// Answered with 300 or above.
     pub refused: f64,
-    /// Per class of response time.
+    /// Attempts per response-time class.
     pub classes: [f64; CLASS_NAMES.len()],
     /// Median response time, ms.
     pub p50: Option<f64>,
     /// 99th percentile.
     pub p99: Option<f64>,
-    /// Largest response time; `None` where only `run.json` was read.
+    /// Largest response time; `None` if only `run.json` was read.
     pub max: Option<f64>,
-    /// CPU time of the subject, microseconds each.
+    /// CPU time of the SUT per call or registration, microseconds.
     pub cpu_us: Option<f64>,
-    /// Answered with 2xx per second in which attempts were due.
+    /// Attempts answered with 2xx, per second of the time in which they were due.
     pub per_second: Option<f64>,
-    /// The same, in time and ended as planned.
+    /// Of these, the ones answered in time that ended as planned.
     pub in_time_per_second: Option<f64>,
     /// Streams received.
     pub streams: f64,
@@ -56,23 +56,23 @@ pub struct LevelSummary {
     pub packets: f64,
     /// Lost, percent.
     pub lost_percent: Option<f64>,
-    /// Jitter, ms.
+    /// Mean jitter, ms.
     pub jitter_mean: Option<f64>,
-    /// 99th percentile.
+    /// 99th percentile of the jitter.
     pub jitter_p99: Option<f64>,
-    /// Largest over the repetitions.
+    /// Largest jitter over the repetitions.
     pub jitter_max: Option<f64>,
-    /// Mean of the runs' mean jitter without the best and the worst run, ms; of all where there are fewer than three.
+    /// Mean of the runs' mean jitter without the best and the worst run, ms; of all runs if there are fewer than three.
     pub jitter_trimmed_mean: Option<f64>,
-    /// The same of the runs' 99th percentiles.
+    /// The same for the runs' 99th percentiles.
     pub jitter_trimmed_p99: Option<f64>,
-    /// The host's own jitter, ms, trimmed likewise: mean.
+    /// Jitter of the host, ms, trimmed in the same way: mean.
     pub noise_jitter_mean: Option<f64>,
-    /// 99th percentile.
+    /// 99th percentile of the host's jitter.
     pub noise_jitter_p99: Option<f64>,
-    /// Cores that the subject kept busy.
+    /// Number of cores that the SUT kept busy.
     pub subject_cores: Option<f64>,
-    /// How busy all processors were, percent.
+    /// Load of all processors, percent.
     pub host_cpu: Option<f64>,
     /// One-way delay of the worst stream, ms.
     pub one_way: Option<f64>,
@@ -82,34 +82,34 @@ pub struct LevelSummary {
     pub relay_p99: Option<f64>,
     /// Largest over the repetitions.
     pub relay_max: Option<f64>,
-    /// CPU time of the subject, microseconds per media packet.
+    /// CPU time of the SUT per media packet, microseconds.
     pub cpu_us_packet: Option<f64>,
-    /// CPU time of the signalling of one call, microseconds, where it could be divided from that of media.
+    /// CPU time of the signalling of one call, microseconds, if it could be divided from that of media.
     pub signalling_us: Option<f64>,
-    /// CPU time of the media path for one relayed packet, microseconds, likewise.
+    /// CPU time of the media path per relayed packet, microseconds, if it could be divided.
     pub media_us: Option<f64>,
-    /// How far the shares of the media nodes lie apart, percent of their mean; the largest of the runs.
+    /// Spread of the calls over the media nodes, percent of their mean; the largest of the runs.
     pub node_spread: Option<f64>,
     /// Round trip of the worst stream, ms.
     pub round_trip: Option<f64>,
     /// MOS.
     pub mos: Option<f64>,
-    /// Smallest correlation.
+    /// Smallest speech correlation.
     pub correlation: Option<f64>,
-    /// Level farthest from zero, dB.
+    /// Speech level farthest from zero, dB.
     pub level_db: Option<f64>,
-    /// The metrics of RFC 6076 over the attempts of all runs; empty where only `run.json` was read.
+    /// The metrics of RFC 6076 over the attempts of all runs; empty if only `run.json` was read.
     pub sip: SipMetrics,
-    /// Answered attempts of all runs, of which response times are quantiles.
+    /// Answered attempts of all runs, from which the response-time quantiles are computed.
     pub answered: u64,
-    /// Where the figures lie with 95 % confidence, by name; empty where only `run.json` was read.
+    /// 95 % confidence intervals of the figures, by name; empty if only `run.json` was read.
     pub intervals: BTreeMap<String, Interval>,
-    /// Verdict over all of them.
-    pub verdict: Verdict,
+    /// Verdict over all trials of the level.
+    pub verdict: RunVerdict,
 }
 
 impl LevelSummary {
-    /// Names of the numbers, as `levels.csv` heads its columns; [`LevelSummary::figure`] knows each of them.
+    /// Names of the figures, the columns of `levels.csv`; [`LevelSummary::figure`] accepts each of them.
     pub const FIGURES: [&str; 40] = [
         "attempted",
         "established",
@@ -153,12 +153,12 @@ impl LevelSummary {
         "level_db",
     ];
 
-    /// Whether there is a figure of this name.
+    /// Whether a figure of this name exists.
     pub fn has_figure(name: &str) -> bool {
         LevelSummary::FIGURES.contains(&name) || class(name).is_some()
     }
 
-    /// A figure by its name: one of [`LevelSummary::FIGURES`], or a class of response time with its unit (`10-20 ms`).
+    /// A figure by name: one of [`LevelSummary::FIGURES`], or a response-time class with its unit (`10-20 ms`).
     pub fn figure(&self, name: &str) -> Option<f64> {
         match name {
             "attempted" => Some(self.attempted),
@@ -206,14 +206,15 @@ impl LevelSummary {
     }
 }
 
-/// Which class of response time is called so, its unit included.
+/// Index of the response-time class with this name, unit included.
 fn class(name: &str) -> Option<usize> {
     let bare = name.strip_suffix(" ms")?;
     CLASS_NAMES.iter().position(|known| *known == bare)
 }
 
-/// The same with every quantile taken over the records of all trials of the level, because a mean of quantiles is none.
-pub(super) fn from_records(results: &Results) -> Vec<LevelSummary> {
+/// As [`summarise`], with quantiles computed over the records of all trials of a level, since a mean of quantiles is
+/// not a quantile.
+pub(super) fn from_records(results: &RunResults) -> Vec<LevelSummary> {
     let mut levels = summarise(&results.raw.run.trials);
     for (level, records) in levels.iter_mut().zip(results.levels()) {
         let summary = records.summary();
@@ -233,7 +234,7 @@ pub(super) fn from_records(results: &Results) -> Vec<LevelSummary> {
     levels
 }
 
-/// Takes the trials of each level together, in the order of the levels.
+/// Combines the trials of each level, in the order of the levels.
 pub fn summarise(trials: &[TrialRecord]) -> Vec<LevelSummary> {
     let mut levels: Vec<Option<f64>> = Vec::new();
     for trial in trials {
@@ -246,12 +247,12 @@ pub fn summarise(trials: &[TrialRecord]) -> Vec<LevelSummary> {
         .map(|level| {
             let of: Vec<&TrialRecord> =
                 trials.iter().filter(|trial| trial.level == level).collect();
-            one(level, &of)
+            summarise_level(level, &of)
         })
         .collect()
 }
 
-fn one(level: Option<f64>, trials: &[&TrialRecord]) -> LevelSummary {
+fn summarise_level(level: Option<f64>, trials: &[&TrialRecord]) -> LevelSummary {
     let mean = |value: &dyn Fn(&TrialRecord) -> f64| {
         trials.iter().map(|trial| value(trial)).sum::<f64>() / trials.len().max(1) as f64
     };
@@ -324,18 +325,18 @@ fn one(level: Option<f64>, trials: &[&TrialRecord]) -> LevelSummary {
         intervals: BTreeMap::new(),
         verdict: trials
             .iter()
-            .fold(Verdict::NotJudged, |all, trial| all.and(trial.verdict)),
+            .fold(RunVerdict::NotJudged, |all, trial| all.and(trial.verdict)),
     }
 }
 
-/// The mean without the smallest and the largest value, where at least one is left.
+/// The mean without the smallest and the largest value if more than two are given.
 fn trimmed(mut values: Vec<f64>) -> Option<f64> {
-    let inner = inner(&mut values);
+    let inner = without_extremes(&mut values);
     (!inner.is_empty()).then(|| inner.iter().sum::<f64>() / inner.len() as f64)
 }
 
-/// All but the smallest and the largest value, where at least one is left.
-pub(super) fn inner(values: &mut [f64]) -> &[f64] {
+/// All but the smallest and the largest value if more than two are given.
+pub(super) fn without_extremes(values: &mut [f64]) -> &[f64] {
     values.sort_by(f64::total_cmp);
     match values.len() {
         0..3 => values,
@@ -343,8 +344,8 @@ pub(super) fn inner(values: &mut [f64]) -> &[f64] {
     }
 }
 
-/// A figure of one trial whose mean over the runs is that of the level; `None` for others.
-pub(super) fn of_trial(name: &str, trial: &TrialRecord) -> Option<f64> {
+/// The value in one trial of a figure that is a mean over the runs; `None` for other figures.
+pub(super) fn trial_figure(name: &str, trial: &TrialRecord) -> Option<f64> {
     let (figures, details) = (&trial.figures, &trial.details);
     match name {
         "established" => Some(figures.calls.established as f64),
@@ -374,7 +375,7 @@ pub(super) fn of_trial(name: &str, trial: &TrialRecord) -> Option<f64> {
 }
 
 fn refused(trial: &TrialRecord) -> f64 {
-    let refused = |(outcome, _): &&(Outcome, u64)| *outcome == Outcome::Refused;
+    let refused = |(outcome, _): &&(AttemptOutcome, u64)| *outcome == AttemptOutcome::Refused;
     let counts = trial.details.outcomes.iter().filter(refused);
     counts.map(|(_, count)| *count).sum::<u64>() as f64
 }
@@ -393,7 +394,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_best_and_the_worst_run_are_left_out() {
+    fn best_and_worst_run_are_trimmed() {
         assert_eq!(trimmed(vec![]), None);
         assert_eq!(trimmed(vec![4.0, 2.0]), Some(3.0));
         assert_eq!(trimmed(vec![9.0, 1.0, 2.0]), Some(2.0));
@@ -401,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn every_figure_is_known() {
+    fn every_figure_name_is_accepted() {
         let level = LevelSummary::default();
         for name in LevelSummary::FIGURES {
             assert!(LevelSummary::has_figure(name));

@@ -16,51 +16,51 @@ mod tables;
 pub use bounds::BoundCheck;
 pub use chart::{Chart, Series, Stack, plain};
 pub use levels::LevelSummary;
-pub(crate) use study::beside;
-pub use study::beside_json;
+pub(crate) use study::compare_with_study;
+pub use study::comparison_json;
 
-use crate::error::{LabError, Verdict};
-use data::Results;
+use crate::error::{LabError, RunVerdict};
+use data::RunResults;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 fn put(path: &Path, text: &str) -> Result<(), LabError> {
     fs::write(path, text).map_err(|error| {
-        LabError::cannot(
+        LabError::cannot_run(
             format!("{}: {error}", path.display()),
-            "make the directory writable, or copy the results elsewhere",
+            "make the directory writable, or copy the results to another one",
         )
     })
 }
 
-/// What was written, and what it says by level.
+/// Written report and its results by level.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Published {
-    /// The page.
+    /// Path of the page.
     pub page: PathBuf,
     /// The bounds of the run's figures, judged.
     pub bounds: Vec<BoundCheck>,
     /// The verdict over trials and bounds.
-    pub verdict: Verdict,
-    /// The levels: counts are means of the trials, quantiles are taken over the records of all of them.
+    pub verdict: RunVerdict,
+    /// The levels: counts are means over the trials, quantiles are taken over the records of all of them.
     pub levels: Vec<LevelSummary>,
 }
 
-/// Writes `report.html`, `levels.csv`, `attempts.csv` and `streams.csv` beside the raw results in `dir`; gives the path of
-/// the page.
+/// Writes `report.html`, `levels.csv`, `attempts.csv` and `streams.csv` beside the raw results in `dir`; returns the
+/// path of the page.
 ///
 /// # Errors
-/// Where `dir` holds no raw results, or broken ones (file and line are named), or cannot be written to.
+/// If `dir` contains no raw results or broken ones (the error names file and line), or is not writable.
 pub fn write(dir: &Path) -> Result<PathBuf, LabError> {
     publish(dir).map(|published| published.page)
 }
 
-/// As [`write()`], and gives the levels too.
+/// Writes the report as [`write()`] does, and returns the levels too.
 ///
 /// # Errors
-/// As [`write()`].
+/// As for [`write()`].
 pub fn publish(dir: &Path) -> Result<Published, LabError> {
-    let mut results = Results::read(dir)?;
+    let mut results = RunResults::read(dir)?;
     let mut levels = levels::from_records(&results);
     let bounds = bounds::judge(&results.raw.run, &levels);
     let verdict = bounds::verdict(results.raw.run.verdict, &bounds);
@@ -89,27 +89,28 @@ pub fn publish(dir: &Path) -> Result<Published, LabError> {
     })
 }
 
-/// Two runs compared.
+/// Comparison of two runs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Compared {
-    /// For the terminal.
+    /// As text for the terminal.
     pub text: String,
-    /// For programs.
+    /// As JSON.
     pub json: serde_json::Value,
     /// Whether the new run is worse than the baseline.
     pub worse: bool,
-    /// The page that was written.
+    /// Path of the written page.
     pub page: PathBuf,
 }
 
-/// Differences between runs below so many percent are none, where nothing else is asked for.
+/// Default of the difference between runs, in percent, up to which figures count as equal.
 pub const TOLERANCE_PERCENT: f64 = 5.0;
 
-/// Compares the results in `dir` with those in `baseline`, and writes `compare.html` into `dir`. A figure is worse where it differs by
-/// more than `tolerance_percent` and the trials tell the two runs apart.
+/// Compares the results in `dir` with those in `baseline`, and writes `compare.html` into `dir`. A figure is worse if
+/// it differs by more than `tolerance_percent` and the difference is significant over the trials.
 ///
 /// # Errors
-/// Where one of them holds no raw results, where they are of different experiments or have no level in common, or `dir` cannot be written to.
+/// If one of them contains no raw results, if they belong to different experiments or have no level in common, or if
+/// `dir` is not writable.
 pub fn compare(baseline: &Path, dir: &Path, tolerance_percent: f64) -> Result<Compared, LabError> {
     let comparison = compare::compare(baseline, dir, tolerance_percent)?;
     let page = dir.join("compare.html");

@@ -1,27 +1,27 @@
-//! The report as one HTML page that needs nothing else.
+//! The report as one self-contained HTML page.
 
 use super::bounds::BoundCheck;
 use super::chart::{escape, plain};
-use super::data::Results;
+use super::data::RunResults;
 use super::levels::LevelSummary;
-use super::study::{capacity, searched};
+use super::study::{capacity, search_result};
 use super::sweep;
 use super::tables::{self, grouped};
-use crate::error::Verdict;
+use crate::error::RunVerdict;
 use crate::raw::RawResults;
 use std::fmt::Write;
 
 const STYLE: &str = include_str!("style.css");
 
 /// Renders the page.
-pub fn render(results: &Results, levels: &[LevelSummary], bounds: &[BoundCheck]) -> String {
+pub fn render(results: &RunResults, levels: &[LevelSummary], bounds: &[BoundCheck]) -> String {
     let raw = &results.raw;
     let mut html = String::with_capacity(64 << 10);
     head(&mut html, raw);
     caveats(&mut html, raw);
     tiles(&mut html, raw, levels);
     facts(&mut html, raw);
-    sweep::repartition(&mut html, results, levels);
+    sweep::response_distribution(&mut html, results, levels);
     tables::classes(&mut html, raw, levels);
     tables::search(&mut html, raw);
     tables::study(&mut html, raw, levels);
@@ -29,7 +29,7 @@ pub fn render(results: &Results, levels: &[LevelSummary], bounds: &[BoundCheck])
     tables::summary(&mut html, raw, levels);
     tables::thresholds(&mut html, raw);
     tables::media(&mut html, raw, levels);
-    tables::plane(&mut html, raw, levels);
+    tables::media_plane(&mut html, raw, levels);
     tables::metrics(&mut html, raw, levels);
     tables::outcomes(&mut html, raw);
     sweep::write(&mut html, results, levels);
@@ -47,19 +47,19 @@ fn head(html: &mut String, raw: &RawResults) {
         "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\">\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
          <meta name=\"color-scheme\" content=\"light dark\"><title>{title}</title><style>{STYLE}</style></head>\
-         <body><main><header><p class=\"kicker\">Hornwork laboratory &middot; {}</p><h1>{title}</h1>\
+         <body><main><header><p class=\"kicker\">Hornwork test lab &middot; {}</p><h1>{title}</h1>\
          <span class=\"badge {}\">{}</span></header>",
         escape(&run.experiment),
         match run.verdict {
-            Verdict::Passed => "passed",
-            Verdict::Failed => "failed",
-            Verdict::NotMeasured | Verdict::NotJudged => "open",
+            RunVerdict::Passed => "passed",
+            RunVerdict::Failed => "failed",
+            RunVerdict::NotMeasured | RunVerdict::NotJudged => "open",
         },
         match run.verdict {
-            Verdict::Passed => "passed: within every threshold that was measured",
-            Verdict::Failed => "failed: a threshold does not hold",
-            Verdict::NotMeasured => "not measured: nothing that has a threshold",
-            Verdict::NotJudged => "not judged: no threshold applies",
+            RunVerdict::Passed => "passed: within every threshold that was measured",
+            RunVerdict::Failed => "failed: a threshold was missed",
+            RunVerdict::NotMeasured => "not measured: no figure with a threshold was measured",
+            RunVerdict::NotJudged => "not judged: no threshold applies",
         },
     );
     if !run.about.trim().is_empty() {
@@ -80,19 +80,19 @@ fn head(html: &mut String, raw: &RawResults) {
             .collect();
         let _ = write!(
             html,
-            "<p class=\"lead\">Changed against the experiment&#39;s file, which the text above is about: <code>{}</code></p>",
+            "<p class=\"lead\">Overrides of the experiment file, which the text above does not include: <code>{}</code></p>",
             escape(&sets.join(" "))
         );
     }
 }
 
-/// What makes the figures say less than they seem to, in front of them.
+/// Caveats that limit the validity of the figures, shown above them.
 fn caveats(html: &mut String, raw: &RawResults) {
     let trials: Vec<(String, Vec<String>)> = raw
         .run
         .trials
         .iter()
-        .map(|trial| (tables::trial_name(trial), crate::caveats::of(trial)))
+        .map(|trial| (tables::trial_name(trial), crate::caveats::for_trial(trial)))
         .filter(|(_, caveats)| !caveats.is_empty())
         .collect();
     if trials.is_empty() {
@@ -104,8 +104,8 @@ fn caveats(html: &mut String, raw: &RawResults) {
     };
     let _ = write!(
         html,
-        "<aside class=\"care\"><strong>Read with care.</strong> {which} limit may have been the generator or the machine, \
-         not the subject.<details><summary>Which, and why</summary><ul>",
+        "<aside class=\"care\"><strong>Caveats.</strong> {which} limit may have been the generator or the machine, \
+         not the system under test.<details><summary>Which, and why</summary><ul>",
     );
     for (name, caveats) in trials {
         let _ = write!(html, "<li>{name}: {}</li>", escape(&caveats.join("; ")));
@@ -113,7 +113,7 @@ fn caveats(html: &mut String, raw: &RawResults) {
     html.push_str("</ul></details></aside>");
 }
 
-/// The figures that are asked for first.
+/// Tiles with the main figures.
 fn tiles(html: &mut String, raw: &RawResults, levels: &[LevelSummary]) {
     let largest = |value: &dyn Fn(&LevelSummary) -> Option<f64>| {
         levels.iter().filter_map(value).reduce(f64::max)
@@ -130,7 +130,7 @@ fn tiles(html: &mut String, raw: &RawResults, levels: &[LevelSummary]) {
     let mut tiles: Vec<(String, String)> = Vec::new();
     if levels.len() > 1 {
         let found = match &raw.run.search {
-            Some(search) => searched(search),
+            Some(search) => search_result(search),
             None => capacity(levels),
         };
         let sign = if found.is_open_above { "&ge; " } else { "" };
@@ -178,26 +178,26 @@ fn tiles(html: &mut String, raw: &RawResults, levels: &[LevelSummary]) {
             smallest(&|l| l.cpu_us),
             " \u{b5}s",
             match levels.len() {
-                1 => "CPU of the subject per attempt",
-                _ => "CPU of the subject per attempt, best level",
+                1 => "CPU of the SUT per attempt",
+                _ => "CPU of the SUT per attempt, best level",
             },
         ),
         true if divided => {
             add(
                 smallest(&|l| l.signalling_us),
                 " \u{b5}s",
-                "CPU of the subject for the signalling of a call",
+                "CPU of the SUT for the signalling of a call",
             );
             add(
                 smallest(&|l| l.media_us),
                 " \u{b5}s",
-                "CPU of the subject for a relayed packet",
+                "CPU of the SUT per relayed packet",
             );
         }
         true => add(
             smallest(&|l| l.cpu_us_packet),
             " \u{b5}s",
-            "CPU of the subject per media packet, signalling included: it could not be divided",
+            "CPU of the SUT per media packet, signalling included: it could not be separated",
         ),
     }
     if tiles.is_empty() {
@@ -223,7 +223,7 @@ fn tiles(html: &mut String, raw: &RawResults, levels: &[LevelSummary]) {
 fn facts(html: &mut String, raw: &RawResults) {
     let run = &raw.run;
     let mut rows = vec![
-        ("Subject", run.subject.clone()),
+        ("System under test", run.subject.clone()),
         (
             "Ran on",
             match run.driver.as_str() {
@@ -265,7 +265,7 @@ fn facts(html: &mut String, raw: &RawResults) {
     html.push_str("</dl>");
 }
 
-/// Seconds since 1970 as a date (UTC): days to civil date by the usual count of eras of 400 years.
+/// Formats seconds since 1970 as a date (UTC), with the usual conversion from days by eras of 400 years.
 fn date(seconds: u64) -> String {
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
     let shifted = days + 719_468;

@@ -1,38 +1,39 @@
-//! Plots of single records: what means and quantiles leave out.
+//! Plots of single records, with details that means and quantiles hide.
 
 use super::chart::{Chart, PALETTE, Series, Stack};
-use super::data::{Group, Level, Results};
+use super::data::{AttemptGroup, LevelRecords, RunResults};
 use crate::raw::TrialRecord;
-use crate::record::{Attempt, Outcome};
+use crate::record::{Attempt, AttemptOutcome};
 
-/// Most lines in a plot of levels; of more levels, some are taken at equal distances.
+/// Most lines in a plot of levels; of more levels an equidistant selection is drawn.
 const MOST_LINES: usize = PALETTE.len();
-/// Points of a line, and places on an axis of time.
+/// Points of a line, and bins of a time axis.
 const POINTS: usize = 400;
 /// Bars of a histogram.
 const BARS: usize = 24;
 
-/// All of them, empty ones too.
-pub(super) fn charts(results: &Results) -> Vec<Chart> {
+/// All plots, including empty ones.
+pub(super) fn charts(results: &RunResults) -> Vec<Chart> {
     let levels = results.levels();
     let shown = spread(&levels);
     let label = &results.raw.run.level_label;
     let mut charts = Vec::new();
     for group in results.groups() {
         let name = group.name();
-        let answered = |level: &Level<'_>| cumulative(&level.all.summary().tally(group).responses);
+        let answered =
+            |level: &LevelRecords<'_>| cumulative(&level.all.summary().tally(group).responses);
         charts.push(Chart::lines(
             &format!("Distribution of the response time, {name}"),
             "response time, ms",
-            "answered within it, %",
+            "answered within this time, %",
             lines(&shown, label, answered),
         ));
-        let sent = |level: &Level<'_>| {
+        let sent = |level: &LevelRecords<'_>| {
             let first = level.trials.first().map_or(&[][..], |part| part.attempts);
             rate(
                 first
                     .iter()
-                    .filter(|a| group.holds(a.kind))
+                    .filter(|a| group.contains(a.kind))
                     .filter_map(|a| a.sent),
             )
         };
@@ -49,8 +50,8 @@ pub(super) fn charts(results: &Results) -> Vec<Chart> {
     charts
 }
 
-/// At most [`MOST_LINES`] levels, the first and the last among them.
-fn spread<'a, 'b>(levels: &'b [Level<'a>]) -> Vec<&'b Level<'a>> {
+/// At most [`MOST_LINES`] levels, including the first and the last.
+fn spread<'a, 'b>(levels: &'b [LevelRecords<'a>]) -> Vec<&'b LevelRecords<'a>> {
     if levels.len() <= MOST_LINES {
         return levels.iter().collect();
     }
@@ -60,11 +61,11 @@ fn spread<'a, 'b>(levels: &'b [Level<'a>]) -> Vec<&'b Level<'a>> {
 }
 
 fn lines(
-    levels: &[&Level<'_>],
+    levels: &[&LevelRecords<'_>],
     label: &str,
-    points: impl Fn(&Level<'_>) -> Vec<(f64, f64)>,
+    points: impl Fn(&LevelRecords<'_>) -> Vec<(f64, f64)>,
 ) -> Vec<Series> {
-    let series = |(level, colour): (&&Level<'_>, &'static str)| Series {
+    let series = |(level, colour): (&&LevelRecords<'_>, &'static str)| Series {
         name: match level.value {
             Some(value) => format!("{label} {value}"),
             None => "all".to_owned(),
@@ -77,7 +78,7 @@ fn lines(
     levels.iter().zip(PALETTE).map(series).collect()
 }
 
-/// Steps of the distribution, thinned where there are many.
+/// Steps of the cumulative distribution, thinned if there are many.
 fn cumulative(sorted: &[f64]) -> Vec<(f64, f64)> {
     let count = sorted.len();
     let step = count.div_ceil(POINTS).max(1);
@@ -94,7 +95,7 @@ fn cumulative(sorted: &[f64]) -> Vec<(f64, f64)> {
     points
 }
 
-/// Events per second, in stretches of a second or more.
+/// Events per second, in bins of a second or more.
 fn rate(times: impl Iterator<Item = u64>) -> Vec<(f64, f64)> {
     let mut times: Vec<u64> = times.collect();
     times.sort_unstable();
@@ -130,21 +131,21 @@ fn bars(title: &str, x: &str, y: &str, bars: Vec<(String, f64)>) -> Chart {
     Chart::stacks(title, x, y, names, vec![stack])
 }
 
-fn jitter(results: &Results) -> Chart {
+fn jitter(results: &RunResults) -> Chart {
     let streams = results.raw.streams.iter();
     let values: Vec<f64> = streams.filter_map(|s| s.jitter_mean_ms).collect();
     let x = "mean jitter of a stream, ms (lower end of each bar)";
     bars("Jitter per stream", x, "streams", histogram(&values))
 }
 
-/// How busy the processors were, level by level.
-fn processors(levels: &[Level<'_>], label: &str) -> Chart {
+/// Load of the processors by level.
+fn processors(levels: &[LevelRecords<'_>], label: &str) -> Chart {
     type Read = fn(&TrialRecord) -> Option<f64>;
     let drawn: [(&str, Read); 2] = [
         ("all processors of this machine", |t| {
             t.details.host_cpu_percent
         }),
-        ("subject, of one core", |t| {
+        ("SUT, of one core", |t| {
             t.details.subject_cores.map(|cores| cores * 100.0)
         }),
     ];
@@ -192,16 +193,16 @@ fn histogram(values: &[f64]) -> Vec<(String, f64)> {
     counts.iter().enumerate().map(bar).collect()
 }
 
-fn outcomes(results: &Results) -> Chart {
-    let counted = |a: &&Attempt| Group::ALL.iter().any(|group| group.holds(a.kind));
-    let count = |outcome: Outcome| {
+fn outcomes(results: &RunResults) -> Chart {
+    let counted = |a: &&Attempt| AttemptGroup::ALL.iter().any(|group| group.contains(a.kind));
+    let count = |outcome: AttemptOutcome| {
         let attempts = results.raw.attempts.iter().filter(counted);
         attempts.filter(|a| a.outcome == outcome).count() as f64
     };
-    let all = Outcome::ALL.into_iter();
+    let all = AttemptOutcome::ALL.into_iter();
     let counts = all.map(|outcome| (outcome.name().replace('_', " "), count(outcome)));
     let some: Vec<(String, f64)> = counts.filter(|(_, count)| *count > 0.0).collect();
-    // One bar alone says nothing.
+    // A single bar is not worth a plot.
     let some = if some.len() > 1 { some } else { Vec::new() };
     bars("Outcomes of all attempts", "", "attempts", some)
 }
@@ -211,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_distribution_ends_at_a_hundred() {
+    fn cumulative_distribution_ends_at_100_percent() {
         let points = cumulative(&[1.0, 2.0, 4.0, 8.0]);
         assert_eq!(points[..2], [(1.0, 0.0), (1.0, 25.0)]);
         assert_eq!(points.last(), Some(&(8.0, 100.0)));
@@ -223,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_counted_by_the_second() {
+    fn rates_are_counted_per_second() {
         let times = [0, 500_000_000, 1_000_000_000, 1_500_000_000];
         let expected = [(0.0, 2.0), (1.0, 2.0), (1.0, 2.0), (2.0, 2.0)];
         assert_eq!(rate(times.into_iter()), expected);

@@ -1,39 +1,39 @@
-//! A study's figures beside ours.
+//! Comparison of a study's figures with those of a run.
 
-use super::bounds::{base, related};
+use super::bounds::{reference, relative_to_reference};
 use super::chart::plain;
 use super::levels::LevelSummary;
-use crate::error::Verdict;
+use crate::error::RunVerdict;
 use crate::experiment::{CAPACITY, Study};
 use crate::raw::RunRecord;
 use crate::search::SearchRecord;
-use crate::statistics::{Interval, too_few};
+use crate::statistics::{Interval, has_too_few_samples};
 use serde_json::{Value, json};
 use std::cmp::Ordering;
 
-/// One figure, as it was measured there and here.
+/// One figure of the study and of this run.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Beside {
+pub(crate) struct StudyComparison {
     /// Value of the sweep; `None` for a figure of all levels.
     pub level: Option<f64>,
     /// Name of the figure: a column of `levels.csv`, or `capacity`.
     pub figure: String,
-    /// Its unit, where the study's main figure is meant.
+    /// Its unit, for the study's main figure.
     pub unit: String,
-    /// There.
-    pub theirs: f64,
-    /// Here; `None` where the level was not run, or the figure not measured.
-    pub ours: Option<f64>,
-    /// Where ours lies with 95 % confidence, and of how many samples.
+    /// Value in the study.
+    pub study_value: f64,
+    /// Value in this run; `None` if the level was not run, or the figure not measured.
+    pub run_value: Option<f64>,
+    /// 95 % confidence interval of our value, and its number of samples.
     pub interval: Option<Interval>,
-    /// What the number alone does not say.
+    /// Explanation of the value.
     pub remark: String,
 }
 
-impl Beside {
-    /// Our figure in words.
-    pub(crate) fn ours_text(&self) -> String {
-        match (self.ours, self.remark.as_str()) {
+impl StudyComparison {
+    /// Our value as text.
+    pub(crate) fn run_value_text(&self) -> String {
+        match (self.run_value, self.remark.as_str()) {
             (None, "") => "not measured".to_owned(),
             (None, remark) => remark.to_owned(),
             (Some(ours), "") => plain(ours),
@@ -41,12 +41,12 @@ impl Beside {
         }
     }
 
-    /// Where ours lies, in words; empty where it was not measured.
+    /// The interval as text; empty if not measured.
     pub(crate) fn interval_text(&self) -> String {
         self.interval.as_ref().map_or(String::new(), Interval::ends)
     }
 
-    /// From what that follows, in words.
+    /// The source of the interval as text.
     pub(crate) fn source_text(&self) -> String {
         self.interval
             .as_ref()
@@ -54,29 +54,29 @@ impl Beside {
     }
 }
 
-/// The figures of the run's study beside those of the levels that were run; the main one last.
-pub(crate) fn beside(run: &RunRecord, levels: &[LevelSummary]) -> Vec<Beside> {
+/// The figures of the run's study beside those of the levels that were run; the main figure last.
+pub(crate) fn compare_with_study(run: &RunRecord, levels: &[LevelSummary]) -> Vec<StudyComparison> {
     let Some(study) = &run.study else {
         return Vec::new();
     };
-    let mut rows: Vec<Beside> = Vec::new();
+    let mut rows: Vec<StudyComparison> = Vec::new();
     for theirs in &study.level {
-        let ours = at(levels, theirs.at);
+        let ours = level_at(levels, theirs.at);
         // In the order of the tables, not of the alphabet.
         let mut names: Vec<&String> = theirs.figures.keys().collect();
-        names.sort_by_key(|name| place(name));
+        names.sort_by_key(|name| table_order(name));
         for name in names {
             let value = ours.and_then(|level| level.figure(name));
             let interval = ours.and_then(|level| level.intervals.get(name));
-            rows.push(Beside {
+            rows.push(StudyComparison {
                 level: Some(theirs.at),
                 figure: name.clone(),
                 unit: String::new(),
-                theirs: theirs.figures.get(name).copied().unwrap_or_default(),
-                ours: value,
+                study_value: theirs.figures.get(name).copied().unwrap_or_default(),
+                run_value: value,
                 interval: interval.filter(|_| value.is_some()).cloned(),
                 remark: match ours {
-                    Some(level) => few(level, name).to_owned(),
+                    Some(level) => few_samples_remark(level, name).to_owned(),
                     None => NOT_RUN.to_owned(),
                 },
             });
@@ -84,12 +84,12 @@ pub(crate) fn beside(run: &RunRecord, levels: &[LevelSummary]) -> Vec<Beside> {
     }
     if let Some(theirs) = study.figure {
         let (level, found) = main_figure(study, run, levels);
-        rows.push(Beside {
+        rows.push(StudyComparison {
             level,
             figure: study.ours.clone(),
             unit: study.unit.clone(),
-            theirs,
-            ours: found.value,
+            study_value: theirs,
+            run_value: found.value,
             interval: found.interval,
             remark: found.remark,
         });
@@ -99,46 +99,50 @@ pub(crate) fn beside(run: &RunRecord, levels: &[LevelSummary]) -> Vec<Beside> {
 
 const NOT_RUN: &str = "level not run";
 
-/// What a figure says less than its name where its samples are few.
-fn few(level: &LevelSummary, name: &str) -> &'static str {
-    match name == "response_p99_ms" && too_few(level.answered, 0.99) {
-        true => "of fewer than 300 samples: close to the largest",
+/// Remark on a figure with few samples.
+fn few_samples_remark(level: &LevelSummary, name: &str) -> &'static str {
+    match name == "response_p99_ms" && has_too_few_samples(level.answered, 0.99) {
+        true => "fewer than 300 samples: close to the largest",
         false => "",
     }
 }
 
-fn at(levels: &[LevelSummary], value: f64) -> Option<&LevelSummary> {
+fn level_at(levels: &[LevelSummary], value: f64) -> Option<&LevelSummary> {
     levels.iter().find(|level| level.level == Some(value))
 }
 
-/// A figure of ours, and what has to be said about it.
+/// A figure of ours, and the remark on it.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Found {
-    /// The figure; `None` where there is none.
+pub(super) struct MeasuredFigure {
+    /// The value; `None` if there is none.
     pub value: Option<f64>,
-    /// Where it lies.
+    /// Its confidence interval.
     pub interval: Option<Interval>,
-    /// Whether the true figure may be higher: nothing above failed.
+    /// Whether the true value may be higher, because no higher level failed.
     pub is_open_above: bool,
-    /// In words.
+    /// Remark as text.
     pub remark: String,
 }
 
-/// What stands beside the study's main figure, and the level where it was read.
-fn main_figure(study: &Study, run: &RunRecord, levels: &[LevelSummary]) -> (Option<f64>, Found) {
+/// Our value for the study's main figure, and the level at which it was read.
+fn main_figure(
+    study: &Study,
+    run: &RunRecord,
+    levels: &[LevelSummary],
+) -> (Option<f64>, MeasuredFigure) {
     if study.ours == CAPACITY {
         let found = match &run.search {
-            Some(search) => searched(search),
+            Some(search) => search_result(search),
             None => capacity(levels),
         };
         return (None, found);
     }
-    let told = |remark: &str| Found {
+    let told = |remark: &str| MeasuredFigure {
         remark: remark.to_owned(),
-        ..Found::default()
+        ..MeasuredFigure::default()
     };
     let level = match study.at {
-        Some(value) => at(levels, value),
+        Some(value) => level_at(levels, value),
         None => levels
             .iter()
             .max_by(|a, b| a.level.partial_cmp(&b.level).unwrap_or(Ordering::Equal)),
@@ -146,44 +150,44 @@ fn main_figure(study: &Study, run: &RunRecord, levels: &[LevelSummary]) -> (Opti
     let Some(level) = level else {
         return (study.at, told(NOT_RUN));
     };
-    let base = match base(study.percent_of.as_ref(), &study.ours, run, levels) {
+    let base = match reference(study.percent_of.as_ref(), &study.ours, run, levels) {
         Ok(base) => base,
         Err(remark) => return (level.level, told(remark)),
     };
-    let (value, interval) = related(level, &study.ours, base);
-    let found = Found {
+    let (value, interval) = relative_to_reference(level, &study.ours, base);
+    let found = MeasuredFigure {
         value,
         interval,
-        ..told(few(level, &study.ours))
+        ..told(few_samples_remark(level, &study.ours))
     };
     (level.level, found)
 }
 
-fn place(name: &str) -> usize {
+fn table_order(name: &str) -> usize {
     let bare = name.trim_end_matches(" ms");
     let class = crate::figures::CLASS_NAMES.iter().position(|n| *n == bare);
     let figure = LevelSummary::FIGURES.iter().position(|n| *n == name);
     class.or(figure.map(|at| at + 100)).unwrap_or(usize::MAX)
 }
 
-/// Between what a limit lies.
+/// The interval of a limit between the last good and the first failed value.
 fn between(low: Option<f64>, high: Option<f64>, trials: usize) -> Interval {
     Interval {
         low,
         high,
         samples: trials as u64,
         of: "trials".to_owned(),
-        method: "between the highest that held and the lowest that failed".to_owned(),
+        method: "between the highest passed and the lowest failed value".to_owned(),
     }
 }
 
-/// What a search found.
-pub(super) fn searched(search: &SearchRecord) -> Found {
+/// Result of a search.
+pub(super) fn search_result(search: &SearchRecord) -> MeasuredFigure {
     let mut remarks: Vec<String> = Vec::new();
     match (search.result, search.failed_above) {
-        (None, _) => remarks.push("below the lowest value that was tried".to_owned()),
+        (None, _) => remarks.push("below the lowest value tried".to_owned()),
         (Some(_), None) => {
-            remarks.push("the highest value that was tried: the limit is above".to_owned());
+            remarks.push("the highest value tried: the limit is higher".to_owned());
         }
         (Some(_), Some(_)) => {}
     }
@@ -191,7 +195,7 @@ pub(super) fn searched(search: &SearchRecord) -> Found {
         remarks.push("the search has not converged".to_owned());
     }
     remarks.extend(search.lower_failures());
-    Found {
+    MeasuredFigure {
         value: search.result,
         interval: search.interval(),
         is_open_above: search.result.is_some() && search.failed_above.is_none(),
@@ -199,23 +203,24 @@ pub(super) fn searched(search: &SearchRecord) -> Found {
     }
 }
 
-/// The highest level below which, and at which, no threshold failed.
-pub(super) fn capacity(levels: &[LevelSummary]) -> Found {
+/// The highest level at which, and below which, no threshold failed.
+pub(super) fn capacity(levels: &[LevelSummary]) -> MeasuredFigure {
     let mut sorted: Vec<&LevelSummary> = levels.iter().filter(|l| l.level.is_some()).collect();
     sorted.sort_by(|a, b| a.level.partial_cmp(&b.level).unwrap_or(Ordering::Equal));
-    let holds =
-        |level: &&&LevelSummary| !matches!(level.verdict, Verdict::Failed | Verdict::NotMeasured);
+    let holds = |level: &&&LevelSummary| {
+        !matches!(level.verdict, RunVerdict::Failed | RunVerdict::NotMeasured)
+    };
     let good = sorted.iter().take_while(holds).count();
     let value = good.checked_sub(1).and_then(|at| sorted.get(at)?.level);
     let failed = sorted.get(good).and_then(|level| level.level);
     let remark = match value {
         _ if sorted.is_empty() => "",
         None => "below the lowest level",
-        Some(_) if failed.is_none() => "the highest level that was run: the limit is above",
+        Some(_) if failed.is_none() => "the highest level run: the limit is higher",
         Some(_) => "",
     };
     let trials = sorted.iter().map(|level| level.repetitions).sum();
-    Found {
+    MeasuredFigure {
         value,
         interval: (!sorted.is_empty()).then(|| between(value, failed, trials)),
         is_open_above: value.is_some() && failed.is_none(),
@@ -223,20 +228,20 @@ pub(super) fn capacity(levels: &[LevelSummary]) -> Found {
     }
 }
 
-/// For `lab run --json`.
-pub fn beside_json(run: &RunRecord, levels: &[LevelSummary]) -> Value {
+/// The comparison for `lab run --json`.
+pub fn comparison_json(run: &RunRecord, levels: &[LevelSummary]) -> Value {
     let Some(study) = &run.study else {
         return Value::Null;
     };
-    let rows: Vec<Value> = beside(run, levels)
+    let rows: Vec<Value> = compare_with_study(run, levels)
         .into_iter()
         .map(|row| {
             json!({
                 "level": row.level,
                 "figure": row.figure,
                 "unit": row.unit,
-                "study": row.theirs,
-                "ours": row.ours,
+                "study": row.study_value,
+                "ours": row.run_value,
                 "interval": row.interval,
                 "remark": row.remark,
             })
@@ -248,7 +253,7 @@ pub fn beside_json(run: &RunRecord, levels: &[LevelSummary]) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::experiment::{Base, StudyLevel};
+    use crate::experiment::{ReferenceValue, StudyLevel};
 
     fn run(study: Study) -> RunRecord {
         RunRecord {
@@ -267,22 +272,22 @@ mod tests {
             repetitions: 1,
             classes,
             verdict: match passed {
-                true => Verdict::Passed,
-                false => Verdict::Failed,
+                true => RunVerdict::Passed,
+                false => RunVerdict::Failed,
             },
             ..LevelSummary::default()
         }
     }
 
     #[test]
-    fn figures_stand_side_by_side() {
+    fn study_and_run_figures_are_paired() {
         let figures = [("dropped", 18.0), ("10-20 ms", 298.0), ("<10 ms", 602.0)];
         let figures = figures.map(|(name, value)| (name.to_owned(), value));
         let study = Study {
             row: "U4".to_owned(),
             ran_on: "there".to_owned(),
             figure: Some(1100.0),
-            unit: "calls at a time".to_owned(),
+            unit: "concurrent calls".to_owned(),
             ours: CAPACITY.to_owned(),
             level: vec![
                 StudyLevel {
@@ -297,10 +302,10 @@ mod tests {
             ..Study::default()
         };
         let levels = [level(100.0, true), level(900.0, true), level(1000.0, false)];
-        let rows = beside(&run(study), &levels);
+        let rows = compare_with_study(&run(study), &levels);
         let shown: Vec<(&str, f64, String)> = rows
             .iter()
-            .map(|row| (row.figure.as_str(), row.theirs, row.ours_text()))
+            .map(|row| (row.figure.as_str(), row.study_value, row.run_value_text()))
             .collect();
         let expected = [
             ("<10 ms", 602.0, "890"),
@@ -320,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_column_is_read_at_its_level_and_in_percent_of_another() {
+    fn column_is_read_at_its_level_and_in_percent_of_another() {
         let levels = [0.0, 1.0, 2.0].map(|at| LevelSummary {
             level: Some(at),
             cpu_us: Some(100.0 + at * 5.0),
@@ -333,13 +338,13 @@ mod tests {
             unit: "%".to_owned(),
             ours: "cpu_us_each".to_owned(),
             at,
-            percent_of: percent_of.map(Base::Level),
+            percent_of: percent_of.map(ReferenceValue::Level),
             ..Study::default()
         };
         let ours = |at, percent_of| {
-            let rows = beside(&run(study(at, percent_of)), &levels);
+            let rows = compare_with_study(&run(study(at, percent_of)), &levels);
             assert_eq!(rows.len(), 1);
-            (rows[0].level, rows[0].ours, rows[0].remark.clone())
+            (rows[0].level, rows[0].run_value, rows[0].remark.clone())
         };
         assert_eq!(
             ours(Some(1.0), Some(0.0)),
@@ -351,8 +356,8 @@ mod tests {
     }
 
     #[test]
-    fn a_capacity_outside_of_the_sweep_is_told() {
-        assert_eq!(capacity(&[]), Found::default());
+    fn capacity_outside_the_sweep_is_reported() {
+        assert_eq!(capacity(&[]), MeasuredFigure::default());
         let none = capacity(&[level(5.0, false)]);
         assert_eq!(
             (none.value, none.remark.as_str()),

@@ -1,13 +1,13 @@
-//! Plots over the levels, and their place on the page.
+//! Plots over the levels and their arrangement on the page.
 
 use super::chart::{CLASSES, Chart, PALETTE, Series, Stack, escape};
-use super::data::Results;
+use super::data::RunResults;
 use super::levels::LevelSummary;
 use super::plots;
 use super::tables::level_name;
 use crate::figures::CLASS_NAMES;
 use crate::raw::RawResults;
-use crate::record::Kind;
+use crate::record::AttemptKind;
 use std::fmt::Write;
 
 fn series(name: &str, colour: usize, points: Vec<(f64, f64)>) -> Series {
@@ -20,8 +20,8 @@ fn series(name: &str, colour: usize, points: Vec<(f64, f64)>) -> Series {
     }
 }
 
-/// All plots of the run but the repartition, which stands by itself.
-pub(super) fn write(html: &mut String, results: &Results, levels: &[LevelSummary]) {
+/// All plots of the run except the response-time distribution, which is written separately.
+pub(super) fn write(html: &mut String, results: &RunResults, levels: &[LevelSummary]) {
     let raw = &results.raw;
     let label = &raw.run.level_label;
     let mut charts = Vec::new();
@@ -83,7 +83,7 @@ pub(super) fn write(html: &mut String, results: &Results, levels: &[LevelSummary
             ],
         ));
         charts.push(Chart::lines(
-            "CPU time of the subject",
+            "CPU time of the SUT",
             label,
             "\u{b5}s each",
             vec![with_spread(
@@ -99,15 +99,19 @@ pub(super) fn write(html: &mut String, results: &Results, levels: &[LevelSummary
     if charts.is_empty() {
         return;
     }
-    html.push_str("<section><h2>Plots</h2><p class=\"note\">Whiskers over levels: 95 % intervals of confidence, where samples give one.</p><div class=\"charts\">");
+    html.push_str("<section><h2>Plots</h2><p class=\"note\">Whiskers over levels: 95 % confidence intervals, if there are enough samples.</p><div class=\"charts\">");
     for chart in charts {
         figure(html, chart);
     }
     html.push_str("</div></section>");
 }
 
-/// The repartition over the levels, across the page.
-pub(super) fn repartition(html: &mut String, results: &Results, levels: &[LevelSummary]) {
+/// The response-time distribution over the levels, across the page.
+pub(super) fn response_distribution(
+    html: &mut String,
+    results: &RunResults,
+    levels: &[LevelSummary],
+) {
     let chart = classes_chart(&results.raw.run.level_label, levels).with_full_width();
     if levels.len() > 1 && !chart.is_empty() {
         html.push_str("<section>");
@@ -157,16 +161,16 @@ fn classes_chart(label: &str, levels: &[LevelSummary]) -> Chart {
     )
 }
 
-/// Each answered attempt of the last trial (at most some thousand dots).
+/// Response time of each answered attempt of the last trial (at most some thousand dots).
 fn scatter(raw: &RawResults) -> Chart {
     const DOTS: usize = 3_000;
     let last = raw.run.trials.len().saturating_sub(1) as u32;
     let kinds = [
-        Kind::Call,
-        Kind::Registration,
-        Kind::Refresh,
-        Kind::Reregistration,
-        Kind::Deregistration,
+        AttemptKind::Call,
+        AttemptKind::Registration,
+        AttemptKind::Refresh,
+        AttemptKind::Reregistration,
+        AttemptKind::Deregistration,
     ];
     let all: Vec<(f64, f64)> = raw
         .attempts
@@ -187,13 +191,14 @@ fn scatter(raw: &RawResults) -> Chart {
     )
 }
 
-/// Calls open over time, last trial.
+/// Concurrent calls over time, last trial.
 fn open_calls(raw: &RawResults) -> Chart {
     const POINTS: usize = 1_000;
     let last = raw.run.trials.len().saturating_sub(1) as u32;
     let mut changes: Vec<(u64, f64)> = Vec::new();
     for attempt in &raw.attempts {
-        let counted = attempt.trial == last && matches!(attempt.kind, Kind::Call | Kind::Stream);
+        let counted = attempt.trial == last
+            && matches!(attempt.kind, AttemptKind::Call | AttemptKind::Stream);
         if let (true, Some(from), Some(to)) = (counted, attempt.established, attempt.ended) {
             changes.extend([(from, 1.0), (to, -1.0)]);
         }

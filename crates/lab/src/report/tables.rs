@@ -1,26 +1,26 @@
-//! The tables of the page.
+//! The tables of the report.
 
 use super::bounds::BoundCheck;
 use super::chart::{escape, plain};
 use super::levels::LevelSummary;
-use super::study::{Beside, beside};
-use crate::error::Verdict;
+use super::study::{StudyComparison, compare_with_study};
+use crate::error::RunVerdict;
 use crate::experiment::CAPACITY;
-use crate::figures::{CLASS_NAMES, Check};
+use crate::figures::{CLASS_NAMES, ThresholdCheck};
 use crate::raw::{RawResults, TrialRecord};
-use crate::record::Outcome;
-use crate::statistics::too_few;
+use crate::record::AttemptOutcome;
+use crate::statistics::has_too_few_samples;
 use std::fmt::Write;
 
-/// Tables with more rows than this, one for each trial, are folded.
+/// Tables with one row per trial are folded if they have more rows than this.
 const FOLD: usize = 8;
 
-/// A number, or a dash where nothing was measured.
+/// Formats a number, or a dash without a measurement.
 fn number(value: Option<f64>) -> String {
     value.map_or("&ndash;".to_owned(), grouped)
 }
 
-/// A number without needless digits, thousands apart.
+/// Formats a number without trailing zeros, with thousands separators.
 pub(super) fn grouped(value: f64) -> String {
     let text = plain(value);
     let digits = text.trim_start_matches('-');
@@ -40,7 +40,7 @@ pub(super) fn grouped(value: f64) -> String {
     }
 }
 
-/// A count of which zero says nothing.
+/// Formats a count; zero is drawn faint.
 fn count(value: f64) -> String {
     match value {
         0.0 => "<span class=\"nil\">0</span>".to_owned(),
@@ -50,29 +50,29 @@ fn count(value: f64) -> String {
 
 /// One table.
 #[derive(Default)]
-struct Table<'a> {
+struct HtmlTable<'a> {
     title: &'a str,
     note: &'a str,
     columns: Vec<&'a str>,
-    /// Columns of words, which begin at the left; the first one does anyway.
+    /// Text columns, aligned to the left; the first column always is.
     words: &'a [usize],
-    rows: Vec<Row>,
+    rows: Vec<TableRow>,
     folded: bool,
 }
 
 #[derive(Default)]
-struct Row {
+struct TableRow {
     cells: Vec<String>,
     class: &'static str,
 }
 
-impl From<Vec<String>> for Row {
-    fn from(cells: Vec<String>) -> Row {
-        Row { cells, class: "" }
+impl From<Vec<String>> for TableRow {
+    fn from(cells: Vec<String>) -> TableRow {
+        TableRow { cells, class: "" }
     }
 }
 
-impl Table<'_> {
+impl HtmlTable<'_> {
     fn write(&self, html: &mut String) {
         if self.rows.is_empty() {
             return;
@@ -140,7 +140,7 @@ pub(super) fn trial_name(trial: &TrialRecord) -> String {
     }
 }
 
-/// What the sweep's value is.
+/// Name of the sweep's value.
 pub(super) fn label(raw: &RawResults) -> &str {
     match raw.run.level_label.as_str() {
         "" => "level",
@@ -148,11 +148,11 @@ pub(super) fn label(raw: &RawResults) -> &str {
     }
 }
 
-fn verdict_mark(verdict: Verdict) -> String {
+fn verdict_mark(verdict: RunVerdict) -> String {
     let (class, sign) = match verdict {
-        Verdict::Passed => ("passed", "&#10003; "),
-        Verdict::Failed => ("failed", "&#10007; "),
-        Verdict::NotMeasured | Verdict::NotJudged => ("open", ""),
+        RunVerdict::Passed => ("passed", "&#10003; "),
+        RunVerdict::Failed => ("failed", "&#10007; "),
+        RunVerdict::NotMeasured | RunVerdict::NotJudged => ("open", ""),
     };
     format!(
         "<span class=\"mark {class}\">{sign}{}</span>",
@@ -185,7 +185,7 @@ pub(super) fn summary(html: &mut String, raw: &RawResults, levels: &[LevelSummar
         }
         if calls || registrations {
             cells.push(number(level.p50));
-            let few = level.p99.is_some() && too_few(level.answered, 0.99);
+            let few = level.p99.is_some() && has_too_few_samples(level.answered, 0.99);
             cells.push(format!(
                 "{}{}",
                 number(level.p99),
@@ -197,7 +197,7 @@ pub(super) fn summary(html: &mut String, raw: &RawResults, levels: &[LevelSummar
             cells.extend([level.lost_percent, level.jitter_p99, level.mos].map(number));
         }
         cells.push(verdict_mark(level.verdict));
-        Row::from(cells)
+        TableRow::from(cells)
     };
     let mut columns = vec![label(raw)];
     if calls {
@@ -225,25 +225,26 @@ pub(super) fn summary(html: &mut String, raw: &RawResults, levels: &[LevelSummar
     columns.push("verdict");
     let note = match levels.iter().map(|level| level.repetitions).max() {
         Some(repetitions) if repetitions > 1 => format!(
-            "Counts: mean of {repetitions} runs a level. Response times: quantiles over the attempts of all of them, INVITE (or REGISTER) to 2xx. CPU: of the subject."
+            "Counts: mean of {repetitions} runs per level. Response times: quantiles over the attempts of all of them, INVITE (or REGISTER) to 2xx. CPU: of the system under test (SUT)."
         ),
-        _ => "Response times: INVITE (or REGISTER) to 2xx. CPU: of the subject.".to_owned(),
+        _ => "Response times: INVITE (or REGISTER) to 2xx. CPU: of the system under test (SUT)."
+            .to_owned(),
     };
     let few = levels
         .iter()
-        .any(|l| l.p99.is_some() && too_few(l.answered, 0.99));
+        .any(|l| l.p99.is_some() && has_too_few_samples(l.answered, 0.99));
     let note = match few {
         true => format!(
-            "{note} * of fewer than 300 answers: such a 99th percentile is close to the largest."
+            "{note} * fewer than 300 answers: the 99th percentile is close to the largest value."
         ),
         false => note,
     };
-    Table {
+    HtmlTable {
         title: "Result by level",
         note: &note,
         columns,
         rows: levels.iter().map(row).collect(),
-        ..Table::default()
+        ..HtmlTable::default()
     }
     .write(html);
 }
@@ -252,7 +253,7 @@ pub(super) fn study(html: &mut String, raw: &RawResults, levels: &[LevelSummary]
     let Some(study) = &raw.run.study else {
         return;
     };
-    let row = |row: &Beside| {
+    let row = |row: &StudyComparison| {
         let figure = match row.figure.as_str() {
             CAPACITY => "highest level within every threshold".to_owned(),
             name if name.ends_with(" ms") => format!("answered in {name}"),
@@ -262,22 +263,22 @@ pub(super) fn study(html: &mut String, raw: &RawResults, levels: &[LevelSummary]
             "" => String::new(),
             remark => format!(" <span class=\"soft\">({})</span>", escape(remark)),
         };
-        Row::from(vec![
+        TableRow::from(vec![
             level_name(row.level),
             escape(&figure),
-            grouped(row.theirs),
-            format!("{}{remark}", number(row.ours)),
+            grouped(row.study_value),
+            format!("{}{remark}", number(row.run_value)),
             escape(&row.interval_text()),
             escape(&row.source_text()),
             escape(&row.unit),
         ])
     };
     let note = format!(
-        "{}, which ran on: {}. Here: this run, with the interval in which the figure lies with 95 % confidence, of so many samples.",
+        "{}, which ran on: {}. Here: this run, with the 95 % confidence interval and the number of samples.",
         study.row, study.ran_on
     );
-    Table {
-        title: "Beside the study",
+    HtmlTable {
+        title: "Comparison with the study",
         note: &note,
         columns: vec![
             label(raw),
@@ -289,12 +290,15 @@ pub(super) fn study(html: &mut String, raw: &RawResults, levels: &[LevelSummary]
             "unit",
         ],
         words: &[1, 3, 4, 5, 6],
-        rows: beside(&raw.run, levels).iter().map(row).collect(),
-        ..Table::default()
+        rows: compare_with_study(&raw.run, levels)
+            .iter()
+            .map(row)
+            .collect(),
+        ..HtmlTable::default()
     }
     .write(html);
     if !study.differs.is_empty() {
-        html.push_str("<section><h2>What differs from the study</h2><ul>");
+        html.push_str("<section><h2>Differences from the study</h2><ul>");
         for differs in &study.differs {
             let _ = write!(html, "<li>{}</li>", escape(differs));
         }
@@ -302,11 +306,11 @@ pub(super) fn study(html: &mut String, raw: &RawResults, levels: &[LevelSummary]
     }
 }
 
-/// What the experiment is about, judged over its levels, and the peak that was measured before them.
+/// Bounds of the experiment's main figures over its levels, and the peak that was measured before them.
 pub(super) fn bounds(html: &mut String, raw: &RawResults, bounds: &[BoundCheck]) {
     let row = |bound: &BoundCheck| {
         let interval = bound.interval.as_ref();
-        Row::from(vec![
+        TableRow::from(vec![
             escape(&bound.figure),
             bound.level.map_or(String::new(), grouped),
             bound.limit(),
@@ -323,8 +327,8 @@ pub(super) fn bounds(html: &mut String, raw: &RawResults, bounds: &[BoundCheck])
             peak.sentence(label(raw))
         )
     });
-    Table {
-        title: "What the experiment is about",
+    HtmlTable {
+        title: "Main figures of the experiment",
         note: &note.unwrap_or_default(),
         columns: vec![
             "figure",
@@ -337,12 +341,12 @@ pub(super) fn bounds(html: &mut String, raw: &RawResults, bounds: &[BoundCheck])
         ],
         words: &[3, 4, 5],
         rows: bounds.iter().map(row).collect(),
-        ..Table::default()
+        ..HtmlTable::default()
     }
     .write(html);
 }
 
-/// How a search went: its parameters, the test setup, its trials in their order.
+/// The search: its parameters, the test setup, its trials in order.
 pub(super) fn search(html: &mut String, raw: &RawResults) {
     let Some(search) = &raw.run.search else {
         return;
@@ -355,44 +359,44 @@ pub(super) fn search(html: &mut String, raw: &RawResults) {
         plain(search.start),
         search
             .attempts
-            .map_or("as the experiment says".to_owned(), |n| n.to_string()),
+            .map_or("as in the experiment".to_owned(), |n| n.to_string()),
         plain(search.increase),
         plain(search.decrease),
         search.confirm,
         plain(search.step)
     );
-    let row = |step: &crate::search::Step| {
+    let row = |step: &crate::search::SearchTrial| {
         let verdict = if step.good { "good" } else { "failed" };
-        Row::from(vec![
+        TableRow::from(vec![
             (step.trial + 1).to_string(),
             grouped(step.value),
             verdict.to_owned(),
             escape(&step.missed),
         ])
     };
-    Table {
+    HtmlTable {
         title: "Search",
         note: &note,
-        columns: vec!["trial", label(raw), "outcome", "which threshold"],
+        columns: vec!["trial", label(raw), "outcome", "failed threshold"],
         words: &[2, 3],
         rows: search.trials.iter().map(row).collect(),
-        ..Table::default()
+        ..HtmlTable::default()
     }
     .write(html);
-    let row = |(name, value): &(String, String)| Row::from(vec![escape(name), escape(value)]);
-    Table {
+    let row = |(name, value): &(String, String)| TableRow::from(vec![escape(name), escape(value)]);
+    HtmlTable {
         title: "Test setup",
-        note: "As the Test Setup Report of RFC 7502 wants it.",
+        note: "Test Setup Report of RFC 7502.",
         columns: vec!["parameter", "value"],
         words: &[1],
         rows: search.setup.iter().map(row).collect(),
-        ..Table::default()
+        ..HtmlTable::default()
     }
     .write(html);
 }
 
-/// A threshold in words.
-fn words_of(check: &str) -> String {
+/// Description of a threshold.
+fn threshold_description(check: &str) -> String {
     let words = match check {
         "failed_percent" => "failed attempts, %",
         "not_started_percent" => "attempts that could not start, %",
@@ -402,38 +406,38 @@ fn words_of(check: &str) -> String {
         "jitter_p99_ms" => "jitter, 99th percentile, ms",
         "jitter_mean_above_noise_ms" => "mean jitter above the host's own, ms",
         "jitter_p99_above_noise_ms" => "jitter above the host's own, 99th percentile, ms",
-        "host_cpu_percent" => "processors of this machine busy, %",
+        "host_cpu_percent" => "load of this machine's processors, %",
         "relay_p50_ms" => "delay of single packets, median, ms",
         "relay_p99_ms" => "delay of single packets, 99th percentile, ms",
         "one_way_ms" => "one-way delay of the worst stream, ms",
         "round_trip_ms" => "round trip of the worst stream, ms",
         "mos" => "mean opinion score",
-        "correlation" => "correlation of speech heard and said",
-        "level_db" => "level of speech heard against said, dB",
+        "correlation" => "correlation of received with sent speech",
+        "level_db" => "level of received against sent speech, dB",
         "lateness_p99_ms" => "lateness of the generator, 99th percentile, ms",
         "steady_ms" => "median response time of the last third of the trial, ms",
-        "leaks" => "calls, ports, transactions still held at the end",
+        "leaks" => "calls, ports, transactions left at the end",
         other => return other.replace('_', " "),
     };
     words.to_owned()
 }
 
-/// Whether the threshold is the least that is good.
-fn at_least(check: &str) -> bool {
+/// Whether the threshold is a lower bound.
+fn is_lower_bound(check: &str) -> bool {
     matches!(check, "mos" | "correlation")
 }
 
-/// Of two measurements, whether the first is the worse one; any is worse than none.
+/// Whether the first of two measurements is the worse one; any value is worse than none.
 fn worse(name: &str, a: Option<f64>, b: Option<f64>) -> bool {
     match (a, b) {
         (Some(_), None) => true,
-        (Some(a), Some(b)) if at_least(name) => a < b,
+        (Some(a), Some(b)) if is_lower_bound(name) => a < b,
         (Some(a), Some(b)) => a.abs() > b.abs(),
         _ => false,
     }
 }
 
-/// One row for each threshold: the worst of all trials.
+/// One row per threshold with the worst of all trials.
 pub(super) fn thresholds(html: &mut String, raw: &RawResults) {
     let trials = &raw.run.trials;
     let mut names: Vec<&str> = Vec::new();
@@ -443,7 +447,7 @@ pub(super) fn thresholds(html: &mut String, raw: &RawResults) {
         }
     }
     let row = |name: &&str| {
-        let of: Vec<(&TrialRecord, &Check)> = trials
+        let of: Vec<(&TrialRecord, &ThresholdCheck)> = trials
             .iter()
             .flat_map(|trial| trial.checks.iter().map(move |check| (trial, check)))
             .filter(|(_, check)| check.name == **name)
@@ -458,9 +462,9 @@ pub(super) fn thresholds(html: &mut String, raw: &RawResults) {
         let failed = of.iter().filter(|(_, check)| check.failed()).count();
         let open = of.iter().filter(|(_, check)| check.holds.is_none()).count();
         let (trial, check) = worst?;
-        let sign = if at_least(name) { "&ge;" } else { "&le;" };
-        Some(Row::from(vec![
-            escape(&words_of(name)),
+        let sign = if is_lower_bound(name) { "&ge;" } else { "&le;" };
+        Some(TableRow::from(vec![
+            escape(&threshold_description(name)),
             format!("{sign} {}", grouped(check.limit)),
             check.measured.map_or("not measured".to_owned(), grouped),
             trial_name(trial),
@@ -469,9 +473,9 @@ pub(super) fn thresholds(html: &mut String, raw: &RawResults) {
             verdict_mark(crate::figures::verdict(of.iter().map(|(_, check)| *check))),
         ]))
     };
-    Table {
+    HtmlTable {
         title: "Thresholds",
-        note: "The worst trial decides. A threshold without a measurement neither holds nor fails.",
+        note: "The worst trial decides. A threshold without a measurement neither passes nor fails.",
         columns: vec![
             "threshold",
             "limit",
@@ -483,18 +487,18 @@ pub(super) fn thresholds(html: &mut String, raw: &RawResults) {
         ],
         words: &[3],
         rows: names.iter().filter_map(row).collect(),
-        ..Table::default()
+        ..HtmlTable::default()
     }
     .write(html);
 }
 
-/// The repartition, with the study's rows where it states one.
+/// The response-time distribution, with the study's rows if it states one.
 pub(super) fn classes(html: &mut String, raw: &RawResults, levels: &[LevelSummary]) {
     let answered = |level: &LevelSummary| level.classes.iter().sum::<f64>();
     if levels.iter().all(|level| answered(level) == 0.0) {
         return;
     }
-    let mut rows: Vec<Row> = Vec::new();
+    let mut rows: Vec<TableRow> = Vec::new();
     for level in levels {
         let all = (answered(level) + level.dropped).max(1.0);
         let mut cells = vec![level_name(level.level)];
@@ -513,18 +517,18 @@ pub(super) fn classes(html: &mut String, raw: &RawResults, levels: &[LevelSummar
     let mut columns = vec![label(raw)];
     columns.extend(CLASS_NAMES.map(|name| if name == ">=200" { "\u{2265}200" } else { name }));
     columns.push("dropped");
-    Table {
-        title: "Response-time repartition",
-        note: "Attempts per class of response time in milliseconds, mean of the runs, rounded. Dropped: started, and never answered with 2xx.",
+    HtmlTable {
+        title: "Response-time distribution",
+        note: "Attempts per class of response time in milliseconds, mean of the runs, rounded. Dropped: started, but not answered with 2xx.",
         columns,
         rows,
-        ..Table::default()
+        ..HtmlTable::default()
     }
     .write(html);
 }
 
-/// The study's classes at this level: what it does not state stays empty.
-fn study_classes(raw: &RawResults, level: Option<f64>) -> Option<Row> {
+/// The study's classes at this level; classes that it does not state stay empty.
+fn study_classes(raw: &RawResults, level: Option<f64>) -> Option<TableRow> {
     let study = raw.run.study.as_ref()?;
     let theirs = study.level.iter().find(|l| Some(l.at) == level)?;
     let cell = |name: &str| theirs.figures.get(name).copied().map(grouped);
@@ -532,7 +536,7 @@ fn study_classes(raw: &RawResults, level: Option<f64>) -> Option<Row> {
     cells.extend(CLASS_NAMES.map(|name| cell(&format!("{name} ms")).unwrap_or_default()));
     cells.push(cell("dropped").unwrap_or_default());
     let states_one = cells.iter().skip(1).any(|cell| !cell.is_empty());
-    states_one.then_some(Row {
+    states_one.then_some(TableRow {
         cells,
         class: "study",
     })
@@ -541,11 +545,11 @@ fn study_classes(raw: &RawResults, level: Option<f64>) -> Option<Row> {
 /// Outcomes by level, and folded by trial.
 pub(super) fn outcomes(html: &mut String, raw: &RawResults) {
     let trials = &raw.run.trials;
-    let counts = |trial: &TrialRecord, outcome: Outcome| -> u64 {
+    let counts = |trial: &TrialRecord, outcome: AttemptOutcome| -> u64 {
         let found = trial.details.outcomes.iter().find(|(of, _)| *of == outcome);
         found.map_or(0, |(_, count)| *count)
     };
-    let present: Vec<Outcome> = Outcome::ALL
+    let present: Vec<AttemptOutcome> = AttemptOutcome::ALL
         .into_iter()
         .filter(|outcome| trials.iter().any(|trial| counts(trial, *outcome) > 0))
         .collect();
@@ -561,30 +565,30 @@ pub(super) fn outcomes(html: &mut String, raw: &RawResults) {
         }
         cells.push(statuses(trials));
         let leaks: Option<u64> = trials.iter().map(|trial| trial.leaks).sum();
-        cells.push(leaks.map_or("not known".to_owned(), |leaks| count(leaks as f64)));
-        Row::from(cells)
+        cells.push(leaks.map_or("unknown".to_owned(), |leaks| count(leaks as f64)));
+        TableRow::from(cells)
     };
     let columns = |first| {
         let mut columns = vec![first];
         columns.extend(names.iter().map(String::as_str));
-        columns.extend(["refused with", "still held"]);
+        columns.extend(["refused with", "left over"]);
         columns
     };
     let words = [present.len() + 1];
     let levels = trials.chunk_by(|a, b| a.level.map(f64::to_bits) == b.level.map(f64::to_bits));
-    Table {
+    HtmlTable {
         title: "Outcomes",
-        note: "Every attempt has exactly one; all runs of a level added up. Still held: calls, legs, ports and sessions of subject and generator when all was over.",
+        note: "Each attempt has exactly one; sums over all runs of a level. Left over: calls, legs, ports and sessions of SUT and generator after the end.",
         columns: columns(label(raw)),
         words: &words,
         rows: levels
             .filter_map(|trials| Some(row(level_name(trials.first()?.level), trials)))
             .collect(),
-        ..Table::default()
+        ..HtmlTable::default()
     }
     .write(html);
     if trials.len() > 1 {
-        Table {
+        HtmlTable {
             title: "Outcomes of each trial",
             columns: columns("trial"),
             words: &words,
@@ -593,7 +597,7 @@ pub(super) fn outcomes(html: &mut String, raw: &RawResults) {
                 .map(|trial| row(trial_name(trial), std::slice::from_ref(trial)))
                 .collect(),
             folded: true,
-            ..Table::default()
+            ..HtmlTable::default()
         }
         .write(html);
     }
@@ -630,11 +634,11 @@ pub(super) fn media(html: &mut String, raw: &RawResults, levels: &[LevelSummary]
             level.level_db,
         ];
         cells.extend(figures.map(number));
-        Row::from(cells)
+        TableRow::from(cells)
     };
-    Table {
+    HtmlTable {
         title: "Media",
-        note: "Streams and packets: mean of the runs. Jitter as of RFC 3550, over received packets. Delays: the worst stream's mean, both ends on one clock. MOS: E-model (G.107), mean of the streams. Correlation and level: the worst stream that was listened to, against what was said.",
+        note: "Streams and packets: mean of the runs. Jitter as of RFC 3550, over received packets. Delays: the worst stream's mean, both ends on one clock. MOS: E-model (G.107), mean of the streams. Correlation and level: the worst stream whose audio was analysed, against the sent speech.",
         columns: vec![
             label(raw),
             "streams",
@@ -654,13 +658,13 @@ pub(super) fn media(html: &mut String, raw: &RawResults, levels: &[LevelSummary]
             .filter(|level| level.streams > 0.0)
             .map(row)
             .collect(),
-        ..Table::default()
+        ..HtmlTable::default()
     }
     .write(html);
 }
 
-/// What media cost, and what the host itself added.
-pub(super) fn plane(html: &mut String, raw: &RawResults, levels: &[LevelSummary]) {
+/// Cost of media, and jitter of the host itself.
+pub(super) fn media_plane(html: &mut String, raw: &RawResults, levels: &[LevelSummary]) {
     let figures = |level: &LevelSummary| {
         [
             level.relay_p50,
@@ -681,11 +685,11 @@ pub(super) fn plane(html: &mut String, raw: &RawResults, levels: &[LevelSummary]
     let row = |level: &LevelSummary| {
         let mut cells = vec![level_name(level.level)];
         cells.extend(figures(level).map(number));
-        Row::from(cells)
+        TableRow::from(cells)
     };
-    Table {
+    HtmlTable {
         title: "Media plane",
-        note: "Packet delay: from when the generator gave a packet to its socket to when the kernel took it in at the other end; the median of the streams' medians, the 99th percentile of their 99th percentiles, the largest. Jitter: trimmed mean over the runs, the best and the worst left out. The host's own jitter: streams of the laboratory's that went past the subject meanwhile. CPU: of the subject, each packet received counted once; then the cores that it kept busy, and how busy all processors of this machine were, generator and all.",
+        note: "Packet delay: from the generator's send call to the kernel's receive timestamp at the other end; the median of the streams' medians, the 99th percentile of their 99th percentiles, the largest. Jitter: trimmed mean over the runs, without the best and the worst. The host's own jitter: streams of the generator that bypass the SUT at the same time. CPU: of the SUT, each received packet counted once; then the number of cores that it kept busy, and the load of all processors of this machine, including the generator.",
         columns: vec![
             label(raw),
             "packet delay p50, ms",
@@ -696,16 +700,16 @@ pub(super) fn plane(html: &mut String, raw: &RawResults, levels: &[LevelSummary]
             "host's jitter mean, ms",
             "p99, ms",
             "CPU a packet, \u{b5}s",
-            "subject, cores",
+            "SUT, cores",
             "processors busy, %",
         ],
         rows: levels.iter().filter(told).map(row).collect(),
-        ..Table::default()
+        ..HtmlTable::default()
     }
     .write(html);
 }
 
-/// RFC 6076 by level.
+/// The metrics of RFC 6076 by level.
 pub(super) fn metrics(html: &mut String, raw: &RawResults, levels: &[LevelSummary]) {
     let calls = levels.iter().any(|level| level.attempted > 0.0);
     let registrations = levels.iter().any(|level| level.registrations > 0.0);
@@ -734,7 +738,7 @@ pub(super) fn metrics(html: &mut String, raw: &RawResults, levels: &[LevelSummar
             cells.push(number(sip.registration_request_delay_ms.mean));
             cells.push(number(sip.ineffective_registrations_percent));
         }
-        Row::from(cells)
+        TableRow::from(cells)
     };
     let mut columns = vec![label(raw)];
     if calls {
@@ -752,13 +756,13 @@ pub(super) fn metrics(html: &mut String, raw: &RawResults, levels: &[LevelSummar
     if registrations {
         columns.extend(["RRD, ms", "IRA, %"]);
     }
-    Table {
+    HtmlTable {
         title: "SIP metrics of RFC 6076",
-        note: "Means over the attempts of all runs. SRD: INVITE to the first 18x or 2xx; SDD: BYE to its answer; SDT: 2xx to BYE; SER: answered, of those not redirected; SEER: the same with busy, unavailable and declined; ISA: 408, 500, 503, 504 or no answer; SCR: from INVITE to the answer to BYE; RRD: REGISTER to 2xx; IRA: refused or unanswered.",
+        note: "Means over the attempts of all runs. SRD: INVITE to the first 18x or 2xx; SDD: BYE to its answer; SDT: 2xx to BYE; SER: answered, of all not redirected; SEER: the same with busy, unavailable and declined; ISA: 408, 500, 503, 504 or no answer; SCR: from INVITE to the answer to BYE; RRD: REGISTER to 2xx; IRA: refused or unanswered.",
         columns,
         rows: levels.iter().map(row).collect(),
         folded: levels.len() > FOLD,
-        ..Table::default()
+        ..HtmlTable::default()
     }
     .write(html);
 }
@@ -780,12 +784,12 @@ pub(super) fn surroundings(html: &mut String, raw: &RawResults) {
         let each = around.subject_grew_bytes.filter(|_| made > 0);
         let each = each.map(|bytes| bytes as f64 / made as f64);
         cells.push(number(each));
-        Some(Row::from(cells))
+        Some(TableRow::from(cells))
     };
-    let rows: Vec<Row> = raw.run.trials.iter().filter_map(row).collect();
-    Table {
+    let rows: Vec<TableRow> = raw.run.trials.iter().filter_map(row).collect();
+    HtmlTable {
         title: "Generator and host",
-        note: "What else happened while it was measured. A generator that is late (due to sent), a noisy host (lateness of a thread that sleeps for a millisecond at a time: 99th percentile, largest, sum in percent of the time) or datagrams dropped by the kernel (RcvbufErrors of the whole machine) belong to the result.",
+        note: "Conditions of the measurement: lateness of the generator (due to sent), noise of the host (lateness of a thread that sleeps for a millisecond at a time: 99th percentile, largest, sum in percent of the time), and datagrams dropped by the kernel (RcvbufErrors of the whole machine).",
         columns: vec![
             "trial",
             "seconds",
@@ -797,21 +801,21 @@ pub(super) fn surroundings(html: &mut String, raw: &RawResults) {
             "max, ms",
             "sum, %",
             "RcvbufErrors",
-            "CPU of subject, s",
+            "CPU of SUT, s",
             "CPU of generator, s",
             "of its callers, s",
-            "memory of subject, B each",
+            "memory of SUT, B each",
         ],
         folded: rows.len() > FOLD,
         rows,
-        ..Table::default()
+        ..HtmlTable::default()
     }
     .write(html);
     remarks(html, raw);
 }
 
 fn remarks(html: &mut String, raw: &RawResults) {
-    // What every trial says is said once.
+    // A remark of all trials is printed once.
     let mut texts: Vec<(&str, Vec<String>)> = Vec::new();
     for trial in &raw.run.trials {
         for remark in &trial.remarks {
@@ -841,7 +845,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn thousands_stand_apart() {
+    fn thousands_are_separated() {
         let written = [0.0, 999.0, 1200.0, 23_400.0, -1_234_567.0, 0.25].map(grouped);
         assert_eq!(
             written,
@@ -850,7 +854,7 @@ mod tests {
     }
 
     #[test]
-    fn the_worst_is_found() {
+    fn worst_measurement_is_selected() {
         assert!(worse("mos", Some(3.0), Some(4.0)) && !worse("mos", Some(4.0), Some(3.0)));
         assert!(worse("level_db", Some(-2.0), Some(1.0)));
         assert!(!worse("failed_percent", None, Some(9.0)));

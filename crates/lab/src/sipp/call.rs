@@ -1,50 +1,52 @@
-//! The state of one call. Calls are used again, so their buffers keep their room and nothing is allocated for a new one.
+//! The state of one call. Slots are reused with the capacity of their buffers, so a new call allocates nothing.
 
 use super::program::Variable;
-use super::schedule::Due;
+use super::schedule::DueCall;
 use engine::timers::TimerKey;
 use engine::{ConnectionId, SocketId, Time};
 use protect::digest::ClientSession;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// What a variable holds.
+/// The value of a variable.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub enum Value {
-    /// Nothing.
+pub enum VariableValue {
+    /// No value.
     #[default]
     Unset,
     /// A text.
     Text(Vec<u8>),
     /// A number.
     Number(f64),
-    /// Yes or no.
+    /// A boolean.
     Truth(bool),
 }
 
-impl Value {
-    /// As `test` sees it.
+impl VariableValue {
+    /// Whether it counts as set for `test`.
     pub fn is_set(&self) -> bool {
-        !matches!(self, Value::Unset | Value::Truth(false))
+        !matches!(self, VariableValue::Unset | VariableValue::Truth(false))
     }
 
-    /// As a number; a text by what it begins with.
+    /// The value as a number; of a text its leading number.
     pub fn number(&self) -> f64 {
         match self {
-            Value::Number(number) => *number,
-            Value::Truth(truth) => f64::from(u8::from(*truth)),
-            Value::Text(text) => leading_number(text),
-            Value::Unset => 0.0,
+            VariableValue::Number(number) => *number,
+            VariableValue::Truth(truth) => f64::from(u8::from(*truth)),
+            VariableValue::Text(text) => leading_number(text),
+            VariableValue::Unset => 0.0,
         }
     }
 
-    /// Appends it as a text.
+    /// Appends the value as text.
     pub fn write(&self, out: &mut Vec<u8>) {
         match self {
-            Value::Unset => {}
-            Value::Text(text) => out.extend_from_slice(text),
-            Value::Number(number) => out.extend_from_slice(format!("{number:.6}").as_bytes()),
-            Value::Truth(truth) => out.extend_from_slice(match truth {
+            VariableValue::Unset => {}
+            VariableValue::Text(text) => out.extend_from_slice(text),
+            VariableValue::Number(number) => {
+                out.extend_from_slice(format!("{number:.6}").as_bytes())
+            }
+            VariableValue::Truth(truth) => out.extend_from_slice(match truth {
                 true => b"true",
                 false => b"false",
             }),
@@ -52,7 +54,7 @@ impl Value {
     }
 }
 
-/// The number that a text begins with, as C's `strtod` reads it; 0 where there is none.
+/// The number at the beginning of a text, as read by C's `strtod`; 0 without one.
 fn leading_number(text: &[u8]) -> f64 {
     let text = text.trim_ascii();
     let end = text
@@ -67,73 +69,73 @@ fn leading_number(text: &[u8]) -> f64 {
         .unwrap_or(0.0)
 }
 
-/// How a call reaches its peer.
+/// The route from a call to its peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Route {
-    /// By datagrams.
+pub enum PeerRoute {
+    /// Datagrams from a socket to an address.
     Udp(SocketId, SocketAddr),
-    /// By a connection.
+    /// A connection.
     Stream(ConnectionId),
 }
 
-/// What a call waits for.
+/// The event that a call waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Phase {
-    /// It is no call.
+pub enum ScenarioCallPhase {
+    /// The slot is free.
     #[default]
     Free,
-    /// For its socket or connection.
+    /// Its socket or connection.
     Opening,
-    /// For a message.
+    /// A message.
     Receiving,
-    /// For time to pass.
+    /// The end of a pause.
     Pausing,
-    /// For retransmissions only.
+    /// Retransmissions of a completed call.
     Lingering,
 }
 
 /// The last message sent, and its retransmission.
 #[derive(Clone, Debug, Default)]
-pub struct Sent {
+pub struct SentMessage {
     /// The message.
     pub bytes: Vec<u8>,
     /// The step that sent it.
     pub step: u16,
-    /// It is an INVITE.
+    /// Whether it is an INVITE.
     pub invite: bool,
     /// The timer of its retransmission.
     pub timer: Option<TimerKey>,
     /// Retransmissions so far.
     pub count: u32,
-    /// Time to the next.
+    /// Interval before the next retransmission.
     pub interval: Duration,
-    /// CSeq of the request in it.
+    /// CSeq number of the request.
     pub cseq: u32,
 }
 
 /// Media of a call.
 #[derive(Clone, Debug, Default)]
-pub struct CallMedia {
-    /// Where the peer wants audio.
+pub struct ScenarioCallMedia {
+    /// The peer's address for audio.
     pub audio: Option<SocketAddr>,
-    /// Where the peer wants video.
+    /// The peer's address for video.
     pub video: Option<SocketAddr>,
-    /// Where the peer wants images (T.38).
+    /// The peer's address for images (T.38).
     pub image: Option<SocketAddr>,
     /// The payload type of the peer's telephone events.
     pub events: Option<u8>,
-    /// Audio or an image, video, digits that are being played.
-    pub playing: [Option<super::media::Playing>; 3],
-    /// The streams of audio, of video are held.
-    pub held: [bool; 2],
-    /// Incoming audio, video is sent back.
+    /// Current playback of audio or image, of video, and of digits.
+    pub playing: [Option<super::media::RecordingPlayback>; 3],
+    /// Whether the streams of audio and of video are paused.
+    pub paused: [bool; 2],
+    /// Whether received audio and video is sent back.
     pub echo: [bool; 2],
-    /// When the agenda plays next.
+    /// Time of the next playback entry in the agenda.
     pub next_play: Option<Time>,
 }
 
-impl CallMedia {
-    /// Where the peer wants audio, or video.
+impl ScenarioCallMedia {
+    /// The peer's address for audio or video.
     pub fn of(&self, video: bool) -> Option<SocketAddr> {
         match video {
             true => self.video,
@@ -141,43 +143,43 @@ impl CallMedia {
         }
     }
 
-    /// Holds streams, or lets them go on.
-    pub fn hold(&mut self, lines: [bool; 2], on: bool) {
-        for (held, wanted) in self.held.iter_mut().zip(lines) {
-            *held = if wanted { on } else { *held };
+    /// Pauses or resumes streams.
+    pub fn pause_streams(&mut self, lines: [bool; 2], on: bool) {
+        for (paused, wanted) in self.paused.iter_mut().zip(lines) {
+            *paused = if wanted { on } else { *paused };
         }
     }
 }
 
 /// A call.
 #[derive(Clone, Debug)]
-pub struct Call {
-    /// Rises with each use of the place, so that old timers are known.
+pub struct ScenarioCall {
+    /// Incremented with each use of the slot, to detect stale timers.
     pub generation: u32,
-    /// What it waits for.
-    pub phase: Phase,
+    /// The event that it waits for.
+    pub phase: ScenarioCallPhase,
     /// `[call_number]`
     pub number: u64,
-    /// The step at which it is.
+    /// The current step.
     pub step: u16,
     /// Call-ID.
     pub id: Vec<u8>,
-    /// The way to the peer.
-    pub route: Route,
-    /// Our port, where the call has a socket of its own.
+    /// The route to the peer.
+    pub route: PeerRoute,
+    /// The local port, for a call with its own socket.
     pub local_port: Option<u16>,
     /// The peer, for `[remote_ip]` and `[remote_port]`.
     pub remote: SocketAddr,
-    /// When it was due, and whether it was held back.
-    pub due: Due,
-    /// When it began.
-    pub begun: Time,
-    /// When each timer started.
+    /// Its due time, and whether the limit delayed it.
+    pub due: DueCall,
+    /// Its start.
+    pub started: Time,
+    /// Start time of each timer.
     pub timers: Vec<Time>,
-    /// Timers that have stopped, by bit.
+    /// Stopped timers, as a bit mask.
     pub stopped: u64,
     /// Variables.
-    pub variables: Vec<Value>,
+    pub variables: Vec<VariableValue>,
     /// Its line of each injection file.
     pub lines: Vec<u64>,
     /// Its user.
@@ -190,58 +192,58 @@ pub struct Call {
     pub last: Vec<u8>,
     /// Status of the last response.
     pub last_status: u16,
-    /// Fingerprints of the last messages received, the newest first.
+    /// Hashes of the last received messages, the newest first.
     pub seen: [u64; 4],
-    /// The fingerprint of the message that the last one sent answers.
+    /// The hash of the message that the last sent one answers.
     pub answered: u64,
     /// The last message sent.
-    pub sent: Sent,
+    pub sent: SentMessage,
     /// The timer of a pause or a wait for a message.
     pub wait: Option<TimerKey>,
-    /// When a pause ends.
+    /// End of a pause.
     pub wait_until: Time,
-    /// The end of a pause that goes on instead of the next step.
-    pub restored: Option<Time>,
-    /// Its own connection was closed by the scenario.
+    /// End of an interrupted pause, which continues in place of the next step.
+    pub resumed_pause: Option<Time>,
+    /// Whether the scenario closed the call's own connection.
     pub unconnected: bool,
-    /// What happens when the wait ends: the step whose timeout it is.
+    /// The step whose timeout the wait is.
     pub wait_step: u16,
     /// `[routes]`
     pub routes: Vec<u8>,
     /// `[next_url]`
     pub next_url: Vec<u8>,
-    /// The challenge to be answered.
-    pub challenge: Option<Box<super::digest::Challenged>>,
+    /// The challenge to answer.
+    pub challenge: Option<Box<super::digest::PendingChallenge>>,
     /// Credentials in use.
     pub session: Option<Box<ClientSession>>,
     /// Branches of transactions.
     pub branches: Vec<Vec<u8>>,
-    /// The INVITE was accepted.
+    /// Whether the INVITE was accepted.
     pub accepted: bool,
-    /// The ACK was sent.
+    /// Whether the ACK was sent.
     pub established: bool,
     /// Media.
-    pub media: CallMedia,
+    pub media: ScenarioCallMedia,
 }
 
-impl Call {
-    /// A place for a call.
-    pub fn new() -> Call {
-        let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
-        Call {
+impl ScenarioCall {
+    /// A free slot.
+    pub fn new() -> ScenarioCall {
+        let unspecified = SocketAddr::from(([0, 0, 0, 0], 0));
+        ScenarioCall {
             generation: 0,
-            phase: Phase::Free,
+            phase: ScenarioCallPhase::Free,
             number: 0,
             step: 0,
             id: Vec::new(),
-            route: Route::Udp(SocketId(0), nowhere),
+            route: PeerRoute::Udp(SocketId(0), unspecified),
             local_port: None,
-            remote: nowhere,
-            due: Due {
+            remote: unspecified,
+            due: DueCall {
                 at: Time::ZERO,
                 held_back: false,
             },
-            begun: Time::ZERO,
+            started: Time::ZERO,
             timers: Vec::new(),
             stopped: 0,
             variables: Vec::new(),
@@ -253,10 +255,10 @@ impl Call {
             last_status: 0,
             seen: [0; 4],
             answered: 0,
-            sent: Sent::default(),
+            sent: SentMessage::default(),
             wait: None,
             wait_until: Time::ZERO,
-            restored: None,
+            resumed_pause: None,
             unconnected: false,
             wait_step: 0,
             routes: Vec::new(),
@@ -266,17 +268,17 @@ impl Call {
             branches: Vec::new(),
             accepted: false,
             established: false,
-            media: CallMedia::default(),
+            media: ScenarioCallMedia::default(),
         }
     }
 
-    /// Makes the place ready for another call. Timers must be cancelled before.
+    /// Prepares the slot for the next call. Its timers must be cancelled before.
     pub fn reset(&mut self) {
         self.generation = self.generation.wrapping_add(1);
-        self.phase = Phase::Free;
+        self.phase = ScenarioCallPhase::Free;
         self.step = 0;
         self.local_port = None;
-        self.restored = None;
+        self.resumed_pause = None;
         self.unconnected = false;
         self.id.clear();
         self.timers.clear();
@@ -300,26 +302,26 @@ impl Call {
         self.branches.clear();
         self.accepted = false;
         self.established = false;
-        self.media = CallMedia::default();
+        self.media = ScenarioCallMedia::default();
     }
 
-    /// A message was received: it is remembered by its fingerprint.
-    pub fn see(&mut self, fingerprint: u64) {
+    /// Remembers a received message by its hash.
+    pub fn remember(&mut self, fingerprint: u64) {
         self.seen.rotate_right(1);
         self.seen[0] = fingerprint;
     }
 
-    /// What a variable of the call holds.
-    pub fn variable(&self, variable: Variable) -> &Value {
+    /// The value of a variable of the call.
+    pub fn variable(&self, variable: Variable) -> &VariableValue {
         self.variables
             .get(usize::from(variable))
-            .unwrap_or(&Value::Unset)
+            .unwrap_or(&VariableValue::Unset)
     }
 }
 
-impl Default for Call {
+impl Default for ScenarioCall {
     fn default() -> Self {
-        Call::new()
+        ScenarioCall::new()
     }
 }
 
@@ -328,7 +330,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_in_texts() {
+    fn leading_numbers_of_texts() {
         for (text, number) in [
             ("12", 12.0),
             (" -1.5e2x", -150.0),
@@ -337,11 +339,11 @@ mod tests {
             ("x", 0.0),
             ("1e", 1.0),
         ] {
-            assert_eq!(Value::Text(text.into()).number(), number, "{text}");
+            assert_eq!(VariableValue::Text(text.into()).number(), number, "{text}");
         }
         let mut out = Vec::new();
-        Value::Number(0.8).write(&mut out);
+        VariableValue::Number(0.8).write(&mut out);
         assert_eq!(out, b"0.800000");
-        assert!(!Value::Truth(false).is_set() && Value::Number(0.0).is_set());
+        assert!(!VariableValue::Truth(false).is_set() && VariableValue::Number(0.0).is_set());
     }
 }

@@ -1,28 +1,31 @@
-//! From the XML of a scenario to its program. What is not known is refused by name, all of it in one go.
+//! Compiles the XML of a scenario to its program. Unsupported elements are rejected by name, all of them in one pass.
 
 use super::act;
 use super::distribution::Distribution;
 use super::ere;
-use super::program::{Expected, Kind, Length, Optional, Program, Receive, Scope, Send, Step};
-use super::template::{self, Names, Text};
-use super::xml::{Element, Mistake, bytes};
+use super::program::{
+    ExpectedMessage, Optional, PauseLength, ReceiveStep, ScenarioProgram, ScenarioStep, Scope,
+    SendStep, StepKind,
+};
+use super::template::{self, NameTable, TextTemplate};
+use super::xml::{Element, ScenarioError, bytes};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Steps of a scenario, at most.
-const STEPS: usize = 10_000;
-/// Mistakes told at a time, at most.
-const MISTAKES: usize = 50;
+/// Most steps of a scenario.
+const MAX_STEPS: usize = 10_000;
+/// Most errors reported at a time.
+const MAX_ERRORS: usize = 50;
 
-/// The attributes of an element; [`Attributes::none`] tells those that are left.
-pub(super) struct Attributes<'e> {
+/// The attributes of an element; [`ElementAttributes::finish`] reports unused ones.
+pub(super) struct ElementAttributes<'e> {
     pub(super) element: &'e Element,
     left: Vec<&'e (String, String)>,
 }
 
-impl<'e> Attributes<'e> {
-    pub(super) fn of(element: &'e Element) -> Attributes<'e> {
-        Attributes {
+impl<'e> ElementAttributes<'e> {
+    pub(super) fn of(element: &'e Element) -> ElementAttributes<'e> {
+        ElementAttributes {
             element,
             left: element.attributes.iter().collect(),
         }
@@ -33,14 +36,14 @@ impl<'e> Attributes<'e> {
         Some(self.left.remove(at).1.as_str())
     }
 
-    pub(super) fn wrong(&self, text: impl std::fmt::Display) -> Mistake {
-        Mistake::new(
+    pub(super) fn wrong(&self, text: impl std::fmt::Display) -> ScenarioError {
+        ScenarioError::new(
             self.element.line,
             format!("<{}>: {text}", self.element.name),
         )
     }
 
-    pub(super) fn need(&mut self, name: &str) -> Result<&'e str, Mistake> {
+    pub(super) fn require(&mut self, name: &str) -> Result<&'e str, ScenarioError> {
         self.take(name)
             .ok_or_else(|| self.wrong(format!("the attribute {name} is missing")))
     }
@@ -48,10 +51,10 @@ impl<'e> Attributes<'e> {
     pub(super) fn number<N: std::str::FromStr>(
         &mut self,
         name: &str,
-    ) -> Result<Option<N>, Mistake> {
+    ) -> Result<Option<N>, ScenarioError> {
         match self.take(name) {
             None => Ok(None),
-            // An empty value is zero, as for SIPp.
+            // An empty value is zero, as in SIPp.
             Some(text) => match (if text.trim().is_empty() {
                 "0"
             } else {
@@ -60,34 +63,34 @@ impl<'e> Attributes<'e> {
             .parse()
             {
                 Ok(number) => Ok(Some(number)),
-                Err(_) => Err(self.wrong(format!("{name}={text:?} is no number of its kind"))),
+                Err(_) => Err(self.wrong(format!("{name}={text:?} is not a valid number"))),
             },
         }
     }
 
-    pub(super) fn flag(&mut self, name: &str) -> Result<Option<bool>, Mistake> {
+    pub(super) fn flag(&mut self, name: &str) -> Result<Option<bool>, ScenarioError> {
         match self.take(name).map(str::trim) {
             None => Ok(None),
             Some("true" | "1" | "yes") => Ok(Some(true)),
             Some("false" | "0" | "no" | "") => Ok(Some(false)),
-            // Any number but zero is true, as for SIPp.
+            // Any number except zero is true, as in SIPp.
             Some(text) if text.parse::<i64>().is_ok() => Ok(Some(true)),
             Some(text) => Err(self.wrong(format!("{name}={text:?} is neither true nor false"))),
         }
     }
 
-    /// Attributes that are left get a warning, as SIPp passes them over.
-    pub(super) fn none(self, warnings: &mut Vec<Mistake>) -> Result<(), Mistake> {
+    /// Warns about unused attributes, which SIPp ignores.
+    pub(super) fn finish(self, warnings: &mut Vec<ScenarioError>) -> Result<(), ScenarioError> {
         for (name, value) in &self.left {
             warnings.push(self.wrong(format!(
-                "the attribute {name}={value:?} is passed over, as SIPp does"
+                "the attribute {name}={value:?} is ignored, as in SIPp"
             )));
         }
         Ok(())
     }
 }
 
-/// Where labels lead: by name before all steps are known.
+/// Labels of jumps, by name until all steps are compiled.
 #[derive(Clone, Debug, Default)]
 struct Jumps {
     next: Option<String>,
@@ -95,43 +98,46 @@ struct Jumps {
 }
 
 pub(super) struct Compiler<'n> {
-    pub(super) program: Program,
-    pub(super) names: &'n mut Names,
+    pub(super) program: ScenarioProgram,
+    pub(super) names: &'n mut NameTable,
     jumps: Vec<Jumps>,
     labels: BTreeMap<String, u16>,
-    mistakes: Vec<Mistake>,
-    /// What SIPp passes over, too.
-    pub(super) warnings: Vec<Mistake>,
-    /// A request was sent whose method only shows when it is written.
+    errors: Vec<ScenarioError>,
+    /// Elements and attributes that are ignored, as in SIPp.
+    pub(super) warnings: Vec<ScenarioError>,
+    /// Whether a request is sent whose method is determined at run time.
     any_method: bool,
-    /// `hiderest`: steps are left out of the table where they say nothing else.
+    /// `hiderest`: steps are omitted from the table by default.
     hides: bool,
 }
 
-/// Compiles a scenario. `names` gives the command line's keywords and files, and takes the variables.
+/// Compiles a scenario. `names` contains the keywords and files of the command line, and collects the variables.
 ///
 /// # Errors
-/// All mistakes that were found, in order of their lines.
-pub fn compile(root: &Element, names: &mut Names) -> Result<Program, Vec<Mistake>> {
+/// All errors, in order of their lines.
+pub fn compile(
+    root: &Element,
+    names: &mut NameTable,
+) -> Result<ScenarioProgram, Vec<ScenarioError>> {
     let mut compiler = Compiler {
-        program: Program::default(),
+        program: ScenarioProgram::default(),
         names,
         jumps: Vec::new(),
         labels: BTreeMap::new(),
-        mistakes: Vec::new(),
+        errors: Vec::new(),
         warnings: Vec::new(),
         any_method: false,
         hides: false,
     };
     if root.name != "scenario" {
         let text = format!("<{}> instead of <scenario>", root.name);
-        return Err(vec![Mistake::new(root.line, text)]);
+        return Err(vec![ScenarioError::new(root.line, text)]);
     }
     compiler.scenario(root);
-    if compiler.mistakes.is_empty() {
+    if compiler.errors.is_empty() {
         compiler.link();
     }
-    if compiler.mistakes.is_empty() {
+    if compiler.errors.is_empty() {
         let mut program = compiler.program;
         program.variables = compiler.names.variables.clone();
         program.warnings = compiler.warnings;
@@ -139,37 +145,37 @@ pub fn compile(root: &Element, names: &mut Names) -> Result<Program, Vec<Mistake
         super::survey::survey(&mut program);
         return Ok(program);
     }
-    let mut mistakes = compiler.mistakes;
-    mistakes.sort_by_key(|mistake| mistake.line);
-    mistakes.truncate(MISTAKES);
-    Err(mistakes)
+    let mut errors = compiler.errors;
+    errors.sort_by_key(|error| error.line);
+    errors.truncate(MAX_ERRORS);
+    Err(errors)
 }
 
 impl Compiler<'_> {
     fn scenario(&mut self, root: &Element) {
-        let mut attributes = Attributes::of(root);
+        let mut attributes = ElementAttributes::of(root);
         self.program.name = attributes.take("name").unwrap_or("scenario").to_owned();
-        if let Err(mistake) = attributes.none(&mut self.warnings) {
-            self.mistakes.push(mistake);
+        if let Err(error) = attributes.finish(&mut self.warnings) {
+            self.errors.push(error);
         }
         for child in &root.children {
-            if self.program.steps.len() >= STEPS {
-                let text = format!("more than {STEPS} steps");
-                self.mistakes.push(Mistake::new(child.line, text));
+            if self.program.steps.len() >= MAX_STEPS {
+                let text = format!("more than {MAX_STEPS} steps");
+                self.errors.push(ScenarioError::new(child.line, text));
                 return;
             }
-            if let Err(mistake) = self.command(child) {
-                self.mistakes.push(mistake);
+            if let Err(error) = self.command(child) {
+                self.errors.push(error);
             }
         }
-        if self.program.steps.is_empty() && self.mistakes.is_empty() {
+        if self.program.steps.is_empty() && self.errors.is_empty() {
             let text = "a scenario without send, recv, pause or nop";
-            self.mistakes.push(Mistake::new(root.line, text));
+            self.errors.push(ScenarioError::new(root.line, text));
         }
     }
 
-    fn command(&mut self, element: &Element) -> Result<(), Mistake> {
-        let mut attributes = Attributes::of(element);
+    fn command(&mut self, element: &Element) -> Result<(), ScenarioError> {
+        let mut attributes = ElementAttributes::of(element);
         match element.name.as_str() {
             "send" => self.send(attributes),
             "recv" => self.receive(attributes),
@@ -177,91 +183,102 @@ impl Compiler<'_> {
             "timewait" => self.pause(attributes, true),
             "nop" => {
                 let (step, jumps) = self.common(&mut attributes)?;
-                attributes.none(&mut self.warnings)?;
+                attributes.finish(&mut self.warnings)?;
                 self.push(element, step, jumps)
             }
             "label" => {
-                let name = attributes.need("id")?.to_owned();
+                let name = attributes.require("id")?.to_owned();
                 let here = self.program.steps.len() as u16;
                 if self.labels.insert(name.clone(), here).is_some() {
-                    return Err(attributes.wrong(format!("the label {name} is there twice")));
+                    return Err(attributes.wrong(format!("the label {name} is defined twice")));
                 }
-                attributes.none(&mut self.warnings)
+                attributes.finish(&mut self.warnings)
             }
             "ResponseTimeRepartition" => {
                 self.program.response_classes =
                     classes(&mut attributes, "value", &mut self.warnings)?;
-                attributes.none(&mut self.warnings)
+                attributes.finish(&mut self.warnings)
             }
             "CallLengthRepartition" => {
                 self.program.length_classes =
                     classes(&mut attributes, "value", &mut self.warnings)?;
-                attributes.none(&mut self.warnings)
+                attributes.finish(&mut self.warnings)
             }
-            // SIPp's own tests write it so; SIPp itself passes it over.
+            // SIPp's own tests use this element; SIPp ignores it.
             "response-time" => {
                 self.program.response_classes =
                     classes(&mut attributes, "repartition", &mut self.warnings)?;
-                attributes.none(&mut self.warnings)
+                attributes.finish(&mut self.warnings)
             }
             "Global" => self.declare(attributes, Scope::Global),
             "User" => self.declare(attributes, Scope::User),
             "init" => self.init(element),
             "DefaultMessage" => {
-                let id = attributes.need("id")?.to_owned();
+                let id = attributes.require("id")?.to_owned();
                 self.warnings.push(attributes.wrong(format!(
-                    "the message {id} is not used: messages that no step sends have a fixed form here"
+                    "the message {id} is ignored: messages without a step have a fixed form here"
                 )));
-                attributes.none(&mut self.warnings)
+                attributes.finish(&mut self.warnings)
             }
             "Reference" => {
-                for name in list(attributes.need("variables")?) {
+                for name in list(attributes.require("variables")?) {
                     self.variable(element, &name)?;
                 }
-                attributes.none(&mut self.warnings)
+                attributes.finish(&mut self.warnings)
             }
-            name => Err(Mistake::new(
+            name => Err(ScenarioError::new(
                 element.line,
                 format!("<{name}> is not supported"),
             )),
         }
     }
 
-    fn declare(&mut self, mut attributes: Attributes<'_>, scope: Scope) -> Result<(), Mistake> {
-        // Without users a call has them to itself, as with SIPp.
+    fn declare(
+        &mut self,
+        mut attributes: ElementAttributes<'_>,
+        scope: Scope,
+    ) -> Result<(), ScenarioError> {
+        // Without users each call has its own copy, as in SIPp.
         let scope = match scope {
             Scope::User if !self.names.users => {
                 self.warnings.push(attributes.wrong(
-                    "there are no users (--users N): each call has these variables of its own",
+                    "there are no users (--users N): each call has its own copy of these variables",
                 ));
                 Scope::Call
             }
             scope => scope,
         };
-        for name in list(attributes.need("variables")?) {
+        for name in list(attributes.require("variables")?) {
             let number = self.variable(attributes.element, &name)?;
             if let Some(entry) = self.names.variables.get_mut(usize::from(number)) {
                 entry.1 = scope;
             }
         }
-        attributes.none(&mut self.warnings)
+        attributes.finish(&mut self.warnings)
     }
 
-    pub(super) fn variable(&mut self, element: &Element, name: &str) -> Result<u16, Mistake> {
+    pub(super) fn variable(&mut self, element: &Element, name: &str) -> Result<u16, ScenarioError> {
         let name = name.trim();
         let name = name.strip_prefix('$').unwrap_or(name);
         self.names
             .variable(name)
-            .map_err(|text| Mistake::new(element.line, text))
+            .map_err(|text| ScenarioError::new(element.line, text))
     }
 
-    pub(super) fn text(&mut self, element: &Element, source: &str) -> Result<Text, Mistake> {
+    pub(super) fn text(
+        &mut self,
+        element: &Element,
+        source: &str,
+    ) -> Result<TextTemplate, ScenarioError> {
         template::text(&bytes(source), self.names)
-            .map_err(|text| Mistake::new(element.line, format!("<{}>: {text}", element.name)))
+            .map_err(|text| ScenarioError::new(element.line, format!("<{}>: {text}", element.name)))
     }
 
-    /// What all commands have.
-    fn common(&mut self, attributes: &mut Attributes<'_>) -> Result<(Step, Jumps), Mistake> {
+    /// Attributes of all commands.
+    fn common(
+        &mut self,
+        attributes: &mut ElementAttributes<'_>,
+    ) -> Result<(ScenarioStep, Jumps), ScenarioError> {
         let element = attributes.element;
         let mut test = None;
         if let Some(name) = attributes.take("test").filter(|name| !name.is_empty()) {
@@ -269,7 +286,7 @@ impl Compiler<'_> {
         }
         let chance = attributes.number::<f64>("chance")?.unwrap_or(1.0);
         if !(0.0..=1.0).contains(&chance) {
-            return Err(attributes.wrong("chance is from 0 to 1"));
+            return Err(attributes.wrong("chance: expected 0 to 1"));
         }
         let mut condition = None;
         if let Some(name) = attributes.take("condexec") {
@@ -290,9 +307,9 @@ impl Compiler<'_> {
             ),
             None => None,
         };
-        let step = Step {
+        let step = ScenarioStep {
             line: element.line,
-            kind: Kind::Nothing,
+            kind: StepKind::Nothing,
             label: attributes.take("display").unwrap_or_default().to_owned(),
             next: None,
             test,
@@ -302,7 +319,7 @@ impl Compiler<'_> {
             stops,
             repeats: attributes.flag("repeat_rtd")?.unwrap_or(false),
             counter,
-            // SIPp looks only at whether it is there.
+            // SIPp tests only for its presence.
             gap: attributes
                 .take("crlf")
                 .is_some_and(|text| !matches!(text, "false" | "0")),
@@ -316,16 +333,16 @@ impl Compiler<'_> {
         Ok((step, jumps))
     }
 
-    fn hidden(&mut self, attributes: &mut Attributes<'_>) -> Result<bool, Mistake> {
+    fn hidden(&mut self, attributes: &mut ElementAttributes<'_>) -> Result<bool, ScenarioError> {
         if let Some(rest) = attributes.flag("hiderest")? {
             self.hides = rest;
         }
         Ok(attributes.flag("hide")?.unwrap_or(self.hides))
     }
 
-    /// `<init>`: `<nop>`s and labels of its own, gone through once before the first call.
-    fn init(&mut self, element: &Element) -> Result<(), Mistake> {
-        Attributes::of(element).none(&mut self.warnings)?;
+    /// `<init>`: its own `<nop>`s and labels, executed once before the first call.
+    fn init(&mut self, element: &Element) -> Result<(), ScenarioError> {
+        ElementAttributes::of(element).finish(&mut self.warnings)?;
         let (steps, jumps) = (
             std::mem::take(&mut self.program.steps),
             std::mem::take(&mut self.jumps),
@@ -334,13 +351,13 @@ impl Compiler<'_> {
         for child in &element.children {
             let done = match child.name.as_str() {
                 "nop" | "label" => self.command(child),
-                name => Err(Mistake::new(
+                name => Err(ScenarioError::new(
                     child.line,
-                    format!("<{name}> inside <init>: only <nop> and <label> may stand there"),
+                    format!("<{name}> inside <init>: only <nop> and <label> are allowed"),
                 )),
             };
-            if let Err(mistake) = done {
-                self.mistakes.push(mistake);
+            if let Err(error) = done {
+                self.errors.push(error);
             }
         }
         self.link_steps();
@@ -351,7 +368,11 @@ impl Compiler<'_> {
         Ok(())
     }
 
-    fn timers(&mut self, attributes: &mut Attributes<'_>, name: &str) -> Result<u64, Mistake> {
+    fn timers(
+        &mut self,
+        attributes: &mut ElementAttributes<'_>,
+        name: &str,
+    ) -> Result<u64, ScenarioError> {
         let mut bits = 0;
         for timer in list(attributes.take(name).unwrap_or_default()) {
             let timer = match timer.as_str() {
@@ -366,25 +387,28 @@ impl Compiler<'_> {
         Ok(bits)
     }
 
-    fn actions(&mut self, element: &Element) -> Result<Vec<super::program::Action>, Mistake> {
+    fn actions(
+        &mut self,
+        element: &Element,
+    ) -> Result<Vec<super::program::ScenarioAction>, ScenarioError> {
         let mut actions = Vec::new();
         for (at, child) in element.children.iter().enumerate() {
-            // SIPp looks at the first element inside a command only.
+            // SIPp examines only the first element inside a command.
             if at > 0 || child.name != "action" {
                 let text = match child.name.as_str() {
                     "action" => format!(
-                        "<action> that is not the first element inside <{}> is passed over, as SIPp does",
+                        "<action> that is not the first element inside <{}> is ignored, as in SIPp",
                         element.name
                     ),
                     name => format!(
-                        "<{name}> inside <{}> without <action> is passed over, as SIPp does",
+                        "<{name}> inside <{}> without <action> is ignored, as in SIPp",
                         element.name
                     ),
                 };
-                self.warnings.push(Mistake::new(child.line, text));
+                self.warnings.push(ScenarioError::new(child.line, text));
                 continue;
             }
-            Attributes::of(child).none(&mut self.warnings)?;
+            ElementAttributes::of(child).finish(&mut self.warnings)?;
             for action in &child.children {
                 actions.push(act::compile(self, action)?);
             }
@@ -392,7 +416,12 @@ impl Compiler<'_> {
         Ok(actions)
     }
 
-    fn push(&mut self, element: &Element, mut step: Step, jumps: Jumps) -> Result<(), Mistake> {
+    fn push(
+        &mut self,
+        element: &Element,
+        mut step: ScenarioStep,
+        jumps: Jumps,
+    ) -> Result<(), ScenarioError> {
         debug_assert_eq!(step.line, element.line);
         if step.label.is_empty() {
             step.label = label(&step.kind);
@@ -402,7 +431,7 @@ impl Compiler<'_> {
         Ok(())
     }
 
-    fn send(&mut self, mut attributes: Attributes<'_>) -> Result<(), Mistake> {
+    fn send(&mut self, mut attributes: ElementAttributes<'_>) -> Result<(), ScenarioError> {
         let element = attributes.element;
         let (mut step, jumps) = self.common(&mut attributes)?;
         let retransmit = attributes.number::<u64>("retrans")?;
@@ -410,10 +439,10 @@ impl Compiler<'_> {
         let lost = percent(&mut attributes)?;
         let start = self.transaction(&mut attributes, "start_txn")?;
         let ack = self.transaction(&mut attributes, "ack_txn")?;
-        attributes.none(&mut self.warnings)?;
+        attributes.finish(&mut self.warnings)?;
         let source = bytes(&element.text);
         let text = template::message(&source, self.names)
-            .map_err(|text| Mistake::new(element.text_line, format!("<send>: {text}")))?;
+            .map_err(|text| ScenarioError::new(element.text_line, format!("<send>: {text}")))?;
         let first = first_word(&text);
         let request = first.as_deref() != Some(b"SIP/2.0");
         let method = match (&first, request) {
@@ -421,7 +450,7 @@ impl Compiler<'_> {
             _ => None,
         };
         self.any_method |= request && method.is_none();
-        step.kind = Kind::Send(Box::new(Send {
+        step.kind = StepKind::Send(Box::new(SendStep {
             ack: first.as_deref() == Some(b"ACK"),
             text,
             method,
@@ -439,14 +468,14 @@ impl Compiler<'_> {
         self.push(element, step, jumps)
     }
 
-    fn method(&mut self, element: &Element, word: &[u8]) -> Result<u8, Mistake> {
+    fn method(&mut self, element: &Element, word: &[u8]) -> Result<u8, ScenarioError> {
         let methods = &mut self.program.methods;
         if let Some(at) = methods.iter().position(|known| known == word) {
             return Ok(at as u8);
         }
-        // The last bit stands for methods that only show when the message is written.
+        // The last bit stands for methods that are determined at run time.
         if methods.len() >= 63 {
-            return Err(Mistake::new(element.line, "more than 63 methods"));
+            return Err(ScenarioError::new(element.line, "more than 63 methods"));
         }
         methods.push(word.to_vec());
         Ok((methods.len() - 1) as u8)
@@ -454,9 +483,9 @@ impl Compiler<'_> {
 
     fn transaction(
         &mut self,
-        attributes: &mut Attributes<'_>,
+        attributes: &mut ElementAttributes<'_>,
         name: &str,
-    ) -> Result<Option<u8>, Mistake> {
+    ) -> Result<Option<u8>, ScenarioError> {
         let Some(name) = attributes.take(name) else {
             return Ok(None);
         };
@@ -465,7 +494,7 @@ impl Compiler<'_> {
             .ok_or_else(|| attributes.wrong("more than 100 transactions"))
     }
 
-    fn receive(&mut self, mut attributes: Attributes<'_>) -> Result<(), Mistake> {
+    fn receive(&mut self, mut attributes: ElementAttributes<'_>) -> Result<(), ScenarioError> {
         let element = attributes.element;
         let (mut step, mut jumps) = self.common(&mut attributes)?;
         let pattern = attributes.flag("regexp_match")?.unwrap_or(false);
@@ -475,24 +504,24 @@ impl Compiler<'_> {
                 status
                     .trim()
                     .parse::<u16>()
-                    .map_err(|_| attributes.wrong("response wants a status"))?,
+                    .map_err(|_| attributes.wrong("response: expected a status code"))?,
             ),
         };
         let expected = match (status, attributes.take("request")) {
-            (Some(status), None) => Expected::Status(status),
-            (None, Some(method)) if pattern => Expected::Methods(
-                // The whole method, as SIPp tests it from its beginning.
+            (Some(status), None) => ExpectedMessage::Status(status),
+            (None, Some(method)) if pattern => ExpectedMessage::Methods(
+                // The method from its beginning, as in SIPp.
                 ere::compile(method).map_err(|text| attributes.wrong(text))?,
             ),
-            (None, Some(method)) => Expected::Method(method.trim().as_bytes().to_vec()),
+            (None, Some(method)) => ExpectedMessage::Method(method.trim().as_bytes().to_vec()),
             (Some(status), Some(method)) => {
-                Expected::Either(status, method.trim().as_bytes().to_vec())
+                ExpectedMessage::Either(status, method.trim().as_bytes().to_vec())
             }
             (None, None) => {
                 self.warnings.push(attributes.wrong(
-                    "neither response nor request: it waits for a message that never comes, as with SIPp",
+                    "neither response nor request: no message matches this step, as in SIPp",
                 ));
-                Expected::Nothing
+                ExpectedMessage::Nothing
             }
         };
         let optional = match attributes.take("optional") {
@@ -505,10 +534,12 @@ impl Compiler<'_> {
         };
         let advances = attributes.flag("advance_state")?.unwrap_or(true);
         if !advances && optional == Optional::No {
-            return Err(attributes.wrong("advance_state=\"false\" is for optional messages"));
+            return Err(
+                attributes.wrong("advance_state=\"false\" is only possible for optional messages")
+            );
         }
         jumps.on_timeout = attributes.take("ontimeout").map(str::to_owned);
-        let receive = Receive {
+        let receive = ReceiveStep {
             expected,
             optional,
             methods: match self.any_method {
@@ -527,48 +558,52 @@ impl Compiler<'_> {
             ignores_media: attributes.flag("ignoresdp")?.unwrap_or(false),
             advances,
         };
-        attributes.none(&mut self.warnings)?;
-        step.kind = Kind::Receive(Box::new(receive));
+        attributes.finish(&mut self.warnings)?;
+        step.kind = StepKind::Receive(Box::new(receive));
         self.push(element, step, jumps)
     }
 
-    fn pause(&mut self, mut attributes: Attributes<'_>, linger: bool) -> Result<(), Mistake> {
+    fn pause(
+        &mut self,
+        mut attributes: ElementAttributes<'_>,
+        linger: bool,
+    ) -> Result<(), ScenarioError> {
         let element = attributes.element;
         let (mut step, jumps) = self.common(&mut attributes)?;
-        // A distribution's percentile is not judged; what is drawn is bounded instead.
+        // The percentile of a distribution is not checked; values are bounded instead.
         attributes.flag("sanity_check")?;
         let length = if let Some(name) = attributes.take("variable") {
-            Length::Variable(self.variable(element, name)?)
+            PauseLength::Variable(self.variable(element, name)?)
         } else if let Some(kind) = named_distribution(&mut attributes) {
-            Length::Drawn(distribution_of(kind, &mut attributes)?)
+            PauseLength::Drawn(distribution_of(kind, &mut attributes)?)
         } else if let Some(milliseconds) = attributes.number::<f64>("milliseconds")? {
-            Length::Drawn(Distribution::Fixed(milliseconds))
+            PauseLength::Drawn(Distribution::Fixed(milliseconds))
         } else if let (Some(min), Some(max)) =
             (attributes.number("min")?, attributes.number("max")?)
         {
-            Length::Drawn(Distribution::Uniform { min, max })
+            PauseLength::Drawn(Distribution::Uniform { min, max })
         } else {
-            Length::Default
+            PauseLength::Default
         };
-        attributes.none(&mut self.warnings)?;
-        if let Length::Drawn(drawn) = &length
+        attributes.finish(&mut self.warnings)?;
+        if let PauseLength::Drawn(drawn) = &length
             && !drawn.is_sound()
         {
-            let text = format!("<{}>: impossible parameters", element.name);
-            return Err(Mistake::new(element.line, text));
+            let text = format!("<{}>: invalid parameters", element.name);
+            return Err(ScenarioError::new(element.line, text));
         }
-        step.kind = Kind::Pause { length, linger };
+        step.kind = StepKind::Pause { length, linger };
         self.push(element, step, jumps)
     }
 
-    /// Labels to steps.
+    /// Resolves labels to steps.
     fn link(&mut self) {
         self.link_steps();
         self.program.unexpected = self.labels.get("_unexp.main").copied();
         if self.program.unexpected.is_some() {
             match self.names.variable("_unexp.retaddr") {
                 Ok(variable) => self.program.return_address = Some(variable),
-                Err(text) => self.mistakes.push(Mistake::new(1, text)),
+                Err(text) => self.errors.push(ScenarioError::new(1, text)),
             }
         }
         let known = &self.names.variables;
@@ -585,21 +620,21 @@ impl Compiler<'_> {
                 let found = self.labels.get(name).copied();
                 if found.is_none() {
                     let text = format!("there is no label {name}");
-                    self.mistakes.push(Mistake::new(step.line, text));
+                    self.errors.push(ScenarioError::new(step.line, text));
                 }
                 found
             };
             step.next = find(&jumps.next);
             let on_timeout = find(&jumps.on_timeout);
-            if let Kind::Receive(receive) = &mut step.kind {
+            if let StepKind::Receive(receive) = &mut step.kind {
                 receive.on_timeout = on_timeout;
             }
         }
     }
 }
 
-/// The distribution of a pause: by its attribute, or by one that is called after it, as old scenarios have it.
-fn named_distribution<'e>(attributes: &mut Attributes<'e>) -> Option<&'e str> {
+/// The distribution of a pause: by its attribute, or by an attribute with its name, as in old scenarios.
+fn named_distribution<'e>(attributes: &mut ElementAttributes<'e>) -> Option<&'e str> {
     const NAMES: [&str; 6] = [
         "normal",
         "exponential",
@@ -616,14 +651,19 @@ fn named_distribution<'e>(attributes: &mut Attributes<'e>) -> Option<&'e str> {
         .find(|name| attributes.take(name).is_some())
 }
 
-/// A distribution's parameters.
-pub(super) fn distribution(attributes: &mut Attributes<'_>) -> Result<Distribution, Mistake> {
-    let kind = attributes.need("distribution")?;
+/// The parameters of a distribution.
+pub(super) fn distribution(
+    attributes: &mut ElementAttributes<'_>,
+) -> Result<Distribution, ScenarioError> {
+    let kind = attributes.require("distribution")?;
     distribution_of(kind, attributes)
 }
 
-fn distribution_of(kind: &str, attributes: &mut Attributes<'_>) -> Result<Distribution, Mistake> {
-    let mut number = |name: &str| -> Result<f64, Mistake> {
+fn distribution_of(
+    kind: &str,
+    attributes: &mut ElementAttributes<'_>,
+) -> Result<Distribution, ScenarioError> {
+    let mut number = |name: &str| -> Result<f64, ScenarioError> {
         match attributes.number(name)? {
             Some(value) => Ok(value),
             None => Err(attributes.wrong(format!("distribution {kind} wants {name}"))),
@@ -673,31 +713,29 @@ fn distribution_of(kind: &str, attributes: &mut Attributes<'_>) -> Result<Distri
     };
     match drawn.is_sound() {
         true => Ok(drawn),
-        false => Err(attributes.wrong("impossible parameters")),
+        false => Err(attributes.wrong("invalid parameters")),
     }
 }
 
-fn percent(attributes: &mut Attributes<'_>) -> Result<f64, Mistake> {
+fn percent(attributes: &mut ElementAttributes<'_>) -> Result<f64, ScenarioError> {
     let lost = attributes.number::<f64>("lost")?.unwrap_or(0.0);
     match (0.0..=100.0).contains(&lost) {
         true => Ok(lost),
-        false => Err(attributes.wrong("lost is from 0 to 100")),
+        false => Err(attributes.wrong("lost: expected 0 to 100")),
     }
 }
 
-/// Edges of classes; words that are no numbers are passed over, as SIPp does.
+/// Edges of classes; words that are no numbers are ignored, as in SIPp.
 fn classes(
-    attributes: &mut Attributes<'_>,
+    attributes: &mut ElementAttributes<'_>,
     name: &str,
-    warnings: &mut Vec<Mistake>,
-) -> Result<Vec<u64>, Mistake> {
+    warnings: &mut Vec<ScenarioError>,
+) -> Result<Vec<u64>, ScenarioError> {
     let mut edges = Vec::new();
-    for word in list(attributes.need(name)?) {
+    for word in list(attributes.require(name)?) {
         match word.parse() {
             Ok(edge) => edges.push(edge),
-            Err(_) => {
-                warnings.push(attributes.wrong(format!("{word:?} is no number: passed over")))
-            }
+            Err(_) => warnings.push(attributes.wrong(format!("{word:?} is not a number: ignored"))),
         }
     }
     edges.sort_unstable();
@@ -705,7 +743,7 @@ fn classes(
     Ok(edges)
 }
 
-/// Words between commas.
+/// Splits words at commas.
 pub(super) fn list(text: &str) -> Vec<String> {
     text.split(',')
         .map(str::trim)
@@ -726,21 +764,21 @@ fn numbered(table: &mut Vec<String>, name: &str, limit: usize) -> Option<u16> {
     Some((table.len() - 1) as u16)
 }
 
-/// The first word of a message, where the text says it itself.
-fn first_word(text: &Text) -> Option<Vec<u8>> {
-    let template::Piece::Text(start) = text.head.first()? else {
+/// The first word of a message, if it is constant.
+fn first_word(text: &TextTemplate) -> Option<Vec<u8>> {
+    let template::TextPiece::Text(start) = text.head.first()? else {
         return None;
     };
     let end = start.iter().position(|byte| matches!(byte, b' ' | b'\r'))?;
     start.get(..end).map(<[u8]>::to_vec)
 }
 
-/// What to show for a step.
-fn label(kind: &Kind) -> String {
+/// The label of a step in tables.
+fn label(kind: &StepKind) -> String {
     match kind {
-        Kind::Send(send) => {
+        StepKind::Send(send) => {
             let line = match send.text.head.first() {
-                Some(template::Piece::Text(text)) => String::from_utf8_lossy(text).into_owned(),
+                Some(template::TextPiece::Text(text)) => String::from_utf8_lossy(text).into_owned(),
                 _ => "?".to_owned(),
             };
             let mut words = line.split_whitespace();
@@ -749,18 +787,18 @@ fn label(kind: &Kind) -> String {
                 word => word.unwrap_or("?").to_owned(),
             }
         }
-        Kind::Receive(receive) => match &receive.expected {
-            Expected::Status(status) => status.to_string(),
-            Expected::Method(method) => String::from_utf8_lossy(method).into_owned(),
-            Expected::Methods(regex) => regex.as_str().to_owned(),
-            Expected::Either(status, method) => {
+        StepKind::Receive(receive) => match &receive.expected {
+            ExpectedMessage::Status(status) => status.to_string(),
+            ExpectedMessage::Method(method) => String::from_utf8_lossy(method).into_owned(),
+            ExpectedMessage::Methods(regex) => regex.as_str().to_owned(),
+            ExpectedMessage::Either(status, method) => {
                 format!("{status}/{}", String::from_utf8_lossy(method))
             }
-            Expected::Nothing => "nothing".to_owned(),
+            ExpectedMessage::Nothing => "nothing".to_owned(),
         },
-        Kind::Pause { linger: true, .. } => "timewait".to_owned(),
-        Kind::Pause { .. } => "pause".to_owned(),
-        Kind::Nothing => "nop".to_owned(),
+        StepKind::Pause { linger: true, .. } => "timewait".to_owned(),
+        StepKind::Pause { .. } => "pause".to_owned(),
+        StepKind::Nothing => "nop".to_owned(),
     }
 }
 
@@ -769,15 +807,15 @@ mod tests {
     use super::*;
     use crate::sipp::xml;
 
-    fn program(steps: &str) -> Result<Program, Vec<Mistake>> {
+    fn program(steps: &str) -> Result<ScenarioProgram, Vec<ScenarioError>> {
         let file = format!("<scenario name=\"x\">\n{steps}\n</scenario>\ngarbage");
-        let root = xml::read(file.as_bytes()).map_err(|mistake| vec![mistake])?;
-        compile(&root, &mut Names::default())
+        let root = xml::read(file.as_bytes()).map_err(|error| vec![error])?;
+        compile(&root, &mut NameTable::default())
     }
 
-    /// Each was put before SIPp 3.6.1, which runs it.
+    /// Each was verified with SIPp 3.6.1, which runs it.
     #[test]
-    fn what_sipp_passes_over_runs_with_a_warning() {
+    fn parts_ignored_by_sipp_run_with_a_warning() {
         for (steps, warnings) in [
             ("<recv response=\"200\" id=\"1\" occurence=\"1\"/>", 2),
             (
@@ -808,7 +846,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_change_the_scenario_is_refused() {
+    fn parts_that_change_the_scenario_are_rejected() {
         for steps in [
             "<recv response=\"200\" advance_state=\"false\"/>",
             "<init><recv response=\"200\"/></init><nop/>",

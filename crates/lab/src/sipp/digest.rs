@@ -1,22 +1,22 @@
-//! Digest in both roles, by the product's own code.
+//! Digest authentication in both roles, with the product's implementation.
 
 use super::incoming::{Incoming, values};
 use engine::Entropy;
 use protect::digest::{
-    Algorithm, Challenge, ClientSession, Proof, Qop, Secret, answer_header, ha1,
+    Algorithm, Challenge, ClientSession, Qop, ResponseInput, Secret, answer_header, ha1,
 };
 use wire::sip::{AuthParams, Credentials, HeaderId, Message, unquote};
 
-/// A challenge that waits for credentials.
+/// A challenge that is not answered yet.
 #[derive(Clone, Debug)]
-pub struct Challenged {
+pub struct PendingChallenge {
     challenge: Challenge,
     header: HeaderId,
 }
 
-impl Challenged {
-    /// The challenge of a response that we can answer; `None` where there is none.
-    pub fn read(response: &[u8]) -> Option<Challenged> {
+impl PendingChallenge {
+    /// The challenge of a response; `None` without a supported one.
+    pub fn read(response: &[u8]) -> Option<PendingChallenge> {
         let message = Message::parse(response).ok()?;
         let secret = Secret::Password(Vec::new());
         [HeaderId::WwwAuthenticate, HeaderId::ProxyAuthenticate]
@@ -25,14 +25,14 @@ impl Challenged {
                 let challenge = Challenge::choose(&message, id, &secret)
                     .into_iter()
                     .next()?;
-                Some(Challenged {
+                Some(PendingChallenge {
                     challenge,
                     header: answer_header(id),
                 })
             })
     }
 
-    /// The header that answers.
+    /// The name of the header for credentials.
     pub fn header(&self) -> &'static [u8] {
         match self.header {
             HeaderId::ProxyAuthorization => b"Proxy-Authorization",
@@ -45,7 +45,7 @@ impl Challenged {
         &self,
         username: &[u8],
         password: &[u8],
-        request: &Request<'_>,
+        request: &DigestRequest<'_>,
         session: &mut Option<Box<ClientSession>>,
         entropy: &mut Entropy,
         out: &mut Vec<u8>,
@@ -64,9 +64,9 @@ impl Challenged {
     }
 }
 
-/// What a request's digest covers.
+/// The parts of a request that its digest covers.
 #[derive(Clone, Copy, Debug)]
-pub struct Request<'r> {
+pub struct DigestRequest<'r> {
     /// Method.
     pub method: &'r [u8],
     /// URI.
@@ -75,7 +75,7 @@ pub struct Request<'r> {
     pub body: &'r [u8],
 }
 
-/// Whether a request's credentials are right for this user and password. The nonce is the scenario's own affair.
+/// Whether a request's credentials match user and password. The nonce is chosen by the scenario and not checked.
 pub fn verify(request: &Incoming<'_>, username: &[u8], password: &[u8]) -> bool {
     let headers = values(request.bytes, b"Authorization")
         .chain(values(request.bytes, b"Proxy-Authorization"));
@@ -111,7 +111,7 @@ fn is_right(
     }
     let (realm, nonce, cnonce) = (get(b"realm"), get(b"nonce"), get(b"cnonce"));
     let (nc, uri) = (get(b"nc"), get(b"uri"));
-    let proof = Proof {
+    let proof = ResponseInput {
         algorithm,
         ha1: ha1(algorithm.hash, username, &realm, password),
         nonce: &nonce,

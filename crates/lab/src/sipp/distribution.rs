@@ -1,27 +1,27 @@
-//! The distributions of pauses and samples. They are drawn from the run's own entropy, so a seed gives the same values.
+//! Distributions of pauses and samples. They draw from the entropy of the run, so a seed gives the same values.
 
 use engine::Entropy;
 
-/// A distribution with its parameters, in SIPp's names.
+/// A distribution with its parameters, named as in SIPp.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Distribution {
-    /// Always the same.
+    /// Constant.
     Fixed(f64),
-    /// Evenly between two values.
+    /// Uniform between two values.
     Uniform {
         /// Smallest.
         min: f64,
         /// Largest.
         max: f64,
     },
-    /// Gauss.
+    /// Normal.
     Normal {
         /// Mean.
         mean: f64,
         /// Standard deviation.
         stdev: f64,
     },
-    /// Its logarithm is normally distributed.
+    /// Log-normal.
     LogNormal {
         /// Mean of the logarithm.
         mean: f64,
@@ -73,7 +73,7 @@ pub enum Distribution {
 }
 
 impl Distribution {
-    /// One value.
+    /// Draws one value.
     pub fn draw(&self, entropy: &mut Entropy) -> f64 {
         match *self {
             Distribution::Fixed(value) => value,
@@ -102,7 +102,7 @@ impl Distribution {
         }
     }
 
-    /// Whether the parameters make sense.
+    /// Whether the parameters are valid.
     pub fn is_sound(&self) -> bool {
         let finite = |values: &[f64]| values.iter().all(|value| value.is_finite());
         match *self {
@@ -141,7 +141,7 @@ fn gamma(k: f64, entropy: &mut Entropy) -> f64 {
     }
     let d = k - 1.0 / 3.0;
     let c = 1.0 / (9.0 * d).sqrt();
-    // Each try succeeds with a chance above 0.95; the bound keeps the work finite whatever the numbers are.
+    // Each try succeeds with a chance above 0.95; the bound keeps the work finite for any parameters.
     for _ in 0..1_000 {
         let x = normal(entropy);
         let v = (1.0 + c * x).powi(3);
@@ -152,7 +152,7 @@ fn gamma(k: f64, entropy: &mut Entropy) -> f64 {
     d
 }
 
-/// Poisson with `mean`: counted in steps of an exponential; beyond 1,000 by the normal that it resembles.
+/// Poisson with `mean`: counted in steps of an exponential; above 1,000 approximated by the normal distribution.
 fn poisson(mean: f64, entropy: &mut Entropy) -> f64 {
     if mean > 1_000.0 {
         return (mean + mean.sqrt() * normal(entropy)).round().max(0.0);
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn means_and_deviations_are_those_of_the_books() {
+    fn means_and_deviations_match_theory() {
         use Distribution::*;
         let half = 0.5f64;
         for (distribution, mean, deviation) in [
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_told() {
+    fn invalid_parameters_are_rejected() {
         for distribution in [
             Distribution::Uniform { min: 2.0, max: 1.0 },
             Distribution::Exponential { mean: f64::NAN },

@@ -1,25 +1,25 @@
-//! The generator: an engine that plays a scenario for many calls.
+//! The generator: an engine that executes a scenario for many calls.
 
-use super::call::{Call, Phase, Route};
+use super::call::{PeerRoute, ScenarioCall, ScenarioCallPhase};
 use super::inject::Injection;
-use super::media::{Packing, Recording};
-use super::program::{Kind, Program};
+use super::media::{Packetization, Recording};
+use super::program::{ScenarioProgram, StepKind};
 use super::render::{Context, ip};
-use super::schedule::{Due, Schedule};
-use super::settings::Settings;
-use super::stats::{Failure, Statistics};
-use super::template::{Constant, Piece};
-use engine::timers::{Agenda, Wheel};
+use super::schedule::{DueCall, Schedule};
+use super::settings::ScenarioSettings;
+use super::stats::{CallFailure, Statistics};
+use super::template::{Constant, TextPiece};
+use engine::timers::{TimerHeap, TimerWheel};
 use engine::{
-    BoundedMap, CloseWhy, ConnectionId, Deadline, Engine, Entropy, HashKey, Input, Output, Secure,
-    SocketId, SocketKind, Time, Transport,
+    BoundedMap, ClientTls, CloseReason, ConnectionId, Deadline, Engine, Entropy, HashKey, Input,
+    Output, SocketId, SocketKind, Time, Transport,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
-use wire::sip::{Frame, FrameLimits, StreamFramer};
+use wire::sip::{FrameLimits, StreamFrame, StreamFramer};
 
 /// The socket for signalling.
 pub(super) const MAIN: SocketId = SocketId(0);
@@ -27,31 +27,31 @@ pub(super) const MAIN: SocketId = SocketId(0);
 pub(super) const AUDIO: SocketId = SocketId(1);
 /// The socket for video.
 pub(super) const VIDEO: SocketId = SocketId(2);
-/// Sockets of calls begin here.
-const OWN: u32 = 16;
-/// The one connection of a client.
+/// The first number of sockets of single calls.
+const FIRST_CALL_SOCKET: u32 = 16;
+/// The shared connection of a client.
 pub(super) const SHARED: ConnectionId = ConnectionId(1);
-/// Calls begun in one go before the network has its turn.
-const STARTS: usize = 256;
-/// Effects kept until the program takes them.
-const EFFECTS: usize = 100_000;
+/// Most calls started in a row before network input is processed.
+const MAX_STARTS: usize = 256;
+/// Most effects kept until the runner collects them.
+const MAX_EFFECTS: usize = 100_000;
 
-/// Something for the program to do.
+/// An effect outside of the engine, executed by the runner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// A line of `<log>`.
     Log(Vec<u8>),
-    /// A line of `<warning>`, or of what went wrong.
+    /// A line of `<warning>`, or an error.
     Warning(String),
     /// A command of `<exec command=...>`.
     Command(Vec<u8>),
-    /// A message, sent or received.
+    /// A sent or received message.
     Message {
-        /// When.
+        /// Time.
         at: Time,
-        /// Whether we sent it.
+        /// Whether the generator sent it.
         sent: bool,
-        /// The peer, where it is known.
+        /// The peer, if available.
         peer: Option<SocketAddr>,
         /// The message.
         bytes: Vec<u8>,
@@ -59,7 +59,7 @@ pub enum Effect {
 }
 
 #[derive(Debug)]
-enum Item {
+enum ScenarioOutput {
     Open(SocketId, SocketKind, SocketAddr),
     Shut(SocketId),
     Datagram(SocketId, SocketAddr, Range<usize>),
@@ -68,95 +68,95 @@ enum Item {
     Close(ConnectionId),
 }
 
-/// Outputs in order; bytes lie in one buffer that is used again.
+/// Outputs in order; bytes are in one reused buffer.
 #[derive(Debug, Default)]
-pub(super) struct Outbox {
-    items: VecDeque<Item>,
+pub(super) struct ScenarioOutbox {
+    items: VecDeque<ScenarioOutput>,
     pub(super) bytes: Vec<u8>,
 }
 
-/// What a timer is for.
+/// Purpose of a timer: index and generation of the call.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Alarm {
-    /// A pause is over, or a message did not come.
+pub(super) enum CallTimer {
+    /// End of a pause, or timeout of a receive step.
     Wait(u32, u32),
-    /// A message is sent again.
+    /// Retransmission.
     Retransmit(u32, u32),
 }
 
 #[derive(Debug)]
-pub(super) struct Connection {
+pub(super) struct ScenarioConnection {
     framer: StreamFramer,
     remote: SocketAddr,
-    /// The call whose own it is, with the generation of its place.
+    /// The call that owns it, with the generation of its slot.
     call: Option<(u32, u32)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum GeneratorState {
     New,
-    /// So many sockets are not open yet.
+    /// Number of sockets that are not open yet.
     Opening(usize),
     Ready,
 }
 
-/// Plays a scenario.
+/// Executes a scenario.
 #[derive(Debug)]
-pub struct Generator {
-    pub(super) program: Arc<Program>,
+pub struct ScenarioGenerator {
+    pub(super) program: Arc<ScenarioProgram>,
     pub(super) context: Context,
-    pub(super) calls: Vec<Call>,
+    pub(super) calls: Vec<ScenarioCall>,
     pub(super) free: Vec<u32>,
     by_id: BoundedMap<Box<[u8]>, u32>,
-    /// Calls that are over, with the time until which they are remembered.
-    over: VecDeque<(Time, Box<[u8]>)>,
-    pub(super) wheel: Wheel<Alarm>,
-    pub(super) agenda: Agenda<(u32, u32)>,
+    /// Ended calls, with the time until which their Call-IDs are remembered.
+    ended: VecDeque<(Time, Box<[u8]>)>,
+    pub(super) wheel: TimerWheel<CallTimer>,
+    pub(super) agenda: TimerHeap<(u32, u32)>,
     pub(super) schedule: Schedule,
-    pub(super) outbox: Outbox,
+    pub(super) outbox: ScenarioOutbox,
     pub(super) statistics: Statistics,
     effects: Vec<Effect>,
     pub(super) recordings: Vec<Arc<Recording>>,
-    pub(super) sounds: BTreeMap<(u16, Packing), Arc<Recording>>,
-    pub(super) connections: BTreeMap<ConnectionId, Connection>,
+    pub(super) sounds: BTreeMap<(u16, Packetization), Arc<Recording>>,
+    pub(super) connections: BTreeMap<ConnectionId, ScenarioConnection>,
     pub(super) next_connection: u64,
-    pub(super) state: State,
-    /// `<init>` was gone through.
+    pub(super) state: GeneratorState,
+    /// Whether `<init>` was executed.
     pub(super) initialised: bool,
     pub(super) fatal: Option<String>,
-    /// Due times of the calls begun since they were last asked for.
-    started: Vec<Due>,
+    /// Due times of the calls started since the last [`ScenarioGenerator::settle`].
+    started: Vec<DueCall>,
     idle_users: Vec<u64>,
     /// Number of the next call.
     next_number: u64,
-    /// Calls that linger.
+    /// Calls that linger for retransmissions.
     pub(super) lingering: u64,
     pub(super) stopping: bool,
     pub(super) stopped: bool,
     pub(super) echoing: bool,
-    /// Where calls echo what comes from.
+    /// Peers whose media is sent back, with the number of calls.
     pub(super) echoes: BTreeMap<SocketAddr, u32>,
 }
 
-/// What a generator is made of.
+/// Inputs of a generator.
 #[derive(Debug)]
-pub struct Parts {
+pub struct GeneratorParts {
     /// The scenario.
-    pub program: Program,
+    pub program: ScenarioProgram,
     /// Settings.
-    pub settings: Settings,
-    /// Injection files, in the order of the names that the program was compiled with.
+    pub settings: ScenarioSettings,
+    /// Injection files, in the order of their names at compilation.
     pub files: Vec<Injection>,
-    /// Captures, in the order of [`Program::captures`].
+    /// Captures, in the order of [`ScenarioProgram::captures`].
     pub recordings: Vec<Arc<Recording>>,
-    /// Sounds by their number in [`Program::sounds`] and packing.
-    pub sounds: BTreeMap<(u16, Packing), Arc<Recording>>,
+    /// Sounds by their number in [`ScenarioProgram::sounds`] and packing.
+    pub sounds: BTreeMap<(u16, Packetization), Arc<Recording>>,
 }
 
-impl Generator {
-    /// A generator that opens its sockets at the first call of [`Engine::handle`].
-    pub fn new(parts: Parts, mut entropy: Entropy) -> Generator {
-        let Parts {
+impl ScenarioGenerator {
+    /// A generator that opens its sockets at the first [`Engine::handle`].
+    pub fn new(parts: GeneratorParts, mut entropy: Entropy) -> ScenarioGenerator {
+        let GeneratorParts {
             program,
             settings,
             files,
@@ -175,7 +175,7 @@ impl Generator {
                 let limits = settings.limits;
                 let (index, threads) = settings.share;
                 let part = |total: u64| total / threads + u64::from(index < total % threads);
-                Schedule::none(super::schedule::Limits {
+                Schedule::none(super::schedule::CallLimits {
                     total: limits.total.map(part),
                     ..limits
                 })
@@ -191,22 +191,22 @@ impl Generator {
         };
         let (index, threads) = settings.share;
         let users = settings.users / threads + u64::from(index < settings.users % threads);
-        Generator {
+        ScenarioGenerator {
             by_id: BoundedMap::new(settings.room * 2, HashKey::new(&mut entropy)),
             calls: Vec::new(),
             free: Vec::new(),
-            over: VecDeque::new(),
-            wheel: Wheel::new(),
-            agenda: Agenda::new(),
+            ended: VecDeque::new(),
+            wheel: TimerWheel::new(),
+            agenda: TimerHeap::new(),
             schedule,
-            outbox: Outbox::default(),
+            outbox: ScenarioOutbox::default(),
             statistics,
             effects: Vec::new(),
             recordings,
             sounds,
             connections: BTreeMap::new(),
             next_connection: SHARED.0 + 1,
-            state: State::New,
+            state: GeneratorState::New,
             initialised: false,
             fatal: None,
             started: Vec::new(),
@@ -222,28 +222,28 @@ impl Generator {
         }
     }
 
-    /// Its sockets are open.
+    /// Whether its sockets are open.
     pub fn is_ready(&self) -> bool {
-        self.state == State::Ready
+        self.state == GeneratorState::Ready
     }
 
-    /// Why it cannot work.
+    /// The error that prevents it from working, if any.
     pub fn fatal(&self) -> Option<&str> {
         self.fatal.as_deref()
     }
 
-    /// Our address, once the sockets are open.
+    /// The local address, once the sockets are open.
     pub fn address(&self) -> SocketAddr {
         SocketAddr::new(self.context.settings.local.ip(), self.context.local_port)
     }
 
     /// Its settings.
-    pub fn settings(&self) -> &Settings {
+    pub fn settings(&self) -> &ScenarioSettings {
         &self.context.settings
     }
 
-    /// The scenario that it plays.
-    pub fn program(&self) -> &Program {
+    /// The scenario.
+    pub fn program(&self) -> &ScenarioProgram {
         &self.program
     }
 
@@ -252,62 +252,64 @@ impl Generator {
         &self.statistics
     }
 
-    /// What the program has to do, since it was last asked.
+    /// Effects since the last call of this method.
     pub fn effects(&mut self) -> Vec<Effect> {
         std::mem::take(&mut self.effects)
     }
 
-    /// The calls begun since the last time, seen as done at `now`: their lateness is noted.
+    /// Records the lateness of the calls started since the last time, as completed at `now`.
     pub fn settle(&mut self, now: Time) {
         for due in self.started.drain(..) {
             self.statistics.late_by(now.since(due.at), due.held_back);
         }
     }
 
-    /// Whether all that was planned is over. A server without a number of calls never is.
+    /// Whether the plan is complete. A server without a number of calls never is.
     pub fn is_done(&self) -> bool {
         if self.fatal.is_some() || self.stopped {
             return true;
         }
         let idle = self.statistics.open == 0 && self.lingering == 0;
         let from_outside = self.program.server || self.context.settings.users > 0;
-        let over = match from_outside {
+        let ended = match from_outside {
             true => !self.schedule.may_make(),
             false => self.schedule.is_over(),
         };
-        self.state == State::Ready && idle && (over || self.stopping)
+        self.state == GeneratorState::Ready && idle && (ended || self.stopping)
     }
 
-    /// No further calls are made or taken; those that are open go on.
+    /// Starts and accepts no further calls; open calls continue.
     pub fn stop(&mut self) {
         self.stopping = true;
         self.schedule.stop();
     }
 
-    /// Ends what is open as unfinished.
+    /// Ends open calls as unfinished.
     pub fn end(&mut self, now: Time) {
         self.stop();
         for slot in 0..self.calls.len() {
             match self.calls.get(slot).map(|call| call.phase) {
-                None | Some(Phase::Free) => {}
-                Some(Phase::Lingering) => self.release(slot, now),
-                Some(_) => self.fail(slot, Failure::Stopped, now),
+                None | Some(ScenarioCallPhase::Free) => {}
+                Some(ScenarioCallPhase::Lingering) => self.release(slot, now),
+                Some(_) => self.fail(slot, CallFailure::Stopped, now),
             }
         }
     }
 
     pub(super) fn effect(&mut self, effect: Effect) {
-        if self.effects.len() < EFFECTS {
+        if self.effects.len() < MAX_EFFECTS {
             self.effects.push(effect);
         }
     }
 
     fn open(&mut self) {
         let settings = &self.context.settings;
-        let mut wanted = 0;
+        let mut opening = 0;
         let mut open = |kind, socket, local| {
-            self.outbox.items.push_back(Item::Open(socket, kind, local));
-            wanted += 1;
+            self.outbox
+                .items
+                .push_back(ScenarioOutput::Open(socket, kind, local));
+            opening += 1;
         };
         let shared = self.program.server || !settings.per_call;
         match settings.transport {
@@ -330,10 +332,10 @@ impl Generator {
         }
         if settings.transport.is_reliable() && shared && !self.program.server {
             self.connect_shared();
-            wanted += 1;
+            opening += 1;
         }
-        self.state = State::Opening(wanted);
-        self.one_open(0);
+        self.state = GeneratorState::Opening(opening);
+        self.socket_opened(0);
     }
 
     fn connect_shared(&mut self) {
@@ -353,7 +355,7 @@ impl Generator {
     ) {
         self.connections.insert(
             connection,
-            Connection {
+            ScenarioConnection {
                 framer: StreamFramer::new(FrameLimits::default()),
                 remote,
                 call,
@@ -361,21 +363,21 @@ impl Generator {
         );
         self.outbox
             .items
-            .push_back(Item::Connect(connection, local, remote));
+            .push_back(ScenarioOutput::Connect(connection, local, remote));
     }
 
-    fn one_open(&mut self, count: usize) {
-        if let State::Opening(wanted) = self.state {
-            let left = wanted.saturating_sub(count);
-            self.state = State::Opening(left);
+    fn socket_opened(&mut self, count: usize) {
+        if let GeneratorState::Opening(opening) = self.state {
+            let left = opening.saturating_sub(count);
+            self.state = GeneratorState::Opening(left);
             if left == 0 {
-                self.state = State::Ready;
+                self.state = GeneratorState::Ready;
                 self.bind();
             }
         }
     }
 
-    /// Puts what is the same in all calls into the texts.
+    /// Resolves constants of the texts.
     fn bind(&mut self) {
         let settings = &self.context.settings;
         let fixed = settings
@@ -389,8 +391,8 @@ impl Generator {
         };
         let number = |number: i64| number.to_string().into_bytes();
         let kind = |v6: bool| if v6 { b"6".to_vec() } else { b"4".to_vec() };
-        let value = |piece: &Piece| match piece {
-            Piece::Constant(constant, offset) => Some(match constant {
+        let value = |piece: &TextPiece| match piece {
+            TextPiece::Constant(constant, offset) => Some(match constant {
                 Constant::Service => settings.service.clone().into_bytes(),
                 Constant::RemoteHost => settings.remote_host.clone().into_bytes(),
                 Constant::Transport => settings.transport.via_name().as_bytes().to_vec(),
@@ -404,16 +406,16 @@ impl Generator {
                 Constant::Version => concat!("Hornwork-", env!("CARGO_PKG_VERSION")).into(),
                 Constant::Users => number(settings.users as i64),
             }),
-            Piece::RemoteIp => fixed.map(|remote| address(remote.ip())),
-            Piece::RemotePort(offset) => {
+            TextPiece::RemoteIp => fixed.map(|remote| address(remote.ip())),
+            TextPiece::RemotePort(offset) => {
                 fixed.map(|remote| number(i64::from(remote.port()) + offset))
             }
-            Piece::LocalPort(offset) => port.map(|port| number(i64::from(port) + offset)),
+            TextPiece::LocalPort(offset) => port.map(|port| number(i64::from(port) + offset)),
             _ => None,
         };
-        let mut program = Program::clone(&self.program);
+        let mut program = ScenarioProgram::clone(&self.program);
         for step in program.steps.iter_mut().chain(&mut program.init) {
-            if let Kind::Send(send) = &mut step.kind {
+            if let StepKind::Send(send) = &mut step.kind {
                 send.text.bind(&value);
             }
             for action in &mut step.actions {
@@ -423,16 +425,16 @@ impl Generator {
         self.program = Arc::new(program);
     }
 
-    /// Begins the calls that are due.
+    /// Starts the calls that are due.
     fn start_due(&mut self, now: Time) {
-        if self.state != State::Ready || now < self.context.settings.start {
+        if self.state != GeneratorState::Ready || now < self.context.settings.start {
             return;
         }
         if self.context.settings.users > 0 {
             self.start_users(now);
             return;
         }
-        for _ in 0..STARTS {
+        for _ in 0..MAX_STARTS {
             let Some(due) = self.schedule.pop(now, self.statistics.open) else {
                 return;
             };
@@ -441,7 +443,7 @@ impl Generator {
     }
 
     fn start_users(&mut self, now: Time) {
-        for _ in 0..STARTS {
+        for _ in 0..MAX_STARTS {
             if self.stopping || !self.schedule.may_make() {
                 return;
             }
@@ -449,7 +451,7 @@ impl Generator {
                 return;
             };
             self.schedule.count();
-            let due = Due {
+            let due = DueCall {
                 at: now,
                 held_back: false,
             };
@@ -457,12 +459,12 @@ impl Generator {
         }
     }
 
-    /// A place for a call, with its number and its lines.
-    fn place(&mut self, due: Due, user: Option<u64>, now: Time) -> Option<usize> {
+    /// Allocates a slot for a call, with its number and its injection lines.
+    fn allocate(&mut self, due: DueCall, user: Option<u64>, now: Time) -> Option<usize> {
         let slot = match self.free.pop() {
             Some(slot) => slot as usize,
             None if self.calls.len() < self.context.settings.room => {
-                self.calls.push(Call::new());
+                self.calls.push(ScenarioCall::new());
                 self.calls.len() - 1
             }
             None => return None,
@@ -473,14 +475,15 @@ impl Generator {
         call.number = self.next_number;
         self.next_number += threads;
         call.due = due;
-        call.begun = now;
+        call.started = now;
         call.user = user;
-        call.phase = Phase::Receiving;
+        call.phase = ScenarioCallPhase::Receiving;
         call.cseq = context.settings.base_cseq.saturating_sub(1);
         call.timers
             .resize(self.program.timers.len(), due.at.min(now));
         call.branches
             .resize(self.program.transactions.len(), Vec::new());
+        // Calls count from 1, injection lines from 0.
         let number = call.number - 1;
         for file in &context.files {
             call.lines
@@ -489,13 +492,13 @@ impl Generator {
         if let Some(remote) = context.settings.remote {
             call.remote = remote;
         }
-        self.statistics.begun();
+        self.statistics.call_started();
         Some(slot)
     }
 
-    /// Begins a call of ours.
-    fn start(&mut self, due: Due, user: Option<u64>, now: Time) {
-        let Some(slot) = self.place(due, user, now) else {
+    /// Starts an outgoing call.
+    fn start(&mut self, due: DueCall, user: Option<u64>, now: Time) {
+        let Some(slot) = self.allocate(due, user, now) else {
             self.statistics.no_room += 1;
             self.idle_users.extend(user);
             return;
@@ -511,25 +514,27 @@ impl Generator {
         let id: Box<[u8]> = call.id.as_slice().into();
         if self.by_id.insert(id, slot as u32).is_err() {
             self.statistics.no_room += 1;
-            self.fail(slot, Failure::Connection, now);
+            self.fail(slot, CallFailure::Connection, now);
             return;
         }
         let remote = call.remote;
         let local = settings.local;
         match (settings.transport, settings.per_call) {
-            (Transport::Udp, false) => call.route = Route::Udp(MAIN, remote),
+            (Transport::Udp, false) => call.route = PeerRoute::Udp(MAIN, remote),
             (Transport::Udp, true) => {
-                let socket = SocketId(OWN + slot as u32);
-                call.route = Route::Udp(socket, remote);
-                call.phase = Phase::Opening;
+                let socket = SocketId(FIRST_CALL_SOCKET + slot as u32);
+                call.route = PeerRoute::Udp(socket, remote);
+                call.phase = ScenarioCallPhase::Opening;
                 let local = SocketAddr::new(local.ip(), 0);
-                self.outbox
-                    .items
-                    .push_back(Item::Open(socket, SocketKind::UdpSignalling, local));
+                self.outbox.items.push_back(ScenarioOutput::Open(
+                    socket,
+                    SocketKind::UdpSignalling,
+                    local,
+                ));
                 return;
             }
             (_, false) => {
-                call.route = Route::Stream(SHARED);
+                call.route = PeerRoute::Stream(SHARED);
                 if !self.connections.contains_key(&SHARED) {
                     self.connect_shared();
                 }
@@ -537,13 +542,14 @@ impl Generator {
             (_, true) => {
                 let connection = ConnectionId(self.next_connection);
                 self.next_connection += 1;
-                call.route = Route::Stream(connection);
-                call.phase = Phase::Opening;
+                call.route = PeerRoute::Stream(connection);
+                call.phase = ScenarioCallPhase::Opening;
                 let owner = Some((slot as u32, call.generation));
-                if let Some(Kind::Send(send)) = self.program.steps.first().map(|step| &step.kind)
+                if let Some(StepKind::Send(send)) =
+                    self.program.steps.first().map(|step| &step.kind)
                     && let Some(limit) = send.timeout
                 {
-                    let alarm = Alarm::Wait(slot as u32, call.generation);
+                    let alarm = CallTimer::Wait(slot as u32, call.generation);
                     call.wait = Some(self.wheel.schedule(now + limit, alarm));
                 }
                 self.connect(connection, SocketAddr::new(local.ip(), 0), remote, owner);
@@ -553,16 +559,16 @@ impl Generator {
         self.run(slot, now);
     }
 
-    /// A call that the peer begins.
-    pub(super) fn take(&mut self, id: &[u8], now: Time) -> Option<usize> {
+    /// Accepts a call that the peer starts.
+    pub(super) fn accept(&mut self, id: &[u8], now: Time) -> Option<usize> {
         if self.stopping || !self.schedule.may_make() {
             return None;
         }
-        let due = Due {
+        let due = DueCall {
             at: now,
             held_back: false,
         };
-        let Some(slot) = self.place(due, None, now) else {
+        let Some(slot) = self.allocate(due, None, now) else {
             self.statistics.no_room += 1;
             return None;
         };
@@ -570,13 +576,13 @@ impl Generator {
         self.calls[slot].id.extend_from_slice(id);
         if self.by_id.insert(id.into(), slot as u32).is_err() {
             self.statistics.no_room += 1;
-            self.fail(slot, Failure::Connection, now);
+            self.fail(slot, CallFailure::Connection, now);
             return None;
         }
         Some(slot)
     }
 
-    /// The call with this Call-ID; `Err` for one that is over.
+    /// The call with this Call-ID; `Err` for one that has ended.
     pub(super) fn find(&self, id: &[u8]) -> Option<Result<usize, ()>> {
         match *self.by_id.get(id)? {
             u32::MAX => Some(Err(())),
@@ -584,12 +590,12 @@ impl Generator {
         }
     }
 
-    /// Gives a call's place free. It must have been counted as ended before.
+    /// Frees a call's slot. The call must have been counted as ended before.
     pub(super) fn release(&mut self, slot: usize, now: Time) {
         let Some(call) = self.calls.get_mut(slot) else {
             return;
         };
-        if call.phase == Phase::Lingering {
+        if call.phase == ScenarioCallPhase::Lingering {
             self.lingering -= 1;
         }
         for timer in [call.wait.take(), call.sent.timer.take()]
@@ -599,11 +605,12 @@ impl Generator {
             self.wheel.cancel(timer);
         }
         self.by_id.remove(call.id.as_slice());
+        // A late message of an ended call must not start another one.
         let remember = self.context.settings.remember;
         if self.program.server && !remember.is_zero() {
             let id: Box<[u8]> = call.id.as_slice().into();
             if self.by_id.insert(id.clone(), u32::MAX).is_ok() {
-                self.over.push_back((now + remember, id));
+                self.ended.push_back((now + remember, id));
             }
         }
         for video in [false, true] {
@@ -613,15 +620,18 @@ impl Generator {
                 self.echoes.remove(&address);
             }
         }
+        // Shared and accepted connections outlive the call.
         match call.route {
-            Route::Udp(socket, _) if socket.0 >= OWN => {
-                self.outbox.items.push_back(Item::Shut(socket));
+            PeerRoute::Udp(socket, _) if socket.0 >= FIRST_CALL_SOCKET => {
+                self.outbox.items.push_back(ScenarioOutput::Shut(socket));
             }
-            Route::Stream(connection)
+            PeerRoute::Stream(connection)
                 if connection != SHARED && connection.0 & ConnectionId::ACCEPTED == 0 =>
             {
                 self.connections.remove(&connection);
-                self.outbox.items.push_back(Item::Close(connection));
+                self.outbox
+                    .items
+                    .push_back(ScenarioOutput::Close(connection));
             }
             _ => {}
         }
@@ -630,9 +640,9 @@ impl Generator {
         self.free.push(slot as u32);
     }
 
-    fn forget(&mut self, now: Time) {
-        while self.over.front().is_some_and(|(until, _)| *until <= now) {
-            if let Some((_, id)) = self.over.pop_front()
+    fn expire_ended(&mut self, now: Time) {
+        while self.ended.front().is_some_and(|(until, _)| *until <= now) {
+            if let Some((_, id)) = self.ended.pop_front()
                 && self.by_id.get(&*id) == Some(&u32::MAX)
             {
                 self.by_id.remove(&*id);
@@ -644,15 +654,15 @@ impl Generator {
         self.start_due(now);
         while let Some(alarm) = self.wheel.pop_due(now) {
             match alarm {
-                Alarm::Wait(slot, generation) => {
+                CallTimer::Wait(slot, generation) => {
                     if let Some(call) = self.calls.get_mut(slot as usize)
                         && call.generation == generation
                     {
                         call.wait = None;
-                        self.waited(slot as usize, now);
+                        self.wait_expired(slot as usize, now);
                     }
                 }
-                Alarm::Retransmit(slot, generation) => {
+                CallTimer::Retransmit(slot, generation) => {
                     if let Some(call) = self.calls.get_mut(slot as usize)
                         && call.generation == generation
                     {
@@ -665,18 +675,18 @@ impl Generator {
         while let Some((_, (slot, generation))) = self.agenda.pop_due(now) {
             self.play(slot as usize, generation, now);
         }
-        self.forget(now);
-        // A call that ended made room for one that was held back.
+        self.expire_ended(now);
+        // An ended call may admit one that the limit delayed.
         self.start_due(now);
     }
 
     fn opened(&mut self, socket: SocketId, local: SocketAddr, now: Time) {
-        if socket.0 >= OWN {
-            let slot = (socket.0 - OWN) as usize;
+        if socket.0 >= FIRST_CALL_SOCKET {
+            let slot = (socket.0 - FIRST_CALL_SOCKET) as usize;
             if let Some(call) = self.calls.get_mut(slot)
-                && call.phase == Phase::Opening
+                && call.phase == ScenarioCallPhase::Opening
             {
-                call.phase = Phase::Receiving;
+                call.phase = ScenarioCallPhase::Receiving;
                 call.local_port = Some(local.port());
                 self.run(slot, now);
             }
@@ -685,26 +695,28 @@ impl Generator {
         if socket == MAIN {
             self.context.local_port = local.port();
         }
-        self.one_open(1);
+        self.socket_opened(1);
     }
 
     fn open_failed(&mut self, socket: SocketId, error: &str, now: Time) {
-        if socket.0 >= OWN {
-            let slot = (socket.0 - OWN) as usize;
+        if socket.0 >= FIRST_CALL_SOCKET {
+            let slot = (socket.0 - FIRST_CALL_SOCKET) as usize;
             if self
                 .calls
                 .get(slot)
-                .is_some_and(|call| call.phase == Phase::Opening)
+                .is_some_and(|call| call.phase == ScenarioCallPhase::Opening)
             {
-                self.fail(slot, Failure::Connection, now);
+                self.fail(slot, CallFailure::Connection, now);
             }
             return;
         }
-        let what = match socket {
+        let purpose = match socket {
             MAIN => "signalling".to_owned(),
             _ => "media".to_owned(),
         };
-        self.fatal = Some(format!("the socket for {what} cannot be opened: {error}"));
+        self.fatal = Some(format!(
+            "the socket for {purpose} cannot be opened: {error}"
+        ));
     }
 
     fn connected(&mut self, id: ConnectionId, local: SocketAddr, now: Time) {
@@ -712,18 +724,18 @@ impl Generator {
             return;
         };
         if id == SHARED {
-            if self.state != State::Ready {
+            if self.state != GeneratorState::Ready {
                 self.context.local_port = local.port();
-                self.one_open(1);
+                self.socket_opened(1);
             }
             return;
         }
         if let Some((slot, generation)) = connection.call
             && let Some(call) = self.calls.get_mut(slot as usize)
             && call.generation == generation
-            && call.phase == Phase::Opening
+            && call.phase == ScenarioCallPhase::Opening
         {
-            call.phase = Phase::Receiving;
+            call.phase = ScenarioCallPhase::Receiving;
             call.local_port = Some(local.port());
             if let Some(timer) = call.wait.take() {
                 self.wheel.cancel(timer);
@@ -732,19 +744,19 @@ impl Generator {
         }
     }
 
-    fn closed(&mut self, id: ConnectionId, why: CloseWhy, now: Time) {
+    fn closed(&mut self, id: ConnectionId, why: CloseReason, now: Time) {
         let Some(connection) = self.connections.remove(&id) else {
             return;
         };
-        if id == SHARED && self.state != State::Ready {
+        if id == SHARED && self.state != GeneratorState::Ready {
             let why = match why {
-                CloseWhy::Untrusted => ": TLS came to nothing",
+                CloseReason::TlsFailed => ": TLS handshake failed",
                 _ => "",
             };
             self.fatal = Some(format!("no connection to {}{why}", connection.remote));
             return;
         }
-        if why == CloseWhy::Engine {
+        if why == CloseReason::Engine {
             return;
         }
         let slots = match connection.call {
@@ -755,12 +767,15 @@ impl Generator {
             let Some(call) = self.calls.get(slot) else {
                 continue;
             };
-            // A call that the peer began may come by another connection yet; one of ours has lost its way.
-            let lost = call.route == Route::Stream(id)
-                && !matches!(call.phase, Phase::Free | Phase::Lingering)
+            // For an incoming call the peer may open another connection; an outgoing one has lost its route.
+            let lost = call.route == PeerRoute::Stream(id)
+                && !matches!(
+                    call.phase,
+                    ScenarioCallPhase::Free | ScenarioCallPhase::Lingering
+                )
                 && !self.program.server;
             if lost {
-                self.fail(slot, Failure::Connection, now);
+                self.fail(slot, CallFailure::Connection, now);
             }
         }
     }
@@ -774,12 +789,12 @@ impl Generator {
         let mut broken = false;
         while let Some(frame) = connection.framer.next() {
             match frame {
-                Frame::Message(message) => {
-                    self.message(message, Route::Stream(id), remote, now, now);
+                StreamFrame::Message(message) => {
+                    self.message(message, PeerRoute::Stream(id), remote, now, now);
                 }
-                Frame::Ping => self.outbox.stream(id, StreamFramer::PONG),
-                Frame::Pong => {}
-                Frame::Unframed(..) | Frame::Error(_) => {
+                StreamFrame::Ping => self.outbox.stream(id, StreamFramer::PONG),
+                StreamFrame::Pong => {}
+                StreamFrame::Unframed(..) | StreamFrame::Error(_) => {
                     self.statistics.garbage += 1;
                     broken = true;
                     break;
@@ -787,9 +802,9 @@ impl Generator {
             }
         }
         if broken {
-            self.outbox.items.push_back(Item::Close(id));
+            self.outbox.items.push_back(ScenarioOutput::Close(id));
         }
-        // A call of its own may have ended with this message, and its connection with it.
+        // The message may have ended the call that owns the connection, and thus the connection.
         let needed = connection.call.is_none_or(|(slot, generation)| {
             let call = self.calls.get(slot as usize);
             call.is_some_and(|call| call.generation == generation)
@@ -799,39 +814,39 @@ impl Generator {
         }
     }
 
-    /// Where a connection leads.
-    pub(super) fn peer_of(&self, route: Route) -> Option<SocketAddr> {
+    /// The remote address of a route.
+    pub(super) fn peer_of(&self, route: PeerRoute) -> Option<SocketAddr> {
         match route {
-            Route::Udp(_, peer) => Some(peer),
-            Route::Stream(id) => self
+            PeerRoute::Udp(_, peer) => Some(peer),
+            PeerRoute::Stream(id) => self
                 .connections
                 .get(&id)
                 .map(|connection| connection.remote),
         }
     }
 
-    /// Sends a call to another address from now on.
+    /// Redirects a call to another address.
     pub(super) fn redirect(&mut self, slot: usize, to: SocketAddr) {
         let Some(call) = self.calls.get_mut(slot) else {
             return;
         };
         call.remote = to;
-        if let Route::Udp(_, peer) = &mut call.route {
+        if let PeerRoute::Udp(_, peer) = &mut call.route {
             *peer = to;
         }
     }
 }
 
-/// What protects a connection that we open.
-fn secure(settings: &Settings) -> Option<Secure<'_>> {
-    (settings.transport == Transport::Tls).then_some(Secure {
-        name: &settings.peer_name,
+/// TLS parameters of an outgoing connection.
+fn secure(settings: &ScenarioSettings) -> Option<ClientTls<'_>> {
+    (settings.transport == Transport::Tls).then_some(ClientTls {
+        server_name: &settings.peer_name,
         profile: "",
     })
 }
 
-/// The Call-ID of a call of ours.
-fn call_id(settings: &Settings, number: u64, out: &mut Vec<u8>) {
+/// Appends the Call-ID of an outgoing call.
+fn call_id(settings: &ScenarioSettings, number: u64, out: &mut Vec<u8>) {
     let mut characters = settings.call_id.chars();
     while let Some(character) = characters.next() {
         if character != '%' {
@@ -854,47 +869,47 @@ fn call_id(settings: &Settings, number: u64, out: &mut Vec<u8>) {
     }
 }
 
-impl Outbox {
-    /// Sends what was appended to `bytes` from `start` on.
-    pub(super) fn send_from(&mut self, route: Route, start: usize) {
+impl ScenarioOutbox {
+    /// Sends the bytes that were appended from `start` on.
+    pub(super) fn send_from(&mut self, route: PeerRoute, start: usize) {
         let range = start..self.bytes.len();
         self.items.push_back(match route {
-            Route::Udp(socket, to) => Item::Datagram(socket, to, range),
-            Route::Stream(connection) => Item::Stream(connection, range),
+            PeerRoute::Udp(socket, to) => ScenarioOutput::Datagram(socket, to, range),
+            PeerRoute::Stream(connection) => ScenarioOutput::Stream(connection, range),
         });
     }
 
-    pub(super) fn send(&mut self, route: Route, bytes: &[u8]) {
+    pub(super) fn send(&mut self, route: PeerRoute, bytes: &[u8]) {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(bytes);
         self.send_from(route, start);
     }
 
     fn stream(&mut self, connection: ConnectionId, bytes: &[u8]) {
-        self.send(Route::Stream(connection), bytes);
+        self.send(PeerRoute::Stream(connection), bytes);
     }
 
     pub(super) fn close(&mut self, connection: ConnectionId) {
-        self.items.push_back(Item::Close(connection));
+        self.items.push_back(ScenarioOutput::Close(connection));
     }
 }
 
-impl Engine for Generator {
+impl Engine for ScenarioGenerator {
     fn handle(&mut self, input: Input<'_>, now: Time) {
         if self.outbox.items.is_empty() {
             self.outbox.bytes.clear();
         }
-        if self.state == State::New {
+        if self.state == GeneratorState::New {
             self.open();
         }
         self.initialise(now);
         match input {
             Input::Timeout => self.timeout(now),
             Input::Datagram(datagram) => match datagram.socket {
-                AUDIO | VIDEO => self.heard(&datagram),
+                AUDIO | VIDEO => self.media_received(&datagram),
                 socket => self.message(
                     datagram.bytes,
-                    Route::Udp(socket, datagram.source),
+                    PeerRoute::Udp(socket, datagram.source),
                     datagram.source,
                     datagram.arrived,
                     now,
@@ -907,7 +922,7 @@ impl Engine for Generator {
             } => {
                 self.connections.insert(
                     connection,
-                    Connection {
+                    ScenarioConnection {
                         framer: StreamFramer::new(FrameLimits::default()),
                         remote,
                         call: None,
@@ -916,52 +931,55 @@ impl Engine for Generator {
             }
             Input::Connected { connection, local } => self.connected(connection, local, now),
             Input::Stream { connection, bytes } => self.stream(connection, bytes, now),
-            Input::Closed { connection, why } => self.closed(connection, why, now),
-            // Neither whom a certificate stands for nor a sieve nor the network's word of what it could not deliver is asked for.
+            Input::Closed {
+                connection,
+                reason: why,
+            } => self.closed(connection, why, now),
+            // The generator requests neither certificates, socket filters nor delivery errors.
             Input::Secured { .. }
             | Input::Unreachable { .. }
-            | Input::Sifted { .. }
-            | Input::Handed(_) => {}
+            | Input::Shed { .. }
+            | Input::Handoff(_) => {}
         }
     }
 
     fn next_output(&mut self) -> Option<Output<'_>> {
         Some(match self.outbox.items.pop_front()? {
-            Item::Open(socket, kind, local) => Output::Open {
+            ScenarioOutput::Open(socket, kind, local) => Output::OpenSocket {
                 socket,
                 kind,
                 local,
             },
-            Item::Shut(socket) => Output::Shut { socket },
-            Item::Datagram(socket, destination, range) => Output::Datagram {
+            ScenarioOutput::Shut(socket) => Output::CloseSocket { socket },
+            ScenarioOutput::Datagram(socket, destination, range) => Output::Datagram {
                 socket,
                 destination,
                 bytes: self.outbox.bytes.get(range).unwrap_or_default(),
             },
-            Item::Connect(connection, local, remote) => Output::Connect {
+            ScenarioOutput::Connect(connection, local, remote) => Output::Connect {
                 connection,
                 local: Some(local),
                 remote,
-                secure: secure(&self.context.settings),
+                tls: secure(&self.context.settings),
                 websocket: false,
             },
-            Item::Stream(connection, range) => Output::Stream {
+            ScenarioOutput::Stream(connection, range) => Output::Stream {
                 connection,
                 bytes: self.outbox.bytes.get(range).unwrap_or_default(),
             },
-            Item::Close(connection) => Output::Close { connection },
+            ScenarioOutput::Close(connection) => Output::Close { connection },
         })
     }
 
     fn next_deadline(&self) -> Option<Deadline> {
-        if self.state == State::New {
+        if self.state == GeneratorState::New {
             return Some(Deadline::new(Time::ZERO, "open"));
         }
         let mut next = None;
         let mut earlier = |at: Option<Time>, why| {
             next = Deadline::earlier(next, at.map(|at| Deadline::new(at, why)));
         };
-        if self.state == State::Ready {
+        if self.state == GeneratorState::Ready {
             let start = self.context.settings.start;
             let due = self.schedule.next_at(self.statistics.open);
             earlier(due.map(|due| due.max(start)), "call");
@@ -974,7 +992,7 @@ impl Engine for Generator {
         earlier(self.wheel.next_at(), "scenario");
         earlier(self.agenda.next_at(), "media");
         earlier(
-            self.over
+            self.ended
                 .front()
                 .map(|(until, _)| *until + Duration::from_secs(1)),
             "forget",

@@ -1,18 +1,18 @@
-//! POSIX extended regular expressions, as SIPp's `ereg` has them, in terms of the `regex` library.
+//! POSIX extended regular expressions, as in SIPp's `ereg`, on top of the `regex` library.
 //!
-//! What differs in the notation is rewritten: brackets take a backslash as itself, a brace that opens no count is itself, a dot
-//! takes line ends, and `^` and `$` are the ends of the text. What remains different: of several ways to match, POSIX takes the
-//! longest, the library the first alternative. It shows where an alternative is the beginning of a later one.
+//! Differences of notation are rewritten: in brackets a backslash is literal, a brace without a count is literal, a dot
+//! matches line ends, and `^` and `$` are the ends of the text. One difference remains: among several matches POSIX
+//! takes the longest, the library the first alternative. It matters if an alternative is a prefix of a later one.
 
 use regex::bytes::{Regex, RegexBuilder};
 
-/// Memory of one compiled expression, bytes.
+/// Memory limit of one compiled expression, bytes.
 const SIZE: usize = 1 << 20;
 
 /// Compiles an expression.
 ///
 /// # Errors
-/// Where it is no such expression, or a monstrous one.
+/// Not a valid expression, or one that is too large.
 pub fn compile(expression: &str) -> Result<Regex, String> {
     let text = rewrite(expression);
     RegexBuilder::new(&text)
@@ -23,12 +23,12 @@ pub fn compile(expression: &str) -> Result<Regex, String> {
         .nest_limit(60)
         .build()
         .map_err(|error| match error {
-            regex::Error::Syntax(_) => format!("{expression:?} is no regular expression"),
+            regex::Error::Syntax(_) => format!("{expression:?} is not a regular expression"),
             error => format!("{expression:?}: {error}"),
         })
 }
 
-/// POSIX's notation to the library's. Characters stand for bytes.
+/// Rewrites POSIX notation to the library's. Characters stand for bytes.
 fn rewrite(expression: &str) -> String {
     let characters: Vec<char> = expression.chars().collect();
     let mut out = String::with_capacity(expression.len() + 8);
@@ -40,7 +40,7 @@ fn rewrite(expression: &str) -> String {
                 let next = characters.get(at).copied();
                 at += 1;
                 match next {
-                    // What the GNU library knows beyond POSIX.
+                    // GNU extensions of POSIX.
                     Some('w' | 'W' | 's' | 'S' | 'b' | 'B' | '<' | '>') => {
                         out.push('\\');
                         out.extend(next);
@@ -53,7 +53,7 @@ fn rewrite(expression: &str) -> String {
             }
             '[' => at = bracket(&characters, at, &mut out),
             '{' if !is_count(characters.get(at..).unwrap_or_default()) => out.push_str("\\{"),
-            // POSIX has no groups with a question mark; the library would take them as something else.
+            // POSIX has no groups with a question mark; the library gives them another meaning.
             '(' if characters.get(at) == Some(&'?') => out.push_str("(\\"),
             '^' | '$' | '.' | '*' | '+' | '?' | '(' | ')' | '|' | '{' | '}' => out.push(character),
             character => push(character, &mut out),
@@ -62,11 +62,11 @@ fn rewrite(expression: &str) -> String {
     out
 }
 
-/// One character as itself.
+/// One literal character.
 fn push(character: char, out: &mut String) {
     let code = u32::from(character);
     if code >= 0x80 {
-        // The expression works on bytes.
+        // The expression matches bytes.
         let mut bytes = [0; 4];
         match u8::try_from(code) {
             Ok(byte) => out.push_str(&format!("(?-u:\\x{byte:02x})")),
@@ -81,7 +81,7 @@ fn push(character: char, out: &mut String) {
     }
 }
 
-/// Whether an interval follows: digits, perhaps a comma and digits, a closing brace.
+/// Whether an interval follows: digits, optional comma and digits, closing brace.
 fn is_count(rest: &[char]) -> bool {
     let Some(end) = rest.iter().position(|character| *character == '}') else {
         return false;
@@ -93,7 +93,7 @@ fn is_count(rest: &[char]) -> bool {
     !first.is_empty() && digits(first) && parts.next().is_none_or(digits)
 }
 
-/// A bracket expression, behind its `[`; gives where it ends. One that is not closed is a bracket.
+/// A bracket expression, after its `[`; returns its end. An unclosed bracket is literal.
 fn bracket(characters: &[char], from: usize, out: &mut String) -> usize {
     let mut at = from;
     let negated = characters.get(at) == Some(&'^');
@@ -120,7 +120,7 @@ fn bracket(characters: &[char], from: usize, out: &mut String) -> usize {
                     }
                 }
             }
-            // A range keeps its dash; one at either end is itself.
+            // A range keeps its dash; a dash at either end is literal.
             Some('-') if !first && !matches!(characters.get(at + 1), None | Some(']')) => {
                 inside.push('-');
                 at += 1;
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn the_documentation_s_examples() {
+    fn examples_of_the_sipp_documentation() {
         assert_eq!(
             found(
                 "o=([[:alnum:]]*) ([[:alnum:]]*) ([[:alnum:]]*)",
@@ -197,8 +197,8 @@ mod tests {
     }
 
     #[test]
-    fn posix_differs_from_perl() {
-        // A backslash in brackets is itself, a dot takes line ends, a lone brace is itself.
+    fn posix_notation_differs_from_perl() {
+        // A backslash in brackets is literal, a dot matches line ends, a lone brace is literal.
         assert_eq!(found("[\\n]+", "a\\nb").unwrap(), ["\\n"]);
         assert_eq!(found("a.b", "a\nb").unwrap(), ["a\nb"]);
         assert_eq!(found("{a", "x{a").unwrap(), ["{a"]);

@@ -1,35 +1,37 @@
-//! Going through the steps of a scenario.
+//! Execution of the steps of a scenario.
 
-use super::call::{Phase, Value};
-use super::engine::{Alarm, Effect, Generator};
-use super::perform::Subject;
-use super::program::{Kind, Length, Optional, Program, Receive, Send, Step};
-use super::stats::Failure;
+use super::call::{ScenarioCallPhase, VariableValue};
+use super::engine::{CallTimer, Effect, ScenarioGenerator};
+use super::perform::ExaminedMessage;
+use super::program::{
+    Optional, PauseLength, ReceiveStep, ScenarioProgram, ScenarioStep, SendStep, StepKind,
+};
+use super::stats::CallFailure;
 use engine::Time;
 use std::time::Duration;
 
-/// Steps that a call may go through without waiting: more is a circle.
-const STEPS: usize = 20_000;
-/// Longest pause.
-const LONGEST: f64 = 365.0 * 86_400_000.0;
+/// Most steps of a call without waiting: more is an endless loop.
+const MAX_STEPS: usize = 20_000;
+/// Longest pause, milliseconds.
+const LONGEST_PAUSE_MS: f64 = 365.0 * 86_400_000.0;
 
-/// What comes after a step.
-pub(super) enum After {
-    /// The next step.
+/// Continuation after a step.
+pub(super) enum Continuation {
+    /// With the next step.
     GoOn,
     /// The call waits.
     Wait,
-    /// It is over, or its place given away.
+    /// The call has ended, or its slot was reassigned.
     Over,
-    /// A step by its number.
+    /// With the step of this number.
     Jump(u16),
 }
 
-impl Generator {
-    /// Goes on until the call waits or is over.
+impl ScenarioGenerator {
+    /// Executes steps until the call waits or ends.
     pub(super) fn run(&mut self, slot: usize, now: Time) {
         let program = self.program.clone();
-        for _ in 0..STEPS {
+        for _ in 0..MAX_STEPS {
             let Some(call) = self.calls.get(slot) else {
                 return;
             };
@@ -38,13 +40,14 @@ impl Generator {
                 self.succeed(slot, now);
                 return;
             };
-            if call.restored.is_some() {
+            if call.resumed_pause.is_some() {
                 if self.restore_pause(slot, now) {
                     return;
                 }
                 self.proceed(step, number, slot);
                 continue;
             }
+            // `condexec`: the step is skipped and not counted.
             if let Some((variable, wanted)) = step.condition
                 && self.context.value(call, variable).is_set() != wanted
             {
@@ -52,28 +55,28 @@ impl Generator {
                 continue;
             }
             match self.step(&program, step, number, slot, now) {
-                After::GoOn => self.proceed(step, number, slot),
-                After::Jump(to) => self.move_to(slot, to),
-                After::Wait | After::Over => return,
+                Continuation::GoOn => self.proceed(step, number, slot),
+                Continuation::Jump(to) => self.move_to(slot, to),
+                Continuation::Wait | Continuation::Over => return,
             }
         }
         self.effect(Effect::Warning(
-            "a call went in a circle without waiting".to_owned(),
+            "a call loops without waiting; check the jumps of the scenario".to_owned(),
         ));
-        self.fail(slot, Failure::Endless, now);
+        self.fail(slot, CallFailure::Endless, now);
     }
 
-    /// The pause that a message had interrupted goes on in place of the next step; whether it lasts yet.
+    /// Resumes a pause that a message had interrupted, in place of the next step; returns whether it lasts.
     fn restore_pause(&mut self, slot: usize, now: Time) -> bool {
         let Some(call) = self.calls.get_mut(slot) else {
             return false;
         };
-        let Some(until) = call.restored.take().filter(|until| *until > now) else {
+        let Some(until) = call.resumed_pause.take().filter(|until| *until > now) else {
             return false;
         };
-        call.phase = Phase::Pausing;
+        call.phase = ScenarioCallPhase::Pausing;
         call.wait_until = until;
-        let alarm = Alarm::Wait(slot as u32, call.generation);
+        let alarm = CallTimer::Wait(slot as u32, call.generation);
         call.wait = Some(self.wheel.schedule(until, alarm));
         true
     }
@@ -84,8 +87,8 @@ impl Generator {
         }
     }
 
-    /// To the step behind this one, or to where its `next` leads.
-    pub(super) fn proceed(&mut self, step: &Step, number: u16, slot: usize) {
+    /// Continues with the next step, or with the target of `next`.
+    pub(super) fn proceed(&mut self, step: &ScenarioStep, number: u16, slot: usize) {
         let to = match step.next {
             Some(next) if self.branches(step, slot) => next,
             _ => number + 1,
@@ -93,8 +96,8 @@ impl Generator {
         self.move_to(slot, to);
     }
 
-    /// Whether a step's `next` is taken.
-    pub(super) fn branches(&mut self, step: &Step, slot: usize) -> bool {
+    /// Whether the branch of a step is taken.
+    pub(super) fn branches(&mut self, step: &ScenarioStep, slot: usize) -> bool {
         if step.next.is_none() {
             return false;
         }
@@ -112,42 +115,42 @@ impl Generator {
 
     fn step(
         &mut self,
-        program: &Program,
-        step: &Step,
+        program: &ScenarioProgram,
+        step: &ScenarioStep,
         number: u16,
         slot: usize,
         now: Time,
-    ) -> After {
+    ) -> Continuation {
         match &step.kind {
-            Kind::Send(send) => {
+            StepKind::Send(send) => {
                 if let Err(failure) = self.send(send, number, slot, now) {
                     self.fail(slot, failure, now);
-                    return After::Over;
+                    return Continuation::Over;
                 }
-                self.mark(step, number, slot, now);
-                self.perform_on(&step.actions, Subject::Sent, slot, now)
+                self.count_step(step, number, slot, now);
+                self.perform_on(&step.actions, ExaminedMessage::Sent, slot, now)
             }
-            Kind::Receive(_) => {
-                self.expect(program, number, slot, now);
-                After::Wait
+            StepKind::Receive(_) => {
+                self.await_message(program, number, slot, now);
+                Continuation::Wait
             }
-            Kind::Pause { length, linger } => {
-                self.mark(step, number, slot, now);
+            StepKind::Pause { length, linger } => {
+                self.count_step(step, number, slot, now);
                 let after = self.perform(&step.actions, slot, now);
-                if !matches!(after, After::GoOn) {
+                if !matches!(after, Continuation::GoOn) {
                     return after;
                 }
                 self.pause(length, *linger, slot, now)
             }
-            Kind::Nothing => {
-                self.mark(step, number, slot, now);
+            StepKind::Nothing => {
+                self.count_step(step, number, slot, now);
                 self.perform(&step.actions, slot, now)
             }
         }
     }
 
-    /// Counters and timers of a step that was gone through.
-    pub(super) fn mark(&mut self, step: &Step, number: u16, slot: usize, at: Time) {
+    /// Updates counters and timers of an executed step.
+    pub(super) fn count_step(&mut self, step: &ScenarioStep, number: u16, slot: usize, at: Time) {
         if let Some(count) = self.statistics.steps.get_mut(usize::from(number)) {
             count.messages += 1;
         }
@@ -179,18 +182,24 @@ impl Generator {
         }
     }
 
-    /// Writes and sends the message of a step.
-    fn send(&mut self, send: &Send, number: u16, slot: usize, now: Time) -> Result<(), Failure> {
+    /// Renders and sends the message of a step.
+    fn send(
+        &mut self,
+        send: &SendStep,
+        number: u16,
+        slot: usize,
+        now: Time,
+    ) -> Result<(), CallFailure> {
         self.reconnect(slot);
         let context = &mut self.context;
         let Some(call) = self.calls.get_mut(slot) else {
-            return Err(Failure::Stopped);
+            return Err(CallFailure::Stopped);
         };
         if send.request && !send.ack {
             call.cseq = call.cseq.wrapping_add(1);
         }
         let branch_step = match send.ack_transaction {
-            // The ACK of a refused INVITE has the INVITE's branch.
+            // The ACK of a refused INVITE has the branch of the INVITE.
             Some(transaction) if call.last_status >= 300 => call
                 .branches
                 .get(usize::from(transaction))
@@ -226,13 +235,13 @@ impl Generator {
             self.wheel.cancel(timer);
         }
         let route = call.route;
-        let unreliable = matches!(route, super::call::Route::Udp(..));
+        let unreliable = matches!(route, super::call::PeerRoute::Udp(..));
         if let Some(first) = send
             .retransmit
             .filter(|_| unreliable && context.settings.retransmits)
         {
             call.sent.interval = first;
-            let alarm = Alarm::Retransmit(slot as u32, call.generation);
+            let alarm = CallTimer::Retransmit(slot as u32, call.generation);
             call.sent.timer = Some(self.wheel.schedule(now + first, alarm));
         }
         let lost = send.lost + context.settings.lost;
@@ -262,11 +271,12 @@ impl Generator {
     }
 
     /// Waits for the message of step `number`, or for one of the optional ones from there on.
-    fn expect(&mut self, program: &Program, number: u16, slot: usize, now: Time) {
+    fn await_message(&mut self, program: &ScenarioProgram, number: u16, slot: usize, now: Time) {
         let default = self.context.settings.receive_timeout;
         let mut timeout: Option<(u16, Duration)> = None;
+        // The timeout of any optional message applies to the group up to the first required one.
         for (index, step) in program.steps.iter().enumerate().skip(usize::from(number)) {
-            let Kind::Receive(receive) = &step.kind else {
+            let StepKind::Receive(receive) = &step.kind else {
                 break;
             };
             if let Some(limit) = receive.timeout {
@@ -281,60 +291,67 @@ impl Generator {
         let Some(call) = self.calls.get_mut(slot) else {
             return;
         };
-        call.phase = Phase::Receiving;
+        call.phase = ScenarioCallPhase::Receiving;
         if let Some((step, limit)) = timeout {
             call.wait_step = step;
-            let alarm = Alarm::Wait(slot as u32, call.generation);
+            let alarm = CallTimer::Wait(slot as u32, call.generation);
             call.wait = Some(self.wheel.schedule(now + limit, alarm));
         }
     }
 
-    fn pause(&mut self, length: &Length, linger: bool, slot: usize, now: Time) -> After {
+    fn pause(
+        &mut self,
+        length: &PauseLength,
+        linger: bool,
+        slot: usize,
+        now: Time,
+    ) -> Continuation {
         let milliseconds = match length {
-            Length::Default => self.context.settings.hold.as_secs_f64() * 1e3,
-            Length::Variable(variable) => self.calls.get(slot).map_or(0.0, |call| {
-                Value::number(self.context.value(call, *variable))
+            PauseLength::Default => self.context.settings.hold.as_secs_f64() * 1e3,
+            PauseLength::Variable(variable) => self.calls.get(slot).map_or(0.0, |call| {
+                VariableValue::number(self.context.value(call, *variable))
             }),
-            Length::Drawn(drawn) => drawn.draw(&mut self.context.entropy),
+            PauseLength::Drawn(drawn) => drawn.draw(&mut self.context.entropy),
         };
         let milliseconds = match milliseconds.is_finite() {
-            true => milliseconds.clamp(0.0, LONGEST),
-            false => LONGEST,
+            true => milliseconds.clamp(0.0, LONGEST_PAUSE_MS),
+            false => LONGEST_PAUSE_MS,
         };
+        // `timewait`: the call counts as successful before its pause ends.
         if linger {
             self.conclude(slot, None, now);
         }
         let Some(call) = self.calls.get_mut(slot) else {
-            return After::Over;
+            return Continuation::Over;
         };
         if milliseconds <= 0.0 {
-            return After::GoOn;
+            return Continuation::GoOn;
         }
-        if call.phase != Phase::Lingering {
-            call.phase = Phase::Pausing;
+        if call.phase != ScenarioCallPhase::Lingering {
+            call.phase = ScenarioCallPhase::Pausing;
         }
-        let alarm = Alarm::Wait(slot as u32, call.generation);
+        let alarm = CallTimer::Wait(slot as u32, call.generation);
         let until = now + Duration::from_secs_f64(milliseconds / 1e3);
         call.wait_until = until;
         call.wait = Some(self.wheel.schedule(until, alarm));
-        After::Wait
+        Continuation::Wait
     }
 
-    /// Time has passed for which a call waited.
-    pub(super) fn waited(&mut self, slot: usize, now: Time) {
+    /// The timer of a wait has expired.
+    pub(super) fn wait_expired(&mut self, slot: usize, now: Time) {
         let program = self.program.clone();
         let Some(call) = self.calls.get_mut(slot) else {
             return;
         };
         match call.phase {
-            Phase::Pausing | Phase::Lingering => {
+            ScenarioCallPhase::Pausing | ScenarioCallPhase::Lingering => {
                 let number = call.step;
                 if let Some(step) = program.steps.get(usize::from(number)) {
                     self.proceed(step, number, slot);
                 }
                 self.run(slot, now);
             }
-            Phase::Receiving => {
+            ScenarioCallPhase::Receiving => {
                 let number = call.wait_step;
                 if let Some(count) = self.statistics.steps.get_mut(usize::from(number)) {
                     count.timeouts += 1;
@@ -344,16 +361,16 @@ impl Generator {
                         call.step = to;
                         self.run(slot, now);
                     }
-                    None => self.abort(slot, Failure::ReceiveTimeout, now),
+                    None => self.abort(slot, CallFailure::ReceiveTimeout, now),
                 }
             }
-            // The first message's timeout.
-            Phase::Opening => self.fail(slot, Failure::Connection, now),
-            Phase::Free => {}
+            // The timeout of the first message.
+            ScenarioCallPhase::Opening => self.fail(slot, CallFailure::Connection, now),
+            ScenarioCallPhase::Free => {}
         }
     }
 
-    /// Sends the last message again.
+    /// Retransmits the last message by timer.
     pub(super) fn retransmit(&mut self, slot: usize, now: Time) {
         let settings = &self.context.settings;
         let Some(call) = self.calls.get_mut(slot) else {
@@ -361,17 +378,18 @@ impl Generator {
         };
         let limit = settings.retransmissions[usize::from(!call.sent.invite)];
         if call.sent.count >= limit {
+            // As in SIPp, exhausted retransmissions follow the timeout label of the step.
             let program = self.program.clone();
             match receive_at(&program, call.step).and_then(|receive| receive.on_timeout) {
-                Some(to) if call.phase == Phase::Receiving => {
+                Some(to) if call.phase == ScenarioCallPhase::Receiving => {
                     if let Some(timer) = call.wait.take() {
                         self.wheel.cancel(timer);
                     }
                     call.step = to;
                     self.run(slot, now);
                 }
-                _ if call.phase == Phase::Lingering => {}
-                _ => self.abort(slot, Failure::Retransmissions, now),
+                _ if call.phase == ScenarioCallPhase::Lingering => {}
+                _ => self.abort(slot, CallFailure::Retransmissions, now),
             }
             return;
         }
@@ -381,13 +399,13 @@ impl Generator {
             true => doubled,
             false => doubled.min(settings.t2.max(call.sent.interval)),
         };
-        let alarm = Alarm::Retransmit(slot as u32, call.generation);
+        let alarm = CallTimer::Retransmit(slot as u32, call.generation);
         call.sent.timer = Some(self.wheel.schedule(now + call.sent.interval, alarm));
-        self.send_again(slot, now);
+        self.resend(slot, now);
     }
 
-    /// Sends the last message as it is.
-    pub(super) fn send_again(&mut self, slot: usize, now: Time) {
+    /// Sends the last message unchanged.
+    pub(super) fn resend(&mut self, slot: usize, now: Time) {
         let Some(call) = self.calls.get(slot) else {
             return;
         };
@@ -420,28 +438,31 @@ impl Generator {
         self.release(slot, now);
     }
 
-    /// Ends a call as failed, without a word to the peer.
-    pub(super) fn fail(&mut self, slot: usize, failure: Failure, now: Time) {
+    /// Ends a call as failed, without a message to the peer.
+    pub(super) fn fail(&mut self, slot: usize, failure: CallFailure, now: Time) {
         self.conclude(slot, Some(failure), now);
         self.release(slot, now);
     }
 
-    /// Counts how a call ended, once. It then only lingers.
-    fn conclude(&mut self, slot: usize, failure: Option<Failure>, now: Time) {
+    /// Counts the outcome of a call, once. Afterwards it only lingers.
+    fn conclude(&mut self, slot: usize, failure: Option<CallFailure>, now: Time) {
         let Some(call) = self.calls.get_mut(slot) else {
             return;
         };
-        if matches!(call.phase, Phase::Lingering | Phase::Free) {
+        if matches!(
+            call.phase,
+            ScenarioCallPhase::Lingering | ScenarioCallPhase::Free
+        ) {
             return;
         }
-        call.phase = Phase::Lingering;
+        call.phase = ScenarioCallPhase::Lingering;
         self.lingering += 1;
         self.statistics.open = self.statistics.open.saturating_sub(1);
         match failure {
             None => {
                 self.statistics.successful += 1;
-                let begun = call.begun;
-                self.statistics.lengths.add(now.since(begun));
+                let started = call.started;
+                self.statistics.lengths.add(now.since(started));
             }
             Some(failure) => {
                 if let Some(count) = self.statistics.failed.get_mut(failure as usize) {
@@ -452,10 +473,10 @@ impl Generator {
     }
 }
 
-/// The receiving step of this number.
-pub(super) fn receive_at(program: &Program, number: u16) -> Option<&Receive> {
+/// The receive step with this number.
+pub(super) fn receive_at(program: &ScenarioProgram, number: u16) -> Option<&ReceiveStep> {
     match &program.steps.get(usize::from(number))?.kind {
-        Kind::Receive(receive) => Some(receive),
+        StepKind::Receive(receive) => Some(receive),
         _ => None,
     }
 }

@@ -1,20 +1,20 @@
-//! Any bytes as a scenario. What comes out as a program is played in a little world without a network: it must end, whatever
-//! it says.
+//! Fuzzing of scenarios: a program compiled from any bytes runs without a network. It must terminate, independent of
+//! its content.
 
 use super::compile::compile;
-use super::engine::{Generator, Parts};
-use super::settings::Settings;
-use super::template::Names;
-use super::{inject::Injection, schedule::Limits, xml};
+use super::engine::{GeneratorParts, ScenarioGenerator};
+use super::settings::ScenarioSettings;
+use super::template::NameTable;
+use super::{inject::Injection, schedule::CallLimits, xml};
 use engine::{Datagram, Engine, Entropy, Input, Output, Time};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// Inputs to one generator, at most.
-const INPUTS: usize = 200;
+/// Most inputs of one generator.
+const MAX_INPUTS: usize = 200;
 
-/// Reads, compiles, plays.
+/// Reads, compiles and runs a scenario.
 pub(super) fn scenario(data: &[u8]) {
     let Ok(root) = xml::read(data) else { return };
     let Ok(injection) = Injection::read("a.csv", b"SEQUENTIAL\na;[authentication];c\n".to_vec())
@@ -22,36 +22,39 @@ pub(super) fn scenario(data: &[u8]) {
         return;
     };
     let files = vec![injection];
-    let mut names = Names {
+    let mut names = NameTable {
         users: true,
-        ..Names::default()
+        ..NameTable::default()
     }
     .with_files(&files);
     let Ok(program) = compile(&root, &mut names) else {
         return;
     };
     let server = program.server;
-    let settings = Settings {
+    let settings = ScenarioSettings {
         remote: Some(SocketAddr::from(([127, 0, 0, 1], 5060))),
-        limits: Limits {
+        limits: CallLimits {
             total: Some(2),
-            ..Limits::default()
+            ..CallLimits::default()
         },
         room: 16,
-        ..Settings::default()
+        ..ScenarioSettings::default()
     };
-    let parts = Parts {
+    let parts = GeneratorParts {
         program,
         settings,
         files,
         recordings: Vec::new(),
         sounds: BTreeMap::new(),
     };
-    play(Generator::new(parts, Entropy::from_number(1)), server);
+    exchange(
+        ScenarioGenerator::new(parts, Entropy::from_number(1)),
+        server,
+    );
 }
 
-/// Gives the generator its own messages back, as they are and as answers, until nothing happens any more.
-fn play(mut generator: Generator, server: bool) {
+/// Returns the generator's own messages to it, unchanged and as responses, until it is idle.
+fn exchange(mut generator: ScenarioGenerator, server: bool) {
     let mut now = Time::ZERO;
     let mut waiting: Vec<Vec<u8>> = Vec::new();
     if server {
@@ -60,11 +63,11 @@ fn play(mut generator: Generator, server: bool) {
         waiting.push([&method[..], b" sip:a SIP/2.0\r\nVia: SIP/2.0/UDP b;branch=c\r\nFrom: d;tag=e\r\nTo: f\r\nCall-ID: g\r\nCSeq: 1 ", &method, b"\r\n\r\n"].concat());
     }
     generator.handle(Input::Timeout, now);
-    for _ in 0..INPUTS {
+    for _ in 0..MAX_INPUTS {
         let mut opened = Vec::new();
         while let Some(output) = generator.next_output() {
             match output {
-                Output::Open { socket, local, .. } => opened.push((socket, local)),
+                Output::OpenSocket { socket, local, .. } => opened.push((socket, local)),
                 Output::Datagram { bytes, .. } if waiting.len() < 16 => {
                     waiting.push(answer(bytes));
                     waiting.push(bytes.to_vec());
@@ -104,7 +107,7 @@ fn play(mut generator: Generator, server: bool) {
     );
 }
 
-/// A response to a request: its own headers behind another start line.
+/// A response to a request: its headers after another start line.
 fn answer(request: &[u8]) -> Vec<u8> {
     let end = memchr::memchr(b'\n', request).map_or(request.len(), |at| at + 1);
     let status: &[u8] = match request.len() % 3 {

@@ -1,18 +1,18 @@
-//! A received message, as far as a scenario looks at it: found in one pass, nothing copied.
+//! The parts of a received message that scenarios use: found in one pass, without copies.
 
-/// Headers looked at in one message, at most.
-const HEADERS: usize = 500;
+/// Most headers examined in one message.
+const MAX_HEADERS: usize = 500;
 
-/// What one pass finds.
+/// The fields of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Incoming<'m> {
     /// The whole message.
     pub bytes: &'m [u8],
     /// Status of a response.
     pub status: Option<u16>,
-    /// Method: of the start line, of CSeq in a response.
+    /// Method: of the start line; of CSeq in a response.
     pub method: &'m [u8],
-    /// Call-ID, what stands before `///` left out.
+    /// Call-ID, without the part before `///`.
     pub call_id: &'m [u8],
     /// CSeq number.
     pub cseq: u32,
@@ -22,12 +22,12 @@ pub struct Incoming<'m> {
     pub to_tag: &'m [u8],
     /// Tag of From.
     pub from_tag: &'m [u8],
-    /// Where the body begins.
+    /// Offset of the body.
     pub body: usize,
 }
 
 impl<'m> Incoming<'m> {
-    /// Reads a message; `None` where it is no SIP, or lacks Call-ID or CSeq.
+    /// Reads a message; `None` if it is not SIP, or lacks Call-ID or CSeq.
     pub fn read(bytes: &'m [u8]) -> Option<Incoming<'m>> {
         let mut lines = HeaderLines::of(bytes);
         let start = lines.start;
@@ -98,7 +98,7 @@ impl<'m> Incoming<'m> {
     }
 }
 
-/// A hash of a whole message: equal messages are retransmissions. Nobody gains by a collision.
+/// A hash of a whole message: equal messages are retransmissions. A collision gives an attacker no advantage.
 pub fn fingerprint(bytes: &[u8]) -> u64 {
     let mut hash = 0x9e37_79b9_7f4a_7c15u64 ^ bytes.len() as u64;
     let mut chunks = bytes.chunks_exact(8);
@@ -111,7 +111,7 @@ pub fn fingerprint(bytes: &[u8]) -> u64 {
     for byte in chunks.remainder() {
         hash = (hash ^ u64::from(*byte)).wrapping_mul(0x2545_f491_4f6c_dd1d);
     }
-    // Zero stands for "nothing yet".
+    // Zero means "none".
     (hash ^ hash >> 32) | 1
 }
 
@@ -126,7 +126,7 @@ fn number(text: &[u8]) -> Option<u64> {
     })
 }
 
-/// Header lines of a message: name and value, without the space around them.
+/// Header lines of a message: name and value, without surrounding space.
 #[derive(Clone, Debug)]
 pub struct HeaderLines<'m> {
     bytes: &'m [u8],
@@ -134,19 +134,19 @@ pub struct HeaderLines<'m> {
     left: usize,
     /// The start line.
     pub start: &'m [u8],
-    /// Where the body begins, known when the lines are at their end.
+    /// Offset of the body, valid after the last line.
     pub body: usize,
 }
 
 impl<'m> HeaderLines<'m> {
-    /// Of a message.
+    /// The lines of a message.
     pub fn of(bytes: &'m [u8]) -> HeaderLines<'m> {
         let end = memchr::memchr(b'\n', bytes).unwrap_or(bytes.len());
         let start = bytes.get(..end).unwrap_or_default();
         HeaderLines {
             bytes,
             at: end + 1,
-            left: HEADERS,
+            left: MAX_HEADERS,
             start: start.strip_suffix(b"\r").unwrap_or(start),
             body: bytes.len(),
         }
@@ -205,7 +205,7 @@ fn tag(value: &[u8]) -> &[u8] {
     parameter(after_address(value), b"tag")
 }
 
-/// What stands behind the address of a header.
+/// The parameters after the address of a header.
 fn after_address(value: &[u8]) -> &[u8] {
     match memchr::memrchr(b'>', value) {
         Some(at) => value.get(at + 1..).unwrap_or_default(),
@@ -252,7 +252,7 @@ fn short(name: &[u8]) -> Option<u8> {
         .map(|(_, letter)| *letter)
 }
 
-/// The values of all headers of this name in a message, its short form included.
+/// The values of all headers of this name in a message, also in compact form.
 pub fn values<'m>(message: &'m [u8], name: &[u8]) -> impl Iterator<Item = &'m [u8]> {
     let letter = short(name);
     HeaderLines::of(message)
@@ -283,10 +283,10 @@ mod tests {
         i: pre///7-1@x\r\nCSeq: 12\r\n  INVITE\r\nRecord-Route: <sip:p;lr>\r\n\r\nv=0\r\n";
 
     #[test]
-    fn one_pass_finds_it() {
+    fn one_pass_reads_all_fields() {
         let found = Incoming::read(OK).unwrap();
         assert_eq!(found.status, Some(200));
-        // A folded line is one line.
+        // A folded line counts as one line.
         let folded = OK
             .windows(4)
             .position(|bytes| bytes == b"12\r\n")
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request() {
+    fn request_fields_are_read() {
         let found = Incoming::read(b"BYE sip:x SIP/2.0\nCall-ID: a\nCSeq: 2 BYE\n\n").unwrap();
         assert_eq!(
             (found.status, found.method, found.body()),
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_is_none() {
+    fn invalid_messages_are_not_read() {
         for bytes in [
             &b""[..],
             b"\r\n\r\n",

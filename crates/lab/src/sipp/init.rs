@@ -1,19 +1,19 @@
-//! `<init>`, and connections that a call closes and opens by itself.
+//! `<init>`, and connections that a call closes and opens.
 
-use super::call::{Call, Phase, Route};
-use super::engine::{Generator, SHARED, State};
-use super::flow::After;
-use super::program::Step;
-use super::stats::Failure;
+use super::call::{PeerRoute, ScenarioCall, ScenarioCallPhase};
+use super::engine::{GeneratorState, SHARED, ScenarioGenerator};
+use super::flow::Continuation;
+use super::program::ScenarioStep;
+use super::stats::CallFailure;
 use engine::{ConnectionId, Time};
 use std::net::SocketAddr;
 
-/// Steps of `<init>` that are gone through before it counts as endless.
+/// Steps of `<init>` after which it counts as endless.
 const INIT_STEPS: usize = 100_000;
-impl Generator {
-    /// Goes through `<init>` once, in a call that counts nowhere.
+impl ScenarioGenerator {
+    /// Executes `<init>` once, in a call that is not counted.
     pub(super) fn initialise(&mut self, now: Time) {
-        if self.initialised || self.state != State::Ready {
+        if self.initialised || self.state != GeneratorState::Ready {
             return;
         }
         self.initialised = true;
@@ -22,16 +22,16 @@ impl Generator {
         }
         let program = self.program.clone();
         let slot = self.calls.len();
-        let mut call = Call::new();
-        call.phase = Phase::Receiving;
-        call.begun = now;
+        let mut call = ScenarioCall::new();
+        call.phase = ScenarioCallPhase::Receiving;
+        call.started = now;
         self.calls.push(call);
         self.run_init(&program.init, slot, now);
         let failed = self
             .calls
             .get_mut(slot)
             .is_some_and(|call| match call.phase {
-                Phase::Free => true,
+                ScenarioCallPhase::Free => true,
                 _ => {
                     call.reset();
                     false
@@ -43,7 +43,7 @@ impl Generator {
         }
     }
 
-    fn run_init(&mut self, steps: &[Step], slot: usize, now: Time) {
+    fn run_init(&mut self, steps: &[ScenarioStep], slot: usize, now: Time) {
         let mut number = 0;
         for _ in 0..INIT_STEPS {
             let Some(step) = steps.get(number) else {
@@ -51,21 +51,22 @@ impl Generator {
             };
             number += 1;
             match self.perform(&step.actions, slot, now) {
-                After::Jump(to) => number = usize::from(to),
-                After::Over => return,
+                Continuation::Jump(to) => number = usize::from(to),
+                Continuation::Over => return,
                 _ if self.branches(step, slot) => number = step.next.map_or(number, usize::from),
                 _ => {}
             }
         }
-        self.fail(slot, Failure::Endless, now);
+        self.fail(slot, CallFailure::Endless, now);
     }
 
-    /// `<closecon>`: the connection of a call of ours goes, its next message opens another. Connections that calls share stay.
+    /// `<closecon>`: closes the own connection of an outgoing call; its next message opens another. Shared connections
+    /// stay.
     pub(super) fn close_own_connection(&mut self, slot: usize) {
         let Some(call) = self.calls.get_mut(slot) else {
             return;
         };
-        let Route::Stream(connection) = call.route else {
+        let PeerRoute::Stream(connection) = call.route else {
             return;
         };
         let own = connection != SHARED && connection.0 & ConnectionId::ACCEPTED == 0;
@@ -76,7 +77,7 @@ impl Generator {
         }
     }
 
-    /// Another connection for a call whose own was closed by its scenario.
+    /// Opens another connection for a call whose own was closed by its scenario.
     pub(super) fn reconnect(&mut self, slot: usize) {
         let local = SocketAddr::new(self.context.settings.local.ip(), 0);
         let Some(call) = self.calls.get_mut(slot).filter(|call| call.unconnected) else {
@@ -85,7 +86,7 @@ impl Generator {
         call.unconnected = false;
         let connection = ConnectionId(self.next_connection);
         self.next_connection += 1;
-        call.route = Route::Stream(connection);
+        call.route = PeerRoute::Stream(connection);
         let (owner, remote) = ((slot as u32, call.generation), call.remote);
         self.connect(connection, local, remote, Some(owner));
     }

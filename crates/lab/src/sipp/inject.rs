@@ -1,28 +1,28 @@
-//! Injection files: lines of fields, from which calls take values.
+//! Injection files: lines of fields, as values for calls.
 
-use super::xml::Mistake;
+use super::xml::ScenarioError;
 use engine::Entropy;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Lines of a file that is written out by a template, at most.
-const VIRTUAL: u64 = 100_000_000;
+/// Most lines of a file that a template expands to.
+const MAX_EXPANDED_LINES: u64 = 100_000_000;
 
-/// Bytes that a file may hold with the lines that a run adds.
-const GROWTH: usize = 64 << 20;
+/// Most bytes of a file, including lines that a run adds.
+const MAX_BYTES: usize = 64 << 20;
 
-/// Which line a call gets.
+/// Selection of the line for a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
-    /// The next one, from the beginning again after the last.
+pub enum LineOrder {
+    /// The next line; the first after the last.
     Sequential,
-    /// Any.
+    /// A random line.
     Random,
-    /// The one of the call's user.
+    /// The line of the call's user.
     User,
 }
 
-/// How a file of templates is written out.
+/// Expansion of a template file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Printf {
     lines: u64,
@@ -33,9 +33,9 @@ struct Printf {
 /// An injection file.
 #[derive(Clone, Debug)]
 pub struct Injection {
-    /// Its name as scenarios call it: the last part of its path.
+    /// Its name in scenarios: the last part of its path.
     pub name: String,
-    order: Order,
+    order: LineOrder,
     bytes: Vec<u8>,
     lines: Vec<Range<u32>>,
     printf: Option<Printf>,
@@ -47,8 +47,8 @@ impl Injection {
     /// Reads a file.
     ///
     /// # Errors
-    /// Where its first line says nothing known, or no line follows.
-    pub fn read(name: &str, bytes: Vec<u8>) -> Result<Injection, Mistake> {
+    /// An unknown first line, or no line after it.
+    pub fn read(name: &str, bytes: Vec<u8>) -> Result<Injection, ScenarioError> {
         let mut lines = Vec::new();
         let mut head: Option<(u32, Vec<u8>)> = None;
         let mut start = 0;
@@ -64,11 +64,11 @@ impl Injection {
             }
         }
         let Some((line, head)) = head else {
-            return Err(Mistake::new(1, "the file is empty"));
+            return Err(ScenarioError::new(1, "the file is empty"));
         };
-        let (order, printf) = read_head(&head).map_err(|text| Mistake::new(line, text))?;
+        let (order, printf) = read_head(&head).map_err(|text| ScenarioError::new(line, text))?;
         if lines.is_empty() {
-            return Err(Mistake::new(line, "no line of values follows"));
+            return Err(ScenarioError::new(line, "no line of values"));
         }
         Ok(Injection {
             name: name.to_owned(),
@@ -81,28 +81,28 @@ impl Injection {
         })
     }
 
-    /// Lines in it.
+    /// Number of lines.
     pub fn len(&self) -> u64 {
         self.printf
             .map_or(self.lines.len() as u64, |printf| printf.lines)
     }
 
-    /// Never: a file without lines is refused.
+    /// Always false: a file without lines is rejected.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Which line a call gets.
-    pub fn order(&self) -> Order {
+    /// Selection of the line for a call.
+    pub fn order(&self) -> LineOrder {
         self.order
     }
 
     /// The line for call `number` (from 0), of user `user` (from 0).
     pub fn choose(&self, number: u64, user: Option<u64>, entropy: &mut Entropy) -> u64 {
         match self.order {
-            Order::Sequential => number % self.len(),
-            Order::Random => entropy.below(self.len()),
-            Order::User => user.unwrap_or(number) % self.len(),
+            LineOrder::Sequential => number % self.len(),
+            LineOrder::Random => entropy.below(self.len()),
+            LineOrder::User => user.unwrap_or(number) % self.len(),
         }
     }
 
@@ -114,7 +114,7 @@ impl Injection {
             .unwrap_or_default()
     }
 
-    /// Appends a field of a line; whether there is one.
+    /// Appends a field of a line; returns whether it exists.
     pub fn write_field(&self, line: u64, field: usize, out: &mut Vec<u8>) -> bool {
         let Some(text) = self.template(line).split(|byte| *byte == b';').nth(field) else {
             return false;
@@ -125,13 +125,13 @@ impl Injection {
                 let number = line
                     .wrapping_mul(printf.multiple)
                     .wrapping_add(printf.offset);
-                print(text, number, out);
+                expand(text, number, out);
             }
         }
         true
     }
 
-    /// Makes the lines findable by one of their fields.
+    /// Builds an index over one of the fields.
     pub fn index_by(&mut self, field: usize) {
         let mut index = BTreeMap::new();
         let mut key = Vec::new();
@@ -150,18 +150,18 @@ impl Injection {
         self.added(line, None);
     }
 
-    /// Puts a line in place of one that is there; whether it is there.
+    /// Replaces a line; returns whether it exists.
     pub fn replace(&mut self, number: u64, line: Vec<u8>) -> bool {
-        let there = self.printf.is_none() && number < self.lines.len() as u64;
-        if there {
+        let exists = self.printf.is_none() && number < self.lines.len() as u64;
+        if exists {
             self.added(line, Some(number as usize));
         }
-        there
+        exists
     }
 
     fn added(&mut self, line: Vec<u8>, place: Option<usize>) {
-        // A file of templates has no lines of its own; and what is written in a run stays within bounds.
-        if self.printf.is_some() || self.bytes.len() + line.len() > GROWTH {
+        // A template file has no lines of its own; and lines added by a run are bounded.
+        if self.printf.is_some() || self.bytes.len() + line.len() > MAX_BYTES {
             return;
         }
         let start = self.bytes.len() as u32;
@@ -187,16 +187,16 @@ impl Injection {
     }
 }
 
-fn read_head(head: &[u8]) -> Result<(Order, Option<Printf>), String> {
+fn read_head(head: &[u8]) -> Result<(LineOrder, Option<Printf>), String> {
     let text = String::from_utf8_lossy(head);
     let mut words = text.split(',').map(str::trim);
     let order = match words.next().unwrap_or_default() {
-        "SEQUENTIAL" => Order::Sequential,
-        "RANDOM" => Order::Random,
-        "USER" | "USERS" => Order::User,
+        "SEQUENTIAL" => LineOrder::Sequential,
+        "RANDOM" => LineOrder::Random,
+        "USER" | "USERS" => LineOrder::User,
         other => {
             return Err(format!(
-                "{other:?}: the first line says SEQUENTIAL, RANDOM or USER"
+                "{other:?}: the first line must be SEQUENTIAL, RANDOM or USER"
             ));
         }
     };
@@ -210,7 +210,7 @@ fn read_head(head: &[u8]) -> Result<(Order, Option<Printf>), String> {
         let value: u64 = value
             .trim()
             .parse()
-            .map_err(|_| format!("{word:?} wants a number"))?;
+            .map_err(|_| format!("{word:?} needs a number"))?;
         match name.trim() {
             "PRINTF" => printf.lines = value,
             "PRINTFMULTIPLE" => printf.multiple = value,
@@ -218,14 +218,14 @@ fn read_head(head: &[u8]) -> Result<(Order, Option<Printf>), String> {
             other => return Err(format!("{other:?} in the first line is not supported")),
         }
     }
-    if printf.lines > VIRTUAL {
-        return Err(format!("PRINTF: at most {VIRTUAL} lines"));
+    if printf.lines > MAX_EXPANDED_LINES {
+        return Err(format!("PRINTF: at most {MAX_EXPANDED_LINES} lines"));
     }
     Ok((order, (printf.lines > 0).then_some(printf)))
 }
 
-/// Writes `%d`, `%5d`, `%05d`, `%x` and `%%` of a template.
-fn print(template: &[u8], number: u64, out: &mut Vec<u8>) {
+/// Expands `%d`, `%5d`, `%05d`, `%x` and `%%` of a template.
+fn expand(template: &[u8], number: u64, out: &mut Vec<u8>) {
     let mut rest = template;
     while let Some(at) = memchr::memchr(b'%', rest) {
         let (text, tail) = rest.split_at(at);
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_and_comments() {
+    fn injection_lines_and_comments() {
         let text = b"SEQUENTIAL\n#no\nSarah;sipphone32\r\nBob;\n\nFred;x;y".to_vec();
         let mut file = Injection::read("a.csv", text).unwrap();
         assert_eq!(file.len(), 3);
@@ -296,7 +296,7 @@ mod tests {
     fn written_out_by_a_template() {
         let text = b"USERS,PRINTF=4\nuser%03d;Foo\nuser%03d;100%%;%\n".to_vec();
         let file = Injection::read("a.csv", text).unwrap();
-        assert_eq!((file.len(), file.order()), (4, Order::User));
+        assert_eq!((file.len(), file.order()), (4, LineOrder::User));
         assert_eq!(field(&file, 2, 0).unwrap(), "user002");
         assert_eq!(field(&file, 2, 1).unwrap(), "Foo");
         assert_eq!(field(&file, 3, 0).unwrap(), "user003");
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes() {
+    fn errors_name_their_line() {
         for text in [
             "",
             "Sarah;a\n",

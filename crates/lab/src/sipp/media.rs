@@ -1,4 +1,4 @@
-//! Recorded media that calls play.
+//! Recorded media for playback by calls.
 
 use engine::Time;
 use std::net::SocketAddr;
@@ -7,25 +7,25 @@ use std::time::Duration;
 use wire::capture::{Reader, Step};
 use wire::ethernet::{Inner, network_packet};
 
-/// Digits played in one go, at most.
-const DIGITS: usize = 256;
-/// Packets of one recording, at most.
-const PACKETS: usize = 1_000_000;
+/// Most digits of one playback.
+const MAX_DIGITS: usize = 256;
+/// Most packets of one recording.
+const MAX_PACKETS: usize = 1_000_000;
 
-/// UDP payloads with the times at which they were sent, from the first on.
+/// UDP payloads with their send times, relative to the first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recording {
     /// Time and payload.
     pub packets: Vec<(Duration, Vec<u8>)>,
-    /// How they were made, where they are our own and their numbers go on from pass to pass.
-    pub packing: Option<Packing>,
+    /// Packetization, for generated packets whose numbers continue from pass to pass.
+    pub packing: Option<Packetization>,
 }
 
 impl Recording {
     /// Reads a capture: the payloads of all its UDP packets.
     ///
     /// # Errors
-    /// Where it is no capture, or holds none.
+    /// Not a capture, or one without UDP packets.
     pub fn read(file: &[u8]) -> Result<Recording, String> {
         let (mut reader, mut input) = (Reader::new(), file);
         let mut packets = Vec::new();
@@ -42,18 +42,18 @@ impl Recording {
                 }
                 Step::Skip { used } => used,
                 Step::Damaged { error, .. } if packets.is_empty() => {
-                    return Err(format!("no capture: {error}"));
+                    return Err(format!("not a capture: {error}"));
                 }
                 Step::Damaged { .. } => break,
                 Step::End | Step::More { .. } => break,
             };
-            if packets.len() > PACKETS {
-                return Err(format!("more than {PACKETS} packets"));
+            if packets.len() > MAX_PACKETS {
+                return Err(format!("more than {MAX_PACKETS} packets"));
             }
             input = input.get(used..).unwrap_or_default();
         }
         match packets.is_empty() {
-            true => Err("it holds no UDP packets".to_owned()),
+            true => Err("no UDP packets in the capture".to_owned()),
             false => Ok(Recording {
                 packets,
                 packing: None,
@@ -61,20 +61,20 @@ impl Recording {
         }
     }
 
-    /// The packets of a sound: raw samples or frames, or a WAV file that holds such.
+    /// The packets of a sound: raw samples or frames, or a WAV file that contains them.
     ///
     /// # Errors
-    /// Where there is nothing in it.
-    pub fn of_sound(file: &[u8], packing: Packing, seed: u32) -> Result<Recording, String> {
+    /// A file shorter than one packet, or with too many.
+    pub fn of_sound(file: &[u8], packing: Packetization, seed: u32) -> Result<Recording, String> {
         let samples = wav_data(file).unwrap_or(file);
         let packets: Vec<_> = samples
             .chunks_exact(packing.octets)
-            .take(PACKETS)
+            .take(MAX_PACKETS)
             .enumerate()
             .map(|(number, chunk)| packing.packet(number as u32, chunk, seed))
             .collect();
         match packets.is_empty() {
-            true => Err("it is shorter than one packet".to_owned()),
+            true => Err("shorter than one packet".to_owned()),
             false => Ok(Recording {
                 packets,
                 packing: Some(packing),
@@ -82,15 +82,15 @@ impl Recording {
         }
     }
 
-    /// A packet of one octet's value, to be repeated.
-    pub fn of_pattern(octet: u8, packing: Packing, seed: u32) -> Recording {
+    /// A packet of one repeated octet.
+    pub fn of_pattern(octet: u8, packing: Packetization, seed: u32) -> Recording {
         Recording {
             packets: vec![packing.packet(0, &vec![octet; packing.octets], seed)],
             packing: Some(packing),
         }
     }
 
-    /// Digits as telephone events (RFC 4733): each for `tone`, with as much silence behind it. Other characters are left out.
+    /// Digits as telephone events (RFC 4733): each for `tone`, followed by equal silence. Other characters are ignored.
     pub fn of_digits(digits: &[u8], tone: Duration, payload_type: u8, seed: u32) -> Recording {
         const STEP_MS: u64 = 20;
         let known = digits.iter().filter_map(|digit| match digit {
@@ -103,8 +103,8 @@ impl Recording {
         });
         let tone_ms = tone.as_millis() as u64;
         let mut packets = Vec::new();
-        for (number, event) in known.take(DIGITS).enumerate() {
-            let begun = number as u64 * 2 * tone_ms;
+        for (number, event) in known.take(MAX_DIGITS).enumerate() {
+            let started = number as u64 * 2 * tone_ms;
             let updates = (STEP_MS..tone_ms).step_by(STEP_MS as usize);
             // The last packet is sent three times (RFC 4733 section 2.5.1.4).
             let all = updates.map(|at| (at, false)).chain([(tone_ms, true); 3]);
@@ -114,11 +114,11 @@ impl Recording {
                     packet[1] |= 0x80;
                 }
                 packet.extend_from_slice(&(packets.len() as u16).to_be_bytes());
-                packet.extend_from_slice(&((begun * 8) as u32).to_be_bytes());
+                packet.extend_from_slice(&((started * 8) as u32).to_be_bytes());
                 packet.extend_from_slice(&seed.to_be_bytes());
                 packet.extend_from_slice(&[event, 10 | (u8::from(last) << 7)]);
                 packet.extend_from_slice(&((at * 8) as u16).to_be_bytes());
-                packets.push((Duration::from_millis(begun + at), packet));
+                packets.push((Duration::from_millis(started + at), packet));
             }
         }
         Recording {
@@ -127,7 +127,7 @@ impl Recording {
         }
     }
 
-    /// From the first packet to one packet time behind the last.
+    /// From the first packet to one packet time after the last.
     pub fn length(&self) -> Duration {
         let last = self.packets.last().map_or(Duration::ZERO, |(at, _)| *at);
         let step = self.packing.map_or(20, |packing| packing.milliseconds);
@@ -135,22 +135,22 @@ impl Recording {
     }
 }
 
-/// How a stream's octets become packets.
+/// Packetization of a stream of octets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Packing {
+pub struct Packetization {
     /// RTP payload type.
     pub payload_type: u8,
-    /// It is video.
+    /// Whether it is video.
     pub video: bool,
     octets: usize,
     milliseconds: u64,
-    /// Time stamp units of a packet; G.722 counts at 8 kHz (RFC 3551 section 4.5.2).
+    /// Timestamp units of a packet; G.722 counts at 8 kHz (RFC 3551 section 4.5.2).
     units: u32,
 }
 
-impl Packing {
-    /// Of a payload type, and of a format as `rtpmap` names it where the type says nothing. As SIPp has them.
-    pub fn of(payload_type: u8, format: &str) -> Option<Packing> {
+impl Packetization {
+    /// By payload type, and by the name in `rtpmap` for a dynamic one; as in SIPp.
+    pub fn of(payload_type: u8, format: &str) -> Option<Packetization> {
         let format = format.to_ascii_uppercase();
         let (octets, milliseconds, units) = match (payload_type, format.as_str()) {
             (0, "" | "PCMU/8000") | (8, "" | "PCMA/8000") | (9, "" | "G722/8000") => (160, 20, 160),
@@ -160,7 +160,7 @@ impl Packing {
             (96..=127, "H264/90000") => (1_280, 160, 14_400),
             _ => return None,
         };
-        Some(Packing {
+        Some(Packetization {
             payload_type,
             video: format.starts_with("H264"),
             octets,
@@ -210,35 +210,35 @@ fn wav_data(file: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// A recording on its way.
+/// A recording in playback.
 #[derive(Clone, Debug)]
-pub struct Playing {
+pub struct RecordingPlayback {
     recording: Arc<Recording>,
     destination: SocketAddr,
     video: bool,
-    /// When the present pass began.
-    begun: Time,
+    /// Start of the current pass.
+    started: Time,
     next: usize,
-    /// Passes still to come; `None`: without end.
+    /// Passes left; `None`: endless.
     left: Option<u32>,
-    /// Packets sent, for sequence numbers beyond the first pass.
+    /// Completed passes, for sequence numbers after the first pass.
     passes: u32,
 }
 
-impl Playing {
-    /// From `now` on; `times` passes, without end where negative.
+impl RecordingPlayback {
+    /// Playback from `now` on; `times` passes, endless if negative.
     pub fn new(
         recording: Arc<Recording>,
         destination: SocketAddr,
         video: bool,
         times: i32,
         now: Time,
-    ) -> Playing {
-        Playing {
+    ) -> RecordingPlayback {
+        RecordingPlayback {
             recording,
             destination,
             video,
-            begun: now,
+            started: now,
             next: 0,
             left: u32::try_from(times)
                 .ok()
@@ -247,31 +247,31 @@ impl Playing {
         }
     }
 
-    /// When its next packet is due; `None` where it is over.
+    /// Due time of its next packet; `None` at the end.
     pub fn next_at(&self) -> Option<Time> {
         let (at, _) = self.recording.packets.get(self.next)?;
-        Some(self.begun + *at)
+        Some(self.started + *at)
     }
 
-    /// Whether packets go out by the socket for video.
+    /// Whether packets use the socket for video.
     pub fn is_video(&self) -> bool {
         self.video
     }
 
-    /// It was held for so long.
+    /// Delays the playback by the length of a pause.
     pub fn shift(&mut self, by: Duration) {
-        self.begun += by;
+        self.started += by;
     }
 
-    /// Appends the next packet; tells where it goes.
-    pub fn take(&mut self, out: &mut Vec<u8>) -> Option<SocketAddr> {
+    /// Appends the next packet; returns its destination.
+    pub fn write_next(&mut self, out: &mut Vec<u8>) -> Option<SocketAddr> {
         let (_, packet) = self.recording.packets.get(self.next)?;
         let start = out.len();
         out.extend_from_slice(packet);
         if let Some(packing) = self.recording.packing
             && let Some(header) = out.get_mut(start..start + 8)
         {
-            // Sequence number and time stamp go on where the pass before ended.
+            // Sequence number and timestamp continue from the previous pass.
             let count = self
                 .passes
                 .wrapping_mul(self.recording.packets.len() as u32);
@@ -282,7 +282,7 @@ impl Playing {
         self.next += 1;
         if self.next == self.recording.packets.len() && self.left != Some(0) {
             self.left = self.left.map(|left| left - 1);
-            self.begun += self.recording.length();
+            self.started += self.recording.length();
             self.passes += 1;
             self.next = 0;
         }
@@ -295,19 +295,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sound_becomes_packets_that_go_on() {
+    fn packets_of_a_sound_continue_over_passes() {
         let mut wav = b"RIFF\0\0\0\0WAVEfmt \x02\0\0\0ab".to_vec();
         wav.extend_from_slice(b"data\x40\x01\0\0");
         wav.extend_from_slice(&[7; 320]);
-        let packing = Packing::of(8, "PCMA/8000").unwrap();
+        let packing = Packetization::of(8, "PCMA/8000").unwrap();
         let recording = Arc::new(Recording::of_sound(&wav, packing, 5).unwrap());
         assert_eq!(recording.packets.len(), 2);
         let to = SocketAddr::from(([127, 0, 0, 1], 9));
-        let mut playing = Playing::new(recording, to, false, 2, Time::from_secs(1));
+        let mut playing = RecordingPlayback::new(recording, to, false, 2, Time::from_secs(1));
         let mut sent = Vec::new();
         while let Some(at) = playing.next_at() {
             let mut packet = Vec::new();
-            assert_eq!(playing.take(&mut packet), Some(to));
+            assert_eq!(playing.write_next(&mut packet), Some(to));
             sent.push((at.as_millis(), packet[3], packet[7], packet.len()));
         }
         assert_eq!(

@@ -1,8 +1,8 @@
-//! SIPp's scenarios, run unchanged: an engine without clock and sockets, so that the same scenario runs over the network and in
-//! virtual time.
+//! Runs SIPp's scenarios unchanged: an engine without clock and sockets, so that the same scenario runs over the
+//! network and in virtual time.
 //!
-//! [`xml`] reads a file, [`compile`] makes a [`program`] of it, [`engine`] plays that for as many calls as the plan says. What a
-//! scenario has that is not understood is refused by name before the first call.
+//! [`xml`] reads a file, [`compile`] translates it to a [`program`], [`engine`] executes that for the calls of the
+//! plan. Unsupported parts of a scenario are rejected by name before the first call.
 
 mod act;
 pub mod call;
@@ -35,7 +35,7 @@ pub mod xml;
 pub use options::ScenarioOptions;
 pub use run::run;
 
-/// Any bytes as a scenario: read, compiled, and where it compiles, played for a while against any bytes. For fuzzing.
+/// Fuzz target: reads and compiles any bytes as a scenario and, if they compile, runs it for a while against any bytes.
 pub fn fuzz_scenario(data: &[u8]) {
     fuzz::scenario(data);
 }

@@ -1,16 +1,16 @@
-//! What `hornwork lab run SCENARIO.xml` was told, read into what a run needs.
+//! Options of `hornwork lab run SCENARIO.xml`, and the files and settings that a run needs.
 
 use super::compile::compile;
-use super::engine::Parts;
+use super::engine::GeneratorParts;
 use super::inject::Injection;
-use super::media::{Packing, Recording};
-use super::program::{Action, Media, Program};
-use super::schedule::Limits;
-use super::settings::{Behaviours, Settings};
-use super::template::Names;
+use super::media::{Packetization, Recording};
+use super::program::{MediaAction, ScenarioAction, ScenarioProgram};
+use super::schedule::CallLimits;
+use super::settings::{Behaviours, ScenarioSettings};
+use super::template::NameTable;
 use super::xml;
 use crate::error::LabError;
-use crate::pace::Pace;
+use crate::pace::ArrivalProcess;
 use crate::tls::TlsSettings;
 use engine::{Time, Transport};
 use std::collections::BTreeMap;
@@ -19,15 +19,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Threads, at most.
-const THREADS: u64 = 256;
+/// Most threads.
+const MAX_THREADS: u64 = 256;
 
-/// Options of the command line, as they were written.
+/// Options of the command line, uninterpreted.
 #[derive(Clone, Debug)]
 pub struct ScenarioOptions {
     /// The scenario.
     pub file: PathBuf,
-    /// Where calls go: `host[:port]`; threads take them in turn.
+    /// Destinations of calls: `host[:port]`; threads use them in turn.
     pub targets: Vec<String>,
     /// Calls per second.
     pub rate: f64,
@@ -37,17 +37,17 @@ pub struct ScenarioOptions {
     pub ramp: f64,
     /// Exponentially distributed gaps.
     pub poisson: bool,
-    /// Open calls, at most.
+    /// Most open calls.
     pub limit: Option<u64>,
     /// Calls in total.
     pub calls: Option<u64>,
-    /// Seconds for which calls are begun.
+    /// Duration of the arrivals, seconds.
     pub duration: Option<f64>,
-    /// Seconds after which all ends.
+    /// Time limit of the run, seconds.
     pub timeout: Option<f64>,
-    /// Milliseconds of pauses without a length.
+    /// Length of pauses without a length, milliseconds.
     pub hold: u64,
-    /// Calls by so many users.
+    /// Number of users that make the calls.
     pub users: u64,
     /// `[service]`
     pub service: String,
@@ -63,11 +63,11 @@ pub struct ScenarioOptions {
     pub local: Option<String>,
     /// `ADDRESS[:PORT]`
     pub media: Option<String>,
-    /// `udp`, `tcp` or `tls`, or as SIPp's `-t` says it.
+    /// `udp`, `tcp` or `tls`, or a value of SIPp's `-t`.
     pub transport: String,
     /// Certificates and trust.
     pub tls: TlsSettings,
-    /// A socket for each call.
+    /// One socket for each call.
     pub per_call: bool,
     /// User name for digest.
     pub username: Option<String>,
@@ -75,41 +75,41 @@ pub struct ScenarioOptions {
     pub password: String,
     /// URI for digest.
     pub digest_uri: Option<String>,
-    /// `all`, `none`, `bye`, `abort`, `ping`, each perhaps behind a minus sign, between commas.
+    /// `all`, `none`, `bye`, `abort`, `ping`, each with an optional minus sign, separated by commas.
     pub behaviour: String,
     /// Answer INFO, NOTIFY, OPTIONS and UPDATE.
     pub auto_answer: bool,
-    /// Milliseconds.
+    /// Timeout of receive steps, milliseconds.
     pub receive_timeout: Option<u64>,
-    /// Retransmissions of anything.
+    /// Most retransmissions of any message.
     pub retransmissions: Option<u32>,
-    /// None at all.
+    /// Disables retransmissions.
     pub no_retransmissions: bool,
     /// First `[cseq]`.
     pub base_cseq: u32,
     /// Pattern of Call-IDs.
     pub call_id: String,
-    /// Send media back.
+    /// Sends received media back.
     pub echo: bool,
-    /// Percent.
+    /// Simulated loss, percent.
     pub lost: f64,
     /// Threads.
     pub threads: u64,
-    /// Microseconds.
+    /// Batching delay, microseconds.
     pub batch: u64,
-    /// Shell commands of the scenario are carried out.
+    /// Permits the scenario's shell commands.
     pub allow_commands: bool,
-    /// Messages go here.
+    /// File for all messages.
     pub trace: Option<PathBuf>,
-    /// Lines of `<log>` go here.
+    /// File for lines of `<log>`.
     pub log: Option<PathBuf>,
-    /// Figures of every second go here, as CSV.
+    /// File for figures of each second, as CSV.
     pub csv: Option<PathBuf>,
-    /// Result as JSON; `-` is standard output.
+    /// File for the result as JSON; `-` is standard output.
     pub json: Option<PathBuf>,
-    /// The other end's scenario; both in virtual time.
+    /// The scenario of the other end; both run in virtual time.
     pub against: Option<PathBuf>,
-    /// In virtual time.
+    /// Runs in virtual time.
     pub simulate: bool,
     /// Seed.
     pub seed: Option<u64>,
@@ -167,23 +167,23 @@ impl Default for ScenarioOptions {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, LabError> {
-    std::fs::read(path).map_err(|error| LabError::bad(format!("{}: {error}", path.display())))
+    std::fs::read(path).map_err(|error| LabError::bad_input(format!("{}: {error}", path.display())))
 }
 
-/// A scenario with all that it reads.
+/// A scenario with the files that it uses.
 #[derive(Clone, Debug)]
-pub struct Loaded {
+pub struct LoadedScenario {
     /// The program.
-    pub program: Program,
+    pub program: ScenarioProgram,
     files: Vec<Injection>,
     recordings: Vec<Arc<Recording>>,
-    sounds: BTreeMap<(u16, Packing), Arc<Recording>>,
+    sounds: BTreeMap<(u16, Packetization), Arc<Recording>>,
 }
 
-impl Loaded {
-    /// What one generator is made of.
-    pub fn parts(&self, settings: Settings) -> Parts {
-        Parts {
+impl LoadedScenario {
+    /// Inputs of one generator.
+    pub fn parts(&self, settings: ScenarioSettings) -> GeneratorParts {
+        GeneratorParts {
             program: self.program.clone(),
             settings,
             files: self.files.clone(),
@@ -196,30 +196,30 @@ impl Loaded {
 /// Reads a scenario and the files that it names.
 ///
 /// # Errors
-/// Where one cannot be read, or the scenario has what is not supported: each with file and line.
-pub fn load(path: &Path, options: &ScenarioOptions) -> Result<Loaded, LabError> {
+/// An unreadable file, or unsupported parts of the scenario: each with file and line.
+pub fn load(path: &Path, options: &ScenarioOptions) -> Result<LoadedScenario, LabError> {
     let text = read(path)?;
-    let told = |mistakes: Vec<xml::Mistake>| {
-        let lines: Vec<String> = mistakes
+    let located = |errors: Vec<xml::ScenarioError>| {
+        let lines: Vec<String> = errors
             .iter()
-            .map(|mistake| format!("{}:{mistake}", path.display()))
+            .map(|error| format!("{}:{error}", path.display()))
             .collect();
-        LabError::bad(lines.join("\n"))
+        LabError::bad_input(lines.join("\n"))
     };
-    let root = xml::read(&text).map_err(|mistake| told(vec![mistake]))?;
+    let root = xml::read(&text).map_err(|error| located(vec![error]))?;
     let files = injections(options)?;
     let folder = path.parent().unwrap_or(Path::new("."));
     let mut wanted = BTreeMap::new();
     loop {
-        let mut names = Names {
+        let mut names = NameTable {
             keys: pairs(&options.keys, "--key")?.into_iter().collect(),
             wanted_files: wanted.clone(),
             users: options.users > 0,
-            ..Names::default()
+            ..NameTable::default()
         }
         .with_files(&files);
         let compiled = compile(&root, &mut names);
-        // Texts that stand in files of their own are read, and then it is compiled again with them.
+        // Texts in separate files are read, and the scenario is compiled again with them.
         let missing: Vec<String> = names
             .wanted_files
             .iter()
@@ -227,7 +227,7 @@ pub fn load(path: &Path, options: &ScenarioOptions) -> Result<Loaded, LabError> 
             .map(|(name, _)| name.clone())
             .collect();
         if missing.is_empty() {
-            let program = compiled.map_err(told)?;
+            let program = compiled.map_err(located)?;
             for warning in &program.warnings {
                 eprintln!(
                     "{}:{}: warning: {}",
@@ -245,7 +245,7 @@ pub fn load(path: &Path, options: &ScenarioOptions) -> Result<Loaded, LabError> 
     }
 }
 
-/// A file that a scenario names: beside the place where we run, or beside the scenario.
+/// A file that a scenario names: in the working directory, or beside the scenario.
 fn find(folder: &Path, name: &str) -> Option<PathBuf> {
     [PathBuf::from(name), folder.join(name)]
         .into_iter()
@@ -253,23 +253,23 @@ fn find(folder: &Path, name: &str) -> Option<PathBuf> {
 }
 
 fn finish(
-    program: Program,
+    program: ScenarioProgram,
     files: Vec<Injection>,
     folder: &Path,
     options: &ScenarioOptions,
-) -> Result<Loaded, LabError> {
+) -> Result<LoadedScenario, LabError> {
     if program.commands && !options.allow_commands {
-        return Err(LabError::cannot(
+        return Err(LabError::cannot_run(
             "the scenario runs shell commands (<exec command=...>)",
-            "read it, then allow it with --allow-commands",
+            "review it, then permit the commands with --allow-commands",
         ));
     }
     let file = |name: &str| {
         find(folder, name)
-            .ok_or_else(|| LabError::bad(format!("{name}: no such file")))
+            .ok_or_else(|| LabError::bad_input(format!("{name}: no such file")))
             .and_then(|path| read(&path))
     };
-    let wrong = |name: &str, why: String| LabError::bad(format!("{name}: {why}"));
+    let wrong = |name: &str, why: String| LabError::bad_input(format!("{name}: {why}"));
     let mut recordings = Vec::new();
     for name in &program.captures {
         let recording = Recording::read(&file(name)?).map_err(|why| wrong(name, why))?;
@@ -278,7 +278,7 @@ fn finish(
     let mut sounds = BTreeMap::new();
     let steps = program.steps.iter().chain(&program.init);
     for action in steps.flat_map(|step| &step.actions) {
-        if let Action::Media(Media::Stream { sound, packing, .. }) = action {
+        if let ScenarioAction::Media(MediaAction::Stream { sound, packing, .. }) = action {
             let name = program
                 .sounds
                 .get(usize::from(*sound))
@@ -291,10 +291,10 @@ fn finish(
     for (name, _) in pairs(&options.variables, "--var")? {
         if !program.variables.iter().any(|(known, _)| *known == name) {
             let text = format!("--var {name}: the scenario has no variable of that name");
-            return Err(LabError::bad(text));
+            return Err(LabError::bad_input(text));
         }
     }
-    Ok(Loaded {
+    Ok(LoadedScenario {
         program,
         files,
         recordings,
@@ -310,11 +310,15 @@ fn injections(options: &ScenarioOptions) -> Result<Vec<Injection>, LabError> {
             .map(|name| name.to_string_lossy().into_owned())
             .unwrap_or_default();
         let file = Injection::read(&name, read(path)?)
-            .map_err(|mistake| LabError::bad(format!("{}:{mistake}", path.display())))?;
+            .map_err(|error| LabError::bad_input(format!("{}:{error}", path.display())))?;
         files.push(file);
     }
     for index in &options.index {
-        let bad = || LabError::bad(format!("--index {index}: FILE:FIELD of an injection file"));
+        let bad = || {
+            LabError::bad_input(format!(
+                "--index {index}: expected FILE:FIELD of an injection file"
+            ))
+        };
         let (name, field) = index.rsplit_once(':').ok_or_else(bad)?;
         let name = name.rsplit('/').next().unwrap_or(name);
         let field = field.parse().map_err(|_| bad())?;
@@ -332,24 +336,26 @@ fn pairs(list: &[String], option: &str) -> Result<Vec<(String, String)>, LabErro
         .map(|pair| {
             pair.split_once('=')
                 .map(|(name, value)| (name.to_owned(), value.to_owned()))
-                .ok_or_else(|| LabError::bad(format!("{option} {pair}: NAME=VALUE")))
+                .ok_or_else(|| LabError::bad_input(format!("{option} {pair}: NAME=VALUE")))
         })
         .collect()
 }
 
-/// Settings of the threads of a run; the wall clock at time zero, and when the plan begins, are the runner's.
+/// Settings of the threads of a run; the runner sets the wall clock at time zero and the start of the plan.
 ///
 /// # Errors
-/// Where an option makes no sense.
+/// An invalid option.
 pub fn settings(
     options: &ScenarioOptions,
     server: bool,
     seed: u64,
-) -> Result<Vec<Settings>, LabError> {
+) -> Result<Vec<ScenarioSettings>, LabError> {
     let (transport, per_call) = transport(&options.transport)?;
     let per_call = options.per_call || per_call;
-    if options.threads == 0 || options.threads > THREADS {
-        return Err(LabError::bad(format!("--threads: 1 to {THREADS}")));
+    if options.threads == 0 || options.threads > MAX_THREADS {
+        return Err(LabError::bad_input(format!(
+            "--threads: 1 to {MAX_THREADS}"
+        )));
     }
     let targets: Vec<SocketAddr> = options
         .targets
@@ -357,8 +363,8 @@ pub fn settings(
         .map(|target| resolve(target))
         .collect::<Result<_, _>>()?;
     if !server && targets.is_empty() {
-        return Err(LabError::bad(
-            "the scenario makes calls: say where to, HOST[:PORT]",
+        return Err(LabError::bad_input(
+            "the scenario makes calls: a target HOST[:PORT] is required",
         ));
     }
     let local = local(options, targets.first().copied(), server)?;
@@ -366,7 +372,7 @@ pub fn settings(
         None => (local.ip(), 6_000),
         Some(text) => {
             let address = address(text, 6_000)
-                .ok_or_else(|| LabError::bad(format!("--media {text}: ADDRESS[:PORT]")))?;
+                .ok_or_else(|| LabError::bad_input(format!("--media {text}: ADDRESS[:PORT]")))?;
             (address.ip(), address.port())
         }
     };
@@ -375,17 +381,17 @@ pub fn settings(
         None => Ok(None),
         Some(value) => Duration::try_from_secs_f64(value)
             .map(Some)
-            .map_err(|_| LabError::bad(format!("{option} {value}: seconds"))),
+            .map_err(|_| LabError::bad_input(format!("{option} {value}: seconds"))),
     };
-    let limits = Limits {
+    let limits = CallLimits {
         total: options.calls,
         open: options.limit,
         span: seconds(options.duration, "--duration")?,
     };
     if !(0.0..=100.0).contains(&options.lost) {
-        return Err(LabError::bad("--loss: 0 to 100 percent"));
+        return Err(LabError::bad_input("--loss: 0 to 100 percent"));
     }
-    let defaults = Settings::default();
+    let defaults = ScenarioSettings::default();
     let retransmissions = match options.retransmissions {
         Some(count) => [count; 2],
         None => defaults.retransmissions,
@@ -394,8 +400,9 @@ pub fn settings(
         if base == 0 {
             return Ok(0);
         }
-        u16::try_from(u64::from(base) + index * step)
-            .map_err(|_| LabError::bad("too few ports behind the first for that many threads"))
+        u16::try_from(u64::from(base) + index * step).map_err(|_| {
+            LabError::bad_input("too few ports above the first one for this number of threads")
+        })
     };
     (0..options.threads)
         .map(|index| {
@@ -405,7 +412,7 @@ pub fn settings(
             };
             let host = options.targets.get(index as usize % targets.len().max(1));
             let host = host.map(String::as_str).unwrap_or_default();
-            Ok(Settings {
+            Ok(ScenarioSettings {
                 service: options.service.clone(),
                 remote_host: split_port(host).0.to_owned(),
                 remote,
@@ -444,13 +451,13 @@ pub fn settings(
                 trace: options.trace.is_some(),
                 preset: pairs(&options.variables, "--var")?,
                 start: Time::ZERO,
-                ..Settings::default()
+                ..ScenarioSettings::default()
             })
         })
         .collect()
 }
 
-/// A transport by its name, or by SIPp's: and whether each call has a socket or connection of its own.
+/// A transport by its name, or by SIPp's; and whether each call has its own socket or connection.
 fn transport(name: &str) -> Result<(Transport, bool), LabError> {
     let name = name.to_ascii_lowercase();
     let known = match name.as_str() {
@@ -461,36 +468,38 @@ fn transport(name: &str) -> Result<(Transport, bool), LabError> {
         "tls" | "l1" => (Transport::Tls, false),
         "ln" => (Transport::Tls, true),
         "ws" | "wss" | "sctp" | "s1" | "sn" | "ui" | "c1" | "cn" => {
-            return Err(LabError::bad(format!(
-                "--transport {name}: scenarios run over udp, tcp and tls so far"
+            return Err(LabError::bad_input(format!(
+                "--transport {name}: scenarios support udp, tcp and tls only"
             )));
         }
         _ => {
-            return Err(LabError::bad(format!(
-                "--transport {name}: udp, tcp or tls, or SIPp's u1, un, t1, tn, l1 or ln"
+            return Err(LabError::bad_input(format!(
+                "--transport {name}: expected udp, tcp or tls, or SIPp's u1, un, t1, tn, l1 or ln"
             )));
         }
     };
     Ok(known)
 }
 
-fn pace(options: &ScenarioOptions) -> Result<Pace, LabError> {
+fn pace(options: &ScenarioOptions) -> Result<ArrivalProcess, LabError> {
     let sound = |rate: f64| rate.is_finite() && rate >= 0.0;
     if !sound(options.rate) || !options.rate_to.is_none_or(sound) || !sound(options.ramp) {
-        return Err(LabError::bad(
-            "--rate, --rate-to and --ramp: numbers from 0 on",
+        return Err(LabError::bad_input(
+            "--rate, --rate-to and --ramp: expected numbers from 0",
         ));
     }
     match (options.rate_to, options.poisson) {
-        (Some(_), true) => Err(LabError::bad("either --rate-to or --poisson")),
-        (Some(to), false) => Ok(Pace::Ramp {
+        (Some(_), true) => Err(LabError::bad_input(
+            "--rate-to and --poisson exclude each other",
+        )),
+        (Some(to), false) => Ok(ArrivalProcess::Ramp {
             from: options.rate,
             to,
             over: options.ramp,
         }),
-        (None, _) if options.ramp > 0.0 => Err(LabError::bad("--ramp wants --rate-to")),
-        (None, true) => Ok(Pace::Poisson { rate: options.rate }),
-        (None, false) => Ok(Pace::Constant { rate: options.rate }),
+        (None, _) if options.ramp > 0.0 => Err(LabError::bad_input("--ramp needs --rate-to")),
+        (None, true) => Ok(ArrivalProcess::Poisson { rate: options.rate }),
+        (None, false) => Ok(ArrivalProcess::Constant { rate: options.rate }),
     }
 }
 
@@ -518,8 +527,8 @@ fn behaviours(text: &str) -> Result<Behaviours, LabError> {
             "abort" | "abortunexp" => found.abort = on,
             "ping" | "pingreply" => found.ping = on,
             other => {
-                return Err(LabError::bad(format!(
-                    "--behaviour {other}: all, none, bye, abort or ping, perhaps with a minus sign"
+                return Err(LabError::bad_input(format!(
+                    "--behaviour {other}: expected all, none, bye, abort or ping, with an optional minus sign"
                 )));
             }
         }
@@ -551,9 +560,9 @@ fn resolve(target: &str) -> Result<SocketAddr, LabError> {
     let (host, port) = split_port(target);
     (host, port.unwrap_or(5060))
         .to_socket_addrs()
-        .map_err(|error| LabError::bad(format!("{target}: {error}")))?
+        .map_err(|error| LabError::bad_input(format!("{target}: {error}")))?
         .next()
-        .ok_or_else(|| LabError::bad(format!("{target}: no address")))
+        .ok_or_else(|| LabError::bad_input(format!("{target}: the name has no address")))
 }
 
 fn address(text: &str, port: u16) -> Option<SocketAddr> {
@@ -561,7 +570,7 @@ fn address(text: &str, port: u16) -> Option<SocketAddr> {
     Some(SocketAddr::new(host.parse().ok()?, given.unwrap_or(port)))
 }
 
-/// Our address: as given, or the one of this machine on the way to the target.
+/// The local address: as given, or the source address of the route to the target.
 fn local(
     options: &ScenarioOptions,
     target: Option<SocketAddr>,
@@ -570,17 +579,18 @@ fn local(
     let port = if server { 5060 } else { 0 };
     if let Some(text) = &options.local {
         if let Some(only) = text.strip_prefix(':').and_then(|port| port.parse().ok()) {
-            return Ok(SocketAddr::new(towards(target)?, only));
+            return Ok(SocketAddr::new(route_source(target)?, only));
         }
-        return address(text, port)
-            .ok_or_else(|| LabError::bad(format!("--local {text}: ADDRESS[:PORT] or :PORT")));
+        return address(text, port).ok_or_else(|| {
+            LabError::bad_input(format!("--local {text}: ADDRESS[:PORT] or :PORT"))
+        });
     }
-    Ok(SocketAddr::new(towards(target)?, port))
+    Ok(SocketAddr::new(route_source(target)?, port))
 }
 
-fn towards(target: Option<SocketAddr>) -> Result<IpAddr, LabError> {
-    // Connecting a datagram socket sends nothing; it only asks for the route. Without a target, the way out into the world
-    // (an address of RFC 5737).
+fn route_source(target: Option<SocketAddr>) -> Result<IpAddr, LabError> {
+    // Connecting a datagram socket sends nothing; it only looks up the route. Without a target, the default route is
+    // used (an address of RFC 5737).
     let to = target.unwrap_or(SocketAddr::from(([192, 0, 2, 1], 9)));
     let any: IpAddr = match to {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
@@ -591,9 +601,9 @@ fn towards(target: Option<SocketAddr>) -> Result<IpAddr, LabError> {
     match (found, target) {
         (Ok(address), _) => Ok(address.ip()),
         (Err(_), None) => Ok(Ipv4Addr::LOCALHOST.into()),
-        (Err(error), Some(to)) => Err(LabError::cannot(
-            format!("no way to {to}: {error}"),
-            "give an address that this machine has a route to, or --local",
+        (Err(error), Some(to)) => Err(LabError::cannot_run(
+            format!("no route to {to}: {error}"),
+            "name an address to which this machine has a route, or --local",
         )),
     }
 }
@@ -612,7 +622,7 @@ mod tests {
     }
 
     #[test]
-    fn transports_by_our_names_and_sipps() {
+    fn transports_by_own_names_and_those_of_sipp() {
         let known = |name| transport(name).unwrap();
         assert_eq!(known("UDP"), (Transport::Udp, false));
         assert_eq!(known("l1"), (Transport::Tls, false));

@@ -1,8 +1,8 @@
-//! What came of a run: as a table, as JSON, as CSV.
+//! The result of a run: as a table, as JSON, as CSV.
 
-use super::program::{Kind, Program};
-use super::stats::{Failure, Statistics, StepCount, Times};
-use crate::error::Verdict;
+use super::program::{ScenarioProgram, StepKind};
+use super::stats::{CallFailure, Statistics, StepCount, TimeStatistics};
+use crate::error::RunVerdict;
 use crate::terminal::columns;
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
@@ -10,36 +10,36 @@ use std::fmt::Write as _;
 use std::io::Write;
 use std::time::Duration;
 
-/// A run that is over.
+/// The result of a run.
 #[derive(Clone, Debug)]
-pub struct Outcome {
+pub struct ScenarioResult {
     /// The scenario.
-    pub program: Program,
+    pub program: ScenarioProgram,
     /// Its file.
     pub file: String,
     /// Figures.
     pub statistics: Statistics,
-    /// How long it took.
+    /// Duration of the run.
     pub seconds: f64,
     /// CPU time of the whole process.
     pub cpu: Option<Duration>,
-    /// 99th percentile of the host's own scheduling noise beside it, microseconds.
+    /// 99th percentile of the host's own scheduling noise during the run, microseconds.
     pub noise_p99_us: Option<f64>,
-    /// In virtual time.
+    /// Whether it ran in virtual time.
     pub simulated: bool,
-    /// The other end, in virtual time.
-    pub other: Option<Box<Outcome>>,
+    /// The result of the other end, in virtual time.
+    pub other: Option<Box<ScenarioResult>>,
 }
 
-impl Outcome {
-    /// Passed where calls were made and all went through.
-    pub fn verdict(&self) -> Verdict {
+impl ScenarioResult {
+    /// Passed if calls were made and all succeeded.
+    pub fn verdict(&self) -> RunVerdict {
         let good = self.statistics.failures() == 0
             && self.statistics.no_room == 0
             && self.statistics.successful > 0;
         match good {
-            true => Verdict::Passed,
-            false => Verdict::Failed,
+            true => RunVerdict::Passed,
+            false => RunVerdict::Failed,
         }
     }
 
@@ -49,16 +49,16 @@ impl Outcome {
         Some(cpu.as_secs_f64() * 1e6 / calls as f64)
     }
 
-    /// As JSON.
+    /// The result as JSON.
     pub fn to_json(&self) -> Value {
         let statistics = &self.statistics;
-        let failed: serde_json::Map<String, Value> = Failure::ALL
+        let failed: serde_json::Map<String, Value> = CallFailure::ALL
             .iter()
             .zip(&statistics.failed)
             .filter(|(_, count)| **count > 0)
             .map(|(failure, count)| (failure.name().to_owned(), json!(count)))
             .collect();
-        let named = |name: &String, times: &Times| {
+        let named = |name: &String, times: &TimeStatistics| {
             let mut value = times_json(times);
             value["name"] = json!(name);
             value
@@ -134,11 +134,11 @@ impl Outcome {
         })
     }
 
-    /// As a table.
+    /// The result as a table.
     pub fn to_text(&self) -> String {
         let mut out = String::new();
         let statistics = &self.statistics;
-        // Writing to a text does not fail.
+        // Writing to a string cannot fail.
         let _ = writeln!(out, "{} ({})\n", self.program.name, self.file);
         out.push_str(&self.steps_text());
         let _ = writeln!(
@@ -151,23 +151,26 @@ impl Outcome {
             statistics.peak,
             statistics.retransmissions()
         );
-        for (failure, count) in Failure::ALL.iter().zip(&statistics.failed) {
+        for (failure, count) in CallFailure::ALL.iter().zip(&statistics.failed) {
             if *count > 0 {
                 let _ = writeln!(out, "  failed, {}: {count}", failure.name());
             }
         }
-        for (what, count) in [
-            ("calls without room", statistics.no_room),
-            ("messages of no call", statistics.out_of_call),
-            ("messages of calls that were over", statistics.late),
-            ("what was no SIP", statistics.garbage),
-            ("answered by themselves", statistics.answered),
+        for (label, count) in [
+            (
+                "calls beyond the limit of concurrent calls",
+                statistics.no_room,
+            ),
+            ("messages without a call", statistics.out_of_call),
+            ("messages of ended calls", statistics.late),
+            ("input that is not SIP", statistics.garbage),
+            ("requests answered automatically", statistics.answered),
             ("media packets sent", statistics.media[0]),
             ("media packets received", statistics.media[1]),
             ("media packets sent back", statistics.media[2]),
         ] {
             if count > 0 {
-                let _ = writeln!(out, "  {what}: {count}");
+                let _ = writeln!(out, "  {label}: {count}");
             }
         }
         out.push('\n');
@@ -176,16 +179,16 @@ impl Outcome {
             let _ = writeln!(out, "counter {name}: {count}");
         }
         if let Some(cost) = self.cpu_per_call_us() {
-            let _ = writeln!(out, "generator: {cost:.1} us CPU a call");
+            let _ = writeln!(out, "generator: {cost:.1} us CPU per call");
         }
         if !statistics.lateness.is_empty() {
             let noise = self
                 .noise_p99_us
-                .map(|noise| format!("; a timer of this host alone is {noise:.0} us late (p99)"))
+                .map(|noise| format!("; timer noise of this host {noise:.0} us (p99)"))
                 .unwrap_or_default();
             let _ = writeln!(
                 out,
-                "generator: calls began {} us late (p50), {} (p99), {} (most){noise}",
+                "generator: calls started {} us late (p50), {} (p99), {} (max){noise}",
                 statistics.lateness.value_at_quantile(0.5),
                 statistics.lateness.value_at_quantile(0.99),
                 statistics.lateness.max()
@@ -194,7 +197,7 @@ impl Outcome {
         if !statistics.held_back.is_empty() {
             let _ = writeln!(
                 out,
-                "{} calls were held back by --limit, {} us at most",
+                "{} calls were delayed by --limit, {} us at most",
                 statistics.held_back.len(),
                 statistics.held_back.max()
             );
@@ -279,25 +282,25 @@ fn step_row(kind: &str, label: &str, count: &StepCount) -> Vec<String> {
     row
 }
 
-fn kind(kind: &Kind) -> &'static str {
+fn kind(kind: &StepKind) -> &'static str {
     match kind {
-        Kind::Send(_) => "send",
-        Kind::Receive(_) => "receive",
-        Kind::Pause { .. } => "pause",
-        Kind::Nothing => "nop",
+        StepKind::Send(_) => "send",
+        StepKind::Receive(_) => "receive",
+        StepKind::Pause { .. } => "pause",
+        StepKind::Nothing => "nop",
     }
 }
 
 /// `< 10: 3, < 20: 0, rest: 1`
-fn classes_text(times: &Times) -> String {
-    let mut words: Vec<String> = times
+fn classes_text(times: &TimeStatistics) -> String {
+    let mut parts: Vec<String> = times
         .edges
         .iter()
         .zip(&times.classes)
         .map(|(edge, count)| format!("< {edge}: {count}"))
         .collect();
-    words.extend(times.classes.last().map(|count| format!("rest: {count}")));
-    words.join(", ")
+    parts.extend(times.classes.last().map(|count| format!("rest: {count}")));
+    parts.join(", ")
 }
 
 fn spread(histogram: &Histogram<u64>) -> Value {
@@ -311,7 +314,7 @@ fn spread(histogram: &Histogram<u64>) -> Value {
     })
 }
 
-fn times_json(times: &Times) -> Value {
+fn times_json(times: &TimeStatistics) -> Value {
     json!({
         "us": spread(&times.histogram),
         "edges_ms": times.edges,
@@ -319,10 +322,10 @@ fn times_json(times: &Times) -> Value {
     })
 }
 
-/// The first line of the figures of every second.
+/// Writes the header of the figures of each second.
 ///
 /// # Errors
-/// Those of the file.
+/// Write errors of the file.
 pub fn write_csv_head(out: &mut impl Write) -> std::io::Result<()> {
     writeln!(
         out,
@@ -330,10 +333,10 @@ pub fn write_csv_head(out: &mut impl Write) -> std::io::Result<()> {
     )
 }
 
-/// One line of them; counts are from the beginning on.
+/// Writes one line; counts are cumulative.
 ///
 /// # Errors
-/// Those of the file.
+/// Write errors of the file.
 pub fn write_csv_line(
     out: &mut impl Write,
     seconds: f64,

@@ -1,105 +1,118 @@
-//! The actions of a call.
+//! Execution of the actions of a call.
 
-use super::call::{Call, Value};
+use super::call::{ScenarioCall, VariableValue};
 use super::digest::verify;
-use super::engine::{AUDIO, Effect, Generator, VIDEO};
-use super::flow::After;
+use super::engine::{AUDIO, Effect, ScenarioGenerator, VIDEO};
+use super::flow::Continuation;
 use super::incoming::{HeaderLines, Incoming};
-use super::media::{Playing, Recording};
-use super::program::{Action, Compare, Line, Media, Operand, Operation, Where};
+use super::media::{Recording, RecordingPlayback};
+use super::program::{
+    ComparisonOperator, MatchTarget, MediaAction, Operand, Operation, PeerMediaLine, ScenarioAction,
+};
 use super::render::Context;
-use super::stats::Failure;
+use super::stats::CallFailure;
 use engine::{SocketId, Time};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The payload type of telephone events where the peer names none, as SIPp has it.
+/// The payload type of telephone events if the peer declares none, as in SIPp.
 const EVENTS: u8 = 96;
 /// Synchronisation source of digits.
 const DIGITS_SSRC: u32 = 0x5349_4454;
 /// Synchronisation source of patterns.
 const PATTERN_SSRC: u32 = 0x5349_5054;
 
-impl Generator {
-    /// Does the actions of a step in order.
-    pub(super) fn perform(&mut self, actions: &[Action], slot: usize, now: Time) -> After {
-        self.perform_on(actions, Subject::Received, slot, now)
-    }
-
-    /// The same, where regular expressions look at this message.
-    pub(super) fn perform_on(
+impl ScenarioGenerator {
+    /// Executes the actions of a step in order.
+    pub(super) fn perform(
         &mut self,
-        actions: &[Action],
-        subject: Subject,
+        actions: &[ScenarioAction],
         slot: usize,
         now: Time,
-    ) -> After {
+    ) -> Continuation {
+        self.perform_on(actions, ExaminedMessage::Received, slot, now)
+    }
+
+    /// The same; regular expressions match the given message.
+    pub(super) fn perform_on(
+        &mut self,
+        actions: &[ScenarioAction],
+        examined: ExaminedMessage,
+        slot: usize,
+        now: Time,
+    ) -> Continuation {
         for action in actions {
-            match self.act(action, subject, slot, now) {
-                After::GoOn => {}
+            match self.act(action, examined, slot, now) {
+                Continuation::GoOn => {}
                 after => return after,
             }
         }
-        After::GoOn
+        Continuation::GoOn
     }
 
-    fn act(&mut self, action: &Action, subject: Subject, slot: usize, now: Time) -> After {
+    fn act(
+        &mut self,
+        action: &ScenarioAction,
+        examined: ExaminedMessage,
+        slot: usize,
+        now: Time,
+    ) -> Continuation {
         let context = &mut self.context;
         let Some(call) = self.calls.get_mut(slot) else {
-            return After::Over;
+            return Continuation::Over;
         };
         match action {
-            Action::Match {
+            ScenarioAction::Match {
                 regex,
-                place,
+                target,
                 check,
                 assign,
             } => {
-                let text = looked_at(context, call, subject, place);
+                let text = examined_text(context, call, examined, target);
                 let matched = matches(context, call, regex, &text, assign);
                 if check.is_some_and(|wanted| wanted != matched) {
                     let text = format!(
                         "call {}: a regular expression {}",
                         call.number,
                         match matched {
-                            true => "matched that must not",
-                            false => "did not match that must",
+                            true => "matched unexpectedly",
+                            false => "did not match",
                         }
                     );
                     self.effect(Effect::Warning(text));
-                    self.abort(slot, Failure::Check, now);
-                    return After::Over;
+                    self.abort(slot, CallFailure::Check, now);
+                    return Continuation::Over;
                 }
             }
-            Action::Log(text) => {
+            ScenarioAction::Log(text) => {
                 let line = context.text(call, text, now);
                 self.effect(Effect::Log(line));
             }
-            Action::Warning(text) => {
+            ScenarioAction::Warning(text) => {
                 let line = context.text(call, text, now);
                 self.effect(Effect::Warning(String::from_utf8_lossy(&line).into_owned()));
             }
-            Action::Error(text) => {
+            ScenarioAction::Error(text) => {
                 let line = context.text(call, text, now);
                 self.effect(Effect::Warning(String::from_utf8_lossy(&line).into_owned()));
                 return self.stop_now(now);
             }
-            Action::Command(text) => {
+            ScenarioAction::Command(text) => {
                 let line = context.text(call, text, now);
                 self.effect(Effect::Command(line));
             }
-            Action::StopCall => {
-                self.abort(slot, Failure::Stopped, now);
-                return After::Over;
+            ScenarioAction::StopCall => {
+                self.abort(slot, CallFailure::Stopped, now);
+                return Continuation::Over;
             }
-            Action::StopGracefully => self.stop(),
-            Action::StopNow => return self.stop_now(now),
-            Action::Jump(operand) => {
+            ScenarioAction::StopGracefully => self.stop(),
+            ScenarioAction::StopNow => return self.stop_now(now),
+            ScenarioAction::Jump(operand) => {
                 let to = value_of(context, call, *operand);
-                return After::Jump(to.clamp(0.0, f64::from(u16::MAX)) as u16);
+                return Continuation::Jump(to.clamp(0.0, f64::from(u16::MAX)) as u16);
             }
-            Action::Redirect {
+            ScenarioAction::Redirect {
                 host,
                 port,
                 protocol,
@@ -109,47 +122,47 @@ impl Generator {
                 });
                 return self.act_redirect(slot, &texts, now);
             }
-            Action::Media(media) => self.act_media(*media, slot, now),
-            Action::Digits(text) => {
+            ScenarioAction::Media(media) => self.act_media(*media, slot, now),
+            ScenarioAction::Digits(text) => {
                 let text = context.text(call, text, now);
                 self.play_digits(&text, slot, now);
             }
-            Action::EchoAll(operand) => {
+            ScenarioAction::EchoAll(operand) => {
                 self.echoing = context.settings.echo && value_of(context, call, *operand) != 0.0;
             }
-            Action::RestorePause(operand) => {
+            ScenarioAction::RestorePause(operand) => {
                 let until = value_of(context, call, *operand).max(0.0);
-                call.restored = (until > 0.0).then(|| Time::from_millis(until as u64));
+                call.resumed_pause = (until > 0.0).then(|| Time::from_millis(until as u64));
             }
-            Action::CloseConnection => self.close_own_connection(slot),
-            Action::Test { check, .. } | Action::CompareText { check, .. } => {
+            ScenarioAction::CloseConnection => self.close_own_connection(slot),
+            ScenarioAction::Test { check, .. } | ScenarioAction::CompareText { check, .. } => {
                 let holds = compare(context, call, action, now);
                 if check.is_some_and(|wanted| wanted != holds) {
                     let text = format!(
                         "call {}: a comparison {}",
                         call.number,
                         match holds {
-                            true => "held that must not",
-                            false => "did not hold that must",
+                            true => "held unexpectedly",
+                            false => "did not hold",
                         }
                     );
                     self.effect(Effect::Warning(text));
-                    self.abort(slot, Failure::Check, now);
-                    return After::Over;
+                    self.abort(slot, CallFailure::Check, now);
+                    return Continuation::Over;
                 }
             }
             other => compute(context, call, other, now),
         }
-        After::GoOn
+        Continuation::GoOn
     }
 
-    fn stop_now(&mut self, now: Time) -> After {
+    fn stop_now(&mut self, now: Time) -> Continuation {
         self.stopped = true;
         self.end(now);
-        After::Over
+        Continuation::Over
     }
 
-    fn act_redirect(&mut self, slot: usize, texts: &[String; 3], now: Time) -> After {
+    fn act_redirect(&mut self, slot: usize, texts: &[String; 3], now: Time) -> Continuation {
         let [host, port, protocol] = texts;
         let wanted = self.context.settings.transport.uri_name();
         let address = host
@@ -162,33 +175,33 @@ impl Generator {
         match address {
             Some(to) if protocol.trim().eq_ignore_ascii_case(wanted) && !stream => {
                 self.redirect(slot, to);
-                After::GoOn
+                Continuation::GoOn
             }
             _ => {
                 self.effect(Effect::Warning(format!(
-                    "setdest: {host}:{port} over {protocol} cannot be used: an address, over UDP"
+                    "setdest: {host}:{port} over {protocol} is not supported: expected an IP address and UDP"
                 )));
-                self.fail(slot, Failure::Connection, now);
-                After::Over
+                self.fail(slot, CallFailure::Connection, now);
+                Continuation::Over
             }
         }
     }
 
-    fn act_media(&mut self, media: Media, slot: usize, now: Time) {
+    fn act_media(&mut self, media: MediaAction, slot: usize, now: Time) {
         let Some(call) = self.calls.get_mut(slot) else {
             return;
         };
         let (to, recording, video, times) = match media {
-            Media::Play { capture, line } => {
+            MediaAction::Play { capture, line } => {
                 let to = match line {
-                    Line::Audio => call.media.audio,
-                    Line::Video => call.media.video,
-                    Line::Image => call.media.image,
+                    PeerMediaLine::Audio => call.media.audio,
+                    PeerMediaLine::Video => call.media.video,
+                    PeerMediaLine::Image => call.media.image,
                 };
                 let recording = self.recordings.get(usize::from(capture)).cloned();
-                (to, recording, line == Line::Video, 1)
+                (to, recording, line == PeerMediaLine::Video, 1)
             }
-            Media::Stream {
+            MediaAction::Stream {
                 sound,
                 times,
                 packing,
@@ -201,14 +214,14 @@ impl Generator {
                     times,
                 )
             }
-            Media::Pattern { octet, packing } => {
+            MediaAction::Pattern { octet, packing } => {
                 let recording = Recording::of_pattern(octet, packing, PATTERN_SSRC);
                 let to = call.media.of(packing.video);
                 (to, Some(Arc::new(recording)), packing.video, -1)
             }
-            Media::Pause(lines) => return call.media.hold(lines, true),
-            Media::Resume(lines) => return call.media.hold(lines, false),
-            Media::Echo { on, video } => {
+            MediaAction::Pause(lines) => return call.media.pause_streams(lines, true),
+            MediaAction::Resume(lines) => return call.media.pause_streams(lines, false),
+            MediaAction::Echo { on, video } => {
                 call.media.echo[usize::from(video)] = on;
                 if let Some(address) = call.media.of(video) {
                     match on {
@@ -221,7 +234,7 @@ impl Generator {
         };
         let playing = recording
             .zip(to)
-            .map(|(recording, to)| Playing::new(recording, to, video, times, now));
+            .map(|(recording, to)| RecordingPlayback::new(recording, to, video, times, now));
         self.start_playing(playing, usize::from(video), slot, now);
     }
 
@@ -233,7 +246,7 @@ impl Generator {
         let digits = parts.next().unwrap_or_default().trim_ascii();
         let tone_ms = parts
             .next()
-            .map(|tone| Value::Text(tone.to_vec()).number() as u64)
+            .map(|tone| VariableValue::Text(tone.to_vec()).number() as u64)
             .filter(|tone| (50..=2_000).contains(tone))
             .unwrap_or(200);
         let payload_type = call.media.events.unwrap_or(EVENTS);
@@ -242,29 +255,35 @@ impl Generator {
         let playing = call
             .media
             .audio
-            .map(|to| Playing::new(Arc::new(recording), to, false, 1, now));
+            .map(|to| RecordingPlayback::new(Arc::new(recording), to, false, 1, now));
         self.start_playing(playing, 2, slot, now);
     }
 
-    fn start_playing(&mut self, playing: Option<Playing>, place: usize, slot: usize, now: Time) {
+    fn start_playing(
+        &mut self,
+        playing: Option<RecordingPlayback>,
+        place: usize,
+        slot: usize,
+        now: Time,
+    ) {
         let Some(call) = self.calls.get_mut(slot) else {
             return;
         };
         let Some(playing) = playing else {
             let number = call.number;
             self.effect(Effect::Warning(format!(
-                "call {number}: the peer has not said where it wants media"
+                "call {number}: the peer has sent no media address"
             )));
             return;
         };
-        if let Some(playing_there) = call.media.playing.get_mut(place) {
-            *playing_there = Some(playing);
+        if let Some(current) = call.media.playing.get_mut(place) {
+            *current = Some(playing);
         }
-        // Of several entries the ones that find nothing due do nothing.
+        // Surplus entries of the agenda find nothing due and do nothing.
         self.agenda.push(now, (slot as u32, call.generation));
     }
 
-    /// Sends the media of a call that is due.
+    /// Sends due media of a call.
     pub(super) fn play(&mut self, slot: usize, generation: u32, now: Time) {
         let mut next: Option<Time> = None;
         for place in 0..3 {
@@ -274,30 +293,30 @@ impl Generator {
             if call.generation != generation {
                 return;
             }
-            let held = call.media.held.get(place).is_some_and(|held| *held);
+            let paused = call.media.paused.get(place).is_some_and(|paused| *paused);
             let Some(playing) = call.media.playing.get_mut(place) else {
                 continue;
             };
-            if held && let Some(playing) = playing {
+            if paused && let Some(playing) = playing {
                 if playing.next_at().is_some_and(|at| at <= now) {
                     playing.shift(Duration::from_millis(20));
                 }
             } else if let Some(playing) = playing {
                 let socket: SocketId = if playing.is_video() { VIDEO } else { AUDIO };
-                // Packets that a late wake-up has missed go out at once, as far as a batch.
+                // Packets missed by a late wake-up are sent at once, up to a batch.
                 for _ in 0..64 {
                     if playing.next_at().is_none_or(|at| at > now) {
                         break;
                     }
                     let start = self.outbox.bytes.len();
-                    if let Some(to) = playing.take(&mut self.outbox.bytes) {
+                    if let Some(to) = playing.write_next(&mut self.outbox.bytes) {
                         self.outbox
-                            .send_from(super::call::Route::Udp(socket, to), start);
+                            .send_from(super::call::PeerRoute::Udp(socket, to), start);
                         self.statistics.media[0] += 1;
                     }
                 }
             }
-            match playing.as_ref().and_then(Playing::next_at) {
+            match playing.as_ref().and_then(RecordingPlayback::next_at) {
                 Some(at) => next = Some(next.map_or(at, |next| next.min(at))),
                 None => *playing = None,
             }
@@ -316,10 +335,12 @@ impl Generator {
 }
 
 /// Actions on variables.
-fn compute(context: &mut Context, call: &mut Call, action: &Action, now: Time) {
+fn compute(context: &mut Context, call: &mut ScenarioCall, action: &ScenarioAction, now: Time) {
     let (to, value) = match action {
-        Action::AssignText(to, text) => (*to, Value::Text(context.text(call, text, now))),
-        Action::Compute(operation, to, operand) => {
+        ScenarioAction::AssignText(to, text) => {
+            (*to, VariableValue::Text(context.text(call, text, now)))
+        }
+        ScenarioAction::Compute(operation, to, operand) => {
             let left = context.value(call, *to).number();
             let right = value_of(context, call, *operand);
             let result = match operation {
@@ -327,50 +348,56 @@ fn compute(context: &mut Context, call: &mut Call, action: &Action, now: Time) {
                 Operation::Add => left + right,
                 Operation::Subtract => left - right,
                 Operation::Multiply => left * right,
-                // SIPp leaves the variable as it is.
+                // SIPp leaves the variable unchanged.
                 Operation::Divide if right == 0.0 => left,
                 Operation::Divide => left / right,
             };
-            (*to, Value::Number(result))
+            (*to, VariableValue::Number(result))
         }
-        Action::Sample(to, distribution) => {
-            (*to, Value::Number(distribution.draw(&mut context.entropy)))
-        }
-        Action::ToNumber { to, from } => (*to, Value::Number(context.value(call, *from).number())),
-        Action::Url { variable, encode } => {
+        ScenarioAction::Sample(to, distribution) => (
+            *to,
+            VariableValue::Number(distribution.draw(&mut context.entropy)),
+        ),
+        ScenarioAction::ToNumber { to, from } => (
+            *to,
+            VariableValue::Number(context.value(call, *from).number()),
+        ),
+        ScenarioAction::Url { variable, encode } => {
             let mut text = Vec::new();
             context.value(call, *variable).write(&mut text);
-            (*variable, Value::Text(url(&text, *encode)))
+            (*variable, VariableValue::Text(url(&text, *encode)))
         }
-        Action::StepIndex(to) => (*to, Value::Number(f64::from(call.step))),
-        Action::Insert { file, value } => {
+        ScenarioAction::StepIndex(to) => (*to, VariableValue::Number(f64::from(call.step))),
+        ScenarioAction::Insert { file, value } => {
             let line = context.text(call, value, now);
             if let Some(file) = context.files.get_mut(usize::from(*file)) {
                 file.insert(line);
             }
             return;
         }
-        Action::Replace { file, line, value } => {
-            let number = Value::Text(context.text(call, line, now)).number().max(0.0);
+        ScenarioAction::Replace { file, line, value } => {
+            let number = VariableValue::Text(context.text(call, line, now))
+                .number()
+                .max(0.0);
             let line = context.text(call, value, now);
             if let Some(file) = context.files.get_mut(usize::from(*file)) {
                 file.replace(number as u64, line);
             }
             return;
         }
-        Action::Trim(variable) => {
+        ScenarioAction::Trim(variable) => {
             let mut text = Vec::new();
             context.value(call, *variable).write(&mut text);
-            (*variable, Value::Text(text.trim_ascii().to_vec()))
+            (*variable, VariableValue::Text(text.trim_ascii().to_vec()))
         }
-        Action::Clock(seconds, microseconds) => {
+        ScenarioAction::Clock(seconds, microseconds) => {
             let nanos = context.settings.wall.saturating_add(now.0);
-            let whole = Value::Number((nanos / 1_000_000_000) as f64);
+            let whole = VariableValue::Number((nanos / 1_000_000_000) as f64);
             context.set(call, *seconds, whole);
             let rest = (nanos / 1_000 % 1_000_000) as f64;
-            (*microseconds, Value::Number(rest))
+            (*microseconds, VariableValue::Number(rest))
         }
-        Action::Verify {
+        ScenarioAction::Verify {
             to,
             username,
             password,
@@ -379,25 +406,34 @@ fn compute(context: &mut Context, call: &mut Call, action: &Action, now: Time) {
             let password = context.text(call, password, now);
             let right = Incoming::read(&call.last)
                 .is_some_and(|request| verify(&request, &username, &password));
-            (*to, Value::Truth(right))
+            (*to, VariableValue::Truth(right))
         }
-        Action::Lookup { to, file, key } => {
+        ScenarioAction::Lookup { to, file, key } => {
             let key = context.text(call, key, now);
             let line = context
                 .files
                 .get(usize::from(*file))
                 .and_then(|file| file.find(&key));
-            (*to, Value::Number(line.map_or(-1.0, |line| line as f64)))
+            (
+                *to,
+                VariableValue::Number(line.map_or(-1.0, |line| line as f64)),
+            )
         }
         _ => return,
     };
     context.set(call, to, value);
 }
 
-/// Compares numbers or texts; the outcome goes to its variable. Whether it holds, for texts whether they are equal.
-fn compare(context: &mut Context, call: &mut Call, action: &Action, now: Time) -> bool {
+/// Compares numbers or texts and assigns the result to its variable. Returns whether the comparison holds, for texts
+/// equality.
+fn compare(
+    context: &mut Context,
+    call: &mut ScenarioCall,
+    action: &ScenarioAction,
+    now: Time,
+) -> bool {
     let (to, value, holds) = match action {
-        Action::Test {
+        ScenarioAction::Test {
             to,
             left,
             compare,
@@ -407,23 +443,23 @@ fn compare(context: &mut Context, call: &mut Call, action: &Action, now: Time) -
             let left = context.value(call, *left).number();
             let right = value_of(context, call, *right);
             let holds = match compare {
-                Compare::Equal => left == right,
-                Compare::NotEqual => left != right,
-                Compare::Greater => left > right,
-                Compare::Less => left < right,
-                Compare::GreaterEqual => left >= right,
-                Compare::LessEqual => left <= right,
+                ComparisonOperator::Equal => left == right,
+                ComparisonOperator::NotEqual => left != right,
+                ComparisonOperator::Greater => left > right,
+                ComparisonOperator::Less => left < right,
+                ComparisonOperator::GreaterEqual => left >= right,
+                ComparisonOperator::LessEqual => left <= right,
             };
-            (*to, Value::Truth(holds), holds)
+            (*to, VariableValue::Truth(holds), holds)
         }
-        Action::CompareText {
+        ScenarioAction::CompareText {
             to, left, right, ..
         } => {
             let mut text = Vec::new();
             context.value(call, *left).write(&mut text);
             let other = context.text(call, right, now);
             let order = text.cmp(&other) as i8;
-            (*to, Value::Number(f64::from(order)), order == 0)
+            (*to, VariableValue::Number(f64::from(order)), order == 0)
         }
         _ => return false,
     };
@@ -458,40 +494,45 @@ fn url(text: &[u8], encode: bool) -> Vec<u8> {
     out
 }
 
-fn value_of(context: &Context, call: &Call, operand: Operand) -> f64 {
+fn value_of(context: &Context, call: &ScenarioCall, operand: Operand) -> f64 {
     match operand {
         Operand::Number(number) => number,
         Operand::Variable(variable) => context.value(call, variable).number(),
     }
 }
 
-/// The message that the actions of a step look at: what it sent, or what came last.
+/// The message that the actions of a step examine: the sent one, or the last received one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Subject {
+pub(super) enum ExaminedMessage {
     Sent,
     Received,
 }
 
-/// The text that an expression looks at.
-fn looked_at(context: &Context, call: &Call, subject: Subject, place: &Where) -> Vec<u8> {
-    let message = match subject {
-        Subject::Sent => &call.sent.bytes,
-        Subject::Received => &call.last,
+/// The text that an expression matches against.
+fn examined_text(
+    context: &Context,
+    call: &ScenarioCall,
+    examined: ExaminedMessage,
+    target: &MatchTarget,
+) -> Vec<u8> {
+    let message = match examined {
+        ExaminedMessage::Sent => &call.sent.bytes,
+        ExaminedMessage::Received => &call.last,
     };
-    match place {
-        Where::Message => message.clone(),
-        Where::Body => {
+    match target {
+        MatchTarget::Message => message.clone(),
+        MatchTarget::Body => {
             let mut lines = HeaderLines::of(message);
             lines.by_ref().for_each(drop);
             message.get(lines.body..).unwrap_or_default().to_vec()
         }
-        Where::Header {
+        MatchTarget::Header {
             name,
             any_case,
             line_start,
             occurrence,
-        } => behind(message, name, (*any_case, *line_start), *occurrence).to_vec(),
-        Where::Variable(variable) => {
+        } => rest_of_line(message, name, (*any_case, *line_start), *occurrence).to_vec(),
+        MatchTarget::Variable(variable) => {
             let mut text = Vec::new();
             context.value(call, *variable).write(&mut text);
             text
@@ -499,30 +540,30 @@ fn looked_at(context: &Context, call: &Call, subject: Subject, place: &Where) ->
     }
 }
 
-/// Whether an expression matches; its groups go to the variables.
+/// Whether an expression matches; its groups are assigned to the variables.
 fn matches(
     context: &mut Context,
-    call: &mut Call,
+    call: &mut ScenarioCall,
     regex: &regex::bytes::Regex,
-    subject: &[u8],
+    examined: &[u8],
     assign: &[u16],
 ) -> bool {
-    let captures = regex.captures(subject);
+    let captures = regex.captures(examined);
     let matched = captures.is_some();
     for (index, variable) in assign.iter().enumerate() {
         let group = captures.as_ref().and_then(|captures| captures.get(index));
         let value = match (matched, group) {
-            (true, Some(group)) => Value::Text(group.as_bytes().to_vec()),
-            (true, None) => Value::Text(Vec::new()),
-            (false, _) => Value::Unset,
+            (true, Some(group)) => VariableValue::Text(group.as_bytes().to_vec()),
+            (true, None) => VariableValue::Text(Vec::new()),
+            (false, _) => VariableValue::Unset,
         };
         context.set(call, *variable, value);
     }
     matched
 }
 
-/// The rest of the line behind the n-th occurrence of a text, without the space around it; empty where there is none.
-fn behind<'m>(
+/// The rest of the line after the n-th occurrence of a text, without surrounding space; empty without one.
+fn rest_of_line<'m>(
     message: &'m [u8],
     text: &[u8],
     (any_case, line_start): (bool, bool),

@@ -1,20 +1,21 @@
-//! A scenario as it is run: steps, templates, variables. Names are numbers here; what can be known beforehand is known.
+//! A scenario in executable form: steps, templates, variables. Names are resolved to numbers, constants are
+//! precomputed.
 
 use super::distribution::Distribution;
-use super::media::Packing;
-use super::template::Text;
+use super::media::Packetization;
+use super::template::TextTemplate;
 use regex::bytes::Regex;
 use std::time::Duration;
 
 /// A variable of the scenario.
 pub type Variable = u16;
 
-/// Whom a variable belongs to.
+/// The scope of a variable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// The call.
     Call,
-    /// The user, where calls are made by users.
+    /// The user, if calls are made by users.
     User,
     /// All calls.
     Global,
@@ -22,11 +23,11 @@ pub enum Scope {
 
 /// A compiled scenario.
 #[derive(Clone, Debug, Default)]
-pub struct Program {
+pub struct ScenarioProgram {
     /// The scenario's name.
     pub name: String,
     /// The steps in order.
-    pub steps: Vec<Step>,
+    pub steps: Vec<ScenarioStep>,
     /// Names and scopes of the variables.
     pub variables: Vec<(String, Scope)>,
     /// Names of the response time counters.
@@ -35,115 +36,115 @@ pub struct Program {
     pub transactions: Vec<String>,
     /// Names of the counters.
     pub counters: Vec<String>,
-    /// Methods that it sends, in order of first use; a message names them by bit.
+    /// Methods that it sends, in order of first use; messages refer to them by bit.
     pub methods: Vec<Vec<u8>>,
     /// Upper edges of the classes of response times, milliseconds.
     pub response_classes: Vec<u64>,
     /// Upper edges of the classes of call lengths, milliseconds.
     pub length_classes: Vec<u64>,
-    /// It begins by waiting for a message: calls come from the peer.
+    /// Whether it starts by waiting for a message: calls come from the peer.
     pub server: bool,
-    /// The step behind the label `_unexp.main`, where what was not expected leads.
+    /// The step after the label `_unexp.main`, the target for unexpected messages.
     pub unexpected: Option<u16>,
-    /// Where `_unexp.retaddr` is kept.
+    /// The variable for `_unexp.retaddr`.
     pub return_address: Option<Variable>,
-    /// Where `_unexp.pausedaddr` is kept, if the scenario reads it.
+    /// The variable for `_unexp.pausedaddr`, if the scenario reads it.
     pub pause_address: Option<Variable>,
-    /// The steps of `<init>`, gone through once before the first call.
-    pub init: Vec<Step>,
+    /// The steps of `<init>`, executed once before the first call.
+    pub init: Vec<ScenarioStep>,
     /// Files of recorded media that it plays.
     pub captures: Vec<String>,
     /// Files of sound that it streams.
     pub sounds: Vec<String>,
-    /// It has `<exec command=...>`.
+    /// Whether it has `<exec command=...>`.
     pub commands: bool,
-    /// It changes where calls go.
+    /// Whether it redirects calls.
     pub redirects: bool,
-    /// Some template or action reads the last message received.
+    /// Whether a template or action reads the last received message.
     pub keeps_last: bool,
-    /// It plays, streams or echoes media.
+    /// Whether it plays, streams or echoes media.
     pub media: bool,
-    /// What was passed over, as SIPp does, and where.
-    pub warnings: Vec<super::xml::Mistake>,
+    /// Ignored parts, as in SIPp, with their lines.
+    pub warnings: Vec<super::xml::ScenarioError>,
 }
 
 /// Kinds of steps.
 #[derive(Clone, Debug)]
-pub enum Kind {
+pub enum StepKind {
     /// Send a message.
-    Send(Box<Send>),
+    Send(Box<SendStep>),
     /// Wait for a message.
-    Receive(Box<Receive>),
+    Receive(Box<ReceiveStep>),
     /// Wait.
     Pause {
-        /// For how long.
-        length: Length,
-        /// The call is over but for retransmissions.
+        /// Its duration.
+        length: PauseLength,
+        /// Whether the call is complete except for retransmissions.
         linger: bool,
     },
-    /// Do the actions.
+    /// Only execute the actions.
     Nothing,
 }
 
 /// A step.
 #[derive(Clone, Debug)]
-pub struct Step {
+pub struct ScenarioStep {
     /// Line in the file.
     pub line: u32,
-    /// What it is.
-    pub kind: Kind,
-    /// What to show for it.
+    /// Kind of the step.
+    pub kind: StepKind,
+    /// Label in tables.
     pub label: String,
-    /// Where to go on.
+    /// Target of the branch.
     pub next: Option<u16>,
-    /// Only where this variable is set.
+    /// The branch is taken only if this variable is set.
     pub test: Option<Variable>,
-    /// Only with this chance, 0 to 1.
+    /// The branch is taken only with this chance, 0 to 1.
     pub chance: f64,
-    /// Done only where the variable is set (`true`) or not (`false`).
+    /// Executed only if the variable is set (`true`) or not set (`false`).
     pub condition: Option<(Variable, bool)>,
-    /// Timers that start, by bit.
+    /// Timers that start, as a bit mask.
     pub starts: u64,
-    /// Timers that stop, by bit.
+    /// Timers that stop, as a bit mask.
     pub stops: u64,
-    /// The timers that stop may be stopped again.
+    /// Whether the stopped timers may be stopped again.
     pub repeats: bool,
-    /// A counter that rises.
+    /// The counter that it increments.
     pub counter: Option<u16>,
-    /// An empty line behind it in the table.
+    /// Whether an empty line follows it in the table.
     pub gap: bool,
-    /// It is left out of the table.
+    /// Whether it is omitted from the table.
     pub hidden: bool,
     /// Actions in order.
-    pub actions: Vec<Action>,
+    pub actions: Vec<ScenarioAction>,
 }
 
 /// A message to send.
 #[derive(Clone, Debug)]
-pub struct Send {
+pub struct SendStep {
     /// Its text.
-    pub text: Text,
-    /// Its method, where the text says so itself and it is a request.
+    pub text: TextTemplate,
+    /// Its method, if it is a request and the method is constant.
     pub method: Option<u8>,
-    /// It is an ACK.
+    /// Whether it is an ACK.
     pub ack: bool,
-    /// It is a request.
+    /// Whether it is a request.
     pub request: bool,
-    /// Retransmitted, first after this time, until something is received.
+    /// Retransmitted until a message is received; the first interval.
     pub retransmit: Option<Duration>,
-    /// How long a call waits for its connection before the message is given up.
+    /// Longest time that a call waits for its connection to send the message.
     pub timeout: Option<Duration>,
-    /// Percent that are not sent.
+    /// Share that is not sent, percent.
     pub lost: f64,
-    /// Its branch is kept under this transaction.
+    /// The transaction that keeps its branch.
     pub start_transaction: Option<u8>,
-    /// It is the ACK of this transaction.
+    /// The transaction that it acknowledges.
     pub ack_transaction: Option<u8>,
 }
 
-/// What a received message must be.
+/// Criteria for a received message.
 #[derive(Clone, Debug)]
-pub enum Expected {
+pub enum ExpectedMessage {
     /// A response with this status.
     Status(u16),
     /// A request with this method.
@@ -156,82 +157,82 @@ pub enum Expected {
     Nothing,
 }
 
-/// Whether a message may stay out.
+/// Whether a message is optional.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Optional {
-    /// It may not.
+    /// Required.
     No,
-    /// It may.
+    /// Optional at this step.
     Yes,
-    /// It may, and may come later still.
+    /// Optional, and accepted at later steps too.
     Global,
 }
 
 /// A message to receive.
 #[derive(Clone, Debug)]
-pub struct Receive {
-    /// What it is.
-    pub expected: Expected,
-    /// Whether it may stay out.
+pub struct ReceiveStep {
+    /// Criteria for the message.
+    pub expected: ExpectedMessage,
+    /// Whether it is optional.
     pub optional: Optional,
-    /// Methods that a response may belong to, by bit; 0: any.
+    /// Methods of requests that a response may belong to, as a bit mask; 0: any.
     pub methods: u64,
-    /// A response to this transaction.
+    /// The transaction that a response belongs to.
     pub transaction: Option<u8>,
-    /// Its challenge is kept.
+    /// Whether its challenge is kept.
     pub challenge: bool,
-    /// Its route set is kept.
+    /// Whether its route set is kept.
     pub routes: bool,
-    /// Percent that are thrown away.
+    /// Share that is discarded, percent.
     pub lost: f64,
-    /// How long to wait.
+    /// Longest wait.
     pub timeout: Option<Duration>,
-    /// Where to go on then.
+    /// Target after the timeout.
     pub on_timeout: Option<u16>,
-    /// Its media description is not looked at.
+    /// Whether its session description is ignored.
     pub ignores_media: bool,
-    /// It leads to the step of `next`; only an optional message may stay where the call is.
+    /// Whether it advances the call; only an optional message may leave the call at its step.
     pub advances: bool,
 }
 
-/// How long a pause is.
+/// Duration of a pause.
 #[derive(Clone, Debug)]
-pub enum Length {
-    /// As the command line says.
+pub enum PauseLength {
+    /// The default of the command line.
     Default,
     /// Milliseconds in a variable.
     Variable(Variable),
-    /// Milliseconds drawn.
+    /// Milliseconds from a distribution.
     Drawn(Distribution),
 }
 
-/// Something to compute with.
+/// An operand of arithmetic.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Operand {
     /// A number.
     Number(f64),
-    /// What a variable holds.
+    /// The value of a variable.
     Variable(Variable),
 }
 
 /// Arithmetic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// Put.
+    /// Assignment.
     Assign,
-    /// Plus.
+    /// Addition.
     Add,
-    /// Minus.
+    /// Subtraction.
     Subtract,
-    /// Times.
+    /// Multiplication.
     Multiply,
-    /// By.
+    /// Division.
     Divide,
 }
 
 /// Comparisons.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Compare {
+pub enum ComparisonOperator {
     /// `equal`
     Equal,
     /// `not_equal`
@@ -246,31 +247,31 @@ pub enum Compare {
     LessEqual,
 }
 
-/// What a regular expression looks at.
+/// The text that a regular expression matches against.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Where {
+pub enum MatchTarget {
     /// The whole message.
     Message,
     /// Its body.
     Body,
-    /// The rest of the line behind a text, which mostly is a header's name with its colon.
+    /// The rest of the line after a text, which usually is a header name with its colon.
     Header {
         /// The text.
         name: Vec<u8>,
-        /// In any case.
+        /// Ignores case.
         any_case: bool,
-        /// At the start of a line only.
+        /// Only at the start of a line.
         line_start: bool,
-        /// Which of several, from 1.
+        /// The number of the occurrence, from 1.
         occurrence: u32,
     },
     /// A variable.
     Variable(Variable),
 }
 
-/// A media line of the peer's description.
+/// A media line of the peer's session description.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Line {
+pub enum PeerMediaLine {
     /// `m=audio`
     Audio,
     /// `m=video`
@@ -279,176 +280,176 @@ pub enum Line {
     Image,
 }
 
-/// What a call does with recorded media.
+/// Media actions of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Media {
-    /// Play a capture, by number, to a media line's port.
+pub enum MediaAction {
+    /// Play a capture to the port of a media line.
     Play {
-        /// Which.
+        /// Number of the capture.
         capture: u16,
-        /// Where to.
-        line: Line,
+        /// The destination.
+        line: PeerMediaLine,
     },
     /// Stream a file.
     Stream {
-        /// Which.
+        /// Number of the sound.
         sound: u16,
-        /// How often; negative: without end.
+        /// Repetitions; negative: endless.
         times: i32,
-        /// How it is cut into packets.
-        packing: Packing,
+        /// Packetization.
+        packing: Packetization,
     },
-    /// Stream packets of one octet's value without end.
+    /// Stream packets of one repeated octet, endlessly.
     Pattern {
         /// The octet.
         octet: u8,
-        /// How packets are made.
-        packing: Packing,
+        /// Packetization.
+        packing: Packetization,
     },
-    /// Hold the streams of audio, of video.
+    /// Pause the streams of audio, of video.
     Pause([bool; 2]),
-    /// Go on with them.
+    /// Resume them.
     Resume([bool; 2]),
-    /// Send back incoming packets, or no longer.
+    /// Send back received packets, or stop it.
     Echo {
-        /// Begin, or stop.
+        /// Whether to start.
         on: bool,
-        /// Of the video port.
+        /// Whether the video port is meant.
         video: bool,
     },
 }
 
 /// An action.
 #[derive(Clone, Debug)]
-pub enum Action {
-    /// Match.
+pub enum ScenarioAction {
+    /// Match a regular expression.
     Match {
         /// The expression.
         regex: Regex,
-        /// What it looks at.
-        place: Where,
-        /// The call fails unless it matches (`true`), or where it matches (`false`).
+        /// The text to match.
+        target: MatchTarget,
+        /// The call fails without a match (`true`), or with one (`false`).
         check: Option<bool>,
-        /// The match and its groups go here.
+        /// Variables for the match and its groups.
         assign: Vec<Variable>,
     },
     /// Write a line to the log.
-    Log(Text),
+    Log(TextTemplate),
     /// Write a line to the errors.
-    Warning(Text),
+    Warning(TextTemplate),
     /// Write a line to the errors and end the run.
-    Error(Text),
-    /// Put a text into a variable.
-    AssignText(Variable, Text),
-    /// Compute.
+    Error(TextTemplate),
+    /// Assign a text to a variable.
+    AssignText(Variable, TextTemplate),
+    /// Arithmetic.
     Compute(Operation, Variable, Operand),
-    /// Draw a number.
+    /// Draw a random number.
     Sample(Variable, Distribution),
     /// Read a number from a text.
     ToNumber {
-        /// Here.
+        /// Target.
         to: Variable,
-        /// From there.
+        /// Source.
         from: Variable,
     },
     /// Compare numbers.
     Test {
-        /// The outcome goes here.
+        /// Variable for the result.
         to: Option<Variable>,
-        /// The call fails unless it holds (`true`), or where it holds (`false`).
+        /// The call fails unless the comparison holds (`true`), or if it holds (`false`).
         check: Option<bool>,
-        /// What is compared.
+        /// Left operand.
         left: Variable,
-        /// How.
-        compare: Compare,
-        /// With what.
+        /// Comparison.
+        compare: ComparisonOperator,
+        /// Right operand.
         right: Operand,
     },
     /// Compare texts: below, at or above zero.
     CompareText {
-        /// The outcome goes here.
+        /// Variable for the result.
         to: Option<Variable>,
-        /// The call fails unless they are equal (`true`), or where they are (`false`).
+        /// The call fails unless the texts are equal (`true`), or if they are equal (`false`).
         check: Option<bool>,
-        /// What is compared.
+        /// Left operand.
         left: Variable,
-        /// With what.
-        right: Text,
+        /// Right operand.
+        right: TextTemplate,
     },
-    /// Take the space around a text away.
+    /// Remove surrounding space of a text.
     Trim(Variable),
-    /// Seconds and microseconds of the day's clock.
+    /// Seconds and microseconds of the wall clock.
     Clock(Variable, Variable),
-    /// Go on at a step.
+    /// Continue at a step.
     Jump(Operand),
     /// Send to another address from now on.
     Redirect {
         /// Address.
-        host: Text,
+        host: TextTemplate,
         /// Port.
-        port: Text,
+        port: TextTemplate,
         /// Transport.
-        protocol: Text,
+        protocol: TextTemplate,
     },
     /// Check the digest of the last request.
     Verify {
-        /// The outcome goes here.
+        /// Variable for the result.
         to: Variable,
         /// User name.
-        username: Text,
+        username: TextTemplate,
         /// Password.
-        password: Text,
+        password: TextTemplate,
     },
     /// The line of an injection file that has a key.
     Lookup {
-        /// The number goes here.
+        /// Variable for the line number.
         to: Variable,
-        /// Which file.
+        /// Number of the file.
         file: u16,
         /// The key.
-        key: Text,
+        key: TextTemplate,
     },
     /// Append a line to an injection file, in memory.
     Insert {
-        /// Which file.
+        /// Number of the file.
         file: u16,
         /// The line.
-        value: Text,
+        value: TextTemplate,
     },
     /// Replace a line of an injection file, in memory.
     Replace {
-        /// Which file.
+        /// Number of the file.
         file: u16,
         /// The number of the line.
-        line: Text,
+        line: TextTemplate,
         /// The line.
-        value: Text,
+        value: TextTemplate,
     },
-    /// Encode a text for a URL, or decode it.
+    /// URL-encode or decode a text.
     Url {
         /// The text.
         variable: Variable,
-        /// Encode it.
+        /// Whether to encode.
         encode: bool,
     },
-    /// The number of the step.
+    /// The number of the current step.
     StepIndex(Variable),
-    /// The pause that a message interrupted goes on until its end, milliseconds of the run.
+    /// Resume an interrupted pause until its end, milliseconds of the run.
     RestorePause(Operand),
-    /// The connection of the call's own is closed; the next message opens another.
+    /// Close the call's own connection; the next message opens another.
     CloseConnection,
     /// Play digits as telephone events: `digits[,milliseconds]`.
-    Digits(Text),
-    /// `-rtp_echo` sends back, or no longer.
+    Digits(TextTemplate),
+    /// Enable or disable `-rtp_echo`.
     EchoAll(Operand),
-    /// The call ends.
+    /// End the call.
     StopCall,
-    /// No further calls.
+    /// Start no further calls.
     StopGracefully,
-    /// All ends at once.
+    /// End the run at once.
     StopNow,
-    /// A command of the shell.
-    Command(Text),
+    /// Run a shell command.
+    Command(TextTemplate),
     /// Media.
-    Media(Media),
+    Media(MediaAction),
 }

@@ -1,26 +1,26 @@
-//! What a received message does to its call.
+//! Processing of received messages.
 
-use super::call::{CallMedia, Phase, Route};
-use super::digest::Challenged;
-use super::engine::{Alarm, Effect, Generator};
+use super::call::{PeerRoute, ScenarioCallMedia, ScenarioCallPhase};
+use super::digest::PendingChallenge;
+use super::engine::{CallTimer, Effect, ScenarioGenerator};
 use super::flow::receive_at;
 use super::incoming::{Incoming, fingerprint, uri, values};
-use super::program::{Expected, Optional, Program, Receive};
+use super::program::{ExpectedMessage, Optional, ReceiveStep, ScenarioProgram};
 use super::replies;
-use super::stats::Failure;
+use super::stats::CallFailure;
 use engine::{Datagram, Time};
 use std::net::SocketAddr;
 use wire::sdp::Sdp;
 
-/// Bytes of a message that a remark quotes.
-const QUOTED: usize = 400;
+/// Bytes of a message that a warning quotes.
+const MAX_QUOTED: usize = 400;
 
-impl Generator {
-    /// A message from the network. `arrived` is when the kernel had it.
+impl ScenarioGenerator {
+    /// Processes a message from the network. `arrived` is the kernel's receive time.
     pub(super) fn message(
         &mut self,
         bytes: &[u8],
-        route: Route,
+        route: PeerRoute,
         peer: SocketAddr,
         arrived: Time,
         now: Time,
@@ -30,7 +30,7 @@ impl Generator {
             return;
         }
         let Some(incoming) = Incoming::read(bytes) else {
-            // A keep-alive is no message, and no mistake.
+            // A keep-alive is neither a message nor an error.
             if !bytes.trim_ascii().is_empty() {
                 self.statistics.garbage += 1;
             }
@@ -50,7 +50,7 @@ impl Generator {
                 self.statistics.late += 1;
                 return;
             }
-            None => match self.first_message(&incoming, route, peer, now) {
+            None => match self.begin_incoming(&incoming, route, peer, now) {
                 Some(slot) => slot,
                 None => return,
             },
@@ -58,33 +58,34 @@ impl Generator {
         self.process(slot, &incoming, route, arrived, now);
     }
 
-    /// A message of no call: it begins one where calls come from the peer.
-    fn first_message(
+    /// A message without a call: it starts one if calls come from the peer.
+    fn begin_incoming(
         &mut self,
         incoming: &Incoming<'_>,
-        route: Route,
+        route: PeerRoute,
         peer: SocketAddr,
         now: Time,
     ) -> Option<usize> {
         let begins = self.program.server && incoming.status.is_none() && incoming.method != b"ACK";
         if !begins {
             self.statistics.out_of_call += 1;
-            if self.answers_itself(incoming) {
+            if self.is_answered_automatically(incoming) {
                 self.reply(incoming, route, b"SIP/2.0 200 OK\r\n");
             }
             return None;
         }
-        let slot = self.take(incoming.call_id, now)?;
+        let slot = self.accept(incoming.call_id, now)?;
         let call = self.calls.get_mut(slot)?;
         call.route = route;
         call.remote = peer;
-        // Steps before the first message are gone through now.
+        // Execute the steps before the first message.
         self.run(slot, now);
+        // The call may have ended in these steps.
         (self.find(incoming.call_id) == Some(Ok(slot))).then_some(slot)
     }
 
-    /// A request that is answered wherever it is not expected.
-    fn answers_itself(&self, incoming: &Incoming<'_>) -> bool {
+    /// Whether a request is answered automatically when it is not expected.
+    fn is_answered_automatically(&self, incoming: &Incoming<'_>) -> bool {
         incoming.status.is_none()
             && ((self.context.settings.auto_answer
                 && matches!(
@@ -94,7 +95,7 @@ impl Generator {
                 || (self.context.settings.behaviours.ping && incoming.method == b"PING"))
     }
 
-    fn reply(&mut self, incoming: &Incoming<'_>, route: Route, line: &[u8]) {
+    fn reply(&mut self, incoming: &Incoming<'_>, route: PeerRoute, line: &[u8]) {
         let start = self.outbox.bytes.len();
         replies::response(incoming, line, &mut self.outbox.bytes);
         self.outbox.send_from(route, start);
@@ -105,25 +106,26 @@ impl Generator {
         &mut self,
         slot: usize,
         incoming: &Incoming<'_>,
-        route: Route,
+        route: PeerRoute,
         arrived: Time,
         now: Time,
     ) {
         let Some(call) = self.calls.get_mut(slot) else {
             return;
         };
-        let mark = fingerprint(incoming.bytes);
-        if matches!(route, Route::Udp(..)) && call.seen.contains(&mark) {
-            self.seen_before(slot, mark, now);
+        let hash = fingerprint(incoming.bytes);
+        // Only UDP has retransmissions; equal messages over a connection are intended by the peer's scenario.
+        if matches!(route, PeerRoute::Udp(..)) && call.seen.contains(&hash) {
+            self.repeat_answer(slot, hash, now);
             return;
         }
         if self.program.server {
-            // Answers go where the request came from.
+            // Answers go to the source of the request.
             call.route = route;
         }
         let program = self.program.clone();
         let Some((number, from_old)) = self.expected_at(&program, slot, incoming) else {
-            self.unexpected(&program, slot, incoming, route, mark, now);
+            self.unexpected(&program, slot, incoming, route, hash, now);
             return;
         };
         let Some(receive) = receive_at(&program, number) else {
@@ -133,37 +135,37 @@ impl Generator {
             self.count_lost(number);
             return;
         }
-        self.keep(&program, receive, slot, incoming, mark);
+        self.keep_parts(&program, receive, slot, incoming, hash);
         self.stop_retransmission(slot, incoming, now);
         let Some(step) = program.steps.get(usize::from(number)) else {
             return;
         };
-        self.mark(step, number, slot, arrived);
+        self.count_step(step, number, slot, arrived);
         match self.perform(&step.actions, slot, now) {
-            super::flow::After::GoOn => {}
-            super::flow::After::Jump(to) => {
+            super::flow::Continuation::GoOn => {}
+            super::flow::Continuation::Jump(to) => {
                 self.wake(slot, to, now);
                 return;
             }
-            super::flow::After::Wait | super::flow::After::Over => return,
+            super::flow::Continuation::Wait | super::flow::Continuation::Over => return,
         }
         if receive.optional == Optional::No && !from_old {
             self.proceed(step, number, slot);
             let to = self.calls.get(slot).map_or(0, |call| call.step);
             self.wake(slot, to, now);
         } else if !receive.advances {
-            // The call stays where it is.
+            // The call stays at its step.
         } else if self.branches(step, slot)
             && let Some(to) = step.next
         {
             self.wake(slot, to, now);
         } else if !from_old && usize::from(number) + 1 == program.steps.len() {
-            // Nothing is left to wait for: the last step has come, although it might have stayed out.
+            // The message was the last, optional step: nothing is left to wait for.
             self.wake(slot, number + 1, now);
         }
     }
 
-    /// Goes on at a step: what the call waited for has come.
+    /// Continues at a step after the awaited message.
     fn wake(&mut self, slot: usize, to: u16, now: Time) {
         let Some(call) = self.calls.get_mut(slot) else {
             return;
@@ -175,25 +177,25 @@ impl Generator {
         self.run(slot, now);
     }
 
-    /// A message that was received before: what answered it is sent again.
-    fn seen_before(&mut self, slot: usize, mark: u64, now: Time) {
+    /// A retransmission: its answer is sent again.
+    fn repeat_answer(&mut self, slot: usize, hash: u64, now: Time) {
         let Some(call) = self.calls.get(slot) else {
             return;
         };
-        let answered = call.answered == mark;
+        let answered = call.answered == hash;
         let step = usize::from(call.step);
         if let Some(count) = self.statistics.steps.get_mut(step) {
             count.retransmissions += 1;
         }
         if answered {
-            self.send_again(slot, now);
+            self.resend(slot, now);
         }
     }
 
-    /// The step that a message belongs to, and whether the call has gone past it.
+    /// The step that a message belongs to, and whether the call is past it.
     fn expected_at(
         &self,
-        program: &Program,
+        program: &ScenarioProgram,
         slot: usize,
         incoming: &Incoming<'_>,
     ) -> Option<(u16, bool)> {
@@ -203,7 +205,7 @@ impl Generator {
             is_expected(program, receive, incoming, &call.branches).then_some(receive)
         };
         let here = usize::from(call.step);
-        // From here on to the first message that must come.
+        // From here on to the first required message.
         for number in here..program.steps.len() {
             if fits(number).is_some() {
                 return Some((number as u16, false));
@@ -213,7 +215,7 @@ impl Generator {
                 _ => break,
             }
         }
-        // Optional ones that were passed by and come late.
+        // Skipped optional messages that arrive late.
         let mut near = true;
         for number in (0..here).rev() {
             let receive = receive_at(program, number as u16);
@@ -229,19 +231,20 @@ impl Generator {
         None
     }
 
-    /// Keeps of a message what later steps need.
-    fn keep(
+    /// Keeps the parts of a message that later steps need.
+    fn keep_parts(
         &mut self,
-        program: &Program,
-        receive: &Receive,
+        program: &ScenarioProgram,
+        receive: &ReceiveStep,
         slot: usize,
         incoming: &Incoming<'_>,
-        mark: u64,
+        hash: u64,
     ) {
         let Some(call) = self.calls.get_mut(slot) else {
             return;
         };
-        call.see(mark);
+        call.remember(hash);
+        // Provisional responses are copied only if the scenario reads them.
         if program.keeps_last || incoming.status.is_none() || incoming.status >= Some(200) {
             call.last.clear();
             call.last.extend_from_slice(incoming.bytes);
@@ -266,10 +269,10 @@ impl Generator {
             None => {}
         }
         if receive.challenge {
-            match Challenged::read(incoming.bytes) {
+            match PendingChallenge::read(incoming.bytes) {
                 Some(challenge) => call.challenge = Some(Box::new(challenge)),
                 None => {
-                    let text = "a response with auth=\"true\" has no challenge that we can answer";
+                    let text = "a response with auth=\"true\" has no supported challenge";
                     self.effect(Effect::Warning(text.to_owned()));
                 }
             }
@@ -285,7 +288,7 @@ impl Generator {
         }
     }
 
-    /// A response, or any request, ends the retransmission of what it answers.
+    /// A response, or any request, ends the retransmission of the message that it answers.
     fn stop_retransmission(&mut self, slot: usize, incoming: &Incoming<'_>, now: Time) {
         let t2 = self.context.settings.t2;
         let Some(call) = self.calls.get_mut(slot) else {
@@ -310,11 +313,11 @@ impl Generator {
             return;
         }
         match incoming.status {
-            // RFC 3261 section 17.1.2.2: while proceeding, T2 apart.
+            // RFC 3261 section 17.1.2.2: in state Proceeding, intervals of T2.
             Some(100..200) if !call.sent.invite => {
                 self.wheel.cancel(timer);
                 call.sent.interval = t2;
-                let alarm = Alarm::Retransmit(slot as u32, call.generation);
+                let alarm = CallTimer::Retransmit(slot as u32, call.generation);
                 call.sent.timer = Some(self.wheel.schedule(now + t2, alarm));
             }
             _ => {
@@ -326,16 +329,16 @@ impl Generator {
 
     fn unexpected(
         &mut self,
-        program: &Program,
+        program: &ScenarioProgram,
         slot: usize,
         incoming: &Incoming<'_>,
-        route: Route,
-        mark: u64,
+        route: PeerRoute,
+        hash: u64,
         now: Time,
     ) {
-        if self.answers_itself(incoming) {
+        if self.is_answered_automatically(incoming) {
             if let Some(call) = self.calls.get_mut(slot) {
-                call.see(mark);
+                call.remember(hash);
             }
             self.reply(incoming, route, b"SIP/2.0 200 OK\r\n");
             return;
@@ -344,7 +347,7 @@ impl Generator {
             return;
         };
         let number = call.step;
-        if call.phase == Phase::Lingering {
+        if call.phase == ScenarioCallPhase::Lingering {
             self.statistics.late += 1;
             return;
         }
@@ -355,19 +358,19 @@ impl Generator {
             .steps
             .get(usize::from(number))
             .map_or(0, |step| step.line);
-        let quoted = incoming.bytes.get(..incoming.bytes.len().min(QUOTED));
+        let quoted = incoming.bytes.get(..incoming.bytes.len().min(MAX_QUOTED));
         let remark = format!(
-            "call {}: not expected in line {line}: {}",
+            "call {}: unexpected message in line {line}: {}",
             call.number,
             String::from_utf8_lossy(quoted.unwrap_or_default()).trim_end()
         );
-        call.see(mark);
+        call.remember(hash);
         if self.jump_to_handler(program, slot, incoming, now) {
-            // The handler may begin with the <recv> of the very message.
+            // The handler may begin with the <recv> of this message.
             let waits = self
                 .calls
                 .get(slot)
-                .is_some_and(|call| call.phase == Phase::Receiving);
+                .is_some_and(|call| call.phase == ScenarioCallPhase::Receiving);
             if waits
                 && self.find(incoming.call_id) == Some(Ok(slot))
                 && self.expected_at(program, slot, incoming).is_some()
@@ -383,7 +386,7 @@ impl Generator {
         match (incoming.status, incoming.method) {
             (None, b"BYE" | b"CANCEL") if behaviours.bye => {
                 self.reply(incoming, route, b"SIP/2.0 200 OK\r\n");
-                self.fail(slot, Failure::EndedByPeer, now);
+                self.fail(slot, CallFailure::EndedByPeer, now);
             }
             _ if behaviours.abort => {
                 if let Some(call) = self.calls.get_mut(slot) {
@@ -398,16 +401,16 @@ impl Generator {
                         call.peer_tag.extend_from_slice(tag);
                     }
                 }
-                self.abort(slot, Failure::Unexpected, now);
+                self.abort(slot, CallFailure::Unexpected, now);
             }
             _ => {}
         }
     }
 
-    /// To the step behind `_unexp.main`, unless the call is in there already; whether it went.
+    /// Jumps to the step after `_unexp.main`, unless the call is in the handler already; returns whether it jumped.
     fn jump_to_handler(
         &mut self,
-        program: &Program,
+        program: &ScenarioProgram,
         slot: usize,
         incoming: &Incoming<'_>,
         now: Time,
@@ -423,22 +426,22 @@ impl Generator {
         }
         call.last.clear();
         call.last.extend_from_slice(incoming.bytes);
-        let back = super::call::Value::Number(f64::from(call.step));
+        let back = super::call::VariableValue::Number(f64::from(call.step));
         self.context.set(call, variable, back);
         if let Some(variable) = program.pause_address {
             let until = match call.phase {
-                Phase::Pausing => call.wait_until.as_millis(),
+                ScenarioCallPhase::Pausing => call.wait_until.as_millis(),
                 _ => 0,
             };
-            let until = super::call::Value::Number(until as f64);
+            let until = super::call::VariableValue::Number(until as f64);
             self.context.set(call, variable, until);
         }
         self.wake(slot, to, now);
         true
     }
 
-    /// Ends a call that cannot go on, with BYE or CANCEL where it is ours and the behaviour says so.
-    pub(super) fn abort(&mut self, slot: usize, failure: Failure, now: Time) {
+    /// Aborts a call; sends BYE or CANCEL if it is outgoing and the behaviour permits it.
+    pub(super) fn abort(&mut self, slot: usize, failure: CallFailure, now: Time) {
         if self.context.settings.behaviours.bye
             && !self.program.server
             && let Some(call) = self.calls.get(slot)
@@ -454,43 +457,45 @@ impl Generator {
         self.fail(slot, failure, now);
     }
 
-    /// A media packet.
-    pub(super) fn heard(&mut self, datagram: &Datagram<'_>) {
+    /// Processes a media packet.
+    pub(super) fn media_received(&mut self, datagram: &Datagram<'_>) {
         self.statistics.media[1] += 1;
         let echoes = self.echoing || self.echoes.contains_key(&datagram.source);
         if echoes {
             self.statistics.media[2] += 1;
-            let route = Route::Udp(datagram.socket, datagram.source);
+            let route = PeerRoute::Udp(datagram.socket, datagram.source);
             self.outbox.send(route, datagram.bytes);
         }
     }
 }
 
 fn is_expected(
-    program: &Program,
-    receive: &Receive,
+    program: &ScenarioProgram,
+    receive: &ReceiveStep,
     incoming: &Incoming<'_>,
     branches: &[Vec<u8>],
 ) -> bool {
     let fits = |wanted: u16, status: u16| {
-        wanted == status && answers_ours(program, receive, incoming, branches)
+        wanted == status && answers_own_request(program, receive, incoming, branches)
     };
     match (&receive.expected, incoming.status) {
-        (Expected::Status(wanted) | Expected::Either(wanted, _), Some(status)) => {
+        (ExpectedMessage::Status(wanted) | ExpectedMessage::Either(wanted, _), Some(status)) => {
             fits(*wanted, status)
         }
-        (Expected::Method(method) | Expected::Either(_, method), None) => method == incoming.method,
-        (Expected::Methods(regex), None) => regex
+        (ExpectedMessage::Method(method) | ExpectedMessage::Either(_, method), None) => {
+            method == incoming.method
+        }
+        (ExpectedMessage::Methods(regex), None) => regex
             .find(incoming.method)
             .is_some_and(|found| found.start() == 0),
         _ => false,
     }
 }
 
-/// Whether a response belongs to what the scenario has sent so far.
-fn answers_ours(
-    program: &Program,
-    receive: &Receive,
+/// Whether a response belongs to a request that the scenario has sent.
+fn answers_own_request(
+    program: &ScenarioProgram,
+    receive: &ReceiveStep,
     incoming: &Incoming<'_>,
     branches: &[Vec<u8>],
 ) -> bool {
@@ -505,8 +510,8 @@ fn answers_ours(
             .any(|(bit, method)| receive.methods & (1 << bit) != 0 && method == incoming.method)
 }
 
-/// Keeps where a peer wants its media, and how it names telephone events.
-fn media_of(incoming: &Incoming<'_>, known: &mut CallMedia) {
+/// Keeps the peer's media addresses and its payload type of telephone events.
+fn media_of(incoming: &Incoming<'_>, known: &mut ScenarioCallMedia) {
     let Ok(sdp) = Sdp::parse(incoming.body()) else {
         return;
     };
@@ -527,7 +532,7 @@ fn media_of(incoming: &Incoming<'_>, known: &mut CallMedia) {
     known.events = events.or(known.events);
 }
 
-/// The value of the first Contact's URI.
+/// The URI of the first Contact.
 pub(super) fn contact(message: &[u8]) -> &[u8] {
     uri(values(message, b"Contact").next().unwrap_or_default())
 }

@@ -1,24 +1,24 @@
-//! Writing texts: pieces one after the other into one buffer.
+//! Rendering of texts: pieces in sequence into one buffer.
 
-use super::call::{Call, Value};
-use super::digest::Request;
+use super::call::{ScenarioCall, VariableValue};
+use super::digest::DigestRequest;
 use super::incoming::{HeaderLines, uri, values};
 use super::inject::Injection;
 use super::program::{Scope, Variable};
-use super::settings::Settings;
-use super::stats::Failure;
-use super::template::{Piece, Text, authentication_of_field};
+use super::settings::ScenarioSettings;
+use super::stats::CallFailure;
+use super::template::{TextPiece, TextTemplate, authentication_of_field};
 use engine::{Entropy, Time};
 use std::net::IpAddr;
 
-/// Largest text, bytes: nothing larger fits into a datagram.
-const LARGEST: usize = 65_000;
+/// Largest text, bytes: the limit of a datagram.
+const MAX_TEXT_BYTES: usize = 65_000;
 
-/// What texts are written from, besides the call.
+/// Inputs of texts, besides the call.
 #[derive(Debug)]
 pub struct Context {
     /// Settings.
-    pub settings: Settings,
+    pub settings: ScenarioSettings,
     /// Injection files.
     pub files: Vec<Injection>,
     /// Randomness.
@@ -26,33 +26,33 @@ pub struct Context {
     /// Scopes of the variables.
     pub scopes: Vec<Scope>,
     /// Variables of all calls.
-    pub globals: Vec<Value>,
+    pub globals: Vec<VariableValue>,
     /// Variables of users.
-    pub users: Vec<Vec<Value>>,
+    pub users: Vec<Vec<VariableValue>>,
     /// `[dynamic_id]`
     pub dynamic: u64,
-    /// Our port.
+    /// The local port.
     pub local_port: u16,
-    /// Bodies are written here first.
+    /// Buffer for bodies, which are rendered first.
     body: Vec<u8>,
     scratch: Vec<u8>,
 }
 
 impl Context {
-    /// Of these settings and files.
+    /// A context with these settings and files.
     pub fn new(
-        settings: Settings,
+        settings: ScenarioSettings,
         files: Vec<Injection>,
         variables: &[(String, Scope)],
         entropy: Entropy,
     ) -> Context {
-        let mut globals = vec![Value::Unset; variables.len()];
+        let mut globals = vec![VariableValue::Unset; variables.len()];
         for (name, value) in &settings.preset {
             let place = variables.iter().position(|(known, _)| known == name);
             if let Some(global) = place.and_then(|at| globals.get_mut(at)) {
                 *global = match value.parse() {
-                    Ok(number) => Value::Number(number),
-                    Err(_) => Value::Text(value.clone().into_bytes()),
+                    Ok(number) => VariableValue::Number(number),
+                    Err(_) => VariableValue::Text(value.clone().into_bytes()),
                 };
             }
         }
@@ -62,7 +62,7 @@ impl Context {
             entropy,
             scopes: variables.iter().map(|(_, scope)| *scope).collect(),
             users: match variables.iter().any(|(_, scope)| *scope == Scope::User) {
-                true => vec![vec![Value::Unset; variables.len()]; users],
+                true => vec![vec![VariableValue::Unset; variables.len()]; users],
                 false => Vec::new(),
             },
             globals,
@@ -74,21 +74,21 @@ impl Context {
         }
     }
 
-    /// What a variable holds.
-    pub fn value<'v>(&'v self, call: &'v Call, variable: Variable) -> &'v Value {
+    /// The value of a variable.
+    pub fn value<'v>(&'v self, call: &'v ScenarioCall, variable: Variable) -> &'v VariableValue {
         let at = usize::from(variable);
         match self.scopes.get(at) {
-            Some(Scope::Global) => self.globals.get(at).unwrap_or(&Value::Unset),
+            Some(Scope::Global) => self.globals.get(at).unwrap_or(&VariableValue::Unset),
             Some(Scope::User) => call
                 .user
                 .and_then(|user| self.users.get(user as usize)?.get(at))
-                .unwrap_or(&Value::Unset),
+                .unwrap_or(&VariableValue::Unset),
             _ => call.variable(variable),
         }
     }
 
-    /// Gives a variable a value.
-    pub fn set(&mut self, call: &mut Call, variable: Variable, value: Value) {
+    /// Assigns a variable.
+    pub fn set(&mut self, call: &mut ScenarioCall, variable: Variable, value: VariableValue) {
         let at = usize::from(variable);
         let place = match self.scopes.get(at) {
             Some(Scope::Global) => self.globals.get_mut(at),
@@ -97,7 +97,8 @@ impl Context {
                 .and_then(|user| self.users.get_mut(user as usize)?.get_mut(at)),
             _ => {
                 if call.variables.len() <= at {
-                    call.variables.resize(self.scopes.len(), Value::Unset);
+                    call.variables
+                        .resize(self.scopes.len(), VariableValue::Unset);
                 }
                 call.variables.get_mut(at)
             }
@@ -107,18 +108,18 @@ impl Context {
         }
     }
 
-    /// Appends a message or another text, written by `step`.
+    /// Appends a message or another text of step `step`.
     ///
     /// # Errors
-    /// Where it becomes too long.
+    /// The text is too long.
     pub fn write(
         &mut self,
-        call: &mut Call,
-        text: &Text,
+        call: &mut ScenarioCall,
+        text: &TextTemplate,
         step: u16,
         now: Time,
         out: &mut Vec<u8>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), CallFailure> {
         let start = out.len();
         if !text.needs_body {
             self.pieces(call, &text.head, (step, start, now), b"", out);
@@ -131,27 +132,27 @@ impl Context {
             out.extend_from_slice(&body);
             self.body = body;
         }
-        match out.len() - start > LARGEST {
-            true => Err(Failure::Unwritable),
+        match out.len() - start > MAX_TEXT_BYTES {
+            true => Err(CallFailure::Unwritable),
             false => Ok(()),
         }
     }
 
-    /// The text alone.
-    pub fn text(&mut self, call: &mut Call, text: &Text, now: Time) -> Vec<u8> {
+    /// Renders a text by itself.
+    pub fn text(&mut self, call: &mut ScenarioCall, text: &TextTemplate, now: Time) -> Vec<u8> {
         let mut out = Vec::new();
         let step = call.step;
-        // What is too long for a datagram is cut.
+        // Text beyond the size of a datagram is truncated.
         if self.write(call, text, step, now, &mut out).is_err() {
-            out.truncate(LARGEST);
+            out.truncate(MAX_TEXT_BYTES);
         }
         out
     }
 
     fn pieces(
         &mut self,
-        call: &mut Call,
-        pieces: &[Piece],
+        call: &mut ScenarioCall,
+        pieces: &[TextPiece],
         at: (u16, usize, Time),
         body: &[u8],
         out: &mut Vec<u8>,
@@ -159,7 +160,7 @@ impl Context {
         let mut skipping = false;
         for piece in pieces {
             if skipping {
-                if let Piece::Text(text) = piece
+                if let TextPiece::Text(text) = piece
                     && let Some(end) = memchr::memchr(b'\n', text)
                 {
                     out.extend_from_slice(text.get(end + 1..).unwrap_or_default());
@@ -167,14 +168,14 @@ impl Context {
                 }
                 continue;
             }
-            if let Piece::Text(text) = piece {
+            if let TextPiece::Text(text) = piece {
                 out.extend_from_slice(text);
                 continue;
             }
             let before = out.len();
             self.piece(call, piece, at, body, out);
-            if out.len() == before && piece.may_vanish() {
-                if let Piece::Authentication { bare: true, .. } = piece {
+            if out.len() == before && piece.may_be_empty() {
+                if let TextPiece::Authentication { bare: true, .. } = piece {
                     let line = out
                         .iter()
                         .rposition(|byte| *byte == b'\n')
@@ -183,7 +184,7 @@ impl Context {
                 }
                 skipping = out.len() == at.1 || out.last() == Some(&b'\n');
             }
-            if out.len() - at.1 > LARGEST {
+            if out.len() - at.1 > MAX_TEXT_BYTES {
                 return;
             }
         }
@@ -191,26 +192,26 @@ impl Context {
 
     fn piece(
         &mut self,
-        call: &mut Call,
-        piece: &Piece,
+        call: &mut ScenarioCall,
+        piece: &TextPiece,
         (step, start, now): (u16, usize, Time),
         body: &[u8],
         out: &mut Vec<u8>,
     ) {
         match piece {
-            Piece::Text(text) => out.extend_from_slice(text),
-            // Constants were put in place when the sockets were open.
-            Piece::Constant(..) => {}
-            Piece::RemoteIp => ip(call.remote.ip(), out),
-            Piece::RemotePort(offset) => signed(i64::from(call.remote.port()) + offset, out),
-            Piece::LocalPort(offset) => {
+            TextPiece::Text(text) => out.extend_from_slice(text),
+            // Constants were resolved when the sockets were open.
+            TextPiece::Constant(..) => {}
+            TextPiece::RemoteIp => ip(call.remote.ip(), out),
+            TextPiece::RemotePort(offset) => signed(i64::from(call.remote.port()) + offset, out),
+            TextPiece::LocalPort(offset) => {
                 let port = call.local_port.unwrap_or(self.local_port);
                 signed(i64::from(port) + offset, out);
             }
-            Piece::CallNumber => decimal(call.number, out),
-            Piece::CallId => out.extend_from_slice(&call.id),
-            Piece::Cseq(offset) => signed(i64::from(call.cseq) + offset, out),
-            Piece::Branch(offset) => {
+            TextPiece::CallNumber => decimal(call.number, out),
+            TextPiece::CallId => out.extend_from_slice(&call.id),
+            TextPiece::Cseq(offset) => signed(i64::from(call.cseq) + offset, out),
+            TextPiece::Branch(offset) => {
                 branch(
                     self.settings.pid,
                     call.number,
@@ -218,41 +219,44 @@ impl Context {
                     out,
                 );
             }
-            Piece::Length(offset) => signed(body.len() as i64 + offset, out),
-            Piece::StepIndex => decimal(u64::from(step), out),
-            Piece::ClockTick => decimal(now.as_millis(), out),
-            Piece::Timestamp => timestamp(self.settings.wall.saturating_add(now.0), out),
-            Piece::Date => date(self.settings.wall.saturating_add(now.0), out),
-            Piece::DynamicId => {
+            TextPiece::Length(offset) => signed(body.len() as i64 + offset, out),
+            TextPiece::StepIndex => decimal(u64::from(step), out),
+            TextPiece::ClockTick => decimal(now.as_millis(), out),
+            TextPiece::Timestamp => timestamp(self.settings.wall.saturating_add(now.0), out),
+            TextPiece::Date => date(self.settings.wall.saturating_add(now.0), out),
+            TextPiece::DynamicId => {
                 self.dynamic += 1;
                 decimal(self.dynamic, out);
             }
-            Piece::UserId => decimal(call.user.unwrap_or(0), out),
-            Piece::PeerTag => {
+            TextPiece::UserId => decimal(call.user.unwrap_or(0), out),
+            TextPiece::PeerTag => {
                 if !call.peer_tag.is_empty() {
                     out.extend_from_slice(b";tag=");
                     out.extend_from_slice(&call.peer_tag);
                 }
             }
-            Piece::Routes => {
+            TextPiece::Routes => {
                 if !call.routes.is_empty() {
                     out.extend_from_slice(b"Route: ");
                     out.extend_from_slice(&call.routes);
                 }
             }
-            Piece::NextUrl => out.extend_from_slice(&call.next_url),
-            Piece::Last { name, bare } => last_header(&call.last, name, *bare, out),
-            Piece::LastMessage => out.extend_from_slice(&call.last),
-            Piece::LastCseq(offset) => {
+            TextPiece::NextUrl => out.extend_from_slice(&call.next_url),
+            TextPiece::Last { name, bare } => last_header(&call.last, name, *bare, out),
+            TextPiece::LastMessage => out.extend_from_slice(&call.last),
+            TextPiece::LastCseq(offset) => {
                 let value = values(&call.last, b"CSeq").next().unwrap_or_default();
-                signed(Value::Text(value.to_vec()).number() as i64 + offset, out);
+                signed(
+                    VariableValue::Text(value.to_vec()).number() as i64 + offset,
+                    out,
+                );
             }
-            Piece::LastRequestUri => {
+            TextPiece::LastRequestUri => {
                 let value = values(&call.last, b"To").next().unwrap_or_default();
                 out.extend_from_slice(uri(value));
             }
-            Piece::Variable(variable) => self.value(call, *variable).write(out),
-            Piece::Field { file, field, line } => {
+            TextPiece::Variable(variable) => self.value(call, *variable).write(out),
+            TextPiece::Field { file, field, line } => {
                 self.field(
                     call,
                     (*file, *field, line.as_deref()),
@@ -261,7 +265,7 @@ impl Context {
                     out,
                 );
             }
-            Piece::Authentication {
+            TextPiece::Authentication {
                 username,
                 password,
                 bare,
@@ -270,11 +274,11 @@ impl Context {
                 let password = password.as_ref().map(|text| self.text(call, text, now));
                 self.credentials(call, (username, password, *bare), start, body, out);
             }
-            Piece::Fill { variable, text } => {
+            TextPiece::Fill { variable, text } => {
                 let length = self
                     .value(call, *variable)
                     .number()
-                    .clamp(0.0, LARGEST as f64);
+                    .clamp(0.0, MAX_TEXT_BYTES as f64);
                 out.extend(text.iter().cycle().take(length as usize));
             }
         }
@@ -282,14 +286,16 @@ impl Context {
 
     fn field(
         &mut self,
-        call: &mut Call,
-        (file, field, line): (u16, u16, Option<&Text>),
+        call: &mut ScenarioCall,
+        (file, field, line): (u16, u16, Option<&TextTemplate>),
         (start, now): (usize, Time),
         body: &[u8],
         out: &mut Vec<u8>,
     ) {
         let line = match line {
-            Some(text) => Value::Text(self.text(call, text, now)).number().max(0.0) as u64,
+            Some(text) => VariableValue::Text(self.text(call, text, now))
+                .number()
+                .max(0.0) as u64,
             None => call.lines.get(usize::from(file)).copied().unwrap_or(0),
         };
         let Some(injection) = self.files.get(usize::from(file)) else {
@@ -309,7 +315,7 @@ impl Context {
 
     fn credentials(
         &mut self,
-        call: &mut Call,
+        call: &mut ScenarioCall,
         (username, password, bare): (Option<Vec<u8>>, Option<Vec<u8>>, bool),
         start: usize,
         body: &[u8],
@@ -332,7 +338,7 @@ impl Context {
             out.extend_from_slice(challenge.header());
             out.extend_from_slice(b": ");
         }
-        let request = Request {
+        let request = DigestRequest {
             method: &method,
             uri: &target,
             body,
@@ -349,7 +355,7 @@ impl Context {
     }
 }
 
-/// A header of the last message as a keyword gives it: several in one line.
+/// A header of the last message as the value of a keyword: several occurrences in one line.
 fn last_header(last: &[u8], name: &[u8], bare: bool, out: &mut Vec<u8>) {
     for (index, value) in values(last, name).enumerate() {
         if index > 0 {
@@ -397,7 +403,7 @@ fn signed(number: i64, out: &mut Vec<u8>) {
     decimal(number.unsigned_abs(), out);
 }
 
-/// Appends an address as it stands in SIP: in brackets where it is an IPv6 one.
+/// Appends an address in SIP notation: an IPv6 one in brackets.
 pub fn ip(ip: IpAddr, out: &mut Vec<u8>) {
     match ip {
         IpAddr::V4(ip) => {
@@ -456,7 +462,7 @@ fn date(nanos: u64, out: &mut Vec<u8>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sipp::template::{Names, message};
+    use crate::sipp::template::{NameTable, message};
 
     fn written(write: impl FnOnce(&mut Vec<u8>)) -> String {
         let mut out = Vec::new();
@@ -496,20 +502,20 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_takes_its_line_along() {
-        let mut names = Names::default();
+    fn empty_keywords_remove_their_line() {
+        let mut names = NameTable::default();
         let source = b"SIP/2.0 200 OK\n[last_Via:]\n[last_To:];tag=[call_number]x\n[last_X:];y\n[routes]\nA: [last_From.value]z\nAuthorization: [authentication]\nContent-Length: [len]\n\n[$v]";
         let text = message(source, &mut names).unwrap();
         let mut context = Context::new(
-            Settings::default(),
+            ScenarioSettings::default(),
             Vec::new(),
             &names.variables,
             Entropy::from_number(1),
         );
-        let mut call = Call::new();
+        let mut call = ScenarioCall::new();
         call.number = 7;
         call.last = b"BYE x SIP/2.0\r\nv: a\r\nTo: <sip:b>\r\nVia: c\r\nFrom: f\r\n\r\n".to_vec();
-        context.set(&mut call, 0, Value::Text(b"four".to_vec()));
+        context.set(&mut call, 0, VariableValue::Text(b"four".to_vec()));
         let got = context.text(&mut call, &text, Time::ZERO);
         assert_eq!(
             String::from_utf8(got).unwrap(),

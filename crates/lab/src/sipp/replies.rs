@@ -1,6 +1,6 @@
-//! Messages that no scenario wrote: answers to what was not expected, and the end of calls that cannot go on.
+//! Messages beyond the scenario: answers to unexpected requests, and the end of aborted calls.
 
-use super::call::Call;
+use super::call::ScenarioCall;
 use super::incoming::{HeaderLines, Incoming, uri, values};
 use super::receive::contact;
 use super::render::branch;
@@ -31,8 +31,8 @@ pub fn branch_of(message: &[u8]) -> &[u8] {
         .unwrap_or_default()
 }
 
-/// The value of a Route header, and the request URI, of what follows a message with Record-Route (RFC 3261 sections 12.1
-/// and 12.2.1.1).
+/// The value of a Route header, and the request URI, for requests after a message with Record-Route (RFC 3261 sections
+/// 12.1 and 12.2.1.1).
 pub fn route_set(incoming: &Incoming<'_>, routes: &mut Vec<u8>, next_url: &mut Vec<u8>) {
     let mut set: Vec<&[u8]> = values(incoming.bytes, b"Record-Route")
         .flat_map(|value| split_addresses(value))
@@ -61,7 +61,7 @@ fn is_loose(uri: &[u8]) -> bool {
     })
 }
 
-/// Addresses between commas, those in brackets or quotes left whole.
+/// Splits addresses at commas, except in brackets or quotes.
 fn split_addresses(value: &[u8]) -> Vec<&[u8]> {
     let (mut found, mut start) = (Vec::new(), 0);
     let (mut angle, mut quoted) = (false, false);
@@ -82,16 +82,16 @@ fn split_addresses(value: &[u8]) -> Vec<&[u8]> {
     found
 }
 
-/// The messages that end a call of ours: nothing before the peer has said anything, CANCEL before it has answered, ACK for a
-/// refusal, BYE (with the ACK that is still missing) once it has accepted.
-pub fn ending(call: &Call, pid: u32, messages: &mut Vec<Vec<u8>>) {
+/// The messages that end an outgoing call: none before a message of the peer, CANCEL before its answer, ACK for a
+/// refusal, BYE (with a missing ACK) after acceptance.
+pub fn ending(call: &ScenarioCall, pid: u32, messages: &mut Vec<Vec<u8>>) {
     let sent = &call.sent.bytes;
     let start = HeaderLines::of(sent).start;
     let mut words = start.split(|byte| *byte == b' ');
     let (Some(method), Some(target)) = (words.next(), words.next()) else {
         return;
     };
-    // After a response of ours there is no request to take the dialog from.
+    // If the last sent message is a response, there is no request to take the dialog from.
     let nothing_heard = call.last.is_empty() && call.last_status == 0;
     if nothing_heard || method == b"SIP/2.0" {
         return;
@@ -139,7 +139,7 @@ pub fn ending(call: &Call, pid: u32, messages: &mut Vec<Vec<u8>>) {
             .and_then(|word| std::str::from_utf8(word).ok()?.parse::<u32>().ok())
             .unwrap_or(1)
             .wrapping_add(rise);
-        // Writing to memory does not fail.
+        // Writing to memory cannot fail.
         let _ = write!(out, "CSeq: {number} ");
         out.extend_from_slice(method);
         out.extend_from_slice(b"\r\nMax-Forwards: 70\r\nContent-Length: 0\r\n\r\n");
@@ -184,11 +184,11 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_call() {
-        let mut call = Call::new();
+    fn ending_messages_by_state() {
+        let mut call = ScenarioCall::new();
         call.sent.bytes = b"INVITE sip:b@h SIP/2.0\r\nVia: SIP/2.0/UDP 1.2.3.4;branch=z9hG4bK-7\r\nFrom: a;tag=1\r\nTo: b\r\nCall-ID: c\r\nCSeq: 4 INVITE\r\n\r\n".to_vec();
         call.sent.invite = true;
-        let of = |call: &Call| {
+        let of = |call: &ScenarioCall| {
             let mut messages = Vec::new();
             ending(call, 9, &mut messages);
             messages
@@ -196,8 +196,8 @@ mod tests {
                 .map(|message| String::from_utf8(message).unwrap())
                 .collect::<Vec<_>>()
         };
-        assert!(of(&call).is_empty(), "nothing was heard of the peer");
-        // Provisional answers are not kept where nothing refers to them.
+        assert!(of(&call).is_empty(), "no message of the peer");
+        // Provisional responses are not kept if no text refers to them.
         call.last_status = 180;
         let messages = of(&call);
         assert!(messages[0].starts_with(

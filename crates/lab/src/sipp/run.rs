@@ -1,14 +1,14 @@
-//! A scenario on sockets, or in virtual time.
+//! Runs of a scenario on sockets, or in virtual time.
 
-use super::engine::{Effect, Generator};
+use super::engine::{Effect, ScenarioGenerator};
 use super::options::{ScenarioOptions, load, settings};
-use super::outcome::{Outcome, write_csv_head, write_csv_line};
-use super::settings::Settings;
+use super::outcome::{ScenarioResult, write_csv_head, write_csv_line};
+use super::settings::ScenarioSettings;
 use super::stats::Statistics;
-use crate::error::{LabError, Verdict};
-use crate::subject::system_entropy;
+use crate::error::{LabError, RunVerdict};
+use crate::sut::system_entropy;
 use crate::tls::TlsSettings;
-use engine::{Entropy, Note, Time};
+use engine::{Entropy, EventKind, Time};
 use net::tls::Security;
 use net::{Clock, Driver, DriverConfig, NoiseSampler, Signals};
 use sim::World;
@@ -21,27 +21,27 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 
-/// From the opening of the sockets to the first call.
-const LEAD: Duration = Duration::from_millis(50);
-/// How often threads look for orders and tell their figures.
-const LOOK: Duration = Duration::from_millis(100);
-/// Bytes of a connection that wait for its peer.
+/// Delay between opening the sockets and the first call.
+const START_DELAY: Duration = Duration::from_millis(50);
+/// Interval at which threads poll for commands and report figures.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// Most unsent bytes of a connection.
 const STREAM_BUFFER: usize = 64 << 20;
-/// Commands of a scenario that run at a time, at most.
-const COMMANDS: usize = 256;
-/// Longest simulated run where none is given.
-const SIMULATED: Duration = Duration::from_secs(86_400);
+/// Most concurrent commands of a scenario.
+const MAX_COMMANDS: usize = 256;
+/// Longest simulated run by default.
+const MAX_SIMULATED: Duration = Duration::from_secs(86_400);
 
-/// Orders to the threads: the larger number holds.
-const GO_ON: u32 = 0;
+/// Commands to the threads: the larger number has priority.
+const CONTINUE: u32 = 0;
 const STOP: u32 = 1;
 const END: u32 = 2;
 
-/// Runs a scenario as the command line says and prints what came of it.
+/// Runs a scenario with the options of the command line and prints the result.
 ///
 /// # Errors
-/// Where the scenario or an option is wrong, or this machine cannot run it.
-pub fn run(options: &ScenarioOptions) -> Result<Verdict, LabError> {
+/// An invalid scenario or option, or a failure of this machine.
+pub fn run(options: &ScenarioOptions) -> Result<RunVerdict, LabError> {
     let outcome = match options.simulate {
         true => simulate(options)?,
         false => on_sockets(options)?,
@@ -64,14 +64,14 @@ pub fn run(options: &ScenarioOptions) -> Result<Verdict, LabError> {
 }
 
 fn cannot_write(path: &Path, error: &std::io::Error) -> LabError {
-    LabError::cannot(
+    LabError::cannot_run(
         format!("{}: {error}", path.display()),
-        "choose a file that can be written",
+        "choose a writable file",
     )
 }
 
-/// What a thread tells.
-enum News {
+/// Reports of a thread.
+enum ThreadReport {
     Ready(SocketAddr),
     Failed(String),
     Effects(Vec<Effect>),
@@ -83,9 +83,9 @@ enum News {
 ///
 /// # Errors
 /// As [`run`].
-pub fn on_sockets(options: &ScenarioOptions) -> Result<Outcome, LabError> {
+pub fn on_sockets(options: &ScenarioOptions) -> Result<ScenarioResult, LabError> {
     if options.against.is_some() {
-        return Err(LabError::bad("--against goes with --simulate"));
+        return Err(LabError::bad_input("--against needs --simulate"));
     }
     let loaded = load(&options.file, options)?;
     let mut entropy = match options.seed {
@@ -93,38 +93,39 @@ pub fn on_sockets(options: &ScenarioOptions) -> Result<Outcome, LabError> {
         None => system_entropy()?,
     };
     let threads = settings(options, loaded.program.server, entropy.u64())?;
-    let signals =
-        Signals::install().map_err(|error| LabError::cannot(format!("signals: {error}"), ""))?;
-    // A generator needs a descriptor for each call where calls have sockets of their own.
-    net::raise_open_files()
-        .map_err(|error| LabError::cannot(format!("limit of open files: {error}"), "ulimit -n"))?;
+    let signals = Signals::install()
+        .map_err(|error| LabError::cannot_run(format!("signals: {error}"), ""))?;
+    // Calls with their own sockets need a descriptor each.
+    net::raise_open_files().map_err(|error| {
+        LabError::cannot_run(format!("limit of open files: {error}"), "ulimit -n")
+    })?;
     let clock = Clock::new();
     let noise = NoiseSampler::start(Duration::from_millis(5), None)
-        .map_err(|error| LabError::cannot(format!("noise sampler: {error}"), ""))?;
-    let order = AtomicU32::new(GO_ON);
-    let (news, inbox) = mpsc::channel();
+        .map_err(|error| LabError::cannot_run(format!("noise sampler: {error}"), ""))?;
+    let order = AtomicU32::new(CONTINUE);
+    let (reports, inbox) = mpsc::channel();
     let mut sinks = Sinks::open(options, clock)?;
     let count = threads.len();
-    let start = clock.now() + LEAD;
+    let start = clock.now() + START_DELAY;
     let cpu_before = net::process_cpu();
     let (statistics, cpu) = std::thread::scope(|scope| {
         for (index, mut settings) in threads.into_iter().enumerate() {
             settings.start = start;
             settings.wall = clock.unix_nanos(Time::ZERO);
             let security = security(options, &settings, loaded.program.server)?;
-            let generator = Generator::new(loaded.parts(settings), entropy.fork());
-            let (news, order) = (news.clone(), &order);
+            let generator = ScenarioGenerator::new(loaded.parts(settings), entropy.fork());
+            let (reports, order) = (reports.clone(), &order);
             std::thread::Builder::new()
                 .name(format!("scenario-{index}"))
                 .spawn_scoped(scope, move || {
-                    if let Err(error) = serve(index, generator, security, clock, order, &news) {
-                        // The main thread is gone only where the run is over anyway.
-                        let _ = news.send(News::Failed(error));
+                    if let Err(error) = serve(index, generator, security, clock, order, &reports) {
+                        // The main thread is gone only if the run has ended.
+                        let _ = reports.send(ThreadReport::Failed(error));
                     }
                 })
-                .map_err(|error| LabError::cannot(format!("thread: {error}"), ""))?;
+                .map_err(|error| LabError::cannot_run(format!("thread: {error}"), ""))?;
         }
-        drop(news);
+        drop(reports);
         let watched = watch(
             options,
             &signals,
@@ -139,10 +140,10 @@ pub fn on_sockets(options: &ScenarioOptions) -> Result<Outcome, LabError> {
     let seconds = clock.now().since(start).as_secs_f64();
     let noise = noise
         .stop()
-        .map_err(|error| LabError::cannot(format!("noise sampler: {error}"), ""))?;
+        .map_err(|error| LabError::cannot_run(format!("noise sampler: {error}"), ""))?;
     sinks.finish()?;
     let process = net::process_cpu().saturating_sub(cpu_before);
-    Ok(Outcome {
+    Ok(ScenarioResult {
         program: loaded.program,
         file: options.file.display().to_string(),
         statistics,
@@ -154,43 +155,43 @@ pub fn on_sockets(options: &ScenarioOptions) -> Result<Outcome, LabError> {
     })
 }
 
-/// Waits for the threads and does what they ask for.
+/// Waits for the threads and executes their effects.
 fn watch(
     options: &ScenarioOptions,
     signals: &Signals,
     order: &AtomicU32,
-    inbox: &Receiver<News>,
+    inbox: &Receiver<ThreadReport>,
     sinks: &mut Sinks,
     (clock, start, count): (Clock, Time, usize),
 ) -> Result<(Statistics, Duration), LabError> {
     let mut figures: Vec<Option<Box<Statistics>>> = vec![None; count];
     let (mut done, mut cpu) = (0, Duration::ZERO);
-    let mut display = Live::new();
+    let mut display = LiveLine::new();
     let end = options
         .timeout
         .and_then(|seconds| Some(start + Duration::try_from_secs_f64(seconds.max(0.0)).ok()?));
     while done < count {
-        let news = match inbox.recv_timeout(LOOK) {
-            Ok(news) => Some(news),
+        let report = match inbox.recv_timeout(POLL_INTERVAL) {
+            Ok(report) => Some(report),
             Err(RecvTimeoutError::Timeout) => None,
             Err(RecvTimeoutError::Disconnected) => break,
         };
-        match news {
-            Some(News::Ready(address)) => display.ready(address),
-            Some(News::Failed(why)) => {
+        match report {
+            Some(ThreadReport::Ready(address)) => display.ready(address),
+            Some(ThreadReport::Failed(why)) => {
                 order.fetch_max(END, Ordering::AcqRel);
-                return Err(LabError::cannot(
+                return Err(LabError::cannot_run(
                     why,
                     "free the port, choose another with --local, or raise the limit of open files",
                 ));
             }
-            Some(News::Effects(effects)) => sinks.take(effects)?,
-            Some(News::Figures(index, statistics)) => {
+            Some(ThreadReport::Effects(effects)) => sinks.execute(effects)?,
+            Some(ThreadReport::Figures(index, statistics)) => {
                 if let Some(place) = figures.get_mut(index) {
                     *place = Some(statistics);
                 }
             }
-            Some(News::Done(index, statistics, thread_cpu)) => {
+            Some(ThreadReport::Done(index, statistics, thread_cpu)) => {
                 if let Some(place) = figures.get_mut(index) {
                     *place = Some(statistics);
                 }
@@ -217,7 +218,7 @@ fn watch(
     display.end();
     total
         .map(|total| (total, cpu))
-        .ok_or_else(|| LabError::cannot("no thread told its figures", ""))
+        .ok_or_else(|| LabError::cannot_run("no thread reported its figures", ""))
 }
 
 fn merged(figures: &[Option<Box<Statistics>>]) -> Option<Statistics> {
@@ -231,15 +232,15 @@ fn merged(figures: &[Option<Box<Statistics>>]) -> Option<Statistics> {
     total
 }
 
-/// What TLS needs; `None` where there is none.
+/// TLS identities and trust; `None` without TLS.
 fn security(
     options: &ScenarioOptions,
-    settings: &Settings,
+    settings: &ScenarioSettings,
     server: bool,
 ) -> Result<Option<Security>, LabError> {
     if settings.transport != engine::Transport::Tls {
         if options.tls != TlsSettings::default() {
-            return Err(LabError::bad("certificates are for --transport tls"));
+            return Err(LabError::bad_input("certificates need --transport tls"));
         }
         return Ok(None);
     }
@@ -252,20 +253,20 @@ fn security(
 
 fn serve(
     index: usize,
-    mut generator: Generator,
+    mut generator: ScenarioGenerator,
     security: Option<Security>,
     clock: Clock,
     order: &AtomicU32,
-    news: &Sender<News>,
+    reports: &Sender<ThreadReport>,
 ) -> Result<(), String> {
     let batch = generator.settings().batch;
     let config = DriverConfig {
         receive_timestamps: true,
-        coalesce: batch,
-        order: Some(wire::sip::call_number),
+        signalling_batching_delay: batch,
+        gso_order: Some(wire::sip::call_number),
         connections: generator.settings().room,
         connections_per_source: generator.settings().room,
-        // One connection may carry all calls: what a peer that pauses has not read yet is many messages.
+        // One connection may carry all calls: a pausing peer leaves many messages unread.
         stream_buffer: STREAM_BUFFER,
         ..DriverConfig::default()
     };
@@ -274,18 +275,21 @@ fn serve(
         driver.set_security(security);
     }
     let cpu_before = net::thread_cpu();
-    let mut told = Time::ZERO;
+    let mut last_report = Time::ZERO;
     let mut ready = false;
     loop {
         driver
-            .turn_engine(&mut generator, LOOK)
+            .turn_engine(&mut generator, POLL_INTERVAL)
             .map_err(|error| error.to_string())?;
         let now = clock.now();
         generator.settle(now);
         while let Some(event) = driver.next_event() {
-            if let Note::TlsRefused { peer, why, .. } = event.note {
+            if let EventKind::TlsHandshakeFailed {
+                peer, reason: why, ..
+            } = event.kind
+            {
                 let line = format!("TLS with {peer}: {why}");
-                tell(news, News::Effects(vec![Effect::Warning(line)]));
+                report(reports, ThreadReport::Effects(vec![Effect::Warning(line)]));
             }
         }
         if let Some(why) = generator.fatal() {
@@ -293,43 +297,43 @@ fn serve(
         }
         if !ready && generator.is_ready() {
             ready = true;
-            tell(news, News::Ready(generator.address()));
+            report(reports, ThreadReport::Ready(generator.address()));
         }
         let effects = generator.effects();
         if !effects.is_empty() {
-            tell(news, News::Effects(effects));
+            report(reports, ThreadReport::Effects(effects));
         }
         match order.load(Ordering::Acquire) {
-            GO_ON => {}
+            CONTINUE => {}
             STOP => generator.stop(),
             _ => generator.end(now),
         }
         if generator.is_done() || order.load(Ordering::Acquire) == END {
             break;
         }
-        if now.since(told) >= LOOK * 5 {
-            told = now;
+        if now.since(last_report) >= POLL_INTERVAL * 5 {
+            last_report = now;
             let statistics = Box::new(generator.statistics().clone());
-            tell(news, News::Figures(index, statistics));
+            report(reports, ThreadReport::Figures(index, statistics));
         }
     }
-    // What the last step said still has to be sent.
+    // Messages of the last step still have to be sent.
     driver
         .turn_engine(&mut generator, Duration::ZERO)
         .map_err(|error| error.to_string())?;
-    tell(news, News::Effects(generator.effects()));
+    report(reports, ThreadReport::Effects(generator.effects()));
     let cpu = net::thread_cpu().saturating_sub(cpu_before);
     let statistics = Box::new(generator.statistics().clone());
-    tell(news, News::Done(index, statistics, cpu));
+    report(reports, ThreadReport::Done(index, statistics, cpu));
     Ok(())
 }
 
-fn tell(news: &Sender<News>, what: News) {
-    // The main thread stops listening only when all is over.
-    let _ = news.send(what);
+fn report(reports: &Sender<ThreadReport>, report: ThreadReport) {
+    // The main thread closes the channel only at the end.
+    let _ = reports.send(report);
 }
 
-/// Where what a scenario says goes.
+/// Destinations of messages, log lines and figures.
 struct Sinks {
     clock: Clock,
     trace: Option<BufWriter<File>>,
@@ -359,28 +363,28 @@ impl Sinks {
             warnings: 0,
         };
         if let Some(csv) = &mut sinks.csv {
-            write_csv_head(csv).map_err(|error| full(&error))?;
+            write_csv_head(csv).map_err(|error| write_failed(&error))?;
         }
         Ok(sinks)
     }
 
-    fn take(&mut self, effects: Vec<Effect>) -> Result<(), LabError> {
+    fn execute(&mut self, effects: Vec<Effect>) -> Result<(), LabError> {
         for effect in effects {
             match effect {
                 Effect::Log(line) => {
                     let Some(log) = &mut self.log else { continue };
                     log.write_all(&line)
                         .and_then(|()| log.write_all(b"\n"))
-                        .map_err(|error| full(&error))?;
+                        .map_err(|error| write_failed(&error))?;
                 }
                 Effect::Warning(line) => {
                     self.warnings += 1;
-                    // The first ones tell what is wrong; thousands more would hide it.
+                    // The first ones show the problem; thousands more would hide it.
                     if self.warnings <= 20 {
                         eprintln!("{line}");
                     }
                     if self.warnings == 20 {
-                        eprintln!("further remarks of this kind are left out");
+                        eprintln!("further warnings are not shown");
                     }
                 }
                 Effect::Command(line) => self.command(&String::from_utf8_lossy(&line)),
@@ -396,7 +400,7 @@ impl Sinks {
                     let unix = self.clock.unix_nanos(at);
                     let peer = peer.map_or("-".to_owned(), |peer| peer.to_string());
                     write_message(trace, (unix, sent, &peer), &bytes)
-                        .map_err(|error| full(&error))?;
+                        .map_err(|error| write_failed(&error))?;
                 }
             }
         }
@@ -406,8 +410,8 @@ impl Sinks {
     fn command(&mut self, line: &str) {
         self.children
             .retain_mut(|child| matches!(child.try_wait(), Ok(None)));
-        if self.children.len() >= COMMANDS {
-            eprintln!("not run, {COMMANDS} commands are running: {line}");
+        if self.children.len() >= MAX_COMMANDS {
+            eprintln!("not run, {MAX_COMMANDS} commands are running: {line}");
             return;
         }
         let child = Command::new("sh")
@@ -428,7 +432,7 @@ impl Sinks {
     ) -> Result<(), LabError> {
         if let (Some(csv), Some(total)) = (&mut self.csv, total) {
             write_csv_line(csv, now.since(start).as_secs_f64(), total)
-                .map_err(|error| full(&error))?;
+                .map_err(|error| write_failed(&error))?;
         }
         Ok(())
     }
@@ -438,21 +442,21 @@ impl Sinks {
             .into_iter()
             .flatten()
         {
-            file.flush().map_err(|error| full(&error))?;
+            file.flush().map_err(|error| write_failed(&error))?;
         }
         for mut child in self.children {
             child
                 .wait()
-                .map_err(|error| LabError::cannot(format!("a command: {error}"), ""))?;
+                .map_err(|error| LabError::cannot_run(format!("a command: {error}"), ""))?;
         }
         Ok(())
     }
 }
 
-fn full(error: &std::io::Error) -> LabError {
-    LabError::cannot(
+fn write_failed(error: &std::io::Error) -> LabError {
+    LabError::cannot_run(
         format!("a file cannot be written: {error}"),
-        "make room on the disk",
+        "free space on the disk",
     )
 }
 
@@ -473,16 +477,16 @@ fn write_message(
     out.write_all(b"\n")
 }
 
-/// What is shown while a run goes on: one line on a terminal.
-struct Live {
+/// The live display of a run: one line on a terminal.
+struct LiveLine {
     terminal: bool,
     next: Time,
     shown: bool,
 }
 
-impl Live {
-    fn new() -> Live {
-        Live {
+impl LiveLine {
+    fn new() -> LiveLine {
+        LiveLine {
             terminal: std::io::stderr().is_terminal(),
             next: Time::ZERO,
             shown: false,
@@ -524,19 +528,19 @@ impl Live {
     }
 }
 
-/// Plays a client's scenario against a server's in virtual time.
+/// Runs a client's scenario against a server's in virtual time.
 ///
 /// # Errors
 /// As [`run`].
-pub fn simulate(options: &ScenarioOptions) -> Result<Outcome, LabError> {
+pub fn simulate(options: &ScenarioOptions) -> Result<ScenarioResult, LabError> {
     let Some(against) = &options.against else {
-        return Err(LabError::bad(
-            "--simulate wants the other end's scenario: --against FILE",
+        return Err(LabError::bad_input(
+            "--simulate needs the scenario of the other end: --against FILE",
         ));
     };
     if options.threads != 1 || !options.targets.is_empty() || options.local.is_some() {
-        return Err(LabError::bad(
-            "in virtual time there are no targets, local addresses and threads",
+        return Err(LabError::bad_input(
+            "targets, local addresses and threads are not possible in virtual time",
         ));
     }
     let (ours, theirs) = (load(&options.file, options)?, load(against, options)?);
@@ -544,8 +548,8 @@ pub fn simulate(options: &ScenarioOptions) -> Result<Outcome, LabError> {
         (false, true) => (ours, theirs, false),
         (true, false) => (theirs, ours, true),
         _ => {
-            return Err(LabError::bad(
-                "one of the two scenarios has to make the calls, the other to take them",
+            return Err(LabError::bad_input(
+                "one of the two scenarios has to start the calls, the other to wait for them",
             ));
         }
     };
@@ -560,9 +564,9 @@ pub fn simulate(options: &ScenarioOptions) -> Result<Outcome, LabError> {
         local: Some(near.to_string()),
         ..options.clone()
     };
-    let one = |mut list: Vec<Settings>| {
+    let one = |mut list: Vec<ScenarioSettings>| {
         list.pop()
-            .ok_or_else(|| LabError::bad("a run without a thread"))
+            .ok_or_else(|| LabError::bad_input("a run without a thread"))
     };
     let mut client_settings = one(settings(&base, false, seed)?)?;
     client_settings.start = Time::from_millis(100);
@@ -577,37 +581,37 @@ pub fn simulate(options: &ScenarioOptions) -> Result<Outcome, LabError> {
         true,
         seed,
     )?)?;
-    server_settings.limits = super::schedule::Limits::default();
+    server_settings.limits = super::schedule::CallLimits::default();
     let entropy = world.entropy();
     let server = world.add_engine(
         "server",
         &[far.ip()],
-        Generator::new(server.parts(server_settings), entropy),
+        ScenarioGenerator::new(server.parts(server_settings), entropy),
     );
     let entropy = world.entropy();
     let client = world.add_engine(
         "client",
         &[near.ip()],
-        Generator::new(client.parts(client_settings), entropy),
+        ScenarioGenerator::new(client.parts(client_settings), entropy),
     );
     let limit = match options.timeout {
-        Some(seconds) => Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(SIMULATED),
-        None => SIMULATED,
+        Some(seconds) => Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(MAX_SIMULATED),
+        None => MAX_SIMULATED,
     };
     let end = Time::ZERO + limit;
     while world.now() < end {
-        world.run_until(world.now() + LOOK);
-        let done = world.with_engine(client, |client: &mut Generator, _| client.is_done());
+        world.run_until(world.now() + POLL_INTERVAL);
+        let done = world.with_engine(client, |client: &mut ScenarioGenerator, _| client.is_done());
         if done != Some(false) {
             break;
         }
     }
     let seconds = world.now().as_secs_f64();
-    // The server's last calls may linger.
+    // The last calls of the server may linger.
     world.run_until(world.now() + Duration::from_secs(40));
     let mut finish = |host| {
         world
-            .with_engine(host, |generator: &mut Generator, now| {
+            .with_engine(host, |generator: &mut ScenarioGenerator, now| {
                 generator.end(now);
                 let lines = generator.effects();
                 (
@@ -616,7 +620,7 @@ pub fn simulate(options: &ScenarioOptions) -> Result<Outcome, LabError> {
                     lines,
                 )
             })
-            .ok_or_else(|| LabError::bad("a simulated host is down"))
+            .ok_or_else(|| LabError::bad_input("a simulated host is down"))
     };
     let (client, server) = (finish(client)?, finish(server)?);
     for effect in client.2.iter().chain(&server.2).take(20) {
@@ -624,7 +628,7 @@ pub fn simulate(options: &ScenarioOptions) -> Result<Outcome, LabError> {
             eprintln!("{line}");
         }
     }
-    let outcome = |file: &Path, (program, statistics, _): (_, _, Vec<Effect>)| Outcome {
+    let outcome = |file: &Path, (program, statistics, _): (_, _, Vec<Effect>)| ScenarioResult {
         program,
         file: file.display().to_string(),
         statistics,
@@ -634,10 +638,10 @@ pub fn simulate(options: &ScenarioOptions) -> Result<Outcome, LabError> {
         simulated: true,
         other: None,
     };
-    let (mut mine, other) = match swapped {
+    let (mut own, other) = match swapped {
         false => (outcome(&options.file, client), outcome(against, server)),
         true => (outcome(&options.file, server), outcome(against, client)),
     };
-    mine.other = Some(Box::new(other));
-    Ok(mine)
+    own.other = Some(Box::new(other));
+    Ok(own)
 }

@@ -1,28 +1,28 @@
-//! When calls are due. As everywhere in the laboratory the plan is a pure function of rate and seed; but a call that the limit
-//! of open calls holds back is made later, not given up, because a scenario's user counts on his number of calls. How late
-//! such calls are stands apart from the generator's own lateness.
+//! Due times of calls. As in the rest of the test lab the plan is a pure function of rate and seed; but a call that the
+//! limit of open calls delays is made later, not dropped, because users of scenarios expect the full number of calls.
+//! The lateness of such calls is recorded apart from the generator's own.
 
-use crate::pace::{Arrivals, Pace};
+use crate::pace::{ArrivalProcess, Arrivals};
 use engine::{Entropy, Time};
 use std::time::Duration;
 
-/// What limits the calls.
+/// Limits of a plan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Limits {
+pub struct CallLimits {
     /// Calls in total.
     pub total: Option<u64>,
     /// Calls open at a time.
     pub open: Option<u64>,
-    /// Seconds after the start at which no call is due any more.
+    /// End of arrivals after the start.
     pub span: Option<Duration>,
 }
 
-/// A call that is to be made now.
+/// A call to be started now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Due {
-    /// When it was due.
+pub struct DueCall {
+    /// Its due time.
     pub at: Time,
-    /// The limit of open calls held it back.
+    /// Whether the limit of open calls delayed it.
     pub held_back: bool,
 }
 
@@ -30,21 +30,21 @@ pub struct Due {
 #[derive(Clone, Debug)]
 pub struct Schedule {
     arrivals: Option<Arrivals>,
-    limits: Limits,
+    limits: CallLimits,
     until: Option<Time>,
     next: Option<Time>,
-    made: u64,
+    calls_started: u64,
     batch: Duration,
-    /// Calls were kept waiting since this moment.
+    /// Whether calls have been delayed since the plan was last on time.
     full: bool,
 }
 
 impl Schedule {
-    /// The plan of thread `index` of `threads`: each takes every `threads`-th call of `pace`, and its share of the limits.
-    /// Calls that are due within `batch` of each other are made together.
+    /// The plan of thread `index` of `threads`: each takes every `threads`-th call of `pace`, and its share of the
+    /// limits. Calls that are due within the batching delay `batch` start together.
     pub fn share(
-        pace: Pace,
-        limits: Limits,
+        pace: ArrivalProcess,
+        limits: CallLimits,
         start: Time,
         (index, threads): (u64, u64),
         batch: Duration,
@@ -53,10 +53,12 @@ impl Schedule {
         let part = |total: u64| total / threads + u64::from(index < total % threads);
         let by = threads as f64;
         let (pace, rate) = match pace {
-            Pace::Constant { rate } => (Pace::Constant { rate: rate / by }, rate),
-            Pace::Poisson { rate } => (Pace::Poisson { rate: rate / by }, 0.0),
-            Pace::Ramp { from, to, over } => (
-                Pace::Ramp {
+            ArrivalProcess::Constant { rate } => {
+                (ArrivalProcess::Constant { rate: rate / by }, rate)
+            }
+            ArrivalProcess::Poisson { rate } => (ArrivalProcess::Poisson { rate: rate / by }, 0.0),
+            ArrivalProcess::Ramp { from, to, over } => (
+                ArrivalProcess::Ramp {
                     from: from / by,
                     to: to / by,
                     over,
@@ -64,12 +66,12 @@ impl Schedule {
                 from.max(to),
             ),
         };
-        // The threads' calls lie between each other's.
+        // The calls of the threads alternate.
         let offset = match rate > 0.0 {
             true => Duration::try_from_secs_f64(index as f64 / rate).unwrap_or_default(),
             false => Duration::ZERO,
         };
-        let limits = Limits {
+        let limits = CallLimits {
             total: limits.total.map(part),
             open: limits.open.map(|open| part(open).max(1)),
             span: limits.span,
@@ -79,7 +81,7 @@ impl Schedule {
             until: limits.span.map(|span| start + span),
             limits,
             next: None,
-            made: 0,
+            calls_started: 0,
             batch,
             full: false,
         };
@@ -87,21 +89,24 @@ impl Schedule {
         schedule
     }
 
-    /// Nothing is ever due by time: calls come from the peer, or follow each other.
-    pub fn none(limits: Limits) -> Schedule {
+    /// A plan without due times: calls come from the peer, or follow each other.
+    pub fn none(limits: CallLimits) -> Schedule {
         Schedule {
             arrivals: None,
             until: None,
             limits,
             next: None,
-            made: 0,
+            calls_started: 0,
             batch: Duration::ZERO,
             full: false,
         }
     }
 
     fn advance(&mut self) {
-        let more = self.limits.total.is_none_or(|total| self.made < total);
+        let more = self
+            .limits
+            .total
+            .is_none_or(|total| self.calls_started < total);
         self.next = match (&mut self.arrivals, more) {
             (Some(arrivals), true) => arrivals.next(),
             _ => None,
@@ -109,39 +114,41 @@ impl Schedule {
         .filter(|at| self.until.is_none_or(|until| *at < until));
     }
 
-    /// The next call to be made at `now`, where `open` are open.
-    pub fn pop(&mut self, now: Time, open: u64) -> Option<Due> {
+    /// The next call to start at `now`, with `open` calls open.
+    pub fn pop(&mut self, now: Time, open: u64) -> Option<DueCall> {
         let at = self.next.filter(|at| *at <= now)?;
         if self.limits.open.is_some_and(|limit| open >= limit) {
             self.full = true;
             return None;
         }
         let held_back = self.full;
-        self.made += 1;
+        self.calls_started += 1;
         self.advance();
-        // The plan has caught up when the next call lies ahead.
+        // The plan has caught up when the next call is in the future.
         if self.next.is_none_or(|next| next > now) {
             self.full = false;
         }
-        Some(Due { at, held_back })
+        Some(DueCall { at, held_back })
     }
 
-    /// A call was made that is not of the plan.
+    /// Counts a call outside of the plan.
     pub fn count(&mut self) {
-        self.made += 1;
+        self.calls_started += 1;
     }
 
-    /// Whether a call that is not of the plan may be made.
+    /// Whether a call outside of the plan may start.
     pub fn may_make(&self) -> bool {
-        self.limits.total.is_none_or(|total| self.made < total)
+        self.limits
+            .total
+            .is_none_or(|total| self.calls_started < total)
     }
 
     /// Calls made.
-    pub fn made(&self) -> u64 {
-        self.made
+    pub fn calls_started(&self) -> u64 {
+        self.calls_started
     }
 
-    /// When to ask again; with `open` calls open.
+    /// Time of the next poll, with `open` calls open.
     pub fn next_at(&self, open: u64) -> Option<Time> {
         let at = self.next?;
         if self.limits.open.is_some_and(|limit| open >= limit) {
@@ -150,20 +157,20 @@ impl Schedule {
         let batch = self.batch.as_nanos() as u64;
         match batch {
             0 => Some(at),
-            // The end of the batch in which it lies.
+            // The end of its batch.
             batch => Some(Time(at.0.div_ceil(batch).saturating_mul(batch))),
         }
     }
 
-    /// Nothing further is due.
+    /// Whether nothing further is due.
     pub fn is_over(&self) -> bool {
         self.next.is_none()
     }
 
-    /// No further calls.
+    /// Cancels further calls.
     pub fn stop(&mut self) {
         self.next = None;
-        self.limits.total = Some(self.made);
+        self.limits.total = Some(self.calls_started);
     }
 }
 
@@ -171,7 +178,12 @@ impl Schedule {
 mod tests {
     use super::*;
 
-    fn schedule(pace: Pace, limits: Limits, share: (u64, u64), batch: u64) -> Schedule {
+    fn schedule(
+        pace: ArrivalProcess,
+        limits: CallLimits,
+        share: (u64, u64),
+        batch: u64,
+    ) -> Schedule {
         Schedule::share(
             pace,
             limits,
@@ -183,16 +195,16 @@ mod tests {
     }
 
     #[test]
-    fn shares_make_the_whole() {
-        let limits = Limits {
+    fn shares_add_up_to_the_plan() {
+        let limits = CallLimits {
             total: Some(10),
-            ..Limits::default()
+            ..CallLimits::default()
         };
-        let pace = Pace::Constant { rate: 10.0 };
+        let pace = ArrivalProcess::Constant { rate: 10.0 };
         let mut times: Vec<u64> = (0..3)
             .flat_map(|index| {
                 let mut share = schedule(pace, limits, (index, 3), 0);
-                std::iter::from_fn(move || share.pop(Time::FAR, 0))
+                std::iter::from_fn(move || share.pop(Time::NEVER, 0))
             })
             .map(|due| due.at.as_millis())
             .collect();
@@ -202,13 +214,13 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_holds_back_and_says_so() {
-        let limits = Limits {
+    fn calls_over_the_limit_are_delayed_and_marked() {
+        let limits = CallLimits {
             open: Some(1),
             total: Some(5),
             span: None,
         };
-        let mut plan = schedule(Pace::Constant { rate: 10.0 }, limits, (0, 1), 0);
+        let mut plan = schedule(ArrivalProcess::Constant { rate: 10.0 }, limits, (0, 1), 0);
         let first = plan.pop(Time::from_millis(1_000), 0).unwrap();
         assert!(!first.held_back);
         assert_eq!(plan.next_at(0), Some(Time::from_millis(1_100)));
@@ -220,27 +232,37 @@ mod tests {
         assert!(plan.pop(Time::from_millis(1_350), 0).unwrap().held_back);
         let last = plan.pop(Time::from_millis(1_400), 0).unwrap();
         assert_eq!((last.at.as_millis(), last.held_back), (1_400, false));
-        assert!(plan.is_over() && plan.made() == 5);
+        assert!(plan.is_over() && plan.calls_started() == 5);
     }
 
     #[test]
     fn batches_and_spans() {
-        let limits = Limits {
+        let limits = CallLimits {
             span: Some(Duration::from_millis(10)),
-            ..Limits::default()
+            ..CallLimits::default()
         };
-        let mut plan = schedule(Pace::Constant { rate: 1_000.0 }, limits, (0, 1), 4);
+        let mut plan = schedule(
+            ArrivalProcess::Constant { rate: 1_000.0 },
+            limits,
+            (0, 1),
+            4,
+        );
         assert_eq!(plan.next_at(0), Some(Time::from_millis(1_000)));
         let count = std::iter::from_fn(|| plan.pop(Time::from_millis(1_001), 0)).count();
         assert_eq!(
             (count, plan.next_at(0)),
             (2, Some(Time::from_millis(1_004)))
         );
-        let count = std::iter::from_fn(|| plan.pop(Time::FAR, 0)).count();
+        let count = std::iter::from_fn(|| plan.pop(Time::NEVER, 0)).count();
         assert_eq!(count, 8);
-        let mut stopped = schedule(Pace::Constant { rate: 1_000.0 }, limits, (0, 1), 4);
+        let mut stopped = schedule(
+            ArrivalProcess::Constant { rate: 1_000.0 },
+            limits,
+            (0, 1),
+            4,
+        );
         stopped.stop();
-        assert_eq!(stopped.pop(Time::FAR, 0), None);
+        assert_eq!(stopped.pop(Time::NEVER, 0), None);
         assert!(!stopped.may_make());
     }
 }

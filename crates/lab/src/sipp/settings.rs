@@ -1,17 +1,17 @@
-//! What a run of a scenario was told besides the scenario.
+//! Settings of a run, besides the scenario.
 
-use crate::pace::Pace;
-use crate::sipp::schedule::Limits;
+use crate::pace::ArrivalProcess;
+use crate::sipp::schedule::CallLimits;
 use engine::{Time, Transport};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-/// What a call does by itself where its scenario says nothing.
+/// Default behaviour of a call beyond its scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Behaviours {
     /// An aborted call is ended by BYE or CANCEL; an unexpected BYE or CANCEL is answered.
     pub bye: bool,
-    /// A message that was not expected aborts the call.
+    /// An unexpected message aborts the call.
     pub abort: bool,
     /// PING is answered.
     pub ping: bool,
@@ -29,14 +29,14 @@ impl Default for Behaviours {
 
 /// Settings of one generator.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct ScenarioSettings {
     /// `[service]`
     pub service: String,
     /// `[remote_host]`
     pub remote_host: String,
-    /// Where calls go; none where they come from the peer.
+    /// Destination of calls; none if they come from the peer.
     pub remote: Option<SocketAddr>,
-    /// Our address; port 0 lets the kernel choose.
+    /// Local address; port 0 lets the kernel choose.
     pub local: SocketAddr,
     /// Address for media.
     pub media_ip: IpAddr,
@@ -44,70 +44,71 @@ pub struct Settings {
     pub media_port: u16,
     /// UDP, TCP or TLS.
     pub transport: Transport,
-    /// Whom the peer's certificate must stand for.
+    /// Name that the peer's certificate must contain.
     pub peer_name: String,
-    /// A socket or connection of its own for each call.
+    /// Each call has its own socket or connection.
     pub per_call: bool,
-    /// Pauses without a length of their own last as long.
+    /// Length of pauses without a length.
     pub hold: Duration,
     /// User name for digest.
     pub username: String,
     /// Password for digest.
     pub password: String,
-    /// The `uri` of digest, instead of the request's.
+    /// The `uri` of digest, in place of the request's.
     pub digest_uri: Option<String>,
     /// Behaviour where the scenario says nothing.
     pub behaviours: Behaviours,
-    /// INFO, NOTIFY, OPTIONS and UPDATE are answered where they are not expected.
+    /// INFO, NOTIFY, OPTIONS and UPDATE are answered if they are not expected.
     pub auto_answer: bool,
     /// Longest wait for a message.
     pub receive_timeout: Option<Duration>,
-    /// Retransmissions of an INVITE, and of other messages, before a call fails.
+    /// Most retransmissions of an INVITE, and of other messages.
     pub retransmissions: [u32; 2],
-    /// Longest time between two retransmissions of what is no INVITE.
+    /// Longest retransmission interval of messages other than INVITE.
     pub t2: Duration,
-    /// Messages are retransmitted at all.
+    /// Whether messages are retransmitted.
     pub retransmits: bool,
     /// First `[cseq]`.
     pub base_cseq: u32,
     /// Call-ID: `%u` number of the call, `%p` `[pid]`, `%s` our address.
     pub call_id: String,
-    /// Calls are made by so many users, one after the other each; 0: by the plan.
+    /// Number of users that make calls, one at a time each; 0: calls follow the plan.
     pub users: u64,
-    /// Media is sent back to where it came from.
+    /// Received media is sent back.
     pub echo: bool,
-    /// How long a server remembers the calls that are over, so that late messages open no new ones.
+    /// Time for which a server remembers ended calls, so that late messages start no new ones.
     pub remember: Duration,
-    /// Percent of the messages that are lost, both ways.
+    /// Loss of messages, both ways, percent.
     pub lost: f64,
     /// `[pid]`
     pub pid: u32,
-    /// This generator's index, and how many there are.
+    /// Index of this generator, and number of generators.
     pub share: (u64, u64),
     /// The rate of calls.
-    pub pace: Pace,
-    /// What limits them.
-    pub limits: Limits,
-    /// When the plan begins.
+    pub pace: ArrivalProcess,
+    /// Limits of the calls.
+    pub limits: CallLimits,
+    /// Start of the plan.
     pub start: Time,
-    /// Calls due within this time of each other are made together.
+    /// Batching delay: calls due within it start together.
     pub batch: Duration,
-    /// Calls that exist at a time, those that linger included.
+    /// Most concurrent calls, including lingering ones.
     pub room: usize,
-    /// Nanoseconds since 1970 at the beginning of time.
+    /// Wall clock at time zero, nanoseconds since 1970.
     pub wall: u64,
-    /// A call's lateness is known when it begins, as in virtual time; else when [`super::engine::Generator::settle`] is told.
+    /// Records lateness at the start of a call, as in virtual time; otherwise at
+    /// [`super::engine::ScenarioGenerator::settle`].
     pub at_once: bool,
-    /// Every message is told.
+    /// Whether every message is reported as an effect.
     pub trace: bool,
-    /// Variables set beforehand.
+    /// Preset variables.
     pub preset: Vec<(String, String)>,
 }
 
-impl Default for Settings {
+impl Default for ScenarioSettings {
     fn default() -> Self {
         let local = SocketAddr::from(([127, 0, 0, 1], 0));
-        Settings {
+        ScenarioSettings {
             service: "service".to_owned(),
             remote_host: String::new(),
             remote: None,
@@ -135,8 +136,8 @@ impl Default for Settings {
             lost: 0.0,
             pid: 1,
             share: (0, 1),
-            pace: Pace::Constant { rate: 10.0 },
-            limits: Limits::default(),
+            pace: ArrivalProcess::Constant { rate: 10.0 },
+            limits: CallLimits::default(),
             start: Time::ZERO,
             batch: Duration::ZERO,
             room: 1_000_000,

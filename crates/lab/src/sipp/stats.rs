@@ -1,88 +1,88 @@
-//! What a run counts.
+//! Statistics of a run.
 
 use hdrhistogram::Histogram;
 use std::time::Duration;
 
-/// Longest time that is told apart, microseconds: an hour.
-const LONGEST: u64 = 3_600_000_000;
+/// Longest recorded time, microseconds: an hour.
+const LONGEST_US: u64 = 3_600_000_000;
 
-/// Why a call failed.
+/// Reason of a failed call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Failure {
-    /// A message came that the scenario does not expect.
+pub enum CallFailure {
+    /// An unexpected message was received.
     Unexpected,
-    /// The peer ended it by BYE or CANCEL where the scenario does not expect it.
+    /// The peer ended it by BYE or CANCEL, unexpected by the scenario.
     EndedByPeer,
-    /// A message did not come in time.
+    /// A message was not received in time.
     ReceiveTimeout,
-    /// What was sent was never answered, however often it was sent.
+    /// A sent message was not answered after all retransmissions.
     Retransmissions,
-    /// A regular expression did not match where it had to, or matched where it must not.
+    /// A check of a regular expression failed.
     Check,
-    /// The scenario goes in a circle without waiting.
+    /// The scenario loops without waiting.
     Endless,
-    /// There is no way to the peer: no connection, no socket.
+    /// No route to the peer: no connection, no socket.
     Connection,
     /// The scenario, or the end of the run, stopped it.
     Stopped,
-    /// A message could not be written: no challenge for `[authentication]`, or too long.
+    /// A message could not be rendered: no challenge for `[authentication]`, or too long.
     Unwritable,
 }
 
-impl Failure {
+impl CallFailure {
     /// All, in order.
-    pub const ALL: [Failure; 9] = [
-        Failure::Unexpected,
-        Failure::EndedByPeer,
-        Failure::ReceiveTimeout,
-        Failure::Retransmissions,
-        Failure::Check,
-        Failure::Endless,
-        Failure::Connection,
-        Failure::Stopped,
-        Failure::Unwritable,
+    pub const ALL: [CallFailure; 9] = [
+        CallFailure::Unexpected,
+        CallFailure::EndedByPeer,
+        CallFailure::ReceiveTimeout,
+        CallFailure::Retransmissions,
+        CallFailure::Check,
+        CallFailure::Endless,
+        CallFailure::Connection,
+        CallFailure::Stopped,
+        CallFailure::Unwritable,
     ];
 
     /// Its name in results.
     pub const fn name(self) -> &'static str {
         match self {
-            Failure::Unexpected => "unexpected_message",
-            Failure::EndedByPeer => "ended_by_peer",
-            Failure::ReceiveTimeout => "receive_timeout",
-            Failure::Retransmissions => "retransmissions_exhausted",
-            Failure::Check => "check_failed",
-            Failure::Endless => "endless_loop",
-            Failure::Connection => "no_connection",
-            Failure::Stopped => "stopped",
-            Failure::Unwritable => "unwritable",
+            CallFailure::Unexpected => "unexpected_message",
+            CallFailure::EndedByPeer => "ended_by_peer",
+            CallFailure::ReceiveTimeout => "receive_timeout",
+            CallFailure::Retransmissions => "retransmissions_exhausted",
+            CallFailure::Check => "check_failed",
+            CallFailure::Endless => "endless_loop",
+            CallFailure::Connection => "no_connection",
+            CallFailure::Stopped => "stopped",
+            CallFailure::Unwritable => "unwritable",
         }
     }
 }
 
 /// Times with their classes.
 #[derive(Clone, Debug)]
-pub struct Times {
+pub struct TimeStatistics {
     /// Microseconds.
     pub histogram: Histogram<u64>,
     /// Upper edges of the scenario's classes, milliseconds.
     pub edges: Vec<u64>,
-    /// How many fell into each; the last is beyond all edges.
+    /// Number of times in each class; the last class is open.
     pub classes: Vec<u64>,
 }
 
-impl Times {
-    /// Nothing yet.
-    pub fn new(edges: &[u64]) -> Times {
-        Times {
+impl TimeStatistics {
+    /// Empty statistics.
+    pub fn new(edges: &[u64]) -> TimeStatistics {
+        TimeStatistics {
             histogram: histogram(),
             edges: edges.to_vec(),
             classes: vec![0; edges.len() + 1],
         }
     }
 
-    /// One time.
+    /// Adds a time.
     pub fn add(&mut self, time: Duration) {
-        let micros = time.as_micros().min(u128::from(LONGEST)) as u64;
+        let micros = time.as_micros().min(u128::from(LONGEST_US)) as u64;
         self.histogram.saturating_record(micros);
         let class = self
             .edges
@@ -94,7 +94,7 @@ impl Times {
         }
     }
 
-    fn merge(&mut self, other: &Times) {
+    fn merge(&mut self, other: &TimeStatistics) {
         merge(&mut self.histogram, &other.histogram);
         for (count, more) in self.classes.iter_mut().zip(&other.classes) {
             *count += more;
@@ -102,75 +102,75 @@ impl Times {
     }
 }
 
-/// A histogram of microseconds with three digits.
+/// A histogram of microseconds with three significant digits.
 pub fn histogram() -> Histogram<u64> {
-    let made = Histogram::new_with_bounds(1, LONGEST, 3);
-    // The bounds are constants that the library takes.
-    made.unwrap_or_else(|error| unreachable!("{error}"))
+    let histogram = Histogram::new_with_bounds(1, LONGEST_US, 3);
+    // The bounds are valid constants.
+    histogram.unwrap_or_else(|error| unreachable!("{error}"))
 }
 
 fn merge(into: &mut Histogram<u64>, other: &Histogram<u64>) {
-    // Both have the same bounds, so there is room for every value.
+    // Both have the same bounds, so every value fits.
     let merged = into.add(other);
     debug_assert!(merged.is_ok());
 }
 
-/// What one step counted.
+/// Counters of one step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StepCount {
-    /// Messages sent or received; pauses and others that were gone through.
+    /// Messages sent or received; executions of other steps.
     pub messages: u64,
     /// Retransmissions sent, or received.
     pub retransmissions: u64,
-    /// Waits that ended by time.
+    /// Waits that ended by timeout.
     pub timeouts: u64,
-    /// Messages that were not expected here.
+    /// Unexpected messages at this step.
     pub unexpected: u64,
-    /// Messages that were made to be lost.
+    /// Messages of simulated loss.
     pub lost: u64,
 }
 
-/// Figures of one generator, or of several together.
+/// Figures of one generator, or the sum of several.
 #[derive(Clone, Debug)]
 pub struct Statistics {
-    /// Calls made or taken.
+    /// Outgoing or incoming calls.
     pub created: u64,
-    /// Calls that went through their scenario.
+    /// Calls that completed their scenario.
     pub successful: u64,
-    /// Calls that did not, by reason.
-    pub failed: [u64; Failure::ALL.len()],
+    /// Failed calls, by reason.
+    pub failed: [u64; CallFailure::ALL.len()],
     /// Calls that are open.
     pub open: u64,
-    /// The most that were open.
+    /// Most open calls at a time.
     pub peak: u64,
     /// By step.
     pub steps: Vec<StepCount>,
     /// Response times, by counter.
-    pub responses: Vec<Times>,
-    /// Lengths of the calls that succeeded.
-    pub lengths: Times,
+    pub responses: Vec<TimeStatistics>,
+    /// Lengths of successful calls.
+    pub lengths: TimeStatistics,
     /// The scenario's own counters.
     pub counters: Vec<u64>,
-    /// How late calls began, the limit of open calls aside; microseconds.
+    /// Lateness of calls, except those delayed by the limit of open calls; microseconds.
     pub lateness: Histogram<u64>,
-    /// How late calls began that the limit of open calls held back; microseconds.
+    /// Lateness of calls that the limit of open calls delayed; microseconds.
     pub held_back: Histogram<u64>,
-    /// Messages of no call.
+    /// Messages without a call.
     pub out_of_call: u64,
-    /// What was no SIP.
+    /// Input that is not SIP.
     pub garbage: u64,
-    /// Messages of calls that were over.
+    /// Messages of ended calls.
     pub late: u64,
-    /// Requests that were answered by themselves.
+    /// Requests that were answered automatically.
     pub answered: u64,
-    /// Calls that found no room.
+    /// Calls beyond the limit of concurrent calls.
     pub no_room: u64,
     /// Media packets sent, received and sent back.
     pub media: [u64; 3],
 }
 
 impl Statistics {
-    /// Nothing yet.
+    /// Empty statistics.
     pub fn new(
         steps: usize,
         timers: usize,
@@ -181,12 +181,12 @@ impl Statistics {
         Statistics {
             created: 0,
             successful: 0,
-            failed: [0; Failure::ALL.len()],
+            failed: [0; CallFailure::ALL.len()],
             open: 0,
             peak: 0,
             steps: vec![StepCount::default(); steps],
-            responses: vec![Times::new(response_classes); timers],
-            lengths: Times::new(length_classes),
+            responses: vec![TimeStatistics::new(response_classes); timers],
+            lengths: TimeStatistics::new(length_classes),
             counters: vec![0; counters],
             lateness: histogram(),
             held_back: histogram(),
@@ -199,26 +199,26 @@ impl Statistics {
         }
     }
 
-    /// All calls that failed.
+    /// All failed calls.
     pub fn failures(&self) -> u64 {
         self.failed.iter().sum()
     }
 
-    /// Retransmissions that were sent.
+    /// Sent retransmissions.
     pub fn retransmissions(&self) -> u64 {
         self.steps.iter().map(|step| step.retransmissions).sum()
     }
 
-    /// A call began.
-    pub fn begun(&mut self) {
+    /// Counts the start of a call.
+    pub fn call_started(&mut self) {
         self.created += 1;
         self.open += 1;
         self.peak = self.peak.max(self.open);
     }
 
-    /// How late a call began.
+    /// Records the lateness of a call.
     pub fn late_by(&mut self, late: Duration, held_back: bool) {
-        let micros = late.as_micros().min(u128::from(LONGEST)) as u64;
+        let micros = late.as_micros().min(u128::from(LONGEST_US)) as u64;
         let into = match held_back {
             true => &mut self.held_back,
             false => &mut self.lateness,

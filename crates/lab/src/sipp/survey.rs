@@ -1,42 +1,50 @@
-//! What a finished program needs: known once, not asked at every message.
+//! Properties of a compiled program, determined once rather than at every message.
 
-use super::program::{Action, Kind, Program};
-use super::template::Piece;
+use super::program::{ScenarioAction, ScenarioProgram, StepKind};
+use super::template::TextPiece;
 
-/// Looks through the program and notes what it needs.
-pub fn survey(program: &mut Program) {
+/// Determines the properties of the program.
+pub fn survey(program: &mut ScenarioProgram) {
     program.server = program
         .steps
         .iter()
         .find_map(|step| match &step.kind {
-            Kind::Send(_) => Some(false),
-            Kind::Receive(_) => Some(true),
+            StepKind::Send(_) => Some(false),
+            StepKind::Receive(_) => Some(true),
             _ => None,
         })
         .unwrap_or(false);
     let mut keeps_last = false;
-    let mut see = |piece: &Piece| {
+    let mut visit = |piece: &TextPiece| {
         keeps_last |= matches!(
             piece,
-            Piece::Last { .. } | Piece::LastMessage | Piece::LastCseq(_) | Piece::LastRequestUri
+            TextPiece::Last { .. }
+                | TextPiece::LastMessage
+                | TextPiece::LastCseq(_)
+                | TextPiece::LastRequestUri
         );
     };
     for step in program.steps.iter().chain(&program.init) {
-        if let Kind::Send(send) = &step.kind {
-            send.text.each(&mut see);
+        if let StepKind::Send(send) = &step.kind {
+            send.text.each(&mut visit);
         }
         for action in &step.actions {
-            action.each_text(&mut |text| text.each(&mut see));
+            action.each_text(&mut |text| text.each(&mut visit));
         }
     }
     let steps = || program.steps.iter().chain(&program.init);
     let actions = || steps().flat_map(|step| &step.actions);
-    // A check outside the step that receives looks at what came last, too.
-    keeps_last |=
-        actions().any(|action| matches!(action, Action::Match { .. } | Action::Verify { .. }));
-    let media = actions().any(|action| matches!(action, Action::Media(_) | Action::Digits(_)));
-    let commands = actions().any(|action| matches!(action, Action::Command(_)));
-    let redirects = actions().any(|action| matches!(action, Action::Redirect { .. }));
+    // A check outside the receive step examines the last received message, too.
+    keeps_last |= actions().any(|action| {
+        matches!(
+            action,
+            ScenarioAction::Match { .. } | ScenarioAction::Verify { .. }
+        )
+    });
+    let media = actions()
+        .any(|action| matches!(action, ScenarioAction::Media(_) | ScenarioAction::Digits(_)));
+    let commands = actions().any(|action| matches!(action, ScenarioAction::Command(_)));
+    let redirects = actions().any(|action| matches!(action, ScenarioAction::Redirect { .. }));
     program.keeps_last = keeps_last;
     program.media = media;
     program.commands = commands;

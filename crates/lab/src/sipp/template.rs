@@ -1,13 +1,13 @@
-//! Texts with keywords, cut up beforehand: what does not change from call to call is one piece.
+//! Texts with keywords, split in advance: parts that are equal in all calls become one piece.
 
 use super::inject::Injection;
 use super::program::{Scope, Variable};
 use std::collections::BTreeMap;
 
-/// Pieces of one text, at most.
-const PIECES: usize = 4_096;
-/// Keywords within keywords, at most.
-const DEPTH: usize = 4;
+/// Most pieces of one text.
+const MAX_PIECES: usize = 4_096;
+/// Deepest nesting of keywords.
+const MAX_DEPTH: usize = 4;
 
 /// A value that is the same in all calls of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,10 +38,10 @@ pub enum Constant {
 
 /// A piece of a text.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Piece {
-    /// As it stands.
+pub enum TextPiece {
+    /// Literal text.
     Text(Vec<u8>),
-    /// The same in all calls; with what is added to a number.
+    /// A constant of the run, with an offset to a number.
     Constant(Constant, i64),
     /// `[remote_ip]`
     RemoteIp,
@@ -81,7 +81,7 @@ pub enum Piece {
     Last {
         /// The header's name.
         name: Vec<u8>,
-        /// Without the name in front.
+        /// Whether the name is omitted.
         bare: bool,
     },
     /// `[last_message]`
@@ -98,157 +98,159 @@ pub enum Piece {
         file: u16,
         /// Field.
         field: u16,
-        /// The line, where the text says which.
-        line: Option<Box<Text>>,
+        /// The line, if the text selects one.
+        line: Option<Box<TextTemplate>>,
     },
     /// `[authentication]`
     Authentication {
-        /// User name; the command line's where absent.
-        username: Option<Box<Text>>,
-        /// Password; the command line's where absent.
-        password: Option<Box<Text>>,
-        /// The line has the header's name already.
+        /// User name; by default that of the command line.
+        username: Option<Box<TextTemplate>>,
+        /// Password; by default that of the command line.
+        password: Option<Box<TextTemplate>>,
+        /// Whether the line already has the header name.
         bare: bool,
     },
     /// `[fill]`
     Fill {
         /// Length.
         variable: Variable,
-        /// What is repeated.
+        /// The repeated text.
         text: Vec<u8>,
     },
 }
 
-/// A text: of a message, in a head and a body; of anything else, in the head alone.
+/// A text: of a message in head and body, of anything else in the head alone.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Text {
-    /// Start line, headers and the empty line; or all.
-    pub head: Vec<Piece>,
+pub struct TextTemplate {
+    /// Start line, headers and the empty line; or the whole text.
+    pub head: Vec<TextPiece>,
     /// The body.
-    pub body: Vec<Piece>,
-    /// The head needs the body's length or bytes.
+    pub body: Vec<TextPiece>,
+    /// Whether the head needs the length or bytes of the body.
     pub needs_body: bool,
 }
 
-impl Text {
+impl TextTemplate {
     /// A text without keywords.
-    pub fn plain(text: &[u8]) -> Text {
-        Text {
-            head: vec![Piece::Text(text.to_vec())],
-            ..Text::default()
+    pub fn plain(text: &[u8]) -> TextTemplate {
+        TextTemplate {
+            head: vec![TextPiece::Text(text.to_vec())],
+            ..TextTemplate::default()
         }
     }
 
-    /// The text where it has no keywords.
+    /// The text, if it has no keywords.
     pub fn as_plain(&self) -> Option<&[u8]> {
         match self.head.as_slice() {
             [] => Some(b""),
-            [Piece::Text(text)] => Some(text),
+            [TextPiece::Text(text)] => Some(text),
             _ => None,
         }
     }
 
-    /// All pieces, those inside others too.
-    pub fn each(&self, see: &mut dyn FnMut(&Piece)) {
+    /// Visits all pieces, including nested ones.
+    pub fn each(&self, visit: &mut dyn FnMut(&TextPiece)) {
         for piece in self.head.iter().chain(&self.body) {
-            see(piece);
+            visit(piece);
             for inner in piece.inner().into_iter().flatten() {
-                inner.each(see);
+                inner.each(visit);
             }
         }
     }
 
-    /// Puts constants in place and joins what lies together.
-    pub fn bind(&mut self, value: &dyn Fn(&Piece) -> Option<Vec<u8>>) {
+    /// Resolves constants and joins adjacent literals.
+    pub fn bind(&mut self, value: &dyn Fn(&TextPiece) -> Option<Vec<u8>>) {
         bind(&mut self.head, value);
         bind(&mut self.body, value);
-        // A body that is known has a known length.
-        if let [] | [Piece::Text(_)] = self.body.as_slice() {
+        // The length of a literal body is constant.
+        if let [] | [TextPiece::Text(_)] = self.body.as_slice() {
             let length = match self.body.first() {
-                Some(Piece::Text(text)) => text.len() as i64,
+                Some(TextPiece::Text(text)) => text.len() as i64,
                 _ => 0,
             };
             bind(&mut self.head, &|piece| match piece {
-                Piece::Length(offset) => Some((length + offset).to_string().into_bytes()),
+                TextPiece::Length(offset) => Some((length + offset).to_string().into_bytes()),
                 _ => None,
             });
         }
         self.needs_body = self.head.iter().any(|piece| {
             matches!(
                 piece,
-                Piece::Length(_) | Piece::Authentication { .. } | Piece::Field { .. }
+                TextPiece::Length(_) | TextPiece::Authentication { .. } | TextPiece::Field { .. }
             )
         });
     }
 }
 
-fn bind(pieces: &mut Vec<Piece>, value: &dyn Fn(&Piece) -> Option<Vec<u8>>) {
-    let mut bound: Vec<Piece> = Vec::with_capacity(pieces.len());
+fn bind(pieces: &mut Vec<TextPiece>, value: &dyn Fn(&TextPiece) -> Option<Vec<u8>>) {
+    let mut bound: Vec<TextPiece> = Vec::with_capacity(pieces.len());
     for mut piece in pieces.drain(..) {
         if let Some(text) = value(&piece) {
-            piece = Piece::Text(text);
+            piece = TextPiece::Text(text);
         }
         for inner in piece.inner_mut().into_iter().flatten() {
             inner.bind(value);
         }
         match (bound.last_mut(), piece) {
-            (Some(Piece::Text(before)), Piece::Text(text)) => before.extend_from_slice(&text),
+            (Some(TextPiece::Text(before)), TextPiece::Text(text)) => {
+                before.extend_from_slice(&text)
+            }
             (_, piece) => bound.push(piece),
         }
     }
     *pieces = bound;
 }
 
-impl Piece {
-    fn inner(&self) -> [Option<&Text>; 2] {
+impl TextPiece {
+    fn inner(&self) -> [Option<&TextTemplate>; 2] {
         match self {
-            Piece::Field { line, .. } => [line.as_deref(), None],
-            Piece::Authentication {
+            TextPiece::Field { line, .. } => [line.as_deref(), None],
+            TextPiece::Authentication {
                 username, password, ..
             } => [username.as_deref(), password.as_deref()],
             _ => [None, None],
         }
     }
 
-    fn inner_mut(&mut self) -> [Option<&mut Text>; 2] {
+    fn inner_mut(&mut self) -> [Option<&mut TextTemplate>; 2] {
         match self {
-            Piece::Field { line, .. } => [line.as_deref_mut(), None],
-            Piece::Authentication {
+            TextPiece::Field { line, .. } => [line.as_deref_mut(), None],
+            TextPiece::Authentication {
                 username, password, ..
             } => [username.as_deref_mut(), password.as_deref_mut()],
             _ => [None, None],
         }
     }
 
-    /// It may come out empty, and then takes the rest of its line with it.
-    pub fn may_vanish(&self) -> bool {
+    /// Whether it may be empty, which removes the rest of its line.
+    pub fn may_be_empty(&self) -> bool {
         matches!(
             self,
-            Piece::Last { .. } | Piece::Routes | Piece::Authentication { .. }
+            TextPiece::Last { .. } | TextPiece::Routes | TextPiece::Authentication { .. }
         )
     }
 }
 
-/// Names that texts refer to: they are given numbers as they are met.
+/// Names that texts refer to, numbered in order of appearance.
 #[derive(Debug, Default)]
-pub struct Names {
+pub struct NameTable {
     /// Variables with their scopes.
     pub variables: Vec<(String, Scope)>,
     /// Keywords of the command line.
     pub keys: BTreeMap<String, String>,
     /// Injection files, by name.
     pub files: Vec<String>,
-    /// Contents for `[file name=...]`, as far as they were asked for.
+    /// Contents for `[file name=...]`; `None`: to be read.
     pub wanted_files: BTreeMap<String, Option<Vec<u8>>>,
     /// Whether calls are made by users.
     pub users: bool,
 }
 
-impl Names {
+impl NameTable {
     /// The number of a variable.
     ///
     /// # Errors
-    /// Where there are too many.
+    /// Too many variables, or no name.
     pub fn variable(&mut self, name: &str) -> Result<Variable, String> {
         if let Some(at) = self.variables.iter().position(|(known, _)| known == name) {
             return Ok(at as Variable);
@@ -263,14 +265,14 @@ impl Names {
         Ok((self.variables.len() - 1) as Variable)
     }
 
-    /// The number of an injection file; the first where no name is given.
+    /// The number of an injection file; the first without a name.
     ///
     /// # Errors
-    /// Where there is no such file.
+    /// There is no such file.
     pub fn file(&self, name: Option<&str>) -> Result<u16, String> {
         let found = match name {
             None if self.files.is_empty() => {
-                return Err("a field, but no injection file (--inject FILE)".to_owned());
+                return Err("a field needs an injection file (--inject FILE)".to_owned());
             }
             None => Some(0),
             Some(name) => {
@@ -286,29 +288,30 @@ impl Names {
         })
     }
 
-    /// Takes the injection files' names.
-    pub fn with_files(mut self, files: &[Injection]) -> Names {
+    /// Adds the names of the injection files.
+    pub fn with_files(mut self, files: &[Injection]) -> NameTable {
         self.files = files.iter().map(|file| file.name.clone()).collect();
         self
     }
 }
 
-/// Cuts up a text that is no message.
+/// Splits a text that is no message.
 ///
 /// # Errors
-/// Where a keyword is not known; the text says which.
-pub fn text(source: &[u8], names: &mut Names) -> Result<Text, String> {
-    cut(source, names, DEPTH).map(|head| Text {
+/// An unknown keyword; the text names it.
+pub fn text(source: &[u8], names: &mut NameTable) -> Result<TextTemplate, String> {
+    cut(source, names, MAX_DEPTH).map(|head| TextTemplate {
         head,
-        ..Text::default()
+        ..TextTemplate::default()
     })
 }
 
-/// Cuts up a message as it stands in a `<send>`: space around lines goes, line ends become CRLF, an empty line ends the head.
+/// Splits a message as written in a `<send>`: space around lines is removed, line ends become CRLF, an empty line ends
+/// the head.
 ///
 /// # Errors
 /// As [`text`].
-pub fn message(source: &[u8], names: &mut Names) -> Result<Text, String> {
+pub fn message(source: &[u8], names: &mut NameTable) -> Result<TextTemplate, String> {
     let mut lines: Vec<&[u8]> = source
         .split(|byte| *byte == b'\n')
         .map(<[u8]>::trim_ascii)
@@ -335,15 +338,15 @@ pub fn message(source: &[u8], names: &mut Names) -> Result<Text, String> {
     let mut head = join(lines.get(..end).unwrap_or_default());
     head.extend_from_slice(b"\r\n");
     let body = join(lines.get(end + 1..).unwrap_or_default());
-    Ok(Text {
-        head: cut(&head, names, DEPTH)?,
-        body: cut(&body, names, DEPTH)?,
+    Ok(TextTemplate {
+        head: cut(&head, names, MAX_DEPTH)?,
+        body: cut(&body, names, MAX_DEPTH)?,
         needs_body: true,
     })
 }
 
-/// Cuts a text at its keywords.
-fn cut(source: &[u8], names: &mut Names, depth: usize) -> Result<Vec<Piece>, String> {
+/// Splits a text at its keywords.
+fn cut(source: &[u8], names: &mut NameTable, depth: usize) -> Result<Vec<TextPiece>, String> {
     let mut pieces = Vec::new();
     let mut plain = Vec::new();
     let mut rest = source;
@@ -367,7 +370,7 @@ fn cut(source: &[u8], names: &mut Names, depth: usize) -> Result<Vec<Piece>, Str
         let bare = line_has_authorization(&plain);
         let piece = match keyword(inside, names, depth, bare) {
             Ok(piece) => piece,
-            // A bracket in front of a keyword's own is a character, as for SIPp: `[[local_ip]]`.
+            // A bracket in front of a keyword's own is literal, as in SIPp: `[[local_ip]]`.
             Err(_) if inside.contains(&b'[') => {
                 plain.push(byte);
                 rest = rest.get(1..).unwrap_or_default();
@@ -376,16 +379,16 @@ fn cut(source: &[u8], names: &mut Names, depth: usize) -> Result<Vec<Piece>, Str
             Err(text) => return Err(text),
         };
         if !plain.is_empty() {
-            pieces.push(Piece::Text(std::mem::take(&mut plain)));
+            pieces.push(TextPiece::Text(std::mem::take(&mut plain)));
         }
         pieces.push(piece);
-        if pieces.len() > PIECES {
-            return Err(format!("more than {PIECES} keywords in one text"));
+        if pieces.len() > MAX_PIECES {
+            return Err(format!("more than {MAX_PIECES} keywords in one text"));
         }
         rest = rest.get(inside.len() + 2..).unwrap_or_default();
     }
     if !plain.is_empty() {
-        pieces.push(Piece::Text(plain));
+        pieces.push(TextPiece::Text(plain));
     }
     Ok(pieces)
 }
@@ -396,7 +399,7 @@ fn hexadecimal(text: &[u8]) -> Option<u8> {
     u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
 }
 
-/// What stands between a bracket and the one that closes it, on one line.
+/// The text between a bracket and the one that closes it, on one line.
 fn enclosed(text: &[u8]) -> Option<&[u8]> {
     let mut depth = 0usize;
     for (at, byte) in text.iter().enumerate() {
@@ -411,7 +414,7 @@ fn enclosed(text: &[u8]) -> Option<&[u8]> {
     None
 }
 
-/// The line so far is the name of a header for credentials.
+/// Whether the line so far is the name of a header for credentials.
 fn line_has_authorization(plain: &[u8]) -> bool {
     let line = plain
         .rsplit(|byte| *byte == b'\n')
@@ -423,7 +426,7 @@ fn line_has_authorization(plain: &[u8]) -> bool {
         .any(|name| line.eq_ignore_ascii_case(name))
 }
 
-/// A keyword with what is added to it: `local_port+2`.
+/// A keyword with its offset: `local_port+2`.
 fn with_offset(word: &str) -> (&str, i64) {
     let at = word.rfind(['+', '-']).filter(|at| *at > 0);
     if let Some((name, number)) = at.map(|at| word.split_at(at))
@@ -434,16 +437,21 @@ fn with_offset(word: &str) -> (&str, i64) {
     (word, 0)
 }
 
-fn keyword(inside: &[u8], names: &mut Names, depth: usize, bare: bool) -> Result<Piece, String> {
+fn keyword(
+    inside: &[u8],
+    names: &mut NameTable,
+    depth: usize,
+    bare: bool,
+) -> Result<TextPiece, String> {
     let whole = String::from_utf8_lossy(inside).into_owned();
     if depth == 0 {
-        return Err(format!("[{whole}]: keywords within keywords, too deep"));
+        return Err(format!("[{whole}]: keywords nested too deeply"));
     }
     if let Some(name) = whole.strip_prefix('$') {
-        return names.variable(name.trim()).map(Piece::Variable);
+        return names.variable(name.trim()).map(TextPiece::Variable);
     }
     if let Some(value) = names.keys.get(whole.trim()) {
-        return Ok(Piece::Text(value.clone().into_bytes()));
+        return Ok(TextPiece::Text(value.clone().into_bytes()));
     }
     let (word, parameters) = match whole.find(char::is_whitespace) {
         Some(at) => whole.split_at(at),
@@ -474,59 +482,59 @@ fn keyword(inside: &[u8], names: &mut Names, depth: usize, bare: bool) -> Result
 }
 
 /// Keywords that are one word.
-fn simple(name: &str, offset: i64) -> Option<Piece> {
+fn simple(name: &str, offset: i64) -> Option<TextPiece> {
     let numbered = match name {
-        "remote_port" => Some(Piece::RemotePort(offset)),
-        "local_port" => Some(Piece::LocalPort(offset)),
+        "remote_port" => Some(TextPiece::RemotePort(offset)),
+        "local_port" => Some(TextPiece::LocalPort(offset)),
         "media_port" | "auto_media_port" | "rtpstream_audio_port" => {
-            Some(Piece::Constant(Constant::MediaPort, offset))
+            Some(TextPiece::Constant(Constant::MediaPort, offset))
         }
-        "rtpstream_video_port" => Some(Piece::Constant(Constant::MediaPort, offset + 2)),
-        "cseq" => Some(Piece::Cseq(offset)),
-        "branch" => Some(Piece::Branch(offset)),
-        "len" => Some(Piece::Length(offset)),
-        "last_cseq_number" => Some(Piece::LastCseq(offset)),
+        "rtpstream_video_port" => Some(TextPiece::Constant(Constant::MediaPort, offset + 2)),
+        "cseq" => Some(TextPiece::Cseq(offset)),
+        "branch" => Some(TextPiece::Branch(offset)),
+        "len" => Some(TextPiece::Length(offset)),
+        "last_cseq_number" => Some(TextPiece::LastCseq(offset)),
         _ => None,
     };
     if numbered.is_some() {
         return numbered;
     }
-    // SIPp takes an offset behind any keyword and adds it to numbers only.
+    // SIPp accepts an offset after any keyword and applies it to numbers only.
     Some(match name {
-        "service" => Piece::Constant(Constant::Service, 0),
-        "remote_host" => Piece::Constant(Constant::RemoteHost, 0),
-        "remote_ip" => Piece::RemoteIp,
-        "transport" => Piece::Constant(Constant::Transport, 0),
-        "local_ip" | "server_ip" => Piece::Constant(Constant::LocalIp, 0),
-        "local_ip_type" => Piece::Constant(Constant::LocalIpType, 0),
-        "media_ip" => Piece::Constant(Constant::MediaIp, 0),
-        "media_ip_type" => Piece::Constant(Constant::MediaIpType, 0),
-        "pid" => Piece::Constant(Constant::Pid, 0),
-        "sipp_version" => Piece::Constant(Constant::Version, 0),
-        "users" => Piece::Constant(Constant::Users, 0),
-        "call_number" => Piece::CallNumber,
-        "call_id" => Piece::CallId,
-        "msg_index" => Piece::StepIndex,
-        "clock_tick" => Piece::ClockTick,
-        "timestamp" => Piece::Timestamp,
-        "date" => Piece::Date,
-        "dynamic_id" => Piece::DynamicId,
-        "userid" => Piece::UserId,
-        "peer_tag_param" => Piece::PeerTag,
-        "routes" => Piece::Routes,
-        "next_url" => Piece::NextUrl,
-        "last_message" => Piece::LastMessage,
-        "last_Request_URI" => Piece::LastRequestUri,
+        "service" => TextPiece::Constant(Constant::Service, 0),
+        "remote_host" => TextPiece::Constant(Constant::RemoteHost, 0),
+        "remote_ip" => TextPiece::RemoteIp,
+        "transport" => TextPiece::Constant(Constant::Transport, 0),
+        "local_ip" | "server_ip" => TextPiece::Constant(Constant::LocalIp, 0),
+        "local_ip_type" => TextPiece::Constant(Constant::LocalIpType, 0),
+        "media_ip" => TextPiece::Constant(Constant::MediaIp, 0),
+        "media_ip_type" => TextPiece::Constant(Constant::MediaIpType, 0),
+        "pid" => TextPiece::Constant(Constant::Pid, 0),
+        "sipp_version" => TextPiece::Constant(Constant::Version, 0),
+        "users" => TextPiece::Constant(Constant::Users, 0),
+        "call_number" => TextPiece::CallNumber,
+        "call_id" => TextPiece::CallId,
+        "msg_index" => TextPiece::StepIndex,
+        "clock_tick" => TextPiece::ClockTick,
+        "timestamp" => TextPiece::Timestamp,
+        "date" => TextPiece::Date,
+        "dynamic_id" => TextPiece::DynamicId,
+        "userid" => TextPiece::UserId,
+        "peer_tag_param" => TextPiece::PeerTag,
+        "routes" => TextPiece::Routes,
+        "next_url" => TextPiece::NextUrl,
+        "last_message" => TextPiece::LastMessage,
+        "last_Request_URI" => TextPiece::LastRequestUri,
         _ => return None,
     })
 }
 
-fn last(header: &str) -> Piece {
+fn last(header: &str) -> TextPiece {
     let (name, bare) = match header.strip_suffix(".value") {
         Some(name) => (name, true),
         None => (header, false),
     };
-    Piece::Last {
+    TextPiece::Last {
         name: name.trim_end_matches(':').trim().as_bytes().to_vec(),
         bare,
     }
@@ -535,38 +543,38 @@ fn last(header: &str) -> Piece {
 fn injected(
     field: u16,
     mut parameters: Parameters,
-    names: &mut Names,
+    names: &mut NameTable,
     depth: usize,
-) -> Result<Piece, String> {
+) -> Result<TextPiece, String> {
     let file = names.file(parameters.take("file").as_deref())?;
     let line = match parameters.take("line") {
         Some(line) => Some(Box::new(inner(&line, names, depth)?)),
         None => None,
     };
     parameters.none()?;
-    Ok(Piece::Field { file, field, line })
+    Ok(TextPiece::Field { file, field, line })
 }
 
-fn inner(source: &str, names: &mut Names, depth: usize) -> Result<Text, String> {
-    Ok(Text {
+fn inner(source: &str, names: &mut NameTable, depth: usize) -> Result<TextTemplate, String> {
+    Ok(TextTemplate {
         head: cut(source.as_bytes(), names, depth - 1)?,
-        ..Text::default()
+        ..TextTemplate::default()
     })
 }
 
 fn authentication(
     mut parameters: Parameters,
-    names: &mut Names,
+    names: &mut NameTable,
     depth: usize,
     bare: bool,
-) -> Result<Piece, String> {
+) -> Result<TextPiece, String> {
     let mut part = |name: &str| {
         parameters
             .take(name)
             .map(|value| inner(&value, names, depth).map(Box::new))
             .transpose()
     };
-    let piece = Piece::Authentication {
+    let piece = TextPiece::Authentication {
         username: part("username")?,
         password: part("password")?,
         bare,
@@ -575,36 +583,36 @@ fn authentication(
     Ok(piece)
 }
 
-fn fill(mut parameters: Parameters, names: &mut Names) -> Result<Piece, String> {
+fn fill(mut parameters: Parameters, names: &mut NameTable) -> Result<TextPiece, String> {
     let variable = parameters
         .take("variable")
-        .ok_or("[fill] wants variable=NAME")?;
+        .ok_or("[fill] needs variable=NAME")?;
     let text = parameters.take("text").unwrap_or_else(|| "X".to_owned());
     parameters.none()?;
     if text.is_empty() {
         return Err("[fill] with an empty text".to_owned());
     }
-    Ok(Piece::Fill {
+    Ok(TextPiece::Fill {
         variable: names.variable(&variable)?,
         text: text.into_bytes(),
     })
 }
 
-fn file(mut parameters: Parameters, names: &mut Names) -> Result<Piece, String> {
-    let name = parameters.take("name").ok_or("[file] wants name=FILE")?;
+fn file(mut parameters: Parameters, names: &mut NameTable) -> Result<TextPiece, String> {
+    let name = parameters.take("name").ok_or("[file] needs name=FILE")?;
     parameters.none()?;
     match names.wanted_files.get(&name) {
-        Some(Some(text)) => Ok(Piece::Text(text.clone())),
-        Some(None) => Err(format!("[file name={name}]: it cannot be read")),
+        Some(Some(text)) => Ok(TextPiece::Text(text.clone())),
+        Some(None) => Err(format!("[file name={name}]: the file cannot be read")),
         None => {
             // The caller reads it and compiles again.
             names.wanted_files.insert(name, None);
-            Ok(Piece::Text(Vec::new()))
+            Ok(TextPiece::Text(Vec::new()))
         }
     }
 }
 
-/// Parameters of a keyword, `name=value` with or without quotes; a value may hold keywords.
+/// Parameters of a keyword, `name=value` with or without quotes; a value may contain keywords.
 struct Parameters {
     keyword: String,
     list: Vec<(String, String)>,
@@ -617,7 +625,7 @@ impl Parameters {
         while !rest.is_empty() {
             let (name, value) = rest
                 .split_once('=')
-                .ok_or_else(|| format!("[{keyword}]: {rest:?} is no name=value"))?;
+                .ok_or_else(|| format!("[{keyword}]: {rest:?} is not name=value"))?;
             let value = value.trim_start();
             let (value, after) = value_of(value);
             list.push((name.trim().to_owned(), value.to_owned()));
@@ -634,7 +642,7 @@ impl Parameters {
         Some(self.list.remove(at).1)
     }
 
-    /// Nothing is left.
+    /// Fails on unused parameters.
     fn none(&self) -> Result<(), String> {
         match self.list.first() {
             None => Ok(()),
@@ -646,7 +654,7 @@ impl Parameters {
     }
 }
 
-/// A value and what follows it.
+/// A value and the rest after it.
 fn value_of(text: &str) -> (&str, &str) {
     let text = text.strip_prefix('\\').unwrap_or(text);
     if let Some(quoted) = text.strip_prefix('"')
@@ -667,11 +675,11 @@ fn value_of(text: &str) -> (&str, &str) {
     (text, "")
 }
 
-/// User name and password, where they are given.
-pub type Login = (Option<Vec<u8>>, Option<Vec<u8>>);
+/// User name and password, if present.
+pub type FieldCredentials = (Option<Vec<u8>>, Option<Vec<u8>>);
 
-/// The parameters of an `[authentication ...]` that came out of an injection file.
-pub fn authentication_of_field(text: &[u8]) -> Option<Login> {
+/// The parameters of an `[authentication ...]` from an injection file.
+pub fn authentication_of_field(text: &[u8]) -> Option<FieldCredentials> {
     let inside = text.trim_ascii().strip_prefix(b"[authentication")?;
     let inside = String::from_utf8_lossy(inside.strip_suffix(b"]")?).into_owned();
     let mut parameters = Parameters::read("authentication", &inside).ok()?;
@@ -683,40 +691,40 @@ pub fn authentication_of_field(text: &[u8]) -> Option<Login> {
 mod tests {
     use super::*;
 
-    fn names() -> Names {
-        Names {
+    fn names() -> NameTable {
+        NameTable {
             files: vec!["a.csv".into(), "b.csv".into()],
             keys: [("realm".to_owned(), "home".to_owned())].into(),
-            ..Names::default()
+            ..NameTable::default()
         }
     }
 
     #[test]
-    fn a_message_is_put_into_form() {
+    fn message_is_normalized() {
         let source = b"\n\n   INVITE sip:[service]@x SIP/2.0  \n  Call-ID: a///[call_id]\n Content-Length: [len]\n\n  v=0\n  s=-\n\n  ";
         let text = message(source, &mut names()).unwrap();
         assert_eq!(
             text.head,
             [
-                Piece::Text(b"INVITE sip:".to_vec()),
-                Piece::Constant(Constant::Service, 0),
-                Piece::Text(b"@x SIP/2.0\r\nCall-ID: a///".to_vec()),
-                Piece::CallId,
-                Piece::Text(b"\r\nContent-Length: ".to_vec()),
-                Piece::Length(0),
-                Piece::Text(b"\r\n\r\n".to_vec()),
+                TextPiece::Text(b"INVITE sip:".to_vec()),
+                TextPiece::Constant(Constant::Service, 0),
+                TextPiece::Text(b"@x SIP/2.0\r\nCall-ID: a///".to_vec()),
+                TextPiece::CallId,
+                TextPiece::Text(b"\r\nContent-Length: ".to_vec()),
+                TextPiece::Length(0),
+                TextPiece::Text(b"\r\n\r\n".to_vec()),
             ]
         );
-        assert_eq!(text.body, [Piece::Text(b"v=0\r\ns=-\r\n".to_vec())]);
+        assert_eq!(text.body, [TextPiece::Text(b"v=0\r\ns=-\r\n".to_vec())]);
         let mut bound = text;
         bound.bind(&|piece| match piece {
-            Piece::Constant(Constant::Service, _) => Some(b"bob".to_vec()),
+            TextPiece::Constant(Constant::Service, _) => Some(b"bob".to_vec()),
             _ => None,
         });
         assert_eq!(bound.head.len(), 3);
         assert_eq!(
             bound.head[2],
-            Piece::Text(b"\r\nContent-Length: 10\r\n\r\n".to_vec())
+            TextPiece::Text(b"\r\nContent-Length: 10\r\n\r\n".to_vec())
         );
         assert!(!bound.needs_body);
     }
@@ -729,55 +737,55 @@ mod tests {
             assert_eq!(text.head.len(), 1, "{source}");
             text.head.into_iter().next().unwrap()
         };
-        assert_eq!(one("[local_port+2]"), Piece::LocalPort(2));
-        assert_eq!(one("[branch-3]"), Piece::Branch(-3));
-        assert_eq!(one("[call_number+1]"), Piece::CallNumber);
-        assert_eq!(one("[realm]"), Piece::Text(b"home".to_vec()));
-        assert_eq!(one("\\x5bx]"), Piece::Text(b"[x]".to_vec()));
-        assert_eq!(one("[::"), Piece::Text(b"[::".to_vec()));
+        assert_eq!(one("[local_port+2]"), TextPiece::LocalPort(2));
+        assert_eq!(one("[branch-3]"), TextPiece::Branch(-3));
+        assert_eq!(one("[call_number+1]"), TextPiece::CallNumber);
+        assert_eq!(one("[realm]"), TextPiece::Text(b"home".to_vec()));
+        assert_eq!(one("\\x5bx]"), TextPiece::Text(b"[x]".to_vec()));
+        assert_eq!(one("[::"), TextPiece::Text(b"[::".to_vec()));
         assert_eq!(
             one("[last_Record-Route:]"),
-            Piece::Last {
+            TextPiece::Last {
                 name: b"Record-Route".to_vec(),
                 bare: false
             }
         );
         assert_eq!(
             one("[last_To.value]"),
-            Piece::Last {
+            TextPiece::Last {
                 name: b"To".to_vec(),
                 bare: true
             }
         );
         assert_eq!(
             one("[field2 file=\"b.csv\" line=[$n]]"),
-            Piece::Field {
+            TextPiece::Field {
                 file: 1,
                 field: 2,
-                line: Some(Box::new(Text {
-                    head: vec![Piece::Variable(0)],
-                    ..Text::default()
+                line: Some(Box::new(TextTemplate {
+                    head: vec![TextPiece::Variable(0)],
+                    ..TextTemplate::default()
                 }))
             }
         );
         assert_eq!(
             one("[authentication username=[field0] password=\"a b\"]"),
-            Piece::Authentication {
-                username: Some(Box::new(Text {
-                    head: vec![Piece::Field {
+            TextPiece::Authentication {
+                username: Some(Box::new(TextTemplate {
+                    head: vec![TextPiece::Field {
                         file: 0,
                         field: 0,
                         line: None
                     }],
-                    ..Text::default()
+                    ..TextTemplate::default()
                 })),
-                password: Some(Box::new(Text::plain(b"a b"))),
+                password: Some(Box::new(TextTemplate::plain(b"a b"))),
                 bare: false
             }
         );
         assert_eq!(
             one("[fill variable=n text=\"ab\"]"),
-            Piece::Fill {
+            TextPiece::Fill {
                 variable: 0,
                 text: b"ab".to_vec()
             }
@@ -785,7 +793,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_keywords_are_named() {
+    fn unknown_keywords_are_reported_by_name() {
         for source in [
             "[tdmmap]",
             "[frobnicate]",
@@ -803,7 +811,7 @@ mod tests {
     }
 
     #[test]
-    fn credentials_out_of_a_file() {
+    fn credentials_from_an_injection_field() {
         let (user, password) =
             authentication_of_field(b"[authentication username=joe password=schmo]").unwrap();
         assert_eq!(user.unwrap(), b"joe");

@@ -1,39 +1,39 @@
-//! Reading the XML of a scenario.
+//! Reader for the XML of a scenario.
 //!
-//! SIPp reads its files with a parser of its own that takes what XML forbids: `<` and `&` in attribute values, `\"` for a quote,
-//! `--` in comments, attributes without a space between them or twice in a tag. Such files are common, so this reader takes
-//! them too. Bytes are taken one by one as characters and given back the same way, so a message leaves exactly as it is in the
-//! file, whatever encoding the file declares.
+//! SIPp's own parser accepts input that XML forbids: `<` and `&` in attribute values, `\"` for a quote, `--` in
+//! comments, attributes without a space between them or twice in a tag. Such files are common, so this reader accepts
+//! them too. Each byte is kept as one character and written back unchanged, so a message leaves exactly as in the file,
+//! independent of the declared encoding.
 
 use std::fmt;
 
 /// Largest scenario file, bytes.
-pub const LARGEST: usize = 4 << 20;
-/// Nodes of one document, at most.
-const NODES: u32 = 200_000;
-/// Elements within each other, at most; SIPp's need four.
-const DEPTH: usize = 16;
+pub const MAX_FILE_BYTES: usize = 4 << 20;
+/// Most nodes of one document.
+const MAX_NODES: u32 = 200_000;
+/// Deepest nesting of elements; SIPp's need four.
+const MAX_DEPTH: usize = 16;
 
-/// What is wrong with a file, and where.
+/// An error in a file, with its line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mistake {
+pub struct ScenarioError {
     /// Line, from 1.
     pub line: u32,
-    /// What is wrong.
+    /// Description.
     pub text: String,
 }
 
-impl Mistake {
-    /// A mistake in `line`.
-    pub fn new(line: u32, text: impl Into<String>) -> Mistake {
-        Mistake {
+impl ScenarioError {
+    /// An error in `line`.
+    pub fn new(line: u32, text: impl Into<String>) -> ScenarioError {
+        ScenarioError {
             line,
             text: text.into(),
         }
     }
 }
 
-impl fmt::Display for Mistake {
+impl fmt::Display for ScenarioError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.line, self.text)
     }
@@ -44,13 +44,13 @@ impl fmt::Display for Mistake {
 pub struct Element {
     /// Its name.
     pub name: String,
-    /// The line in which it begins.
+    /// The line of its start.
     pub line: u32,
     /// Names and values, in order.
     pub attributes: Vec<(String, String)>,
-    /// All text inside it, children's left out.
+    /// All text inside it, without that of children.
     pub text: String,
-    /// The line in which the first text stands.
+    /// The line of the first text.
     pub text_line: u32,
     /// Elements inside it.
     pub children: Vec<Element>,
@@ -62,23 +62,23 @@ pub fn bytes(text: &str) -> Vec<u8> {
     for character in text.chars() {
         match u8::try_from(u32::from(character)) {
             Ok(byte) => out.push(byte),
-            // Written as a reference by number; the file itself has no such character.
+            // Written as a numeric reference; the file itself has no such character.
             Err(_) => out.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes()),
         }
     }
     out
 }
 
-/// Reads a document and gives its outermost element; text behind it is not read, as with SIPp.
+/// Reads a document and returns its outermost element; text after it is not read, as in SIPp.
 ///
 /// # Errors
-/// Where it is too large, or no XML even by SIPp's lenient rules.
-pub fn read(file: &[u8]) -> Result<Element, Mistake> {
-    if file.len() > LARGEST {
-        let text = format!("larger than {LARGEST} bytes");
-        return Err(Mistake::new(1, text));
+/// The file is too large, or not XML even by SIPp's lenient rules.
+pub fn read(file: &[u8]) -> Result<Element, ScenarioError> {
+    if file.len() > MAX_FILE_BYTES {
+        let text = format!("larger than {MAX_FILE_BYTES} bytes");
+        return Err(ScenarioError::new(1, text));
     }
-    let mut reader = Reader {
+    let mut reader = XmlReader {
         rest: file.strip_prefix(b"\xef\xbb\xbf").unwrap_or(file),
         line: 1,
         nodes: 0,
@@ -86,7 +86,7 @@ pub fn read(file: &[u8]) -> Result<Element, Mistake> {
     reader.document()
 }
 
-/// Characters of which each stands for a byte.
+/// Characters, each of which stands for a byte.
 fn characters(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| char::from(*byte)).collect()
 }
@@ -95,19 +95,22 @@ fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\r' | b'\n')
 }
 
-/// Reads a file from its beginning to its end, elements by recursion, which [`DEPTH`] bounds.
-struct Reader<'f> {
+/// Reads a file from beginning to end, elements by recursion, which [`MAX_DEPTH`] bounds.
+struct XmlReader<'f> {
     rest: &'f [u8],
     line: u32,
     nodes: u32,
 }
 
-impl<'f> Reader<'f> {
-    fn wrong<T>(&self, text: impl Into<String>) -> Result<T, Mistake> {
-        Err(Mistake::new(self.line, format!("not XML: {}", text.into())))
+impl<'f> XmlReader<'f> {
+    fn wrong<T>(&self, text: impl Into<String>) -> Result<T, ScenarioError> {
+        Err(ScenarioError::new(
+            self.line,
+            format!("not XML: {}", text.into()),
+        ))
     }
 
-    /// The next `count` bytes.
+    /// Consumes the next `count` bytes.
     fn advance(&mut self, count: usize) -> &'f [u8] {
         let (head, rest) = self.rest.split_at(count.min(self.rest.len()));
         self.line += memchr::memchr_iter(b'\n', head).count() as u32;
@@ -115,10 +118,13 @@ impl<'f> Reader<'f> {
         head
     }
 
-    /// All bytes up to `close`, which is passed over.
-    fn until(&mut self, close: &[u8], what: &str) -> Result<&'f [u8], Mistake> {
+    /// Consumes all bytes up to and including `close`.
+    fn until(&mut self, close: &[u8], construct: &str) -> Result<&'f [u8], ScenarioError> {
         let Some(end) = memchr::memmem::find(self.rest, close) else {
-            return Err(Mistake::new(self.line, format!("{what} is not closed")));
+            return Err(ScenarioError::new(
+                self.line,
+                format!("{construct} is not closed"),
+            ));
         };
         let head = self.advance(end);
         self.advance(close.len());
@@ -131,8 +137,8 @@ impl<'f> Reader<'f> {
         self.advance(count);
     }
 
-    /// Passes over a comment, a processing instruction or a document type; whether there was one.
-    fn passed_over(&mut self) -> Result<bool, Mistake> {
+    /// Skips a comment, a processing instruction or a document type; returns whether there was one.
+    fn skip_markup(&mut self) -> Result<bool, ScenarioError> {
         if self.rest.starts_with(b"<!--") {
             self.until(b"-->", "a comment")?;
         } else if self.rest.starts_with(b"<?") {
@@ -141,7 +147,7 @@ impl<'f> Reader<'f> {
             let line = self.line;
             if self.until(b">", "<!")?.contains(&b'[') {
                 let text = "a document type with declarations inside is not supported";
-                return Err(Mistake::new(line, text));
+                return Err(ScenarioError::new(line, text));
             }
         } else {
             return Ok(false);
@@ -149,30 +155,33 @@ impl<'f> Reader<'f> {
         Ok(true)
     }
 
-    fn document(&mut self) -> Result<Element, Mistake> {
+    fn document(&mut self) -> Result<Element, ScenarioError> {
         loop {
             self.space();
             if self.rest.is_empty() {
-                return self.wrong("there is no element");
+                return self.wrong("no element found");
             }
-            if self.passed_over()? {
+            if self.skip_markup()? {
                 continue;
             }
             if self.rest.first() != Some(&b'<') {
-                return self.wrong("text in front of the first element");
+                return self.wrong("text before the first element");
             }
-            return self.element(DEPTH);
+            return self.element(MAX_DEPTH);
         }
     }
 
-    fn element(&mut self, depth: usize) -> Result<Element, Mistake> {
+    fn element(&mut self, depth: usize) -> Result<Element, ScenarioError> {
         let line = self.line;
         self.nodes += 1;
         if depth == 0 {
-            return Err(Mistake::new(line, "elements within elements, too deep"));
+            return Err(ScenarioError::new(line, "elements nested too deeply"));
         }
-        if self.nodes > NODES {
-            return Err(Mistake::new(line, format!("more than {NODES} elements")));
+        if self.nodes > MAX_NODES {
+            return Err(ScenarioError::new(
+                line,
+                format!("more than {MAX_NODES} elements"),
+            ));
         }
         self.advance(1);
         let mut found = Element {
@@ -187,7 +196,7 @@ impl<'f> Reader<'f> {
         Ok(found)
     }
 
-    fn name(&mut self) -> Result<String, Mistake> {
+    fn name(&mut self) -> Result<String, ScenarioError> {
         let end = self
             .rest
             .iter()
@@ -199,13 +208,13 @@ impl<'f> Reader<'f> {
         }
     }
 
-    /// The attributes of a tag and its end; whether the element ends with it. Of two attributes with one name both are
-    /// kept, in order: the first counts.
-    fn attributes(&mut self, found: &mut Element) -> Result<bool, Mistake> {
+    /// The attributes of a tag and its end; returns whether the element ends with it. Of two attributes with one name
+    /// both are kept, in order: the first counts.
+    fn attributes(&mut self, found: &mut Element) -> Result<bool, ScenarioError> {
         loop {
             self.space();
             match self.rest {
-                [] => return Err(Mistake::new(found.line, "a tag is not closed")),
+                [] => return Err(ScenarioError::new(found.line, "a tag is not closed")),
                 [b'>', ..] => {
                     self.advance(1);
                     return Ok(false);
@@ -229,9 +238,9 @@ impl<'f> Reader<'f> {
         }
     }
 
-    /// A quoted value, in which `<` and `&` may stand for themselves and `\"` for a quote.
-    fn value(&mut self, name: &str) -> Result<String, Mistake> {
-        let begun = self.line;
+    /// A quoted value; `<` and `&` may be literal, and `\"` is a quote.
+    fn value(&mut self, name: &str) -> Result<String, ScenarioError> {
+        let start_line = self.line;
         let quote = match self.rest.first() {
             Some(quote @ (b'"' | b'\'')) => *quote,
             _ => return self.wrong(format!("the value of {name} is not in quotes")),
@@ -240,7 +249,12 @@ impl<'f> Reader<'f> {
         let mut value = String::new();
         loop {
             match *self.rest {
-                [] => return Err(Mistake::new(begun, "an attribute's value is not closed")),
+                [] => {
+                    return Err(ScenarioError::new(
+                        start_line,
+                        "an attribute's value is not closed",
+                    ));
+                }
                 [byte, ..] if byte == quote => {
                     self.advance(1);
                     return Ok(value);
@@ -256,7 +270,7 @@ impl<'f> Reader<'f> {
         }
     }
 
-    /// A reference's character; an ampersand that opens none is itself.
+    /// The character of a reference; an ampersand without one is literal.
     fn reference(&mut self) -> char {
         let end = self.rest.iter().take(12).position(|byte| *byte == b';');
         let name = end
@@ -274,8 +288,8 @@ impl<'f> Reader<'f> {
         character.unwrap_or('&')
     }
 
-    /// All that stands between an element's tags.
-    fn content(&mut self, found: &mut Element, depth: usize) -> Result<(), Mistake> {
+    /// Reads the content of an element.
+    fn content(&mut self, found: &mut Element, depth: usize) -> Result<(), ScenarioError> {
         loop {
             if self.rest.is_empty() {
                 return self.wrong(format!("<{}> is not closed", found.name));
@@ -284,7 +298,7 @@ impl<'f> Reader<'f> {
                 self.advance(2);
                 let name = self.name()?;
                 if name != found.name {
-                    let text = format!("</{name}> where </{}> is due", found.name);
+                    let text = format!("</{name}> in place of </{}>", found.name);
                     return self.wrong(text);
                 }
                 self.until(b">", "a tag")?;
@@ -295,7 +309,7 @@ impl<'f> Reader<'f> {
                 self.advance(9);
                 let text = self.until(b"]]>", "<![CDATA[")?;
                 add_text(found, line, &characters(text));
-            } else if self.passed_over()? {
+            } else if self.skip_markup()? {
             } else if self.rest.first() == Some(&b'<') {
                 let child = self.element(depth - 1)?;
                 found.children.push(child);
@@ -331,7 +345,7 @@ fn add_text(found: &mut Element, line: u32, text: &str) {
     found.text.push_str(text);
 }
 
-/// The character of a reference by number.
+/// The character of a numeric reference.
 fn numbered_character(text: &[u8]) -> Option<char> {
     let (digits, radix) = match text {
         [b'x', digits @ ..] => (digits, 16),
@@ -346,7 +360,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_sipp_takes_is_taken() {
+    fn lenient_xml_is_accepted_as_by_sipp() {
         let file = b"<?xml version=\"1.0\" encoding=\"ISO-8859-1\" ?>\n<!DOCTYPE scenario SYSTEM \"sipp.dtd\">\n\
             <!-- a -- b\n -->\n<scenario name=\"a & b\">\n<ereg regexp=\"<sip:\\\"(a\\\\)&lt;\"x='1'/>\n\
             <send><![CDATA[\n caf\xe9 <&>\n]]></send></scenario>";
@@ -367,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_xml_is_told_with_its_line() {
+    fn invalid_xml_is_reported_with_its_line() {
         for (file, line) in [
             (&b"<scenario>\n<send>\n</scenario>"[..], 3),
             (b"<a>\n<!-- ", 2),

@@ -1,16 +1,16 @@
-//! Conferences under load, on sockets and in virtual time: participants who speak in turns at every instance, a probe conference at
-//! the first one on a thread of its own, and beside both a few streams that go past the subject: what those show in jitter is the
-//! host's own.
+//! Conferences under load, on sockets and in virtual time: participants that speak in turns at every instance, a probe
+//! conference at the first instance on a thread of its own, and some streams that bypass the SUT. The jitter of these
+//! streams is that of the host itself.
 
-use super::sockets::{drop_remarks, kernel, local_ip_towards, watch};
-use super::{HostThread, Outcomes, Patience, Trial, from_start, held, merge};
+use super::sockets::{drop_remarks, local_ip_towards, receive_buffer_errors, watch};
+use super::{HostThread, Outcomes, Trial, WaitLimits, from_start, merge, total_held};
 use crate::error::LabError;
-use crate::experiment::{Conference, Experiment, HangUp, MediaKind};
+use crate::experiment::{ConferenceLoad, Experiment, HangUp, MediaKind};
 use crate::figures::{NOISE, PROBE};
-use crate::host::{CallFlow, CallPlan, Host, HostPlan, Progress, StreamPlan};
-use crate::pace::{Bounds, Hold, Pace};
+use crate::host::{CallFlow, HostPlan, HostProgress, LabHost, OutgoingCallPlan, StreamPlan};
+use crate::pace::{ArrivalProcess, Bounds, HoldTime};
 use crate::raw::Surroundings;
-use crate::subject::{PortSpan, Simulated, Subject, loopback, simulated_addresses, system_entropy};
+use crate::sut::{PortSpan, RunningSut, Simulated, loopback, simulated_addresses, system_entropy};
 use codec::Format;
 use engine::{Entropy, Time, Transport};
 use net::{Clock, NoiseSampler};
@@ -18,32 +18,32 @@ use sim::{HostId, World};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-/// From the order to begin to the first call: threads have settled by then.
+/// Time from the start request to the first call, in which threads settle.
 const LEAD: Duration = Duration::from_millis(200);
-/// Streams that show the host's own jitter: as many as the probe has.
+/// Number of streams that show the host's jitter: as many as the probe has.
 const STREAMS: u64 = 4;
-/// Calls stand for so much longer than they are counted.
+/// Calls last this much longer than the measurement.
 const MARGIN: Duration = Duration::from_secs(1);
-/// Where the host's own streams are received in virtual time.
+/// Port for the bypassing streams in virtual time.
 const STREAM_PORT: u16 = 31_000;
-/// Hosts of a simulated network, by number: the probe, the two ends of the host's own streams, participants from here on.
+/// Host numbers in a simulated network: the probe, the two ends of the bypassing streams, participants from here on.
 const PROBE_HOST: u8 = 2;
 const SENDER: u8 = 3;
 const RECEIVER: u8 = 4;
 const PARTICIPANTS: u8 = 10;
 /// First call in virtual time: sockets are open by then.
 const START: Time = Time::from_secs(1);
-/// After the last call, transactions linger for 64 times T1 (RFC 3261 section 17).
+/// After the last call, transactions remain for 64 times T1 (RFC 3261 section 17).
 const LINGER: Duration = Duration::from_secs(70);
 
-/// Who plays: hosts without addresses, and what they are to do.
-struct Scene {
+/// Host plans of the trial, without addresses.
+struct ConferenceHosts {
     /// Participants at each instance.
     load: Vec<HostPlan>,
     probe: HostPlan,
-    /// Sender and receiver of the host's own streams.
+    /// Sender and receiver of the bypassing streams.
     noise: [HostPlan; 2],
-    /// From when on, and for how long, everything is counted.
+    /// Begin and length of the measurement.
     window: (Duration, Duration),
 }
 
@@ -51,90 +51,94 @@ fn seconds(value: f64) -> Duration {
     Duration::try_from_secs_f64(value.max(0.0)).unwrap_or(Duration::MAX)
 }
 
-impl Scene {
-    fn of(experiment: &Experiment, plan: &Conference, port: u16) -> Result<Scene, LabError> {
-        super::cast::coders(experiment)?;
-        let total = plan.rooms * plan.seats;
-        // Who calls at random needs a little longer at times.
+impl ConferenceHosts {
+    fn of(
+        experiment: &Experiment,
+        plan: &ConferenceLoad,
+        port: u16,
+    ) -> Result<ConferenceHosts, LabError> {
+        super::hosts::check_codecs(experiment)?;
+        let total = plan.count * plan.participants;
+        // With random arrivals joining takes a little longer at times.
         let joined = seconds(total as f64 / plan.rate * 1.5);
         let window = (
             joined + seconds(plan.warm_up_seconds),
-            seconds(plan.seconds),
+            seconds(plan.duration_seconds),
         );
         let hold = window.0 + window.1 + MARGIN;
         let codec = plan.codec.format(false);
         let nobody = SocketAddr::from(([0, 0, 0, 0], 0));
         let host = |name: &str, first: u64, rooms: u64| {
             let mut host = HostPlan::new(name, nobody);
-            let count = rooms * plan.seats;
+            let count = rooms * plan.participants;
             host.calls
                 .push(calls(name, plan, (first, count), hold, codec));
             host.media_sockets = count as usize;
             host.window = Some(window);
             host.batch = Duration::from_micros(u64::from(experiment.generator.batch_us));
-            host.realtime = experiment.generator.realtime;
+            host.realtime = experiment.generator.realtime_priority;
             host
         };
-        let load = (0..plan.instances).map(|_| host("participants", FIRST, plan.rooms));
+        let load = (0..plan.instances).map(|_| host("participants", FIRST, plan.count));
         let streams = |to: Option<SocketAddr>| {
             let mut host = HostPlan::new(NOISE, nobody);
             host.media_sockets = STREAMS as usize;
             host.media_port = if to.is_some() { 0 } else { port };
             host.window = Some(window);
-            // What holds up the subject holds up these, and nothing else does.
+            // With the same priority as the SUT these streams suffer only delays that also affect the SUT.
             host.realtime = experiment
-                .subject
-                .realtime
-                .max(experiment.generator.realtime);
+                .sut
+                .realtime_priority
+                .max(experiment.generator.realtime_priority);
             host.streams = Some(StreamPlan {
                 name: NOISE.to_owned(),
                 rate: 100.0,
                 count: STREAMS,
-                lasting: window.0 + window.1 + MARGIN,
-                say: if to.is_some() {
+                duration: window.0 + window.1 + MARGIN,
+                sends: if to.is_some() {
                     MediaKind::Speech
                 } else {
                     MediaKind::None
                 },
                 codec,
-                hear: MediaKind::Speech,
+                expects: MediaKind::Speech,
                 listen_percent: 0.0,
                 to,
             });
             host
         };
-        Ok(Scene {
+        Ok(ConferenceHosts {
             load: load.collect(),
-            probe: host(PROBE, FIRST + plan.rooms, 1),
+            probe: host(PROBE, FIRST + plan.count, 1),
             noise: [streams(Some(nobody)), streams(None)],
             window,
         })
     }
 }
 
-/// Number of the first conference.
+/// Extension of the first conference.
 const FIRST: u64 = 8_000;
 
-/// Participants of conferences from the number `first` on, `count` in all.
+/// `count` participants of conferences from extension `first` on.
 fn calls(
     name: &str,
-    plan: &Conference,
+    plan: &ConferenceLoad,
     (first, count): (u64, u64),
     hold: Duration,
     codec: Format,
-) -> CallPlan {
-    CallPlan {
+) -> OutgoingCallPlan {
+    OutgoingCallPlan {
         name: name.to_owned(),
-        // At random, so that packets of all are spread over the packet time.
-        pace: Pace::Poisson { rate: plan.rate },
+        // Random arrivals spread the packets of all participants over the packet time.
+        pace: ArrivalProcess::Poisson { rate: plan.rate },
         after: Duration::ZERO,
         bounds: Bounds {
             total: Some(count),
             ..Bounds::default()
         },
-        lasting: None,
-        hold: Hold::Fixed(hold.as_secs_f64()),
-        dial: format!("{{number/{}+{first}}}", plan.seats),
+        duration: None,
+        hold: HoldTime::Fixed(hold.as_secs_f64()),
+        dial: format!("{{number/{}+{first}}}", plan.participants),
         from: format!("{name}-{{number}}"),
         cycle: 0,
         login: None,
@@ -142,10 +146,10 @@ fn calls(
         transport: Transport::Udp,
         connections: 1,
         hang_up: HangUp::Caller,
-        say: MediaKind::Turns,
-        hear: MediaKind::Turns,
+        sends: MediaKind::Turns,
+        expects: MediaKind::Turns,
         codec,
-        seats: plan.seats,
+        participants: plan.participants,
         srtp: false,
         timed: false,
         cancel_percent: 0.0,
@@ -157,24 +161,24 @@ fn calls(
     }
 }
 
-/// How long calls are waited for.
-fn patience(experiment: &Experiment, scene: &Scene) -> Patience {
-    let mut patience = Patience::of(experiment);
-    patience.life += scene.window.0 + scene.window.1;
-    patience
+/// Longest wait for the end of calls.
+fn wait_limits(experiment: &Experiment, hosts: &ConferenceHosts) -> WaitLimits {
+    let mut limits = WaitLimits::of(experiment);
+    limits.life += hosts.window.0 + hosts.window.1;
+    limits
 }
 
-fn planned(trial: &Trial) -> Result<&Conference, LabError> {
+fn conference_plan(trial: &Trial) -> Result<&ConferenceLoad, LabError> {
     let plan = trial.experiment.conference.as_ref();
-    plan.ok_or_else(|| LabError::bad("no [conference]"))
+    plan.ok_or_else(|| LabError::bad_input("no [conference]"))
 }
 
-fn at(mut plan: HostPlan, ip: IpAddr) -> HostPlan {
+fn at_address(mut plan: HostPlan, ip: IpAddr) -> HostPlan {
     plan.address = SocketAddr::new(ip, 0);
     plan
 }
 
-/// The sender of the host's own streams sends them there.
+/// Sets the target of the bypassing streams.
 fn towards(mut plan: HostPlan, to: SocketAddr) -> HostPlan {
     if let Some(streams) = &mut plan.streams {
         streams.to = Some(to);
@@ -184,36 +188,36 @@ fn towards(mut plan: HostPlan, to: SocketAddr) -> HostPlan {
 
 // --- on sockets
 
-/// What processors did between two moments.
+/// CPU use at one moment.
 #[derive(Clone, Copy)]
-struct Work {
+struct CpuSample {
     at: Time,
-    /// CPU time of the subject, seconds.
-    subject: Option<f64>,
-    /// Ticks of all processors, and those of them in which they were busy.
+    /// CPU time of the SUT, seconds.
+    sut: Option<f64>,
+    /// Ticks of all processors, and the busy ones among them.
     host: [u64; 2],
 }
 
-impl Work {
-    fn of(subjects: &[Subject], clock: Clock) -> Result<Work, LabError> {
+impl CpuSample {
+    fn of(suts: &[RunningSut], clock: Clock) -> Result<CpuSample, LabError> {
         let mut sum = Some(0.0);
-        for subject in subjects {
-            sum = sum.zip(subject.cpu_seconds()?).map(|(a, b)| a + b);
+        for sut in suts {
+            sum = sum.zip(sut.cpu_seconds()?).map(|(a, b)| a + b);
         }
-        Ok(Work {
+        Ok(CpuSample {
             at: clock.now(),
-            subject: sum,
+            sut: sum,
             host: processors()?,
         })
     }
 }
 
-/// Ticks of all processors together, and of these the busy ones: what a hypervisor took is not idle.
+/// Ticks of all processors together, and the busy ones among them: time stolen by a hypervisor is not idle.
 fn processors() -> Result<[u64; 2], LabError> {
-    let cannot = |why: String| LabError::cannot(format!("/proc/stat: {why}"), "mount /proc");
+    let cannot = |why: String| LabError::cannot_run(format!("/proc/stat: {why}"), "mount /proc");
     let text = std::fs::read_to_string("/proc/stat").map_err(|error| cannot(error.to_string()))?;
     let line = text.lines().next().unwrap_or_default();
-    // user, nice, system, idle, iowait, irq, softirq, steal; guests are in user already (proc(5)).
+    // user, nice, system, idle, iowait, irq, softirq, steal; guest time is included in user (proc(5)).
     let ticks: Vec<u64> = line
         .split_whitespace()
         .skip(1)
@@ -221,7 +225,7 @@ fn processors() -> Result<[u64; 2], LabError> {
         .filter_map(|field| field.parse().ok())
         .collect();
     let [_, _, _, idle, waiting, ..] = ticks.as_slice() else {
-        return Err(cannot("not as proc(5) says".to_owned()));
+        return Err(cannot("not in the format of proc(5)".to_owned()));
     };
     let all: u64 = ticks.iter().sum();
     Ok([all, all - idle - waiting])
@@ -230,83 +234,84 @@ fn processors() -> Result<[u64; 2], LabError> {
 /// Runs a trial on sockets.
 ///
 /// # Errors
-/// Where this machine cannot run it.
+/// If this machine cannot run it.
 pub(super) fn on_sockets(
     trial: &Trial,
-    mut progress: impl FnMut(f64, &Progress),
+    mut progress: impl FnMut(f64, &HostProgress),
 ) -> Result<Outcomes, LabError> {
     let experiment = &trial.experiment;
-    let plan = planned(trial)?;
+    let plan = conference_plan(trial)?;
     let clock = Clock::new();
     let mut entropy = Entropy::from_number(trial.seed);
-    let ip = match experiment.subject.address {
-        Some(subject) => local_ip_towards(subject)?,
+    let ip = match experiment.sut.address {
+        Some(sut) => local_ip_towards(sut)?,
         None => loopback(experiment)[0],
     };
     let ports = PortSpan::free_for_calls(STREAMS, [ip; 2], &mut system_entropy()?)?;
-    let scene = Scene::of(experiment, plan, ports[0].first())?;
-    let patience = patience(experiment, &scene);
-    let window = scene.window;
-    let subjects = Subject::instances(experiment, plan.instances, &mut entropy, clock)?;
+    let hosts = ConferenceHosts::of(experiment, plan, ports[0].first())?;
+    let limits = wait_limits(experiment, &hosts);
+    let window = hosts.window;
+    let suts = RunningSut::instances(experiment, plan.instances, &mut entropy, clock)?;
     let target = |instance: usize| {
-        let subject = subjects.get(instance).and_then(Subject::address);
-        subject.ok_or_else(|| LabError::bad("[conference] needs a subject"))
+        let sut = suts.get(instance).and_then(RunningSut::address);
+        sut.ok_or_else(|| LabError::bad_input("[conference] needs a system under test"))
     };
-    let mut start = |plan: HostPlan| HostThread::start(at(plan, ip), None, entropy.fork(), clock);
-    let [sender, receiver] = scene.noise;
+    let mut start =
+        |plan: HostPlan| HostThread::start(at_address(plan, ip), None, entropy.fork(), clock);
+    let [sender, receiver] = hosts.noise;
     let far = [start(receiver)?];
     let mut targets = vec![target(0)?, target(0)?];
     let mut near = vec![
-        start(scene.probe)?,
+        start(hosts.probe)?,
         start(towards(sender, SocketAddr::new(ip, ports[0].first())))?,
     ];
-    for (instance, plan) in scene.load.into_iter().enumerate() {
+    for (instance, plan) in hosts.load.into_iter().enumerate() {
         near.push(start(plan)?);
         targets.push(target(instance)?);
     }
     let sampler = NoiseSampler::start(Duration::from_millis(1), None)
-        .map_err(|error| LabError::cannot(format!("noise sampler: {error}"), ""))?;
-    let kernel_before = kernel()?;
+        .map_err(|error| LabError::cannot_run(format!("noise sampler: {error}"), ""))?;
+    let kernel_before = receive_buffer_errors()?;
     let begin = clock.now() + LEAD;
     far[0].begin(targets[0], begin)?;
     for (host, target) in near.iter().zip(&targets) {
         host.begin(*target, begin)?;
     }
     let (from, to) = (begin + window.0, begin + window.0 + window.1);
-    let mut work: [Option<Work>; 2] = [None, None];
-    watch(patience, &near, clock, begin, |seconds, seen| {
+    let mut work: [Option<CpuSample>; 2] = [None, None];
+    watch(limits, &near, clock, begin, |seconds, seen| {
         for (work, at) in work.iter_mut().zip([from, to]) {
             if work.is_none() && clock.now() >= at {
-                *work = Some(Work::of(&subjects, clock)?);
+                *work = Some(CpuSample::of(&suts, clock)?);
             }
         }
         progress(seconds, seen);
         Ok(())
     })?;
     if work[1].is_none() {
-        // The program was kept from looking for a while.
-        work[1] = Some(Work::of(&subjects, clock)?);
+        // This thread was not scheduled for a while.
+        work[1] = Some(CpuSample::of(&suts, clock)?);
     }
     let end = clock.now();
-    let kernel_after = kernel()?;
+    let kernel_after = receive_buffer_errors()?;
     let noise = sampler
         .stop()
-        .map_err(|error| LabError::cannot(format!("noise sampler: {error}"), ""))?;
+        .map_err(|error| LabError::cannot_run(format!("noise sampler: {error}"), ""))?;
     let finish = |hosts: Vec<HostThread>| -> Result<Vec<_>, LabError> {
         hosts.into_iter().map(HostThread::finish).collect()
     };
     let (near, far) = (finish(near)?, finish(far.into())?);
     let mut holds = Some(0);
     let mut remarks = Vec::new();
-    for subject in subjects {
-        holds = holds
-            .zip(subject.settled_holdings(clock)?)
-            .map(|(a, b)| a + b);
-        remarks.extend(subject.finish()?);
+    for sut in suts {
+        holds = holds.zip(sut.remaining_objects(clock)?).map(|(a, b)| a + b);
+        remarks.extend(sut.finish()?);
     }
     remarks.extend(drop_remarks(&near, &far));
-    if experiment.network != crate::experiment::Network::default() {
-        remarks.push("[network] applies to simulations only; these links were real".to_owned());
+    if experiment.network != crate::experiment::NetworkSettings::default() {
+        remarks.push(
+            "[network] is ignored on real sockets: it applies to simulations only".to_owned(),
+        );
     }
     let all = || near.iter().chain(&far);
     let generator_cpu = all().map(|host| host.cpu_seconds).sum();
@@ -319,12 +324,12 @@ pub(super) fn on_sockets(
         [Some(first), Some(last)] => Some((first, last)),
         _ => None,
     };
-    let spent = counted.and_then(|(first, last)| Some(last.subject? - first.subject?));
+    let spent = counted.and_then(|(first, last)| Some(last.sut? - first.sut?));
     Ok(Outcomes {
         attempts,
         streams,
         seconds: end.since(begin).as_secs_f64(),
-        leaks: holds.map(|subject| subject + held(&holdings)),
+        leaks: holds.map(|sut| sut + total_held(&holdings)),
         remarks,
         surroundings: Some(Surroundings {
             noise: noise.into(),
@@ -335,7 +340,7 @@ pub(super) fn on_sockets(
             generator_cpu_seconds: generator_cpu,
             callers_cpu_seconds: callers_cpu,
             resident_bytes: net::resident_bytes()
-                .map_err(|error| LabError::cannot(format!("/proc: {error}"), ""))?,
+                .map_err(|error| LabError::cannot_run(format!("/proc: {error}"), ""))?,
         }),
         subject_cpu_seconds: spent,
         subject_cores: counted
@@ -355,19 +360,19 @@ pub(super) fn on_sockets(
 
 // --- in virtual time
 
-/// Runs a trial in a world.
+/// Runs a trial in a simulated world.
 ///
 /// # Errors
-/// Where the subject cannot be made, or is a foreign one.
+/// If the SUT cannot be created, or is a foreign one.
 pub(super) fn in_world(trial: &Trial, mut world: World) -> Result<(Outcomes, World), LabError> {
     let experiment = &trial.experiment;
-    let plan = planned(trial)?;
-    let scene = Scene::of(experiment, plan, STREAM_PORT)?;
-    let patience = patience(experiment, &scene);
+    let plan = conference_plan(trial)?;
+    let hosts = ConferenceHosts::of(experiment, plan, STREAM_PORT)?;
+    let limits = wait_limits(experiment, &hosts);
     let address = |number: u8| simulated_addresses(experiment, number)[0];
-    let mut subjects = Vec::new();
+    let mut suts = Vec::new();
     for instance in 0..plan.instances {
-        subjects.push(Simulated::add(
+        suts.push(Simulated::add(
             &mut world,
             experiment,
             instance as u8,
@@ -375,46 +380,46 @@ pub(super) fn in_world(trial: &Trial, mut world: World) -> Result<(Outcomes, Wor
         )?);
     }
     let target = |instance: usize| {
-        let subject = subjects.get(instance).and_then(Simulated::address);
-        subject.ok_or_else(|| LabError::bad("[conference] needs a subject"))
+        let sut = suts.get(instance).and_then(Simulated::address);
+        sut.ok_or_else(|| LabError::bad_input("[conference] needs a system under test"))
     };
     let mut add = |plan: HostPlan, number: u8| {
         let entropy = world.entropy();
-        let plan = at(plan, address(number));
+        let plan = at_address(plan, address(number));
         world.add_engine(
             &format!("host {number}"),
             &[address(number)],
-            Host::new(plan, entropy),
+            LabHost::new(plan, entropy),
         )
     };
-    let [sender, receiver] = scene.noise;
+    let [sender, receiver] = hosts.noise;
     let receiver_at = SocketAddr::new(address(RECEIVER), STREAM_PORT);
-    let mut hosts: Vec<(HostId, SocketAddr)> = vec![
+    let mut targets: Vec<(HostId, SocketAddr)> = vec![
         (add(receiver, RECEIVER), target(0)?),
-        (add(scene.probe, PROBE_HOST), target(0)?),
+        (add(hosts.probe, PROBE_HOST), target(0)?),
         (add(towards(sender, receiver_at), SENDER), target(0)?),
     ];
-    for (instance, plan) in scene.load.into_iter().enumerate() {
+    for (instance, plan) in hosts.load.into_iter().enumerate() {
         let number = PARTICIPANTS + instance as u8;
-        hosts.push((add(plan, number), target(instance)?));
+        targets.push((add(plan, number), target(instance)?));
     }
-    // Opening takes no virtual time, but is told in a step of its own.
+    // Opening takes no virtual time, but is reported in a step of its own.
     world.run_until(world.now() + Duration::from_millis(1));
-    for (host, target) in &hosts {
-        world.with_engine(*host, |host: &mut Host, _| host.begin(*target, START));
+    for (host, target) in &targets {
+        world.with_engine(*host, |host: &mut LabHost, _| host.begin(*target, START));
     }
-    let near = hosts.get(1..).unwrap_or_default();
+    let near = targets.get(1..).unwrap_or_default();
     let (mut due, mut last_due) = (0, START);
     let end = loop {
         world.run_until(world.now() + Duration::from_millis(250));
-        let mut seen = Progress::default();
+        let mut seen = HostProgress::default();
         let mut done = true;
         for (host, _) in near {
-            let state = world.with_engine(*host, |host: &mut Host, _| {
+            let state = world.with_engine(*host, |host: &mut LabHost, _| {
                 (host.is_done(), host.progress())
             });
             let (is_done, progress) =
-                state.ok_or_else(|| LabError::bad("a simulated host is down"))?;
+                state.ok_or_else(|| LabError::bad_input("a simulated host is down"))?;
             done &= is_done;
             seen = seen.and(&progress);
         }
@@ -422,23 +427,24 @@ pub(super) fn in_world(trial: &Trial, mut world: World) -> Result<(Outcomes, Wor
             due = seen.due;
             last_due = world.now();
         }
-        if done || patience.is_over(seen.up, world.now().since(last_due)) {
+        if done || limits.is_over(seen.up, world.now().since(last_due)) {
             break world.now();
         }
     };
     world.run_until(end + LINGER);
     let (mut results, mut holdings) = (Vec::new(), Vec::new());
-    for (host, _) in &hosts {
-        let ended = world.with_engine(*host, |host: &mut Host, now| {
+    for (host, _) in &targets {
+        let ended = world.with_engine(*host, |host: &mut LabHost, now| {
             (host.holdings(), host.finish(now))
         });
-        let (held, result) = ended.ok_or_else(|| LabError::bad("a simulated host is down"))?;
+        let (held, result) =
+            ended.ok_or_else(|| LabError::bad_input("a simulated host is down"))?;
         holdings.push(held);
         results.push(result);
     }
-    let mut left = held(&holdings);
-    for subject in &subjects {
-        left += subject.left(&mut world).0;
+    let mut left = total_held(&holdings);
+    for sut in &suts {
+        left += sut.leaks(&mut world).0;
     }
     let (attempts, streams) = merge(trial.number, results);
     let outcomes = Outcomes {

@@ -1,11 +1,14 @@
-//! Streams over a link of this machine that others fill: two networks of their own with a pair of virtual interfaces between them,
-//! whose rate the kernel holds down, divided into shares by `hornwork isolate` or not at all.
+//! Voice streams over a link that bulk traffic fills: two network namespaces with a pair of virtual interfaces between
+//! them, whose rate the kernel limits, either divided into shares by `hornwork isolate` or undivided.
 
-use super::sockets::{drop_remarks, kernel, watch};
-use super::{Cast, HostThread, Outcomes, Patience, Place, Trial, from_start, held, merge};
+use super::sockets::{drop_remarks, receive_buffer_errors, watch};
+use super::{
+    HostPlacement, HostThread, Outcomes, Trial, TrialHosts, WaitLimits, from_start, merge,
+    total_held,
+};
 use crate::error::LabError;
-use crate::experiment::Link;
-use crate::host::Progress;
+use crate::experiment::LinkSettings;
+use crate::host::HostProgress;
 use crate::raw::Surroundings;
 use engine::{Entropy, Time};
 use net::{Clock, Network, NoiseSampler};
@@ -17,75 +20,77 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 const LEAD: Duration = Duration::from_millis(200);
-/// The two ends; their networks know nobody else.
+/// Addresses of the two ends; their namespaces contain no other hosts.
 const NEAR: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 9, 0, 1));
 const FAR: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 9, 0, 2));
-/// The interface through which streams leave, and its other end.
+/// The sending interface, and its other end.
 const OUT: &str = "voice0";
 const IN: &str = "voice1";
 const STREAM_PORT: u16 = 20_000;
 const BULK_PORT: u16 = 9_000;
-/// Expedited forwarding (RFC 3246): what `hornwork isolate` knows voice by.
-const VOICE_POINT: u8 = 46;
-/// Octets of Ethernet, IPv4 and UDP around a payload.
-const AROUND: usize = 14 + 20 + 8;
-/// Bulk is sent in trains, one each millisecond.
-const TRAIN: Duration = Duration::from_millis(1);
+/// Code point of expedited forwarding (RFC 3246), by which `hornwork isolate` classifies voice.
+const VOICE_DSCP: u8 = 46;
+/// Octets of the Ethernet, IPv4 and UDP headers.
+const HEADER_OCTETS: usize = 14 + 20 + 8;
+/// Bulk is sent in bursts, one per millisecond.
+const BURST_INTERVAL: Duration = Duration::from_millis(1);
 
-fn refused(what: &str, error: impl std::fmt::Display) -> LabError {
-    LabError::cannot(
-        format!("a link of its own: {what}: {error}"),
+fn link_error(what: &str, error: impl std::fmt::Display) -> LabError {
+    LabError::cannot_run(
+        format!("cannot set up the test link: {what}: {error}"),
         "run it as root (CAP_SYS_ADMIN, CAP_NET_ADMIN) on a kernel with veth, HTB and TBF, with ip and tc (Debian: iproute2)",
     )
 }
 
-/// Does something in a network, on a thread of its own.
-fn inside<R: Send>(
+/// Runs a closure in a network namespace, on a thread of its own.
+fn in_namespace<R: Send>(
     network: &Network,
     job: impl FnOnce() -> Result<R, LabError> + Send,
 ) -> Result<R, LabError> {
     let whole = || {
-        network.enter().map_err(|error| refused("setns", error))?;
+        network
+            .enter()
+            .map_err(|error| link_error("setns", error))?;
         job()
     };
     std::thread::scope(|scope| scope.spawn(whole).join())
-        .unwrap_or_else(|_| Err(refused("a thread", "it panicked")))
+        .unwrap_or_else(|_| Err(link_error("a thread", "it panicked")))
 }
 
-/// Carries out commands in a network; each line is one.
+/// Runs commands in a network namespace; each line is one.
 fn commands(network: &Network, lines: &[String]) -> Result<(), LabError> {
-    inside(network, || {
+    in_namespace(network, || {
         for line in lines {
             let mut words = line.split(' ');
             let program = words.next().unwrap_or_default();
             let output = Command::new(program).args(words).output();
-            let output = output.map_err(|error| refused(program, error))?;
+            let output = output.map_err(|error| link_error(program, error))?;
             if !output.status.success() {
                 let why = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-                return Err(refused(line, why));
+                return Err(link_error(line, why));
             }
         }
         Ok(())
     })
 }
 
-/// The program that divides an interface: `hornwork`, which is what runs here.
+/// Path of the program that divides the interface: `hornwork`, the running program.
 fn program() -> Result<PathBuf, LabError> {
-    let path = std::env::current_exe().map_err(|error| refused("the program", error))?;
+    let path = std::env::current_exe().map_err(|error| link_error("the program", error))?;
     match path.file_name().is_some_and(|name| name == "hornwork") {
         true => Ok(path),
-        false => Err(LabError::cannot(
-            "[link]: hornwork isolate divides it, and this is another program",
+        false => Err(LabError::cannot_run(
+            "[link] needs `hornwork isolate`, but this is another program",
             "run it as hornwork lab run",
         )),
     }
 }
 
-/// The two networks with the link between them.
-fn networks(link: &Link, program: &Path) -> Result<[Arc<Network>; 2], LabError> {
-    let make = || Network::new().map_err(|error| refused("unshare", error));
+/// The two namespaces with the link between them.
+fn networks(link: &LinkSettings, program: &Path) -> Result<[Arc<Network>; 2], LabError> {
+    let make = || Network::new().map_err(|error| link_error("unshare", error));
     let (near, far) = (Arc::new(make()?), Arc::new(make()?));
-    let rate = link.mbit;
+    let rate = link.rate_mbit;
     let mut lines = vec![
         format!("ip link add {OUT} type veth peer name {IN}"),
         format!("ip link set {IN} netns {}", far.path().display()),
@@ -98,8 +103,8 @@ fn networks(link: &Link, program: &Path) -> Result<[Arc<Network>; 2], LabError> 
         format!("ip link set {IN} up"),
     ];
     commands(&far, &lines)?;
-    lines = match link.shares {
-        // A bucket of 2 ms; what it does not let through waits in one queue for all.
+    lines = match link.isolated {
+        // A bucket of 2 ms; the excess waits in one queue for all traffic.
         0 => vec![
             format!(
                 "tc qdisc add dev {OUT} root handle 1: tbf rate {rate}mbit burst {} limit 1000000",
@@ -107,13 +112,13 @@ fn networks(link: &Link, program: &Path) -> Result<[Arc<Network>; 2], LabError> 
             ),
             format!(
                 "tc qdisc add dev {OUT} parent 1:1 pfifo limit {}",
-                link.queue
+                link.queue_packets
             ),
         ],
         _ => {
             let program = program.display().to_string();
             if program.contains(' ') {
-                return Err(refused("the program", "its path has a space in it"));
+                return Err(link_error("the program", "its path contains a space"));
             }
             vec![format!(
                 "{program} isolate {OUT} --rate {}kbit --do apply",
@@ -125,29 +130,36 @@ fn networks(link: &Link, program: &Path) -> Result<[Arc<Network>; 2], LabError> 
     Ok([near, far])
 }
 
-/// Traffic that fills the link, and what came of it.
+/// Traffic that fills the link, and its counters.
 struct Bulk {
-    over: Arc<AtomicBool>,
+    stopped: Arc<AtomicBool>,
     sent: Arc<AtomicU64>,
-    came: Arc<AtomicU64>,
+    received: Arc<AtomicU64>,
     clock: Clock,
     begun: Time,
     threads: Vec<std::thread::JoinHandle<Result<(), String>>>,
 }
 
 impl Bulk {
-    fn start(link: &Link, [near, far]: &[Arc<Network>; 2], clock: Clock) -> Result<Bulk, LabError> {
-        let over = Arc::new(AtomicBool::new(false));
-        let (sent, came) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    fn start(
+        link: &LinkSettings,
+        [near, far]: &[Arc<Network>; 2],
+        clock: Clock,
+    ) -> Result<Bulk, LabError> {
+        let stopped = Arc::new(AtomicBool::new(false));
+        let (sent, received) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
         let length = link.bulk_bytes as usize;
-        let rate = link.mbit * 1e6 * link.bulk_percent / 100.0 / 8.0 / (length + AROUND) as f64;
-        let say = |error: std::io::Error| error.to_string();
-        let (network, stop, count) = (far.clone(), over.clone(), came.clone());
+        let rate = link.rate_mbit * 1e6 * link.bulk_percent
+            / 100.0
+            / 8.0
+            / (length + HEADER_OCTETS) as f64;
+        let text_of = |error: std::io::Error| error.to_string();
+        let (network, stop, count) = (far.clone(), stopped.clone(), received.clone());
         let receiver = move || -> Result<(), String> {
-            network.enter().map_err(say)?;
-            let socket = UdpSocket::bind((FAR, BULK_PORT)).map_err(say)?;
+            network.enter().map_err(text_of)?;
+            let socket = UdpSocket::bind((FAR, BULK_PORT)).map_err(text_of)?;
             let wait = Some(Duration::from_millis(100));
-            socket.set_read_timeout(wait).map_err(say)?;
+            socket.set_read_timeout(wait).map_err(text_of)?;
             let mut room = vec![0; 65_536];
             while !stop.load(Ordering::Relaxed) {
                 if socket.recv(&mut room).is_ok() {
@@ -156,30 +168,30 @@ impl Bulk {
             }
             Ok(())
         };
-        let (network, stop, count) = (near.clone(), over.clone(), sent.clone());
+        let (network, stop, count) = (near.clone(), stopped.clone(), sent.clone());
         let sender = move || -> Result<(), String> {
-            network.enter().map_err(say)?;
-            let socket = UdpSocket::bind((NEAR, 0)).map_err(say)?;
-            // What a full queue has no room for is lost: bulk that waited for room would not press.
-            socket.set_nonblocking(true).map_err(say)?;
+            network.enter().map_err(text_of)?;
+            let socket = UdpSocket::bind((NEAR, 0)).map_err(text_of)?;
+            // Bulk beyond a full queue is dropped; a blocking sender would not fill the link.
+            socket.set_nonblocking(true).map_err(text_of)?;
             let to = SocketAddr::new(FAR, BULK_PORT);
             let payload = vec![0; length];
             let begun = clock.now();
             let mut number = 0u64;
             while !stop.load(Ordering::Relaxed) {
                 let due = (clock.now().since(begun).as_secs_f64() * rate) as u64;
-                // Who was kept from running does not catch up with more than a tenth of a second.
+                // A sender that was not scheduled catches up by at most a tenth of a second.
                 number = number.max(due.saturating_sub((rate / 10.0) as u64));
                 while number < due {
                     let _ = socket.send_to(&payload, to);
                     number += 1;
                     count.fetch_add(1, Ordering::Relaxed);
                 }
-                std::thread::sleep(TRAIN);
+                std::thread::sleep(BURST_INTERVAL);
             }
             Ok(())
         };
-        let cannot = |error: std::io::Error| refused("a thread", error);
+        let cannot = |error: std::io::Error| link_error("a thread", error);
         let threads = vec![
             std::thread::Builder::new()
                 .name("bulk in".to_owned())
@@ -191,66 +203,66 @@ impl Bulk {
                 .map_err(cannot)?,
         ];
         Ok(Bulk {
-            over,
+            stopped,
             sent,
-            came,
+            received,
             clock,
             begun: clock.now(),
             threads,
         })
     }
 
-    /// Ends it: packets sent, packets that came, and how long it was there.
+    /// Stops it; returns packets sent, packets received, and the duration.
     fn stop(mut self) -> Result<([u64; 2], Duration), LabError> {
-        self.over.store(true, Ordering::Relaxed);
+        self.stopped.store(true, Ordering::Relaxed);
         let span = self.clock.now().since(self.begun);
         for thread in std::mem::take(&mut self.threads) {
             let done = thread
                 .join()
                 .unwrap_or_else(|_| Err("it panicked".to_owned()));
-            done.map_err(|why| refused("bulk traffic", why))?;
+            done.map_err(|why| link_error("bulk traffic", why))?;
         }
-        let counts = [&self.sent, &self.came].map(|count| count.load(Ordering::Relaxed));
+        let counts = [&self.sent, &self.received].map(|count| count.load(Ordering::Relaxed));
         Ok((counts, span))
     }
 }
 
 impl Drop for Bulk {
-    /// A trial that broke off leaves no traffic behind.
+    /// An aborted trial leaves no traffic behind.
     fn drop(&mut self) {
-        self.over.store(true, Ordering::Relaxed);
+        self.stopped.store(true, Ordering::Relaxed);
     }
 }
 
 /// Runs a trial.
 ///
 /// # Errors
-/// Where this machine cannot run it, or the program that divides the link is not known.
+/// If this machine cannot run it, or the path of the program that divides the link is unknown.
 pub(super) fn on_sockets(
     trial: &Trial,
-    mut progress: impl FnMut(f64, &Progress),
+    mut progress: impl FnMut(f64, &HostProgress),
 ) -> Result<Outcomes, LabError> {
     let experiment = &trial.experiment;
     let link = experiment
         .link
         .as_ref()
-        .ok_or_else(|| LabError::bad("no [link]"))?;
+        .ok_or_else(|| LabError::bad_input("no [link]"))?;
     let streams = experiment
         .streams
         .as_ref()
-        .ok_or_else(|| LabError::bad("[link] needs [streams]"))?;
+        .ok_or_else(|| LabError::bad_input("[link] needs [streams]"))?;
     let program = program()?;
     let networks = networks(link, &program)?;
     let clock = Clock::new();
     let mut entropy = Entropy::from_number(trial.seed);
-    let cast = Cast::of(experiment, NEAR, FAR, STREAM_PORT)?;
-    let (near_plans, far_plans) = cast.shared(&experiment.generator, entropy.u64())?;
+    let cast = TrialHosts::of(experiment, NEAR, FAR, STREAM_PORT)?;
+    let (near_plans, far_plans) = cast.split(&experiment.generator, entropy.u64())?;
     let mut start_all = |plans: Vec<_>,
                          network: &Arc<Network>|
      -> Result<Vec<HostThread>, LabError> {
-        let place = Place {
+        let place = HostPlacement {
             network: Some(network.clone()),
-            media_dscp: VOICE_POINT,
+            media_dscp: VOICE_DSCP,
         };
         let start = |plan| HostThread::start_in(place.clone(), plan, None, entropy.fork(), clock);
         plans.into_iter().map(start).collect()
@@ -258,15 +270,15 @@ pub(super) fn on_sockets(
     let far = start_all(far_plans, &networks[1])?;
     let near = start_all(near_plans, &networks[0])?;
     let sampler = NoiseSampler::start(Duration::from_millis(1), None)
-        .map_err(|error| LabError::cannot(format!("noise sampler: {error}"), ""))?;
-    let kernel_before = inside(&networks[1], kernel)?;
+        .map_err(|error| LabError::cannot_run(format!("noise sampler: {error}"), ""))?;
+    let kernel_before = in_namespace(&networks[1], receive_buffer_errors)?;
     let bulk = Bulk::start(link, &networks, clock)?;
     let begin = clock.now() + LEAD;
     for host in far.iter().chain(&near) {
         host.begin(SocketAddr::new(FAR, STREAM_PORT), begin)?;
     }
     watch(
-        Patience::of(experiment),
+        WaitLimits::of(experiment),
         &near,
         clock,
         begin,
@@ -276,26 +288,24 @@ pub(super) fn on_sockets(
         },
     )?;
     let end = clock.now();
-    // What stands in the queue still comes.
+    // Queued packets still arrive.
     std::thread::sleep(Duration::from_millis(300));
     let (counts, span) = bulk.stop()?;
     let noise = sampler
         .stop()
-        .map_err(|error| LabError::cannot(format!("noise sampler: {error}"), ""))?;
-    let kernel_after = inside(&networks[1], kernel)?;
+        .map_err(|error| LabError::cannot_run(format!("noise sampler: {error}"), ""))?;
+    let kernel_after = in_namespace(&networks[1], receive_buffer_errors)?;
     let finish = |hosts: Vec<HostThread>| -> Result<Vec<_>, LabError> {
         hosts.into_iter().map(HostThread::finish).collect()
     };
     let (near, far) = (finish(near)?, finish(far)?);
-    let mut remarks = vec![words(link, streams.count, counts, span)];
-    let asked = link.mbit * 1e6 * link.bulk_percent / 100.0 / 8.0 * span.as_secs_f64();
-    if ((counts[0] as usize * (link.bulk_bytes as usize + AROUND)) as f64) < asked * 0.95 {
-        remarks.push("this machine could not send all the bulk that was asked for".to_owned());
+    let mut remarks = vec![describe(link, streams.count, counts, span)];
+    let asked = link.rate_mbit * 1e6 * link.bulk_percent / 100.0 / 8.0 * span.as_secs_f64();
+    if ((counts[0] as usize * (link.bulk_bytes as usize + HEADER_OCTETS)) as f64) < asked * 0.95 {
+        remarks.push("this machine could not send all of the configured bulk traffic".to_owned());
     }
-    if link.shares == 0 {
-        remarks.push(
-            "nothing divides the link here: what is lost is shown, and not judged".to_owned(),
-        );
+    if link.isolated == 0 {
+        remarks.push("the link is not divided: losses are shown but not judged".to_owned());
     }
     remarks.extend(drop_remarks(&near, &far));
     let all = || near.iter().chain(&far);
@@ -309,7 +319,7 @@ pub(super) fn on_sockets(
         attempts,
         streams,
         seconds: end.since(begin).as_secs_f64(),
-        leaks: Some(held(&holdings)),
+        leaks: Some(total_held(&holdings)),
         remarks,
         surroundings: Some(Surroundings {
             noise: noise.into(),
@@ -320,25 +330,31 @@ pub(super) fn on_sockets(
             generator_cpu_seconds: generator_cpu,
             callers_cpu_seconds: callers_cpu,
             resident_bytes: net::resident_bytes()
-                .map_err(|error| LabError::cannot(format!("/proc: {error}"), ""))?,
+                .map_err(|error| LabError::cannot_run(format!("/proc: {error}"), ""))?,
         }),
         ..Outcomes::default()
     })
 }
 
-/// What the link was, and what filled it.
-fn words(link: &Link, streams: u64, [sent, came]: [u64; 2], span: Duration) -> String {
+/// Description of the link and of the traffic on it.
+fn describe(
+    link: &LinkSettings,
+    streams: u64,
+    [sent, received]: [u64; 2],
+    span: Duration,
+) -> String {
     let second = |count: u64| count as f64 / span.as_secs_f64().max(0.001);
-    let mbit = |count: u64| second(count) * (link.bulk_bytes as usize + AROUND) as f64 * 8.0 / 1e6;
+    let mbit =
+        |count: u64| second(count) * (link.bulk_bytes as usize + HEADER_OCTETS) as f64 * 8.0 / 1e6;
     format!(
-        "link emulated at {} Mbit/s ({} of the study's 1 Gbit/s); voice {} packets/s; bulk of {} bytes: {:.0} packets/s offered ({:.0} Mbit/s), {:.0} came ({:.0} Mbit/s)",
-        crate::report::plain(link.mbit),
-        crate::report::plain(link.mbit / 1e3),
+        "link emulated at {} Mbit/s ({} of the study's 1 Gbit/s); voice {} packets/s; bulk of {} bytes: {:.0} packets/s offered ({:.0} Mbit/s), {:.0} received ({:.0} Mbit/s)",
+        crate::report::plain(link.rate_mbit),
+        crate::report::plain(link.rate_mbit / 1e3),
         streams * 50,
         link.bulk_bytes,
         second(sent),
         mbit(sent),
-        second(came),
-        mbit(came)
+        second(received),
+        mbit(received)
     )
 }

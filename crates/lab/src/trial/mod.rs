@@ -1,17 +1,17 @@
-//! Trials: one experiment at one level, once; on sockets or in virtual time.
+//! Trials: one run of an experiment at one level, on sockets or in virtual time.
 
-mod cast;
 mod conference;
+mod hosts;
 mod isolated;
 mod simulated;
 mod sockets;
 mod thread;
 
-pub use cast::Cast;
+pub use hosts::TrialHosts;
 pub use simulated::{simulate, simulate_watched, simulate_with_log};
 pub use sockets::on_sockets;
 pub(crate) use sockets::{SAMPLED_EVERY_S, from_start, in_network};
-pub use thread::{Finished, HostThread, Place};
+pub use thread::{HostPlacement, HostResults, HostThread};
 
 use crate::experiment::{Experiment, HoldKind};
 use crate::host::{Holdings, Results, StreamResult};
@@ -20,10 +20,10 @@ use crate::raw::Surroundings;
 use crate::record::{Attempt, StreamRecord};
 use std::time::Duration;
 
-/// A trial to be run.
+/// A trial to run.
 #[derive(Clone, Debug)]
 pub struct Trial {
-    /// The experiment at its level.
+    /// The experiment at the trial's level.
     pub experiment: Experiment,
     /// Number in the run.
     pub number: u32,
@@ -31,7 +31,7 @@ pub struct Trial {
     pub seed: u64,
 }
 
-/// What a trial gave.
+/// Results of a trial.
 #[derive(Clone, Debug, Default)]
 pub struct Outcomes {
     /// One per attempt.
@@ -40,45 +40,45 @@ pub struct Outcomes {
     pub streams: Vec<StreamRecord>,
     /// Seconds from the first arrival to the end.
     pub seconds: f64,
-    /// What subject and hosts still hold; `None` where the subject cannot be asked.
+    /// Objects that SUT and hosts still have after the end; `None` if the SUT cannot be queried.
     pub leaks: Option<u64>,
     /// Remarks.
     pub remarks: Vec<String>,
     /// On sockets only.
     pub surroundings: Option<Surroundings>,
-    /// CPU time of the subject, seconds.
+    /// CPU time of the SUT, seconds.
     pub subject_cpu_seconds: Option<f64>,
-    /// Calls that each media node of the subject was given.
+    /// Number of calls per media node of the SUT.
     pub node_calls: Vec<u64>,
-    /// Samples of that time over the trial.
+    /// Samples of the CPU time over the trial.
     pub samples: Samples,
-    /// Cores that the subject kept busy while it was measured, where that was a part of the trial.
+    /// Cores that the SUT kept busy during the measurement, if that was only a part of the trial.
     pub subject_cores: Option<f64>,
-    /// How busy all processors were meanwhile, percent.
+    /// Load of all processors during the measurement, percent.
     pub host_cpu_percent: Option<f64>,
     /// Digest of the event log, in simulation only.
     pub digest: Option<String>,
 }
 
-/// Timers B and F (RFC 3261 section 17): what begins or ends a call takes no longer than this.
-const TRANSACTION: Duration = Duration::from_secs(32);
-/// Times of which only the mean is planned are waited for this often: one in 10^17 is longer.
-const LONGEST_DRAWN: f64 = 40.0;
+/// Timers B and F (RFC 3261 section 17): the longest duration of a transaction that begins or ends a call.
+const TRANSACTION_TIMEOUT: Duration = Duration::from_secs(32);
+/// Factor of the longest wait for a random duration whose mean is planned: one in 10^17 is longer.
+const RANDOM_DURATION_FACTOR: f64 = 40.0;
 
-/// How long a run is waited for.
+/// Limits of the wait for the end of a run.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Patience {
-    /// After its last attempt was due.
+pub(crate) struct WaitLimits {
+    /// Wait after the last attempt was due.
     settle: Duration,
-    /// Beyond that, where calls are up: as long as the plan lets one live. A BYE that was due then does not come any more.
+    /// Additional wait while calls are up: the planned lifetime of a call. After that no BYE is expected any more.
     life: Duration,
 }
 
-impl Patience {
-    fn of(experiment: &Experiment) -> Patience {
+impl WaitLimits {
+    fn of(experiment: &Experiment) -> WaitLimits {
         let seconds =
             |seconds: f64| Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX);
-        let drawn = |drawn: bool| if drawn { LONGEST_DRAWN } else { 1.0 };
+        let drawn = |drawn: bool| if drawn { RANDOM_DURATION_FACTOR } else { 1.0 };
         let holds = experiment
             .callers
             .iter()
@@ -87,13 +87,13 @@ impl Patience {
             (callees.answer_ms * drawn(callees.answer_random) + callees.reserve_ms) / 1e3
         });
         let planned = seconds(holds.chain(answers).sum());
-        Patience {
+        WaitLimits {
             settle: seconds(experiment.settle_seconds),
-            life: planned.saturating_add(2 * TRANSACTION),
+            life: planned.saturating_add(2 * TRANSACTION_TIMEOUT),
         }
     }
 
-    /// Whether nothing more is waited for, so long after the last attempt was due, while so many calls are up.
+    /// Whether the wait is over, this long after the last attempt was due, with this many calls up.
     fn is_over(self, up: u64, since: Duration) -> bool {
         let wait = match up {
             0 => self.settle,
@@ -103,7 +103,8 @@ impl Patience {
     }
 }
 
-/// Puts the results of all hosts together: by workload order, then by number, so that nothing depends on who ended first.
+/// Merges the results of all hosts, ordered by workload and then by number, so that the order does not depend on which
+/// host ended first.
 pub(crate) fn merge(trial: u32, results: Vec<Results>) -> (Vec<Attempt>, Vec<StreamRecord>) {
     let mut attempts: Vec<Attempt> = Vec::new();
     let mut streams: Vec<StreamResult> = Vec::new();
@@ -125,7 +126,7 @@ pub(crate) fn merge(trial: u32, results: Vec<Results>) -> (Vec<Attempt>, Vec<Str
     (attempts, streams)
 }
 
-pub(crate) fn held(holdings: &[Holdings]) -> u64 {
+pub(crate) fn total_held(holdings: &[Holdings]) -> u64 {
     holdings
         .iter()
         .map(|held| (held.calls + held.legs + held.sessions) as u64)
@@ -137,15 +138,16 @@ mod tests {
     use super::*;
     use crate::experiment::File;
 
-    fn patience(text: &str) -> Patience {
+    fn wait_limits(text: &str) -> WaitLimits {
         let text = format!("name = \"t\"\ntitle = \"t\"\nsettle_seconds = 5.0\n{text}");
-        Patience::of(File::parse("t", &text).unwrap().experiment())
+        WaitLimits::of(File::parse("t", &text).unwrap().experiment())
     }
 
     #[test]
-    fn a_run_is_waited_for_as_long_as_its_calls_may_live_and_no_longer() {
-        let fixed =
-            patience("[callers]\ntotal = 1\nhold_seconds = 100.0\n[callees]\nanswer_ms = 2000.0\n");
+    fn run_is_waited_for_as_long_as_its_calls_may_last() {
+        let fixed = wait_limits(
+            "[callers]\ntotal = 1\nhold_seconds = 100.0\n[callees]\nanswer_ms = 2000.0\n",
+        );
         let seconds = Duration::from_secs;
         for (up, since, over) in [
             (0, seconds(5), false),
@@ -155,7 +157,7 @@ mod tests {
         ] {
             assert_eq!(fixed.is_over(up, since), over, "{up} {since:?}");
         }
-        let drawn = patience(
+        let drawn = wait_limits(
             "[callers]\ntotal = 1\nhold_seconds = 100.0\nhold = \"exponential\"\n[callees]\n",
         );
         assert!(!drawn.is_over(1, seconds(4_000)) && drawn.is_over(1, seconds(4_070)));

@@ -1,48 +1,48 @@
-//! A trial in virtual time: the same hosts, the same subject, on links that do what the experiment says.
+//! A trial in virtual time: the same hosts and SUT, on links with the delay and loss of the experiment.
 
-use super::{Cast, Outcomes, Patience, Trial, held, merge};
+use super::{Outcomes, Trial, TrialHosts, WaitLimits, merge, total_held};
 use crate::error::LabError;
-use crate::experiment::Network;
-use crate::host::{Holdings, Host, Results};
-use crate::subject::{Simulated, simulated_addresses};
+use crate::experiment::NetworkSettings;
+use crate::host::{Holdings, LabHost, Results};
+use crate::sut::{Simulated, simulated_addresses};
 use engine::Time;
 use sim::{Delay, HostId, LinkConfig, Loss, TapRecord, World};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-/// Number of the hosts in their simulated networks.
+/// Host number in the simulated networks.
 const HOST: u8 = 1;
-/// Where streams without signalling are received.
+/// Port for streams without signalling.
 const STREAM_PORT: u16 = 31_000;
 /// First arrival: sockets are open by then.
 const START: Time = Time::from_secs(1);
-/// After the last call, transactions linger for 64 times T1 (RFC 3261 section 17); after that nothing may be left.
+/// After the last call, transactions remain for 64 times T1 (RFC 3261 section 17); after that nothing may be left.
 const LINGER: Duration = Duration::from_secs(70);
-/// Steps in which the world is asked whether it is done.
+/// Interval at which the end of the trial is checked.
 const STEP: Duration = Duration::from_millis(250);
 
 /// Runs a trial in virtual time.
 ///
 /// # Errors
-/// Where the experiment needs real sockets (a foreign subject).
+/// If the experiment needs real sockets (a foreign SUT).
 pub fn simulate(trial: &Trial) -> Result<Outcomes, LabError> {
     in_world(trial, World::new(trial.seed)).map(|(outcomes, _)| outcomes)
 }
 
-/// The same, with the log of everything that happened, line by line: every input, output, loss and event.
+/// As [`simulate`], with the log of every input, output, loss and event, line by line.
 ///
 /// # Errors
-/// As [`simulate`].
+/// As for [`simulate`].
 pub fn simulate_with_log(trial: &Trial) -> Result<(Outcomes, Vec<u8>), LabError> {
     let mut world = World::new(trial.seed);
     world.keep_log();
     in_world(trial, world).map(|(outcomes, world)| (outcomes, world.log().to_vec()))
 }
 
-/// The same, with every packet shown as it leaves its sender and as it arrives.
+/// As [`simulate`]; each packet is passed to a closure as it leaves its sender and as it arrives.
 ///
 /// # Errors
-/// As [`simulate`].
+/// As for [`simulate`].
 pub fn simulate_watched(
     trial: &Trial,
     watch: impl FnMut(&TapRecord<'_>) + 'static,
@@ -54,70 +54,71 @@ pub fn simulate_watched(
 
 fn in_world(trial: &Trial, mut world: World) -> Result<(Outcomes, World), LabError> {
     let experiment = &trial.experiment;
-    if experiment.subject.address.is_some() {
-        return Err(LabError::bad(
-            "a foreign subject cannot be simulated: leave out subject.address or --simulate",
+    if experiment.sut.address.is_some() {
+        return Err(LabError::bad_input(
+            "a foreign system under test cannot be simulated: remove sut.address or --simulate",
         ));
     }
-    if experiment.opens_websockets() {
-        return Err(LabError::bad(
-            "WebSockets are not opened in virtual time: leave out --simulate, or set the transport to udp or tcp",
+    if experiment.uses_websockets() {
+        return Err(LabError::bad_input(
+            "WebSocket is not supported in virtual time: remove --simulate, or set the transport to udp or tcp",
         ));
     }
-    if experiment.speaks_tls() {
-        return Err(LabError::bad(
-            "TLS is not spoken in virtual time: leave out --simulate, or set the transport to udp or tcp",
+    if experiment.uses_tls() {
+        return Err(LabError::bad_input(
+            "TLS is not supported in virtual time: remove --simulate, or set the transport to udp or tcp",
         ));
     }
     if experiment.link.is_some() {
-        return Err(LabError::bad(
-            "[link] is one of this machine's kernel: leave out --simulate",
+        return Err(LabError::bad_input(
+            "[link] needs this machine's kernel: remove --simulate",
         ));
     }
     if experiment.generator.workers > 1 {
-        return Err(LabError::bad(
-            "generator.workers: virtual time has one thread; leave it out, or --simulate",
+        return Err(LabError::bad_input(
+            "generator.workers: virtual time has one thread; remove the key or --simulate",
         ));
     }
-    world.set_default_link(link(&experiment.network, false));
+    world.set_default_link(link_config(&experiment.network, false));
     if experiment.conference.is_some() {
         return super::conference::in_world(trial, world);
     }
     let [near_ip, far_ip] = simulated_addresses(experiment, HOST);
-    let cast = Cast::of(experiment, near_ip, far_ip, STREAM_PORT)?;
+    let cast = TrialHosts::of(experiment, near_ip, far_ip, STREAM_PORT)?;
     let far = cast.far.map(|plan| add(&mut world, "far", far_ip, plan));
     let far_address = far.and_then(|host| address(&mut world, host));
-    let subject = Simulated::add(&mut world, experiment, 0, far_address)?;
+    let sut = Simulated::add(&mut world, experiment, 0, far_address)?;
     let near = add(&mut world, "near", near_ip, cast.near);
     let near_address = address(&mut world, near);
-    let target = subject.address().or(far_address).or(near_address);
-    let target = target.ok_or_else(|| LabError::bad("no host has an address"))?;
+    let target = sut.address().or(far_address).or(near_address);
+    let target = target.ok_or_else(|| LabError::bad_input("no host has an address"))?;
     for host in [Some(near), far].into_iter().flatten() {
-        world.with_engine(host, |host: &mut Host, _| host.begin(target, START));
+        world.with_engine(host, |host: &mut LabHost, _| host.begin(target, START));
     }
     let end = run(&mut world, trial, near, far);
     world.run_until(end + LINGER);
     let mut results: Vec<Results> = Vec::new();
     let mut holdings: Vec<Holdings> = Vec::new();
     for host in [Some(near), far].into_iter().flatten() {
-        let ended = world.with_engine(host, |host: &mut Host, now| {
+        let ended = world.with_engine(host, |host: &mut LabHost, now| {
             (host.holdings(), host.finish(now))
         });
-        let (held, result) = ended.ok_or_else(|| LabError::bad("a simulated host is down"))?;
+        let (held, result) =
+            ended.ok_or_else(|| LabError::bad_input("a simulated host is down"))?;
         holdings.push(held);
         results.push(result);
     }
     let lingering: u64 = holdings.iter().map(|held| held.transactions as u64).sum();
-    let (subject_holds, census) = subject.left(&mut world);
+    let (sut_objects, census) = sut.leaks(&mut world);
     let (attempts, streams) = merge(trial.number, results);
     let outcomes = Outcomes {
         attempts,
         streams,
         seconds: end.since(START).as_secs_f64(),
-        leaks: Some(held(&holdings) + lingering + subject_holds),
-        remarks: match held(&holdings) + lingering + subject_holds {
+        leaks: Some(total_held(&holdings) + lingering + sut_objects),
+        remarks: match total_held(&holdings) + lingering + sut_objects {
             0 => Vec::new(),
-            _ => vec![format!("still held: hosts {holdings:?}, border {census:?}")],
+            _ => vec![format!("left over: hosts {holdings:?}, border {census:?}")],
         },
         digest: Some(format!("{:032x}", world.digest())),
         ..Outcomes::default()
@@ -127,32 +128,34 @@ fn in_world(trial: &Trial, mut world: World) -> Result<(Outcomes, World), LabErr
 
 fn add(world: &mut World, name: &str, ip: IpAddr, plan: crate::host::HostPlan) -> HostId {
     let entropy = world.entropy();
-    world.add_engine(name, &[ip], Host::new(plan, entropy))
+    world.add_engine(name, &[ip], LabHost::new(plan, entropy))
 }
 
 fn address(world: &mut World, host: HostId) -> Option<SocketAddr> {
-    // Opening takes no virtual time, but is told in a step of its own.
+    // Opening takes no virtual time, but is reported in a step of its own.
     world.run_until(world.now() + Duration::from_millis(1));
     world
-        .with_engine(host, |host: &mut Host, _| host.address())
+        .with_engine(host, |host: &mut LabHost, _| host.address())
         .flatten()
 }
 
-/// Lets time run until all is over; gives when that was.
+/// Advances the world until the trial has ended; returns the time of the end.
 fn run(world: &mut World, trial: &Trial, near: HostId, far: Option<HostId>) -> Time {
     let network = &trial.experiment.network;
     let heal = START + Duration::from_secs_f64(network.heal_seconds.max(0.0));
-    let patience = Patience::of(&trial.experiment);
+    let limits = WaitLimits::of(&trial.experiment);
     let mut healed = network.heal_seconds <= 0.0;
     let (mut due, mut last_due) = (0, START);
     loop {
         world.run_until(world.now() + STEP);
         if !healed && world.now() >= heal {
-            world.set_default_link(link(network, true));
+            world.set_default_link(link_config(network, true));
             healed = true;
         }
-        let state = world.with_engine(near, |host: &mut Host, _| (host.is_done(), host.progress()));
-        let up = far.and_then(|far| world.with_engine(far, |host: &mut Host, _| host.is_done()));
+        let state = world.with_engine(near, |host: &mut LabHost, _| {
+            (host.is_done(), host.progress())
+        });
+        let up = far.and_then(|far| world.with_engine(far, |host: &mut LabHost, _| host.is_done()));
         let Some((done, progress)) = state else {
             return world.now();
         };
@@ -160,14 +163,14 @@ fn run(world: &mut World, trial: &Trial, near: HostId, far: Option<HostId>) -> T
             due = progress.due;
             last_due = world.now();
         }
-        let idle = patience.is_over(progress.up, world.now().since(last_due));
+        let idle = limits.is_over(progress.up, world.now().since(last_due));
         if healed && ((done && up.unwrap_or(true)) || idle) {
             return world.now();
         }
     }
 }
 
-fn link(network: &Network, healed: bool) -> LinkConfig {
+fn link_config(network: &NetworkSettings, healed: bool) -> LinkConfig {
     let ms = |value: f64| Duration::try_from_secs_f64(value.max(0.0) / 1e3).unwrap_or_default();
     let base = ms(network.delay_ms);
     let share = |percent: f64| if healed { 0.0 } else { percent / 100.0 };

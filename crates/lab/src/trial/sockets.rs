@@ -1,46 +1,46 @@
-//! A trial on real sockets: the hosts on threads of their own, apart from the subject's.
+//! A trial on real sockets: the hosts on threads of their own, apart from the SUT's threads.
 
-use super::{Cast, Finished, HostThread, Outcomes, Patience, Trial, held, merge};
+use super::{HostResults, HostThread, Outcomes, Trial, TrialHosts, WaitLimits, merge, total_held};
 use crate::error::LabError;
 use crate::experiment::{Experiment, TransportName};
-use crate::host::{HostPlan, Progress, StreamPeer};
+use crate::host::{HostPlan, HostProgress, StreamPeer};
 use crate::planes::{Sample, Samples};
 use crate::raw::Surroundings;
 use crate::record::{Attempt, StreamRecord};
-use crate::subject::{PortSpan, Subject, loopback, system_entropy};
-use crate::tls::Credentials;
+use crate::sut::{PortSpan, RunningSut, loopback, system_entropy};
+use crate::tls::TrialCredentials;
 use engine::{Entropy, Time};
 use net::tls::Security;
 use net::{Clock, Network, NoiseSampler};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-/// Seconds between two samples of the subject's CPU time: it is asked for by a message to its thread.
+/// Seconds between two samples of the SUT's CPU time; each takes a message to its thread.
 pub(crate) const SAMPLED_EVERY_S: f64 = 0.25;
-/// From the order to begin to the first arrival: threads have settled by then.
+/// Time from the start request to the first arrival, in which threads settle.
 const LEAD: Duration = Duration::from_millis(200);
 
-/// Runs a trial. `progress` is called about ten times a second with the figures of the calling host.
+/// Runs a trial. `progress` is called about ten times per second with the figures of the calling host.
 ///
 /// # Errors
-/// Where this machine cannot run it.
+/// If this machine cannot run it.
 pub fn on_sockets(
     trial: &Trial,
-    progress: impl FnMut(f64, &Progress) + Send,
+    progress: impl FnMut(f64, &HostProgress) + Send,
 ) -> Result<Outcomes, LabError> {
     let (allowed, refused) = with_allowed_priorities(trial);
     let trial = allowed.as_ref().unwrap_or(trial);
     let experiment = &trial.experiment;
-    // A foreign subject is reached in the network of this host, and a link has networks of its own.
-    let all_ours = experiment.subject.address.is_none() && experiment.link.is_none();
+    // A foreign SUT is reached in the network of this host, and a link has networks of its own.
+    let all_ours = experiment.sut.address.is_none() && experiment.link.is_none();
     let (mut outcomes, shared) = match all_ours.then(Network::with_loopback) {
-        None => (here(trial, progress)?, None),
-        Some(Ok(network)) => (in_network(&network, || here(trial, progress))?, None),
+        None => (run_here(trial, progress)?, None),
+        Some(Ok(network)) => (in_network(&network, || run_here(trial, progress))?, None),
         Some(Err(error)) => {
             let remark = format!(
-                "the trial shared the network of this host, where another program may hold, or take, ports of it: no network namespace ({error}); it takes CAP_SYS_ADMIN"
+                "the trial used the network of this host, where other programs may use its ports: cannot create a network namespace ({error}); CAP_SYS_ADMIN is required"
             );
-            (here(trial, progress)?, Some(remark))
+            (run_here(trial, progress)?, Some(remark))
         }
     };
     outcomes.remarks.extend(shared);
@@ -48,39 +48,39 @@ pub fn on_sockets(
     Ok(outcomes)
 }
 
-/// A trial in the network in which the calling thread is.
-fn here(trial: &Trial, progress: impl FnMut(f64, &Progress)) -> Result<Outcomes, LabError> {
+/// Runs a trial in the network namespace of the calling thread.
+fn run_here(trial: &Trial, progress: impl FnMut(f64, &HostProgress)) -> Result<Outcomes, LabError> {
     match (&trial.experiment.conference, &trial.experiment.link) {
         (Some(_), _) => super::conference::on_sockets(trial, progress),
         (None, Some(_)) => super::isolated::on_sockets(trial, progress),
-        (None, None) => of_calls(trial, progress),
+        (None, None) => run_calls(trial, progress),
     }
 }
 
-/// Work in a network of its own: ports that other programs of this host hold, or get, are none of it. The threads that it starts
-/// are in the network of the one that starts them.
+/// Runs `work` in a network namespace of its own, which excludes port collisions with other programs of this host.
+/// Threads inherit the namespace of the thread that starts them.
 pub(crate) fn in_network<T: Send>(
     network: &Network,
     work: impl FnOnce() -> Result<T, LabError> + Send,
 ) -> Result<T, LabError> {
-    let inside = || {
+    let in_namespace = || {
         network.enter().map_err(|error| {
-            LabError::cannot(
-                format!("a network of its own: setns: {error}"),
+            LabError::cannot_run(
+                format!("cannot enter the network namespace: setns: {error}"),
                 "run it as root",
             )
         })?;
         work()
     };
-    std::thread::scope(|scope| scope.spawn(inside).join())
-        .unwrap_or_else(|_| Err(LabError::cannot("the trial's thread panicked", "")))
+    std::thread::scope(|scope| scope.spawn(in_namespace).join())
+        .unwrap_or_else(|_| Err(LabError::cannot_run("the trial's thread panicked", "")))
 }
 
-/// Where a priority is asked for that the system does not allow: the trial without it, and a remark.
+/// If the system denies a requested priority: the trial without it, and a remark.
 fn with_allowed_priorities(trial: &Trial) -> (Option<Trial>, Option<String>) {
     let wanted = [
-        trial.experiment.subject.realtime,
-        trial.experiment.generator.realtime,
+        trial.experiment.sut.realtime_priority,
+        trial.experiment.generator.realtime_priority,
     ];
     let highest = wanted.into_iter().max().unwrap_or_default();
     if highest == 0 {
@@ -90,23 +90,26 @@ fn with_allowed_priorities(trial: &Trial) -> (Option<Trial>, Option<String>) {
         return (None, None);
     };
     let mut shared = trial.clone();
-    shared.experiment.subject.realtime = 0;
-    shared.experiment.generator.realtime = 0;
+    shared.experiment.sut.realtime_priority = 0;
+    shared.experiment.generator.realtime_priority = 0;
     let remark = format!(
-        "threads shared the processors as all do: realtime = {highest} cannot be had ({error}); it takes CAP_SYS_NICE or RLIMIT_RTPRIO"
+        "threads ran without real-time priority: realtime_priority = {highest} was denied ({error}); CAP_SYS_NICE or RLIMIT_RTPRIO is required"
     );
     (Some(shared), Some(remark))
 }
 
-/// A trial of calls and registrations.
-fn of_calls(trial: &Trial, mut progress: impl FnMut(f64, &Progress)) -> Result<Outcomes, LabError> {
+/// Runs a trial of calls and registrations.
+fn run_calls(
+    trial: &Trial,
+    mut progress: impl FnMut(f64, &HostProgress),
+) -> Result<Outcomes, LabError> {
     let mut experiment = trial.experiment.clone();
     let fewer = fit_connections(&mut experiment);
     let experiment = &experiment;
     let clock = Clock::new();
     let mut entropy = Entropy::from_number(trial.seed);
-    let [near, far] = match experiment.subject.address {
-        Some(subject) => [local_ip_towards(subject)?; 2],
+    let [near, far] = match experiment.sut.address {
+        Some(sut) => [local_ip_towards(sut)?; 2],
         None => loopback(experiment),
     };
     let stream_port = match &experiment.streams {
@@ -115,10 +118,10 @@ fn of_calls(trial: &Trial, mut progress: impl FnMut(f64, &Progress)) -> Result<O
         }
         None => 0,
     };
-    let cast = Cast::of(experiment, near, far, stream_port)?;
-    let (near_plans, far_plans) = cast.shared(&experiment.generator, entropy.u64())?;
+    let cast = TrialHosts::of(experiment, near, far, stream_port)?;
+    let (near_plans, far_plans) = cast.split(&experiment.generator, entropy.u64())?;
     let credentials = credentials(experiment)?;
-    let path = &experiment.subject.websocket_path;
+    let path = &experiment.sut.websocket_path;
     let security = |plan: &HostPlan| -> Result<Option<Security>, LabError> {
         let credentials = credentials.as_ref();
         let mut security = credentials
@@ -127,8 +130,8 @@ fn of_calls(trial: &Trial, mut progress: impl FnMut(f64, &Progress)) -> Result<O
         if !path.is_empty() {
             let security = security.get_or_insert_default();
             security
-                .websocket_path_to_ask(path)
-                .map_err(LabError::bad)?;
+                .set_websocket_path(path)
+                .map_err(LabError::bad_input)?;
         }
         Ok(security)
     };
@@ -146,42 +149,39 @@ fn of_calls(trial: &Trial, mut progress: impl FnMut(f64, &Progress)) -> Result<O
         Some(TransportName::Tls) => &far_streams,
         _ => &far_addresses,
     };
-    let mut subject_entropy = Entropy::from_number(trial.seed);
-    let subject = Subject::start(
+    let mut sut_entropy = Entropy::from_number(trial.seed);
+    let sut = RunningSut::start(
         experiment,
         called,
         credentials.as_ref(),
-        subject_entropy.fork(),
+        sut_entropy.fork(),
         clock,
     )?;
-    // With nothing in between the called sides themselves are what is reached.
+    // Without a SUT the callers reach the called sides directly.
     let opposite = |list: &[SocketAddr], index: usize| {
         let turn = index.checked_rem(list.len())?;
         list.get(turn).copied()
     };
     let mut near_plans = near_plans;
     for (index, plan) in near_plans.iter_mut().enumerate() {
-        let called = opposite(&far_streams, index).filter(|_| experiment.subject.none);
-        let name = credentials.as_ref().map(Credentials::name);
-        plan.stream_peer = subject
-            .stream_address()
-            .or(called)
-            .map(|address| StreamPeer {
-                address,
-                name: name.unwrap_or_default().to_owned(),
-            });
+        let called = opposite(&far_streams, index).filter(|_| experiment.sut.direct);
+        let name = credentials.as_ref().map(TrialCredentials::name);
+        plan.stream_peer = sut.stream_address().or(called).map(|address| StreamPeer {
+            address,
+            name: name.unwrap_or_default().to_owned(),
+        });
     }
     let near = start_all(near_plans)?;
     let target = |index: usize, own: SocketAddr| {
         let called = opposite(&far_addresses, index);
-        subject.address().or(called).unwrap_or(own)
+        sut.address().or(called).unwrap_or(own)
     };
 
     let noise = NoiseSampler::start(Duration::from_millis(1), None)
-        .map_err(|error| LabError::cannot(format!("noise sampler: {error}"), ""))?;
-    let kernel_before = kernel()?;
-    let mut cpu_before = subject.cpu_seconds()?;
-    let memory_before = subject.resident_bytes()?;
+        .map_err(|error| LabError::cannot_run(format!("noise sampler: {error}"), ""))?;
+    let kernel_before = receive_buffer_errors()?;
+    let mut cpu_before = sut.cpu_seconds()?;
+    let memory_before = sut.resident_bytes()?;
     let start = clock.now() + LEAD;
     for (index, host) in far.iter().enumerate() {
         host.begin(target(index, host.address()), start)?;
@@ -192,23 +192,23 @@ fn of_calls(trial: &Trial, mut progress: impl FnMut(f64, &Progress)) -> Result<O
     let mut samples = Samples::default();
     let mut sampled = f64::NEG_INFINITY;
     watch(
-        Patience::of(experiment),
+        WaitLimits::of(experiment),
         &near,
         clock,
         start,
         |seconds, seen| {
-            // What prepares is not counted.
+            // The warm-up is not counted.
             if seen.counts_from.is_some_and(|from| clock.now() <= from) {
-                cpu_before = subject.cpu_seconds()?;
+                cpu_before = sut.cpu_seconds()?;
             }
             if seconds - sampled >= SAMPLED_EVERY_S
-                && let Some(cpu_seconds) = subject.cpu_seconds()?
+                && let Some(cpu_seconds) = sut.cpu_seconds()?
             {
                 sampled = seconds;
                 samples.add(Sample {
                     cpu_seconds,
                     half_calls: seen.established + seen.good + seen.failed,
-                    packets: seen.packets_in + total(&far)?.packets_in,
+                    packets: seen.packets_in + total_progress(&far)?.packets_in,
                 });
             }
             progress(seconds, seen);
@@ -216,38 +216,40 @@ fn of_calls(trial: &Trial, mut progress: impl FnMut(f64, &Progress)) -> Result<O
         },
     )?;
     let end = clock.now();
-    let cpu = match (subject.cpu_seconds()?, cpu_before) {
+    let cpu = match (sut.cpu_seconds()?, cpu_before) {
         (Some(after), Some(before)) => Some(after - before),
         _ => None,
     };
-    let grew = match (subject.resident_bytes()?, memory_before) {
+    let grew = match (sut.resident_bytes()?, memory_before) {
         (Some(after), Some(before)) => Some(after.saturating_sub(before)),
         _ => None,
     };
-    // What was hung up last is still being answered at the far end.
+    // The far end may still be responding to the last BYE.
     let limit = end + Duration::from_secs(2);
-    while total(&far)?.up > 0 && clock.now() < limit {
+    while total_progress(&far)?.up > 0 && clock.now() < limit {
         std::thread::sleep(Duration::from_millis(10));
     }
-    let kernel_after = kernel()?;
+    let kernel_after = receive_buffer_errors()?;
     let noise = noise
         .stop()
-        .map_err(|error| LabError::cannot(format!("noise sampler: {error}"), ""))?;
-    let finish = |hosts: Vec<HostThread>| -> Result<Vec<Finished>, LabError> {
+        .map_err(|error| LabError::cannot_run(format!("noise sampler: {error}"), ""))?;
+    let finish = |hosts: Vec<HostThread>| -> Result<Vec<HostResults>, LabError> {
         hosts.into_iter().map(HostThread::finish).collect()
     };
     let (near, far) = (finish(near)?, finish(far)?);
-    let subject_holds = subject.settled_holdings(clock)?;
-    let node_calls = subject.node_calls()?;
-    let mut remarks = subject.finish()?;
+    let sut_objects = sut.remaining_objects(clock)?;
+    let node_calls = sut.node_calls()?;
+    let mut remarks = sut.finish()?;
     remarks.extend(drop_remarks(&near, &far));
-    remarks.extend(refusals(&near, &far));
+    remarks.extend(connection_failures(&near, &far));
     remarks.extend(fewer);
-    if experiment.network != crate::experiment::Network::default() {
-        remarks.push("[network] applies to simulations only; these links were real".to_owned());
+    if experiment.network != crate::experiment::NetworkSettings::default() {
+        remarks.push(
+            "[network] is ignored on real sockets: it applies to simulations only".to_owned(),
+        );
     }
     let all = || near.iter().chain(&far);
-    let cpu_of = |hosts: &[Finished]| hosts.iter().map(|host| host.cpu_seconds).sum::<f64>();
+    let cpu_of = |hosts: &[HostResults]| hosts.iter().map(|host| host.cpu_seconds).sum::<f64>();
     let (callers_cpu, callees_cpu) = (cpu_of(&near), cpu_of(&far));
     let holdings: Vec<_> = all().map(|host| host.holdings).collect();
     let results = near
@@ -261,7 +263,7 @@ fn of_calls(trial: &Trial, mut progress: impl FnMut(f64, &Progress)) -> Result<O
         attempts,
         streams,
         seconds: end.since(start).as_secs_f64(),
-        leaks: subject_holds.map(|subject| subject + held(&holdings)),
+        leaks: sut_objects.map(|sut| sut + total_held(&holdings)),
         remarks,
         surroundings: Some(Surroundings {
             noise: noise.into(),
@@ -272,7 +274,7 @@ fn of_calls(trial: &Trial, mut progress: impl FnMut(f64, &Progress)) -> Result<O
             generator_cpu_seconds: callers_cpu + callees_cpu,
             callers_cpu_seconds: callers_cpu,
             resident_bytes: net::resident_bytes()
-                .map_err(|error| LabError::cannot(format!("/proc: {error}"), ""))?,
+                .map_err(|error| LabError::cannot_run(format!("/proc: {error}"), ""))?,
         }),
         subject_cpu_seconds: cpu,
         samples,
@@ -281,16 +283,16 @@ fn of_calls(trial: &Trial, mut progress: impl FnMut(f64, &Progress)) -> Result<O
     })
 }
 
-/// As many connections as the descriptors of this process allow, and a remark where users share them.
+/// Limits the connections to the file descriptors of this process; returns a remark if users have to share them.
 fn fit_connections(experiment: &mut Experiment) -> Option<String> {
-    let ours = experiment.subject.address.is_none();
+    let ours = experiment.sut.address.is_none();
     let plan = experiment
         .registrations
         .as_mut()
         .filter(|plan| plan.transport != TransportName::Udp)?;
-    // Without the right to more the limit in force holds.
+    // If the limit cannot be raised, the current one applies.
     let descriptors = net::raise_open_files().unwrap_or_else(|_| net::open_files().0);
-    // The border's end of a connection is in this process, too.
+    // The border's end of each connection is in this process, too.
     let ends = if ours { 2 } else { 1 };
     let wanted = plan.connections_within(u64::MAX, 1);
     plan.connections = plan.connections_within(descriptors, ends);
@@ -300,7 +302,7 @@ fn fit_connections(experiment: &mut Experiment) -> Option<String> {
     }
     let why = match plan.connections < wanted {
         true => format!(
-            "; {wanted} were wanted, and {descriptors} descriptors, {ends} for each, allow no more (ulimit -n)"
+            "; {wanted} were requested, but {descriptors} file descriptors, {ends} per connection, permit no more (ulimit -n)"
         ),
         false => String::new(),
     };
@@ -312,45 +314,45 @@ fn fit_connections(experiment: &mut Experiment) -> Option<String> {
     ))
 }
 
-/// Certificates and trust, where the experiment speaks TLS.
-fn credentials(experiment: &Experiment) -> Result<Option<Credentials>, LabError> {
-    if !experiment.speaks_tls() {
+/// Certificates and trust, if the experiment uses TLS.
+fn credentials(experiment: &Experiment) -> Result<Option<TrialCredentials>, LabError> {
+    if !experiment.uses_tls() {
         return Ok(None);
     }
-    match experiment.subject.address {
-        Some(subject) => Credentials::of(&experiment.tls, subject),
-        None => Credentials::made(),
+    match experiment.sut.address {
+        Some(sut) => TrialCredentials::for_sut(&experiment.tls, sut),
+        None => TrialCredentials::generate(),
     }
     .map(Some)
 }
 
-pub(super) fn kernel() -> Result<u64, LabError> {
+pub(super) fn receive_buffer_errors() -> Result<u64, LabError> {
     net::kernel_counters()
         .map(|counters| counters.receive_buffer_errors)
-        .map_err(|error| LabError::cannot(format!("kernel counters: {error}"), "mount /proc"))
+        .map_err(|error| LabError::cannot_run(format!("kernel counters: {error}"), "mount /proc"))
 }
 
-/// Our address on the way to a foreign subject.
-pub(super) fn local_ip_towards(subject: SocketAddr) -> Result<IpAddr, LabError> {
-    let any: SocketAddr = match subject {
+/// Local address of the route to a foreign SUT.
+pub(super) fn local_ip_towards(sut: SocketAddr) -> Result<IpAddr, LabError> {
+    let any: SocketAddr = match sut {
         SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
         SocketAddr::V6(_) => (std::net::Ipv6Addr::UNSPECIFIED, 0).into(),
     };
-    // Connecting a datagram socket sends nothing; it only asks for the route.
+    // Connecting a datagram socket sends nothing; it selects the route.
     std::net::UdpSocket::bind(any)
-        .and_then(|socket| socket.connect(subject).and_then(|()| socket.local_addr()))
+        .and_then(|socket| socket.connect(sut).and_then(|()| socket.local_addr()))
         .map(|local| local.ip())
         .map_err(|error| {
-            LabError::cannot(
-                format!("no way to {subject}: {error}"),
-                "give an address that this machine has a route to",
+            LabError::cannot_run(
+                format!("no route to {sut}: {error}"),
+                "name an address to which this machine has a route",
             )
         })
 }
 
-/// What hosts have done together.
-pub(super) fn total(hosts: &[HostThread]) -> Result<Progress, LabError> {
-    hosts.iter().try_fold(Progress::default(), |sum, host| {
+/// Progress of all hosts together.
+pub(super) fn total_progress(hosts: &[HostThread]) -> Result<HostProgress, LabError> {
+    hosts.iter().try_fold(HostProgress::default(), |sum, host| {
         Ok(sum.and(&host.progress()?))
     })
 }
@@ -361,42 +363,42 @@ fn are_done(hosts: &[HostThread]) -> Result<bool, LabError> {
         .try_fold(true, |done, host| Ok(done && host.is_done()?))
 }
 
-/// Waits until the calling hosts are done, or for as long as there is patience.
+/// Waits until the calling hosts are done, at most as long as `limits` permits.
 pub(super) fn watch(
-    patience: Patience,
+    limits: WaitLimits,
     near: &[HostThread],
     clock: Clock,
     start: Time,
-    mut progress: impl FnMut(f64, &Progress) -> Result<(), LabError>,
+    mut progress: impl FnMut(f64, &HostProgress) -> Result<(), LabError>,
 ) -> Result<(), LabError> {
     let mut due = 0;
     let mut last_due = start;
     loop {
         std::thread::sleep(Duration::from_millis(100));
         let now = clock.now();
-        let seen = total(near)?;
+        let seen = total_progress(near)?;
         progress(now.since(start).as_secs_f64(), &seen)?;
         if seen.due > due {
             due = seen.due;
             last_due = now;
         }
-        // The user has ended the run: what was measured so far is collected.
-        if net::stops() > 0 || are_done(near)? || patience.is_over(seen.up, now.since(last_due)) {
+        // After an interruption by the user the results so far are collected.
+        if net::stops() > 0 || are_done(near)? || limits.is_over(seen.up, now.since(last_due)) {
             return Ok(());
         }
     }
 }
 
-/// Each host with its side's name.
+/// Each host with the name of its side.
 fn by_side<'a>(
-    near: &'a [Finished],
-    far: &'a [Finished],
-) -> impl Iterator<Item = (&'static str, &'a Finished)> {
+    near: &'a [HostResults],
+    far: &'a [HostResults],
+) -> impl Iterator<Item = (&'static str, &'a HostResults)> {
     let near = near.iter().map(|host| ("callers", host));
     near.chain(far.iter().map(|host| ("callees", host)))
 }
 
-pub(super) fn drop_remarks(near: &[Finished], far: &[Finished]) -> Vec<String> {
+pub(super) fn drop_remarks(near: &[HostResults], far: &[HostResults]) -> Vec<String> {
     by_side(near, far)
         .filter_map(|(name, finished)| {
             let drops: Vec<String> = finished
@@ -410,11 +412,11 @@ pub(super) fn drop_remarks(near: &[Finished], far: &[Finished]) -> Vec<String> {
         .collect()
 }
 
-/// Why TLS, or a WebSocket, did not come about.
-fn refusals(near: &[Finished], far: &[Finished]) -> Vec<String> {
+/// Reasons why TLS or WebSocket connections failed.
+fn connection_failures(near: &[HostResults], far: &[HostResults]) -> Vec<String> {
     by_side(near, far)
         .flat_map(|(name, finished)| {
-            let refused = finished.refused.iter();
+            let refused = finished.failed_connections.iter();
             refused.map(move |((what, why), count)| match count {
                 1 => format!("{what} of the {name}, {why}"),
                 count => format!("{what} of the {name}, {why}; {count} times"),
@@ -423,7 +425,7 @@ fn refusals(near: &[Finished], far: &[Finished]) -> Vec<String> {
         .collect()
 }
 
-/// Times from the trial's start on, not from the clock's.
+/// Makes times relative to the start of the trial.
 pub(crate) fn from_start(
     mut attempts: Vec<Attempt>,
     mut streams: Vec<StreamRecord>,
@@ -461,8 +463,8 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    /// Answers each INVITE with 200, and never hangs up.
-    fn answers(socket: &UdpSocket, own: SocketAddr) {
+    /// Answers each INVITE with 200, and sends no BYE.
+    fn answer_invites(socket: &UdpSocket, own: SocketAddr) {
         let mut room = [0; 4096];
         let Ok((length, from)) = socket.recv_from(&mut room) else {
             return;
@@ -486,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bye_that_never_comes_is_not_waited_for() {
+    fn missing_bye_is_not_waited_for() {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let own = socket.local_addr().unwrap();
         let wait = Some(Duration::from_millis(50));
@@ -495,14 +497,14 @@ mod tests {
         let stop = over.clone();
         let peer = std::thread::spawn(move || {
             while !stop.load(Ordering::Relaxed) {
-                answers(&socket, own);
+                answer_invites(&socket, own);
             }
         });
         let text = format!(
-            "name = \"t\"\ntitle = \"t\"\n[subject]\naddress = \"{own}\"\n[callers]\nrate = 10.0\ntotal = 2\nhold_seconds = 0.1\nhang_up = \"callee\"\n"
+            "name = \"t\"\ntitle = \"t\"\n[sut]\naddress = \"{own}\"\n[callers]\nrate = 10.0\ntotal = 2\nhold_seconds = 0.1\nhang_up = \"callee\"\n"
         );
         let experiment = File::parse("t", &text).unwrap().experiment().clone();
-        let cast = Cast::of(&experiment, own.ip(), own.ip(), 0).unwrap();
+        let cast = TrialHosts::of(&experiment, own.ip(), own.ip(), 0).unwrap();
         let clock = Clock::new();
         let entropy = Entropy::from_number(1);
         let near = HostThread::start(cast.near, None, entropy, clock).unwrap();
@@ -510,19 +512,19 @@ mod tests {
         near.begin(own, start).unwrap();
         let near = [near];
         let mut most = 0;
-        let seen = |up: &mut u64, seen: &Progress| *up = seen.up.max(*up);
-        // Both are up, and nobody hangs up.
+        let seen = |up: &mut u64, seen: &HostProgress| *up = seen.up.max(*up);
+        // Both calls are up, and neither side sends BYE.
         let limit = clock.now() + Duration::from_secs(60);
         while most < 2 {
-            seen(&mut most, &total(&near).unwrap());
+            seen(&mut most, &total_progress(&near).unwrap());
             assert!(clock.now() < limit, "{most}");
             std::thread::sleep(Duration::from_millis(10));
         }
-        let patience = Patience {
+        let limits = WaitLimits {
             settle: Duration::from_millis(100),
             life: Duration::from_millis(400),
         };
-        watch(patience, &near, clock, start, |_, progress| {
+        watch(limits, &near, clock, start, |_, progress| {
             seen(&mut most, progress);
             Ok(())
         })

@@ -1,8 +1,8 @@
-//! A laboratory host on a thread of its own, over sockets.
+//! Runs a host of the load generator on a thread of its own, over sockets.
 
 use crate::error::LabError;
-use crate::host::{Holdings, Host, HostPlan, Progress, Results};
-use engine::{Entropy, Note, Time};
+use crate::host::{Holdings, HostPlan, HostProgress, LabHost, Results};
+use engine::{Entropy, EventKind, Time};
 use net::tls::Security;
 use net::{Clock, Driver, DriverConfig, Network};
 use std::collections::BTreeMap;
@@ -12,70 +12,70 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How often a thread looks for orders where nothing else wakes it.
-const LOOK: Duration = Duration::from_millis(10);
-/// Longest wait for sockets to be opened.
-const OPENING: Duration = Duration::from_secs(20);
-/// Bytes that may wait on a connection: one may carry the calls of all callers, and a subject that pauses reads none of them.
+/// Longest time between two polls of the request channel.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+/// Longest wait for the sockets to open.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(20);
+/// Send buffer of a connection, bytes: one connection may carry all calls, and a SUT that pauses does not read it.
 const STREAM_BUFFER: usize = 64 << 20;
-/// Reasons for which connections did not come about that are kept apart.
-const REASONS: usize = 8;
+/// Most distinct reasons of failed connections that are recorded.
+const MAX_REASONS: usize = 8;
 
-/// What did not come about, and why.
-type Refusal = (&'static str, String);
+/// Kind of a failed connection, and the reason.
+type ConnectionFailure = (&'static str, String);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Then {
-    GoOn,
+enum AfterCollect {
+    Continue,
     End,
 }
 
-enum Order {
+enum HostRequest {
     Begin(SocketAddr, Time),
     Stop,
     Deregister,
-    /// Results so far; the host goes on, or ends.
-    Collect(Sender<Finished>, Then),
+    /// Returns the results so far; the host continues or ends.
+    Collect(Sender<HostResults>, AfterCollect),
 }
 
-/// Where a host lives, and how its media is marked.
+/// Network namespace of a host, and the marking of its media.
 #[derive(Clone, Debug, Default)]
-pub struct Place {
-    /// A network of its own; `None`: that of this process.
+pub struct HostPlacement {
+    /// A namespace of its own; `None`: that of this process.
     pub network: Option<Arc<Network>>,
     /// Differentiated services code point of its media.
     pub media_dscp: u8,
 }
 
-/// What a host leaves behind.
+/// Results of a host at its end.
 #[derive(Debug)]
-pub struct Finished {
+pub struct HostResults {
     /// Raw results.
     pub results: Results,
-    /// What it still held.
+    /// Objects that it still had.
     pub holdings: Holdings,
     /// Figures.
-    pub progress: Progress,
+    pub progress: HostProgress,
     /// CPU time of its thread since it began, seconds.
     pub cpu_seconds: f64,
-    /// What its endpoint and its driver dropped, by name.
+    /// Drops of its endpoint and its driver, by name.
     pub drops: Vec<(&'static str, u64)>,
-    /// Why TLS, or a WebSocket, did not come about, and how often: each reason once.
-    pub refused: Vec<(Refusal, u64)>,
+    /// Reasons why TLS or WebSocket connections failed, each once with its count.
+    pub failed_connections: Vec<(ConnectionFailure, u64)>,
 }
 
-/// Where a host is reached.
+/// Addresses of a host.
 #[derive(Clone, Copy, Debug)]
-struct Places {
-    /// By datagrams.
+struct HostAddresses {
+    /// For datagrams.
     address: SocketAddr,
-    /// By streams.
+    /// For streams.
     streams: Option<SocketAddr>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Seen {
-    progress: Progress,
+struct HostStatus {
+    progress: HostProgress,
     done: bool,
 }
 
@@ -83,60 +83,60 @@ struct Seen {
 #[derive(Debug)]
 pub struct HostThread {
     name: String,
-    orders: Sender<Order>,
-    seen: Arc<Mutex<Seen>>,
+    requests: Sender<HostRequest>,
+    status: Arc<Mutex<HostStatus>>,
     failure: Arc<Mutex<Option<String>>>,
     thread: Option<JoinHandle<()>>,
-    places: Places,
+    addresses: HostAddresses,
 }
 
 fn cannot(name: &str, why: impl std::fmt::Display) -> LabError {
-    LabError::cannot(
+    LabError::cannot_run(
         format!("{name}: {why}"),
         "free the port, raise the limit of open files (ulimit -n), or make fewer calls at a time",
     )
 }
 
 impl HostThread {
-    /// Starts a host and waits until its sockets are open. `security`: certificates and trust, where it speaks TLS.
+    /// Starts a host and waits until its sockets are open. `security`: certificates and trust, if it uses TLS.
     ///
     /// # Errors
-    /// Where a socket or the thread cannot be had.
+    /// If a socket or the thread cannot be created.
     pub fn start(
         plan: HostPlan,
         security: Option<Security>,
         entropy: Entropy,
         clock: Clock,
     ) -> Result<HostThread, LabError> {
-        HostThread::start_in(Place::default(), plan, security, entropy, clock)
+        HostThread::start_in(HostPlacement::default(), plan, security, entropy, clock)
     }
 
-    /// The same in a network of its own, and with marks on what it sends.
+    /// As [`HostThread::start`], in a network namespace and with marked media.
     ///
     /// # Errors
-    /// As [`HostThread::start`], and where the network cannot be entered.
+    /// As for [`HostThread::start`], and if the namespace cannot be entered.
     pub fn start_in(
-        place: Place,
+        placement: HostPlacement,
         plan: HostPlan,
         security: Option<Security>,
         entropy: Entropy,
         clock: Clock,
     ) -> Result<HostThread, LabError> {
         let name = plan.name.clone();
-        let (orders, inbox) = mpsc::channel();
+        let (requests, inbox) = mpsc::channel();
         let (ready, wait) = mpsc::channel();
-        let seen = Arc::new(Mutex::new(Seen::default()));
+        let status = Arc::new(Mutex::new(HostStatus::default()));
         let failure = Arc::new(Mutex::new(None));
-        let (shared, failed) = (seen.clone(), failure.clone());
+        let (shared, failed) = (status.clone(), failure.clone());
         let thread = std::thread::Builder::new()
             .name(name.clone())
             .spawn(move || {
                 let batch = plan.batch;
                 let realtime = Some(u32::from(plan.realtime)).filter(|priority| *priority > 0);
-                let mut host = Host::new(plan, entropy);
-                // Records tell the same; on sockets nobody keeps a log.
-                host.set_events_wanted(false);
-                let settings = (place, security, batch, realtime);
+                let mut host = LabHost::new(plan, entropy);
+                // The records have the same content; on sockets no event log is kept.
+                host.set_emits_events(false);
+                let settings = (placement, security, batch, realtime);
                 if let Err(error) = serve(host, settings, clock, &inbox, &ready, &shared) {
                     *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
                 }
@@ -144,16 +144,16 @@ impl HostThread {
             .map_err(|error| cannot(&name, error))?;
         let mut host = HostThread {
             name,
-            orders,
-            seen,
+            requests,
+            status,
             failure,
             thread: Some(thread),
-            places: Places {
+            addresses: HostAddresses {
                 address: SocketAddr::from(([0, 0, 0, 0], 0)),
                 streams: None,
             },
         };
-        host.places = match wait.recv_timeout(OPENING) {
+        host.addresses = match wait.recv_timeout(OPEN_TIMEOUT) {
             Ok(Ok(places)) => places,
             Ok(Err(why)) => return Err(cannot(&host.name, why)),
             Err(RecvTimeoutError::Timeout) => {
@@ -161,7 +161,7 @@ impl HostThread {
             }
             Err(RecvTimeoutError::Disconnected) => {
                 host.join();
-                return Err(host.failure("it stopped"));
+                return Err(host.failure("it has stopped"));
             }
         };
         Ok(host)
@@ -187,119 +187,124 @@ impl HostThread {
 
     /// Its SIP address for datagrams.
     pub fn address(&self) -> SocketAddr {
-        self.places.address
+        self.addresses.address
     }
 
-    /// Where it takes streams, where it does.
+    /// Its address for streams, if it has one.
     pub fn stream_address(&self) -> Option<SocketAddr> {
-        self.places.streams
+        self.addresses.streams
     }
 
-    fn order(&self, order: Order) -> Result<(), LabError> {
-        self.orders
-            .send(order)
-            .map_err(|_| self.failure("it stopped"))
+    fn send_request(&self, request: HostRequest) -> Result<(), LabError> {
+        self.requests
+            .send(request)
+            .map_err(|_| self.failure("it has stopped"))
     }
 
-    /// Begins its work at `start`, towards `target`.
+    /// Starts its workloads at `start`, towards `target`.
     ///
     /// # Errors
-    /// Where the thread has ended.
+    /// If the thread has ended.
     pub fn begin(&self, target: SocketAddr, start: Time) -> Result<(), LabError> {
-        self.order(Order::Begin(target, start))
+        self.send_request(HostRequest::Begin(target, start))
     }
 
-    /// Nothing new is started.
+    /// Starts no further attempts.
     ///
     /// # Errors
-    /// Where the thread has ended.
+    /// If the thread has ended.
     pub fn stop(&self) -> Result<(), LabError> {
-        self.order(Order::Stop)
+        self.send_request(HostRequest::Stop)
     }
 
-    /// Registrations are taken back.
+    /// Removes its registrations.
     ///
     /// # Errors
-    /// Where the thread has ended.
+    /// If the thread has ended.
     pub fn deregister(&self) -> Result<(), LabError> {
-        self.order(Order::Deregister)
+        self.send_request(HostRequest::Deregister)
     }
 
     /// Figures so far.
     ///
     /// # Errors
-    /// Where the thread has ended.
-    pub fn progress(&self) -> Result<Progress, LabError> {
-        self.alive()?;
+    /// If the thread has ended.
+    pub fn progress(&self) -> Result<HostProgress, LabError> {
+        self.check_running()?;
         Ok(self
-            .seen
+            .status
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .progress)
     }
 
-    /// Whether all that was planned is over.
+    /// Whether all planned attempts are complete.
     ///
     /// # Errors
-    /// Where the thread has ended.
+    /// If the thread has ended.
     pub fn is_done(&self) -> Result<bool, LabError> {
-        self.alive()?;
+        self.check_running()?;
         Ok(self
-            .seen
+            .status
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .done)
     }
 
-    fn alive(&self) -> Result<(), LabError> {
+    fn check_running(&self) -> Result<(), LabError> {
         match &self.thread {
             Some(thread) if !thread.is_finished() => Ok(()),
-            _ => Err(self.failure("it stopped")),
+            _ => Err(self.failure("it has stopped")),
         }
     }
 
-    fn results(&self, then: Then) -> Result<Finished, LabError> {
-        let (give, take) = mpsc::channel();
-        self.order(Order::Collect(give, then))?;
-        take.recv().map_err(|_| self.failure("it stopped"))
+    fn results(&self, after: AfterCollect) -> Result<HostResults, LabError> {
+        let (reply, receiver) = mpsc::channel();
+        self.send_request(HostRequest::Collect(reply, after))?;
+        receiver.recv().map_err(|_| self.failure("it has stopped"))
     }
 
-    /// Ends what is open as unfinished and gives the results; the host goes on answering.
+    /// Ends open attempts as unfinished and returns the results; the host keeps answering.
     ///
     /// # Errors
-    /// Where the thread has ended.
-    pub fn collect(&self) -> Result<Finished, LabError> {
-        self.results(Then::GoOn)
+    /// If the thread has ended.
+    pub fn collect(&self) -> Result<HostResults, LabError> {
+        self.results(AfterCollect::Continue)
     }
 
-    /// Ends it and gives what it leaves behind.
+    /// Stops the host and returns its results.
     ///
     /// # Errors
-    /// Where the thread has ended before.
-    pub fn finish(mut self) -> Result<Finished, LabError> {
-        let finished = self.results(Then::End);
+    /// If the thread has ended before.
+    pub fn finish(mut self) -> Result<HostResults, LabError> {
+        let finished = self.results(AfterCollect::End);
         self.join();
         finished
     }
 }
 
 fn serve(
-    mut host: Host,
-    (place, security, batch, realtime): (Place, Option<Security>, Duration, Option<u32>),
+    mut host: LabHost,
+    (placement, security, batch, realtime): (
+        HostPlacement,
+        Option<Security>,
+        Duration,
+        Option<u32>,
+    ),
     clock: Clock,
-    inbox: &Receiver<Order>,
-    ready: &Sender<Result<Places, String>>,
-    seen: &Mutex<Seen>,
+    inbox: &Receiver<HostRequest>,
+    ready: &Sender<Result<HostAddresses, String>>,
+    status: &Mutex<HostStatus>,
 ) -> Result<(), String> {
-    if let Some(network) = &place.network {
+    if let Some(network) = &placement.network {
         network.enter().map_err(|error| format!("setns: {error}"))?;
     }
     let config = DriverConfig {
-        media_dscp: place.media_dscp,
+        media_dscp: placement.media_dscp,
         receive_timestamps: true,
-        coalesce: batch,
+        signalling_batching_delay: batch,
         realtime,
-        order: (!batch.is_zero()).then_some(wire::sip::call_number as fn(&[u8]) -> u32),
+        gso_order: (!batch.is_zero()).then_some(wire::sip::call_number as fn(&[u8]) -> u32),
         stream_buffer: STREAM_BUFFER,
         ..DriverConfig::default()
     };
@@ -307,53 +312,57 @@ fn serve(
     if let Some(security) = security {
         driver.set_security(security);
     }
-    let mut refused: BTreeMap<Refusal, u64> = BTreeMap::new();
-    let mut told = false;
+    let mut failed_connections: BTreeMap<ConnectionFailure, u64> = BTreeMap::new();
+    let mut reported = false;
     let mut begun = false;
     let cpu_before = net::thread_cpu();
     loop {
         driver
-            .turn_engine(&mut host, LOOK)
+            .turn_engine(&mut host, POLL_INTERVAL)
             .map_err(|error| error.to_string())?;
         while let Some(event) = driver.next_event() {
-            let reason = match event.note {
-                Note::TlsRefused { side, why, .. } => ("TLS", format!("{side}: {why}")),
-                Note::WebsocketRefused { why, .. } => ("WebSocket", why),
+            let reason = match event.kind {
+                EventKind::TlsHandshakeFailed {
+                    side, reason: why, ..
+                } => ("TLS", format!("{side}: {why}")),
+                EventKind::WebsocketFailed { reason: why, .. } => ("WebSocket", why),
                 _ => continue,
             };
-            if refused.len() < REASONS || refused.contains_key(&reason) {
-                *refused.entry(reason).or_default() += 1;
+            if failed_connections.len() < MAX_REASONS || failed_connections.contains_key(&reason) {
+                *failed_connections.entry(reason).or_default() += 1;
             }
         }
         if let Some(why) = host.fatal() {
             let why = why.to_owned();
-            // Whoever starts the host hears it there; later it ends the thread.
-            if !told && ready.send(Err(why.clone())).is_ok() {
+            // During the start the error is returned to the caller; later it ends the thread.
+            if !reported && ready.send(Err(why.clone())).is_ok() {
                 return Ok(());
             }
             return Err(why);
         }
-        if let (false, true, Some(address)) = (told, host.is_ready(), host.address()) {
-            told = true;
+        if let (false, true, Some(address)) = (reported, host.is_ready(), host.address()) {
+            reported = true;
             let streams = host.stream_address();
-            if ready.send(Ok(Places { address, streams })).is_err() {
+            if ready.send(Ok(HostAddresses { address, streams })).is_err() {
                 return Ok(());
             }
         }
         loop {
             match inbox.try_recv() {
-                Ok(Order::Begin(target, start)) => {
+                Ok(HostRequest::Begin(target, start)) => {
                     host.begin(target, start);
                     begun = true;
                 }
-                Ok(Order::Stop) => host.stop(),
-                Ok(Order::Deregister) => host.deregister(clock.now()),
-                Ok(Order::Collect(give, then)) => {
+                Ok(HostRequest::Stop) => host.stop(),
+                Ok(HostRequest::Deregister) => host.deregister(clock.now()),
+                Ok(HostRequest::Collect(reply, then)) => {
                     let mut finished = finish(&mut host, &driver, clock, cpu_before);
-                    finished.refused = std::mem::take(&mut refused).into_iter().collect();
-                    // The receiver may have given up waiting; there is nobody else to tell.
-                    let _ = give.send(finished);
-                    if then == Then::End {
+                    finished.failed_connections = std::mem::take(&mut failed_connections)
+                        .into_iter()
+                        .collect();
+                    // The receiver may have stopped waiting.
+                    let _ = reply.send(finished);
+                    if then == AfterCollect::End {
                         return Ok(());
                     }
                 }
@@ -361,19 +370,19 @@ fn serve(
                 Err(mpsc::TryRecvError::Disconnected) => return Ok(()),
             }
         }
-        let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
-        seen.progress = host.progress();
-        seen.done = begun && host.is_done();
+        let mut status = status.lock().unwrap_or_else(PoisonError::into_inner);
+        status.progress = host.progress();
+        status.done = begun && host.is_done();
     }
 }
 
-fn finish(host: &mut Host, driver: &Driver, clock: Clock, cpu_before: Duration) -> Finished {
+fn finish(host: &mut LabHost, driver: &Driver, clock: Clock, cpu_before: Duration) -> HostResults {
     let holdings = host.holdings();
     let progress = host.progress();
     let results = host.finish(clock.now());
     let mut drops = host.drops().clone();
     drops.merge(&driver.counters().drops);
-    Finished {
+    HostResults {
         results,
         holdings,
         progress,
@@ -382,6 +391,6 @@ fn finish(host: &mut Host, driver: &Driver, clock: Clock, cpu_before: Duration) 
             .iter()
             .map(|(reason, count)| (reason.name(), count))
             .collect(),
-        refused: Vec::new(),
+        failed_connections: Vec::new(),
     }
 }

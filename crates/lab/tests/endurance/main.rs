@@ -1,21 +1,24 @@
-//! A day of everything at once through one border, in virtual time: calls with and without media, calls of mobile networks,
-//! registrations with their refreshes, parties that hold, offer and transfer, bursts that are too much, losses, partitions, a
-//! core and carriers that crash and come back, reloads. After each spell of it the border holds what it held in the
-//! beginning: no transaction, dialog, call, port, socket, timer or registration, and no more memory.
+//! A day of mixed traffic through one border, in virtual time: calls with and without media, VoLTE calls, registrations
+//! with refreshes, phones that hold, re-offer and transfer, overload bursts, loss, partitions, a core and carriers that
+//! crash and restart, reloads. After each period the border has as many objects as at the start: no transaction,
+//! dialog, call, port, socket, timer or registration is remaining, and memory does not grow.
 //!
-//! `HORNWORK_HOURS=24 cargo test --release -p lab --test endurance -- --nocapture` is the day; by default it is two hours.
+//! `HORNWORK_HOURS=24 cargo test --release -p lab --test endurance -- --nocapture` runs a day; the default is two
+//! hours.
 
-mod party;
+mod random_phone;
 
-use border::border::{Border, BorderCensus, Counters};
+use border::border::{Border, BorderCensus, BorderCounters};
 use border::config;
 use engine::{Entropy, HashKey, Time, Transport};
 use lab::experiment::{CallFlow, HangUp, MediaKind};
-use lab::host::{AnswerPlan, CallPlan, Host, HostPlan, Login, RegistrationPlan};
-use lab::pace::{Bounds, Hold, Pace};
-use lab::record::{Kind, Outcome};
+use lab::host::{
+    AnswerPlan, HostPlan, LabHost, LoginTemplates, OutgoingCallPlan, RegistrationPlan,
+};
+use lab::pace::{ArrivalProcess, Bounds, HoldTime};
+use lab::record::{AttemptKind, AttemptOutcome};
 use media::forward::{Forwarder, ForwarderLimits};
-use party::{Did, Party};
+use random_phone::{ActionCounts, RandomPhone};
 use sim::{Delay, Detail, Fault, HostId, LinkConfig, Loss, Storm, World};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -26,7 +29,7 @@ use std::time::Duration;
 struct Counting;
 
 thread_local! {
-    /// Bytes that this thread has from the allocator: the whole world runs in it.
+    /// Bytes allocated by this thread, which runs the whole world.
     static HEAP: Cell<i64> = const { Cell::new(0) };
 }
 
@@ -34,7 +37,7 @@ fn count(bytes: i64) {
     let _ = HEAP.try_with(|heap| heap.set(heap.get() + bytes));
 }
 
-// SAFETY: every call goes to the system's allocator as it came.
+// SAFETY: every call is passed unchanged to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as i64);
@@ -58,15 +61,16 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Traffic in each spell, and rest after it: longer than the idle connections (15 minutes) and media on hold (30 minutes).
-const REST: Duration = Duration::from_secs(40 * 60);
-/// A spell with its rest.
-const SPELL: Duration = Duration::from_secs(2 * 3600);
-/// Faults come in rounds.
+/// Idle time after the traffic of a period: longer than idle connections (15 minutes) and media on hold (30 minutes)
+/// last.
+const IDLE: Duration = Duration::from_secs(40 * 60);
+/// Length of a period, idle time included.
+const PERIOD: Duration = Duration::from_secs(2 * 3600);
+/// Length of a round, in which faults occur.
 const ROUND: Duration = Duration::from_secs(600);
 
-const OUTSIDE: &str = "10.0.1.254:5060";
-const INSIDE: &str = "10.0.2.254:5060";
+const BORDER_ACCESS: &str = "10.0.1.254:5060";
+const BORDER_CORE: &str = "10.0.2.254:5060";
 const CORE: &str = "10.0.2.1:5060";
 const CARRIER: &str = "10.0.2.2:5060";
 const IMS: &str = "10.0.2.3:5060";
@@ -74,7 +78,7 @@ const FAR_PARTY: &str = "10.0.2.4:5060";
 const PHONES: &str = "10.0.1.1:5060";
 const MOBILES: &str = "10.0.1.2:5060";
 const NEAR_PARTY: &str = "10.0.1.3:5060";
-const CROWD: &str = "10.0.1.4:5060";
+const OVERLOAD: &str = "10.0.1.4:5060";
 
 const USERS: u64 = 40;
 
@@ -83,48 +87,48 @@ fn at(text: &str) -> SocketAddr {
 }
 
 fn border_config(agent: &str, workers: u8) -> config::Config {
-    // Both calls of a transfer have to be one worker's.
+    // Both calls of a transfer must belong to one worker.
     let refer = if workers > 1 { "pass" } else { "act" };
     let text = format!(
         r#"
 [[interface]]
-name = "outside"
-listen = ["udp:{OUTSIDE}", "tcp:{OUTSIDE}"]
+name = "access"
+listen = ["udp:{BORDER_ACCESS}", "tcp:{BORDER_ACCESS}"]
 register = "pass:core"
 refer = "pass"
-rates = {{ calls = 40, status = 486 }}
+rate_limits = {{ calls_per_s = 40, status = 486 }}
 media = {{ address = "10.0.1.254", ports = "20000-20399" }}
 [[interface]]
-name = "inside"
+name = "core"
 kind = "core"
-listen = ["udp:{INSIDE}", "tcp:{INSIDE}"]
+listen = ["udp:{BORDER_CORE}", "tcp:{BORDER_CORE}"]
 refer = "pass"
 media = {{ address = "10.0.2.254", ports = "20000-20399" }}
 [[trunk]]
 name = "core"
-interface = "inside"
+interface = "core"
 target = "udp:{CORE}"
 domain = "pbx.example"
-ping = 30
+ping_interval_s = 30
 [[trunk]]
 name = "carrier"
-interface = "inside"
+interface = "core"
 target = ["tcp:{CARRIER}", {{ address = "udp:{CARRIER}", priority = 1 }}]
-ping = 20
+ping_interval_s = 20
 refer = "{refer}"
 redirect = "follow"
 [[trunk]]
 name = "ims"
-interface = "inside"
+interface = "core"
 target = "udp:{IMS}"
 [[trunk]]
 name = "party"
-interface = "inside"
+interface = "core"
 target = "udp:{FAR_PARTY}"
 refer = "{refer}"
 [[trunk]]
 name = "near-party"
-interface = "outside"
+interface = "access"
 target = "udp:{NEAR_PARTY}"
 [[route]]
 to = {{ user = "far" }}
@@ -145,15 +149,15 @@ trunk = ["carrier", "core"]
 [[route]]
 trunk = "core"
 [registrar]
-pass_every = 600
+refresh_interval_s = 600
 [sip]
 agent = "{agent}"
 workers = {workers}
-queue = 25
+queueing_delay_ms = 25
 [session_timer]
-expires = 300
+expires_s = 300
 [limits]
-memory = 64
+memory_mib = 64
 "#
     );
     config::parse(&text, "border").unwrap_or_else(|mistakes| {
@@ -162,7 +166,7 @@ memory = 64
     })
 }
 
-/// A registrar of ours behind the border; what is not registered is nobody's.
+/// A Hornwork registrar behind the border; calls to unregistered users are rejected.
 fn core(entropy: &mut Entropy) -> (Border, Forwarder) {
     let mut text = format!(
         "[[interface]]\nname = \"all\"\nkind = \"core\"\nlisten = \"udp:{CORE}\"\n\
@@ -179,21 +183,21 @@ fn core(entropy: &mut Entropy) -> (Border, Forwarder) {
     (Border::new(config, entropy.fork()), forwarder)
 }
 
-fn login() -> Login {
-    Login {
+fn login() -> LoginTemplates {
+    LoginTemplates {
         user: "{number:4}".to_owned(),
         password: "secret-{user}".to_owned(),
     }
 }
 
-fn calls(name: &str, rate: f64, dial: &str, hold: f64, lasting: Duration) -> CallPlan {
-    CallPlan {
+fn calls(name: &str, rate: f64, dial: &str, hold: f64, duration: Duration) -> OutgoingCallPlan {
+    OutgoingCallPlan {
         name: name.to_owned(),
-        pace: Pace::Poisson { rate },
+        pace: ArrivalProcess::Poisson { rate },
         after: Duration::ZERO,
         bounds: Bounds::default(),
-        lasting: Some(lasting),
-        hold: Hold::Exponential(hold),
+        duration: Some(duration),
+        hold: HoldTime::Exponential(hold),
         dial: dial.to_owned(),
         from: "{number:4}".to_owned(),
         cycle: USERS,
@@ -202,10 +206,10 @@ fn calls(name: &str, rate: f64, dial: &str, hold: f64, lasting: Duration) -> Cal
         transport: Transport::Udp,
         connections: 1,
         hang_up: HangUp::Caller,
-        say: MediaKind::None,
-        hear: MediaKind::None,
+        sends: MediaKind::None,
+        expects: MediaKind::None,
         codec: codec::Format::Pcma,
-        seats: 0,
+        participants: 0,
         srtp: false,
         timed: false,
         cancel_percent: 5.0,
@@ -217,32 +221,32 @@ fn calls(name: &str, rate: f64, dial: &str, hold: f64, lasting: Duration) -> Cal
     }
 }
 
-/// Telephones: silent calls of any length, some by TCP, some past the border's media, a few with sound; registrations.
-fn phones(lasting: Duration, round: u64) -> HostPlan {
+/// Phones: silent calls of any length, some over TCP, some with media bypass, a few with audio; registrations.
+fn phones(duration: Duration, round: u64) -> HostPlan {
     let mut plan = HostPlan::new("phones", at(PHONES));
     plan.stream = Some(Transport::Tcp);
     plan.media_sockets = 40;
-    let silent = calls("silent", 0.3, "5555", 20.0, lasting);
-    let mut passing = calls("passing", 0.1, "7000", 60.0, lasting);
+    let silent = calls("silent", 0.3, "5555", 20.0, duration);
+    let mut passing = calls("passing", 0.1, "7000", 60.0, duration);
     passing.transport = Transport::Tcp;
-    let mut sounding = calls("sounding", 0.03, "5000", 8.0, lasting);
-    sounding.say = MediaKind::Tone;
-    sounding.hear = MediaKind::Echo;
-    let mut called = calls("called", 0.05, "{number:4}", 5.0, lasting);
+    let mut sounding = calls("sounding", 0.03, "5000", 8.0, duration);
+    sounding.sends = MediaKind::Tone;
+    sounding.expects = MediaKind::Echo;
+    let mut called = calls("called", 0.05, "{number:4}", 5.0, duration);
     called.login = Some(login());
     called.domain = "pbx.example".to_owned();
     plan.calls = vec![silent, passing, sounding, called];
     plan.answers = Some(answers(HangUp::Caller, MediaKind::None));
     plan.registrations = Some(RegistrationPlan {
         name: format!("registrations {round}"),
-        pace: Pace::Poisson { rate: 2.0 },
+        pace: ArrivalProcess::Poisson { rate: 2.0 },
         users: USERS,
         login: login(),
         domain: "pbx.example".to_owned(),
         expires: 120,
         refresh: Some(Duration::from_secs(50)),
-        refreshes: (lasting.as_secs() / 50).saturating_sub(2) as u32,
-        // One round in two they just go away.
+        refreshes: (duration.as_secs() / 50).saturating_sub(2) as u32,
+        // In every other round they stop without deregistering.
         refresh_rate: 0.0,
         remove: round.is_multiple_of(2),
         transport: Transport::Udp,
@@ -251,14 +255,14 @@ fn phones(lasting: Duration, round: u64) -> HostPlan {
     plan
 }
 
-fn answers(hang_up: HangUp, say: MediaKind) -> AnswerPlan {
-    let mut plan = AnswerPlan::new("callees", say);
+fn answers(hang_up: HangUp, sends: MediaKind) -> AnswerPlan {
+    let mut plan = AnswerPlan::new("callees", sends);
     plan.ring = Duration::from_millis(50);
     plan.answer = Duration::from_millis(800);
     plan.random = true;
     plan.busy_percent = 8.0;
     plan.no_answer_percent = 4.0;
-    plan.hang_up = (hang_up == HangUp::Callee).then_some(Hold::Exponential(20.0));
+    plan.hang_up = (hang_up == HangUp::Callee).then_some(HoldTime::Exponential(20.0));
     plan
 }
 
@@ -279,42 +283,42 @@ fn ims() -> HostPlan {
     plan
 }
 
-fn mobiles(lasting: Duration) -> HostPlan {
+fn mobiles(duration: Duration) -> HostPlan {
     let mut plan = HostPlan::new("mobiles", at(MOBILES));
-    let mut mobile = calls("mobile", 0.1, "8000", 15.0, lasting);
+    let mut mobile = calls("mobile", 0.1, "8000", 15.0, duration);
     mobile.flow = CallFlow::Volte;
     mobile.reserve = Duration::from_millis(300);
     plan.calls = vec![mobile];
     plan
 }
 
-/// Far more at once than is let in.
-fn crowd() -> HostPlan {
-    let mut plan = HostPlan::new("crowd", at(CROWD));
-    let mut all = calls("crowd", 150.0, "5555", 1.0, Duration::from_secs(2));
-    all.pace = Pace::Constant { rate: 150.0 };
+/// More calls per second than the rate limit admits.
+fn overload() -> HostPlan {
+    let mut plan = HostPlan::new("overload", at(OVERLOAD));
+    let mut all = calls("overload", 150.0, "5555", 1.0, Duration::from_secs(2));
+    all.pace = ArrivalProcess::Constant { rate: 150.0 };
     plan.calls = vec![all];
     plan
 }
 
-/// What is left after a spell.
+/// Objects that are left after a period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Left {
+struct Remaining {
     quiet: bool,
-    /// Of the first worker that is not quiet, else of the last one.
+    /// Census of the first worker that is not quiet, else of the last one.
     census: BorderCensus,
-    /// Media sockets that are kept for the next calls.
+    /// Media sockets kept open for later calls.
     media: usize,
     /// Sessions and sockets of the forwarders.
     forwarder: (usize, usize),
-    /// Sockets that the border has open, without those for media, and connections.
+    /// Open sockets of the border without media sockets, and its connections.
     open: (usize, usize),
 }
 
-/// How attempts of the laboratory's hosts ended, with the last status.
-type Fates = BTreeMap<(Kind, Outcome, u16), u64>;
+/// Outcomes of the generator's attempts, with the last status.
+type OutcomeCounts = BTreeMap<(AttemptKind, AttemptOutcome, u16), u64>;
 
-struct Day {
+struct MixedTraffic {
     world: World,
     entropy: Entropy,
     border: HostId,
@@ -324,28 +328,32 @@ struct Day {
     ims: HostId,
     phones: HostId,
     mobiles: HostId,
-    crowd: HostId,
-    parties: [HostId; 2],
-    did: [Did; 2],
+    overload: HostId,
+    random_phones: [HostId; 2],
+    counts: [ActionCounts; 2],
     attempts: u64,
     good: u64,
     rounds: u64,
-    fates: Fates,
+    outcomes: OutcomeCounts,
 }
 
-const FRIENDS: [&[&str]; 2] = [
+const CALLED_USERS: [&[&str]; 2] = [
     &["far", "far", "5555", "7000", "0001", "nobody"],
     &["near", "near", "5555", "far", "0002", "nobody"],
 ];
 
-impl Day {
-    fn new(seed: u64, workers: u8) -> Day {
+impl MixedTraffic {
+    fn new(seed: u64, workers: u8) -> MixedTraffic {
         let mut world = World::new(seed);
         world.set_detail(Detail::Events);
         let mut entropy = world.entropy();
         let key = HashKey::new(&mut entropy);
-        let ips = [OUTSIDE, INSIDE].map(|text| at(text).ip());
-        let borders = Border::crew(border_config("Day", workers), workers, entropy.fork());
+        let ips = [BORDER_ACCESS, BORDER_CORE].map(|text| at(text).ip());
+        let borders = Border::worker_pool(
+            border_config("MixedTraffic", workers),
+            workers,
+            entropy.fork(),
+        );
         let forwarder = || Forwarder::new(ForwarderLimits::default(), key);
         let mut members: Vec<(Border, Forwarder)> = borders
             .into_iter()
@@ -357,7 +365,7 @@ impl Day {
             }
             last => {
                 members.extend(last);
-                world.add_crew("border", &ips, members)
+                world.add_workers("border", &ips, members)
             }
         };
         let ip = |text: &str| -> [IpAddr; 1] { [at(text).ip()] };
@@ -366,22 +374,22 @@ impl Day {
         let idle = |name: &str, address: &str| HostPlan::new(name, at(address));
         let mut host = |world: &mut World, plan: HostPlan| {
             let (name, ips) = (plan.name.clone(), [plan.address.ip()]);
-            world.add_engine(&name, &ips, Host::new(plan, entropy.fork()))
+            world.add_engine(&name, &ips, LabHost::new(plan, entropy.fork()))
         };
         let carrier = host(&mut world, carrier());
         let ims = host(&mut world, ims());
         let phones = host(&mut world, idle("phones", PHONES));
         let mobiles = host(&mut world, idle("mobiles", MOBILES));
-        let crowd = host(&mut world, idle("crowd", CROWD));
-        let mut party = |own: &str, border: &str, friends| {
-            let engine = Party::new(at(own), at(border), friends, entropy.fork());
+        let overload = host(&mut world, idle("overload", OVERLOAD));
+        let mut random_phone = |own: &str, border: &str, users| {
+            let engine = RandomPhone::new(at(own), at(border), users, entropy.fork());
             world.add_engine("party", &[at(own).ip()], engine)
         };
-        let parties = [
-            party(NEAR_PARTY, OUTSIDE, FRIENDS[0]),
-            party(FAR_PARTY, INSIDE, FRIENDS[1]),
+        let random_phones = [
+            random_phone(NEAR_PARTY, BORDER_ACCESS, CALLED_USERS[0]),
+            random_phone(FAR_PARTY, BORDER_CORE, CALLED_USERS[1]),
         ];
-        let mut day = Day {
+        let mut traffic = MixedTraffic {
             world,
             entropy,
             border,
@@ -391,17 +399,17 @@ impl Day {
             ims,
             phones,
             mobiles,
-            crowd,
-            parties,
-            did: [Did::default(); 2],
+            overload,
+            random_phones,
+            counts: [ActionCounts::default(); 2],
             attempts: 0,
             good: 0,
             rounds: 0,
-            fates: Fates::new(),
+            outcomes: OutcomeCounts::new(),
         };
-        day.world.set_default_link(good());
-        day.pass(Duration::from_secs(1));
-        day
+        traffic.world.set_default_link(faultless_link());
+        traffic.pass(Duration::from_secs(1));
+        traffic
     }
 
     fn pass(&mut self, span: Duration) {
@@ -409,32 +417,32 @@ impl Day {
         self.world.run_until(until);
     }
 
-    /// A new host in the place of one that has stopped; its results are counted and forgotten.
+    /// Replaces a stopped host by a new one; its results are counted and discarded.
     fn begin(&mut self, host: HostId, plan: HostPlan, target: &str) {
         self.collect(host);
         self.world.plan(self.world.now(), Fault::Crash(host));
         self.pass(Duration::from_millis(10));
-        let engine = Host::new(plan, self.entropy.fork());
+        let engine = LabHost::new(plan, self.entropy.fork());
         self.world.restart(host, engine);
         self.pass(Duration::from_millis(10));
-        let begin = |host: &mut Host, now: Time| host.begin(at(target), now);
+        let begin = |host: &mut LabHost, now: Time| host.begin(at(target), now);
         self.world.with_engine(host, begin).unwrap();
     }
 
     fn collect(&mut self, host: HostId) {
-        let finish = |host: &mut Host, now: Time| host.finish(now);
+        let finish = |host: &mut LabHost, now: Time| host.finish(now);
         if let Some(results) = self.world.with_engine(host, finish) {
             let good = results.attempts.iter().filter(|a| a.outcome.is_good());
             self.good += good.count() as u64;
             for attempt in &results.attempts {
                 let key = (attempt.kind, attempt.outcome, attempt.status);
-                *self.fates.entry(key).or_insert(0) += 1;
+                *self.outcomes.entry(key).or_insert(0) += 1;
             }
             self.attempts += results.attempts.len() as u64;
         }
     }
 
-    /// A host stops without a word, and is back after `away`.
+    /// Crashes a host, and restarts it after `away`.
     fn crash(&mut self, host: HostId, away: Duration) {
         self.collect_if_host(host);
         self.world.plan(self.world.now(), Fault::Crash(host));
@@ -448,7 +456,7 @@ impl Day {
             host if host == self.carrier => carrier(),
             _ => ims(),
         };
-        let engine = Host::new(plan, self.entropy.fork());
+        let engine = LabHost::new(plan, self.entropy.fork());
         self.world.restart(host, engine);
     }
 
@@ -458,14 +466,14 @@ impl Day {
         }
     }
 
-    /// Ten minutes of traffic with all that can go wrong.
+    /// Ten minutes of traffic with all faults.
     fn round(&mut self) {
         self.rounds += 1;
         let began = self.world.now();
-        // Good weather first.
+        // First without faults.
         self.pass(Duration::from_secs(60));
         let storm = Storm {
-            link: bad(),
+            link: faulty_link(),
             partitions: 3,
             partition: Duration::from_secs(8),
             resets: 4,
@@ -491,13 +499,14 @@ impl Day {
         self.pass(ROUND.saturating_sub(spent));
     }
 
-    /// More calls at once than the border lets in: refused by rate, and once more while it is slow, shed by overload.
+    /// More calls at once than the border admits: refused by rate limiting, then shed by overload control while it is
+    /// slow.
     fn burst(&mut self) {
         for effort in [Duration::ZERO, Duration::from_millis(8)] {
-            self.world.set_effort(self.border, effort);
-            self.begin(self.crowd, crowd(), OUTSIDE);
+            self.world.set_processing_time(self.border, effort);
+            self.begin(self.overload, overload(), BORDER_ACCESS);
             self.pass(Duration::from_secs(5));
-            self.world.set_effort(self.border, Duration::ZERO);
+            self.world.set_processing_time(self.border, Duration::ZERO);
             self.pass(Duration::from_secs(30));
         }
     }
@@ -508,7 +517,7 @@ impl Day {
         self.each(|border, _, now| border.reload(config.clone(), now));
     }
 
-    /// Each of the border's workers.
+    /// Calls a closure for each worker of the border.
     fn each<R>(&mut self, mut work: impl FnMut(&mut Border, &Forwarder, Time) -> R) -> Vec<R> {
         let mut results = Vec::new();
         for worker in 0..usize::from(self.workers) {
@@ -517,7 +526,7 @@ impl Day {
             };
             let result = match self.workers {
                 1 => self.world.with_control(self.border, work),
-                _ => self.world.with_member(self.border, worker, work),
+                _ => self.world.with_worker(self.border, worker, work),
             };
             results.extend(result);
         }
@@ -525,52 +534,53 @@ impl Day {
         results
     }
 
-    /// Traffic for a while, then rest; what is left.
-    fn spell(&mut self, traffic: Duration) -> Left {
-        self.begin(self.phones, phones(traffic, self.rounds), OUTSIDE);
-        self.begin(self.mobiles, mobiles(traffic), OUTSIDE);
-        for party in self.parties {
+    /// Traffic for a while, then idle time; returns the objects left.
+    fn period(&mut self, traffic: Duration) -> Remaining {
+        self.begin(self.phones, phones(traffic, self.rounds), BORDER_ACCESS);
+        self.begin(self.mobiles, mobiles(traffic), BORDER_ACCESS);
+        for phone in self.random_phones {
             self.world
-                .with_engine(party, |party: &mut Party, now| party.begin(now))
+                .with_engine(phone, |phone: &mut RandomPhone, now| phone.begin(now))
                 .unwrap();
         }
         for _ in 0..traffic.as_secs() / ROUND.as_secs() {
             self.round();
         }
-        for party in self.parties {
+        for phone in self.random_phones {
             self.world
-                .with_engine(party, |party: &mut Party, now| party.rest(now))
+                .with_engine(phone, |phone: &mut RandomPhone, now| phone.stop(now))
                 .unwrap();
         }
         self.pass(Duration::from_secs(200));
-        // Whoever still talks falls silent without a word.
+        // Phones with calls stop without signalling.
         for (host, name, address) in [
             (self.phones, "phones", PHONES),
             (self.mobiles, "mobiles", MOBILES),
-            (self.crowd, "crowd", CROWD),
+            (self.overload, "overload", OVERLOAD),
         ] {
-            self.begin(host, HostPlan::new(name, at(address)), OUTSIDE);
+            self.begin(host, HostPlan::new(name, at(address)), BORDER_ACCESS);
         }
         for (host, plan) in [(self.carrier, carrier()), (self.ims, ims())] {
-            self.begin(host, plan, INSIDE);
+            self.begin(host, plan, BORDER_CORE);
         }
         self.crash(self.core, Duration::from_secs(1));
-        self.pass(REST);
-        for (index, party) in self.parties.into_iter().enumerate() {
-            let (did, census) = self
+        self.pass(IDLE);
+        for (index, phone) in self.random_phones.into_iter().enumerate() {
+            let (counts, census) = self
                 .world
-                .with_engine(party, |party: &mut Party, _| (party.did(), party.census()))
+                .with_engine(phone, |phone: &mut RandomPhone, _| {
+                    (phone.counts(), phone.census())
+                })
                 .unwrap();
-            assert!(census.is_quiet(), "a party holds {census:?}");
-            self.did[index] = did;
+            assert!(census.is_quiet(), "a phone still has {census:?}");
+            self.counts[index] = counts;
         }
-        self.settled()
+        self.remaining_when_quiet()
     }
 
-    /// What is held, once no ping of a trunk is under way.
-    /// What is left when each worker has been quiet at some moment. Pings of trunks go on, so that the workers need not be quiet at the
-    /// same one; what is forgotten by mistake keeps its worker from ever being quiet.
-    fn settled(&mut self) -> Left {
+    /// Objects that are left when each worker has been quiet at some moment. Pings of trunks continue, so that the
+    /// workers are not all quiet at the same moment; a leaked object keeps its worker from ever being quiet.
+    fn remaining_when_quiet(&mut self) -> Remaining {
         let mut seen: Vec<bool> = Vec::new();
         for _ in 0..200 {
             let now = self.each(|border, _, _| border.census().is_quiet());
@@ -583,13 +593,13 @@ impl Day {
             }
             self.pass(Duration::from_millis(500));
         }
-        Left {
+        Remaining {
             quiet: seen.iter().all(|seen| *seen),
-            ..self.left()
+            ..self.remaining()
         }
     }
 
-    fn left(&mut self) -> Left {
+    fn remaining(&mut self) -> Remaining {
         let (sockets, connections) = self.world.open(self.border);
         let held = self.each(|border, forwarder, _| {
             let census = border.census();
@@ -597,7 +607,7 @@ impl Day {
         });
         let busy = held.iter().find(|(census, ..)| !census.is_quiet());
         let media = held.iter().map(|(census, ..)| census.sockets_open).sum();
-        Left {
+        Remaining {
             quiet: busy.is_none(),
             census: busy.or(held.last()).unwrap().0,
             media,
@@ -609,11 +619,11 @@ impl Day {
         }
     }
 
-    /// Of all workers.
-    fn counters(&mut self) -> Counters {
+    /// Sum over all workers.
+    fn counters(&mut self) -> BorderCounters {
         let all = self.each(|border, _, _| border.counters().clone());
-        let sum = |of: fn(&Counters) -> u64| all.iter().map(of).sum();
-        Counters {
+        let sum = |of: fn(&BorderCounters) -> u64| all.iter().map(of).sum();
+        BorderCounters {
             offered: sum(|c| c.offered),
             completed: sum(|c| c.completed),
             cancelled: sum(|c| c.cancelled),
@@ -625,12 +635,12 @@ impl Day {
             shed: sum(|c| c.shed + c.unread),
             refreshed: sum(|c| c.refreshed),
             subscriptions: sum(|c| c.subscriptions),
-            ..Counters::default()
+            ..BorderCounters::default()
         }
     }
 }
 
-fn good() -> LinkConfig {
+fn faultless_link() -> LinkConfig {
     LinkConfig {
         delay: Delay::Uniform(Duration::from_millis(2), Duration::from_millis(12)),
         loss: Loss::Random(0.002),
@@ -638,7 +648,7 @@ fn good() -> LinkConfig {
     }
 }
 
-fn bad() -> LinkConfig {
+fn faulty_link() -> LinkConfig {
     LinkConfig {
         delay: Delay::Uniform(Duration::from_millis(5), Duration::from_millis(400)),
         loss: Loss::Random(0.15),
@@ -648,80 +658,90 @@ fn bad() -> LinkConfig {
     }
 }
 
-fn heap() -> i64 {
+fn heap_bytes() -> i64 {
     HEAP.with(Cell::get)
 }
 
-/// Heap that one spell may leave above the second one's: tables grow to what the worst moment needed, and stay.
-const SLACK: i64 = 160 * 1024;
+/// Heap growth permitted after the second period: tables grow to the largest load and keep their size.
+const HEAP_TOLERANCE_BYTES: i64 = 160 * 1024;
 
 #[test]
-fn a_day_of_everything_leaves_nothing_behind() {
-    live(1);
+fn day_of_mixed_traffic_leaves_nothing_behind() {
+    run(1);
 }
 
 #[test]
-fn a_day_of_everything_leaves_nothing_behind_with_several_workers() {
-    live(3);
+fn day_of_mixed_traffic_leaves_nothing_behind_with_several_workers() {
+    run(3);
 }
 
-fn live(workers: u8) {
+fn run(workers: u8) {
     let hours = std::env::var("HORNWORK_HOURS").ok();
     let hours: Option<u64> = hours.and_then(|text| text.parse().ok());
-    // By default one round in each spell, and three spells.
-    let (end, traffic) = match hours {
+    // By default one round per period, and three periods.
+    let (end, traffic_time) = match hours {
         Some(hours) => (
             Time::from_secs(hours * 3_600),
-            SPELL.saturating_sub(REST + Duration::from_secs(300)),
+            PERIOD.saturating_sub(IDLE + Duration::from_secs(300)),
         ),
         None => (Time::ZERO, ROUND),
     };
-    let mut day = Day::new(1, workers);
-    let fresh = day.settled();
+    let mut traffic = MixedTraffic::new(1, workers);
+    let fresh = traffic.remaining_when_quiet();
     assert!(fresh.quiet, "{fresh:?}");
     let mut heaps = Vec::new();
-    while heaps.len() < 3 || day.world.now() < end {
-        let left = day.spell(traffic);
-        let counters = day.counters();
-        heaps.push(heap());
-        let spell = heaps.len();
+    while heaps.len() < 3 || traffic.world.now() < end {
+        let remaining = traffic.period(traffic_time);
+        let counters = traffic.counters();
+        heaps.push(heap_bytes());
+        let period = heaps.len();
         eprintln!(
-            "{spell}: {} s, {} calls, {} registrations answered here, {} refused by rate, {} by overload, {} relayed, heap {} KiB, {} media sockets kept",
-            seconds(day.world.now()),
+            "{period}: {} s, {} calls, {} registrations answered here, {} refused by rate, {} by overload, {} relayed, heap {} KiB, {} media sockets kept",
+            seconds(traffic.world.now()),
             counters.offered,
             counters.refreshed,
             counters.shielded,
             counters.shed,
             counters.relayed,
-            heap() / 1024,
-            left.media,
+            heap_bytes() / 1024,
+            remaining.media,
         );
-        assert!(left.quiet, "after spell {spell}: {left:?}");
-        assert_eq!(left.census.registrations, 0, "after spell {spell}");
-        assert_eq!(left.forwarder, (0, 0), "after spell {spell}: {left:?}");
-        // The connections of the pings may stand, one of each worker's at most.
-        assert_eq!(left.open.0, fresh.open.0, "after spell {spell}: {left:?}");
+        assert!(remaining.quiet, "after period {period}: {remaining:?}");
+        assert_eq!(remaining.census.registrations, 0, "after period {period}");
+        assert_eq!(
+            remaining.forwarder,
+            (0, 0),
+            "after period {period}: {remaining:?}"
+        );
+        // Connections for pings may be open, at most one per worker.
+        assert_eq!(
+            remaining.open.0, fresh.open.0,
+            "after period {period}: {remaining:?}"
+        );
         assert!(
-            left.open.1 <= usize::from(workers),
-            "after spell {spell}: {left:?}"
+            remaining.open.1 <= usize::from(workers),
+            "after period {period}: {remaining:?}"
         );
     }
     let second = heaps[1];
     assert!(
-        heaps.iter().skip(2).all(|heap| *heap <= second + SLACK),
+        heaps
+            .iter()
+            .skip(2)
+            .all(|heap| *heap <= second + HEAP_TOLERANCE_BYTES),
         "memory grows: {heaps:?}"
     );
-    let counters = day.counters();
-    let did = day.did[0].and(day.did[1]);
+    let counters = traffic.counters();
+    let counts = traffic.counts[0].and(traffic.counts[1]);
     eprintln!(
-        "{} s, {} rounds, {} of {} attempts good, {did:?}, {counters:?}",
-        seconds(day.world.now()),
-        day.rounds,
-        day.good,
-        day.attempts,
+        "{} s, {} rounds, {} of {} attempts good, {counts:?}, {counters:?}",
+        seconds(traffic.world.now()),
+        traffic.rounds,
+        traffic.good,
+        traffic.attempts,
     );
-    eprintln!("{:?}", day.fates);
-    // All of it did happen. What is dropped at a glance one worker alone does.
+    eprintln!("{:?}", traffic.outcomes);
+    // Each kind of activity occurred. Requests are shed before parsing only with a single worker.
     let shed = if workers == 1 { counters.shed } else { 1 };
     for (what, count) in [
         ("completed", counters.completed),
@@ -734,17 +754,17 @@ fn live(workers: u8) {
         ("relayed", counters.relayed),
         ("subscriptions", counters.subscriptions),
         ("media", counters.media_sessions_ended),
-        ("offers", did.offers),
-        ("referred", did.accepted),
-        ("cancels", did.cancels),
+        ("offers", counts.offers),
+        ("referred", counts.accepted),
+        ("cancels", counts.cancels),
     ] {
-        assert!(count > 0, "{what} never happened: {counters:?} {did:?}");
+        assert!(count > 0, "{what} did not occur: {counters:?} {counts:?}");
     }
     assert!(
-        day.good * 2 > day.attempts,
+        traffic.good * 2 > traffic.attempts,
         "{} of {}",
-        day.good,
-        day.attempts
+        traffic.good,
+        traffic.attempts
     );
 }
 

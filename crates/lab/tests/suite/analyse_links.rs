@@ -1,4 +1,4 @@
-//! One set of impaired streams in every container that is read, beside tshark's figures for the same files.
+//! One set of impaired streams in every supported container, compared with tshark's figures for the same files.
 
 use crate::made;
 
@@ -11,12 +11,12 @@ use wire::capture::{PcapWriter, PcapngWriter};
 use wire::ethernet::LinkType;
 
 /// Packets, lost, mean and largest jitter in milliseconds.
-type Figures = (u64, i64, f64, f64);
-type Rows = BTreeMap<String, Figures>;
-type Frames = Vec<(u64, Vec<u8>)>;
+type StreamFigures = (u64, i64, f64, f64);
+type Rows = BTreeMap<String, StreamFigures>;
+type TimedFrames = Vec<(u64, Vec<u8>)>;
 type Wrap<'a> = &'a dyn Fn(&[u8]) -> Vec<u8>;
 
-/// tshark's table of streams; `None`, said aloud, without tshark.
+/// tshark's table of streams; `None`, with a message, without tshark.
 fn tshark(name: &str, capture: &[u8]) -> Option<Rows> {
     let path = std::env::temp_dir().join(format!("hornwork-links-{}-{name}", std::process::id()));
     std::fs::write(&path, capture).expect("a temporary file");
@@ -34,9 +34,9 @@ fn tshark(name: &str, capture: &[u8]) -> Option<Rows> {
     Some(text.lines().filter_map(row).collect())
 }
 
-/// Start, end, source, port, destination, port, SSRC, payload (with blanks), packets, lost, (percent), three deltas, three
-/// jitters (smallest, mean, largest).
-fn row(line: &str) -> Option<(String, Figures)> {
+/// Start, end, source, port, destination, port, SSRC, payload (with blanks), packets, lost, (percent), three deltas,
+/// three jitters (smallest, mean, largest).
+fn row(line: &str) -> Option<(String, StreamFigures)> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let ssrc = words.iter().find(|word| word.starts_with("0x"))?;
     let percent = words.iter().position(|word| word.ends_with("%)"))?;
@@ -81,7 +81,7 @@ fn near(got: f64, want: f64) -> bool {
 }
 
 /// Three streams with loss and jitter: both directions of a call on odd ports, and one whose numbers wrap.
-fn packets(from: &str, to: &str) -> Frames {
+fn packets(from: &str, to: &str) -> TimedFrames {
     let talks = [
         (from, to, Talk::default()),
         (
@@ -110,7 +110,7 @@ fn packets(from: &str, to: &str) -> Frames {
     let mut all = Vec::new();
     for (from, to, talk) in talks {
         let mut packets = talk.packets(400);
-        // First and last stay, so that both tools see the same range.
+        // The first and the last stay, so that both tools have the same range.
         let last = packets.pop().expect("packets");
         let rest = packets.split_off(1);
         packets.extend(impair(rest, &mut dice, 30, 0, 0, 3_000));
@@ -126,7 +126,7 @@ fn packets(from: &str, to: &str) -> Frames {
 }
 
 /// Each IP packet in two fragments, the later one first every third time.
-fn fragmented(packets: &Frames) -> Frames {
+fn fragmented(packets: &TimedFrames) -> TimedFrames {
     let mut out = Vec::new();
     for (at, (time, packet)) in packets.iter().enumerate() {
         let (from, to): (IpAddr, IpAddr) = match packet[0] >> 4 {
@@ -140,7 +140,7 @@ fn fragmented(packets: &Frames) -> Frames {
             }
         };
         let header = if from.is_ipv4() { 20 } else { 40 };
-        // The G.729 datagrams are 40 bytes: a cut at 24 leaves something in both.
+        // The G.729 datagrams are 40 bytes: a cut at 24 leaves bytes in both fragments.
         let (first, second) = packet[header..].split_at(24);
         let part = |offset: u16, more: bool, data: &[u8]| match from.is_ipv4() {
             true => {
@@ -164,7 +164,7 @@ fn fragmented(packets: &Frames) -> Frames {
     out
 }
 
-fn pcapng(packets: &Frames, wrap: Wrap<'_>) -> Vec<u8> {
+fn pcapng(packets: &TimedFrames, wrap: Wrap<'_>) -> Vec<u8> {
     let mut writer = PcapngWriter::new(true);
     let wired = writer.interface(LinkType::Ethernet, 9);
     let raw = writer.interface(LinkType::Raw, 6);
@@ -177,7 +177,7 @@ fn pcapng(packets: &Frames, wrap: Wrap<'_>) -> Vec<u8> {
     writer.finish()
 }
 
-fn containers(four: bool, packets: &Frames) -> Vec<(String, Vec<u8>)> {
+fn containers(four: bool, packets: &TimedFrames) -> Vec<(String, Vec<u8>)> {
     let version = if four { 4 } else { 6 };
     let protocol: [u8; 2] = if four { [8, 0] } else { [0x86, 0xdd] };
     let family: u32 = if four { 2 } else { 30 };
@@ -254,7 +254,7 @@ fn every_container_gives_tsharks_figures() {
         for (name, file) in containers(four, &packets) {
             let got = ours(&analyse_bytes(&file).expect("a capture"));
             assert_eq!(got.len(), 3, "{name}: {got:?}");
-            // What carries the packets does not change a figure.
+            // The container does not change a figure.
             assert_eq!(*first.get_or_insert(got.clone()), got, "{name}");
             let Some(want) = tshark(&name, &file) else {
                 continue;
@@ -275,13 +275,13 @@ fn every_container_gives_tsharks_figures() {
     }
 }
 
-/// The forms in which other tools write captures: by editcap, where that is there.
+/// The forms in which other tools write captures, generated by editcap if available.
 #[test]
-fn every_form_that_editcap_writes() {
+fn every_format_of_editcap() {
     let packets = packets("192.0.2.1:4001", "198.51.100.2:6003");
     let mut writer = PcapWriter::new(LinkType::Ethernet);
     for (time, packet) in &packets {
-        // Whole microseconds, which every form can hold.
+        // Whole microseconds, which every form can represent.
         writer.frame(time / 1_000 * 1_000, &ethernet(&[], packet));
     }
     let file = writer.finish();
@@ -307,9 +307,9 @@ fn every_form_that_editcap_writes() {
     std::fs::remove_file(path("in")).expect("the file was written above");
 }
 
-/// What hidden damage does: cut at every length, every figure that is given is one of the packets before the cut.
+/// Truncation at every length: every figure is one of the packets before the cut.
 #[test]
-fn a_file_that_ends_early_gives_what_it_holds() {
+fn truncated_file_gives_its_complete_packets() {
     let packets = packets("192.0.2.1:4001", "198.51.100.2:6003");
     let file = file_of(LinkType::Ethernet, &packets, |ip| ethernet(&[], ip));
     let whole: u64 = ours(&analyse_bytes(&file).expect("a capture"))

@@ -1,8 +1,9 @@
-//! The analyser on captures made here: every link type, tunnels, fragments, IPv6, cut packets, SIP over TCP, odd streams.
+//! The analyser on generated captures: every link type, tunnels, fragments, IPv6, truncated packets, SIP over TCP, odd
+//! streams.
 
 use crate::made;
 
-use lab::analyse::{Analyser, Analysis, analyse_bytes};
+use lab::analyse::{Analysis, CaptureAnalyser, analyse_bytes};
 use made::*;
 use proptest::prelude::*;
 use std::net::{IpAddr, SocketAddr};
@@ -26,30 +27,30 @@ fn clean(from: &str, to: &str) -> Vec<(u64, Vec<u8>)> {
         .collect()
 }
 
-fn assert_clean(analysis: &Analysis, from: &str, to: &str, what: &str) {
-    assert_eq!(analysis.errors, Vec::<String>::new(), "{what}");
-    assert_eq!(analysis.streams.len(), 1, "{what}: {:?}", analysis.notes);
+fn assert_clean(analysis: &Analysis, from: &str, to: &str, context: &str) {
+    assert_eq!(analysis.errors, Vec::<String>::new(), "{context}");
+    assert_eq!(analysis.streams.len(), 1, "{context}: {:?}", analysis.notes);
     let stream = &analysis.streams[0];
     assert_eq!(
         (stream.src.as_str(), stream.dst.as_str()),
         (from, to),
-        "{what}"
+        "{context}"
     );
     assert_eq!(
         (stream.packets_received, stream.expected, stream.lost_unique),
         (50, 50, 0),
-        "{what}"
+        "{context}"
     );
     assert_eq!(
         (stream.codec.as_deref(), stream.clock_rate),
         (Some("PCMU"), Some(8000)),
-        "{what}"
+        "{context}"
     );
     assert_eq!(stream.payload_types.get(&0), Some(&50));
     let (jitter, delta) = (stream.jitter_ms.unwrap(), stream.delta_ms.unwrap());
     assert!(
         jitter.max < 1e-6 && (delta.mean - 20.0).abs() < 1e-6,
-        "{what}"
+        "{context}"
     );
     assert!((stream.r.unwrap() - 93.2).abs() < 0.1 && (stream.mos.unwrap() - 4.41).abs() < 0.01);
 }
@@ -102,9 +103,9 @@ fn every_link_type() {
     }
 }
 
-/// One source, no loss, and the timestamps start anew in its midst: that is no jitter, and costs no quality.
+/// One source without loss whose timestamps restart midway: no jitter, and no loss of quality.
 #[test]
-fn a_source_whose_timestamps_start_anew_sounds_as_before() {
+fn restarted_timestamps_cost_no_quality() {
     let first = Talk::default();
     let behind = Talk {
         first_sequence: first.first_sequence.wrapping_add(50),
@@ -173,7 +174,7 @@ fn tunnels() {
         six_b,
         "6 in 4",
     );
-    // Without end: an IP packet that nests deeper than is followed is left out.
+    // Endless nesting: an IP packet beyond the limit is omitted.
     let deep = wrap(&four, &|p| {
         (0..20).fold(p.to_vec(), |p, _| ip(outer.0, outer.1, 4, &p))
     });
@@ -241,12 +242,12 @@ fn cut_by_the_snap_length() {
         let mut writer = PcapWriter::new(LinkType::Ethernet);
         for (time, packet) in clean(A, B) {
             let frame = ethernet(&[], &packet);
-            writer.frame_cut(time, &frame[..keep], frame.len());
+            writer.truncated_frame(time, &frame[..keep], frame.len());
         }
         let analysis = analyse(writer.finish());
         assert_clean(&analysis, A, B, "cut");
         assert_eq!(analysis.streams[0].payload_bytes, 50 * 160);
-        assert_eq!(analysis.notes, ["50 frames cut short by the capture"]);
+        assert_eq!(analysis.notes, ["50 frames truncated by the capture"]);
     }
 }
 
@@ -267,7 +268,7 @@ fn wraps_source_changes_and_both_directions() {
     let mut all: Vec<(u64, Vec<u8>)> = Vec::new();
     for (time, packet) in first.packets(50) {
         all.push((time, udp(addr(A), addr(B), &packet)));
-        // The same source identifier the other way.
+        // The same SSRC in the other direction.
         all.push((time + MS, udp(addr(B), addr(A), &packet)));
     }
     for (time, packet) in second.packets(30) {
@@ -303,7 +304,7 @@ fn wraps_source_changes_and_both_directions() {
 }
 
 #[test]
-fn a_short_source_change_is_found_beside_its_stream() {
+fn short_source_change_is_found_beside_its_stream() {
     let mut packets = clean(A, B);
     let short = Talk {
         ssrc: 99,
@@ -355,7 +356,7 @@ fn loss_duplicates_and_reordering_exactly() {
 }
 
 #[test]
-fn telephone_events_comfort_noise_and_a_change_of_type() {
+fn telephone_events_comfort_noise_and_payload_type_change() {
     let mut packets = Vec::new();
     let mut sequence = 0u16;
     let mut send = |at: u64, timestamp: u32, payload_type: u8, payload: &[u8]| {
@@ -479,8 +480,8 @@ fn unknown_dynamic_types_are_measured() {
 }
 
 #[test]
-fn other_protocols_are_no_rtp() {
-    let mut analyser = Analyser::default();
+fn other_protocols_are_not_taken_for_rtp() {
+    let mut analyser = CaptureAnalyser::default();
     let mut dice = Dice(42);
     let mut send = |at: u64, from: &str, to: &str, payload: &[u8]| {
         analyser.datagram(EPOCH + at * MS, addr(from), addr(to), payload);
@@ -584,7 +585,7 @@ fn rtcp_beside_its_stream() {
 }
 
 #[test]
-fn voip_metrics_say_what_the_far_end_heard() {
+fn voip_metrics_of_the_receiver_are_reported() {
     let mut packets = clean(A, B);
     // Of the receiver 7 about the stream: the fields of RFC 3611 section 4.7 in their order.
     let mut block = vec![7, 0, 0, 8];
@@ -603,7 +604,7 @@ fn voip_metrics_say_what_the_far_end_heard() {
     let whole = [&receiver_report[..], &extended].concat();
     let (control_a, control_b) = (addr("192.0.2.1:4001"), addr("198.51.100.2:6001"));
     packets.push((EPOCH + 640 * MS, udp(control_b, control_a, &whole)));
-    // Cut inside the block: nothing is made of it.
+    // Cut inside the block: it is ignored.
     extended[3] = 4;
     let cut = [&receiver_report[..], &extended[..20]].concat();
     packets.push((EPOCH + 700 * MS, udp(control_b, control_a, &cut)));
@@ -643,7 +644,7 @@ fn hostile_captures_stay_small() {
         connections: 10,
         associations: 5,
     };
-    let mut analyser = Analyser::new(limits);
+    let mut analyser = CaptureAnalyser::new(limits);
     let talk = Talk::default();
     for at in 0..3000u32 {
         for (time, packet) in (Talk {
@@ -694,7 +695,7 @@ fn hostile_captures_stay_small() {
 }
 
 #[test]
-fn no_capture_is_an_error_and_damage_is_stated() {
+fn non_capture_is_an_error_and_damage_is_reported() {
     for bytes in [
         &b""[..],
         b"plain text that is long enough to be a header",
@@ -715,7 +716,7 @@ fn no_capture_is_an_error_and_damage_is_stated() {
     let other = analyse(file_of(LinkType::Other(147), &clean(A, B), <[u8]>::to_vec));
     assert_eq!(
         other.errors,
-        ["frames of link type 147, which is not read (50 times)"]
+        ["frames of unsupported link type 147 (50 times)"]
     );
 }
 
@@ -726,7 +727,7 @@ proptest! {
     }
 
     #[test]
-    fn damaged_captures_of_our_own(
+    fn damaged_generated_captures(
         damage in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..40),
         cut in any::<prop::sample::Index>(),
     ) {

@@ -1,4 +1,4 @@
-//! The analyser against the oracles beside the shared captures: counts exactly, jitter within 0.05 ms or 2 %.
+//! The analyser against the oracle files of the shared captures: counts exactly, jitter within 0.05 ms or 2 %.
 
 use lab::analyse::{Analysis, analyse_bytes, analyse_file};
 use serde_json::Value;
@@ -44,17 +44,21 @@ fn text<'a>(value: &'a Value, name: &str) -> &'a str {
         .unwrap_or_else(|| panic!("{name} in {value}"))
 }
 
-fn near(got: &Value, want: &Value, what: &str) {
-    let got = got.as_f64().unwrap_or_else(|| panic!("{what}: no figure"));
-    let want = want.as_f64().unwrap_or_else(|| panic!("{what}: no oracle"));
+fn near(got: &Value, want: &Value, context: &str) {
+    let got = got
+        .as_f64()
+        .unwrap_or_else(|| panic!("{context}: no figure"));
+    let want = want
+        .as_f64()
+        .unwrap_or_else(|| panic!("{context}: no oracle"));
     let tolerance = (want.abs() * 0.02).max(0.05);
     assert!(
         (got - want).abs() <= tolerance,
-        "{what}: {got}, the oracle says {want}"
+        "{context}: {got}, the oracle says {want}"
     );
 }
 
-fn compare(got: &Value, want: &Value, what: &str) {
+fn compare(got: &Value, want: &Value, context: &str) {
     let same = [
         "packets_received",
         "unique",
@@ -71,23 +75,23 @@ fn compare(got: &Value, want: &Value, what: &str) {
         "clock_rate",
     ];
     for name in same {
-        assert_eq!(got[name], want[name], "{what}: {name}");
+        assert_eq!(got[name], want[name], "{context}: {name}");
     }
     near(
         &got["lost_percent"],
         &want["lost_percent"],
-        &format!("{what}: lost_percent"),
+        &format!("{context}: lost_percent"),
     );
     near(
         &got["duration_s"],
         &want["duration_s"],
-        &format!("{what}: duration_s"),
+        &format!("{context}: duration_s"),
     );
     for figure in ["min", "mean", "max"] {
         near(
             &got["delta_ms"][figure],
             &want["interarrival_ms"][figure],
-            &format!("{what}: delta {figure}"),
+            &format!("{context}: delta {figure}"),
         );
     }
     let stated = match &want["jitter_ms_rfc3550_main_pt_without_duplicates"] {
@@ -98,18 +102,18 @@ fn compare(got: &Value, want: &Value, what: &str) {
         near(
             &got["jitter_ms"][figure],
             &stated[figure],
-            &format!("{what}: jitter {figure}"),
+            &format!("{context}: jitter {figure}"),
         );
     }
     let p99 = got["jitter_ms"]["p99"].as_f64().expect("p99");
     assert!(
         p99 <= stated["max"].as_f64().unwrap() * 1.04 + 1e-3,
-        "{what}: p99 {p99}"
+        "{context}: p99 {p99}"
     );
     if text(want, "src").len() > 3 && want["tshark_4_0_17"]["packets"].is_u64() {
         assert_eq!(
             got["packets_received"], want["tshark_4_0_17"]["packets"],
-            "{what}: tshark"
+            "{context}: tshark"
         );
     }
 }
@@ -198,7 +202,7 @@ fn dtmf_digits() {
     }
     for name in ["asterisk-ulaw-dtmf-a.pcap", "asterisk-opus-dtmf-a.pcap"] {
         let (analysis, _) = analyse(&captures.join("rtp").join(name));
-        // The file names carry the digits that were dialled.
+        // The file names contain the dialled digits.
         assert_eq!(analysis.streams[0].dtmf.concat(), "2013785496", "{name}");
     }
 }
@@ -299,7 +303,7 @@ fn captures_without_media_have_no_streams() {
 }
 
 #[test]
-fn damaged_captures_give_what_can_be_read() {
+fn damaged_captures_give_their_readable_part() {
     let Some(captures) = captures() else { return };
     let mut all = Vec::new();
     files(&captures, &[".pcap", ".pcapng"], &mut all);

@@ -1,4 +1,4 @@
-//! Calls in captures made here: ports that nobody told, outcomes, compact forms, SIP over TCP, fragments.
+//! Calls in generated captures: undeclared ports, outcomes, compact forms, SIP over TCP, fragments.
 
 use crate::made;
 
@@ -13,7 +13,7 @@ fn analyse(file: Vec<u8>) -> Analysis {
 }
 
 #[test]
-fn a_call_on_unusual_ports_with_its_media() {
+fn call_on_unusual_ports_with_its_media() {
     let maps = "a=rtpmap:97 iLBC/8000\r\na=rtpmap:99 telephone-event/8000\r\n";
     let offer = sdp(addr("192.0.2.1:40000"), "97 99", maps);
     let answer = sdp(addr("198.51.100.2:50000"), "97 99", maps);
@@ -96,7 +96,7 @@ fn a_call_on_unusual_ports_with_its_media() {
         bytes: 38,
         ..Talk::default()
     };
-    // One packet is enough where SDP names the address.
+    // One packet is enough if SDP contains the address.
     for (time, packet) in talk.packets(1) {
         packets.push((
             time + 3000 * MS,
@@ -302,16 +302,16 @@ fn sip_over_tcp_split_joined_reordered_and_with_gaps() {
     .concat();
     let bytes = all.as_bytes();
     let (from, to) = (addr("192.0.2.1:33333"), addr("198.51.100.2:4444"));
-    let check = |packets: &[(u64, Vec<u8>)], calls: usize, messages: u64, what: &str| {
+    let check = |packets: &[(u64, Vec<u8>)], calls: usize, messages: u64, context: &str| {
         let analysis = analyse(file_of(LinkType::Raw, packets, <[u8]>::to_vec));
         let got: Vec<_> = analysis
             .calls
             .iter()
             .map(|call| (call.call_id.as_str(), call.transport))
             .collect();
-        assert_eq!(got.len(), calls, "{what} {got:?}");
+        assert_eq!(got.len(), calls, "{context} {got:?}");
         assert!(got.iter().all(|(_, transport)| *transport == "tcp"));
-        assert_eq!(analysis.sip_messages, messages, "{what}");
+        assert_eq!(analysis.sip_messages, messages, "{context}");
     };
     check(&segments(from, to, bytes, &[], EPOCH), 2, 4, "all in one");
     for step in [700, 333, 101] {
@@ -328,14 +328,14 @@ fn sip_over_tcp_split_joined_reordered_and_with_gaps() {
         first_late.swap(1, 2);
         check(&first_late, 2, 4, "the first segment late");
     }
-    // The segment that ends the first message is not in the capture: the next message is found again.
+    // The segment that ends the first message is not in the capture: the next message is still found.
     let second = all.find("ACK sip:").unwrap();
     let third = all.rfind("INVITE sip:").unwrap();
     let mut gap = segments(from, to, bytes, &[300, third], EPOCH);
     gap.remove(2);
     check(&gap, 2, 3, "gap");
     assert!(second < third);
-    // Other protocols in other connections, some of them with SIP's words inside.
+    // Other protocols in other connections, some of them with words of SIP.
     let mut mixed = segments(from, to, bytes, &[500], EPOCH);
     for (port, text) in [
         (1u16, "GET / HTTP/1.1\r\n\r\n"),
@@ -388,7 +388,7 @@ fn sip_fragmented_over_udp() {
 }
 
 #[test]
-fn ports_used_again_by_a_later_call() {
+fn ports_reused_by_a_later_call() {
     let (near, far) = ("192.0.2.1:40000", "198.51.100.2:50000");
     let mut packets = Vec::new();
     for (at, call, rate) in [(0u64, "first", 8000u32), (60_000, "second", 16_000)] {

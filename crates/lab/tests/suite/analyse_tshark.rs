@@ -1,4 +1,5 @@
-//! The analyser beside tshark, on captures made here with loss, duplicates, reordering and jitter. Skipped without tshark.
+//! The analyser compared with tshark, on generated captures with loss, duplicates, reordering and jitter. Skipped
+//! without tshark.
 
 use crate::made;
 
@@ -9,9 +10,9 @@ use std::process::Command;
 use wire::capture::PcapWriter;
 use wire::ethernet::LinkType;
 
-/// What tshark prints of a stream.
+/// tshark's row of a stream.
 #[derive(Debug)]
-struct Row {
+struct TsharkRow {
     packets: u64,
     lost: i64,
     max_delta: f64,
@@ -20,7 +21,7 @@ struct Row {
 }
 
 /// Rows by "source > destination ssrc"; `None` without tshark.
-fn tshark(name: &str, capture: &[u8]) -> Option<BTreeMap<String, Row>> {
+fn tshark(name: &str, capture: &[u8]) -> Option<BTreeMap<String, TsharkRow>> {
     let path = std::env::temp_dir().join(format!("hornwork-{}-{name}.pcap", std::process::id()));
     std::fs::write(&path, capture).expect("a temporary file");
     let run = Command::new("tshark")
@@ -46,7 +47,8 @@ fn tshark(name: &str, capture: &[u8]) -> Option<BTreeMap<String, Row>> {
         let Some(at) = words.iter().position(|word| word.starts_with("0x")) else {
             continue;
         };
-        // Start, end, source, port, destination, port, SSRC, payload (with blanks), packets, lost, (percent), six figures.
+        // Start, end, source, port, destination, port, SSRC, payload (with blanks), packets, lost, (percent), six
+        // figures.
         let percent = words
             .iter()
             .position(|word| word.ends_with("%)"))
@@ -64,7 +66,7 @@ fn tshark(name: &str, capture: &[u8]) -> Option<BTreeMap<String, Row>> {
         );
         rows.insert(
             key,
-            Row {
+            TsharkRow {
                 packets: number(percent - 2) as u64,
                 lost: number(percent - 1) as i64,
                 max_delta: number(percent + 3),
@@ -129,7 +131,7 @@ fn counts_loss_and_jitter_agree() {
         let mut dice = Dice(77 + round as u64);
         let mut frames: Vec<(u64, Vec<u8>)> = Vec::new();
         for (from, to, talk) in &streams {
-            // The last packet stays, so that both tools see the same end.
+            // The last packet stays, so that both tools have the same end.
             let mut packets = talk.packets(600);
             let last = packets.pop().expect("600 packets");
             let mut packets = impair(packets, &mut dice, loss, double, late, jitter);

@@ -1,7 +1,7 @@
-//! Trials through our border, on sockets and in virtual time.
+//! Trials through a Hornwork border, on sockets and in virtual time.
 
 use lab::experiment::{File, built_in};
-use lab::record::{Kind, Outcome};
+use lab::record::{AttemptKind, AttemptOutcome};
 use lab::trial::{Outcomes, Trial, on_sockets, simulate, simulate_with_log};
 
 fn trial(text: &str, seed: u64) -> Trial {
@@ -30,22 +30,28 @@ fn check_calls(outcomes: &Outcomes) {
     let calls: Vec<_> = outcomes
         .attempts
         .iter()
-        .filter(|a| a.kind == Kind::Call)
+        .filter(|a| a.kind == AttemptKind::Call)
         .collect();
     assert_eq!(calls.len(), 30);
     for call in &calls {
-        assert_eq!(call.outcome, Outcome::Completed, "{call:?}");
+        assert_eq!(call.outcome, AttemptOutcome::Completed, "{call:?}");
         assert!(call.ringing.is_some() && call.status == 200);
     }
-    let answers = outcomes.attempts.iter().filter(|a| a.kind == Kind::Answer);
+    let answers = outcomes
+        .attempts
+        .iter()
+        .filter(|a| a.kind == AttemptKind::Answer);
     assert!(
-        answers.clone().count() == 30 && answers.clone().all(|a| a.outcome == Outcome::Completed)
+        answers.clone().count() == 30
+            && answers
+                .clone()
+                .all(|a| a.outcome == AttemptOutcome::Completed)
     );
     assert_eq!(outcomes.leaks, Some(0), "{:?}", outcomes.remarks);
 }
 
-/// What streams of two seconds have to be at least: packets, opinion score, correlation. A machine that stands still for a while
-/// sends fewer and later, and what is heard has gaps: sockets are held to what shows that the right thing came.
+/// Lower limits of streams of two seconds: packets, MOS, correlation. A machine that stalls sends fewer and later
+/// packets, and the received audio has gaps, so the limits on sockets only verify that the right stream arrived.
 const IN_VIRTUAL_TIME: (u64, f64, f64) = (90, 4.2, 0.95);
 const ON_SOCKETS: (u64, f64, f64) = (50, 0.9, 0.1);
 
@@ -55,22 +61,28 @@ fn check_media(outcomes: &Outcomes, (packets, mos, correlation): (u64, f64, f64)
         assert!(stream.received >= packets && stream.lost <= 2, "{stream:?}");
         assert!(stream.mos.unwrap() > mos, "{stream:?}");
     }
-    let heard: Vec<f64> = outcomes
+    let correlations: Vec<f64> = outcomes
         .streams
         .iter()
         .filter_map(|s| s.correlation)
         .collect();
     assert!(
-        heard.len() >= 10 && heard.iter().all(|heard| *heard > correlation),
-        "{heard:?}"
+        correlations.len() >= 10
+            && correlations
+                .iter()
+                .all(|correlations| *correlations > correlation),
+        "{correlations:?}"
     );
-    // Whatever the machine does, most are as in virtual time.
+    // Most streams reach the limits of virtual time on any machine.
     let (packets, mos, correlation) = IN_VIRTUAL_TIME;
     let right = outcomes.streams.iter();
     let right = right.filter(|s| s.received >= packets && s.mos.is_some_and(|score| score > mos));
     assert!(right.count() >= 40);
-    let right = heard.iter().filter(|heard| **heard > correlation).count();
-    assert!(right * 3 >= heard.len() * 2, "{heard:?}");
+    let good = correlations
+        .iter()
+        .filter(|correlations| **correlations > correlation)
+        .count();
+    assert!(good * 3 >= correlations.len() * 2, "{correlations:?}");
 }
 
 #[test]
@@ -94,22 +106,22 @@ fn anchored_calls_on_sockets() {
 }
 
 #[test]
-fn media_passed_by() {
-    let text = CALLS.replace("[callers]", "[subject]\nmedia = \"bypass\"\n[callers]");
+fn media_bypass() {
+    let text = CALLS.replace("[callers]", "[sut]\nmedia = \"bypass\"\n[callers]");
     let outcomes = on_sockets(&trial(&text, 1), |_, _| ()).unwrap();
     check_calls(&outcomes);
     check_media(&outcomes, ON_SOCKETS);
 }
 
 #[test]
-fn ipv6_and_both_versions_joined() {
+fn ipv6_and_ipv4_ipv6_interworking() {
     let six = std::net::UdpSocket::bind("[::1]:0").is_ok();
     if !six {
         eprintln!("skipped: this machine has no IPv6 loopback address; in virtual time alone");
     }
     for ip in ["ipv6", "ipv4_to_ipv6", "ipv6_to_ipv4"] {
-        let subject = format!("[subject]\nip = \"{ip}\"\n[callers]");
-        let text = CALLS.replace("[callers]", &subject);
+        let with_sut = format!("[sut]\nip = \"{ip}\"\n[callers]");
+        let text = CALLS.replace("[callers]", &with_sut);
         let outcomes = simulate(&trial(&text, 1)).unwrap();
         check_calls(&outcomes);
         check_media(&outcomes, IN_VIRTUAL_TIME);
@@ -130,7 +142,7 @@ fn calls_with_digest_over_tcp() {
 }
 
 #[test]
-fn registrations_refreshed_and_taken_back() {
+fn registrations_are_refreshed_and_removed() {
     let text = r#"
 name = "t"
 title = "t"
@@ -145,9 +157,9 @@ refreshes = 2
         on_sockets(&trial(text, 1), |_, _| ()).unwrap(),
     ] {
         for (kind, count) in [
-            (Kind::Registration, 40),
-            (Kind::Refresh, 80),
-            (Kind::Deregistration, 40),
+            (AttemptKind::Registration, 40),
+            (AttemptKind::Refresh, 80),
+            (AttemptKind::Deregistration, 40),
         ] {
             let of: Vec<_> = outcomes
                 .attempts
@@ -155,14 +167,17 @@ refreshes = 2
                 .filter(|a| a.kind == kind)
                 .collect();
             assert_eq!(of.len(), count);
-            assert!(of.iter().all(|a| a.outcome == Outcome::Completed), "{of:?}");
+            assert!(
+                of.iter().all(|a| a.outcome == AttemptOutcome::Completed),
+                "{of:?}"
+            );
         }
         assert_eq!(outcomes.leaks, Some(0));
     }
 }
 
 #[test]
-fn a_wrong_password_is_refused() {
+fn wrong_password_is_refused() {
     let text = r#"
 name = "t"
 title = "t"
@@ -175,7 +190,8 @@ password = "right"
 [callees]
 "#;
     let mut trial = trial(text, 1);
-    // The border is laid out for the experiment; a caller with another password is a foreign thing to it.
+    // The border's users follow from the experiment, so the caller with another password is configured as a foreign
+    // one.
     let file = File::parse("test", text).unwrap();
     assert_eq!(
         file.experiment().callers.as_ref().unwrap().password,
@@ -185,7 +201,7 @@ password = "right"
     assert!(
         good.attempts
             .iter()
-            .all(|a| a.outcome == Outcome::Completed),
+            .all(|a| a.outcome == AttemptOutcome::Completed),
         "{:?}",
         good.attempts
     );
@@ -193,11 +209,14 @@ password = "right"
     trial.experiment.registrations = None;
     trial.experiment.callers.as_mut().unwrap().from = "1001".to_owned();
     let spoofed = simulate(&trial).unwrap();
-    let calls = spoofed.attempts.iter().filter(|a| a.kind == Kind::Call);
+    let calls = spoofed
+        .attempts
+        .iter()
+        .filter(|a| a.kind == AttemptKind::Call);
     assert!(
         calls
             .clone()
-            .all(|a| a.outcome == Outcome::Completed || a.status == 403),
+            .all(|a| a.outcome == AttemptOutcome::Completed || a.status == 403),
         "{:?}",
         spoofed.attempts
     );
@@ -212,16 +231,16 @@ fn small_network(seed: u64) -> Trial {
     }
 }
 
-/// The small network with faults, for many seeds: `HORNWORK_SEEDS` of them, 50 by default.
+/// The small network with faults, for `HORNWORK_SEEDS` seeds, 50 by default.
 fn seeds() -> u64 {
     let wanted = std::env::var("HORNWORK_SEEDS").ok();
     wanted.and_then(|n| n.parse().ok()).unwrap_or(50)
 }
 
-type Fates = std::collections::BTreeMap<(Kind, Outcome), u64>;
+type OutcomeCounts = std::collections::BTreeMap<(AttemptKind, AttemptOutcome), u64>;
 
-/// Nothing may be left, and every attempt must have come to an end of its own.
-fn judge_seed(seed: u64, fates: &mut Fates) {
+/// No object may be left, and every attempt must have a definite outcome.
+fn judge_seed(seed: u64, counts: &mut OutcomeCounts) {
     let outcomes = simulate(&small_network(seed)).unwrap();
     assert_eq!(
         outcomes.leaks,
@@ -229,42 +248,45 @@ fn judge_seed(seed: u64, fates: &mut Fates) {
         "seed {seed}: {:?}",
         outcomes.remarks
     );
-    let calls = outcomes.attempts.iter().filter(|a| a.kind == Kind::Call);
+    let calls = outcomes
+        .attempts
+        .iter()
+        .filter(|a| a.kind == AttemptKind::Call);
     assert!(calls.count() > 50, "seed {seed}: hardly a call");
     for attempt in &outcomes.attempts {
         assert_ne!(
             attempt.outcome,
-            Outcome::Unfinished,
+            AttemptOutcome::Unfinished,
             "seed {seed}: {attempt:?}"
         );
         assert!(attempt.ended.is_some(), "seed {seed}: {attempt:?}");
-        *fates.entry((attempt.kind, attempt.outcome)).or_insert(0) += 1;
+        *counts.entry((attempt.kind, attempt.outcome)).or_insert(0) += 1;
     }
 }
 
 #[test]
-fn no_seed_leaves_anything_behind() {
-    let mut fates = Fates::new();
+fn no_seed_leaves_objects_behind() {
+    let mut counts = OutcomeCounts::new();
     for seed in 1..=seeds() {
-        judge_seed(seed, &mut fates);
+        judge_seed(seed, &mut counts);
     }
-    eprintln!("{} seeds: {fates:?}", seeds());
+    eprintln!("{} seeds: {counts:?}", seeds());
     for outcome in [
-        Outcome::Completed,
-        Outcome::Refused,
-        Outcome::Cancelled,
-        Outcome::TimedOut,
+        AttemptOutcome::Completed,
+        AttemptOutcome::Refused,
+        AttemptOutcome::Cancelled,
+        AttemptOutcome::TimedOut,
     ] {
         assert!(
-            fates.contains_key(&(Kind::Call, outcome)),
-            "{outcome} never happened"
+            counts.contains_key(&(AttemptKind::Call, outcome)),
+            "{outcome} did not occur"
         );
     }
 }
 
-/// Whole event logs, not digests of them: the first line that differs is told.
+/// Compares whole event logs, not digests, so that the first differing line can be printed.
 #[test]
-fn the_same_seed_writes_the_same_log_byte_for_byte() {
+fn same_seed_gives_identical_event_log() {
     for seed in (1..=seeds()).step_by(25) {
         let (first, log) = simulate_with_log(&small_network(seed)).unwrap();
         let (second, again) = simulate_with_log(&small_network(seed)).unwrap();

@@ -1,15 +1,15 @@
-//! Verdicts that can fail: every built-in experiment that reproduces a study's claim, with its subject broken on purpose. In virtual
-//! time, but for TLS; short, and each once as it is meant to be.
+//! Verdicts that can fail: every built-in experiment that reproduces a study's claim, with a deliberate
+//! fault in its SUT. In virtual time except for TLS; shortened, and each also runs once without the fault.
 
-use lab::Verdict;
+use lab::RunVerdict;
 use lab::experiment::{BUILT_IN, File};
 use lab::run::{RunOptions, run};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
 
-/// An experiment in its short form, what breaks it, and the figure that has to tell.
-struct Case {
+/// An experiment in its short form, the overrides that break it, and the figure that must fail.
+struct BrokenCase {
     experiment: &'static str,
     short: &'static [&'static str],
     broken: &'static [&'static str],
@@ -17,47 +17,47 @@ struct Case {
 }
 
 const QUICK: [&str; 3] = [
-    "callers.seconds=2.0",
+    "callers.duration_seconds=2.0",
     "callers.hold_seconds=0.5",
     "callers.users=100",
 ];
-const ONE_CALL: &[&str] = &["subject.call_limit=1"];
+const ONE_CALL: &[&str] = &["sut.call_limit_per_second=1"];
 
-const CASES: &[Case] = &[
-    Case {
+const CASES: &[BrokenCase] = &[
+    BrokenCase {
         experiment: "shielding",
         short: &[],
-        broken: &["subject.call_limit=0"],
+        broken: &["sut.call_limit_per_second=0"],
         failing: "established per second at 700",
     },
-    Case {
+    BrokenCase {
         experiment: "shielding",
         short: &[],
-        broken: &["subject.call_limit=100"],
+        broken: &["sut.call_limit_per_second=100"],
         failing: "completed at 300, % of attempted",
     },
-    Case {
+    BrokenCase {
         experiment: "overload",
         short: &[
-            "callers.seconds=5.0",
+            "callers.duration_seconds=5.0",
             "levels.values=[765, 1530]",
-            "peak.seconds=2.0",
+            "peak.trial_seconds=2.0",
             "peak.trials=6",
         ],
-        broken: &["subject.call_limit=31"],
+        broken: &["sut.call_limit_per_second=31"],
         failing: "peak",
     },
-    Case {
+    BrokenCase {
         experiment: "overload-volte",
         short: &[
-            "callers.seconds=10.0",
+            "callers.duration_seconds=10.0",
             "levels.values=[520]",
             "peak.trials=8",
         ],
-        broken: &["subject.call_limit=31"],
+        broken: &["sut.call_limit_per_second=31"],
         failing: "peak",
     },
-    Case {
+    BrokenCase {
         experiment: "call-capacity",
         short: &[
             "levels.values=[1100]",
@@ -69,7 +69,7 @@ const CASES: &[Case] = &[
         broken: ONE_CALL,
         failing: "capacity",
     },
-    Case {
+    BrokenCase {
         experiment: "call-capacity-g722",
         short: &[
             "levels.values=[1000]",
@@ -80,76 +80,76 @@ const CASES: &[Case] = &[
         broken: ONE_CALL,
         failing: "capacity",
     },
-    Case {
+    BrokenCase {
         experiment: "call-rate",
         short: &["levels.values=[700]", QUICK[0], QUICK[1], QUICK[2]],
         broken: ONE_CALL,
         failing: "capacity",
     },
-    Case {
+    BrokenCase {
         experiment: "call-rate-volte",
         short: &["levels.values=[240]", QUICK[0], QUICK[1], QUICK[2]],
         broken: ONE_CALL,
         failing: "capacity",
     },
-    Case {
+    BrokenCase {
         experiment: "volte-call-rate",
         short: &["repeat=1", QUICK[0], QUICK[1], QUICK[2]],
         broken: ONE_CALL,
         failing: "completed, % of attempted",
     },
-    Case {
+    BrokenCase {
         experiment: "header-rules",
         short: &["repeat=1", QUICK[0], QUICK[1], QUICK[2]],
         broken: ONE_CALL,
         failing: "completed, % of attempted",
     },
-    Case {
+    BrokenCase {
         experiment: "conference-instances",
         short: &[
             "levels.values=[1]",
-            "conference.rooms=2",
-            "conference.seconds=1.0",
+            "conference.count=2",
+            "conference.duration_seconds=1.0",
         ],
         broken: &["network.jitter_ms=20"],
         failing: "jitter p99 ms",
     },
-    Case {
+    BrokenCase {
         experiment: "conference-jitter",
         short: &[
             "levels.values=[30]",
             "repeat=1",
-            "conference.seconds=1.0",
+            "conference.duration_seconds=1.0",
             "conference.warm_up_seconds=1.0",
         ],
         broken: &["network.jitter_ms=20"],
         failing: "jitter trimmed mean ms at 30",
     },
-    Case {
+    BrokenCase {
         experiment: "media-capacity",
         short: &["levels.values=[200]", "callers.hold_seconds=2.5"],
-        broken: &["subject.call_limit=10"],
+        broken: &["sut.call_limit_per_second=10"],
         failing: "peak calls at 200",
     },
-    Case {
+    BrokenCase {
         experiment: "media-capacity-srtp",
         short: &["levels.values=[200]", "callers.hold_seconds=2.5"],
-        broken: &["subject.call_limit=10"],
+        broken: &["sut.call_limit_per_second=10"],
         failing: "peak calls at 200",
     },
-    Case {
+    BrokenCase {
         experiment: "media-capacity-silence",
         short: &["levels.values=[200]", "callers.hold_seconds=2.5"],
         broken: &["network.loss_percent=1"],
         failing: "lost percent",
     },
-    Case {
+    BrokenCase {
         experiment: "transcoding-capacity",
         short: &["levels.values=[50]", "callers.hold_seconds=2.6"],
-        broken: &["subject.call_limit=5"],
+        broken: &["sut.call_limit_per_second=5"],
         failing: "peak calls at 50",
     },
-    Case {
+    BrokenCase {
         experiment: "re-registration-rate",
         short: &[
             "levels.values=[14000]",
@@ -159,7 +159,7 @@ const CASES: &[Case] = &[
         broken: &["network.loss_percent=70"],
         failing: "capacity",
     },
-    Case {
+    BrokenCase {
         experiment: "re-registrations-420k",
         short: &[
             "levels.values=[14000]",
@@ -169,13 +169,13 @@ const CASES: &[Case] = &[
         broken: &["network.loss_percent=70"],
         failing: "capacity",
     },
-    Case {
+    BrokenCase {
         experiment: "registration-rate",
         short: &["levels.values=[2600]", "registrations.users=500"],
         broken: &["network.loss_percent=70"],
         failing: "capacity",
     },
-    Case {
+    BrokenCase {
         experiment: "registrations-million",
         short: &[
             "levels.values=[500]",
@@ -184,27 +184,27 @@ const CASES: &[Case] = &[
         broken: &["network.loss_percent=70"],
         failing: "registered at 500",
     },
-    Case {
+    BrokenCase {
         experiment: "standing-call-capacity",
         short: &[
             "levels.values=[1000]",
             "callers.hold_seconds=2.0",
             "thresholds.figure=[{ name = \"capacity\", least = 1000 }]",
         ],
-        broken: &["subject.memory_mib=4"],
+        broken: &["sut.memory_mib=4"],
         failing: "capacity",
     },
-    Case {
+    BrokenCase {
         experiment: "standing-call-capacity-volte",
         short: &[
             "levels.values=[1000]",
             "callers.hold_seconds=3.0",
             "thresholds.figure=[{ name = \"capacity\", least = 1000 }]",
         ],
-        broken: &["subject.memory_mib=4"],
+        broken: &["sut.memory_mib=4"],
         failing: "capacity",
     },
-    Case {
+    BrokenCase {
         experiment: "standing-calls",
         short: &[],
         broken: &["callers.hold_seconds=1.0"],
@@ -212,8 +212,8 @@ const CASES: &[Case] = &[
     },
 ];
 
-/// TLS is spoken on sockets alone, and the link of `isolation` is one of the kernel's, which takes root and the program.
-const ELSEWHERE: [&str; 5] = [
+/// Experiments that need sockets: TLS, and the link of `isolation`, which needs root and the program.
+const ON_SOCKETS: [&str; 5] = [
     "standing-call-capacity-tls",
     "call-rate-tls",
     "re-registration-rate-tls",
@@ -221,7 +221,7 @@ const ELSEWHERE: [&str; 5] = [
     "isolation",
 ];
 
-fn told(name: &str, sets: &[&str], simulate: bool) -> (Verdict, Value) {
+fn run_experiment(name: &str, sets: &[&str], simulate: bool) -> (RunVerdict, Value) {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"))
         .join("broken")
         .join(name);
@@ -253,35 +253,35 @@ fn told(name: &str, sets: &[&str], simulate: bool) -> (Verdict, Value) {
 }
 
 /// Names of the bounds that do not hold.
-fn failing(told: &Value) -> Vec<String> {
-    let bounds = told["bounds"].as_array().unwrap().iter();
+fn failing(result: &Value) -> Vec<String> {
+    let bounds = result["bounds"].as_array().unwrap().iter();
     let failed = bounds.filter(|bound| bound["holds"] == false);
     failed
         .map(|bound| bound["figure"].as_str().unwrap().to_owned())
         .collect()
 }
 
-fn judge(case: &Case, simulate: bool) {
+fn judge_case(case: &BrokenCase, simulate: bool) {
     let name = case.experiment;
-    let (verdict, whole) = told(
+    let (verdict, whole) = run_experiment(
         &format!("{name}#{}-sound", case.failing.len()),
         case.short,
         simulate,
     );
     assert_eq!(
         verdict,
-        Verdict::Passed,
-        "{name}, as it is meant to be: {:#}",
+        RunVerdict::Passed,
+        "{name}, unbroken: {:#}",
         whole["bounds"]
     );
     assert_eq!(whole["verdict"], "passed");
     let sets: Vec<&str> = case.short.iter().chain(case.broken).copied().collect();
-    let (verdict, whole) = told(
+    let (verdict, whole) = run_experiment(
         &format!("{name}#{}-broken", case.failing.len()),
         &sets,
         simulate,
     );
-    assert_eq!(verdict, Verdict::Failed, "{name} with {:?}", case.broken);
+    assert_eq!(verdict, RunVerdict::Failed, "{name} with {:?}", case.broken);
     assert_eq!(
         (verdict.exit_code(), &whole["verdict"]),
         (1, &Value::from("failed"))
@@ -294,36 +294,36 @@ fn judge(case: &Case, simulate: bool) {
     );
 }
 
-fn part(number: usize) {
+fn judge_part(number: usize) {
     for case in CASES.iter().skip(number).step_by(4) {
-        judge(case, true);
+        judge_case(case, true);
     }
 }
 
 #[test]
-fn a_broken_subject_fails_first_part() {
-    part(0);
+fn broken_sut_fails_part_1() {
+    judge_part(0);
 }
 
 #[test]
-fn a_broken_subject_fails_second_part() {
-    part(1);
+fn broken_sut_fails_part_2() {
+    judge_part(1);
 }
 
 #[test]
-fn a_broken_subject_fails_third_part() {
-    part(2);
+fn broken_sut_fails_part_3() {
+    judge_part(2);
 }
 
 #[test]
-fn a_broken_subject_fails_fourth_part() {
-    part(3);
+fn broken_sut_fails_part_4() {
+    judge_part(3);
 }
 
 #[test]
-fn a_broken_subject_fails_over_tls() {
-    judge(
-        &Case {
+fn broken_sut_fails_over_tls() {
+    judge_case(
+        &BrokenCase {
             experiment: "call-rate-tls",
             short: &[
                 "levels.values=[20]",
@@ -338,8 +338,8 @@ fn a_broken_subject_fails_over_tls() {
         },
         false,
     );
-    judge(
-        &Case {
+    judge_case(
+        &BrokenCase {
             experiment: "standing-call-capacity-tls",
             short: &[
                 "levels.values=[50]",
@@ -357,9 +357,9 @@ fn a_broken_subject_fails_over_tls() {
 
 /// Two of three media nodes get no calls.
 #[test]
-fn shares_that_are_not_even_fail() {
-    judge(
-        &Case {
+fn uneven_node_shares_fail() {
+    judge_case(
+        &BrokenCase {
             experiment: "media-nodes",
             short: &[
                 "levels.values=[30]",
@@ -367,7 +367,7 @@ fn shares_that_are_not_even_fail() {
                 "thresholds.lost_percent=5.0",
                 "thresholds.figure=[{ name = \"node_spread_percent\", most = 30.0 }]",
             ],
-            broken: &["subject.nodes_drained=2"],
+            broken: &["sut.media_nodes_drained=2"],
             failing: "node spread percent",
         },
         false,
@@ -375,7 +375,7 @@ fn shares_that_are_not_even_fail() {
 }
 
 #[test]
-fn every_experiment_that_reproduces_a_claim_bounds_a_figure_of_it() {
+fn every_claim_experiment_has_a_bound() {
     for (name, text) in BUILT_IN {
         let file = File::parse(name, text).unwrap();
         let experiment = file.experiment();
@@ -394,12 +394,12 @@ fn every_experiment_that_reproduces_a_claim_bounds_a_figure_of_it() {
         );
         assert!(
             !study.differs.is_empty(),
-            "{name}: what differs from the study is not said"
+            "{name}: the differences from the study are not stated"
         );
         let tried = CASES.iter().any(|case| case.experiment == *name);
         assert!(
-            tried || ELSEWHERE.contains(name),
-            "{name}: its subject is never broken"
+            tried || ON_SOCKETS.contains(name),
+            "{name}: no case breaks its SUT"
         );
     }
 }

@@ -1,6 +1,6 @@
-//! Other people's software as the subject: Debian's Kamailio as a proxy, and SIPp's own called side.
+//! Foreign programs as SUT: Debian's Kamailio as a proxy, and the built-in UAS scenario of SIPp.
 
-use lab::Verdict;
+use lab::RunVerdict;
 use lab::run::{RunOptions, run};
 use lab::search::search;
 use serde_json::Value;
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Whether a program is installed; says so where it is not.
+/// Whether a program is installed; otherwise a message is printed.
 fn installed(program: &str) -> bool {
     let path = std::env::var("PATH").unwrap_or_default();
     let there = path
@@ -31,7 +31,7 @@ fn scratch(name: &str) -> PathBuf {
     folder
 }
 
-/// A child with children of its own; all of them end with this value.
+/// A child process with its descendants, which end when this value is dropped.
 struct Process(Child);
 
 impl Process {
@@ -67,10 +67,10 @@ impl Drop for Process {
     }
 }
 
-/// A port that nobody has, neither for datagrams nor for streams: what is started there may listen for both.
+/// A port that is free for datagrams and streams: the program started there may listen for both.
 fn free_port() -> SocketAddr {
     for wait in 0..100 {
-        // All may be taken for a moment, beside tests with thousands of sockets.
+        // All ports may be in use for a moment, beside tests with thousands of sockets.
         if let Ok(socket) = UdpSocket::bind(("127.0.0.1", 0)) {
             let address = socket.local_addr().unwrap();
             if TcpListener::bind(address).is_ok() {
@@ -82,7 +82,7 @@ fn free_port() -> SocketAddr {
     panic!("no port is free for UDP and TCP");
 }
 
-fn wait_until_it_answers(subject: SocketAddr) {
+fn wait_until_answering(sut: SocketAddr) {
     let socket = UdpSocket::bind(("127.0.0.1", 0)).unwrap();
     socket
         .set_read_timeout(Some(Duration::from_millis(200)))
@@ -90,18 +90,18 @@ fn wait_until_it_answers(subject: SocketAddr) {
     let own = socket.local_addr().unwrap();
     let end = Instant::now() + Duration::from_secs(10);
     loop {
-        // Max-Forwards is used up, so that a proxy answers by itself; a called side answers or not, but takes the datagram.
+        // Max-Forwards is 0, so that a proxy answers itself; a UAS may ignore the request, but receives the datagram.
         let request = format!(
-            "OPTIONS sip:x@{subject} SIP/2.0\r\nVia: SIP/2.0/UDP {own};branch=z9hG4bK{}\r\nMax-Forwards: 0\r\n\
-             From: <sip:t@{own}>;tag=1\r\nTo: <sip:x@{subject}>\r\nCall-ID: {}\r\nCSeq: 1 OPTIONS\r\nContent-Length: 0\r\n\r\n",
+            "OPTIONS sip:x@{sut} SIP/2.0\r\nVia: SIP/2.0/UDP {own};branch=z9hG4bK{}\r\nMax-Forwards: 0\r\n\
+             From: <sip:t@{own}>;tag=1\r\nTo: <sip:x@{sut}>\r\nCall-ID: {}\r\nCSeq: 1 OPTIONS\r\nContent-Length: 0\r\n\r\n",
             end.elapsed().as_nanos(),
             own.port(),
         );
-        let _ = socket.send_to(request.as_bytes(), subject);
+        let _ = socket.send_to(request.as_bytes(), sut);
         if socket.recv_from(&mut [0; 2048]).is_ok() {
             return;
         }
-        assert!(Instant::now() < end, "{subject} does not answer");
+        assert!(Instant::now() < end, "{sut} does not answer");
     }
 }
 
@@ -110,7 +110,7 @@ fn kamailio(folder: &Path, target: SocketAddr, limit: u32) -> (Process, SocketAd
     kamailio_with(folder, target, limit, |text| text)
 }
 
-/// The same with a change to its configuration.
+/// As [`kamailio`], with a change to its configuration.
 fn kamailio_with(
     folder: &Path,
     target: SocketAddr,
@@ -128,7 +128,7 @@ fn kamailio_with(
     if !Path::new("/usr/bin/kamailio").is_file() && Path::new("/usr/sbin/kamailio").is_file() {
         command = Command::new("/usr/sbin/kamailio");
     }
-    // Its default allocator is one for finding mistakes, and slow.
+    // Its default allocator is a slow debugging one.
     command
         .args(["-DD", "-E", "-x", "fm", "-X", "fm", "-m", "64", "-M", "8"])
         .arg("-f")
@@ -138,7 +138,7 @@ fn kamailio_with(
         .arg("-P")
         .arg(folder.join("pid"));
     let process = Process::start(&mut command, &folder.join("kamailio.log"));
-    wait_until_it_answers(listen);
+    wait_until_answering(listen);
     (process, listen)
 }
 
@@ -163,7 +163,7 @@ fn number(value: &Value) -> f64 {
 }
 
 #[test]
-fn kamailio_as_the_subject() {
+fn kamailio_as_sut() {
     if !installed("kamailio") {
         return;
     }
@@ -171,25 +171,25 @@ fn kamailio_as_the_subject() {
     let callees = free_port();
     let (process, address) = kamailio(&folder, callees, 1_000);
     let sets = [
-        format!("subject.address={address}"),
-        format!("subject.process={}", process.0.id()),
+        format!("sut.address={address}"),
+        format!("sut.process_id={}", process.0.id()),
         format!("callees.address={callees}"),
         "callees.media=speech".to_owned(),
         "callers.media=speech".to_owned(),
         "callers.listen_percent=20.0".to_owned(),
-        "callers.seconds=2.0".to_owned(),
+        "callers.duration_seconds=2.0".to_owned(),
         "callers.hold_seconds=2.0".to_owned(),
         "levels.from=20".to_owned(),
         "levels.to=40".to_owned(),
         "levels.step=20".to_owned(),
-        // How fast this machine is at the moment is not what is tested.
+        // The speed of this machine is not under test.
         "thresholds.response_p99_ms=".to_owned(),
         "thresholds.mos=4.0".to_owned(),
         "thresholds.correlation=0.95".to_owned(),
     ];
     assert_eq!(
         run("call-rate", &options(&folder, &sets)).unwrap(),
-        Verdict::Passed
+        RunVerdict::Passed
     );
     let figures = figures(&folder);
     assert_eq!(figures["subject"], format!("foreign, at {address}"));
@@ -203,9 +203,12 @@ fn kamailio_as_the_subject() {
         let p50 = number(&trial["response_ms"]["p50"]);
         assert!(p50 > 0.05 && p50 < 1_000.0, "{trial:#}");
         assert!(number(&trial["mos"]) > 4.0 && number(&trial["lost_percent"]) < 1.0);
-        assert!(trial["leaks"].is_null(), "a foreign subject is not asked");
+        assert!(
+            trial["leaks"].is_null(),
+            "leaks of a foreign SUT are unknown"
+        );
     }
-    // Kamailio works in a child of the process that was named. A hundredth of a second is what /proc can tell.
+    // Kamailio works in a child of the configured process. The resolution of /proc is a hundredth of a second.
     let cpu: f64 = trials
         .iter()
         .map(|t| number(&t["surroundings"]["subject_cpu_seconds"]))
@@ -214,14 +217,14 @@ fn kamailio_as_the_subject() {
 }
 
 #[test]
-fn kamailio_as_the_registrar() {
+fn kamailio_as_registrar() {
     if !installed("kamailio") {
         return;
     }
     let folder = scratch("registrar");
     let (_process, address) = kamailio(&folder, free_port(), 1);
     let sets = [
-        format!("subject.address={address}"),
+        format!("sut.address={address}"),
         "levels.values=[100]".to_owned(),
         "registrations.users=100".to_owned(),
         "registrations.password=\"\"".to_owned(),
@@ -230,19 +233,19 @@ fn kamailio_as_the_registrar() {
     ];
     let verdict = run("registrations", &options(&folder, &sets)).unwrap();
     let figures = figures(&folder);
-    assert_eq!(verdict, Verdict::Passed, "{figures:#}");
+    assert_eq!(verdict, RunVerdict::Passed, "{figures:#}");
     let details = &figures["trials"][0]["details"];
-    // Each user came, was refreshed once, and left.
+    // Each user registered, was refreshed once, and deregistered.
     assert_eq!(details["registrations"]["established"], 300);
     assert_eq!(
         details["sip"]["registration_request_delay_ms"]["count"],
         300
     );
     assert_eq!(details["sip"]["ineffective_registrations_percent"], 0.0);
-    // And at a rate, users in turn.
+    // Then re-registrations at a rate, users in turn.
     let sets = [
-        format!("subject.address={address}"),
-        "registrations.at=border".to_owned(),
+        format!("sut.address={address}"),
+        "registrations.registrar=border".to_owned(),
         "registrations.users=50".to_owned(),
         "levels.values=[200]".to_owned(),
         "thresholds.response_p99_ms=".to_owned(),
@@ -252,13 +255,13 @@ fn kamailio_as_the_registrar() {
         ..options(&folder, &sets)
     };
     let verdict = run("re-registration-rate", &again).unwrap();
-    let told = self::figures(&folder);
-    assert_eq!(verdict, Verdict::Passed, "{told:#}");
-    let rate = number(&told["trials"][0]["details"]["established_per_second"]);
+    let result = self::figures(&folder);
+    assert_eq!(verdict, RunVerdict::Passed, "{result:#}");
+    let rate = number(&result["trials"][0]["details"]["established_per_second"]);
     assert!((rate - 200.0).abs() < 1.0, "{rate}");
 }
 
-/// A certificate for this name that vouches for itself.
+/// A self-signed certificate for this name.
 fn certificate(folder: &Path, file: &str, name: &str) {
     let made = rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
     std::fs::write(folder.join(format!("{file}.pem")), made.cert.pem()).unwrap();
@@ -267,7 +270,7 @@ fn certificate(folder: &Path, file: &str, name: &str) {
 }
 
 #[test]
-fn kamailio_over_tls_with_a_certificate_that_is_believed_and_one_that_is_not() {
+fn kamailio_over_tls_with_trusted_and_untrusted_certificate() {
     if !installed("kamailio") || !has_module("tls", "kamailio-tls-modules") {
         return;
     }
@@ -292,11 +295,11 @@ fn kamailio_over_tls_with_a_certificate_that_is_believed_and_one_that_is_not() {
     });
     let sets = |ca: &str| {
         vec![
-            format!("subject.address={tls}"),
+            format!("sut.address={tls}"),
             format!("callees.address={callees}"),
             "callers.transport=tls".to_owned(),
             "callers.connections=2".to_owned(),
-            "callers.seconds=2.0".to_owned(),
+            "callers.duration_seconds=2.0".to_owned(),
             "callers.hold_seconds=1.0".to_owned(),
             "levels.values=[25]".to_owned(),
             format!("tls.ca={}", file(ca)),
@@ -305,22 +308,22 @@ fn kamailio_over_tls_with_a_certificate_that_is_believed_and_one_that_is_not() {
         ]
     };
     let verdict = run("call-rate", &options(&folder, &sets("here.pem"))).unwrap();
-    let told = figures(&folder);
-    assert_eq!(verdict, Verdict::Passed, "{told:#}");
-    assert_eq!(told["trials"][0]["calls"]["completed"], 50);
+    let result = figures(&folder);
+    assert_eq!(verdict, RunVerdict::Passed, "{result:#}");
+    assert_eq!(result["trials"][0]["calls"]["completed"], 50);
     let unbelieved = RunOptions {
         out: Some(folder.join("unbelieved")),
         ..options(&folder, &sets("elsewhere.pem"))
     };
     let verdict = run("call-rate", &unbelieved).unwrap();
-    let told = figures(&folder);
-    assert_eq!(verdict, Verdict::Failed);
-    assert_eq!(told["trials"][0]["calls"]["completed"], 0);
-    let remarks = told["trials"][0]["remarks"].to_string();
+    let result = figures(&folder);
+    assert_eq!(verdict, RunVerdict::Failed);
+    assert_eq!(result["trials"][0]["calls"]["completed"], 0);
+    let remarks = result["trials"][0]["remarks"].to_string();
     assert!(remarks.contains("certificate"), "{remarks}");
-    // Registrations over TLS, as Kamailio's registrar takes them.
+    // Registrations over TLS at Kamailio's registrar.
     let users = [
-        format!("subject.address={tls}"),
+        format!("sut.address={tls}"),
         "levels.values=[100]".to_owned(),
         "registrations.users=50".to_owned(),
         "registrations.password=\"\"".to_owned(),
@@ -334,15 +337,15 @@ fn kamailio_over_tls_with_a_certificate_that_is_believed_and_one_that_is_not() {
         ..options(&folder, &users)
     };
     let verdict = run("registrations", &registering).unwrap();
-    let told = figures(&folder);
-    assert_eq!(verdict, Verdict::Passed, "{told:#}");
+    let result = figures(&folder);
+    assert_eq!(verdict, RunVerdict::Passed, "{result:#}");
     assert_eq!(
-        told["trials"][0]["details"]["registrations"]["established"],
+        result["trials"][0]["details"]["registrations"]["established"],
         150
     );
 }
 
-/// Whether a module of Kamailio's is installed, where Debian and others keep them; says so where it is not.
+/// Whether a Kamailio module is installed, in the directories of Debian and others; otherwise a message is printed.
 fn has_module(name: &str, package: &str) -> bool {
     let there = [
         "/usr/lib/x86_64-linux-gnu",
@@ -360,7 +363,7 @@ fn has_module(name: &str, package: &str) -> bool {
     there
 }
 
-/// What Kamailio needs to take WebSockets: HTTP on its streams, and contacts that are replaced by the connection.
+/// Kamailio's settings for WebSocket: HTTP on its streams, and contacts replaced by the connection.
 fn with_websockets(text: &str, listen: &str, tls: &str) -> String {
     let changed = text
         .replace("disable_tcp=yes\n", listen)
@@ -414,10 +417,10 @@ fn kamailio_over_websockets_plain_and_secure() {
             out: Some(folder.join(format!("{transport}-{name}"))),
             ..options(&folder, &[sets, &trust[..]].concat())
         };
-        // Each user registers, comes back, and leaves.
+        // Each user registers, refreshes, and deregisters.
         let users = [
-            format!("subject.address={address}"),
-            "subject.websocket_path=/phone".to_owned(),
+            format!("sut.address={address}"),
+            "sut.websocket_path=/phone".to_owned(),
             "levels.values=[100]".to_owned(),
             "registrations.users=50".to_owned(),
             "registrations.password=\"\"".to_owned(),
@@ -427,36 +430,40 @@ fn kamailio_over_websockets_plain_and_secure() {
             "thresholds.response_p99_ms=".to_owned(),
         ];
         let verdict = run("registrations", &options("users", &users)).unwrap();
-        let told = figures(&folder);
-        assert_eq!(verdict, Verdict::Passed, "{transport}: {told:#}");
-        let users = &told["trials"][0]["details"]["registrations"];
+        let result = figures(&folder);
+        assert_eq!(verdict, RunVerdict::Passed, "{transport}: {result:#}");
+        let users = &result["trials"][0]["details"]["registrations"];
         assert_eq!(users["established"], 150, "{transport}");
-        // Calls to a called side behind it, which speaks UDP; either side hangs up.
+        // Calls to callees behind it over UDP; either side hangs up.
         for (seed, side) in [(2, "caller"), (3, "callee")] {
             let calls = [
-                // Equal seeds draw equal branches, and Kamailio still knows those of the last run.
+                // Equal seeds give equal branches, and Kamailio still remembers those of the last run.
                 format!("seed={}", seed + 10 * transport.len()),
-                format!("subject.address={address}"),
-                "subject.websocket_path=/phone".to_owned(),
+                format!("sut.address={address}"),
+                "sut.websocket_path=/phone".to_owned(),
                 format!("callees.address={callees}"),
                 format!("callers.transport={transport}"),
                 format!("callers.hang_up={side}"),
                 "callers.connections=2".to_owned(),
-                "callers.seconds=2.0".to_owned(),
+                "callers.duration_seconds=2.0".to_owned(),
                 "callers.hold_seconds=1.0".to_owned(),
                 "levels.values=[20]".to_owned(),
                 "thresholds.response_p99_ms=".to_owned(),
             ];
             let verdict = run("call-rate", &options(side, &calls)).unwrap();
-            let told = figures(&folder);
-            assert_eq!(verdict, Verdict::Passed, "{transport} {side}: {told:#}");
-            assert_eq!(told["trials"][0]["calls"]["completed"], 40);
+            let result = figures(&folder);
+            assert_eq!(
+                verdict,
+                RunVerdict::Passed,
+                "{transport} {side}: {result:#}"
+            );
+            assert_eq!(result["trials"][0]["calls"]["completed"], 40);
         }
     }
-    // Where nobody takes WebSockets that is told.
+    // A server without WebSocket is reported.
     let astray = [
-        format!("subject.address={ws}"),
-        "subject.websocket_path=/elsewhere".to_owned(),
+        format!("sut.address={ws}"),
+        "sut.websocket_path=/elsewhere".to_owned(),
         "levels.values=[20]".to_owned(),
         "registrations.users=5".to_owned(),
         "registrations.password=\"\"".to_owned(),
@@ -466,13 +473,13 @@ fn kamailio_over_websockets_plain_and_secure() {
         out: Some(folder.join("astray")),
         ..options(&folder, &astray)
     };
-    assert_eq!(run("registrations", &astray).unwrap(), Verdict::Failed);
+    assert_eq!(run("registrations", &astray).unwrap(), RunVerdict::Failed);
     let remarks = figures(&folder)["trials"][0]["remarks"].to_string();
-    assert!(remarks.contains("the peer answers 404"), "{remarks}");
+    assert!(remarks.contains("the peer responded 404"), "{remarks}");
 }
 
 #[test]
-fn a_search_finds_the_limit_of_kamailio() {
+fn search_finds_limit_of_kamailio() {
     if !installed("kamailio") {
         return;
     }
@@ -480,7 +487,7 @@ fn a_search_finds_the_limit_of_kamailio() {
     let callees = free_port();
     let (_process, address) = kamailio(&folder, callees, 20);
     let sets = [
-        format!("subject.address={address}"),
+        format!("sut.address={address}"),
         format!("callees.address={callees}"),
         "callees.media=none".to_owned(),
         "callers.media=none".to_owned(),
@@ -490,15 +497,15 @@ fn a_search_finds_the_limit_of_kamailio() {
         "levels.from=5".to_owned(),
         "levels.to=60".to_owned(),
         "levels.step=5".to_owned(),
-        // Delays cannot be judged without media, and how fast this machine is at the moment is not what is searched.
+        // Delays cannot be judged without media, and the speed of this machine is not searched for.
         "thresholds.response_p99_ms=".to_owned(),
         "thresholds.one_way_ms=".to_owned(),
         "thresholds.round_trip_ms=".to_owned(),
-        // What the study's system took is not asked of this one.
+        // The figure of the study's system does not apply to this one.
         "thresholds.figure=".to_owned(),
     ];
     let verdict = search("call-capacity", &options(&folder, &sets)).unwrap();
-    assert_eq!(verdict, Verdict::Passed);
+    assert_eq!(verdict, RunVerdict::Passed);
     let figures = figures(&folder);
     assert_eq!(figures["capacity"], 20.0, "{figures:#}");
     let trials = figures["trials"].as_array().unwrap();
@@ -509,7 +516,7 @@ fn a_search_finds_the_limit_of_kamailio() {
 }
 
 #[test]
-fn the_called_side_of_sipp_as_the_subject() {
+fn sipp_uas_as_sut() {
     if !installed("sipp") {
         return;
     }
@@ -525,22 +532,22 @@ fn the_called_side_of_sipp_as_the_subject() {
     let plan = folder.join("plan.toml");
     std::fs::write(
         &plan,
-        "name = \"sipp\"\ntitle = \"Calls to SIPp\"\n[callers]\nrate = 50.0\nseconds = 2.0\nhold_seconds = 1.0\n\
+        "name = \"sipp\"\ntitle = \"Calls to SIPp\"\n[callers]\nrate = 50.0\nduration_seconds = 2.0\nhold_seconds = 1.0\n\
          [thresholds]\nfailed_percent = 0.0\nnot_started_percent = 0.0\n",
     )
     .unwrap();
     let sets = [
-        format!("subject.address={address}"),
-        format!("subject.process={}", process.0.id()),
+        format!("sut.address={address}"),
+        format!("sut.process_id={}", process.0.id()),
     ];
-    // SIPp's called side counts an OPTIONS as a failed call.
+    // SIPp's UAS scenario counts an OPTIONS as a failed call.
     let unasked = RunOptions {
         no_probe: true,
         ..options(&folder, &sets)
     };
     let verdict = run(plan.to_str().unwrap(), &unasked).unwrap();
     let figures = figures(&folder);
-    assert_eq!(verdict, Verdict::Passed, "{figures:#}");
+    assert_eq!(verdict, RunVerdict::Passed, "{figures:#}");
     let trial = &figures["trials"][0];
     assert_eq!(trial["calls"]["completed"], 100);
     let p99 = number(&trial["response_ms"]["p99"]);
@@ -548,7 +555,7 @@ fn the_called_side_of_sipp_as_the_subject() {
     assert!(trial["mos"].is_null() && trial["lost_percent"].is_null());
 }
 
-/// SIPp says nothing to an OPTIONS; its port is taken once it listens.
+/// SIPp does not answer OPTIONS, so this waits until its port is in use.
 fn wait_until_bound(address: SocketAddr) {
     let end = Instant::now() + Duration::from_secs(10);
     while UdpSocket::bind(address).is_ok() {

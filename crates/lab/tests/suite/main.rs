@@ -1,4 +1,4 @@
-//! The integration tests of `lab`, one program: shared start-up, one link.
+//! The integration tests of `lab` as one program, which links once.
 
 mod analyse_links;
 mod analyse_made;

@@ -1,8 +1,8 @@
-//! The experiments of the media plane, shortened: each in virtual time and on sockets.
+//! The media experiments, shortened: each in virtual time and on sockets.
 
 use lab::experiment::{File, built_in};
 use lab::figures::{self, Details, Figures};
-use lab::record::{Kind, Outcome, StreamRecord};
+use lab::record::{AttemptKind, AttemptOutcome, StreamRecord};
 use lab::trial::{Outcomes, Trial, on_sockets, simulate};
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ fn trial(name: &str, sets: &[&str]) -> Trial {
     }
 }
 
-/// Whether this build has G.729; says so where it has not.
+/// Whether this build has G.729; otherwise a message is printed.
 fn has_g729() -> bool {
     let has = codec::Kind::G729.is_available();
     if !has {
@@ -30,11 +30,14 @@ fn figures_of(outcomes: &Outcomes) -> (Figures, Details) {
 }
 
 fn all_completed(outcomes: &Outcomes, calls: usize) {
-    let made = outcomes.attempts.iter().filter(|a| a.kind == Kind::Call);
+    let made = outcomes
+        .attempts
+        .iter()
+        .filter(|a| a.kind == AttemptKind::Call);
     let made: Vec<_> = made.collect();
     assert_eq!(made.len(), calls);
     for call in made {
-        assert_eq!(call.outcome, Outcome::Completed, "{call:?}");
+        assert_eq!(call.outcome, AttemptOutcome::Completed, "{call:?}");
     }
     assert_eq!(outcomes.streams.len(), calls * 2);
     assert_eq!(outcomes.leaks, Some(0), "{:?}", outcomes.remarks);
@@ -50,7 +53,7 @@ const SHORT: [&str; 3] = [
     "callers.rate=20",
 ];
 
-/// The experiment in virtual time and on sockets; what is judged of both is given to `check`.
+/// Runs the experiment in virtual time and on sockets; `check` verifies both results.
 fn both(name: &str, sets: &[&str], check: impl Fn(&Outcomes)) {
     let sets = [&SHORT[..], sets].concat();
     let trial = trial(name, &sets);
@@ -60,7 +63,7 @@ fn both(name: &str, sets: &[&str], check: impl Fn(&Outcomes)) {
     let (figures, details) = figures_of(&simulated);
     assert_eq!(figures.lost_percent, Some(0.0));
     if trial.experiment.callers.as_ref().unwrap().time_packets {
-        // Two links without jitter: every packet takes as long as every other.
+        // Two links without jitter: all packets have the same delay.
         let [p50, p99, max] = details.relay_ms.map(Option::unwrap);
         assert!(p50 > 0.0 && (max - p50).abs() < 0.01, "{p50} {p99} {max}");
     }
@@ -98,9 +101,9 @@ fn plain_media() {
 }
 
 #[test]
-fn protected_media() {
+fn srtp_media() {
     if has_g729() {
-        // What cannot be opened is not counted as received.
+        // Packets that fail authentication are not counted as received.
         both("media-capacity-srtp", &[], |outcomes| {
             speaks(outcomes, "G729", "G729");
             assert!(outcomes.streams.iter().all(|s| s.received > 100));
@@ -109,11 +112,11 @@ fn protected_media() {
 }
 
 #[test]
-fn protected_media_with_silence_suppression() {
+fn srtp_media_with_silence_suppression() {
     if has_g729() {
         both("media-capacity-silence", &[], |outcomes| {
             speaks(outcomes, "G729", "G729");
-            // The caller speaks first; the called side has next to nothing to say meanwhile.
+            // The caller speaks first; the callee is nearly silent meanwhile.
             for stream in side(outcomes, "callee") {
                 assert!(stream.received > 100, "{stream:?}");
             }
@@ -146,7 +149,7 @@ fn transcoded_calls() {
 }
 
 #[test]
-fn what_does_not_fit_together_is_refused() {
+fn inconsistent_settings_are_rejected() {
     let refused = |name: &str, sets: &[&str]| {
         let sets: Vec<String> = sets.iter().map(|&set| set.to_owned()).collect();
         let error = File::parse_with(name, built_in(name).unwrap(), &sets).unwrap_err();
@@ -157,19 +160,11 @@ fn what_does_not_fit_together_is_refused() {
         (
             "media-capacity",
             &["callers.listen_percent=10"][..],
-            "G.711 alone",
+            "G.711 only",
         ),
         ("media-capacity", &["callees.media=echo"], "time_packets"),
-        (
-            "media-capacity-srtp",
-            &["subject.media=bypass"],
-            "callers.srtp",
-        ),
-        (
-            "media-capacity-srtp",
-            &["subject.none=true"],
-            "callers.srtp",
-        ),
+        ("media-capacity-srtp", &["sut.media=bypass"], "callers.srtp"),
+        ("media-capacity-srtp", &["sut.direct=true"], "callers.srtp"),
         (
             "media-capacity-srtp",
             &["callers.hold_percent=10"],
@@ -187,62 +182,69 @@ fn what_does_not_fit_together_is_refused() {
         ),
         (
             "transcoding-capacity",
-            &["subject.media=bypass"],
+            &["sut.media=bypass"],
             "callees.codec",
         ),
         (
             "transcoding-capacity",
-            &["subject.none=true"],
+            &["sut.direct=true"],
             "callees.codec",
         ),
         ("transcoding-capacity", &["callees.codec=opus"], "opus"),
-        ("conference-jitter", &["subject.none=true"], "[conference]"),
-        ("conference-jitter", &["subject.workers=2"], "[conference]"),
+        ("conference-jitter", &["sut.direct=true"], "[conference]"),
+        ("conference-jitter", &["sut.workers=2"], "[conference]"),
         (
             "conference-jitter",
-            &["conference.seats=1"],
-            "conference.seats",
+            &["conference.participants=1"],
+            "conference.participants",
         ),
-        ("conference-jitter", &["conference.seconds=0"], "conference"),
+        (
+            "conference-jitter",
+            &["conference.duration_seconds=0"],
+            "conference",
+        ),
         (
             "conference-instances",
-            &["subject.address=127.0.0.1:5060", "subject.realtime=0"],
+            &["sut.address=127.0.0.1:5060", "sut.realtime_priority=0"],
             "[conference]",
         ),
         (
             "conference-jitter",
-            &["subject.address=127.0.0.1:5060", "subject.realtime=1"],
-            "subject.realtime",
+            &["sut.address=127.0.0.1:5060", "sut.realtime_priority=1"],
+            "sut.realtime_priority",
         ),
         (
             "conference-jitter",
-            &["generator.realtime=100"],
-            "generator.realtime",
+            &["generator.realtime_priority=100"],
+            "generator.realtime_priority",
         ),
     ] {
-        let said = refused(name, sets);
-        assert!(said.contains(why), "{name} {sets:?}: {said}");
+        let error = refused(name, sets);
+        assert!(error.contains(why), "{name} {sets:?}: {error}");
     }
 }
 
-/// A short conference experiment: two conferences of three at each of two instances, and the probe.
+/// A short conference experiment: two conferences with three participants at each of two instances, and the probe.
 const CONFERENCE: [&str; 7] = [
     "levels.values=[2]",
     "conference.instances=2",
-    "conference.rooms=2",
-    "conference.seats=3",
-    "conference.seconds=2",
+    "conference.count=2",
+    "conference.participants=3",
+    "conference.duration_seconds=2",
     "conference.warm_up_seconds=1",
     "conference.rate=20",
 ];
 
 fn conferred(outcomes: &Outcomes, instances: usize) {
     let participants = instances * 2 * 3 + 3;
-    let calls = outcomes.attempts.iter().filter(|a| a.kind == Kind::Call);
+    let calls = outcomes
+        .attempts
+        .iter()
+        .filter(|a| a.kind == AttemptKind::Call);
     let calls: Vec<_> = calls.collect();
     assert_eq!(calls.len(), participants);
     for call in &calls {
-        assert_eq!(call.outcome, Outcome::Completed, "{call:?}");
+        assert_eq!(call.outcome, AttemptOutcome::Completed, "{call:?}");
     }
     assert!(
         calls
@@ -254,18 +256,22 @@ fn conferred(outcomes: &Outcomes, instances: usize) {
             .iter()
             .any(|call| call.workload == "participants" && call.to == "8001")
     );
-    let heard = |workload: &str| {
+    let received = |workload: &str| {
         let streams = outcomes
             .streams
             .iter()
-            .filter(|s| s.workload == workload && s.is_awaited());
+            .filter(|s| s.workload == workload && s.is_incoming());
         streams.count()
     };
     assert_eq!(
-        (heard("participants"), heard("probe"), heard("noise")),
+        (
+            received("participants"),
+            received("probe"),
+            received("noise")
+        ),
         (participants - 3, 3, 4)
     );
-    for stream in outcomes.streams.iter().filter(|s| s.is_awaited()) {
+    for stream in outcomes.streams.iter().filter(|s| s.is_incoming()) {
         assert!(stream.received > 50 && stream.expected >= 99, "{stream:?}");
         assert!(stream.jitter_mean_ms.is_some(), "{stream:?}");
     }
@@ -288,7 +294,8 @@ fn conferences_in_virtual_time() {
     assert_eq!(simulate(&trial).unwrap().digest, outcomes.digest);
 }
 
-/// Names of this process's threads with their priorities under SCHED_FIFO (fields 2, 40 and 41 of proc_pid_stat(5)); 0: none.
+/// Names of this process's threads with their priorities under SCHED_FIFO (fields 2, 40 and 41 of proc_pid_stat(5)); 0:
+/// none.
 fn priorities() -> Vec<(String, u32)> {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
     let one = |task: std::fs::DirEntry| {
@@ -314,7 +321,7 @@ fn conferences_on_sockets() {
     })
     .unwrap();
     conferred(&outcomes, 2);
-    let remarked = |text: &str| outcomes.remarks.iter().any(|said| said.contains(text));
+    let remarked = |text: &str| outcomes.remarks.iter().any(|remark| remark.contains(text));
     match net::may_be_realtime(20) {
         Ok(()) => {
             for (name, priority) in [("border", 20), ("noise", 20), ("participants", 10)] {
@@ -328,7 +335,7 @@ fn conferences_on_sockets() {
         Err(error) => {
             eprintln!("in part: no rights here for SCHED_FIFO: {error}");
             assert!(
-                remarked("realtime = 20 cannot be had"),
+                remarked("realtime_priority = 20 was denied"),
                 "{:?}",
                 outcomes.remarks
             );
@@ -339,9 +346,9 @@ fn conferences_on_sockets() {
     assert!((0.0..=100.0).contains(&busy) && busy > 0.0, "{busy}");
 }
 
-/// Lost and late packets of the probe are told from those of the load, and of the host's own streams.
+/// Loss and jitter of the probe are separated from those of the load, and from those of the bypassing streams.
 #[test]
-fn jitter_is_measured_at_the_probe_and_loss_everywhere() {
+fn jitter_is_measured_at_probe_and_loss_everywhere() {
     let stream = |workload: &str, lost: u64, jitter: f64| StreamRecord {
         workload: workload.to_owned(),
         received: 100 - lost,
@@ -376,6 +383,6 @@ fn jitter_is_measured_at_the_probe_and_loss_everywhere() {
     ];
     assert_eq!(
         held, expected,
-        "what was not measured neither holds nor fails"
+        "a figure without measurement neither passes nor fails"
     );
 }

@@ -1,7 +1,7 @@
-//! The laboratory's own workloads over TLS: through our border, and with nothing in between.
+//! The generator's workloads over TLS: through a Hornwork border, and without a SUT.
 
 use lab::experiment::File;
-use lab::record::{Kind, Outcome};
+use lab::record::{AttemptKind, AttemptOutcome};
 use lab::trial::{Outcomes, Trial, on_sockets, simulate};
 
 fn trial(text: &str) -> Trial {
@@ -18,12 +18,12 @@ fn refusal(text: &str) -> String {
     File::parse("test", text).unwrap_err().to_string()
 }
 
-fn good(outcomes: &Outcomes, kind: Kind) -> usize {
+fn good(outcomes: &Outcomes, kind: AttemptKind) -> usize {
     let attempts = outcomes.attempts.iter().filter(|a| a.kind == kind);
     for attempt in attempts.clone() {
         assert_eq!(
             attempt.outcome,
-            Outcome::Completed,
+            AttemptOutcome::Completed,
             "{attempt:?}\n{:?}",
             outcomes.remarks
         );
@@ -34,7 +34,7 @@ fn good(outcomes: &Outcomes, kind: Kind) -> usize {
 const BOTH_SIDES: &str = r#"
 name = "t"
 title = "t"
-[subject]
+[sut]
 media = "bypass"
 [callers]
 rate = 40.0
@@ -58,45 +58,48 @@ connections = 5
 "#;
 
 #[test]
-fn calls_and_registrations_over_tls_on_both_sides_of_our_border() {
+fn calls_and_registrations_over_tls_on_both_sides_of_border() {
     let outcomes = on_sockets(&trial(BOTH_SIDES), |_, _| {}).unwrap();
-    assert_eq!(good(&outcomes, Kind::Call), 40);
-    assert_eq!(good(&outcomes, Kind::Answer), 40);
-    assert_eq!(good(&outcomes, Kind::Registration), 20);
-    assert_eq!(good(&outcomes, Kind::Refresh), 20);
-    assert_eq!(good(&outcomes, Kind::Deregistration), 20);
+    assert_eq!(good(&outcomes, AttemptKind::Call), 40);
+    assert_eq!(good(&outcomes, AttemptKind::Answer), 40);
+    assert_eq!(good(&outcomes, AttemptKind::Registration), 20);
+    assert_eq!(good(&outcomes, AttemptKind::Refresh), 20);
+    assert_eq!(good(&outcomes, AttemptKind::Deregistration), 20);
     assert_eq!(outcomes.leaks, Some(0), "{:?}", outcomes.remarks);
-    // A call that is authenticated was challenged over the same TLS.
-    let calls = outcomes.attempts.iter().filter(|a| a.kind == Kind::Call);
+    // An authenticated call was challenged over the same TLS connection.
+    let calls = outcomes
+        .attempts
+        .iter()
+        .filter(|a| a.kind == AttemptKind::Call);
     assert!(calls.clone().all(|call| call.status == 200));
 }
 
 #[test]
-fn tls_on_the_access_side_alone() {
+fn tls_on_access_side_only() {
     let access = BOTH_SIDES.replace("[callees]\ntransport = \"tls\"", "[callees]");
     let outcomes = on_sockets(&trial(&access), |_, _| {}).unwrap();
-    assert_eq!(good(&outcomes, Kind::Call), 40);
-    assert_eq!(good(&outcomes, Kind::Answer), 40);
+    assert_eq!(good(&outcomes, AttemptKind::Call), 40);
+    assert_eq!(good(&outcomes, AttemptKind::Answer), 40);
 }
 
 #[test]
-fn tls_with_nothing_in_between_and_whoever_hangs_up() {
+fn tls_without_sut_and_hang_up_by_either_side() {
     for side in ["caller", "callee"] {
         let text = format!(
-            "name = \"t\"\ntitle = \"t\"\n[subject]\nnone = true\n[callers]\nrate = 40.0\ntotal = 20\nhold_seconds = 0.2\n\
+            "name = \"t\"\ntitle = \"t\"\n[sut]\ndirect = true\n[callers]\nrate = 40.0\ntotal = 20\nhold_seconds = 0.2\n\
              transport = \"tls\"\nhang_up = \"{side}\"\n[callees]\ntransport = \"tls\"\n"
         );
         let outcomes = on_sockets(&trial(&text), |_, _| {}).unwrap();
-        assert_eq!(good(&outcomes, Kind::Call), 20, "{side}");
-        assert_eq!(good(&outcomes, Kind::Answer), 20, "{side}");
+        assert_eq!(good(&outcomes, AttemptKind::Call), 20, "{side}");
+        assert_eq!(good(&outcomes, AttemptKind::Answer), 20, "{side}");
     }
 }
 
 #[test]
-fn tls_in_virtual_time_is_refused_and_so_is_what_does_not_fit_together() {
+fn tls_in_virtual_time_and_inconsistent_settings_are_rejected() {
     let error = simulate(&trial(BOTH_SIDES)).unwrap_err().to_string();
     assert!(
-        error.contains("TLS is not spoken in virtual time"),
+        error.contains("TLS is not supported in virtual time"),
         "{error}"
     );
     for (old, new, why) in [
@@ -109,27 +112,27 @@ fn tls_in_virtual_time_is_refused_and_so_is_what_does_not_fit_together() {
         (
             "connections = 3",
             "connections = 3\n#[tls]",
-            "made for the trial",
+            "certificates are generated",
         ),
         (
             "transport = \"tls\"\nconnections = 5",
             "transport = \"tcp\"",
-            "TCP and TLS not both",
+            "TCP, TLS and WebSocket exclude each other",
         ),
         (
             "transport = \"tls\"\nconnections = 5",
             "connections = 5",
-            "UDP has none",
+            "UDP has no connections",
         ),
-        ("media = \"bypass\"", "none = true", "nothing in between"),
+        ("media = \"bypass\"", "direct = true", "with sut.direct"),
     ] {
         let text = BOTH_SIDES.replace(old, new);
         let text = match new {
             "connections = 3\n#[tls]" => format!("{text}[tls]\nverify = false\n"),
-            "none = true" => text.replace("[callees]\ntransport = \"tls\"", "[callees]"),
+            "direct = true" => text.replace("[callees]\ntransport = \"tls\"", "[callees]"),
             _ => text,
         };
-        let told = refusal(&text);
-        assert!(told.contains(why), "{why}: {told}");
+        let text = refusal(&text);
+        assert!(text.contains(why), "{why}: {text}");
     }
 }

@@ -1,7 +1,8 @@
-//! The laboratory's own workloads over WebSocket, plain and secure, through our border on sockets; servers that open none.
+//! The generator's workloads over WebSocket (ws and wss), through a Hornwork border on sockets, and servers that refuse
+//! them.
 
 use lab::experiment::File;
-use lab::record::{Attempt, Kind, Outcome};
+use lab::record::{Attempt, AttemptKind, AttemptOutcome};
 use lab::trial::{Outcomes, Trial, on_sockets, simulate};
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
@@ -16,17 +17,17 @@ fn trial(text: &str) -> Trial {
     }
 }
 
-fn of(outcomes: &Outcomes, kind: Kind) -> Vec<&Attempt> {
+fn of(outcomes: &Outcomes, kind: AttemptKind) -> Vec<&Attempt> {
     let attempts = outcomes.attempts.iter();
     attempts.filter(|attempt| attempt.kind == kind).collect()
 }
 
-fn good(outcomes: &Outcomes, kind: Kind) -> usize {
+fn good(outcomes: &Outcomes, kind: AttemptKind) -> usize {
     let attempts = of(outcomes, kind);
     for attempt in &attempts {
         assert_eq!(
             attempt.outcome,
-            Outcome::Completed,
+            AttemptOutcome::Completed,
             "{attempt:?}\n{:?}",
             outcomes.remarks
         );
@@ -34,11 +35,11 @@ fn good(outcomes: &Outcomes, kind: Kind) -> usize {
     attempts.len()
 }
 
-/// Calls and registrations with digest, on several connections.
+/// Calls and registrations with digest authentication, on several connections.
 const BOTH: &str = r#"
 name = "t"
 title = "t"
-[subject]
+[sut]
 media = "bypass"
 [callers]
 rate = 40.0
@@ -70,7 +71,7 @@ fn both(transport: &str, side: &str, behind: &str) -> String {
 }
 
 #[test]
-fn calls_and_registrations_with_digest_over_websockets() {
+fn calls_and_registrations_with_digest_over_websocket() {
     for (transport, side, behind) in [
         ("ws", "caller", "udp"),
         ("ws", "callee", "tls"),
@@ -78,17 +79,25 @@ fn calls_and_registrations_with_digest_over_websockets() {
         ("wss", "caller", "tls"),
     ] {
         let outcomes = on_sockets(&trial(&both(transport, side, behind)), |_, _| {}).unwrap();
-        assert_eq!(good(&outcomes, Kind::Call), 40, "{transport}");
-        assert_eq!(good(&outcomes, Kind::Answer), 40, "{transport}");
-        assert_eq!(good(&outcomes, Kind::Registration), 20, "{transport}");
-        assert_eq!(good(&outcomes, Kind::Refresh), 20, "{transport}");
-        assert_eq!(good(&outcomes, Kind::Deregistration), 20, "{transport}");
+        assert_eq!(good(&outcomes, AttemptKind::Call), 40, "{transport}");
+        assert_eq!(good(&outcomes, AttemptKind::Answer), 40, "{transport}");
+        assert_eq!(
+            good(&outcomes, AttemptKind::Registration),
+            20,
+            "{transport}"
+        );
+        assert_eq!(good(&outcomes, AttemptKind::Refresh), 20, "{transport}");
+        assert_eq!(
+            good(&outcomes, AttemptKind::Deregistration),
+            20,
+            "{transport}"
+        );
         assert_eq!(outcomes.leaks, Some(0), "{:?}", outcomes.remarks);
         assert!(
             outcomes
                 .remarks
                 .iter()
-                .all(|told| !told.contains("refused")),
+                .all(|text| !text.contains("refused")),
             "{:?}",
             outcomes.remarks
         );
@@ -96,48 +105,48 @@ fn calls_and_registrations_with_digest_over_websockets() {
 }
 
 #[test]
-fn re_registrations_at_a_rate_and_speech_over_websockets() {
+fn reregistrations_at_a_rate_and_speech_over_websocket() {
     for transport in ["ws", "wss"] {
         let text = format!(
             "name = \"t\"\ntitle = \"t\"\n[registrations]\nrate = 100.0\nusers = 50\npassword = \"\"\n\
-             refresh_rate = 100.0\nrefreshes = 2\nremove = true\nat = \"core\"\ntransport = \"{transport}\"\nconnections = 10\n"
+             refresh_rate = 100.0\nrefreshes = 2\nremove = true\nregistrar = \"core\"\ntransport = \"{transport}\"\nconnections = 10\n"
         );
         let outcomes = on_sockets(&trial(&text), |_, _| {}).unwrap();
-        assert_eq!(good(&outcomes, Kind::Registration), 50);
-        assert_eq!(good(&outcomes, Kind::Reregistration), 100);
-        assert_eq!(good(&outcomes, Kind::Deregistration), 50);
-        // Two generators on each side share the plan; media goes by UDP, through the border.
+        assert_eq!(good(&outcomes, AttemptKind::Registration), 50);
+        assert_eq!(good(&outcomes, AttemptKind::Reregistration), 100);
+        assert_eq!(good(&outcomes, AttemptKind::Deregistration), 50);
+        // Two generators on each side share the plan; media is sent over UDP through the border.
         let text = format!(
             "name = \"t\"\ntitle = \"t\"\n[generator]\nworkers = 2\n[callers]\nrate = 20.0\ntotal = 10\nhold_seconds = 1.0\n\
              media = \"speech\"\ntransport = \"{transport}\"\n[callees]\nmedia = \"speech\"\n"
         );
         let outcomes = on_sockets(&trial(&text), |_, _| {}).unwrap();
-        assert_eq!(good(&outcomes, Kind::Call), 10);
-        assert_eq!(good(&outcomes, Kind::Answer), 10);
-        let heard = outcomes.streams.iter().filter(|stream| stream.received > 0);
-        assert_eq!(heard.count(), 20, "each side hears the other");
+        assert_eq!(good(&outcomes, AttemptKind::Call), 10);
+        assert_eq!(good(&outcomes, AttemptKind::Answer), 10);
+        let received = outcomes.streams.iter().filter(|stream| stream.received > 0);
+        assert_eq!(received.count(), 20, "each side receives media");
         assert_eq!(outcomes.leaks, Some(0), "{:?}", outcomes.remarks);
     }
 }
 
-/// A server that answers each request to open a WebSocket with these bytes.
+/// A server that answers each WebSocket handshake with these bytes.
 fn server(answer: &'static str) -> std::net::SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     std::thread::spawn(move || {
         while let Ok((mut stream, _)) = listener.accept() {
-            let mut heard = Vec::new();
+            let mut request = Vec::new();
             let mut buffer = [0; 1_000];
-            while !heard.ends_with(b"\r\n\r\n") {
+            while !request.ends_with(b"\r\n\r\n") {
                 match stream.read(&mut buffer) {
-                    Ok(n @ 1..) => heard.extend_from_slice(&buffer[..n]),
+                    Ok(n @ 1..) => request.extend_from_slice(&buffer[..n]),
                     _ => break,
                 }
             }
             assert!(
-                heard.starts_with(b"GET /sip HTTP/1.1\r\n"),
+                request.starts_with(b"GET /sip HTTP/1.1\r\n"),
                 "{}",
-                heard.escape_ascii()
+                request.escape_ascii()
             );
             let _ = stream.write_all(answer.as_bytes());
             // Until the client closes.
@@ -148,7 +157,7 @@ fn server(answer: &'static str) -> std::net::SocketAddr {
 }
 
 #[test]
-fn a_websocket_that_is_refused_fails_the_attempt_and_the_reason_is_told() {
+fn refused_websocket_fails_the_attempt_and_reason_is_reported() {
     for (answer, why) in [
         (
             "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n",
@@ -156,34 +165,34 @@ fn a_websocket_that_is_refused_fails_the_attempt_and_the_reason_is_told() {
         ),
         (
             "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\nSec-WebSocket-Protocol: sip\r\n\r\n",
-            "does not fit our key",
+            "does not match the key",
         ),
     ] {
         let address = server(answer);
         let text = format!(
-            "name = \"t\"\ntitle = \"t\"\n[subject]\naddress = \"{address}\"\nwebsocket_path = \"/sip\"\n\
+            "name = \"t\"\ntitle = \"t\"\n[sut]\naddress = \"{address}\"\nwebsocket_path = \"/sip\"\n\
              [registrations]\nrate = 50.0\nusers = 3\npassword = \"\"\ntransport = \"ws\"\n"
         );
         let outcomes = on_sockets(&trial(&text), |_, _| {}).unwrap();
-        let attempts = of(&outcomes, Kind::Registration);
+        let attempts = of(&outcomes, AttemptKind::Registration);
         assert_eq!(attempts.len(), 3);
         for attempt in attempts {
-            assert_ne!(attempt.outcome, Outcome::Completed, "{attempt:?}");
+            assert_ne!(attempt.outcome, AttemptOutcome::Completed, "{attempt:?}");
         }
-        let told = outcomes.remarks.join("\n");
+        let text = outcomes.remarks.join("\n");
         assert!(
-            told.contains("WebSocket of the callers") && told.contains(why),
-            "{told}"
+            text.contains("WebSocket of the callers") && text.contains(why),
+            "{text}"
         );
     }
 }
 
 #[test]
-fn what_does_not_fit_together_is_refused() {
+fn inconsistent_settings_are_rejected() {
     for transport in ["ws", "wss"] {
         let error = simulate(&trial(&both(transport, "caller", "udp"))).unwrap_err();
         let error = error.to_string();
-        assert!(error.contains("not opened in virtual time"), "{error}");
+        assert!(error.contains("not supported in virtual time"), "{error}");
     }
     let good = both("ws", "caller", "udp");
     let foreign = "media = \"bypass\"\naddress = \"127.0.0.1:80\"";
@@ -191,22 +200,22 @@ fn what_does_not_fit_together_is_refused() {
         (
             "transport = \"udp\"",
             "transport = \"ws\"",
-            "never by us towards a called side",
+            "does not open WebSockets to the called side",
         ),
         (
             "transport = \"udp\"",
             "transport = \"wss\"",
-            "never by us towards a called side",
+            "does not open WebSockets to the called side",
         ),
         (
             "transport = \"ws\"\nconnections = 5",
             "transport = \"tcp\"",
-            "nor WebSocket beside",
+            "TCP, TLS and WebSocket exclude each other",
         ),
         (
             "transport = \"ws\"\nconnections = 5",
             "transport = \"wss\"",
-            "nor WebSocket beside",
+            "TCP, TLS and WebSocket exclude each other",
         ),
         (
             "connections = 5",
@@ -215,13 +224,13 @@ fn what_does_not_fit_together_is_refused() {
         ),
         (
             "media = \"bypass\"",
-            "none = true",
-            "nobody takes WebSockets",
+            "direct = true",
+            "with sut.direct WebSockets are not possible",
         ),
         (
             "media = \"bypass\"",
             "websocket_path = \"/x\"",
-            "for a foreign subject",
+            "applies to an external SUT",
         ),
         (
             "media = \"bypass\"",
@@ -246,14 +255,14 @@ fn what_does_not_fit_together_is_refused() {
     ] {
         let text = good.replacen(old, new, 1);
         assert_ne!(text, good, "{old}");
-        let told = File::parse("test", &text).unwrap_err().to_string();
-        assert!(told.contains(why), "{why}: {told}");
+        let text = File::parse("test", &text).unwrap_err().to_string();
+        assert!(text.contains(why), "{why}: {text}");
     }
     let text = good.replacen("media = \"bypass\"", foreign, 1).replacen(
         "transport = \"ws\"\nconnections = 5",
         "",
         1,
     );
-    let told = File::parse("test", &text).unwrap_err().to_string();
-    assert!(told.contains("one address"), "{told}");
+    let text = File::parse("test", &text).unwrap_err().to_string();
+    assert!(text.contains("one address"), "{text}");
 }

@@ -1,8 +1,8 @@
-//! Rates of registrations and of calls as searches need them: users in turn at a rate, several threads that play one plan.
+//! Rates of registrations and of calls as in searches: users in turn at a rate, several threads that execute one plan.
 
 use lab::experiment::{BUILT_IN, File};
 use lab::figures;
-use lab::record::{Attempt, Kind, Outcome};
+use lab::record::{Attempt, AttemptKind, AttemptOutcome};
 use lab::run::RunOptions;
 use lab::search::{benchmark, search};
 use lab::trial::{Outcomes, Trial, on_sockets, simulate, simulate_watched};
@@ -20,7 +20,7 @@ fn trial(text: &str) -> Trial {
     }
 }
 
-fn of(outcomes: &Outcomes, kind: Kind) -> Vec<&Attempt> {
+fn of(outcomes: &Outcomes, kind: AttemptKind) -> Vec<&Attempt> {
     outcomes
         .attempts
         .iter()
@@ -30,7 +30,7 @@ fn of(outcomes: &Outcomes, kind: Kind) -> Vec<&Attempt> {
 
 fn all_completed(attempts: &[&Attempt]) -> usize {
     for attempt in attempts {
-        assert_eq!(attempt.outcome, Outcome::Completed, "{attempt:?}");
+        assert_eq!(attempt.outcome, AttemptOutcome::Completed, "{attempt:?}");
     }
     attempts.len()
 }
@@ -45,11 +45,11 @@ password = ""
 refresh_rate = 200.0
 refreshes = 3
 remove = true
-at = "core"
+registrar = "core"
 "#;
 
 #[test]
-fn re_registrations_come_at_a_rate_and_are_answered_from_the_cache() {
+fn re_registrations_at_a_rate_are_answered_from_the_cache() {
     let towards_core = Rc::new(Cell::new(0));
     let seen = towards_core.clone();
     let outcomes = simulate_watched(&trial(CYCLE), move |record| {
@@ -60,12 +60,15 @@ fn re_registrations_come_at_a_rate_and_are_answered_from_the_cache() {
         }
     })
     .unwrap();
-    assert_eq!(all_completed(&of(&outcomes, Kind::Registration)), 50);
-    assert_eq!(all_completed(&of(&outcomes, Kind::Deregistration)), 50);
-    let again = of(&outcomes, Kind::Reregistration);
+    assert_eq!(all_completed(&of(&outcomes, AttemptKind::Registration)), 50);
+    assert_eq!(
+        all_completed(&of(&outcomes, AttemptKind::Deregistration)),
+        50
+    );
+    let again = of(&outcomes, AttemptKind::Reregistration);
     assert_eq!(all_completed(&again), 150);
     // On an absolute timeline, two seconds after the last first registration was due.
-    let begin = of(&outcomes, Kind::Registration)
+    let begin = of(&outcomes, AttemptKind::Registration)
         .iter()
         .map(|a| a.due)
         .max()
@@ -81,7 +84,7 @@ fn re_registrations_come_at_a_rate_and_are_answered_from_the_cache() {
         "first ones and last ones alone are passed on"
     );
     assert_eq!(outcomes.leaks, Some(0), "{:?}", outcomes.remarks);
-    // What prepares does not count in the figures.
+    // Preparation does not count in the figures.
     let (figures, details) = figures::compute(&outcomes.attempts, &[], None);
     let rate = details.established_per_second.unwrap();
     assert!((rate - 200.0).abs() < 0.01, "{rate}");
@@ -91,7 +94,7 @@ fn re_registrations_come_at_a_rate_and_are_answered_from_the_cache() {
     assert_eq!(details.registrations.attempted, 250);
 }
 
-/// Digest carried through to the registrar behind the border: four messages on each side for a first registration.
+/// Digest passed through to the registrar behind the border: four messages on each side for a first registration.
 #[test]
 fn registrations_are_challenged_by_the_registrar_behind_the_border() {
     let towards_core = Rc::new(Cell::new(0));
@@ -105,23 +108,33 @@ fn registrations_are_challenged_by_the_registrar_behind_the_border() {
         }
     })
     .unwrap();
-    assert_eq!(all_completed(&of(&outcomes, Kind::Registration)), 50);
-    assert_eq!(all_completed(&of(&outcomes, Kind::Reregistration)), 150);
-    assert_eq!(all_completed(&of(&outcomes, Kind::Deregistration)), 50);
-    // The first ones twice each, those that are answered from the cache never, the last ones once or twice.
+    assert_eq!(all_completed(&of(&outcomes, AttemptKind::Registration)), 50);
+    assert_eq!(
+        all_completed(&of(&outcomes, AttemptKind::Reregistration)),
+        150
+    );
+    assert_eq!(
+        all_completed(&of(&outcomes, AttemptKind::Deregistration)),
+        50
+    );
+    // First registrations pass twice each, those answered from the cache never, removals once or twice.
     let passed_on = towards_core.get();
     assert!((150..=200).contains(&passed_on), "{passed_on}");
     assert_eq!(outcomes.leaks, Some(0), "{:?}", outcomes.remarks);
 }
 
 #[test]
-fn a_user_who_is_not_registered_cannot_register_again_and_is_counted() {
+fn re_registration_of_unregistered_users_is_counted() {
     let deaf = format!("{CYCLE}[network]\nloss_percent = 100.0\n");
     let outcomes = simulate(&trial(&deaf)).unwrap();
-    let again = of(&outcomes, Kind::Reregistration);
+    let again = of(&outcomes, AttemptKind::Reregistration);
     assert_eq!(again.len(), 150);
     for attempt in again {
-        assert_eq!(attempt.outcome, Outcome::CouldNotStart, "{attempt:?}");
+        assert_eq!(
+            attempt.outcome,
+            AttemptOutcome::CouldNotStart,
+            "{attempt:?}"
+        );
         assert!(attempt.sent.is_none() && !attempt.why.is_empty());
     }
 }
@@ -131,7 +144,7 @@ name = "t"
 title = "t"
 [generator]
 workers = 3
-[subject]
+[sut]
 media = "bypass"
 [callers]
 rate = 60.0
@@ -143,13 +156,13 @@ media = "none"
 rate = 60.0
 users = 31
 password = ""
-at = "core"
+registrar = "core"
 refresh_rate = 60.0
 refreshes = 2
 "#;
 
 /// Number and due time of every attempt of this kind.
-fn plan(outcomes: &Outcomes, kind: Kind) -> Vec<(u64, u64)> {
+fn plan(outcomes: &Outcomes, kind: AttemptKind) -> Vec<(u64, u64)> {
     let mut plan: Vec<_> = of(outcomes, kind)
         .iter()
         .map(|a| (a.due, a.number))
@@ -159,31 +172,34 @@ fn plan(outcomes: &Outcomes, kind: Kind) -> Vec<(u64, u64)> {
 }
 
 #[test]
-fn several_threads_play_one_plan_through_our_border() {
+fn several_threads_share_one_plan_through_the_border() {
     let together = on_sockets(&trial(CALLS), |_, _| {}).unwrap();
-    assert_eq!(all_completed(&of(&together, Kind::Call)), 61);
-    assert_eq!(all_completed(&of(&together, Kind::Answer)), 61);
-    assert_eq!(all_completed(&of(&together, Kind::Registration)), 31);
-    assert_eq!(all_completed(&of(&together, Kind::Reregistration)), 62);
+    assert_eq!(all_completed(&of(&together, AttemptKind::Call)), 61);
+    assert_eq!(all_completed(&of(&together, AttemptKind::Answer)), 61);
+    assert_eq!(all_completed(&of(&together, AttemptKind::Registration)), 31);
+    assert_eq!(
+        all_completed(&of(&together, AttemptKind::Reregistration)),
+        62
+    );
     assert_eq!(together.leaks, Some(0), "{:?}", together.remarks);
     let alone = on_sockets(
         &trial(&CALLS.replace("workers = 3", "workers = 1")),
         |_, _| {},
     )
     .unwrap();
-    for kind in [Kind::Call, Kind::Registration] {
+    for kind in [AttemptKind::Call, AttemptKind::Registration] {
         assert_eq!(plan(&together, kind), plan(&alone, kind), "{kind:?}");
     }
     let dues = |outcomes: &Outcomes| -> Vec<u64> {
-        plan(outcomes, Kind::Reregistration)
+        plan(outcomes, AttemptKind::Reregistration)
             .iter()
             .map(|(due, _)| *due)
             .collect()
     };
     assert_eq!(dues(&together), dues(&alone));
-    // Each thread has a socket of its own.
+    // Each thread has its own socket.
     let senders = |outcomes: &Outcomes| {
-        let mut names: Vec<_> = of(outcomes, Kind::Registration)
+        let mut names: Vec<_> = of(outcomes, AttemptKind::Registration)
             .iter()
             .map(|a| a.from.clone())
             .collect();
@@ -195,14 +211,14 @@ fn several_threads_play_one_plan_through_our_border() {
 }
 
 #[test]
-fn several_threads_call_several_called_sides_with_nothing_in_between() {
+fn several_threads_call_several_callees_directly() {
     let text = CALLS
-        .replace("media = \"bypass\"", "none = true")
+        .replace("media = \"bypass\"", "direct = true")
         .replace("[callers]", "[callers]\npace = \"poisson\"");
     let text = text.split("[registrations]").next().unwrap();
     let outcomes = on_sockets(&trial(text), |_, _| {}).unwrap();
-    assert_eq!(all_completed(&of(&outcomes, Kind::Call)), 61);
-    let sides: std::collections::BTreeSet<_> = of(&outcomes, Kind::Answer)
+    assert_eq!(all_completed(&of(&outcomes, AttemptKind::Call)), 61);
+    let sides: std::collections::BTreeSet<_> = of(&outcomes, AttemptKind::Answer)
         .iter()
         .map(|answer| answer.number)
         .collect();
@@ -214,7 +230,7 @@ fn several_threads_call_several_called_sides_with_nothing_in_between() {
 }
 
 #[test]
-fn what_several_threads_cannot_do_is_refused() {
+fn invalid_use_of_several_threads_is_rejected() {
     let error = simulate(&trial(CALLS)).unwrap_err().to_string();
     assert!(error.contains("virtual time has one thread"), "{error}");
     for (old, new, why) in [
@@ -222,27 +238,31 @@ fn what_several_threads_cannot_do_is_refused() {
         ("workers = 3", "workers = 65", "1 to 64"),
         ("workers = 3", "batch_us = 10001", "at most 10000"),
         ("total = 61", "total = 61\nlimit = 2", "callers.limit"),
-        ("refreshes = 2", "refreshes = 0", "state refreshes"),
+        (
+            "refreshes = 2",
+            "refreshes = 0",
+            "needs registrations.refreshes",
+        ),
         (
             "refreshes = 2",
             "refreshes = 2\nrefresh_seconds = 1.0",
-            "either refresh_rate",
+            "refresh_rate and refresh_seconds exclude each other",
         ),
         (
             "password = \"\"\n",
             "password = \"s-{number}\"\n",
-            "knows users by name",
+            "identifies users by name",
         ),
     ] {
-        let told = File::parse("test", &CALLS.replace(old, new))
+        let error = File::parse("test", &CALLS.replace(old, new))
             .unwrap_err()
             .to_string();
-        assert!(told.contains(why), "{why}: {told}");
+        assert!(error.contains(why), "{why}: {error}");
     }
 }
 
 #[test]
-fn every_search_that_is_built_in_runs_on_sockets() {
+fn every_built_in_search_runs_on_sockets() {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("searches");
     let _ = std::fs::remove_dir_all(&folder);
     for (name, more) in [
@@ -264,13 +284,13 @@ fn every_search_that_is_built_in_runs_on_sockets() {
             "search.step=40",
             "search.highest=40",
             "search.trials=1",
-            // How fast this machine is at the moment is not what is tested.
+            // The speed of this machine is not under test.
             "thresholds.response_p99_ms=",
         ]
         .map(str::to_owned)
         .to_vec();
         if name.starts_with("call-rate") {
-            set.push("callers.seconds=1.0".to_owned());
+            set.push("callers.duration_seconds=1.0".to_owned());
             set.push("callers.hold_seconds=1.0".to_owned());
         }
         if name.contains("anchored") || name.contains("bypass") {
@@ -286,20 +306,20 @@ fn every_search_that_is_built_in_runs_on_sockets() {
             ..RunOptions::default()
         };
         search(name, &options).unwrap_or_else(|error| panic!("{name}: {error}"));
-        let told: serde_json::Value =
+        let report: serde_json::Value =
             serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
-        let trial = &told["trials"][0];
+        let trial = &report["trials"][0];
         let (calls, users) = (&trial["calls"], &trial["details"]["registrations"]);
         let attempted = calls["attempted"].as_u64().unwrap() + users["attempted"].as_u64().unwrap();
         assert!(attempted >= 40, "{name}: {trial:#}");
-        // A border whose machine stands still sheds new calls; nothing else may go wrong.
+        // A border on a stalled machine sheds new calls; no other failure is permitted.
         let statuses = trial["details"]["statuses"].as_array().unwrap().iter();
         let shed = statuses.filter(|status| status[0] == 503);
         let shed: u64 = shed.map(|status| status[1].as_u64().unwrap()).sum();
         let failed = calls["failed"].as_u64().unwrap() + users["failed"].as_u64().unwrap();
         assert_eq!(failed, shed, "{name}: {trial:#}");
         assert!(shed < attempted, "{name}: {trial:#}");
-        assert_eq!(told["search"]["trials"][0]["value"], 40.0, "{name}");
+        assert_eq!(report["search"]["trials"][0]["value"], 40.0, "{name}");
         assert!(
             name == "call-rate-baseline" || !trial["cpu_us_per_call"].is_null(),
             "{name}"
@@ -308,7 +328,7 @@ fn every_search_that_is_built_in_runs_on_sockets() {
 }
 
 #[test]
-fn every_search_that_is_built_in_knows_its_benchmark_and_its_bounds() {
+fn every_built_in_search_has_benchmark_and_bounds() {
     for (name, wanted) in [
         ("call-rate", "Session Establishment Rate"),
         ("call-rate-anchored", "Session Establishment Rate"),
@@ -333,12 +353,12 @@ fn every_search_that_is_built_in_knows_its_benchmark_and_its_bounds() {
             "{name}"
         );
         assert!(experiment.thresholds.failed_percent == Some(0.0), "{name}");
-        assert_eq!(name.ends_with("tls"), experiment.speaks_tls(), "{name}");
-        // The lowest, and the highest value that a search may come to, make sense.
+        assert_eq!(name.ends_with("tls"), experiment.uses_tls(), "{name}");
+        // The lowest and the highest value of a search are valid levels.
         file.level_at(search.start.unwrap()).unwrap();
         file.level_at(search.highest.unwrap()).unwrap();
         let upside_down = ["search.highest=1".to_owned()];
-        let told = File::parse_with(name, text, &upside_down).unwrap_err();
-        assert!(told.to_string().contains("at most search.highest"));
+        let error = File::parse_with(name, text, &upside_down).unwrap_err();
+        assert!(error.to_string().contains("at most search.highest"));
     }
 }

@@ -1,16 +1,16 @@
-//! Reports and comparisons of records made here, against values computed by hand.
+//! Reports and comparisons of synthetic records, checked against manual calculation.
 
 use engine::Time;
 use lab::LabError;
-use lab::error::Verdict;
+use lab::error::RunVerdict;
 use lab::experiment::Study;
 use lab::figures;
 use lab::raw::{FORMAT, MachineRecord, RawWriter, RunRecord, Surroundings, TrialRecord};
-use lab::record::{Attempt, Kind, Outcome, StreamRecord};
+use lab::record::{Attempt, AttemptKind, AttemptOutcome, StreamRecord};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A directory of its own for each test.
+/// A separate directory for each test.
 fn directory(name: &str) -> PathBuf {
     let dir = std::env::temp_dir().join(format!("lab-report-{name}-{}", std::process::id()));
     let _ = fs::remove_dir_all(&dir);
@@ -21,7 +21,7 @@ fn directory(name: &str) -> PathBuf {
 fn call(trial: u32, number: u64, response_ms: Option<u64>) -> Attempt {
     let mut attempt = Attempt::new(
         "callers",
-        Kind::Call,
+        AttemptKind::Call,
         number,
         Time::from_millis(number * 100),
     );
@@ -32,8 +32,8 @@ fn call(trial: u32, number: u64, response_ms: Option<u64>) -> Attempt {
     attempt.established = response_ms.map(|ms| attempt.due + (1 + ms) * 1_000_000);
     attempt.ended = attempt.established.map(|at| at + 2_000_000_000);
     attempt.outcome = match response_ms {
-        Some(_) => Outcome::Completed,
-        None => Outcome::TimedOut,
+        Some(_) => AttemptOutcome::Completed,
+        None => AttemptOutcome::TimedOut,
     };
     attempt
 }
@@ -76,7 +76,7 @@ fn write_run(dir: &Path, experiment: &str, trials: Vec<Trial>) {
             checks: Vec::new(),
             leaks: Some(0),
             digest: None,
-            verdict: Verdict::Passed,
+            verdict: RunVerdict::Passed,
             remarks: vec!["remark <i>one</i>".to_owned()],
             surroundings: Some(Surroundings {
                 receive_buffer_errors_before: 10,
@@ -95,7 +95,7 @@ fn write_run(dir: &Path, experiment: &str, trials: Vec<Trial>) {
             row: "U4".to_owned(),
             ran_on: "somewhere <else>".to_owned(),
             figure: Some(150.0),
-            unit: "calls at a time".to_owned(),
+            unit: "concurrent calls".to_owned(),
             ours: "capacity".to_owned(),
             ..Study::default()
         }),
@@ -117,7 +117,7 @@ fn write_run(dir: &Path, experiment: &str, trials: Vec<Trial>) {
         plan: "name = \"</pre><b>\"".to_owned(),
         cut_short: false,
         trials: records,
-        verdict: Verdict::Passed,
+        verdict: RunVerdict::Passed,
     };
     writer.finish(&run).unwrap();
 }
@@ -129,7 +129,7 @@ fn calls(trial: u32, responses: &[u64]) -> Vec<Attempt> {
         .collect()
 }
 
-/// Two repetitions of level 100, one of level 200; what each level holds is checked below.
+/// Two repetitions of level 100, one of level 200; the content of each level is checked below.
 fn three_trials() -> Vec<Trial> {
     let mut last = calls(2, &[10, 20, 200]);
     last.push(call(2, 3, None));
@@ -171,7 +171,7 @@ fn cell<'a>(row: &'a [(String, String)], name: &str) -> &'a str {
 }
 
 #[test]
-fn quantiles_are_over_the_records_of_all_trials_and_counts_are_means() {
+fn quantiles_are_over_records_of_all_trials_and_counts_are_means() {
     let dir = directory("levels");
     write_run(&dir, "made", three_trials());
     let page = lab::report::write(&dir).unwrap();
@@ -195,7 +195,7 @@ fn quantiles_are_over_the_records_of_all_trials_and_counts_are_means() {
     for (name, value) in expected {
         assert_eq!(cell(&levels[0], name), value, "{name}");
     }
-    // 12 + 0.95 * (14 - 12), because 0.99 * 5 = 4.95; rounding of the product aside.
+    // 12 + 0.95 * (14 - 12), because 0.99 * 5 = 4.95; up to rounding of the product.
     let p99: f64 = cell(&levels[0], "response_p99_ms").parse().unwrap();
     assert!((p99 - 13.9).abs() < 1e-9, "{p99}");
     // Two milliseconds of CPU time over six calls.
@@ -218,8 +218,8 @@ fn quantiles_are_over_the_records_of_all_trials_and_counts_are_means() {
     assert_eq!(rows(&dir, "streams.csv").len(), 2);
     let html = fs::read_to_string(page).unwrap();
     for part in [
-        "Response-time repartition",
-        "Read with care",
+        "Response-time distribution",
+        "Caveats.",
         "the kernel dropped 1234 datagrams",
         "RcvbufErrors",
         "<td>1234</td>",
@@ -236,7 +236,7 @@ fn quantiles_are_over_the_records_of_all_trials_and_counts_are_means() {
 }
 
 #[test]
-fn what_a_network_says_stays_text() {
+fn network_data_is_escaped_in_html() {
     let dir = directory("escape");
     let mut evil = call(0, 0, Some(5));
     evil.from = "a,b\"<script>\r\nx".to_owned();
@@ -270,7 +270,7 @@ fn what_a_network_says_stays_text() {
 }
 
 #[test]
-fn the_same_records_give_the_same_bytes() {
+fn same_records_give_identical_files() {
     let files = ["report.html", "levels.csv", "attempts.csv", "streams.csv"];
     let written = |name: &str| -> Vec<Vec<u8>> {
         let dir = directory(name);
@@ -284,7 +284,7 @@ fn the_same_records_give_the_same_bytes() {
 }
 
 #[test]
-fn an_empty_run_is_reported() {
+fn empty_run_has_a_report() {
     let dir = directory("empty");
     write_run(&dir, "made", vec![]);
     lab::report::write(&dir).unwrap();
@@ -296,7 +296,7 @@ fn an_empty_run_is_reported() {
 }
 
 #[test]
-fn broken_records_are_named_by_file_and_line() {
+fn broken_records_are_reported_with_file_and_line() {
     let fails = |dir: &Path, words: &[&str]| {
         let error = lab::report::write(dir).unwrap_err();
         assert!(matches!(error, LabError::BadInput(_)));
@@ -346,7 +346,7 @@ fn runs_are_compared_with_their_intervals() {
         let found = found.unwrap_or_else(|| panic!("no {name} in {text}"));
         found.split_whitespace().collect::<Vec<_>>().join(" ")
     };
-    // Deviation 1 over three trials: 4.303 / sqrt(3) = 2.484. Means 2 and 12: 500 % more.
+    // Standard deviation 1 over three trials: 4.303 / sqrt(3) = 2.484. Means 2 and 12: 500 % more.
     assert_eq!(
         line("calls response mean"),
         "5 calls response mean, ms 2 ± 2.484 (n=3) 12 ± 2.484 (n=3) +500.0 % yes worse"

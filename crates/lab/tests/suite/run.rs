@@ -1,9 +1,9 @@
-//! `lab run` as scripts see it: raw results, JSON, the terminal's table, overrides; in virtual time.
+//! Output of `lab run` for scripts: raw results, JSON, terminal table, overrides; in virtual time.
 
-use lab::Verdict;
+use lab::RunVerdict;
 use lab::experiment::built_in;
 use lab::figures::Figures;
-use lab::record::{Attempt, Kind, Outcome};
+use lab::record::{Attempt, AttemptKind, AttemptOutcome};
 use lab::run::{RunOptions, load, run};
 use lab::search::search;
 use serde_json::Value;
@@ -40,7 +40,7 @@ const SHORT: [&str; 4] = [
 ];
 
 #[test]
-fn the_same_experiment_and_seed_write_the_same_bytes() {
+fn same_experiment_and_seed_give_identical_files() {
     let folder = scratch("bytes");
     for out in ["a", "b"] {
         run("call-capacity", &options(&folder, out, &SHORT)).unwrap();
@@ -65,7 +65,7 @@ fn the_same_experiment_and_seed_write_the_same_bytes() {
     }
     let attempts = |out: &str| fs::read(folder.join(out).join("attempts.ndjson")).unwrap();
     assert_ne!(attempts("a"), attempts("c"), "a seed decides something");
-    // One record per attempt and per received stream: callers and called sides of 3 * (10 + 20) calls.
+    // One record per attempt and per received stream: callers and callees of 3 * (10 + 20) calls.
     let lines = |file: &str| {
         let text = fs::read_to_string(folder.join("a").join(file)).unwrap();
         text.lines().count()
@@ -76,7 +76,7 @@ fn the_same_experiment_and_seed_write_the_same_bytes() {
     );
 }
 
-/// Asserts that `value` has exactly the keys of `keys` that lead to numbers, objects, or null where allowed.
+/// Asserts that `pointer` leads to a number in `value`, or to null if that is permitted.
 fn assert_number(value: &Value, pointer: &str, may_be_null: bool) -> Option<f64> {
     let found = value
         .pointer(pointer)
@@ -92,7 +92,7 @@ fn assert_number(value: &Value, pointer: &str, may_be_null: bool) -> Option<f64>
 }
 
 #[test]
-fn each_trial_has_the_blocks_of_the_demo_and_its_plan_seed_and_verdict() {
+fn each_trial_has_demo_blocks_plan_seed_and_verdict() {
     let folder = scratch("json");
     run("call-capacity", &options(&folder, "a", &SHORT)).unwrap();
     let whole = json(&folder, "a");
@@ -132,7 +132,7 @@ fn each_trial_has_the_blocks_of_the_demo_and_its_plan_seed_and_verdict() {
             .collect();
         assert!(jitter.is_sorted() && jitter[2] < 1.0, "{jitter:?}");
         assert!(assert_number(trial, "/mos", false).unwrap() > 4.2);
-        // Nobody's CPU works in virtual time.
+        // There is no CPU time in a simulation.
         assert_eq!(assert_number(trial, "/cpu_us_per_call", true), None);
         // RFC 6076: held for two seconds, every request established and completed.
         let sip = "/details/sip";
@@ -157,7 +157,7 @@ fn each_trial_has_the_blocks_of_the_demo_and_its_plan_seed_and_verdict() {
         assert_eq!(trial["report"], whole["report"]);
         assert!(Path::new(trial["report"].as_str().unwrap()).is_file());
     }
-    // What `demo --json` writes is this type, so a block that is missed above cannot be added there alone.
+    // `demo --json` writes this type, so a block without a check above would fail here.
     let blocks: Value = serde_json::to_value(Figures::default()).unwrap();
     for key in blocks.as_object().unwrap().keys() {
         assert!(trials[0].get(key).is_some(), "{key}");
@@ -168,7 +168,7 @@ fn each_trial_has_the_blocks_of_the_demo_and_its_plan_seed_and_verdict() {
 }
 
 #[test]
-fn the_plan_of_a_trial_runs_that_trial_again() {
+fn plan_of_a_trial_reproduces_the_trial() {
     let folder = scratch("plan");
     run("call-capacity", &options(&folder, "all", &SHORT)).unwrap();
     let whole = json(&folder, "all");
@@ -184,9 +184,9 @@ fn the_plan_of_a_trial_runs_that_trial_again() {
 }
 
 #[test]
-fn the_study_stands_beside_our_figures() {
+fn study_figures_are_shown_beside_run_figures() {
     let folder = scratch("study");
-    // The study's own rate, hold time and thresholds; without media packets, so that it is quick: no delay is measured then, which
+    // Rate, hold time and thresholds of the study, without media packets for speed: delay is not measured, which
     // neither passes nor fails.
     let sets = [
         "levels.values=[100, 900]",
@@ -196,7 +196,7 @@ fn the_study_stands_beside_our_figures() {
         "callees.answer_ms=12.0",
     ];
     let verdict = run("call-capacity", &options(&folder, "a", &sets)).unwrap();
-    assert_eq!(verdict, Verdict::Passed);
+    assert_eq!(verdict, RunVerdict::Passed);
     let whole = json(&folder, "a");
     let figures = whole["study"]["figures"].as_array().unwrap();
     let shown: Vec<(Option<f64>, &str, f64, Option<f64>)> = figures
@@ -217,7 +217,7 @@ fn the_study_stands_beside_our_figures() {
         .map(|check| check["name"].as_str().unwrap())
         .collect();
     assert_eq!(open, ["one_way_ms", "round_trip_ms"]);
-    // Answered after 12 ms, so in the second class; 1,200 was not run, and no limit was met.
+    // Answered after 12 ms, in the second class; 1,200 was not run, and no limit was reached.
     let expected = [
         (Some(100.0), "<10 ms", 100.0, Some(0.0)),
         (Some(900.0), "<10 ms", 602.0, Some(0.0)),
@@ -229,14 +229,14 @@ fn the_study_stands_beside_our_figures() {
     let page = fs::read_to_string(folder.join("a/report.html")).unwrap();
     for part in [
         "<span class=\"mark open\">not measured</span>",
-        "Beside the study",
+        "Comparison with the study",
         "Study U",
         "<td>602</td>",
         "<td>298</td>",
     ] {
         assert!(page.contains(part), "{part}");
     }
-    // 30 a second held for 30 seconds: the study's peak, and three runs of each level.
+    // 30 per second held for 30 seconds: the study's peak, and three runs of each level.
     for trial in whole["trials"].as_array().unwrap() {
         let peak = trial["details"]["peak_calls"].as_f64().unwrap();
         assert!(peak == trial["level"].as_f64().unwrap(), "{peak}");
@@ -245,7 +245,7 @@ fn the_study_stands_beside_our_figures() {
 }
 
 #[test]
-fn arrivals_are_constant_ramped_or_a_poisson_process() {
+fn arrivals_are_constant_ramped_or_poisson() {
     let folder = scratch("arrivals");
     let base = [
         "levels.values=[200]",
@@ -263,7 +263,7 @@ fn arrivals_are_constant_ramped_or_a_poisson_process() {
         let text = fs::read_to_string(folder.join(out).join("attempts.ndjson")).unwrap();
         let attempts = text.lines().map(|line| serde_json::from_str(line).unwrap());
         attempts
-            .filter(|attempt: &Attempt| attempt.kind == Kind::Call)
+            .filter(|attempt: &Attempt| attempt.kind == AttemptKind::Call)
             .map(|attempt| attempt.due as f64 / 1e9)
             .collect()
     };
@@ -288,7 +288,7 @@ fn arrivals_are_constant_ramped_or_a_poisson_process() {
             "callers.ramp_seconds=5.0",
         ],
     );
-    // 10 to 50 a second within 5 s: 150 attempts, then 50 a second.
+    // 10 to 50 per second within 5 s: 150 attempts, then 50 per second.
     let from = ramp[0];
     let within = |from: f64, to: f64| ramp.iter().filter(|at| (from..to).contains(*at)).count();
     let first = within(from, from + 1.0);
@@ -306,13 +306,17 @@ fn every_built_in_experiment_runs_in_virtual_time() {
             "call-rate",
             &[
                 "levels.values=[50]",
-                "callers.seconds=2.0",
+                "callers.duration_seconds=2.0",
                 "callers.hold_seconds=1.0",
             ],
         ),
         (
             "header-rules",
-            &["repeat=1", "callers.rate=50.0", "callers.seconds=2.0"],
+            &[
+                "repeat=1",
+                "callers.rate=50.0",
+                "callers.duration_seconds=2.0",
+            ],
         ),
         (
             "registrations",
@@ -334,7 +338,7 @@ fn every_built_in_experiment_runs_in_virtual_time() {
             "rtp-streams",
             &[
                 "levels.values=[10]",
-                "streams.seconds=2.0",
+                "streams.duration_seconds=2.0",
                 "streams.listen_percent=100",
             ],
         ),
@@ -343,24 +347,24 @@ fn every_built_in_experiment_runs_in_virtual_time() {
         ("standing-calls", &[]),
         (
             "overload",
-            &["levels.values=[200,1000]", "callers.seconds=5.0"],
+            &["levels.values=[200,1000]", "callers.duration_seconds=5.0"],
         ),
     ] {
         assert!(built_in(name).is_some());
         let verdict = run(name, &options(&folder, name, sets)).unwrap();
         assert_eq!(
             verdict,
-            Verdict::Passed,
+            RunVerdict::Passed,
             "{name}: {:#}",
             json(&folder, name)
         );
     }
-    // 400 of 700 a second come in, every other call is told so.
+    // 400 of 700 per second are admitted, and every other call is refused.
     let shielded = &json(&folder, "shielding")["trials"][1];
     let established = shielded["calls"]["established"].as_f64().unwrap();
     assert!((established - 4_000.0).abs() <= 40.0, "{shielded:#}");
     assert_eq!(shielded["details"]["statuses"][0][0], 486);
-    // As many calls as there is memory for.
+    // As many calls as the memory permits.
     let standing = &json(&folder, "standing-calls")["trials"];
     assert_eq!(standing[0]["details"]["peak_calls"], 512);
     assert_eq!(standing[1]["details"]["peak_calls"], 1_024);
@@ -368,17 +372,17 @@ fn every_built_in_experiment_runs_in_virtual_time() {
     assert_eq!(streams["details"]["streams"], 10);
     assert!(streams["audio"]["correlation"].as_f64().unwrap() > 0.98);
     let registrations = &json(&folder, "registrations")["trials"][0];
-    // First, one refresh, taken back: three attempts of each user.
+    // Registration, one refresh, removal: three attempts per user.
     assert_eq!(
         registrations["details"]["registrations"]["established"],
         150
     );
-    // The same by another name: a file.
+    // The same experiment from a file.
     let file = folder.join("mine.toml");
     fs::write(&file, built_in("rtp-streams").unwrap()).unwrap();
     let sets = [
         "levels.values=[10]",
-        "streams.seconds=2.0",
+        "streams.duration_seconds=2.0",
         "streams.listen_percent=100",
     ];
     run(file.to_str().unwrap(), &options(&folder, "mine", &sets)).unwrap();
@@ -386,7 +390,7 @@ fn every_built_in_experiment_runs_in_virtual_time() {
         json(&folder, "mine")["trials"][0]["digest"],
         streams["digest"]
     );
-    // Reports are made anew from the records, and two runs are compared.
+    // Reports are recreated from the records, and two runs are compared.
     let page = lab::report::write(&folder.join("mine")).unwrap();
     assert!(page.is_file());
     let text = lab::report::compare(
@@ -400,9 +404,9 @@ fn every_built_in_experiment_runs_in_virtual_time() {
 }
 
 #[test]
-fn a_search_in_virtual_time_ends_at_the_limit() {
+fn search_in_virtual_time_finds_the_limit() {
     let folder = scratch("search");
-    // More than 8 at a time may not start; the search has to find that.
+    // At most 8 concurrent calls are admitted; the search has to find this limit.
     let sets = [
         "levels.set=[\"callers.total\"]",
         "callers.limit=8",
@@ -412,15 +416,15 @@ fn a_search_in_virtual_time_ends_at_the_limit() {
         "callers.rate=100.0",
         "callers.hold_seconds=1.0",
     ];
-    // Found, and below what the study's system took.
+    // Found, and below the figure of the study's system.
     let verdict = search("call-capacity", &options(&folder, "a", &sets)).unwrap();
-    let told = json(&folder, "a");
+    let text = json(&folder, "a");
     assert_eq!(
-        (verdict, &told["verdict"]),
-        (Verdict::Failed, &Value::from("failed"))
+        (verdict, &text["verdict"]),
+        (RunVerdict::Failed, &Value::from("failed"))
     );
-    assert_eq!(told["capacity"], 8.0);
-    let interval = &told["study"]["figures"].as_array().unwrap().last().unwrap()["interval"];
+    assert_eq!(text["capacity"], 8.0);
+    let interval = &text["study"]["figures"].as_array().unwrap().last().unwrap()["interval"];
     assert_eq!(
         (&interval["low"], &interval["high"]),
         (&Value::from(8.0), &Value::from(10.0))
@@ -431,11 +435,11 @@ fn a_search_in_virtual_time_ends_at_the_limit() {
         .copied()
         .collect();
     let verdict = search("call-capacity", &options(&folder, "b", &unbound)).unwrap();
-    assert_eq!(verdict, Verdict::Passed);
+    assert_eq!(verdict, RunVerdict::Passed);
 }
 
 #[test]
-fn users_that_are_never_refreshed_are_taken_back_at_the_end() {
+fn unrefreshed_users_are_deregistered_at_the_end() {
     let folder = scratch("remove");
     let sets = [
         "levels.values=[50]",
@@ -449,27 +453,33 @@ fn users_that_are_never_refreshed_are_taken_back_at_the_end() {
         .map(|line| serde_json::from_str(line).unwrap())
         .collect();
     let of = |kind| attempts.iter().filter(move |a| a.kind == kind);
-    assert_eq!(of(Kind::Registration).count(), 20);
-    assert_eq!(of(Kind::Refresh).count(), 0);
-    assert_eq!(of(Kind::Deregistration).count(), 20);
-    assert!(attempts.iter().all(|a| a.outcome == Outcome::Completed));
-    let last_first = of(Kind::Registration).filter_map(|a| a.ended).max();
-    let first_last = of(Kind::Deregistration).map(|a| a.due).min();
+    assert_eq!(of(AttemptKind::Registration).count(), 20);
+    assert_eq!(of(AttemptKind::Refresh).count(), 0);
+    assert_eq!(of(AttemptKind::Deregistration).count(), 20);
+    assert!(
+        attempts
+            .iter()
+            .all(|a| a.outcome == AttemptOutcome::Completed)
+    );
+    let last_first = of(AttemptKind::Registration).filter_map(|a| a.ended).max();
+    let first_last = of(AttemptKind::Deregistration).map(|a| a.due).min();
     assert!(last_first <= first_last);
 }
 
 #[test]
-fn standard_output_shows_pooled_quantiles() {
+fn terminal_table_shows_pooled_quantiles() {
     let folder = scratch("table");
     run("call-capacity", &options(&folder, "a", &SHORT)).unwrap();
     let published = lab::report::publish(&folder.join("a")).unwrap();
     let raw = lab::raw::RawResults::read(&folder.join("a")).unwrap();
     let table = lab::terminal::table(&raw.run, &published);
-    // All response times of the level, pooled; the mean of three 99th percentiles would be another number.
+    // All response times of the level, pooled; the mean of three 99th percentiles would differ.
     let mut pooled: Vec<f64> = raw
         .attempts
         .iter()
-        .filter(|a| a.kind == Kind::Call && raw.run.trials[a.trial as usize].level == Some(20.0))
+        .filter(|a| {
+            a.kind == AttemptKind::Call && raw.run.trials[a.trial as usize].level == Some(20.0)
+        })
         .filter_map(Attempt::response_ms)
         .collect();
     pooled.sort_by(f64::total_cmp);
@@ -478,10 +488,10 @@ fn standard_output_shows_pooled_quantiles() {
     assert_eq!(published.levels[1].p99, p99);
     let row = table.lines().find(|line| line.starts_with("20 ")).unwrap();
     let cells: Vec<&str> = row.split_whitespace().collect();
-    // Of 60 answers it is marked.
+    // With 60 answers it is marked.
     let marked = format!("{}*", lab::report::plain(p99.unwrap()));
     assert_eq!(cells[5], marked, "{table}");
-    assert!(table.contains("of fewer than 300 answers"), "{table}");
+    assert!(table.contains("fewer than 300 answers"), "{table}");
     assert!(
         table.contains("Study U") && table.contains("capacity"),
         "{table}"
@@ -489,17 +499,17 @@ fn standard_output_shows_pooled_quantiles() {
 }
 
 #[test]
-fn mistakes_in_overrides_are_told() {
+fn invalid_overrides_are_rejected_with_explanation() {
     for (set, word) in [
         ("callers.rat=3", "rat"),
-        ("subject.ip=ipv5", "ipv5"),
+        ("sut.ip=ipv5", "ipv5"),
         (
             "study.level=[{ at = 1, figures = { nothing = 1 } }]",
             "nothing",
         ),
         ("study.ours=nothing", "nothing"),
         ("study.at=900", "study.ours"),
-        ("study.unit=", "belong together"),
+        ("study.unit=", "need each other"),
     ] {
         let options = RunOptions {
             set: vec![set.to_owned()],

@@ -1,17 +1,17 @@
-//! SIPp scenarios in virtual time and against bytes written by hand: what goes out, what is expected, what is refused by name.
+//! SIPp scenarios in virtual time and against handwritten bytes: sent messages, expected messages, rejections by name.
 
 use engine::{Datagram, Engine, Entropy, Input, Output, SocketId, Time};
 use lab::sipp::compile::compile;
-use lab::sipp::engine::{Effect, Generator, Parts};
+use lab::sipp::engine::{Effect, GeneratorParts, ScenarioGenerator};
 use lab::sipp::inject::Injection;
 use lab::sipp::options::load;
-use lab::sipp::outcome::Outcome;
-use lab::sipp::program::Program;
+use lab::sipp::outcome::ScenarioResult;
+use lab::sipp::program::ScenarioProgram;
 use lab::sipp::run::simulate;
-use lab::sipp::schedule::Limits;
-use lab::sipp::settings::Settings;
-use lab::sipp::stats::Failure;
-use lab::sipp::template::Names;
+use lab::sipp::schedule::CallLimits;
+use lab::sipp::settings::ScenarioSettings;
+use lab::sipp::stats::CallFailure;
+use lab::sipp::template::NameTable;
 use lab::sipp::{ScenarioOptions, xml};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -31,9 +31,9 @@ fn testdata() -> Option<PathBuf> {
     None
 }
 
-fn program(text: &str, files: &[Injection]) -> Result<Program, String> {
+fn program(text: &str, files: &[Injection]) -> Result<ScenarioProgram, String> {
     let root = xml::read(text.as_bytes()).map_err(|mistake| mistake.to_string())?;
-    let mut names = Names::default().with_files(files);
+    let mut names = NameTable::default().with_files(files);
     compile(&root, &mut names).map_err(|mistakes| {
         let lines: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
         lines.join("\n")
@@ -45,20 +45,20 @@ const PEER: SocketAddr = SocketAddr::new(
     5060,
 );
 
-/// One generator, and what it does, by hand.
-struct Bench {
-    generator: Generator,
+/// One generator, driven by hand.
+struct GeneratorBench {
+    generator: ScenarioGenerator,
     now: Time,
     sent: Vec<String>,
     effects: Vec<Effect>,
 }
 
-impl Bench {
-    fn new(text: &str, settings: Settings, files: Vec<Injection>) -> Bench {
+impl GeneratorBench {
+    fn new(text: &str, settings: ScenarioSettings, files: Vec<Injection>) -> GeneratorBench {
         let program = program(text, &files).unwrap();
-        let parts = Parts {
+        let parts = GeneratorParts {
             program,
-            settings: Settings {
+            settings: ScenarioSettings {
                 remote: Some(PEER),
                 ..settings
             },
@@ -66,8 +66,8 @@ impl Bench {
             recordings: Vec::new(),
             sounds: BTreeMap::new(),
         };
-        let mut bench = Bench {
-            generator: Generator::new(parts, Entropy::from_number(1)),
+        let mut bench = GeneratorBench {
+            generator: ScenarioGenerator::new(parts, Entropy::from_number(1)),
             now: Time::ZERO,
             sent: Vec::new(),
             effects: Vec::new(),
@@ -118,18 +118,18 @@ impl Bench {
         self.now = end;
     }
 
-    fn failed(&self, failure: Failure) -> u64 {
+    fn failed(&self, failure: CallFailure) -> u64 {
         self.generator.statistics().failed[failure as usize]
     }
 }
 
-fn calls(total: u64) -> Settings {
-    Settings {
-        limits: Limits {
+fn calls(total: u64) -> ScenarioSettings {
+    ScenarioSettings {
+        limits: CallLimits {
             total: Some(total),
-            ..Limits::default()
+            ..CallLimits::default()
         },
-        ..Settings::default()
+        ..ScenarioSettings::default()
     }
 }
 
@@ -143,7 +143,7 @@ fn request(method: &str, more: &str) -> String {
 }
 
 #[test]
-fn what_is_not_understood_is_refused_by_name_and_line() {
+fn unsupported_parts_are_rejected_by_name_and_line() {
     let cases = [
         (
             "<scenario>\n<sendCmd/></scenario>",
@@ -175,11 +175,11 @@ fn what_is_not_understood_is_refused_by_name_and_line() {
         ),
         (
             "<scenario>\n<recv response=\"2xx\"/></scenario>",
-            "2: <recv>: response wants a status",
+            "2: <recv>: response: expected a status code",
         ),
         (
             "<scenario>\n<nop><action><ereg regexp=\"(\" assign_to=\"1\"/></action></nop></scenario>",
-            "is no regular expression",
+            "is not a regular expression",
         ),
         (
             "<scenario>\n<init><send/></init><nop/></scenario>",
@@ -192,31 +192,31 @@ fn what_is_not_understood_is_refused_by_name_and_line() {
         let error = program(text, &[]).unwrap_err();
         assert!(error.contains(wanted), "{text}\n{error}");
     }
-    // SIPp passes over attributes that it does not know; so do we, and say so.
+    // SIPp ignores unknown attributes; the lab does too, with a warning.
     let passed = program("<scenario>\n<nop frobnicate=\"1\"/></scenario>", &[]).unwrap();
     let warnings: Vec<&str> = passed.warnings.iter().map(|w| w.text.as_str()).collect();
     assert_eq!(
         warnings,
-        ["<nop>: the attribute frobnicate=\"1\" is passed over, as SIPp does"]
+        ["<nop>: the attribute frobnicate=\"1\" is ignored, as in SIPp"]
     );
     let alone = program("<scenario>\n<User variables=\"x\"/><nop/></scenario>", &[]).unwrap();
     assert!(alone.warnings[0].text.contains("--users"));
     let never = program("<scenario>\n<recv/></scenario>", &[]).unwrap();
-    assert!(never.warnings[0].text.contains("never comes"));
-    // All in one go.
+    assert!(never.warnings[0].text.contains("no message matches"));
+    // All errors in one pass.
     let error = program("<scenario>\n<a/>\n<b/>\n</scenario>", &[]).unwrap_err();
     assert_eq!(error.lines().count(), 2);
 }
 
 #[test]
-fn a_call_is_retransmitted_answered_and_ended() {
+fn call_is_retransmitted_answered_and_ended() {
     let text = format!(
         "<scenario>{}<recv response=\"100\" optional=\"true\"/><recv response=\"200\" rtd=\"true\"/>{}<pause milliseconds=\"1000\"/>{}<recv response=\"200\"/></scenario>",
         request("INVITE", ""),
         request("ACK", "").replace(" retrans=\"500\"", ""),
         request("BYE", "")
     );
-    let mut bench = Bench::new(&text, calls(1), Vec::new());
+    let mut bench = GeneratorBench::new(&text, calls(1), Vec::new());
     assert_eq!(bench.sent.len(), 1);
     assert!(bench.sent[0].starts_with("INVITE sip:service@10.0.0.2:5060 SIP/2.0\r\nVia: SIP/2.0/UDP 127.0.0.1:5070;branch=z9hG4bK-1-1-0\r\n"));
     assert!(bench.sent[0].contains("CSeq: 1 INVITE\r\n"));
@@ -242,13 +242,13 @@ fn a_call_is_retransmitted_answered_and_ended() {
     assert_eq!(bench.sent.len(), 4);
     assert!(bench.sent[3].starts_with("ACK ") && bench.sent[3].contains(";tag=peer\r\n"));
     assert!(bench.sent[3].contains("CSeq: 1 ACK"));
-    // The same once more: the ACK was lost.
+    // The same again: the ACK was lost.
     bench.hear(&ok);
     assert_eq!(bench.sent.len(), 5);
     assert_eq!(bench.sent[4], bench.sent[3]);
     bench.wait(1_002);
     assert!(bench.sent[5].starts_with("BYE ") && bench.sent[5].contains("CSeq: 2 BYE"));
-    // What is no INVITE is sent at T1, 2 T1, ... up to T2 apart.
+    // Requests other than INVITE are sent at T1, 2 T1, ... up to T2 apart.
     bench.wait(20_000);
     let byes = bench.sent.len() - 5;
     assert_eq!(byes, 8, "at 0, 0.5, 1.5, 3.5, 7.5, 11.5, 15.5, 19.5");
@@ -260,51 +260,51 @@ fn a_call_is_retransmitted_answered_and_ended() {
 }
 
 #[test]
-fn what_is_never_answered_fails() {
+fn unanswered_requests_fail() {
     let text = format!(
         "<scenario>{}<recv response=\"200\"/></scenario>",
         request("INVITE", "")
     );
-    let mut bench = Bench::new(&text, calls(1), Vec::new());
+    let mut bench = GeneratorBench::new(&text, calls(1), Vec::new());
     bench.wait(60_000);
     assert_eq!(bench.sent.len(), 6, "one, and five retransmissions");
-    assert_eq!(bench.failed(Failure::Retransmissions), 1);
+    assert_eq!(bench.failed(CallFailure::Retransmissions), 1);
 }
 
 #[test]
-fn the_unexpected_aborts_or_leads_elsewhere() {
+fn unexpected_messages_abort_or_jump() {
     let plain = format!(
         "<scenario>{}<recv response=\"180\" optional=\"true\"/><recv response=\"200\"/></scenario>",
         request("INVITE", "")
     );
-    let mut bench = Bench::new(&plain, calls(1), Vec::new());
+    let mut bench = GeneratorBench::new(&plain, calls(1), Vec::new());
     bench.answer("SIP/2.0 486 Busy Here");
     assert!(bench.sent[1].starts_with("ACK "), "{:?}", bench.sent);
-    assert_eq!(bench.failed(Failure::Unexpected), 1);
+    assert_eq!(bench.failed(CallFailure::Unexpected), 1);
     assert!(matches!(&bench.effects[0], Effect::Warning(text) if text.contains("486 Busy")));
 
-    let mut bench = Bench::new(&plain, calls(1), Vec::new());
+    let mut bench = GeneratorBench::new(&plain, calls(1), Vec::new());
     bench.answer("SIP/2.0 180 Ringing");
     bench
         .hear("BYE sip:a SIP/2.0\nVia: x\nFrom: a\nTo: b\nCall-ID: 1-1@127.0.0.1\nCSeq: 7 BYE\n\n");
     assert!(bench.sent[1].starts_with("SIP/2.0 200 OK\r\nVia: x\r\n"));
-    assert_eq!(bench.failed(Failure::EndedByPeer), 1);
+    assert_eq!(bench.failed(CallFailure::EndedByPeer), 1);
 
     let led = plain.replace(
         "</scenario>",
         "<label id=\"_unexp.main\"/><nop counter=\"other\"/></scenario>",
     );
-    let mut bench = Bench::new(&led, calls(1), Vec::new());
+    let mut bench = GeneratorBench::new(&led, calls(1), Vec::new());
     bench.answer("SIP/2.0 486 Busy Here");
     assert_eq!(bench.generator.statistics().successful, 1);
     assert_eq!(bench.generator.statistics().counters, [1]);
 
     let mut settings = calls(1);
     settings.behaviours.abort = false;
-    let mut bench = Bench::new(&plain, settings, Vec::new());
+    let mut bench = GeneratorBench::new(&plain, settings, Vec::new());
     bench.answer("SIP/2.0 486 Busy Here");
     assert_eq!(bench.generator.statistics().open, 1, "it waits on");
-    // A response to a method that was never sent is not the one that is waited for.
+    // A response to a method that was never sent is not the awaited one.
     bench.hear(
         "SIP/2.0 200 OK\nVia: x\nFrom: a\nTo: b\nCall-ID: 1-1@127.0.0.1\nCSeq: 1 OPTIONS\n\n",
     );
@@ -321,17 +321,18 @@ fn digest_is_answered_and_checked() {
         request("REGISTER", "[authentication username=joe password=secret]")
     );
     for algorithm in ["MD5", "SHA-256"] {
-        let mut bench = Bench::new(&text, calls(1), Vec::new());
+        let mut bench = GeneratorBench::new(&text, calls(1), Vec::new());
         bench.answer(&format!(
             "SIP/2.0 401 Unauthorized\nWWW-Authenticate: Digest realm=\"home\", nonce=\"n1\", algorithm={algorithm}, qop=\"auth\""
         ));
         let second = bench.sent[1].clone();
         assert!(second.contains("\r\nAuthorization: Digest username=\"joe\", realm=\"home\", nonce=\"n1\", uri=\"sip:service@10.0.0.2:5060\""));
-        // A server's scenario judges it.
+        // The scenario of a server verifies it.
         let server = "<scenario><recv request=\"REGISTER\"><action><verifyauth assign_to=\"ok\" username=\"joe\" password=\"PASS\"/></action></recv>\
             <nop test=\"ok\" next=\"good\"/><nop counter=\"bad\" next=\"end\"/><label id=\"good\"/><nop counter=\"good\"/><label id=\"end\"/><nop/></scenario>";
         for (password, wanted) in [("secret", [0, 1]), ("wrong", [1, 0])] {
-            let mut judge = Bench::new(&server.replace("PASS", password), calls(1), Vec::new());
+            let mut judge =
+                GeneratorBench::new(&server.replace("PASS", password), calls(1), Vec::new());
             judge.hear(&second.replace("\r\n", "\n"));
             assert_eq!(
                 judge.generator.statistics().counters,
@@ -356,7 +357,7 @@ fn actions_compute() {
         <nop condexec=\"t\" counter=\"did\"/><nop condexec=\"t\" condexec_inverse=\"true\" counter=\"did_not\"/></scenario>";
     let mut file = Injection::read("f.csv", b"SEQUENTIAL\na;x\nb;z\n".to_vec()).unwrap();
     file.index_by(0);
-    let mut bench = Bench::new(text, calls(2), vec![file]);
+    let mut bench = GeneratorBench::new(text, calls(2), vec![file]);
     bench.wait(1_000);
     let lines: Vec<String> = bench
         .effects
@@ -383,14 +384,14 @@ fn actions_compute() {
 }
 
 #[test]
-fn a_circle_without_a_wait_is_ended() {
-    let mut bench = Bench::new(
+fn endless_loop_is_aborted() {
+    let mut bench = GeneratorBench::new(
         "<scenario><label id=\"1\"/><nop next=\"1\"/></scenario>",
         calls(1),
         Vec::new(),
     );
     bench.wait(100);
-    assert_eq!(bench.failed(Failure::Endless), 1);
+    assert_eq!(bench.failed(CallFailure::Endless), 1);
 }
 
 #[test]
@@ -400,7 +401,7 @@ fn timeouts_of_messages() {
         <nop next=\"end\"/><label id=\"late\"/><nop counter=\"late\"/><label id=\"end\"/><nop/></scenario>",
         request("MESSAGE", "")
     );
-    let mut bench = Bench::new(&text, calls(1), Vec::new());
+    let mut bench = GeneratorBench::new(&text, calls(1), Vec::new());
     bench.wait(400);
     assert_eq!(bench.generator.statistics().counters, [1]);
     assert_eq!(bench.generator.statistics().successful, 1);
@@ -410,12 +411,16 @@ fn timeouts_of_messages() {
         "<scenario>{}<recv response=\"200\"/></scenario>",
         request("MESSAGE", "")
     );
-    let mut bench = Bench::new(&plain, settings, Vec::new());
+    let mut bench = GeneratorBench::new(&plain, settings, Vec::new());
     bench.wait(400);
-    assert_eq!(bench.failed(Failure::ReceiveTimeout), 1);
+    assert_eq!(bench.failed(CallFailure::ReceiveTimeout), 1);
 }
 
-fn simulated(ours: &Path, theirs: &Path, change: impl FnOnce(&mut ScenarioOptions)) -> Outcome {
+fn simulated(
+    ours: &Path,
+    theirs: &Path,
+    change: impl FnOnce(&mut ScenarioOptions),
+) -> ScenarioResult {
     let mut options = ScenarioOptions {
         file: ours.to_owned(),
         against: Some(theirs.to_owned()),
@@ -431,7 +436,7 @@ fn simulated(ours: &Path, theirs: &Path, change: impl FnOnce(&mut ScenarioOption
 }
 
 #[test]
-fn our_own_pair_in_virtual_time() {
+fn own_scenario_pair_in_virtual_time() {
     let own = root().join("scenarios/sipp");
     let (uac, uas) = (own.join("uac.xml"), own.join("uas.xml"));
     for (transport, lost) in [("udp", 0.0), ("tcp", 0.0), ("udp", 5.0)] {
@@ -472,7 +477,7 @@ fn per_call_sockets_and_users() {
     }
 }
 
-/// Shared scenarios that nothing is missing for: they are read, compiled, and what they need is named.
+/// Shared scenarios without missing files: they are read, compiled, and their requirements are reported.
 #[test]
 fn every_shared_scenario_compiles() {
     let Some(data) = testdata() else { return };
@@ -498,7 +503,7 @@ fn every_shared_scenario_compiles() {
             if file.path().extension().is_none_or(|kind| kind != "xml") {
                 continue;
             }
-            // A capture lies beside the scenario that plays it.
+            // A capture is beside the scenario that plays it.
             let copy = scratch.join(file.file_name());
             std::fs::copy(file.path(), &copy).unwrap();
             let options = ScenarioOptions {
@@ -592,7 +597,7 @@ fn the_same_seed_gives_the_same_run() {
 }
 
 #[test]
-fn commands_want_leave() {
+fn shell_commands_need_permission() {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("command.xml");
     std::fs::write(
         &path,
@@ -615,7 +620,7 @@ fn seeds_of_the_fuzz_target() {
     {
         let bytes = std::fs::read(file.path()).unwrap();
         lab::sipp::fuzz_scenario(&bytes);
-        // Cut anywhere it must not be worse.
+        // Truncation at any place must not be worse.
         for end in (0..bytes.len()).step_by(97) {
             lab::sipp::fuzz_scenario(&bytes[..end]);
         }
@@ -624,9 +629,9 @@ fn seeds_of_the_fuzz_target() {
     assert!(count >= 4);
 }
 
-/// A pool of a million subscribers out of two lines; each registers with its own password.
+/// A pool of a million subscribers from two lines; each registers with its own password.
 #[test]
-fn a_million_subscribers_register_with_digest() {
+fn million_subscribers_register_with_digest() {
     let own = root().join("scenarios/sipp");
     let pair = (own.join("register.xml"), own.join("registrar.xml"));
     let run = |pool: &Path, index: u64| {
@@ -646,7 +651,7 @@ fn a_million_subscribers_register_with_digest() {
         "{}",
         outcome.to_text()
     );
-    // Somebody else's password.
+    // The password of another user.
     let wrong = Path::new(env!("CARGO_TARGET_TMPDIR")).join("wrong-pool.csv");
     std::fs::write(
         &wrong,
@@ -663,9 +668,9 @@ fn a_million_subscribers_register_with_digest() {
     assert!(outcome.statistics.failures() > 400);
 }
 
-/// What SIPp 3.6.1 was seen to do with a message that leads nowhere.
+/// Behaviour of SIPp 3.6.1 after a message without a next step.
 #[test]
-fn an_optional_message_may_leave_the_call_where_it_is() {
+fn optional_message_may_leave_the_call_at_its_step() {
     for (advances, wanted) in [("false", [1, 0]), ("true", [0, 1])] {
         let text = format!(
             "<scenario>{}<recv response=\"180\" optional=\"true\" next=\"1\" advance_state=\"{advances}\"/>\
@@ -673,7 +678,7 @@ fn an_optional_message_may_leave_the_call_where_it_is() {
              <label id=\"9\"/><nop/></scenario>",
             request("INVITE", "")
         );
-        let mut bench = Bench::new(&text, calls(1), Vec::new());
+        let mut bench = GeneratorBench::new(&text, calls(1), Vec::new());
         bench.answer("SIP/2.0 180 Ringing");
         bench.answer("SIP/2.0 200 OK");
         let statistics = bench.generator.statistics();
@@ -694,7 +699,7 @@ fn injection_files_grow_and_change_in_a_run() {
         <assignstr assign_to=\"u\" value=\"a b/c\"/><urlencode variable=\"u\"/><log message=\"[$u]\"/>\
         <urldecode variable=\"u\"/><log message=\"[$u]\"/><index assign_to=\"i\"/><log message=\"[$i]\"/>\
         </action></nop></scenario>";
-    let mut bench = Bench::new(text, calls(1), vec![file]);
+    let mut bench = GeneratorBench::new(text, calls(1), vec![file]);
     bench.wait(100);
     assert_eq!(
         logged(&bench),
@@ -709,7 +714,7 @@ fn injection_files_grow_and_change_in_a_run() {
     );
 }
 
-fn logged(bench: &Bench) -> Vec<String> {
+fn logged(bench: &GeneratorBench) -> Vec<String> {
     let lines = bench.effects.iter().filter_map(|effect| match effect {
         Effect::Log(line) => Some(String::from_utf8_lossy(line).into_owned()),
         _ => None,
@@ -718,7 +723,7 @@ fn logged(bench: &Bench) -> Vec<String> {
 }
 
 #[test]
-fn comparisons_may_decide_about_the_call() {
+fn comparisons_can_fail_the_call() {
     for (action, good) in [
         (
             "<test variable=\"n\" compare=\"equal\" value=\"2\" check_it=\"true\"/>",
@@ -740,29 +745,33 @@ fn comparisons_may_decide_about_the_call() {
         let text = format!(
             "<scenario><nop><action><assign assign_to=\"n\" value=\"2\"/><assignstr assign_to=\"s\" value=\"x\"/>{action}</action></nop></scenario>"
         );
-        let mut bench = Bench::new(&text, calls(1), Vec::new());
+        let mut bench = GeneratorBench::new(&text, calls(1), Vec::new());
         bench.wait(100);
-        assert_eq!(bench.failed(Failure::Check), u64::from(!good), "{action}");
+        assert_eq!(
+            bench.failed(CallFailure::Check),
+            u64::from(!good),
+            "{action}"
+        );
     }
 }
 
 #[test]
-fn init_is_gone_through_once_before_the_first_call() {
+fn init_runs_once_before_the_first_call() {
     let text = "<scenario><Global variables=\"all\"/><init><nop><action><assign assign_to=\"all\" value=\"40\"/>\
         <log message=\"begun\"/></action></nop><label id=\"again\"/><nop><action><add assign_to=\"all\" value=\"1\"/>\
         <test assign_to=\"more\" variable=\"all\" compare=\"less_than\" value=\"42\"/></action></nop>\
         <nop test=\"more\" next=\"again\"/></init>\
         <nop><action><add assign_to=\"all\" value=\"1\"/><log message=\"[$all]\"/></action></nop></scenario>";
-    let mut bench = Bench::new(text, calls(2), Vec::new());
+    let mut bench = GeneratorBench::new(text, calls(2), Vec::new());
     bench.wait(1_000);
     assert_eq!(logged(&bench), ["begun", "43.000000", "44.000000"]);
     let statistics = bench.generator.statistics();
     assert_eq!((statistics.created, statistics.successful), (2, 2));
 }
 
-/// A request in a pause is answered by the handler, and the pause goes on until it would have ended.
+/// The handler answers a request during a pause, and the pause continues to its original end.
 #[test]
-fn a_pause_goes_on_after_an_unexpected_message() {
+fn pause_continues_after_an_unexpected_message() {
     let text = format!(
         "<scenario>{}<recv response=\"200\"/><pause milliseconds=\"1000\"/><nop><action><log message=\"end\"/></action></nop>\
          <nop next=\"over\"/><label id=\"_unexp.main\"/><recv request=\"INFO\"/><send><![CDATA[\nSIP/2.0 200 OK\n[last_Via:]\n\
@@ -772,7 +781,7 @@ fn a_pause_goes_on_after_an_unexpected_message() {
          <label id=\"over\"/><nop/></scenario>",
         request("OPTIONS", "")
     );
-    let mut bench = Bench::new(&text, calls(1), Vec::new());
+    let mut bench = GeneratorBench::new(&text, calls(1), Vec::new());
     bench.answer("SIP/2.0 200 OK");
     bench.wait(400);
     bench.hear(
@@ -786,9 +795,9 @@ fn a_pause_goes_on_after_an_unexpected_message() {
     assert_eq!(bench.generator.statistics().successful, 1);
 }
 
-/// Digits and patterns go to where the peer's description says, with its payload type for telephone events.
+/// Digits and patterns go to the address in the peer's description, with its payload type for telephone events.
 #[test]
-fn digits_and_patterns_are_played() {
+fn digits_and_patterns_are_sent() {
     let answer = "SIP/2.0 200 OK\nVia: SIP/2.0/UDP 127.0.0.1:5070;branch=z9hG4bK-1-1-0\nFrom: <sip:a@127.0.0.1>;tag=1\n\
         To: <sip:b@10.0.0.2>;tag=2\nCall-ID: 1-1@127.0.0.1\nCSeq: 1 INVITE\nContent-Type: application/sdp\n\nv=0\no=- 1 1 IN IP4 10.0.0.2\n\
         s=-\nc=IN IP4 10.0.0.2\nt=0 0\nm=audio 7000 RTP/AVP 0 99\na=rtpmap:99 telephone-event/8000\n";
@@ -800,7 +809,7 @@ fn digits_and_patterns_are_played() {
             "<scenario>{}<recv response=\"200\"/><nop><action><exec {exec}/></action></nop><pause milliseconds=\"490\"/></scenario>",
             request("INVITE", "")
         );
-        let mut bench = Bench::new(&text, calls(1), Vec::new());
+        let mut bench = GeneratorBench::new(&text, calls(1), Vec::new());
         for socket in [1, 2] {
             bench.give(Input::Opened {
                 socket: SocketId(socket),
@@ -812,14 +821,14 @@ fn digits_and_patterns_are_played() {
         bench.wait(485);
         let statistics = bench.generator.statistics();
         assert_eq!(statistics.media[0], packets, "{exec}");
-        // Read as text the octets that are no ASCII are lost; the payload type is one that stays.
+        // Octets outside ASCII are lost in text; the payload type is one that remains.
         let last = bench.sent.last().unwrap();
         assert!(last.contains(char::from(payload_type)), "{exec}");
     }
 }
 
 #[test]
-fn a_connection_of_its_own_is_closed_and_opened_by_the_scenario() {
+fn scenario_closes_and_opens_its_own_connection() {
     let text = format!(
         "<scenario>{}<recv response=\"200\"/><nop><action><closecon/></action></nop>{}<recv response=\"200\"/></scenario>",
         request("OPTIONS", ""),
@@ -831,8 +840,8 @@ fn a_connection_of_its_own_is_closed_and_opened_by_the_scenario() {
     assert_eq!(outcome.statistics.successful, 2, "{}", outcome.to_text());
 }
 
-/// Plays a caller's scenario against one that answers two requests of a call, in virtual time.
-fn pair(caller: &str, change: impl FnOnce(&mut ScenarioOptions)) -> Outcome {
+/// Runs a caller's scenario against one that answers two requests of a call, in virtual time.
+fn pair(caller: &str, change: impl FnOnce(&mut ScenarioOptions)) -> ScenarioResult {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("own-pair");
     std::fs::create_dir_all(&folder).unwrap();
     let answer = "<send><![CDATA[\nSIP/2.0 200 OK\n[last_Via:]\n[last_From:]\n[last_To:];tag=1\n[last_Call-ID:]\n[last_CSeq:]\nContent-Length: 0\n]]></send>";

@@ -1,11 +1,12 @@
-//! Whole trials without a subject: the laboratory measured by itself, on sockets and in virtual time.
+//! Trials without a SUT, which measure the load generator itself, on sockets and in virtual time.
 
 use lab::experiment::File;
-use lab::record::{Kind, Outcome};
+use lab::record::{AttemptKind, AttemptOutcome};
 use lab::trial::{Outcomes, Trial, on_sockets, simulate};
 
-/// What streams of two seconds (100 packets) have to be at least: packets, opinion score, correlation. A machine that stands still
-/// for a while sends fewer and later, and what is heard has gaps: sockets are held to what shows that the right thing came.
+/// Lower limits of streams of two seconds (100 packets): packets, MOS, correlation. A machine that stalls sends fewer
+/// and later packets, and the received audio has gaps, so the limits on sockets only verify that the right stream
+/// arrived.
 const IN_VIRTUAL_TIME: (u64, f64, f64) = (95, 4.2, 0.98);
 const ON_SOCKETS: (u64, f64, f64) = (50, 0.9, 0.1);
 
@@ -22,8 +23,8 @@ fn trial(text: &str, seed: u64) -> Trial {
 const CALLS: &str = r#"
 name = "t"
 title = "t"
-[subject]
-none = true
+[sut]
+direct = true
 [callers]
 rate = 20.0
 total = 30
@@ -38,17 +39,23 @@ fn check_calls(outcomes: &Outcomes, (packets, mos, correlation): (u64, f64, f64)
     let calls: Vec<_> = outcomes
         .attempts
         .iter()
-        .filter(|a| a.kind == Kind::Call)
+        .filter(|a| a.kind == AttemptKind::Call)
         .collect();
     assert_eq!(calls.len(), 30);
     for call in &calls {
-        assert_eq!(call.outcome, Outcome::Completed, "{call:?}");
+        assert_eq!(call.outcome, AttemptOutcome::Completed, "{call:?}");
         assert!(call.talk_seconds().unwrap() > 1.9, "{call:?}");
         assert!(call.ringing.is_some() && call.status == 200);
     }
-    let answers = outcomes.attempts.iter().filter(|a| a.kind == Kind::Answer);
+    let answers = outcomes
+        .attempts
+        .iter()
+        .filter(|a| a.kind == AttemptKind::Answer);
     assert!(
-        answers.clone().count() == 30 && answers.clone().all(|a| a.outcome == Outcome::Completed)
+        answers.clone().count() == 30
+            && answers
+                .clone()
+                .all(|a| a.outcome == AttemptOutcome::Completed)
     );
     assert_eq!(outcomes.streams.len(), 60);
     for stream in &outcomes.streams {
@@ -58,20 +65,28 @@ fn check_calls(outcomes: &Outcomes, (packets, mos, correlation): (u64, f64, f64)
             "{stream:?}"
         );
     }
-    let heard: Vec<f64> = outcomes
+    let correlations: Vec<f64> = outcomes
         .streams
         .iter()
         .filter_map(|s| s.correlation)
         .collect();
-    assert!(heard.len() >= 10, "{}", heard.len());
-    assert!(heard.iter().all(|heard| *heard > correlation), "{heard:?}");
-    // Whatever the machine does, most are as in virtual time.
+    assert!(correlations.len() >= 10, "{}", correlations.len());
+    assert!(
+        correlations
+            .iter()
+            .all(|correlations| *correlations > correlation),
+        "{correlations:?}"
+    );
+    // Most streams reach the limits of virtual time on any machine.
     let (packets, mos, correlation) = IN_VIRTUAL_TIME;
     let right = outcomes.streams.iter();
     let right = right.filter(|s| s.received >= packets && s.mos.is_some_and(|score| score > mos));
     assert!(right.count() >= 40);
-    let right = heard.iter().filter(|heard| **heard > correlation).count();
-    assert!(right * 3 >= heard.len() * 2, "{heard:?}");
+    let good = correlations
+        .iter()
+        .filter(|correlations| **correlations > correlation)
+        .count();
+    assert!(good * 3 >= correlations.len() * 2, "{correlations:?}");
 }
 
 #[test]
@@ -105,7 +120,7 @@ fn calls_over_tcp() {
 }
 
 #[test]
-fn an_echo_tells_the_round_trip() {
+fn echo_gives_round_trip() {
     let text = CALLS.replace(
         "[callees]\nmedia = \"speech\"",
         "[callees]\nmedia = \"echo\"\n[network]\ndelay_ms = 30.0",
@@ -123,12 +138,12 @@ fn an_echo_tells_the_round_trip() {
 }
 
 #[test]
-fn every_fate_of_a_call_has_its_outcome() {
+fn every_outcome_of_a_call_occurs() {
     let text = r#"
 name = "t"
 title = "t"
-[subject]
-none = true
+[sut]
+direct = true
 [callers]
 rate = 10.0
 total = 200
@@ -147,15 +162,18 @@ media = "tone"
 "#;
     let outcomes = simulate(&trial(text, 5)).unwrap();
     let count = |outcome| {
-        let calls = outcomes.attempts.iter().filter(|a| a.kind == Kind::Call);
+        let calls = outcomes
+            .attempts
+            .iter()
+            .filter(|a| a.kind == AttemptKind::Call);
         calls.filter(|a| a.outcome == outcome).count()
     };
     let all = [
-        Outcome::Completed,
-        Outcome::Refused,
-        Outcome::Cancelled,
-        Outcome::TimedOut,
-        Outcome::LimitReached,
+        AttemptOutcome::Completed,
+        AttemptOutcome::Refused,
+        AttemptOutcome::Cancelled,
+        AttemptOutcome::TimedOut,
+        AttemptOutcome::LimitReached,
     ];
     for outcome in all {
         assert!(count(outcome) > 5, "{outcome}: {}", count(outcome));
@@ -164,34 +182,34 @@ media = "tone"
     let refused = outcomes
         .attempts
         .iter()
-        .filter(|a| a.kind == Kind::Call && a.outcome == Outcome::Refused);
+        .filter(|a| a.kind == AttemptKind::Call && a.outcome == AttemptOutcome::Refused);
     assert!(refused.clone().all(|a| a.status == 486));
     assert!(
         outcomes
             .attempts
             .iter()
-            .all(|a| a.why.is_empty() || a.outcome != Outcome::Completed),
+            .all(|a| a.why.is_empty() || a.outcome != AttemptOutcome::Completed),
         "re-INVITEs went well"
     );
     assert_eq!(outcomes.leaks, Some(0));
 }
 
 #[test]
-fn the_called_side_can_hang_up() {
+fn called_side_can_hang_up() {
     let text = CALLS.replace("rate = 20.0", "rate = 20.0\nhang_up = \"callee\"");
     check_calls(&simulate(&trial(&text, 1)).unwrap(), IN_VIRTUAL_TIME);
 }
 
 #[test]
-fn streams_alone() {
+fn streams_without_calls() {
     let text = r#"
 name = "t"
 title = "t"
-[subject]
-none = true
+[sut]
+direct = true
 [streams]
 count = 20
-seconds = 2.0
+duration_seconds = 2.0
 media = "tone"
 "#;
     for outcomes in [
@@ -210,15 +228,15 @@ media = "tone"
             outcomes
                 .attempts
                 .iter()
-                .all(|a| a.outcome == Outcome::Completed)
+                .all(|a| a.outcome == AttemptOutcome::Completed)
         );
     }
 }
 
-/// What the network of this host is like, and who holds ports there, is none of a trial's business: here it has no working loopback
-/// interface. Where the rights for a network of its own are missing, a remark says so.
+/// A trial does not depend on the network of this host and its open ports: here the host network has no working
+/// loopback interface. Without the rights for a network namespace, a remark reports it.
 #[test]
-fn a_trial_on_this_host_has_a_network_of_its_own() {
+fn trial_runs_in_its_own_network_namespace() {
     let run = || on_sockets(&trial(CALLS, 1), |_, _| ()).unwrap();
     match net::Network::new() {
         Ok(host) => {
@@ -226,7 +244,7 @@ fn a_trial_on_this_host_has_a_network_of_its_own() {
                 host.enter().unwrap();
                 assert!(
                     std::net::UdpSocket::bind(("127.0.0.1", 0)).is_ok_and(|socket| {
-                        socket.send_to(b"nobody", ("127.0.0.1", 9)).is_err()
+                        socket.send_to(b"unreachable", ("127.0.0.1", 9)).is_err()
                     })
                 );
                 run()
@@ -235,10 +253,10 @@ fn a_trial_on_this_host_has_a_network_of_its_own() {
         }
         Err(_) => {
             let remarks = run().remarks;
-            let told = remarks
+            let reported = remarks
                 .iter()
-                .any(|r| r.contains("shared the network of this host"));
-            assert!(told, "{remarks:?}");
+                .any(|r| r.contains("used the network of this host"));
+            assert!(reported, "{remarks:?}");
         }
     }
 }

@@ -1,8 +1,8 @@
-//! Calls with preconditions: the twenty messages, in their order and with what they say, without a subject and through our border;
-//! and over networks with faults, where none may be left half open.
+//! Calls with preconditions: the twenty messages with their order and content, without a SUT and through a Hornwork
+//! border, and over networks with faults, where no call may be left half open.
 
 use lab::experiment::{CallFlow, File};
-use lab::record::{Kind, Outcome};
+use lab::record::{AttemptKind, AttemptOutcome};
 use lab::trial::{Outcomes, Trial, on_sockets, simulate, simulate_watched};
 use sim::TapPoint;
 use std::cell::RefCell;
@@ -21,7 +21,7 @@ fn trial(text: &str, seed: u64) -> Trial {
 const CALLS: &str = r#"
 name = "t"
 title = "t"
-[subject]
+[sut]
 media = "bypass"
 [callers]
 rate = 20.0
@@ -37,7 +37,7 @@ answer_ms = 300
 "#;
 
 fn completed(outcomes: &Outcomes, calls: usize) {
-    for kind in [Kind::Call, Kind::Answer] {
+    for kind in [AttemptKind::Call, AttemptKind::Answer] {
         let attempts: Vec<_> = outcomes
             .attempts
             .iter()
@@ -45,7 +45,7 @@ fn completed(outcomes: &Outcomes, calls: usize) {
             .collect();
         assert_eq!(attempts.len(), calls);
         for attempt in attempts {
-            assert_eq!(attempt.outcome, Outcome::Completed, "{attempt:?}");
+            assert_eq!(attempt.outcome, AttemptOutcome::Completed, "{attempt:?}");
             assert!(
                 attempt.ringing.is_some() && attempt.why.is_empty(),
                 "{attempt:?}"
@@ -54,7 +54,7 @@ fn completed(outcomes: &Outcomes, calls: usize) {
     }
 }
 
-/// The messages of one side of the only call, as they arrive, the caller's with `>` in front.
+/// The messages of one side of the only call, in order of arrival, the caller's with `>` in front.
 fn messages(text: &str, far: bool) -> Vec<String> {
     let seen: Rc<RefCell<Vec<(IpAddr, IpAddr, String)>>> = Rc::default();
     let keep = Rc::clone(&seen);
@@ -68,7 +68,7 @@ fn messages(text: &str, far: bool) -> Vec<String> {
     .unwrap();
     completed(&outcomes, 1);
     let seen = seen.borrow();
-    // Of the caller's side is the first INVITE; of the called side is the last.
+    // The first INVITE is that of the caller's side; the last one that of the called side.
     let mut invites = seen
         .iter()
         .filter(|(_, _, text)| text.starts_with("INVITE"));
@@ -121,7 +121,7 @@ const TWENTY: [&str; 20] = [
     "< 200 BYE",
 ];
 
-/// The lines about preconditions of a message.
+/// The precondition lines of a message.
 fn about(message: &str) -> Vec<&str> {
     let lines = message.lines().map(|line| line.trim_end());
     lines
@@ -196,14 +196,14 @@ fn check_twenty(messages: &[String]) {
 }
 
 #[test]
-fn twenty_messages_without_a_subject() {
+fn twenty_messages_without_sut() {
     let text = CALLS.replace("total = 30", "total = 1");
-    let text = text.replace("media = \"bypass\"", "none = true");
+    let text = text.replace("media = \"bypass\"", "direct = true");
     check_twenty(&messages(&text, false));
 }
 
 #[test]
-fn twenty_messages_on_both_sides_of_the_border() {
+fn twenty_messages_on_both_sides_of_border() {
     for media in ["bypass", "anchored"] {
         let text = CALLS.replace("total = 30", "total = 1");
         let text = text.replace("media = \"bypass\"", &format!("media = \"{media}\""));
@@ -213,10 +213,14 @@ fn twenty_messages_on_both_sides_of_the_border() {
 }
 
 #[test]
-fn nobody_is_alerted_before_the_resources_are_there() {
+fn callee_rings_only_after_resources_are_reserved() {
     let outcomes = simulate(&trial(CALLS, 1)).unwrap();
     completed(&outcomes, 30);
-    for call in outcomes.attempts.iter().filter(|a| a.kind == Kind::Call) {
+    for call in outcomes
+        .attempts
+        .iter()
+        .filter(|a| a.kind == AttemptKind::Call)
+    {
         let rang = call.ringing.unwrap() - call.sent.unwrap();
         assert!(rang >= 80_000_000, "30 ms there and 50 ms here: {rang} ns");
     }
@@ -224,7 +228,7 @@ fn nobody_is_alerted_before_the_resources_are_there() {
 }
 
 #[test]
-fn with_speech_that_begins_early() {
+fn calls_with_early_speech() {
     let text = CALLS.replace(
         "[callees]",
         "media = \"speech\"\nlisten_percent = 50.0\n[callees]\nmedia = \"speech\"",
@@ -235,20 +239,20 @@ fn with_speech_that_begins_early() {
         on_sockets(&trial(&text, 1), |_, _| ()).unwrap(),
     ] {
         completed(&outcomes, 30);
-        let heard: Vec<f64> = outcomes
+        let correlations: Vec<f64> = outcomes
             .streams
             .iter()
             .filter_map(|s| s.correlation)
             .collect();
         assert!(
-            heard.len() >= 10 && heard.iter().all(|c| *c > 0.95),
-            "{heard:?}"
+            correlations.len() >= 10 && correlations.iter().all(|c| *c > 0.95),
+            "{correlations:?}"
         );
     }
 }
 
 #[test]
-fn every_fate_of_a_call_has_its_outcome() {
+fn every_outcome_of_a_call_occurs() {
     let text = CALLS.replace(
         "total = 30",
         "total = 150\ncancel_percent = 20\nring_seconds = 4.0",
@@ -256,14 +260,17 @@ fn every_fate_of_a_call_has_its_outcome() {
     let text = format!("{text}busy_percent = 15\nno_answer_percent = 15\n");
     let outcomes = simulate(&trial(&text, 5)).unwrap();
     let count = |outcome| {
-        let calls = outcomes.attempts.iter().filter(|a| a.kind == Kind::Call);
+        let calls = outcomes
+            .attempts
+            .iter()
+            .filter(|a| a.kind == AttemptKind::Call);
         calls.filter(|a| a.outcome == outcome).count()
     };
     let all = [
-        Outcome::Completed,
-        Outcome::Refused,
-        Outcome::Cancelled,
-        Outcome::TimedOut,
+        AttemptOutcome::Completed,
+        AttemptOutcome::Refused,
+        AttemptOutcome::Cancelled,
+        AttemptOutcome::TimedOut,
     ];
     for outcome in all {
         assert!(count(outcome) > 5, "{outcome}: {}", count(outcome));
@@ -272,15 +279,15 @@ fn every_fate_of_a_call_has_its_outcome() {
     assert_eq!(outcomes.leaks, Some(0), "{:?}", outcomes.remarks);
 }
 
-/// Seeds of the weather test; `SEEDS` says how many (a thousand takes a while).
+/// Number of seeds of the lossy network test, from `SEEDS` (a thousand takes minutes).
 fn seeds() -> u64 {
     let text = std::env::var("SEEDS").ok();
     text.and_then(|text| text.parse().ok()).unwrap_or(40)
 }
 
-fn weather(seed: u64) -> String {
+fn lossy_network(seed: u64) -> String {
     let none = if seed.is_multiple_of(3) {
-        "none = true"
+        "direct = true"
     } else {
         ""
     };
@@ -289,13 +296,13 @@ fn weather(seed: u64) -> String {
 name = "t"
 title = "t"
 settle_seconds = 300.0
-[subject]
+[sut]
 media = "{}"
 {none}
 [callers]
 rate = 4.0
 pace = "poisson"
-seconds = 8.0
+duration_seconds = 8.0
 hold_seconds = 3.0
 hold = "exponential"
 flow = "volte"
@@ -329,10 +336,10 @@ heal_seconds = 60.0
 }
 
 #[test]
-fn none_is_left_half_open_in_bad_weather() {
+fn no_call_is_left_half_open_over_a_lossy_network() {
     let mut completed = 0;
     for seed in 1..=seeds() {
-        let text = weather(seed);
+        let text = lossy_network(seed);
         let outcomes = simulate(&trial(&text, seed)).unwrap();
         assert_eq!(
             outcomes.leaks,
@@ -343,14 +350,14 @@ fn none_is_left_half_open_in_bad_weather() {
         for attempt in &outcomes.attempts {
             assert_ne!(
                 attempt.outcome,
-                Outcome::Unfinished,
+                AttemptOutcome::Unfinished,
                 "seed {seed}: {attempt:?}"
             );
         }
         completed += outcomes
             .attempts
             .iter()
-            .filter(|a| a.kind == Kind::Call && a.outcome == Outcome::Completed)
+            .filter(|a| a.kind == AttemptKind::Call && a.outcome == AttemptOutcome::Completed)
             .count();
     }
     assert!(
@@ -367,7 +374,7 @@ fn both_sides_have_one_flow() {
 }
 
 #[test]
-fn the_flow_can_be_swept() {
+fn flow_can_be_swept() {
     let file = File::parse("t", lab::experiment::built_in("volte-call-rate").unwrap()).unwrap();
     let flows: Vec<_> = file
         .levels()

@@ -1,175 +1,195 @@
-//! Digits in a side's sound as telephone events (RFC 4733) towards the other side, where that takes events and this one has none.
+//! Converts digits in a side's audio to telephone events (RFC 4733), if the other side negotiated events and this side
+//! did not.
 //!
-//! While a digit is heard, events leave in the place of speech, one for each packet; its end is said three times, beside the speech that
-//! goes on. What is heard before it is known for a digit, some 20 ms, leaves as sound, which is too short for anybody to take it
-//! for a digit (Q.24); the end is known as much later as the beginning was, so that the duration is right.
+//! While a digit sounds, events replace the audio, one per packet. The end of a digit is sent three times, beside the
+//! audio that follows. The audio until a digit is detected, some 20 ms, is relayed; it is too short to be recognised as
+//! a digit (ITU-T Q.24). The end is detected as much later as the beginning was, so that the duration is correct.
 
-use super::recode::Clocked;
+use super::transcode::PayloadClock;
 use crate::dtmf::END_PACKETS;
-use codec::dtmf::{Detector, Heard, event_code, event_volume};
+use codec::dtmf::{Detector, DetectorEvent, event_code, event_volume};
 use smallvec::SmallVec;
 use wire::rtp::TelephoneEvent;
 
-/// Digits whose ends are said at the same time; more do not fit into a packet of speech.
-const ENDING: usize = 4;
-/// The longest duration that an event can tell (RFC 4733 section 2.3.5).
-const LONGEST: u32 = u16::MAX as u32;
+/// Digits whose end is being sent at the same time. Each adds an event packet to a packet of audio.
+const MAX_ENDING: usize = 4;
+/// The longest duration that an event can state (RFC 4733 section 2.3.5), in timestamp units.
+const MAX_DURATION: u32 = u16::MAX as u32;
 
-/// An event that leaves: payload type, marker, timestamp, payload.
-pub(super) type Send<'s> = &'s mut dyn FnMut(u8, bool, u32, &[u8]);
+/// Receives an event: payload type, marker, timestamp, payload.
+pub(super) type SendEvent<'s> = &'s mut dyn FnMut(u8, bool, u32, &[u8]);
 
-/// A digit that is told of.
+/// A digit that is being sent as an event.
 #[derive(Clone, Copy, Debug)]
-struct Sounding {
+struct ActiveDigit {
     code: u8,
     volume: u8,
-    /// Timestamp of the event, or of its last segment, once it has been told.
+    /// Timestamp of the event, or of its last segment, once one was sent.
     begin: Option<u32>,
-    /// Where the packet of speech ends at which it was told of last.
-    until: u32,
-    /// Duration that was told of that, and of the segments before, in units of the events.
-    told: u32,
-    before: u32,
-    /// Packets that said its end.
-    ends: u8,
+    /// Timestamp at the end of the last audio packet that was replaced.
+    reported_until: u32,
+    /// Duration that was sent for the current segment, and that of the earlier segments, in units of the event clock.
+    reported: u32,
+    earlier_segments: u32,
+    /// Number of end packets sent.
+    end_packets: u8,
 }
 
-impl Sounding {
+impl ActiveDigit {
     fn payload(&self, end: bool, duration: u32) -> [u8; 4] {
         let event = TelephoneEvent {
             event: self.code,
             end,
             volume: self.volume,
-            duration: duration.min(LONGEST) as u16,
+            duration: duration.min(MAX_DURATION) as u16,
         };
         event.to_bytes()
     }
 }
 
-/// A packet of speech in whose place, or beside which, events leave.
+/// The packet of audio that events replace or accompany.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct SpeechSlot {
     /// Its timestamp.
     pub(super) timestamp: u32,
-    /// How long it lasts, in units of the timestamp.
+    /// Its duration in timestamp units.
     pub(super) units: u32,
-    /// Units a second.
+    /// Clock rate in Hz.
     pub(super) clock: u32,
 }
 
-/// Listens to the sound of a stream.
+/// Detects digits in the audio of a stream and sends them as events.
 #[derive(Debug)]
-pub(super) struct Digits {
+pub(super) struct DigitEvents {
     detector: Detector,
     rate: u32,
-    to: Clocked,
-    sounding: Option<Sounding>,
-    ending: SmallVec<[Sounding; ENDING]>,
+    to: PayloadClock,
+    active: Option<ActiveDigit>,
+    ending: SmallVec<[ActiveDigit; MAX_ENDING]>,
 }
 
-impl Digits {
-    /// Sound at `rate` Hz; `to` is the payload type of the events, and their clock.
-    pub(super) fn new(rate: u32, to: Clocked) -> Digits {
-        Digits {
+impl DigitEvents {
+    /// For audio at `rate` Hz. `to` is payload type and clock rate of the events.
+    pub(super) fn new(rate: u32, to: PayloadClock) -> DigitEvents {
+        DigitEvents {
             detector: Detector::new(rate),
             rate: rate.max(1),
             to,
-            sounding: None,
+            active: None,
             ending: SmallVec::new(),
         }
     }
 
-    /// The same source goes on in another codec: what was being told of ends.
-    pub(super) fn follow(&mut self, before: Digits) {
-        self.ending = before.ending;
-        if let Some(sounding) = before.sounding {
-            self.ends(sounding);
+    /// Continues after a codec change of the same source: the digit in progress ends.
+    pub(super) fn resume(&mut self, previous: DigitEvents) {
+        self.ending = previous.ending;
+        if let Some(active) = previous.active {
+            self.finish(active);
         }
     }
 
-    fn ends(&mut self, sounding: Sounding) {
-        if self.ending.len() == ENDING {
+    fn finish(&mut self, active: ActiveDigit) {
+        if self.ending.len() == MAX_ENDING {
             self.ending.remove(0);
         }
-        self.ending.push(sounding);
+        self.ending.push(active);
     }
 
-    /// Takes samples on their way to the encoder, and silences them where they may be a digit.
-    pub(super) fn listen(&mut self, samples: &mut [i16]) {
-        let mut heard: SmallVec<[Heard; 4]> = SmallVec::new();
-        self.detector.push(samples, &mut |what| heard.push(what));
-        for what in heard {
-            match what {
-                Heard::Begin {
+    /// Examines samples before they are encoded, and silences them while they may belong to a digit.
+    pub(super) fn detect(&mut self, samples: &mut [i16]) {
+        let mut detected: SmallVec<[DetectorEvent; 4]> = SmallVec::new();
+        self.detector
+            .push(samples, &mut |event| detected.push(event));
+        for event in detected {
+            match event {
+                DetectorEvent::Begin {
                     digit, level_dbm0, ..
                 } => {
-                    self.sounding = event_code(digit).map(|code| Sounding {
+                    self.active = event_code(digit).map(|code| ActiveDigit {
                         code,
                         volume: event_volume(level_dbm0),
                         begin: None,
-                        until: 0,
-                        told: 0,
-                        before: 0,
-                        ends: 0,
+                        reported_until: 0,
+                        reported: 0,
+                        earlier_segments: 0,
+                        end_packets: 0,
                     });
                 }
-                Heard::End { duration, .. } => {
-                    if let Some(mut sounding) = self.sounding.take() {
+                DetectorEvent::End { duration, .. } => {
+                    if let Some(mut active) = self.active.take() {
                         let units = duration * u64::from(self.to.1) / u64::from(self.rate);
                         let units = u32::try_from(units).unwrap_or(u32::MAX);
-                        let last = units.saturating_sub(sounding.before).min(LONGEST);
-                        // What has been told is not taken back.
-                        sounding.told = sounding.told.max(last);
-                        self.ends(sounding);
+                        let last = units
+                            .saturating_sub(active.earlier_segments)
+                            .min(MAX_DURATION);
+                        // A duration that was sent must not become shorter.
+                        active.reported = active.reported.max(last);
+                        self.finish(active);
                     }
                 }
             }
         }
-        if self.detector.suspects() {
+        if self.detector.may_be_digit() {
             samples.fill(0);
         }
     }
 
-    /// Tells of digits at a packet of speech; whether that one leaves, too.
-    pub(super) fn tell(&mut self, place: Place, send: Send<'_>) -> bool {
-        let (number, clock) = self.to;
-        // Nobody holds a key through silence: a timestamp that jumps is no duration, and would take any number of segments.
-        if let Some(sounding) = self.sounding
-            && sounding.begin.is_some()
-            && place.timestamp.wrapping_sub(sounding.until) > place.clock / 2
+    /// Sends the events that are due at a packet of audio. Returns whether the audio is sent, too.
+    pub(super) fn emit(&mut self, slot: SpeechSlot, send: SendEvent<'_>) -> bool {
+        let (payload_type, clock) = self.to;
+        // A jump of the timestamp is not part of a digit, and would be split into any number of segments.
+        if let Some(active) = self.active
+            && active.begin.is_some()
+            && slot.timestamp.wrapping_sub(active.reported_until) > slot.clock / 2
         {
-            self.sounding = None;
-            self.ends(sounding);
+            self.active = None;
+            self.finish(active);
             self.detector = Detector::new(self.rate);
         }
         for ending in &mut self.ending {
             let marker = ending.begin.is_none();
-            let begin = *ending.begin.get_or_insert(place.timestamp);
-            send(number, marker, begin, &ending.payload(true, ending.told));
-            ending.ends += 1;
+            let begin = *ending.begin.get_or_insert(slot.timestamp);
+            send(
+                payload_type,
+                marker,
+                begin,
+                &ending.payload(true, ending.reported),
+            );
+            ending.end_packets += 1;
         }
-        self.ending.retain(|ending| ending.ends < END_PACKETS);
-        let Some(sounding) = &mut self.sounding else {
+        self.ending
+            .retain(|ending| ending.end_packets < END_PACKETS);
+        let Some(active) = &mut self.active else {
             return true;
         };
         let scaled = |units: u32, from: u32, to: u32| {
             (u64::from(units) * u64::from(to) / u64::from(from.max(1))) as u32
         };
-        let marker = sounding.begin.is_none();
-        let mut begin = *sounding.begin.get_or_insert(place.timestamp);
-        sounding.until = place.timestamp.wrapping_add(place.units);
-        let since = sounding.until.wrapping_sub(begin);
-        let mut duration = scaled(since, place.clock, clock);
-        // What lasts longer than a packet can tell goes on in another segment (RFC 4733 section 2.5.1.3).
-        while duration > LONGEST {
-            send(number, false, begin, &sounding.payload(false, LONGEST));
-            begin = begin.wrapping_add(scaled(LONGEST, clock, place.clock));
-            sounding.begin = Some(begin);
-            sounding.before = sounding.before.saturating_add(LONGEST);
-            duration -= LONGEST;
+        let marker = active.begin.is_none();
+        let mut begin = *active.begin.get_or_insert(slot.timestamp);
+        active.reported_until = slot.timestamp.wrapping_add(slot.units);
+        let since = active.reported_until.wrapping_sub(begin);
+        let mut duration = scaled(since, slot.clock, clock);
+        // A longer event continues in another segment (RFC 4733 section 2.5.1.3).
+        while duration > MAX_DURATION {
+            send(
+                payload_type,
+                false,
+                begin,
+                &active.payload(false, MAX_DURATION),
+            );
+            begin = begin.wrapping_add(scaled(MAX_DURATION, clock, slot.clock));
+            active.begin = Some(begin);
+            active.earlier_segments = active.earlier_segments.saturating_add(MAX_DURATION);
+            duration -= MAX_DURATION;
         }
-        sounding.told = duration;
-        send(number, marker, begin, &sounding.payload(false, duration));
+        active.reported = duration;
+        send(
+            payload_type,
+            marker,
+            begin,
+            &active.payload(false, duration),
+        );
         false
     }
 }

@@ -1,52 +1,52 @@
-//! The record of a media line at packet time.
+//! The packet path of one media line: classification, latching, SRTP, transcoding, RTCP, statistics.
 
 use super::MAX_PACKET;
+use super::generated::PacketOutbox;
 use super::latch::{Admission, Evidence, Latch};
-use super::made::Outbox;
+use super::offload::OffloadStream;
 use super::plan::{Carriage, Component, FlowPlan, Latching, SidePlan};
-use super::play::{PlayEnd, PlayPlan, PlayVoice, Played, Player};
-use super::recode::{Recoder, recode, translate};
-use super::secure::{Protection, Secure};
-use super::shortcut::Stream;
-use super::statistics::{Counters, FlowStats, Reports, SideDrops, SideStats, Sources};
-use engine::{DropReason, Packet, Passed, Shortcut, SocketId, Time};
+use super::playback::{PlaybackEncoding, PlaybackEnd, PlaybackPlan, PlaybackResult, Player};
+use super::srtp::{Protection, SideSrtp};
+use super::statistics::{Counters, FlowStats, RtcpObserver, SideDrops, SideStats, Sources};
+use super::transcode::{StreamTranscoder, rewrite_rtcp, transcode};
+use engine::{DropReason, MediaPacket, OffloadStatistics, OffloadedStream, SocketId, Time};
 use smallvec::SmallVec;
 use std::net::{IpAddr, SocketAddr};
 use wire::rtcp::{self, ReportBlock, SenderInfo};
 use wire::rtp::RtpView;
 use wire::stun::{MediaProtocol, StunHeader, media_protocol};
 
-/// The first byte of an RTP header that has only the fixed part: version 2.
-const PLAIN: u8 = 0x80;
-/// Comfort noise (RFC 3389, and its number in older telephones).
-const NOISE: [u8; 2] = [13, 19];
-/// With the marker bit these look like RTCP (RFC 5761 section 4).
-const LIKE_RTCP: core::ops::RangeInclusive<u8> = 64..=95;
+/// First byte of an RTP header without padding, extension and contributing sources (version 2).
+const FIXED_HEADER: u8 = 0x80;
+/// Payload types of comfort noise: RFC 3389, and 19 as used by older equipment.
+const COMFORT_NOISE: [u8; 2] = [13, 19];
+/// Payload types that are mistaken for RTCP when the marker bit is set (RFC 5761 section 4).
+const RTCP_LIKE: core::ops::RangeInclusive<u8> = 64..=95;
 
-/// What a packet on a media port turned out to be.
-pub(crate) enum Kind<'a> {
+/// Class of a packet received on a media port.
+pub(crate) enum PacketKind<'a> {
     Rtp(RtpView<'a>),
     Rtcp,
     Stun,
     Datagram,
 }
 
-/// What became of a packet that was not dropped for itself.
-pub(crate) enum Outcome {
-    /// Its sender is the right one.
+/// Result of a packet that was not dropped before its sender was accepted.
+pub(crate) enum FlowVerdict {
+    /// The sender was accepted.
     Accepted {
-        /// The component that this packet locked, and the address.
+        /// The component that this packet latched, and its address.
         latched: Option<(Component, SocketAddr)>,
-        /// Where it goes (`None`: others were made of it, which wait in the outbox), or why it goes nowhere.
+        /// Socket and destination. `None`: replaced by packets in the outbox. An error: accepted but not relayed.
         result: Result<Option<(SocketId, SocketAddr)>, DropReason>,
     },
-    /// Control looks at it.
+    /// Control handles this packet; the text names its protocol.
     Punt(&'static str),
 }
 
-/// One side: the compiled form of a [`SidePlan`].
+/// State of one side, compiled from a [`SidePlan`].
 #[derive(Debug)]
-pub(crate) struct Side {
+pub(crate) struct FlowSide {
     rtp: SocketId,
     rtcp: Option<SocketId>,
     ipv6: bool,
@@ -58,27 +58,29 @@ pub(crate) struct Side {
     latch_epoch: u32,
     latch: Latch,
     rtcp_latch: Latch,
+    /// Clock rates of dynamic payload types.
     clock_rates: SmallVec<[(u8, u32); 2]>,
+    /// Payload types that are never offloaded.
     special: SmallVec<[u8; 4]>,
-    /// Only where it is protected by us.
-    secure: Option<Box<Secure>>,
-    /// Only where what it sends is transcoded.
-    recoder: Option<Box<Recoder>>,
-    /// Only where it was played something.
+    /// Present if the side uses SRTP that we terminate.
+    srtp: Option<Box<SideSrtp>>,
+    /// Present if packets from this side are transcoded.
+    transcoder: Option<Box<StreamTranscoder>>,
+    /// Present once a sound was played to this side.
     player: Option<Box<Player>>,
     sources: Sources,
-    stream: Stream,
+    stream: OffloadStream,
     received: Counters,
     received_rtcp: Counters,
     sent: Counters,
     sent_rtcp: Counters,
-    reports: Reports,
+    reports: RtcpObserver,
     drops: SideDrops,
 }
 
-impl Side {
-    pub(crate) fn new(plan: &SidePlan) -> Side {
-        let mut side = Side {
+impl FlowSide {
+    pub(crate) fn new(plan: &SidePlan) -> FlowSide {
+        let mut side = FlowSide {
             rtp: plan.rtp,
             rtcp: plan.rtcp,
             ipv6: plan.ipv6,
@@ -92,16 +94,16 @@ impl Side {
             rtcp_latch: Latch::default(),
             clock_rates: SmallVec::new(),
             special: SmallVec::new(),
-            secure: None,
-            recoder: None,
+            srtp: None,
+            transcoder: None,
             player: None,
             sources: Sources::default(),
-            stream: Stream::default(),
+            stream: OffloadStream::default(),
             received: Counters::default(),
             received_rtcp: Counters::default(),
             sent: Counters::default(),
             sent_rtcp: Counters::default(),
-            reports: Reports::default(),
+            reports: RtcpObserver::default(),
             drops: SideDrops::default(),
         };
         side.latch.reset(usable(plan.signalled_rtp, plan.ipv6));
@@ -110,19 +112,19 @@ impl Side {
         side
     }
 
-    /// Takes a new plan. A latch holds unless what was signalled about its address changed.
+    /// Applies a new plan. A latch is kept unless the signalled address, the socket or the latching mode changed.
     pub(crate) fn apply(&mut self, plan: &SidePlan) {
         let rtp = usable(plan.signalled_rtp, plan.ipv6);
         let rtcp = usable(plan.signalled_rtcp, plan.ipv6);
-        let moved = self.rtp != plan.rtp
+        let changed = self.rtp != plan.rtp
             || self.ipv6 != plan.ipv6
             || self.latch_epoch != plan.latch_epoch
             || self.latching != plan.latching
             || self.latch.signalled() != rtp;
-        if moved {
+        if changed {
             self.latch.reset(rtp);
         }
-        if moved || self.rtcp != plan.rtcp || self.rtcp_latch.signalled() != rtcp {
+        if changed || self.rtcp != plan.rtcp || self.rtcp_latch.signalled() != rtcp {
             self.rtcp_latch.reset(rtcp);
         }
         self.rtp = plan.rtp;
@@ -136,113 +138,127 @@ impl Side {
         self.latch_epoch = plan.latch_epoch;
         self.clock_rates.clone_from(&plan.clock_rates);
         self.special.clone_from(&plan.special);
-        match (&plan.recode, &mut self.recoder) {
-            (None, recoder) => *recoder = None,
-            (Some(plan), Some(recoder)) => recoder.apply(plan),
-            (Some(plan), recoder) => *recoder = Some(Box::new(Recoder::new(plan.clone()))),
+        match (&plan.transcode, &mut self.transcoder) {
+            (None, transcoder) => *transcoder = None,
+            (Some(plan), Some(transcoder)) => transcoder.apply(plan),
+            (Some(plan), transcoder) => {
+                *transcoder = Some(Box::new(StreamTranscoder::new(plan.clone())))
+            }
         }
         let keys = match &plan.protection {
             Protection::None => {
-                self.secure = None;
+                self.srtp = None;
                 return;
             }
-            Protection::Awaited => None,
+            Protection::Pending => None,
             Protection::Srtp(keys) => Some(keys),
         };
-        let secure = self
-            .secure
-            .get_or_insert_with(|| Box::new(Secure::new(plan.dtls)));
-        secure.dtls = plan.dtls;
-        secure.apply(keys);
+        let srtp = self
+            .srtp
+            .get_or_insert_with(|| Box::new(SideSrtp::new(plan.dtls)));
+        srtp.dtls = plan.dtls;
+        srtp.apply(keys);
     }
 
     pub(crate) fn dscp(&self) -> u8 {
         self.dscp
     }
 
-    /// Whether it hears a sound of ours, and nothing else.
-    fn is_played_to(&self) -> bool {
+    /// Whether a playback replaces the other side's media.
+    fn has_playback(&self) -> bool {
         self.player
             .as_ref()
-            .is_some_and(|player| player.is_playing())
+            .is_some_and(|player| player.is_active())
     }
 
-    /// Whether packets for it can be sealed, or need not be.
-    fn is_keyed(&self) -> bool {
-        self.secure.as_ref().is_none_or(|secure| secure.is_keyed())
+    /// Whether packets to this side can be sent: it has SRTP keys, or needs none.
+    fn can_protect(&self) -> bool {
+        self.srtp.as_ref().is_none_or(|srtp| srtp.is_keyed())
     }
 
-    /// A word of each part that a packet needs.
-    fn read_ahead(&self) -> u64 {
+    /// Reads one word of each part that a packet accesses.
+    fn prefetch(&self) -> u64 {
         u64::from(self.rtp.0)
             ^ u64::from(self.latch_epoch)
             ^ u64::from(self.latch.locked().is_some())
             ^ self.clock_rates.len() as u64
-            ^ u64::from(self.secure.is_some())
+            ^ u64::from(self.srtp.is_some())
             ^ self.received.packets
             ^ self.sent.packets
     }
 
-    /// Whether the sender of a packet is the right one.
-    fn admit(&mut self, component: Component, source: SocketAddr, kind: &Kind<'_>) -> Admission {
+    /// Checks the source address of a packet against the latch.
+    fn admit(
+        &mut self,
+        component: Component,
+        source: SocketAddr,
+        kind: &PacketKind<'_>,
+    ) -> Admission {
         if source.is_ipv6() != self.ipv6 {
-            return Err(DropReason::MediaFamily);
+            return Err(DropReason::MediaAddressFamily);
         }
-        if component == Component::Rtcp && matches!(kind, Kind::Rtcp) {
+        if component == Component::Rtcp && matches!(kind, PacketKind::Rtcp) {
             let rtp = self.latch.locked().map(|address| address.ip());
             return self.rtcp_latch.admit_rtcp(source, self.latching, rtp);
         }
         let evidence = match kind {
-            Kind::Rtp(view) => Evidence::Rtp {
+            PacketKind::Rtp(view) => Evidence::Rtp {
                 ssrc: view.ssrc(),
                 sequence: view.sequence(),
             },
-            Kind::Datagram => Evidence::Datagram,
-            Kind::Rtcp | Kind::Stun => Evidence::Nothing,
+            PacketKind::Datagram => Evidence::Datagram,
+            PacketKind::Rtcp | PacketKind::Stun => Evidence::Nothing,
         };
         self.latch.admit(source, self.latching, evidence)
     }
 
-    /// Opens a packet of a protected side, and locks the latch where that proved its sender.
-    fn unseal(&mut self, component: Component, packet: &mut Packet<'_>, rtcp: bool) -> Admission {
+    /// Removes SRTP. If the packet is authentic and latching allows its source, the latch is locked to it.
+    fn unprotect(
+        &mut self,
+        component: Component,
+        packet: &mut MediaPacket<'_>,
+        rtcp: bool,
+    ) -> Admission {
         if packet.source.is_ipv6() != self.ipv6 {
-            return Err(DropReason::MediaFamily);
+            return Err(DropReason::MediaAddressFamily);
         }
         let latch = match component {
             Component::Rtp => &mut self.latch,
             Component::Rtcp => &mut self.rtcp_latch,
         };
-        let locks = latch.may_prove(packet.source, self.latching)?;
-        let secure = self.secure.as_mut().ok_or(DropReason::SrtpNoKey)?;
-        secure.open(packet, rtcp)?;
-        Ok(locks.then(|| latch.proved(packet.source)).flatten())
+        let locks = latch.may_authenticate(packet.source, self.latching)?;
+        let srtp = self.srtp.as_mut().ok_or(DropReason::SrtpNoKey)?;
+        srtp.unprotect(packet, rtcp)?;
+        Ok(locks
+            .then(|| latch.lock_authenticated(packet.source))
+            .flatten())
     }
 
-    /// Its sockets, with what each is for.
-    pub(crate) fn places(&self) -> impl Iterator<Item = (SocketId, Component)> + use<> {
+    /// The sockets of this side with their component.
+    pub(crate) fn sockets(&self) -> impl Iterator<Item = (SocketId, Component)> + use<> {
         let rtcp = self.rtcp.map(|socket| (socket, Component::Rtcp));
         core::iter::once((self.rtp, Component::Rtp)).chain(rtcp)
     }
 
-    /// Whether this side may send media.
+    /// Whether this side may send media, by offer and answer.
     pub(crate) fn sends(&self) -> bool {
         self.sends
     }
 
-    /// Socket and address for media towards this side, where it receives any.
-    pub(crate) fn way(&self) -> Option<(SocketId, SocketAddr)> {
+    /// Socket and destination of media to this side; `None` if it does not receive media or its address is unknown.
+    pub(crate) fn destination(&self) -> Option<(SocketId, SocketAddr)> {
         let destination = self.latch.destination().filter(|_| self.receives)?;
         Some((self.rtp, destination))
     }
 
-    /// Media that ends with us came from this side.
-    pub(crate) fn heard(&mut self, wire: usize, view: &RtpView<'_>, arrived: Time) {
+    /// Counts an RTP packet from this side that is consumed here (conferences).
+    pub(crate) fn receive_rtp(&mut self, wire: usize, view: &RtpView<'_>, arrived: Time) {
         self.received.add(wire);
         self.sources.receive(view, arrived, &self.clock_rates);
     }
 
-    /// RTCP that ends with us came from this side.
-    pub(crate) fn heard_rtcp(&mut self, wire: usize, bytes: &[u8], arrived: Time) {
+    /// Evaluates RTCP from this side that is consumed here (conferences).
+    pub(crate) fn receive_rtcp(&mut self, wire: usize, bytes: &[u8], arrived: Time) {
         self.received_rtcp.add(wire);
         if !rtcp::is_compound(bytes) {
             return;
@@ -254,30 +270,34 @@ impl Side {
         }
     }
 
-    /// A sender report of ours goes to this side.
-    pub(crate) fn reported(&mut self, info: &SenderInfo, now: Time) {
+    /// Notes a sender report that we send to this side, for the round-trip time.
+    pub(crate) fn record_sender_report(&mut self, info: &SenderInfo, now: Time) {
         self.reports.sent(info, now);
     }
 
-    /// What is to be reported about this side's stream.
+    /// A reception report block about this side's stream.
     pub(crate) fn report_block(&mut self) -> Option<ReportBlock> {
         self.sources.report_block()
     }
 
-    /// Something of this side's was dropped.
-    pub(crate) fn dropped(&mut self, reason: DropReason) {
+    /// Counts a drop at this side.
+    pub(crate) fn count_drop(&mut self, reason: DropReason) {
         self.drops.count(reason);
     }
 
-    /// Protects a packet of ours for this side, where it is protected.
-    pub(crate) fn seal(&mut self, packet: &mut Packet<'_>, rtcp: bool) -> Result<(), DropReason> {
-        match &mut self.secure {
-            Some(secure) => secure.seal(packet, rtcp),
+    /// Applies SRTP to a packet to this side, if the side uses it.
+    pub(crate) fn protect(
+        &mut self,
+        packet: &mut MediaPacket<'_>,
+        rtcp: bool,
+    ) -> Result<(), DropReason> {
+        match &mut self.srtp {
+            Some(srtp) => srtp.protect(packet, rtcp),
             None => Ok(()),
         }
     }
 
-    /// A packet of ours went to this side.
+    /// Counts a packet sent to this side.
     pub(crate) fn count_sent(&mut self, bytes: usize, rtcp: bool) {
         match rtcp {
             true => self.sent_rtcp.add(bytes),
@@ -285,8 +305,8 @@ impl Side {
         }
     }
 
-    /// Socket and address for RTCP towards this side.
-    pub(crate) fn rtcp_way(&self) -> Option<(SocketId, SocketAddr)> {
+    /// Socket and destination of RTCP to this side.
+    pub(crate) fn rtcp_destination(&self) -> Option<(SocketId, SocketAddr)> {
         if self.mux {
             Some((self.rtp, self.latch.destination()?))
         } else {
@@ -299,7 +319,7 @@ impl Side {
             address: self.latch.locked(),
             rtcp_address: self.rtcp_latch.locked(),
             dscp: self.dscp,
-            srtp: self.secure.as_ref().and_then(|secure| secure.suite()),
+            srtp: self.srtp.as_ref().and_then(|srtp| srtp.suite()),
             received: self.received,
             received_rtcp: self.received_rtcp,
             sent: self.sent,
@@ -307,15 +327,15 @@ impl Side {
             drops: self.drops.list(),
             ..SideStats::default()
         };
-        (stats.passed, stats.shortcuts) = self.stream.figures();
+        (stats.offloaded, stats.offloads) = self.stream.figures();
         self.reports.fill(&mut stats);
         self.sources.fill(&mut stats);
         stats
     }
 }
 
-/// A signalled address to which media can be sent from a socket of the family; multicast, broadcast, "any" and port 0 are
-/// none.
+/// The signalled address, if media can be sent to it from a socket of this address family. Multicast, broadcast and
+/// unspecified addresses and port 0 are unusable.
 fn usable(address: Option<SocketAddr>, ipv6: bool) -> Option<SocketAddr> {
     address.filter(|address| {
         let bad = match address.ip() {
@@ -326,25 +346,25 @@ fn usable(address: Option<SocketAddr>, ipv6: bool) -> Option<SocketAddr> {
     })
 }
 
-/// A media line.
+/// State of one media line.
 #[derive(Debug)]
-pub(crate) struct Flow {
+pub(crate) struct MediaFlow {
     session: u32,
     line: u8,
     carriage: Carriage,
-    sides: [Side; 2],
-    /// What it accepts is copied.
+    sides: [FlowSide; 2],
+    /// Whether accepted packets are copied for recording.
     recorded: bool,
 }
 
-impl Flow {
-    pub(crate) fn new(session: u32, plan: &FlowPlan) -> Flow {
+impl MediaFlow {
+    pub(crate) fn new(session: u32, plan: &FlowPlan) -> MediaFlow {
         let [a, b] = &plan.sides;
-        Flow {
+        MediaFlow {
             session,
             line: plan.line,
             carriage: plan.carriage,
-            sides: [Side::new(a), Side::new(b)],
+            sides: [FlowSide::new(a), FlowSide::new(b)],
             recorded: false,
         }
     }
@@ -368,48 +388,40 @@ impl Flow {
         self.line
     }
 
-    pub(crate) fn side(&self, side: usize) -> &Side {
+    pub(crate) fn side(&self, side: usize) -> &FlowSide {
         let [a, b] = &self.sides;
         if side == 0 { a } else { b }
     }
 
-    /// Reads what the next packet from a side will need: this record, or at the later steps what is found through it. See
-    /// [`engine::Forward::expect`]; the value means nothing.
-    pub(crate) fn read_ahead(&self, from: usize, step: u8) -> u64 {
+    /// Reads the data that the next packet from a side will access: at step 0 this record, at later steps the data
+    /// behind its pointers. See [`engine::Forward::prefetch`]. The returned value is meaningless.
+    pub(crate) fn prefetch(&self, from: usize, step: u8) -> u64 {
         let [a, b] = &self.sides;
         let (from, to) = if from == 0 { (a, b) } else { (b, a) };
         match step {
-            0 => {
-                u64::from(self.session) ^ from.read_ahead() ^ to.read_ahead() ^ from.stream.opened()
-            }
+            0 => u64::from(self.session) ^ from.prefetch() ^ to.prefetch() ^ from.stream.opened(),
             _ => {
-                let open = from
-                    .secure
-                    .as_ref()
-                    .map_or(0, |secure| secure.read_ahead(true));
-                let seal = to
-                    .secure
-                    .as_ref()
-                    .map_or(0, |secure| secure.read_ahead(false));
-                from.sources.read_ahead(step - 1) ^ open ^ seal
+                let open = from.srtp.as_ref().map_or(0, |srtp| srtp.prefetch(true));
+                let seal = to.srtp.as_ref().map_or(0, |srtp| srtp.prefetch(false));
+                from.sources.prefetch(step - 1) ^ open ^ seal
             }
         }
     }
 
-    /// Sockets with side and component.
-    pub(crate) fn places(&self) -> SmallVec<[(SocketId, usize, Component); 4]> {
-        let mut places = SmallVec::new();
+    /// All sockets of this line with side and component.
+    pub(crate) fn socket_roles(&self) -> SmallVec<[(SocketId, usize, Component); 4]> {
+        let mut roles = SmallVec::new();
         for (number, side) in self.sides.iter().enumerate() {
-            places.push((side.rtp, number, Component::Rtp));
+            roles.push((side.rtp, number, Component::Rtp));
             if let Some(rtcp) = side.rtcp {
-                places.push((rtcp, number, Component::Rtcp));
+                roles.push((rtcp, number, Component::Rtcp));
             }
         }
-        places
+        roles
     }
 
     pub(crate) fn sockets(&self) -> impl Iterator<Item = SocketId> + use<> {
-        self.places().into_iter().map(|(socket, _, _)| socket)
+        self.socket_roles().into_iter().map(|(socket, _, _)| socket)
     }
 
     pub(crate) fn stats(&self) -> FlowStats {
@@ -420,26 +432,26 @@ impl Flow {
         }
     }
 
-    /// Decides about a packet that came to `component` of side `from`. Drops are counted at that side. What a recorded line
-    /// accepts is appended to `copy`, in the clear.
+    /// Processes a packet that was received for `component` of side `from`. Drops are counted at that side. If the line
+    /// is recorded, an accepted packet is appended to `copy` after SRTP was removed.
     pub(crate) fn forward(
         &mut self,
         from: usize,
         component: Component,
-        packet: &mut Packet<'_>,
-        outbox: &mut Outbox,
+        packet: &mut MediaPacket<'_>,
+        outbox: &mut PacketOutbox,
         copy: &mut Vec<u8>,
-    ) -> Result<Outcome, DropReason> {
+    ) -> Result<FlowVerdict, DropReason> {
         let carriage = self.carriage;
         let copy = self.recorded.then_some(copy);
         let [a, b] = &mut self.sides;
         let (from, to) = if from == 0 { (a, b) } else { (b, a) };
         if component == Component::Rtp {
-            from.stream.came();
+            from.stream.packet_received();
         }
-        let outcome = move_packet(from, to, carriage, component, packet, outbox, copy);
+        let outcome = relay_packet(from, to, carriage, component, packet, outbox, copy);
         if let Err(reason)
-        | Ok(Outcome::Accepted {
+        | Ok(FlowVerdict::Accepted {
             result: Err(reason),
             ..
         }) = &outcome
@@ -450,104 +462,108 @@ impl Flow {
     }
 }
 
-/// Playing.
-impl Flow {
-    fn side_mut(&mut self, side: usize) -> &mut Side {
+/// Playback.
+impl MediaFlow {
+    fn side_mut(&mut self, side: usize) -> &mut FlowSide {
         let [a, b] = &mut self.sides;
         if side == 0 { a } else { b }
     }
 
-    /// Plays something to a side from now on; gives what it was played until now.
+    /// Starts a playback to a side. Returns the result of the playback that it replaces.
     ///
     /// # Errors
-    /// The line carries no RTP, or the codec cannot be used: [`PlayEnd::Failed`].
+    /// [`PlaybackEnd::Failed`] if the line carries no RTP or the codec cannot be used.
     pub(crate) fn play(
         &mut self,
-        plan: Box<PlayPlan>,
+        plan: Box<PlaybackPlan>,
         now: Time,
-    ) -> Result<Option<Played>, PlayEnd> {
+    ) -> Result<Option<PlaybackResult>, PlaybackEnd> {
         if self.carriage != Carriage::Rtp {
-            return Err(PlayEnd::Failed);
+            return Err(PlaybackEnd::Failed);
         }
         let side = self.side_mut(plan.side.into());
         let seed = plan.seed;
         side.player
             .get_or_insert_with(|| Box::new(Player::new(seed, now)))
-            .begin(plan, now)
-            .map_err(|_| PlayEnd::Failed)
+            .start(plan, now)
+            .map_err(|_| PlaybackEnd::Failed)
     }
 
-    /// What is played to a side goes on with another codec; gives it where it cannot.
-    pub(crate) fn tune(&mut self, side: usize, voice: PlayVoice) -> Option<Played> {
+    /// Changes the encoding of a running playback. Returns its result if it ends because the encoding cannot be used.
+    pub(crate) fn change_playback(
+        &mut self,
+        side: usize,
+        encoding: PlaybackEncoding,
+    ) -> Option<PlaybackResult> {
         let player = self.side_mut(side).player.as_mut()?;
-        player.tune(voice).err().flatten()
+        player.change_encoding(encoding).err().flatten()
     }
 
-    /// Ends what is played to a side.
-    pub(crate) fn end_play(&mut self, side: usize, end: PlayEnd) -> Option<Played> {
-        self.side_mut(side).player.as_mut()?.end(end)
+    /// Stops the playback to a side and returns its result.
+    pub(crate) fn end_playback(&mut self, side: usize, end: PlaybackEnd) -> Option<PlaybackResult> {
+        self.side_mut(side).player.as_mut()?.stop(end)
     }
 
-    /// The number of what is played to a side.
-    pub(crate) fn playing(&self, side: usize) -> Option<u64> {
+    /// Number of the running playback to a side.
+    pub(crate) fn playback_number(&self, side: usize) -> Option<u64> {
         self.side(side).player.as_ref()?.number()
     }
 
-    /// Sends what is due of what is played to a side; gives when more is.
+    /// Sends the due packets of a playback. Returns the time of the next one.
     ///
     /// # Errors
-    /// It has ended.
-    pub(crate) fn play_due(
+    /// The playback has ended; the error is its result.
+    pub(crate) fn send_due_playback(
         &mut self,
         side: usize,
         now: Time,
-        outbox: &mut Outbox,
-    ) -> Result<Option<Time>, Played> {
+        outbox: &mut PacketOutbox,
+    ) -> Result<Option<Time>, PlaybackResult> {
         let side = self.side_mut(side);
         let Some(mut player) = side.player.take() else {
             return Ok(None);
         };
-        let keyed = side.is_keyed();
-        let due = player.run(now, keyed, side, outbox);
+        let can_protect = side.can_protect();
+        let due = player.run(now, can_protect, side, outbox);
         side.player = Some(player);
         due
     }
 }
 
-/// Shortcuts.
-impl Flow {
-    /// The stream from a side, with the socket that it comes to.
-    pub(crate) fn stream(&mut self, from: usize) -> (SocketId, &mut Stream) {
+/// Offload to the kernel relay.
+impl MediaFlow {
+    /// The offload state of the stream from a side, and the socket on which the stream is received.
+    pub(crate) fn stream(&mut self, from: usize) -> (SocketId, &mut OffloadStream) {
         let [a, b] = &mut self.sides;
         let side = if from == 0 { a } else { b };
         (side.rtp, &mut side.stream)
     }
 
-    /// The shortcut for the stream from a side, where nothing but sending on would become of its next packet.
-    pub(crate) fn shortcut(&self, from: usize) -> Option<Shortcut> {
+    /// The offload entry for the stream from a side, if its next packet would only be counted and relayed unchanged.
+    pub(crate) fn offload(&self, from: usize) -> Option<OffloadedStream> {
         let [a, b] = &self.sides;
         let (from, to) = if from == 0 { (a, b) } else { (b, a) };
-        let last = from.stream.steady()?;
-        let touched = self.carriage != Carriage::Rtp
+        let last = from.stream.offload_candidate()?;
+        let processed = self.carriage != Carriage::Rtp
             || self.recorded
-            || from.secure.is_some()
-            || to.secure.is_some()
-            || from.recoder.is_some()
-            || to.recoder.is_some();
+            || from.srtp.is_some()
+            || to.srtp.is_some()
+            || from.transcoder.is_some()
+            || to.transcoder.is_some();
         let payload_type = last.payload_type;
         let special = from.special.contains(&payload_type)
-            || NOISE.contains(&payload_type)
-            || LIKE_RTCP.contains(&payload_type);
-        if touched || special {
+            || COMFORT_NOISE.contains(&payload_type)
+            || RTCP_LIKE.contains(&payload_type);
+        if processed || special {
             return None;
         }
         let source = from.latch.locked()?;
-        let (out, destination) = media_way(from, to).ok()?;
+        let (out, destination) = relay_destination(from, to).ok()?;
         let (jitter, clock_rate) = from.sources.jitter(payload_type)?;
-        Some(Shortcut {
+        Some(OffloadedStream {
             socket: from.rtp,
             source,
-            out,
+            out_socket: out,
             destination,
             ssrc: last.ssrc,
             payload_type,
@@ -559,148 +575,158 @@ impl Flow {
         })
     }
 
-    /// Counts what took a shortcut from a side to the other.
-    pub(crate) fn passed(&mut self, from: usize, passed: &Passed) {
+    /// Adds the packets that the kernel relayed from a side to the other to the statistics.
+    pub(crate) fn add_offloaded(&mut self, from: usize, offloaded: &OffloadStatistics) {
         let [a, b] = &mut self.sides;
         let (from, to) = if from == 0 { (a, b) } else { (b, a) };
-        if passed.packets > 0 {
-            from.received.pass(passed);
-            from.sources.pass(passed);
-            to.sent.pass(passed);
+        if offloaded.packets > 0 {
+            from.received.add_offloaded(offloaded);
+            from.sources.add_offloaded(offloaded);
+            to.sent.add_offloaded(offloaded);
         }
     }
 }
 
-/// A packet after its protection was taken off.
-pub(crate) enum Opened {
-    /// Control looks at it.
+/// A packet after the removal of SRTP.
+pub(crate) enum Unprotected {
+    /// Control handles this packet; the text names its protocol.
     Punt(&'static str),
-    /// There was none.
+    /// The side does not use SRTP.
     Clear,
-    /// Its tag was right; the address that this locked.
-    Proved(Option<SocketAddr>),
+    /// The authentication tag was valid; the address that was latched by this packet.
+    Authenticated(Option<SocketAddr>),
 }
 
-/// Takes the protection of a side off, where there is any.
+/// Removes SRTP, if the side uses it.
 #[inline]
-pub(crate) fn open(
-    from: &mut Side,
+pub(crate) fn unprotect(
+    from: &mut FlowSide,
     carriage: Carriage,
     component: Component,
-    packet: &mut Packet<'_>,
-) -> Result<Opened, DropReason> {
+    packet: &mut MediaPacket<'_>,
+) -> Result<Unprotected, DropReason> {
     if packet.length > MAX_PACKET {
         return Err(DropReason::MediaTooLarge);
     }
-    if from.secure.is_none() || carriage != Carriage::Rtp {
-        return Ok(Opened::Clear);
+    if from.srtp.is_none() || carriage != Carriage::Rtp {
+        return Ok(Unprotected::Clear);
     }
-    let rtcp = match classify_sealed(from, component, packet)? {
-        Sealed::Punt(why) => return Ok(Opened::Punt(why)),
-        Sealed::Rtp => false,
-        Sealed::Rtcp => true,
+    let rtcp = match classify_protected(from, component, packet)? {
+        ProtectedKind::Punt(reason) => return Ok(Unprotected::Punt(reason)),
+        ProtectedKind::Rtp => false,
+        ProtectedKind::Rtcp => true,
     };
-    Ok(Opened::Proved(from.unseal(component, packet, rtcp)?))
+    Ok(Unprotected::Authenticated(
+        from.unprotect(component, packet, rtcp)?,
+    ))
 }
 
-/// What an opened packet is, and the address that it locked, where its sender may send it; `None` for STUN, which is control's.
+/// Classifies a packet and checks its sender. Returns the class and the address that was latched; `None` for STUN,
+/// which control handles.
 #[inline]
 pub(crate) fn admit<'p>(
-    from: &mut Side,
+    from: &mut FlowSide,
     carriage: Carriage,
     component: Component,
-    packet: &'p Packet<'_>,
-    proved: Option<Option<SocketAddr>>,
-) -> Result<Option<(Kind<'p>, Option<SocketAddr>)>, DropReason> {
+    packet: &'p MediaPacket<'_>,
+    authenticated: Option<Option<SocketAddr>>,
+) -> Result<Option<(PacketKind<'p>, Option<SocketAddr>)>, DropReason> {
     let kind = classify(packet.bytes(), carriage, component, from.mux)?;
-    if matches!(kind, Kind::Stun) {
+    if matches!(kind, PacketKind::Stun) {
         if packet.source.is_ipv6() != from.ipv6 {
-            return Err(DropReason::MediaFamily);
+            return Err(DropReason::MediaAddressFamily);
         }
         return Ok(None);
     }
-    let latched = match proved {
+    let latched = match authenticated {
         Some(latched) => latched,
         None => from.admit(component, packet.source, &kind)?,
     };
     Ok(Some((kind, latched)))
 }
 
-fn move_packet(
-    from: &mut Side,
-    to: &mut Side,
+/// Unprotects, checks, counts and relays a packet. Statistics of the receiving side are updated only if the packet is
+/// sent.
+fn relay_packet(
+    from: &mut FlowSide,
+    to: &mut FlowSide,
     carriage: Carriage,
     component: Component,
-    packet: &mut Packet<'_>,
-    outbox: &mut Outbox,
+    packet: &mut MediaPacket<'_>,
+    outbox: &mut PacketOutbox,
     copy: Option<&mut Vec<u8>>,
-) -> Result<Outcome, DropReason> {
+) -> Result<FlowVerdict, DropReason> {
     let wire = packet.length;
-    let proved = match open(from, carriage, component, packet)? {
-        Opened::Punt(why) => return Ok(Outcome::Punt(why)),
-        Opened::Clear => None,
-        Opened::Proved(latched) => Some(latched),
+    let authenticated = match unprotect(from, carriage, component, packet)? {
+        Unprotected::Punt(reason) => return Ok(FlowVerdict::Punt(reason)),
+        Unprotected::Clear => None,
+        Unprotected::Authenticated(latched) => Some(latched),
     };
-    let Some((kind, latched)) = admit(from, carriage, component, packet, proved)? else {
-        return Ok(Outcome::Punt("stun"));
+    let Some((kind, latched)) = admit(from, carriage, component, packet, authenticated)? else {
+        return Ok(FlowVerdict::Punt("stun"));
     };
+    // Recordings contain the packet without SRTP, as received from this side.
     if let Some(copy) = copy {
         copy.extend_from_slice(packet.bytes());
     }
-    let locked = locked_component(component, &kind);
-    let rtcp = matches!(kind, Kind::Rtcp);
-    let way = match &kind {
-        Kind::Rtcp => {
+    let locked = latched_component(component, &kind);
+    let rtcp = matches!(kind, PacketKind::Rtcp);
+    let route = match &kind {
+        PacketKind::Rtcp => {
             from.received_rtcp.add(wire);
-            // RTCP flows while a line is held, too (RFC 3264 section 5.1).
-            let way = to.rtcp_way().ok_or(DropReason::MediaNotLatched);
-            observe_rtcp(from, to, packet, way.is_ok());
-            if from.recoder.is_some() || to.recoder.is_some() {
-                let (recoder, other) = (from.recoder.as_deref(), to.recoder.as_deref());
-                // Encrypted reports do not look like one, and pass as they are.
+            // RTCP is relayed while a line is on hold, too (RFC 3264 section 5.1).
+            let route = to.rtcp_destination().ok_or(DropReason::MediaNoDestination);
+            observe_rtcp(from, to, packet, route.is_ok());
+            if from.transcoder.is_some() || to.transcoder.is_some() {
+                let (transcoder, other) = (from.transcoder.as_deref(), to.transcoder.as_deref());
+                // Encrypted reports (SRTCP that we do not terminate) do not parse as a compound and are relayed
+                // unchanged.
                 if rtcp::is_compound(packet.bytes()) {
-                    translate(recoder, other, packet.bytes_mut());
+                    rewrite_rtcp(transcoder, other, packet.bytes_mut());
                 }
             }
-            way
+            route
         }
-        Kind::Rtp(view) => {
+        PacketKind::Rtp(view) => {
             from.received.add(wire);
             let arrival = from
                 .sources
                 .receive(view, packet.arrived, &from.clock_rates);
-            let plain = packet.bytes().first() == Some(&PLAIN);
-            from.stream.note(view, plain, arrival, packet.arrived);
-            let way = media_way(from, to);
-            if let (Some(recoder), Ok(way)) = (&mut from.recoder, way) {
-                let secure = carriage == Carriage::Rtp;
-                let made = recode(recoder, view, packet.arrived, outbox, &mut |outbox| {
-                    let sealed = outbox.finish(way, |packet| match &mut to.secure {
-                        Some(keys) if secure => keys.seal(packet, false),
-                        _ => Ok(()),
+            let fixed_header = packet.bytes().first() == Some(&FIXED_HEADER);
+            from.stream
+                .observe(view, fixed_header, arrival, packet.arrived);
+            let route = relay_destination(from, to);
+            if let (Some(transcoder), Ok(route)) = (&mut from.transcoder, route) {
+                let srtp = carriage == Carriage::Rtp;
+                let transcoded =
+                    transcode(transcoder, view, packet.arrived, outbox, &mut |outbox| {
+                        let protected = outbox.finish(route, |packet| match &mut to.srtp {
+                            Some(keys) if srtp => keys.protect(packet, false),
+                            _ => Ok(()),
+                        });
+                        match protected {
+                            Ok(length) => to.sent.add(length),
+                            Err(reason) => to.drops.count(reason),
+                        }
                     });
-                    match sealed {
-                        Ok(length) => to.sent.add(length),
-                        Err(reason) => to.drops.count(reason),
-                    }
-                });
-                return Ok(Outcome::Accepted {
+                return Ok(FlowVerdict::Accepted {
                     latched: latched.map(|address| (locked, address)),
-                    result: made.map(|()| None),
+                    result: transcoded.map(|()| None),
                 });
             }
-            way
+            route
         }
-        Kind::Datagram | Kind::Stun => {
+        PacketKind::Datagram | PacketKind::Stun => {
             from.received.add(wire);
-            media_way(from, to)
+            relay_destination(from, to)
         }
     };
-    let result = match (way, &mut to.secure) {
-        (Ok(way), Some(secure)) if carriage == Carriage::Rtp => {
-            secure.seal(packet, rtcp).map(|()| way)
+    // Only RTP lines have SRTP; UDPTL datagrams are relayed unprotected.
+    let result = match (route, &mut to.srtp) {
+        (Ok(route), Some(srtp)) if carriage == Carriage::Rtp => {
+            srtp.protect(packet, rtcp).map(|()| route)
         }
-        (way, _) => way,
+        (route, _) => route,
     };
     if result.is_ok() {
         let sent = if rtcp {
@@ -710,68 +736,70 @@ fn move_packet(
         };
         sent.add(packet.length);
     }
-    Ok(Outcome::Accepted {
+    Ok(FlowVerdict::Accepted {
         latched: latched.map(|address| (locked, address)),
         result: result.map(Some),
     })
 }
 
-/// What a packet of a protected side is, before it is opened.
-enum Sealed {
+/// Class of a packet of an SRTP side before decryption.
+enum ProtectedKind {
     Rtp,
     Rtcp,
     Punt(&'static str),
 }
 
-/// By what stays in the clear (RFC 7983, RFC 5761 section 4).
-fn classify_sealed(
-    side: &Side,
+/// Classifies an SRTP packet by its unencrypted part (RFC 7983, RFC 5761 section 4).
+fn classify_protected(
+    side: &FlowSide,
     component: Component,
-    packet: &Packet<'_>,
-) -> Result<Sealed, DropReason> {
+    packet: &MediaPacket<'_>,
+) -> Result<ProtectedKind, DropReason> {
     let bytes = packet.bytes();
-    let punts = match media_protocol(bytes) {
+    let punt = match media_protocol(bytes) {
         MediaProtocol::RtpOrRtcp => None,
         MediaProtocol::Stun if StunHeader::parse(bytes).is_some() => Some("stun"),
-        MediaProtocol::Dtls if side.secure.as_ref().is_some_and(|secure| secure.dtls) => {
-            Some("dtls")
-        }
+        MediaProtocol::Dtls if side.srtp.as_ref().is_some_and(|srtp| srtp.dtls) => Some("dtls"),
         _ => return Err(DropReason::MediaMalformed),
     };
-    if let Some(why) = punts {
+    if let Some(reason) = punt {
         if packet.source.is_ipv6() != side.ipv6 {
-            return Err(DropReason::MediaFamily);
+            return Err(DropReason::MediaAddressFamily);
         }
-        return Ok(Sealed::Punt(why));
+        return Ok(ProtectedKind::Punt(reason));
     }
     match (component, rtcp::is_rtcp(bytes)) {
-        (Component::Rtcp, true) => Ok(Sealed::Rtcp),
+        (Component::Rtcp, true) => Ok(ProtectedKind::Rtcp),
         (Component::Rtcp, false) => Err(DropReason::MediaUnexpectedRtcp),
-        (Component::Rtp, true) if side.mux => Ok(Sealed::Rtcp),
-        (Component::Rtp, _) => Ok(Sealed::Rtp),
+        (Component::Rtp, true) if side.mux => Ok(ProtectedKind::Rtcp),
+        (Component::Rtp, _) => Ok(ProtectedKind::Rtp),
     }
 }
 
-pub(crate) fn locked_component(component: Component, kind: &Kind<'_>) -> Component {
+pub(crate) fn latched_component(component: Component, kind: &PacketKind<'_>) -> Component {
     match (component, kind) {
-        (Component::Rtcp, Kind::Rtcp) => Component::Rtcp,
+        (Component::Rtcp, PacketKind::Rtcp) => Component::Rtcp,
         _ => Component::Rtp,
     }
 }
 
-fn media_way(from: &Side, to: &Side) -> Result<(SocketId, SocketAddr), DropReason> {
+/// Socket and destination for media from a side to the other, or the reason why it is not relayed.
+fn relay_destination(from: &FlowSide, to: &FlowSide) -> Result<(SocketId, SocketAddr), DropReason> {
     if !from.sends || !to.receives {
-        return Err(DropReason::MediaHeld);
+        return Err(DropReason::MediaDirectionClosed);
     }
-    if to.is_played_to() {
-        return Err(DropReason::MediaReplaced);
+    if to.has_playback() {
+        return Err(DropReason::MediaMutedForPlayback);
     }
-    let destination = to.latch.destination().ok_or(DropReason::MediaNotLatched)?;
+    let destination = to
+        .latch
+        .destination()
+        .ok_or(DropReason::MediaNoDestination)?;
     Ok((to.rtp, destination))
 }
 
-/// Reads passing reports. Encrypted ones (SRTCP) do not look like a compound and are left alone.
-fn observe_rtcp(from: &mut Side, to: &mut Side, packet: &Packet<'_>, relayed: bool) {
+/// Evaluates relayed RTCP. SRTCP that we do not terminate does not parse as a compound and is ignored.
+fn observe_rtcp(from: &mut FlowSide, to: &mut FlowSide, packet: &MediaPacket<'_>, relayed: bool) {
     if !rtcp::is_compound(packet.bytes()) {
         return;
     }
@@ -787,37 +815,38 @@ fn observe_rtcp(from: &mut Side, to: &mut Side, packet: &Packet<'_>, relayed: bo
     }
 }
 
+/// Classifies a packet without SRTP.
 fn classify<'a>(
     bytes: &'a [u8],
     carriage: Carriage,
     component: Component,
     mux: bool,
-) -> Result<Kind<'a>, DropReason> {
+) -> Result<PacketKind<'a>, DropReason> {
     if carriage == Carriage::Datagrams {
         return match (bytes.is_empty(), component) {
             (true, _) => Err(DropReason::MediaMalformed),
             (false, Component::Rtcp) => Err(DropReason::MediaUnexpectedRtcp),
-            (false, Component::Rtp) => Ok(Kind::Datagram),
+            (false, Component::Rtp) => Ok(PacketKind::Datagram),
         };
     }
     match media_protocol(bytes) {
-        MediaProtocol::Stun if StunHeader::parse(bytes).is_some() => return Ok(Kind::Stun),
+        MediaProtocol::Stun if StunHeader::parse(bytes).is_some() => return Ok(PacketKind::Stun),
         MediaProtocol::RtpOrRtcp => {}
         _ => return Err(DropReason::MediaMalformed),
     }
     match component {
-        Component::Rtcp if rtcp::is_rtcp(bytes) => Ok(Kind::Rtcp),
+        Component::Rtcp if rtcp::is_rtcp(bytes) => Ok(PacketKind::Rtcp),
         Component::Rtcp => Err(match RtpView::parse(bytes) {
             Some(_) => DropReason::MediaUnexpectedRtcp,
             None => DropReason::MediaMalformed,
         }),
-        Component::Rtp if mux && rtcp::is_rtcp(bytes) => Ok(Kind::Rtcp),
+        Component::Rtp if mux && rtcp::is_rtcp(bytes) => Ok(PacketKind::Rtcp),
         // Without rtcp-mux, payload types 64 to 95 with the marker bit look like RTCP (RFC 5761 section 4).
         Component::Rtp if !mux && rtcp::is_rtcp(bytes) && rtcp::is_compound(bytes) => {
             Err(DropReason::MediaUnexpectedRtcp)
         }
         Component::Rtp => RtpView::parse(bytes)
-            .map(Kind::Rtp)
+            .map(PacketKind::Rtp)
             .ok_or(DropReason::MediaMalformed),
     }
 }

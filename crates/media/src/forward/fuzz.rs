@@ -1,17 +1,17 @@
-//! Any bytes at any time into a forwarder with a few sessions.
+//! Fuzzing of a forwarder with a few sessions by arbitrary packets, commands and delays.
 
 use super::{
-    Carriage, Events, Forwarder, ForwarderLimits, Latching, MediaCommand, MediaEvent, RecodePlan,
-    SessionPlan, SidePlan,
+    Carriage, EventMapping, Forwarder, ForwarderLimits, Latching, MediaCommand, MediaEvent,
+    SessionPlan, SidePlan, TranscodePlan,
 };
 use codec::format::Format;
 use codec::kind::Kind;
-use engine::{Forward, HashKey, Packet, SocketId, Time, Verdict};
+use engine::{Forward, HashKey, MediaPacket, PacketVerdict, SocketId, Time};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Addresses that packets come from: even ones are signalled.
+/// Source addresses of packets; the even ones are signalled.
 const ADDRESSES: [&str; 6] = [
     "192.0.2.1:4000",
     "192.0.2.2:4002",
@@ -27,29 +27,34 @@ fn address(index: u8) -> SocketAddr {
         .unwrap_or(SocketAddr::from(([192, 0, 2, 1], 4000)))
 }
 
-fn plan(session: u64, flavour: u8) -> SessionPlan {
+/// A session plan; each bit of `flags` selects a variant.
+fn plan(session: u64, flags: u8) -> SessionPlan {
     let base = session as u32 * 4;
     let mut a = SidePlan::new(SocketId(base));
     a.rtcp = Some(SocketId(base + 1));
-    a.signalled_rtp = (flavour & 1 != 0).then(|| address(0));
-    a.signalled_rtcp = (flavour & 2 != 0).then(|| address(5));
+    a.signalled_rtp = (flags & 1 != 0).then(|| address(0));
+    a.signalled_rtcp = (flags & 2 != 0).then(|| address(5));
     let mut b = SidePlan::new(SocketId(base + 2));
-    b.ipv6 = flavour & 4 != 0;
-    b.mux = flavour & 8 != 0;
+    b.ipv6 = flags & 4 != 0;
+    b.mux = flags & 8 != 0;
     b.rtcp = (!b.mux).then_some(SocketId(base + 3));
     b.signalled_rtp = Some(address(if b.ipv6 { 3 } else { 1 }));
-    b.sends = flavour & 16 == 0;
-    b.latching = match flavour >> 5 & 3 {
+    b.sends = flags & 16 == 0;
+    b.latching = match flags >> 5 & 3 {
         0 => Latching::Signalled,
         1 => Latching::SameAddress(address(2).ip()),
         _ => Latching::Anywhere,
     };
-    if flavour >> 5 & 3 == 3 {
-        // Where it is transcoded, payload types 0 to 2 are something.
-        a.recode = Some(recode(Kind::Pcmu, Kind::G722, Events::Tones));
-        b.recode = Some(recode(Kind::G722, Kind::Opus, Events::Passed((2, 48_000))));
+    if flags >> 5 & 3 == 3 {
+        // In a transcoded session, payload types 0 to 3 are in use.
+        a.transcode = Some(transcode_plan(Kind::Pcmu, Kind::G722, EventMapping::Tones));
+        b.transcode = Some(transcode_plan(
+            Kind::G722,
+            Kind::Opus,
+            EventMapping::Relayed((2, 48_000)),
+        ));
     }
-    let carriage = if flavour & 128 != 0 {
+    let carriage = if flags & 128 != 0 {
         Carriage::Datagrams
     } else {
         Carriage::Rtp
@@ -57,8 +62,9 @@ fn plan(session: u64, flavour: u8) -> SessionPlan {
     SessionPlan::single(session, carriage, [a, b])
 }
 
-fn recode(from: Kind, to: Kind, events: Events) -> Arc<RecodePlan> {
-    Arc::new(RecodePlan {
+/// A transcoding plan from one codec to another.
+fn transcode_plan(from: Kind, to: Kind, events: EventMapping) -> Arc<TranscodePlan> {
+    Arc::new(TranscodePlan {
         from: [(0, Format::new(from)), (3, Format::new(Kind::Pcma))]
             .into_iter()
             .collect(),
@@ -70,11 +76,11 @@ fn recode(from: Kind, to: Kind, events: Events) -> Arc<RecodePlan> {
     })
 }
 
-/// Runs `data` as a list of steps: a packet, a command or a span of time. Panics where an invariant is broken.
+/// Runs `data` as a list of steps: a packet, a command or a delay. Panics if an invariant is broken.
 #[doc(hidden)]
 pub fn fuzz_forward(data: &[u8]) {
     let limits = ForwarderLimits {
-        rooms: 4,
+        conferences: 4,
         sessions: 3,
         sockets: 16,
     };
@@ -89,11 +95,11 @@ pub fn fuzz_forward(data: &[u8]) {
         match step % 8 {
             0 => forwarder.command(MediaCommand::Remove(session), now),
             1 | 2 => {
-                let Some((flavour, tail)) = tail.split_first() else {
+                let Some((flags, tail)) = tail.split_first() else {
                     break;
                 };
                 rest = tail;
-                let plan = plan(session, *flavour);
+                let plan = plan(session, *flags);
                 let command = if step % 8 == 1 {
                     MediaCommand::Add(Box::new(plan))
                 } else {
@@ -115,7 +121,7 @@ pub fn fuzz_forward(data: &[u8]) {
                 let (bytes, tail) = tail.split_at(usize::from(*length).min(tail.len()));
                 rest = tail;
                 let mut bytes = bytes.to_vec();
-                one_packet(&mut forwarder, *argument, *source, &mut bytes, now);
+                send_packet(&mut forwarder, *argument, *source, &mut bytes, now);
             }
         }
         while let Some((socket, destination, bytes)) = forwarder.next_packet() {
@@ -133,52 +139,56 @@ pub fn fuzz_forward(data: &[u8]) {
 
 /// Payload types of the transcoded session: the two codecs of each side, its telephone events, its comfort noise.
 const CODEC: u8 = 0;
-const OTHER: u8 = 3;
+const SECOND_CODEC: u8 = 3;
 const EVENTS: u8 = 1;
 const NOISE: u8 = 2;
-/// Lengths of a packet, milliseconds.
-const LENGTHS: [u32; 5] = [10, 20, 30, 40, 60];
-/// Packets that one packet may bring: 240 ms of sound behind a second of concealment, in packets of 10 ms, and digits.
-const MOST: usize = 128;
-/// Longest packet that is made: 60 ms of G.711 take 480 octets.
-const LONGEST: usize = 1_500;
+/// Packet times in milliseconds.
+const PACKET_TIMES_MS: [u32; 5] = [10, 20, 30, 40, 60];
+/// The most packets that one packet may cause: 240 ms of audio after one second of concealment, in packets of 10 ms,
+/// and digits.
+const MAX_PACKETS: usize = 128;
+/// Longest packet that may be generated: 60 ms of G.711 take 480 octets.
+const MAX_PACKET: usize = 1_500;
 
-/// Runs `data` as the packets of one transcoded call: two octets choose the codecs and their packets, then each step is a packet of one
-/// side with a valid header, or a span of time. Payloads reach decoders and encoders with losses, repetitions, jumps of sequence
-/// number and timestamp, changes of codec and of source.
+/// Runs `data` as the packets of one transcoded call. Two octets choose codecs and packet times; each further step is a
+/// packet of one side with a valid header, or a delay. Decoders and encoders see losses, duplicates, jumps of sequence
+/// number and timestamp, and changes of codec and source.
 ///
 /// # Panics
-/// Where an invariant is broken: that is the finding.
+/// If an invariant is broken, which is the finding.
 #[doc(hidden)]
-pub fn fuzz_recode(data: &[u8]) {
-    let [codecs, flavour, rest @ ..] = data else {
+pub fn fuzz_transcode(data: &[u8]) {
+    let [codecs, flags, rest @ ..] = data else {
         return;
     };
     let kind = |number: u8| Kind::ALL[usize::from(number) % Kind::ALL.len()];
-    let (near, far) = (kind(codecs & 15), kind(codecs >> 4));
-    let events = match flavour & 3 {
-        0 => Events::Tones,
-        1 => Events::Passed((EVENTS, 8_000)),
-        _ => Events::Passed((EVENTS, 48_000)),
+    let (codec_a, codec_b) = (kind(codecs & 15), kind(codecs >> 4));
+    let events = match flags & 3 {
+        0 => EventMapping::Tones,
+        1 => EventMapping::Relayed((EVENTS, 8_000)),
+        _ => EventMapping::Relayed((EVENTS, 48_000)),
     };
-    let side = |from: Kind, to: Kind, length: u8| RecodePlan {
-        from: [(CODEC, Format::new(from)), (OTHER, Format::new(Kind::Pcma))]
-            .into_iter()
-            .collect(),
+    let side = |from: Kind, to: Kind, length: u8| TranscodePlan {
+        from: [
+            (CODEC, Format::new(from)),
+            (SECOND_CODEC, Format::new(Kind::Pcma)),
+        ]
+        .into_iter()
+        .collect(),
         to: (CODEC, Format::new(to)),
-        packet_ms: LENGTHS[usize::from(length) % LENGTHS.len()],
+        packet_ms: PACKET_TIMES_MS[usize::from(length) % PACKET_TIMES_MS.len()],
         events: [((EVENTS, 8_000), events)].into_iter().collect(),
-        noise: (flavour & 4 != 0).then_some(NOISE),
-        digits: (flavour & 8 != 0).then_some((EVENTS, 48_000)),
+        noise: (flags & 4 != 0).then_some(NOISE),
+        digits: (flags & 8 != 0).then_some((EVENTS, 48_000)),
     };
     let mut plan = plan(0, 0x43);
     let Some(flow) = plan.flows.first_mut() else {
         return;
     };
-    flow.sides[0].recode = Some(Arc::new(side(near, far, flavour >> 4)));
-    flow.sides[1].recode = Some(Arc::new(side(far, near, flavour >> 6)));
+    flow.sides[0].transcode = Some(Arc::new(side(codec_a, codec_b, flags >> 4)));
+    flow.sides[1].transcode = Some(Arc::new(side(codec_b, codec_a, flags >> 6)));
     let limits = ForwarderLimits {
-        rooms: 1,
+        conferences: 1,
         sessions: 1,
         sockets: 4,
     };
@@ -190,11 +200,11 @@ pub fn fuzz_recode(data: &[u8]) {
     while let [step, argument, length, tail @ ..] = rest {
         let (payload, tail) = tail.split_at(usize::from(*length).min(tail.len()));
         rest = tail;
-        let which = usize::from(step & 1);
-        let (sequence, timestamp) = &mut heads[which];
+        let side_index = usize::from(step & 1);
+        let (sequence, timestamp) = &mut heads[side_index];
         let payload_type = match step >> 1 & 7 {
             0..4 => CODEC,
-            4 => OTHER,
+            4 => SECOND_CODEC,
             5 => EVENTS,
             6 => NOISE,
             _ => argument & 127,
@@ -214,33 +224,33 @@ pub fn fuzz_recode(data: &[u8]) {
         let mut packet = vec![0x80, payload_type | (argument & 128)];
         packet.extend(sequence.to_be_bytes());
         packet.extend(timestamp.to_be_bytes());
-        packet.extend([0, 0, source, which as u8]);
+        packet.extend([0, 0, source, side_index as u8]);
         packet.extend(payload);
-        // A payload of G.711 is longer than one octet can say.
+        // G.711 payloads can be longer than one length octet states.
         packet.resize(
             packet.len() + usize::from(argument & 1) * payload.len() * 4,
             0x55,
         );
-        packet.truncate(LONGEST);
+        packet.truncate(MAX_PACKET);
         *sequence = sequence.wrapping_add(1);
         *timestamp = timestamp.wrapping_add(160);
-        let mut packet = Packet::new(
-            SocketId(which as u32 * 2),
-            address(which as u8),
+        let mut packet = MediaPacket::new(
+            SocketId(side_index as u32 * 2),
+            address(side_index as u8),
             now,
             &mut packet,
         );
         let _ = forwarder.forward(&mut packet, now);
-        let mut made = 0;
+        let mut generated = 0;
         while let Some((socket, destination, bytes)) = forwarder.next_packet() {
             assert!(socket.0 < 4 && destination.port() != 0);
             let view = wire::rtp::RtpView::parse(bytes);
-            let view = view.expect("what is made is RTP");
-            assert!([CODEC, OTHER, EVENTS, NOISE].contains(&view.payload_type()));
-            assert!(bytes.len() <= LONGEST, "{} octets", bytes.len());
-            made += 1;
+            let view = view.expect("a generated packet is RTP");
+            assert!([CODEC, SECOND_CODEC, EVENTS, NOISE].contains(&view.payload_type()));
+            assert!(bytes.len() <= MAX_PACKET, "{} octets", bytes.len());
+            generated += 1;
         }
-        assert!(made <= MOST, "{made} packets for one");
+        assert!(generated <= MAX_PACKETS, "{generated} packets for one");
         now += Duration::from_millis(u64::from(step & 15));
         drain(&mut forwarder);
     }
@@ -248,17 +258,18 @@ pub fn fuzz_recode(data: &[u8]) {
     assert_eq!((forwarder.sessions(), forwarder.sockets()), (0, 0));
 }
 
-fn one_packet(forwarder: &mut Forwarder, socket: u8, source: u8, bytes: &mut [u8], now: Time) {
+/// Sends a packet and checks the verdict and the counters.
+fn send_packet(forwarder: &mut Forwarder, socket: u8, source: u8, bytes: &mut [u8], now: Time) {
     let before = forwarder.drops().total();
-    let mut packet = Packet::new(
+    let mut packet = MediaPacket::new(
         SocketId(u32::from(socket & 15)),
         address(source),
         now,
         bytes,
     );
     match forwarder.forward(&mut packet, now) {
-        Verdict::Drop(_) => assert_eq!(forwarder.drops().total(), before + 1),
-        Verdict::Forward {
+        PacketVerdict::Drop(_) => assert_eq!(forwarder.drops().total(), before + 1),
+        PacketVerdict::Forward {
             socket,
             destination,
         } => {
@@ -266,8 +277,8 @@ fn one_packet(forwarder: &mut Forwarder, socket: u8, source: u8, bytes: &mut [u8
             assert_ne!(destination.port(), 0);
             assert_eq!(forwarder.drops().total(), before);
         }
-        Verdict::Punt(why) => assert!(matches!(why, "stun" | "dtls")),
-        Verdict::Consumed => {}
+        PacketVerdict::Punt(reason) => assert!(matches!(reason, "stun" | "dtls")),
+        PacketVerdict::Consumed => {}
     }
 }
 

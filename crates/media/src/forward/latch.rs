@@ -1,55 +1,55 @@
-//! Which address a side is heard from.
+//! Latching: learns the address of a side from its packets (symmetric RTP, RFC 4961, RFC 7362).
 
 use super::plan::Latching;
 use engine::DropReason;
 use std::net::{IpAddr, SocketAddr};
 
-/// Packets in sequence from one address and one source that make an address learned.
+/// Packets in sequence, from one address and one source, after which the address is latched.
 pub const LATCH_PACKETS: u8 = 3;
-/// Addresses that are considered at the same time.
-const CANDIDATES: usize = 3;
-/// A gap in sequence numbers that still counts as continued.
+/// Addresses that are evaluated at the same time.
+const MAX_CANDIDATES: usize = 3;
+/// The largest gap in sequence numbers that still counts as a continuation.
 const MAX_GAP: u16 = 50;
 
-/// What a packet shows of itself besides its address.
+/// Evidence of a packet that its sender is the peer, beside its address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Evidence {
-    /// An RTP packet's source and sequence number.
+    /// Source and sequence number of an RTP packet.
     Rtp {
         /// Synchronisation source.
         ssrc: u32,
         /// Sequence number.
         sequence: u16,
     },
-    /// A datagram that shows nothing.
+    /// A datagram of another protocol, without evidence.
     Datagram,
-    /// A packet from which no address is learned (RTCP on the RTP port).
+    /// A packet that does not lead to latching (RTCP on the RTP port).
     Nothing,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Candidate {
+struct LatchCandidate {
     address: SocketAddr,
     ssrc: u32,
     sequence: u16,
     count: u8,
 }
 
-/// The latch of one component of one side.
+/// The latch of one component of a side.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Latch {
     signalled: Option<SocketAddr>,
     locked: Option<SocketAddr>,
-    candidates: [Option<Candidate>; CANDIDATES],
-    /// Which candidate is replaced next.
-    turn: u8,
+    candidates: [Option<LatchCandidate>; MAX_CANDIDATES],
+    /// Index of the candidate that is replaced next.
+    next_candidate: u8,
 }
 
-/// Whether a packet may pass, and whether it locked the latch.
+/// `Ok` if the packet is accepted, with the address if this packet latched it.
 pub(crate) type Admission = Result<Option<SocketAddr>, DropReason>;
 
 impl Latch {
-    /// Begins anew with what was signalled.
+    /// Resets the latch to a signalled address.
     pub(crate) fn reset(&mut self, signalled: Option<SocketAddr>) {
         *self = Latch {
             signalled,
@@ -65,12 +65,12 @@ impl Latch {
         self.locked
     }
 
-    /// Where packets for this side go.
+    /// Destination of packets to this side.
     pub(crate) fn destination(&self) -> Option<SocketAddr> {
         self.locked.or(self.signalled)
     }
 
-    /// A packet from `source`.
+    /// Checks a packet from `source`.
     pub(crate) fn admit(
         &mut self,
         source: SocketAddr,
@@ -89,18 +89,18 @@ impl Latch {
             Latching::Anywhere => true,
         };
         if self.locked.is_some() || !may_learn {
-            return Err(DropReason::MediaStranger);
+            return Err(DropReason::MediaUnexpectedSource);
         }
-        if self.learn(source, evidence) {
+        if self.count_candidate(source, evidence) {
             Ok(self.lock(source))
         } else {
-            Err(DropReason::MediaLearning)
+            Err(DropReason::MediaLatching)
         }
     }
 
-    /// Whether a packet from `source` may be taken once it has proved to be the peer's (SRTP, with a tag that is right); `true`:
-    /// it locks the latch then.
-    pub(crate) fn may_prove(
+    /// Checks whether an SRTP packet from `source` may be accepted once its authentication tag is verified. `true`: the
+    /// latch is locked to `source` then.
+    pub(crate) fn may_authenticate(
         &self,
         source: SocketAddr,
         latching: Latching,
@@ -118,17 +118,17 @@ impl Latch {
         };
         match self.locked.is_none() && may_learn {
             true => Ok(true),
-            false => Err(DropReason::MediaStranger),
+            false => Err(DropReason::MediaUnexpectedSource),
         }
     }
 
-    /// A packet from `source` that [`Latch::may_prove`] let through has proved it.
-    pub(crate) fn proved(&mut self, source: SocketAddr) -> Option<SocketAddr> {
+    /// Locks the latch to the source of an authenticated packet that [`Latch::may_authenticate`] allowed.
+    pub(crate) fn lock_authenticated(&mut self, source: SocketAddr) -> Option<SocketAddr> {
         self.lock(source)
     }
 
-    /// A packet of RTCP on its own port: where it does not come from the signalled address, its host must be the one to
-    /// which RTP is locked. Reports are too rare to wait for several.
+    /// Checks an RTCP packet on a separate port: it must come from the signalled address, or from the host to which RTP
+    /// is latched. RTCP is too rare to wait for several packets.
     pub(crate) fn admit_rtcp(
         &mut self,
         source: SocketAddr,
@@ -142,29 +142,29 @@ impl Latch {
             return Ok(self.lock(source));
         }
         if self.locked.is_some() || latching == Latching::Signalled {
-            return Err(DropReason::MediaStranger);
+            return Err(DropReason::MediaUnexpectedSource);
         }
         match rtp {
             Some(address) if address == source.ip() => Ok(self.lock(source)),
-            Some(_) => Err(DropReason::MediaStranger),
-            None => Err(DropReason::MediaLearning),
+            Some(_) => Err(DropReason::MediaUnexpectedSource),
+            None => Err(DropReason::MediaLatching),
         }
     }
 
     fn lock(&mut self, source: SocketAddr) -> Option<SocketAddr> {
         self.locked = Some(source);
-        self.candidates = [None; CANDIDATES];
+        self.candidates = [None; MAX_CANDIDATES];
         self.locked
     }
 
-    /// Counts a packet of an unknown address; whether it is enough now.
-    fn learn(&mut self, source: SocketAddr, evidence: Evidence) -> bool {
+    /// Counts a packet from an unknown address. Returns whether the address can be latched.
+    fn count_candidate(&mut self, source: SocketAddr, evidence: Evidence) -> bool {
         let (ssrc, sequence) = match evidence {
             Evidence::Rtp { ssrc, sequence } => (ssrc, sequence),
             Evidence::Datagram => (0, 0),
             Evidence::Nothing => return false,
         };
-        let fresh = Candidate {
+        let new_candidate = LatchCandidate {
             address: source,
             ssrc,
             sequence,
@@ -176,10 +176,10 @@ impl Latch {
             .flatten()
             .find(|candidate| candidate.address == source);
         let Some(candidate) = known else {
-            let turn = usize::from(self.turn);
-            self.turn = ((turn + 1) % CANDIDATES) as u8;
-            if let Some(slot) = self.candidates.get_mut(turn) {
-                *slot = Some(fresh);
+            let next_candidate = usize::from(self.next_candidate);
+            self.next_candidate = ((next_candidate + 1) % MAX_CANDIDATES) as u8;
+            if let Some(slot) = self.candidates.get_mut(next_candidate) {
+                *slot = Some(new_candidate);
             }
             return false;
         };
@@ -187,7 +187,7 @@ impl Latch {
         let continues = candidate.ssrc == ssrc
             && (evidence == Evidence::Datagram || (1..=MAX_GAP).contains(&gap));
         if !continues {
-            *candidate = fresh;
+            *candidate = new_candidate;
             return false;
         }
         candidate.sequence = sequence;

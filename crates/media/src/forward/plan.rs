@@ -1,7 +1,7 @@
-//! What control says about a session: plain values.
+//! The description of a session by control, as plain values.
 
-use super::recode::RecodePlan;
-use super::secure::Protection;
+use super::srtp::Protection;
+use super::transcode::TranscodePlan;
 use core::fmt;
 use core::time::Duration;
 use engine::SocketId;
@@ -9,35 +9,35 @@ use smallvec::SmallVec;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-/// Media lines of a session at most.
+/// Maximum number of media lines of a session.
 pub const MAX_FLOWS: usize = 16;
 
-/// RTP or RTCP (the components of a media line, RFC 8445).
+/// Component of a media line (RFC 8445).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Component {
-    /// RTP, and RTCP where both share the port.
+    /// RTP; with rtcp-mux also RTCP.
     Rtp,
-    /// RTCP on a port of its own.
+    /// RTCP on a separate port.
     Rtcp,
 }
 
-/// What a media line carries.
+/// Protocol of a media line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Carriage {
-    /// RTP and RTCP, checked as such (their payload may be encrypted).
+    /// RTP and RTCP. Packets are checked to be such; their payload may be encrypted.
     Rtp,
-    /// Datagrams of another kind (T.38 UDPTL): only the sender is checked.
+    /// Datagrams of another protocol (T.38 UDPTL): only the sender is checked.
     Datagrams,
 }
 
-/// From which addresses a side may be learned when it does not send from where it signalled (symmetric RTP, RFC 4961).
+/// Addresses that may be latched if a side sends from another address than the signalled one (symmetric RTP, RFC 4961).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Latching {
-    /// From none: the signalled address only.
+    /// None: only the signalled address is accepted.
     Signalled,
-    /// From any port of this address, usually the one from which its signalling comes.
+    /// Any port of this address, usually the source address of the signalling.
     SameAddress(IpAddr),
-    /// From anywhere.
+    /// Any address.
     Anywhere,
 }
 
@@ -46,41 +46,41 @@ pub enum Latching {
 pub struct SidePlan {
     /// Our socket towards this side.
     pub rtp: SocketId,
-    /// Our socket for RTCP where it has a port of its own; may be given with `mux`, as RTCP may come to both until the
-    /// answer is there (RFC 5761 section 5.1.1).
+    /// Our socket for RTCP, if RTCP has a separate port. May be set together with `mux`: until the answer is received,
+    /// RTCP may use both ports (RFC 5761 section 5.1.1).
     pub rtcp: Option<SocketId>,
     /// Whether the sockets are IPv6.
     pub ipv6: bool,
-    /// Where this side said that it receives RTP.
+    /// RTP address in the side's session description.
     pub signalled_rtp: Option<SocketAddr>,
-    /// Where this side said that it receives RTCP (ignored with `mux`).
+    /// RTCP address in the side's session description; ignored with `mux`.
     pub signalled_rtcp: Option<SocketAddr>,
-    /// Whether rtcp-mux (RFC 5761) was agreed with this side.
+    /// Whether rtcp-mux (RFC 5761) was negotiated with this side.
     pub mux: bool,
-    /// May it be learned?
+    /// Which addresses may be latched.
     pub latching: Latching,
-    /// A new number lets the side be learned anew although what it signalled is the same.
+    /// A changed number resets the latch although the signalled address is the same.
     pub latch_epoch: u32,
     /// Whether this side may send media, by offer and answer.
     pub sends: bool,
     /// Whether this side receives media, by offer and answer.
     pub receives: bool,
-    /// Code point with which packets leave towards this side.
+    /// DSCP code point of packets to this side.
     pub dscp: u8,
-    /// Clock rates (Hz) of dynamic payload types that this side sends; for jitter.
+    /// Clock rates in Hz of dynamic payload types that this side sends, for the jitter.
     pub clock_rates: SmallVec<[(u8, u32); 2]>,
-    /// Payload types that are not this side's ordinary media (digits, comfort noise): they never take a shortcut.
+    /// Payload types of telephone events and comfort noise: their packets are never offloaded.
     pub special: SmallVec<[u8; 4]>,
-    /// How its media is protected; only for RTP.
+    /// Media security; only for RTP.
     pub protection: Protection,
-    /// Whether its keys come by DTLS in the media path: such datagrams are punted then.
+    /// Whether the keys are agreed by DTLS on the media path; such datagrams are punted.
     pub dtls: bool,
-    /// How what it sends is transcoded for the other side; `None`: it passes as it is. Only for RTP.
-    pub recode: Option<Arc<RecodePlan>>,
+    /// How packets from this side are transcoded for the other side; `None`: relayed unchanged. Only for RTP.
+    pub transcode: Option<Arc<TranscodePlan>>,
 }
 
 impl SidePlan {
-    /// A side with one socket, nothing signalled, learned from anywhere, sending and receiving.
+    /// A side with one socket, without a signalled address, that latches any address, sends and receives.
     pub fn new(rtp: SocketId) -> SidePlan {
         SidePlan {
             rtp,
@@ -98,7 +98,7 @@ impl SidePlan {
             special: SmallVec::new(),
             protection: Protection::None,
             dtls: false,
-            recode: None,
+            transcode: None,
         }
     }
 }
@@ -106,9 +106,9 @@ impl SidePlan {
 /// One media line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlowPlan {
-    /// Its number among the `m=` lines; names it across updates.
+    /// Number of the `m=` line; identifies the line across updates.
     pub line: u8,
-    /// What it carries.
+    /// Protocol of the line.
     pub carriage: Carriage,
     /// The two sides.
     pub sides: [SidePlan; 2],
@@ -117,21 +117,21 @@ pub struct FlowPlan {
 /// The media of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionPlan {
-    /// Control's number.
+    /// Session number, chosen by control.
     pub session: u64,
-    /// Media lines; those that are disabled are left out.
+    /// Media lines, without the disabled ones.
     pub flows: SmallVec<[FlowPlan; 1]>,
-    /// Silence of all sides after which [`super::MediaEvent::Timeout`] is told; `None` for never.
+    /// Silence of all sides after which [`super::MediaEvent::Timeout`] is reported; `None` for never.
     pub inactivity: Option<Duration>,
     /// The same while no side may send (hold).
     pub hold_inactivity: Option<Duration>,
 }
 
 impl SessionPlan {
-    /// Silence after which a session times out where the configuration does not say otherwise.
+    /// Default of the inactivity timeout.
     pub const INACTIVITY: Duration = Duration::from_secs(60);
 
-    /// A session with one line, that of number 0.
+    /// A session with one media line, number 0.
     pub fn single(session: u64, carriage: Carriage, sides: [SidePlan; 2]) -> SessionPlan {
         let line = FlowPlan {
             line: 0,
@@ -162,7 +162,7 @@ impl SessionPlan {
             .flat_map(|side| core::iter::once(side.rtp).chain(side.rtcp))
     }
 
-    /// What can be found wrong in the plan by itself.
+    /// Checks of the plan that need no other state.
     pub(crate) fn check(&self, socket_limit: u32) -> Result<(), PlanError> {
         if self.flows.len() > MAX_FLOWS {
             return Err(PlanError::TooManyFlows);
@@ -188,45 +188,47 @@ impl SessionPlan {
     }
 }
 
-/// Why a command was refused.
+/// Reason for refusing a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlanError {
-    /// There is a session of this number.
+    /// A session with this number exists.
     SessionExists,
-    /// There is no session of this number.
+    /// No session with this number exists.
     NoSuchSession,
-    /// As many sessions as allowed exist.
+    /// The limit of sessions is reached.
     Full,
     /// More than [`MAX_FLOWS`] lines.
     TooManyFlows,
-    /// Two lines of the same number.
+    /// Two lines have the same number.
     LineTwice(u8),
-    /// The socket serves another place already.
+    /// The socket is in use by another component or session.
     SocketInUse(SocketId),
-    /// The socket's number is above the limit.
+    /// The socket number is above the limit.
     SocketOutOfRange(SocketId),
-    /// As many seats as the conference has are taken.
-    RoomFull,
-    /// A seat stays in its conference.
-    OtherRoom,
-    /// Its codec cannot be used.
+    /// The conference has no free place.
+    ConferenceFull,
+    /// A participant cannot be moved to another conference.
+    OtherConference,
+    /// The codec cannot be used.
     Codec(codec::CodecError),
 }
 
 impl fmt::Display for PlanError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            PlanError::SessionExists => f.write_str("a session of this number exists"),
-            PlanError::NoSuchSession => f.write_str("no session of this number exists"),
-            PlanError::Full => f.write_str("as many sessions as allowed exist"),
+            PlanError::SessionExists => f.write_str("a session with this number exists"),
+            PlanError::NoSuchSession => f.write_str("no session with this number exists"),
+            PlanError::Full => f.write_str("the limit of sessions is reached"),
             PlanError::TooManyFlows => f.write_str("too many media lines"),
-            PlanError::LineTwice(line) => write!(f, "media line {line} is given twice"),
+            PlanError::LineTwice(line) => write!(f, "media line {line} occurs twice"),
             PlanError::SocketInUse(socket) => write!(f, "socket {} is in use", socket.0),
             PlanError::SocketOutOfRange(socket) => {
                 write!(f, "socket {} is above the limit", socket.0)
             }
-            PlanError::RoomFull => f.write_str("as many seats as the conference has are taken"),
-            PlanError::OtherRoom => f.write_str("a seat stays in its conference"),
+            PlanError::ConferenceFull => f.write_str("the conference is full"),
+            PlanError::OtherConference => {
+                f.write_str("a participant cannot be moved to another conference")
+            }
             PlanError::Codec(error) => error.fmt(f),
         }
     }

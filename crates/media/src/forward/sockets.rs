@@ -1,20 +1,20 @@
-//! From a socket's number to its place in a flow, by index.
+//! Lookup of flow, side and component by socket number, by index.
 
 use super::plan::Component;
 use engine::SocketId;
 
 const PAGE_BITS: u32 = 10;
-const PAGE: usize = 1 << PAGE_BITS;
+const PAGE_LEN: usize = 1 << PAGE_BITS;
 
-/// A flow, a side of it and a component, in 32 bits.
+/// Flow, side and component of a socket, in 32 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place(u32);
+pub(crate) struct SocketOwner(u32);
 
-impl Place {
-    const NONE: Place = Place(u32::MAX);
+impl SocketOwner {
+    const NONE: SocketOwner = SocketOwner(u32::MAX);
 
-    pub(crate) fn new(flow: u32, side: usize, component: Component) -> Place {
-        Place(flow << 2 | ((side as u32) & 1) << 1 | u32::from(component == Component::Rtcp))
+    pub(crate) fn new(flow: u32, side: usize, component: Component) -> SocketOwner {
+        SocketOwner(flow << 2 | ((side as u32) & 1) << 1 | u32::from(component == Component::Rtcp))
     }
 
     pub(crate) fn flow(self) -> usize {
@@ -34,10 +34,10 @@ impl Place {
     }
 }
 
-/// Pages of places; a page is made when a socket of it is first used, and stays.
+/// Socket owners in pages. A page is allocated when a socket of it is first used, and is kept.
 #[derive(Debug)]
 pub(crate) struct SocketTable {
-    pages: Vec<Option<Box<[Place; PAGE]>>>,
+    pages: Vec<Option<Box<[SocketOwner; PAGE_LEN]>>>,
     limit: u32,
     used: usize,
 }
@@ -55,14 +55,14 @@ impl SocketTable {
         self.used
     }
 
-    pub(crate) fn get(&self, socket: SocketId) -> Option<Place> {
+    pub(crate) fn get(&self, socket: SocketId) -> Option<SocketOwner> {
         let page = self.pages.get((socket.0 >> PAGE_BITS) as usize)?.as_ref()?;
-        let place = *page.get(socket.0 as usize % PAGE)?;
-        (place != Place::NONE).then_some(place)
+        let owner = *page.get(socket.0 as usize % PAGE_LEN)?;
+        (owner != SocketOwner::NONE).then_some(owner)
     }
 
-    /// Sockets above the limit were refused with their plan.
-    pub(crate) fn set(&mut self, socket: SocketId, place: Place) {
+    /// Registers a socket. Sockets above the limit were refused with their plan.
+    pub(crate) fn set(&mut self, socket: SocketId, owner: SocketOwner) {
         if socket.0 >= self.limit {
             return;
         }
@@ -72,20 +72,20 @@ impl SocketTable {
         }
         if let Some(page) = self.pages.get_mut(number)
             && let Some(slot) = page
-                .get_or_insert_with(|| Box::new([Place::NONE; PAGE]))
-                .get_mut(socket.0 as usize % PAGE)
+                .get_or_insert_with(|| Box::new([SocketOwner::NONE; PAGE_LEN]))
+                .get_mut(socket.0 as usize % PAGE_LEN)
         {
-            self.used += usize::from(*slot == Place::NONE);
-            *slot = place;
+            self.used += usize::from(*slot == SocketOwner::NONE);
+            *slot = owner;
         }
     }
 
     pub(crate) fn clear(&mut self, socket: SocketId) {
         if let Some(Some(page)) = self.pages.get_mut((socket.0 >> PAGE_BITS) as usize)
-            && let Some(slot) = page.get_mut(socket.0 as usize % PAGE)
-            && *slot != Place::NONE
+            && let Some(slot) = page.get_mut(socket.0 as usize % PAGE_LEN)
+            && *slot != SocketOwner::NONE
         {
-            *slot = Place::NONE;
+            *slot = SocketOwner::NONE;
             self.used -= 1;
         }
     }

@@ -1,19 +1,20 @@
-//! What is counted per side, and its snapshot.
+//! Statistics of sides, and their snapshots.
 
 use crate::stats::{Arrival, ReceiveStatistics, RtpArrival, Sequence, Summary};
 use core::time::Duration;
-use engine::{DropReason, Passed, Time};
+use engine::{DropReason, OffloadStatistics, Time};
 use protect::srtp::Suite;
 use std::net::SocketAddr;
 use wire::rtcp::{ReportBlock, SenderInfo};
 use wire::rtp::RtpView;
 
-/// Synchronisation sources of one side that are followed at the same time. Packets of further ones are relayed and counted.
+/// Synchronisation sources of one side that are tracked at the same time. Packets of further sources are relayed and
+/// counted.
 pub const MAX_SOURCES: usize = 4;
-/// A source silent for this long makes room for a new one.
+/// A source that is silent for this long may be replaced by a new one.
 const SOURCE_SILENCE: Duration = Duration::from_secs(10);
 
-/// Packets and bytes (of UDP payload).
+/// Number of packets and bytes of UDP payload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Packets.
@@ -28,31 +29,31 @@ impl Counters {
         self.bytes += bytes as u64;
     }
 
-    pub(crate) fn pass(&mut self, passed: &Passed) {
-        self.packets += u64::from(passed.packets);
-        self.bytes += passed.bytes;
+    pub(crate) fn add_offloaded(&mut self, offloaded: &OffloadStatistics) {
+        self.packets += u64::from(offloaded.packets);
+        self.bytes += offloaded.bytes;
     }
 }
 
-/// Drops of one side. Only the reasons that a flow can have, so that it is small.
+/// Drops of one side. Contains only the reasons that a flow can have, to remain small.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SideDrops([u32; REASONS.len()]);
 
 const REASONS: [DropReason; 24] = [
-    DropReason::MediaStranger,
-    DropReason::MediaLearning,
-    DropReason::MediaFamily,
+    DropReason::MediaUnexpectedSource,
+    DropReason::MediaLatching,
+    DropReason::MediaAddressFamily,
     DropReason::MediaMalformed,
-    DropReason::MediaNotLatched,
+    DropReason::MediaNoDestination,
     DropReason::MediaUnexpectedRtcp,
-    DropReason::MediaHeld,
-    DropReason::MediaReplaced,
+    DropReason::MediaDirectionClosed,
+    DropReason::MediaMutedForPlayback,
     DropReason::MediaTooLarge,
     DropReason::MediaNotTranscoded,
     DropReason::MediaTooLate,
-    DropReason::RoomPayload,
-    DropReason::RoomLate,
-    DropReason::RoomOverrun,
+    DropReason::ConferencePayload,
+    DropReason::ConferenceLate,
+    DropReason::ConferenceOverrun,
     DropReason::SrtpMalformed,
     DropReason::SrtpAuthentication,
     DropReason::SrtpReplayed,
@@ -61,7 +62,7 @@ const REASONS: [DropReason; 24] = [
     DropReason::SrtpNoKey,
     DropReason::SrtpKeyExhausted,
     DropReason::SrtpTooManySources,
-    DropReason::SrtpNoRoom,
+    DropReason::SrtpBufferTooSmall,
     DropReason::SrtpIndexReused,
 ];
 
@@ -84,23 +85,23 @@ impl SideDrops {
     }
 }
 
-/// What passing RTCP tells about the way between us and a side.
+/// Figures from relayed RTCP about the path between us and a side.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Reports {
-    /// The last sender report relayed to the side: middle bits of its NTP timestamp, and when.
+pub(crate) struct RtcpObserver {
+    /// The last sender report sent to the side: middle bits of its NTP timestamp, and when it was sent.
     last_sr: Option<(u32, Time)>,
     block: Option<ReportBlock>,
     round_trip: Option<Duration>,
 }
 
-impl Reports {
-    /// A sender report was relayed to this side.
+impl RtcpObserver {
+    /// Notes a sender report sent to this side.
     pub(crate) fn sent(&mut self, info: &SenderInfo, at: Time) {
         self.last_sr = Some(((info.ntp >> 16) as u32, at));
     }
 
-    /// A reception report came from this side. Where it answers the sender report relayed last, the time between both at
-    /// this place less the side's own delay is the round trip between us and the side.
+    /// Notes a reception report from this side. If it refers to the last sender report, the time since then less the
+    /// side's own delay is the round-trip time between us and the side.
     pub(crate) fn received(&mut self, block: ReportBlock, at: Time) {
         self.block = Some(block);
         if let Some((ntp, sent)) = self.last_sr
@@ -119,24 +120,24 @@ impl Reports {
 }
 
 #[derive(Debug)]
-struct Source {
+struct TrackedSource {
     ssrc: u32,
     last: Time,
     statistics: ReceiveStatistics,
 }
 
-/// Receive statistics of the sources of one side.
+/// Receive statistics of one side by source.
 #[derive(Debug, Default)]
 pub(crate) struct Sources {
-    followed: Vec<Source>,
-    /// The source of the last packet: the first guess.
+    tracked: Vec<TrackedSource>,
+    /// Index of the source of the last packet, which is tried first.
     current: usize,
-    unfollowed: u64,
+    untracked: u64,
     replaced: u32,
 }
 
 impl Sources {
-    /// Counts an accepted RTP packet; `None` where its source is not followed.
+    /// Counts an accepted RTP packet. `None` if its source is not tracked.
     pub(crate) fn receive(
         &mut self,
         view: &RtpView<'_>,
@@ -145,11 +146,11 @@ impl Sources {
     ) -> Option<Arrival> {
         let ssrc = view.ssrc();
         let Some(at) = self.find(ssrc).or_else(|| self.open(ssrc, arrived)) else {
-            self.unfollowed += 1;
+            self.untracked += 1;
             return None;
         };
         self.current = at;
-        let source = self.followed.get_mut(at)?;
+        let source = self.tracked.get_mut(at)?;
         source.last = arrived;
         let payload_type = view.payload_type();
         if let Some(&(_, rate)) = clock_rates.iter().find(|rate| rate.0 == payload_type)
@@ -165,69 +166,71 @@ impl Sources {
         }))
     }
 
-    /// Reads what the next packet of the source that was heard last will change, in so many steps along the pointers.
-    pub(crate) fn read_ahead(&self, step: u8) -> u64 {
-        let source = self.followed.get(self.current);
+    /// Reads the data that the next packet of the current source will change: at step 0 its record, then the data
+    /// behind its pointers.
+    pub(crate) fn prefetch(&self, step: u8) -> u64 {
+        let source = self.tracked.get(self.current);
         source.map_or(0, |source| {
-            u64::from(source.ssrc) ^ source.statistics.read_ahead(step > 0)
+            u64::from(source.ssrc) ^ source.statistics.prefetch(step > 0)
         })
     }
 
-    /// Counts what took a shortcut behind the last packet of the source that was heard last.
-    pub(crate) fn pass(&mut self, passed: &Passed) {
-        if let Some(source) = self.followed.get_mut(self.current) {
-            source.last = passed.arrived;
-            source.statistics.pass(passed);
+    /// Adds packets that the kernel relayed after the last packet of the current source.
+    pub(crate) fn add_offloaded(&mut self, offloaded: &OffloadStatistics) {
+        if let Some(source) = self.tracked.get_mut(self.current) {
+            source.last = offloaded.arrived;
+            source.statistics.add_offloaded(offloaded);
         }
     }
 
-    /// Jitter and clock rate of a payload type of the source that was heard last.
+    /// Jitter and clock rate of a payload type of the current source.
     pub(crate) fn jitter(&self, payload_type: u8) -> Option<(Duration, u32)> {
-        let source = self.followed.get(self.current)?;
+        let source = self.tracked.get(self.current)?;
         source.statistics.jitter(payload_type)
     }
 
-    /// A reception report about the source that was heard last.
+    /// A reception report block about the current source.
     pub(crate) fn report_block(&mut self) -> Option<ReportBlock> {
-        let source = self.followed.get_mut(self.current)?;
+        let source = self.tracked.get_mut(self.current)?;
         Some(source.statistics.report_block(source.ssrc))
     }
 
     fn find(&self, ssrc: u32) -> Option<usize> {
-        match self.followed.get(self.current) {
+        match self.tracked.get(self.current) {
             Some(source) if source.ssrc == ssrc => Some(self.current),
-            _ => self.followed.iter().position(|source| source.ssrc == ssrc),
+            _ => self.tracked.iter().position(|source| source.ssrc == ssrc),
         }
     }
 
+    /// Tracks a new source, in place of a silent one if necessary. `None` if all tracked sources are active.
     fn open(&mut self, ssrc: u32, now: Time) -> Option<usize> {
-        let fresh = Source {
+        let new_source = TrackedSource {
             ssrc,
             last: now,
             statistics: ReceiveStatistics::new(Sequence::LIVE_WINDOW),
         };
-        if self.followed.len() < MAX_SOURCES {
-            self.followed.push(fresh);
-            return Some(self.followed.len() - 1);
+        if self.tracked.len() < MAX_SOURCES {
+            self.tracked.push(new_source);
+            return Some(self.tracked.len() - 1);
         }
         let (at, oldest) = self
-            .followed
+            .tracked
             .iter_mut()
             .enumerate()
             .min_by_key(|(_, source)| source.last)?;
         if oldest.last + SOURCE_SILENCE > now {
             return None;
         }
-        *oldest = fresh;
+        *oldest = new_source;
         self.replaced += 1;
         Some(at)
     }
 
     pub(crate) fn fill(&self, stats: &mut SideStats) {
-        stats.unfollowed = self.unfollowed;
+        stats.untracked = self.untracked;
         stats.sources_replaced = self.replaced;
         stats.sources = self
-            .followed
+            .tracked
             .iter()
             .map(|source| SourceStats {
                 ssrc: source.ssrc,
@@ -239,66 +242,66 @@ impl Sources {
     }
 }
 
-/// The figures of a session.
+/// Statistics of a session.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SessionStats {
-    /// When the last packet was accepted from any side (or the plan last changed).
+    /// When the last packet was accepted from any side, or the plan was changed.
     pub last_packet: Time,
-    /// The driver has a faster way for streams that are only sent on.
-    pub shortcuts: bool,
-    /// What it is doing, where it is a seat in a conference.
-    pub seat: Option<crate::room::SeatFigures>,
-    /// The lines: first those that a later plan dropped, then the present ones.
+    /// Whether the driver can offload streams.
+    pub offload_allowed: bool,
+    /// State of the participant, if the session is one of a conference.
+    pub participant: Option<crate::conference::ParticipantFigures>,
+    /// Statistics of the media lines: first those that a later plan removed, then the present ones.
     pub flows: Vec<FlowStats>,
 }
 
-/// The figures of a media line.
+/// Statistics of a media line.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FlowStats {
-    /// Its number.
+    /// Number of the media line.
     pub line: u8,
-    /// Its sides.
+    /// The two sides.
     pub sides: [SideStats; 2],
 }
 
-/// The figures of one side.
+/// Statistics of one side.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SideStats {
-    /// Address to which RTP is locked.
+    /// Latched address for RTP.
     pub address: Option<SocketAddr>,
-    /// Address to which RTCP is locked.
+    /// Latched address for RTCP.
     pub rtcp_address: Option<SocketAddr>,
-    /// Code point towards this side.
+    /// DSCP code point towards this side.
     pub dscp: u8,
-    /// The crypto suite with which we open and seal here.
+    /// The SRTP crypto suite in use with this side.
     pub srtp: Option<Suite>,
-    /// Media received from this side (accepted, forwarded or held back).
+    /// Accepted media from this side, whether relayed or not.
     pub received: Counters,
-    /// RTCP received from this side.
+    /// RTCP from this side.
     pub received_rtcp: Counters,
     /// Media sent to this side.
     pub sent: Counters,
     /// RTCP sent to this side.
     pub sent_rtcp: Counters,
-    /// What of `received` took a shortcut past the forwarder.
-    pub passed: Counters,
-    /// Times at which a shortcut was opened for media from this side.
-    pub shortcuts: u64,
-    /// What came to this side's sockets and was dropped.
+    /// The part of `received` that was relayed by the kernel.
+    pub offloaded: Counters,
+    /// Number of times that the stream from this side was offloaded.
+    pub offloads: u64,
+    /// Dropped packets of this side by reason.
     pub drops: Vec<(DropReason, u64)>,
-    /// Packets of sources that are not followed because [`MAX_SOURCES`] others are active.
-    pub unfollowed: u64,
-    /// Sources whose figures made room for later ones.
+    /// Packets of sources that are not tracked, because [`MAX_SOURCES`] others are active.
+    pub untracked: u64,
+    /// Tracked sources that were replaced by later ones.
     pub sources_replaced: u32,
-    /// The last reception report that this side sent: how our packets arrive there.
+    /// The last reception report from this side, about the packets that we send to it.
     pub report: Option<ReportBlock>,
-    /// Round-trip time between us and this side, from passing reports.
+    /// Round-trip time between us and this side, from relayed RTCP.
     pub round_trip: Option<Duration>,
     /// The sources.
     pub sources: Vec<SourceStats>,
 }
 
-/// The figures of one synchronisation source.
+/// Statistics of one synchronisation source.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SourceStats {
     /// The source.
@@ -307,6 +310,6 @@ pub struct SourceStats {
     pub payload_types: Vec<(u8, u64)>,
     /// The most frequent payload type.
     pub main_payload_type: Option<u8>,
-    /// Loss, jitter and the rest.
+    /// Loss, jitter and further figures.
     pub summary: Summary,
 }

@@ -143,7 +143,7 @@ impl EModel {
     fn sidetone_impairment(&self) -> f64 {
         let echo = (-self.t / 4.0).exp() * 10f64.powf(-self.telr / 10.0);
         let stmro = -10.0 * (10f64.powf(-self.stmr / 10.0) + echo).log10();
-        // Even powers stand for the absolute value; the odd ones need it for ratings below their centre.
+        // Even exponents imply the absolute value; odd ones need it for ratings below their centre.
         12.0 * knee(((stmro - 13.0) / 6.0).abs(), 8.0)
             - 28.0 * knee(((stmro + 1.0) / 19.4).abs(), 35.0)
             - 13.0 * knee(((stmro - 3.0) / 33.0).abs(), 13.0)

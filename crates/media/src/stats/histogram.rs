@@ -43,7 +43,7 @@ impl LogHistogram {
     }
 
     /// Reads the count of a value.
-    pub(super) fn read_ahead(&self, value: u64) -> u64 {
+    pub(super) fn prefetch(&self, value: u64) -> u64 {
         self.counts
             .get(bucket(value))
             .map_or(0, |&count| u64::from(count))
@@ -54,7 +54,8 @@ impl LogHistogram {
         self.total
     }
 
-    /// The value below which the share `quantile` (0 to 1) of all values lies, interpolated in its bucket; `None` when empty.
+    /// The value below which the share `quantile` (0 to 1) of all values lies, interpolated in its bucket; `None` when
+    /// empty.
     pub fn quantile(&self, quantile: f64) -> Option<f64> {
         let total: u64 = self.counts.iter().map(|count| u64::from(*count)).sum();
         if total == 0 {
@@ -75,6 +76,7 @@ impl LogHistogram {
     }
 }
 
+/// Index of the bucket of a value.
 fn bucket(value: u64) -> usize {
     if value < 1 << LOW {
         return 0;

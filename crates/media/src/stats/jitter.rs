@@ -2,19 +2,20 @@
 
 use super::histogram::LogHistogram;
 use core::time::Duration;
-use engine::{Passed, Time};
+use engine::{OffloadStatistics, Time};
 
-/// A difference of transit times above this, in nanoseconds, is no jitter where the media clock made it: see [`is_break`].
+/// A larger difference of transit times, in nanoseconds, is a break if it is due to the media clock, see [`is_break`].
 const CLOCK_STEP: f64 = 0.5e9;
-/// Above this it is none whatever made it: the sender has paused with its media clock standing, as in hold.
+/// A larger difference is always a break: the sender has paused with its media clock stopped, as on hold.
 const PAUSE: f64 = 5e9;
-/// Most sound in a packet that is taken for the plain course of a stream, in nanoseconds.
+/// The longest audio of a packet in a continuous stream, in nanoseconds.
 const LONGEST_PACKET: f64 = 0.24e9;
 
-/// Whether the media clock of a source broke between two packets: the timestamp made a step that neither the time that passed nor the
-/// packets between them (`step`, by sequence numbers) explain. RFC 3550 A.8 knows a source's clock as continuous; a sender that chooses
-/// another timestamp without another source (a new talkspurt of a gateway, a re-INVITE, a transfer) would else show as seconds of jitter,
-/// which decay for hundreds of packets. A delay of the network is none of this: there the arrival made the step.
+/// Whether the media clock of a source broke between two packets: the timestamp step is explained neither by the
+/// elapsed time nor by the number of packets (`step`, from sequence numbers). RFC 3550 A.8 assumes a continuous clock.
+/// A sender that changes its timestamps without changing the source (a new talkspurt of a gateway, a re-INVITE, a
+/// transfer) would otherwise show as seconds of jitter, which decay over hundreds of packets. A network delay is no
+/// break: then the arrival made the step.
 pub(super) fn is_break(arrival: f64, media: f64, step: i16) -> bool {
     let difference = arrival - media;
     if difference.abs() > PAUSE {
@@ -55,9 +56,10 @@ impl Jitter {
         Jitter::default()
     }
 
-    /// Reads what the next packet will change; the count of its jitter is near that of the last one's.
-    pub(super) fn read_ahead(&self) -> u64 {
-        self.samples ^ self.histogram.total() ^ self.histogram.read_ahead(self.current as u64)
+    /// Reads the data that the next packet will change. Its jitter is close to that of the last one, so it is in the
+    /// same bucket.
+    pub(super) fn prefetch(&self) -> u64 {
+        self.samples ^ self.histogram.total() ^ self.histogram.prefetch(self.current as u64)
     }
 
     /// Takes a packet in arrival order.
@@ -65,7 +67,7 @@ impl Jitter {
         let Some(last) = self.previous.replace((time, timestamp)) else {
             return;
         };
-        let (arrival, media) = between(last, (time, timestamp), clock_rate);
+        let (arrival, media) = elapsed(last, (time, timestamp), clock_rate);
         self.current += ((arrival - media).abs() - self.current) / 16.0;
         self.samples += 1;
         self.sum += self.current;
@@ -73,8 +75,9 @@ impl Jitter {
         self.histogram.add(self.current as u64);
     }
 
-    /// Whether the media clock broke before a packet that is `step` sequence numbers behind the last one; its timeline begins anew then.
-    pub(super) fn interrupt_at(
+    /// Detects a break of the media clock before a packet that is `step` sequence numbers after the last one, and
+    /// starts a new timeline then.
+    pub(super) fn detect_break(
         &mut self,
         time: Time,
         timestamp: u32,
@@ -82,7 +85,7 @@ impl Jitter {
         step: i16,
     ) -> bool {
         let broke = self.previous.is_some_and(|previous| {
-            let (arrival, media) = between(previous, (time, timestamp), clock_rate);
+            let (arrival, media) = elapsed(previous, (time, timestamp), clock_rate);
             is_break(arrival, media, step)
         });
         if broke {
@@ -91,24 +94,25 @@ impl Jitter {
         broke
     }
 
-    /// The next packet is compared with none before it.
+    /// Starts a new timeline: the next packet is compared with none.
     pub(super) fn interrupt(&mut self) {
         self.previous = None;
     }
 
-    /// Takes packets whose jitter somebody else computed on from [`Jitter::current`]. The distribution gets them all at their mean.
-    pub fn pass(&mut self, passed: &Passed) {
+    /// Adds packets whose jitter the kernel relay computed, starting from [`Jitter::current`]. The distribution gets
+    /// their mean.
+    pub fn add_offloaded(&mut self, offloaded: &OffloadStatistics) {
         let nanos = |span: Duration| span.as_nanos() as f64;
-        self.previous = Some((passed.arrived, passed.timestamp));
-        self.current = nanos(passed.jitter);
-        self.samples += u64::from(passed.packets);
-        self.sum += nanos(passed.jitter_sum);
-        self.max = self.max.max(nanos(passed.jitter_most));
-        let mean = passed.jitter_sum.as_nanos() as u64 / u64::from(passed.packets.max(1));
-        self.histogram.add_many(mean, u64::from(passed.packets));
+        self.previous = Some((offloaded.arrived, offloaded.timestamp));
+        self.current = nanos(offloaded.jitter);
+        self.samples += u64::from(offloaded.packets);
+        self.sum += nanos(offloaded.jitter_sum);
+        self.max = self.max.max(nanos(offloaded.jitter_max));
+        let mean = offloaded.jitter_sum.as_nanos() as u64 / u64::from(offloaded.packets.max(1));
+        self.histogram.add_many(mean, u64::from(offloaded.packets));
     }
 
-    /// The jitter now, in nanoseconds.
+    /// The present jitter in nanoseconds.
     pub fn current(&self) -> f64 {
         self.current
     }
@@ -125,14 +129,14 @@ impl Jitter {
     }
 }
 
-/// Nanoseconds between two packets by arrival, and by timestamp.
-fn between(last: (Time, u32), next: (Time, u32), clock_rate: u32) -> (f64, f64) {
+/// Nanoseconds between two packets by arrival and by timestamp.
+fn elapsed(last: (Time, u32), next: (Time, u32), clock_rate: u32) -> (f64, f64) {
     let arrival = super::signed_nanos(last.0, next.0) as f64;
     let media = f64::from(next.1.wrapping_sub(last.1) as i32) * 1e9 / f64::from(clock_rate);
     (arrival, media)
 }
 
-/// The integer form of A.8: sixteen times the jitter is kept, arrival times are whole timestamp units.
+/// The integer form of A.8: stores sixteen times the jitter; arrival times are whole timestamp units.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct IntegerJitter {
     transit: Option<u32>,
@@ -156,21 +160,21 @@ impl IntegerJitter {
         }
     }
 
-    /// The next packet is compared with none before it.
+    /// Starts a new timeline: the next packet is compared with none.
     pub(super) fn interrupt(&mut self) {
         self.transit = None;
     }
 
-    /// As [`Jitter::pass`].
-    pub fn pass(&mut self, passed: &Passed, clock_rate: u32) {
+    /// As [`Jitter::add_offloaded`].
+    pub fn add_offloaded(&mut self, offloaded: &OffloadStatistics, clock_rate: u32) {
         let units = |nanos: u128| nanos * u128::from(clock_rate) / 1_000_000_000;
-        let arrival = units(u128::from(passed.arrived.as_nanos())) as u32;
-        self.transit = Some(arrival.wrapping_sub(passed.timestamp));
-        let scaled = units(passed.jitter.as_nanos() * 16);
+        let arrival = units(u128::from(offloaded.arrived.as_nanos())) as u32;
+        self.transit = Some(arrival.wrapping_sub(offloaded.timestamp));
+        let scaled = units(offloaded.jitter.as_nanos() * 16);
         self.scaled = u32::try_from(scaled).unwrap_or(u32::MAX);
     }
 
-    /// The jitter in timestamp units, as it goes into a report.
+    /// The jitter in timestamp units, as stated in reports.
     pub fn value(&self) -> u32 {
         self.scaled >> 4
     }

@@ -2,27 +2,27 @@
 
 use engine::Time;
 
-/// A jump forward beyond this is a loss only where enough time has passed (RFC 3550 A.1: MAX_DROPOUT).
+/// A larger jump forward is a loss only if enough time has passed (RFC 3550 A.1: MAX_DROPOUT).
 const MAX_DROPOUT: i64 = 3000;
-/// Packets in sequence that make a source valid (RFC 3550 A.1: MIN_SEQUENTIAL).
+/// Packets in sequence after which a source is valid (RFC 3550 A.1: MIN_SEQUENTIAL).
 const MIN_SEQUENTIAL: u8 = 2;
 
-/// What a packet was.
+/// Classification of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
-    /// The first of its number, above all before it.
+    /// First arrival of its number, above all earlier ones.
     Advance,
-    /// The first of its number, below the highest.
+    /// First arrival of its number, below the highest.
     OutOfOrder,
-    /// Seen before.
+    /// Duplicate of a packet.
     Duplicate,
-    /// Far outside the sequence; a next packet in line with it would mean a restart.
+    /// Far outside the sequence. A following packet in sequence with it indicates a restart.
     Stray,
-    /// The sender began a new sequence: this packet confirmed the stray before it.
+    /// The sender began a new sequence: this packet confirmed the stray packet before it.
     Restart,
 }
 
-/// The state of a source's sequence numbers. Memory is one bit per number of the window.
+/// Sequence number state of a source. It takes one bit of memory per number of the window.
 #[derive(Clone, Debug)]
 pub struct Sequence {
     started: bool,
@@ -36,12 +36,12 @@ pub struct Sequence {
     out_of_order: u64,
     strays: u64,
     restarts: u64,
-    /// Of the sequences before the last restart.
+    /// Figures of the sequences before the last restart.
     expected_before: u64,
     cycles_before: u64,
     probation: u8,
-    /// The stray that the next packet may confirm.
-    suspect: Option<u16>,
+    /// The number that would confirm a restart after a stray packet.
+    restart_candidate: Option<u16>,
     runs: LossRuns,
     first_time: Time,
     last_time: Time,
@@ -67,8 +67,8 @@ impl LossRuns {
 }
 
 impl Sequence {
-    /// Reads what the next number will change; with `deep` its place in the window.
-    pub(super) fn read_ahead(&self, deep: bool) -> u64 {
+    /// Reads the data that the next number will change: this record, or with `deep` its bit in the window.
+    pub(super) fn prefetch(&self, deep: bool) -> u64 {
         if !deep {
             return self.highest as u64 ^ self.unique ^ self.runs.current ^ u64::from(self.started);
         }
@@ -79,10 +79,10 @@ impl Sequence {
 
     /// Window for live flows: 20 s of speech at 20 ms.
     pub const LIVE_WINDOW: usize = 1024;
-    /// Window in which every 16-bit distance is told exactly, for captures.
+    /// Window in which every 16-bit distance is resolved exactly, for captures.
     pub const EXACT_WINDOW: usize = 32_768;
 
-    /// Nothing received. `window` is rounded up to a power of two from 64 to [`Sequence::EXACT_WINDOW`].
+    /// A sequence without packets. `window` is rounded up to a power of two from 64 to [`Sequence::EXACT_WINDOW`].
     pub fn new(window: usize) -> Sequence {
         let window = window.clamp(64, Self::EXACT_WINDOW).next_power_of_two();
         Sequence {
@@ -100,7 +100,7 @@ impl Sequence {
             expected_before: 0,
             cycles_before: 0,
             probation: MIN_SEQUENTIAL,
-            suspect: None,
+            restart_candidate: None,
             runs: LossRuns::default(),
             first_time: Time::ZERO,
             last_time: Time::ZERO,
@@ -118,31 +118,31 @@ impl Sequence {
             return Arrival::Advance;
         }
         let distance = i64::from(number.wrapping_sub(self.highest as u16) as i16);
-        let arrival = if self.is_strange(distance, time) {
-            self.strange(number)
+        let arrival = if self.is_implausible(distance, time) {
+            self.receive_implausible(number)
         } else if distance > 0 {
             self.advance(self.highest + distance);
             Arrival::Advance
         } else {
-            self.below(self.highest + distance)
+            self.receive_older(self.highest + distance)
         };
         if arrival != Arrival::Stray {
-            self.suspect = None;
+            self.restart_candidate = None;
             self.last_time = time;
         }
         arrival
     }
 
-    /// Counts packets that followed the highest one without a gap, the last of them at `time`.
-    pub fn pass(&mut self, packets: u32, time: Time) {
+    /// Counts packets that followed the highest number without a gap, the last of them at `time`.
+    pub fn add_in_order(&mut self, packets: u32, time: Time) {
         let packets = i64::from(packets);
         if packets == 0 || !self.started {
             return;
         }
         self.received += packets as u64;
-        self.suspect = None;
+        self.restart_candidate = None;
         self.last_time = time;
-        // Once the window is full of packets that came, further ones change nothing in it.
+        // Once the window is full of received packets, further ones do not change it.
         let shown = packets.min(self.window());
         for _ in 0..shown {
             self.advance(self.highest + 1);
@@ -152,7 +152,7 @@ impl Sequence {
         self.highest += rest;
     }
 
-    /// Packets seen.
+    /// Packets received.
     pub fn received(&self) -> u64 {
         self.received
     }
@@ -162,7 +162,7 @@ impl Sequence {
         self.unique
     }
 
-    /// Repeats.
+    /// Duplicates.
     pub fn duplicates(&self) -> u64 {
         self.duplicates
     }
@@ -182,7 +182,7 @@ impl Sequence {
         self.restarts
     }
 
-    /// Lowest extended number since the last restart; below zero where a packet from before the first wrap came late.
+    /// Lowest extended number since the last restart; below zero if a packet from before the first wrap was late.
     pub fn lowest(&self) -> i64 {
         self.lowest
     }
@@ -197,7 +197,7 @@ impl Sequence {
         self.cycles_before + self.cycles_now()
     }
 
-    /// Whether two packets in sequence were seen since the start or the last restart.
+    /// Whether two packets in sequence were received since the start or the last restart.
     pub fn is_valid(&self) -> bool {
         self.probation == 0
     }
@@ -211,7 +211,7 @@ impl Sequence {
         }
     }
 
-    /// Mean length of loss runs divided by the mean length under random loss, 1 / (1 - loss). One where nothing is lost.
+    /// Mean length of loss runs divided by the mean length under random loss, 1 / (1 - loss). It is 1 without loss.
     pub fn burst_ratio(&self) -> f64 {
         let mut runs = self.runs;
         for number in self.window_start()..=self.highest {
@@ -252,9 +252,9 @@ impl Sequence {
         self.unique += 1;
     }
 
-    /// A jump that loss does not explain: too far back for the window, or too far ahead for the time that passed at a
-    /// quarter of the mean distance between packets so far.
-    fn is_strange(&self, distance: i64, time: Time) -> bool {
+    /// Whether a jump is not explained by loss: too far back for the window, or too far ahead for the elapsed time at a
+    /// quarter of the mean packet distance so far.
+    fn is_implausible(&self, distance: i64, time: Time) -> bool {
         if distance <= -self.window() {
             return true;
         }
@@ -267,9 +267,10 @@ impl Sequence {
         passed * packets * 4 < distance as u128 * span.max(packets * 1_000_000)
     }
 
-    fn strange(&mut self, number: u16) -> Arrival {
-        let confirmed = self.suspect == Some(number);
-        self.suspect = Some(number.wrapping_add(1));
+    /// Handles a number that is not explained by loss: a stray packet, or the second one of a new sequence.
+    fn receive_implausible(&mut self, number: u16) -> Arrival {
+        let confirmed = self.restart_candidate == Some(number);
+        self.restart_candidate = Some(number.wrapping_add(1));
         if !confirmed {
             self.strays += 1;
             return Arrival::Stray;
@@ -291,6 +292,7 @@ impl Sequence {
         Arrival::Restart
     }
 
+    /// Handles a number above the highest. Numbers that leave the window are added to the loss runs.
     fn advance(&mut self, number: i64) {
         self.probation = match number - self.highest {
             1 => self.probation.saturating_sub(1),
@@ -310,7 +312,7 @@ impl Sequence {
         self.unique += 1;
     }
 
-    fn below(&mut self, number: i64) -> Arrival {
+    fn receive_older(&mut self, number: i64) -> Arrival {
         if number >= self.lowest && self.has(number) {
             self.duplicates += 1;
             return Arrival::Duplicate;

@@ -2,25 +2,25 @@
 
 use engine::Time;
 
-/// A step of media time that differs from its arrival step by more than this is a new timeline, not skew.
+/// A step of media time that differs from its arrival step by more than this starts a new timeline.
 const JUMP_SECONDS: f64 = 5.0;
-/// Fewer packets give no figure.
+/// Minimum number of packets for a result.
 const MIN_PACKETS: u64 = 50;
-/// A figure whose standard error is above this would be jitter, not skew.
+/// A result with a larger standard error is due to jitter, not skew.
 const MAX_ERROR_PPM: f64 = 50.0;
 
-/// Running sums of the regression: media seconds over arrival seconds, kept as means and central moments. Where the timeline
-/// breaks (silence, events, a new sequence) a new segment begins; the slope is common to all segments.
+/// Running sums of the regression of media seconds over arrival seconds, as means and central moments. A new segment
+/// begins at each break of the timeline (silence, events, a new sequence); all segments have a common slope.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Skew {
     previous: Option<(Time, u32)>,
     arrival: f64,
     media: f64,
-    /// Of the segment.
+    /// Of the present segment.
     packets: u64,
     mean_arrival: f64,
     mean_media: f64,
-    /// Central moments, of all segments.
+    /// Central moments of all segments.
     arrivals: f64,
     medias: f64,
     covariance: f64,
@@ -29,12 +29,12 @@ pub struct Skew {
 }
 
 impl Skew {
-    /// Reads what the next packet will change.
-    pub(super) fn read_ahead(&self) -> u64 {
+    /// Reads the data that the next packet will change.
+    pub(super) fn prefetch(&self) -> u64 {
         self.packets ^ self.segments
     }
 
-    /// The timeline breaks here: the next packet begins a new segment.
+    /// Ends the segment: the next packet begins a new one.
     pub fn interrupt(&mut self) {
         self.previous = None;
         self.arrival = 0.0;
@@ -70,8 +70,7 @@ impl Skew {
         self.covariance += arrival * (self.media - self.mean_media);
     }
 
-    /// Parts per million by which the sender's clock is faster than ours; `None` where the packets do not tell within a
-    /// standard error of 50.
+    /// Parts per million by which the sender's clock is faster than ours; `None` if the standard error exceeds 50.
     pub fn ppm(&self) -> Option<f64> {
         let free = self.total.checked_sub(self.segments + 1)?;
         if self.total < MIN_PACKETS || free == 0 || self.arrivals <= 0.0 {

@@ -1,9 +1,9 @@
-//! Allocations of the forwarder in the steady state: none. A program of its own, because it replaces the allocator.
+//! Heap allocations of the forwarder in the steady state: none. A separate program, because it replaces the allocator.
 
-#[path = "../suite/conference/mod.rs"]
 mod conference;
 mod counting;
-mod play;
-mod recode;
+#[path = "../suite/participants/mod.rs"]
+mod participants;
+mod playback;
 mod relay;
-mod room;
+mod transcode;

@@ -1,8 +1,8 @@
-//! Counts what the forwarder asks of the allocator per packet: nothing.
+//! Heap allocations of the relay per packet: none.
 
 use crate::counting;
 
-use engine::{Entropy, Forward, HashKey, Packet, SocketId, Time, Verdict};
+use engine::{Entropy, Forward, HashKey, MediaPacket, PacketVerdict, SocketId, Time};
 use media::{
     Carriage, Forwarder, ForwarderLimits, Keys, MediaCommand, Protection, SessionPlan, SidePlan,
 };
@@ -13,7 +13,7 @@ use wire::rtcp::CompoundBuilder;
 use wire::rtp::RtpHeader;
 
 #[test]
-fn steady_state_asks_for_no_memory() {
+fn steady_state_does_not_allocate() {
     const SESSIONS: u32 = 50;
     let mut forwarder = Forwarder::new(ForwarderLimits::default(), HashKey::default());
     let address = |session: u32, side: u32| {
@@ -79,19 +79,19 @@ fn steady_state_asks_for_no_memory() {
                 }
                 let (socket, source) = (SocketId(70_000 + place), address(place / 2, place % 2));
                 let verdict = forwarder.forward(
-                    &mut Packet {
+                    &mut MediaPacket {
                         length,
-                        ..Packet::new(socket, source, now, &mut buffer)
+                        ..MediaPacket::new(socket, source, now, &mut buffer)
                     },
                     now,
                 );
-                forwarded += u32::from(matches!(verdict, Verdict::Forward { .. }));
+                forwarded += u32::from(matches!(verdict, PacketVerdict::Forward { .. }));
                 let stranger = SocketAddr::from(([203, 0, 113, 1], 1));
                 let verdict = forwarder.forward(
-                    &mut Packet::new(socket, stranger, now, &mut [0x80; 20]),
+                    &mut MediaPacket::new(socket, stranger, now, &mut [0x80; 20]),
                     now,
                 );
-                assert!(matches!(verdict, Verdict::Drop(_)));
+                assert!(matches!(verdict, PacketVerdict::Drop(_)));
             }
             while let Some(event) = forwarder.next_report() {
                 assert!(matches!(event, media::MediaEvent::Latched { .. }));
@@ -99,7 +99,7 @@ fn steady_state_asks_for_no_memory() {
         }
         forwarded
     };
-    // Beyond the first look at inactivity (60 s), for which the wheel of timers makes its list of due ones.
+    // Beyond the first check of inactivity (60 s), for which the timer wheel allocates its list of due timers.
     run(1..3_200);
     let before = counting::calls();
     let forwarded = run(3_200..10_000);

@@ -1,7 +1,7 @@
-//! The forwarder: who is heard, where it goes, and when silence is told.
+//! The forwarder: latching, relay, timeouts.
 
 use core::time::Duration;
-use engine::{DropReason, Forward, HashKey, Packet, SocketId, Time, Verdict};
+use engine::{DropReason, Forward, HashKey, MediaPacket, PacketVerdict, SocketId, Time};
 use media::forward::{LATCH_PACKETS, PlanError, SessionStats};
 use media::{
     Carriage, Component, Forwarder, ForwarderLimits, Latching, MediaCommand, MediaEvent,
@@ -43,7 +43,7 @@ fn forwarder() -> Forwarder {
     Forwarder::new(ForwarderLimits::default(), HashKey::default())
 }
 
-/// Both sides signalled, RTCP on its own port.
+/// Both sides with signalled addresses and separate RTCP ports.
 fn plan() -> SessionPlan {
     let mut a = SidePlan::new(A);
     a.rtcp = Some(A_RTCP);
@@ -62,16 +62,19 @@ fn send(
     source: &str,
     bytes: &[u8],
     now: Time,
-) -> Verdict {
+) -> PacketVerdict {
     let mut bytes = bytes.to_vec();
     let before = bytes.clone();
-    let verdict = forwarder.forward(&mut Packet::new(socket, addr(source), now, &mut bytes), now);
-    assert_eq!(bytes, before, "the relay changes nothing");
+    let verdict = forwarder.forward(
+        &mut MediaPacket::new(socket, addr(source), now, &mut bytes),
+        now,
+    );
+    assert_eq!(bytes, before, "packets are relayed unchanged");
     verdict
 }
 
-fn to(socket: SocketId, destination: &str) -> Verdict {
-    Verdict::Forward {
+fn to(socket: SocketId, destination: &str) -> PacketVerdict {
+    PacketVerdict::Forward {
         socket,
         destination: addr(destination),
     }
@@ -95,7 +98,7 @@ fn last_stats(forwarder: &mut Forwarder, session: u64, now: Time) -> SessionStat
 }
 
 #[test]
-fn signalled_addresses_count_at_once_and_are_relayed() {
+fn signalled_addresses_are_relayed_at_once() {
     let mut forwarder = forwarder();
     let now = Time::from_secs(1);
     forwarder.command(MediaCommand::Add(Box::new(plan())), now);
@@ -136,12 +139,12 @@ fn signalled_addresses_count_at_once_and_are_relayed() {
     assert_eq!((forwarder.sockets(), forwarder.sessions()), (0, 0));
     assert_eq!(
         send(&mut forwarder, A, "192.0.2.1:4000", &rtp(7, 60), now),
-        Verdict::Drop(DropReason::MediaNoFlow)
+        PacketVerdict::Drop(DropReason::MediaNoFlow)
     );
 }
 
 #[test]
-fn a_phone_behind_nat_is_learned_and_then_locked() {
+fn address_behind_nat_is_latched() {
     let mut forwarder = forwarder();
     let mut plan = plan();
     plan.flows[0].sides[0].signalled_rtp = Some(addr("10.0.0.5:4000"));
@@ -149,10 +152,10 @@ fn a_phone_behind_nat_is_learned_and_then_locked() {
     plan.flows[0].sides[0].latching = Latching::SameAddress(addr("198.51.100.7:0").ip());
     let now = Time::from_secs(1);
     forwarder.command(MediaCommand::Add(Box::new(plan.clone())), now);
-    // RTCP before RTP is learned from nobody.
+    // RTCP before RTP does not lead to latching.
     assert_eq!(
         send(&mut forwarder, A_RTCP, "198.51.100.7:40001", &rtcp(7), now),
-        Verdict::Drop(DropReason::MediaLearning)
+        PacketVerdict::Drop(DropReason::MediaLatching)
     );
     for n in 1..LATCH_PACKETS {
         let verdict = send(
@@ -162,12 +165,16 @@ fn a_phone_behind_nat_is_learned_and_then_locked() {
             &rtp(7, n.into()),
             now,
         );
-        assert_eq!(verdict, Verdict::Drop(DropReason::MediaLearning), "{n}");
+        assert_eq!(
+            verdict,
+            PacketVerdict::Drop(DropReason::MediaLatching),
+            "{n}"
+        );
     }
     assert_eq!(
         send(&mut forwarder, B, "192.0.2.2:5000", &rtp(9, 1), now),
         to(A, "10.0.0.5:4000"),
-        "as signalled until learned"
+        "the signalled address is used until one is latched"
     );
     assert_eq!(
         send(
@@ -183,10 +190,10 @@ fn a_phone_behind_nat_is_learned_and_then_locked() {
         send(&mut forwarder, B, "192.0.2.2:5000", &rtp(9, 2), now),
         to(A, "198.51.100.7:40000")
     );
-    // RTCP is taken from the host to which RTP is locked.
+    // RTCP is accepted from the host to which RTP is latched.
     assert_eq!(
         send(&mut forwarder, A_RTCP, "203.0.113.1:40001", &rtcp(7), now),
-        Verdict::Drop(DropReason::MediaStranger)
+        PacketVerdict::Drop(DropReason::MediaUnexpectedSource)
     );
     assert_eq!(
         send(&mut forwarder, A_RTCP, "198.51.100.7:40001", &rtcp(7), now),
@@ -196,24 +203,27 @@ fn a_phone_behind_nat_is_learned_and_then_locked() {
         send(&mut forwarder, B_RTCP, "192.0.2.2:5001", &rtcp(9), now),
         to(A_RTCP, "198.51.100.7:40001")
     );
-    // A stranger, long after and in any number, from another host or another port.
+    // Packets from another host or port are dropped, however late and many.
     let late = now + Duration::from_secs(3600);
     for n in 0..100 {
         for stranger in ["203.0.113.1:40000", "198.51.100.7:40002"] {
             assert_eq!(
                 send(&mut forwarder, A, stranger, &rtp(7, n), late),
-                Verdict::Drop(DropReason::MediaStranger)
+                PacketVerdict::Drop(DropReason::MediaUnexpectedSource)
             );
         }
     }
-    assert_eq!(forwarder.drops().get(DropReason::MediaStranger), 201);
-    // The same plan again (a session refresh) opens nothing.
+    assert_eq!(
+        forwarder.drops().get(DropReason::MediaUnexpectedSource),
+        201
+    );
+    // The same plan again (a session refresh) does not reset the latch.
     forwarder.command(MediaCommand::Update(Box::new(plan.clone())), late);
     assert_eq!(
         send(&mut forwarder, A, "198.51.100.7:40002", &rtp(7, 200), late),
-        Verdict::Drop(DropReason::MediaStranger)
+        PacketVerdict::Drop(DropReason::MediaUnexpectedSource)
     );
-    // A new offer tells another address: it is learned anew.
+    // A new offer with another address resets the latch.
     plan.flows[0].sides[0].signalled_rtp = Some(addr("10.0.0.6:4000"));
     forwarder.command(MediaCommand::Update(Box::new(plan)), late);
     for n in 0..LATCH_PACKETS {
@@ -238,14 +248,14 @@ fn a_phone_behind_nat_is_learned_and_then_locked() {
 }
 
 #[test]
-fn packets_that_do_not_continue_teach_nothing() {
+fn packets_out_of_sequence_do_not_latch() {
     let mut forwarder = forwarder();
     let mut plan = plan();
     plan.flows[0].sides[0].signalled_rtp = None;
     let now = Time::ZERO;
     forwarder.command(MediaCommand::Add(Box::new(plan)), now);
     for n in 0..40u16 {
-        // Each from a new source, or the same number again, or a jump.
+        // Each from a new source, or a repeated number, or a jump.
         let packets = [
             rtp(n.into(), n),
             rtp(1000, 5),
@@ -254,23 +264,23 @@ fn packets_that_do_not_continue_teach_nothing() {
         for packet in packets {
             assert_eq!(
                 send(&mut forwarder, A, "203.0.113.1:1000", &packet, now),
-                Verdict::Drop(DropReason::MediaLearning)
+                PacketVerdict::Drop(DropReason::MediaLatching)
             );
         }
-        // RTCP and STUN on the RTP port teach nothing either.
+        // RTCP and STUN on the RTP port do not lead to latching either.
         assert_eq!(
             send(&mut forwarder, A, "203.0.113.1:1000", &rtcp(1), now),
-            Verdict::Drop(DropReason::MediaUnexpectedRtcp)
+            PacketVerdict::Drop(DropReason::MediaUnexpectedRtcp)
         );
     }
     assert_eq!(
         send(&mut forwarder, B, "192.0.2.2:5000", &rtp(9, 1), now),
-        Verdict::Drop(DropReason::MediaNotLatched)
+        PacketVerdict::Drop(DropReason::MediaNoDestination)
     );
 }
 
 #[test]
-fn what_does_not_fit_the_place_is_dropped_and_counted() {
+fn unexpected_packets_are_dropped_and_counted() {
     let mut forwarder = forwarder();
     let now = Time::ZERO;
     forwarder.command(MediaCommand::Add(Box::new(plan())), now);
@@ -304,13 +314,18 @@ fn what_does_not_fit_the_place_is_dropped_and_counted() {
             vec![0x80, 0, 0],
             DropReason::MediaMalformed,
         ),
-        (A, "[2001:db8::1]:4000", rtp(1, 1), DropReason::MediaFamily),
+        (
+            A,
+            "[2001:db8::1]:4000",
+            rtp(1, 1),
+            DropReason::MediaAddressFamily,
+        ),
     ];
     for (socket, source, bytes, reason) in cases {
         let before = forwarder.drops().get(reason);
         assert_eq!(
             send(&mut forwarder, socket, source, &bytes, now),
-            Verdict::Drop(reason)
+            PacketVerdict::Drop(reason)
         );
         assert_eq!(forwarder.drops().get(reason), before + 1);
     }
@@ -319,9 +334,9 @@ fn what_does_not_fit_the_place_is_dropped_and_counted() {
     binding[4..8].copy_from_slice(&wire::stun::MAGIC_COOKIE.to_be_bytes());
     assert_eq!(
         send(&mut forwarder, A, good, &binding, now),
-        Verdict::Punt("stun")
+        PacketVerdict::Punt("stun")
     );
-    // Payload type 72 with the marker bit looks like RTCP, and is RTP where RTCP has its own port.
+    // Payload type 72 with the marker bit looks like RTCP, but is RTP if RTCP has a separate port.
     let mut looks_alike = rtp(1, 1);
     looks_alike[1] = 200;
     assert_eq!(
@@ -331,7 +346,7 @@ fn what_does_not_fit_the_place_is_dropped_and_counted() {
 }
 
 #[test]
-fn rtcp_between_one_port_and_two() {
+fn rtcp_between_mux_and_separate_ports() {
     let mut forwarder = forwarder();
     let mut plan = plan();
     let b = &mut plan.flows[0].sides[1];
@@ -382,9 +397,9 @@ fn ipv6_to_ipv4_and_back() {
     );
     assert_eq!(
         send(&mut forwarder, B, "192.0.2.2:5000", &rtp(2, 1), now),
-        Verdict::Drop(DropReason::MediaFamily)
+        PacketVerdict::Drop(DropReason::MediaAddressFamily)
     );
-    // A signalled address of the wrong family is no place to send to; nor is "any", port 0 or multicast.
+    // A signalled address of the wrong family is no destination; nor is the unspecified address, port 0 or multicast.
     for bad in [
         "192.0.2.2:5000",
         "[::]:5000",
@@ -395,14 +410,14 @@ fn ipv6_to_ipv4_and_back() {
         forwarder.command(MediaCommand::Update(Box::new(plan.clone())), now);
         assert_eq!(
             send(&mut forwarder, A, "192.0.2.1:4000", &rtp(1, 2), now),
-            Verdict::Drop(DropReason::MediaNotLatched),
+            PacketVerdict::Drop(DropReason::MediaNoDestination),
             "{bad}"
         );
     }
 }
 
 #[test]
-fn held_directions_are_closed_for_media_and_open_for_rtcp() {
+fn hold_stops_media_but_not_rtcp() {
     let mut forwarder = forwarder();
     let mut plan = plan();
     let now = Time::ZERO;
@@ -410,7 +425,7 @@ fn held_directions_are_closed_for_media_and_open_for_rtcp() {
     forwarder.command(MediaCommand::Add(Box::new(plan)), now);
     assert_eq!(
         send(&mut forwarder, B, "192.0.2.2:5000", &rtp(2, 1), now),
-        Verdict::Drop(DropReason::MediaHeld)
+        PacketVerdict::Drop(DropReason::MediaDirectionClosed)
     );
     assert_eq!(
         send(&mut forwarder, A, "192.0.2.1:4000", &rtp(1, 1), now),
@@ -423,7 +438,7 @@ fn held_directions_are_closed_for_media_and_open_for_rtcp() {
 }
 
 #[test]
-fn silence_is_told_in_virtual_time() {
+fn silence_is_reported_as_timeout() {
     let mut forwarder = forwarder();
     let mut plan = plan();
     plan.inactivity = Some(Duration::from_secs(30));
@@ -436,7 +451,7 @@ fn silence_is_told_in_virtual_time() {
         send(&mut forwarder, A, "192.0.2.1:4000", &rtp(1, n), now);
     }
     let spoke = now;
-    // A stranger's packets are no sign of life.
+    // Packets from other addresses do not count as activity.
     now += Duration::from_secs(20);
     send(&mut forwarder, A, "203.0.113.9:1", &rtp(1, 5), now);
     assert!(
@@ -451,7 +466,7 @@ fn silence_is_told_in_virtual_time() {
         now = due;
         forwarder.timeout(now);
         wakes += 1;
-        assert!(wakes < 20, "a storm of wake-ups");
+        assert!(wakes < 20, "too many wake-ups");
         if let Some(report) = forwarder.next_report() {
             break report;
         }
@@ -468,7 +483,7 @@ fn silence_is_told_in_virtual_time() {
         silent >= Duration::from_secs(30) && silent < Duration::from_millis(30_003),
         "{silent:?}"
     );
-    // On hold the longer time applies, from the change on.
+    // On hold the longer timeout applies, from the change on.
     for side in &mut plan.flows[0].sides {
         side.sends = false;
     }
@@ -489,9 +504,9 @@ fn silence_is_told_in_virtual_time() {
 }
 
 #[test]
-fn bad_plans_are_refused_and_change_nothing() {
+fn invalid_plans_are_refused_and_change_nothing() {
     let limits = ForwarderLimits {
-        rooms: 1,
+        conferences: 1,
         sessions: 2,
         sockets: 80_000,
     };
@@ -501,7 +516,7 @@ fn bad_plans_are_refused_and_change_nothing() {
         let sockets = forwarder.sockets();
         forwarder.command(command, now);
         match &reports(&mut forwarder)[..] {
-            [MediaEvent::Refused { why, .. }] => assert_eq!(*why, expected),
+            [MediaEvent::Refused { error, .. }] => assert_eq!(*error, expected),
             other => panic!("{other:?}"),
         }
         if forwarder.sockets() == 0 {
@@ -564,11 +579,11 @@ fn bad_plans_are_refused_and_change_nothing() {
     assert!(matches!(
         reports(&mut forwarder)[..],
         [MediaEvent::Refused {
-            why: PlanError::Full,
+            error: PlanError::Full,
             ..
         }]
     ));
-    // Two lines, then one of them goes: its figures stay until the end.
+    // Two lines, then one is removed: its statistics remain until the end.
     forwarder.command(MediaCommand::Update(Box::new(lines.clone())), now);
     assert_eq!(forwarder.sockets(), 2 + 6);
     send(
@@ -590,7 +605,7 @@ fn bad_plans_are_refused_and_change_nothing() {
 }
 
 #[test]
-fn other_datagrams_are_relayed_by_the_same_rules() {
+fn datagram_lines_are_latched_and_relayed() {
     let mut forwarder = forwarder();
     let mut plan = plan();
     plan.flows[0].carriage = Carriage::Datagrams;
@@ -601,7 +616,7 @@ fn other_datagrams_are_relayed_by_the_same_rules() {
     for n in 1..LATCH_PACKETS {
         assert_eq!(
             send(&mut forwarder, A, "203.0.113.4:7", &udptl, now),
-            Verdict::Drop(DropReason::MediaLearning),
+            PacketVerdict::Drop(DropReason::MediaLatching),
             "{n}"
         );
     }
@@ -611,16 +626,16 @@ fn other_datagrams_are_relayed_by_the_same_rules() {
     );
     assert_eq!(
         send(&mut forwarder, A, "203.0.113.5:7", &udptl, now),
-        Verdict::Drop(DropReason::MediaStranger)
+        PacketVerdict::Drop(DropReason::MediaUnexpectedSource)
     );
     assert_eq!(
         send(&mut forwarder, B, "192.0.2.2:5000", &[], now),
-        Verdict::Drop(DropReason::MediaMalformed)
+        PacketVerdict::Drop(DropReason::MediaMalformed)
     );
 }
 
 #[test]
-fn many_sources_are_relayed_and_some_followed() {
+fn many_sources_are_relayed_and_some_tracked() {
     let mut forwarder = forwarder();
     let mut now = Time::ZERO;
     forwarder.command(MediaCommand::Add(Box::new(plan())), now);
@@ -636,14 +651,14 @@ fn many_sources_are_relayed_and_some_followed() {
     let stats = forwarder.stats(1).unwrap();
     let a = &stats.flows[0].sides[0];
     assert_eq!(
-        (a.sources.len(), a.unfollowed, a.sources_replaced),
+        (a.sources.len(), a.untracked, a.sources_replaced),
         (4, 996, 1)
     );
     assert!(a.sources.iter().any(|source| source.ssrc == 77_777));
 }
 
 #[test]
-fn passing_reports_tell_the_round_trip_of_one_side() {
+fn relayed_rtcp_gives_the_round_trip_time_of_a_side() {
     let mut forwarder = forwarder();
     forwarder.command(MediaCommand::Add(Box::new(plan())), Time::ZERO);
     let info = SenderInfo {
@@ -678,7 +693,7 @@ fn passing_reports_tell_the_round_trip_of_one_side() {
     assert_eq!(
         forwarder.stats(1).unwrap().flows[0].sides[1].report,
         None,
-        "a stranger's report"
+        "report about another source"
     );
     send(
         &mut forwarder,
@@ -690,7 +705,7 @@ fn passing_reports_tell_the_round_trip_of_one_side() {
     assert_eq!(
         forwarder.stats(1).unwrap().flows[0].sides[1].round_trip,
         None,
-        "no answer to it"
+        "report about no sent report"
     );
     send(
         &mut forwarder,
@@ -708,7 +723,7 @@ fn passing_reports_tell_the_round_trip_of_one_side() {
     assert_eq!(stats.flows[0].sides[0].round_trip, None);
 }
 
-/// A step for `media::fuzz_forward` that means something: a command, a span of time, or a packet that looks right.
+/// A plausible step for `media::fuzz_forward`: a command, a delay, or a well-formed packet.
 fn fuzz_step() -> impl Strategy<Value = Vec<u8>> {
     let packet = |bytes: Vec<u8>, socket: u8, source: u8| {
         let mut step = vec![4, socket, bytes.len() as u8, source];
@@ -725,7 +740,7 @@ fn fuzz_step() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// One step of the model: who sends what, or what control says.
+/// A step of the model: a packet, or a command of control.
 #[derive(Clone, Debug)]
 enum Step {
     Send {
@@ -742,8 +757,8 @@ enum Step {
     Wait(u64),
 }
 
-/// Per side: 0 is the party's own address as it signals it first, 1 its other one (signalled by a re-INVITE), 2 and 3 belong
-/// to strangers.
+/// Per side: 0 is the party's address as signalled first, 1 its other one (signalled by a re-INVITE), 2 and 3 belong to
+/// third parties.
 const SENDERS: [[&str; 4]; 2] = [
     [
         "192.0.2.1:4000",
@@ -761,7 +776,7 @@ const SENDERS: [[&str; 4]; 2] = [
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        // Few numbers, so that runs which continue one another are frequent.
+        // Few numbers, so that packets in sequence are frequent.
         12 => (0..2usize, 0..4usize, 0..1u32, 0..30u16)
             .prop_map(|(side, sender, ssrc, sequence)| Step::Send { side, sender, ssrc, sequence }),
         1 => (0..2usize, 0..2usize).prop_map(|(side, signalled)| Step::Reoffer { side, signalled }),
@@ -773,9 +788,9 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// With `Latching::Signalled` the model is simple: only the address signalled last is heard and spoken to.
+    /// With `Latching::Signalled` the model is simple: only the address signalled last may send and receives packets.
     #[test]
-    fn a_stranger_neither_hears_nor_speaks(steps in prop::collection::vec(step(), 1..200)) {
+    fn third_parties_neither_send_nor_receive(steps in prop::collection::vec(step(), 1..200)) {
         let mut forwarder = forwarder();
         let mut plan = plan();
         for side in &mut plan.flows[0].sides {
@@ -792,7 +807,7 @@ proptest! {
                     let expected = if sender == signalled[side] {
                         to([B, A][side], SENDERS[1 - side][signalled[1 - side]])
                     } else {
-                        Verdict::Drop(DropReason::MediaStranger)
+                        PacketVerdict::Drop(DropReason::MediaUnexpectedSource)
                     };
                     prop_assert_eq!(verdict, expected);
                 }
@@ -807,10 +822,10 @@ proptest! {
         }
     }
 
-    /// With learning, the model follows what was told: once locked, an address changes only to the signalled one or by a
-    /// re-offer, and packets pass only from the locked address.
+    /// With latching the model follows the reports: once locked, an address changes only to the signalled one or by a
+    /// new offer, and only packets from the locked address are accepted.
     #[test]
-    fn a_lock_holds(steps in prop::collection::vec(step(), 1..300)) {
+    fn latched_address_is_kept(steps in prop::collection::vec(step(), 1..300)) {
         let mut forwarder = forwarder();
         let mut plan = plan();
         let mut now = Time::ZERO;
@@ -825,22 +840,22 @@ proptest! {
                     for report in reports(&mut forwarder) {
                         if let MediaEvent::Latched { side: at, component: Component::Rtp, address, .. } = report {
                             prop_assert_eq!(usize::from(at), side);
-                            prop_assert_eq!(address, source, "locked to the sender of the packet");
+                            prop_assert_eq!(address, source, "latched to the sender of the packet");
                             let own = addr(SENDERS[side][signalled[side]]);
-                            prop_assert!(locked[side].is_none() || address == own, "a stranger took a lock over");
+                            prop_assert!(locked[side].is_none() || address == own, "a third party changed the latch");
                             locked[side] = Some(address);
                         }
                     }
-                    let heard = locked[side] == Some(source);
+                    let accepted = locked[side] == Some(source);
                     let other = locked[1 - side].unwrap_or(addr(SENDERS[1 - side][signalled[1 - side]]));
                     match verdict {
-                        Verdict::Forward { socket, destination } => {
-                            prop_assert!(heard, "{} was heard", source);
+                        PacketVerdict::Forward { socket, destination } => {
+                            prop_assert!(accepted, "{} was accepted", source);
                             prop_assert_eq!((socket, destination), ([B, A][side], other));
                         }
-                        Verdict::Drop(reason) => {
-                            prop_assert!(!heard);
-                            let expected = if locked[side].is_some() { DropReason::MediaStranger } else { DropReason::MediaLearning };
+                        PacketVerdict::Drop(reason) => {
+                            prop_assert!(!accepted);
+                            let expected = if locked[side].is_some() { DropReason::MediaUnexpectedSource } else { DropReason::MediaLatching };
                             prop_assert_eq!(reason, expected);
                         }
                         other => prop_assert!(false, "{:?}", other),
@@ -861,12 +876,12 @@ proptest! {
     }
 
     #[test]
-    fn plausible_bytes_at_any_time(steps in prop::collection::vec(fuzz_step(), 0..300)) {
+    fn plausible_input_keeps_invariants(steps in prop::collection::vec(fuzz_step(), 0..300)) {
         media::fuzz_forward(&steps.concat());
     }
 
     #[test]
-    fn any_bytes_at_any_time(data in prop::collection::vec(any::<u8>(), 0..2000)) {
+    fn arbitrary_input_keeps_invariants(data in prop::collection::vec(any::<u8>(), 0..2000)) {
         media::fuzz_forward(&data);
     }
 }

@@ -1,11 +1,11 @@
-//! The integration tests of `media`, one program: shared start-up, one link.
+//! The integration tests of `media`, linked as one program.
 
 mod conference;
-mod ends;
+mod endpoints;
 mod forward;
+mod participants;
 mod ports;
 mod quality;
-mod recode;
-mod room;
-mod secure;
+mod srtp;
 mod statistics;
+mod transcode;

@@ -1,4 +1,4 @@
-//! The pool of ports: pairs, exhaustion, no leak, no reuse at once.
+//! The port pool: pairs, exhaustion, completeness, late reuse.
 
 use engine::Entropy;
 use media::ports::{EmptyRange, PortPool};
@@ -13,7 +13,7 @@ fn pool(first: u16, last: u16, seed: u64) -> PortPool {
 }
 
 #[test]
-fn whole_pairs_of_even_and_odd() {
+fn pairs_are_even_and_odd() {
     let mut odd = pool(20_001, 20_008, 1);
     assert_eq!(odd.capacity(), 3, "20002 to 20007");
     let pairs: Vec<_> = std::iter::from_fn(|| odd.allocate()).collect();
@@ -66,7 +66,7 @@ fn order_is_unpredictable_and_reuse_is_late() {
 }
 
 #[test]
-fn a_foreign_pair_is_handed_back() {
+fn pair_of_another_pool_is_returned() {
     let mut mine = pool(20_000, 20_009, 1);
     let mut other = pool(20_000, 20_009, 1);
     let pair = other.allocate().unwrap();
@@ -79,7 +79,7 @@ fn a_foreign_pair_is_handed_back() {
 
 proptest! {
     #[test]
-    fn nothing_is_given_twice_and_nothing_leaks(steps in prop::collection::vec(any::<(bool, u8)>(), 0..400), seed: u64) {
+    fn pairs_are_unique_and_none_is_lost(steps in prop::collection::vec(any::<(bool, u8)>(), 0..400), seed: u64) {
         let mut pool = pool(10_000, 10_063, seed);
         let mut held = Vec::new();
         for (take, which) in steps {
@@ -101,9 +101,9 @@ proptest! {
     }
 }
 
-/// A pair that was never used costs a socket; used ones are preferred once enough of them wait.
+/// Using a new pair costs a socket, so used ones are preferred once enough of them wait.
 #[test]
-fn pairs_that_were_never_used_are_left_alone() {
+fn unused_pairs_are_spared() {
     let entropy = engine::Entropy::from_number(9);
     let mut pool = PortPool::new("192.0.2.1".parse().unwrap(), 10_000, 49_999, entropy).unwrap();
     let mut seen = std::collections::BTreeMap::new();
@@ -128,7 +128,7 @@ fn pairs_set_aside_come_last() {
     let bad = pool.allocate().unwrap();
     let port = bad.rtp();
     pool.set_aside(bad).unwrap();
-    assert_eq!(pool.in_use(), 0, "nobody uses it");
+    assert_eq!(pool.in_use(), 0, "no pair is in use");
     for _ in 0..20 {
         let pairs: Vec<_> = (0..3).map(|_| pool.allocate().unwrap()).collect();
         assert!(pairs.iter().all(|pair| pair.rtp() != port));
@@ -140,12 +140,12 @@ fn pairs_set_aside_come_last() {
     assert_eq!(
         all.last().map(|pair| pair.rtp()),
         Some(port),
-        "whoever had it may be gone"
+        "the other program may have ended"
     );
     assert!(pool.allocate().is_none());
     let mut other = PortPool::new(ADDRESS, 30_000, 30_001, Entropy::from_number(3)).unwrap();
     assert!(
         pool.set_aside(other.allocate().unwrap()).is_err(),
-        "not one of this pool's"
+        "the pair does not belong to this pool"
     );
 }

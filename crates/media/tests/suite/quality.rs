@@ -1,4 +1,4 @@
-//! The E-model against G.107's own figures and against an independent implementation of it.
+//! The E-model against the figures in G.107 and against an independent implementation.
 
 use media::quality::{
     CodecQuality, EModel, Observation, codec_quality, delay_impairment, mos, rate,
@@ -127,7 +127,7 @@ fn loss_bursts_delay_and_echo_only_make_it_worse() {
 }
 
 #[test]
-fn nonsense_stays_in_range() {
+fn extreme_input_stays_in_range() {
     for loss in [-5.0, 0.0, 150.0, f64::INFINITY] {
         for burst in [0.0, 1.0, 1e9] {
             let observed = Observation {

@@ -1,4 +1,5 @@
-//! Receive statistics: RFC 3550's formulas, wraps, duplicates, reordering, restarts, skew, and no allocation per packet.
+//! Receive statistics: the formulas of RFC 3550, wraps, duplicates, reordering, restarts, skew, and no allocation per
+//! packet.
 
 use engine::Time;
 use media::stats::{Arrival, IntegerJitter, Jitter, ReceiveStatistics, RtpArrival, Sequence};
@@ -152,7 +153,7 @@ fn a_restart_is_not_loss_and_a_long_outage_is() {
 }
 
 #[test]
-fn one_wild_packet_changes_nothing() {
+fn stray_packet_changes_nothing() {
     let mut statistics = ReceiveStatistics::default();
     for at in 0..50u16 {
         if at == 25 {
@@ -198,9 +199,9 @@ fn main_payload_type_only() {
     assert_eq!(summary.delta_ms.unwrap().mean, 20.0);
 }
 
-/// A stream of 20 ms packets whose timestamps and sequence numbers are shifted from the 300th packet on, of which that one comes later
-/// by `pause_ms`.
-fn broken_at_300(sequence: u16, timestamp: u32, pause_ms: u64) -> media::stats::Summary {
+/// A stream of 20 ms packets whose timestamps and sequence numbers are shifted from packet 300 on, which is delayed by
+/// `pause_ms`.
+fn stream_with_break(sequence: u16, timestamp: u32, pause_ms: u64) -> media::stats::Summary {
     let mut statistics = ReceiveStatistics::default();
     for at in 0..600u16 {
         let behind = at >= 300;
@@ -222,8 +223,8 @@ fn broken_at_300(sequence: u16, timestamp: u32, pause_ms: u64) -> media::stats::
 }
 
 #[test]
-fn timestamps_that_start_anew_are_no_jitter() {
-    // Far away, 90 s back, 10 s back, 1 s ahead, 1 s back; and after 60 s of hold, through which the media clock stood.
+fn timestamp_reset_is_no_jitter() {
+    // Far away, 90 s back, 10 s back, 1 s ahead, 1 s back; and after 60 s of hold with the media clock stopped.
     for (timestamp, pause_ms) in [
         (0x9000_0000, 0),
         (0u32.wrapping_sub(720_000), 0),
@@ -232,7 +233,7 @@ fn timestamps_that_start_anew_are_no_jitter() {
         (0u32.wrapping_sub(8_000), 0),
         (0, 60_000),
     ] {
-        let summary = broken_at_300(0, timestamp, pause_ms);
+        let summary = stream_with_break(0, timestamp, pause_ms);
         let what = format!("{timestamp} {pause_ms}");
         assert_eq!((summary.lost_unique, summary.restarts), (0, 0), "{what}");
         assert_eq!(summary.jitter_ms.unwrap().max, 0.0, "{what}");
@@ -241,10 +242,10 @@ fn timestamps_that_start_anew_are_no_jitter() {
 }
 
 #[test]
-fn sequences_that_start_anew_are_neither_loss_nor_jitter() {
-    // RFC 3550 A.1: the first packet is on probation, the second begins the new sequence.
+fn sequence_reset_is_neither_loss_nor_jitter() {
+    // RFC 3550 A.1: the first packet is on probation, the second one starts the new sequence.
     for sequence in [10_000, 40_000, 60_000] {
-        let summary = broken_at_300(sequence, 0x1234_5678, 0);
+        let summary = stream_with_break(sequence, 0x1234_5678, 0);
         assert_eq!(summary.restarts, 1, "{sequence}");
         assert_eq!((summary.lost_unique, summary.strays), (0, 0), "{sequence}");
         assert_eq!(summary.jitter_ms.unwrap().max, 0.0, "{sequence}");
@@ -252,8 +253,8 @@ fn sequences_that_start_anew_are_neither_loss_nor_jitter() {
 }
 
 #[test]
-fn delays_of_the_network_stay_jitter() {
-    // A stall of 2 s, after which what was held back comes at once.
+fn network_delay_is_jitter() {
+    // A stall of 2 s, after which the delayed packets arrive at once.
     let mut statistics = ReceiveStatistics::default();
     for at in 0..600u64 {
         let arrival = if (300..400).contains(&at) {
@@ -265,7 +266,7 @@ fn delays_of_the_network_stay_jitter() {
     }
     let jitter = statistics.summary().jitter_ms.unwrap();
     assert!((124.0..130.0).contains(&jitter.max), "{jitter:?}");
-    // One packet that is overtaken by 50: late by a second, and then the next one is early by as much.
+    // One packet is overtaken by 50: it is late by a second, and the next one is early by as much.
     let mut statistics = ReceiveStatistics::default();
     for at in (0..300u64).chain(301..351).chain([300]).chain(351..600) {
         let arrival = if at == 300 { 350 * 20 + 1 } else { at * 20 };
@@ -279,7 +280,7 @@ fn delays_of_the_network_stay_jitter() {
 fn skew_of_a_fast_sender() {
     let mut statistics = ReceiveStatistics::default();
     for at in 0..3000u64 {
-        // The sender's 20 ms last 19.998 of ours: 100 ppm fast. Some noise, the same early as late.
+        // 20 ms of the sender are 19.998 ms of ours: 100 ppm fast. With symmetric noise.
         let noise = (at * 7919 % 13) * 100_000;
         statistics.receive(&RtpArrival {
             time: Time(at * 19_998_000 + noise),
@@ -293,11 +294,11 @@ fn skew_of_a_fast_sender() {
 }
 
 #[test]
-fn skew_survives_pauses_of_the_media_clock_and_is_silent_where_it_cannot_tell() {
+fn skew_survives_clock_pauses_and_needs_enough_packets() {
     let mut statistics = ReceiveStatistics::default();
     let mut timestamp = 0u32;
     for at in 0..2000u64 {
-        // Every 200 packets ten events, over which the audio timeline stands still.
+        // Every 200 packets ten events, during which the audio timeline stops.
         let is_event = at % 200 >= 190;
         timestamp += if is_event { 0 } else { 160 };
         statistics.receive(&RtpArrival {
@@ -321,7 +322,7 @@ fn skew_survives_pauses_of_the_media_clock_and_is_silent_where_it_cannot_tell() 
 }
 
 #[test]
-fn burst_ratio_tells_bursts_from_single_losses() {
+fn burst_ratio_distinguishes_bursts() {
     let lossy = |lost: fn(u64) -> bool| {
         let mut statistics = ReceiveStatistics::default();
         for at in (0..20_000u64).filter(|at| !lost(*at)) {
@@ -384,7 +385,7 @@ proptest! {
             }
             highest = highest.max(at);
             statistics.receive(&packet(time, at as u16, 0));
-            // Stay within the window's reach of the highest, where exactness is promised.
+            // Stay within the window below the highest number, in which results are exact.
             at = at.max(highest - 900);
         }
         let summary = statistics.summary();

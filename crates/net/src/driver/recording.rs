@@ -1,34 +1,34 @@
-//! What an engine has recorded, on its way to the thread that writes.
+//! Passes recordings of an engine to the writer thread.
 
 use super::Driver;
 use crate::record::Recorder;
-use engine::{DropReason, Event, Forward, Note, Record, Time};
+use engine::{DropReason, Event, EventKind, Forward, RecordingCommand, Time};
 
 impl<F: Forward> Driver<F> {
-    /// Recordings of the engine go there from now on; what others have begun ends where it is.
+    /// Replaces the recorder. Recordings that were started before end with their present length.
     pub fn set_recorder(&mut self, recorder: Option<Recorder>) {
         let old = std::mem::replace(&mut self.recorder, recorder);
-        // Its end waits for the disk; where there is no thread it waits here.
+        // Dropping a recorder waits for the disk, so a thread does it; without a thread it is dropped here.
         let _ = std::thread::Builder::new().spawn(move || drop(old));
     }
 
-    pub(super) fn record(&mut self, file: u64, record: Record<'_>, now: Time) {
+    pub(super) fn record(&mut self, file: u64, record: RecordingCommand<'_>, now: Time) {
         let recorder = self.recorder.as_ref();
         let kept = match (recorder, record) {
-            (Some(recorder), Record::Begin { name }) => recorder.begin(file, name),
-            (Some(recorder), Record::Append { bytes }) => recorder.append(file, bytes),
-            (Some(recorder), Record::End) => {
+            (Some(recorder), RecordingCommand::Create { name }) => recorder.begin(file, name),
+            (Some(recorder), RecordingCommand::Append { bytes }) => recorder.append(file, bytes),
+            (Some(recorder), RecordingCommand::Close) => {
                 recorder.end(file);
                 true
             }
-            (None, Record::End) => true,
+            (None, RecordingCommand::Close) => true,
             (None, _) => false,
         };
         if !kept {
-            self.plane.shared.drop_one(DropReason::RecordOverflow);
+            self.plane.shared.drop_one(DropReason::RecordingOverflow);
         }
         while let Some((file, error)) = self.recorder.as_ref().and_then(Recorder::next_failure) {
-            self.tell(Event::new(now, Note::RecordingFailed { file, error }));
+            self.push_event(Event::new(now, EventKind::RecordingFailed { file, error }));
         }
     }
 }

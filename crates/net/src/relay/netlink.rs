@@ -1,5 +1,5 @@
-//! What the kernel knows of addresses, interfaces, routes and neighbours (rtnetlink), and of what an interface can do with frames of
-//! XDP (generic netlink, "netdev").
+//! Queries of addresses, interfaces, routes and neighbours (rtnetlink), and of the XDP features of interfaces
+//! (generic netlink, "netdev").
 
 use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use std::io;
@@ -38,10 +38,10 @@ const UP: u32 = 1;
 const USE: u8 = 1;
 const GROUPS: u32 = 0x1 | 0x40 | 0x400; // links, routes of IPv4 and of IPv6
 
-/// Neighbour states in which an address is good: permanent, without ARP, reachable, stale, delayed, probed.
-const GOOD: u16 = 0x80 | 0x40 | 0x02 | 0x04 | 0x08 | 0x10;
-/// Those in which the kernel would ask again when it is used.
-const STALE: u16 = 0x04;
+/// Neighbour states with a valid address: permanent, without ARP, reachable, stale, delayed, probed.
+const VALID_STATES: u16 = 0x80 | 0x40 | 0x02 | 0x04 | 0x08 | 0x10;
+/// Neighbour states that the kernel revalidates at the next use.
+const STALE_STATES: u16 = 0x04;
 
 // linux/genetlink.h, linux/netdev.h
 const CONTROL_FAMILY: u16 = 16;
@@ -51,30 +51,30 @@ const FAMILY_NAME: u16 = 2;
 const GET_DEVICE: u8 = 1;
 const DEVICE_INTERFACE: u16 = 1;
 const DEVICE_FEATURES: u16 = 3;
-/// It sends frames that an XDP program of another interface has redirected to it.
+/// The interface transmits frames that an XDP program of another interface redirects to it.
 const SENDS_FRAMES: u64 = 4;
 
 /// An Ethernet interface that is up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Interface {
-    pub(crate) card: [u8; 6],
+pub(crate) struct EthernetInterface {
+    pub(crate) mac: [u8; 6],
     pub(crate) mtu: u32,
-    /// Queues by which it can receive at most; 0 where the kernel does not tell.
+    /// Largest number of receive queues; 0 if the kernel does not report it.
     pub(crate) queues: u32,
 }
 
-/// The next station on a way.
+/// The next hop of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Route {
     pub(crate) interface: u32,
     pub(crate) next: IpAddr,
 }
 
-/// A socket of netlink in the network namespace of the thread that opened it.
+/// A netlink socket in the network namespace of the thread that opened it.
 pub(crate) struct Netlink {
     fd: OwnedFd,
     sequence: u32,
-    answer: Vec<u8>,
+    response: Vec<u8>,
 }
 
 fn word(bytes: &[u8], at: usize) -> u32 {
@@ -91,7 +91,7 @@ fn half(bytes: &[u8], at: usize) -> u16 {
         .map_or(0, u16::from_ne_bytes)
 }
 
-/// The attributes behind a message's own header.
+/// The attributes of a message, after its header.
 fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let length = usize::from(half(bytes, 0));
@@ -102,7 +102,7 @@ fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     })
 }
 
-fn put(message: &mut Vec<u8>, kind: u16, value: &[u8]) {
+fn push_attribute(message: &mut Vec<u8>, kind: u16, value: &[u8]) {
     message.extend_from_slice(&(4 + value.len() as u16).to_ne_bytes());
     message.extend_from_slice(&kind.to_ne_bytes());
     message.extend_from_slice(value);
@@ -127,10 +127,10 @@ fn family(of: IpAddr) -> (u8, u8) {
     }
 }
 
-fn put_address(message: &mut Vec<u8>, kind: u16, value: IpAddr) {
+fn push_address(message: &mut Vec<u8>, kind: u16, value: IpAddr) {
     match value {
-        IpAddr::V4(value) => put(message, kind, &value.octets()),
-        IpAddr::V6(value) => put(message, kind, &value.octets()),
+        IpAddr::V4(value) => push_attribute(message, kind, &value.octets()),
+        IpAddr::V6(value) => push_attribute(message, kind, &value.octets()),
     }
 }
 
@@ -148,18 +148,18 @@ impl Netlink {
         Ok(Netlink {
             fd,
             sequence: 0,
-            answer: vec![0; 32 << 10],
+            response: vec![0; 32 << 10],
         })
     }
 
-    /// For addresses, interfaces, routes and neighbours.
+    /// A socket for addresses, interfaces, routes and neighbours.
     pub(crate) fn routes() -> io::Result<Netlink> {
-        // NETLINK_ROUTE is 0, which the kernel takes for "the first protocol".
+        // NETLINK_ROUTE is 0, which selects the default protocol of the family: the same one.
         Netlink::open(libc::NETLINK_ROUTE)
     }
 
-    /// Sends a message and gives each part of the answer to `each`, kind and body.
-    fn ask(
+    /// Sends a request and passes each message of the response to `each`: type and body.
+    fn request(
         &mut self,
         kind: u16,
         flags: u16,
@@ -176,8 +176,8 @@ impl Netlink {
         message.extend_from_slice(body);
         net::send(&self.fd, &message, SendFlags::empty())?;
         loop {
-            let (_, length) = net::recv(&self.fd, &mut self.answer[..], RecvFlags::empty())?;
-            let mut rest = self.answer.get(..length).unwrap_or_default();
+            let (_, length) = net::recv(&self.fd, &mut self.response[..], RecvFlags::empty())?;
+            let mut rest = self.response.get(..length).unwrap_or_default();
             while rest.len() >= HEADER {
                 let length = word(rest, 0) as usize;
                 let Some(part) = rest.get(HEADER..length) else {
@@ -185,7 +185,7 @@ impl Netlink {
                 };
                 let (kind, sequence) = (half(rest, 4), word(rest, 8));
                 rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
-                // The late answer to an earlier question.
+                // A late response to an earlier request.
                 if sequence != self.sequence {
                     continue;
                 }
@@ -204,17 +204,17 @@ impl Netlink {
         }
     }
 
-    /// The interface that has an address.
+    /// The interface of a local address.
     pub(crate) fn interface_of(&mut self, own: IpAddr) -> io::Result<Option<u32>> {
         let mut found = None;
-        self.ask(
+        self.request(
             GET_ADDRESS,
             DUMP,
             &[family(own).0, 0, 0, 0, 0, 0, 0, 0],
             |_, part| {
                 let rest = part.get(8..).unwrap_or_default();
                 for (kind, value) in attributes(rest) {
-                    // The first one of IPv4 may be that of the other end; IPv6 often has no other.
+                    // With IPv4 the first attribute may hold the address of the peer; IPv6 often has only that one.
                     let local = kind == ADDRESS_LOCAL || own.is_ipv6() && kind == ADDRESS;
                     if local && address(value) == Some(own) {
                         found = Some(word(part, 4));
@@ -225,37 +225,37 @@ impl Netlink {
         Ok(found)
     }
 
-    /// An interface; `None` where it is no Ethernet, or down.
-    pub(crate) fn interface(&mut self, number: u32) -> io::Result<Option<Interface>> {
+    /// An interface; `None` if it is not Ethernet, or down.
+    pub(crate) fn interface(&mut self, number: u32) -> io::Result<Option<EthernetInterface>> {
         let mut body = vec![0; 16];
         body[4..8].copy_from_slice(&number.to_ne_bytes());
         let mut found = None;
-        self.ask(GET_LINK, ACKNOWLEDGE, &body, |_, part| {
-            let (mut card, mut mtu, mut queues) = (None, 0, 0);
+        self.request(GET_LINK, ACKNOWLEDGE, &body, |_, part| {
+            let (mut mac, mut mtu, mut queues) = (None, 0, 0);
             for (kind, value) in attributes(part.get(16..).unwrap_or_default()) {
                 match kind {
-                    LINK_ADDRESS => card = octets(value),
+                    LINK_ADDRESS => mac = octets(value),
                     LINK_MTU => mtu = word(value, 0),
                     LINK_RECEIVE_QUEUES => queues = word(value, 0),
                     _ => {}
                 }
             }
             if half(part, 2) == ETHERNET && word(part, 8) & UP != 0 {
-                found = card.map(|card| Interface { card, mtu, queues });
+                found = mac.map(|mac| EthernetInterface { mac, mtu, queues });
             }
         })?;
         Ok(found)
     }
 
-    /// The way from an address of ours to another host; `None` where there is none, or it ends here.
+    /// The route from a local address to another host; `None` if there is none, or the destination is local.
     pub(crate) fn route(&mut self, own: IpAddr, to: IpAddr) -> io::Result<Option<Route>> {
         let mut body = vec![0; 12];
         let (family, bits) = family(to);
         body[..3].copy_from_slice(&[family, bits, bits]);
-        put_address(&mut body, ROUTE_DESTINATION, to);
-        put_address(&mut body, ROUTE_SOURCE, own);
+        push_address(&mut body, ROUTE_DESTINATION, to);
+        push_address(&mut body, ROUTE_SOURCE, own);
         let mut found = None;
-        self.ask(GET_ROUTE, ACKNOWLEDGE, &body, |_, part| {
+        self.request(GET_ROUTE, ACKNOWLEDGE, &body, |_, part| {
             let (mut interface, mut next) = (0, to);
             for (kind, value) in attributes(part.get(12..).unwrap_or_default()) {
                 match kind {
@@ -271,40 +271,40 @@ impl Netlink {
         Ok(found)
     }
 
-    /// The address of a neighbour's card; `None` while it is not known. The kernel is told that the neighbour is used, so that it asks
-    /// again in time.
+    /// The link-layer address of a neighbour; `None` while it is unknown. The entry is marked as used, so that the
+    /// kernel revalidates it in time.
     pub(crate) fn neighbour(&mut self, route: Route) -> io::Result<Option<[u8; 6]>> {
         let body = |state: u16, flags: u8| {
             let mut body = vec![family(route.next).0, 0, 0, 0];
             body.extend_from_slice(&route.interface.to_ne_bytes());
             body.extend_from_slice(&state.to_ne_bytes());
             body.extend_from_slice(&[flags, 0]);
-            put_address(&mut body, NEIGHBOUR_DESTINATION, route.next);
+            push_address(&mut body, NEIGHBOUR_DESTINATION, route.next);
             body
         };
         let (mut found, mut state) = (None, 0);
-        let asked = self.ask(GET_NEIGHBOUR, ACKNOWLEDGE, &body(0, 0), |_, part| {
+        let result = self.request(GET_NEIGHBOUR, ACKNOWLEDGE, &body(0, 0), |_, part| {
             state = half(part, 8);
             for (kind, value) in attributes(part.get(12..).unwrap_or_default()) {
-                if kind == NEIGHBOUR_ADDRESS && state & GOOD != 0 {
+                if kind == NEIGHBOUR_ADDRESS && state & VALID_STATES != 0 {
                     found = octets(value);
                 }
             }
         });
-        match asked {
+        match result {
             Err(error) if error.raw_os_error() != Some(libc::ENOENT) => return Err(error),
             _ => {}
         }
-        if found.is_none() || state & STALE != 0 {
+        if found.is_none() || state & STALE_STATES != 0 {
             let uses = body(0, USE);
-            // 0x500: made where there is none, changed where there is one.
-            self.ask(NEW_NEIGHBOUR, ACKNOWLEDGE | 0x500, &uses, |_, _| {})?;
+            // 0x500: NLM_F_CREATE and NLM_F_REPLACE.
+            self.request(NEW_NEIGHBOUR, ACKNOWLEDGE | 0x500, &uses, |_, _| {})?;
         }
         Ok(found)
     }
 }
 
-/// Asks what interfaces do with frames of XDP.
+/// Queries the XDP features of interfaces.
 pub(crate) struct Devices {
     netlink: Netlink,
     family: u16,
@@ -312,13 +312,13 @@ pub(crate) struct Devices {
 
 impl Devices {
     /// # Errors
-    /// The kernel (before 6.3) does not tell.
+    /// The kernel (before 6.3) does not report them.
     pub(crate) fn open() -> io::Result<Devices> {
         let mut netlink = Netlink::open(libc::NETLINK_GENERIC)?;
         let mut body = vec![GET_FAMILY, 1, 0, 0];
-        put(&mut body, FAMILY_NAME, b"netdev\0");
+        push_attribute(&mut body, FAMILY_NAME, b"netdev\0");
         let mut family = 0;
-        netlink.ask(CONTROL_FAMILY, ACKNOWLEDGE, &body, |_, part| {
+        netlink.request(CONTROL_FAMILY, ACKNOWLEDGE, &body, |_, part| {
             for (kind, value) in attributes(part.get(4..).unwrap_or_default()) {
                 if kind == FAMILY_NUMBER {
                     family = half(value, 0);
@@ -331,13 +331,13 @@ impl Devices {
         }
     }
 
-    /// Whether frames can be redirected to an interface and leave there.
+    /// Whether the interface transmits redirected frames.
     pub(crate) fn sends_frames(&mut self, interface: u32) -> io::Result<bool> {
         let mut body = vec![GET_DEVICE, 1, 0, 0];
-        put(&mut body, DEVICE_INTERFACE, &interface.to_ne_bytes());
+        push_attribute(&mut body, DEVICE_INTERFACE, &interface.to_ne_bytes());
         let mut features = 0;
         self.netlink
-            .ask(self.family, ACKNOWLEDGE, &body, |_, part| {
+            .request(self.family, ACKNOWLEDGE, &body, |_, part| {
                 for (kind, value) in attributes(part.get(4..).unwrap_or_default()) {
                     if kind == DEVICE_FEATURES {
                         let value = value.try_into().unwrap_or_default();
@@ -349,7 +349,7 @@ impl Devices {
     }
 }
 
-/// Hears when interfaces and routes change.
+/// Receives notifications about changed interfaces and routes.
 pub(crate) struct Changes(OwnedFd);
 
 impl Changes {
@@ -360,12 +360,12 @@ impl Changes {
             SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
             None,
         )?;
-        // SAFETY: all zero is a valid address, of which the fields that matter are set.
+        // SAFETY: all zero is a valid address, of which the relevant fields are set.
         let mut own: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
         own.nl_family = libc::AF_NETLINK as libc::sa_family_t;
         own.nl_groups = GROUPS;
         let length = size_of::<libc::sockaddr_nl>() as libc::socklen_t;
-        // SAFETY: an address of the length that is stated, which lives through the call.
+        // SAFETY: an address of the stated length, which outlives the call.
         let done = unsafe { libc::bind(fd.as_raw_fd(), (&raw const own).cast(), length) };
         match done {
             0 => Ok(Changes(fd)),
@@ -377,7 +377,7 @@ impl Changes {
         self.0.as_fd()
     }
 
-    /// Whether something has changed since this was last asked.
+    /// Whether a notification arrived since the last call.
     pub(crate) fn take(&self) -> bool {
         let (mut any, mut bytes) = (false, [0; 4_096]);
         loop {

@@ -1,6 +1,6 @@
-//! The records of the program `ebpf/relay.c`, as both sides see them in memory.
+//! Records of the program `ebpf/relay.c` in memory shared with it.
 
-use engine::{Passed, Time};
+use engine::{OffloadStatistics, Time};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd as _, BorrowedFd};
@@ -8,32 +8,33 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, fence};
 use std::time::Duration;
 
-/// Values of a flow's first word.
+/// Values of a flow's first word, its lock.
 const CLOSED: u32 = 0;
 const OPEN: u32 = 1;
-/// Looks at a record that the program has before we let others run.
+/// Attempts to lock a record before the thread sleeps between them.
 const SPINS: u32 = 1_000;
-/// Nanoseconds in a tick of the program, as a power of two.
+/// The program's time unit, as a power of two in nanoseconds.
 const TICK: u32 = 10;
 
-/// A table of the program, mapped into our memory.
+/// A map of the program, mapped into memory.
 pub(crate) struct Mapped<T> {
     first: *const T,
     count: usize,
 }
 
-// SAFETY: it points to memory that lives as long as the value, and whose parts are atomic.
+// SAFETY: it points to memory that is valid as long as the value, and whose parts are atomic.
 unsafe impl<T: Sync> Send for Mapped<T> {}
 // SAFETY: as above.
 unsafe impl<T: Sync> Sync for Mapped<T> {}
 
 impl<T> Mapped<T> {
-    /// Maps a table of `count` values.
+    /// Maps `count` values.
     ///
     /// # Safety
-    /// The table's values are as `T` says, for which all bytes are valid, and which is changed through shared references alone.
+    /// The map's values have the layout of `T`, for which all bytes are valid, and which is changed only through
+    /// shared references.
     pub(crate) unsafe fn new(table: BorrowedFd<'_>, count: usize) -> io::Result<Mapped<T>> {
-        // SAFETY: a new mapping at a place of the kernel's choice.
+        // SAFETY: a new mapping at an address that the kernel chooses.
         let first = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -55,7 +56,7 @@ impl<T> Mapped<T> {
 
     pub(crate) fn get(&self, at: u32) -> Option<&T> {
         let at = at as usize;
-        // SAFETY: within the mapping, which lives as long as `self`.
+        // SAFETY: inside the mapping, which is valid as long as `self`.
         (at < self.count).then(|| unsafe { &*self.first.add(at) })
     }
 }
@@ -67,27 +68,27 @@ impl<T> Drop for Mapped<T> {
     }
 }
 
-/// As `struct flow`: sixteen words.
+/// Layout of `struct flow`: sixteen words.
 #[repr(C, align(64))]
-pub(crate) struct Flow([AtomicU32; 16]);
+pub(crate) struct FlowRecord([AtomicU32; 16]);
 
-/// As `struct flow6`: the words of `struct flow`, then three addresses.
+/// Layout of `struct flow6`: the words of `struct flow`, then three addresses.
 #[repr(C, align(64))]
-pub(crate) struct Flow6 {
-    flow: Flow,
+pub(crate) struct FlowRecord6 {
+    flow: FlowRecord,
     addresses: [AtomicU32; 16],
 }
 
-/// As `struct way`: eight words, of which the first says whether it is valid.
+/// Layout of `struct path`: eight words, of which the first is 1 if the record is valid.
 #[repr(C)]
-pub(crate) struct Way([AtomicU32; 8]);
+pub(crate) struct NextHopRecord([AtomicU32; 8]);
 
-/// Two halves of a word, in the order in which they lie in memory.
+/// Two half words in memory order.
 fn halves(first: [u8; 2], second: [u8; 2]) -> u32 {
     u32::from_ne_bytes([first[0], first[1], second[0], second[1]])
 }
 
-/// What a flow begins with.
+/// Initial state of a flow.
 pub(crate) struct Opening {
     pub(crate) local: SocketAddr,
     pub(crate) source: SocketAddr,
@@ -95,17 +96,17 @@ pub(crate) struct Opening {
     pub(crate) destination: SocketAddr,
     pub(crate) ssrc: u32,
     pub(crate) payload_type: u8,
-    /// Of the packet that may pass.
+    /// Sequence number of the first packet to be relayed.
     pub(crate) sequence: u16,
     pub(crate) timestamp: u32,
     /// Monotonic nanoseconds.
     pub(crate) arrived: u64,
     pub(crate) clock_rate: u32,
     pub(crate) jitter: Duration,
-    pub(crate) way: u16,
+    pub(crate) path: u16,
 }
 
-/// An address as it stands in a packet; IPv4 in the first four bytes.
+/// An address in network order; IPv4 in the first four bytes.
 fn octets(end: SocketAddr) -> [u8; 16] {
     let mut octets = [0; 16];
     match end.ip() {
@@ -115,15 +116,15 @@ fn octets(end: SocketAddr) -> [u8; 16] {
     octets
 }
 
-/// The same in words of the program.
+/// The same as words of the program.
 fn words(end: SocketAddr) -> [u32; 4] {
     let octets = octets(end);
     [0, 4, 8, 12]
         .map(|at| u32::from_ne_bytes([octets[at], octets[at + 1], octets[at + 2], octets[at + 3]]))
 }
 
-/// What takes the checksum from the old ends to the new ones (RFC 1624), in the order of memory.
-fn change(opening: &Opening) -> u16 {
+/// The checksum difference between the old and the new addresses and ports (RFC 1624), in memory order.
+fn checksum_change(opening: &Opening) -> u16 {
     let words = |end: SocketAddr| {
         let mut words = [0u16; 9];
         for (word, pair) in words.iter_mut().zip(octets(end).chunks_exact(2)) {
@@ -134,7 +135,7 @@ fn change(opening: &Opening) -> u16 {
     };
     let old = [opening.source, opening.local].map(words);
     let new = [opening.out, opening.destination].map(words);
-    // The words that an address of IPv4 does not have are 0, and so, to this sum, is their complement.
+    // IPv4 leaves words unused: they are 0, and their complement is 0 in one's complement arithmetic, too.
     let old = old.iter().flatten().map(|word| u32::from(!word));
     let new = new.iter().flatten().map(|&word| u32::from(word));
     let mut sum: u32 = old.chain(new).sum();
@@ -144,25 +145,28 @@ fn change(opening: &Opening) -> u16 {
     sum as u16
 }
 
-impl Flow {
-    /// Lets the stream pass. The record is closed, and nobody else opens it.
+impl FlowRecord {
+    /// Opens the flow. Its record must be closed, and no other thread may open it.
     pub(crate) fn open(&self, opening: &Opening) {
         let ip = |end: SocketAddr| words(end)[0];
         let port = |end: SocketAddr| end.port().to_be_bytes();
-        // Ticks in a unit, times 65,536; one of less than 15 Hz has no jitter.
+        // Ticks per RTP timestamp unit, times 65,536; a clock rate below 15 Hz yields no jitter.
         let scale = (1_000_000_000u64 << 16 >> TICK)
             .checked_div(u64::from(opening.clock_rate))
             .unwrap_or(0);
         let jitter = opening.jitter.as_nanos() << 4 >> TICK;
-        let way = opening.way.to_ne_bytes();
+        let path = opening.path.to_ne_bytes();
         let words = [
             ip(opening.source),
             halves(port(opening.source), port(opening.out)),
             u32::from(opening.sequence),
             opening.ssrc.to_be(),
-            halves([opening.payload_type, 0], way),
+            halves([opening.payload_type, 0], path),
             ip(opening.destination),
-            halves(port(opening.destination), change(opening).to_ne_bytes()),
+            halves(
+                port(opening.destination),
+                checksum_change(opening).to_ne_bytes(),
+            ),
             u32::try_from(scale).unwrap_or(0),
             opening.timestamp,
             (opening.arrived >> TICK) as u32,
@@ -178,17 +182,17 @@ impl Flow {
         self.0[0].store(OPEN, Release);
     }
 
-    /// Closes the stream's way and tells what took it. `first`: the sequence number with which it was opened; `now` in engine time
-    /// and in monotonic nanoseconds.
-    pub(crate) fn close(&self, first: u16, now: (Time, u64)) -> Passed {
-        let mut looks = 0;
-        // The program gives the record back after some hundred nanoseconds, unless its processor is taken away from it.
+    /// Closes the flow and returns its counts. `first`: the sequence number with which it was opened; `now` in engine
+    /// time and in monotonic nanoseconds.
+    pub(crate) fn close(&self, first: u16, now: (Time, u64)) -> OffloadStatistics {
+        let mut attempts = 0;
+        // The program holds the lock for some hundred nanoseconds, unless its CPU is preempted.
         while self.0[0]
             .compare_exchange_weak(OPEN, CLOSED, Acquire, Relaxed)
             .is_err_and(|state| state != CLOSED)
         {
-            looks += 1;
-            match looks > SPINS {
+            attempts += 1;
+            match attempts > SPINS {
                 true => std::thread::sleep(Duration::from_micros(10)),
                 false => std::hint::spin_loop(),
             }
@@ -199,22 +203,22 @@ impl Flow {
         let ago = ((now.1 >> TICK) as u32).wrapping_sub(word(10));
         let [a, b, c, d] = word(15).to_ne_bytes();
         let gap = |bytes: [u8; 2]| span(u64::from(u16::from_ne_bytes(bytes)) << 6);
-        Passed {
+        OffloadStatistics {
             packets: word(3).wrapping_sub(u32::from(first)),
             bytes: u64::from(word(11)),
             timestamp: word(9),
             arrived: Time(now.0.0.saturating_sub(u64::from(ago) << TICK)),
             jitter: span(u64::from(word(12) >> 4)),
             jitter_sum: span(u64::from(word(13))),
-            jitter_most: span(u64::from(word(14) >> 4)),
-            gap_least: gap([a, b]),
-            gap_most: gap([c, d]),
+            jitter_max: span(u64::from(word(14) >> 4)),
+            gap_min: gap([a, b]),
+            gap_max: gap([c, d]),
         }
     }
 }
 
-impl Flow6 {
-    /// As [`Flow::open`], between addresses of IPv6.
+impl FlowRecord6 {
+    /// As [`FlowRecord::open`], for IPv6.
     pub(crate) fn open(&self, opening: &Opening) {
         let ends = [opening.source, opening.destination, opening.out];
         for (word, value) in self.addresses.iter().zip(ends.into_iter().flat_map(words)) {
@@ -223,34 +227,34 @@ impl Flow6 {
         self.flow.open(opening);
     }
 
-    /// As [`Flow::close`].
-    pub(crate) fn close(&self, first: u16, now: (Time, u64)) -> Passed {
+    /// As [`FlowRecord::close`].
+    pub(crate) fn close(&self, first: u16, now: (Time, u64)) -> OffloadStatistics {
         self.flow.close(first, now)
     }
 }
 
-/// What a way is written with.
+/// Next hop of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Hop {
-    /// Place in the program's table of interfaces.
+pub(crate) struct NextHop {
+    /// Index in the program's table of interfaces.
     pub(crate) device: u32,
-    /// The interface's number.
+    /// Interface index of the kernel.
     pub(crate) interface: u32,
-    /// Our address, of IPv4; 0 otherwise.
+    /// Local IPv4 address; 0 for IPv6.
     pub(crate) from: [u8; 4],
-    /// The interface's own address, and that of the next one on the way.
-    pub(crate) cards: ([u8; 6], [u8; 6]),
-    /// Largest IP packet, bytes.
-    pub(crate) longest: u16,
-    /// Traffic class: the code point in its upper six bits.
+    /// Link-layer addresses of the interface and of the next hop.
+    pub(crate) macs: ([u8; 6], [u8; 6]),
+    /// MTU: largest IP packet, bytes.
+    pub(crate) mtu: u16,
+    /// Traffic class: the code point is in the upper six bits.
     pub(crate) class: u8,
 }
 
-impl Way {
-    /// Makes it valid. It is not, and was not long enough for the program to know nothing of it any more.
-    pub(crate) fn set(&self, hop: &Hop) {
-        let (own, [a, b, c, d, e, f]) = hop.cards;
-        let longest = hop.longest.to_ne_bytes();
+impl NextHopRecord {
+    /// Makes the record valid. It has been invalid for long enough that the program no longer uses its old content.
+    pub(crate) fn set(&self, hop: &NextHop) {
+        let (own, [a, b, c, d, e, f]) = hop.macs;
+        let mtu = hop.mtu.to_ne_bytes();
         let words = [
             hop.device,
             hop.interface,
@@ -258,7 +262,7 @@ impl Way {
             u32::from_ne_bytes([a, b, c, d]),
             u32::from_ne_bytes([e, f, own[0], own[1]]),
             u32::from_ne_bytes([own[2], own[3], own[4], own[5]]),
-            halves(longest, [hop.class, 0]),
+            halves(mtu, [hop.class, 0]),
         ];
         for (word, value) in self.0[1..].iter().zip(words) {
             word.store(value, Relaxed);
@@ -266,7 +270,7 @@ impl Way {
         self.0[0].store(1, Release);
     }
 
-    /// Whatever would go this way goes up.
+    /// Invalidates the record: packets of its flows are delivered to sockets.
     pub(crate) fn clear(&self) {
         self.0[0].store(0, Release);
     }

@@ -1,12 +1,12 @@
-//! TLS for streams: certificates and keys read from files, settings for listeners and for connections that we open.
+//! TLS for streams: certificates and keys from files, settings of listeners and of connections that we open.
 
 mod names;
 mod session;
 mod verify;
 
 pub use names::{Identities, date};
-pub(crate) use session::{Failure, Session, Sink};
-pub use verify::Fingerprint;
+pub(crate) use session::{Sink, TlsFailure, TlsSession};
+pub use verify::Sha256Fingerprint;
 
 use rustls::client::Resumption;
 use rustls::crypto::{CryptoProvider, aws_lc_rs as library};
@@ -22,17 +22,17 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use verify::{Clients, Servers, sha256};
 
-/// Where systems keep the authorities that they trust, in the order of looking.
+/// Files with the system's trusted authorities, in the order of preference.
 const SYSTEM_ANCHORS: [&str; 4] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
     "/etc/ssl/ca-bundle.pem",
     "/etc/ssl/cert.pem",
 ];
-/// Sessions that are remembered for one profile of ours, to be resumed.
-const REMEMBERED: usize = 256;
+/// Sessions cached per client profile, for resumption.
+const CACHED_SESSIONS: usize = 256;
 
-/// The algorithms: one provider for all.
+/// The cryptographic provider, shared by all.
 fn provider() -> Arc<CryptoProvider> {
     static PROVIDER: OnceLock<Arc<CryptoProvider>> = OnceLock::new();
     PROVIDER
@@ -40,14 +40,14 @@ fn provider() -> Arc<CryptoProvider> {
         .clone()
 }
 
-/// Why a certificate, a key or a list of authorities cannot be used.
+/// Reason for which a certificate, a key or a list of authorities cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CredentialError {
     /// The file.
     pub file: PathBuf,
-    /// What is wrong.
+    /// The problem.
     pub problem: String,
-    /// What to do.
+    /// The remedy.
     pub remedy: String,
 }
 
@@ -71,10 +71,10 @@ fn read(file: &Path) -> Result<Vec<u8>, CredentialError> {
     std::fs::read(file).map_err(|error| {
         let remedy = match error.kind() {
             std::io::ErrorKind::NotFound => {
-                "check the path; a relative one counts from where the program was started"
+                "check the path; a relative one starts at the program's working directory"
             }
             std::io::ErrorKind::PermissionDenied => {
-                "let the program's user read it: it should belong to that user's group, mode 0640"
+                "let the program's user read it: group of that user, mode 0640"
             }
             _ => "check the file",
         };
@@ -90,41 +90,43 @@ fn certificates_in(
     file: &Path,
     bytes: &[u8],
 ) -> Result<Vec<CertificateDer<'static>>, CredentialError> {
-    let remedy = "the file must hold PEM: \"-----BEGIN CERTIFICATE-----\" and so on";
+    let remedy = "the file must contain PEM: \"-----BEGIN CERTIFICATE-----\" and so on";
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(bytes).collect();
     let chain = chain.map_err(|error| bad(file, format!("not PEM: {error}"), remedy))?;
     if chain.is_empty() {
-        return Err(bad(file, "there is no certificate in it", remedy));
+        return Err(bad(file, "it contains no certificate", remedy));
     }
     Ok(chain)
 }
 
-/// A certificate of ours with its key.
+/// One of our certificates with its key.
 #[derive(Clone)]
 pub struct Identity {
     certified: Arc<CertifiedKey>,
     file: PathBuf,
     identities: Identities,
-    fingerprint: Fingerprint,
+    fingerprint: Sha256Fingerprint,
 }
 
 impl fmt::Debug for Identity {
-    /// Without the key.
+    /// Omits the key.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Identity({})", self.file.display())
     }
 }
 
 impl Identity {
-    /// Reads a certificate with its chain (PEM, ours first) and its private key (PEM: PKCS #8, PKCS #1 or SEC 1).
+    /// Reads a certificate with its chain (PEM, our certificate first) and its private key (PEM: PKCS #8, PKCS #1 or
+    /// SEC 1).
     ///
     /// # Errors
-    /// What is wrong with which file: unreadable, no certificate, no key, or one that does not belong to the other.
+    /// Names the file and the problem: unreadable, no certificate, no key, or a key that does not belong to the
+    /// certificate.
     pub fn read(chain: &Path, key: &Path) -> Result<Identity, CredentialError> {
         Identity::of_pem((chain, &read(chain)?), (key, &read(key)?))
     }
 
-    /// The same from what such files would hold; their names are for messages.
+    /// The same from the contents of such files; the names are for messages.
     ///
     /// # Errors
     /// As [`Identity::read`].
@@ -150,12 +152,12 @@ impl Identity {
                 true => bad(
                     key,
                     "the key is encrypted",
-                    "take the passphrase off, and let only the program's user read it",
+                    "remove the passphrase, and let only the program's user read the file",
                 ),
                 false => bad(
                     key,
-                    format!("there is no private key in it: {error}"),
-                    "the file must hold a PEM key: \"-----BEGIN PRIVATE KEY-----\"",
+                    format!("it contains no private key: {error}"),
+                    "the file must contain a PEM key: \"-----BEGIN PRIVATE KEY-----\"",
                 ),
             }
         })?;
@@ -177,7 +179,7 @@ impl Identity {
                     "it is not the key of the certificate in {}",
                     chain.display()
                 ),
-                "name the key that the certificate was made for",
+                "set the key that belongs to the certificate",
             )
         })?;
         Ok(Identity {
@@ -188,36 +190,36 @@ impl Identity {
         })
     }
 
-    /// The file of its certificate.
+    /// The file of the certificate.
     pub fn file(&self) -> &Path {
         &self.file
     }
 
-    /// Whom it stands for, and how long.
+    /// Names and validity of the certificate.
     pub fn identities(&self) -> &Identities {
         &self.identities
     }
 
     /// SHA-256 of the certificate.
-    pub fn fingerprint(&self) -> Fingerprint {
+    pub fn fingerprint(&self) -> Sha256Fingerprint {
         self.fingerprint
     }
 }
 
-/// Authorities that are trusted.
+/// Trusted authorities.
 #[derive(Clone, Debug)]
-pub struct Anchors(Arc<RootCertStore>, Fingerprint);
+pub struct Anchors(Arc<RootCertStore>, Sha256Fingerprint);
 
 impl Anchors {
-    /// Those of a PEM file.
+    /// Reads the authorities of a PEM file.
     ///
     /// # Errors
-    /// What is wrong with the file.
+    /// Names the file and the problem.
     pub fn read(file: &Path) -> Result<Anchors, CredentialError> {
         Anchors::of_pem(file, &read(file)?)
     }
 
-    /// The same from what such a file would hold; its name is for messages.
+    /// The same from the contents of such a file; the name is for messages.
     ///
     /// # Errors
     /// As [`Anchors::read`].
@@ -238,10 +240,10 @@ impl Anchors {
         Ok(Anchors(Arc::new(store), sha256(&all)))
     }
 
-    /// Those of the system: of the file that `SSL_CERT_FILE` names, else of the usual places.
+    /// The authorities of the system: from the file in `SSL_CERT_FILE`, else from the usual files.
     ///
     /// # Errors
-    /// Where the system has none.
+    /// The system has none.
     pub fn system() -> Result<Anchors, CredentialError> {
         let named = std::env::var_os("SSL_CERT_FILE").map(PathBuf::from);
         let usual = SYSTEM_ANCHORS.iter().map(PathBuf::from);
@@ -250,7 +252,7 @@ impl Anchors {
             bad(
                 Path::new(SYSTEM_ANCHORS[0]),
                 "this system has no list of authorities",
-                "install ca-certificates, or name a file of authorities",
+                "install ca-certificates, or configure a file of authorities",
             )
         };
         let file = file.ok_or_else(none)?;
@@ -260,18 +262,18 @@ impl Anchors {
             .iter()
             .flat_map(|certificate| certificate.iter().copied())
             .collect();
-        // One odd certificate among a system's many is no reason to trust none.
-        let (taken, _) = store.add_parsable_certificates(list);
-        if taken == 0 {
+        // One unparsable certificate among many must not invalidate the system's list.
+        let (added, _) = store.add_parsable_certificates(list);
+        if added == 0 {
             return Err(none());
         }
         Ok(Anchors(Arc::new(store), sha256(&all)))
     }
 }
 
-/// The oldest version that is spoken.
+/// The oldest protocol version that is accepted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Oldest {
+pub enum MinimumVersion {
     /// TLS 1.2 and 1.3.
     #[default]
     Tls12,
@@ -279,34 +281,34 @@ pub enum Oldest {
     Tls13,
 }
 
-impl Oldest {
+impl MinimumVersion {
     fn versions(self) -> &'static [&'static SupportedProtocolVersion] {
         static BOTH: [&SupportedProtocolVersion; 2] = [&version::TLS13, &version::TLS12];
         match self {
-            Oldest::Tls12 => &BOTH,
-            Oldest::Tls13 => &BOTH[..1],
+            MinimumVersion::Tls12 => &BOTH,
+            MinimumVersion::Tls13 => &BOTH[..1],
         }
     }
 }
 
-/// What clients of a listener must show.
+/// Authentication of the clients of a listener by certificates.
 #[derive(Clone, Debug, Default)]
-pub enum Proof {
+pub enum ClientAuth {
     /// No certificate.
     #[default]
     None,
-    /// A certificate is asked for; one that is shown must be good.
+    /// A certificate is requested; if the client presents one, it must be valid.
     Request(Anchors),
-    /// A good certificate.
+    /// A valid certificate is required.
     Require(Anchors),
 }
 
-impl Proof {
-    fn mark(&self) -> (u8, Fingerprint) {
+impl ClientAuth {
+    fn mark(&self) -> (u8, Sha256Fingerprint) {
         match self {
-            Proof::None => (0, [0; 32]),
-            Proof::Request(anchors) => (1, anchors.1),
-            Proof::Require(anchors) => (2, anchors.1),
+            ClientAuth::None => (0, [0; 32]),
+            ClientAuth::Request(anchors) => (1, anchors.1),
+            ClientAuth::Require(anchors) => (2, anchors.1),
         }
     }
 }
@@ -314,40 +316,41 @@ impl Proof {
 /// Settings of a listener.
 #[derive(Clone, Debug)]
 pub struct ServerSettings {
-    /// Certificates; the one that stands for the name that the client asks for (SNI) is shown, else the first.
+    /// Certificates; the one for the name that the client requests (SNI) is used, else the first.
     pub identities: Vec<Identity>,
-    /// What clients must show.
-    pub proof: Proof,
-    /// Oldest version.
-    pub oldest: Oldest,
+    /// Authentication of clients.
+    pub client_auth: ClientAuth,
+    /// Oldest accepted version.
+    pub oldest: MinimumVersion,
 }
 
 /// Settings of connections that we open.
 #[derive(Clone, Debug)]
 pub struct ClientSettings {
-    /// Who is believed. `None`: the peer, whoever it is and whatever it is called; for tools that measure a server with
-    /// a certificate of its own making, never for a border.
+    /// Trusted authorities. `None`: the peer's certificate and name are not verified; for tools that measure a server
+    /// with a self-signed certificate, never for a border.
     pub anchors: Option<Anchors>,
-    /// Our certificate, shown where the peer asks.
+    /// Our certificate, presented if the peer requests one.
     pub identity: Option<Identity>,
-    /// SHA-256 of certificates or public keys: where there is any, the peer's must be among them, beside being good.
-    pub pins: Vec<Fingerprint>,
-    /// Oldest version.
-    pub oldest: Oldest,
+    /// SHA-256 of certificates or public keys: unless empty, the peer's must be among them, in addition to being
+    /// valid.
+    pub pins: Vec<Sha256Fingerprint>,
+    /// Oldest accepted version.
+    pub oldest: MinimumVersion,
 }
 
-/// Chooses the certificate by the name that the client asks for.
+/// Selects the certificate by the name that the client requests.
 #[derive(Debug)]
-struct ByName {
+struct CertificateByName {
     identities: Vec<Identity>,
 }
 
-impl ResolvesServerCert for ByName {
+impl ResolvesServerCert for CertificateByName {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let named = hello.server_name().and_then(|name| {
             self.identities
                 .iter()
-                .find(|identity| identity.identities.stand_for(name))
+                .find(|identity| identity.identities.is_valid_for(name))
         });
         named
             .or(self.identities.first())
@@ -356,28 +359,28 @@ impl ResolvesServerCert for ByName {
 }
 
 #[derive(Clone)]
-struct Server {
+struct TlsListener {
     config: Arc<ServerConfig>,
-    mark: (u8, Fingerprint),
+    mark: (u8, Sha256Fingerprint),
 }
 
-/// What is asked of a request to open a WebSocket.
+/// Requirements on WebSocket handshake requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WebSocketSettings {
-    /// Origins from which browsers may come (RFC 6455 section 10.2), as `scheme://host[:port]`; empty: all, and programs
-    /// that name none.
+    /// Accepted origins of browsers (RFC 6455 section 10.2), as `scheme://host[:port]`; empty: all, including
+    /// requests without an origin.
     pub origins: Vec<String>,
-    /// Hosts that may be asked for; empty: all.
+    /// Accepted hosts; empty: all.
     pub hosts: Vec<String>,
-    /// The subprotocol that is served; `None`: that of SIP.
+    /// The accepted subprotocol; `None`: that of SIP.
     pub protocol: Option<&'static str>,
 }
 
-/// Everything of a driver's that is about TLS and WebSocket: read from files, given to the driver, and exchanged while
-/// connections stand. What is exchanged counts for connections that come after.
+/// All settings of a driver for TLS and WebSocket. They are read from files, passed to the driver, and can be
+/// replaced while connections are established; new settings apply to new connections.
 #[derive(Clone, Default)]
 pub struct Security {
-    servers: HashMap<(SocketAddr, bool), Server>,
+    servers: HashMap<(SocketAddr, bool), TlsListener>,
     clients: HashMap<String, Arc<ClientConfig>>,
     websockets: HashMap<SocketAddr, Arc<WebSocketSettings>>,
     /// `None`: the root.
@@ -394,11 +397,12 @@ impl fmt::Debug for Security {
 }
 
 impl Security {
-    /// Sets what a listener on `address` (as the engine asks for it) does; `websocket`: it speaks WebSocket inside.
-    /// Sessions of `before` can be resumed where clients had to show the same then as now.
+    /// Sets the TLS settings of the listener on `address` (as requested by the engine); `websocket`: it is a
+    /// WebSocket listener. Sessions of `before` can be resumed if its requirements on clients were the same.
     ///
     /// # Errors
-    /// Where the settings contradict the library: none that [`Identity::read`] and [`Anchors::read`] let pass.
+    /// The library rejects the settings; this does not happen with values from [`Identity::read`] and
+    /// [`Anchors::read`].
     pub fn server(
         &mut self,
         address: SocketAddr,
@@ -406,23 +410,23 @@ impl Security {
         settings: ServerSettings,
         before: Option<&Security>,
     ) -> Result<(), String> {
-        let mark = settings.proof.mark();
+        let mark = settings.client_auth.mark();
         let builder = ServerConfig::builder_with_provider(provider())
             .with_protocol_versions(settings.oldest.versions())
             .map_err(|error| error.to_string())?;
-        let builder = match settings.proof {
-            Proof::None => builder.with_no_client_auth(),
-            Proof::Request(anchors) => {
+        let builder = match settings.client_auth {
+            ClientAuth::None => builder.with_no_client_auth(),
+            ClientAuth::Request(anchors) => {
                 builder.with_client_cert_verifier(Arc::new(Clients::new(anchors, false)?))
             }
-            Proof::Require(anchors) => {
+            ClientAuth::Require(anchors) => {
                 builder.with_client_cert_verifier(Arc::new(Clients::new(anchors, true)?))
             }
         };
-        let mut config = builder.with_cert_resolver(Arc::new(ByName {
+        let mut config = builder.with_cert_resolver(Arc::new(CertificateByName {
             identities: settings.identities,
         }));
-        // What is registered for SIP is sip/2; some say sip.
+        // The registered ALPN identifier of SIP is sip/2; some peers send sip.
         config.alpn_protocols = match websocket {
             true => vec![b"http/1.1".to_vec()],
             false => vec![b"sip/2".to_vec(), b"sip".to_vec()],
@@ -435,14 +439,14 @@ impl Security {
         config.send_tls13_tickets = 1;
         config.max_fragment_size = None;
         let config = Arc::new(config);
-        self.servers.insert(key, Server { config, mark });
+        self.servers.insert(key, TlsListener { config, mark });
         Ok(())
     }
 
-    /// Sets how connections of `profile` are opened; the empty name is for those that name none.
+    /// Sets how connections of `profile` are opened; the empty name is for those without a profile.
     ///
     /// # Errors
-    /// Where the certificate is unfit for a client.
+    /// The certificate cannot be used by a client.
     pub fn client(&mut self, profile: &str, settings: ClientSettings) -> Result<(), String> {
         let builder = ClientConfig::builder_with_provider(provider())
             .with_protocol_versions(settings.oldest.versions())
@@ -458,23 +462,25 @@ impl Security {
                 rustls::sign::SingleCertAndKey::from(identity.certified.clone()),
             )),
         };
-        config.resumption = Resumption::in_memory_sessions(REMEMBERED);
+        config.resumption = Resumption::in_memory_sessions(CACHED_SESSIONS);
         self.clients.insert(profile.to_owned(), Arc::new(config));
         Ok(())
     }
 
-    /// Sets what is asked of WebSockets at a listener.
+    /// Sets the requirements on WebSocket requests at a listener.
     pub fn websocket(&mut self, address: SocketAddr, settings: WebSocketSettings) {
         self.websockets.insert(address, Arc::new(settings));
     }
 
-    /// Sets what path WebSockets ask for that we open; the root where it is never set.
+    /// Sets the path that our WebSocket requests use; the root by default.
     ///
     /// # Errors
-    /// Where it is no path: no slash in front, or a character that a request line cannot have.
-    pub fn websocket_path_to_ask(&mut self, path: &str) -> Result<(), String> {
+    /// It is not a path: it does not begin with a slash, or contains a character that a request line cannot have.
+    pub fn set_websocket_path(&mut self, path: &str) -> Result<(), String> {
         if !path.starts_with('/') || !path.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return Err(format!("{path:?} is no path of a WebSocket"));
+            return Err(format!(
+                "{path:?} is not a WebSocket path: it must begin with / and be ASCII without spaces"
+            ));
         }
         self.websocket_path = Some(path.into());
         Ok(())

@@ -1,24 +1,25 @@
-//! Whom a certificate stands for (RFC 5922 section 7).
+//! Identities of a certificate (RFC 5922 section 7).
 
 use std::net::IpAddr;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-/// What a certificate says of itself, as far as TLS for SIP asks.
+/// Names and validity of a certificate, as far as TLS for SIP uses them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identities {
     /// SIP domains in lower case (RFC 5922 section 7.1).
     pub domains: Vec<String>,
-    /// IP addresses of the subjectAltName: RFC 5922 has none, they count only where a peer is known by its address alone.
+    /// IP addresses of the subjectAltName: not in RFC 5922; they count only for a peer that is configured by its
+    /// address.
     pub addresses: Vec<IpAddr>,
-    /// Begin of validity, seconds since 1970.
+    /// Start of validity, seconds since 1970.
     pub not_before: i64,
     /// End of validity, seconds since 1970.
     pub not_after: i64,
 }
 
 impl Identities {
-    /// Reads a certificate; `None` where it is none.
+    /// Parses a certificate; `None` if it is invalid.
     pub fn of(der: &[u8]) -> Option<Identities> {
         let (rest, certificate) = X509Certificate::from_der(der).ok()?;
         if !rest.is_empty() {
@@ -31,7 +32,7 @@ impl Identities {
         };
         match certificate.subject_alternative_name().ok()? {
             Some(names) => identities.alternative(&names.value.general_names),
-            // Only where there is no subjectAltName at all.
+            // The common name counts only without a subjectAltName.
             None => {
                 let names = certificate.subject().iter_common_name();
                 let names = names.filter_map(|name| name.as_str().ok());
@@ -47,7 +48,7 @@ impl Identities {
             _ => None,
         });
         self.domains.extend(uris);
-        // A DNS name counts only where no SIP URI does.
+        // A DNS name counts only without a SIP URI.
         let dns = self.domains.is_empty();
         for name in names {
             match name {
@@ -58,9 +59,9 @@ impl Identities {
         }
     }
 
-    /// Whether the certificate stands for `name`: a domain, letter by letter without regard to case (RFC 5922 section
-    /// 7.2: a wildcard matches nothing but itself, and is no name), or an IP address.
-    pub fn stand_for(&self, name: &str) -> bool {
+    /// Whether the certificate is valid for `name`: a domain, compared without regard to case (RFC 5922 section 7.2:
+    /// wildcards do not match), or an IP address.
+    pub fn is_valid_for(&self, name: &str) -> bool {
         match name.parse::<IpAddr>() {
             Ok(ip) => self.addresses.contains(&ip),
             Err(_) => {
@@ -72,7 +73,7 @@ impl Identities {
         }
     }
 
-    /// All names, for people.
+    /// All names, for messages.
     pub fn list(&self) -> String {
         let addresses = self.addresses.iter().map(ToString::to_string);
         let names: Vec<String> = self.domains.iter().cloned().chain(addresses).collect();
@@ -91,7 +92,7 @@ fn address(bytes: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// The host of `sip:host`, with whatever stands behind it left aside; none where there is a user part.
+/// The host of `sip:host`, without port and parameters; `None` with a user part.
 fn domain_of_uri(uri: &str) -> Option<String> {
     let rest = uri
         .get(..4)
@@ -103,7 +104,7 @@ fn domain_of_uri(uri: &str) -> Option<String> {
     domain(rest.split([':', ';', '?']).next()?)
 }
 
-/// A name as it is compared; none where it is no DNS name.
+/// A domain in the form in which it is compared; `None` if it is not a DNS name.
 fn domain(name: &str) -> Option<String> {
     let name = name.strip_suffix('.').unwrap_or(name);
     let label = |label: &str| {
@@ -143,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dates_are_those_of_the_calendar() {
+    fn dates_follow_the_gregorian_calendar() {
         for (seconds, text) in [
             (0, "1970-01-01T00:00Z"),
             (951_782_400, "2000-02-29T00:00Z"),
@@ -156,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_host_of_a_sip_uri_without_user_is_a_domain() {
+    fn domain_is_the_host_of_a_sip_uri_without_user() {
         for (uri, want) in [
             ("sip:Example.com", Some("example.com")),
             ("SIP:example.com:5061;transport=tls", Some("example.com")),

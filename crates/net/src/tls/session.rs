@@ -1,5 +1,5 @@
-//! One TLS connection without IO: ciphertext to plaintext and back. Nothing is kept while nothing is half done, so that an
-//! idle connection costs its keys and little else.
+//! One TLS connection without IO: ciphertext to plaintext and back. Buffers are kept only for incomplete records, so
+//! that an idle connection needs little more memory than its keys.
 
 use super::names::Identities;
 use rustls::client::{ClientConnectionData, UnbufferedClientConnection};
@@ -12,44 +12,45 @@ use rustls::{ClientConfig, CommonState, Error, ServerConfig};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Bytes of records that are not whole: the largest handshake message in records of its own size.
+/// Largest number of buffered bytes of incomplete records: the largest handshake message, in records of the same
+/// size.
 const MAX_PARTIAL: usize = 128 << 10;
-/// What a record has beside its content, at most (RFC 8446 section 5.2, RFC 5246 section 6.2.3).
+/// Upper bound of a record's overhead, bytes (RFC 8446 section 5.2, RFC 5246 section 6.2.3).
 const OVERHEAD: usize = 64;
-/// Content of a record.
+/// Largest content of a record, bytes.
 const RECORD: usize = 16 << 10;
 
-/// Why a connection ended.
+/// Reason for the end of a connection.
 #[derive(Debug)]
-pub(crate) struct Failure {
-    /// It stood before: a broken record, not a refusal.
-    pub(crate) stood: bool,
+pub(crate) struct TlsFailure {
+    /// The handshake was complete: a broken record, not a refusal.
+    pub(crate) was_established: bool,
     pub(crate) why: String,
 }
 
-/// What came of received bytes.
+/// Progress made by received bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Heard {
-    /// The handshake has come to its end just now.
+pub(crate) struct TlsProgress {
+    /// The handshake has just completed.
     pub(crate) established: bool,
-    /// The peer sends no more.
+    /// The peer has closed its side.
     pub(crate) closed: bool,
 }
 
-enum Side {
+enum TlsSide {
     Server(UnbufferedServerConnection),
     Client(UnbufferedClientConnection),
 }
 
 /// A TLS connection.
-pub(crate) struct Session {
-    side: Side,
-    /// Records that are not whole.
+pub(crate) struct TlsSession {
+    side: TlsSide,
+    /// Bytes of incomplete records.
     partial: Vec<u8>,
     established: bool,
 }
 
-/// The two sides of the library, which have no common trait.
+/// Common interface of the library's two connection types, which share no trait.
 trait Records<Data> {
     fn process<'c, 'i>(&'c mut self, incoming: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Data>;
 }
@@ -72,13 +73,13 @@ impl Records<ClientConnectionData> for UnbufferedConnectionCommon<ClientConnecti
     }
 }
 
-/// Where bytes go, and a buffer that is used again.
+/// The output queue, and a reusable buffer.
 pub(crate) struct Sink<'a> {
     pub(crate) out: &'a mut VecDeque<u8>,
     pub(crate) scratch: &'a mut Vec<u8>,
 }
 
-/// What a round of records gave.
+/// Result of processing records.
 #[derive(Default)]
 struct Round {
     used: usize,
@@ -87,7 +88,7 @@ struct Round {
     error: Option<Error>,
 }
 
-/// Deals with all whole records of `incoming`.
+/// Processes all complete records of `incoming`.
 fn run<Data>(
     connection: &mut (impl Records<Data> + ?Sized),
     incoming: &mut [u8],
@@ -158,8 +159,8 @@ fn run<Data>(
     }
 }
 
-/// The alert that belongs to an error, where there is one. To be asked for once, and with `rest` being what is left: the
-/// library may look at it again.
+/// Queues the alert of an error, if there is one. To be called once, with the unprocessed bytes as `rest`: the
+/// library may read them again.
 fn alert<Data>(
     connection: &mut (impl Records<Data> + ?Sized),
     rest: &mut [u8],
@@ -174,7 +175,7 @@ fn alert<Data>(
     }
 }
 
-/// Seals `plain` into `sink`, with whatever the protocol wants sent before.
+/// Encrypts `plain` into `sink`, after pending protocol messages.
 fn write<Data>(
     connection: &mut (impl Records<Data> + ?Sized),
     partial: &mut [u8],
@@ -198,17 +199,19 @@ fn write<Data>(
                 if sink.scratch.len() < room {
                     sink.scratch.resize(room, 0);
                 }
-                let sealed = match plain {
+                let encrypted = match plain {
                     Some(plain) => traffic.encrypt(plain, sink.scratch),
                     None => traffic.queue_close_notify(sink.scratch),
                 };
-                return match sealed {
+                return match encrypted {
                     Ok(length) => {
                         sink.out
                             .extend(sink.scratch.get(..length).unwrap_or_default());
                         Ok(())
                     }
-                    Err(EncryptError::EncryptExhausted) => Err("the keys are worn out".to_owned()),
+                    Err(EncryptError::EncryptExhausted) => {
+                        Err("the usage limit of the TLS keys is reached".to_owned())
+                    }
                     Err(error) => Err(error.to_string()),
                 };
             }
@@ -218,42 +221,42 @@ fn write<Data>(
     }
 }
 
-impl Session {
-    /// The side that was connected to.
-    pub(crate) fn accept(config: Arc<ServerConfig>) -> Result<Session, String> {
+impl TlsSession {
+    /// The server side of a connection.
+    pub(crate) fn accept(config: Arc<ServerConfig>) -> Result<TlsSession, String> {
         let side = UnbufferedServerConnection::new(config).map_err(|error| error.to_string())?;
-        Ok(Session::new(Side::Server(side)))
+        Ok(TlsSession::new(TlsSide::Server(side)))
     }
 
-    /// The side that connects, to whoever has a certificate for `name`.
-    pub(crate) fn connect(config: Arc<ClientConfig>, name: &str) -> Result<Session, String> {
+    /// The client side of a connection; the server's certificate must be valid for `name`.
+    pub(crate) fn connect(config: Arc<ClientConfig>, name: &str) -> Result<TlsSession, String> {
         let name = ServerName::try_from(name.to_owned())
-            .map_err(|_| format!("{name:?} can be nobody's name in a certificate"))?;
+            .map_err(|_| format!("{name:?} cannot be a name in a certificate"))?;
         let side =
             UnbufferedClientConnection::new(config, name).map_err(|error| error.to_string())?;
-        Ok(Session::new(Side::Client(side)))
+        Ok(TlsSession::new(TlsSide::Client(side)))
     }
 
-    fn new(side: Side) -> Session {
-        Session {
+    fn new(side: TlsSide) -> TlsSession {
+        TlsSession {
             side,
             partial: Vec::new(),
             established: false,
         }
     }
 
-    /// Whether the handshake is over.
+    /// Whether the handshake is complete.
     pub(crate) fn is_established(&self) -> bool {
         self.established
     }
 
-    /// Takes in `bytes`: what they hold in the clear is appended to `plain`.
+    /// Processes received bytes and appends the decrypted content to `plain`.
     pub(crate) fn receive(
         &mut self,
         bytes: &mut [u8],
         plain: &mut Vec<u8>,
         mut sink: Sink<'_>,
-    ) -> Result<Heard, Failure> {
+    ) -> Result<TlsProgress, TlsFailure> {
         let round = if self.partial.is_empty() {
             let round = self.side.run(bytes, plain, &mut sink);
             let rest = bytes.get(round.used..).unwrap_or_default();
@@ -278,43 +281,43 @@ impl Session {
         let established =
             !self.established && round.writable && !self.side.state().is_handshaking();
         self.established |= established;
-        Ok(Heard {
+        Ok(TlsProgress {
             established,
             closed: round.closed,
         })
     }
 
-    fn failure(&self, why: String) -> Failure {
-        Failure {
-            stood: self.established,
+    fn failure(&self, why: String) -> TlsFailure {
+        TlsFailure {
+            was_established: self.established,
             why,
         }
     }
 
-    /// Seals `plain`; before the handshake is over nothing may be given.
-    pub(crate) fn send(&mut self, plain: &[u8], mut sink: Sink<'_>) -> Result<(), Failure> {
+    /// Encrypts `plain`; the handshake must be complete.
+    pub(crate) fn send(&mut self, plain: &[u8], mut sink: Sink<'_>) -> Result<(), TlsFailure> {
         let partial = self.partial.as_mut_slice();
         let done = match &mut self.side {
-            Side::Server(server) => write(&mut **server, partial, Some(plain), &mut sink),
-            Side::Client(client) => write(&mut **client, partial, Some(plain), &mut sink),
+            TlsSide::Server(server) => write(&mut **server, partial, Some(plain), &mut sink),
+            TlsSide::Client(client) => write(&mut **client, partial, Some(plain), &mut sink),
         };
         done.map_err(|why| self.failure(why))
     }
 
-    /// Says that we send no more.
+    /// Queues the close message.
     pub(crate) fn close(&mut self, mut sink: Sink<'_>) {
         if !self.established {
             return;
         }
         let partial = self.partial.as_mut_slice();
-        // Where it cannot be said, the end of the stream says it.
+        // If it cannot be encrypted, the end of the TCP stream closes the connection.
         let _ = match &mut self.side {
-            Side::Server(server) => write(&mut **server, partial, None, &mut sink),
-            Side::Client(client) => write(&mut **client, partial, None, &mut sink),
+            TlsSide::Server(server) => write(&mut **server, partial, None, &mut sink),
+            TlsSide::Client(client) => write(&mut **client, partial, None, &mut sink),
         };
     }
 
-    /// The SIP domains that the peer's certificate stands for; none where it showed none.
+    /// The SIP domains of the peer's certificate; empty if it presented none.
     pub(crate) fn peer_names(&self) -> Vec<String> {
         self.side
             .state()
@@ -324,29 +327,29 @@ impl Session {
             .unwrap_or_default()
     }
 
-    /// Whether the handshake was a short one, by a ticket of an earlier connection.
+    /// Whether the handshake resumed an earlier session by its ticket.
     pub(crate) fn is_resumed(&self) -> bool {
         self.side.state().handshake_kind() == Some(rustls::HandshakeKind::Resumed)
     }
 }
 
-impl Side {
+impl TlsSide {
     fn state(&self) -> &CommonState {
         match self {
-            Side::Server(server) => server,
-            Side::Client(client) => client,
+            TlsSide::Server(server) => server,
+            TlsSide::Client(client) => client,
         }
     }
 
     fn run(&mut self, bytes: &mut [u8], plain: &mut Vec<u8>, sink: &mut Sink<'_>) -> Round {
         match self {
-            Side::Server(server) => run(&mut **server, bytes, plain, sink),
-            Side::Client(client) => run(&mut **client, bytes, plain, sink),
+            TlsSide::Server(server) => run(&mut **server, bytes, plain, sink),
+            TlsSide::Client(client) => run(&mut **client, bytes, plain, sink),
         }
     }
 }
 
-/// An error in words that an operator can do something with.
+/// Describes an error for an operator.
 fn explain(error: &Error) -> String {
     use rustls::CertificateError as Bad;
     use rustls::{AlertDescription as Alert, PeerIncompatible as Unfit};
@@ -372,9 +375,9 @@ fn explain(error: &Error) -> String {
                 presented.join(" ")
             ),
             Bad::InvalidPurpose | Bad::InvalidPurposeContext { .. } => {
-                "the peer's certificate is not made for this purpose".to_owned()
+                "the peer's certificate is not valid for this purpose".to_owned()
             }
-            other => format!("the peer's certificate is bad: {other}"),
+            other => format!("the peer's certificate is invalid: {other}"),
         },
         Error::NoCertificatesPresented => "the peer shows no certificate".to_owned(),
         Error::PeerIncompatible(unfit) => match unfit {
@@ -383,7 +386,7 @@ fn explain(error: &Error) -> String {
             | Unfit::Tls12NotOfferedOrEnabled
             | Unfit::Tls13RequiredForQuic
             | Unfit::SupportedVersionsExtensionRequired
-            // Only what is older than TLS 1.2 says nothing of them.
+            // Only clients older than TLS 1.2 omit this extension.
             | Unfit::SignatureAlgorithmsExtensionRequired
             | Unfit::ServerTlsVersionIsDisabledByOurConfig => {
                 "no version of TLS in common".to_owned()
@@ -391,23 +394,23 @@ fn explain(error: &Error) -> String {
             other => format!("nothing in common: {other:?}"),
         },
         Error::NoApplicationProtocol => {
-            "no protocol in common (ALPN): the peer does not want SIP".to_owned()
+            "no protocol in common (ALPN): the peer does not offer SIP".to_owned()
         }
         Error::AlertReceived(alert) => match alert {
             Alert::UnknownCA => {
                 "the peer does not trust the authority of our certificate".to_owned()
             }
-            Alert::CertificateRequired => "the peer wants a certificate of ours".to_owned(),
+            Alert::CertificateRequired => "the peer requires a certificate of ours".to_owned(),
             Alert::CertificateExpired => "the peer finds our certificate expired".to_owned(),
             Alert::BadCertificate | Alert::CertificateUnknown => {
                 "the peer refuses our certificate".to_owned()
             }
-            Alert::ProtocolVersion => "the peer has no version of TLS in common with us".to_owned(),
-            Alert::HandshakeFailure => "the peer finds nothing in common with us".to_owned(),
-            other => format!("the peer says {other:?}"),
+            Alert::ProtocolVersion => "the peer has no TLS version in common with us".to_owned(),
+            Alert::HandshakeFailure => "the peer has no algorithms in common with us".to_owned(),
+            other => format!("the peer sent the alert {other:?}"),
         },
-        Error::InvalidMessage(_) => "what the peer sends is not TLS".to_owned(),
-        Error::DecryptError => "a record cannot be opened".to_owned(),
+        Error::InvalidMessage(_) => "the peer does not send TLS".to_owned(),
+        Error::DecryptError => "a record cannot be decrypted".to_owned(),
         Error::General(text) => text.clone(),
         other => other.to_string(),
     }

@@ -1,4 +1,4 @@
-//! Whether a peer's certificate is good: chain by the library, names by RFC 5922.
+//! Verification of a peer's certificate: the chain by the library, names by RFC 5922.
 
 use super::names::Identities;
 use super::{Anchors, provider};
@@ -13,9 +13,9 @@ use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, 
 use std::sync::Arc;
 
 /// SHA-256 of a certificate, or of its public key.
-pub type Fingerprint = [u8; 32];
+pub type Sha256Fingerprint = [u8; 32];
 
-pub(super) fn sha256(bytes: &[u8]) -> Fingerprint {
+pub(super) fn sha256(bytes: &[u8]) -> Sha256Fingerprint {
     let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, bytes);
     let mut out = [0; 32];
     out.copy_from_slice(digest.as_ref());
@@ -23,7 +23,7 @@ pub(super) fn sha256(bytes: &[u8]) -> Fingerprint {
 }
 
 /// Whether a certificate, or its public key (RFC 7469 section 2.4), is among `pins`.
-fn pinned(certificate: &CertificateDer<'_>, pins: &[Fingerprint]) -> bool {
+fn pinned(certificate: &CertificateDer<'_>, pins: &[Sha256Fingerprint]) -> bool {
     let key = || {
         use x509_parser::prelude::{FromDer, X509Certificate};
         let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
@@ -32,18 +32,18 @@ fn pinned(certificate: &CertificateDer<'_>, pins: &[Fingerprint]) -> bool {
     pins.contains(&sha256(certificate)) || key().is_some_and(|key| pins.contains(&key))
 }
 
-/// Judges the servers that we connect to.
+/// Verifies the certificates of servers.
 #[derive(Debug)]
 pub(super) struct Servers {
-    /// None: anyone.
+    /// `None`: not verified.
     anchors: Option<Anchors>,
-    /// None: whoever has a good certificate; else only these.
-    pins: Vec<Fingerprint>,
+    /// Empty: every valid certificate is accepted; otherwise only these.
+    pins: Vec<Sha256Fingerprint>,
     provider: Arc<CryptoProvider>,
 }
 
 impl Servers {
-    pub(super) fn new(anchors: Option<Anchors>, pins: Vec<Fingerprint>) -> Servers {
+    pub(super) fn new(anchors: Option<Anchors>, pins: Vec<Sha256Fingerprint>) -> Servers {
         Servers {
             anchors,
             pins,
@@ -72,7 +72,7 @@ impl ServerCertVerifier for Servers {
                 algorithms,
             )?;
             let identities = Identities::of(end_entity).ok_or(CertificateError::BadEncoding)?;
-            if !identities.stand_for(&server_name.to_str()) {
+            if !identities.is_valid_for(&server_name.to_str()) {
                 return Err(Error::InvalidCertificate(
                     CertificateError::NotValidForNameContext {
                         expected: server_name.to_owned(),
@@ -83,7 +83,7 @@ impl ServerCertVerifier for Servers {
         }
         if !self.pins.is_empty() && !pinned(end_entity, &self.pins) {
             return Err(Error::General(
-                "the certificate is none of those that are pinned".to_owned(),
+                "the certificate is not among the pinned ones".to_owned(),
             ));
         }
         Ok(ServerCertVerified::assertion())
@@ -116,7 +116,7 @@ impl ServerCertVerifier for Servers {
     }
 }
 
-/// Judges the clients that connect to us.
+/// Verifies the certificates of clients.
 #[derive(Debug)]
 pub(super) struct Clients {
     usual: Arc<dyn ClientCertVerifier>,
@@ -157,8 +157,8 @@ impl ClientCertVerifier for Clients {
         let usual = self
             .usual
             .verify_client_cert(end_entity, intermediates, now);
-        // A SIP domain has one certificate for both roles (RFC 5922 section 3), and public authorities no longer put the
-        // client's purpose into what they issue: the server's will do.
+        // A SIP domain has one certificate for both roles (RFC 5922 section 3), and public authorities no longer
+        // issue certificates with the client's purpose: the server's purpose is accepted.
         if !matches!(
             &usual,
             Err(Error::InvalidCertificate(

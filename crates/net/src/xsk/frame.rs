@@ -1,19 +1,19 @@
-//! Ethernet frames with UDP datagrams, as AF_XDP sockets carry them.
+//! Ethernet frames with UDP datagrams, for AF_XDP sockets.
 
-use crate::raw::{self, Marks, Sum};
+use crate::raw::{self, IpMarks, Sum};
 use std::net::{IpAddr, SocketAddr};
 
-const CARDS: usize = 12;
+const MAC_ADDRESSES: usize = 12;
 const ETHERNET: usize = 14;
 const UDP: u8 = 17;
 const UDP_HEADER: usize = 8;
 const V4: [u8; 2] = [8, 0];
 const V6: [u8; 2] = [0x86, 0xdd];
 
-/// Sender, receiver and payload of a frame that holds one whole UDP datagram in a packet without options; `None` for any other.
-/// Checksums were looked at by who led the frame here.
+/// Sender, receiver and payload of a frame with one complete UDP datagram in a packet without options; `None` for any
+/// other. The BPF program has verified the checksums.
 pub(crate) fn read(frame: &[u8]) -> Option<(SocketAddr, SocketAddr, &[u8])> {
-    let kind = frame.get(CARDS..ETHERNET)?;
+    let kind = frame.get(MAC_ADDRESSES..ETHERNET)?;
     let packet = frame.get(ETHERNET..)?;
     let (from, to, datagram): (IpAddr, IpAddr, &[u8]) = match kind {
         kind if *kind == V4 => {
@@ -49,27 +49,27 @@ pub(crate) fn read(frame: &[u8]) -> Option<(SocketAddr, SocketAddr, &[u8])> {
     ))
 }
 
-/// The stations at both ends of a wire.
+/// Link-layer addresses of the interface and of the next hop.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Cards {
+pub(crate) struct MacAddresses {
     pub(crate) own: [u8; 6],
     pub(crate) next: [u8; 6],
 }
 
-/// Writes a whole frame into `room`; its length, or `None` where the packet has more than `longest` bytes or finds no room.
-/// `identification`: of an IPv4 packet that is large enough to be fragmented on its way.
+/// Writes a frame into `room` and returns its length; `None` if the packet has more than `mtu` bytes or does not
+/// fit. `identification`: for an IPv4 packet that may be fragmented.
 pub(crate) fn write(
     room: &mut [u8],
-    cards: Cards,
+    macs: MacAddresses,
     (source, destination): (SocketAddr, SocketAddr),
-    marks: Marks,
-    longest: u16,
+    marks: IpMarks,
+    mtu: u16,
     identification: u16,
     payload: &[u8],
 ) -> Option<usize> {
     let mut headers = [0; raw::HEADERS];
-    let most = usize::from(longest).min(room.len().saturating_sub(ETHERNET));
-    // The headers' own length fields hold no more than that.
+    let most = usize::from(mtu).min(room.len().saturating_sub(ETHERNET));
+    // The 16-bit length fields of the headers bound the payload.
     if payload.len() + raw::HEADERS > usize::from(u16::MAX)
         || source.is_ipv6() != destination.is_ipv6()
     {
@@ -92,9 +92,9 @@ pub(crate) fn write(
         SocketAddr::V6(_) => V6,
     };
     let (head, rest) = room.split_at_mut(ETHERNET);
-    head[..6].copy_from_slice(&cards.next);
-    head[6..CARDS].copy_from_slice(&cards.own);
-    head[CARDS..].copy_from_slice(&kind);
+    head[..6].copy_from_slice(&macs.next);
+    head[6..MAC_ADDRESSES].copy_from_slice(&macs.own);
+    head[MAC_ADDRESSES..].copy_from_slice(&kind);
     rest[..length].copy_from_slice(&headers[..length]);
     rest[length..length + payload.len()].copy_from_slice(payload);
     Some(ETHERNET + length + payload.len())
@@ -104,11 +104,11 @@ pub(crate) fn write(
 mod tests {
     use super::*;
 
-    const CARDS_OF_TEST: Cards = Cards {
+    const TEST_MACS: MacAddresses = MacAddresses {
         own: [2, 0, 0, 0, 0, 1],
         next: [2, 0, 0, 0, 0, 2],
     };
-    const MARKS: Marks = Marks {
+    const MARKS: IpMarks = IpMarks {
         class: 46 << 2,
         hops: 64,
     };
@@ -116,27 +116,28 @@ mod tests {
     fn written(source: &str, destination: &str, payload: &[u8]) -> Vec<u8> {
         let mut room = [0xff; 2_048];
         let ends = (source.parse().unwrap(), destination.parse().unwrap());
-        let length = write(&mut room, CARDS_OF_TEST, ends, MARKS, 1_500, 77, payload).unwrap();
+        let length = write(&mut room, TEST_MACS, ends, MARKS, 1_500, 77, payload).unwrap();
         room[..length].to_vec()
     }
 
     #[test]
-    fn an_ipv4_frame_is_as_the_standards_have_it() {
+    fn ipv4_frame_follows_rfc_791_and_768() {
         let frame = written("192.0.2.1:4000", "198.51.100.2:5002", b"odd");
-        // The header's checksum added up by hand: 0x45b8 + 31 + 1 + 0x4000 + 0x4011 + 0xc000 + 0x0201 + 0xc633 + 0x6402 = 0x2b21f.
+        // The header's checksum, calculated by hand: 0x45b8 + 31 + 1 + 0x4000 + 0x4011 + 0xc000 + 0x0201 + 0xc633 +
+        // 0x6402 = 0x2b21f.
         let expected = [
             2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0xb8, 0, 31, 0, 1, 0x40, 0, 64, 17,
             0x4d, 0xde, 192, 0, 2, 1, 198, 51, 100, 2, 0x0f, 0xa0, 0x13, 0x8a, 0, 11,
         ];
         assert_eq!(frame[..40], expected);
         assert_eq!(&frame[42..], b"odd");
-        // One that may be fragmented has a number of its own.
+        // A packet that may be fragmented has a unique identification.
         let large = written("192.0.2.1:4000", "198.51.100.2:5002", &[7; 1_400]);
         assert_eq!(large[18..22], [0, 77, 0, 0]);
     }
 
     #[test]
-    fn what_was_written_is_read() {
+    fn written_frames_are_read_back() {
         for (source, destination) in [
             ("192.0.2.1:4000", "198.51.100.2:5002"),
             ("[2001:db8::1]:4000", "[2001:db8::2]:5002"),
@@ -144,7 +145,7 @@ mod tests {
             for length in [0, 1, 172, 1_400] {
                 let payload: Vec<u8> = (0..length).map(|n| n as u8).collect();
                 let mut frame = written(source, destination, &payload);
-                // What pads a short frame is not the packet's.
+                // The padding of a short frame is not part of the packet.
                 frame.resize(frame.len().max(60), 0);
                 let (from, to, read) = read(&frame).unwrap();
                 assert_eq!(
@@ -157,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn any_bytes_are_read_or_refused() {
+    fn arbitrary_bytes_are_read_or_rejected() {
         for (source, destination) in [
             ("192.0.2.1:4000", "198.51.100.2:5002"),
             ("[2001:db8::1]:4000", "[2001:db8::2]:5002"),
@@ -179,28 +180,20 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_not_written() {
+    fn oversized_packets_are_not_written() {
         let ends = (
             "192.0.2.1:4000".parse().unwrap(),
             "198.51.100.2:5002".parse().unwrap(),
         );
         let mut room = [0; 2_048];
-        let mut try_out = |longest: u16, size: usize| {
-            write(
-                &mut room,
-                CARDS_OF_TEST,
-                ends,
-                MARKS,
-                longest,
-                0,
-                &vec![0; size],
-            )
+        let mut try_out = |mtu: u16, size: usize| {
+            write(&mut room, TEST_MACS, ends, MARKS, mtu, 0, &vec![0; size])
         };
         assert_eq!(try_out(1_500, 1_472), Some(1_514));
         assert_eq!(try_out(1_500, 1_473), None);
         assert_eq!(try_out(65_535, 2_048), None);
         assert_eq!(try_out(65_535, 65_535), None);
         let mixed = (ends.0, "[2001:db8::2]:5002".parse().unwrap());
-        assert!(write(&mut room, CARDS_OF_TEST, mixed, MARKS, 1_500, 0, b"x").is_none());
+        assert!(write(&mut room, TEST_MACS, mixed, MARKS, 1_500, 0, b"x").is_none());
     }
 }

@@ -1,9 +1,10 @@
-//! The driver over loopback: datagrams and streams, both families, faults of peers, forwarders on one thread and on two.
+//! The driver over loopback: datagrams and streams, both address families, faults of peers, forwarders on the same
+//! and on another thread.
 
 use engine::io::Checked;
 use engine::{
-    CloseWhy, ConnectionId, Control, Deadline, DropReason, Engine, Forward, Input, Output, Packet,
-    SocketId, SocketKind, Time, Verdict,
+    CloseReason, ConnectionId, Control, Deadline, DropReason, Engine, Forward, Input, MediaPacket,
+    Output, PacketVerdict, SocketId, SocketKind, Time,
 };
 use net::{Clock, Driver, DriverConfig};
 use std::collections::VecDeque;
@@ -16,35 +17,35 @@ fn at(text: &str) -> SocketAddr {
 }
 
 #[derive(Clone, Debug)]
-enum Out {
+enum Request {
     Open(SocketId, SocketKind, SocketAddr),
     Shut(SocketId),
-    Sieve(SocketId, Option<engine::Sieve>),
+    SetFilter(SocketId, Option<engine::SocketFilter>),
     Datagram(SocketId, SocketAddr, Vec<u8>),
     Connect(ConnectionId, Option<SocketAddr>, SocketAddr),
     Stream(ConnectionId, Vec<u8>),
     Close(ConnectionId),
 }
 
-/// What an engine was told.
+/// An input that the engine received.
 #[derive(Clone, Debug, PartialEq)]
-enum Told {
+enum Recorded {
     Opened(SocketId, SocketAddr),
     OpenFailed(SocketId, String),
     Datagram(SocketId, SocketAddr, Vec<u8>),
     Accepted(ConnectionId, SocketAddr),
     Connected(ConnectionId),
-    Closed(ConnectionId, CloseWhy),
+    Closed(ConnectionId, CloseReason),
     Undelivered(SocketAddr, Vec<u8>),
-    Sifted(u64),
+    Shed(u64),
 }
 
-/// Notes what it is told, and echoes where asked to.
+/// An engine that records its inputs, and echoes on request.
 #[derive(Default)]
-struct Probe {
-    out: VecDeque<Out>,
-    current: Option<Out>,
-    told: Vec<Told>,
+struct RecordingEngine {
+    out: VecDeque<Request>,
+    current: Option<Request>,
+    inputs: Vec<Recorded>,
     streams: Vec<(ConnectionId, Vec<u8>)>,
     echo: bool,
     deadline: Option<Time>,
@@ -52,10 +53,10 @@ struct Probe {
     lateness_of_datagrams: Vec<Duration>,
 }
 
-impl Probe {
+impl RecordingEngine {
     fn opened(&self, id: u32) -> Option<SocketAddr> {
-        self.told.iter().find_map(|told| match told {
-            Told::Opened(socket, local) if socket.0 == id => Some(*local),
+        self.inputs.iter().find_map(|recorded| match recorded {
+            Recorded::Opened(socket, local) if socket.0 == id => Some(*local),
             _ => None,
         })
     }
@@ -65,20 +66,20 @@ impl Probe {
             .find(|(connection, _)| *connection == id)
             .map_or(&[], |(_, bytes)| bytes)
     }
-    fn closed(&self) -> Vec<(ConnectionId, CloseWhy)> {
-        self.told
+    fn closed(&self) -> Vec<(ConnectionId, CloseReason)> {
+        self.inputs
             .iter()
-            .filter_map(|told| match told {
-                Told::Closed(connection, why) => Some((*connection, *why)),
+            .filter_map(|recorded| match recorded {
+                Recorded::Closed(connection, why) => Some((*connection, *why)),
                 _ => None,
             })
             .collect()
     }
 }
 
-impl Engine for Probe {
+impl Engine for RecordingEngine {
     fn handle(&mut self, input: Input<'_>, now: Time) {
-        let told = match input {
+        let recorded = match input {
             Input::Timeout => {
                 if let Some(due) = self.deadline.take_if(|due| *due <= now) {
                     self.fired.push((due, now));
@@ -90,17 +91,18 @@ impl Engine for Probe {
                 self.lateness_of_datagrams.push(now - datagram.arrived);
                 let bytes = datagram.bytes.to_vec();
                 if self.echo {
-                    self.out.push_back(Out::Datagram(
+                    self.out.push_back(Request::Datagram(
                         datagram.socket,
                         datagram.source,
                         bytes.clone(),
                     ));
                 }
-                Told::Datagram(datagram.socket, datagram.source, bytes)
+                Recorded::Datagram(datagram.socket, datagram.source, bytes)
             }
             Input::Stream { connection, bytes } => {
                 if self.echo {
-                    self.out.push_back(Out::Stream(connection, bytes.to_vec()));
+                    self.out
+                        .push_back(Request::Stream(connection, bytes.to_vec()));
                 }
                 match self.streams.iter_mut().find(|(id, _)| *id == connection) {
                     Some((_, all)) => all.extend_from_slice(bytes),
@@ -110,47 +112,50 @@ impl Engine for Probe {
             }
             Input::Accepted {
                 connection, remote, ..
-            } => Told::Accepted(connection, remote),
-            Input::Connected { connection, .. } => Told::Connected(connection),
-            Input::Closed { connection, why } => Told::Closed(connection, why),
-            Input::Opened { socket, local } => Told::Opened(socket, local),
-            Input::Secured { .. } => panic!("nothing here is secured"),
-            Input::Handed(_) => panic!("there is one worker"),
-            Input::Sifted { dropped, .. } => Told::Sifted(dropped),
-            Input::OpenFailed { socket, error } => Told::OpenFailed(socket, error.to_owned()),
+            } => Recorded::Accepted(connection, remote),
+            Input::Connected { connection, .. } => Recorded::Connected(connection),
+            Input::Closed {
+                connection,
+                reason: why,
+            } => Recorded::Closed(connection, why),
+            Input::Opened { socket, local } => Recorded::Opened(socket, local),
+            Input::Secured { .. } => panic!("no TLS is used here"),
+            Input::Handoff(_) => panic!("there is one worker"),
+            Input::Shed { dropped, .. } => Recorded::Shed(dropped),
+            Input::OpenFailed { socket, error } => Recorded::OpenFailed(socket, error.to_owned()),
             Input::Unreachable {
                 destination, bytes, ..
-            } => Told::Undelivered(destination, bytes.to_vec()),
+            } => Recorded::Undelivered(destination, bytes.to_vec()),
         };
-        self.told.push(told);
+        self.inputs.push(recorded);
     }
     fn next_output(&mut self) -> Option<Output<'_>> {
         self.current = self.out.pop_front();
         Some(match self.current.as_ref()? {
-            &Out::Open(socket, kind, local) => Output::Open {
+            &Request::Open(socket, kind, local) => Output::OpenSocket {
                 socket,
                 kind,
                 local,
             },
-            &Out::Shut(socket) => Output::Shut { socket },
-            &Out::Sieve(socket, sieve) => Output::Sieve { socket, sieve },
-            Out::Datagram(socket, destination, bytes) => Output::Datagram {
+            &Request::Shut(socket) => Output::CloseSocket { socket },
+            &Request::SetFilter(socket, filter) => Output::SocketFilter { socket, filter },
+            Request::Datagram(socket, destination, bytes) => Output::Datagram {
                 socket: *socket,
                 destination: *destination,
                 bytes,
             },
-            &Out::Connect(connection, local, remote) => Output::Connect {
+            &Request::Connect(connection, local, remote) => Output::Connect {
                 connection,
                 local,
                 remote,
-                secure: None,
+                tls: None,
                 websocket: false,
             },
-            Out::Stream(connection, bytes) => Output::Stream {
+            Request::Stream(connection, bytes) => Output::Stream {
                 connection: *connection,
                 bytes,
             },
-            &Out::Close(connection) => Output::Close { connection },
+            &Request::Close(connection) => Output::Close { connection },
         })
     }
     fn next_deadline(&self) -> Option<Deadline> {
@@ -161,54 +166,54 @@ impl Engine for Probe {
 /// A driver with a probe.
 struct Rig {
     driver: Driver,
-    engine: Checked<Probe>,
+    engine: Checked<RecordingEngine>,
 }
 
 impl Rig {
     fn new(config: DriverConfig) -> Rig {
         Rig {
             driver: Driver::plain(config, Clock::new()).unwrap(),
-            engine: Checked::new(Probe::default()),
+            engine: Checked::new(RecordingEngine::default()),
         }
     }
     fn open(&mut self, id: u32, kind: SocketKind, local: &str) -> SocketAddr {
-        let out = Out::Open(SocketId(id), kind, at(local));
+        let out = Request::Open(SocketId(id), kind, at(local));
         self.engine.get().out.push_back(out);
-        self.run_until(|probe| probe.opened(id).is_some());
+        self.run_until(|engine| engine.opened(id).is_some());
         self.engine.get().opened(id).unwrap()
     }
-    fn push(&mut self, out: Out) {
+    fn push(&mut self, out: Request) {
         self.engine.get().out.push_back(out);
     }
     fn turn(&mut self) {
         let wait = Duration::from_millis(5);
         self.driver.turn_engine(&mut self.engine, wait).unwrap();
     }
-    fn run_until(&mut self, done: impl Fn(&Probe) -> bool) {
+    fn run_until(&mut self, done: impl Fn(&RecordingEngine) -> bool) {
         let start = Instant::now();
         while !done(self.engine.get()) {
             assert!(
                 start.elapsed() < Duration::from_secs(20),
                 "not reached: {:?}",
-                self.engine.get().told
+                self.engine.get().inputs
             );
             self.turn();
         }
     }
-    fn probe(&mut self) -> &mut Probe {
+    fn engine(&mut self) -> &mut RecordingEngine {
         self.engine.get()
     }
 }
 
 #[test]
-fn datagrams_are_echoed_in_both_families() {
+fn datagrams_are_echoed_over_ipv4_and_ipv6() {
     for local in ["127.0.0.1:0", "[::1]:0"] {
         for kind in [SocketKind::UdpSignalling, SocketKind::UdpMedia] {
             let mut rig = Rig::new(DriverConfig {
                 receive_timestamps: true,
                 ..DriverConfig::default()
             });
-            rig.probe().echo = true;
+            rig.engine().echo = true;
             let server = rig.open(1, kind, local);
             let client = UdpSocket::bind(local).unwrap();
             let timeout = Some(Duration::from_secs(5));
@@ -217,7 +222,7 @@ fn datagrams_are_echoed_in_both_families() {
                 client.send_to(&i.to_be_bytes(), server).unwrap();
             }
             std::thread::sleep(Duration::from_millis(30));
-            rig.run_until(|probe| probe.told.len() == 201);
+            rig.run_until(|engine| engine.inputs.len() == 201);
             for i in 0..200u32 {
                 let mut buffer = [0; 16];
                 let (n, from) = client.recv_from(&mut buffer).unwrap();
@@ -226,13 +231,13 @@ fn datagrams_are_echoed_in_both_families() {
             let counters = rig.driver.counters();
             assert_eq!((counters.datagrams_in, counters.datagrams_out), (200, 200));
             assert_eq!((counters.bytes_in, counters.bytes_out), (800, 800));
-            // The point of batches: far fewer calls than datagrams.
+            // Batching: far fewer calls than datagrams.
             assert!(
                 counters.receive_calls + counters.send_calls < 20,
                 "{counters:?}"
             );
-            // The kernel's stamps tell that they had waited.
-            let least = rig.probe().lateness_of_datagrams.iter().min().copied();
+            // The kernel's time stamps show their queueing delay.
+            let least = rig.engine().lateness_of_datagrams.iter().min().copied();
             assert!(least >= Some(Duration::from_millis(20)), "{least:?}");
             assert_eq!(rig.driver.kernel_drops().unwrap(), 0);
         }
@@ -240,12 +245,12 @@ fn datagrams_are_echoed_in_both_families() {
 }
 
 #[test]
-fn large_ones_pass_and_too_large_ones_are_counted() {
+fn oversized_datagrams_are_dropped_and_counted() {
     let mut rig = Rig::new(DriverConfig {
         signalling_datagram: 60_000,
         ..DriverConfig::default()
     });
-    rig.probe().echo = true;
+    rig.engine().echo = true;
     let signalling = rig.open(1, SocketKind::UdpSignalling, "127.0.0.1:0");
     let media = rig.open(2, SocketKind::UdpMedia, "127.0.0.1:0");
     let client = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -253,13 +258,13 @@ fn large_ones_pass_and_too_large_ones_are_counted() {
     client.send_to(&[7; 60_000], signalling).unwrap();
     client.send_to(&[7; 2_049], media).unwrap();
     client.send_to(&[], media).unwrap();
-    rig.run_until(|probe| probe.told.len() == 4);
+    rig.run_until(|engine| engine.inputs.len() == 4);
     let lengths: Vec<usize> = rig
-        .probe()
-        .told
+        .engine()
+        .inputs
         .iter()
-        .filter_map(|told| match told {
-            Told::Datagram(_, _, bytes) => Some(bytes.len()),
+        .filter_map(|recorded| match recorded {
+            Recorded::Datagram(_, _, bytes) => Some(bytes.len()),
             _ => None,
         })
         .collect();
@@ -271,22 +276,22 @@ fn large_ones_pass_and_too_large_ones_are_counted() {
 }
 
 #[test]
-fn failing_sends_do_not_lose_the_others() {
+fn failed_sends_do_not_affect_other_datagrams() {
     let mut rig = Rig::new(DriverConfig::default());
     rig.open(1, SocketKind::UdpSignalling, "127.0.0.1:0");
     let client = UdpSocket::bind("127.0.0.1:0").unwrap();
     let good = client.local_addr().unwrap();
-    let send = |to, byte: u8| Out::Datagram(SocketId(1), to, vec![byte; 10]);
+    let send = |to, byte: u8| Request::Datagram(SocketId(1), to, vec![byte; 10]);
     for byte in 0..20 {
         rig.push(send(good, byte));
-        // The other family, a port 0, and a size that UDP cannot carry: each is refused by the kernel.
+        // Another address family, port 0, and a size above the UDP limit: the kernel refuses each.
         rig.push(send(at("[::1]:9"), 0));
         rig.push(send(at("127.0.0.1:0"), 0));
-        rig.push(Out::Datagram(SocketId(1), good, vec![0; 65_508]));
-        // A closed port: an ICMP error comes back.
+        rig.push(Request::Datagram(SocketId(1), good, vec![0; 65_508]));
+        // A closed port causes an ICMP error.
         rig.push(send(at("127.0.0.1:1"), 0));
     }
-    rig.push(Out::Datagram(SocketId(99), good, vec![1]));
+    rig.push(Request::Datagram(SocketId(99), good, vec![1]));
     rig.turn();
     client
         .set_read_timeout(Some(Duration::from_secs(5)))
@@ -299,17 +304,17 @@ fn failing_sends_do_not_lose_the_others() {
     let counters = rig.driver.counters();
     assert_eq!(counters.drops.get(DropReason::SendFailed), 61);
     assert_eq!(counters.datagrams_out, 40);
-    assert_eq!(counters.strays, 1);
+    assert_eq!(counters.unknown_targets, 1);
 }
 
 #[test]
-fn taken_addresses_are_refused_in_words() {
+fn address_in_use_is_reported_with_its_error() {
     let mut rig = Rig::new(DriverConfig::default());
     let udp = rig.open(1, SocketKind::UdpSignalling, "127.0.0.1:0");
     let tcp = rig.open(2, SocketKind::TcpListener, "127.0.0.1:0");
-    rig.push(Out::Open(SocketId(3), SocketKind::UdpMedia, udp));
-    rig.push(Out::Open(SocketId(4), SocketKind::TcpListener, tcp));
-    rig.push(Out::Open(
+    rig.push(Request::Open(SocketId(3), SocketKind::UdpMedia, udp));
+    rig.push(Request::Open(SocketId(4), SocketKind::TcpListener, tcp));
+    rig.push(Request::Open(
         SocketId(5),
         SocketKind::UdpMedia,
         at("192.0.2.1:9"),
@@ -317,53 +322,53 @@ fn taken_addresses_are_refused_in_words() {
     rig.turn();
     rig.turn();
     let failed: Vec<(u32, bool)> = rig
-        .probe()
-        .told
+        .engine()
+        .inputs
         .iter()
-        .filter_map(|told| match told {
-            Told::OpenFailed(id, error) => Some((id.0, error.contains("in use"))),
+        .filter_map(|recorded| match recorded {
+            Recorded::OpenFailed(id, error) => Some((id.0, error.contains("in use"))),
             _ => None,
         })
         .collect();
     assert_eq!(failed, [(3, true), (4, true), (5, false)]);
-    // Once shut, both can be had again.
-    rig.push(Out::Shut(SocketId(1)));
-    rig.push(Out::Shut(SocketId(2)));
-    rig.push(Out::Open(SocketId(6), SocketKind::UdpMedia, udp));
-    rig.push(Out::Open(SocketId(7), SocketKind::TcpListener, tcp));
-    rig.run_until(|probe| probe.opened(6).is_some() && probe.opened(7).is_some());
+    // After they are closed, both can be opened again.
+    rig.push(Request::Shut(SocketId(1)));
+    rig.push(Request::Shut(SocketId(2)));
+    rig.push(Request::Open(SocketId(6), SocketKind::UdpMedia, udp));
+    rig.push(Request::Open(SocketId(7), SocketKind::TcpListener, tcp));
+    rig.run_until(|engine| engine.opened(6).is_some() && engine.opened(7).is_some());
 }
 
 #[test]
-fn ten_thousand_messages_in_order_through_two_drivers() {
+fn ten_thousand_messages_arrive_in_order() {
     let mut server = Rig::new(DriverConfig::default());
-    server.probe().echo = true;
+    server.engine().echo = true;
     let address = server.open(1, SocketKind::TcpListener, "[::1]:0");
     let mut client = Rig::new(DriverConfig::default());
     let id = ConnectionId(5);
-    client.push(Out::Connect(id, None, address));
+    client.push(Request::Connect(id, None, address));
     let mut sent = Vec::new();
     for i in 0..10_000u32 {
         let message = format!("message {i} {}\r\n", "x".repeat((i % 97) as usize));
         sent.extend_from_slice(message.as_bytes());
-        client.push(Out::Stream(id, message.into_bytes()));
+        client.push(Request::Stream(id, message.into_bytes()));
         if i % 500 == 0 {
             client.turn();
             server.turn();
         }
     }
     let start = Instant::now();
-    while client.probe().stream(id).len() < sent.len() {
+    while client.engine().stream(id).len() < sent.len() {
         assert!(start.elapsed() < Duration::from_secs(20));
         client.turn();
         server.turn();
     }
-    assert_eq!(client.probe().stream(id), sent);
-    client.push(Out::Close(id));
-    client.run_until(|probe| !probe.closed().is_empty());
-    assert_eq!(client.probe().closed(), [(id, CloseWhy::Engine)]);
-    server.run_until(|probe| !probe.closed().is_empty());
-    assert_eq!(server.probe().closed()[0].1, CloseWhy::Peer);
+    assert_eq!(client.engine().stream(id), sent);
+    client.push(Request::Close(id));
+    client.run_until(|engine| !engine.closed().is_empty());
+    assert_eq!(client.engine().closed(), [(id, CloseReason::Engine)]);
+    server.run_until(|engine| !engine.closed().is_empty());
+    assert_eq!(server.engine().closed()[0].1, CloseReason::Peer);
     while client.driver.connections() + server.driver.connections() > 0 {
         assert!(start.elapsed() < Duration::from_secs(20));
         client.turn();
@@ -372,29 +377,29 @@ fn ten_thousand_messages_in_order_through_two_drivers() {
 }
 
 #[test]
-fn a_slow_reader_is_cut_off_and_others_are_not() {
+fn slow_reader_is_closed_and_others_are_served() {
     let mut rig = Rig::new(DriverConfig {
         stream_buffer: 100_000,
         ..DriverConfig::default()
     });
     let address = rig.open(1, SocketKind::TcpListener, "127.0.0.1:0");
     let slow = TcpStream::connect(address).unwrap();
-    rig.run_until(|probe| probe.told.len() == 2);
+    rig.run_until(|engine| engine.inputs.len() == 2);
     let mut quick = TcpStream::connect(address).unwrap();
-    rig.run_until(|probe| probe.told.len() == 3);
+    rig.run_until(|engine| engine.inputs.len() == 3);
     let (first, second) = (
         ConnectionId(ConnectionId::ACCEPTED),
         ConnectionId(ConnectionId::ACCEPTED + 1),
     );
     let mut rounds = 0;
-    while rig.probe().closed().is_empty() {
-        rig.push(Out::Stream(first, vec![1; 50_000]));
-        rig.push(Out::Stream(second, vec![2; 10]));
+    while rig.engine().closed().is_empty() {
+        rig.push(Request::Stream(first, vec![1; 50_000]));
+        rig.push(Request::Stream(second, vec![2; 10]));
         rig.turn();
         rounds += 1;
         assert!(rounds < 10_000);
     }
-    assert_eq!(rig.probe().closed(), [(first, CloseWhy::Backpressure)]);
+    assert_eq!(rig.engine().closed(), [(first, CloseReason::Backpressure)]);
     quick
         .set_read_timeout(Some(Duration::from_secs(5)))
         .unwrap();
@@ -407,12 +412,12 @@ fn a_slow_reader_is_cut_off_and_others_are_not() {
 }
 
 #[test]
-fn a_half_closed_peer_still_gets_what_waits() {
+fn half_closed_peer_receives_queued_data() {
     let mut rig = Rig::new(DriverConfig {
         stream_buffer: 32 << 20,
         ..DriverConfig::default()
     });
-    rig.probe().echo = true;
+    rig.engine().echo = true;
     let address = rig.open(1, SocketKind::TcpListener, "127.0.0.1:0");
     let length = 8 << 20;
     let peer = std::thread::spawn(move || {
@@ -422,15 +427,15 @@ fn a_half_closed_peer_still_gets_what_waits() {
             writer.write_all(&vec![9; length]).unwrap();
             writer.shutdown(Shutdown::Write).unwrap();
         });
-        // Reads late, so that partial writes and a full socket are certain.
+        // Reads late, so that partial writes and a full socket occur.
         std::thread::sleep(Duration::from_millis(200));
         let mut all = Vec::new();
         stream.read_to_end(&mut all).unwrap();
         sender.join().unwrap();
         all
     });
-    rig.run_until(|probe| !probe.closed().is_empty());
-    assert_eq!(rig.probe().closed()[0].1, CloseWhy::Peer);
+    rig.run_until(|engine| !engine.closed().is_empty());
+    assert_eq!(rig.engine().closed()[0].1, CloseReason::Peer);
     while !peer.is_finished() {
         rig.turn();
     }
@@ -440,7 +445,7 @@ fn a_half_closed_peer_still_gets_what_waits() {
 }
 
 #[test]
-fn refused_reset_and_timed_out() {
+fn refused_reset_and_timed_out_connections_are_reported() {
     let mut rig = Rig::new(DriverConfig {
         connect_timeout: Duration::from_millis(200),
         ..DriverConfig::default()
@@ -449,43 +454,53 @@ fn refused_reset_and_timed_out() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         listener.local_addr().unwrap()
     };
-    rig.push(Out::Connect(ConnectionId(1), None, closed_port));
-    rig.push(Out::Stream(ConnectionId(1), b"lost".to_vec()));
-    rig.run_until(|probe| probe.closed().len() == 1);
-    assert_eq!(rig.probe().closed(), [(ConnectionId(1), CloseWhy::Refused)]);
+    rig.push(Request::Connect(ConnectionId(1), None, closed_port));
+    rig.push(Request::Stream(ConnectionId(1), b"lost".to_vec()));
+    rig.run_until(|engine| engine.closed().len() == 1);
+    assert_eq!(
+        rig.engine().closed(),
+        [(ConnectionId(1), CloseReason::ConnectFailed)]
+    );
 
-    // A backlog that is full answers nothing: the kernel drops the SYN.
+    // With a full backlog the kernel drops the SYN.
     let full = TcpListener::bind("127.0.0.1:0").unwrap();
     rustix::net::listen(&full, 0).unwrap();
     let full_address = full.local_addr().unwrap();
     let _filler = TcpStream::connect(full_address).unwrap();
     let begin = Instant::now();
-    rig.push(Out::Connect(ConnectionId(3), None, full_address));
-    rig.run_until(|probe| probe.closed().len() == 2);
+    rig.push(Request::Connect(ConnectionId(3), None, full_address));
+    rig.run_until(|engine| engine.closed().len() == 2);
     assert_eq!(
-        rig.probe().closed()[1],
-        (ConnectionId(3), CloseWhy::Refused)
+        rig.engine().closed()[1],
+        (ConnectionId(3), CloseReason::ConnectFailed)
     );
     assert!(begin.elapsed() >= Duration::from_millis(200));
 
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let any = Some(at("127.0.0.1:0"));
-    rig.push(Out::Connect(ConnectionId(2), any, address));
-    rig.run_until(|probe| probe.told.contains(&Told::Connected(ConnectionId(2))));
+    rig.push(Request::Connect(ConnectionId(2), any, address));
+    rig.run_until(|engine| {
+        engine
+            .inputs
+            .contains(&Recorded::Connected(ConnectionId(2)))
+    });
     let (peer, _) = listener.accept().unwrap();
-    // Closing with unread bytes makes a reset.
-    rig.push(Out::Stream(ConnectionId(2), b"unread".to_vec()));
+    // Closing with unread bytes causes a reset.
+    rig.push(Request::Stream(ConnectionId(2), b"unread".to_vec()));
     rig.turn();
     std::thread::sleep(Duration::from_millis(20));
     drop(peer);
-    rig.run_until(|probe| probe.closed().len() == 3);
-    assert_eq!(rig.probe().closed()[2], (ConnectionId(2), CloseWhy::Error));
+    rig.run_until(|engine| engine.closed().len() == 3);
+    assert_eq!(
+        rig.engine().closed()[2],
+        (ConnectionId(2), CloseReason::Error)
+    );
     assert_eq!(rig.driver.connections(), 0);
 }
 
 #[test]
-fn connections_have_limits() {
+fn connection_limits_are_enforced() {
     let mut rig = Rig::new(DriverConfig {
         connections_per_source: 3,
         ..DriverConfig::default()
@@ -494,16 +509,16 @@ fn connections_have_limits() {
     let mut peers: Vec<TcpStream> = (0..5)
         .map(|_| TcpStream::connect(address).unwrap())
         .collect();
-    rig.run_until(|probe| probe.told.len() == 4);
+    rig.run_until(|engine| engine.inputs.len() == 4);
     for refused in &mut peers[3..] {
         assert_eq!(refused.read(&mut [0; 4]).unwrap_or(0), 0);
     }
     assert_eq!(rig.driver.counters().accept_refused, 2);
-    // A place that is given back can be taken.
+    // A released slot can be used again.
     peers.truncate(2);
-    rig.run_until(|probe| probe.closed().len() == 1);
+    rig.run_until(|engine| engine.closed().len() == 1);
     let _again = TcpStream::connect(address).unwrap();
-    rig.run_until(|probe| probe.told.len() == 6);
+    rig.run_until(|engine| engine.inputs.len() == 6);
 }
 
 #[test]
@@ -516,14 +531,14 @@ fn deadlines_are_met_within_microseconds_when_spinning() {
         let mut late = Vec::new();
         for i in 0..100 {
             let due = rig.driver.clock().now() + Duration::from_micros(300 + i);
-            rig.probe().deadline = Some(due);
-            rig.run_until(|probe| probe.deadline.is_none());
-            let (due, fired) = rig.probe().fired.pop().unwrap();
+            rig.engine().deadline = Some(due);
+            rig.run_until(|engine| engine.deadline.is_none());
+            let (due, fired) = rig.engine().fired.pop().unwrap();
             assert!(fired >= due);
             late.push((fired - due).as_micros());
         }
         late.sort_unstable();
-        // The median: single ones may fall to the machine's other work.
+        // The median, because single values may be affected by other load of the machine.
         assert!(late[50] < bound, "spin {spin}: {late:?}");
     }
 }
@@ -532,17 +547,17 @@ fn deadlines_are_met_within_microseconds_when_spinning() {
 
 #[derive(Default)]
 struct RelayControl {
-    probe: Probe,
+    engine: RecordingEngine,
     commands: VecDeque<(SocketId, SocketId, SocketAddr)>,
     reports: Vec<u64>,
 }
 
 impl Engine for RelayControl {
     fn handle(&mut self, input: Input<'_>, now: Time) {
-        self.probe.handle(input, now);
+        self.engine.handle(input, now);
     }
     fn next_output(&mut self) -> Option<Output<'_>> {
-        self.probe.next_output()
+        self.engine.next_output()
     }
     fn next_deadline(&self) -> Option<Deadline> {
         None
@@ -577,22 +592,22 @@ impl Forward for Relay {
         self.due = Some(now + Duration::from_millis(30));
         self.own = Some((command.1, command.2));
     }
-    fn forward(&mut self, packet: &mut Packet<'_>, _now: Time) -> Verdict {
+    fn forward(&mut self, packet: &mut MediaPacket<'_>, _now: Time) -> PacketVerdict {
         match packet.bytes().first() {
-            None => return Verdict::Consumed,
-            Some(b'p') => return Verdict::Punt("asked for"),
-            Some(b'd') => return Verdict::Drop(DropReason::MediaMalformed),
+            None => return PacketVerdict::Consumed,
+            Some(b'p') => return PacketVerdict::Punt("asked for"),
+            Some(b'd') => return PacketVerdict::Drop(DropReason::MediaMalformed),
             Some(_) => {}
         }
         let Some(route) = self.table.iter().find(|route| route.0 == packet.socket) else {
-            return Verdict::Drop(DropReason::MediaNoFlow);
+            return PacketVerdict::Drop(DropReason::MediaNoFlow);
         };
         packet.bytes_mut()[0] = packet.bytes()[0].wrapping_add(1);
         self.packets += 1;
         if self.packets.is_multiple_of(100) {
             self.report = Some(self.packets);
         }
-        Verdict::Forward {
+        PacketVerdict::Forward {
             socket: route.1,
             destination: route.2,
         }
@@ -614,8 +629,8 @@ impl Forward for Relay {
     }
 }
 
-/// 1,000 packets through a relay; gives all that can be seen of it from outside.
-fn relay(media_thread: bool) -> (Vec<Vec<u8>>, Vec<u64>, Vec<Told>, u64, u64) {
+/// Sends 1,000 packets through a relay; returns everything that is visible from outside.
+fn relay(media_thread: bool) -> (Vec<Vec<u8>>, Vec<u64>, Vec<Recorded>, u64, u64) {
     let config = DriverConfig {
         media_thread,
         ..DriverConfig::default()
@@ -626,17 +641,17 @@ fn relay(media_thread: bool) -> (Vec<Vec<u8>>, Vec<u64>, Vec<Told>, u64, u64) {
     sink.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
     let source = UdpSocket::bind("127.0.0.1:0").unwrap();
     for id in [10, 11] {
-        control.probe.out.push_back(Out::Open(
+        control.engine.out.push_back(Request::Open(
             SocketId(id),
             SocketKind::UdpMedia,
             at("127.0.0.1:0"),
         ));
     }
     let wait = Duration::from_millis(5);
-    while control.probe.opened(11).is_none() {
+    while control.engine.opened(11).is_none() {
         driver.turn(&mut control, wait).unwrap();
     }
-    let entry = control.probe.opened(10).unwrap();
+    let entry = control.engine.opened(10).unwrap();
     let own = source.local_addr().unwrap();
     control
         .commands
@@ -667,7 +682,7 @@ fn relay(media_thread: bool) -> (Vec<Vec<u8>>, Vec<u64>, Vec<Told>, u64, u64) {
         source.send_to(&[], entry).unwrap();
         let expected = usize::from(round) + 1;
         let start = Instant::now();
-        while control.reports.len() < expected || control.probe.told.len() < expected + 2 {
+        while control.reports.len() < expected || control.engine.inputs.len() < expected + 2 {
             assert!(start.elapsed() < Duration::from_secs(10));
             turn(&mut driver, &mut control);
         }
@@ -678,33 +693,33 @@ fn relay(media_thread: bool) -> (Vec<Vec<u8>>, Vec<u64>, Vec<Told>, u64, u64) {
         assert!(start.elapsed() < Duration::from_secs(10));
         turn(&mut driver, &mut control);
     }
-    // A datagram of control's own leaves by the media socket in either case.
-    let mine = Out::Datagram(SocketId(10), own, b"mine".to_vec());
-    control.probe.out.push_back(mine);
+    // A datagram of control leaves through the media socket in both cases.
+    let mine = Request::Datagram(SocketId(10), own, b"mine".to_vec());
+    control.engine.out.push_back(mine);
     turn(&mut driver, &mut control);
     let (length, from) = source.recv_from(&mut buffer).unwrap();
     assert_eq!((&buffer[..length], from), (&b"mine"[..], entry));
-    // A port that was shut can be had again at once, though another thread held it.
-    control.probe.out.push_back(Out::Shut(SocketId(10)));
-    let again = Out::Open(SocketId(12), SocketKind::UdpMedia, entry);
-    control.probe.out.push_back(again);
+    // A closed port can be opened again at once, although another thread had its socket.
+    control.engine.out.push_back(Request::Shut(SocketId(10)));
+    let again = Request::Open(SocketId(12), SocketKind::UdpMedia, entry);
+    control.engine.out.push_back(again);
     turn(&mut driver, &mut control);
     turn(&mut driver, &mut control);
     assert_eq!(
-        control.probe.opened(12),
+        control.engine.opened(12),
         Some(entry),
         "{:?}",
-        control.probe.told
+        control.engine.inputs
     );
     assert_eq!(driver.media_cpu().is_some(), media_thread);
     let counters = driver.counters();
-    let told: Vec<Told> = control
-        .probe
-        .told
+    let inputs: Vec<Recorded> = control
+        .engine
+        .inputs
         .iter()
-        .filter_map(|told| match told {
-            Told::Datagram(socket, _, bytes) => {
-                Some(Told::Datagram(*socket, at("0.0.0.0:0"), bytes.clone()))
+        .filter_map(|recorded| match recorded {
+            Recorded::Datagram(socket, _, bytes) => {
+                Some(Recorded::Datagram(*socket, at("0.0.0.0:0"), bytes.clone()))
             }
             _ => None,
         })
@@ -712,11 +727,11 @@ fn relay(media_thread: bool) -> (Vec<Vec<u8>>, Vec<u64>, Vec<Told>, u64, u64) {
     let mut reports = control.reports;
     reports.sort_unstable();
     let dropped = counters.drops.get(DropReason::MediaMalformed);
-    (received, reports, told, dropped, counters.datagrams_in)
+    (received, reports, inputs, dropped, counters.datagrams_in)
 }
 
 #[test]
-fn forwarders_on_one_thread_and_on_two_do_the_same() {
+fn forwarder_behaves_the_same_on_one_thread_and_on_two() {
     let same = relay(false);
     assert_eq!(same.0.len(), 1_001);
     assert_eq!(same.0[0], b"own");
@@ -736,7 +751,7 @@ fn forwarders_on_one_thread_and_on_two_do_the_same() {
 }
 
 #[test]
-fn a_waker_ends_the_wait() {
+fn waker_ends_the_wait() {
     let mut rig = Rig::new(DriverConfig::default());
     let waker = rig.driver.waker();
     let thread = std::thread::spawn(move || {
@@ -754,18 +769,18 @@ fn a_waker_ends_the_wait() {
 }
 
 #[test]
-fn a_sieve_drops_before_anything_is_read_and_its_drops_are_told() {
+fn socket_filter_drops_unread_datagrams_and_reports_them() {
     let mut rig = Rig::new(DriverConfig::default());
     let server = rig.open(1, SocketKind::UdpSignalling, "127.0.0.1:0");
     let peer = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let sieve = engine::Sieve {
-        sifted: engine::Prefix::new(b"new"),
-        spared: [&b"new but dear"[..], b""].map(engine::Prefix::new),
-        share: 0,
+    let filter = engine::SocketFilter {
+        matched: engine::Prefix::new(b"new"),
+        exempt: [&b"new but exempt"[..], b""].map(engine::Prefix::new),
+        pass_share: 0,
         salt: 1,
     };
-    rig.push(Out::Sieve(SocketId(1), Some(sieve)));
-    rig.run_until(|probe| probe.told.contains(&Told::Sifted(0)));
+    rig.push(Request::SetFilter(SocketId(1), Some(filter)));
+    rig.run_until(|engine| engine.inputs.contains(&Recorded::Shed(0)));
     let send = |beginning: &str| {
         let text = format!("{beginning}{}", "x".repeat(300));
         peer.send_to(text.as_bytes(), server).unwrap();
@@ -773,27 +788,27 @@ fn a_sieve_drops_before_anything_is_read_and_its_drops_are_told() {
     for _ in 0..5 {
         send("new");
     }
-    send("new but dear");
+    send("new but exempt");
     send("old");
-    let came = |probe: &Probe| {
-        let datagrams = probe.told.iter();
+    let received_datagrams = |engine: &RecordingEngine| {
+        let datagrams = engine.inputs.iter();
         datagrams
-            .filter(|told| matches!(told, Told::Datagram(..)))
+            .filter(|recorded| matches!(recorded, Recorded::Datagram(..)))
             .count()
     };
-    rig.run_until(|probe| came(probe) == 2);
-    rig.push(Out::Sieve(SocketId(1), None));
-    rig.run_until(|probe| probe.told.contains(&Told::Sifted(5)));
+    rig.run_until(|engine| received_datagrams(engine) == 2);
+    rig.push(Request::SetFilter(SocketId(1), None));
+    rig.run_until(|engine| engine.inputs.contains(&Recorded::Shed(5)));
     send("new");
-    rig.run_until(|probe| came(probe) == 3);
-    // One that is not there is taken away without a word.
-    rig.push(Out::Sieve(SocketId(1), None));
-    rig.push(Out::Sieve(SocketId(99), None));
-    rig.run_until(|probe| {
-        probe
-            .told
+    rig.run_until(|engine| received_datagrams(engine) == 3);
+    // Detaching an absent filter is no error.
+    rig.push(Request::SetFilter(SocketId(1), None));
+    rig.push(Request::SetFilter(SocketId(99), None));
+    rig.run_until(|engine| {
+        engine
+            .inputs
             .iter()
-            .filter(|told| **told == Told::Sifted(0))
+            .filter(|recorded| **recorded == Recorded::Shed(0))
             .count()
             == 3
     });

@@ -1,5 +1,6 @@
-//! The driver under load, over loopback: signalling gathered and coupled, nothing lost or out of order, media not held up;
-//! and what it makes of ICMP. Figures are the driver's own counters and medians, so that a slow machine passes as well.
+//! The driver under load, over loopback: batching and GSO of signalling, nothing lost or reordered, media not
+//! delayed; and handling of ICMP. Checked figures are the driver's counters and medians, so that a slow machine
+//! passes as well.
 
 use engine::{Deadline, DropReason, Engine, Input, Output, SocketId, SocketKind, Time};
 use net::{Clock, Driver, DriverConfig};
@@ -13,23 +14,23 @@ use std::time::{Duration, Instant};
 const SIGNALLING: SocketId = SocketId(1);
 const MEDIA: SocketId = SocketId(2);
 
-/// Sends what it is given, echoes what comes in, and is busy for a while with each datagram.
+/// An engine that sends queued datagrams, echoes its input, and is busy for some time with each datagram.
 #[derive(Default)]
-struct Station {
+struct BusyEchoEngine {
     open: VecDeque<(SocketId, SocketKind, SocketAddr)>,
     out: VecDeque<(SocketId, SocketAddr, Vec<u8>)>,
     current: Option<(SocketId, SocketAddr, Vec<u8>)>,
     places: HashMap<SocketId, SocketAddr>,
     effort: Duration,
-    /// How long each datagram that it sends takes it.
+    /// CPU time for each sent datagram.
     slow: Duration,
     echo: bool,
-    /// How long datagrams waited, by socket.
+    /// Queueing delays, by socket.
     waited: HashMap<SocketId, Vec<Duration>>,
     undelivered: Vec<(SocketId, SocketAddr, Vec<u8>)>,
 }
 
-impl Engine for Station {
+impl Engine for BusyEchoEngine {
     fn handle(&mut self, input: Input<'_>, now: Time) {
         match input {
             Input::Opened { socket, local } => {
@@ -60,7 +61,7 @@ impl Engine for Station {
 
     fn next_output(&mut self) -> Option<Output<'_>> {
         if let Some((socket, kind, local)) = self.open.pop_front() {
-            return Some(Output::Open {
+            return Some(Output::OpenSocket {
                 socket,
                 kind,
                 local,
@@ -88,7 +89,7 @@ fn number(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes(bytes[at..at + 4].try_into().unwrap())
 }
 
-/// A datagram of this length that says its order and its number in it.
+/// A datagram of this length that contains its order number and its count.
 fn datagram(order: u32, count: u32, length: usize) -> Vec<u8> {
     let mut bytes = vec![0x55; length];
     bytes[..4].copy_from_slice(&order.to_be_bytes());
@@ -96,39 +97,39 @@ fn datagram(order: u32, count: u32, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// What it must stay in order with.
+/// The order number of a datagram.
 fn order_of(bytes: &[u8]) -> u32 {
     number(bytes, 0)
 }
 
 struct Rig {
     driver: Driver,
-    station: Station,
+    engine: BusyEchoEngine,
 }
 
 impl Rig {
     fn new(config: DriverConfig, host: &str) -> Rig {
         let mut rig = Rig {
             driver: Driver::plain(config, Clock::new()).unwrap(),
-            station: Station::default(),
+            engine: BusyEchoEngine::default(),
         };
         let local: SocketAddr = format!("{host}:0").parse().unwrap();
         for (socket, kind) in [
             (SIGNALLING, SocketKind::UdpSignalling),
             (MEDIA, SocketKind::UdpMedia),
         ] {
-            rig.station.open.push_back((socket, kind, local));
+            rig.engine.open.push_back((socket, kind, local));
         }
-        rig.until(|station| station.places.len() == 2);
+        rig.until(|engine| engine.places.len() == 2);
         rig
     }
 
-    fn until(&mut self, done: impl Fn(&Station) -> bool) {
+    fn until(&mut self, done: impl Fn(&BusyEchoEngine) -> bool) {
         let begun = Instant::now();
-        while !done(&self.station) {
+        while !done(&self.engine) {
             assert!(begun.elapsed() < Duration::from_secs(60), "not reached");
             let wait = Duration::from_millis(5);
-            self.driver.turn_engine(&mut self.station, wait).unwrap();
+            self.driver.turn_engine(&mut self.engine, wait).unwrap();
         }
     }
 }
@@ -142,18 +143,18 @@ fn receiver(host: &str) -> (UdpSocket, SocketAddr) {
     (socket, address)
 }
 
-/// Gives a receiver room for everything that a test sends; `false` where that is not allowed.
-fn is_roomy(socket: &UdpSocket) -> bool {
+/// Gives a receiver a buffer for all datagrams of a test; `false` if that is not permitted.
+fn has_large_buffer(socket: &UdpSocket) -> bool {
     rustix::net::sockopt::set_socket_recv_buffer_size_force(socket, 16 << 20).is_ok()
 }
 
-/// Takes `count` datagrams and asserts that each order's numbers come in order.
-fn take_in_order(socket: &UdpSocket, count: usize) {
-    take_and_count(socket, count, &AtomicU32::new(0));
+/// Receives `count` datagrams and asserts that they are in order for each order number.
+fn receive_in_order(socket: &UdpSocket, count: usize) {
+    receive_and_count(socket, count, &AtomicU32::new(0));
 }
 
-/// The same, and says how many have come.
-fn take_and_count(socket: &UdpSocket, count: usize, come: &AtomicU32) {
+/// The same, and counts the received datagrams.
+fn receive_and_count(socket: &UdpSocket, count: usize, received: &AtomicU32) {
     let mut last: HashMap<u32, u32> = HashMap::new();
     let mut bytes = [0; 4_096];
     for i in 0..count {
@@ -164,7 +165,7 @@ fn take_and_count(socket: &UdpSocket, count: usize, come: &AtomicU32) {
         if let Some(before) = last.insert(order, count) {
             assert!(before < count, "{count} after {before} of {order}");
         }
-        come.fetch_add(1, Ordering::Release);
+        received.fetch_add(1, Ordering::Release);
     }
 }
 
@@ -174,10 +175,10 @@ fn median(of: &[Duration]) -> Duration {
     sorted[sorted.len() / 2]
 }
 
-/// Sends rounds of datagrams of a few lengths to two peers, each with its own order, and takes them in again.
-fn trains(host: &str, lengths: [usize; 3]) -> net::Counters {
+/// Sends rounds of datagrams of a few lengths to two peers, each with its own order numbers, and receives them.
+fn send_gso_rounds(host: &str, lengths: [usize; 3]) -> net::DriverCounters {
     let config = DriverConfig {
-        order: Some(order_of),
+        gso_order: Some(order_of),
         ..DriverConfig::default()
     };
     let mut rig = Rig::new(config, host);
@@ -189,12 +190,12 @@ fn trains(host: &str, lengths: [usize; 3]) -> net::Counters {
                 let order = 1 + count % 7 + 10 * peer as u32;
                 let length = lengths[count as usize % 3];
                 let bytes = datagram(order, round * each + count, length);
-                rig.station.out.push_back((SIGNALLING, *address, bytes));
+                rig.engine.out.push_back((SIGNALLING, *address, bytes));
             }
         }
-        rig.until(|station| station.out.is_empty());
+        rig.until(|engine| engine.out.is_empty());
         for (socket, _) in &peers {
-            take_in_order(socket, each as usize);
+            receive_in_order(socket, each as usize);
         }
     }
     let counters = rig.driver.counters();
@@ -204,14 +205,14 @@ fn trains(host: &str, lengths: [usize; 3]) -> net::Counters {
 }
 
 #[test]
-fn trains_lose_nothing_and_keep_the_order_within_a_call() {
+fn gso_bursts_lose_nothing_and_keep_the_order_within_a_call() {
     for host in ["127.0.0.1", "[::1]"] {
-        let counters = trains(host, [400, 500, 700]);
-        // Seven orders in three lengths to one peer: most find a train to join.
+        let counters = send_gso_rounds(host, [400, 500, 700]);
+        // Seven order numbers in three lengths to one peer: most datagrams can join a burst.
         assert!(
-            counters.coupled > counters.datagrams_out / 2,
+            counters.gso_datagrams > counters.datagrams_out / 2,
             "{} of {}",
-            counters.coupled,
+            counters.gso_datagrams,
             counters.datagrams_out
         );
     }
@@ -221,24 +222,24 @@ fn trains_lose_nothing_and_keep_the_order_within_a_call() {
 fn backlog(rig: &mut Rig, to: SocketAddr, count: u32) {
     for number in 0..count {
         let bytes = datagram(1, number, 500);
-        rig.station.out.push_back((SIGNALLING, to, bytes));
+        rig.engine.out.push_back((SIGNALLING, to, bytes));
     }
 }
 
-fn paced() -> Rig {
+fn paced_rig() -> Rig {
     let config = DriverConfig {
-        order: Some(order_of),
-        burst: 16 << 10,
+        gso_order: Some(order_of),
+        pacing_burst: 16 << 10,
         ..DriverConfig::default()
     };
     Rig::new(config, "127.0.0.1")
 }
 
 #[test]
-fn a_backlog_for_one_peer_leaves_within_the_bound_and_in_order() {
-    let mut rig = paced();
+fn pacing_bounds_a_backlog_and_keeps_its_order() {
+    let mut rig = paced_rig();
     let (socket, peer) = receiver("127.0.0.1");
-    if !is_roomy(&socket) {
+    if !has_large_buffer(&socket) {
         println!("skipped: no right to a large receive buffer");
         return;
     }
@@ -246,58 +247,58 @@ fn a_backlog_for_one_peer_leaves_within_the_bound_and_in_order() {
     // The driver's time of the first datagrams may be that of its last turn.
     let begun = Instant::now();
     rig.driver
-        .turn_engine(&mut rig.station, Duration::ZERO)
+        .turn_engine(&mut rig.engine, Duration::ZERO)
         .unwrap();
     backlog(&mut rig, peer, count);
     loop {
         let wait = Duration::from_millis(5);
-        rig.driver.turn_engine(&mut rig.station, wait).unwrap();
+        rig.driver.turn_engine(&mut rig.engine, wait).unwrap();
         let out = rig.driver.counters().datagrams_out;
         let most = 16_384.0 + begun.elapsed().as_secs_f64() * 12e6;
         assert!(out as f64 * 500.0 <= most, "{out} datagrams at once");
         if out == u64::from(count) {
             break;
         }
-        // Later ones do not overtake those that are held, though some of these may leave while others are made.
-        rig.station.slow = Duration::from_micros(500);
+        // Later datagrams do not overtake held ones, even if some of these are released while others are queued.
+        rig.engine.slow = Duration::from_micros(500);
         let bytes = datagram(1, count, 500);
-        rig.station.out.push_back((SIGNALLING, peer, bytes));
+        rig.engine.out.push_back((SIGNALLING, peer, bytes));
         count += 1;
         assert!(begun.elapsed() < Duration::from_secs(20));
     }
-    take_in_order(&socket, count as usize);
-    assert!(rig.driver.counters().held > 0);
+    receive_in_order(&socket, count as usize);
+    assert!(rig.driver.counters().paced > 0);
 }
 
 #[test]
-fn a_backlog_is_sent_when_the_driver_ends() {
-    let mut rig = paced();
+fn held_backlog_is_sent_when_the_driver_is_dropped() {
+    let mut rig = paced_rig();
     let (socket, peer) = receiver("127.0.0.1");
-    if !is_roomy(&socket) {
+    if !has_large_buffer(&socket) {
         println!("skipped: no right to a large receive buffer");
         return;
     }
     backlog(&mut rig, peer, 2_000);
     rig.driver
-        .turn_engine(&mut rig.station, Duration::ZERO)
+        .turn_engine(&mut rig.engine, Duration::ZERO)
         .unwrap();
     drop(rig);
-    take_in_order(&socket, 2_000);
+    receive_in_order(&socket, 2_000);
 }
 
-/// Says to the process inside the namespace that it is there.
+/// Marks the child process inside the namespace.
 const INSIDE: &str = "HORNWORK_NARROW_LOOPBACK";
 
 #[test]
-fn where_the_kernel_takes_no_trains_datagrams_travel_singly_and_none_is_lost() {
+fn without_gso_datagrams_are_sent_singly_without_loss() {
     if std::env::var_os(INSIDE).is_some() {
-        // Segments of 1,400 bytes do not fit into packets of 1,000, so that the kernel refuses to make them; datagrams of
-        // that length it cuts up.
-        let counters = trains("127.0.0.1", [1_400, 1_400, 1_400]);
-        assert_eq!(counters.coupled, 0, "refused");
+        // Segments of 1,400 bytes exceed the MTU of 1,000, so the kernel refuses GSO; single datagrams of that length
+        // are fragmented.
+        let counters = send_gso_rounds("127.0.0.1", [1_400, 1_400, 1_400]);
+        assert_eq!(counters.gso_datagrams, 0, "refused");
         return;
     }
-    let name = "load::where_the_kernel_takes_no_trains_datagrams_travel_singly_and_none_is_lost";
+    let name = "load::without_gso_datagrams_are_sent_singly_without_loss";
     let program = std::env::current_exe().unwrap();
     let script = format!(
         "ip link set lo mtu 1000 up && exec {} --exact {name}",
@@ -322,22 +323,22 @@ fn where_the_kernel_takes_no_trains_datagrams_travel_singly_and_none_is_lost() {
     );
 }
 
-/// Messages without echo, at most: a machine that is busy with other things slows the load down.
+/// Upper bound of messages without an echo: a busy machine slows the load down.
 const WINDOW: u32 = 64;
 
-/// Signalling at a steady pace and media beside it, for `count` messages.
-fn under_load(coalesce: Duration, effort: Duration, pace: Duration, count: u32) -> Rig {
+/// Signalling at a steady rate with concurrent media, for `count` messages.
+fn under_load(batching_delay: Duration, effort: Duration, pace: Duration, count: u32) -> Rig {
     let config = DriverConfig {
-        coalesce,
+        signalling_batching_delay: batching_delay,
         receive_timestamps: true,
         ..DriverConfig::default()
     };
     let mut rig = Rig::new(config, "127.0.0.1");
-    rig.station.effort = effort;
-    rig.station.echo = true;
-    let (signalling, media) = (rig.station.places[&SIGNALLING], rig.station.places[&MEDIA]);
+    rig.engine.effort = effort;
+    rig.engine.echo = true;
+    let (signalling, media) = (rig.engine.places[&SIGNALLING], rig.engine.places[&MEDIA]);
     let (caller, _) = receiver("127.0.0.1");
-    assert!(is_roomy(&caller));
+    assert!(has_large_buffer(&caller));
     let (speaker, _) = receiver("127.0.0.1");
     let stop = Arc::new(AtomicBool::new(false));
     let talks = {
@@ -351,13 +352,13 @@ fn under_load(coalesce: Duration, effort: Duration, pace: Duration, count: u32) 
             }
         })
     };
-    let come = Arc::new(AtomicU32::new(0));
+    let received = Arc::new(AtomicU32::new(0));
     let calls = {
-        let (caller, come) = (caller.try_clone().unwrap(), come.clone());
+        let (caller, received) = (caller.try_clone().unwrap(), received.clone());
         std::thread::spawn(move || {
             let begun = Instant::now();
             for number in 0..count {
-                while number >= come.load(Ordering::Acquire) + WINDOW {
+                while number >= received.load(Ordering::Acquire) + WINDOW {
                     std::thread::sleep(Duration::from_micros(100));
                 }
                 caller
@@ -368,10 +369,10 @@ fn under_load(coalesce: Duration, effort: Duration, pace: Duration, count: u32) 
             }
         })
     };
-    let echoes = std::thread::spawn(move || take_and_count(&caller, count as usize, &come));
-    rig.until(|station| {
-        let waited = station.waited.get(&SIGNALLING).map_or(0, Vec::len);
-        waited == count as usize && station.out.is_empty()
+    let echoes = std::thread::spawn(move || receive_and_count(&caller, count as usize, &received));
+    rig.until(|engine| {
+        let waited = engine.waited.get(&SIGNALLING).map_or(0, Vec::len);
+        waited == count as usize && engine.out.is_empty()
     });
     calls.join().unwrap();
     stop.store(true, Ordering::Release);
@@ -381,78 +382,78 @@ fn under_load(coalesce: Duration, effort: Duration, pace: Duration, count: u32) 
 }
 
 #[test]
-fn under_load_signalling_is_gathered_within_its_bound_and_media_does_not_wait() {
-    if !is_roomy(&receiver("127.0.0.1").0) {
+fn under_load_signalling_is_batched_and_media_is_not_delayed() {
+    if !has_large_buffer(&receiver("127.0.0.1").0) {
         println!("skipped: no right to a large receive buffer");
         return;
     }
-    let coalesce = Duration::from_millis(40);
+    let batching_delay = Duration::from_millis(40);
     let (effort, pace) = (Duration::from_micros(120), Duration::from_micros(250));
-    let rig = under_load(coalesce, effort, pace, 4_000);
+    let rig = under_load(batching_delay, effort, pace, 4_000);
     let counters = rig.driver.counters();
     assert_eq!(counters.drops.get(DropReason::SendFailed), 0);
     assert_eq!(rig.driver.kernel_drops().unwrap(), 0);
-    let signalling = &rig.station.waited[&SIGNALLING];
-    let media = &rig.station.waited[&MEDIA];
-    // Media has receive calls of its own, one for each packet at most.
+    let signalling = &rig.engine.waited[&SIGNALLING];
+    let media = &rig.engine.waited[&MEDIA];
+    // Media has its own receive calls, at most one for each packet.
     let calls = counters.receive_calls.saturating_sub(media.len() as u64);
     assert!(
         calls < signalling.len() as u64 / 4,
         "{calls} receive calls for {} messages",
         signalling.len()
     );
-    let held = median(signalling);
+    let signalling_delay = median(signalling);
     assert!(
-        held <= coalesce,
-        "half of the messages waited {held:?} or more"
+        signalling_delay <= batching_delay,
+        "half of the messages waited {signalling_delay:?} or more"
     );
-    let spoken = median(media);
+    let media_delay = median(media);
     assert!(
-        spoken < coalesce / 4 && spoken < held,
-        "media waited {spoken:?}, signalling {held:?}"
+        media_delay < batching_delay / 4 && media_delay < signalling_delay,
+        "media waited {media_delay:?}, signalling {signalling_delay:?}"
     );
 }
 
 #[test]
-fn what_the_network_cannot_deliver_is_told_and_nothing_else_is_lost() {
+fn undeliverable_datagrams_are_reported_and_others_arrive() {
     for (host, order) in [
         ("127.0.0.1", None),
         ("127.0.0.1", Some(order_of as fn(&[u8]) -> u32)),
         ("[::1]", None),
     ] {
         let config = DriverConfig {
-            unreachable: true,
-            order,
+            report_unreachable: true,
+            gso_order: order,
             ..DriverConfig::default()
         };
         let mut rig = Rig::new(config, host);
         let (alive, living) = receiver(host);
-        // Nobody is there any more.
+        // The port is closed now.
         let dead = receiver(host).1;
         for count in 0..200 {
             for (address, order) in [(dead, 1), (living, 2)] {
                 let bytes = datagram(order, count, 300);
-                rig.station.out.push_back((SIGNALLING, address, bytes));
+                rig.engine.out.push_back((SIGNALLING, address, bytes));
             }
             if count % 20 == 19 {
-                rig.until(|station| station.out.is_empty());
-                take_in_order(&alive, 20);
+                rig.until(|engine| engine.out.is_empty());
+                receive_in_order(&alive, 20);
             }
         }
-        rig.until(|station| station.undelivered.len() >= 3);
-        for (socket, destination, bytes) in &rig.station.undelivered {
+        rig.until(|engine| engine.undelivered.len() >= 3);
+        for (socket, destination, bytes) in &rig.engine.undelivered {
             assert_eq!((*socket, *destination), (SIGNALLING, dead));
             assert_eq!(number(bytes, 0), 1, "the datagram's own beginning");
             assert!(bytes.len() >= 100);
         }
         let counters = rig.driver.counters();
         assert_eq!(counters.drops.get(DropReason::SendFailed), 0);
-        assert_eq!(counters.undelivered, rig.station.undelivered.len() as u64);
-        // The socket is as good as before.
-        rig.station
+        assert_eq!(counters.undelivered, rig.engine.undelivered.len() as u64);
+        // The socket still works.
+        rig.engine
             .out
             .push_back((SIGNALLING, living, datagram(2, 1_000, 300)));
-        rig.until(|station| station.out.is_empty());
-        take_in_order(&alive, 1);
+        rig.until(|engine| engine.out.is_empty());
+        receive_in_order(&alive, 1);
     }
 }

@@ -1,4 +1,4 @@
-//! The integration tests of `net`, one program: shared start-up, one link.
+//! The integration tests of `net` in one program: one link step and shared fixtures.
 
 mod common;
 mod driver;

@@ -1,22 +1,26 @@
-//! The same packets through every way in which media ports are served, with the same results: a socket for each port, the same
-//! on a thread of its own, one socket for all ports, and the relay in the kernel or AF_XDP before each of them; the latter with one
-//! receive queue and with several, in driver mode and in generic mode.
+//! The same packets on every media path, with the same results: one socket per port, the same on a separate thread,
+//! the shared-port socket, and each of them with the kernel relay or AF_XDP; the latter with one receive queue and
+//! with several, in driver mode and in generic mode.
 
 use crate::rig;
 
 use engine::{DropReason, HashKey, Output, SocketId, SocketKind};
 use media::{Carriage, Forwarder, ForwarderLimits, MediaCommand, SessionPlan, SidePlan};
 use net::{Clock, Driver, DriverConfig, MediaSockets};
-use rig::{CLASS, Path, Peer, Rig, V4, V6, Wiring, World, alone, call, private_network, rtcp, rtp};
+use rig::{
+    CLASS, Path, Peer, Rig, TestWorld, V4, V6, Wiring, call, enter_private_network, rtcp, rtp,
+    serialised,
+};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
-fn relayed(rig: &mut Rig, world: &World) {
+fn check_relay(rig: &mut Rig, world: &TestWorld) {
     let phones = world.phones();
     let [a, a_rtcp, b, b_rtcp] = &phones;
     let all = [a, a_rtcp, b, b_rtcp];
     let ours = call(rig, 1, world, 40_000, all);
-    // Both directions, small and larger than a packet of the way; each arrives as it was sent, from our port, marked.
+    // Both directions, small and larger than the path's MTU; each arrives unchanged, from our port, with its traffic
+    // class.
     for (sequence, length) in [(1, 20), (2, 160), (3, 1_900), (4, 21)] {
         let packet = rtp(7, sequence, length);
         a.send(&packet, ours[0]);
@@ -36,14 +40,14 @@ fn relayed(rig: &mut Rig, world: &World) {
     }
     a_rtcp.send(&rtcp(7), ours[1]);
     assert_eq!(rig.take(b_rtcp), (rtcp(7), ours[3], CLASS));
-    // Nobody else is heard, and nonsense goes nowhere.
-    let stranger = world.phone(0);
-    stranger.send(&rtp(8, 1, 20), ours[0]);
+    // Packets from other sources and malformed packets are not forwarded.
+    let unexpected_source = world.phone(0);
+    unexpected_source.send(&rtp(8, 1, 20), ours[0]);
     a.send(b"no media", ours[0]);
     a.send(&[0x80; 2_100], ours[0]);
     a.send(&[], ours[0]);
     rig.until(|rig| {
-        rig.dropped(DropReason::MediaStranger) == 1
+        rig.dropped(DropReason::MediaUnexpectedSource) == 1
             && rig.dropped(DropReason::MediaMalformed) == 2
             && rig.dropped(DropReason::MediaTooLarge) == 1
     });
@@ -54,7 +58,7 @@ fn relayed(rig: &mut Rig, world: &World) {
     for sequence in 10..210 {
         assert_eq!(rig.take(b).0, rtp(7, sequence, 20));
     }
-    // One by one: what can is relayed by the kernel, and where it is nothing else changes.
+    // One by one: the kernel relays eligible packets, and otherwise nothing changes.
     for sequence in 210..260 {
         a.send(&rtp(7, sequence, 20), ours[0]);
         assert_eq!(rig.take(b), (rtp(7, sequence, 20), ours[2], CLASS));
@@ -67,9 +71,9 @@ fn relayed(rig: &mut Rig, world: &World) {
             assert_eq!(rig.take(b).0, rtp(7, sequence, 20));
             sequence += 1;
             rig.run(1);
-            rig.driver.counters().passed > 10
+            rig.driver.counters().relayed_in_kernel > 10
                 || sequence % 20 == 0 && {
-                    // Another source is for the forwarder, which closes the shortcut and counts it.
+                    // Another source is handled by the forwarder, which closes the offloaded flow and counts it.
                     a_rtcp.send(&rtcp(7), ours[1]);
                     assert_eq!(rig.take(b_rtcp).0, rtcp(7));
                     rig.operator.commands.push_back(MediaCommand::Query(1));
@@ -77,7 +81,7 @@ fn relayed(rig: &mut Rig, world: &World) {
                 }
         });
     }
-    if rig.path.is_express() {
+    if rig.path.is_af_xdp() {
         let before = rig.driver.counters();
         rig.until(|rig| {
             a.send(&rtp(7, sequence, 20), ours[0]);
@@ -85,18 +89,18 @@ fn relayed(rig: &mut Rig, world: &World) {
             sequence += 1;
             rig.run(1);
             let now = rig.driver.counters();
-            now.express_in > before.express_in + 10 && now.express_out > before.express_out + 10
+            now.af_xdp_in > before.af_xdp_in + 10 && now.af_xdp_out > before.af_xdp_out + 10
         });
     }
-    // A phone that is gone (ICMP says so) takes nobody with it.
-    let gone = b.address();
+    // A phone whose port is closed (ICMP) affects no other.
+    let closed_address = b.address();
     let [a, _, b, _] = phones;
     drop(b);
     for sequence in 20_000..20_003 {
         a.send(&rtp(7, sequence, 20), ours[0]);
         rig.run(3);
     }
-    let b = world.phone_at(1, gone);
+    let b = world.phone_at(1, closed_address);
     a.send(&rtp(7, 20_003, 20), ours[0]);
     assert_eq!(rig.take(&b).0, rtp(7, 20_003, 20));
     rig.operator.commands.push_back(MediaCommand::Remove(1));
@@ -110,8 +114,9 @@ fn relayed(rig: &mut Rig, world: &World) {
     assert!(b.receive().is_none());
 }
 
-/// A port is closed to peers, and free for other programs, before it is opened and after it was shut; in between no other program can have it.
-fn closed(rig: &mut Rig, world: &World) {
+/// A port is closed to peers, and free for other programs, before it is opened and after it is closed; in between no
+/// other program can bind it.
+fn check_closed_port(rig: &mut Rig, world: &TestWorld) {
     let ip = world.own(0);
     let local = SocketAddr::new(ip, 40_100);
     let ask = |_: &mut Rig| {
@@ -145,11 +150,11 @@ fn closed(rig: &mut Rig, world: &World) {
     }
     rig.shut(50);
     rig.run(10);
-    // Free for others: then whoever had it, on whichever thread, has let go of it.
+    // Free for other programs: the previous owner, on any thread, has closed it.
     rig.until(|_| UdpSocket::bind(local).is_ok());
     let caller = ask(rig);
     rig.until(|_| refused(&caller));
-    // Somebody else's port is not ours to take.
+    // A port of another program cannot be opened.
     let other = UdpSocket::bind(local).unwrap();
     assert!(rig.open(51, local).is_err(), "{:?}", rig.path);
     other.set_nonblocking(true).unwrap();
@@ -158,25 +163,25 @@ fn closed(rig: &mut Rig, world: &World) {
     rig.until(|_| other.recv(&mut [0; 8]).is_ok_and(|length| length == 6));
     drop(other);
     assert_eq!(rig.open(52, local), Ok(local));
-    // Twice is once too often.
+    // A port cannot be opened twice.
     assert!(rig.open(53, local).is_err(), "{:?}", rig.path);
     rig.shut(52);
     rig.run(10);
 }
 
-/// What was sent to one call is not heard in the next one that has its port.
-fn passed_on(rig: &mut Rig, world: &World) {
+/// Packets sent to one call are not received by the next call on its port.
+fn check_port_reuse(rig: &mut Rig, world: &TestWorld) {
     let ip = world.own(0);
     let phones = world.phones();
     let [a, a_rtcp, b, b_rtcp] = &phones;
     let ours = call(rig, 5, world, 40_200, [a, a_rtcp, b, b_rtcp]);
-    // No turn lies between this packet, the end of the call and the next one with the same port and the same phone.
+    // No turn between this packet, the end of the call, and the next call with the same port and the same phone.
     for n in 0..4 {
         rig.shut(50 + n);
     }
     rig.operator.commands.push_back(MediaCommand::Remove(5));
     for (id, local) in (60..).zip(ours) {
-        rig.operator.out.push_back(Output::Open {
+        rig.operator.out.push_back(Output::OpenSocket {
             socket: SocketId(id),
             kind: SocketKind::UdpMedia,
             local,
@@ -208,69 +213,74 @@ fn passed_on(rig: &mut Rig, world: &World) {
     rig.run(10);
 }
 
-/// A fixture over each path, IPv4 and IPv6; drops by reason must be the same on all of them.
-fn over_all_paths(test: &'static str, fixture: fn(&mut Rig, &World)) {
+/// Runs a fixture on each path, IPv4 and IPv6; drops by reason must be the same on all of them.
+fn over_all_paths(test: &'static str, fixture: fn(&mut Rig, &TestWorld)) {
     let all = &[
         Path::PerPort,
         Path::Thread,
-        Path::One,
-        Path::Kernel,
-        Path::KernelOne,
-        Path::Express,
-        Path::ExpressOne,
+        Path::SharedPort,
+        Path::KernelRelay,
+        Path::KernelRelaySharedPort,
+        Path::AfXdp,
+        Path::AfXdpSharedPort,
     ];
     over(all, true, test, fixture);
 }
 
-/// In which mode AF_XDP runs in a world, and how that is made.
-type Made = (&'static str, fn() -> World);
+/// An AF_XDP mode, and the world that produces it.
+type Made = (&'static str, fn() -> TestWorld);
 
-/// `alike`: whether what was dropped must be the same.
-fn over(paths: &'static [Path], alike: bool, test: &'static str, fixture: fn(&mut Rig, &World)) {
+/// `alike`: whether drops must be the same.
+fn over(
+    paths: &'static [Path],
+    alike: bool,
+    test: &'static str,
+    fixture: fn(&mut Rig, &TestWorld),
+) {
     let run = move || {
-        let _alone = alone();
-        if !private_network(test) {
+        let _alone = serialised();
+        if !enter_private_network(test) {
             return;
         }
         let worlds: [Made; 10] = [
-            ("", || World::Loopback(V4)),
-            ("", || World::Loopback(V6)),
-            ("driver mode", World::wired),
-            ("driver mode", || World::wired_as(true, true)),
+            ("", || TestWorld::Loopback(V4)),
+            ("", || TestWorld::Loopback(V6)),
+            ("driver mode", TestWorld::wired),
+            ("driver mode", || TestWorld::wired_with(true, true)),
             ("driver mode", || {
-                World::wired_by(true, false, Wiring::Queues)
+                TestWorld::wired_by(true, false, Wiring::Queues)
             }),
             ("driver mode", || {
-                World::wired_by(true, true, Wiring::Queues)
+                TestWorld::wired_by(true, true, Wiring::Queues)
             }),
             ("generic mode", || {
-                World::wired_by(true, false, Wiring::Fewer)
+                TestWorld::wired_by(true, false, Wiring::Fewer)
             }),
             ("generic mode", || {
-                World::wired_by(true, true, Wiring::Fewer)
+                TestWorld::wired_by(true, true, Wiring::Fewer)
             }),
             ("generic mode", || {
-                World::wired_by(true, false, Wiring::Bridge)
+                TestWorld::wired_by(true, false, Wiring::Bridge)
             }),
             ("generic mode", || {
-                World::wired_by(true, true, Wiring::Bridge)
+                TestWorld::wired_by(true, true, Wiring::Bridge)
             }),
         ];
         let mut seen: Option<(Path, Vec<(DropReason, u64)>)> = None;
         for (number, (mode, world)) in worlds.iter().enumerate() {
             let world = &world();
             for &path in paths {
-                let wired = matches!(world, World::Wired(_));
-                // How we receive matters to AF_XDP alone.
-                let fast = path.is_kernel() || path.is_express();
-                if fast && !wired || number > 3 && !path.is_express() {
+                let wired = matches!(world, TestWorld::Wired(_));
+                // The receive mode matters only to AF_XDP.
+                let fast = path.is_kernel() || path.is_af_xdp();
+                if fast && !wired || number > 3 && !path.is_af_xdp() {
                     continue;
                 }
                 let Some(mut rig) = Rig::start(path, world, test) else {
                     continue;
                 };
-                if path.is_express() {
-                    assert!(rig.how.contains(mode), "{}", rig.how);
+                if path.is_af_xdp() {
+                    assert!(rig.modes.contains(mode), "{}", rig.modes);
                 }
                 fixture(&mut rig, world);
                 let drops: Vec<(DropReason, u64)> = DropReason::ALL
@@ -279,60 +289,63 @@ fn over(paths: &'static [Path], alike: bool, test: &'static str, fixture: fn(&mu
                     .filter(|(_, count)| *count > 0)
                     .collect();
                 match &seen {
-                    Some((first, known)) if alike => {
-                        assert_eq!(&drops, known, "{path:?} and {first:?}, world {number}")
+                    Some((first, expected)) if alike => {
+                        assert_eq!(&drops, expected, "{path:?} and {first:?}, world {number}")
                     }
                     _ => seen = Some((path, drops)),
                 }
             }
         }
     };
-    // A thread of its own, which leaves its namespace with it.
+    // A separate thread, which leaves its namespace when it ends.
     if let Err(panic) = std::thread::spawn(run).join() {
         std::panic::resume_unwind(panic);
     }
 }
 
 #[test]
-fn every_path_relays_alike() {
-    over_all_paths("every_path_relays_alike", relayed);
+fn every_media_path_relays_identically() {
+    over_all_paths("every_media_path_relays_identically", check_relay);
 }
 
 #[test]
-fn closed_ports_are_closed_on_every_path() {
-    over_all_paths("closed_ports_are_closed_on_every_path", closed);
-}
-
-#[test]
-fn a_port_passed_on_brings_nothing_along() {
-    // Where another thread reads, what it has read before it hears of the end may go either way. What was under way is lost with
-    // the socket of the port, or counted as a drop.
-    over(
-        &[
-            Path::PerPort,
-            Path::One,
-            Path::Kernel,
-            Path::KernelOne,
-            Path::Express,
-            Path::ExpressOne,
-        ],
-        false,
-        "a_port_passed_on_brings_nothing_along",
-        passed_on,
+fn closed_ports_are_unreachable_on_every_path() {
+    over_all_paths(
+        "closed_ports_are_unreachable_on_every_path",
+        check_closed_port,
     );
 }
 
 #[test]
-fn a_flood_on_one_port_leaves_the_others_alone() {
+fn reused_port_receives_no_old_packets() {
+    // With another thread reading, packets that it has read before it learns of the end may be delivered or not.
+    // Packets in flight are lost with the socket of the port, or counted as drops.
+    over(
+        &[
+            Path::PerPort,
+            Path::SharedPort,
+            Path::KernelRelay,
+            Path::KernelRelaySharedPort,
+            Path::AfXdp,
+            Path::AfXdpSharedPort,
+        ],
+        false,
+        "reused_port_receives_no_old_packets",
+        check_port_reuse,
+    );
+}
+
+#[test]
+fn flood_on_one_port_does_not_affect_others() {
     let run = || {
-        let test = "a_flood_on_one_port_leaves_the_others_alone";
-        let _alone = alone();
-        if !private_network(test) {
+        let test = "flood_on_one_port_does_not_affect_others";
+        let _alone = serialised();
+        if !enter_private_network(test) {
             return;
         }
         for ip in [V4, V6] {
-            let world = World::Loopback(ip);
-            let Some(mut rig) = Rig::start(Path::One, &world, test) else {
+            let world = TestWorld::Loopback(ip);
+            let Some(mut rig) = Rig::start(Path::SharedPort, &world, test) else {
                 return;
             };
             let phones = world.phones();
@@ -341,7 +354,8 @@ fn a_flood_on_one_port_leaves_the_others_alone() {
             let flooded = SocketAddr::new(ip, 40_010);
             assert_eq!(rig.open(90, flooded), Ok(flooded));
             let attacker = world.phone(0);
-            // No turn for so many that one buffer for all would be full, unless this takes so long that what may come is enough for that.
+            // No turn for so many datagrams that one buffer for all would overflow, unless this takes so long that
+            // the rate limit allows them.
             let mut begun = Instant::now();
             for sequence in 0..50_000u32 {
                 if begun.elapsed() > Duration::from_millis(300) {
@@ -357,20 +371,20 @@ fn a_flood_on_one_port_leaves_the_others_alone() {
                 assert_eq!(rig.take(b).0, rtp(7, sequence, 20));
             }
             rig.drain();
-            let heard = rig.dropped(DropReason::MediaNoFlow);
+            let received = rig.dropped(DropReason::MediaNoFlow);
             assert_eq!(rig.dropped(DropReason::MediaFlood), 0);
             rig.shut(90);
             rig.run(20);
             let flood = rig.dropped(DropReason::MediaFlood);
-            assert!(flood > 0 && heard > 0);
-            assert_eq!(heard + flood, 50_000, "all of the flood is counted");
+            assert!(flood > 0 && received > 0);
+            assert_eq!(received + flood, 50_000, "all of the flood is counted");
         }
     };
     std::thread::spawn(run).join().unwrap();
 }
 
 #[test]
-fn one_socket_can_be_demanded() {
+fn shared_port_socket_can_be_required() {
     let config = DriverConfig {
         media_sockets: MediaSockets::One,
         media_thread: true,

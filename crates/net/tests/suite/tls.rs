@@ -1,38 +1,38 @@
-//! TLS and WebSocket over real sockets: both ends of ours, then other people's programs.
+//! TLS and WebSocket over real sockets: our own client and server, then other programs.
 
 use crate::common;
 
-use common::{Authority, Host, Rig, pump, security};
-use engine::{CloseWhy, ConnectionId, DropReason, Note, SocketKind};
-use net::tls::{ClientSettings, Identity, Oldest, Proof, Security, ServerSettings};
+use common::{Authority, Rig, ScriptedEngine, run_all, security};
+use engine::{CloseReason, ConnectionId, DropReason, EventKind, SocketKind};
+use net::tls::{ClientAuth, ClientSettings, Identity, MinimumVersion, Security, ServerSettings};
 use std::time::Duration;
 
 const NAME: &str = "sip.example.com";
 
 #[test]
-fn a_message_goes_there_and_back_and_the_second_connection_is_a_short_one() {
+fn tls_messages_are_exchanged_and_the_second_session_is_resumed() {
     let authority = Authority::new("there-and-back");
     let server = authority.identity(&["URI:sip:example.com"], |_| {});
-    let (mut rig, address) = Rig::server(&security(&authority, server, Proof::None));
+    let (mut rig, address) = Rig::server(&security(&authority, server, ClientAuth::None));
     let mut client = Rig::client(&authority.client(None));
     for round in 0..2u64 {
         let id = ConnectionId(round + 1);
         client.host.connect(id, address, "example.com", "");
-        // Given before it stands: it waits for the handshake.
+        // Sent before the handshake is complete: it is queued.
         client.host.send(id, b"hello");
-        pump(&mut [&mut rig, &mut client], |rigs| {
+        run_all(&mut [&mut rig, &mut client], |rigs| {
             rigs[1].host.text(id) == "hello"
         });
         assert_eq!(client.host.names(id), Some(vec!["example.com".to_owned()]));
         assert!(client.host.is_connected(id));
         client.host.close(id);
-        pump(&mut [&mut rig, &mut client], |rigs| {
+        run_all(&mut [&mut rig, &mut client], |rigs| {
             rigs.iter_mut().all(|rig| rig.driver.connections() == 0)
         });
     }
     let accepted = rig.host.accepted();
     assert_eq!(accepted.len(), 2);
-    // The client showed no certificate.
+    // The client presented no certificate.
     assert_eq!(rig.host.names(accepted[0]), Some(vec![]));
     for rig in [&rig, &client] {
         let counters = rig.driver.counters();
@@ -43,56 +43,63 @@ fn a_message_goes_there_and_back_and_the_second_connection_is_a_short_one() {
 }
 
 #[test]
-fn all_messages_of_a_turn_leave_in_one_record() {
+fn messages_of_a_turn_share_one_tls_record() {
     let authority = Authority::new("one-record");
     let server = authority.identity(&["example.com"], |_| {});
-    let (mut rig, address) = Rig::server(&security(&authority, server, Proof::None));
+    let (mut rig, address) = Rig::server(&security(&authority, server, ClientAuth::None));
     let mut client = Rig::client(&authority.client(None));
     let id = ConnectionId(1);
     client.host.connect(id, address, "example.com", "");
-    pump(&mut [&mut rig, &mut client], |rigs| {
+    run_all(&mut [&mut rig, &mut client], |rigs| {
         rigs[1].host.is_connected(id)
     });
     let before = client.driver.counters().stream_bytes_out;
     for _ in 0..100 {
         client.host.send(id, b"0123456789");
     }
-    pump(&mut [&mut rig, &mut client], |rigs| {
+    run_all(&mut [&mut rig, &mut client], |rigs| {
         rigs[1].host.text(id).len() == 1_000
     });
     let sent = client.driver.counters().stream_bytes_out - before;
-    // A record of TLS 1.3 has 22 bytes beside its content.
+    // A record of TLS 1.3 has an overhead of 22 bytes.
     assert_eq!(sent, 1_022);
-    // What is larger than a record comes whole too, and nothing is held afterwards.
+    // A message larger than a record arrives whole, too, and no buffer is kept afterwards.
     let large = "x".repeat(100_000);
     client.host.send(id, large.as_bytes());
-    pump(&mut [&mut rig, &mut client], |rigs| {
+    run_all(&mut [&mut rig, &mut client], |rigs| {
         rigs[1].host.text(id).len() == 101_000
     });
 }
 
-/// How a connection to a server of `names` ends that is asked for as `asked`.
+/// Connects to a server with a certificate for `names` and requests the name `requested`; returns the outcome.
 fn refused(
     test: &str,
     names: &[&str],
     edit: impl FnOnce(&mut rcgen::CertificateParams),
-    asked: &str,
+    requested: &str,
     trusted: bool,
-) -> (CloseWhy, String, u64) {
+) -> (CloseReason, String, u64) {
     let authority = Authority::new(test);
-    let stranger = Authority::new(&format!("{test}-stranger"));
+    let untrusted_authority = Authority::new(&format!("{test}-untrusted"));
     let server = authority.identity(names, edit);
-    let (mut rig, address) = Rig::server(&security(&authority, server, Proof::None));
-    let believed = if trusted { &authority } else { &stranger };
-    let mut client = Rig::client(&believed.client(None));
+    let (mut rig, address) = Rig::server(&security(&authority, server, ClientAuth::None));
+    let trusted_authority = if trusted {
+        &authority
+    } else {
+        &untrusted_authority
+    };
+    let mut client = Rig::client(&trusted_authority.client(None));
     let id = ConnectionId(1);
-    client.host.connect(id, address, asked, "");
-    pump(&mut [&mut rig, &mut client], |rigs| {
+    client.host.connect(id, address, requested, "");
+    run_all(&mut [&mut rig, &mut client], |rigs| {
         rigs[1].host.closed(id).is_some() && !rigs[0].events().is_empty()
     });
-    // Both sides tell, and count.
+    // Both sides report and count it.
     assert_eq!(
-        rig.driver.counters().drops.get(DropReason::TlsRefused),
+        rig.driver
+            .counters()
+            .drops
+            .get(DropReason::TlsHandshakeFailed),
         1,
         "the server counts it"
     );
@@ -100,21 +107,28 @@ fn refused(
         .events()
         .into_iter()
         .find_map(|note| match note {
-            Note::TlsRefused {
-                side, place, why, ..
+            EventKind::TlsHandshakeFailed {
+                side,
+                endpoint: place,
+                reason: why,
+                ..
             } => {
-                assert_eq!((side.as_str(), place.as_str()), ("opened", asked));
+                assert_eq!((side.as_str(), place.as_str()), ("opened", requested));
                 Some(why)
             }
             _ => None,
         })
         .expect("an event");
-    let drops = client.driver.counters().drops.get(DropReason::TlsRefused);
+    let drops = client
+        .driver
+        .counters()
+        .drops
+        .get(DropReason::TlsHandshakeFailed);
     (client.host.closed(id).expect("it ended"), why, drops)
 }
 
 #[test]
-fn refusals_say_why() {
+fn tls_refusals_state_the_reason() {
     let good = |_: &mut rcgen::CertificateParams| {};
     let expired = |params: &mut rcgen::CertificateParams| {
         params.not_before = rcgen::date_time_ymd(2020, 1, 1);
@@ -124,7 +138,7 @@ fn refusals_say_why() {
         params.not_before = rcgen::date_time_ymd(2090, 1, 1);
         params.not_after = rcgen::date_time_ymd(2091, 1, 1);
     };
-    let untrusted = CloseWhy::Untrusted;
+    let untrusted = CloseReason::TlsFailed;
     let (why, text, drops) = refused("wrong", &["example.com"], good, "example.org", true);
     assert_eq!((why, drops), (untrusted, 1));
     assert_eq!(
@@ -144,12 +158,12 @@ fn refusals_say_why() {
 }
 
 #[test]
-fn names_are_compared_as_rfc_5922_says() {
-    // What the certificate has, what is asked for, whether it fits.
+fn certificate_names_are_compared_per_rfc_5922() {
+    // Names of the certificate, the requested name, whether it matches.
     let cases: [(&[&str], &str, bool); 11] = [
         (&["URI:sip:example.com"], "example.com", true),
         (&["URI:SIP:example.com"], "EXAMPLE.com", true),
-        // A DNS name counts only where no SIP URI does.
+        // A DNS name counts only without a SIP URI.
         (&["URI:sip:example.com", "sip.example.com"], NAME, false),
         (&["URI:sip:alice@example.com"], "example.com", false),
         (&["URI:sips:example.com"], "example.com", false),
@@ -157,44 +171,48 @@ fn names_are_compared_as_rfc_5922_says() {
         // No wildcards, no subdomains.
         (&["*.example.com"], NAME, false),
         (&["example.com"], NAME, false),
-        // CN only where there is no subjectAltName.
+        // The common name counts only without a subjectAltName.
         (&["CN:sip.example.com"], NAME, true),
         (&["CN:sip.example.com", "other.example.com"], NAME, false),
-        // A peer that is known by its address alone.
+        // A peer that is configured by its address.
         (&["IP:127.0.0.1"], "127.0.0.1", true),
     ];
     let authority = Authority::new("names");
-    for (names, asked, fits) in cases {
+    for (names, requested, fits) in cases {
         let server = authority.identity(names, |_| {});
-        assert_eq!(server.identities().stand_for(asked), fits, "{names:?}");
-        let (mut rig, address) = Rig::server(&security(&authority, server, Proof::None));
+        assert_eq!(
+            server.identities().is_valid_for(requested),
+            fits,
+            "{names:?}"
+        );
+        let (mut rig, address) = Rig::server(&security(&authority, server, ClientAuth::None));
         let mut client = Rig::client(&authority.client(None));
         let id = ConnectionId(1);
-        client.host.connect(id, address, asked, "");
-        pump(&mut [&mut rig, &mut client], |rigs| {
+        client.host.connect(id, address, requested, "");
+        run_all(&mut [&mut rig, &mut client], |rigs| {
             rigs[1].host.is_connected(id) || rigs[1].host.closed(id).is_some()
         });
-        assert_eq!(client.host.is_connected(id), fits, "{names:?} {asked}");
+        assert_eq!(client.host.is_connected(id), fits, "{names:?} {requested}");
     }
 }
 
 #[test]
-fn the_certificate_is_chosen_by_the_name_that_is_asked_for() {
+fn certificate_is_selected_by_server_name() {
     let authority = Authority::new("sni");
     let settings = ServerSettings {
         identities: vec![
             authority.identity(&["first.example.com"], |_| {}),
             authority.identity(&["URI:sip:second.example.com"], |_| {}),
         ],
-        proof: Proof::None,
-        oldest: Oldest::Tls12,
+        client_auth: ClientAuth::None,
+        oldest: MinimumVersion::Tls12,
     };
     let (mut rig, address) = Rig::server(&settings);
     let mut client = Rig::client(&authority.client(None));
-    for (number, (name, stands)) in [
+    for (number, (name, connects)) in [
         ("first.example.com", true),
         ("second.example.com", true),
-        // Nobody's: the first is shown, and not taken.
+        // An unknown name: the first certificate is presented, and rejected.
         ("third.example.com", false),
     ]
     .into_iter()
@@ -202,24 +220,24 @@ fn the_certificate_is_chosen_by_the_name_that_is_asked_for() {
     {
         let id = ConnectionId(number as u64 + 1);
         client.host.connect(id, address, name, "");
-        pump(&mut [&mut rig, &mut client], |rigs| {
+        run_all(&mut [&mut rig, &mut client], |rigs| {
             rigs[1].host.is_connected(id) || rigs[1].host.closed(id).is_some()
         });
-        assert_eq!(client.host.is_connected(id), stands, "{name}");
-        if stands {
+        assert_eq!(client.host.is_connected(id), connects, "{name}");
+        if connects {
             assert_eq!(client.host.names(id), Some(vec![name.to_owned()]));
         }
     }
 }
 
 #[test]
-fn clients_show_a_certificate_where_they_must() {
+fn client_certificates_are_required_as_configured() {
     let authority = Authority::new("mutual");
-    let stranger = Authority::new("mutual-stranger");
+    let untrusted_authority = Authority::new("mutual-untrusted");
     let both = |params: &mut rcgen::CertificateParams| {
         params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ClientAuth];
     };
-    // Public authorities no longer put the client's purpose into what they issue.
+    // Public authorities no longer include the client's purpose in certificates.
     let server_only = |params: &mut rcgen::CertificateParams| {
         params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ServerAuth];
     };
@@ -238,42 +256,46 @@ fn clients_show_a_certificate_where_they_must() {
         ),
         ("unfit", Some(authority.identity(&["peer.example"], code))),
         (
-            "stranger's",
-            Some(stranger.identity(&["peer.example"], both)),
+            "untrusted authority's",
+            Some(untrusted_authority.identity(&["peer.example"], both)),
         ),
         ("none", None),
     ];
-    for (proof, takes) in [
+    for (client_auth, accepted) in [
         (
-            Proof::Request(anchors.clone()),
+            ClientAuth::Request(anchors.clone()),
             [true, true, false, false, true],
         ),
         (
-            Proof::Require(anchors.clone()),
+            ClientAuth::Require(anchors.clone()),
             [true, true, false, false, false],
         ),
     ] {
-        for oldest in [Oldest::Tls12, Oldest::Tls13] {
+        for oldest in [MinimumVersion::Tls12, MinimumVersion::Tls13] {
             let server = authority.identity(&["example.com"], |_| {});
             let (mut rig, address) = Rig::server(&ServerSettings {
                 oldest,
-                ..security(&authority, server, proof.clone())
+                ..security(&authority, server, client_auth.clone())
             });
-            for ((what, identity), takes) in shown.iter().zip(takes) {
+            for ((what, identity), accepted) in shown.iter().zip(accepted) {
                 let mut client = Rig::client(&authority.client(identity.clone()));
                 let id = ConnectionId(1);
                 client.host.connect(id, address, "example.com", "");
                 client.host.send(id, b"x");
-                // In TLS 1.3 a client thinks that all is well before the server has looked at its certificate.
-                pump(&mut [&mut rig, &mut client], |rigs| {
+                // In TLS 1.3 the client's handshake completes before the server has verified its certificate.
+                run_all(&mut [&mut rig, &mut client], |rigs| {
                     rigs[1].host.text(id) == "x" || rigs[1].host.closed(id).is_some()
                 });
-                assert_eq!(client.host.text(id) == "x", takes, "{what} {proof:?}");
-                if !takes {
-                    let told = rig.events();
+                assert_eq!(
+                    client.host.text(id) == "x",
+                    accepted,
+                    "{what} {client_auth:?}"
+                );
+                if !accepted {
+                    let reported = rig.events();
                     assert!(
-                        told.iter().any(|note| matches!(note, Note::TlsRefused { side, .. } if side == "accepted")),
-                        "{what}: {told:?}"
+                        reported.iter().any(|note| matches!(note, EventKind::TlsHandshakeFailed { side, .. } if side == "accepted")),
+                        "{what}: {reported:?}"
                     );
                 }
                 let named = rig
@@ -281,7 +303,7 @@ fn clients_show_a_certificate_where_they_must() {
                     .accepted()
                     .last()
                     .and_then(|id| rig.host.names(*id));
-                if takes && identity.is_some() {
+                if accepted && identity.is_some() {
                     assert_eq!(named, Some(vec!["peer.example".to_owned()]));
                 }
             }
@@ -290,44 +312,45 @@ fn clients_show_a_certificate_where_they_must() {
 }
 
 #[test]
-fn a_pinned_peer_is_the_only_one_that_is_taken() {
+fn only_pinned_certificates_are_accepted() {
     let authority = Authority::new("pins");
     let server = authority.identity(&["example.com"], |_| {});
     let other = authority.identity(&["example.com"], |_| {});
-    for (pin, stands) in [(server.fingerprint(), true), (other.fingerprint(), false)] {
-        let (mut rig, address) = Rig::server(&security(&authority, server.clone(), Proof::None));
+    for (pin, connects) in [(server.fingerprint(), true), (other.fingerprint(), false)] {
+        let (mut rig, address) =
+            Rig::server(&security(&authority, server.clone(), ClientAuth::None));
         let mut client = Rig::client(&ClientSettings {
             pins: vec![pin],
             ..authority.client(None)
         });
         let id = ConnectionId(1);
         client.host.connect(id, address, "example.com", "");
-        pump(&mut [&mut rig, &mut client], |rigs| {
+        run_all(&mut [&mut rig, &mut client], |rigs| {
             rigs[1].host.is_connected(id) || rigs[1].host.closed(id).is_some()
         });
-        assert_eq!(client.host.is_connected(id), stands);
+        assert_eq!(client.host.is_connected(id), connects);
     }
 }
 
 #[test]
-fn certificates_change_while_connections_stand() {
+fn certificates_can_be_replaced_during_connections() {
     let authority = Authority::new("change");
     let old = authority.identity(&["old.example.com"], |_| {});
     let new = authority.identity(&["new.example.com"], |_| {});
-    let (mut rig, address) = Rig::server(&security(&authority, old, Proof::None));
+    let (mut rig, address) = Rig::server(&security(&authority, old, ClientAuth::None));
     let mut client = Rig::client(&authority.client(None));
     let first = ConnectionId(1);
     client.host.connect(first, address, "old.example.com", "");
-    pump(&mut [&mut rig, &mut client], |rigs| {
+    run_all(&mut [&mut rig, &mut client], |rigs| {
         rigs[1].host.is_connected(first)
     });
     let mut changed = Security::default();
     let before = rig.security.clone();
     changed
         .server(
-            rig.asked,
+            rig.requested,
             false,
-            security(&authority, new, Proof::None),
+            security(&authority, new, ClientAuth::None),
             Some(&before),
         )
         .unwrap();
@@ -335,33 +358,33 @@ fn certificates_change_while_connections_stand() {
     let second = ConnectionId(2);
     client.host.connect(second, address, "new.example.com", "");
     client.host.send(first, b"still here");
-    pump(&mut [&mut rig, &mut client], |rigs| {
+    run_all(&mut [&mut rig, &mut client], |rigs| {
         rigs[1].host.is_connected(second) && rigs[1].host.text(first) == "still here"
     });
     let third = ConnectionId(3);
     client.host.connect(third, address, "old.example.com", "");
-    // By its ticket the client still knows the old one; a client that has none is refused.
+    // With its ticket the client resumes the old session; a client without one is refused.
     let mut fresh = Rig::client(&authority.client(None));
     fresh.host.connect(first, address, "old.example.com", "");
-    pump(&mut [&mut rig, &mut client, &mut fresh], |rigs| {
+    run_all(&mut [&mut rig, &mut client, &mut fresh], |rigs| {
         rigs[2].host.closed(first).is_some()
     });
-    assert_eq!(fresh.host.closed(first), Some(CloseWhy::Untrusted));
+    assert_eq!(fresh.host.closed(first), Some(CloseReason::TlsFailed));
 }
 
 #[test]
-fn a_listener_without_a_certificate_does_not_open() {
+fn listener_without_a_certificate_is_refused() {
     let mut rig = Rig::new(Security::default());
     let error = rig.open(SocketKind::TlsListener).unwrap_err();
     assert!(error.contains("certificate"), "{error}");
 }
 
 #[test]
-fn who_does_not_finish_the_handshake_is_cut_off() {
+fn unfinished_tls_handshake_times_out() {
     let authority = Authority::new("slow");
     let server = authority.identity(&["example.com"], |_| {});
     let (mut rig, address) = Rig::server_with(
-        &security(&authority, server, Proof::None),
+        &security(&authority, server, ClientAuth::None),
         SocketKind::TlsListener,
         |config| {
             config.handshake_timeout = Duration::from_millis(200);
@@ -373,7 +396,7 @@ fn who_does_not_finish_the_handshake_is_cut_off() {
         .map(|_| std::net::TcpStream::connect(address).unwrap())
         .collect();
     let begun = std::time::Instant::now();
-    // A byte of a record's head now and then, for ever.
+    // A byte of a record header from time to time, without end.
     while begun.elapsed() < Duration::from_millis(600) {
         for stream in &mut trickling {
             let _ = stream.write_all(&[0x16]);
@@ -384,8 +407,8 @@ fn who_does_not_finish_the_handshake_is_cut_off() {
     let counters = rig.driver.counters();
     assert_eq!(counters.accepted, 20);
     assert_eq!(counters.accept_refused, 10);
-    // Either the time was over, or the bytes were no TLS.
-    assert_eq!(counters.drops.get(DropReason::TlsRefused), 20);
+    // Either the timeout expired, or the bytes were not TLS.
+    assert_eq!(counters.drops.get(DropReason::TlsHandshakeFailed), 20);
     for id in rig.host.accepted() {
         assert!(rig.host.closed(id).is_some(), "the engine knows");
     }
@@ -395,7 +418,7 @@ fn who_does_not_finish_the_handshake_is_cut_off() {
     }
     let silent = std::net::TcpStream::connect(address).unwrap();
     let begun = std::time::Instant::now();
-    while rig.driver.counters().drops.get(DropReason::StreamTooSlow) == 0 {
+    while rig.driver.counters().drops.get(DropReason::StreamTimeout) == 0 {
         rig.turn();
         assert!(begun.elapsed() < Duration::from_secs(5));
     }
@@ -403,10 +426,10 @@ fn who_does_not_finish_the_handshake_is_cut_off() {
 }
 
 #[test]
-fn refusals_are_told_a_bounded_number_of_times_and_counted_always() {
+fn tls_refusal_events_are_rate_limited_and_all_are_counted() {
     let authority = Authority::new("flood");
     let server = authority.identity(&["example.com"], |_| {});
-    let (mut rig, address) = Rig::server(&security(&authority, server, Proof::None));
+    let (mut rig, address) = Rig::server(&security(&authority, server, ClientAuth::None));
     use std::io::Write as _;
     let begun = std::time::Instant::now();
     for _ in 0..300 {
@@ -414,7 +437,13 @@ fn refusals_are_told_a_bounded_number_of_times_and_counted_always() {
         stream.write_all(b"INVITE sip:x SIP/2.0\r\n\r\n").unwrap();
         rig.turn();
     }
-    while rig.driver.counters().drops.get(DropReason::TlsRefused) < 300 {
+    while rig
+        .driver
+        .counters()
+        .drops
+        .get(DropReason::TlsHandshakeFailed)
+        < 300
+    {
         rig.turn();
         assert!(begun.elapsed() < Duration::from_secs(20));
     }
@@ -423,11 +452,11 @@ fn refusals_are_told_a_bounded_number_of_times_and_counted_always() {
 }
 
 #[test]
-fn a_peer_that_does_not_read_is_closed_and_the_others_are_served() {
+fn peer_that_does_not_read_is_closed_and_others_are_served() {
     let authority = Authority::new("stuck");
     let server = authority.identity(&["example.com"], |_| {});
     let (mut rig, address) = Rig::server_with(
-        &security(&authority, server, Proof::None),
+        &security(&authority, server, ClientAuth::None),
         SocketKind::TlsListener,
         |config| config.stream_buffer = 100_000,
     );
@@ -436,12 +465,12 @@ fn a_peer_that_does_not_read_is_closed_and_the_others_are_served() {
     let id = ConnectionId(1);
     stuck.host.connect(id, address, "example.com", "");
     other.host.connect(id, address, "example.com", "");
-    pump(&mut [&mut rig, &mut stuck, &mut other], |rigs| {
+    run_all(&mut [&mut rig, &mut stuck, &mut other], |rigs| {
         rigs[1].host.is_connected(id) && rigs[2].host.is_connected(id)
     });
     let first = rig.host.accepted()[0];
     let chunk = vec![b'x'; 50_000];
-    // Only the server and the other client have their turns: the kernel's buffers fill, then ours.
+    // Only the server and the other client run turns: the kernel's buffers fill up, then ours.
     for round in 0..2_000 {
         if rig.host.closed(first).is_some() {
             break;
@@ -450,7 +479,7 @@ fn a_peer_that_does_not_read_is_closed_and_the_others_are_served() {
         rig.turn();
         assert!(round < 1_999, "more than any kernel holds");
     }
-    assert_eq!(rig.host.closed(first), Some(CloseWhy::Backpressure));
+    assert_eq!(rig.host.closed(first), Some(CloseReason::Backpressure));
     assert_eq!(
         rig.driver
             .counters()
@@ -459,42 +488,42 @@ fn a_peer_that_does_not_read_is_closed_and_the_others_are_served() {
         1
     );
     other.host.send(id, b"and me?");
-    pump(&mut [&mut rig, &mut other], |rigs| {
+    run_all(&mut [&mut rig, &mut other], |rigs| {
         rigs[1].host.text(id) == "and me?"
     });
 }
 
 #[test]
-fn garbage_inside_ends_a_connection_that_stood() {
+fn corrupt_record_closes_an_established_connection() {
     let authority = Authority::new("garbage");
     let server = authority.identity(&["example.com"], |_| {});
-    let (mut rig, address) = Rig::server(&security(&authority, server, Proof::None));
-    // A relay in the middle that breaks one byte of what comes last.
+    let (mut rig, address) = Rig::server(&security(&authority, server, ClientAuth::None));
+    // A relay that corrupts one byte of the last record.
     let mut client = Rig::client(&authority.client(None));
     let relay = common::Relay::to(address);
     let id = ConnectionId(1);
     client.host.connect(id, relay.address, "example.com", "");
     client.host.send(id, b"well");
-    pump(&mut [&mut rig, &mut client], |rigs| {
+    run_all(&mut [&mut rig, &mut client], |rigs| {
         rigs[1].host.text(id) == "well"
     });
-    relay.spoil();
+    relay.corrupt();
     client.host.send(id, b"ill");
-    pump(&mut [&mut rig, &mut client], |rigs| {
+    run_all(&mut [&mut rig, &mut client], |rigs| {
         rigs[1].host.closed(id).is_some()
     });
     assert_eq!(rig.driver.counters().drops.get(DropReason::TlsBroken), 1);
     let accepted = rig.host.accepted()[0];
-    assert_eq!(rig.host.closed(accepted), Some(CloseWhy::Error));
+    assert_eq!(rig.host.closed(accepted), Some(CloseReason::Error));
     assert_eq!(rig.host.text(accepted), "well");
 }
 
 #[test]
-fn an_idle_connection_costs_little() {
+fn idle_tls_connection_uses_little_memory() {
     const CONNECTIONS: u64 = 700;
     let authority = Authority::new("idle");
     let server = authority.identity(&["example.com"], |_| {});
-    let (mut rig, address) = Rig::server(&security(&authority, server, Proof::None));
+    let (mut rig, address) = Rig::server(&security(&authority, server, ClientAuth::None));
     let mut client = Rig::client(&authority.client(None));
     let connect = |rig: &mut Rig, client: &mut Rig, from: u64, to: u64| {
         for number in from..to {
@@ -502,11 +531,12 @@ fn an_idle_connection_costs_little() {
             client.host.connect(id, address, "example.com", "");
             client.host.send(id, b"register");
         }
-        pump(&mut [rig, client], |rigs| {
+        run_all(&mut [rig, client], |rigs| {
             (from..to).all(|number| rigs[1].host.text(ConnectionId(number)) == "register")
         });
     };
-    // The first ones pay for what all share; few at a time, as handshakes under way hold more than connections that stand.
+    // The first connections pay for shared data; few at a time, because handshakes in progress hold more memory than
+    // established connections.
     for group in 0..20 {
         connect(&mut rig, &mut client, 1 + group * 10, 11 + group * 10);
     }
@@ -518,5 +548,5 @@ fn an_idle_connection_costs_little() {
     let each = (after.saturating_sub(before)) / CONNECTIONS / 2;
     println!("an idle TLS connection holds {each} bytes");
     assert!(each < 16 << 10, "{each} bytes");
-    drop::<Host>(rig.host);
+    drop::<ScriptedEngine>(rig.host);
 }

@@ -1,10 +1,10 @@
-//! WebSocket over real sockets, by bytes written by hand.
+//! WebSocket over real sockets, with handcrafted bytes.
 
 use crate::common;
 
 use common::{Authority, Rig, security};
-use engine::{CloseWhy, ConnectionId, DropReason, Note, SocketKind};
-use net::tls::{Proof, WebSocketSettings};
+use engine::{CloseReason, ConnectionId, DropReason, EventKind, SocketKind};
+use net::tls::{ClientAuth, WebSocketSettings};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
@@ -26,10 +26,10 @@ fn masked(first: u8, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A browser of bytes.
+/// A browser with handcrafted bytes.
 struct Client {
     stream: TcpStream,
-    heard: Vec<u8>,
+    received: Vec<u8>,
     over: bool,
 }
 
@@ -39,7 +39,7 @@ impl Client {
         stream.set_nonblocking(true).unwrap();
         Client {
             stream,
-            heard: Vec::new(),
+            received: Vec::new(),
             over: false,
         }
     }
@@ -52,22 +52,22 @@ impl Client {
         let mut buffer = [0; 4_096];
         match self.stream.read(&mut buffer) {
             Ok(0) => self.over = true,
-            Ok(n) => self.heard.extend_from_slice(&buffer[..n]),
+            Ok(n) => self.received.extend_from_slice(&buffer[..n]),
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
             Err(_) => self.over = true,
         }
     }
 
-    /// Lets the server turn until the client has heard what it waits for.
-    fn until(&mut self, rig: &mut Rig, done: impl Fn(&Client, &Rig) -> bool) {
+    /// Runs turns of the server until the client has received the expected bytes.
+    fn run_until(&mut self, rig: &mut Rig, done: impl Fn(&Client, &Rig) -> bool) {
         let begun = Instant::now();
         while !done(self, rig) {
             rig.turn();
             self.read();
             assert!(
                 begun.elapsed() < Duration::from_secs(10),
-                "heard only {}",
-                self.heard.escape_ascii()
+                "received only {}",
+                self.received.escape_ascii()
             );
         }
     }
@@ -75,9 +75,9 @@ impl Client {
     fn open(address: SocketAddr, rig: &mut Rig) -> Client {
         let mut client = Client::new(address);
         client.send(OPEN.as_bytes());
-        client.until(rig, |client, _| client.heard.ends_with(b"\r\n\r\n"));
-        assert!(client.heard.starts_with(b"HTTP/1.1 101 "));
-        client.heard.clear();
+        client.run_until(rig, |client, _| client.received.ends_with(b"\r\n\r\n"));
+        assert!(client.received.starts_with(b"HTTP/1.1 101 "));
+        client.received.clear();
         client
     }
 }
@@ -89,10 +89,10 @@ fn only(rig: &Rig) -> ConnectionId {
 }
 
 #[test]
-fn a_message_is_one_input_and_one_output_is_a_message() {
+fn websocket_messages_keep_their_boundaries() {
     let (mut rig, address) = Rig::websocket(WebSocketSettings::default());
     let mut client = Client::open(address, &mut rig);
-    // Two messages, one of them in pieces, and a ping between, in one write; then one cut in the middle.
+    // Two messages, one of them fragmented, with a ping between, in one write; then one split in the middle.
     let bytes = [
         masked(0x01, b"first "),
         masked(0x89, b"hm"),
@@ -101,7 +101,9 @@ fn a_message_is_one_input_and_one_output_is_a_message() {
     ]
     .concat();
     client.send(&bytes);
-    client.until(&mut rig, |client, _| client.heard.len() >= 4 + 2 + 13 + 4);
+    client.run_until(&mut rig, |client, _| {
+        client.received.len() >= 4 + 2 + 13 + 4
+    });
     let want = [
         &[0x8a, 2][..],
         b"hm",
@@ -110,13 +112,13 @@ fn a_message_is_one_input_and_one_output_is_a_message() {
         &[0x82, 2, 0xff, 0xfe],
     ]
     .concat();
-    assert_eq!(client.heard, want);
+    assert_eq!(client.received, want);
     let id = only(&rig);
     assert_eq!(
         rig.host.messages[&id],
         [b"first message".to_vec(), vec![0xff, 0xfe]]
     );
-    client.heard.clear();
+    client.received.clear();
     let cut = masked(0x81, &[b'y'; 200]);
     client.send(&cut[..100]);
     for _ in 0..20 {
@@ -124,30 +126,30 @@ fn a_message_is_one_input_and_one_output_is_a_message() {
     }
     assert_eq!(rig.host.messages[&id].len(), 2);
     client.send(&cut[100..]);
-    client.until(&mut rig, |client, _| client.heard.len() == 204);
+    client.run_until(&mut rig, |client, _| client.received.len() == 204);
 }
 
 #[test]
-fn both_sides_can_close_in_order() {
+fn websocket_closes_in_order_from_both_sides() {
     let (mut rig, address) = Rig::websocket(WebSocketSettings::default());
     let mut client = Client::open(address, &mut rig);
     client.send(&masked(0x88, &[0x03, 0xe8]));
-    client.until(&mut rig, |client, _| client.over);
-    assert_eq!(client.heard, [0x88, 2, 0x03, 0xe8]);
-    assert_eq!(rig.host.closed(only(&rig)), Some(CloseWhy::Peer));
+    client.run_until(&mut rig, |client, _| client.over);
+    assert_eq!(client.received, [0x88, 2, 0x03, 0xe8]);
+    assert_eq!(rig.host.closed(only(&rig)), Some(CloseReason::Peer));
 
     let (mut rig, address) = Rig::websocket(WebSocketSettings::default());
     let mut client = Client::open(address, &mut rig);
     let id = only(&rig);
     rig.host.send(id, b"bye");
     rig.host.close(id);
-    client.until(&mut rig, |client, _| client.over);
-    assert_eq!(client.heard, b"\x81\x03bye\x88\x02\x03\xe9");
-    assert_eq!(rig.host.closed(id), Some(CloseWhy::Engine));
+    client.run_until(&mut rig, |client, _| client.over);
+    assert_eq!(client.received, b"\x81\x03bye\x88\x02\x03\xe9");
+    assert_eq!(rig.host.closed(id), Some(CloseReason::Engine));
 }
 
 #[test]
-fn what_is_no_websocket_for_sip_is_refused_and_told() {
+fn invalid_websocket_requests_are_refused_and_reported() {
     let settings = WebSocketSettings {
         origins: vec!["https://phone.example.com".to_owned()],
         hosts: vec!["sip.example.com".to_owned()],
@@ -170,16 +172,22 @@ fn what_is_no_websocket_for_sip_is_refused_and_told() {
         let (mut rig, address) = Rig::websocket(settings.clone());
         let mut client = Client::new(address);
         client.send(request.as_bytes());
-        client.until(&mut rig, |client, _| client.over);
-        let heard = String::from_utf8(client.heard.clone()).unwrap();
-        assert!(heard.starts_with(&format!("HTTP/1.1 {status} ")), "{heard}");
-        assert_eq!(rig.host.closed(only(&rig)), Some(CloseWhy::Refused));
+        client.run_until(&mut rig, |client, _| client.over);
+        let received = String::from_utf8(client.received.clone()).unwrap();
+        assert!(
+            received.starts_with(&format!("HTTP/1.1 {status} ")),
+            "{received}"
+        );
+        assert_eq!(
+            rig.host.closed(only(&rig)),
+            Some(CloseReason::ConnectFailed)
+        );
         let drops = rig.driver.counters().drops;
-        assert_eq!(drops.get(DropReason::WebSocketRefused), 1);
+        assert_eq!(drops.get(DropReason::WebSocketHandshakeFailed), 1);
         let events = rig.events();
         assert!(
             events.iter().any(
-                |note| matches!(note, Note::WebsocketRefused { why: said, .. } if said.contains(why))
+                |note| matches!(note, EventKind::WebsocketFailed { reason: said, .. } if said.contains(why))
             ),
             "{events:?}"
         );
@@ -187,7 +195,7 @@ fn what_is_no_websocket_for_sip_is_refused_and_told() {
 }
 
 #[test]
-fn breaches_end_it_after_what_was_good_before() {
+fn client_protocol_errors_close_after_valid_messages() {
     let mut unmasked = masked(0x81, b"x");
     unmasked[1] &= 0x7f;
     // The rig's limit is 10,000 bytes.
@@ -195,16 +203,16 @@ fn breaches_end_it_after_what_was_good_before() {
         let (mut rig, address) = Rig::websocket(WebSocketSettings::default());
         let mut client = Client::open(address, &mut rig);
         client.send(&[masked(0x81, b"good"), bytes].concat());
-        client.until(&mut rig, |client, _| client.over);
+        client.run_until(&mut rig, |client, _| client.over);
         let want = [&b"\x88\x02"[..], &code.to_be_bytes()].concat();
         assert!(
-            client.heard.ends_with(&want),
+            client.received.ends_with(&want),
             "{}",
-            client.heard.escape_ascii()
+            client.received.escape_ascii()
         );
         let id = only(&rig);
         assert_eq!(rig.host.messages[&id], [b"good".to_vec()]);
-        assert_eq!(rig.host.closed(id), Some(CloseWhy::Error));
+        assert_eq!(rig.host.closed(id), Some(CloseReason::Error));
         assert_eq!(
             rig.driver.counters().drops.get(DropReason::WebSocketBroken),
             1
@@ -213,7 +221,7 @@ fn breaches_end_it_after_what_was_good_before() {
 }
 
 #[test]
-fn who_does_not_finish_the_request_is_cut_off() {
+fn unfinished_websocket_request_times_out() {
     let (mut rig, address) = Rig::websocket_with(WebSocketSettings::default(), |config| {
         config.handshake_timeout = Duration::from_millis(300);
     });
@@ -221,7 +229,7 @@ fn who_does_not_finish_the_request_is_cut_off() {
     let begun = Instant::now();
     let mut sent = 0;
     while !client.over {
-        // A byte at a time, never to its end.
+        // One byte at a time, never to the end.
         if sent < OPEN.len() - 4
             && client
                 .stream
@@ -235,12 +243,12 @@ fn who_does_not_finish_the_request_is_cut_off() {
         assert!(begun.elapsed() < Duration::from_secs(5));
     }
     let drops = rig.driver.counters().drops;
-    assert_eq!(drops.get(DropReason::StreamTooSlow), 1);
-    assert_eq!(drops.get(DropReason::WebSocketRefused), 1);
+    assert_eq!(drops.get(DropReason::StreamTimeout), 1);
+    assert_eq!(drops.get(DropReason::WebSocketHandshakeFailed), 1);
 }
 
 #[test]
-fn inside_tls_openssl_opens_one() {
+fn openssl_client_opens_a_websocket_over_tls() {
     if std::process::Command::new("openssl")
         .arg("version")
         .output()
@@ -251,7 +259,7 @@ fn inside_tls_openssl_opens_one() {
     }
     let authority = Authority::new("wss");
     let server = authority.identity(&["sip.example.com"], |_| {});
-    let settings = security(&authority, server, Proof::None);
+    let settings = security(&authority, server, ClientAuth::None);
     let (mut rig, address) = Rig::server_with(&settings, SocketKind::WssListener, |_| {});
     let ca = authority.directory.join("ca.pem");
     let mut child = std::process::Command::new("openssl")
@@ -268,15 +276,15 @@ fn inside_tls_openssl_opens_one() {
     let mut stdin = child.stdin.take().unwrap();
     let mut stdout = child.stdout.take().unwrap();
     let reader = std::thread::spawn(move || {
-        let mut heard = Vec::new();
+        let mut received = Vec::new();
         let mut buffer = [0; 1_000];
-        while !heard.ends_with(b"\x81\x05hello") {
+        while !received.ends_with(b"\x81\x05hello") {
             match stdout.read(&mut buffer) {
-                Ok(n @ 1..) => heard.extend_from_slice(&buffer[..n]),
+                Ok(n @ 1..) => received.extend_from_slice(&buffer[..n]),
                 _ => break,
             }
         }
-        heard
+        received
     });
     stdin.write_all(OPEN.as_bytes()).unwrap();
     stdin.write_all(&masked(0x81, b"hello")).unwrap();
@@ -286,16 +294,16 @@ fn inside_tls_openssl_opens_one() {
     }
     let _ = child.kill();
     let _ = child.wait();
-    let heard = reader.join().unwrap();
+    let received = reader.join().unwrap();
     assert!(
-        heard.starts_with(b"HTTP/1.1 101 "),
+        received.starts_with(b"HTTP/1.1 101 "),
         "{}",
-        heard.escape_ascii()
+        received.escape_ascii()
     );
     assert!(
-        heard.ends_with(b"\x81\x05hello"),
+        received.ends_with(b"\x81\x05hello"),
         "{}",
-        heard.escape_ascii()
+        received.escape_ascii()
     );
     let id = only(&rig);
     assert_eq!(rig.host.text(id), "hello");

@@ -1,10 +1,10 @@
-//! WebSockets that we open, over real sockets: to a listener of ours, and to servers of bytes written by hand.
+//! WebSockets opened by us, over real sockets: to our own listener, and to servers with handcrafted bytes.
 
 use crate::common;
 
-use common::{Authority, Rig, pump, security};
-use engine::{CloseWhy, ConnectionId, DropReason, Note, SocketKind};
-use net::tls::{Proof, Security, WebSocketSettings};
+use common::{Authority, Rig, run_all, security};
+use engine::{CloseReason, ConnectionId, DropReason, EventKind, SocketKind};
+use net::tls::{ClientAuth, Security, WebSocketSettings};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ const ID: ConnectionId = ConnectionId(1);
 
 fn client() -> Rig {
     let mut rig = Rig::new(Security::default());
-    rig.host.secures = false;
+    rig.host.expects_tls = false;
     rig
 }
 
@@ -24,71 +24,74 @@ fn texts(rig: &Rig, id: ConnectionId) -> Vec<String> {
 }
 
 #[test]
-fn messages_go_and_come_by_a_websocket_that_we_open() {
+fn messages_are_exchanged_over_an_outgoing_websocket() {
     let (mut server, address) = Rig::websocket(WebSocketSettings {
         hosts: vec!["127.0.0.1".to_owned()],
         ..WebSocketSettings::default()
     });
     let mut client = client();
     client.host.open_websocket(ID, address, None);
-    // Before anything stands, and more than one of them.
+    // Before the handshake is complete, and several messages.
     client.host.send(ID, b"first");
     client.host.send(ID, b"second");
-    pump(&mut [&mut client, &mut server], |rigs| {
+    run_all(&mut [&mut client, &mut server], |rigs| {
         texts(rigs[0], ID).len() == 2
     });
     assert!(client.host.is_connected(ID));
     assert_eq!(texts(&client, ID), ["first", "second"]);
-    let there = server.host.accepted()[0];
-    assert_eq!(texts(&server, there), ["first", "second"]);
+    let server_connection = server.host.accepted()[0];
+    assert_eq!(texts(&server, server_connection), ["first", "second"]);
     let long = "y".repeat(9_000);
     client.host.send(ID, long.as_bytes());
     client.host.send(ID, &[0xff, 0xfe]);
-    pump(&mut [&mut client, &mut server], |rigs| {
+    run_all(&mut [&mut client, &mut server], |rigs| {
         rigs[0].host.messages[&ID].len() == 4
     });
     assert_eq!(client.host.messages[&ID][2], long.as_bytes());
     assert_eq!(client.host.messages[&ID][3], [0xff, 0xfe]);
     client.host.close(ID);
-    pump(&mut [&mut client, &mut server], |rigs| {
-        rigs[1].host.closed(there).is_some()
+    run_all(&mut [&mut client, &mut server], |rigs| {
+        rigs[1].host.closed(server_connection).is_some()
     });
-    assert_eq!(server.host.closed(there), Some(CloseWhy::Peer));
-    assert_eq!(client.host.closed(ID), Some(CloseWhy::Engine));
+    assert_eq!(
+        server.host.closed(server_connection),
+        Some(CloseReason::Peer)
+    );
+    assert_eq!(client.host.closed(ID), Some(CloseReason::Engine));
     let drops = |rig: &Rig| rig.driver.counters().drops;
     for rig in [&client, &server] {
-        assert_eq!(drops(rig).get(DropReason::WebSocketRefused), 0);
+        assert_eq!(drops(rig).get(DropReason::WebSocketHandshakeFailed), 0);
         assert_eq!(drops(rig).get(DropReason::WebSocketBroken), 0);
         assert_eq!(drops(rig).get(DropReason::SendFailed), 0);
     }
 }
 
 #[test]
-fn inside_tls_the_name_is_asked_for_and_held_against_the_certificate() {
+fn websocket_over_tls_verifies_the_server_name() {
     let authority = Authority::new("wss-client");
     let identity = authority.identity(&["sip.example.com"], |_| {});
-    let settings = security(&authority, identity, Proof::None);
+    let settings = security(&authority, identity, ClientAuth::None);
     for (name, stands) in [("sip.example.com", true), ("other.example.com", false)] {
         let (mut server, address) = Rig::server_with(&settings, SocketKind::WssListener, |_| {});
         let mut client = Rig::client(&authority.client(None));
         client.host.open_websocket(ID, address, Some(name));
         client.host.send(ID, b"hello");
-        pump(&mut [&mut client, &mut server], |rigs| {
+        run_all(&mut [&mut client, &mut server], |rigs| {
             let host = &rigs[0].host;
             host.closed(ID).is_some() || host.messages.contains_key(&ID)
         });
         match stands {
             true => assert_eq!(texts(&client, ID), ["hello"]),
-            false => assert_eq!(client.host.closed(ID), Some(CloseWhy::Untrusted)),
+            false => assert_eq!(client.host.closed(ID), Some(CloseReason::TlsFailed)),
         }
     }
 }
 
-/// A server of bytes; the client turns beside it.
+/// A server with handcrafted bytes; the client runs its turns meanwhile.
 struct Server {
     listener: TcpListener,
     stream: Option<TcpStream>,
-    heard: Vec<u8>,
+    received: Vec<u8>,
     over: bool,
 }
 
@@ -100,21 +103,21 @@ impl Server {
         let server = Server {
             listener,
             stream: None,
-            heard: Vec::new(),
+            received: Vec::new(),
             over: false,
         };
         (server, address)
     }
 
-    fn until(&mut self, rig: &mut Rig, done: impl Fn(&Server, &Rig) -> bool) {
+    fn run_until(&mut self, rig: &mut Rig, done: impl Fn(&Server, &Rig) -> bool) {
         let begun = Instant::now();
         while !done(self, rig) {
             rig.turn();
             self.read();
             assert!(
                 begun.elapsed() < Duration::from_secs(20),
-                "heard only {}",
-                self.heard.escape_ascii()
+                "received only {}",
+                self.received.escape_ascii()
             );
         }
     }
@@ -130,116 +133,122 @@ impl Server {
         let mut buffer = [0; 4_096];
         match stream.read(&mut buffer) {
             Ok(0) => self.over = true,
-            Ok(n) => self.heard.extend_from_slice(&buffer[..n]),
+            Ok(n) => self.received.extend_from_slice(&buffer[..n]),
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
             Err(_) => self.over = true,
         }
     }
 
-    fn say(&mut self, bytes: &[u8]) {
+    fn send(&mut self, bytes: &[u8]) {
         self.stream.as_mut().unwrap().write_all(bytes).unwrap();
     }
 
-    /// Reads the request and gives the answer that opens.
+    /// Reads the request and returns the accepting response.
     fn answer(&mut self, rig: &mut Rig) -> Vec<u8> {
-        self.until(rig, |server, _| server.heard.ends_with(b"\r\n\r\n"));
+        self.run_until(rig, |server, _| server.received.ends_with(b"\r\n\r\n"));
         let mut reply = Vec::new();
-        let opened = wire::ws::handshake(&self.heard, wire::ws::SIP_PROTOCOL, &[], &[], &mut reply);
-        assert_eq!(opened, wire::ws::Handshake::Open(self.heard.len()));
-        self.heard.clear();
+        let opened =
+            wire::ws::handshake(&self.received, wire::ws::SIP_PROTOCOL, &[], &[], &mut reply);
+        assert_eq!(opened, wire::ws::Handshake::Open(self.received.len()));
+        self.received.clear();
         reply
     }
 }
 
 #[test]
-fn the_request_names_host_and_path_and_nothing_follows_before_the_answer() {
+fn websocket_request_has_host_and_path_and_frames_wait_for_the_response() {
     let (mut server, address) = Server::new();
     let mut security = Security::default();
     for wrong in ["", "ws", "/a b", "/\r\nX: y"] {
-        assert!(security.websocket_path_to_ask(wrong).is_err(), "{wrong}");
+        assert!(security.set_websocket_path(wrong).is_err(), "{wrong}");
     }
-    security.websocket_path_to_ask("/ws?x=1").unwrap();
+    security.set_websocket_path("/ws?x=1").unwrap();
     let mut rig = Rig::new(security);
-    rig.host.secures = false;
+    rig.host.expects_tls = false;
     rig.host.open_websocket(ID, address, None);
     rig.host.send(ID, b"hello");
-    server.until(&mut rig, |server, _| server.heard.ends_with(b"\r\n\r\n"));
+    server.run_until(&mut rig, |server, _| server.received.ends_with(b"\r\n\r\n"));
     let head = format!("GET /ws?x=1 HTTP/1.1\r\nHost: {address}\r\n");
-    assert!(server.heard.starts_with(head.as_bytes()));
+    assert!(server.received.starts_with(head.as_bytes()));
     let answer = server.answer(&mut rig);
     assert!(!rig.host.is_connected(ID));
-    // The answer in two pieces, the second with a ping and a message behind it.
+    // The response in two pieces, the second with a ping and a message behind it.
     let (first, second) = answer.split_at(30);
-    server.say(first);
+    server.send(first);
     for _ in 0..20 {
         rig.turn();
         server.read();
     }
-    assert_eq!(server.heard, b"");
-    server.say(&[second, b"\x89\x01p\x81\x05world"].concat());
-    server.until(&mut rig, |server, rig| {
-        server.heard.len() >= 11 + 7 && rig.host.messages.contains_key(&ID)
+    assert_eq!(server.received, b"");
+    server.send(&[second, b"\x89\x01p\x81\x05world"].concat());
+    server.run_until(&mut rig, |server, rig| {
+        server.received.len() >= 11 + 7 && rig.host.messages.contains_key(&ID)
     });
     assert!(rig.host.is_connected(ID));
     assert_eq!(texts(&rig, ID), ["world"]);
-    // A masked hello, then a masked pong, with masks that differ.
-    let heard = &server.heard;
-    assert_eq!((heard[0], heard[1]), (0x81, 0x85));
-    assert_eq!((heard[11], heard[12]), (0x8a, 0x81));
-    assert_ne!(heard[2..6], heard[13..17]);
-    let hello: Vec<u8> = (0..5).map(|at| heard[6 + at] ^ heard[2 + at % 4]).collect();
+    // A masked hello, then a masked pong, with different masks.
+    let received = &server.received;
+    assert_eq!((received[0], received[1]), (0x81, 0x85));
+    assert_eq!((received[11], received[12]), (0x8a, 0x81));
+    assert_ne!(received[2..6], received[13..17]);
+    let hello: Vec<u8> = (0..5)
+        .map(|at| received[6 + at] ^ received[2 + at % 4])
+        .collect();
     assert_eq!(hello, b"hello");
-    assert_eq!(heard[17] ^ heard[13], b'p');
+    assert_eq!(received[17] ^ received[13], b'p');
     // The server closes in order.
-    server.heard.clear();
-    server.say(b"\x88\x02\x03\xe8");
-    server.until(&mut rig, |server, _| server.over);
-    assert_eq!(rig.host.closed(ID), Some(CloseWhy::Peer));
-    assert_eq!((server.heard[0], server.heard[1]), (0x88, 0x82));
+    server.received.clear();
+    server.send(b"\x88\x02\x03\xe8");
+    server.run_until(&mut rig, |server, _| server.over);
+    assert_eq!(rig.host.closed(ID), Some(CloseReason::Peer));
+    assert_eq!((server.received[0], server.received[1]), (0x88, 0x82));
 }
 
 #[test]
-fn an_answer_that_opens_nothing_is_told_and_ends_it() {
+fn refused_websocket_handshake_is_reported_and_closes() {
     for (answer, why) in [
         ("HTTP/1.1 503 Busy\r\n\r\n", "503 Busy"),
         ("SIP/2.0 400 Bad Request\r\n\r\n", "HTTP/1.1"),
         (
             "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\nSec-WebSocket-Protocol: sip\r\n\r\n",
-            "does not fit our key",
+            "does not match the key",
         ),
         ("HTTP/1.1 101 S\r\nX: ", "the peer closed the connection"),
     ] {
         let (mut server, address) = Server::new();
         let mut rig = client();
         rig.host.open_websocket(ID, address, None);
-        rig.host.send(ID, b"never heard");
+        rig.host.send(ID, b"never sent");
         server.answer(&mut rig);
-        server.say(answer.as_bytes());
+        server.send(answer.as_bytes());
         if why.contains("closed") {
             let stream = server.stream.as_ref().unwrap();
             stream.shutdown(std::net::Shutdown::Write).unwrap();
         }
-        server.until(&mut rig, |server, _| server.over);
-        assert_eq!(server.heard, b"", "nothing is said to a stranger");
+        server.run_until(&mut rig, |server, _| server.over);
+        assert_eq!(
+            server.received, b"",
+            "no data is sent before a valid response"
+        );
         let want = match why.contains("closed") {
-            true => CloseWhy::Peer,
-            false => CloseWhy::Refused,
+            true => CloseReason::Peer,
+            false => CloseReason::ConnectFailed,
         };
         assert_eq!(rig.host.closed(ID), Some(want), "{why}");
         assert!(!rig.host.is_connected(ID));
         let drops = rig.driver.counters().drops;
-        assert_eq!(drops.get(DropReason::WebSocketRefused), 1, "{why}");
+        assert_eq!(drops.get(DropReason::WebSocketHandshakeFailed), 1, "{why}");
         let events = rig.events();
-        let told = events.iter().any(|note| {
-            matches!(note, Note::WebsocketRefused { why: said, peer, .. } if said.contains(why) && *peer == address.to_string())
+        let reported = events.iter().any(|note| {
+            matches!(note, EventKind::WebsocketFailed { reason: said, peer, .. } if said.contains(why) && *peer == address.to_string())
         });
-        assert!(told, "{why}: {events:?}");
+        assert!(reported, "{why}: {events:?}");
     }
 }
 
 #[test]
-fn breaches_of_a_server_end_it_after_what_was_good_before() {
-    // A masked frame, a reserved bit, and an announcement of eight gigabytes.
+fn server_protocol_errors_close_after_valid_messages() {
+    // A masked frame, a reserved bit, and an announced length of eight gigabytes.
     for (bytes, code) in [
         (&b"\x81\x81\0\0\0\0x"[..], 1002u16),
         (&b"\xc1\x01x"[..], 1002),
@@ -249,13 +258,13 @@ fn breaches_of_a_server_end_it_after_what_was_good_before() {
         let mut rig = client();
         rig.host.open_websocket(ID, address, None);
         let answer = server.answer(&mut rig);
-        server.say(&[&answer[..], b"\x81\x04good", bytes].concat());
-        server.until(&mut rig, |server, _| server.over);
+        server.send(&[&answer[..], b"\x81\x04good", bytes].concat());
+        server.run_until(&mut rig, |server, _| server.over);
         assert_eq!(texts(&rig, ID), ["good"]);
-        assert_eq!(rig.host.closed(ID), Some(CloseWhy::Error));
-        let heard = &server.heard;
-        assert_eq!((heard[0], heard[1]), (0x88, 0x82));
-        let said = [heard[6] ^ heard[2], heard[7] ^ heard[3]];
+        assert_eq!(rig.host.closed(ID), Some(CloseReason::Error));
+        let received = &server.received;
+        assert_eq!((received[0], received[1]), (0x88, 0x82));
+        let said = [received[6] ^ received[2], received[7] ^ received[3]];
         assert_eq!(u16::from_be_bytes(said), code);
         let drops = rig.driver.counters().drops;
         assert_eq!(drops.get(DropReason::WebSocketBroken), 1);
@@ -263,7 +272,7 @@ fn breaches_of_a_server_end_it_after_what_was_good_before() {
 }
 
 #[test]
-fn a_server_that_never_answers_is_given_up_and_what_waits_has_a_bound() {
+fn silent_server_times_out_and_the_queue_is_bounded() {
     let mut config = net::DriverConfig {
         handshake_timeout: Duration::from_millis(300),
         stream_buffer: 10_000,
@@ -274,11 +283,11 @@ fn a_server_that_never_answers_is_given_up_and_what_waits_has_a_bound() {
     rig.driver = net::Driver::plain(config.clone(), net::Clock::new()).unwrap();
     rig.host.open_websocket(ID, address, None);
     rig.host.send(ID, b"hello");
-    server.until(&mut rig, |_, rig| rig.host.closed(ID).is_some());
-    assert_eq!(rig.host.closed(ID), Some(CloseWhy::Refused));
+    server.run_until(&mut rig, |_, rig| rig.host.closed(ID).is_some());
+    assert_eq!(rig.host.closed(ID), Some(CloseReason::ConnectFailed));
     let drops = rig.driver.counters().drops;
-    assert_eq!(drops.get(DropReason::StreamTooSlow), 1);
-    assert_eq!(drops.get(DropReason::WebSocketRefused), 1);
+    assert_eq!(drops.get(DropReason::StreamTimeout), 1);
+    assert_eq!(drops.get(DropReason::WebSocketHandshakeFailed), 1);
 
     config.handshake_timeout = Duration::from_secs(60);
     let (mut server, address) = Server::new();
@@ -288,6 +297,6 @@ fn a_server_that_never_answers_is_given_up_and_what_waits_has_a_bound() {
     for _ in 0..11 {
         rig.host.send(ID, &[b'x'; 1_000]);
     }
-    server.until(&mut rig, |_, rig| rig.host.closed(ID).is_some());
-    assert_eq!(rig.host.closed(ID), Some(CloseWhy::Backpressure));
+    server.run_until(&mut rig, |_, rig| rig.host.closed(ID).is_some());
+    assert_eq!(rig.host.closed(ID), Some(CloseReason::Backpressure));
 }

@@ -1,4 +1,4 @@
-//! Media by AF_XDP: what is led there, what is not, and what is left when it ends.
+//! Media over AF_XDP: redirected packets, packets left to the kernel, and the state after the end.
 
 use crate::rig;
 
@@ -6,31 +6,36 @@ use engine::{DropReason, HashKey};
 use media::{Forwarder, ForwarderLimits};
 use net::{AfXdp, Clock, Driver, DriverConfig};
 use rig::{
-    CLASS, Path, Peer, Rig, Wire, Wiring, World, alone, call, hold_queue, private_network, rtp,
-    sum, summed,
+    CLASS, Path, Peer, RawWire, Rig, TestWorld, Wiring, call, enter_private_network, hold_queue,
+    rtp, serialised, sum, summed,
 };
 use std::net::SocketAddr;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// In a network of its own, with IPv4 and with IPv6, however we receive; not, said, where that cannot be.
-fn wired(test: &'static str, work: fn(&'static str, &World, Rig)) {
+/// Runs a test in separate namespaces, with IPv4 and IPv6, in all receive modes; skipped, with a message, if that is
+/// not possible.
+fn in_namespaces(test: &'static str, work: fn(&'static str, &TestWorld, Rig)) {
     let all = [
-        (false, Path::Express, Wiring::Queue),
-        (true, Path::ExpressOne, Wiring::Queue),
-        (false, Path::ExpressOne, Wiring::Queues),
-        (true, Path::ExpressOne, Wiring::Fewer),
-        (false, Path::ExpressOne, Wiring::Bridge),
+        (false, Path::AfXdp, Wiring::Queue),
+        (true, Path::AfXdpSharedPort, Wiring::Queue),
+        (false, Path::AfXdpSharedPort, Wiring::Queues),
+        (true, Path::AfXdpSharedPort, Wiring::Fewer),
+        (false, Path::AfXdpSharedPort, Wiring::Bridge),
     ];
-    wired_by(&all, test, work);
+    in_namespaces_with(&all, test, work);
 }
 
-fn wired_by(how: &[(bool, Path, Wiring)], test: &'static str, work: fn(&'static str, &World, Rig)) {
-    for &(six, path, wiring) in how {
+fn in_namespaces_with(
+    modes: &[(bool, Path, Wiring)],
+    test: &'static str,
+    work: fn(&'static str, &TestWorld, Rig),
+) {
+    for &(six, path, wiring) in modes {
         let run = move || {
-            let _alone = alone();
-            if private_network(test) {
-                let world = World::wired_by(false, six, wiring);
+            let _alone = serialised();
+            if enter_private_network(test) {
+                let world = TestWorld::wired_by(false, six, wiring);
                 if let Some(rig) = Rig::start(path, &world, test) {
                     work(test, &world, rig);
                 }
@@ -42,8 +47,8 @@ fn wired_by(how: &[(bool, Path, Wiring)], test: &'static str, work: fn(&'static 
     }
 }
 
-/// Takes what is still under way, which may be much and may be lost, until one with this number comes, and others after it.
-fn goes_on(rig: &mut Rig, [a, b]: [&Peer; 2], to: SocketAddr, number: u16) {
+/// Skips packets in flight, which may be many and may be lost, until one with this number and its successors arrive.
+fn expect_recovery(rig: &mut Rig, [a, b]: [&Peer; 2], to: SocketAddr, number: u16) {
     let begun = Instant::now();
     let last = rtp(7, number, 20);
     loop {
@@ -58,27 +63,27 @@ fn goes_on(rig: &mut Rig, [a, b]: [&Peer; 2], to: SocketAddr, number: u16) {
             break;
         }
     }
-    // From now on nothing is lost; what was sent more than once may still come.
+    // From here on nothing is lost; packets that were sent repeatedly may still arrive.
     for n in number + 1..number + 50 {
         a.send(&rtp(7, n, 20), to);
         while rig.take(b).0 != rtp(7, n, 20) {}
     }
 }
 
-/// Whether a program is at an interface, or at any.
+/// Whether a program is attached to an interface, or to any.
 fn has_program(interface: Option<&str>) -> bool {
     let done = Command::new("ip")
         .args(["-d", "link", "show"])
         .args(interface)
         .output()
         .unwrap();
-    let said = String::from_utf8(done.stdout).unwrap();
+    let message = String::from_utf8(done.stdout).unwrap();
     assert!(done.status.success());
-    said.contains("prog/xdp")
+    message.contains("prog/xdp")
 }
 
-/// Waits until no program is anywhere: the thread that looks for ways may be at it for a moment.
-fn until_gone() {
+/// Waits until no program is attached: the path thread may hold it for a moment.
+fn wait_until_detached() {
     let begun = Instant::now();
     while has_program(None) {
         assert!(begun.elapsed() < Duration::from_secs(20));
@@ -87,53 +92,57 @@ fn until_gone() {
 }
 
 #[test]
-fn media_comes_and_leaves_by_af_xdp() {
-    wired("media_comes_and_leaves_by_af_xdp", |_, world, mut rig| {
-        let phones = world.phones();
-        let [a, a_rtcp, b, b_rtcp] = &phones;
-        let ours = call(&mut rig, 1, world, 40_000, [a, a_rtcp, b, b_rtcp]);
-        let mut number = 0;
-        // Until the way is known it goes by the sockets.
-        rig.until(|rig| {
-            a.send(&rtp(7, number, 20), ours[0]);
-            assert_eq!(rig.take(b).0, rtp(7, number, 20));
-            number += 1;
-            rig.driver.counters().express_out > 0
-        });
-        let before = rig.driver.counters();
-        assert!(before.express_aside > 0);
-        for round in 0..40 {
-            let burst = number..number + 50;
-            number += 50;
-            for n in burst.clone() {
-                a.send(&rtp(7, n, usize::from(n) % 1_300), ours[0]);
+fn media_is_received_and_sent_over_af_xdp() {
+    in_namespaces(
+        "media_is_received_and_sent_over_af_xdp",
+        |_, world, mut rig| {
+            let phones = world.phones();
+            let [a, a_rtcp, b, b_rtcp] = &phones;
+            let ours = call(&mut rig, 1, world, 40_000, [a, a_rtcp, b, b_rtcp]);
+            let mut number = 0;
+            // Until the path is known, packets use the sockets.
+            rig.until(|rig| {
+                a.send(&rtp(7, number, 20), ours[0]);
+                assert_eq!(rig.take(b).0, rtp(7, number, 20));
+                number += 1;
+                rig.driver.counters().af_xdp_out > 0
+            });
+            let before = rig.driver.counters();
+            assert!(before.af_xdp_bypassed > 0);
+            for round in 0..40 {
+                let burst = number..number + 50;
+                number += 50;
+                for n in burst.clone() {
+                    a.send(&rtp(7, n, usize::from(n) % 1_300), ours[0]);
+                }
+                for n in burst {
+                    let packet = rtp(7, n, usize::from(n) % 1_300);
+                    assert_eq!(rig.take(b), (packet, ours[2], CLASS), "round {round}");
+                }
+                let back = rtp(9, round, 160);
+                b.send(&back, ours[2]);
+                assert_eq!(rig.take(a), (back, ours[0], CLASS));
             }
-            for n in burst {
-                let packet = rtp(7, n, usize::from(n) % 1_300);
-                assert_eq!(rig.take(b), (packet, ours[2], CLASS), "round {round}");
-            }
-            let back = rtp(9, round, 160);
-            b.send(&back, ours[2]);
-            assert_eq!(rig.take(a), (back, ours[0], CLASS));
-        }
-        let after = rig.driver.counters();
-        assert_eq!(after.datagrams_in - before.datagrams_in, 2_040);
-        assert_eq!(after.express_in - before.express_in, 2_040);
-        // Ways that have changed, as neighbours are asked for again, are looked up again: little goes aside.
-        let aside = after.express_aside - before.express_aside;
-        assert_eq!(after.express_out - before.express_out + aside, 2_040);
-        assert!(aside < 500, "{aside}");
-        assert_eq!(rig.driver.kernel_drops().unwrap(), 0);
-    });
+            let after = rig.driver.counters();
+            assert_eq!(after.datagrams_in - before.datagrams_in, 2_040);
+            assert_eq!(after.af_xdp_in - before.af_xdp_in, 2_040);
+            // Paths are looked up again when neighbours are revalidated: few packets bypass AF_XDP.
+            let aside = after.af_xdp_bypassed - before.af_xdp_bypassed;
+            assert_eq!(after.af_xdp_out - before.af_xdp_out + aside, 2_040);
+            assert!(aside < 500, "{aside}");
+            assert_eq!(rig.driver.kernel_drops().unwrap(), 0);
+        },
+    );
 }
 
 const QUEUES: [(bool, Path, Wiring); 2] = [
-    (false, Path::Express, Wiring::Queues),
-    (true, Path::ExpressOne, Wiring::Queues),
+    (false, Path::AfXdp, Wiring::Queues),
+    (true, Path::AfXdpSharedPort, Wiring::Queues),
 ];
 
-/// Calls between phones of their own, so that their streams are spread over queues: what the callers send arrives, all of it.
-fn many_calls(rig: &mut Rig, world: &World) {
+/// Calls between separate phones, so that their streams are distributed over queues: all packets of the callers
+/// arrive.
+fn many_calls(rig: &mut Rig, world: &TestWorld) {
     let calls: Vec<_> = (0..12)
         .map(|n| {
             let phones = world.phones();
@@ -162,9 +171,9 @@ fn many_calls(rig: &mut Rig, world: &World) {
     rig.run(10);
 }
 
-/// Datagrams that came by each queue of the first wire.
+/// Frames received through each queue of the first wire.
 fn by_queue(rig: &Rig) -> Vec<u64> {
-    let all = rig.driver.express_queues();
+    let all = rig.driver.af_xdp_queues();
     let own = all.iter().filter(|(name, ..)| *name == "wire1");
     own.enumerate()
         .map(|(place, (_, number, count))| {
@@ -175,15 +184,15 @@ fn by_queue(rig: &Rig) -> Vec<u64> {
 }
 
 #[test]
-fn every_queue_has_a_socket() {
-    let test = "every_queue_has_a_socket";
-    wired_by(&QUEUES, test, |_, world, mut rig| {
+fn every_receive_queue_has_a_socket() {
+    let test = "every_receive_queue_has_a_socket";
+    in_namespaces_with(&QUEUES, test, |_, world, mut rig| {
         assert!(
-            rig.how.contains("wire1: driver mode, in copies"),
+            rig.modes.contains("wire1: driver mode, copy mode"),
             "{}",
-            rig.how
+            rig.modes
         );
-        assert_eq!(rig.how.matches(", queues: 4").count(), 2, "{}", rig.how);
+        assert_eq!(rig.modes.matches(", queues: 4").count(), 2, "{}", rig.modes);
         many_calls(&mut rig, world);
         let queues = by_queue(&rig);
         assert_eq!(queues.len(), 4);
@@ -191,68 +200,69 @@ fn every_queue_has_a_socket() {
             queues.iter().filter(|&&count| count > 0).count() > 1,
             "{queues:?}"
         );
-        // All of it.
+        // All packets.
         assert_eq!(queues.iter().sum::<u64>(), 600);
         assert_eq!(rig.driver.counters().datagrams_in, 600);
     });
 }
 
-/// Other programs have them, or there are more than we open: what comes by those takes the kernel's way, and nothing is lost.
+/// Queues that are used by other programs or exceed our limit: their packets use the kernel's network stack, and
+/// nothing is lost.
 #[test]
-fn queues_without_a_socket_lose_nothing() {
-    let test = "queues_without_a_socket_lose_nothing";
-    wired_by(&QUEUES, test, |test, world, rig| {
+fn queues_without_a_socket_lose_no_packets() {
+    let test = "queues_without_a_socket_lose_no_packets";
+    in_namespaces_with(&QUEUES, test, |test, world, rig| {
         let again = rig.path;
         drop(rig);
-        until_gone();
+        wait_until_detached();
         let _theirs = [1, 2, 3].map(|queue| hold_queue(c"wire1", queue));
         let mut rig = Rig::start(again, world, test).unwrap();
-        let told = ", queues: 1 of 4, the others by sockets (queue 1: Device or resource busy (os error 16)); wire2: ";
-        assert!(rig.how.contains(told), "{}", rig.how);
-        assert!(rig.how.ends_with(", queues: 4"), "{}", rig.how);
+        let message = ", queues: 1 of 4, the others use sockets (queue 1: Device or resource busy (os error 16)); wire2: ";
+        assert!(rig.modes.contains(message), "{}", rig.modes);
+        assert!(rig.modes.ends_with(", queues: 4"), "{}", rig.modes);
         many_calls(&mut rig, world);
         let counters = rig.driver.counters();
         assert_eq!(counters.datagrams_in, 600);
-        assert!(counters.express_in < 600, "{}", counters.express_in);
-        assert_eq!(by_queue(&rig), [counters.express_in]);
+        assert!(counters.af_xdp_in < 600, "{}", counters.af_xdp_in);
+        assert_eq!(by_queue(&rig), [counters.af_xdp_in]);
     });
 }
 
-/// Without copies is tried where the driver itself runs the program, and what came of it is told.
+/// Zero-copy is tried if the driver runs the program, and the result is reported.
 #[test]
-fn what_was_got_is_told() {
-    const REFUSED: &str = "in copies (zero-copy: Operation not supported (os error 95)), queues: ";
-    let how = [
-        (false, Path::Express, Wiring::Queue),
-        (false, Path::Express, Wiring::Queues),
+fn af_xdp_mode_is_reported() {
+    const REFUSED: &str = "copy mode (zero-copy: Operation not supported (os error 95)), queues: ";
+    let modes = [
+        (false, Path::AfXdp, Wiring::Queue),
+        (false, Path::AfXdp, Wiring::Queues),
     ];
-    wired_by(&how, "what_was_got_is_told", |_, _, rig| {
-        assert_eq!(rig.how.matches(REFUSED).count(), 2, "{}", rig.how);
-        assert_eq!(rig.how.matches(": driver mode, in").count(), 2);
+    in_namespaces_with(&modes, "af_xdp_mode_is_reported", |_, _, rig| {
+        assert_eq!(rig.modes.matches(REFUSED).count(), 2, "{}", rig.modes);
+        assert_eq!(rig.modes.matches(": driver mode, copy mode").count(), 2);
     });
-    let how = [
-        (false, Path::Express, Wiring::Fewer),
-        (true, Path::Express, Wiring::Bridge),
+    let modes = [
+        (false, Path::AfXdp, Wiring::Fewer),
+        (true, Path::AfXdp, Wiring::Bridge),
     ];
-    wired_by(&how, "what_was_got_is_told", |_, _, rig| {
-        let why = ": generic mode, as without it the interface does not take the BPF program: ";
-        assert_eq!(rig.how.matches(why).count(), 2, "{}", rig.how);
+    in_namespaces_with(&modes, "af_xdp_mode_is_reported", |_, _, rig| {
+        let why = ": generic mode, because the interface rejects the BPF program: ";
+        assert_eq!(rig.modes.matches(why).count(), 2, "{}", rig.modes);
         assert_eq!(
-            rig.how.matches("), in copies, queues: 1").count(),
+            rig.modes.matches("), copy mode, queues: 1").count(),
             2,
             "{}",
-            rig.how
+            rig.modes
         );
-        assert!(!rig.how.contains("zero-copy"), "{}", rig.how);
+        assert!(!rig.modes.contains("zero-copy"), "{}", rig.modes);
     });
 }
 
-/// Its sender leaves that to a card that there is not: only the kernel knows that nothing is wrong.
+/// A sender with checksum offload and no network card: only the kernel knows that the packet is valid.
 #[test]
-fn what_has_no_checksum_yet_comes_through_the_kernel() {
-    let test = "what_has_no_checksum_yet_comes_through_the_kernel";
-    wired(test, |_, world, mut rig| {
-        let World::Wired(ends) = world else {
+fn packets_without_checksum_use_the_kernel_stack() {
+    let test = "packets_without_checksum_use_the_kernel_stack";
+    in_namespaces(test, |_, world, mut rig| {
+        let TestWorld::Wired(ends) = world else {
             unreachable!()
         };
         ends[0].run(|| rig::ethtool("far1", 0x17, 1));
@@ -264,28 +274,28 @@ fn what_has_no_checksum_yet_comes_through_the_kernel() {
             assert_eq!(rig.take(b).0, rtp(7, n, 20));
         }
         let counters = rig.driver.counters();
-        assert_eq!((counters.express_in, counters.datagrams_in), (0, 50));
+        assert_eq!((counters.af_xdp_in, counters.datagrams_in), (0, 50));
     });
 }
 
-/// What is not plain is the kernel's; nothing of it gets anywhere else, and the stream goes on.
+/// Ineligible packets are left to the kernel and delivered nowhere else, and the stream continues.
 #[test]
-fn hostile_frames_hurt_nobody() {
-    wired("hostile_frames_hurt_nobody", |_, world, mut rig| {
+fn hostile_frames_are_harmless() {
+    in_namespaces("hostile_frames_are_harmless", |_, world, mut rig| {
         let phones = world.phones();
         let [a, a_rtcp, b, b_rtcp] = &phones;
         let ours = call(&mut rig, 1, world, 40_000, [a, a_rtcp, b, b_rtcp]);
-        let wire = Wire::new(world);
+        let wire = RawWire::new(world);
         let six = ours[0].is_ipv6();
         let udp = if six { 54 } else { 34 };
         let frame = |n: u16| wire.frame(a.address(), ours[0], &rtp(7, n, 40));
-        // As it must be; and padded, as short frames are.
+        // Valid; and padded, as short frames are.
         wire.send(&frame(1));
         assert_eq!(rig.take(b).0, rtp(7, 1, 40));
         wire.send(&[frame(2), vec![0xaa; 9]].concat());
         assert_eq!(rig.take(b).0, rtp(7, 2, 40));
-        assert_eq!(rig.driver.counters().express_in, 2);
-        // Not led here, each of them.
+        assert_eq!(rig.driver.counters().af_xdp_in, 2);
+        // Not redirected, each of them.
         let half = |mut frame: Vec<u8>| {
             let ends = if six { 22 } else { 26 };
             let half = sum(&frame[ends..udp], 17 + (frame.len() - udp) as u32);
@@ -308,7 +318,7 @@ fn hostile_frames_hurt_nobody() {
                 summed(frame, six)
             },
             {
-                // A fragment, the first of more; of IPv6 by its next header.
+                // A first fragment; in IPv6 by its next header.
                 let mut frame = frame(3);
                 frame[20] = if six { 44 } else { 0x20 };
                 summed(frame, six)
@@ -319,8 +329,8 @@ fn hostile_frames_hurt_nobody() {
         }
         wire.send(&frame(4));
         assert_eq!(rig.take(b).0, rtp(7, 4, 40));
-        assert_eq!(rig.driver.counters().express_in, 3);
-        // Anything, with checksums that are right or not.
+        assert_eq!(rig.driver.counters().af_xdp_in, 3);
+        // Random bytes with valid or invalid checksums.
         let mut seed = 0x9e37_79b9_7f4a_7c15u64;
         let mut draw = move |below: usize| {
             seed ^= seed << 13;
@@ -345,21 +355,21 @@ fn hostile_frames_hurt_nobody() {
                 rig.drain();
             }
         }
-        goes_on(&mut rig, [a, b], ours[0], 29_999);
+        expect_recovery(&mut rig, [a, b], ours[0], 29_999);
         assert_eq!(rig.dropped(DropReason::SendFailed), 0);
     });
 }
 
-/// More than its ring holds, before it is looked at: what finds no room is counted, and after it all is well.
+/// More frames than the ring holds, without a turn: the excess is counted, and later packets arrive.
 #[test]
-fn full_rings_are_counted_drops() {
-    wired("full_rings_are_counted_drops", |_, world, mut rig| {
+fn drops_at_full_rings_are_counted() {
+    in_namespaces("drops_at_full_rings_are_counted", |_, world, mut rig| {
         let phones = world.phones();
         let [a, a_rtcp, b, b_rtcp] = &phones;
         let ours = call(&mut rig, 1, world, 40_000, [a, a_rtcp, b, b_rtcp]);
-        let wire = Wire::new(world);
+        let wire = RawWire::new(world);
         let frame = wire.frame(a.address(), ours[0], &rtp(7, 1, 20));
-        // No turn until it is full; the wire itself may drop some, which nobody tells us.
+        // No turn until it is full; the wire itself may drop some, which is not reported.
         let begun = Instant::now();
         while rig.driver.kernel_drops().unwrap() == 0 {
             assert!(begun.elapsed() < Duration::from_secs(20));
@@ -367,41 +377,41 @@ fn full_rings_are_counted_drops() {
                 wire.send(&frame);
             }
         }
-        goes_on(&mut rig, [a, b], ours[0], 29_999);
-        assert!(rig.driver.counters().express_in >= 2_048);
+        expect_recovery(&mut rig, [a, b], ours[0], 29_999);
+        assert!(rig.driver.counters().af_xdp_in >= 2_048);
     });
 }
 
-/// The program is at the interfaces for as long as it is used; then another one can be.
+/// The program is attached while it is used; then another one can be attached.
 #[test]
-fn the_program_leaves_with_its_driver() {
-    wired("the_program_leaves_with_its_driver", |test, world, rig| {
+fn program_is_detached_with_its_driver() {
+    in_namespaces("program_is_detached_with_its_driver", |test, world, rig| {
         assert!(has_program(Some("wire1")) && has_program(Some("wire2")));
-        // One program at an interface.
+        // One program per interface.
         assert!(world.af_xdp().is_err());
         let again = rig.path;
         drop(rig);
-        until_gone();
+        wait_until_detached();
         let mut rig = Rig::start(again, world, test).unwrap();
         let phones = world.phones();
         let [a, a_rtcp, b, b_rtcp] = &phones;
         let ours = call(&mut rig, 1, world, 40_000, [a, a_rtcp, b, b_rtcp]);
         a.send(&rtp(7, 1, 20), ours[0]);
         assert_eq!(rig.take(b).0, rtp(7, 1, 20));
-        assert_eq!(rig.driver.counters().express_in, 1);
+        assert_eq!(rig.driver.counters().af_xdp_in, 1);
     });
 }
 
-/// One driver has the sockets, on its own thread, and the kernel does not relay there.
+/// Only one driver can use the sockets, on its own thread, and without the kernel relay.
 #[test]
-fn what_cannot_be_together_is_refused() {
-    let test = "what_cannot_be_together_is_refused";
+fn incompatible_settings_are_refused() {
+    let test = "incompatible_settings_are_refused";
     let run = move || {
-        let _alone = alone();
-        if !private_network(test) {
+        let _alone = serialised();
+        if !enter_private_network(test) {
             return;
         }
-        let world = World::wired();
+        let world = TestWorld::wired();
         let af_xdp = match world.af_xdp() {
             Ok(af_xdp) => af_xdp,
             Err(error) => {
@@ -409,10 +419,10 @@ fn what_cannot_be_together_is_refused() {
                 return;
             }
         };
-        let (how, unserved) = af_xdp.state();
+        let (modes, unserved) = af_xdp.state();
         assert!(
-            how.contains("wire1: driver mode") && how.contains("wire2: "),
-            "{how}"
+            modes.contains("wire1: driver mode") && modes.contains("wire2: "),
+            "{modes}"
         );
         assert_eq!(unserved, "");
         let with = |af_xdp: &AfXdp| DriverConfig {
@@ -437,18 +447,18 @@ fn what_cannot_be_together_is_refused() {
     }
 }
 
-/// Where nothing can be served the reason is told.
+/// Unserved addresses are reported with the reason.
 #[test]
-fn addresses_that_cannot_be_served_are_named() {
-    let told = |address: &str| {
+fn unserved_addresses_are_reported_with_reasons() {
+    let message = |address: &str| {
         let error = AfXdp::start(&[address.parse().unwrap()], 0).unwrap_err();
         error.to_string()
     };
-    let nobody = told("192.0.2.77");
-    assert_eq!(nobody, "192.0.2.77: no interface has it");
-    let loopback = told("127.0.0.1");
+    let no_interface = message("192.0.2.77");
+    assert_eq!(no_interface, "192.0.2.77: no interface has this address");
+    let loopback = message("127.0.0.1");
     assert!(
-        loopback.contains("127.0.0.1: its interface is no Ethernet"),
+        loopback.contains("127.0.0.1: its interface is down or not Ethernet"),
         "{loopback}"
     );
     let link_local = AfXdp::start(&["fe80::1".parse().unwrap()], 0).unwrap_err();

@@ -1,35 +1,35 @@
-//! The client's side: reading challenges, choosing one, answering it.
+//! Client side of Digest: parsing challenges, choosing one and computing the response.
 
-use super::hash::{Algorithm, Hex, Proof, Qop, Secret, quote};
+use super::hash::{Algorithm, Hex, Qop, ResponseInput, Secret, quote};
 use engine::Entropy;
 use std::fmt;
 use wire::sip::{Credentials, HeaderId, Message, unquote};
 
-/// Challenges looked at in one response.
+/// Largest number of challenges examined in one response.
 const MAX_CHALLENGES: usize = 16;
 
-/// A challenge that we can answer.
+/// A supported challenge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Challenge {
     /// The realm.
     pub realm: Vec<u8>,
     /// The nonce.
     pub nonce: Vec<u8>,
-    /// Sent back as it came, where it is there.
+    /// Returned unchanged, if present.
     pub opaque: Option<Vec<u8>>,
     /// Algorithm.
     pub algorithm: Algorithm,
-    /// Whether the server wrote the algorithm: then we write it too.
+    /// Whether the challenge contained the algorithm; the response then contains it, too.
     algorithm_written: bool,
-    /// What we answer with.
+    /// The quality of protection that the response uses.
     pub qop: Qop,
-    /// `stale=true`: the credentials were right, the nonce was not.
+    /// `stale=true`: the credentials were correct, the nonce was not.
     pub stale: bool,
 }
 
 impl Challenge {
-    /// Reads one challenge; `None` where it is no Digest challenge, lacks realm or nonce, or asks for an algorithm or
-    /// only for qop values that we do not have.
+    /// Parses one challenge; `None` if it is not Digest, lacks realm or nonce, or requires an algorithm or qop that
+    /// is not supported.
     pub fn read(credentials: &Credentials<'_>) -> Option<Challenge> {
         if !credentials.is_digest() {
             return None;
@@ -54,9 +54,9 @@ impl Challenge {
         })
     }
 
-    /// The challenges of a 401 (`id` [`HeaderId::WwwAuthenticate`]) or 407 ([`HeaderId::ProxyAuthenticate`]) that `secret`
-    /// can answer: one for each realm, its strongest hash (the topmost of equals, RFC 8760 section 2.4), in the order of
-    /// the realms.
+    /// Selects from the challenges of a 401 (`id` [`HeaderId::WwwAuthenticate`]) or 407
+    /// ([`HeaderId::ProxyAuthenticate`]) those that `secret` can answer: one per realm, with the strongest hash (the
+    /// topmost of equals, RFC 8760 section 2.4), in the order of the realms.
     pub fn choose(response: &Message<'_>, id: HeaderId, secret: &Secret) -> Vec<Challenge> {
         let mut chosen: Vec<Challenge> = Vec::new();
         for credentials in response.credentials(id).take(MAX_CHALLENGES).flatten() {
@@ -81,7 +81,7 @@ impl Challenge {
     }
 }
 
-/// `auth` where offered, else `auth-int`; an empty list counts as absent.
+/// `auth` if offered, else `auth-int`; an empty list counts as absent.
 fn choose_qop(offered: &[u8]) -> Option<Qop> {
     let offers = |token: &str| {
         offered
@@ -96,7 +96,7 @@ fn choose_qop(offered: &[u8]) -> Option<Qop> {
     }
 }
 
-/// The header that answers a challenge in `id`.
+/// The header that carries the response to a challenge in `id`.
 pub fn answer_header(id: HeaderId) -> HeaderId {
     match id {
         HeaderId::ProxyAuthenticate => HeaderId::ProxyAuthorization,
@@ -104,7 +104,7 @@ pub fn answer_header(id: HeaderId) -> HeaderId {
     }
 }
 
-/// Credentials for one challenge, used for as many requests as its nonce lasts; counts them.
+/// Credentials for one challenge, used for all requests during the lifetime of its nonce; counts them.
 #[derive(Clone)]
 pub struct ClientSession {
     challenge: Challenge,
@@ -124,8 +124,8 @@ impl fmt::Debug for ClientSession {
 }
 
 impl ClientSession {
-    /// Answers to `challenge`; `None` where `secret` has nothing for its hash. The client's nonce is drawn here and kept,
-    /// as the `-sess` algorithms demand.
+    /// Prepares responses to `challenge`; `None` if `secret` holds nothing for its hash. The client's nonce is
+    /// generated here and kept, as the `-sess` algorithms require.
     pub fn new(
         challenge: Challenge,
         username: &[u8],
@@ -153,8 +153,8 @@ impl ClientSession {
         &self.challenge
     }
 
-    /// Whether a new challenge for a request that carried our answer is worth another answer: it names another nonce and
-    /// says `stale`. Any other challenge says that the credentials are wrong.
+    /// Whether a new challenge to a request with our credentials should be answered: it has another nonce and is
+    /// `stale`. Any other challenge means that the credentials are wrong.
     pub fn may_retry(&self, new: &Challenge) -> bool {
         new.stale && new.nonce != self.challenge.nonce
     }
@@ -168,7 +168,7 @@ impl ClientSession {
             *digit = b"0123456789abcdef"[nibble as usize];
         }
         let challenge = &self.challenge;
-        let response = Proof {
+        let response = ResponseInput {
             algorithm: challenge.algorithm,
             ha1: self.ha1,
             nonce: &challenge.nonce,

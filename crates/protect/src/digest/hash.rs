@@ -1,4 +1,4 @@
-//! The hashes of Digest and what is computed from them (RFC 7616 section 3.4, RFC 2617 section 3.2.2).
+//! Hash functions of Digest and the values computed with them (RFC 7616 section 3.4, RFC 2617 section 3.2.2).
 
 use md5::{Digest as _, Md5};
 use sha2::{Sha256, Sha512_256};
@@ -39,7 +39,7 @@ impl Algorithm {
         }
     }
 
-    /// By the parameter's value, quotes and case aside; `None`: one that we do not have.
+    /// Parses the parameter's value, ignoring quotes and case; `None` if it is not supported.
     pub fn from_token(token: &[u8]) -> Option<Algorithm> {
         let token = match token {
             [b'"', inner @ .., b'"'] => inner,
@@ -54,7 +54,7 @@ impl Algorithm {
             .flat_map(|hash| [false, true].map(|session| Algorithm { hash, session }))
     }
 
-    /// As it is written in a header.
+    /// The form in a header.
     pub const fn token(self) -> &'static str {
         match (self.hash, self.session) {
             (Hash::Md5, false) => "MD5",
@@ -73,7 +73,7 @@ impl fmt::Display for Algorithm {
     }
 }
 
-/// A hash in hexadecimal digits. As `HA1` it is as good as the password: `Debug` does not show it.
+/// A hash in hexadecimal digits. `HA1` is equivalent to the password: `Debug` does not show it.
 #[derive(Clone, Copy)]
 pub struct Hex {
     digits: [u8; 64],
@@ -81,7 +81,7 @@ pub struct Hex {
 }
 
 impl Hex {
-    /// From what a hash function gives.
+    /// From the output of a hash function.
     fn new(bytes: &[u8]) -> Hex {
         let mut digits = [0u8; 64];
         for (pair, byte) in digits.chunks_exact_mut(2).zip(bytes) {
@@ -93,7 +93,7 @@ impl Hex {
         }
     }
 
-    /// From 32 or 64 hexadecimal digits in any case, for stored `HA1`; `None` where it is something else.
+    /// From 32 or 64 hexadecimal digits in any case, for stored `HA1`; `None` for other text.
     pub fn from_digits(text: &[u8]) -> Option<Hex> {
         if !matches!(text.len(), 32 | 64) || !text.iter().all(u8::is_ascii_hexdigit) {
             return None;
@@ -115,7 +115,7 @@ impl Hex {
             .unwrap_or_default()
     }
 
-    /// Equal to `text` without regard to case, in a time that does not tell where they differ.
+    /// Compares with `text` without regard to case, in constant time.
     pub fn matches(&self, text: &[u8]) -> bool {
         let digits = self.as_bytes();
         if digits.len() != text.len() {
@@ -151,7 +151,7 @@ const fn digit(nibble: u8) -> u8 {
 }
 
 impl Hash {
-    /// The hash over pieces joined by colons.
+    /// The hash of the pieces, joined by colons.
     fn joined(self, pieces: &[&[u8]]) -> Hex {
         match self {
             Hash::Md5 => joined::<Md5>(pieces),
@@ -172,7 +172,8 @@ fn joined<D: md5::Digest>(pieces: &[&[u8]]) -> Hex {
     Hex::new(&state.finalize())
 }
 
-/// SHA-256 over a secret and a message of fixed length, cut to 16 bytes. Both lengths are fixed, so nothing can be appended.
+/// SHA-256 over a secret and a message, truncated to 16 bytes. Both have a fixed length, which excludes length
+/// extension.
 pub(super) fn keyed(key: &[u8; 32], message: &[u8; 16]) -> [u8; 16] {
     let mut state = Sha256::new();
     state.update(key);
@@ -183,12 +184,12 @@ pub(super) fn keyed(key: &[u8; 32], message: &[u8; 16]) -> [u8; 16] {
     short
 }
 
-/// `H(username:realm:password)`: what is stored in place of a password. Names unquoted.
+/// `H(username:realm:password)`, stored instead of a password. Names are unquoted.
 pub fn ha1(hash: Hash, username: &[u8], realm: &[u8], password: &[u8]) -> Hex {
     hash.joined(&[username, realm, password])
 }
 
-/// `H(username:realm)`: the user name where `userhash=true` (RFC 7616 section 3.4.4).
+/// `H(username:realm)`: the user name with `userhash=true` (RFC 7616 section 3.4.4).
 pub fn user_hash(hash: Hash, username: &[u8], realm: &[u8]) -> Hex {
     hash.joined(&[username, realm])
 }
@@ -205,7 +206,7 @@ pub enum Qop {
 }
 
 impl Qop {
-    /// As it is written; empty for [`Qop::None`].
+    /// The form in a header; empty for [`Qop::None`].
     pub const fn token(self) -> &'static str {
         match self {
             Qop::None => "",
@@ -215,22 +216,22 @@ impl Qop {
     }
 }
 
-/// What a response is computed from; all unquoted.
+/// Input of the response hash; all values are unquoted.
 #[derive(Clone, Copy, Debug)]
-pub struct Proof<'a> {
+pub struct ResponseInput<'a> {
     /// Algorithm.
     pub algorithm: Algorithm,
     /// `H(username:realm:password)`
     pub ha1: Hex,
     /// The server's nonce.
     pub nonce: &'a [u8],
-    /// The client's nonce; not used without qop, unless the algorithm is a `-sess` one.
+    /// The client's nonce; used only with qop or a `-sess` algorithm.
     pub cnonce: &'a [u8],
     /// Nonce count, eight hexadecimal digits as sent.
     pub nc: &'a [u8],
     /// Quality of protection.
     pub qop: Qop,
-    /// Request method; empty for the server's own proof (`rspauth`).
+    /// Request method; empty for the server's `rspauth`.
     pub method: &'a [u8],
     /// `uri` parameter.
     pub uri: &'a [u8],
@@ -238,7 +239,7 @@ pub struct Proof<'a> {
     pub body: &'a [u8],
 }
 
-impl Proof<'_> {
+impl ResponseInput<'_> {
     /// The `response` parameter.
     pub fn response(&self) -> Hex {
         let hash = self.algorithm.hash;
@@ -267,10 +268,10 @@ impl Proof<'_> {
     }
 }
 
-/// What is kept of a user's secret.
+/// Stored secret of a user.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Secret {
-    /// The password itself: serves every algorithm.
+    /// The password itself: works with every algorithm.
     Password(Vec<u8>),
     /// `HA1` for some hash functions, computed for one user name and realm.
     Ha1(Vec<(Hash, Hex)>),
@@ -286,7 +287,7 @@ impl fmt::Debug for Secret {
 }
 
 impl Secret {
-    /// `HA1` for this hash; `None` where none is stored.
+    /// `HA1` for this hash; `None` if it is not stored.
     pub fn ha1(&self, hash: Hash, username: &[u8], realm: &[u8]) -> Option<Hex> {
         match self {
             Secret::Password(password) => Some(ha1(hash, username, realm, password)),
@@ -297,7 +298,7 @@ impl Secret {
         }
     }
 
-    /// Whether an algorithm with this hash can be served.
+    /// Whether `HA1` for this hash is available.
     pub fn serves(&self, hash: Hash) -> bool {
         match self {
             Secret::Password(_) => true,

@@ -5,5 +5,5 @@ mod hash;
 mod server;
 
 pub use client::{Challenge, ClientSession, answer_header};
-pub use hash::{Algorithm, Hash, Hex, Proof, Qop, Secret, ha1, user_hash};
-pub use server::{NonceKey, Presented, Refusal, Server, ServerConfig};
+pub use hash::{Algorithm, Hash, Hex, Qop, ResponseInput, Secret, ha1, user_hash};
+pub use server::{DigestServer, NonceKey, PresentedCredentials, Refusal, ServerConfig};

@@ -1,6 +1,6 @@
-//! The server's side: challenges, verification, replay protection.
+//! Server side of Digest: challenges, verification, replay protection.
 
-use super::hash::{Algorithm, Hash, Hex, Proof, Qop, Secret, ha1, keyed, quote};
+use super::hash::{Algorithm, Hash, Hex, Qop, ResponseInput, Secret, ha1, keyed, quote};
 use engine::{BoundedMap, Entropy, HashKey, Time};
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -8,33 +8,33 @@ use std::fmt;
 use std::time::Duration;
 use wire::sip::{Credentials, HeaderId, Message, Uri, Writer, unquote};
 
-/// How a server challenges.
+/// Configuration of the server side.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
     /// The realm.
     pub realm: Vec<u8>,
-    /// One challenge for each, the preferred first (RFC 8760 section 2.3).
+    /// One challenge is sent for each, the preferred first (RFC 8760 section 2.3).
     pub algorithms: Vec<Algorithm>,
-    /// Whether auth-int is offered beside auth.
+    /// Whether auth-int is offered in addition to auth.
     pub auth_int: bool,
-    /// Whether responses without qop (RFC 2069) are taken; each nonce then serves once.
+    /// Whether responses without qop (RFC 2069) are accepted; each nonce is then valid once.
     pub without_qop: bool,
-    /// How long a nonce is good.
+    /// Lifetime of a nonce.
     pub nonce_lifetime: Duration,
-    /// Nonces whose use is remembered at a time.
+    /// Largest number of nonces whose use is recorded.
     pub nonces: usize,
 }
 
-/// Why credentials are not taken.
+/// Reason for which credentials are rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Refusal {
-    /// None for our realm: challenge.
+    /// No credentials for our realm: challenge.
     Absent,
-    /// Parameters missing or unreadable: 400, or challenge.
+    /// Parameters are missing or malformed: 400, or challenge.
     Malformed,
-    /// An algorithm or qop that we have not offered: challenge.
+    /// An algorithm or qop that was not offered: challenge.
     Unsupported,
-    /// Right, but the nonce is old, unknown or used: challenge with `stale=true`.
+    /// Correct, but the nonce is old, unknown or already used: challenge with `stale=true`.
     Stale,
     /// Wrong password, or no such user: challenge, or 403.
     Wrong,
@@ -54,18 +54,18 @@ impl fmt::Display for Refusal {
 
 impl std::error::Error for Refusal {}
 
-/// Credentials as a client sent them, for our realm.
+/// Credentials of a request for our realm.
 #[derive(Clone, Debug)]
-pub struct Presented<'a> {
+pub struct PresentedCredentials<'a> {
     /// User name, unquoted; `H(username:realm)` where `user_hashed`.
     pub username: Cow<'a, [u8]>,
-    /// Whether `userhash=true`.
+    /// Value of `userhash`.
     pub user_hashed: bool,
     /// Algorithm.
     pub algorithm: Algorithm,
     /// Quality of protection.
     pub qop: Qop,
-    /// `uri`, unquoted. It is hashed here; whether it names the request's target is asked by [`Presented::is_for`].
+    /// `uri`, unquoted. It is part of the hash; [`PresentedCredentials::is_for`] compares it with the request's target.
     pub uri: Cow<'a, [u8]>,
     nonce: Cow<'a, [u8]>,
     cnonce: Cow<'a, [u8]>,
@@ -73,10 +73,10 @@ pub struct Presented<'a> {
     response: Cow<'a, [u8]>,
 }
 
-impl Presented<'_> {
-    /// Whether the credentials were made for a request to `target`, its Request-URI (RFC 7616 section 3.4.6): else they were
-    /// taken from another request. Parameters and the scheme's own port are left aside, which phones and proxies add and
-    /// leave out.
+impl PresentedCredentials<'_> {
+    /// Whether the credentials belong to a request to `target`, its Request-URI (RFC 7616 section 3.4.6); otherwise
+    /// they were copied from another request. URI parameters and the default port are ignored, because phones and
+    /// proxies add and omit them.
     pub fn is_for(&self, target: &[u8]) -> bool {
         if *self.uri == *target {
             return true;
@@ -88,17 +88,17 @@ impl Presented<'_> {
     }
 }
 
-/// A nonce: when it was made, a random part, and a proof that we made it; 64 hexadecimal digits.
+/// A nonce: its time of creation, a random part and a MAC over both; 64 hexadecimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Nonce {
-    made: Time,
+    created_at: Time,
     salt: u64,
 }
 
 impl Nonce {
     fn message(self) -> [u8; 16] {
         let mut message = [0; 16];
-        message[..8].copy_from_slice(&self.made.as_nanos().to_be_bytes());
+        message[..8].copy_from_slice(&self.created_at.as_nanos().to_be_bytes());
         message[8..].copy_from_slice(&self.salt.to_be_bytes());
         message
     }
@@ -112,8 +112,8 @@ impl Nonce {
         }
     }
 
-    /// The nonce, where it is one of ours.
-    fn read(key: &[u8; 32], text: &[u8]) -> Option<Nonce> {
+    /// Parses a nonce; `None` if its MAC is wrong.
+    fn parse(key: &[u8; 32], text: &[u8]) -> Option<Nonce> {
         let text: &[u8; 64] = text.try_into().ok()?;
         let mut bytes = [0u8; 32];
         for (byte, pair) in bytes.iter_mut().zip(text.chunks_exact(2)) {
@@ -125,9 +125,9 @@ impl Nonce {
             .iter()
             .zip(proof)
             .fold(0u8, |sum, (a, b)| sum | (a ^ b));
-        let (made, salt) = message.split_at(8);
+        let (created_at, salt) = message.split_at(8);
         (std::hint::black_box(difference) == 0).then_some(Nonce {
-            made: Time(u64::from_be_bytes(made.try_into().ok()?)),
+            created_at: Time(u64::from_be_bytes(created_at.try_into().ok()?)),
             salt: u64::from_be_bytes(salt.try_into().ok()?),
         })
     }
@@ -141,16 +141,16 @@ fn nibble(digit: u8) -> Option<u8> {
     }
 }
 
-/// Counts seen with a nonce: the highest, and which of the 63 below it.
+/// Nonce counts that were used: the highest, and a bitmap of the 64 below it.
 #[derive(Clone, Copy, Debug)]
-struct Used {
+struct UsedCounts {
     highest: u32,
     below: u64,
 }
 
-impl Used {
-    /// Whether `count` is new; notes it.
-    fn take(&mut self, count: u32) -> bool {
+impl UsedCounts {
+    /// Whether `count` is new; records it.
+    fn record(&mut self, count: u32) -> bool {
         if count > self.highest {
             let step = count - self.highest;
             self.below = self.below.checked_shl(step).unwrap_or(0);
@@ -171,20 +171,20 @@ impl Used {
     }
 }
 
-/// Challenges and verifies for one realm. Nonces carry their own proof, so that a challenge costs no state; what is
-/// remembered is which nonce counts were used, and only of nonces that came back with the right response.
+/// Challenges and verifies for one realm. Nonces are authenticated by a MAC, so a challenge needs no state. Only the
+/// counts of nonces that were used with a correct response are recorded.
 #[derive(Debug)]
-pub struct Server {
+pub struct DigestServer {
     config: ServerConfig,
     key: NonceKey,
-    used: BoundedMap<(u64, u64), Used>,
-    /// Remembered nonces in the order of their first use.
-    order: VecDeque<Nonce>,
-    /// Nonces not remembered and made at this time or before may have been forgotten: they are stale.
-    forgotten: Option<Time>,
+    used: BoundedMap<(u64, u64), UsedCounts>,
+    /// Recorded nonces in the order of their first use.
+    by_first_use: VecDeque<Nonce>,
+    /// Nonces that are not recorded and were created at this time or before may have been evicted: they are stale.
+    evicted_until: Option<Time>,
 }
 
-/// The secret that nonces are proved with. Servers that share it take each other's nonces.
+/// The key that authenticates nonces. Servers with the same key accept each other's nonces.
 #[derive(Clone)]
 pub struct NonceKey(pub [u8; 32]);
 
@@ -194,16 +194,16 @@ impl fmt::Debug for NonceKey {
     }
 }
 
-impl Server {
-    /// A server. `entropy` gives the keys of its table.
-    pub fn new(config: ServerConfig, key: NonceKey, entropy: &mut Entropy) -> Server {
+impl DigestServer {
+    /// A server. `entropy` seeds the hash of its table.
+    pub fn new(config: ServerConfig, key: NonceKey, entropy: &mut Entropy) -> DigestServer {
         let limit = config.nonces.max(1);
-        Server {
+        DigestServer {
             config,
             key,
             used: BoundedMap::new(limit, HashKey::new(entropy)),
-            order: VecDeque::new(),
-            forgotten: None,
+            by_first_use: VecDeque::new(),
+            evicted_until: None,
         }
     }
 
@@ -212,12 +212,12 @@ impl Server {
         &self.config.realm
     }
 
-    /// How many nonces are remembered.
-    pub fn remembered(&self) -> usize {
+    /// Number of recorded nonces.
+    pub fn recorded_nonces(&self) -> usize {
         self.used.len()
     }
 
-    /// Writes one challenge for each algorithm into a response: `id` is [`HeaderId::WwwAuthenticate`] (401) or
+    /// Writes one challenge per algorithm into a response: `id` is [`HeaderId::WwwAuthenticate`] (401) or
     /// [`HeaderId::ProxyAuthenticate`] (407).
     pub fn write_challenges(
         &self,
@@ -245,7 +245,7 @@ impl Server {
         out: &mut Vec<u8>,
     ) {
         let nonce = Nonce {
-            made: now,
+            created_at: now,
             salt: entropy.u64(),
         };
         out.extend_from_slice(b"Digest realm=");
@@ -263,12 +263,12 @@ impl Server {
     }
 
     /// The credentials for our realm in `request`: `id` is [`HeaderId::Authorization`] or
-    /// [`HeaderId::ProxyAuthorization`]. The caller then finds the user's secret.
+    /// [`HeaderId::ProxyAuthorization`]. The caller then looks up the user's secret.
     pub fn presented<'a>(
         &self,
         request: &Message<'a>,
         id: HeaderId,
-    ) -> Result<Presented<'a>, Refusal> {
+    ) -> Result<PresentedCredentials<'a>, Refusal> {
         let mut refusal = Refusal::Absent;
         for credentials in request.credentials(id).flatten() {
             if !credentials.is_digest() {
@@ -278,7 +278,7 @@ impl Server {
             if realm.as_deref() != Some(&self.config.realm) {
                 continue;
             }
-            match self.read(&credentials) {
+            match self.parse(&credentials) {
                 Ok(presented) => return Ok(presented),
                 Err(found) => refusal = found,
             }
@@ -286,7 +286,10 @@ impl Server {
         Err(refusal)
     }
 
-    fn read<'a>(&self, credentials: &Credentials<'a>) -> Result<Presented<'a>, Refusal> {
+    fn parse<'a>(
+        &self,
+        credentials: &Credentials<'a>,
+    ) -> Result<PresentedCredentials<'a>, Refusal> {
         let fields = Fields::collect(credentials)?;
         let algorithm = match fields.algorithm {
             Some(token) => Algorithm::from_token(token).ok_or(Refusal::Unsupported)?,
@@ -312,7 +315,7 @@ impl Server {
             return Err(Refusal::Malformed);
         }
         let text = |value: Option<&'a [u8]>| value.map(unquote).ok_or(Refusal::Malformed);
-        Ok(Presented {
+        Ok(PresentedCredentials {
             username: text(fields.username)?,
             user_hashed: fields.user_hashed,
             algorithm,
@@ -325,13 +328,13 @@ impl Server {
         })
     }
 
-    /// Verifies: the response first, then that the nonce is ours, young, and its count new. `secret` is `None` for an
-    /// unknown user, which takes as long as a wrong password. `username` is the one that the secret belongs to.
+    /// Verifies the response first, then the nonce: its MAC, its age and its count. `secret` is `None` for an unknown
+    /// user, which takes as long as a wrong password. `username` is the name that the secret belongs to.
     ///
-    /// A `Stale` refusal says that the client knew the password.
+    /// A `Stale` error means that the password was correct.
     pub fn verify(
         &mut self,
-        presented: &Presented<'_>,
+        presented: &PresentedCredentials<'_>,
         username: &[u8],
         secret: Option<&Secret>,
         method: &[u8],
@@ -340,7 +343,7 @@ impl Server {
     ) -> Result<(), Refusal> {
         let hash = presented.algorithm.hash;
         let stored = secret.and_then(|secret| secret.ha1(hash, username, &self.config.realm));
-        let expected = Proof {
+        let expected = ResponseInput {
             algorithm: presented.algorithm,
             ha1: stored.unwrap_or_else(|| ha1(hash, username, &self.config.realm, b"no such user")),
             nonce: &presented.nonce,
@@ -359,63 +362,64 @@ impl Server {
             Qop::None => 1,
             _ => nonce_count(presented.nc).ok_or(Refusal::Malformed)?,
         };
-        let nonce = Nonce::read(&self.key.0, &presented.nonce).ok_or(Refusal::Stale)?;
-        match self.take(nonce, count, now) {
+        let nonce = Nonce::parse(&self.key.0, &presented.nonce).ok_or(Refusal::Stale)?;
+        match self.record(nonce, count, now) {
             true => Ok(()),
             false => Err(Refusal::Stale),
         }
     }
 
-    /// Whether this nonce may be used with this count; notes it.
-    fn take(&mut self, nonce: Nonce, count: u32, now: Time) -> bool {
-        // A nonce from the future is one of a peer that shares the key and started earlier: it has no age here.
-        let age = now.since(nonce.made);
+    /// Whether this nonce may be used with this count; records it.
+    fn record(&mut self, nonce: Nonce, count: u32, now: Time) -> bool {
+        // A nonce from the future was created by a server that shares the key and started earlier: it counts as new.
+        let age = now.since(nonce.created_at);
         if age > self.config.nonce_lifetime || count == 0 {
             return false;
         }
-        let id = (nonce.made.as_nanos(), nonce.salt);
+        let id = (nonce.created_at.as_nanos(), nonce.salt);
         if let Some(used) = self.used.get_mut(&id) {
-            return used.take(count);
+            return used.record(count);
         }
         if self
-            .forgotten
-            .is_some_and(|forgotten| nonce.made <= forgotten)
+            .evicted_until
+            .is_some_and(|evicted_until| nonce.created_at <= evicted_until)
         {
             return false;
         }
-        self.make_room(now);
-        let mut used = Used {
+        self.evict(now);
+        let mut used = UsedCounts {
             highest: 0,
             below: 0,
         };
-        used.take(count);
+        used.record(count);
         let noted = self.used.insert(id, used).is_ok();
         if noted {
-            self.order.push_back(nonce);
+            self.by_first_use.push_back(nonce);
         }
         noted
     }
 
-    /// Forgets expired nonces, and the oldest where the table is full.
-    fn make_room(&mut self, now: Time) {
-        while let Some(oldest) = self.order.front().copied() {
-            let expired = now.since(oldest.made) > self.config.nonce_lifetime;
+    /// Removes expired nonces, and the oldest ones if the table is full.
+    fn evict(&mut self, now: Time) {
+        while let Some(oldest) = self.by_first_use.front().copied() {
+            let expired = now.since(oldest.created_at) > self.config.nonce_lifetime;
             if !expired && !self.used.is_full() {
                 return;
             }
             if !expired {
-                self.forgotten = self.forgotten.max(Some(oldest.made));
+                self.evicted_until = self.evicted_until.max(Some(oldest.created_at));
             }
-            self.order.pop_front();
-            self.used.remove(&(oldest.made.as_nanos(), oldest.salt));
+            self.by_first_use.pop_front();
+            self.used
+                .remove(&(oldest.created_at.as_nanos(), oldest.salt));
         }
     }
 
-    /// Appends the value of an Authentication-Info header that proves to the client that we know its password (RFC 7616
-    /// section 3.5).
+    /// Appends the value of an Authentication-Info header, by which the server proves its knowledge of the password
+    /// (RFC 7616 section 3.5).
     pub fn write_authentication_info(
         &self,
-        presented: &Presented<'_>,
+        presented: &PresentedCredentials<'_>,
         username: &[u8],
         secret: &Secret,
         body: &[u8],
@@ -425,7 +429,7 @@ impl Server {
         let ha1 = secret
             .ha1(hash, username, &self.config.realm)
             .ok_or(Refusal::Unsupported)?;
-        let proof: Hex = Proof {
+        let proof: Hex = ResponseInput {
             algorithm: presented.algorithm,
             ha1,
             nonce: &presented.nonce,
@@ -462,7 +466,7 @@ fn nonce_count(digits: &[u8]) -> Option<u32> {
     })
 }
 
-/// Parameters of credentials, read in one pass. One that comes twice makes them malformed.
+/// Parameters of credentials, parsed in one pass. Duplicates are rejected as malformed.
 #[derive(Default)]
 struct Fields<'a> {
     username: Option<&'a [u8]>,

@@ -4,10 +4,11 @@ use core::fmt;
 use sha2::{Digest, Sha224, Sha256, Sha384, Sha512};
 use subtle::ConstantTimeEq;
 
-/// A hash function that certificates are told by, weakest first. MD2 and MD5 must not be used (RFC 8122 section 5) and are not known.
+/// A hash function for certificate fingerprints, weakest first. MD2 and MD5 must not be used (RFC 8122 section 5) and
+/// are not supported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum HashFunction {
-    /// `sha-1`, which only old telephones still send.
+    /// `sha-1`, sent only by old phones.
     Sha1,
     /// `sha-224`
     Sha224,
@@ -74,23 +75,23 @@ impl HashFunction {
 
 /// A certificate's fingerprint.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Fingerprint {
+pub struct CertificateFingerprint {
     hash: HashFunction,
     value: Vec<u8>,
 }
 
-impl Fingerprint {
-    /// Of a certificate in DER form.
-    pub fn of(hash: HashFunction, certificate: &[u8]) -> Fingerprint {
-        Fingerprint {
+impl CertificateFingerprint {
+    /// The fingerprint of a certificate in DER form.
+    pub fn of(hash: HashFunction, certificate: &[u8]) -> CertificateFingerprint {
+        CertificateFingerprint {
             hash,
             value: hash.digest(certificate),
         }
     }
 
-    /// Of hash function and value as `a=fingerprint` has them; `None` where the function is unknown, or the value is not pairs of
-    /// hexadecimal digits with colons between them, as many as the function gives.
-    pub fn parse(hash: &[u8], value: &[u8]) -> Option<Fingerprint> {
+    /// Parses hash function and value of `a=fingerprint`; `None` if the function is not supported, or the value is
+    /// not a sequence of colon-separated pairs of hexadecimal digits of the function's length.
+    pub fn parse(hash: &[u8], value: &[u8]) -> Option<CertificateFingerprint> {
         let hash = HashFunction::from_name(hash)?;
         let bytes = value.split(|byte| *byte == b':').map(|pair| {
             let [high, low] = pair else { return None };
@@ -98,7 +99,7 @@ impl Fingerprint {
             Some((digit(high)? << 4 | digit(low)?) as u8)
         });
         let value: Vec<u8> = bytes.collect::<Option<_>>()?;
-        (value.len() == hash.length()).then_some(Fingerprint { hash, value })
+        (value.len() == hash.length()).then_some(CertificateFingerprint { hash, value })
     }
 
     /// The hash function.
@@ -107,8 +108,8 @@ impl Fingerprint {
     }
 }
 
-impl fmt::Display for Fingerprint {
-    /// As the attribute's value.
+impl fmt::Display for CertificateFingerprint {
+    /// The attribute's value.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.hash.name())?;
         for (nth, byte) in self.value.iter().enumerate() {
@@ -118,8 +119,9 @@ impl fmt::Display for Fingerprint {
     }
 }
 
-/// Whether a certificate has one of the signalled fingerprints; of several functions the strongest decides (RFC 8122 section 5).
-pub fn matches(signalled: &[Fingerprint], certificate: &[u8]) -> bool {
+/// Whether a certificate matches one of the signalled fingerprints; of several functions only the strongest counts
+/// (RFC 8122 section 5).
+pub fn matches(signalled: &[CertificateFingerprint], certificate: &[u8]) -> bool {
     let Some(strongest) = signalled.iter().map(|one| one.hash).max() else {
         return false;
     };
@@ -135,47 +137,56 @@ mod tests {
     use super::*;
 
     #[test]
-    fn written_and_read() {
+    fn fingerprint_round_trip() {
         for hash in HashFunction::ALL {
-            let one = Fingerprint::of(hash, b"certificate");
+            let one = CertificateFingerprint::of(hash, b"certificate");
             let text = one.to_string();
             let (name, value) = text.split_once(' ').unwrap();
             assert_eq!(
-                Fingerprint::parse(name.as_bytes(), value.as_bytes()),
+                CertificateFingerprint::parse(name.as_bytes(), value.as_bytes()),
                 Some(one.clone())
             );
             let lower = value.to_ascii_lowercase();
             assert_eq!(
-                Fingerprint::parse(&name.to_ascii_uppercase().into_bytes(), lower.as_bytes()),
+                CertificateFingerprint::parse(
+                    &name.to_ascii_uppercase().into_bytes(),
+                    lower.as_bytes()
+                ),
                 Some(one)
             );
             assert_eq!(
-                Fingerprint::parse(name.as_bytes(), &value.as_bytes()[3..]),
+                CertificateFingerprint::parse(name.as_bytes(), &value.as_bytes()[3..]),
                 None
             );
         }
         for value in ["", "A", "AB:", "AB:C", "AB:XY", ":AB"] {
-            assert_eq!(Fingerprint::parse(b"sha-1", value.as_bytes()), None);
+            assert_eq!(
+                CertificateFingerprint::parse(b"sha-1", value.as_bytes()),
+                None
+            );
         }
-        assert_eq!(Fingerprint::parse(b"md5", &b"AA:".repeat(16)[..47]), None);
-        // The hash of the empty string, as FIPS 180-4 has it.
+        assert_eq!(
+            CertificateFingerprint::parse(b"md5", &b"AA:".repeat(16)[..47]),
+            None
+        );
+        // The hash of the empty string, from FIPS 180-4.
         assert!(
-            Fingerprint::of(HashFunction::Sha256, b"")
+            CertificateFingerprint::of(HashFunction::Sha256, b"")
                 .to_string()
                 .starts_with("sha-256 E3:B0:C4:42:98:FC:1C:14")
         );
         assert!(
-            Fingerprint::of(HashFunction::Sha1, b"")
+            CertificateFingerprint::of(HashFunction::Sha1, b"")
                 .to_string()
                 .starts_with("sha-1 DA:39:A3:EE:5E:6B:4B:0D")
         );
     }
 
     #[test]
-    fn the_strongest_function_decides() {
-        let right = Fingerprint::of(HashFunction::Sha256, b"right");
-        let other = Fingerprint::of(HashFunction::Sha256, b"other");
-        let weak = Fingerprint::of(HashFunction::Sha1, b"right");
+    fn strongest_hash_function_decides() {
+        let right = CertificateFingerprint::of(HashFunction::Sha256, b"right");
+        let other = CertificateFingerprint::of(HashFunction::Sha256, b"other");
+        let weak = CertificateFingerprint::of(HashFunction::Sha1, b"right");
         assert!(matches(std::slice::from_ref(&right), b"right"));
         assert!(
             matches(&[other.clone(), right.clone()], b"right"),

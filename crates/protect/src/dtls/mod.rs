@@ -1,18 +1,19 @@
-//! DTLS-SRTP (RFC 5763, RFC 5764): keys agreed on in the media path, the peer known by its certificate's fingerprint (RFC 8122).
+//! DTLS-SRTP (RFC 5763, RFC 5764): keys are negotiated in the media path, and the peer is authenticated by its
+//! certificate's fingerprint in SDP (RFC 8122).
 //!
-//! The handshake is dimpl's, which does no IO. What it brings along that an engine of ours has not: it draws its secrets from the
-//! operating system through aws-lc (keys that another could compute would be none), and it takes points in time as
-//! [`std::time::Instant`]. [`Epoch`] ties those to [`engine::Time`], so retransmissions follow the driver's clock, the
-//! simulator's included; only the bytes of a handshake differ from run to run.
+//! The handshake is implemented by dimpl, which does no IO. It differs from our engines in two points: it generates
+//! its secrets from the operating system's random numbers through aws-lc (predictable keys would be worthless), and
+//! it takes time as [`std::time::Instant`]. [`Epoch`] maps these to [`engine::Time`], so retransmissions follow the
+//! driver's clock, the simulator's included; only the bytes of a handshake differ from run to run.
 //!
-//! What dimpl does not do, so neither do we: RSA certificates, the profiles `SRTP_AES128_CM_HMAC_SHA1_32` and NULL, an MKI, session
+//! Not supported by dimpl: RSA certificates, the profiles `SRTP_AES128_CM_HMAC_SHA1_32` and NULL, an MKI, session
 //! resumption, DTLS 1.0.
 
 mod fingerprint;
 mod session;
 
-pub use fingerprint::{Fingerprint, HashFunction, matches};
-pub use session::{Established, Event, Session};
+pub use fingerprint::{CertificateFingerprint, HashFunction, matches};
+pub use session::{DtlsEvent, DtlsSession, Established};
 
 use crate::srtp::Suite;
 use core::fmt;
@@ -21,12 +22,13 @@ use engine::Time;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Which point of the machine's monotonic clock is [`Time::ZERO`]. The driver, who owns the clock, makes it once.
+/// The instant of the machine's monotonic clock that corresponds to [`Time::ZERO`]. The driver, which owns the clock,
+/// creates it once.
 #[derive(Clone, Copy, Debug)]
 pub struct Epoch(Instant);
 
 impl Epoch {
-    /// `start` is what the clock showed at [`Time::ZERO`].
+    /// `start`: the instant of [`Time::ZERO`].
     pub fn new(start: Instant) -> Epoch {
         Epoch(start)
     }
@@ -41,19 +43,19 @@ impl Epoch {
     }
 }
 
-/// Who begins the handshake (`a=setup`, RFC 5763 section 5).
+/// Role in the handshake (`a=setup`, RFC 5763 section 5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
     /// `active`: sends the ClientHello.
     Client,
-    /// `passive`: waits for it.
+    /// `passive`: waits for the ClientHello.
     Server,
 }
 
-/// Which versions of the protocol are spoken.
+/// Enabled protocol versions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Version {
-    /// 1.3 where the peer can, else 1.2.
+    /// DTLS 1.3 if the peer supports it, else 1.2.
     #[default]
     Auto,
     /// DTLS 1.2 only.
@@ -62,26 +64,26 @@ pub enum Version {
     Dtls13,
 }
 
-/// How handshakes are done.
+/// Settings of handshakes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Versions spoken.
+    /// Enabled versions.
     pub version: Version,
-    /// Protection profiles accepted. dimpl offers `AEAD_AES_256_GCM`, `AEAD_AES_128_GCM` and `AES128_CM_HMAC_SHA1_80` in any case;
-    /// an association that ends with one that is not listed here fails.
+    /// Accepted protection profiles. dimpl always offers `AEAD_AES_256_GCM`, `AEAD_AES_128_GCM` and
+    /// `AES128_CM_HMAC_SHA1_80`; an association with a profile that is not listed here fails.
     pub profiles: Vec<Suite>,
-    /// Largest datagram that we send, in bytes.
+    /// Largest datagram sent, bytes.
     pub mtu: usize,
     /// Time to the first retransmission; doubled for each further one (RFC 6347 section 4.2.4.1).
     pub retransmit_after: Duration,
-    /// Retransmissions of one flight.
+    /// Largest number of retransmissions of one flight.
     pub retries: usize,
-    /// Time for the whole handshake.
+    /// Timeout of the whole handshake.
     pub timeout: Duration,
 }
 
 impl Default for Settings {
-    /// A first retransmission after 200 ms: a call waits for it, and media paths are not satellite links.
+    /// First retransmission after 200 ms: the call setup waits for it, and media paths are not satellite links.
     fn default() -> Self {
         Settings {
             version: Version::Auto,
@@ -103,18 +105,19 @@ impl Default for Settings {
 pub struct Certificate(dimpl::DtlsCertificate);
 
 impl Certificate {
-    /// A new self-signed one on the curve P-256, good for a year. Key and serial number come from the operating system's randomness,
-    /// the dates from its clock; both by way of the library. Made once at start, not for each call.
+    /// Generates a self-signed certificate on the curve P-256, valid for a year. Key and serial number use the
+    /// operating system's random numbers, the dates its clock; both through the library. To be called once at start,
+    /// not for each call.
     ///
     /// # Errors
-    /// [`SetupError`] where the library cannot.
+    /// [`SetupError`] if the library fails.
     pub fn generate() -> Result<Certificate, SetupError> {
         dimpl::certificate::generate_self_signed_certificate()
             .map(Certificate)
             .map_err(|error| SetupError(error.to_string()))
     }
 
-    /// One that exists: certificate and PKCS #8 private key, both DER, ECDSA on P-256 or P-384.
+    /// From an existing certificate and PKCS #8 private key, both DER, ECDSA on P-256 or P-384.
     pub fn from_der(certificate: Vec<u8>, private_key: Vec<u8>) -> Certificate {
         Certificate(dimpl::DtlsCertificate {
             certificate,
@@ -127,9 +130,9 @@ impl Certificate {
         &self.0.certificate
     }
 
-    /// What goes into `a=fingerprint`.
-    pub fn fingerprint(&self, hash: HashFunction) -> Fingerprint {
-        Fingerprint::of(hash, &self.0.certificate)
+    /// The value of `a=fingerprint`.
+    pub fn fingerprint(&self, hash: HashFunction) -> CertificateFingerprint {
+        CertificateFingerprint::of(hash, &self.0.certificate)
     }
 }
 
@@ -139,7 +142,7 @@ impl fmt::Debug for Certificate {
     }
 }
 
-/// Settings or a certificate that the library refuses.
+/// The library rejects the settings or the certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SetupError(String);
 
@@ -151,25 +154,25 @@ impl fmt::Display for SetupError {
 
 impl std::error::Error for SetupError {}
 
-/// What all sessions of a program share.
+/// Configuration shared by all sessions of a program.
 #[derive(Clone)]
-pub struct Endpoint {
+pub struct DtlsEndpoint {
     config: Arc<dimpl::Config>,
     certificate: Certificate,
     settings: Arc<Settings>,
     epoch: Epoch,
 }
 
-impl Endpoint {
+impl DtlsEndpoint {
     /// An endpoint that presents `certificate`.
     ///
     /// # Errors
-    /// [`SetupError`] where a setting is out of its range, or a profile is listed that DTLS cannot agree on here.
+    /// [`SetupError`] if a setting is out of range, or a listed profile is not supported.
     pub fn new(
         settings: Settings,
         certificate: Certificate,
         epoch: Epoch,
-    ) -> Result<Endpoint, SetupError> {
+    ) -> Result<DtlsEndpoint, SetupError> {
         let possible = Settings::default().profiles;
         if let Some(suite) = settings
             .profiles
@@ -177,11 +180,11 @@ impl Endpoint {
             .find(|suite| !possible.contains(suite))
         {
             return Err(SetupError(format!(
-                "{suite} is no profile that can be offered"
+                "profile {suite} is not supported by DTLS-SRTP"
             )));
         }
         if settings.profiles.is_empty() {
-            return Err(SetupError("no protection profile is allowed".into()));
+            return Err(SetupError("no protection profile is configured".into()));
         }
         let config = dimpl::Config::builder()
             .mtu(settings.mtu)
@@ -190,7 +193,7 @@ impl Endpoint {
             .handshake_timeout(settings.timeout)
             .build()
             .map_err(|error| SetupError(error.to_string()))?;
-        Ok(Endpoint {
+        Ok(DtlsEndpoint {
             config: Arc::new(config),
             certificate,
             settings: Arc::new(settings),
@@ -198,13 +201,13 @@ impl Endpoint {
         })
     }
 
-    /// The certificate that is presented.
+    /// The presented certificate.
     pub fn certificate(&self) -> &Certificate {
         &self.certificate
     }
 }
 
-impl fmt::Debug for Endpoint {
+impl fmt::Debug for DtlsEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Endpoint")
             .field("certificate", &self.certificate)
@@ -213,45 +216,45 @@ impl fmt::Debug for Endpoint {
     }
 }
 
-/// Why an association came to nothing.
+/// Reason for the failure of an association.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Failure {
-    /// The peer's certificate is not the one that signalling told of (RFC 5763 section 5).
+pub enum DtlsFailure {
+    /// The peer's certificate does not match the signalled fingerprint (RFC 5763 section 5).
     Fingerprint,
-    /// Signalling told of no fingerprint that we can check.
+    /// No supported fingerprint was signalled.
     NoFingerprint,
-    /// The peer agreed on no protection profile (RFC 5764 section 4.1).
+    /// The peer selected no protection profile (RFC 5764 section 4.1).
     NoProfile,
-    /// The profile is one that the settings do not allow.
+    /// The settings do not allow the selected profile.
     ProfileNotAllowed(Suite),
-    /// The peer did not answer in time.
+    /// The peer did not respond in time.
     Timeout,
-    /// The peer sent a fatal alert of this number (RFC 8446 section 6) and went no further.
+    /// The peer sent a fatal alert of this number (RFC 8446 section 6), and the handshake did not proceed.
     Refused(u8),
-    /// The peer broke the protocol, or has nothing in common with us.
+    /// The peer violated the protocol, or shares no algorithms with us.
     Protocol(String),
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for DtlsFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Failure::Fingerprint => {
+            DtlsFailure::Fingerprint => {
                 f.write_str("the peer's certificate does not have the signalled fingerprint")
             }
-            Failure::NoFingerprint => {
-                f.write_str("no fingerprint was signalled that can be checked")
+            DtlsFailure::NoFingerprint => {
+                f.write_str("no supported certificate fingerprint was signalled")
             }
-            Failure::NoProfile => f.write_str("the peer agreed on no SRTP protection profile"),
-            Failure::ProfileNotAllowed(suite) => {
-                write!(f, "the profile {suite} is not allowed here")
+            DtlsFailure::NoProfile => f.write_str("the peer selected no SRTP protection profile"),
+            DtlsFailure::ProfileNotAllowed(suite) => {
+                write!(f, "the SRTP protection profile {suite} is not allowed")
             }
-            Failure::Timeout => f.write_str("the DTLS handshake timed out"),
-            Failure::Refused(alert) => {
+            DtlsFailure::Timeout => f.write_str("the DTLS handshake timed out"),
+            DtlsFailure::Refused(alert) => {
                 write!(f, "the peer refused the DTLS handshake with alert {alert}")
             }
-            Failure::Protocol(why) => write!(f, "the DTLS handshake failed: {why}"),
+            DtlsFailure::Protocol(why) => write!(f, "the DTLS handshake failed: {why}"),
         }
     }
 }
 
-impl std::error::Error for Failure {}
+impl std::error::Error for DtlsFailure {}

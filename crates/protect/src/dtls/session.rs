@@ -1,6 +1,6 @@
-//! One association: datagrams and time in, datagrams and keys out.
+//! One DTLS association: input are datagrams and time, output are datagrams and keys.
 
-use super::{Endpoint, Failure, Fingerprint, Role, Version, matches};
+use super::{CertificateFingerprint, DtlsEndpoint, DtlsFailure, Role, Version, matches};
 use crate::srtp::{ContextLimits, Contexts, Inbound, KeyError, MasterKey, Outbound, Suite};
 use core::fmt;
 use core::time::Duration;
@@ -8,40 +8,40 @@ use dimpl::{Dtls, Output, SrtpProfile, UnexpectedMessageError};
 use engine::{Deadline, DropReason, Time};
 use zeroize::Zeroizing;
 
-/// Room for the largest record that is handed out at first; grows where dimpl asks for more.
-const BUFFER: usize = 2_048;
-/// How long a handshake may still succeed after an alert that anyone could have sent.
-const GRACE: Duration = Duration::from_secs(2);
+/// Initial size of the record buffer, bytes; grows on demand of dimpl.
+const INITIAL_BUFFER: usize = 2_048;
+/// Time in which a handshake may still succeed after an unauthenticated alert.
+const ALERT_GRACE: Duration = Duration::from_secs(2);
 
-/// What a session has to say.
+/// Output of a session.
 #[derive(Debug)]
-pub enum Event<'s> {
+pub enum DtlsEvent<'s> {
     /// A datagram to be sent to the peer.
     Send(&'s [u8]),
-    /// The keys are agreed on and the peer is the one that signalling told of.
+    /// The keys are negotiated and the peer's certificate matches the signalled fingerprint.
     Established(Established),
-    /// It came to nothing. No media may flow.
-    Failed(Failure),
+    /// The handshake failed. No media may flow.
+    Failed(DtlsFailure),
     /// The peer ended the association; its keys must not be used any longer (RFC 5764 section 3).
     Closed,
 }
 
-/// The outcome of a handshake.
+/// Result of a handshake.
 #[derive(Debug)]
 pub struct Established {
     /// The protection profile.
     pub suite: Suite,
-    /// What we seal with.
+    /// Key for protecting sent packets.
     pub local: MasterKey,
-    /// What we open with.
+    /// Key for unprotecting received packets.
     pub remote: MasterKey,
 }
 
 impl Established {
-    /// Contexts for its media.
+    /// Creates the SRTP contexts.
     ///
     /// # Errors
-    /// None with keys that a session made.
+    /// None with keys of a session.
     pub fn contexts(&self, limits: ContextLimits) -> Result<Contexts, KeyError> {
         Ok(Contexts {
             outbound: Outbound::new(&self.local, limits)?,
@@ -50,45 +50,46 @@ impl Established {
     }
 }
 
-enum State {
-    /// The handshake is on its way, or done and waiting for signalling to tell the fingerprint.
+enum HandshakeState {
+    /// The handshake is in progress, or complete and waiting for the signalled fingerprint.
     Handshake,
-    /// The keys were handed out.
+    /// The keys were returned.
     Established,
     /// Failed or closed.
     Ended,
 }
 
-/// A DTLS association for one media stream (or one bundle), as an engine: feed, drain [`Session::next_event`], then ask for the
-/// deadline.
+/// A DTLS association for one media stream (or one bundle), as an engine: feed it, drain [`DtlsSession::next_event`],
+/// then read the deadline.
 ///
-/// It must live as long as its media: the peer may not have got our last flight and ask for it again.
-pub struct Session {
-    endpoint: Endpoint,
+/// It must exist as long as its media: the peer may have lost our last flight and request it again.
+pub struct DtlsSession {
+    endpoint: DtlsEndpoint,
     dtls: Option<Box<Dtls>>,
     role: Role,
-    signalled: Option<Vec<Fingerprint>>,
-    peer: Option<Vec<u8>>,
+    signalled: Option<Vec<CertificateFingerprint>>,
+    peer_certificate: Option<Vec<u8>>,
     keying: Option<(Suite, Zeroizing<Vec<u8>>)>,
     connected: bool,
-    state: State,
-    failure: Option<Failure>,
+    state: HandshakeState,
+    failure: Option<DtlsFailure>,
     closed: bool,
     deadline: Option<Time>,
-    /// A fatal alert that nobody vouches for, and until when the handshake may prove it false.
-    refused: Option<(u8, Time)>,
+    /// An unauthenticated fatal alert, and the time until which the handshake may continue despite it.
+    unverified_alert: Option<(u8, Time)>,
     buffer: Vec<u8>,
 }
 
-impl Session {
-    /// A session in the given role. `signalled` are the peer's fingerprints; `None` where they are not known yet: an answer may come
-    /// later than the first datagrams (RFC 5763 section 6.2), and the keys wait for [`Session::signalled`].
+impl DtlsSession {
+    /// A session in the given role. `signalled`: the peer's fingerprints; `None` if they are not known yet: an answer
+    /// may arrive after the first datagrams (RFC 5763 section 6.2), and the keys are withheld until
+    /// [`DtlsSession::set_fingerprints`].
     pub fn new(
-        endpoint: &Endpoint,
+        endpoint: &DtlsEndpoint,
         role: Role,
-        signalled: Option<Vec<Fingerprint>>,
+        signalled: Option<Vec<CertificateFingerprint>>,
         now: Time,
-    ) -> Session {
+    ) -> DtlsSession {
         let make = match endpoint.settings.version {
             Version::Auto => Dtls::new_auto,
             Version::Dtls12 => Dtls::new_12,
@@ -100,71 +101,72 @@ impl Session {
             endpoint.epoch.instant(now),
         );
         dtls.set_active(role == Role::Client);
-        let mut session = Session {
+        let mut session = DtlsSession {
             endpoint: endpoint.clone(),
             dtls: Some(Box::new(dtls)),
             role,
             signalled: None,
-            peer: None,
+            peer_certificate: None,
             keying: None,
             connected: false,
-            state: State::Handshake,
+            state: HandshakeState::Handshake,
             failure: None,
             closed: false,
             deadline: None,
-            refused: None,
-            buffer: vec![0; BUFFER],
+            unverified_alert: None,
+            buffer: vec![0; INITIAL_BUFFER],
         };
         if let Some(fingerprints) = signalled {
-            session.signalled(fingerprints);
+            session.set_fingerprints(fingerprints);
         }
         session.timeout(now);
         session
     }
 
-    /// Who began.
+    /// Our role.
     pub fn role(&self) -> Role {
         self.role
     }
 
-    /// The peer's fingerprints, as signalling has them. Later ones change nothing: another certificate is another association.
-    pub fn signalled(&mut self, fingerprints: Vec<Fingerprint>) {
+    /// Sets the peer's signalled fingerprints. Later calls have no effect: another certificate requires another
+    /// association.
+    pub fn set_fingerprints(&mut self, fingerprints: Vec<CertificateFingerprint>) {
         if self.signalled.is_some() {
             return;
         }
         if fingerprints.is_empty() {
-            self.fail(Failure::NoFingerprint);
+            self.fail(DtlsFailure::NoFingerprint);
         }
         self.signalled = Some(fingerprints);
-        self.check_peer();
+        self.check_fingerprint();
     }
 
-    /// Takes in a datagram from the peer.
+    /// Processes a datagram of the peer.
     ///
-    /// An alert before there are keys proves nothing: anyone can send one. It is not believed at once; where the handshake does not
-    /// get on within two seconds, it was true.
+    /// An alert before the keys are negotiated is unauthenticated: any host can send it. It takes effect only if the
+    /// handshake does not complete within two seconds.
     ///
     /// # Errors
-    /// [`DropReason::DtlsUnexpected`] where the association has ended, or the datagram answers nothing.
+    /// [`DropReason::DtlsUnexpected`] if the association has ended, or the datagram does not belong to it.
     pub fn feed(&mut self, datagram: &[u8], now: Time) -> Result<(), DropReason> {
         self.timeout(now);
         let dtls = self.dtls.as_mut().ok_or(DropReason::DtlsUnexpected)?;
-        let (believed, alert) = if self.connected {
+        let (trusted, alert) = if self.connected {
             (datagram, None)
         } else {
-            before_alert(datagram)
+            split_at_alert(datagram)
         };
         if let Some([2, alert]) = alert
-            && self.refused.is_none()
+            && self.unverified_alert.is_none()
         {
-            self.refused = Some((alert, now + GRACE));
+            self.unverified_alert = Some((alert, now + ALERT_GRACE));
         }
-        if believed.is_empty() {
+        if trusted.is_empty() {
             return Err(DropReason::DtlsUnexpected);
         }
-        match dtls.handle_packet(believed) {
+        match dtls.handle_packet(trusted) {
             Ok(()) => Ok(()),
-            // Anyone can send a datagram that is no answer to a ClientHello; it must not end the handshake.
+            // A datagram that is no response to a ClientHello can come from any host; it must not end the handshake.
             Err(dimpl::Error::UnexpectedMessage(
                 UnexpectedMessageError::UnrecognizedAutoServerResponse,
             )) => Err(DropReason::DtlsUnexpected),
@@ -175,7 +177,7 @@ impl Session {
         }
     }
 
-    /// Tells the time: due at the deadline, harmless before.
+    /// Advances the time: to be called at the deadline, allowed before.
     pub fn timeout(&mut self, now: Time) {
         let instant = self.endpoint.epoch.instant(now);
         if let Some(dtls) = &mut self.dtls
@@ -183,139 +185,139 @@ impl Session {
         {
             self.fail(failure(&error));
         }
-        match self.refused {
-            _ if self.connected => self.refused = None,
-            Some((alert, until)) if now >= until => self.fail(Failure::Refused(alert)),
+        match self.unverified_alert {
+            _ if self.connected => self.unverified_alert = None,
+            Some((alert, until)) if now >= until => self.fail(DtlsFailure::Refused(alert)),
             _ => {}
         }
     }
 
-    /// Ends the association; the alert comes out of [`Session::next_event`].
+    /// Ends the association; [`DtlsSession::next_event`] returns the alert.
     pub fn close(&mut self) {
         let closed = self.dtls.as_mut().map(|dtls| dtls.close());
         if matches!(closed, Some(Err(_))) {
             self.dtls = None;
         }
-        self.state = State::Ended;
+        self.state = HandshakeState::Ended;
     }
 
-    /// When [`Session::timeout`] is due next.
+    /// Time of the next call of [`DtlsSession::timeout`].
     pub fn next_deadline(&self) -> Option<Deadline> {
         self.dtls.as_ref()?;
-        if matches!(self.state, State::Ended) {
+        if matches!(self.state, HandshakeState::Ended) {
             return None;
         }
-        let refused = self.refused.filter(|_| !self.connected);
+        let unverified_alert = self.unverified_alert.filter(|_| !self.connected);
         Deadline::earlier(
             self.deadline
                 .map(|at| Deadline::new(at, "dtls retransmission")),
-            refused.map(|(_, at)| Deadline::new(at, "dtls refusal")),
+            unverified_alert.map(|(_, at)| Deadline::new(at, "dtls refusal")),
         )
     }
 
-    /// What there is to do, until `None`.
-    pub fn next_event(&mut self) -> Option<Event<'_>> {
+    /// Returns the next output; to be called until `None`.
+    pub fn next_event(&mut self) -> Option<DtlsEvent<'_>> {
         let step = loop {
             match self.poll() {
-                Step::Again => {}
+                PollResult::Again => {}
                 step => break step,
             }
         };
         match step {
-            Step::Send(length) => Some(Event::Send(self.buffer.get(..length)?)),
-            _ => self.conclude(),
+            PollResult::Send(length) => Some(DtlsEvent::Send(self.buffer.get(..length)?)),
+            _ => self.outcome(),
         }
     }
 
-    fn poll(&mut self) -> Step {
+    fn poll(&mut self) -> PollResult {
         let Some(dtls) = &mut self.dtls else {
-            return Step::Done;
+            return PollResult::Done;
         };
         match dtls.poll_output(&mut self.buffer) {
-            Output::Packet(packet) => return Step::Send(packet.len()),
+            Output::Packet(packet) => return PollResult::Send(packet.len()),
             Output::BufferTooSmall { needed } => self.buffer.resize(needed, 0),
             Output::Timeout(instant) => {
                 self.deadline = Some(self.endpoint.epoch.time(instant));
-                if matches!(self.state, State::Established) {
-                    // Many associations stand for as long as their calls and have nothing to say.
+                if matches!(self.state, HandshakeState::Established) {
+                    // Established associations are idle for the duration of their calls.
                     self.buffer = Vec::new();
                 }
-                return Step::Done;
+                return PollResult::Done;
             }
             Output::Connected => self.connected = true,
             Output::PeerCert(certificate) => {
-                self.peer = Some(certificate.to_vec());
-                self.check_peer();
+                self.peer_certificate = Some(certificate.to_vec());
+                self.check_fingerprint();
             }
             Output::KeyingMaterial(material, profile) => match suite(profile) {
                 Some(suite) => self.keying = Some((suite, Zeroizing::new(material.to_vec()))),
-                None => self.fail(Failure::NoProfile),
+                None => self.fail(DtlsFailure::NoProfile),
             },
             Output::CloseNotify => self.closed = true,
-            // Nothing but the handshake is carried; data that comes all the same is of no use to anyone.
+            // Application data is not used.
             _ => {}
         }
-        Step::Again
+        PollResult::Again
     }
 
-    /// Once everything is drained: what it comes to.
-    fn conclude(&mut self) -> Option<Event<'_>> {
+    /// Determines the outcome when all output is drained.
+    fn outcome(&mut self) -> Option<DtlsEvent<'_>> {
         if let Some(failure) = self.failure.take() {
             self.dtls = None;
-            self.state = State::Ended;
-            return Some(Event::Failed(failure));
+            self.state = HandshakeState::Ended;
+            return Some(DtlsEvent::Failed(failure));
         }
-        if self.closed && !matches!(self.state, State::Ended) {
+        if self.closed && !matches!(self.state, HandshakeState::Ended) {
             self.dtls = None;
-            self.state = State::Ended;
-            return Some(Event::Closed);
+            self.state = HandshakeState::Ended;
+            return Some(DtlsEvent::Closed);
         }
-        if !self.connected || !matches!(self.state, State::Handshake) {
+        if !self.connected || !matches!(self.state, HandshakeState::Handshake) {
             return None;
         }
-        // Without its certificate checked the peer is anyone.
+        // Without a verified certificate the peer is unauthenticated.
         self.signalled.as_ref()?;
         let outcome = match self.keying.take() {
-            None => Err(Failure::NoProfile),
+            None => Err(DtlsFailure::NoProfile),
             Some((suite, _)) if !self.endpoint.settings.profiles.contains(&suite) => {
-                Err(Failure::ProfileNotAllowed(suite))
+                Err(DtlsFailure::ProfileNotAllowed(suite))
             }
-            Some(_) if self.peer.is_none() => Err(Failure::Fingerprint),
+            Some(_) if self.peer_certificate.is_none() => Err(DtlsFailure::Fingerprint),
             Some((suite, material)) => split(suite, &material, self.role),
         };
         Some(match outcome {
             Ok(established) => {
-                self.state = State::Established;
-                Event::Established(established)
+                self.state = HandshakeState::Established;
+                DtlsEvent::Established(established)
             }
             Err(failure) => {
                 self.dtls = None;
-                self.state = State::Ended;
-                Event::Failed(failure)
+                self.state = HandshakeState::Ended;
+                DtlsEvent::Failed(failure)
             }
         })
     }
 
-    /// Compares the peer's certificate with what signalling told, as soon as both are known.
-    fn check_peer(&mut self) {
-        if let (Some(signalled), Some(peer)) = (&self.signalled, &self.peer)
-            && !matches(signalled, peer)
+    /// Compares the peer's certificate with the signalled fingerprints when both are known.
+    fn check_fingerprint(&mut self) {
+        if let (Some(signalled), Some(peer_certificate)) = (&self.signalled, &self.peer_certificate)
+            && !matches(signalled, peer_certificate)
         {
-            self.fail(Failure::Fingerprint);
+            self.fail(DtlsFailure::Fingerprint);
         }
     }
 
-    /// Ends the association at once: nothing more is sent, so a peer that is not the right one learns nothing.
-    fn fail(&mut self, failure: Failure) {
+    /// Ends the association without sending anything, so that an unauthenticated peer gets no information.
+    fn fail(&mut self, failure: DtlsFailure) {
         self.dtls = None;
         self.keying = None;
-        if self.failure.is_none() && !matches!(self.state, State::Ended) {
+        if self.failure.is_none() && !matches!(self.state, HandshakeState::Ended) {
             self.failure = Some(failure);
         }
     }
 }
 
-impl fmt::Debug for Session {
+impl fmt::Debug for DtlsSession {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Session")
             .field("role", &self.role)
@@ -324,47 +326,47 @@ impl fmt::Debug for Session {
     }
 }
 
-enum Step {
+enum PollResult {
     Send(usize),
     Again,
     Done,
 }
 
-/// The records of a datagram before the first in the clear that is an alert or that no peer would send, and the alert. A malformed
-/// record must not reach dimpl: it would wait there, and break the handshake off at its end.
-fn before_alert(datagram: &[u8]) -> (&[u8], Option<[u8; 2]>) {
+/// The records of a datagram before the first unencrypted one that is an alert or invalid, and the alert. An invalid
+/// record must not reach dimpl: it would be buffered there and abort the handshake at its end.
+fn split_at_alert(datagram: &[u8]) -> (&[u8], Option<[u8; 2]>) {
     let mut at = 0;
     while let Some(rest) = datagram.get(at..).filter(|rest| !rest.is_empty()) {
-        let believed = datagram.get(..at).unwrap_or_default();
+        let trusted = datagram.get(..at).unwrap_or_default();
         let Some(&[kind, _, _, e1, e0, .., l1, l0]) = rest.first_chunk::<13>() else {
-            // A record of DTLS 1.3 under its keys has a shorter header (RFC 9147 section 4).
+            // An encrypted record of DTLS 1.3 has a shorter header (RFC 9147 section 4).
             let encrypted = rest.first().is_some_and(|first| first >> 5 == 1);
-            return (if encrypted { datagram } else { believed }, None);
+            return (if encrypted { datagram } else { trusted }, None);
         };
-        // Behind a record under keys nothing can be read.
+        // Records behind an encrypted one cannot be parsed.
         if !(20..=26).contains(&kind) || (e1, e0) != (0, 0) {
             return (datagram, None);
         }
         let length = usize::from(u16::from_be_bytes([l1, l0]));
         let Some(body) = rest.get(13..13 + length) else {
-            return (believed, None);
+            return (trusted, None);
         };
         let good = match kind {
             20 => body == [1],
-            21 => return (believed, body.try_into().ok()),
+            21 => return (trusted, body.try_into().ok()),
             22 => is_handshake(body),
             23 => false,
             _ => !body.is_empty(),
         };
         if !good {
-            return (believed, None);
+            return (trusted, None);
         }
         at += 13 + length;
     }
     (datagram, None)
 }
 
-/// Whether a record's body is one handshake fragment or several, each with a length that fits (RFC 6347 section 4.2.2).
+/// Whether a record's body consists of handshake fragments with valid lengths (RFC 6347 section 4.2.2).
 fn is_handshake(mut body: &[u8]) -> bool {
     if body.is_empty() {
         return false;
@@ -388,13 +390,13 @@ fn is_handshake(mut body: &[u8]) -> bool {
     true
 }
 
-fn failure(error: &dimpl::Error) -> Failure {
+fn failure(error: &dimpl::Error) -> DtlsFailure {
     match error {
-        dimpl::Error::Timeout(_) => Failure::Timeout,
+        dimpl::Error::Timeout(_) => DtlsFailure::Timeout,
         dimpl::Error::SecurityError(dimpl::SecurityError::FatalAlert { description }) => {
-            Failure::Refused(*description)
+            DtlsFailure::Refused(*description)
         }
-        other => Failure::Protocol(other.to_string()),
+        other => DtlsFailure::Protocol(other.to_string()),
     }
 }
 
@@ -407,11 +409,11 @@ fn suite(profile: SrtpProfile) -> Option<Suite> {
     }
 }
 
-/// The exported material is the client's key, the server's key, the client's salt, the server's salt (RFC 5764 section 4.2).
-fn split(suite: Suite, material: &[u8], role: Role) -> Result<Established, Failure> {
+/// Splits the exported keying material: client key, server key, client salt, server salt (RFC 5764 section 4.2).
+fn split(suite: Suite, material: &[u8], role: Role) -> Result<Established, DtlsFailure> {
     let (keys, salts) = (2 * suite.key_length(), 2 * suite.salt_length());
     if material.len() != keys + salts {
-        return Err(Failure::Protocol(
+        return Err(DtlsFailure::Protocol(
             "the exported keys have another length".into(),
         ));
     }
@@ -420,7 +422,7 @@ fn split(suite: Suite, material: &[u8], role: Role) -> Result<Established, Failu
     let (client_salt, server_salt) = salts.split_at(suite.salt_length());
     let master = |key: &[u8], salt: &[u8]| {
         let secret = Zeroizing::new([key, salt].concat());
-        MasterKey::new(suite, &secret).map_err(|error| Failure::Protocol(error.to_string()))
+        MasterKey::new(suite, &secret).map_err(|error| DtlsFailure::Protocol(error.to_string()))
     };
     let client = master(client_key, client_salt)?;
     let server = master(server_key, server_salt)?;

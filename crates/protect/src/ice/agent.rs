@@ -1,123 +1,126 @@
-//! The full agent (RFC 8445): it forms pairs, checks them, nominates or lets nominate, and keeps asking for consent (RFC 7675).
+//! The full agent (RFC 8445): it forms pairs, checks them, nominates or accepts nominations, and maintains consent
+//! (RFC 7675).
 //!
-//! One agent is one component of one stream, over UDP. It has host candidates; what NATs make of them the peer sees (peer-reflexive
-//! candidates). A pair is a base of ours and an address of the peer's, for that is what datagrams go between: a peer-reflexive
-//! candidate of ours shares its base's pair.
+//! One agent serves one component of one stream, over UDP. It has host candidates; the peer discovers their NAT
+//! mappings as peer-reflexive candidates. A pair consists of a local base and a remote address, since datagrams
+//! travel between these: local peer-reflexive candidates share the pair of their base.
 //!
-//! No clock and no randomness of its own: times and a generator are handed in. Lists have limits, and what exceeds them is refused.
+//! It has no clock and no random number generator of its own: both are passed in. Lists are bounded, and excess
+//! entries are rejected.
 
-mod heard;
+mod receive;
 
-use super::candidate::{Candidate, Kind, priority};
-use super::{CONSENT, Credentials};
+use super::candidate::{CandidateType, IceCandidate, priority};
+use super::{CONSENT, IceCredentials};
 use crate::cipher::HmacSha1;
-use crate::stun::{Builder, Message, attribute, message_type};
+use crate::stun::{Builder, StunMessage, attribute, message_type};
 use core::fmt;
 use core::time::Duration;
 use engine::{DropReason, Entropy, Time};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-/// Addresses of ours at most.
+/// Largest number of local addresses.
 pub const MAX_LOCAL: usize = 8;
-/// Candidates of the peer at most; more are refused.
+/// Largest number of remote candidates; more are rejected.
 pub const MAX_REMOTE: usize = 32;
-/// Pairs at most (RFC 8445 section 6.1.2.5); those of lowest priority are left out.
+/// Largest number of pairs (RFC 8445 section 6.1.2.5); those of lowest priority are removed.
 pub const MAX_PAIRS: usize = 100;
-/// Datagrams that wait to be taken.
-const DATAGRAMS: usize = 64;
-/// Checks that came before the peer's credentials were known.
-const EARLY: usize = 8;
-/// Time between two new checks (Ta, RFC 8445 section 14.2).
+/// Number of datagrams queued until they are read.
+const MAX_DATAGRAMS: usize = 64;
+/// Number of checks recorded before the peer's credentials are known.
+const MAX_EARLY: usize = 8;
+/// Interval between two new checks (Ta, RFC 8445 section 14.2).
 pub const PACE: Duration = Duration::from_millis(50);
-/// The shortest time after which a check is sent again (RFC 8445 section 14.3).
+/// Shortest time to the first retransmission of a check (RFC 8445 section 14.3).
 pub const RETRANSMIT: Duration = Duration::from_millis(500);
-/// How often a check is sent (Rc), and how many first waits the last one has (Rm, RFC 8489 section 6.2.1).
-const SENDS: u8 = 7;
-const LAST_WAIT: u32 = 16;
-/// How long the controlling agent waits for pairs better than the best that works.
+/// Number of transmissions of a check (Rc), and the wait after the last one as a multiple of the first (Rm, RFC 8489
+/// section 6.2.1).
+const MAX_SENDS: u8 = 7;
+const LAST_WAIT_FACTOR: u32 = 16;
+/// Time that the controlling agent waits for better pairs than the best valid one.
 const NOMINATION_PATIENCE: Duration = Duration::from_millis(500);
-/// So long nothing has failed, whatever has: the peer may still be on its way to us (RFC 8863).
+/// Shortest time before failure is reported: the peer may still start its checks (RFC 8863).
 pub const FAILURE_PATIENCE: Duration = Duration::from_millis(39_500);
-/// Consent is asked for about so often (RFC 7675 section 5.1).
+/// Mean interval of consent checks (RFC 7675 section 5.1).
 const CONSENT_INTERVAL: Duration = Duration::from_secs(5);
-/// So long the peer must not have nominated the pair in use, for a lesser one that it nominates to take its place: browsers change
-/// their mind, and then keep nominating what they have chosen.
+/// A lower pair that the peer nominates replaces the selected one only if the peer has not nominated that for this
+/// time: browsers may renominate, and then repeat the nomination of the new pair.
 const RENOMINATION: Duration = Duration::from_secs(1);
-/// Requests for consent whose answers are waited for.
-const CONSENT_OPEN: usize = 8;
+/// Number of consent checks with an outstanding response.
+const MAX_CONSENT_CHECKS: usize = 8;
 
-/// Who decides (RFC 8445 section 4).
+/// Role of the agent (RFC 8445 section 4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// Nominates.
+pub enum IceRole {
+    /// Nominates the pair.
     Controlling,
-    /// Lets nominate.
+    /// Accepts the nomination.
     Controlled,
 }
 
-impl Role {
-    const fn other(self) -> Role {
+impl IceRole {
+    const fn other(self) -> IceRole {
         match self {
-            Role::Controlling => Role::Controlled,
-            Role::Controlled => Role::Controlling,
+            IceRole::Controlling => IceRole::Controlled,
+            IceRole::Controlled => IceRole::Controlling,
         }
     }
 
     const fn attribute(self) -> u16 {
         match self {
-            Role::Controlling => attribute::ICE_CONTROLLING,
-            Role::Controlled => attribute::ICE_CONTROLLED,
+            IceRole::Controlling => attribute::ICE_CONTROLLING,
+            IceRole::Controlled => attribute::ICE_CONTROLLED,
         }
     }
 }
 
-/// A pair over which media goes.
+/// A pair used for media.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path {
-    /// Which address of ours, by its number.
+    /// Number of the local address.
     pub base: u8,
-    /// The peer's address, as we see it.
+    /// The peer's address, as seen locally.
     pub remote: SocketAddr,
-    /// Our address, as the peer sees it.
+    /// The local address, as seen by the peer.
     pub mapped: SocketAddr,
 }
 
-/// What has happened.
+/// Events of the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
-    /// A pair was nominated and works: media goes over it, and over no other.
+pub enum IceEvent {
+    /// A pair was nominated and is valid: media uses it exclusively.
     Selected(Path),
-    /// The peer has not agreed to be sent to for [`CONSENT`]: nothing more may be sent over the pair, until ICE is restarted or another
-    /// pair is nominated.
+    /// The peer's consent has expired ([`CONSENT`]): nothing may be sent over the pair until ICE is restarted or
+    /// another pair is nominated.
     ConsentLost(Path),
-    /// No pair works.
+    /// No pair is valid.
     Failed,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Local {
+struct LocalAddress {
     address: SocketAddr,
     preference: u16,
 }
 
-impl Local {
-    fn priority(&self, kind: Kind) -> u32 {
+impl LocalAddress {
+    fn priority(&self, kind: CandidateType) -> u32 {
         priority(kind, self.preference, 1)
     }
 }
 
 #[derive(Debug)]
-struct Remote {
-    candidate: Candidate,
-    /// The first one with its foundation.
+struct RemoteCandidate {
+    candidate: IceCandidate,
+    /// Index of the first remote candidate with the same foundation.
     group: u8,
-    /// A check came from there that knew our credentials.
-    proved: bool,
+    /// It has sent an authenticated check.
+    authenticated: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum PairState {
     Frozen,
     Waiting,
     InProgress,
@@ -125,20 +128,20 @@ enum State {
     Failed,
 }
 
-/// Numbers of the local and of the remote candidate.
+/// Indices of the local and the remote candidate.
 type PairId = (u8, u8);
 
-/// A request of ours: what has to be known of it when it is answered.
+/// A sent request, as needed to process its response.
 #[derive(Clone, Copy, Debug)]
-struct Asked {
+struct SentRequest {
     transaction: [u8; 12],
-    role: Role,
+    role: IceRole,
     nominates: bool,
 }
 
 #[derive(Debug)]
 struct Check {
-    asked: Asked,
+    request: SentRequest,
     bytes: Vec<u8>,
     sent: u8,
     first_wait: Duration,
@@ -147,53 +150,53 @@ struct Check {
 }
 
 #[derive(Debug)]
-struct Pair {
+struct CandidatePair {
     id: PairId,
-    state: State,
+    state: PairState,
     check: Option<Check>,
-    /// A check that another one took the place of; it may be answered all the same.
-    earlier: Option<Asked>,
-    /// Our address as the peer sees it, once a check was answered.
+    /// A check that was replaced by another one; its response is still accepted.
+    replaced_check: Option<SentRequest>,
+    /// The local address as seen by the peer, once a check has succeeded.
     mapped: Option<SocketAddr>,
-    /// By us, with the next check; or by the peer, when ours has been answered.
+    /// Nominated: by us, with the next check; or by the peer, effective when our check succeeds.
     nominated: bool,
-    /// The peer's consent was lost: not to be used again with these credentials (RFC 7675 section 5.1).
-    lost: bool,
+    /// The peer's consent has expired: not to be used again with these credentials (RFC 7675 section 5.1).
+    consent_lost: bool,
 }
 
-impl Pair {
-    fn is_open(&self) -> bool {
+impl CandidatePair {
+    fn is_unfinished(&self) -> bool {
         matches!(
             self.state,
-            State::Frozen | State::Waiting | State::InProgress
+            PairState::Frozen | PairState::Waiting | PairState::InProgress
         )
     }
 
     fn fail(&mut self) {
-        self.state = State::Failed;
+        self.state = PairState::Failed;
         self.check = None;
-        self.earlier = None;
+        self.replaced_check = None;
         self.mapped = None;
         self.nominated = false;
     }
 }
 
-/// The pair in use.
+/// The selected pair.
 #[derive(Debug)]
 struct Selected {
     path: Path,
-    /// None: of before a restart.
+    /// `None`: selected before a restart.
     id: Option<PairId>,
-    /// When it was nominated last.
+    /// Time of its last nomination.
     nominated: Time,
     last: Time,
     next: Time,
-    asked: VecDeque<[u8; 12]>,
+    consent_checks: VecDeque<[u8; 12]>,
 }
 
-/// A check that came before the peer's credentials were known.
+/// A check received before the peer's credentials are known.
 #[derive(Debug)]
-struct Early {
+struct EarlyCheck {
     base: u8,
     source: SocketAddr,
     priority: u32,
@@ -202,47 +205,47 @@ struct Early {
 }
 
 /// The peer's credentials.
-struct Peer {
-    credentials: Credentials,
+struct RemotePeer {
+    credentials: IceCredentials,
     key: HmacSha1,
     name: Vec<u8>,
     lite: bool,
-    /// When it may be said that nothing works.
-    fails: Time,
+    /// Earliest time to report failure.
+    fails_at: Time,
 }
 
-/// Credentials of ours before a restart, which the peer uses until it knows the new ones.
-struct Former {
-    credentials: Credentials,
+/// Our credentials before a restart, which the peer uses until it has the new ones.
+struct PreviousCredentials {
+    credentials: IceCredentials,
     key: HmacSha1,
     until: Time,
 }
 
-/// See the module's text.
+/// A full ICE agent; see the module documentation.
 pub struct Agent {
-    local: Credentials,
+    local: IceCredentials,
     key: HmacSha1,
-    role: Role,
+    role: IceRole,
     tie_breaker: u64,
     entropy: Entropy,
-    locals: Vec<Local>,
-    peer: Option<Peer>,
-    former: Option<Former>,
-    remotes: Vec<Remote>,
-    pairs: Vec<Pair>,
+    locals: Vec<LocalAddress>,
+    peer: Option<RemotePeer>,
+    previous: Option<PreviousCredentials>,
+    remotes: Vec<RemoteCandidate>,
+    pairs: Vec<CandidatePair>,
     triggered: VecDeque<PairId>,
-    early: Vec<Early>,
+    early: Vec<EarlyCheck>,
     next_check: Time,
     first_valid: Option<Time>,
     selected: Option<Selected>,
-    failure_told: bool,
+    failure_reported: bool,
     out: VecDeque<(u8, SocketAddr, Vec<u8>)>,
-    events: VecDeque<Event>,
+    events: VecDeque<IceEvent>,
 }
 
 impl Agent {
-    /// An agent with these credentials of its own; `entropy`: a generator for it alone.
-    pub fn new(local: Credentials, role: Role, mut entropy: Entropy) -> Agent {
+    /// An agent with these local credentials; `entropy` must be used by it alone.
+    pub fn new(local: IceCredentials, role: IceRole, mut entropy: Entropy) -> Agent {
         Agent {
             key: HmacSha1::new(local.password().as_bytes()),
             local,
@@ -251,7 +254,7 @@ impl Agent {
             entropy,
             locals: Vec::new(),
             peer: None,
-            former: None,
+            previous: None,
             remotes: Vec::new(),
             pairs: Vec::new(),
             triggered: VecDeque::new(),
@@ -259,53 +262,56 @@ impl Agent {
             next_check: Time::ZERO,
             first_valid: None,
             selected: None,
-            failure_told: false,
+            failure_reported: false,
             out: VecDeque::new(),
             events: VecDeque::new(),
         }
     }
 
-    /// Adds an address of ours, before those of the peer, the best first; its number. None: there are [`MAX_LOCAL`].
+    /// Adds a local address, preferred first, before the remote candidates; returns its number. `None`: there are
+    /// [`MAX_LOCAL`] already.
     pub fn add_local(&mut self, address: SocketAddr) -> Option<u8> {
         let number = self.locals.len();
         if number >= MAX_LOCAL {
             return None;
         }
-        self.locals.push(Local {
+        self.locals.push(LocalAddress {
             address,
             preference: u16::MAX - number as u16,
         });
         Some(number as u8)
     }
 
-    /// Our candidates, for the session description.
-    pub fn candidates(&self) -> impl Iterator<Item = Candidate> {
-        (1u32..).zip(&self.locals).map(|(number, local)| Candidate {
-            foundation: number.to_string(),
-            component: 1,
-            priority: local.priority(Kind::Host),
-            address: local.address,
-            kind: Kind::Host,
-        })
+    /// The local candidates for the session description.
+    pub fn candidates(&self) -> impl Iterator<Item = IceCandidate> {
+        (1u32..)
+            .zip(&self.locals)
+            .map(|(number, local)| IceCandidate {
+                foundation: number.to_string(),
+                component: 1,
+                priority: local.priority(CandidateType::Host),
+                address: local.address,
+                kind: CandidateType::Host,
+            })
     }
 
     /// Our credentials.
-    pub fn local(&self) -> &Credentials {
+    pub fn local(&self) -> &IceCredentials {
         &self.local
     }
 
-    /// The peer's credentials, where they are known.
-    pub fn remote(&self) -> Option<&Credentials> {
+    /// The peer's credentials, if known.
+    pub fn remote(&self) -> Option<&IceCredentials> {
         self.peer.as_ref().map(|peer| &peer.credentials)
     }
 
-    /// Whether we control.
-    pub fn role(&self) -> Role {
+    /// Our role.
+    pub fn role(&self) -> IceRole {
         self.role
     }
 
-    /// The role that offer and answer give (RFC 8445 section 6.1.1); a conflict between the agents may change it.
-    pub fn set_role(&mut self, role: Role) {
+    /// Sets the role from offer and answer (RFC 8445 section 6.1.1); a role conflict may change it.
+    pub fn set_role(&mut self, role: IceRole) {
         if role != self.role {
             self.role = role;
             for pair in &mut self.pairs {
@@ -314,130 +320,130 @@ impl Agent {
         }
     }
 
-    /// The peer's credentials, as signalling has them; `lite`: it is a lite agent. Others than before begin anew: what is selected
-    /// stays in use until a pair is nominated with the new ones.
-    pub fn set_remote(&mut self, credentials: Credentials, lite: bool, now: Time) {
+    /// Sets the peer's signalled credentials; `lite`: it is a lite agent. Changed credentials restart the checks: the
+    /// selected pair stays in use until a pair is nominated with the new ones.
+    pub fn set_remote(&mut self, credentials: IceCredentials, lite: bool, now: Time) {
         if let Some(peer) = &mut self.peer
             && peer.credentials == credentials
         {
             peer.lite = lite;
             return;
         }
-        self.forget_pairs();
+        self.clear_pairs();
         let name = format!("{}:{}", credentials.fragment(), self.local.fragment());
-        self.peer = Some(Peer {
+        self.peer = Some(RemotePeer {
             key: HmacSha1::new(credentials.password().as_bytes()),
             name: name.into_bytes(),
             lite,
-            fails: now + FAILURE_PATIENCE,
+            fails_at: now + FAILURE_PATIENCE,
             credentials,
         });
         self.next_check = now;
     }
 
-    /// A candidate of the peer's, now or later (RFC 8838). One that is known already, of another component, or of a family that we
-    /// have no address of, changes nothing.
+    /// Adds a remote candidate, also later (RFC 8838). A candidate that is known already, of another component, or of
+    /// a family without a local address, is ignored.
     ///
     /// # Errors
-    /// [`DropReason::IceCandidate`]: there are [`MAX_REMOTE`] already.
-    pub fn add_remote(&mut self, candidate: Candidate) -> Result<(), DropReason> {
+    /// [`DropReason::IceTooManyCandidates`]: there are [`MAX_REMOTE`] already.
+    pub fn add_remote(&mut self, candidate: IceCandidate) -> Result<(), DropReason> {
         if candidate.component != 1 {
             return Ok(());
         }
-        if let Some(known) = self.find_remote(candidate.address) {
-            // What was found by a check now has its name (RFC 8445 section 7.3.1.3).
+        if let Some(existing) = self.find_remote(candidate.address) {
+            // A candidate found by a check now gets its foundation (RFC 8445 section 7.3.1.3).
             let group = self.group(&candidate.foundation);
-            if let Some(known) = self.remotes.get_mut(usize::from(known))
-                && known.candidate.kind == Kind::PeerReflexive
+            if let Some(existing) = self.remotes.get_mut(usize::from(existing))
+                && existing.candidate.kind == CandidateType::PeerReflexive
             {
-                known.candidate.foundation = candidate.foundation;
-                known.group = group;
+                existing.candidate.foundation = candidate.foundation;
+                existing.group = group;
             }
             return Ok(());
         }
         let number = self.push_remote(candidate, false)?;
         for local in 0..self.locals.len() {
-            self.form((local as u8, number), State::Frozen);
+            self.add_pair((local as u8, number), PairState::Frozen);
         }
-        self.failure_told = false;
+        self.failure_reported = false;
         Ok(())
     }
 
-    /// Takes in what came early, once the peer's credentials and candidates are set.
+    /// Processes the early checks, once the peer's credentials and candidates are set.
     pub fn begin(&mut self, now: Time) {
         let Some(peer) = &self.peer else { return };
         let fragment = peer.credentials.fragment().as_bytes().to_vec();
         for early in core::mem::take(&mut self.early) {
             if early.fragment == fragment {
-                let Early {
+                let EarlyCheck {
                     base,
                     source,
                     priority,
                     nominates,
                     ..
                 } = early;
-                self.checked(base, source, priority, nominates, now);
+                self.on_valid_check(base, source, priority, nominates, now);
             }
         }
     }
 
-    /// Starts over with new credentials of ours (RFC 8445 section 9); those of the peer come with [`Agent::set_remote`]. What is
-    /// selected stays in use until a new pair is nominated, as long as the peer's consent holds.
-    pub fn restart(&mut self, local: Credentials, role: Role, now: Time) {
+    /// Restarts with new local credentials (RFC 8445 section 9); those of the peer follow with [`Agent::set_remote`].
+    /// The selected pair stays in use until a new pair is nominated, as long as the peer's consent holds.
+    pub fn restart(&mut self, local: IceCredentials, role: IceRole, now: Time) {
         let key = HmacSha1::new(local.password().as_bytes());
-        self.former = Some(Former {
+        self.previous = Some(PreviousCredentials {
             credentials: core::mem::replace(&mut self.local, local),
             key: core::mem::replace(&mut self.key, key),
             until: now + CONSENT,
         });
         self.peer = None;
         self.early.clear();
-        self.forget_pairs();
+        self.clear_pairs();
         self.role = role;
         self.tie_breaker = self.entropy.u64();
     }
 
-    fn forget_pairs(&mut self) {
+    fn clear_pairs(&mut self) {
         self.remotes.clear();
         self.pairs.clear();
         self.triggered.clear();
         self.first_valid = None;
-        self.failure_told = false;
+        self.failure_reported = false;
         if let Some(selected) = &mut self.selected {
             selected.id = None;
-            selected.asked.clear();
+            selected.consent_checks.clear();
         }
     }
 
-    /// Where media goes.
+    /// The pair for media.
     pub fn selected(&self) -> Option<Path> {
         self.selected.as_ref().map(|selected| selected.path)
     }
 
-    /// Whether a handshake from there may be taken: a check came from it that knew our credentials.
+    /// Whether a handshake from this source is accepted: it has sent an authenticated check.
     pub fn admits(&self, source: SocketAddr) -> bool {
         self.selected().is_some_and(|path| path.remote == source)
             || self
                 .remotes
                 .iter()
-                .any(|known| known.proved && known.candidate.address == source)
+                .any(|existing| existing.authenticated && existing.candidate.address == source)
             || self.early.iter().any(|early| early.source == source)
     }
 
-    /// The next datagram: from which address of ours, whereto, what.
+    /// The next datagram: number of the local address, destination, bytes.
     pub fn next_datagram(&mut self) -> Option<(u8, SocketAddr, Vec<u8>)> {
         self.out.pop_front()
     }
 
-    /// The next thing that has happened.
-    pub fn next_event(&mut self) -> Option<Event> {
+    /// The next event.
+    pub fn next_event(&mut self) -> Option<IceEvent> {
         self.events.pop_front()
     }
 
-    /// Takes in a STUN datagram that came from `source` to the address `base` of ours.
+    /// Processes a STUN datagram from `source` to the local address `base`.
     ///
     /// # Errors
-    /// What to count it as where it is neither a good check nor an answer to one of ours. Some are answered with an error all the same.
+    /// The drop reason if it is neither a valid check nor a response to one of ours. Some also get an error response.
     pub fn feed(
         &mut self,
         base: u8,
@@ -445,7 +451,7 @@ impl Agent {
         source: SocketAddr,
         now: Time,
     ) -> Result<(), DropReason> {
-        let message = Message::parse(datagram).ok_or(DropReason::StunMalformed)?;
+        let message = StunMessage::parse(datagram).ok_or(DropReason::StunMalformed)?;
         let done = match message.message_type() {
             message_type::BINDING_REQUEST => self.request(base, &message, source, now),
             message_type::BINDING_SUCCESS | message_type::BINDING_ERROR => {
@@ -459,28 +465,32 @@ impl Agent {
         done
     }
 
-    /// Tells the time: sends what is due.
+    /// Advances the time: sends checks and retransmissions that are due.
     pub fn timeout(&mut self, now: Time) {
-        self.ask_consent(now);
+        self.check_consent(now);
         self.retransmit(now);
         self.nominate(now);
         if now >= self.next_check
             && let Some(id) = self.next_pair()
         {
-            self.triggered.retain(|known| *known != id);
+            self.triggered.retain(|existing| *existing != id);
             self.check(id, now);
             self.next_check = now + PACE;
         }
-        if self.former.as_ref().is_some_and(|known| known.until <= now) {
-            self.former = None;
+        if self
+            .previous
+            .as_ref()
+            .is_some_and(|existing| existing.until <= now)
+        {
+            self.previous = None;
         }
         if self.failure_due().is_some_and(|due| due <= now) {
-            self.failure_told = true;
-            self.events.push_back(Event::Failed);
+            self.failure_reported = true;
+            self.events.push_back(IceEvent::Failed);
         }
     }
 
-    /// When [`Agent::timeout`] wants to be called next.
+    /// Time of the next call of [`Agent::timeout`].
     pub fn next_deadline(&self) -> Option<Time> {
         let check = self.next_pair().map(|_| self.next_check);
         let again = self.pairs.iter().filter_map(|pair| pair.check.as_ref());
@@ -489,7 +499,7 @@ impl Agent {
             Some(_) => selected.next.min(selected.last + CONSENT),
             None => selected.last + CONSENT,
         });
-        let nomination = self.nominee().and(self.first_valid);
+        let nomination = self.best_valid_pair().and(self.first_valid);
         let nomination = nomination.map(|first| first + NOMINATION_PATIENCE);
         [check, again, consent, nomination, self.failure_due()]
             .into_iter()
@@ -503,47 +513,51 @@ impl Agent {
             .is_some_and(|selected| selected.id.is_some())
     }
 
-    /// When it will have failed as things stand.
+    /// Time at which failure is reported, if nothing changes.
     fn failure_due(&self) -> Option<Time> {
         let peer = self.peer.as_ref()?;
         let hope = self.is_complete()
             || self
                 .pairs
                 .iter()
-                .any(|pair| pair.is_open() || pair.mapped.is_some());
-        (!hope && !self.failure_told).then_some(peer.fails)
+                .any(|pair| pair.is_unfinished() || pair.mapped.is_some());
+        (!hope && !self.failure_reported).then_some(peer.fails_at)
     }
 
     fn find_remote(&self, address: SocketAddr) -> Option<u8> {
-        let known = self
+        let existing = self
             .remotes
             .iter()
             .position(|remote| remote.candidate.address == address);
-        known.map(|number| number as u8)
+        existing.map(|number| number as u8)
     }
 
     fn group(&self, foundation: &str) -> u8 {
-        let same = |known: &Remote| known.candidate.foundation == foundation;
+        let same = |existing: &RemoteCandidate| existing.candidate.foundation == foundation;
         self.remotes
             .iter()
             .position(same)
             .unwrap_or(self.remotes.len()) as u8
     }
 
-    fn push_remote(&mut self, candidate: Candidate, proved: bool) -> Result<u8, DropReason> {
+    fn push_remote(
+        &mut self,
+        candidate: IceCandidate,
+        authenticated: bool,
+    ) -> Result<u8, DropReason> {
         let number = self.remotes.len();
         if number >= MAX_REMOTE {
-            return Err(DropReason::IceCandidate);
+            return Err(DropReason::IceTooManyCandidates);
         }
-        self.remotes.push(Remote {
+        self.remotes.push(RemoteCandidate {
             group: self.group(&candidate.foundation),
             candidate,
-            proved,
+            authenticated,
         });
         Ok(number as u8)
     }
 
-    fn pair(&mut self, id: PairId) -> Option<&mut Pair> {
+    fn pair(&mut self, id: PairId) -> Option<&mut CandidatePair> {
         self.pairs.iter_mut().find(|pair| pair.id == id)
     }
 
@@ -551,25 +565,25 @@ impl Agent {
     fn priority(&self, (local, remote): PairId) -> u64 {
         let local = self.locals.get(usize::from(local));
         let remote = self.remotes.get(usize::from(remote));
-        let ours = local.map_or(0, |local| u64::from(local.priority(Kind::Host)));
+        let ours = local.map_or(0, |local| u64::from(local.priority(CandidateType::Host)));
         let theirs = remote.map_or(0, |remote| u64::from(remote.candidate.priority));
         let (controlling, controlled) = match self.role {
-            Role::Controlling => (ours, theirs),
-            Role::Controlled => (theirs, ours),
+            IceRole::Controlling => (ours, theirs),
+            IceRole::Controlled => (theirs, ours),
         };
         controlling.min(controlled) << 32
             | controlling.max(controlled) << 1
             | u64::from(controlling > controlled)
     }
 
-    /// Local candidate, and first remote one with the same foundation.
+    /// Local candidate, and the first remote one with the same foundation.
     fn foundation(&self, (local, remote): PairId) -> (u8, u8) {
         let group = self.remotes.get(usize::from(remote));
         (local, group.map_or(remote, |remote| remote.group))
     }
 
-    /// Whether a pair has its place.
-    fn form(&mut self, id: PairId, state: State) -> bool {
+    /// Adds a pair; false if it does not fit or the list is full of better ones.
+    fn add_pair(&mut self, id: PairId, state: PairState) -> bool {
         let family = |address: SocketAddr| address.ip().to_canonical().is_ipv6();
         let local = self.locals.get(usize::from(id.0));
         let remote = self.remotes.get(usize::from(id.1));
@@ -595,25 +609,25 @@ impl Agent {
                 _ => return false,
             }
         }
-        self.pairs.push(Pair {
+        self.pairs.push(CandidatePair {
             id,
             state,
             check: None,
-            earlier: None,
+            replaced_check: None,
             mapped: None,
             nominated: false,
-            lost: false,
+            consent_lost: false,
         });
         true
     }
 
-    /// What is checked next: what was triggered first; then by priority what waits, and of each foundation with nothing under way the
-    /// best (RFC 8445 section 6.1.4.2).
+    /// The next pair to check: triggered checks first, then waiting pairs by priority, then the best frozen pair of
+    /// each foundation without a check in progress (RFC 8445 section 6.1.4.2).
     fn next_pair(&self) -> Option<PairId> {
         self.peer.as_ref()?;
         let waits = |id: &&PairId| {
             let pair = self.pairs.iter().find(|pair| pair.id == **id);
-            pair.is_some_and(|pair| pair.state != State::InProgress)
+            pair.is_some_and(|pair| pair.state != PairState::InProgress)
         };
         if let Some(id) = self.triggered.iter().find(waits) {
             return Some(*id);
@@ -621,30 +635,30 @@ impl Agent {
         if self.is_complete() {
             return None;
         }
-        let best = |wanted: State, free: &dyn Fn(PairId) -> bool| {
+        let best = |required: PairState, free: &dyn Fn(PairId) -> bool| {
             self.pairs
                 .iter()
-                .filter(|pair| pair.state == wanted && free(pair.id))
+                .filter(|pair| pair.state == required && free(pair.id))
                 .map(|pair| pair.id)
                 .max_by_key(|id| self.priority(*id))
         };
-        best(State::Waiting, &|_| true).or_else(|| {
-            best(State::Frozen, &|id| {
+        best(PairState::Waiting, &|_| true).or_else(|| {
+            best(PairState::Frozen, &|id| {
                 let foundation = self.foundation(id);
                 !self.pairs.iter().any(|other| {
-                    other.state == State::InProgress && self.foundation(other.id) == foundation
+                    other.state == PairState::InProgress && self.foundation(other.id) == foundation
                 })
             })
         })
     }
 
-    /// A request of ours; its bytes.
-    fn ask(&mut self, local: u8, nominates: bool) -> Option<(Asked, Vec<u8>)> {
+    /// Creates a request; returns its record and its bytes.
+    fn build_request(&mut self, local: u8, nominates: bool) -> Option<(SentRequest, Vec<u8>)> {
         let mut transaction = [0; 12];
         self.entropy.fill(&mut transaction);
         let peer = self.peer.as_ref()?;
         let local = self.locals.get(usize::from(local))?;
-        let reflexive = local.priority(Kind::PeerReflexive);
+        let reflexive = local.priority(CandidateType::PeerReflexive);
         let mut builder = Builder::new(message_type::BINDING_REQUEST, transaction)
             .attribute(attribute::USERNAME, &peer.name)
             .attribute(attribute::PRIORITY, &reflexive.to_be_bytes())
@@ -652,16 +666,16 @@ impl Agent {
         if nominates {
             builder = builder.attribute(attribute::USE_CANDIDATE, &[]);
         }
-        let asked = Asked {
+        let request = SentRequest {
             transaction,
             role: self.role,
             nominates,
         };
-        Some((asked, builder.finish(Some(&peer.key))))
+        Some((request, builder.finish(Some(&peer.key))))
     }
 
     fn send(&mut self, local: u8, to: SocketAddr, bytes: Vec<u8>) {
-        if self.out.len() < DATAGRAMS {
+        if self.out.len() < MAX_DATAGRAMS {
             self.out.push_back((local, to, bytes));
         }
     }
@@ -669,9 +683,10 @@ impl Agent {
     /// Sends a new check of a pair.
     fn check(&mut self, id: PairId, now: Time) {
         let open = self.pairs.iter();
-        let open = open.filter(|pair| matches!(pair.state, State::Waiting | State::InProgress));
+        let open =
+            open.filter(|pair| matches!(pair.state, PairState::Waiting | PairState::InProgress));
         let wait = RETRANSMIT.max(PACE * open.count() as u32);
-        let controlling = self.role == Role::Controlling;
+        let controlling = self.role == IceRole::Controlling;
         let nominates = self
             .pair(id)
             .is_some_and(|pair| controlling && pair.nominated);
@@ -679,13 +694,13 @@ impl Agent {
         let Some(to) = remote.map(|remote| remote.candidate.address) else {
             return;
         };
-        let Some((asked, bytes)) = self.ask(id.0, nominates) else {
+        let Some((request, bytes)) = self.build_request(id.0, nominates) else {
             return;
         };
         if let Some(pair) = self.pair(id) {
-            pair.state = State::InProgress;
+            pair.state = PairState::InProgress;
             pair.check = Some(Check {
-                asked,
+                request,
                 bytes: bytes.clone(),
                 sent: 1,
                 first_wait: wait,
@@ -702,14 +717,14 @@ impl Agent {
             let Some(check) = pair.check.as_mut().filter(|check| check.due <= now) else {
                 continue;
             };
-            if check.sent >= SENDS {
+            if check.sent >= MAX_SENDS {
                 pair.fail();
                 continue;
             }
             check.sent += 1;
             check.wait *= 2;
             let wait = match check.sent {
-                SENDS => check.first_wait * LAST_WAIT,
+                MAX_SENDS => check.first_wait * LAST_WAIT_FACTOR,
                 _ => check.wait,
             };
             check.due = now + wait;
@@ -723,9 +738,9 @@ impl Agent {
         }
     }
 
-    /// The best pair that works, where it is ours to nominate it and none is nominated.
-    fn nominee(&self) -> Option<PairId> {
-        if self.role != Role::Controlling
+    /// The best valid pair, if we control and none is nominated.
+    fn best_valid_pair(&self) -> Option<PairId> {
+        if self.role != IceRole::Controlling
             || self.is_complete()
             || self.pairs.iter().any(|pair| pair.nominated)
         {
@@ -733,16 +748,19 @@ impl Agent {
         }
         self.pairs
             .iter()
-            .filter(|pair| pair.state == State::Succeeded)
+            .filter(|pair| pair.state == PairState::Succeeded)
             .map(|pair| pair.id)
             .max_by_key(|id| self.priority(*id))
     }
 
-    /// Regular nomination (RFC 8445 section 8.1.1): of the best pair that works, when no better one may come to work soon.
+    /// Regular nomination (RFC 8445 section 8.1.1): of the best valid pair, when no better one is likely to become
+    /// valid soon.
     fn nominate(&mut self, now: Time) {
-        let Some(id) = self.nominee() else { return };
+        let Some(id) = self.best_valid_pair() else {
+            return;
+        };
         let own = self.priority(id);
-        let mut open = self.pairs.iter().filter(|pair| pair.is_open());
+        let mut open = self.pairs.iter().filter(|pair| pair.is_unfinished());
         let better = open.any(|pair| self.priority(pair.id) > own);
         let patient = self
             .first_valid
@@ -761,7 +779,7 @@ impl Agent {
             return;
         };
         let current = self.selected.as_ref().and_then(|selected| selected.id);
-        // Agents of RFC 5245 nominate every pair that works: of those the best is meant.
+        // Agents of RFC 5245 nominate every valid pair: the best of them is used.
         let fresh = self
             .selected
             .as_ref()
@@ -786,36 +804,36 @@ impl Agent {
             nominated: now,
             last: now,
             next: now,
-            asked: VecDeque::new(),
+            consent_checks: VecDeque::new(),
         });
         self.schedule_consent(now);
-        // RFC 8445 section 8.1.2: what is not needed any more rests, in case the chosen pair dies; better ones that are under way may
-        // yet be nominated.
+        // RFC 8445 section 8.1.2: checks of worse pairs are suspended, to be resumed if the selected pair fails;
+        // better ones in progress may still be nominated.
         let own = self.priority(id);
         let worse: Vec<PairId> = self
             .pairs
             .iter()
             .filter(|pair| match pair.state {
-                State::Frozen | State::Waiting => true,
-                State::InProgress => self.priority(pair.id) < own,
-                State::Succeeded | State::Failed => false,
+                PairState::Frozen | PairState::Waiting => true,
+                PairState::InProgress => self.priority(pair.id) < own,
+                PairState::Succeeded | PairState::Failed => false,
             })
             .map(|pair| pair.id)
             .collect();
         for id in worse {
             if let Some(pair) = self.pair(id) {
-                pair.state = State::Frozen;
+                pair.state = PairState::Frozen;
                 pair.check = None;
-                pair.earlier = None;
+                pair.replaced_check = None;
             }
         }
         self.triggered.clear();
         if before != Some(path) {
-            self.events.push_back(Event::Selected(path));
+            self.events.push_back(IceEvent::Selected(path));
         }
     }
 
-    /// The next request for consent: at random within a fifth of the interval (RFC 7675 section 5.1).
+    /// Schedules the next consent check, randomised by a fifth of the interval (RFC 7675 section 5.1).
     fn schedule_consent(&mut self, now: Time) {
         let fifth = CONSENT_INTERVAL.as_millis() as u64 / 5;
         let wait = 4 * fifth + self.entropy.below(2 * fifth);
@@ -824,7 +842,7 @@ impl Agent {
         }
     }
 
-    fn ask_consent(&mut self, now: Time) {
+    fn check_consent(&mut self, now: Time) {
         let Some(selected) = &self.selected else {
             return;
         };
@@ -833,20 +851,21 @@ impl Agent {
             self.selected = None;
             if let Some(pair) = id.and_then(|id| self.pair(id)) {
                 pair.fail();
-                pair.lost = true;
+                pair.consent_lost = true;
             }
-            self.failure_told = false;
+            self.failure_reported = false;
             if let Some(peer) = &mut self.peer {
-                peer.fails = now + FAILURE_PATIENCE;
+                peer.fails_at = now + FAILURE_PATIENCE;
             }
-            self.events.push_back(Event::ConsentLost(path));
-            // Another pair may still work: those that rested are checked, and one that the peer has nominated is checked anew.
+            self.events.push_back(IceEvent::ConsentLost(path));
+            // Another pair may still work: suspended ones are checked, and one that the peer has nominated is checked
+            // again.
             let spare = self.pairs.iter().filter(|pair| pair.nominated);
             let spare = spare
                 .map(|pair| pair.id)
                 .max_by_key(|id| self.priority(*id));
             if let Some(pair) = spare.and_then(|id| self.pair(id)) {
-                pair.state = State::Waiting;
+                pair.state = PairState::Waiting;
                 let id = pair.id;
                 self.trigger(id);
             }
@@ -855,12 +874,12 @@ impl Agent {
         if id.is_none() || now < selected.next {
             return;
         }
-        if let Some((asked, bytes)) = self.ask(path.base, false) {
+        if let Some((request, bytes)) = self.build_request(path.base, false) {
             if let Some(selected) = &mut self.selected {
-                if selected.asked.len() >= CONSENT_OPEN {
-                    selected.asked.pop_front();
+                if selected.consent_checks.len() >= MAX_CONSENT_CHECKS {
+                    selected.consent_checks.pop_front();
                 }
-                selected.asked.push_back(asked.transaction);
+                selected.consent_checks.push_back(request.transaction);
             }
             self.send(path.base, path.remote, bytes);
         }

@@ -1,15 +1,15 @@
-//! Two agents over a network in virtual time that loses, delays and translates; a peer made by hand that is hostile.
+//! Two agents over a simulated network with loss, delay and NAT; and a hostile peer with handcrafted messages.
 
 use super::*;
-use crate::ice::Lite;
+use crate::ice::LiteAgent;
 
-/// A NAT before an agent: the outside address, and whether only those who were sent to get in (address and port dependent filtering).
+/// A NAT in front of an agent with address and port dependent filtering.
 #[derive(Clone, Debug)]
 struct Nat {
     outside: SocketAddr,
-    /// Each destination has an outside port of its own (symmetric).
+    /// Each destination has its own external port (symmetric NAT).
     symmetric: bool,
-    /// Destinations, and the outside address of each.
+    /// Destinations, and the external address of each.
     open: Vec<(SocketAddr, SocketAddr)>,
 }
 
@@ -43,23 +43,23 @@ fn addr(text: &str) -> SocketAddr {
     text.parse().unwrap()
 }
 
-struct Host {
+struct TestHost {
     agent: Agent,
     addresses: Vec<SocketAddr>,
     nat: Option<Nat>,
-    events: Vec<Event>,
+    events: Vec<IceEvent>,
 }
 
-impl Host {
-    fn new(number: u64, role: Role, addresses: &[&str], nat: Option<Nat>) -> Host {
+impl TestHost {
+    fn new(number: u64, role: IceRole, addresses: &[&str], nat: Option<Nat>) -> TestHost {
         let mut entropy = Entropy::from_number(number);
-        let local = Credentials::generate(&mut entropy);
+        let local = IceCredentials::generate(&mut entropy);
         let mut agent = Agent::new(local, role, entropy);
         let addresses: Vec<SocketAddr> = addresses.iter().map(|text| addr(text)).collect();
         for address in &addresses {
             agent.add_local(*address).unwrap();
         }
-        Host {
+        TestHost {
             agent,
             addresses,
             nat,
@@ -72,33 +72,33 @@ impl Host {
     }
 }
 
-/// Two hosts, and what is between them.
-struct Net {
-    hosts: [Host; 2],
+/// Two hosts and the network between them.
+struct TestNetwork {
+    hosts: [TestHost; 2],
     now: Time,
     entropy: Entropy,
-    /// Of a hundred datagrams so many are lost.
+    /// Loss, percent.
     loss: u64,
-    /// Addresses to which nothing gets.
-    black: Vec<SocketAddr>,
-    flying: Vec<(Time, usize, u8, SocketAddr, Vec<u8>)>,
+    /// Destinations whose datagrams are dropped.
+    blackholed: Vec<SocketAddr>,
+    in_flight: Vec<(Time, usize, u8, SocketAddr, Vec<u8>)>,
     sent: usize,
 }
 
-impl Net {
-    fn new(a: Host, b: Host) -> Net {
-        Net {
+impl TestNetwork {
+    fn new(a: TestHost, b: TestHost) -> TestNetwork {
+        TestNetwork {
             hosts: [a, b],
             now: Time::from_secs(100),
             entropy: Entropy::from_number(99),
             loss: 0,
-            black: Vec::new(),
-            flying: Vec::new(),
+            blackholed: Vec::new(),
+            in_flight: Vec::new(),
             sent: 0,
         }
     }
 
-    /// Each learns of the other what a session description says.
+    /// Each side gets the other's credentials and candidates, as from a session description.
     fn signal(&mut self) {
         self.signal_to(0);
         self.signal_to(1);
@@ -113,22 +113,22 @@ impl Net {
         let agent = &mut self.hosts[to].agent;
         agent.set_remote(credentials, false, self.now);
         for candidate in candidates {
-            // As it is written, and read.
-            let read = Candidate::parse(candidate.to_string().as_bytes()).unwrap();
+            // Through the textual form.
+            let read = IceCandidate::parse(candidate.to_string().as_bytes()).unwrap();
             agent.add_remote(read).unwrap();
         }
         agent.begin(self.now);
-        self.collect(to);
+        self.transmit(to);
     }
 
-    fn collect(&mut self, number: usize) {
-        let Net {
+    fn transmit(&mut self, number: usize) {
+        let TestNetwork {
             hosts,
             now,
             entropy,
             loss,
-            black,
-            flying,
+            blackholed,
+            in_flight,
             sent,
         } = self;
         let [a, b] = hosts;
@@ -143,7 +143,7 @@ impl Net {
                 Some(nat) => nat.out(destination),
                 None => inside,
             };
-            if entropy.below(100) < *loss || black.contains(&destination) {
+            if entropy.below(100) < *loss || blackholed.contains(&destination) {
                 continue;
             }
             let arrives = *now + Duration::from_millis(5 + entropy.below(40));
@@ -152,7 +152,7 @@ impl Net {
                 None => to.addresses.iter().position(|own| *own == destination),
             };
             if let Some(base) = base {
-                flying.push((arrives, 1 - number, base as u8, source, bytes));
+                in_flight.push((arrives, 1 - number, base as u8, source, bytes));
             }
         }
     }
@@ -164,15 +164,19 @@ impl Net {
                 .hosts
                 .iter()
                 .filter_map(|host| host.agent.next_deadline())
-                .chain(self.flying.iter().map(|flying| flying.0))
+                .chain(self.in_flight.iter().map(|in_flight| in_flight.0))
                 .min();
             let Some(due) = due.filter(|due| *due <= end) else {
                 self.now = end;
                 return;
             };
             self.now = self.now.max(due);
-            if let Some(at) = self.flying.iter().position(|flying| flying.0 <= self.now) {
-                let (_, number, base, source, bytes) = self.flying.swap_remove(at);
+            if let Some(at) = self
+                .in_flight
+                .iter()
+                .position(|in_flight| in_flight.0 <= self.now)
+            {
+                let (_, number, base, source, bytes) = self.in_flight.swap_remove(at);
                 let _ = self.hosts[number]
                     .agent
                     .feed(base, &bytes, source, self.now);
@@ -182,9 +186,12 @@ impl Net {
                 if agent.next_deadline().is_some_and(|due| due <= self.now) {
                     agent.timeout(self.now);
                     let due = agent.next_deadline();
-                    assert!(due.is_none_or(|due| due > self.now), "it asks without end");
+                    assert!(
+                        due.is_none_or(|due| due > self.now),
+                        "deadline does not advance"
+                    );
                 }
-                self.collect(number);
+                self.transmit(number);
             }
         }
         panic!("no end");
@@ -194,7 +201,7 @@ impl Net {
         let [a, b] = &self.hosts;
         match (a.agent.selected(), b.agent.selected()) {
             (Some(one), Some(other)) => {
-                let seen = |path: Path, host: &Host| match host.nat {
+                let seen = |path: Path, host: &TestHost| match host.nat {
                     Some(_) => path.mapped,
                     None => host.addresses[usize::from(path.base)],
                 };
@@ -205,19 +212,19 @@ impl Net {
     }
 }
 
-fn controlling(addresses: &[&str]) -> Host {
-    Host::new(1, Role::Controlling, addresses, None)
+fn controlling(addresses: &[&str]) -> TestHost {
+    TestHost::new(1, IceRole::Controlling, addresses, None)
 }
 
-fn controlled(addresses: &[&str]) -> Host {
-    Host::new(2, Role::Controlled, addresses, None)
+fn controlled(addresses: &[&str]) -> TestHost {
+    TestHost::new(2, IceRole::Controlled, addresses, None)
 }
 
 const SOON: Duration = Duration::from_secs(3);
 
 #[test]
-fn both_sides_take_the_best_pair() {
-    let mut net = Net::new(
+fn both_sides_select_the_best_pair() {
+    let mut net = TestNetwork::new(
         controlling(&["192.0.2.1:10", "198.51.100.1:10", "[2001:db8::1]:10"]),
         controlled(&["192.0.2.2:20", "[2001:db8::2]:20"]),
     );
@@ -227,10 +234,10 @@ fn both_sides_take_the_best_pair() {
     assert_eq!(net.hosts[0].selected(), Some(addr("192.0.2.2:20")));
     for host in &net.hosts {
         let path = host.agent.selected().unwrap();
-        assert_eq!(host.events, [Event::Selected(path)]);
+        assert_eq!(host.events, [IceEvent::Selected(path)]);
     }
-    assert_eq!(net.hosts[0].agent.role(), Role::Controlling);
-    // Nothing but questions for consent: about one in five seconds from each side, and its answer.
+    assert_eq!(net.hosts[0].agent.role(), IceRole::Controlling);
+    // Only consent checks: about one in five seconds from each side, and its response.
     net.run(Duration::from_secs(5));
     net.sent = 0;
     net.run(Duration::from_secs(100));
@@ -243,12 +250,12 @@ fn both_sides_take_the_best_pair() {
 }
 
 #[test]
-fn what_does_not_work_is_left() {
-    let mut net = Net::new(
+fn unreachable_pair_is_not_selected() {
+    let mut net = TestNetwork::new(
         controlling(&["192.0.2.1:10"]),
         controlled(&["192.0.2.2:20", "198.51.100.2:20"]),
     );
-    net.black.push(addr("192.0.2.2:20"));
+    net.blackholed.push(addr("192.0.2.2:20"));
     net.signal();
     net.run(SOON);
     assert!(net.agree());
@@ -256,7 +263,7 @@ fn what_does_not_work_is_left() {
 }
 
 #[test]
-fn behind_a_nat_peers_are_found_as_reflexive() {
+fn peer_behind_nat_is_found_as_peer_reflexive() {
     for symmetric in [false, true] {
         for number in 0..2 {
             let (mut a, mut b) = (controlling(&["10.0.0.1:10"]), controlled(&["192.0.2.2:20"]));
@@ -265,14 +272,14 @@ fn behind_a_nat_peers_are_found_as_reflexive() {
                 0 => a.nat = nat,
                 _ => {
                     b.addresses = vec![addr("192.168.1.1:20")];
-                    b = Host {
+                    b = TestHost {
                         nat,
-                        ..Host::new(2, Role::Controlled, &["192.168.1.1:20"], None)
+                        ..TestHost::new(2, IceRole::Controlled, &["192.168.1.1:20"], None)
                     };
                     a = controlling(&["192.0.2.1:10"]);
                 }
             }
-            let mut net = Net::new(a, b);
+            let mut net = TestNetwork::new(a, b);
             net.signal();
             net.run(SOON);
             assert!(net.agree(), "{symmetric} {number}");
@@ -287,11 +294,11 @@ fn behind_a_nat_peers_are_found_as_reflexive() {
 fn any_seed_connects_over_a_lossy_network() {
     for seed in 0..60 {
         let nat = (seed % 3 != 0).then(|| Nat::new("203.0.113.9:7000", seed % 3 == 1).unwrap());
-        let mut net = Net::new(
-            Host::new(seed, Role::Controlling, &["10.0.0.1:10"], nat),
-            Host::new(
+        let mut net = TestNetwork::new(
+            TestHost::new(seed, IceRole::Controlling, &["10.0.0.1:10"], nat),
+            TestHost::new(
                 seed + 1000,
-                Role::Controlled,
+                IceRole::Controlled,
                 &["192.0.2.2:20", "192.0.2.3:20"],
                 None,
             ),
@@ -301,7 +308,7 @@ fn any_seed_connects_over_a_lossy_network() {
         net.signal();
         net.run(Duration::from_secs(20));
         assert!(net.agree(), "seed {seed}: {:?}", net.hosts[0].agent);
-        // Some is lost for ten minutes: consent holds, for it is asked for six times in its span.
+        // Moderate loss for ten minutes: consent holds, because it is checked six times within its lifetime.
         net.loss = 5;
         net.run(Duration::from_secs(600));
         assert!(net.agree(), "seed {seed}: {:?}", net.hosts[0].events);
@@ -309,12 +316,12 @@ fn any_seed_connects_over_a_lossy_network() {
 }
 
 #[test]
-fn a_role_conflict_is_settled() {
-    for role in [Role::Controlling, Role::Controlled] {
+fn role_conflict_is_resolved() {
+    for role in [IceRole::Controlling, IceRole::Controlled] {
         for seed in 0..20 {
-            let mut net = Net::new(
-                Host::new(seed, role, &["192.0.2.1:10"], None),
-                Host::new(seed + 500, role, &["192.0.2.2:20"], None),
+            let mut net = TestNetwork::new(
+                TestHost::new(seed, role, &["192.0.2.1:10"], None),
+                TestHost::new(seed + 500, role, &["192.0.2.2:20"], None),
             );
             net.signal();
             net.run(SOON);
@@ -326,10 +333,10 @@ fn a_role_conflict_is_settled() {
 }
 
 #[test]
-fn checks_before_the_answer_are_remembered() {
-    let mut net = Net::new(controlling(&["192.0.2.1:10"]), controlled(&["10.0.0.2:20"]));
+fn checks_before_the_answer_are_processed_later() {
+    let mut net = TestNetwork::new(controlling(&["192.0.2.1:10"]), controlled(&["10.0.0.2:20"]));
     net.hosts[1].nat = Nat::new("203.0.113.9:7000", true);
-    // The offer is there; the answer is on its way.
+    // The offer has arrived, the answer has not.
     net.signal_to(1);
     net.run(Duration::from_secs(1));
     assert!(net.hosts[0].agent.admits(addr("203.0.113.9:7001")));
@@ -341,18 +348,18 @@ fn checks_before_the_answer_are_remembered() {
 }
 
 #[test]
-fn a_candidate_that_comes_later_is_checked() {
-    let mut net = Net::new(
+fn trickled_candidate_is_checked() {
+    let mut net = TestNetwork::new(
         controlling(&["192.0.2.1:10"]),
         controlled(&["192.0.2.2:20"]),
     );
-    let candidates: Vec<Candidate> = net.hosts[1].agent.candidates().collect();
+    let candidates: Vec<IceCandidate> = net.hosts[1].agent.candidates().collect();
     let theirs = net.hosts[1].agent.local().clone();
     net.hosts[0].agent.set_remote(theirs, false, net.now);
     net.run(Duration::from_secs(10));
     assert_eq!(net.sent, 0);
     net.signal_to(1);
-    net.black.push(addr("192.0.2.1:10"));
+    net.blackholed.push(addr("192.0.2.1:10"));
     let now = net.now;
     for candidate in candidates {
         net.hosts[0].agent.add_remote(candidate).unwrap();
@@ -363,14 +370,14 @@ fn a_candidate_that_comes_later_is_checked() {
             .next_deadline()
             .is_some_and(|due| due <= now)
     );
-    net.black.clear();
+    net.blackholed.clear();
     net.run(SOON);
     assert!(net.agree());
 }
 
 #[test]
-fn a_restart_moves_the_call() {
-    let mut net = Net::new(
+fn restart_moves_the_call_to_another_pair() {
+    let mut net = TestNetwork::new(
         controlling(&["192.0.2.1:10"]),
         controlled(&["192.0.2.2:20", "198.51.100.2:20"]),
     );
@@ -378,15 +385,15 @@ fn a_restart_moves_the_call() {
     net.run(SOON);
     let before = net.hosts[0].agent.selected();
     assert!(net.agree());
-    // The first way is gone, and host 0 restarts: its offer leads to new credentials on both sides.
-    net.black.push(addr("192.0.2.2:20"));
-    for (number, role) in [(0, Role::Controlling), (1, Role::Controlled)] {
-        let local = Credentials::generate(&mut Entropy::from_number(70 + number as u64));
+    // The first path fails, and host 0 restarts: its offer leads to new credentials on both sides.
+    net.blackholed.push(addr("192.0.2.2:20"));
+    for (number, role) in [(0, IceRole::Controlling), (1, IceRole::Controlled)] {
+        let local = IceCredentials::generate(&mut Entropy::from_number(70 + number as u64));
         net.hosts[number].agent.restart(local, role, net.now);
     }
-    assert_eq!(net.hosts[0].agent.selected(), before, "media goes on");
+    assert_eq!(net.hosts[0].agent.selected(), before, "media continues");
     net.signal_to(1);
-    // Until the answer is there the offerer's old credentials are answered, and change nothing.
+    // Until the answer arrives, checks with the offerer's old credentials get responses and have no other effect.
     net.run(Duration::from_millis(500));
     assert_eq!(net.hosts[0].agent.selected(), before);
     net.signal_to(0);
@@ -396,8 +403,8 @@ fn a_restart_moves_the_call() {
 }
 
 #[test]
-fn consent_is_lost_and_comes_back_with_a_restart() {
-    let mut net = Net::new(
+fn expired_consent_is_restored_by_a_restart() {
+    let mut net = TestNetwork::new(
         controlling(&["192.0.2.1:10"]),
         controlled(&["192.0.2.2:20"]),
     );
@@ -410,16 +417,19 @@ fn consent_is_lost_and_comes_back_with_a_restart() {
     net.run(Duration::from_secs(15));
     for host in &net.hosts {
         assert_eq!(host.agent.selected(), None);
-        assert!(matches!(host.events.last(), Some(Event::ConsentLost(_))));
+        assert!(matches!(host.events.last(), Some(IceEvent::ConsentLost(_))));
     }
-    assert_eq!(net.hosts[0].events.last(), Some(&Event::ConsentLost(path)));
+    assert_eq!(
+        net.hosts[0].events.last(),
+        Some(&IceEvent::ConsentLost(path))
+    );
     let sent = net.sent;
     net.loss = 0;
     net.run(Duration::from_secs(60));
     assert_eq!((net.sent, net.hosts[0].selected()), (sent, None), "no more");
-    assert_eq!(net.hosts[0].events.last(), Some(&Event::Failed));
-    for (number, role) in [(0, Role::Controlling), (1, Role::Controlled)] {
-        let local = Credentials::generate(&mut Entropy::from_number(80 + number as u64));
+    assert_eq!(net.hosts[0].events.last(), Some(&IceEvent::Failed));
+    for (number, role) in [(0, IceRole::Controlling), (1, IceRole::Controlled)] {
+        let local = IceCredentials::generate(&mut Entropy::from_number(80 + number as u64));
         net.hosts[number].agent.restart(local, role, net.now);
     }
     net.signal();
@@ -428,28 +438,28 @@ fn consent_is_lost_and_comes_back_with_a_restart() {
 }
 
 #[test]
-fn a_way_that_dies_is_left_for_one_that_works() {
-    let mut net = Net::new(
+fn failed_pair_is_replaced_by_a_working_one() {
+    let mut net = TestNetwork::new(
         controlling(&["192.0.2.1:10", "198.51.100.1:10"]),
         controlled(&["192.0.2.2:20"]),
     );
     net.signal();
     net.run(SOON);
     assert_eq!(net.hosts[1].selected(), Some(addr("192.0.2.1:10")));
-    // What the first address of host 0 is sent gets lost, and so do its requests' answers.
-    net.black.push(addr("192.0.2.1:10"));
+    // Datagrams to the first address of host 0 are lost, and so are the responses to its requests.
+    net.blackholed.push(addr("192.0.2.1:10"));
     net.run(Duration::from_secs(45));
     assert!(net.agree(), "{:?}", net.hosts[0].events);
     assert_eq!(net.hosts[1].selected(), Some(addr("198.51.100.1:10")));
     for host in &net.hosts {
-        assert!(matches!(host.events.get(1), Some(Event::ConsentLost(_))));
+        assert!(matches!(host.events.get(1), Some(IceEvent::ConsentLost(_))));
         assert_eq!(host.events.len(), 3);
     }
 }
 
 #[test]
-fn what_fails_is_told_once_and_not_too_early() {
-    let mut net = Net::new(
+fn failure_is_reported_once_and_not_too_early() {
+    let mut net = TestNetwork::new(
         controlling(&["192.0.2.1:10"]),
         controlled(&["192.0.2.2:20"]),
     );
@@ -458,21 +468,21 @@ fn what_fails_is_told_once_and_not_too_early() {
     net.run(Duration::from_secs(39));
     assert!(net.hosts[0].events.is_empty());
     net.run(Duration::from_secs(60));
-    assert_eq!(net.hosts[0].events, [Event::Failed]);
-    assert_eq!(net.sent, 2 * usize::from(SENDS));
+    assert_eq!(net.hosts[0].events, [IceEvent::Failed]);
+    assert_eq!(net.sent, 2 * usize::from(MAX_SENDS));
     assert_eq!(net.hosts[0].agent.next_deadline(), None);
 }
 
 #[test]
-fn a_lite_peer_is_led() {
+fn full_agent_controls_a_lite_peer() {
     let mut entropy = Entropy::from_number(3);
-    let local = Credentials::generate(&mut entropy);
+    let local = IceCredentials::generate(&mut entropy);
     let mut host = controlling(&["192.0.2.1:10"]);
-    let mut lite = Lite::new(local.clone(), Some(host.agent.local().clone()));
+    let mut lite = LiteAgent::new(local.clone(), Some(host.agent.local().clone()));
     let mut now = Time::from_secs(1);
     host.agent.set_remote(local, true, now);
     let candidate = crate::ice::host_candidate(1, 1, 65_535, addr("192.0.2.2:20"));
-    let candidate = Candidate::parse(candidate.as_bytes()).unwrap();
+    let candidate = IceCandidate::parse(candidate.as_bytes()).unwrap();
     host.agent.add_remote(candidate).unwrap();
     for _ in 0..200 {
         let Some(due) = host.agent.next_deadline() else {
@@ -489,26 +499,26 @@ fn a_lite_peer_is_led() {
             host.agent.feed(0, &answer, from, now).unwrap();
         }
     }
-    assert!(now > Time::from_secs(300), "consent is asked for: {now}");
+    assert!(now > Time::from_secs(300), "consent is checked: {now}");
     assert_eq!(host.selected(), Some(addr("192.0.2.2:20")));
     assert_eq!(lite.selected(), Some(addr("192.0.2.1:10")));
     assert!(lite.consents(now));
 }
 
-/// A peer whose every message is made by hand.
-struct Crafted {
-    host: Host,
-    local: Credentials,
+/// A peer with handcrafted messages.
+struct HostilePeer {
+    host: TestHost,
+    local: IceCredentials,
     now: Time,
 }
 
-impl Crafted {
-    fn new(role: Role) -> Crafted {
-        let local = Credentials::generate(&mut Entropy::from_number(5));
-        let mut host = Host::new(4, role, &["192.0.2.1:10"], None);
+impl HostilePeer {
+    fn new(role: IceRole) -> HostilePeer {
+        let local = IceCredentials::generate(&mut Entropy::from_number(5));
+        let mut host = TestHost::new(4, role, &["192.0.2.1:10"], None);
         let now = Time::from_secs(1);
         host.agent.set_remote(local.clone(), false, now);
-        Crafted { host, local, now }
+        HostilePeer { host, local, now }
     }
 
     fn request(&self, transaction: u8, role: u16, nominates: bool, key: &str) -> Vec<u8> {
@@ -546,7 +556,7 @@ impl Crafted {
     }
 
     fn answer(&self, check: &[u8], kind: u16, mapped: Option<&str>, key: &str) -> Vec<u8> {
-        let mut builder = Builder::new(kind, Message::parse(check).unwrap().transaction());
+        let mut builder = Builder::new(kind, StunMessage::parse(check).unwrap().transaction());
         if let Some(mapped) = mapped {
             builder = builder.mapped_address(addr(mapped));
         }
@@ -561,24 +571,27 @@ const PEER: &str = "198.51.100.7:7";
 const OTHER: &str = "198.51.100.8:8";
 
 #[test]
-fn hostile_requests_and_answers() {
-    let mut peer = Crafted::new(Role::Controlled);
+fn hostile_requests_and_responses_are_rejected() {
+    let mut peer = HostilePeer::new(IceRole::Controlled);
     let ours = peer.host.agent.local().password().to_owned();
     let theirs = peer.local.password().to_owned();
     let controlling = attribute::ICE_CONTROLLING;
-    // Who does not know the password gets an answer without proof and no check.
+    // A request with a wrong password gets an unauthenticated response and triggers no check.
     for number in 0..200 {
         let bytes = peer.request(number, controlling, true, "a password that is wrong");
-        assert_eq!(peer.feed(&bytes, OTHER), Err(DropReason::StunUnauthorised));
+        assert_eq!(
+            peer.feed(&bytes, OTHER),
+            Err(DropReason::StunUnauthenticated)
+        );
     }
     assert!(!peer.host.agent.admits(addr(OTHER)));
     let sent = peer.pass(Duration::from_secs(1));
-    assert_eq!(sent.len(), DATAGRAMS);
+    assert_eq!(sent.len(), MAX_DATAGRAMS);
     let codes = sent
         .iter()
-        .map(|(_, bytes)| Message::parse(bytes).unwrap().error_code());
+        .map(|(_, bytes)| StunMessage::parse(bytes).unwrap().error_code());
     assert!(codes.into_iter().all(|code| code == Some(401)));
-    // A good one is checked back. Ten thousand within a second lead to no more checks than the pace has it.
+    // A valid one triggers a check. Ten thousand within a second trigger no more checks than the pace allows.
     for _ in 0..10_000 {
         let bytes = peer.request(1, controlling, false, &ours);
         peer.feed(&bytes, PEER).unwrap();
@@ -587,16 +600,19 @@ fn hostile_requests_and_answers() {
     let checks: Vec<&Vec<u8>> = sent
         .iter()
         .map(|(_, bytes)| bytes)
-        .filter(|bytes| Message::parse(bytes).unwrap().message_type() == 1)
+        .filter(|bytes| StunMessage::parse(bytes).unwrap().message_type() == 1)
         .collect();
     assert!((1..=2).contains(&checks.len()), "{}", checks.len());
     let check = checks[0].clone();
-    // Answers that nobody asked for, without proof, from elsewhere, or that say nothing.
+    // Responses that are unsolicited, unauthenticated, or from another source.
     let success = message_type::BINDING_SUCCESS;
     let foreign = Builder::new(success, [3; 12]).finish(None);
     assert_eq!(peer.feed(&foreign, PEER), Err(DropReason::StunUnexpected));
     let forged = peer.answer(&check, success, Some("192.0.2.1:10"), "wrong");
-    assert_eq!(peer.feed(&forged, PEER), Err(DropReason::StunUnauthorised));
+    assert_eq!(
+        peer.feed(&forged, PEER),
+        Err(DropReason::StunUnauthenticated)
+    );
     assert!(
         peer.host
             .agent
@@ -606,8 +622,8 @@ fn hostile_requests_and_answers() {
     );
     let elsewhere = peer.answer(&check, success, Some("192.0.2.1:10"), &theirs);
     peer.feed(&elsewhere, OTHER).unwrap();
-    assert_eq!(peer.host.agent.pairs[0].state, State::Failed);
-    // A pair that failed is tried again when the peer tries; it is nominated, and chosen when it is seen to work.
+    assert_eq!(peer.host.agent.pairs[0].state, PairState::Failed);
+    // A failed pair is checked again at the peer's next check; it is nominated, and selected when our check succeeds.
     let bytes = peer.request(4, controlling, true, &ours);
     peer.feed(&bytes, PEER).unwrap();
     assert_eq!(peer.host.selected(), None);
@@ -626,23 +642,23 @@ fn hostile_requests_and_answers() {
 }
 
 #[test]
-fn a_flood_of_candidates_is_refused() {
-    let mut peer = Crafted::new(Role::Controlling);
+fn excess_candidates_are_rejected() {
+    let mut peer = HostilePeer::new(IceRole::Controlling);
     let mut refused = 0;
     for number in 0..10_000u32 {
         let [_, _, a, b] = number.to_be_bytes();
         let text = format!("{number} 1 udp {} 10.1.{a}.{b} 9 typ host", number + 1);
-        let candidate = Candidate::parse(text.as_bytes()).unwrap();
+        let candidate = IceCandidate::parse(text.as_bytes()).unwrap();
         refused += usize::from(peer.host.agent.add_remote(candidate).is_err());
     }
     assert_eq!(refused, 10_000 - MAX_REMOTE);
-    // Checks are paced; and however long it takes, each pair is asked seven times at most.
+    // Checks are paced, and each pair is checked seven times at most.
     let sent = peer.pass(Duration::from_secs(1)).len();
     assert!(sent <= 2 * 21, "{sent}");
     let sent = sent + peer.pass(Duration::from_secs(600)).len();
-    assert_eq!(sent, MAX_REMOTE * usize::from(SENDS));
-    assert_eq!(peer.host.agent.next_event(), Some(Event::Failed));
-    // Those that were found by checks have the same limit.
+    assert_eq!(sent, MAX_REMOTE * usize::from(MAX_SENDS));
+    assert_eq!(peer.host.agent.next_event(), Some(IceEvent::Failed));
+    // Peer-reflexive candidates have the same limit.
     let ours = peer.host.agent.local().password().to_owned();
     for port in 1..100 {
         let bytes = peer.request(1, attribute::ICE_CONTROLLED, false, &ours);
@@ -653,10 +669,10 @@ fn a_flood_of_candidates_is_refused() {
 }
 
 #[test]
-fn pairs_have_a_limit_and_the_best_stay() {
+fn pairs_are_bounded_and_the_best_are_kept() {
     let mut entropy = Entropy::from_number(6);
-    let local = Credentials::generate(&mut entropy);
-    let mut agent = Agent::new(local, Role::Controlling, entropy);
+    let local = IceCredentials::generate(&mut entropy);
+    let mut agent = Agent::new(local, IceRole::Controlling, entropy);
     for port in 1..20 {
         let added = agent.add_local(SocketAddr::from(([192, 0, 2, 1], port)));
         assert_eq!(added.is_some(), usize::from(port) <= MAX_LOCAL);
@@ -666,7 +682,7 @@ fn pairs_have_a_limit_and_the_best_stay() {
             "{number} 1 udp {} 10.0.0.{number} 9 typ host",
             number * 1000
         );
-        let candidate = Candidate::parse(text.as_bytes()).unwrap();
+        let candidate = IceCandidate::parse(text.as_bytes()).unwrap();
         agent.add_remote(candidate.clone()).unwrap();
         agent.add_remote(candidate).unwrap();
     }
@@ -679,33 +695,37 @@ fn pairs_have_a_limit_and_the_best_stay() {
             .iter()
             .all(|pair| pair.id.1 >= MAX_REMOTE as u8 - 13)
     );
-    let other = Candidate::parse(b"9 2 udp 9 10.0.0.99 9 typ host").unwrap();
-    assert_eq!(agent.add_remote(other), Ok(()), "of RTCP: nothing");
+    let other = IceCandidate::parse(b"9 2 udp 9 10.0.0.99 9 typ host").unwrap();
+    assert_eq!(
+        agent.add_remote(other),
+        Ok(()),
+        "RTCP candidates are ignored"
+    );
     assert_eq!(agent.find_remote(addr("10.0.0.99:9")), None);
 }
 
 #[test]
-fn a_conflict_that_the_peer_sees_changes_our_role() {
-    let mut peer = Crafted::new(Role::Controlling);
+fn role_conflict_reported_by_the_peer_changes_our_role() {
+    let mut peer = HostilePeer::new(IceRole::Controlling);
     let candidate = format!("1 1 udp 100 {} 7 typ host", addr(PEER).ip());
-    let candidate = Candidate::parse(candidate.as_bytes()).unwrap();
+    let candidate = IceCandidate::parse(candidate.as_bytes()).unwrap();
     peer.host.agent.add_remote(candidate).unwrap();
     let check = peer.pass(Duration::ZERO).remove(0).1;
     let theirs = peer.local.password().to_owned();
     let before = peer.host.agent.tie_breaker;
     let conflict = peer.answer(&check, message_type::BINDING_ERROR, None, &theirs);
     peer.feed(&conflict, PEER).unwrap();
-    assert_eq!(peer.host.agent.role(), Role::Controlled);
+    assert_eq!(peer.host.agent.role(), IceRole::Controlled);
     assert_ne!(peer.host.agent.tie_breaker, before);
     let again = peer.pass(Duration::from_millis(60)).remove(0).1;
-    let again = Message::parse(&again).unwrap();
+    let again = StunMessage::parse(&again).unwrap();
     assert!(again.attribute(attribute::ICE_CONTROLLED).is_some());
     assert!(again.attribute(attribute::ICE_CONTROLLING).is_none());
 }
 
 #[test]
-fn of_several_nominated_pairs_the_best_is_used() {
-    let mut peer = Crafted::new(Role::Controlled);
+fn best_of_several_nominated_pairs_is_selected() {
+    let mut peer = HostilePeer::new(IceRole::Controlled);
     let ours = peer.host.agent.local().password().to_owned();
     let theirs = peer.local.password().to_owned();
     for (priority, from, expected) in [
@@ -718,12 +738,12 @@ fn of_several_nominated_pairs_the_best_is_used() {
             addr(from).ip(),
             addr(from).port()
         );
-        let candidate = Candidate::parse(candidate.as_bytes()).unwrap();
+        let candidate = IceCandidate::parse(candidate.as_bytes()).unwrap();
         peer.host.agent.add_remote(candidate).unwrap();
         let bytes = peer.request(1, attribute::ICE_CONTROLLING, true, &ours);
         peer.feed(&bytes, from).unwrap();
         for (to, check) in peer.pass(Duration::from_millis(120)) {
-            if to == addr(from) && Message::parse(&check).unwrap().message_type() == 1 {
+            if to == addr(from) && StunMessage::parse(&check).unwrap().message_type() == 1 {
                 let good = peer.answer(
                     &check,
                     message_type::BINDING_SUCCESS,
@@ -735,7 +755,7 @@ fn of_several_nominated_pairs_the_best_is_used() {
         }
         assert_eq!(peer.host.selected(), Some(addr(expected)));
     }
-    // Who changes its mind nominates the other one again, and no more the one in use.
+    // A peer that renominates repeats the nomination of the other pair, and not of the selected one.
     let bytes = peer.request(1, attribute::ICE_CONTROLLING, true, &ours);
     peer.feed(&bytes, PEER).unwrap();
     peer.pass(Duration::from_millis(900));

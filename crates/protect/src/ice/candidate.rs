@@ -1,70 +1,70 @@
-//! Candidates as session descriptions have them (RFC 8839 section 5.1), and the priorities of RFC 8445.
+//! Candidates in session descriptions (RFC 8839 section 5.1), and the priorities of RFC 8445.
 
 use core::fmt;
 use std::net::{IpAddr, SocketAddr};
 
-/// What kind of address a candidate is (RFC 8445 section 4).
+/// Type of a candidate (RFC 8445 section 4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// An address of the host itself.
+pub enum CandidateType {
+    /// A local address of the host.
     Host,
-    /// What a STUN server saw.
+    /// The address seen by a STUN server.
     ServerReflexive,
-    /// What the peer saw.
+    /// The address seen by the peer.
     PeerReflexive,
-    /// An address at a relay (TURN).
+    /// An address of a relay (TURN).
     Relayed,
 }
 
-impl Kind {
+impl CandidateType {
     /// The recommended type preference (RFC 8445 section 5.1.2.2).
     pub const fn preference(self) -> u32 {
         match self {
-            Kind::Host => 126,
-            Kind::PeerReflexive => 110,
-            Kind::ServerReflexive => 100,
-            Kind::Relayed => 0,
+            CandidateType::Host => 126,
+            CandidateType::PeerReflexive => 110,
+            CandidateType::ServerReflexive => 100,
+            CandidateType::Relayed => 0,
         }
     }
 
     const fn name(self) -> &'static str {
         match self {
-            Kind::Host => "host",
-            Kind::ServerReflexive => "srflx",
-            Kind::PeerReflexive => "prflx",
-            Kind::Relayed => "relay",
+            CandidateType::Host => "host",
+            CandidateType::ServerReflexive => "srflx",
+            CandidateType::PeerReflexive => "prflx",
+            CandidateType::Relayed => "relay",
         }
     }
 }
 
-/// The priority of a candidate of ours (RFC 8445 section 5.1.2.1): `preference` tells the addresses of one agent apart, the first has
-/// the highest; `component` is 1 for RTP and 2 for RTCP.
-pub const fn priority(kind: Kind, preference: u16, component: u8) -> u32 {
+/// Priority of a local candidate (RFC 8445 section 5.1.2.1): `preference` distinguishes the addresses of one agent,
+/// highest first; `component` is 1 for RTP and 2 for RTCP.
+pub const fn priority(kind: CandidateType, preference: u16, component: u8) -> u32 {
     kind.preference() << 24 | (preference as u32) << 8 | (256 - component as u32)
 }
 
-/// The longest foundation (RFC 8839 section 5.1).
+/// Length limit of a foundation (RFC 8839 section 5.1).
 const FOUNDATION: usize = 32;
 
-/// A transport address over UDP at which an agent may be reached.
+/// A UDP transport address of an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Candidate {
-    /// Candidates that share it are likely to work, or not to, together.
+pub struct IceCandidate {
+    /// Candidates with the same foundation are likely to succeed or fail together.
     pub foundation: String,
     /// 1 for RTP, 2 for RTCP.
     pub component: u8,
-    /// The higher the better.
+    /// Higher is better.
     pub priority: u32,
-    /// Where.
+    /// Transport address.
     pub address: SocketAddr,
-    /// What kind.
-    pub kind: Kind,
+    /// Type.
+    pub kind: CandidateType,
 }
 
-impl Candidate {
-    /// Reads the value of an `a=candidate` attribute. `None`: it is not one over UDP with an address that can be sent to; names
-    /// (RFC 8828) are not looked up, for whoever has such a one is found as a peer-reflexive candidate.
-    pub fn parse(value: &[u8]) -> Option<Candidate> {
+impl IceCandidate {
+    /// Parses the value of an `a=candidate` attribute. `None` if it is not UDP or has no valid destination address.
+    /// Host names (RFC 8828) are not resolved: such a peer is found as a peer-reflexive candidate.
+    pub fn parse(value: &[u8]) -> Option<IceCandidate> {
         let text = std::str::from_utf8(value).ok()?;
         let mut words = text.split_ascii_whitespace();
         let foundation = words.next()?;
@@ -75,10 +75,10 @@ impl Candidate {
         let port: u16 = words.next()?.parse().ok()?;
         let typed = words.next()? == "typ";
         let kind = match words.next()? {
-            "host" => Kind::Host,
-            "srflx" => Kind::ServerReflexive,
-            "prflx" => Kind::PeerReflexive,
-            "relay" => Kind::Relayed,
+            "host" => CandidateType::Host,
+            "srflx" => CandidateType::ServerReflexive,
+            "prflx" => CandidateType::PeerReflexive,
+            "relay" => CandidateType::Relayed,
             _ => return None,
         };
         let right = udp
@@ -91,7 +91,7 @@ impl Candidate {
             && priority > 0
             && port > 0
             && can_be_sent_to(ip);
-        right.then(|| Candidate {
+        right.then(|| IceCandidate {
             foundation: foundation.to_owned(),
             component,
             priority,
@@ -101,14 +101,14 @@ impl Candidate {
     }
 }
 
-/// No group, no broadcast, no address that stands for all.
+/// Whether the address is neither multicast nor broadcast nor unspecified.
 fn can_be_sent_to(ip: IpAddr) -> bool {
     let broadcast = matches!(ip.to_canonical(), IpAddr::V4(ip) if ip.is_broadcast());
     !(ip.is_unspecified() || ip.is_multicast() || broadcast)
 }
 
-impl fmt::Display for Candidate {
-    /// As the value of an `a=candidate` attribute.
+impl fmt::Display for IceCandidate {
+    /// The value of an `a=candidate` attribute.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (ip, port) = (self.address.ip().to_canonical(), self.address.port());
         write!(
@@ -127,22 +127,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn attributes_as_others_write_them() {
+    fn candidates_of_other_implementations_are_parsed() {
         let host = b"1467250027 1 udp 2122260223 192.168.0.196 46243 typ host generation 0";
-        let host = Candidate::parse(host).unwrap();
+        let host = IceCandidate::parse(host).unwrap();
         assert_eq!(host.address, "192.168.0.196:46243".parse().unwrap());
-        assert_eq!((host.priority, host.kind), (2_122_260_223, Kind::Host));
+        assert_eq!(
+            (host.priority, host.kind),
+            (2_122_260_223, CandidateType::Host)
+        );
         assert_eq!(
             host.to_string(),
             "1467250027 1 UDP 2122260223 192.168.0.196 46243 typ host"
         );
         let reflexive = b"2 2 UDP 1694498814 2001:db8::5 45664 typ srflx raddr ::1 rport 9";
-        let reflexive = Candidate::parse(reflexive).unwrap();
+        let reflexive = IceCandidate::parse(reflexive).unwrap();
         assert_eq!(
             (reflexive.component, reflexive.kind),
-            (2, Kind::ServerReflexive)
+            (2, CandidateType::ServerReflexive)
         );
-        assert_eq!(priority(Kind::Host, 65_535, 1), 2_130_706_431);
+        assert_eq!(priority(CandidateType::Host, 65_535, 1), 2_130_706_431);
         for bad in [
             "1 1 tcp 2122260223 192.0.2.1 9 typ host tcptype active",
             "1 1 udp 2122260223 4f2c-1.local 9 typ host",
@@ -158,7 +161,7 @@ mod tests {
             "a:b 1 udp 1 192.0.2.1 9 typ host",
             "",
         ] {
-            assert_eq!(Candidate::parse(bad.as_bytes()), None, "{bad}");
+            assert_eq!(IceCandidate::parse(bad.as_bytes()), None, "{bad}");
         }
     }
 }

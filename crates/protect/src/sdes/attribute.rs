@@ -1,4 +1,4 @@
-//! One `a=crypto` attribute: its value to keys and parameters, and back (grammar: RFC 4568 section 9).
+//! Parsing and writing one `a=crypto` attribute (grammar: RFC 4568 section 9).
 
 use super::Reason;
 use crate::srtp::{CipherKind, KeyError, MasterKey, Options, Suite};
@@ -10,20 +10,20 @@ use core::fmt;
 use core::fmt::Write as _;
 use zeroize::Zeroizing;
 
-/// Padding is written, and not missed where a peer leaves it out.
+/// Padding is written, and optional when parsing.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &STANDARD,
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-/// What an attribute offers or answers.
+/// An `a=crypto` attribute.
 #[derive(Clone)]
 pub struct CryptoAttribute {
     /// Tag, unique within the media description.
     pub tag: u32,
     /// Suite.
     pub suite: Suite,
-    /// One key or more; their options are those of `parameters`.
+    /// One or more keys; their options are those of `parameters`.
     pub keys: Vec<MasterKey>,
     /// Session parameters.
     pub parameters: SessionParameters,
@@ -34,23 +34,24 @@ pub struct CryptoAttribute {
 pub struct SessionParameters {
     /// `UNENCRYPTED_SRTP`, `UNENCRYPTED_SRTCP`, `UNAUTHENTICATED_SRTP` and `KDR`.
     pub options: Options,
-    /// `WSH`: the replay window that the sender thinks fit, in packets.
+    /// `WSH`: the replay window suggested by the sender, packets.
     pub window: Option<u16>,
-    /// `FEC_ORDER=SRTP_FEC`: error correction would be done before encryption. We send none, so it changes nothing.
+    /// `FEC_ORDER=SRTP_FEC`: error correction before encryption. It has no effect, because FEC is not sent.
     pub fec_inside: Option<bool>,
 }
 
 impl CryptoAttribute {
-    /// Reads the attribute's value, what stands behind `a=crypto:`.
+    /// Parses the attribute's value, the text after `a=crypto:`.
     ///
     /// # Errors
-    /// The first thing that is wrong with it.
+    /// The first problem found.
     pub fn parse(value: &[u8]) -> Result<CryptoAttribute, Reason> {
         let mut words = value
             .split(|byte| matches!(byte, b' ' | b'\t'))
             .filter(|word| !word.is_empty());
         let tag = words.next().ok_or(Reason::Syntax("no tag"))?;
-        let tag = parse_tag(tag).ok_or(Reason::Syntax("the tag is no number of 1 to 9 digits"))?;
+        let tag =
+            parse_tag(tag).ok_or(Reason::Syntax("the tag is not a number of 1 to 9 digits"))?;
         let name = words.next().ok_or(Reason::Syntax("no suite"))?;
         let suite = Suite::from_name(name)
             .ok_or_else(|| Reason::UnknownSuite(name.escape_ascii().to_string()))?;
@@ -58,7 +59,7 @@ impl CryptoAttribute {
         let mut parameters = SessionParameters::default();
         let mut seen = Vec::new();
         for word in words {
-            let name = parameters.take(word)?;
+            let name = parameters.parse_parameter(word)?;
             if seen.contains(&name) && !name.is_empty() {
                 return Err(Reason::Repeated(name));
             }
@@ -72,13 +73,13 @@ impl CryptoAttribute {
         })
     }
 
-    /// The tag of a value, even where the rest of it cannot be used.
+    /// The tag of a value, even if the rest is invalid.
     pub fn tag_of(value: &[u8]) -> Option<u32> {
         let word = value.split(|byte| matches!(byte, b' ' | b'\t')).next()?;
         parse_tag(word)
     }
 
-    /// The attribute's value, to be put behind `a=crypto:`. Secret.
+    /// The attribute's value, without `a=crypto:`. Secret.
     pub fn value(&self) -> Zeroizing<String> {
         let mut text = Zeroizing::new(String::with_capacity(128));
         let _ = write!(text, "{} {} ", self.tag, self.suite);
@@ -102,7 +103,7 @@ impl CryptoAttribute {
 }
 
 impl fmt::Debug for CryptoAttribute {
-    /// Everything but the keys.
+    /// Omits the keys' bytes.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CryptoAttribute")
             .field("tag", &self.tag)
@@ -114,7 +115,7 @@ impl fmt::Debug for CryptoAttribute {
 }
 
 impl fmt::Display for SessionParameters {
-    /// Each with a space before it.
+    /// Each parameter with a leading space.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.options.key_derivation_rate != 0 {
             write!(f, " KDR={}", self.options.key_derivation_rate)?;
@@ -141,8 +142,8 @@ impl fmt::Display for SessionParameters {
 }
 
 impl SessionParameters {
-    /// Takes in one parameter; gives its name, empty for one that may be ignored.
-    fn take(&mut self, word: &[u8]) -> Result<&'static str, Reason> {
+    /// Parses one parameter; returns its name, empty for an ignored one.
+    fn parse_parameter(&mut self, word: &[u8]) -> Result<&'static str, Reason> {
         let at = word.iter().position(|byte| *byte == b'=');
         let (name, value) = match at {
             Some(at) => (
@@ -190,7 +191,7 @@ impl SessionParameters {
             });
             return Ok("FEC_ORDER");
         }
-        // A leading hyphen says that whoever does not know the parameter may go on without it (RFC 4568 section 6.3.8).
+        // A leading hyphen marks a parameter that may be ignored if it is unknown (RFC 4568 section 6.3.8).
         if name.starts_with(b"-") && name.len() > 1 {
             return Ok("");
         }
@@ -205,7 +206,7 @@ fn parse_tag(word: &[u8]) -> Option<u32> {
     number(word).map(|tag| tag as u32)
 }
 
-/// A decimal number that fits.
+/// A decimal number; `None` if it overflows.
 fn number(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() {
         return None;
@@ -237,7 +238,7 @@ fn parse_keys(suite: Suite, text: &[u8], options: Options) -> Result<Vec<MasterK
     Ok(keys)
 }
 
-/// `inline:` key and salt, perhaps a lifetime, perhaps an identifier.
+/// `inline:` key and salt, optional lifetime, optional identifier.
 fn parse_key(suite: Suite, text: &[u8]) -> Result<MasterKey, Reason> {
     let colon = text.iter().position(|byte| *byte == b':');
     let (method, info) = match colon {
@@ -267,11 +268,11 @@ fn parse_key(suite: Suite, text: &[u8]) -> Result<MasterKey, Reason> {
     }
     match field {
         None => Ok(key),
-        Some(_) => Err(Reason::Syntax("too many fields behind the key")),
+        Some(_) => Err(Reason::Syntax("too many fields after the key")),
     }
 }
 
-/// `2^n` or a number of packets.
+/// `2^n` or a decimal number of packets.
 fn parse_lifetime(text: &[u8]) -> Result<u64, Reason> {
     let lifetime = match text.strip_prefix(b"2^") {
         Some(exponent) => number(exponent)
@@ -282,7 +283,7 @@ fn parse_lifetime(text: &[u8]) -> Result<u64, Reason> {
     lifetime.ok_or(Reason::Key(KeyError::Lifetime))
 }
 
-/// An identifier's value and length: the value in that many bytes, most significant first.
+/// An identifier's value and length: the value as that number of bytes, most significant first.
 fn parse_mki(text: &[u8]) -> Result<Vec<u8>, Reason> {
     let bad = Reason::Key(KeyError::Mki);
     let mut parts = text.split(|byte| *byte == b':');
@@ -293,7 +294,7 @@ fn parse_mki(text: &[u8]) -> Result<Vec<u8>, Reason> {
         Some(length) if (1..=MAX_MKI as u64).contains(&length) => length as usize,
         _ => return Err(bad),
     };
-    // No value of 128 bytes has more digits than that.
+    // A value of 128 bytes has at most 309 digits.
     if digits.is_empty() || digits.len() > 309 {
         return Err(bad);
     }
@@ -315,7 +316,7 @@ fn parse_mki(text: &[u8]) -> Result<Vec<u8>, Reason> {
     Ok(value)
 }
 
-/// The decimal form of a number whose most significant byte comes first.
+/// The decimal form of a big-endian number.
 fn decimal(bytes: &[u8]) -> String {
     let mut value = bytes.to_vec();
     let mut digits = Vec::new();
@@ -334,7 +335,7 @@ fn decimal(bytes: &[u8]) -> String {
     digits.iter().rev().copied().map(char::from).collect()
 }
 
-/// Whether the options leave media readable.
+/// Whether the options disable encryption.
 pub(super) fn unencrypted(suite: Suite, options: Options) -> bool {
     suite.cipher() == CipherKind::Null || options.unencrypted_srtp || options.unencrypted_srtcp
 }

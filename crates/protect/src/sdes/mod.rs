@@ -1,45 +1,44 @@
-//! Keys in session descriptions: the `a=crypto` attribute (RFC 4568) read, written and agreed on.
+//! SDES: keys in session descriptions. Parses, writes and negotiates the `a=crypto` attribute (RFC 4568).
 //!
-//! The line is as secret as the key in it: whoever carries it must see to it that signalling is protected, and nothing here
-//! shows a key in `Debug`.
+//! The attribute is as secret as its key: it must be sent over protected signalling, and `Debug` never shows a key.
 
 mod attribute;
 mod negotiate;
 
 pub use attribute::{CryptoAttribute, SessionParameters};
-pub use negotiate::{Agreed, Order, Policy, accept, answer, offer};
+pub use negotiate::{Order, Policy, SdesAgreement, accept, answer, offer};
 
 use crate::srtp::KeyError;
 use core::fmt;
 
-/// Why an attribute, or a choice among several, is refused.
+/// Reason for which an attribute, or an answer, is rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// Tag, suite or key is missing, or something stands where nothing may.
+    /// Tag, suite or key is missing, or there is unexpected text.
     Syntax(&'static str),
-    /// The suite has no name that we know.
+    /// The suite's name is not known.
     UnknownSuite(String),
     /// Policy does not allow the suite.
     SuiteNotAllowed,
     /// A key method other than `inline`.
     KeyMethod,
-    /// The key is no base64.
+    /// The key is not base64.
     Base64,
-    /// The key does not fit: length, lifetime, identifier.
+    /// The key is invalid: length, lifetime, identifier.
     Key(KeyError),
     /// Several keys, but not each with an identifier (RFC 4568 section 6.1).
     MkiMissing,
-    /// A session parameter that we do not know and must (RFC 4568 section 6.3.8), or do not support.
+    /// A mandatory session parameter is unknown (RFC 4568 section 6.3.8) or not supported.
     Parameter(String),
-    /// A session parameter stands twice.
+    /// A session parameter is repeated.
     Repeated(&'static str),
-    /// A session parameter's value is out of its range.
+    /// A session parameter's value is out of range.
     Value(&'static str),
     /// Policy does not allow SRTP or SRTCP without encryption.
     UnencryptedNotAllowed,
     /// Policy does not allow SRTP without authentication.
     UnauthenticatedNotAllowed,
-    /// Two attributes of one description have the same tag.
+    /// Two attributes of one description share a tag.
     DuplicateTag,
     /// The answer has no attribute, or more than one.
     AnswerCount(usize),
@@ -60,12 +59,10 @@ impl fmt::Display for Reason {
             Reason::KeyMethod => f.write_str("the key method is not inline"),
             Reason::Base64 => f.write_str("the key is not base64"),
             Reason::Key(error) => error.fmt(f),
-            Reason::MkiMissing => {
-                f.write_str("with several keys each needs a master key identifier")
-            }
+            Reason::MkiMissing => f.write_str("each of several keys needs a master key identifier"),
             Reason::Parameter(name) => write!(f, "session parameter {name} is not supported"),
-            Reason::Repeated(name) => write!(f, "session parameter {name} stands twice"),
-            Reason::Value(name) => write!(f, "session parameter {name} is out of its range"),
+            Reason::Repeated(name) => write!(f, "session parameter {name} is repeated"),
+            Reason::Value(name) => write!(f, "session parameter {name} is out of range"),
             Reason::UnencryptedNotAllowed => {
                 f.write_str("policy does not allow media without encryption")
             }
@@ -74,12 +71,12 @@ impl fmt::Display for Reason {
             }
             Reason::DuplicateTag => f.write_str("another attribute has the same tag"),
             Reason::AnswerCount(count) => {
-                write!(f, "the answer must have one crypto attribute, not {count}")
+                write!(f, "the answer has {count} crypto attributes instead of one")
             }
             Reason::TagNotOffered => f.write_str("the answer's tag was not offered"),
-            Reason::SuiteChanged => f.write_str("the answer's suite is not the offer's"),
+            Reason::SuiteChanged => f.write_str("the answer's suite differs from the offer's"),
             Reason::ParametersChanged => {
-                f.write_str("the answer's session parameters are not the offer's")
+                f.write_str("the answer's session parameters differ from the offer's")
             }
         }
     }
@@ -93,16 +90,16 @@ impl From<KeyError> for Reason {
     }
 }
 
-/// An attribute that was refused.
+/// A rejected attribute.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
-    /// Its tag, where it could be read.
+pub struct RejectedAttribute {
+    /// Its tag, if it could be parsed.
     pub tag: Option<u32>,
-    /// Why.
+    /// The reason.
     pub reason: Reason,
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for RejectedAttribute {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.tag {
             Some(tag) => write!(f, "crypto {tag}: {}", self.reason),

@@ -1,42 +1,42 @@
 //! Offer and answer of `a=crypto` attributes (RFC 4568 sections 5 and 7).
 
 use super::attribute::unencrypted;
-use super::{CryptoAttribute, Reason, Refusal, SessionParameters};
+use super::{CryptoAttribute, Reason, RejectedAttribute, SessionParameters};
 use crate::srtp::{ContextLimits, Contexts, Inbound, KeyError, MasterKey, Outbound, Suite};
 use engine::Entropy;
 
-/// Whose order decides where several attributes are acceptable.
+/// The order by which one of several acceptable attributes is chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
-    /// The offerer's, as RFC 4568 section 5.1.2 has it.
+    /// The offerer's order (RFC 4568 section 5.1.2).
     #[default]
     Theirs,
-    /// That of our own list of suites.
+    /// The order of our list of suites.
     Ours,
 }
 
-/// What we offer and accept.
+/// Which attributes are offered and accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// Suites, the best first.
+    /// Suites, preferred first.
     pub suites: Vec<Suite>,
-    /// Whose order decides.
+    /// The order that decides.
     pub order: Order,
     /// Whether `UNENCRYPTED_SRTP` and `UNENCRYPTED_SRTCP` are accepted.
     pub unencrypted: bool,
     /// Whether `UNAUTHENTICATED_SRTP` is accepted.
     pub unauthenticated: bool,
-    /// Packets that our keys are good for; `None`: as many as they may be, and nothing is written about it.
+    /// Lifetime of our keys, packets; `None`: the maximum, which is not written into the attribute.
     pub lifetime: Option<u64>,
-    /// Bytes of identifier that our packets carry; 0: none.
+    /// Length of the master key identifier in our packets, bytes; 0: none.
     pub mki_length: u8,
-    /// Capacities of the contexts.
+    /// Capacity of the contexts.
     pub limits: ContextLimits,
 }
 
 impl Default for Policy {
-    /// Encryption and authentication are never given up. AES-192 is left out of offers: nothing needs it that does not have
-    /// AES-256, and every line makes the datagram longer.
+    /// Encryption and authentication are always required. AES-192 is not offered: every peer with it has AES-256,
+    /// too, and every line enlarges the datagram.
     fn default() -> Self {
         Policy {
             suites: vec![
@@ -57,8 +57,8 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// Whether an attribute of the other side may be used.
-    fn judge(&self, attribute: &CryptoAttribute) -> Result<(), Reason> {
+    /// Checks an attribute of the other side.
+    fn check(&self, attribute: &CryptoAttribute) -> Result<(), Reason> {
         if !self.suites.contains(&attribute.suite) {
             return Err(Reason::SuiteNotAllowed);
         }
@@ -72,8 +72,8 @@ impl Policy {
         Ok(())
     }
 
-    /// A new attribute of ours with one new key.
-    fn make(
+    /// Generates an attribute with a new key.
+    fn generate(
         &self,
         tag: u32,
         suite: Suite,
@@ -98,10 +98,11 @@ impl Policy {
     }
 }
 
-/// The attributes of an offer: one for each suite that SDES has a name for, the best first, each with a key of its own.
+/// Generates the attributes of an offer: one for each suite with an SDES name, preferred first, each with its own
+/// key.
 ///
 /// # Errors
-/// A lifetime or an identifier's length in the policy that cannot be.
+/// The policy's lifetime or identifier length is invalid.
 pub fn offer(policy: &Policy, entropy: &mut Entropy) -> Result<Vec<CryptoAttribute>, KeyError> {
     let suites = policy
         .suites
@@ -109,41 +110,41 @@ pub fn offer(policy: &Policy, entropy: &mut Entropy) -> Result<Vec<CryptoAttribu
         .filter(|suite| suite.is_registered_for_sdes());
     (1..)
         .zip(suites)
-        .map(|(tag, suite)| policy.make(tag, *suite, SessionParameters::default(), entropy))
+        .map(|(tag, suite)| policy.generate(tag, *suite, SessionParameters::default(), entropy))
         .collect()
 }
 
-/// What both sides agreed on.
+/// Result of offer and answer.
 #[derive(Clone, Debug)]
-pub struct Agreed {
-    /// Our attribute: what we seal with.
+pub struct SdesAgreement {
+    /// Our attribute: its key protects sent packets.
     pub local: CryptoAttribute,
-    /// Theirs: what we open with.
+    /// The peer's attribute: its key unprotects received packets.
     pub remote: CryptoAttribute,
 }
 
-/// Chooses one of the offered attributes (each given as its value) and makes the answer to it.
+/// Chooses one of the offered attributes (given as values) and generates the answer.
 ///
 /// # Errors
-/// Why each of them was refused; none where none was offered.
+/// The reason for each rejected attribute; empty if none was offered.
 pub fn answer<'v>(
     policy: &Policy,
     offered: impl IntoIterator<Item = &'v [u8]>,
     entropy: &mut Entropy,
-) -> Result<Agreed, Vec<Refusal>> {
+) -> Result<SdesAgreement, Vec<RejectedAttribute>> {
     let mut refusals = Vec::new();
     let mut tags = Vec::new();
     let mut best: Option<(usize, CryptoAttribute)> = None;
     for value in offered {
         let tag = CryptoAttribute::tag_of(value);
-        let mut refuse = |reason| refusals.push(Refusal { tag, reason });
+        let mut refuse = |reason| refusals.push(RejectedAttribute { tag, reason });
         if tag.is_some() && tags.contains(&tag) {
             refuse(Reason::DuplicateTag);
             continue;
         }
         tags.push(tag);
         let judged = CryptoAttribute::parse(value)
-            .and_then(|attribute| policy.judge(&attribute).map(|()| attribute));
+            .and_then(|attribute| policy.check(&attribute).map(|()| attribute));
         let attribute = match judged {
             Ok(attribute) => attribute,
             Err(reason) => {
@@ -151,23 +152,23 @@ pub fn answer<'v>(
                 continue;
             }
         };
-        let place = |suite| policy.suites.iter().position(|known| *known == suite);
+        let rank_of = |suite| policy.suites.iter().position(|existing| *existing == suite);
         let rank = match policy.order {
             Order::Theirs => 0,
-            Order::Ours => place(attribute.suite).unwrap_or(usize::MAX),
+            Order::Ours => rank_of(attribute.suite).unwrap_or(usize::MAX),
         };
-        if best.as_ref().is_none_or(|(known, _)| rank < *known) {
+        if best.as_ref().is_none_or(|(existing, _)| rank < *existing) {
             best = Some((rank, attribute));
         }
     }
     let Some((_, remote)) = best else {
         return Err(refusals);
     };
-    let parameters = answered(remote.parameters);
-    match policy.make(remote.tag, remote.suite, parameters, entropy) {
-        Ok(local) => Ok(Agreed { local, remote }),
+    let parameters = negotiated_parameters(remote.parameters);
+    match policy.generate(remote.tag, remote.suite, parameters, entropy) {
+        Ok(local) => Ok(SdesAgreement { local, remote }),
         Err(error) => {
-            refusals.push(Refusal {
+            refusals.push(RejectedAttribute {
                 tag: Some(remote.tag),
                 reason: error.into(),
             });
@@ -176,25 +177,25 @@ pub fn answer<'v>(
     }
 }
 
-/// Takes in the answer (the values of its attributes) to our offer.
+/// Processes the answer (the values of its attributes) to our offer.
 ///
 /// # Errors
-/// Why it cannot be used: it must be one attribute, with the tag, the suite and the negotiated parameters of one that we
-/// offered (RFC 4568 section 5.1.3).
+/// The answer is invalid: it must be one attribute, with the tag, the suite and the negotiated parameters of an
+/// offered one (RFC 4568 section 5.1.3).
 pub fn accept<'v>(
     policy: &Policy,
     offered: &[CryptoAttribute],
     answer: impl IntoIterator<Item = &'v [u8]>,
-) -> Result<Agreed, Refusal> {
+) -> Result<SdesAgreement, RejectedAttribute> {
     let values: Vec<&[u8]> = answer.into_iter().collect();
     let [value] = values.as_slice() else {
-        return Err(Refusal {
+        return Err(RejectedAttribute {
             tag: None,
             reason: Reason::AnswerCount(values.len()),
         });
     };
     let tag = CryptoAttribute::tag_of(value);
-    let refuse = |reason| Refusal { tag, reason };
+    let refuse = |reason| RejectedAttribute { tag, reason };
     let remote = CryptoAttribute::parse(value).map_err(refuse)?;
     let local = offered
         .iter()
@@ -203,19 +204,21 @@ pub fn accept<'v>(
     if local.suite != remote.suite {
         return Err(refuse(Reason::SuiteChanged));
     }
-    if answered(local.parameters).options != answered(remote.parameters).options {
+    if negotiated_parameters(local.parameters).options
+        != negotiated_parameters(remote.parameters).options
+    {
         return Err(refuse(Reason::ParametersChanged));
     }
-    policy.judge(&remote).map_err(refuse)?;
-    Ok(Agreed {
+    policy.check(&remote).map_err(refuse)?;
+    Ok(SdesAgreement {
         local: local.clone(),
         remote,
     })
 }
 
-/// Of the parameters of an offer, those that its answer must repeat: KDR, FEC_ORDER and WSH speak of their own sender only
-/// (RFC 4568 section 6.3).
-fn answered(offered: SessionParameters) -> SessionParameters {
+/// The parameters of an offer that its answer must repeat: KDR, FEC_ORDER and WSH describe only their sender (RFC
+/// 4568 section 6.3).
+fn negotiated_parameters(offered: SessionParameters) -> SessionParameters {
     let mut options = offered.options;
     options.key_derivation_rate = 0;
     SessionParameters {
@@ -224,19 +227,19 @@ fn answered(offered: SessionParameters) -> SessionParameters {
     }
 }
 
-impl Agreed {
-    /// New contexts.
+impl SdesAgreement {
+    /// Creates new contexts.
     ///
     /// # Errors
-    /// Keys that do not fit; they were checked when they were read, so that does not happen to read ones.
+    /// The keys are invalid; this does not happen with parsed keys, which were checked.
     pub fn contexts(&self, limits: ContextLimits) -> Result<Contexts, KeyError> {
         let first = |attribute: &CryptoAttribute| {
             let key = attribute.keys.first();
             key.cloned().ok_or(KeyError::NoSuchKey)
         };
-        let wished = usize::from(self.remote.parameters.window.unwrap_or(0));
+        let suggested = usize::from(self.remote.parameters.window.unwrap_or(0));
         let inbound_limits = ContextLimits {
-            window: limits.window.max(wished),
+            window: limits.window.max(suggested),
             ..limits
         };
         let mut inbound = Inbound::new(&first(&self.remote)?, inbound_limits)?;
@@ -249,27 +252,28 @@ impl Agreed {
         })
     }
 
-    /// Brings contexts that were made from `before` to what was agreed now: keys that stayed are left alone, so that counters
-    /// and windows go on; a new key of theirs is added beside the old one, a new key of ours replaces it.
+    /// Updates contexts from the result `before` to this one: unchanged keys are kept, so that counters and windows
+    /// continue; a new key of the peer is added to the old one, a new key of ours replaces it.
     ///
     /// # Errors
+    /// There is no room for another key, or identifiers conflict.
     /// No room for another key, or identifiers in conflict.
-    pub fn rekey(&self, contexts: &mut Contexts, before: &Agreed) -> Result<(), KeyError> {
-        let known = |keys: &[MasterKey], key: &MasterKey| {
-            keys.iter().any(|known| {
-                known.suite() == key.suite()
-                    && known.key_and_salt() == key.key_and_salt()
-                    && known.mki() == key.mki()
-                    && known.options() == key.options()
+    pub fn rekey(&self, contexts: &mut Contexts, before: &SdesAgreement) -> Result<(), KeyError> {
+        let existing = |keys: &[MasterKey], key: &MasterKey| {
+            keys.iter().any(|existing| {
+                existing.suite() == key.suite()
+                    && existing.key_and_salt() == key.key_and_salt()
+                    && existing.mki() == key.mki()
+                    && existing.options() == key.options()
             })
         };
         for key in &self.remote.keys {
-            if !known(&before.remote.keys, key) {
+            if !existing(&before.remote.keys, key) {
                 contexts.inbound.add(key)?;
             }
         }
         for key in &self.local.keys {
-            if !known(&before.local.keys, key) {
+            if !existing(&before.local.keys, key) {
                 contexts.outbound.rekey(key)?;
             }
         }

@@ -1,8 +1,8 @@
-//! Session keys from master keys (RFC 3711 section 4.3, RFC 6188 section 3, RFC 7714 section 11).
+//! Derivation of session keys from master keys (RFC 3711 section 4.3, RFC 6188 section 3, RFC 7714 section 11).
 
 use crate::cipher::{BadKey, CounterKey, PacketCipher};
 
-/// What a session key is for; the label of its derivation, for SRTP. SRTCP's are three above.
+/// Label of a session key for SRTP; the SRTCP labels are greater by three.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Label {
     Encryption = 0,
@@ -10,10 +10,11 @@ pub(super) enum Label {
     Salt = 2,
 }
 
-/// Fills `out` from the pseudo-random function AES-CM keyed with the master key, at `index DIV key_derivation_rate` = `epoch`.
+/// Fills `out` with the pseudo-random function AES-CM, keyed with the master key, at `epoch` = `index DIV
+/// key_derivation_rate`.
 ///
-/// A salt of 96 bits counts as one of 112 whose last bits are zero (RFC 7714 section 11). The epoch is 48 bits long for
-/// SRTCP too, so that the label stands where everyone has it.
+/// A salt of 96 bits is padded with zeros to 112 bits (RFC 7714 section 11). The epoch has 48 bits for SRTCP, too, so
+/// that the label has the same position as in other implementations.
 pub(super) fn derive(
     master: &CounterKey,
     salt: &[u8],
@@ -35,7 +36,7 @@ pub(super) fn derive(
     master.encrypt(&block, out);
 }
 
-/// The pseudo-random function's key.
+/// The key of the pseudo-random function.
 pub(super) fn master_cipher(key: &[u8]) -> Result<CounterKey, BadKey> {
     CounterKey::new(key)
 }

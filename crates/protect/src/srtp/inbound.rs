@@ -1,60 +1,61 @@
-//! What we open with.
+//! Unprotection of received packets.
 
-use super::keyring::{Key, KeyUse, Keyring};
+use super::keyring::{KeyEntry, KeyUse, Keyring};
 use super::window::{Stale, Window, estimate};
 use super::{
-    ContextLimits, Failure, KeyError, MAX_KEYS, MasterKey, SourceState, rtcp_sender, rtp_fields,
+    ContextLimits, KeyError, MAX_KEYS, MasterKey, SourceState, SrtpFailure, rtcp_sender, rtp_fields,
 };
 use smallvec::SmallVec;
 
-/// Packets that a newer key opens before an older one without an identifier is forgotten: about twenty seconds of voice. Until
-/// then packets sealed with either are opened.
-const OVERLAP: u32 = 1024;
+/// Packets unprotected with a newer key after which an older one without an identifier is removed: about twenty
+/// seconds of voice. Until then both keys are accepted.
+const KEY_OVERLAP_PACKETS: u32 = 1024;
 
-/// One direction of a source: what was taken in, and the key that last proved right.
-struct Flow {
+/// One direction of a source: its replay window, and its latest verified key.
+struct SourceDirection {
     window: Window,
     key: u32,
 }
 
-/// A source that we open packets of.
-struct Source {
+/// A source of received packets.
+struct InboundSource {
     ssrc: u32,
-    rtp: Option<Flow>,
-    rtcp: Option<Flow>,
-    /// The rollover counter to begin with.
+    rtp: Option<SourceDirection>,
+    rtcp: Option<SourceDirection>,
+    /// The initial rollover counter.
     rollover: u32,
 }
 
-/// An index that a packet may have.
+/// A possible index of a packet.
 #[derive(Clone, Copy)]
-struct Guess {
+struct IndexGuess {
     index: u64,
-    /// Whether it starts the source's window anew instead of going on in it.
-    anew: bool,
+    /// Whether it starts a new window of the source instead of continuing the present one.
+    new_window: bool,
 }
 
-type Guesses = SmallVec<[Guess; 4]>;
+type IndexGuesses = SmallVec<[IndexGuess; 4]>;
 
-/// Opens SRTP and SRTCP packets (RFC 3711 sections 3.3 and 3.4).
+/// Unprotects SRTP and SRTCP packets (RFC 3711 sections 3.3 and 3.4).
 ///
-/// A source enters the table with its first packet whose tag is right. Its rollover counter is taken as zero, then as one where
-/// the sequence number is low (the packets before the wrap may be lost); [`Inbound::set_rollover`] says better.
+/// A source enters the table with its first authenticated packet. Its rollover counter is assumed to be zero, then
+/// one if the sequence number is low (the packets before the wrap may be lost); [`Inbound::set_rollover`] sets
+/// another value.
 pub struct Inbound {
     ring: Keyring,
-    /// The key that last proved right.
+    /// The key that was last verified.
     current: usize,
-    sources: SmallVec<[Source; 1]>,
+    sources: SmallVec<[InboundSource; 1]>,
     limits: ContextLimits,
     /// A copy of the packet while it may have to be tried with another key.
     spare: Vec<u8>,
 }
 
 impl Inbound {
-    /// A context that opens with `master`.
+    /// A context that unprotects with `master`.
     ///
     /// # Errors
-    /// A key that does not fit its suite.
+    /// The key does not fit its suite.
     pub fn new(master: &MasterKey, limits: ContextLimits) -> Result<Inbound, KeyError> {
         Ok(Inbound {
             ring: Keyring::new(master)?,
@@ -65,128 +66,133 @@ impl Inbound {
         })
     }
 
-    /// Adds a key beside those that there are: one with another identifier or range, or the next one of a re-keying. In the
-    /// last case packets under either are opened until [`Inbound::retire`], or until the new key has opened a thousand.
+    /// Adds a key to the present ones: one with another identifier or range, or the next one of a re-keying. In the
+    /// last case packets under both are accepted until [`Inbound::retire`], or until the new key has verified a
+    /// thousand.
     ///
-    /// A sender that sets its rollover counters back with a new key is understood too, once for each source and key.
+    /// A sender that resets its rollover counters with a new key is supported, once for each source and key.
     ///
     /// # Errors
-    /// Too many keys, or identifiers in conflict.
+    /// Too many keys, or conflicting identifiers.
     pub fn add(&mut self, master: &MasterKey) -> Result<(), KeyError> {
         self.ring.add(master).map(|_| ())
     }
 
-    /// Forgets every key but the newest.
+    /// Removes all keys except the newest.
     pub fn retire(&mut self) {
         let newest = self.ring.keys.iter().map(|key| key.id).max();
         self.ring.keys.retain(|key| Some(key.id) == newest);
         self.current = 0;
     }
 
-    /// Reads what the next RTP packet will need, so that it is in the cache. The value means nothing.
-    pub fn read_ahead(&self) -> u64 {
-        let key = self.ring.keys.get(self.current).map_or(0, Key::read_ahead);
+    /// Reads the data that the next RTP packet needs, to load it into the cache. The value has no meaning.
+    pub fn prefetch(&self) -> u64 {
+        let key = self
+            .ring
+            .keys
+            .get(self.current)
+            .map_or(0, KeyEntry::prefetch);
         let source = self.sources.first().and_then(|source| source.rtp.as_ref());
         key ^ source.map_or(0, |flow| flow.window.highest())
     }
 
-    /// How far the key that last proved right is used up.
+    /// Consumption of the key that was last verified.
     pub fn key_use(&self) -> Option<KeyUse> {
         self.ring.keys.get(self.current).map(|key| key.used)
     }
 
-    /// How many keys are being tried.
+    /// Number of keys in use.
     pub fn keys(&self) -> usize {
         self.ring.keys.len()
     }
 
-    /// Opens an SRTP packet in place; gives the length of the RTP packet in it. Where it fails, the contents of `packet` are
-    /// of no use.
+    /// Unprotects an SRTP packet in place; returns the length of the RTP packet. On an error the contents of `packet`
+    /// are undefined.
     ///
     /// # Errors
-    /// Any [`Failure`] but [`Failure::NoRoom`] and [`Failure::IndexReused`].
-    pub fn unprotect_rtp(&mut self, packet: &mut [u8]) -> Result<usize, Failure> {
+    /// Any [`SrtpFailure`] but [`SrtpFailure::NoRoom`] and [`SrtpFailure::IndexReused`].
+    pub fn unprotect_rtp(&mut self, packet: &mut [u8]) -> Result<usize, SrtpFailure> {
         let fields = rtp_fields(packet)?;
-        let known = self.find(fields.ssrc);
-        if known.is_none() && self.sources.len() >= self.limits.sources {
-            return Err(Failure::TooManySources);
+        let position = self.find(fields.ssrc);
+        if position.is_none() && self.sources.len() >= self.limits.sources {
+            return Err(SrtpFailure::TooManySources);
         }
-        let mut worst = Worst::new();
+        let mut failures = MostSpecificFailure::new();
         let several = self.ring.keys.len() > 1;
-        for at in self.order() {
+        for at in self.trial_order() {
             let Some(key) = self.ring.keys.get_mut(at) else {
                 continue;
             };
             if !key.mki.is_empty() && key.rtp().mki(packet, key.mki.len()) != Some(&key.mki) {
-                worst.add(Failure::UnknownMki);
+                failures.add(SrtpFailure::UnknownMki);
                 continue;
             }
-            let source = known.and_then(|known| self.sources.get(known));
+            let source = position.and_then(|position| self.sources.get(position));
             let flow = source.and_then(|source| source.rtp.as_ref());
             let guesses = guesses(source, key.id, fields.sequence);
             for (nth, guess) in guesses.iter().enumerate() {
-                if let Err(failure) = admissible(key, flow, *guess) {
-                    worst.add(failure);
+                if let Err(failure) = check_guess(key, flow, *guess) {
+                    failures.add(failure);
                     continue;
                 }
                 let (transform, mki) = key.rtp_at(guess.index);
-                // A failed attempt with an AEAD cipher leaves nothing for the next one.
+                // A failed attempt with an AEAD cipher destroys the packet for the next one.
                 let again = several || nth + 1 < guesses.len();
-                let spare = (again && transform.destroys()).then_some(&mut self.spare);
-                let spare = spare.map(|spare| keep(spare, packet));
-                match transform.open_rtp(packet, fields.ssrc, guess.index, mki.len()) {
+                let spare = (again && transform.destroys_on_failure()).then_some(&mut self.spare);
+                let spare = spare.map(|spare| save_copy(spare, packet));
+                match transform.unprotect_rtp(packet, fields.ssrc, guess.index, mki.len()) {
                     Ok(length) => {
                         key.used.srtp += 1;
-                        self.accept_rtp(at, known, fields.ssrc, *guess);
+                        self.accept_rtp(at, position, fields.ssrc, *guess);
                         return Ok(length);
                     }
-                    Err(failure) => worst.add(failure),
+                    Err(failure) => failures.add(failure),
                 }
                 if let Some(spare) = spare {
                     packet.copy_from_slice(spare);
                 }
             }
         }
-        Err(worst.failure())
+        Err(failures.failure())
     }
 
-    /// Opens an SRTCP packet in place; gives the length of the RTCP packet in it. Where it fails, the contents of `packet` are
-    /// of no use.
+    /// Unprotects an SRTCP packet in place; returns the length of the RTCP packet. On an error the contents of
+    /// `packet` are undefined.
     ///
     /// # Errors
     /// As [`Inbound::unprotect_rtp`].
-    pub fn unprotect_rtcp(&mut self, packet: &mut [u8]) -> Result<usize, Failure> {
+    pub fn unprotect_rtcp(&mut self, packet: &mut [u8]) -> Result<usize, SrtpFailure> {
         let ssrc = rtcp_sender(packet)?;
-        let known = self.find(ssrc);
-        if known.is_none() && self.sources.len() >= self.limits.sources {
-            return Err(Failure::TooManySources);
+        let position = self.find(ssrc);
+        if position.is_none() && self.sources.len() >= self.limits.sources {
+            return Err(SrtpFailure::TooManySources);
         }
-        let mut worst = Worst::new();
+        let mut failures = MostSpecificFailure::new();
         let several = self.ring.keys.len() > 1;
-        for at in self.order() {
+        for at in self.trial_order() {
             let Some(key) = self.ring.keys.get_mut(at) else {
                 continue;
             };
             let mki = key.mki.len();
             if mki > 0 && key.rtcp().mki(packet, mki) != Some(&key.mki) {
-                worst.add(Failure::UnknownMki);
+                failures.add(SrtpFailure::UnknownMki);
                 continue;
             }
             let (index, encrypted) = match key.rtcp().rtcp_index(packet, mki) {
                 Ok(word) => word,
                 Err(failure) => {
-                    worst.add(failure);
+                    failures.add(failure);
                     continue;
                 }
             };
-            let flow = known
-                .and_then(|known| self.sources.get(known))
+            let flow = position
+                .and_then(|position| self.sources.get(position))
                 .and_then(|source| source.rtcp.as_ref());
-            let anew = match flow {
-                // A key that the source has not used yet begins wherever it likes: nothing sealed with it was taken in.
+            let new_window = match flow {
+                // A key that the source has not used yet may begin at any index: no packet under it was accepted.
                 Some(flow) if key.id <= flow.key => {
                     if let Err(stale) = flow.window.check(u64::from(index)) {
-                        worst.add(stale.into());
+                        failures.add(stale.into());
                         continue;
                     }
                     false
@@ -195,33 +201,33 @@ impl Inbound {
                 None => true,
             };
             if key.used.srtcp >= key.used.srtcp_limit {
-                worst.add(Failure::KeyExhausted);
+                failures.add(SrtpFailure::KeyExhausted);
                 continue;
             }
             let (transform, _) = key.rtcp_at(index);
-            let spare = (several && transform.destroys()).then_some(&mut self.spare);
-            let spare = spare.map(|spare| keep(spare, packet));
-            match transform.open_rtcp(packet, ssrc, index, encrypted, mki) {
+            let spare = (several && transform.destroys_on_failure()).then_some(&mut self.spare);
+            let spare = spare.map(|spare| save_copy(spare, packet));
+            match transform.unprotect_rtcp(packet, ssrc, index, encrypted, mki) {
                 Ok(length) => {
                     key.used.srtcp += 1;
-                    self.accept_rtcp(at, known, ssrc, index, anew);
+                    self.accept_rtcp(at, position, ssrc, index, new_window);
                     return Ok(length);
                 }
-                Err(failure) => worst.add(failure),
+                Err(failure) => failures.add(failure),
             }
             if let Some(spare) = spare {
                 packet.copy_from_slice(spare);
             }
         }
-        Err(worst.failure())
+        Err(failures.failure())
     }
 
-    /// The rollover counter that a source has now, for one who joins late. Only before its first packet, or to go forward;
-    /// gives `false` otherwise, or where the table is full.
+    /// Sets the present rollover counter of a source, for a late joiner. Possible before the first packet, or to a
+    /// higher value; `false` otherwise, or if the table is full.
     pub fn set_rollover(&mut self, ssrc: u32, rollover: u32) -> bool {
-        let known = self.find(ssrc);
+        let position = self.find(ssrc);
         let size = self.limits.window;
-        let Some(source) = self.at_or_new(known, ssrc) else {
+        let Some(source) = self.at_or_new(position, ssrc) else {
             return false;
         };
         match &mut source.rtp {
@@ -232,9 +238,10 @@ impl Inbound {
         true
     }
 
-    /// Where every source stands, in order of appearance.
+    /// The state of all sources, in order of appearance.
     pub fn sources(&self) -> impl Iterator<Item = SourceState> + '_ {
-        let highest = |flow: &Option<Flow>| flow.as_ref().map(|flow| flow.window.highest());
+        let highest =
+            |flow: &Option<SourceDirection>| flow.as_ref().map(|flow| flow.window.highest());
         self.sources.iter().map(move |source| SourceState {
             ssrc: source.ssrc,
             rtp: highest(&source.rtp),
@@ -242,20 +249,20 @@ impl Inbound {
         })
     }
 
-    /// Goes on where another context with these keys stood: nothing at or below its indices is taken in again. Never goes
-    /// back. `false` where the table is full.
+    /// Restores the state of another context with these keys: indices up to its highest are not accepted again. It
+    /// never goes back. `false` if the table is full.
     pub fn restore(&mut self, state: SourceState) -> bool {
-        let known = self.find(state.ssrc);
+        let position = self.find(state.ssrc);
         let size = self.limits.window;
         let key = self.ring.keys.iter().map(|key| key.id).max().unwrap_or(0);
-        let Some(source) = self.at_or_new(known, state.ssrc) else {
+        let Some(source) = self.at_or_new(position, state.ssrc) else {
             return false;
         };
-        let forward = |flow: &mut Option<Flow>, state: Option<u64>| {
+        let forward = |flow: &mut Option<SourceDirection>, state: Option<u64>| {
             let stands = flow.as_ref().map(|flow| flow.window.highest());
             if let Some(highest) = state.filter(|highest| Some(*highest) > stands) {
                 let window = Window::restored(size, highest);
-                *flow = Some(Flow { window, key });
+                *flow = Some(SourceDirection { window, key });
             }
         };
         forward(&mut source.rtp, state.rtp);
@@ -263,8 +270,8 @@ impl Inbound {
         true
     }
 
-    /// Forgets a source that said goodbye. With it goes what guards against its packets being replayed, so only after a BYE
-    /// whose tag was right, and only to make room.
+    /// Removes a source that has ended. Its replay protection is removed with it, so it must be called only after an
+    /// authenticated BYE, and only to make room.
     pub fn forget(&mut self, ssrc: u32) {
         self.sources.retain(|source| source.ssrc != ssrc);
     }
@@ -273,8 +280,8 @@ impl Inbound {
         self.sources.iter().position(|source| source.ssrc == ssrc)
     }
 
-    /// The places of the keys: the one that last proved right, then the newest to the oldest.
-    fn order(&self) -> SmallVec<[usize; MAX_KEYS]> {
+    /// The order in which keys are tried: the last verified one, then the others from new to old.
+    fn trial_order(&self) -> SmallVec<[usize; MAX_KEYS]> {
         let current = (self.current < self.ring.keys.len()).then_some(self.current);
         let others = (0..self.ring.keys.len())
             .rev()
@@ -282,19 +289,19 @@ impl Inbound {
         current.into_iter().chain(others).collect()
     }
 
-    fn accept_rtp(&mut self, at: usize, known: Option<usize>, ssrc: u32, guess: Guess) {
+    fn accept_rtp(&mut self, at: usize, position: Option<usize>, ssrc: u32, guess: IndexGuess) {
         let size = self.limits.window;
-        let id = self.proved(at);
-        let Some(source) = self.at_or_new(known, ssrc) else {
+        let id = self.record_verified(at);
+        let Some(source) = self.at_or_new(position, ssrc) else {
             return;
         };
         match &mut source.rtp {
-            Some(flow) if !guess.anew => {
+            Some(flow) if !guess.new_window => {
                 flow.window.accept(guess.index);
                 flow.key = flow.key.max(id);
             }
             flow => {
-                *flow = Some(Flow {
+                *flow = Some(SourceDirection {
                     window: Window::new(size, guess.index),
                     key: id,
                 });
@@ -302,19 +309,26 @@ impl Inbound {
         }
     }
 
-    fn accept_rtcp(&mut self, at: usize, known: Option<usize>, ssrc: u32, index: u32, anew: bool) {
+    fn accept_rtcp(
+        &mut self,
+        at: usize,
+        position: Option<usize>,
+        ssrc: u32,
+        index: u32,
+        new_window: bool,
+    ) {
         let size = self.limits.window;
-        let id = self.proved(at);
-        let Some(source) = self.at_or_new(known, ssrc) else {
+        let id = self.record_verified(at);
+        let Some(source) = self.at_or_new(position, ssrc) else {
             return;
         };
         match &mut source.rtcp {
-            Some(flow) if !anew => {
+            Some(flow) if !new_window => {
                 flow.window.accept(u64::from(index));
                 flow.key = flow.key.max(id);
             }
             flow => {
-                *flow = Some(Flow {
+                *flow = Some(SourceDirection {
                     window: Window::new(size, u64::from(index)),
                     key: id,
                 });
@@ -322,9 +336,9 @@ impl Inbound {
         }
     }
 
-    /// Notes that the key at `at` opened a packet, and forgets older ones without an identifier that have not for long; gives
-    /// its number.
-    fn proved(&mut self, at: usize) -> u32 {
+    /// Records that the key at `at` verified a packet, and removes older ones without an identifier after
+    /// [`KEY_OVERLAP_PACKETS`] packets; returns its number.
+    fn record_verified(&mut self, at: usize) -> u32 {
         let Some(key) = self.ring.keys.get_mut(at) else {
             return 0;
         };
@@ -340,20 +354,25 @@ impl Inbound {
                 key.idle += 1;
             }
         }
-        if self.ring.keys.iter().any(|key| key.idle >= OVERLAP) {
-            self.ring.keys.retain(|key| key.idle < OVERLAP);
+        if self
+            .ring
+            .keys
+            .iter()
+            .any(|key| key.idle >= KEY_OVERLAP_PACKETS)
+        {
+            self.ring.keys.retain(|key| key.idle < KEY_OVERLAP_PACKETS);
             let places = &self.ring.keys;
             self.current = places.iter().position(|key| key.id == id).unwrap_or(0);
         }
         id
     }
 
-    fn at_or_new(&mut self, known: Option<usize>, ssrc: u32) -> Option<&mut Source> {
-        let at = match known {
+    fn at_or_new(&mut self, position: Option<usize>, ssrc: u32) -> Option<&mut InboundSource> {
+        let at = match position {
             Some(at) => at,
             None if self.sources.len() >= self.limits.sources => return None,
             None => {
-                self.sources.push(Source {
+                self.sources.push(InboundSource {
                     ssrc,
                     rtp: None,
                     rtcp: None,
@@ -366,23 +385,26 @@ impl Inbound {
     }
 }
 
-/// Copies `packet` to `spare`, whose memory is kept from one use to the next.
-fn keep<'s>(spare: &'s mut Vec<u8>, packet: &[u8]) -> &'s [u8] {
+/// Copies `packet` to `spare`, whose memory is reused.
+fn save_copy<'s>(spare: &'s mut Vec<u8>, packet: &[u8]) -> &'s [u8] {
     spare.clear();
     spare.extend_from_slice(packet);
     spare
 }
 
-/// The indices that a sequence number may stand for, likeliest first.
+/// The possible indices of a sequence number, likeliest first.
 #[inline]
-fn guesses(source: Option<&Source>, key: u32, sequence: u16) -> Guesses {
-    let mut guesses = Guesses::new();
+fn guesses(source: Option<&InboundSource>, key: u32, sequence: u16) -> IndexGuesses {
+    let mut guesses = IndexGuesses::new();
     let flow = source.and_then(|source| source.rtp.as_ref());
     if let Some(flow) = flow {
         if let Some(index) = estimate(flow.window.highest(), sequence) {
-            guesses.push(Guess { index, anew: false });
+            guesses.push(IndexGuess {
+                index,
+                new_window: false,
+            });
         }
-        // Only a key that the source has not used yet may begin anew: nothing sealed with it was taken in before.
+        // Only a key that the source has not used yet may start a new window: no packet under it was accepted before.
         if key <= flow.key {
             return guesses;
         }
@@ -394,7 +416,10 @@ fn guesses(source: Option<&Source>, key: u32, sequence: u16) -> Guesses {
     for rollover in [Some(rollover), rollover.checked_add(1)] {
         let Some(rollover) = rollover else { continue };
         let index = u64::from(rollover) << 16 | u64::from(sequence);
-        guesses.push(Guess { index, anew: true });
+        guesses.push(IndexGuess {
+            index,
+            new_window: true,
+        });
         if sequence >= 0x8000 {
             break;
         }
@@ -402,52 +427,57 @@ fn guesses(source: Option<&Source>, key: u32, sequence: u16) -> Guesses {
     guesses
 }
 
-/// Whether an index may be tried with a key at all.
+/// Whether an index may be tried with a key.
 #[inline]
-fn admissible(key: &Key, flow: Option<&Flow>, guess: Guess) -> Result<(), Failure> {
+fn check_guess(
+    key: &KeyEntry,
+    flow: Option<&SourceDirection>,
+    guess: IndexGuess,
+) -> Result<(), SrtpFailure> {
     if !key.covers(guess.index) {
-        return Err(Failure::NoKey);
+        return Err(SrtpFailure::NoKey);
     }
     if key.used.srtp >= key.used.srtp_limit {
-        return Err(Failure::KeyExhausted);
+        return Err(SrtpFailure::KeyExhausted);
     }
     match flow {
-        // Without tags a replay cannot be told from a forgery, so there is no protection from it (RFC 3711 section 3.3.2).
-        Some(flow) if !guess.anew && key.rtp().authenticates() => {
+        // Without tags a replay cannot be distinguished from a forgery, so there is no replay protection (RFC 3711
+        // section 3.3.2).
+        Some(flow) if !guess.new_window && key.rtp().authenticates() => {
             flow.window.check(guess.index).map_err(Stale::into)
         }
         _ => Ok(()),
     }
 }
 
-/// The failure that tells most, of several attempts.
-struct Worst(Option<Failure>);
+/// The most specific failure of several attempts.
+struct MostSpecificFailure(Option<SrtpFailure>);
 
-impl Worst {
-    fn new() -> Worst {
-        Worst(None)
+impl MostSpecificFailure {
+    fn new() -> MostSpecificFailure {
+        MostSpecificFailure(None)
     }
 
-    fn add(&mut self, failure: Failure) {
-        if self.0.is_none_or(|known| rank(failure) > rank(known)) {
+    fn add(&mut self, failure: SrtpFailure) {
+        if self.0.is_none_or(|worst| rank(failure) > rank(worst)) {
             self.0 = Some(failure);
         }
     }
 
-    fn failure(&self) -> Failure {
-        self.0.unwrap_or(Failure::NoKey)
+    fn failure(&self) -> SrtpFailure {
+        self.0.unwrap_or(SrtpFailure::NoKey)
     }
 }
 
-fn rank(failure: Failure) -> u8 {
+fn rank(failure: SrtpFailure) -> u8 {
     match failure {
-        Failure::NoRoom | Failure::IndexReused | Failure::TooManySources => 0,
-        Failure::UnknownMki => 1,
-        Failure::Malformed => 2,
-        Failure::NoKey => 3,
-        Failure::KeyExhausted => 4,
-        Failure::Authentication => 5,
-        Failure::TooOld => 6,
-        Failure::Replayed => 7,
+        SrtpFailure::NoRoom | SrtpFailure::IndexReused | SrtpFailure::TooManySources => 0,
+        SrtpFailure::UnknownMki => 1,
+        SrtpFailure::Malformed => 2,
+        SrtpFailure::NoKey => 3,
+        SrtpFailure::KeyExhausted => 4,
+        SrtpFailure::Authentication => 5,
+        SrtpFailure::TooOld => 6,
+        SrtpFailure::Replayed => 7,
     }
 }

@@ -1,17 +1,17 @@
-//! Master keys: what signalling agrees on.
+//! Master keys with their negotiated parameters.
 
 use super::Suite;
 use core::fmt;
 use zeroize::Zeroizing;
 
-/// The most SRTP packets under one master key (RFC 3711 section 9.2).
+/// Limit of SRTP packets under one master key (RFC 3711 section 9.2).
 pub const MAX_SRTP_PACKETS: u64 = 1 << 48;
-/// The most SRTCP packets under one master key (RFC 3711 section 9.2).
+/// Limit of SRTCP packets under one master key (RFC 3711 section 9.2).
 pub const MAX_SRTCP_PACKETS: u64 = 1 << 31;
-/// The longest master key identifier in bytes (RFC 4568 section 6.1).
+/// Length limit of a master key identifier, bytes (RFC 4568 section 6.1).
 pub const MAX_MKI: usize = 128;
 
-/// A master key with what was agreed about its use.
+/// A master key with its negotiated parameters.
 #[derive(Clone, PartialEq, Eq)]
 pub struct MasterKey {
     pub(super) suite: Suite,
@@ -22,30 +22,31 @@ pub struct MasterKey {
     pub(super) options: Options,
 }
 
-/// Deviations from the suite that both sides agreed on (RFC 4568 section 6.3).
+/// Negotiated deviations from the suite (RFC 4568 section 6.3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// SRTP goes unencrypted, with its tag.
+    /// SRTP is not encrypted; it keeps its tag.
     pub unencrypted_srtp: bool,
-    /// SRTCP goes unencrypted, with its tag.
+    /// SRTCP is not encrypted; it keeps its tag.
     pub unencrypted_srtcp: bool,
-    /// SRTP goes without a tag: nothing guards against forgery or replay then. SRTCP always has its tag.
+    /// SRTP has no tag, and no protection from forgery and replay. SRTCP always has its tag.
     pub unauthenticated_srtp: bool,
-    /// Session keys are derived anew every 2^n packets, 1 to 24; 0: once (RFC 3711 section 4.3.1, RFC 4568 section 6.3.1).
+    /// Session keys are derived again every 2^n packets, 1 to 24; 0: once (RFC 3711 section 4.3.1, RFC 4568 section
+    /// 6.3.1).
     pub key_derivation_rate: u8,
 }
 
-/// Why a master key cannot be used.
+/// Reason for which a master key is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyError {
-    /// Key and salt are not as long as the suite wants.
+    /// Key and salt do not have the suite's length.
     Length {
-        /// Bytes that the suite wants.
-        wanted: usize,
-        /// Bytes that there are.
-        given: usize,
+        /// Length required by the suite, bytes.
+        required: usize,
+        /// Actual length, bytes.
+        actual: usize,
     },
-    /// The master key identifier is longer than 128 bytes, or empty where one was to be set.
+    /// The master key identifier is longer than 128 bytes, or empty.
     Mki,
     /// The lifetime is zero or above 2^48 packets.
     Lifetime,
@@ -53,11 +54,12 @@ pub enum KeyError {
     Range,
     /// The key derivation rate is above 2^24.
     KeyDerivationRate,
-    /// An AEAD suite cannot go without its tag.
+    /// An AEAD suite requires its tag.
     Unauthenticated,
-    /// Identifiers of one context must be of one length, and each its own (RFC 3711 section 3.1, RFC 4568 section 6.1).
+    /// Identifiers of one context must have equal lengths and different values (RFC 3711 section 3.1, RFC 4568
+    /// section 6.1).
     MkiConflict,
-    /// No room for another key; see [`super::MAX_KEYS`].
+    /// The limit of keys is reached; see [`super::MAX_KEYS`].
     TooManyKeys,
     /// There is no key with that identifier.
     NoSuchKey,
@@ -66,10 +68,10 @@ pub enum KeyError {
 impl fmt::Display for KeyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            KeyError::Length { wanted, given } => {
+            KeyError::Length { required, actual } => {
                 write!(
                     f,
-                    "key and salt have {given} bytes, the suite wants {wanted}"
+                    "key and salt have {actual} bytes, the suite requires {required}"
                 )
             }
             KeyError::Mki => f.write_str("a master key identifier has 1 to 128 bytes"),
@@ -77,12 +79,12 @@ impl fmt::Display for KeyError {
             KeyError::Range => f.write_str("the range of indices is empty or above 2^48"),
             KeyError::KeyDerivationRate => f.write_str("the key derivation rate is 0 to 24"),
             KeyError::Unauthenticated => {
-                f.write_str("an AEAD suite cannot go unauthenticated (RFC 7714)")
+                f.write_str("an AEAD suite requires authentication (RFC 7714)")
             }
             KeyError::MkiConflict => {
-                f.write_str("master key identifiers must be of one length and each its own")
+                f.write_str("master key identifiers must have equal lengths and different values")
             }
-            KeyError::TooManyKeys => f.write_str("too many master keys at a time"),
+            KeyError::TooManyKeys => f.write_str("too many master keys"),
             KeyError::NoSuchKey => f.write_str("no master key has that identifier"),
         }
     }
@@ -91,16 +93,16 @@ impl fmt::Display for KeyError {
 impl std::error::Error for KeyError {}
 
 impl MasterKey {
-    /// `key_and_salt` is the master key with the master salt behind it, as SDES carries them.
+    /// `key_and_salt`: the master key followed by the master salt, as in SDES.
     ///
     /// # Errors
     /// [`KeyError::Length`].
     pub fn new(suite: Suite, key_and_salt: &[u8]) -> Result<MasterKey, KeyError> {
-        let wanted = suite.key_and_salt_length();
-        if key_and_salt.len() != wanted {
+        let required = suite.key_and_salt_length();
+        if key_and_salt.len() != required {
             return Err(KeyError::Length {
-                wanted,
-                given: key_and_salt.len(),
+                required,
+                actual: key_and_salt.len(),
             });
         }
         Ok(MasterKey {
@@ -113,7 +115,7 @@ impl MasterKey {
         })
     }
 
-    /// A new random key.
+    /// Generates a random key.
     pub fn generate(suite: Suite, entropy: &mut engine::Entropy) -> MasterKey {
         let mut secret = Zeroizing::new(vec![0; suite.key_and_salt_length()]);
         entropy.fill(&mut secret);
@@ -127,7 +129,7 @@ impl MasterKey {
         }
     }
 
-    /// With an identifier that every packet carries (RFC 3711 section 3.1).
+    /// Sets an identifier, which every packet carries (RFC 3711 section 3.1).
     ///
     /// # Errors
     /// [`KeyError::Mki`].
@@ -139,7 +141,7 @@ impl MasterKey {
         Ok(self)
     }
 
-    /// With a limit of packets, for SRTP and SRTCP each; what exceeds [`MAX_SRTCP_PACKETS`] holds for SRTP alone.
+    /// Sets the limit of packets, for SRTP and SRTCP each; SRTCP is also bounded by [`MAX_SRTCP_PACKETS`].
     ///
     /// # Errors
     /// [`KeyError::Lifetime`].
@@ -151,7 +153,7 @@ impl MasterKey {
         Ok(self)
     }
 
-    /// Valid for SRTP indices `from` to `to`, both included: `<From, To>` of RFC 3711 section 8.1.1.
+    /// Restricts the key to SRTP indices `from` to `to`, inclusive: `<From, To>` of RFC 3711 section 8.1.1.
     ///
     /// # Errors
     /// [`KeyError::Range`].
@@ -163,7 +165,7 @@ impl MasterKey {
         Ok(self)
     }
 
-    /// With agreed deviations from the suite.
+    /// Sets negotiated deviations from the suite.
     ///
     /// # Errors
     /// [`KeyError::KeyDerivationRate`], [`KeyError::Unauthenticated`].
@@ -188,7 +190,7 @@ impl MasterKey {
         &self.secret
     }
 
-    /// The identifier; empty where there is none.
+    /// The identifier; empty if there is none.
     pub fn mki(&self) -> &[u8] {
         &self.mki
     }
@@ -198,7 +200,7 @@ impl MasterKey {
         self.lifetime
     }
 
-    /// The agreed deviations.
+    /// The negotiated deviations.
     pub fn options(&self) -> Options {
         self.options
     }
@@ -213,7 +215,7 @@ impl MasterKey {
 }
 
 impl fmt::Debug for MasterKey {
-    /// Everything but the secret.
+    /// Omits the secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MasterKey")
             .field("suite", &self.suite)

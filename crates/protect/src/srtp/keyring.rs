@@ -1,31 +1,31 @@
-//! The master keys of a context, each with its session keys and how often it was used.
+//! The master keys of a context, each with its session keys and use counts.
 
 use super::key::MAX_SRTCP_PACKETS;
 use super::transform::Transform;
 use super::{KeyError, MasterKey};
 use smallvec::SmallVec;
 
-/// The most master keys of a context at a time. A packet without an identifier may have to be tried with each.
+/// Largest number of master keys of a context. A packet without an identifier may be tried with each of them.
 pub const MAX_KEYS: usize = 8;
-/// Sets of session keys kept per master key where they are derived anew as the index grows: this one and the one before, for
-/// SRTP and SRTCP.
+/// Sets of derived session keys cached per master key with a key derivation rate: the present and the previous epoch,
+/// for SRTP and SRTCP.
 const DERIVED: usize = 4;
 
-/// How much of a master key's lifetime is gone; the larger share of SRTP and SRTCP counts.
+/// Consumption of a master key's lifetime; the larger share of SRTP and SRTCP counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyUse {
-    /// SRTP packets so far.
+    /// SRTP packets processed.
     pub srtp: u64,
-    /// SRTP packets in all.
+    /// Limit of SRTP packets.
     pub srtp_limit: u64,
-    /// SRTCP packets so far.
+    /// SRTCP packets processed.
     pub srtcp: u64,
-    /// SRTCP packets in all.
+    /// Limit of SRTCP packets.
     pub srtcp_limit: u64,
 }
 
 impl KeyUse {
-    /// Whether it is time to agree on a new key: less than an eighth is left.
+    /// Whether a new key should be negotiated: less than an eighth is left.
     pub fn is_due(&self) -> bool {
         let due = |used: u64, limit: u64| used >= limit - limit / 8;
         due(self.srtp, self.srtp_limit) || due(self.srtcp, self.srtcp_limit)
@@ -33,38 +33,38 @@ impl KeyUse {
 }
 
 /// A master key in use.
-pub(super) struct Key {
-    /// Grows with every key of a context, so that newer and older can be told.
+pub(super) struct KeyEntry {
+    /// Ascending number within the context, which orders keys by age.
     pub id: u32,
     pub mki: SmallVec<[u8; 4]>,
     pub used: KeyUse,
-    /// Packets that newer keys opened since this one last did.
+    /// Packets unprotected with newer keys since this one was last used.
     pub idle: u32,
     range: Option<(u64, u64)>,
     rtp: Transform,
     rtcp: Transform,
-    /// Only where session keys are derived anew as the index grows.
-    rederive: Option<Box<Rederive>>,
+    /// Present with a key derivation rate.
+    rederivation: Option<Box<Rederivation>>,
 }
 
-struct Rederive {
+struct Rederivation {
     master: MasterKey,
     derived: Vec<(bool, u64, Transform)>,
 }
 
-impl Key {
-    pub fn new(id: u32, master: &MasterKey) -> Result<Key, KeyError> {
+impl KeyEntry {
+    pub fn new(id: u32, master: &MasterKey) -> Result<KeyEntry, KeyError> {
         let bad = |_| KeyError::Length {
-            wanted: master.suite().key_and_salt_length(),
-            given: master.key_and_salt().len(),
+            required: master.suite().key_and_salt_length(),
+            actual: master.key_and_salt().len(),
         };
-        let rederive = (master.options().key_derivation_rate != 0).then(|| {
-            Box::new(Rederive {
+        let rederivation = (master.options().key_derivation_rate != 0).then(|| {
+            Box::new(Rederivation {
                 master: master.clone(),
                 derived: Vec::with_capacity(DERIVED),
             })
         });
-        Ok(Key {
+        Ok(KeyEntry {
             id,
             mki: SmallVec::from_slice(master.mki()),
             used: KeyUse {
@@ -77,22 +77,22 @@ impl Key {
             range: master.range,
             rtp: Transform::derive(master, false, 0).map_err(bad)?,
             rtcp: Transform::derive(master, true, 0).map_err(bad)?,
-            rederive,
+            rederivation,
         })
     }
 
-    /// Reads what the next packet will need of it.
-    pub fn read_ahead(&self) -> u64 {
+    /// Reads the data that the next packet needs.
+    pub fn prefetch(&self) -> u64 {
         let due = self.used.srtp ^ self.used.srtp_limit ^ u64::from(self.idle);
-        due ^ self.mki.len() as u64 ^ self.rtp.read_ahead()
+        due ^ self.mki.len() as u64 ^ self.rtp.prefetch()
     }
 
-    /// The SRTP session keys of the first epoch: good for lengths and kinds, which are the same in all.
+    /// The SRTP session keys of the first epoch: lengths and transforms are the same in all epochs.
     pub fn rtp(&self) -> &Transform {
         &self.rtp
     }
 
-    /// The SRTCP session keys of the first epoch: good for lengths and kinds, which are the same in all.
+    /// The SRTCP session keys of the first epoch: lengths and transforms are the same in all epochs.
     pub fn rtcp(&self) -> &Transform {
         &self.rtcp
     }
@@ -100,8 +100,8 @@ impl Key {
     /// The SRTP session keys for `index`, and the identifier.
     #[inline]
     pub fn rtp_at(&mut self, index: u64) -> (&Transform, &[u8]) {
-        let transform = match &mut self.rederive {
-            Some(rederive) => rederive.at(false, index).unwrap_or(&self.rtp),
+        let transform = match &mut self.rederivation {
+            Some(rederivation) => rederivation.keys_at(false, index).unwrap_or(&self.rtp),
             None => &self.rtp,
         };
         (transform, &self.mki)
@@ -110,40 +110,42 @@ impl Key {
     /// The SRTCP session keys for `index`, and the identifier.
     #[inline]
     pub fn rtcp_at(&mut self, index: u32) -> (&Transform, &[u8]) {
-        let transform = match &mut self.rederive {
-            Some(rederive) => rederive.at(true, u64::from(index)).unwrap_or(&self.rtcp),
+        let transform = match &mut self.rederivation {
+            Some(rederivation) => rederivation
+                .keys_at(true, u64::from(index))
+                .unwrap_or(&self.rtcp),
             None => &self.rtcp,
         };
         (transform, &self.mki)
     }
 
-    /// Whether `<From, To>` covers an SRTP index; without a range every index is covered.
+    /// Whether `<From, To>` contains an SRTP index; without a range every index is valid.
     pub fn covers(&self, index: u64) -> bool {
         self.range
             .is_none_or(|(from, to)| (from..=to).contains(&index))
     }
 
-    /// Whether the key is chosen by index.
+    /// Whether the key has an index range.
     pub fn has_range(&self) -> bool {
         self.range.is_some()
     }
 }
 
-impl Rederive {
-    /// The session keys of the epoch of `index`; `None` for the first epoch, which the key itself holds.
-    fn at(&mut self, rtcp: bool, index: u64) -> Option<&Transform> {
+impl Rederivation {
+    /// The session keys of the epoch of `index`; `None` for the first epoch, whose keys are in the key itself.
+    fn keys_at(&mut self, rtcp: bool, index: u64) -> Option<&Transform> {
         let epoch = index >> self.master.options().key_derivation_rate;
         if epoch == 0 {
             return None;
         }
-        let known = self
+        let position = self
             .derived
             .iter()
             .position(|(kind, at, _)| *kind == rtcp && *at == epoch);
-        let at = match known {
+        let at = match position {
             Some(at) => at,
             None => {
-                // The key was good for the first epoch, so it is for every other.
+                // The master key was valid for the first epoch, so it is for all.
                 let transform = Transform::derive(&self.master, rtcp, epoch).ok()?;
                 if self.derived.len() >= DERIVED {
                     self.derived.remove(0);
@@ -158,8 +160,8 @@ impl Rederive {
 
 /// The keys of a context.
 pub(super) struct Keyring {
-    /// Beside the rest, where there is one: a packet waits for no pointer then.
-    pub keys: SmallVec<[Key; 1]>,
+    /// The first key is stored inline: it saves a packet one pointer access.
+    pub keys: SmallVec<[KeyEntry; 1]>,
     next: u32,
 }
 
@@ -173,24 +175,24 @@ impl Keyring {
         Ok(ring)
     }
 
-    /// Adds a key; gives its place.
+    /// Adds a key; returns its index.
     pub fn add(&mut self, master: &MasterKey) -> Result<usize, KeyError> {
         if self.keys.len() >= MAX_KEYS {
             return Err(KeyError::TooManyKeys);
         }
         let mki = master.mki();
-        let conflict = |key: &Key| {
+        let conflict = |key: &KeyEntry| {
             !key.mki.is_empty() && (key.mki.len() != mki.len() || key.mki.as_slice() == mki)
         };
         if !mki.is_empty() && self.keys.iter().any(conflict) {
             return Err(KeyError::MkiConflict);
         }
-        self.keys.push(Key::new(self.next, master)?);
+        self.keys.push(KeyEntry::new(self.next, master)?);
         self.next += 1;
         Ok(self.keys.len() - 1)
     }
 
-    /// The place of the key with that identifier.
+    /// The index of the key with an identifier.
     pub fn with_mki(&self, mki: &[u8]) -> Option<usize> {
         self.keys.iter().position(|key| key.mki.as_slice() == mki)
     }

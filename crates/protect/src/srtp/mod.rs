@@ -1,12 +1,12 @@
-//! SRTP and SRTCP (RFC 3711, RFC 6188, RFC 7714): packets sealed and opened in place, without an allocation per packet.
+//! SRTP and SRTCP (RFC 3711, RFC 6188, RFC 7714): packets are protected and unprotected in place, without an
+//! allocation per packet.
 //!
-//! [`Outbound`] holds what one side seals with, [`Inbound`] what it opens with. Either has one or more master keys and makes
-//! its own table of synchronisation sources as they appear: nothing has to be known about a source beforehand. Keys come
-//! from [`crate::sdes`] or [`crate::dtls`].
+//! [`Outbound`] protects, [`Inbound`] unprotects. Each has one or more master keys and a table of synchronisation
+//! sources, which are added as they appear. Keys come from [`crate::sdes`] or [`crate::dtls`].
 //!
-//! What never happens: an index is sealed twice under one key (that would give the keystream away); a source enters the
-//! table before one of its packets proved that it knows the key (that would let a stranger fill it); an index is taken in
-//! twice; tags are compared in a time that depends on where they differ.
+//! Invariants: no index is protected twice under one key (it would reveal the keystream); a source enters the table
+//! only with an authenticated packet (others could fill it); no index is accepted twice; tags are compared in
+//! constant time.
 
 mod derive;
 mod inbound;
@@ -27,82 +27,83 @@ pub use window::{DEFAULT_WINDOW, MAX_WINDOW, MIN_WINDOW};
 use core::fmt;
 use engine::DropReason;
 
-/// The most that sealing adds to a packet, identifier of 128 bytes included: the tail room that is always enough.
+/// Upper bound of the bytes that protection adds to a packet, with an identifier of 128 bytes: tail room that always
+/// suffices.
 pub const MAX_OVERHEAD: usize = 16 + 4 + MAX_MKI;
 
-/// Why a packet was not sealed or opened. Each has its [`DropReason`].
+/// Reason for which a packet was not protected or unprotected. Each has its [`DropReason`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Failure {
+pub enum SrtpFailure {
     /// Not RTP or RTCP, or too short for index, MKI and tag.
     Malformed,
-    /// The MKI is none of ours.
+    /// No key has this MKI.
     UnknownMki,
     /// No key is valid for this index, or there is none at all.
     NoKey,
-    /// The key has been used as often as it may be.
+    /// The key's lifetime is used up.
     KeyExhausted,
-    /// The tag does not match: altered, cut off, or another key.
+    /// The tag does not match: altered, truncated, or another key.
     Authentication,
-    /// The index lies before the replay window.
+    /// The index is below the replay window.
     TooOld,
-    /// The index was taken in before.
+    /// The index was received before.
     Replayed,
     /// The table of sources is full.
     TooManySources,
-    /// The buffer is too short for what sealing adds.
+    /// The buffer is too short for the protected packet.
     NoRoom,
-    /// Sealing would use a keystream a second time, or might.
+    /// Protection would reuse a keystream, or might.
     IndexReused,
 }
 
-impl Failure {
-    /// What it is counted as.
+impl SrtpFailure {
+    /// The reason under which the packet is counted.
     pub const fn reason(self) -> DropReason {
         match self {
-            Failure::Malformed => DropReason::SrtpMalformed,
-            Failure::UnknownMki => DropReason::SrtpUnknownMki,
-            Failure::NoKey => DropReason::SrtpNoKey,
-            Failure::KeyExhausted => DropReason::SrtpKeyExhausted,
-            Failure::Authentication => DropReason::SrtpAuthentication,
-            Failure::TooOld => DropReason::SrtpTooOld,
-            Failure::Replayed => DropReason::SrtpReplayed,
-            Failure::TooManySources => DropReason::SrtpTooManySources,
-            Failure::NoRoom => DropReason::SrtpNoRoom,
-            Failure::IndexReused => DropReason::SrtpIndexReused,
+            SrtpFailure::Malformed => DropReason::SrtpMalformed,
+            SrtpFailure::UnknownMki => DropReason::SrtpUnknownMki,
+            SrtpFailure::NoKey => DropReason::SrtpNoKey,
+            SrtpFailure::KeyExhausted => DropReason::SrtpKeyExhausted,
+            SrtpFailure::Authentication => DropReason::SrtpAuthentication,
+            SrtpFailure::TooOld => DropReason::SrtpTooOld,
+            SrtpFailure::Replayed => DropReason::SrtpReplayed,
+            SrtpFailure::TooManySources => DropReason::SrtpTooManySources,
+            SrtpFailure::NoRoom => DropReason::SrtpBufferTooSmall,
+            SrtpFailure::IndexReused => DropReason::SrtpIndexReused,
         }
     }
 }
 
-impl From<Failure> for DropReason {
-    fn from(failure: Failure) -> DropReason {
+impl From<SrtpFailure> for DropReason {
+    fn from(failure: SrtpFailure) -> DropReason {
         failure.reason()
     }
 }
 
-impl From<window::Stale> for Failure {
-    fn from(stale: window::Stale) -> Failure {
+impl From<window::Stale> for SrtpFailure {
+    fn from(stale: window::Stale) -> SrtpFailure {
         match stale {
-            window::Stale::Replayed => Failure::Replayed,
-            window::Stale::TooOld => Failure::TooOld,
+            window::Stale::Replayed => SrtpFailure::Replayed,
+            window::Stale::TooOld => SrtpFailure::TooOld,
         }
     }
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for SrtpFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.reason().text())
     }
 }
 
-impl std::error::Error for Failure {}
+impl std::error::Error for SrtpFailure {}
 
 /// Capacities of a context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ContextLimits {
-    /// Size of the replay window in packets, [`MIN_WINDOW`] to [`MAX_WINDOW`]; rounded up to a multiple of 64. SDES may ask
-    /// for more than the default (`WSH`, RFC 4568 section 6.3.7).
+    /// Size of the replay window in packets, [`MIN_WINDOW`] to [`MAX_WINDOW`]; rounded up to a multiple of 64. SDES
+    /// may request more than the default (`WSH`, RFC 4568 section 6.3.7).
     pub window: usize,
-    /// Synchronisation sources that are kept.
+    /// Largest number of synchronisation sources.
     pub sources: usize,
 }
 
@@ -115,7 +116,7 @@ impl Default for ContextLimits {
     }
 }
 
-/// Where a source stands: what a standby needs to go on, and a late joiner to begin.
+/// State of a source: lets a standby continue, and a late joiner begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SourceState {
     /// Synchronisation source.
@@ -126,11 +127,11 @@ pub struct SourceState {
     pub rtcp: Option<u64>,
 }
 
-/// Both directions of one party's SRTP.
+/// Both directions of one side's SRTP.
 pub struct Contexts {
-    /// Seals what we send.
+    /// Protects sent packets.
     pub outbound: Outbound,
-    /// Opens what we receive.
+    /// Unprotects received packets.
     pub inbound: Inbound,
 }
 
@@ -140,21 +141,21 @@ impl fmt::Debug for Contexts {
     }
 }
 
-/// The fields of an RTP header that matter here.
+/// The fields of an RTP header that SRTP uses.
 #[derive(Clone, Copy)]
 struct RtpFields {
     sequence: u16,
     ssrc: u32,
 }
 
-/// Sequence number and source of a packet that has at least a fixed RTP header.
+/// Sequence number and source of a packet; it needs a fixed RTP header.
 #[inline]
-fn rtp_fields(packet: &[u8]) -> Result<RtpFields, Failure> {
+fn rtp_fields(packet: &[u8]) -> Result<RtpFields, SrtpFailure> {
     let Some(&[first, _, s1, s0, _, _, _, _, a, b, c, d]) = packet.first_chunk::<12>() else {
-        return Err(Failure::Malformed);
+        return Err(SrtpFailure::Malformed);
     };
     if first >> 6 != 2 {
-        return Err(Failure::Malformed);
+        return Err(SrtpFailure::Malformed);
     }
     Ok(RtpFields {
         sequence: u16::from_be_bytes([s1, s0]),
@@ -162,13 +163,13 @@ fn rtp_fields(packet: &[u8]) -> Result<RtpFields, Failure> {
     })
 }
 
-/// The sender of an RTCP packet that has at least a header and a source.
+/// The sender of an RTCP packet; it needs a header and a source.
 #[inline]
-fn rtcp_sender(packet: &[u8]) -> Result<u32, Failure> {
+fn rtcp_sender(packet: &[u8]) -> Result<u32, SrtpFailure> {
     match packet.first_chunk::<8>() {
         Some(&[first, _, _, _, a, b, c, d]) if first >> 6 == 2 => {
             Ok(u32::from_be_bytes([a, b, c, d]))
         }
-        _ => Err(Failure::Malformed),
+        _ => Err(SrtpFailure::Malformed),
     }
 }

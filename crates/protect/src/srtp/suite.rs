@@ -1,8 +1,8 @@
-//! Crypto suites: what they are called, and how long their parts are.
+//! Crypto suites: names and lengths.
 
 use core::fmt;
 
-/// A set of transforms with its lengths (RFC 4568 section 6.2, RFC 5764 section 4.1.2, RFC 6188 section 4, RFC 7714 section 12).
+/// A set of transforms (RFC 4568 section 6.2, RFC 5764 section 4.1.2, RFC 6188 section 4, RFC 7714 section 12).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Suite {
     /// AES-128 in counter mode, HMAC-SHA1 with 80 bits.
@@ -27,19 +27,19 @@ pub enum Suite {
     NullHmacSha1_32,
 }
 
-/// The transform that encrypts.
+/// The encryption transform.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CipherKind {
     /// AES in counter mode.
     Counter,
-    /// AES in Galois/counter mode, which authenticates as well.
+    /// AES in Galois/counter mode, which also authenticates.
     Gcm,
     /// None.
     Null,
 }
 
 impl Suite {
-    /// All, the strongest first.
+    /// All suites, strongest first.
     pub const ALL: [Suite; 10] = [
         Suite::AeadAes256Gcm,
         Suite::AeadAes128Gcm,
@@ -53,8 +53,8 @@ impl Suite {
         Suite::NullHmacSha1_32,
     ];
 
-    /// The name in SDP. The two without encryption have no registered name (SDES says `UNENCRYPTED_SRTP` instead,
-    /// RFC 4568 section 6.3.3); theirs is the one of RFC 5764 without its first word.
+    /// The name in SDP. The two without encryption have no registered name (SDES uses `UNENCRYPTED_SRTP`, RFC 4568
+    /// section 6.3.3); theirs is the one of RFC 5764 without its first word.
     pub const fn name(self) -> &'static str {
         match self {
             Suite::AesCm128HmacSha1_80 => "AES_CM_128_HMAC_SHA1_80",
@@ -70,19 +70,19 @@ impl Suite {
         }
     }
 
-    /// The suite of that name. Names of suites are case-insensitive in their ABNF (RFC 4568 section 9.2, RFC 5234 section 2.3).
+    /// The suite of a name. Names are case-insensitive in their ABNF (RFC 4568 section 9.2, RFC 5234 section 2.3).
     pub fn from_name(name: &[u8]) -> Option<Suite> {
         Suite::ALL
             .into_iter()
             .find(|suite| suite.name().as_bytes().eq_ignore_ascii_case(name))
     }
 
-    /// Whether SDES has a name for it (IANA registry "SRTP Crypto Suite Registrations").
+    /// Whether the suite has an SDES name (IANA registry "SRTP Crypto Suite Registrations").
     pub const fn is_registered_for_sdes(self) -> bool {
         !matches!(self.cipher(), CipherKind::Null)
     }
 
-    /// The protection profile of DTLS-SRTP (RFC 5764 section 4.1.2, RFC 7714 section 14.2), where there is one.
+    /// The DTLS-SRTP protection profile (RFC 5764 section 4.1.2, RFC 7714 section 14.2), if there is one.
     pub const fn dtls_profile(self) -> Option<u16> {
         match self {
             Suite::AesCm128HmacSha1_80 => Some(1),
@@ -95,7 +95,7 @@ impl Suite {
         }
     }
 
-    /// What encrypts.
+    /// The encryption transform.
     pub const fn cipher(self) -> CipherKind {
         match self {
             Suite::AeadAes128Gcm | Suite::AeadAes256Gcm => CipherKind::Gcm,
@@ -104,7 +104,7 @@ impl Suite {
         }
     }
 
-    /// Bytes of the master key, which are those of the session key too.
+    /// Length of the master key and of the session key, bytes.
     pub const fn key_length(self) -> usize {
         match self {
             Suite::AesCm192HmacSha1_80 | Suite::AesCm192HmacSha1_32 => 24,
@@ -113,7 +113,7 @@ impl Suite {
         }
     }
 
-    /// Bytes of the master salt, which are those of the session salt too.
+    /// Length of the master salt and of the session salt, bytes.
     pub const fn salt_length(self) -> usize {
         match self.cipher() {
             CipherKind::Gcm => 12,
@@ -121,12 +121,12 @@ impl Suite {
         }
     }
 
-    /// Bytes of master key and master salt together.
+    /// Length of master key and master salt together, bytes.
     pub const fn key_and_salt_length(self) -> usize {
         self.key_length() + self.salt_length()
     }
 
-    /// Bytes of the tag of an SRTP packet.
+    /// Length of the tag of an SRTP packet, bytes.
     pub const fn rtp_tag_length(self) -> usize {
         match self {
             Suite::AesCm128HmacSha1_32
@@ -138,7 +138,7 @@ impl Suite {
         }
     }
 
-    /// Bytes of the tag of an SRTCP packet: never fewer than 80 bits (RFC 3711 section 5.2, RFC 4568 section 6.2.2).
+    /// Length of the tag of an SRTCP packet, bytes: at least 80 bits (RFC 3711 section 5.2, RFC 4568 section 6.2.2).
     pub const fn rtcp_tag_length(self) -> usize {
         match self.cipher() {
             CipherKind::Gcm => 16,
@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_lead_back() {
+    fn names_round_trip() {
         for suite in Suite::ALL {
             assert_eq!(Suite::from_name(suite.name().as_bytes()), Some(suite));
             assert!(suite.rtcp_tag_length() >= 10);

@@ -1,7 +1,7 @@
-//! One direction's session keys at work on a packet. Which index and which key is settled before it gets here.
+//! Session keys of one direction and their application to a packet. The caller has chosen index and key.
 
 use super::derive::{Label, derive, master_cipher};
-use super::{CipherKind, Failure, MasterKey};
+use super::{CipherKind, MasterKey, SrtpFailure};
 use crate::cipher::{BadKey, CounterKey, GcmKey, HmacSha1, PacketAead, PacketCipher, PacketMac};
 use subtle::ConstantTimeEq;
 use wire::rtp::RtpView;
@@ -9,7 +9,7 @@ use zeroize::Zeroizing;
 
 /// Length of an RTCP header with its source, which is never encrypted (RFC 3711 section 3.4).
 const RTCP_CLEAR: usize = 8;
-/// The flag before an SRTCP index: encrypted.
+/// The E flag in the word of the SRTCP index: encrypted.
 const E_FLAG: u32 = 1 << 31;
 
 // Boxing the larger variant would cost the hot path a pointer for the sake of the rarer one.
@@ -20,10 +20,10 @@ enum Cipher {
     Gcm { key: GcmKey, salt: [u8; 12] },
 }
 
-/// Session keys for SRTP or for SRTCP, ready for use.
+/// Session keys for SRTP or SRTCP, prepared for use.
 pub(super) struct Transform {
     cipher: Cipher,
-    /// Present unless the cipher authenticates by itself.
+    /// Absent if the cipher authenticates.
     mac: Option<HmacSha1>,
     tag: usize,
     encrypts: bool,
@@ -92,73 +92,77 @@ impl Transform {
         })
     }
 
-    /// Reads what stands around the keys.
-    pub fn read_ahead(&self) -> u64 {
+    /// Reads the data around the keys.
+    pub fn prefetch(&self) -> u64 {
         let salt = match &self.cipher {
             Cipher::Null => 0,
             Cipher::Counter { salt, .. } => *salt as u64,
             Cipher::Gcm { salt, .. } => u64::from(salt[0]),
         };
-        let mac = self.mac.as_ref().map_or(0, HmacSha1::read_ahead);
+        let mac = self.mac.as_ref().map_or(0, HmacSha1::prefetch);
         salt ^ mac ^ self.tag as u64
     }
 
-    /// Whether a packet proves that its sender knows the key.
+    /// Whether packets are authenticated.
     pub fn authenticates(&self) -> bool {
         self.tag != 0
     }
 
-    /// Whether a failed attempt to open leaves the packet unusable.
-    pub fn destroys(&self) -> bool {
+    /// Whether a failed attempt to unprotect leaves the packet unusable.
+    pub fn destroys_on_failure(&self) -> bool {
         matches!(self.cipher, Cipher::Gcm { .. })
     }
 
-    /// What sealing an SRTP packet adds.
+    /// Bytes that protection adds to an SRTP packet.
     pub fn rtp_overhead(&self, mki: usize) -> usize {
         self.tag + mki
     }
 
-    /// What sealing an SRTCP packet adds.
+    /// Bytes that protection adds to an SRTCP packet.
     pub fn rtcp_overhead(&self, mki: usize) -> usize {
         self.tag + mki + 4
     }
 
-    /// The MKI of an SRTP or SRTCP packet, where one of `length` bytes is in its place (RFC 3711 figures 1 and 2,
-    /// RFC 7714 figures 3 and 4: behind everything else there).
+    /// The MKI of `length` bytes of an SRTP or SRTCP packet, if the packet is long enough (RFC 3711 figures 1 and 2,
+    /// RFC 7714 figures 3 and 4: the MKI is last there).
     pub fn mki<'p>(&self, packet: &'p [u8], length: usize) -> Option<&'p [u8]> {
-        let behind = if self.destroys() { 0 } else { self.tag };
-        let end = packet.len().checked_sub(behind)?;
+        let trailer = if self.destroys_on_failure() {
+            0
+        } else {
+            self.tag
+        };
+        let end = packet.len().checked_sub(trailer)?;
         packet.get(end.checked_sub(length)?..end)
     }
 
-    /// Seals the `length` bytes of an RTP packet in `buffer`, which has room for the overhead.
-    pub fn seal_rtp(
+    /// Protects the first `length` bytes of `buffer`, an RTP packet; the buffer has room for the overhead.
+    pub fn protect_rtp(
         &self,
         buffer: &mut [u8],
         length: usize,
         ssrc: u32,
         index: u64,
         mki: &[u8],
-    ) -> Result<usize, Failure> {
+    ) -> Result<usize, SrtpFailure> {
         let whole = length + self.rtp_overhead(mki.len());
-        let (packet, behind) = buffer
+        let (packet, trailer) = buffer
             .get_mut(..whole)
             .and_then(|buffer| buffer.split_at_mut_checked(length))
-            .ok_or(Failure::NoRoom)?;
+            .ok_or(SrtpFailure::NoRoom)?;
         let header = RtpView::parse(packet)
-            .ok_or(Failure::Malformed)?
+            .ok_or(SrtpFailure::Malformed)?
             .header_length();
         let (clear, payload) = packet.split_at_mut(header);
         match &self.cipher {
             Cipher::Gcm { key, salt } => {
                 let nonce = gcm_nonce(salt, ssrc, index);
                 let tag = if self.encrypts {
-                    key.seal(nonce, clear, payload)
+                    key.encrypt(nonce, clear, payload)
                 } else {
-                    key.seal(nonce, packet, &mut [])
+                    key.encrypt(nonce, packet, &mut [])
                 };
-                let tag = tag.map_err(|_| Failure::Malformed)?;
-                put(behind, &[&tag, mki]);
+                let tag = tag.map_err(|_| SrtpFailure::Malformed)?;
+                write_parts(trailer, &[&tag, mki]);
                 return Ok(whole);
             }
             Cipher::Counter { key, salt } if self.encrypts => {
@@ -169,45 +173,45 @@ impl Transform {
         match &self.mac {
             Some(mac) => {
                 let tag = mac.tag(packet, &rollover(index));
-                put(behind, &[mki, tag.get(..self.tag).unwrap_or_default()]);
+                write_parts(trailer, &[mki, tag.get(..self.tag).unwrap_or_default()]);
             }
-            None => put(behind, &[mki]),
+            None => write_parts(trailer, &[mki]),
         }
         Ok(whole)
     }
 
-    /// Checks and decrypts an SRTP packet; gives the length of the RTP packet.
-    pub fn open_rtp(
+    /// Verifies and decrypts an SRTP packet; returns the length of the RTP packet.
+    pub fn unprotect_rtp(
         &self,
         packet: &mut [u8],
         ssrc: u32,
         index: u64,
         mki: usize,
-    ) -> Result<usize, Failure> {
+    ) -> Result<usize, SrtpFailure> {
         let length = packet
             .len()
             .checked_sub(self.rtp_overhead(mki))
-            .ok_or(Failure::Malformed)?;
-        let (packet, behind) = packet.split_at_mut(length);
+            .ok_or(SrtpFailure::Malformed)?;
+        let (packet, trailer) = packet.split_at_mut(length);
         let header = RtpView::parse(packet)
-            .ok_or(Failure::Malformed)?
+            .ok_or(SrtpFailure::Malformed)?
             .header_length();
         if let Some(mac) = &self.mac {
-            let right = mac.tag(packet, &rollover(index));
-            let given = behind.get(mki..).unwrap_or_default();
-            same(right.get(..self.tag).unwrap_or_default(), given)?;
+            let expected = mac.tag(packet, &rollover(index));
+            let received = trailer.get(mki..).unwrap_or_default();
+            verify_tag(expected.get(..self.tag).unwrap_or_default(), received)?;
         }
         let (clear, payload) = packet.split_at_mut(header);
         match &self.cipher {
             Cipher::Gcm { key, salt } => {
                 let nonce = gcm_nonce(salt, ssrc, index);
-                let tag = behind.get(..self.tag).unwrap_or_default();
+                let tag = trailer.get(..self.tag).unwrap_or_default();
                 let opened = if self.encrypts {
-                    key.open(nonce, clear, payload, tag)
+                    key.decrypt(nonce, clear, payload, tag)
                 } else {
-                    key.open(nonce, packet, &mut [], tag)
+                    key.decrypt(nonce, packet, &mut [], tag)
                 };
-                opened.map_err(|_| Failure::Authentication)?;
+                opened.map_err(|_| SrtpFailure::Authentication)?;
             }
             Cipher::Counter { key, salt } if self.encrypts => {
                 key.decrypt(&counter_block(*salt, ssrc, index), payload);
@@ -217,19 +221,19 @@ impl Transform {
         Ok(length)
     }
 
-    /// Seals the `length` bytes of an RTCP packet in `buffer`, which has room for the overhead.
-    pub fn seal_rtcp(
+    /// Protects the first `length` bytes of `buffer`, an RTCP packet; the buffer has room for the overhead.
+    pub fn protect_rtcp(
         &self,
         buffer: &mut [u8],
         length: usize,
         ssrc: u32,
         index: u32,
         mki: &[u8],
-    ) -> Result<usize, Failure> {
+    ) -> Result<usize, SrtpFailure> {
         let whole = length + self.rtcp_overhead(mki.len());
-        let buffer = buffer.get_mut(..whole).ok_or(Failure::NoRoom)?;
+        let buffer = buffer.get_mut(..whole).ok_or(SrtpFailure::NoRoom)?;
         if length < RTCP_CLEAR {
-            return Err(Failure::Malformed);
+            return Err(SrtpFailure::Malformed);
         }
         let flag = if self.encrypts { E_FLAG } else { 0 };
         let word = (index | flag).to_be_bytes();
@@ -238,17 +242,17 @@ impl Transform {
             let tag = if self.encrypts {
                 let (packet, _) = buffer.split_at_mut(length);
                 let (clear, body) = packet.split_at_mut(RTCP_CLEAR);
-                key.seal(nonce, &rtcp_aad(clear, word), body)
+                key.encrypt(nonce, &rtcp_aad(clear, word), body)
             } else {
-                // The index is authenticated as if it followed the packet; its place is behind the tag.
-                put(buffer.split_at_mut(length).1, &[&word]);
-                key.seal(nonce, buffer.split_at(length + 4).0, &mut [])
+                // The index is authenticated as if it followed the packet; it is sent behind the tag.
+                write_parts(buffer.split_at_mut(length).1, &[&word]);
+                key.encrypt(nonce, buffer.split_at(length + 4).0, &mut [])
             };
-            let tag = tag.map_err(|_| Failure::Malformed)?;
-            put(buffer.split_at_mut(length).1, &[&tag, &word, mki]);
+            let tag = tag.map_err(|_| SrtpFailure::Malformed)?;
+            write_parts(buffer.split_at_mut(length).1, &[&tag, &word, mki]);
             return Ok(whole);
         }
-        let (packet, behind) = buffer.split_at_mut(length);
+        let (packet, trailer) = buffer.split_at_mut(length);
         if let Cipher::Counter { key, salt } = &self.cipher
             && self.encrypts
         {
@@ -258,61 +262,67 @@ impl Transform {
         if let Some(mac) = &self.mac {
             let tag = mac.tag(packet, &word);
             let tag = tag.get(..self.tag).unwrap_or_default();
-            put(behind, &[&word, mki, tag]);
+            write_parts(trailer, &[&word, mki, tag]);
         }
         Ok(whole)
     }
 
-    /// The index of an SRTCP packet and whether it says that it is encrypted.
-    pub fn rtcp_index(&self, packet: &[u8], mki: usize) -> Result<(u32, bool), Failure> {
-        let behind = if self.destroys() { 0 } else { self.tag } + mki;
+    /// The index of an SRTCP packet, and its E flag.
+    pub fn rtcp_index(&self, packet: &[u8], mki: usize) -> Result<(u32, bool), SrtpFailure> {
+        let trailer = if self.destroys_on_failure() {
+            0
+        } else {
+            self.tag
+        } + mki;
         let word = packet
             .len()
-            .checked_sub(behind)
+            .checked_sub(trailer)
             .and_then(|end| packet.get(..end))
             .and_then(|before| before.last_chunk::<4>())
-            .ok_or(Failure::Malformed)?;
+            .ok_or(SrtpFailure::Malformed)?;
         let word = u32::from_be_bytes(*word);
         Ok((word & !E_FLAG, word & E_FLAG != 0))
     }
 
-    /// Checks and decrypts an SRTCP packet; gives the length of the RTCP packet. A packet that says that it is not encrypted is
-    /// taken as it is, once its tag was right: the flag is the sender's to set for each packet (RFC 3711 section 3.4).
-    pub fn open_rtcp(
+    /// Verifies and decrypts an SRTCP packet; returns the length of the RTCP packet. A packet without the E flag is
+    /// accepted unencrypted if its tag is valid: the sender sets the flag for each packet (RFC 3711 section 3.4).
+    pub fn unprotect_rtcp(
         &self,
         packet: &mut [u8],
         ssrc: u32,
         index: u32,
         encrypted: bool,
         mki: usize,
-    ) -> Result<usize, Failure> {
+    ) -> Result<usize, SrtpFailure> {
         let length = packet
             .len()
             .checked_sub(self.rtcp_overhead(mki))
             .filter(|length| *length >= RTCP_CLEAR)
-            .ok_or(Failure::Malformed)?;
+            .ok_or(SrtpFailure::Malformed)?;
         let flag = if encrypted { E_FLAG } else { 0 };
         let word = (index | flag).to_be_bytes();
         if let Cipher::Gcm { key, salt } = &self.cipher {
             let nonce = gcm_nonce_rtcp(salt, ssrc, index);
-            let (body, behind) = packet.split_at_mut(length);
-            let tag: [u8; 16] = *behind.first_chunk().ok_or(Failure::Malformed)?;
+            let (body, trailer) = packet.split_at_mut(length);
+            let tag: [u8; 16] = *trailer.first_chunk().ok_or(SrtpFailure::Malformed)?;
             let opened = if encrypted {
                 let (clear, body) = body.split_at_mut(RTCP_CLEAR);
-                key.open(nonce, &rtcp_aad(clear, word), body, &tag)
+                key.decrypt(nonce, &rtcp_aad(clear, word), body, &tag)
             } else {
-                put(behind, &[&word]);
-                let opened = key.open(nonce, packet.split_at(length + 4).0, &mut [], &tag);
-                put(packet.split_at_mut(length).1, &[&tag]);
+                write_parts(trailer, &[&word]);
+                let opened = key.decrypt(nonce, packet.split_at(length + 4).0, &mut [], &tag);
+                write_parts(packet.split_at_mut(length).1, &[&tag]);
                 opened
             };
-            return opened.map(|()| length).map_err(|_| Failure::Authentication);
+            return opened
+                .map(|()| length)
+                .map_err(|_| SrtpFailure::Authentication);
         }
-        let (packet, behind) = packet.split_at_mut(length);
+        let (packet, trailer) = packet.split_at_mut(length);
         if let Some(mac) = &self.mac {
-            let right = mac.tag(packet, &word);
-            let given = behind.get(4 + mki..).unwrap_or_default();
-            same(right.get(..self.tag).unwrap_or_default(), given)?;
+            let expected = mac.tag(packet, &word);
+            let received = trailer.get(4 + mki..).unwrap_or_default();
+            verify_tag(expected.get(..self.tag).unwrap_or_default(), received)?;
         }
         if let Cipher::Counter { key, salt } = &self.cipher
             && encrypted
@@ -324,19 +334,19 @@ impl Transform {
     }
 }
 
-/// Whether two tags are one, in a time that does not tell where they differ.
+/// Compares two tags in constant time.
 #[inline]
-fn same(right: &[u8], given: &[u8]) -> Result<(), Failure> {
-    if bool::from(right.ct_eq(given)) {
+fn verify_tag(expected: &[u8], received: &[u8]) -> Result<(), SrtpFailure> {
+    if bool::from(expected.ct_eq(received)) {
         Ok(())
     } else {
-        Err(Failure::Authentication)
+        Err(SrtpFailure::Authentication)
     }
 }
 
-/// Writes `parts` one behind the other; the caller measured the room.
+/// Writes `parts` one after the other; the caller has checked the room.
 #[inline]
-fn put(mut to: &mut [u8], parts: &[&[u8]]) {
+fn write_parts(mut to: &mut [u8], parts: &[&[u8]]) {
     for part in parts {
         let Some((here, rest)) = to.split_at_mut_checked(part.len()) else {
             return;
@@ -346,13 +356,14 @@ fn put(mut to: &mut [u8], parts: &[&[u8]]) {
     }
 }
 
-/// The rollover counter, which is authenticated but never sent (RFC 3711 section 4.2).
+/// The rollover counter, which is authenticated but not sent (RFC 3711 section 4.2).
 #[inline]
 fn rollover(index: u64) -> [u8; 4] {
     ((index >> 16) as u32).to_be_bytes()
 }
 
-/// The first counter block (RFC 3711 section 4.1.1): salt * 2^16 XOR SSRC * 2^64 XOR index * 2^16. `salt` holds its product.
+/// The first counter block (RFC 3711 section 4.1.1): salt * 2^16 XOR SSRC * 2^64 XOR index * 2^16. `salt` is already
+/// multiplied.
 #[inline]
 fn counter_block(salt: u128, ssrc: u32, index: u64) -> [u8; 16] {
     (salt ^ (u128::from(ssrc) << 64) ^ (u128::from(index) << 16)).to_be_bytes()
@@ -381,11 +392,11 @@ fn xor(salt: &[u8; 12], fields: &[u8; 16]) -> [u8; 12] {
     nonce
 }
 
-/// Header and index word: what an encrypted SRTCP packet authenticates besides its body (RFC 7714 section 9.2).
+/// Header and index word: additional authenticated data of an encrypted SRTCP packet (RFC 7714 section 9.2).
 #[inline]
 fn rtcp_aad(clear: &[u8], word: [u8; 4]) -> [u8; 12] {
     let mut aad = [0u8; 12];
-    put(&mut aad, &[clear, &word]);
+    write_parts(&mut aad, &[clear, &word]);
     aad
 }
 

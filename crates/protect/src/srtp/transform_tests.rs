@@ -1,4 +1,4 @@
-//! The RFCs' own packets and keystreams, which start from session keys.
+//! Packets and keystreams of the RFCs, which start from session keys.
 
 use super::*;
 
@@ -16,7 +16,7 @@ fn keystream(key: &str, want: &str) {
     let want = hex(want);
     let mut packet = hex("800f0000decafbad00000000");
     packet.resize(12 + want.len() + 10, 0);
-    let sealed = transform.seal_rtp(&mut packet, 12 + want.len(), 0, 0, &[]);
+    let sealed = transform.protect_rtp(&mut packet, 12 + want.len(), 0, 0, &[]);
     assert_eq!(sealed, Ok(12 + want.len() + 10));
     assert_eq!(packet[12..12 + want.len()], want);
 }
@@ -29,7 +29,7 @@ fn rfc_3711_appendix_b_2() {
     );
 }
 
-/// The last three blocks that the appendix prints: the block counter carries into no other field.
+/// The last three blocks printed in the appendix: the block counter carries into no other field.
 #[test]
 fn rfc_3711_appendix_b_2_at_the_end_of_the_counter() {
     let salt = hex("f0f1f2f3f4f5f6f7f8f9fafbfcfd");
@@ -39,7 +39,7 @@ fn rfc_3711_appendix_b_2_at_the_end_of_the_counter() {
     let mut packet = hex("800f0000decafbad00000000");
     packet.resize(12 + blocks * 16 + 10, 0);
     transform
-        .seal_rtp(&mut packet, 12 + blocks * 16, 0, 0, &[])
+        .protect_rtp(&mut packet, 12 + blocks * 16, 0, 0, &[])
         .unwrap();
     let tail = &packet[12 + 0xfeff * 16..12 + blocks * 16];
     assert_eq!(
@@ -82,27 +82,27 @@ fn gcm(vector: &Gcm) {
         let plain = hex(GCM_RTP);
         let mut packet = plain.clone();
         packet.resize(plain.len() + 16, 0);
-        let sealed = transform.seal_rtp(&mut packet, plain.len(), 0x5501_a0b2, 0xf17b, &[]);
+        let sealed = transform.protect_rtp(&mut packet, plain.len(), 0x5501_a0b2, 0xf17b, &[]);
         assert_eq!(sealed, Ok(packet.len()));
         assert_eq!(packet, hex(rtp));
-        let length = transform.open_rtp(&mut packet, 0x5501_a0b2, 0xf17b, 0);
+        let length = transform.unprotect_rtp(&mut packet, 0x5501_a0b2, 0xf17b, 0);
         assert_eq!(length, Ok(plain.len()));
         assert_eq!(packet[..plain.len()], plain);
 
         let plain = hex(GCM_RTCP);
         let mut packet = plain.clone();
         packet.resize(plain.len() + 20, 0);
-        let sealed = transform.seal_rtcp(&mut packet, plain.len(), 0x4d61_7273, 0x5d4, &[]);
+        let sealed = transform.protect_rtcp(&mut packet, plain.len(), 0x4d61_7273, 0x5d4, &[]);
         assert_eq!(sealed, Ok(packet.len()));
         assert_eq!(packet, hex(rtcp));
         assert_eq!(transform.rtcp_index(&packet, 0), Ok((0x5d4, encrypts)));
         let mut wrong = packet.clone();
         wrong[20] ^= 1;
         assert_eq!(
-            transform.open_rtcp(&mut wrong, 0x4d61_7273, 0x5d4, encrypts, 0),
-            Err(Failure::Authentication)
+            transform.unprotect_rtcp(&mut wrong, 0x4d61_7273, 0x5d4, encrypts, 0),
+            Err(SrtpFailure::Authentication)
         );
-        let length = transform.open_rtcp(&mut packet, 0x4d61_7273, 0x5d4, encrypts, 0);
+        let length = transform.unprotect_rtcp(&mut packet, 0x4d61_7273, 0x5d4, encrypts, 0);
         assert_eq!(length, Ok(plain.len()));
         assert_eq!(packet[..plain.len()], plain);
     }

@@ -1,33 +1,33 @@
-//! Packet indices: guessed from sequence numbers, and remembered so that none is taken in twice.
+//! Packet indices: estimated from sequence numbers, and recorded for replay protection.
 
 use smallvec::SmallVec;
 
-/// Size of a replay window where nothing else was agreed, in packets.
+/// Default size of the replay window, packets.
 pub const DEFAULT_WINDOW: usize = 128;
-/// The smallest window (RFC 3711 section 3.3.2).
+/// Smallest window (RFC 3711 section 3.3.2).
 pub const MIN_WINDOW: usize = 64;
-/// The largest: a guess of the index reaches no further back.
+/// Largest window: the index estimate reaches no further back.
 pub const MAX_WINDOW: usize = 1 << 15;
 
-/// Why an index is refused.
+/// Reason for which an index is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stale {
-    /// It was taken in before.
+    /// It was received before.
     Replayed,
-    /// It lies before the window.
+    /// It is below the window.
     TooOld,
 }
 
-/// The highest index taken in and which of those just below it were (RFC 3711 section 3.3.2).
+/// The highest received index, and a bitmap of the received ones below it (RFC 3711 section 3.3.2).
 #[derive(Clone, Debug)]
 pub(super) struct Window {
     highest: u64,
-    /// One bit for each index of the window, at the index modulo its size.
+    /// One bit for each index of the window, at the index modulo the window size.
     seen: SmallVec<[u64; 2]>,
 }
 
 impl Window {
-    /// A window of `size` packets, rounded up to a multiple of 64, in which `first` was taken in.
+    /// A window of `size` packets, rounded up to a multiple of 64, in which `first` was received.
     pub fn new(size: usize, first: u64) -> Window {
         let words = size.clamp(MIN_WINDOW, MAX_WINDOW).div_ceil(64);
         let mut window = Window {
@@ -38,14 +38,14 @@ impl Window {
         window
     }
 
-    /// A window that takes nothing at or below `highest`: for a state restored from elsewhere.
+    /// A window that rejects `highest` and all lower indices: for restored state.
     pub fn restored(size: usize, highest: u64) -> Window {
         let mut window = Window::new(size, highest);
         window.seen.fill(u64::MAX);
         window
     }
 
-    /// The highest index taken in.
+    /// The highest received index.
     pub fn highest(&self) -> u64 {
         self.highest
     }
@@ -73,7 +73,7 @@ impl Window {
         }
     }
 
-    /// Whether `index` may be taken in. Changes nothing, because the tag is yet to be checked.
+    /// Whether `index` is acceptable. It changes nothing, because the tag is not verified yet.
     pub fn check(&self, index: u64) -> Result<(), Stale> {
         if index > self.highest {
             return Ok(());
@@ -88,7 +88,7 @@ impl Window {
         }
     }
 
-    /// Takes in `index`, whose tag was right.
+    /// Records `index`, whose tag was verified.
     pub fn accept(&mut self, index: u64) {
         if index > self.highest {
             if index - self.highest >= self.size() {
@@ -104,8 +104,8 @@ impl Window {
     }
 }
 
-/// The index that a sequence number most likely stands for (RFC 3711 section 3.3.1); `None` where it would be negative or
-/// above 48 bits.
+/// Estimates the index of a sequence number (RFC 3711 section 3.3.1); `None` if it would be negative or exceed 48
+/// bits.
 pub(super) fn estimate(highest: u64, sequence: u16) -> Option<u64> {
     let (cycle, last) = (highest >> 16, (highest & 0xffff) as u16);
     let cycle = if last < 0x8000 {
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn guesses() {
+    fn index_is_estimated_across_wraps() {
         assert_eq!(estimate(100, 101), Some(101));
         assert_eq!(estimate(0xffff, 0), Some(0x1_0000));
         assert_eq!(estimate(0x1_0000, 0xffff), Some(0xffff));
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_forgets_what_lies_behind_it() {
+    fn window_rejects_indices_below_it() {
         for size in [64, 128, 1000, MAX_WINDOW] {
             let mut window = Window::new(size, 10);
             let size = window.size();
@@ -160,9 +160,9 @@ mod tests {
     }
 
     #[test]
-    fn a_window_agrees_with_a_set() {
+    fn window_agrees_with_a_set() {
         let mut window = Window::new(64, 1000);
-        let mut taken = std::collections::BTreeSet::from([1000u64]);
+        let mut accepted = std::collections::BTreeSet::from([1000u64]);
         let mut highest = 1000u64;
         let mut state = 7u64;
         for _ in 0..20_000 {
@@ -172,7 +172,7 @@ mod tests {
             let index = (highest + 20).saturating_sub(state >> 57);
             let right = if index + 64 <= highest {
                 Err(Stale::TooOld)
-            } else if taken.contains(&index) {
+            } else if accepted.contains(&index) {
                 Err(Stale::Replayed)
             } else {
                 Ok(())
@@ -180,7 +180,7 @@ mod tests {
             assert_eq!(window.check(index), right);
             if right.is_ok() {
                 window.accept(index);
-                taken.insert(index);
+                accepted.insert(index);
                 highest = highest.max(index);
             }
         }

@@ -1,9 +1,9 @@
-//! Digest against the RFCs' own figures, and both roles against each other.
+//! Digest with the test vectors of the RFCs, and both roles with each other.
 
 use engine::{Entropy, Time};
 use protect::digest::{
-    Algorithm, Challenge, ClientSession, Hash, Hex, NonceKey, Proof, Qop, Refusal, Secret, Server,
-    ServerConfig, answer_header, ha1, user_hash,
+    Algorithm, Challenge, ClientSession, DigestServer, Hash, Hex, NonceKey, Qop, Refusal,
+    ResponseInput, Secret, ServerConfig, answer_header, ha1, user_hash,
 };
 use std::time::Duration;
 use wire::sip::{Credentials, HeaderId, Message, Method, Writer};
@@ -14,7 +14,7 @@ fn text(hex: &Hex) -> &str {
 
 #[test]
 fn rfc_2617_section_3_5() {
-    let proof = Proof {
+    let input = ResponseInput {
         algorithm: Algorithm::MD5,
         ha1: ha1(
             Hash::Md5,
@@ -30,11 +30,11 @@ fn rfc_2617_section_3_5() {
         uri: b"/dir/index.html",
         body: b"",
     };
-    assert_eq!(text(&proof.response()), "6629fae49393a05397450978507c4ef1");
-    // The same without qop: the formula of RFC 2069.
-    let old = Proof {
+    assert_eq!(text(&input.response()), "6629fae49393a05397450978507c4ef1");
+    // Without qop: the formula of RFC 2069.
+    let old = ResponseInput {
         qop: Qop::None,
-        ..proof
+        ..input
     };
     assert_eq!(text(&old.response()), "670fd8c2df070c60b045671b8b24ff02");
 }
@@ -48,7 +48,7 @@ fn rfc_7616_section_3_9_1() {
             "753927fa0e85d155564e2e272a28d1802ca10daf4496794697cf8db5856cb6c1",
         ),
     ] {
-        let proof = Proof {
+        let input = ResponseInput {
             algorithm,
             ha1: ha1(
                 algorithm.hash,
@@ -64,11 +64,12 @@ fn rfc_7616_section_3_9_1() {
             uri: b"/dir/index.html",
             body: b"",
         };
-        assert_eq!(text(&proof.response()), expected);
+        assert_eq!(text(&input.response()), expected);
     }
 }
 
-/// The figures of the RFC's text were made with SHA-512 cut short; these are the verified erratum's, with SHA-512/256.
+/// The values in the RFC's text were computed with truncated SHA-512; these are from the verified erratum, with
+/// SHA-512/256.
 #[test]
 fn rfc_7616_section_3_9_2() {
     let username = "J\u{e4}s\u{f8}n Doe".as_bytes();
@@ -78,7 +79,7 @@ fn rfc_7616_section_3_9_2() {
         text(&hashed),
         "793263caabb707a56211940d90411ea4a575adeccb7e360aeb624ed06ece9b0b"
     );
-    let proof = Proof {
+    let input = ResponseInput {
         algorithm: Algorithm::SHA512_256,
         ha1: ha1(Hash::Sha512_256, username, realm, b"Secret, or not?"),
         nonce: b"5TsQWLVdgBdmrQ0XsxbDODV+57QdFR34I9HAbC/RVvkK",
@@ -90,13 +91,13 @@ fn rfc_7616_section_3_9_2() {
         body: b"",
     };
     assert_eq!(
-        text(&proof.response()),
+        text(&input.response()),
         "3798d4131c277846293534c3edc11bd8a5e4cdcbff78b05db9d95eeb1cec68a5"
     );
 }
 
 #[test]
-fn algorithms_by_name() {
+fn digest_algorithms_are_found_by_name() {
     for name in [
         "MD5",
         "MD5-sess",
@@ -129,14 +130,14 @@ const SECRET: &str = "s3cr\"et";
 const BODY: &[u8] = b"v=0\r\n";
 
 /// A server, a client and the messages between them.
-struct Bench {
-    server: Server,
+struct DigestPair {
+    server: DigestServer,
     entropy: Entropy,
     now: Time,
 }
 
-impl Bench {
-    fn new(config: impl FnOnce(&mut ServerConfig)) -> Bench {
+impl DigestPair {
+    fn new(config: impl FnOnce(&mut ServerConfig)) -> DigestPair {
         let mut entropy = Entropy::from_number(7);
         let mut settings = ServerConfig {
             realm: b"a \"quoted\\\" realm".to_vec(),
@@ -147,15 +148,15 @@ impl Bench {
             nonces: 100,
         };
         config(&mut settings);
-        let server = Server::new(settings, NonceKey([9; 32]), &mut entropy);
-        Bench {
+        let server = DigestServer::new(settings, NonceKey([9; 32]), &mut entropy);
+        DigestPair {
             server,
             entropy,
             now: Time::from_secs(5),
         }
     }
 
-    /// The challenges of a 401 as the client chooses among them.
+    /// The challenge that the client chooses from a 401.
     fn challenge(&mut self, stale: bool, secret: &Secret) -> Challenge {
         let mut out = Vec::new();
         let mut writer = Writer::response(&mut out, 401, b"Unauthorized");
@@ -214,7 +215,7 @@ fn credentials(session: &mut ClientSession) -> Vec<u8> {
 }
 
 #[test]
-fn every_algorithm_and_qop_both_ways() {
+fn every_digest_algorithm_and_qop_works_in_both_roles() {
     for token in [
         "MD5",
         "MD5-sess",
@@ -224,28 +225,24 @@ fn every_algorithm_and_qop_both_ways() {
         "SHA-512-256-sess",
     ] {
         let algorithm = Algorithm::from_token(token.as_bytes()).unwrap();
-        let mut bench = Bench::new(|config| {
+        let mut pair = DigestPair::new(|config| {
             config.algorithms = vec![algorithm];
             config.auth_int = true;
             config.without_qop = true;
         });
         let secret = password();
         for qop in [Qop::Auth, Qop::AuthInt, Qop::None] {
-            let mut challenge = bench.challenge(false, &secret);
+            let mut challenge = pair.challenge(false, &secret);
             assert_eq!((challenge.algorithm, challenge.qop), (algorithm, Qop::Auth));
             challenge.qop = qop;
             let mut session =
-                ClientSession::new(challenge, b"bob", &secret, &mut bench.entropy).unwrap();
+                ClientSession::new(challenge, b"bob", &secret, &mut pair.entropy).unwrap();
             let first = credentials(&mut session);
+            assert_eq!(pair.check(&first, Some(&secret)), Ok(()), "{token} {qop:?}");
             assert_eq!(
-                bench.check(&first, Some(&secret)),
-                Ok(()),
-                "{token} {qop:?}"
-            );
-            assert_eq!(
-                bench.check(&first, Some(&secret)),
+                pair.check(&first, Some(&secret)),
                 Err(Refusal::Stale),
-                "a replay"
+                "replay"
             );
             let second = credentials(&mut session);
             let again = if qop == Qop::None {
@@ -253,18 +250,14 @@ fn every_algorithm_and_qop_both_ways() {
             } else {
                 Ok(())
             };
-            assert_eq!(
-                bench.check(&second, Some(&secret)),
-                again,
-                "{token} {qop:?}"
-            );
+            assert_eq!(pair.check(&second, Some(&secret)), again, "{token} {qop:?}");
             let third = credentials(&mut session);
             assert_eq!(
-                bench.check_as(&third, Some(&secret), b"INVITE", BODY),
+                pair.check_as(&third, Some(&secret), b"INVITE", BODY),
                 Err(Refusal::Wrong),
                 "another method"
             );
-            let other_body = bench.check_as(&third, Some(&secret), b"REGISTER", b"other");
+            let other_body = pair.check_as(&third, Some(&secret), b"REGISTER", b"other");
             assert_eq!(
                 other_body == Err(Refusal::Wrong),
                 qop == Qop::AuthInt,
@@ -275,20 +268,20 @@ fn every_algorithm_and_qop_both_ways() {
 }
 
 #[test]
-fn wrong_unknown_and_stored_secrets() {
-    let mut bench = Bench::new(|_| {});
-    let mut session = bench.session(&password());
+fn wrong_unknown_and_stored_digest_secrets() {
+    let mut pair = DigestPair::new(|_| {});
+    let mut session = pair.session(&password());
     let sent = credentials(&mut session);
     assert_eq!(
-        bench.check(&sent, Some(&Secret::Password(b"wrong".to_vec()))),
+        pair.check(&sent, Some(&Secret::Password(b"wrong".to_vec()))),
         Err(Refusal::Wrong)
     );
-    assert_eq!(bench.check(&sent, None), Err(Refusal::Wrong));
-    // A user who is unknown cannot log in with the stand-in password either.
+    assert_eq!(pair.check(&sent, None), Err(Refusal::Wrong));
+    // An unknown user cannot log in with the placeholder password either.
     let guess = Secret::Password(b"no such user".to_vec());
-    let mut guessed = bench.session(&guess);
+    let mut guessed = pair.session(&guess);
     assert_eq!(
-        bench.check(&credentials(&mut guessed), None),
+        pair.check(&credentials(&mut guessed), None),
         Err(Refusal::Wrong)
     );
     let stored = Secret::Ha1(vec![(
@@ -301,115 +294,115 @@ fn wrong_unknown_and_stored_secrets() {
         ),
     )]);
     assert_eq!(
-        bench.check(&sent, Some(&stored)),
+        pair.check(&sent, Some(&stored)),
         Err(Refusal::Wrong),
         "no SHA-256 stored"
     );
-    let mut session = bench.session(&stored);
+    let mut session = pair.session(&stored);
     assert_eq!(
         session.challenge().algorithm,
         Algorithm::MD5,
-        "the strongest that the store serves"
+        "the strongest stored hash"
     );
     assert_eq!(
-        bench.check(&credentials(&mut session), Some(&stored)),
+        pair.check(&credentials(&mut session), Some(&stored)),
         Ok(())
     );
     assert!(!format!("{session:?} {stored:?} {:?}", password()).contains("s3cr"));
     assert_eq!(
-        bench.server.remembered(),
+        pair.server.recorded_nonces(),
         1,
-        "only right responses are remembered"
+        "only nonces of correct responses are recorded"
     );
 }
 
 #[test]
-fn nonces_age_and_are_ours() {
-    let mut bench = Bench::new(|_| {});
+fn expired_and_foreign_nonces_are_stale() {
+    let mut pair = DigestPair::new(|_| {});
     let secret = password();
-    let mut session = bench.session(&secret);
-    bench.now = Time::from_secs(66);
+    let mut session = pair.session(&secret);
+    pair.now = Time::from_secs(66);
     assert_eq!(
-        bench.check(&credentials(&mut session), Some(&secret)),
+        pair.check(&credentials(&mut session), Some(&secret)),
         Err(Refusal::Stale)
     );
-    let fresh = bench.challenge(true, &secret);
+    let fresh = pair.challenge(true, &secret);
     assert!(fresh.stale && session.may_retry(&fresh));
-    let wrong = bench.challenge(false, &secret);
+    let wrong = pair.challenge(false, &secret);
     assert!(!session.may_retry(&wrong));
-    // A nonce that another made, with the right response.
+    // A nonce of another server, with the correct response.
     let mut foreign = fresh.clone();
     foreign.nonce[40] ^= 1;
-    let mut session = ClientSession::new(foreign, b"bob", &secret, &mut bench.entropy).unwrap();
+    let mut session = ClientSession::new(foreign, b"bob", &secret, &mut pair.entropy).unwrap();
     assert_eq!(
-        bench.check(&credentials(&mut session), Some(&secret)),
+        pair.check(&credentials(&mut session), Some(&secret)),
         Err(Refusal::Stale)
     );
-    let mut session = ClientSession::new(fresh, b"bob", &secret, &mut bench.entropy).unwrap();
+    let mut session = ClientSession::new(fresh, b"bob", &secret, &mut pair.entropy).unwrap();
     assert_eq!(
-        bench.check(&credentials(&mut session), Some(&secret)),
+        pair.check(&credentials(&mut session), Some(&secret)),
         Ok(())
     );
 }
 
 #[test]
-fn counts_may_come_out_of_order_but_not_twice() {
-    let mut bench = Bench::new(|_| {});
+fn nonce_counts_may_be_reordered_but_not_reused() {
+    let mut pair = DigestPair::new(|_| {});
     let secret = password();
-    let mut session = bench.session(&secret);
+    let mut session = pair.session(&secret);
     let sent: Vec<_> = (0..200).map(|_| credentials(&mut session)).collect();
     for index in [0, 5, 3, 4, 1, 150, 149, 90] {
         assert_eq!(
-            bench.check(&sent[index], Some(&secret)),
+            pair.check(&sent[index], Some(&secret)),
             Ok(()),
             "count {index}"
         );
         assert_eq!(
-            bench.check(&sent[index], Some(&secret)),
+            pair.check(&sent[index], Some(&secret)),
             Err(Refusal::Stale),
             "count {index} again"
         );
     }
     assert_eq!(
-        bench.check(&sent[2], Some(&secret)),
+        pair.check(&sent[2], Some(&secret)),
         Err(Refusal::Stale),
         "too far behind"
     );
     assert_eq!(
-        bench.check(&sent[80], Some(&secret)),
+        pair.check(&sent[80], Some(&secret)),
         Err(Refusal::Stale),
         "just too far behind"
     );
 }
 
 #[test]
-fn a_full_table_forgets_without_letting_replays_in() {
-    let mut bench = Bench::new(|config| config.nonces = 10);
+fn full_nonce_table_evicts_without_allowing_replays() {
+    let mut pair = DigestPair::new(|config| config.nonces = 10);
     let secret = password();
     let mut sent = Vec::new();
     for second in 0..30 {
-        bench.now = Time::from_secs(100 + second);
-        let mut session = bench.session(&secret);
+        pair.now = Time::from_secs(100 + second);
+        let mut session = pair.session(&secret);
         sent.push(credentials(&mut session));
-        assert_eq!(bench.check(sent.last().unwrap(), Some(&secret)), Ok(()));
-        assert!(bench.server.remembered() <= 10);
+        assert_eq!(pair.check(sent.last().unwrap(), Some(&secret)), Ok(()));
+        assert!(pair.server.recorded_nonces() <= 10);
     }
     for replay in &sent {
-        assert_eq!(bench.check(replay, Some(&secret)), Err(Refusal::Stale));
+        assert_eq!(pair.check(replay, Some(&secret)), Err(Refusal::Stale));
     }
-    // Time empties it.
-    bench.now = Time::from_secs(1000);
-    let mut session = bench.session(&secret);
+    // Expired nonces are removed.
+    pair.now = Time::from_secs(1000);
+    let mut session = pair.session(&secret);
     assert_eq!(
-        bench.check(&credentials(&mut session), Some(&secret)),
+        pair.check(&credentials(&mut session), Some(&secret)),
         Ok(())
     );
-    assert_eq!(bench.server.remembered(), 1);
+    assert_eq!(pair.server.recorded_nonces(), 1);
 }
 
 #[test]
-fn malformed_and_unoffered_credentials() {
-    let mut bench = Bench::new(|_| {});
+fn malformed_and_unoffered_credentials_are_rejected() {
+    let mut pair = DigestPair::new(|_| {});
     let secret = password();
     let realm =
         r#"username="bob", realm="a \"quoted\\\" realm", nonce="n", uri="sip:h", response="r""#;
@@ -443,13 +436,13 @@ fn malformed_and_unoffered_credentials() {
     ] {
         let sent = format!("Digest {realm}{rest}");
         assert_eq!(
-            bench.check(sent.as_bytes(), Some(&secret)),
+            pair.check(sent.as_bytes(), Some(&secret)),
             Err(refusal),
             "{rest}"
         );
     }
     assert_eq!(
-        bench.check(b"Basic xyz", Some(&secret)),
+        pair.check(b"Basic xyz", Some(&secret)),
         Err(Refusal::Absent)
     );
 }
@@ -485,7 +478,7 @@ fn rfc_8760_choice_among_challenges() {
     assert_eq!(written.params.get(b"opaque"), Some(&b"\"o\\\"\""[..]));
     assert_eq!(written.params.get(b"nc"), Some(&b"00000001"[..]));
     assert_eq!(written.params.get(b"algorithm"), Some(&b"SHA-256"[..]));
-    // Without qop and algorithm in the challenge, none in the answer.
+    // Without qop and algorithm in the challenge, the response has none.
     let mut session =
         ClientSession::new(chosen[1].clone(), b"bob", &password(), &mut entropy).unwrap();
     let mut out = Vec::new();
@@ -503,29 +496,28 @@ fn rfc_8760_choice_among_challenges() {
 }
 
 #[test]
-fn the_server_proves_itself_too() {
-    let mut bench = Bench::new(|_| {});
+fn authentication_info_proves_the_server() {
+    let mut pair = DigestPair::new(|_| {});
     let secret = password();
-    let mut session = bench.session(&secret);
+    let mut session = pair.session(&secret);
     let sent = credentials(&mut session);
     let mut out = Vec::new();
     let mut writer = Writer::request(&mut out, Method::Register, b"sip:h");
     writer.header(HeaderId::Authorization, &sent);
     writer.finish();
     let request = Message::parse(&out).unwrap();
-    let presented = bench
+    let presented = pair
         .server
         .presented(&request, HeaderId::Authorization)
         .unwrap();
     let mut info = b"Digest ".to_vec();
-    bench
-        .server
+    pair.server
         .write_authentication_info(&presented, b"bob", &secret, b"", &mut info)
         .unwrap();
     let info = Credentials::parse(&info).unwrap();
     let sent = Credentials::parse(&sent).unwrap();
     let challenge = session.challenge();
-    let expected = Proof {
+    let expected = ResponseInput {
         algorithm: challenge.algorithm,
         ha1: secret.ha1(Hash::Sha256, b"bob", &challenge.realm).unwrap(),
         nonce: &challenge.nonce,

@@ -1,58 +1,58 @@
-//! DTLS-SRTP between two of ours, over a network that loses, repeats and reorders, in virtual time.
+//! DTLS-SRTP between two of our endpoints, over a network with loss, duplication and reordering, in virtual time.
 
 use crate::common;
 
-use common::{open, rtp, seal};
+use common::{protect_packet, rtp, unprotect_packet};
 use engine::{DropReason, Entropy, Time};
 use proptest::prelude::*;
 use protect::dtls::{
-    Certificate, Endpoint, Epoch, Established, Event, Failure, Fingerprint, HashFunction, Role,
-    Session, Settings, Version,
+    Certificate, CertificateFingerprint, DtlsEndpoint, DtlsEvent, DtlsFailure, DtlsSession, Epoch,
+    Established, HashFunction, Role, Settings, Version,
 };
 use protect::srtp::{ContextLimits, Suite};
 use std::time::{Duration, Instant};
 
-fn endpoint(settings: Settings) -> Endpoint {
+fn endpoint(settings: Settings) -> DtlsEndpoint {
     let certificate = Certificate::generate().unwrap();
-    Endpoint::new(settings, certificate, Epoch::new(Instant::now())).unwrap()
+    DtlsEndpoint::new(settings, certificate, Epoch::new(Instant::now())).unwrap()
 }
 
-fn print(endpoint: &Endpoint) -> Vec<Fingerprint> {
+fn fingerprints(endpoint: &DtlsEndpoint) -> Vec<CertificateFingerprint> {
     vec![endpoint.certificate().fingerprint(HashFunction::Sha256)]
 }
 
-/// What became of one side.
+/// The outcome of one side.
 #[derive(Default)]
 struct Outcome {
     established: Option<Established>,
-    failed: Option<Failure>,
+    failed: Option<DtlsFailure>,
     closed: bool,
     sent: usize,
 }
 
-fn drain(session: &mut Session, outcome: &mut Outcome) -> Vec<Vec<u8>> {
+fn drain(session: &mut DtlsSession, outcome: &mut Outcome) -> Vec<Vec<u8>> {
     let mut datagrams = Vec::new();
     while let Some(event) = session.next_event() {
         match event {
-            Event::Send(datagram) => datagrams.push(datagram.to_vec()),
-            Event::Established(established) => {
-                assert!(outcome.established.is_none(), "told once");
+            DtlsEvent::Send(datagram) => datagrams.push(datagram.to_vec()),
+            DtlsEvent::Established(established) => {
+                assert!(outcome.established.is_none(), "reported once");
                 outcome.established = Some(established);
             }
-            Event::Failed(failure) => {
-                assert!(outcome.failed.is_none(), "told once");
+            DtlsEvent::Failed(failure) => {
+                assert!(outcome.failed.is_none(), "reported once");
                 outcome.failed = Some(failure);
             }
-            Event::Closed => outcome.closed = true,
+            DtlsEvent::Closed => outcome.closed = true,
         }
     }
     outcome.sent += datagrams.len();
     datagrams
 }
 
-/// Runs both ends until neither has anything to do before `until`; `fate` says how often each datagram arrives.
+/// Runs both ends until neither has work before `until`; `fate` returns how often each datagram arrives.
 fn run(
-    ends: &mut [Session; 2],
+    ends: &mut [DtlsSession; 2],
     mut fate: impl FnMut(usize, usize) -> usize,
     until: Time,
 ) -> [Outcome; 2] {
@@ -96,15 +96,15 @@ fn run(
     }
 }
 
-fn pair(client: &Endpoint, server: &Endpoint) -> [Session; 2] {
+fn pair(client: &DtlsEndpoint, server: &DtlsEndpoint) -> [DtlsSession; 2] {
     [
-        Session::new(client, Role::Client, Some(print(server)), Time::ZERO),
-        Session::new(server, Role::Server, Some(print(client)), Time::ZERO),
+        DtlsSession::new(client, Role::Client, Some(fingerprints(server)), Time::ZERO),
+        DtlsSession::new(server, Role::Server, Some(fingerprints(client)), Time::ZERO),
     ]
 }
 
-/// Both have keys, and what one seals the other opens.
-fn talk(outcomes: [Outcome; 2]) {
+/// Both sides have keys, and each unprotects packets of the other.
+fn assert_media_flows(outcomes: [Outcome; 2]) {
     let [client, server] = outcomes.map(|outcome| {
         assert_eq!(outcome.failed, None);
         outcome.established.expect("established")
@@ -115,11 +115,19 @@ fn talk(outcomes: [Outcome; 2]) {
     let mut b = server.contexts(ContextLimits::default()).unwrap();
     let plain = rtp(1, 1, b"over there");
     assert_eq!(
-        open(&mut b.inbound, &seal(&mut a.outbound, &plain).unwrap()).unwrap(),
+        unprotect_packet(
+            &mut b.inbound,
+            &protect_packet(&mut a.outbound, &plain).unwrap()
+        )
+        .unwrap(),
         plain
     );
     assert_eq!(
-        open(&mut a.inbound, &seal(&mut b.outbound, &plain).unwrap()).unwrap(),
+        unprotect_packet(
+            &mut a.inbound,
+            &protect_packet(&mut b.outbound, &plain).unwrap()
+        )
+        .unwrap(),
         plain
     );
 }
@@ -127,7 +135,7 @@ fn talk(outcomes: [Outcome; 2]) {
 const LONG: Time = Time::from_secs(60);
 
 #[test]
-fn every_pair_of_versions() {
+fn every_pair_of_dtls_versions_interoperates() {
     let of = |version| {
         endpoint(Settings {
             version,
@@ -143,12 +151,12 @@ fn every_pair_of_versions() {
         (Version::Dtls12, Version::Dtls12),
     ] {
         let mut ends = pair(&of(a), &of(b));
-        talk(run(&mut ends, |_, _| 1, LONG));
+        assert_media_flows(run(&mut ends, |_, _| 1, LONG));
     }
 }
 
 #[test]
-fn lost_and_repeated_datagrams() {
+fn dtls_survives_lost_and_repeated_datagrams() {
     let (client, server) = (endpoint(Settings::default()), endpoint(Settings::default()));
     let twelve = endpoint(Settings {
         version: Version::Dtls12,
@@ -158,28 +166,28 @@ fn lost_and_repeated_datagrams() {
         // Each of the first datagrams is lost once.
         for lost in 0..12 {
             let mut ends = pair(&client, server);
-            talk(run(&mut ends, |_, nth| usize::from(nth != lost), LONG));
+            assert_media_flows(run(&mut ends, |_, nth| usize::from(nth != lost), LONG));
         }
         let mut ends = pair(&client, server);
-        talk(run(&mut ends, |_, _| 2, LONG));
+        assert_media_flows(run(&mut ends, |_, _| 2, LONG));
         let mut entropy = Entropy::from_number(7);
         for _ in 0..5 {
             let mut ends = pair(&client, server);
             let fate = |_: usize, _: usize| usize::from(entropy.below(100) >= 20);
-            talk(run(&mut ends, fate, LONG));
+            assert_media_flows(run(&mut ends, fate, LONG));
         }
     }
 }
 
 #[test]
-fn the_wrong_fingerprint_on_either_side() {
+fn wrong_fingerprint_on_either_side_fails() {
     let (client, server, other) = (
         endpoint(Settings::default()),
         endpoint(Settings::default()),
         endpoint(Settings::default()),
     );
     for version in [Version::Auto, Version::Dtls12] {
-        let client = Endpoint::new(
+        let client = DtlsEndpoint::new(
             Settings {
                 version,
                 ..Settings::default()
@@ -189,54 +197,72 @@ fn the_wrong_fingerprint_on_either_side() {
         )
         .unwrap();
         let mut ends = pair(&client, &server);
-        ends[0] = Session::new(&client, Role::Client, Some(print(&other)), Time::ZERO);
+        ends[0] = DtlsSession::new(
+            &client,
+            Role::Client,
+            Some(fingerprints(&other)),
+            Time::ZERO,
+        );
         let [a, b] = run(&mut ends, |_, _| 1, LONG);
-        assert_eq!(a.failed, Some(Failure::Fingerprint));
+        assert_eq!(a.failed, Some(DtlsFailure::Fingerprint));
         assert!(a.established.is_none() && b.established.is_none());
 
         let mut ends = pair(&client, &server);
-        ends[1] = Session::new(&server, Role::Server, Some(print(&other)), Time::ZERO);
+        ends[1] = DtlsSession::new(
+            &server,
+            Role::Server,
+            Some(fingerprints(&other)),
+            Time::ZERO,
+        );
         let [_, b] = run(&mut ends, |_, _| 1, LONG);
-        assert_eq!(b.failed, Some(Failure::Fingerprint));
-        assert!(b.established.is_none(), "no keys for a stranger");
+        assert_eq!(b.failed, Some(DtlsFailure::Fingerprint));
+        assert!(
+            b.established.is_none(),
+            "no keys for an unauthenticated peer"
+        );
         assert_eq!(ends[1].next_deadline(), None);
         assert_eq!(
             ends[1].feed(&[22; 40], LONG),
             Err(DropReason::DtlsUnexpected)
         );
     }
-    let mut session = Session::new(&client, Role::Client, Some(Vec::new()), Time::ZERO);
+    let mut session = DtlsSession::new(&client, Role::Client, Some(Vec::new()), Time::ZERO);
     let mut outcome = Outcome::default();
     assert!(drain(&mut session, &mut outcome).is_empty());
-    assert_eq!(outcome.failed, Some(Failure::NoFingerprint));
+    assert_eq!(outcome.failed, Some(DtlsFailure::NoFingerprint));
 }
 
-/// The handshake may be over before the answer says whose certificate it must be: the keys wait.
+/// The handshake may complete before the answer signals the fingerprint: the keys are withheld.
 #[test]
-fn a_fingerprint_that_comes_late() {
+fn late_fingerprint_withholds_the_keys() {
     let (client, server) = (endpoint(Settings::default()), endpoint(Settings::default()));
     for right in [true, false] {
         let mut ends = [
-            Session::new(&client, Role::Client, None, Time::ZERO),
-            Session::new(&server, Role::Server, Some(print(&client)), Time::ZERO),
+            DtlsSession::new(&client, Role::Client, None, Time::ZERO),
+            DtlsSession::new(
+                &server,
+                Role::Server,
+                Some(fingerprints(&client)),
+                Time::ZERO,
+            ),
         ];
         let [a, b] = run(&mut ends, |_, _| 1, Time::from_secs(5));
         assert!(a.established.is_none() && b.established.is_some());
-        let told = if right { &server } else { &client };
-        ends[0].signalled(print(told));
+        let signalled = if right { &server } else { &client };
+        ends[0].set_fingerprints(fingerprints(signalled));
         let mut late = Outcome::default();
         drain(&mut ends[0], &mut late);
         if right {
-            talk([late, b]);
+            assert_media_flows([late, b]);
         } else {
-            assert_eq!(late.failed, Some(Failure::Fingerprint));
+            assert_eq!(late.failed, Some(DtlsFailure::Fingerprint));
             assert!(late.established.is_none());
         }
     }
 }
 
 #[test]
-fn only_allowed_profiles() {
+fn disallowed_srtp_profile_fails() {
     let only = |suite| {
         endpoint(Settings {
             profiles: vec![suite],
@@ -250,7 +276,7 @@ fn only_allowed_profiles() {
     let [a, _] = run(&mut ends, |_, _| 1, LONG);
     assert_eq!(
         a.failed,
-        Some(Failure::ProfileNotAllowed(Suite::AeadAes256Gcm))
+        Some(DtlsFailure::ProfileNotAllowed(Suite::AeadAes256Gcm))
     );
     let certificate = Certificate::generate().unwrap();
     for profiles in [vec![Suite::AesCm128HmacSha1_32], vec![]] {
@@ -258,14 +284,14 @@ fn only_allowed_profiles() {
             profiles,
             ..Settings::default()
         };
-        let made = Endpoint::new(settings, certificate.clone(), Epoch::new(Instant::now()));
-        assert!(made.is_err());
+        let result = DtlsEndpoint::new(settings, certificate.clone(), Epoch::new(Instant::now()));
+        assert!(result.is_err());
     }
 }
 
-/// Nobody there: retransmissions at growing distances, an end in time.
+/// No peer: retransmissions at growing intervals, and a timeout.
 #[test]
-fn no_answer() {
+fn dtls_handshake_without_a_peer_times_out() {
     let client = endpoint(Settings {
         timeout: Duration::from_secs(5),
         ..Settings::default()
@@ -273,25 +299,25 @@ fn no_answer() {
     let server = endpoint(Settings::default());
     let mut ends = pair(&client, &server);
     let [a, b] = run(&mut ends, |_, _| 0, LONG);
-    assert_eq!(a.failed, Some(Failure::Timeout));
+    assert_eq!(a.failed, Some(DtlsFailure::Timeout));
     assert!((3..=8).contains(&a.sent), "{} datagrams", a.sent);
     assert_eq!(b.sent, 0, "a server waits");
     assert_eq!(ends[0].next_deadline(), None);
 }
 
 #[test]
-fn the_end_is_told() {
+fn dtls_close_is_reported() {
     let (client, server) = (endpoint(Settings::default()), endpoint(Settings::default()));
     let mut ends = pair(&client, &server);
-    talk(run(&mut ends, |_, _| 1, Time::from_secs(5)));
+    assert_media_flows(run(&mut ends, |_, _| 1, Time::from_secs(5)));
     ends[0].close();
     let [_, b] = run(&mut ends, |_, _| 1, Time::from_secs(10));
     assert!(b.closed);
 }
 
-/// An alert in the clear proves nothing, so it ends no handshake that gets on; one that does not get on failed for it.
+/// An unauthenticated alert does not end a handshake that proceeds; one that does not proceed fails with it.
 #[test]
-fn an_alert_that_anyone_can_send() {
+fn unauthenticated_alert_does_not_end_the_handshake() {
     let (client, server) = (endpoint(Settings::default()), endpoint(Settings::default()));
     let alert = |level, number| [21, 254, 253, 0, 0, 0, 0, 0, 0, 0, 9, 0, 2, level, number];
     for (level, number) in [(2, 40), (1, 0), (2, 0), (1, 90)] {
@@ -300,21 +326,21 @@ fn an_alert_that_anyone_can_send() {
             let fed = end.feed(&alert(level, number), Time::ZERO);
             assert_eq!(fed, Err(DropReason::DtlsUnexpected));
         }
-        talk(run(&mut ends, |_, _| 1, LONG));
+        assert_media_flows(run(&mut ends, |_, _| 1, LONG));
     }
     let mut ends = pair(&client, &server);
     let _ = ends[0].feed(&alert(2, 40), Time::from_millis(100));
     let [a, _] = run(&mut ends, |_, _| 0, LONG);
-    assert_eq!(a.failed, Some(Failure::Refused(40)));
+    assert_eq!(a.failed, Some(DtlsFailure::Refused(40)));
     assert!(a.sent <= 5, "it ended early");
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, cases: 64, ..ProptestConfig::default() })]
 
-    /// Datagrams of strangers before the first of the peer's: the handshake of the two comes to its end all the same.
+    /// Datagrams of other senders before the first of the peer's: the handshake still completes.
     #[test]
-    fn strangers(datagrams in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..120), 0..20), kind in 20u8..24) {
+    fn datagrams_of_other_senders_do_not_end_the_handshake(datagrams in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..120), 0..20), kind in 20u8..24) {
         let (client, server) = (endpoint(Settings::default()), endpoint(Settings::default()));
         let mut ends = pair(&client, &server);
         for (nth, datagram) in datagrams.iter().enumerate() {

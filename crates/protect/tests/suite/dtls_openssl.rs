@@ -1,14 +1,14 @@
-//! OpenSSL as judge of DTLS-SRTP: both roles over loopback, the exported keys compared with ours.
+//! Interoperability of DTLS-SRTP with OpenSSL: both roles over loopback, and comparison of the exported keys.
 //!
-//! Skipped, visibly, where the `openssl` program is missing.
+//! Skipped, with a message, if the `openssl` program is missing.
 
 use crate::common;
 
 use common::to_hex;
 use engine::Time;
 use protect::dtls::{
-    Certificate, Endpoint, Epoch, Established, Event, Fingerprint, HashFunction, Role, Session,
-    Settings,
+    Certificate, CertificateFingerprint, DtlsEndpoint, DtlsEvent, DtlsSession, Epoch, Established,
+    HashFunction, Role, Settings,
 };
 use protect::srtp::Suite;
 use std::io::Read;
@@ -23,10 +23,10 @@ const PROFILES: [(&str, Suite); 3] = [
     ("SRTP_AEAD_AES_256_GCM", Suite::AeadAes256Gcm),
 ];
 
-/// A certificate for OpenSSL, in a folder of its own.
+/// A certificate for OpenSSL, in a separate directory.
 struct Peer {
     folder: PathBuf,
-    fingerprint: Fingerprint,
+    fingerprint: CertificateFingerprint,
 }
 
 impl Peer {
@@ -35,7 +35,7 @@ impl Peer {
             std::env::temp_dir().join(format!("hornwork-dtls-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let file = |name: &str| folder.join(name).display().to_string();
-        let made = Command::new("openssl")
+        let generation = Command::new("openssl")
             .args([
                 "req",
                 "-x509",
@@ -56,19 +56,19 @@ impl Peer {
                 &file("cert.pem"),
             ])
             .output();
-        match made {
+        match generation {
             Err(error) => {
                 println!("skipped: not installed: openssl ({error})");
                 let _ = std::fs::remove_dir_all(&folder);
                 return None;
             }
-            Ok(made) => assert!(
-                made.status.success(),
+            Ok(generation) => assert!(
+                generation.status.success(),
                 "{}",
-                String::from_utf8_lossy(&made.stderr)
+                String::from_utf8_lossy(&generation.stderr)
             ),
         }
-        let told = Command::new("openssl")
+        let output = Command::new("openssl")
             .args([
                 "x509",
                 "-noout",
@@ -79,10 +79,16 @@ impl Peer {
             ])
             .output()
             .unwrap();
-        let told = String::from_utf8(told.stdout).unwrap();
-        let value = told.trim().rsplit('=').next().unwrap().as_bytes().to_vec();
+        let output = String::from_utf8(output.stdout).unwrap();
+        let value = output
+            .trim()
+            .rsplit('=')
+            .next()
+            .unwrap()
+            .as_bytes()
+            .to_vec();
         Some(Peer {
-            fingerprint: Fingerprint::parse(b"sha-256", &value).unwrap(),
+            fingerprint: CertificateFingerprint::parse(b"sha-256", &value).unwrap(),
             folder,
         })
     }
@@ -118,14 +124,14 @@ impl Drop for Peer {
     }
 }
 
-fn endpoint(start: Instant) -> Endpoint {
+fn endpoint(start: Instant) -> DtlsEndpoint {
     let certificate = Certificate::generate().unwrap();
-    Endpoint::new(Settings::default(), certificate, Epoch::new(start)).unwrap()
+    DtlsEndpoint::new(Settings::default(), certificate, Epoch::new(start)).unwrap()
 }
 
-/// Drives a session over a socket until it is established and the peer has had a moment to print its keys.
+/// Drives a session over a socket until it is established and the peer has had time to print its keys.
 fn drive(
-    session: &mut Session,
+    session: &mut DtlsSession,
     socket: &UdpSocket,
     mut peer: Option<std::net::SocketAddr>,
     start: Instant,
@@ -141,18 +147,18 @@ fn drive(
         session.timeout(now);
         while let Some(event) = session.next_event() {
             match event {
-                Event::Send(datagram) => {
+                DtlsEvent::Send(datagram) => {
                     if let Some(peer) = peer {
-                        // A server that is not up yet makes this fail; the retransmission comes through.
+                        // This fails if the server is not up yet; the retransmission arrives.
                         let _ = socket.send_to(datagram, peer);
                     }
                 }
-                Event::Established(keys) => {
+                DtlsEvent::Established(keys) => {
                     established = Some(keys);
                     until = Instant::now() + Duration::from_millis(400);
                 }
-                Event::Failed(failure) => panic!("{failure}"),
-                Event::Closed => return established,
+                DtlsEvent::Failed(failure) => panic!("{failure}"),
+                DtlsEvent::Closed => return established,
             }
         }
         if let Ok((length, from)) = socket.recv_from(&mut buffer) {
@@ -163,7 +169,7 @@ fn drive(
     established
 }
 
-/// What the judge printed.
+/// The output of OpenSSL.
 fn output(mut child: Child) -> String {
     let _ = child.kill();
     let mut text = String::new();
@@ -184,7 +190,7 @@ fn output(mut child: Child) -> String {
     text + &errors
 }
 
-/// Client's key, server's key, client's salt, server's salt.
+/// Client key, server key, client salt, server salt.
 fn material(client: &[u8], server: &[u8], suite: Suite) -> String {
     let (client_key, client_salt) = client.split_at(suite.key_length());
     let (server_key, server_salt) = server.split_at(suite.key_length());
@@ -192,7 +198,7 @@ fn material(client: &[u8], server: &[u8], suite: Suite) -> String {
 }
 
 #[test]
-fn openssl_serves_and_we_call() {
+fn dtls_client_interoperates_with_openssl() {
     let Some(peer) = Peer::new("server") else {
         return;
     };
@@ -203,7 +209,7 @@ fn openssl_serves_and_we_call() {
         let child = peer.start("s_server", port, profile, 2 * suite.key_and_salt_length());
         let start = Instant::now();
         let ours = endpoint(start);
-        let mut session = Session::new(
+        let mut session = DtlsSession::new(
             &ours,
             Role::Client,
             Some(vec![peer.fingerprint.clone()]),
@@ -212,21 +218,21 @@ fn openssl_serves_and_we_call() {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let address = format!("127.0.0.1:{port}").parse().unwrap();
         let established = drive(&mut session, &socket, Some(address), start);
-        let said = output(child);
-        let established = established.unwrap_or_else(|| panic!("{profile}: {said}"));
+        let output_text = output(child);
+        let established = established.unwrap_or_else(|| panic!("{profile}: {output_text}"));
         assert_eq!(established.suite, suite);
         let keys = material(
             established.local.key_and_salt(),
             established.remote.key_and_salt(),
             suite,
         );
-        assert!(said.contains(&keys), "{profile}: {said}");
+        assert!(output_text.contains(&keys), "{profile}: {output_text}");
         println!("judged by openssl as server: {profile}");
     }
 }
 
 #[test]
-fn openssl_calls_and_we_serve() {
+fn dtls_server_interoperates_with_openssl() {
     let Some(peer) = Peer::new("client") else {
         return;
     };
@@ -236,22 +242,22 @@ fn openssl_calls_and_we_serve() {
         let child = peer.start("s_client", port, profile, 2 * suite.key_and_salt_length());
         let start = Instant::now();
         let ours = endpoint(start);
-        let mut session = Session::new(
+        let mut session = DtlsSession::new(
             &ours,
             Role::Server,
             Some(vec![peer.fingerprint.clone()]),
             Time::ZERO,
         );
         let established = drive(&mut session, &socket, None, start);
-        let said = output(child);
-        let established = established.unwrap_or_else(|| panic!("{profile}: {said}"));
+        let output_text = output(child);
+        let established = established.unwrap_or_else(|| panic!("{profile}: {output_text}"));
         assert_eq!(established.suite, suite);
         let keys = material(
             established.remote.key_and_salt(),
             established.local.key_and_salt(),
             suite,
         );
-        assert!(said.contains(&keys), "{profile}: {said}");
+        assert!(output_text.contains(&keys), "{profile}: {output_text}");
         assert!(
             ours.certificate()
                 .fingerprint(HashFunction::Sha256)

@@ -1,4 +1,4 @@
-//! Replays the seeds of the fuzz target and what fuzzing found worth keeping.
+//! Replays the seeds of the fuzz target and its minimised corpus.
 
 use std::path::PathBuf;
 
@@ -14,7 +14,7 @@ fn seeds() {
     for entry in std::fs::read_dir(folder("seeds/srtp")).unwrap() {
         let bytes = std::fs::read(entry.unwrap().path()).unwrap();
         protect::fuzz_srtp(&bytes);
-        // Every beginning of it as well: a step cut off.
+        // Every prefix of it, too: a truncated step.
         for length in 0..bytes.len() {
             protect::fuzz_srtp(&bytes[..length]);
         }
@@ -23,7 +23,7 @@ fn seeds() {
     assert!(seeds >= 15);
 }
 
-/// Inputs of a packed corpus stand each behind its length in four octets, big-endian.
+/// Each input of a packed corpus follows its length in four bytes, big-endian.
 #[test]
 fn minimised_corpus() {
     let packed = std::fs::read(folder("corpus/srtp.pack")).unwrap();

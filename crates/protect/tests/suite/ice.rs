@@ -1,19 +1,20 @@
-//! The ICE agents: a full agent of others nominates a pair with ours, or ours with it, and nothing that a stranger sends does harm.
+//! The ICE agents: interoperability with another full agent in both roles, and robustness against arbitrary input.
 //!
-//! The judge is Python's aioice, by `HORNWORK_PYTHON` or `python3`; where it cannot be imported the test says so and is skipped.
+//! The peer is Python's aioice, run by `HORNWORK_PYTHON` or `python3`; skipped, with a message, if it cannot be
+//! imported.
 
 use crate::common::python;
 use engine::{Entropy, Time};
 use proptest::prelude::*;
-use protect::ice::{Agent, Candidate, Credentials, Lite, Role, host_candidate};
-use protect::stun::Message;
+use protect::ice::{Agent, IceCandidate, IceCredentials, IceRole, LiteAgent, host_candidate};
+use protect::stun::StunMessage;
 use std::io::{BufRead, BufReader, Read};
 use std::net::{SocketAddr, UdpSocket};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Arguments: our fragment, password, candidate, kind (`lite`, `controlled`, `controlling`). Tells its own credentials and candidate,
-/// connects, sends datagrams over the pair.
+/// Arguments: our fragment, password, candidate, kind (`lite`, `controlled`, `controlling`). Prints its credentials
+/// and candidate, connects, and sends datagrams over the pair.
 const JUDGE: &str = r#"
 import asyncio, sys
 import aioice
@@ -36,36 +37,36 @@ async def main():
 asyncio.run(asyncio.wait_for(main(), 20))
 "#;
 
-/// An agent of ours.
-enum Ours {
-    Lite(Box<Lite>),
+/// One of our agents.
+enum OurAgent {
+    Lite(Box<LiteAgent>),
     Full(Box<Agent>),
 }
 
-impl Ours {
+impl OurAgent {
     fn feed(&mut self, datagram: &[u8], from: SocketAddr, now: Time) {
         match self {
-            Ours::Lite(lite) => lite.feed(datagram, from, now).unwrap(),
-            Ours::Full(agent) => agent.feed(0, datagram, from, now).unwrap(),
+            OurAgent::Lite(lite) => lite.feed(datagram, from, now).unwrap(),
+            OurAgent::Full(agent) => agent.feed(0, datagram, from, now).unwrap(),
         }
     }
 
     fn next(&mut self) -> Option<(SocketAddr, Vec<u8>)> {
         match self {
-            Ours::Lite(lite) => lite.next_answer(),
-            Ours::Full(agent) => agent.next_datagram().map(|(_, to, bytes)| (to, bytes)),
+            OurAgent::Lite(lite) => lite.next_answer(),
+            OurAgent::Full(agent) => agent.next_datagram().map(|(_, to, bytes)| (to, bytes)),
         }
     }
 
     fn selected(&self) -> Option<SocketAddr> {
         match self {
-            Ours::Lite(lite) => lite.selected(),
-            Ours::Full(agent) => agent.selected().map(|path| path.remote),
+            OurAgent::Lite(lite) => lite.selected(),
+            OurAgent::Full(agent) => agent.selected().map(|path| path.remote),
         }
     }
 }
 
-/// Connects an agent of ours, of this kind, with aioice.
+/// Connects one of our agents, of this kind, with aioice.
 fn with_aioice(kind: &str) {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket
@@ -73,7 +74,7 @@ fn with_aioice(kind: &str) {
         .unwrap();
     let address = socket.local_addr().unwrap();
     let mut entropy = Entropy::from_number(11);
-    let local = Credentials::generate(&mut entropy);
+    let local = IceCredentials::generate(&mut entropy);
     let Some(python) = python("aioice") else {
         return;
     };
@@ -93,28 +94,28 @@ fn with_aioice(kind: &str) {
         let text = String::from_utf8_lossy(&output.stderr);
         panic!("the judge ended: {text}");
     };
-    let remote = Credentials::parse(fragment, password);
+    let remote = IceCredentials::parse(fragment, password);
     let start = Instant::now();
     let now = || Time::ZERO + start.elapsed();
     let mut ours = match kind {
-        "lite" => Ours::Lite(Box::new(Lite::new(local, remote))),
+        "lite" => OurAgent::Lite(Box::new(LiteAgent::new(local, remote))),
         _ => {
             let role = match kind {
-                "controlling" => Role::Controlling,
-                _ => Role::Controlled,
+                "controlling" => IceRole::Controlling,
+                _ => IceRole::Controlled,
             };
             let mut agent = Agent::new(local, role, entropy);
             agent.add_local(address).unwrap();
             agent.set_remote(remote.unwrap(), false, now());
-            let candidate = Candidate::parse(candidate.as_bytes()).unwrap();
+            let candidate = IceCandidate::parse(candidate.as_bytes()).unwrap();
             agent.add_remote(candidate).unwrap();
-            Ours::Full(Box::new(agent))
+            OurAgent::Full(Box::new(agent))
         }
     };
     let mut media = None;
     let mut buffer = [0; 2_048];
     while start.elapsed() < Duration::from_secs(20) && media.is_none() {
-        if let Ours::Full(agent) = &mut ours {
+        if let OurAgent::Full(agent) = &mut ours {
             agent.timeout(now());
         }
         while let Some((to, datagram)) = ours.next() {
@@ -126,10 +127,10 @@ fn with_aioice(kind: &str) {
         let datagram = &buffer[..length];
         if datagram.ends_with(b"media") {
             let admitted = match &ours {
-                Ours::Lite(lite) => lite.admits(from),
-                Ours::Full(agent) => agent.admits(from),
+                OurAgent::Lite(lite) => lite.admits(from),
+                OurAgent::Full(agent) => agent.admits(from),
             };
-            assert!(admitted, "media from whoever was checked");
+            assert!(admitted, "media from a source without a valid check");
             media = Some(from);
             continue;
         }
@@ -153,32 +154,32 @@ fn with_aioice(kind: &str) {
 }
 
 #[test]
-fn a_full_agent_nominates_a_pair_with_the_lite_one() {
+fn aioice_nominates_a_pair_with_our_lite_agent() {
     with_aioice("lite");
 }
 
 #[test]
-fn a_full_agent_nominates_a_pair_with_the_full_one() {
+fn aioice_nominates_a_pair_with_our_full_agent() {
     with_aioice("controlled");
 }
 
 #[test]
-fn the_full_one_nominates_a_pair_with_one_of_others() {
+fn our_full_agent_nominates_a_pair_with_aioice() {
     with_aioice("controlling");
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Any steps of a full agent's life: see the function.
+    /// Arbitrary steps of a full agent: see the function.
     #[test]
-    fn any_life_of_a_full_agent(steps in prop::collection::vec(any::<u8>(), 0..1200)) {
+    fn arbitrary_steps_of_a_full_agent(steps in prop::collection::vec(any::<u8>(), 0..1200)) {
         protect::fuzz_ice(&steps);
     }
 
-    /// Any bytes, and any bytes that look like STUN: no panic, no answer that is no STUN, no one let in.
+    /// Arbitrary bytes, and bytes that resemble STUN: no panic, every response is STUN, no source is admitted.
     #[test]
-    fn strangers(
+    fn arbitrary_stun_is_handled_safely(
         kind in prop::sample::select(vec![0u16, 1, 0x11, 0x101, 0x111]),
         attributes in prop::collection::vec((prop::sample::select(vec![6u16, 8, 9, 0x20, 0x24, 0x25, 0x8028, 0x8029, 0x7777]), prop::collection::vec(any::<u8>(), 0..24)), 0..8),
         raw in prop::collection::vec(any::<u8>(), 0..100),
@@ -196,16 +197,16 @@ proptest! {
         like.extend_from_slice(&[7; 12]);
         like.extend_from_slice(&body);
         let from = SocketAddr::from(([192, 0, 2, 1], 9));
-        let mut lite = Lite::new(Credentials::generate(&mut Entropy::from_number(1)), None);
+        let mut lite = LiteAgent::new(IceCredentials::generate(&mut Entropy::from_number(1)), None);
         for datagram in [&raw, &like] {
-            if let Some(message) = Message::parse(datagram) {
+            if let Some(message) = StunMessage::parse(datagram) {
                 let _ = (message.mapped_address(), message.error_code(), message.unknown_attributes().count());
                 let _ = (message.number(0x24), message.attribute(6), message.has_integrity());
             }
             let _ = lite.feed(datagram, from, Time::ZERO);
             while let Some((to, answer)) = lite.next_answer() {
                 prop_assert_eq!(to, from);
-                prop_assert!(Message::parse(&answer).is_some());
+                prop_assert!(StunMessage::parse(&answer).is_some());
             }
         }
         prop_assert!(!lite.admits(from) && lite.selected().is_none());

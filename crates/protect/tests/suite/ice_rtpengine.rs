@@ -1,8 +1,9 @@
-//! rtpengine as the other full agent: it stands between two of ours, controlled towards the one that offers and controlling towards the
-//! one that answers, and RTP must come through. Where rtpengine is not installed the test says so and is skipped.
+//! Interoperability with rtpengine as a full agent: it relays between two of our agents, controlled towards the
+//! offerer and controlling towards the answerer, and RTP must arrive. Skipped, with a message, if rtpengine is not
+//! installed.
 
 use engine::{Entropy, Time};
-use protect::ice::{Agent, Candidate, Credentials, Role};
+use protect::ice::{Agent, IceCandidate, IceCredentials, IceRole};
 use std::net::{SocketAddr, UdpSocket};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Ends the program with the test.
+/// A program that ends with the test.
 struct Program(Child);
 
 impl Drop for Program {
@@ -31,7 +32,7 @@ fn text(value: &str) -> String {
     format!("{}:{value}", value.len())
 }
 
-/// A command of the "ng" protocol; the description in its reply.
+/// Sends a command of the "ng" protocol; returns the description of its reply.
 fn command(
     control: &UdpSocket,
     node: SocketAddr,
@@ -72,22 +73,22 @@ struct Side {
     socket: UdpSocket,
     address: SocketAddr,
     agent: Agent,
-    heard: Vec<Vec<u8>>,
+    received: Vec<Vec<u8>>,
 }
 
 impl Side {
-    fn new(number: u64, role: Role) -> Side {
+    fn new(number: u64, role: IceRole) -> Side {
         let socket = socket();
         let address = socket.local_addr().unwrap();
         let mut entropy = Entropy::from_number(number);
-        let local = Credentials::generate(&mut entropy);
+        let local = IceCredentials::generate(&mut entropy);
         let mut agent = Agent::new(local, role, entropy);
         agent.add_local(address).unwrap();
         Side {
             socket,
             address,
             agent,
-            heard: Vec::new(),
+            received: Vec::new(),
         }
     }
 
@@ -111,12 +112,13 @@ impl Side {
             let found = sdp.lines().find_map(|line| line.strip_prefix(name));
             found.unwrap_or_else(|| panic!("no {name} in {sdp}"))
         };
-        let credentials = Credentials::parse(value("a=ice-ufrag:"), value("a=ice-pwd:")).unwrap();
+        let credentials =
+            IceCredentials::parse(value("a=ice-ufrag:"), value("a=ice-pwd:")).unwrap();
         self.agent
             .set_remote(credentials, sdp.contains("a=ice-lite"), now);
         for line in sdp.lines() {
             if let Some(candidate) = line.strip_prefix("a=candidate:") {
-                let candidate = Candidate::parse(candidate.as_bytes()).unwrap();
+                let candidate = IceCandidate::parse(candidate.as_bytes()).unwrap();
                 self.agent.add_remote(candidate).unwrap();
             }
         }
@@ -128,10 +130,10 @@ impl Side {
         if let Ok((length, from)) = self.socket.recv_from(&mut buffer) {
             let bytes = &buffer[..length];
             match bytes[0] {
-                // What rtpengine asks before it is told of is refused, as it has to be.
+                // Checks of rtpengine before it is signalled are rejected, as they must be.
                 0..=3 => drop(self.agent.feed(0, bytes, from, now())),
-                _ if bytes[1] & 0x7f == 0 => self.heard.push(bytes.to_vec()),
-                // RTCP of rtpengine's own.
+                _ if bytes[1] & 0x7f == 0 => self.received.push(bytes.to_vec()),
+                // RTCP sent by rtpengine itself.
                 _ => {}
             }
         }
@@ -143,7 +145,7 @@ impl Side {
 }
 
 #[test]
-fn rtpengine_between_two_full_agents() {
+fn rtpengine_relays_between_two_full_agents() {
     let program = ["/usr/bin/rtpengine", "/usr/sbin/rtpengine"];
     let Some(program) = program.into_iter().find(|path| Path::new(path).is_file()) else {
         return println!("skipped: not installed: rtpengine");
@@ -172,8 +174,8 @@ fn rtpengine_between_two_full_agents() {
     command(&control, node, "1", &ping);
     let start = Instant::now();
     let now = || Time::ZERO + start.elapsed();
-    let mut a = Side::new(41, Role::Controlling);
-    let mut b = Side::new(42, Role::Controlled);
+    let mut a = Side::new(41, IceRole::Controlling);
+    let mut b = Side::new(42, IceRole::Controlled);
     let list = |items: &[&str]| {
         format!(
             "l{}e",
@@ -197,7 +199,7 @@ fn rtpengine_between_two_full_agents() {
     let answered = command(&control, node, "3", &answer);
     a.take(&answered, now());
     let mut sequence = 0u16;
-    while a.heard.is_empty() || b.heard.is_empty() {
+    while a.received.is_empty() || b.received.is_empty() {
         assert!(
             start.elapsed() < PATIENCE,
             "{:?}\n{:?}\n{offered}\n{answered}\n{}",
@@ -218,7 +220,7 @@ fn rtpengine_between_two_full_agents() {
     }
     assert_eq!(
         (a.agent.role(), b.agent.role()),
-        (Role::Controlling, Role::Controlled)
+        (IceRole::Controlling, IceRole::Controlled)
     );
     println!(
         "judged by rtpengine: {:?} {:?}",

@@ -1,4 +1,4 @@
-//! The integration tests of `protect`, one program: shared start-up, one link.
+//! The integration tests of `protect` in one program: one link step and shared fixtures.
 
 mod common;
 mod digest;

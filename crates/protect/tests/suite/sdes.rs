@@ -1,12 +1,12 @@
-//! `a=crypto`: read, written, offered, answered and refused.
+//! `a=crypto`: parsing, writing, offer, answer and rejection.
 
 use crate::common;
 
-use common::{open, rtp, seal};
+use common::{protect_packet, rtp, unprotect_packet};
 use engine::Entropy;
 use proptest::prelude::*;
 use protect::sdes::{CryptoAttribute, Order, Policy, Reason, accept, answer, offer};
-use protect::srtp::{ContextLimits, Failure, KeyError, Suite};
+use protect::srtp::{ContextLimits, KeyError, SrtpFailure, Suite};
 
 const KEY: &str = "WVNfX19zZW1jdGwgKCkgewkyMjA7fQp9CnVubGVz";
 
@@ -27,9 +27,9 @@ fn slices(values: &[Vec<u8>]) -> impl Iterator<Item = &[u8]> {
     values.iter().map(Vec::as_slice)
 }
 
-/// The examples of RFC 4568 section 4.1 and 6.1 in form.
+/// The examples of RFC 4568 sections 4.1 and 6.1.
 #[test]
-fn read_and_written() {
+fn crypto_attribute_round_trip() {
     for text in [
         format!("1 AES_CM_128_HMAC_SHA1_80 inline:{KEY}"),
         format!("1 AES_CM_128_HMAC_SHA1_80 inline:{KEY}|2^20|1:4"),
@@ -58,7 +58,7 @@ fn read_and_written() {
     assert_eq!(
         ignored.parameters.window,
         Some(32_768),
-        "as wide as we have it"
+        "limited to our largest window"
     );
     for suite in Suite::ALL {
         let key = common::key(suite, 5);
@@ -80,7 +80,7 @@ fn read_and_written() {
 }
 
 #[test]
-fn refused_with_the_reason() {
+fn invalid_crypto_attributes_are_rejected_with_the_reason() {
     let suite = "AES_CM_128_HMAC_SHA1_80";
     let syntax = |text: &str| matches!(refusal(text), Reason::Syntax(_));
     assert!(syntax("") && syntax("1") && syntax(&format!("1 {suite}")));
@@ -95,8 +95,8 @@ fn refused_with_the_reason() {
     assert_eq!(refusal(&format!("1 {suite} {KEY}")), Reason::KeyMethod);
     assert_eq!(refusal(&format!("1 {suite} inline:{KEY}*")), Reason::Base64);
     let length = Reason::Key(KeyError::Length {
-        wanted: 46,
-        given: 30,
+        required: 46,
+        actual: 30,
     });
     assert_eq!(
         refusal(&format!("1 AES_256_CM_HMAC_SHA1_80 inline:{KEY}")),
@@ -153,7 +153,7 @@ fn refused_with_the_reason() {
 }
 
 #[test]
-fn offer_and_answer_to_working_contexts() {
+fn sdes_offer_and_answer_yield_working_contexts() {
     let (mut ours, mut theirs) = (Entropy::from_number(1), Entropy::from_number(2));
     let policy = Policy {
         lifetime: Some(1 << 31),
@@ -169,7 +169,11 @@ fn offer_and_answer_to_working_contexts() {
             ..policy.clone()
         };
         let offered = offer(&all, &mut ours).unwrap();
-        assert_eq!(offered.len(), 8, "those without a name are not offered");
+        assert_eq!(
+            offered.len(),
+            8,
+            "suites without an SDES name are not offered"
+        );
         let only = Policy {
             suites: vec![suite],
             ..Policy::default()
@@ -180,24 +184,24 @@ fn offer_and_answer_to_working_contexts() {
         let mut a = agreed.contexts(policy.limits).unwrap();
         let mut b = answered.contexts(policy.limits).unwrap();
         let plain = rtp(5, 1, b"there");
-        let sealed = seal(&mut a.outbound, &plain).unwrap();
-        assert_eq!(sealed.len(), plain.len() + 2 + suite.rtp_tag_length());
-        assert_eq!(open(&mut b.inbound, &sealed).unwrap(), plain);
-        let sealed = seal(&mut b.outbound, &plain).unwrap();
-        assert_eq!(open(&mut a.inbound, &sealed).unwrap(), plain);
+        let protected = protect_packet(&mut a.outbound, &plain).unwrap();
+        assert_eq!(protected.len(), plain.len() + 2 + suite.rtp_tag_length());
+        assert_eq!(unprotect_packet(&mut b.inbound, &protected).unwrap(), plain);
+        let protected = protect_packet(&mut b.outbound, &plain).unwrap();
+        assert_eq!(unprotect_packet(&mut a.inbound, &protected).unwrap(), plain);
         assert_eq!(
-            open(
+            unprotect_packet(
                 &mut a.inbound,
-                &seal(&mut a.outbound, &rtp(6, 1, b"")).unwrap()
+                &protect_packet(&mut a.outbound, &rtp(6, 1, b"")).unwrap()
             ),
-            Err(Failure::Authentication),
+            Err(SrtpFailure::Authentication),
             "each direction has its own key"
         );
     }
 }
 
 #[test]
-fn whose_order_decides() {
+fn policy_order_selects_the_suite() {
     let mut entropy = Entropy::from_number(3);
     let weak_first = Policy {
         suites: vec![Suite::AesCm128HmacSha1_32, Suite::AeadAes256Gcm],
@@ -214,7 +218,7 @@ fn whose_order_decides() {
 }
 
 #[test]
-fn each_refused_line_has_its_reason() {
+fn each_rejected_crypto_attribute_has_its_reason() {
     let lines = [
         format!("1 NULL_HMAC_SHA1_80 inline:{KEY}"),
         format!("2 AES_CM_128_HMAC_SHA1_80 inline:{KEY} UNENCRYPTED_SRTP"),
@@ -251,14 +255,14 @@ fn each_refused_line_has_its_reason() {
     let agreed = answer(&lax, offered(), &mut entropy).unwrap();
     assert!(
         agreed.local.value().ends_with("UNENCRYPTED_SRTP"),
-        "negotiated ones are repeated"
+        "negotiated parameters are repeated"
     );
     let none: [&[u8]; 0] = [];
     assert!(answer(&lax, none, &mut entropy).unwrap_err().is_empty());
 }
 
 #[test]
-fn answers_that_do_not_fit_the_offer() {
+fn answers_that_do_not_match_the_offer_are_rejected() {
     let mut entropy = Entropy::from_number(5);
     let policy = Policy::default();
     let offered = offer(&policy, &mut entropy).unwrap();
@@ -282,12 +286,12 @@ fn answers_that_do_not_fit_the_offer() {
     let own = format!("{good} KDR=3 WSH=512");
     let agreed = accept(&policy, &offered, [own.as_bytes()]).unwrap();
     let mut contexts = agreed.contexts(ContextLimits::default()).unwrap();
-    assert!(seal(&mut contexts.outbound, &rtp(1, 1, b"")).is_ok());
+    assert!(protect_packet(&mut contexts.outbound, &rtp(1, 1, b"")).is_ok());
 }
 
-/// A new offer with the same keys leaves the contexts alone; one with a new key re-keys, in either direction.
+/// A new offer with the same keys leaves the contexts unchanged; one with a new key re-keys, in either direction.
 #[test]
-fn a_second_offer() {
+fn second_offer_rekeys_only_changed_keys() {
     let mut entropy = Entropy::from_number(6);
     let policy = Policy::default();
     let offered = offer(&policy, &mut entropy).unwrap();
@@ -295,26 +299,26 @@ fn a_second_offer() {
     let a1 = accept(&policy, &offered, [b1.local.value().as_bytes()]).unwrap();
     let mut a = a1.contexts(policy.limits).unwrap();
     let mut b = b1.contexts(policy.limits).unwrap();
-    let first = seal(&mut a.outbound, &rtp(5, 65_535, b"")).unwrap();
-    open(&mut b.inbound, &first).unwrap();
+    let first = protect_packet(&mut a.outbound, &rtp(5, 65_535, b"")).unwrap();
+    unprotect_packet(&mut b.inbound, &first).unwrap();
     b1.rekey(&mut b, &b1).unwrap();
     assert_eq!(
-        open(&mut b.inbound, &first),
-        Err(Failure::Replayed),
-        "untouched"
+        unprotect_packet(&mut b.inbound, &first),
+        Err(SrtpFailure::Replayed),
+        "unchanged"
     );
 
     let offered = offer(&policy, &mut entropy).unwrap();
     let b2 = answer(&policy, slices(&values(&offered)), &mut entropy).unwrap();
     let a2 = accept(&policy, &offered, [b2.local.value().as_bytes()]).unwrap();
-    let late = seal(&mut a.outbound, &rtp(5, 0, b"old key")).unwrap();
+    let late = protect_packet(&mut a.outbound, &rtp(5, 0, b"old key")).unwrap();
     b2.rekey(&mut b, &b1).unwrap();
     a2.rekey(&mut a, &a1).unwrap();
-    let new = seal(&mut a.outbound, &rtp(5, 1, b"new key")).unwrap();
-    assert!(open(&mut b.inbound, &new).is_ok());
-    assert!(open(&mut b.inbound, &late).is_ok());
-    let back = seal(&mut b.outbound, &rtp(9, 1, b"")).unwrap();
-    assert!(open(&mut a.inbound, &back).is_ok());
+    let new = protect_packet(&mut a.outbound, &rtp(5, 1, b"new key")).unwrap();
+    assert!(unprotect_packet(&mut b.inbound, &new).is_ok());
+    assert!(unprotect_packet(&mut b.inbound, &late).is_ok());
+    let back = protect_packet(&mut b.outbound, &rtp(9, 1, b"")).unwrap();
+    assert!(unprotect_packet(&mut a.inbound, &back).is_ok());
 }
 
 proptest! {
@@ -326,7 +330,7 @@ proptest! {
         protect::fuzz_srtp(&line);
     }
 
-    /// Bytes that look like an attribute.
+    /// Bytes that resemble an attribute.
     #[test]
     fn plausible_lines(
         tag in "[0-9]{0,10}",
@@ -343,22 +347,22 @@ proptest! {
         protect::fuzz_srtp(&steps);
     }
 
-    /// Any bytes as packets, into contexts of every suite.
+    /// Arbitrary bytes as packets, with contexts of every suite.
     #[test]
     fn any_packet(bytes in proptest::collection::vec(any::<u8>(), 0..300), seed in any::<u64>()) {
         for suite in Suite::ALL {
             let key = common::key(suite, seed);
-            let mut inn = common::inbound(&key);
-            let mut out = common::outbound(&key);
+            let mut inbound_context = common::inbound(&key);
+            let mut outbound_context = common::outbound(&key);
             for first in [0x80, 0x90, 0xbf] {
                 let mut packet = bytes.clone();
                 if let Some(byte) = packet.first_mut() {
                     *byte = first;
                 }
-                prop_assert!(open(&mut inn, &packet).is_err());
-                prop_assert!(common::open_rtcp(&mut inn, &packet).is_err());
-                if let Ok(sealed) = seal(&mut out, &packet) {
-                    prop_assert_eq!(open(&mut inn, &sealed).unwrap(), packet.clone());
+                prop_assert!(unprotect_packet(&mut inbound_context, &packet).is_err());
+                prop_assert!(common::unprotect_rtcp_packet(&mut inbound_context, &packet).is_err());
+                if let Ok(protected) = protect_packet(&mut outbound_context, &packet) {
+                    prop_assert_eq!(unprotect_packet(&mut inbound_context, &protected).unwrap(), packet.clone());
                 }
             }
         }

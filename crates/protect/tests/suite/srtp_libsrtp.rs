@@ -1,19 +1,20 @@
-//! libsrtp as judge, through Python's pylibsrtp: it opens what we seal, and we open what it seals.
+//! Interoperability with libsrtp, through Python's pylibsrtp: each side unprotects packets of the other.
 //!
-//! Needs a Python that has pylibsrtp; skipped, with the reason, without one.
+//! Skipped, with a message, without a Python that has pylibsrtp.
 
 use crate::common;
 
 use common::{
-    hex, inbound, key, open, open_rtcp, outbound, python, rtcp, rtp, seal, seal_rtcp, to_hex,
+    hex, inbound, key, outbound, protect_packet, protect_rtcp_packet, python, rtcp, rtp, to_hex,
+    unprotect_packet, unprotect_rtcp_packet,
 };
-use protect::srtp::{Failure, Suite};
+use protect::srtp::{SrtpFailure, Suite};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-/// Answers each line `session suite key operation packet` with `ok packet` or `no reason`. Suites that the wrapper has no name for
-/// are written into the policy's memory, whose first six words are: cipher, its key's length, authenticator, its key's length,
-/// tag length, services.
+/// Responds to each line `session suite key operation packet` with `ok packet` or `no reason`. Suites without a name
+/// in the wrapper are written into the policy's memory, whose first six words are: cipher, its key length,
+/// authenticator, its key length, tag length, services.
 const JUDGE: &str = r#"
 import sys
 from pylibsrtp import Policy, Session, Error, ffi
@@ -55,14 +56,14 @@ for line in sys.stdin:
         print("no", error, flush=True)
 "#;
 
-struct Judge {
+struct LibsrtpProcess {
     child: Child,
     to: ChildStdin,
     from: BufReader<ChildStdout>,
 }
 
-impl Judge {
-    fn start() -> Option<Judge> {
+impl LibsrtpProcess {
+    fn start() -> Option<LibsrtpProcess> {
         let mut child = Command::new(python("pylibsrtp")?)
             .args(["-c", JUDGE])
             .stdin(Stdio::piped())
@@ -79,10 +80,10 @@ impl Judge {
             let text = String::from_utf8_lossy(&output.stderr);
             panic!("the judge ended: {text}");
         }
-        Some(Judge { child, to, from })
+        Some(LibsrtpProcess { child, to, from })
     }
 
-    fn ask(
+    fn request(
         &mut self,
         session: &str,
         suite: Suite,
@@ -102,14 +103,14 @@ impl Judge {
     }
 }
 
-impl Drop for Judge {
+impl Drop for LibsrtpProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Sequence numbers from below a wrap to behind it, with gaps.
+/// Sequence numbers from below a wrap to above it, with gaps.
 fn sequences() -> impl Iterator<Item = u16> {
     (65_400u64..65_536 + 300)
         .step_by(3)
@@ -134,48 +135,61 @@ fn packet(sequence: u16) -> Vec<u8> {
 }
 
 #[test]
-fn libsrtp_and_we_understand_each_other() {
-    let Some(mut judge) = Judge::start() else {
+fn srtp_interoperates_with_libsrtp() {
+    let Some(mut libsrtp) = LibsrtpProcess::start() else {
         return;
     };
     let mut judged = 0;
-    // libsrtp up to 2.7 derives the session keys of AES-192 with the function of AES-256 (its issue 763), unlike RFC 6188, whose
-    // own vectors judge ours (`srtp::derive`).
+    // libsrtp up to 2.7 derives the session keys of AES-192 with the function of AES-256 (its issue 763), contrary to
+    // RFC 6188, whose test vectors verify ours (`srtp::derive`).
     let suites = Suite::ALL.iter().filter(|suite| suite.key_length() != 24);
     for suite in suites.copied() {
         let key = key(suite, 99);
         let secret = key.key_and_salt();
-        let (mut out, mut inn) = (outbound(&key), inbound(&key));
+        let (mut outbound_context, mut inbound_context) = (outbound(&key), inbound(&key));
         for sequence in sequences() {
             let plain = packet(sequence);
-            let sealed = seal(&mut out, &plain).unwrap();
+            let protected = protect_packet(&mut outbound_context, &plain).unwrap();
             let name = format!("{suite}-theirs");
-            let opened = judge.ask(&name, suite, secret, "unprotect", &sealed);
-            assert_eq!(opened.as_ref(), Ok(&plain), "{suite} {sequence}");
+            let unprotected = libsrtp.request(&name, suite, secret, "unprotect", &protected);
+            assert_eq!(unprotected.as_ref(), Ok(&plain), "{suite} {sequence}");
 
             let name = format!("{suite}-ours");
-            let sealed = judge.ask(&name, suite, secret, "protect", &plain).unwrap();
-            assert_eq!(open(&mut inn, &sealed), Ok(plain), "{suite} {sequence}");
-            assert_eq!(open(&mut inn, &sealed), Err(Failure::Replayed));
+            let protected = libsrtp
+                .request(&name, suite, secret, "protect", &plain)
+                .unwrap();
+            assert_eq!(
+                unprotect_packet(&mut inbound_context, &protected),
+                Ok(plain),
+                "{suite} {sequence}"
+            );
+            assert_eq!(
+                unprotect_packet(&mut inbound_context, &protected),
+                Err(SrtpFailure::Replayed)
+            );
 
             let report = rtcp(77, &format!("report {sequence}"));
             let name = format!("{suite}-theirs-rtcp");
-            let sealed = seal_rtcp(&mut out, &report).unwrap();
-            let opened = judge.ask(&name, suite, secret, "unprotect_rtcp", &sealed);
-            assert_eq!(opened.as_ref(), Ok(&report), "{suite} SRTCP");
+            let protected = protect_rtcp_packet(&mut outbound_context, &report).unwrap();
+            let unprotected = libsrtp.request(&name, suite, secret, "unprotect_rtcp", &protected);
+            assert_eq!(unprotected.as_ref(), Ok(&report), "{suite} SRTCP");
 
             let name = format!("{suite}-ours-rtcp");
-            let sealed = judge
-                .ask(&name, suite, secret, "protect_rtcp", &report)
+            let protected = libsrtp
+                .request(&name, suite, secret, "protect_rtcp", &report)
                 .unwrap();
-            assert_eq!(open_rtcp(&mut inn, &sealed), Ok(report), "{suite} SRTCP");
+            assert_eq!(
+                unprotect_rtcp_packet(&mut inbound_context, &protected),
+                Ok(report),
+                "{suite} SRTCP"
+            );
             judged += 4;
         }
-        let last = seal(&mut out, &packet(400)).unwrap();
+        let last = protect_packet(&mut outbound_context, &packet(400)).unwrap();
         let mut altered = last.clone();
         altered[13] ^= 1;
         let name = format!("{suite}-theirs");
-        let refused = judge.ask(&name, suite, secret, "unprotect", &altered);
+        let refused = libsrtp.request(&name, suite, secret, "unprotect", &altered);
         assert_eq!(refused.unwrap_err(), "authentication failure", "{suite}");
     }
     println!("{judged} packets judged by libsrtp");

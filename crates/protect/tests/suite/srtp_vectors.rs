@@ -1,15 +1,18 @@
-//! Packets and captures that others sealed, from the test data.
+//! Packets and captures of other implementations, from the test data.
 
 use crate::common;
 
 use base64::Engine as _;
-use common::{hex, inbound, json, open, open_rtcp, outbound, seal, seal_rtcp, testdata, to_hex};
+use common::{
+    hex, inbound, json, outbound, protect_packet, protect_rtcp_packet, testdata, to_hex,
+    unprotect_packet, unprotect_rtcp_packet,
+};
 use protect::srtp::{MasterKey, SourceState, Suite};
 use sha2::{Digest, Sha256};
 
-/// libsrtp's reference packets: we seal the same bytes and open them.
+/// libsrtp's reference packets: we produce the same bytes and unprotect them.
 #[test]
-fn reference_packets() {
+fn libsrtp_reference_packets() {
     let Some(folder) = testdata() else { return };
     let file = json(&folder, "crypto/srtp-libsrtp-reference-packets-part1.json");
     let mut cases = 0;
@@ -24,32 +27,41 @@ fn reference_packets() {
             .as_str()
             .unwrap());
         let key = MasterKey::new(suite, &secret[..suite.key_and_salt_length()]).unwrap();
-        let (mut out, mut inn) = (outbound(&key), inbound(&key));
+        let (mut outbound_context, mut inbound_context) = (outbound(&key), inbound(&key));
         let plain = text("srtp_plaintext_ref");
-        let sealed = text("srtp_ciphertext");
-        assert_eq!(to_hex(&seal(&mut out, &plain).unwrap()), to_hex(&sealed));
-        assert_eq!(open(&mut inn, &sealed).unwrap(), plain);
+        let protected = text("srtp_ciphertext");
+        assert_eq!(
+            to_hex(&protect_packet(&mut outbound_context, &plain).unwrap()),
+            to_hex(&protected)
+        );
+        assert_eq!(
+            unprotect_packet(&mut inbound_context, &protected).unwrap(),
+            plain
+        );
 
         // The reference begins with index one.
         let plain = text("rtcp_plaintext_ref");
-        let sealed = text("srtcp_ciphertext");
+        let protected = text("srtcp_ciphertext");
         let begun = SourceState {
             ssrc: 0xcafe_babe,
             rtp: None,
             rtcp: Some(0),
         };
-        assert!(out.restore(begun));
+        assert!(outbound_context.restore(begun));
         assert_eq!(
-            to_hex(&seal_rtcp(&mut out, &plain).unwrap()),
-            to_hex(&sealed)
+            to_hex(&protect_rtcp_packet(&mut outbound_context, &plain).unwrap()),
+            to_hex(&protected)
         );
-        assert_eq!(open_rtcp(&mut inn, &sealed).unwrap(), plain);
+        assert_eq!(
+            unprotect_rtcp_packet(&mut inbound_context, &protected).unwrap(),
+            plain
+        );
         cases += 1;
     }
     assert_eq!(cases, 2);
 }
 
-/// The records of a classic capture file with Ethernet frames: the UDP payloads.
+/// The UDP payloads of a classic capture file with Ethernet frames.
 fn udp_payloads(file: &[u8]) -> Vec<Vec<u8>> {
     let little = file.starts_with(&[0xd4, 0xc3, 0xb2, 0xa1]);
     let word = |at: usize| {
@@ -85,9 +97,9 @@ fn udp_payloads(file: &[u8]) -> Vec<Vec<u8>> {
     payloads
 }
 
-/// Calls of other people's telephones, with the keys that they agreed on: every packet opens, and to the right bytes.
+/// Calls of other phones, with their negotiated keys: every packet is unprotected, with the expected content.
 #[test]
-fn captured_calls() {
+fn captured_calls_are_unprotected() {
     let Some(folder) = testdata() else { return };
     for name in ["rtpproxy-alice_srtp", "rtpproxy-bob_srtp"] {
         let expected = json(&folder, &format!("captures/srtp/{name}.expected.json"));
@@ -96,23 +108,23 @@ fn captured_calls() {
         let secret = base64::engine::general_purpose::STANDARD
             .decode(expected["sdes_inline_key"].as_str().unwrap())
             .unwrap();
-        let mut inn = inbound(&MasterKey::new(suite, &secret).unwrap());
+        let mut inbound_context = inbound(&MasterKey::new(suite, &secret).unwrap());
         let mut hash = Sha256::new();
-        let (mut opened, mut failed) = (0u64, 0u64);
+        let (mut unprotected, mut failed) = (0u64, 0u64);
         for packet in udp_payloads(&capture) {
             if wire::rtcp::is_rtcp(&packet) || packet.first().is_none_or(|byte| byte >> 6 != 2) {
                 continue;
             }
-            match open(&mut inn, &packet) {
+            match unprotect_packet(&mut inbound_context, &packet) {
                 Ok(plain) => {
-                    opened += 1;
+                    unprotected += 1;
                     let view = wire::rtp::RtpView::parse(&plain).unwrap();
                     hash.update(view.payload_and_padding());
                 }
                 Err(_) => failed += 1,
             }
         }
-        assert_eq!(Some(opened), expected["auth_ok"].as_u64(), "{name}");
+        assert_eq!(Some(unprotected), expected["auth_ok"].as_u64(), "{name}");
         assert_eq!(Some(failed), expected["auth_fail"].as_u64(), "{name}");
         let digest = to_hex(&hash.finalize());
         assert_eq!(

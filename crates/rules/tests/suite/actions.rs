@@ -1,30 +1,31 @@
-//! What each action makes of a message.
+//! The effect of each action on a message.
 
 use engine::Transport;
 use rules::fuzz::{known, number, on_part, replacement, rule, with_value};
 use rules::{
-    ActionSpec, Direction, Effects, Form, Kind, On, Place, RuleSet, RuleSpec, Scene, Verb, Which,
+    ActionSpec, Effects, MessageContext, MessageFilter, NumberForm, PeerKind, PeerRef,
+    RuleDirection, RuleSet, RuleSpec, ValueSelector, Verb,
 };
 use wire::sip::{Edit, HeaderId, Message, emit};
 
 const HEAD: &str = "INVITE sip:030123@h.example SIP/2.0\r\nVia: SIP/2.0/UDP 192.0.2.7;branch=z9hG4bK1\r\n\
     From: \"Alice\" <sip:alice@access.example>;tag=1\r\nTo: <sip:030123@h.example>\r\nCall-ID: c1\r\nCSeq: 1 INVITE\r\n";
 
-fn place() -> Place {
-    Place {
+fn trunk_peer() -> PeerRef {
+    PeerRef {
         interface: 1,
-        kind: Kind::Trunk,
+        kind: PeerKind::Trunk,
         trunk: Some(0),
     }
 }
 
-/// The message after the rules, and what else they want.
+/// The message after the rules, and their other effects.
 fn run(rules: &[RuleSpec], message: &str) -> (String, Effects) {
     let rules = RuleSet::compile(rules, &known()).unwrap_or_else(|faults| panic!("{}", faults[0]));
     let message = Message::parse(message.as_bytes()).unwrap();
-    let scene = Scene::of(&message, Direction::In, place(), Transport::Udp);
+    let context = MessageContext::of(&message, RuleDirection::In, trunk_peer(), Transport::Udp);
     let mut effects = Effects::default();
-    rules.run(&scene, &mut effects);
+    rules.run(&context, &mut effects);
     let edits: Vec<Edit<'_>> = effects.all_edits().collect();
     let mut out = Vec::new();
     emit(&message, &edits, &mut out);
@@ -32,10 +33,10 @@ fn run(rules: &[RuleSpec], message: &str) -> (String, Effects) {
     (String::from_utf8(out).unwrap(), effects)
 }
 
-/// The headers behind CSeq, after these actions.
+/// The headers behind CSeq after these actions.
 fn done(actions: &[ActionSpec], headers: &str) -> String {
     let (out, effects) = run(
-        &[rule(Direction::In, actions.to_vec())],
+        &[rule(RuleDirection::In, actions.to_vec())],
         &format!("{HEAD}{headers}\r\n"),
     );
     assert_eq!(effects.refused_edits, 0, "{out}");
@@ -43,7 +44,7 @@ fn done(actions: &[ActionSpec], headers: &str) -> String {
     rest.trim_end().replace("\r\n", "|")
 }
 
-fn of(verb: Verb, object: &str, which: Which) -> ActionSpec {
+fn of(verb: Verb, object: &str, which: ValueSelector) -> ActionSpec {
     ActionSpec {
         which: Some(which),
         ..ActionSpec::new(verb, object)
@@ -76,22 +77,22 @@ fn headers_are_added_set_and_removed() {
         ),
         (ActionSpec::new(Verb::Remove, "X-A"), three, "Subject: s"),
         (
-            of(Verb::Remove, "X-A", Which::First),
+            of(Verb::Remove, "X-A", ValueSelector::First),
             three,
             "Subject: s|X-A: 2|X-A: 3",
         ),
         (
-            of(Verb::Remove, "X-A", Which::Last),
+            of(Verb::Remove, "X-A", ValueSelector::Last),
             three,
             "Subject: s|X-A: 1|X-A: 2",
         ),
         (
-            of(Verb::Remove, "X-A", Which::Number(2)),
+            of(Verb::Remove, "X-A", ValueSelector::Number(2)),
             three,
             "Subject: s|X-A: 1|X-A: 3",
         ),
         (
-            of(Verb::Remove, "X-A", Which::Number(9)),
+            of(Verb::Remove, "X-A", ValueSelector::Number(9)),
             three,
             "X-A: 1|Subject: s|x-a: 2|X-A: 3",
         ),
@@ -108,9 +109,9 @@ fn headers_are_added_set_and_removed() {
             three,
             "X-A: 1|Subject: s|x-a: 2|X-A: 3",
         ),
-        // A list of values, in whichever fields.
+        // A list of values, in any number of fields.
         (
-            of(Verb::Remove, "Allow-Events", Which::Number(2)),
+            of(Verb::Remove, "Allow-Events", ValueSelector::Number(2)),
             "Allow-Events: a, b\r\nu: c\r\n",
             "Allow-Events: a, c",
         ),
@@ -163,7 +164,7 @@ fn values_and_parts_are_replaced_with_captures() {
         ),
         (
             ActionSpec {
-                which: Some(Which::Last),
+                which: Some(ValueSelector::Last),
                 ..replacement("Diversion", Some("params.reason"), ".*-", "")
             },
             "Diversion: <sip:a@b>;reason=no-answer\r\nDiversion: <sip:c@d>;reason=user-busy\r\n",
@@ -193,7 +194,7 @@ fn values_and_parts_are_replaced_with_captures() {
             "Diversion: <sip:a@b>, <sip:c@d>",
         ),
         (
-            number("P-Asserted-Identity", Form::E164),
+            number("P-Asserted-Identity", NumberForm::E164),
             "P-Asserted-Identity: <sip:0301@h>, <sip:0302@h>\r\n",
             "P-Asserted-Identity: <sip:+49301@h>, <sip:0302@h>",
         ),
@@ -209,7 +210,7 @@ fn values_and_parts_are_replaced_with_captures() {
 #[test]
 fn request_uri_from_and_to_are_rewritten_with_their_tags_kept() {
     let actions = vec![
-        number("Request-URI", Form::E164),
+        number("Request-URI", NumberForm::E164),
         replacement("Request-URI", None, "example$", "invalid"),
         on_part(Verb::Rewrite, "From", "user", "${uri.user}"),
         on_part(Verb::Rewrite, "From", "display", ""),
@@ -217,7 +218,7 @@ fn request_uri_from_and_to_are_rewritten_with_their_tags_kept() {
         on_part(Verb::Rewrite, "From", "params.isup-oli", "2"),
     ];
     let (out, effects) = run(
-        &[rule(Direction::In, actions.clone())],
+        &[rule(RuleDirection::In, actions.clone())],
         &format!("{HEAD}\r\n"),
     );
     assert_eq!(effects.refused_edits, 0);
@@ -228,7 +229,7 @@ fn request_uri_from_and_to_are_rewritten_with_their_tags_kept() {
         "From: \"Alice\" <sip:+4930123@access.example>;tag=1;isup-oli=2"
     );
     assert_eq!(lines[3], "To: <tel:030123>");
-    // Inside a dialog they are the dialog's.
+    // Within a dialog they are fixed.
     let inside = format!(
         "{}\r\n",
         HEAD.replace(
@@ -236,13 +237,13 @@ fn request_uri_from_and_to_are_rewritten_with_their_tags_kept() {
             "To: <sip:030123@h.example>;tag=2"
         )
     );
-    let (out, effects) = run(&[rule(Direction::In, actions)], &inside);
+    let (out, effects) = run(&[rule(RuleDirection::In, actions)], &inside);
     assert_eq!(out, inside);
     assert!(effects.changes_nothing());
 }
 
 #[test]
-fn what_would_break_the_message_is_left_out_and_counted() {
+fn edits_that_break_the_message_are_omitted_and_counted() {
     let evil = HEAD.replace("<sip:alice@", "<sip:a%0D%0AVia:%20x%22%3E@");
     for action in [
         with_value(Verb::Add, "X-A", "${from.user}"),
@@ -258,24 +259,24 @@ fn what_would_break_the_message_is_left_out_and_counted() {
         replacement("Request-URI", None, "$", "?X=y"),
     ] {
         let message = format!("{evil}Subject: s\r\n\r\n");
-        let (out, effects) = run(&[rule(Direction::In, vec![action.clone()])], &message);
+        let (out, effects) = run(&[rule(RuleDirection::In, vec![action.clone()])], &message);
         assert_eq!(out, message, "{action:?}");
         assert_eq!(effects.refused_edits, 1, "{action:?}");
     }
-    // A user with anything in it is escaped, which is in order.
+    // A user with arbitrary characters is escaped, which is valid.
     let (out, effects) = run(
         &[rule(
-            Direction::In,
+            RuleDirection::In,
             vec![on_part(Verb::Rewrite, "To", "user", "${from.user}")],
         )],
         &format!("{evil}\r\n"),
     );
     assert_eq!(effects.refused_edits, 0);
     assert!(out.contains("To: <sip:a%0D%0AVia@h.example>"), "{out}");
-    // Growing without end is stopped.
+    // Unlimited growth is prevented.
     let grow = vec![replacement("Subject", None, ".", "$0$0$0$0$0$0$0$0"); 12];
     let (out, effects) = run(
-        &[rule(Direction::In, grow)],
+        &[rule(RuleDirection::In, grow)],
         &format!("{HEAD}Subject: 12345678\r\n\r\n"),
     );
     assert!(
@@ -286,24 +287,24 @@ fn what_would_break_the_message_is_left_out_and_counted() {
 }
 
 #[test]
-fn rules_are_found_by_place_and_kind_in_order_until_one_stops() {
+fn rules_apply_by_peer_and_message_type_in_order_until_one_stops() {
     let log = |name: &str, change: &dyn Fn(&mut RuleSpec)| {
-        let mut spec = rule(Direction::In, vec![ActionSpec::new(Verb::Log, name)]);
+        let mut spec = rule(RuleDirection::In, vec![ActionSpec::new(Verb::Log, name)]);
         change(&mut spec);
         spec
     };
     let rules = [
-        log("out", &|rule| rule.direction = Direction::Out),
-        log("response", &|rule| rule.on = On::Response),
+        log("out", &|rule| rule.direction = RuleDirection::Out),
+        log("response", &|rule| rule.on = MessageFilter::Response),
         log("bye", &|rule| rule.methods = vec!["BYE".into()]),
         log("invite", &|rule| {
             rule.methods = vec!["INVITE".into(), "BYE".into()]
         }),
         log("elsewhere", &|rule| rule.interfaces = vec![0]),
         log("here", &|rule| rule.interfaces = vec![0, 1]),
-        log("access", &|rule| rule.kinds = vec![Kind::Access]),
+        log("access", &|rule| rule.kinds = vec![PeerKind::Access]),
         log("trunk kind", &|rule| {
-            rule.kinds = vec![Kind::Access, Kind::Trunk]
+            rule.kinds = vec![PeerKind::Access, PeerKind::Trunk]
         }),
         log("other trunk", &|rule| rule.trunks = vec![1]),
         log("this trunk", &|rule| rule.trunks = vec![0]),
@@ -323,17 +324,17 @@ fn rules_are_found_by_place_and_kind_in_order_until_one_stops() {
     assert_eq!(effects.failed_conditions, 1);
     assert_eq!(effects.matched.as_slice(), [3, 5, 7, 9, 12]);
     let set = RuleSet::compile(&rules, &known()).unwrap();
-    assert!(set.concerns(Direction::Out, true, &wire::sip::Method::Options));
+    assert!(set.applies_to(RuleDirection::Out, true, &wire::sip::Method::Options));
     let only = RuleSet::compile(&rules[2..3], &known()).unwrap();
-    assert!(only.concerns(Direction::In, false, &wire::sip::Method::Bye));
-    assert!(!only.concerns(Direction::In, true, &wire::sip::Method::Invite));
-    assert!(!only.concerns(Direction::Out, true, &wire::sip::Method::Bye));
+    assert!(only.applies_to(RuleDirection::In, false, &wire::sip::Method::Bye));
+    assert!(!only.applies_to(RuleDirection::In, true, &wire::sip::Method::Invite));
+    assert!(!only.applies_to(RuleDirection::Out, true, &wire::sip::Method::Bye));
 }
 
 #[test]
-fn later_rules_see_what_earlier_ones_made() {
+fn later_rules_see_earlier_effects() {
     let mut second = rule(
-        Direction::In,
+        RuleDirection::In,
         vec![with_value(
             Verb::Set,
             "X-C",
@@ -342,7 +343,7 @@ fn later_rules_see_what_earlier_ones_made() {
     );
     second.when = Some("header['X-A'] == 'new' && size(headers['X-A']) == 1 && tag['t'] == 'kept' && from.user == 'bob'".into());
     let first = rule(
-        Direction::In,
+        RuleDirection::In,
         vec![
             with_value(Verb::Set, "X-A", "new"),
             with_value(Verb::Tag, "t", "kept"),
@@ -355,7 +356,7 @@ fn later_rules_see_what_earlier_ones_made() {
 }
 
 #[test]
-fn earlier_edits_are_part_of_what_leaves() {
+fn earlier_edits_are_part_of_the_sent_message() {
     let message = format!("{HEAD}Subject: old\r\nX-A: 1\r\nUser-Agent: phone\r\n\r\n");
     let message = Message::parse(message.as_bytes()).unwrap();
     let edits = [
@@ -373,14 +374,14 @@ fn earlier_edits_are_part_of_what_leaves() {
             value: b"399 h \"w\"",
         },
     ];
-    let scene = Scene {
+    let context = MessageContext {
         edits: &edits,
         uri: Some(b"sip:target@far"),
         from: Some(b"<sip:us@far>"),
-        ..Scene::of(&message, Direction::Out, place(), Transport::Udp)
+        ..MessageContext::of(&message, RuleDirection::Out, trunk_peer(), Transport::Udp)
     };
     let mut rule = rule(
-        Direction::Out,
+        RuleDirection::Out,
         vec![
             with_value(Verb::Set, "Warning", "399 h \"x\""),
             with_value(
@@ -398,7 +399,7 @@ fn earlier_edits_are_part_of_what_leaves() {
     );
     let set = RuleSet::compile(&[rule], &known()).unwrap_or_else(|faults| panic!("{}", faults[0]));
     let mut effects = Effects::default();
-    set.run(&scene, &mut effects);
+    set.run(&context, &mut effects);
     assert_eq!(effects.uri(), Some(&b"sip:target@near"[..]));
     let mut merged: smallvec::SmallVec<[Edit<'_>; 8]> = edits.iter().copied().collect();
     effects.merge(&mut merged);
@@ -440,14 +441,14 @@ fn earlier_edits_are_part_of_what_leaves() {
 }
 
 #[test]
-fn what_was_put_together_before_can_be_overruled_in_part() {
+fn prepared_fields_can_be_replaced_singly() {
     let message = format!("{HEAD}Subject: old\r\nX-A: 1\r\n\r\n");
     let message = Message::parse(message.as_bytes()).unwrap();
-    let scene = Scene::of(&message, Direction::Out, place(), Transport::Udp);
+    let context = MessageContext::of(&message, RuleDirection::Out, trunk_peer(), Transport::Udp);
     let effects_of = |actions: Vec<ActionSpec>, edits: &[Edit<'_>]| {
-        let set = RuleSet::compile(&[rule(Direction::Out, actions)], &known()).unwrap();
+        let set = RuleSet::compile(&[rule(RuleDirection::Out, actions)], &known()).unwrap();
         let mut effects = Effects::default();
-        set.run(&Scene { edits, ..scene }, &mut effects);
+        set.run(&MessageContext { edits, ..context }, &mut effects);
         effects
     };
     let first = effects_of(
@@ -461,7 +462,7 @@ fn what_was_put_together_before_can_be_overruled_in_part() {
     );
     let mut merged: smallvec::SmallVec<[Edit<'_>; 8]> = smallvec::SmallVec::new();
     first.merge(&mut merged);
-    // The facts are those of what would leave.
+    // The facts are those of the message to send.
     let second = effects_of(
         vec![
             with_value(

@@ -1,4 +1,4 @@
-//! The integration tests of `rules`, one program: shared start-up, one link.
+//! The integration tests of `rules`, linked as one program.
 
 mod actions;
 mod properties;

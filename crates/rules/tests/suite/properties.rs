@@ -1,14 +1,17 @@
-//! No rule set and no message make a malformed message.
+//! No combination of rules and message yields a malformed message.
 
 use engine::Transport;
 use proptest::prelude::*;
 use rules::fuzz::{
     check, every_action, fuzz_rules, known, number, on_part, replacement, rule, with_value,
 };
-use rules::{ActionSpec, Direction, Effects, Form, Kind, On, Place, RuleSet, Scene, Verb, Which};
+use rules::{
+    ActionSpec, Effects, MessageContext, MessageFilter, NumberForm, PeerKind, PeerRef,
+    RuleDirection, RuleSet, ValueSelector, Verb,
+};
 use wire::sip::{Edit, HeaderId, Message, emit};
 
-/// Pieces of values that peers may send.
+/// Fragments of values that peers may send.
 fn piece() -> impl Strategy<Value = String> {
     prop_oneof![
         "[ -~]{0,12}",
@@ -65,7 +68,7 @@ fn address() -> impl Strategy<Value = String> {
         .prop_map(|(user, host, display)| format!("{display}<sip:{user}@{host}>"))
 }
 
-/// A message in order, as far as its core goes, with anything in its other headers.
+/// A message that is valid in its mandatory headers, with arbitrary other headers.
 fn message() -> impl Strategy<Value = Vec<u8>> {
     let headers = prop::collection::vec((header_name(), piece()), 0..8);
     (any::<bool>(), address(), address(), headers, any::<bool>()).prop_map(
@@ -128,17 +131,17 @@ fn target() -> impl Strategy<Value = &'static str> {
     prop_oneof![header_name(), Just("From"), Just("To"), Just("Request-URI")]
 }
 
-fn which() -> impl Strategy<Value = Option<Which>> {
+fn which() -> impl Strategy<Value = Option<ValueSelector>> {
     prop::sample::select(vec![
         None,
-        Some(Which::First),
-        Some(Which::Last),
-        Some(Which::All),
-        Some(Which::Number(2)),
+        Some(ValueSelector::First),
+        Some(ValueSelector::Last),
+        Some(ValueSelector::All),
+        Some(ValueSelector::Number(2)),
     ])
 }
 
-/// Any action; many cannot work and are refused when they are loaded.
+/// Any action; many are invalid and refused when they are loaded.
 fn action() -> impl Strategy<Value = ActionSpec> {
     prop_oneof![
         (header_name(), template()).prop_map(|(name, value)| with_value(Verb::Add, name, &value)),
@@ -162,7 +165,11 @@ fn action() -> impl Strategy<Value = ActionSpec> {
             .prop_map(|(name, part, with, regex)| replacement(name, part, regex, &with)),
         (
             target(),
-            prop::sample::select(vec![Form::E164, Form::Digits, Form::National])
+            prop::sample::select(vec![
+                NumberForm::E164,
+                NumberForm::Digits,
+                NumberForm::National
+            ])
         )
             .prop_map(|(name, form)| number(name, form)),
         (target(), part()).prop_map(|(name, part)| ActionSpec {
@@ -172,7 +179,7 @@ fn action() -> impl Strategy<Value = ActionSpec> {
     ]
 }
 
-/// A field with a value that is the same in every message, or a user; some are so long that a few of them are too much.
+/// A field with a constant value or a user; some are so long that a few of them exceed the limit.
 fn constant_field() -> impl Strategy<Value = ActionSpec> {
     let verb = prop::sample::select(vec![Verb::Add, Verb::Set]);
     let name = prop::sample::select(vec![
@@ -192,21 +199,21 @@ fn constant_field() -> impl Strategy<Value = ActionSpec> {
     (verb, name, value).prop_map(|(verb, name, value)| with_value(verb, name, &value))
 }
 
-/// The message as the rules leave it, and the number of edits that were too much.
+/// The message after the rules, and the number of omitted edits.
 fn left_by(rules: &RuleSet, message: &[u8]) -> (Vec<u8>, u32) {
     let message = Message::parse(message).unwrap();
-    let place = Place {
+    let remote = PeerRef {
         interface: 0,
-        kind: Kind::Access,
+        kind: PeerKind::Access,
         trunk: None,
     };
-    let scene = Scene::of(&message, Direction::Out, place, Transport::Udp);
+    let context = MessageContext::of(&message, RuleDirection::Out, remote, Transport::Udp);
     let mut effects = Effects::default();
-    rules.run(&scene, &mut effects);
+    rules.run(&context, &mut effects);
     let edits: Vec<_> = effects.all_edits().collect();
     let mut out = Vec::new();
     emit(&message, &edits, &mut out);
-    // As the border composes what leaves: the same lines, in another order.
+    // As the border composes a message: the same lines in another order.
     let mut merged: smallvec::SmallVec<[Edit<'_>; 24]> = smallvec::SmallVec::new();
     merged.extend(effects.uri().map(Edit::RequestUri));
     let parties = [
@@ -240,13 +247,13 @@ proptest! {
         message in message(),
         out in any::<bool>(),
     ) {
-        let direction = if out { Direction::Out } else { Direction::In };
-        // Those that cannot work are left out, as `hornwork check` would have them.
+        let direction = if out { RuleDirection::Out } else { RuleDirection::In };
+        // Invalid actions are left out.
         let usable: Vec<ActionSpec> = actions
             .into_iter()
             .filter(|action| {
                 let mut spec = rule(direction, vec![action.clone()]);
-                spec.on = On::Any;
+                spec.on = MessageFilter::Any;
                 RuleSet::compile(&[spec], &known()).is_ok()
             })
             .collect();
@@ -255,8 +262,7 @@ proptest! {
         check(&rules, &message, direction);
     }
 
-    /// Constant fields are put together when rules are loaded; what they leave is what each of them alone leaves, one rule after the
-    /// other, also where they come to the end of what may be written.
+    /// Prepared fields have the same result as each field by itself in a separate rule, also near the size limit.
     #[test]
     fn together_as_one_by_one(
         actions in prop::collection::vec(
@@ -265,7 +271,7 @@ proptest! {
         ),
         message in message(),
     ) {
-        let of = |actions: &[ActionSpec]| rule(Direction::Out, actions.to_vec());
+        let of = |actions: &[ActionSpec]| rule(RuleDirection::Out, actions.to_vec());
         let usable: Vec<ActionSpec> = actions
             .into_iter()
             .filter(|action| {
@@ -283,7 +289,7 @@ proptest! {
         prop_assert_eq!(left_by(&together, &message), left_by(&one_by_one, &message));
     }
 
-    /// The same right at the end of what may be written: where nothing more may be, every single field that is left out counts.
+    /// The same exactly at the size limit, beyond which every omitted field is counted.
     #[test]
     fn together_as_one_by_one_at_the_end(
         long in prop::collection::vec(3200usize..4600, 3..6),
@@ -293,13 +299,13 @@ proptest! {
             .iter()
             .map(|length| with_value(Verb::Add, "Subject", &"s".repeat(*length)))
             .collect();
-        // What is no constant parts those before from those behind.
+        // A value that is not constant separates the fields before and behind it.
         actions.push(ActionSpec {
             part: Some("display".into()),
             ..ActionSpec::new(Verb::Remove, "From")
         });
         actions.extend(after);
-        let of = |actions: &[ActionSpec]| rule(Direction::Out, actions.to_vec());
+        let of = |actions: &[ActionSpec]| rule(RuleDirection::Out, actions.to_vec());
         let together = RuleSet::compile(&[of(&actions)], &known()).unwrap();
         let one_by_one: Vec<_> = actions
             .iter()
@@ -313,11 +319,11 @@ proptest! {
 
     #[test]
     fn every_action_at_once_on_any_message(message in message(), out in any::<bool>()) {
-        let direction = if out { Direction::Out } else { Direction::In };
+        let direction = if out { RuleDirection::Out } else { RuleDirection::In };
         let mut spec = rule(direction, every_action(true));
-        spec.on = On::Request;
+        spec.on = MessageFilter::Request;
         let mut answers = rule(direction, every_action(false));
-        answers.on = On::Response;
+        answers.on = MessageFilter::Response;
         let rules = RuleSet::compile(&[spec, answers], &known()).unwrap();
         check(&rules, &message, direction);
     }

@@ -1,4 +1,4 @@
-//! Links keep to what they are configured for.
+//! Links behave as configured.
 
 use engine::{DropReason, Entropy, Time};
 use proptest::prelude::*;
@@ -9,7 +9,7 @@ fn link(config: LinkConfig, seed: u64) -> Link {
     Link::new(config, Entropy::from_number(seed))
 }
 
-/// Sends `n` packets of 200 bytes, 1 ms apart; gives the losses in order and the arrivals.
+/// Sends `n` packets of 200 bytes, 1 ms apart; returns the losses in order and the arrivals.
 fn run(link: &mut Link, n: u64) -> (Vec<bool>, Vec<(Time, Time)>) {
     let mut lost = Vec::new();
     let mut arrivals = Vec::new();
@@ -45,7 +45,7 @@ fn random_loss_has_its_rate_and_no_memory() {
 }
 
 #[test]
-fn bursts_have_their_rate_and_length() {
+fn burst_loss_has_its_rate_and_length() {
     let mut link = link(
         LinkConfig {
             loss: Loss::Bursts {
@@ -140,7 +140,7 @@ fn delays_have_their_distribution() {
 }
 
 #[test]
-fn rate_spaces_and_the_queue_ends() {
+fn rate_spaces_packets_and_queue_overflows() {
     // 1 Mbit/s: 1,250 bytes take 10 ms.
     let mut slow = link(
         LinkConfig {
@@ -162,7 +162,7 @@ fn rate_spaces_and_the_queue_ends() {
     }
     assert_eq!(arrivals, [10, 20, 30, 40]);
     assert_eq!(full, 6);
-    // The queue drains with time.
+    // The queue drains over time.
     assert_eq!(
         slow.offer(1_250, Time::from_millis(35)),
         Fate::Arrives(Time::from_millis(50), None)
@@ -192,9 +192,9 @@ fn emulator_holds_packets_until_their_time() {
 }
 
 proptest! {
-    /// Whatever the settings: nothing arrives before it was sent, and an ordered link without reordering keeps the order.
+    /// With any settings no packet arrives before it was sent, and an ordered link without reordering keeps the order.
     #[test]
-    fn never_early_and_in_order(
+    fn packets_are_never_early_and_in_order(
         seed: u64,
         loss in 0.0f64..1.0,
         duplicate in 0.0f64..1.0,

@@ -1,8 +1,8 @@
-//! Worlds of small engines: the same seed gives the same bytes, streams keep their order, faults do what they say.
+//! Worlds of small engines: the same seed gives the same log, streams keep their order, faults have their effects.
 
 use engine::{
-    CloseWhy, ConnectionId, Control, Deadline, DropReason, Engine, Event, Forward, Input, Note,
-    Output, Packet, SocketId, SocketKind, Time, Verdict,
+    CloseReason, ConnectionId, Control, Deadline, DropReason, Engine, Event, EventKind, Forward,
+    Input, MediaPacket, Output, PacketVerdict, SocketId, SocketKind, Time,
 };
 use sim::{Delay, Detail, Fault, HostId, LinkConfig, Loss, Storm, TapPoint, TapTransport, World};
 use std::cell::RefCell;
@@ -31,7 +31,7 @@ enum Out {
     Event(Event),
 }
 
-/// Engines of these tests keep their outputs in a queue.
+/// Output queue of the engines in these tests.
 #[derive(Default)]
 struct Outbox {
     queue: VecDeque<Out>,
@@ -45,12 +45,12 @@ impl Outbox {
     fn next(&mut self) -> Option<Output<'_>> {
         self.current = self.queue.pop_front();
         Some(match self.current.as_ref()? {
-            &Out::Open(socket, kind, local) => Output::Open {
+            &Out::Open(socket, kind, local) => Output::OpenSocket {
                 socket,
                 kind,
                 local,
             },
-            &Out::Shut(socket) => Output::Shut { socket },
+            &Out::Shut(socket) => Output::CloseSocket { socket },
             Out::Datagram(destination, bytes) => Output::Datagram {
                 socket: SocketId(1),
                 destination: *destination,
@@ -60,7 +60,7 @@ impl Outbox {
                 connection,
                 local: None,
                 remote,
-                secure: None,
+                tls: None,
                 websocket,
             },
             Out::Stream(connection, bytes) => Output::Stream {
@@ -73,7 +73,7 @@ impl Outbox {
     }
 }
 
-/// Sends numbered pings, each again every 100 ms until its pong comes.
+/// Sends numbered pings, each repeated every 100 ms until its pong arrives.
 struct Pinger {
     out: Outbox,
     peer: SocketAddr,
@@ -116,7 +116,7 @@ impl Engine for Pinger {
                     self.ping(now);
                 } else {
                     self.again = None;
-                    let note = Note::AttemptEnded {
+                    let note = EventKind::AttemptEnded {
                         attempt: 0,
                         kind: "ping".into(),
                         outcome: "done".into(),
@@ -135,11 +135,11 @@ impl Engine for Pinger {
     }
 }
 
-/// Sends everything back: datagrams and streams.
+/// Echoes datagrams and stream data.
 struct Echo {
     out: Outbox,
     failed: Option<String>,
-    closed: Vec<CloseWhy>,
+    closed: Vec<CloseReason>,
 }
 
 impl Echo {
@@ -163,7 +163,7 @@ impl Engine for Echo {
                 self.out.push(Out::Stream(connection, bytes.to_vec()));
             }
             Input::OpenFailed { error, .. } => self.failed = Some(error.to_owned()),
-            Input::Closed { why, .. } => self.closed.push(why),
+            Input::Closed { reason: why, .. } => self.closed.push(why),
             _ => {}
         }
     }
@@ -175,14 +175,14 @@ impl Engine for Echo {
     }
 }
 
-/// Connects, sends `total` bytes of a known pattern in pieces, reads them back and closes.
+/// Connects, sends `total` bytes of a known pattern in pieces, reads the echo and closes.
 struct Talker {
     out: Outbox,
     total: usize,
     given: usize,
     back: usize,
     next: Option<Time>,
-    closed: Option<CloseWhy>,
+    closed: Option<CloseReason>,
 }
 
 const TALK: ConnectionId = ConnectionId(7);
@@ -203,7 +203,7 @@ impl Talker {
             next: Some(Time::ZERO),
             closed: None,
         };
-        // Bytes may be given before the connection stands.
+        // Bytes may be written before the connection is established.
         talker.give(10);
         talker
     }
@@ -232,7 +232,7 @@ impl Engine for Talker {
                     self.out.push(Out::Close(TALK));
                 }
             }
-            Input::Closed { why, .. } => {
+            Input::Closed { reason: why, .. } => {
                 assert!(self.closed.replace(why).is_none(), "closed twice");
                 self.next = None;
             }
@@ -312,10 +312,10 @@ fn streams_keep_order_over_bad_links() {
         assert!(world.run_quiet(Time::from_secs(600)), "seed {seed}");
         world.with_engine(talk, |talker: &mut Talker, _| {
             assert_eq!(talker.back, 60_000, "seed {seed}");
-            assert_eq!(talker.closed, Some(CloseWhy::Engine));
+            assert_eq!(talker.closed, Some(CloseReason::Engine));
         });
         world.with_engine(echo, |echo: &mut Echo, _| {
-            assert_eq!(echo.closed, [CloseWhy::Peer]);
+            assert_eq!(echo.closed, [CloseReason::Peer]);
         });
         assert_eq!(world.open(talk), (0, 0));
         assert_eq!(world.open(echo), (2, 0));
@@ -332,7 +332,7 @@ fn refused_reset_and_partition() {
         &[ip("10.0.0.3")],
         Talker::new("10.0.0.2:5061", 100),
     );
-    // There are no WebSockets here: one is refused, never a stream of bytes instead.
+    // WebSockets do not exist here: one is refused, never a plain stream instead.
     let mut browser = Talker::new("10.0.0.2:5060", 100);
     for out in &mut browser.out.queue {
         if let Out::Connect(.., websocket) = out {
@@ -355,19 +355,19 @@ fn refused_reset_and_partition() {
     world.plan(Time::from_millis(100), Fault::Partition(cut, echo));
     assert!(world.run_quiet(Time::from_secs(300)));
     for (host, why) in [
-        (wrong, CloseWhy::Refused),
-        (web, CloseWhy::Refused),
-        (nobody, CloseWhy::Refused),
-        (reset, CloseWhy::Error),
+        (wrong, CloseReason::ConnectFailed),
+        (web, CloseReason::ConnectFailed),
+        (nobody, CloseReason::ConnectFailed),
+        (reset, CloseReason::Error),
     ] {
         let closed = world.with_engine(host, |talker: &mut Talker, _| talker.closed);
         assert_eq!(closed, Some(Some(why)), "{}", world.name(host));
     }
-    // Into the partition goes only what the window holds.
+    // Into a partition at most one window can be written.
     let closed = world.with_engine(cut, |talker: &mut Talker, _| talker.closed);
-    assert_eq!(closed, Some(Some(CloseWhy::Backpressure)));
+    assert_eq!(closed, Some(Some(CloseReason::Backpressure)));
     world.with_engine(echo, |echo: &mut Echo, _| {
-        assert_eq!(echo.closed, [CloseWhy::Error, CloseWhy::Error]);
+        assert_eq!(echo.closed, [CloseReason::Error, CloseReason::Error]);
     });
     assert_eq!(world.open(echo), (2, 0));
 }
@@ -390,12 +390,15 @@ fn crash_and_restart() {
     let number = world.with_engine(ping, |p: &mut Pinger, _| p.number);
     assert_eq!(number, Some(50));
     let closed = world.with_engine(talk, |t: &mut Talker, _| t.closed);
-    assert!(matches!(closed, Some(Some(CloseWhy::Error))), "{closed:?}");
+    assert!(
+        matches!(closed, Some(Some(CloseReason::Error))),
+        "{closed:?}"
+    );
     assert_eq!(world.open(talk), (0, 0));
 }
 
 #[test]
-fn addresses_in_use_and_foreign_ones_are_refused() {
+fn used_and_foreign_addresses_are_refused() {
     let mut world = World::new(5);
     let host = world.add_engine("echo", &[ip("10.0.0.2")], Echo::new("0.0.0.0:5060"));
     world.run_until(Time::from_millis(1));
@@ -425,7 +428,7 @@ fn addresses_in_use_and_foreign_ones_are_refused() {
 }
 
 #[test]
-fn nothing_is_left_after_a_storm() {
+fn storm_leaves_no_state() {
     for seed in 0..30 {
         let (mut world, ping, echo) = two(seed, LinkConfig::default());
         let talker = Talker::new("10.0.0.2:5060", 200_000);
@@ -455,7 +458,7 @@ fn nothing_is_left_after_a_storm() {
     }
 }
 
-/// Relays between two media sockets; control sets the table by a command and counts what it is told.
+/// Relays between two media sockets; control sets the table by a command and counts reports.
 struct RelayControl {
     out: Outbox,
     commands: VecDeque<(SocketId, SocketId, SocketAddr)>,
@@ -511,18 +514,18 @@ impl Forward for Relay {
     fn command(&mut self, command: Self::Command, _now: Time) {
         self.table.push(command);
     }
-    fn forward(&mut self, packet: &mut Packet<'_>, _now: Time) -> Verdict {
+    fn forward(&mut self, packet: &mut MediaPacket<'_>, _now: Time) -> PacketVerdict {
         if packet.length < 4 {
-            return Verdict::Punt("short");
+            return PacketVerdict::Punt("short");
         }
         let Some(route) = self.table.iter().find(|route| route.0 == packet.socket) else {
-            return Verdict::Drop(DropReason::MediaNoFlow);
+            return PacketVerdict::Drop(DropReason::MediaNoFlow);
         };
         self.packets += 1;
         if self.packets.is_multiple_of(10) {
             self.reports.push_back(self.packets);
         }
-        Verdict::Forward {
+        PacketVerdict::Forward {
             socket: route.1,
             destination: route.2,
         }
@@ -581,7 +584,7 @@ fn forwarder_relays_reports_and_punts_and_the_tap_sees_it() {
     assert_eq!(seen.borrow()[0].1, at("10.0.0.1:5060"));
 }
 
-/// Asks to be called at once, for ever.
+/// Requests a wake-up at once, forever.
 struct Stuck;
 
 impl Engine for Stuck {
@@ -595,8 +598,8 @@ impl Engine for Stuck {
 }
 
 #[test]
-#[should_panic(expected = "stuck asks to be called again and again")]
-fn an_engine_that_never_rests_is_found() {
+#[should_panic(expected = "stuck requests wake-ups without progress")]
+fn engine_without_progress_is_detected() {
     let mut world = World::new(7);
     world.add_engine("stuck", &[ip("10.0.0.1")], Stuck);
     world.run_until(Time::from_secs(1));

@@ -1,83 +1,82 @@
 //! Legs: INVITE dialogs from the first INVITE to the end (RFC 3261 sections 12 to 15).
 
-pub(crate) mod answers;
-pub(crate) mod inside;
+pub(crate) mod in_dialog;
+pub(crate) mod responses;
 pub(crate) mod uac;
 pub(crate) mod uas;
 
 use crate::Endpoint;
-use crate::api::{Content, Flow, Fork, LegId, LegState, Prack, Refused, ServerTransaction};
+use crate::api::{Flow, Fork, LegId, LegState, MessageContent, Prack, Refused, ServerTransaction};
 use crate::compose::Lines;
 use crate::credentials::StoredLogin;
 use crate::dialog::{Own, Peer, numeric_hop};
-use crate::names::{MAGIC, Name};
 use crate::reliable::Reliable;
-use crate::session_timer::Session;
+use crate::session_timer::SessionState;
 use crate::timer::Timer;
+use crate::tokens::{IdToken, MAGIC};
 use crate::transaction::{ClientState, NONE, Owner};
-use crate::transport::Point;
+use crate::transport::SipListener;
 use core::time::Duration;
 use engine::timers::TimerKey;
 use engine::{Time, Transport};
 use wire::sip::{HeaderId, Method};
 
-/// We have an offer out that has no answer yet.
+/// Our offer has no answer yet.
 pub(crate) const OFFER_OUT: u8 = 1;
-/// The peer has an offer out that we have not answered.
+/// The peer's offer has no answer of ours yet.
 pub(crate) const OFFER_IN: u8 = 2;
 
 /// One side of a call.
 #[derive(Debug)]
 pub(crate) struct Leg {
     pub(crate) cookie: u64,
-    /// Our tag, where another worker began the dialog; else slot and cookie are.
-    pub(crate) tag: Option<Box<Name>>,
+    /// Our tag, if another worker began the dialog; otherwise it is made of slot and cookie.
+    pub(crate) tag: Option<Box<IdToken>>,
     pub(crate) user: u64,
     pub(crate) own: Own,
     pub(crate) peer: Peer,
-    /// Requests go to `peer.flow` whatever the dialog says.
+    /// Requests are sent to `peer.flow`, not to the address in the dialog's URIs.
     pub(crate) pinned: bool,
     pub(crate) tcp_when_large: bool,
     /// We opened it (and own its Call-ID).
     pub(crate) uac: bool,
     pub(crate) state: LegState,
-    pub(crate) peer_update: bool,
-    pub(crate) peer_timer: bool,
-    pub(crate) peer_reliable: bool,
+    pub(crate) peer_allows_update: bool,
+    pub(crate) peer_supports_timer: bool,
+    pub(crate) peer_supports_100rel: bool,
     pub(crate) offers: u8,
-    /// Their UPDATE has no final response of ours yet (RFC 3311 section 5.2).
-    pub(crate) updating: bool,
+    /// The peer's UPDATE has no final response of ours yet (RFC 3311 section 5.2).
+    pub(crate) peer_update_pending: bool,
     /// Our UPDATE has no final response yet.
-    pub(crate) update_out: bool,
+    pub(crate) our_update_pending: bool,
     pub(crate) cseq: u32,
-    /// Slot of the INVITE's client transaction whose 2xx is to be acknowledged by the user, and its CSeq.
+    /// Slot of the client transaction of the INVITE whose 2xx the handler has to acknowledge, and its CSeq.
     pub(crate) owed_ack: u32,
     pub(crate) owed_cseq: u32,
     /// Our re-INVITE without final response.
-    pub(crate) ours: u32,
-    /// Their INVITE without final response of ours.
-    pub(crate) theirs: Option<ServerTransaction>,
-    pub(crate) session: Session,
+    pub(crate) our_invite: u32,
+    /// The peer's INVITE without final response of ours.
+    pub(crate) peer_invite: Option<ServerTransaction>,
+    pub(crate) session: SessionState,
     pub(crate) login: Option<Box<StoredLogin>>,
-    /// Only until the first INVITE is confirmed.
-    pub(crate) setup: Option<Box<Setup>>,
-    /// Our 2xx until its ACK.
+    /// Present until the first INVITE is confirmed.
+    pub(crate) setup: Option<Box<LegSetup>>,
+    /// Our 2xx without ACK.
     pub(crate) unacked: Option<Box<Unacked>>,
-    /// BYE waits for the ACK of our 2xx (section 15: the callee must not send BYE before).
-    /// Its header lines.
-    pub(crate) bye_waits: Option<Box<[u8]>>,
+    /// Header lines of a BYE that waits for the ACK of our 2xx (section 15: the callee must not send BYE before).
+    pub(crate) pending_bye: Option<Box<[u8]>>,
 }
 
-/// What a leg needs until it is answered.
+/// State of a leg until it is answered.
 #[derive(Debug)]
-pub(crate) struct Setup {
-    /// Client transaction of the INVITE; of a UAS leg [`NONE`].
+pub(crate) struct LegSetup {
+    /// Client transaction of the INVITE; [`NONE`] for an incoming leg.
     pub(crate) invite: u32,
     /// CSeq of that INVITE, for RAck.
     pub(crate) cseq: u32,
-    /// The user gave up; CANCEL was sent, or waits for a provisional response.
+    /// The handler has cancelled; CANCEL was sent, or waits for a provisional response.
     pub(crate) cancelled: bool,
-    /// Header lines for the CANCEL that waits.
+    /// Header lines for the waiting CANCEL.
     pub(crate) cancel_headers: Vec<u8>,
     pub(crate) prack: Prack,
     pub(crate) forks: Vec<Early>,
@@ -90,12 +89,12 @@ pub(crate) struct Early {
     pub(crate) peer: Peer,
     /// Highest RSeq received in order (RFC 3262 section 4); 0: none.
     pub(crate) rseq: u32,
-    /// That one awaits PRACK by the user.
+    /// That one needs a PRACK from the handler.
     pub(crate) prack_owed: bool,
-    pub(crate) peer_update: bool,
+    pub(crate) peer_allows_update: bool,
 }
 
-/// A 2xx of ours that is repeated until its ACK comes (section 13.3.1.4).
+/// Our 2xx, retransmitted until its ACK (section 13.3.1.4).
 #[derive(Debug)]
 pub(crate) struct Unacked {
     pub(crate) bytes: Vec<u8>,
@@ -105,16 +104,16 @@ pub(crate) struct Unacked {
     pub(crate) next: Time,
     pub(crate) deadline: Time,
     pub(crate) timer: Option<TimerKey>,
-    /// The INVITE that opened the leg (not a re-INVITE).
+    /// It answers the INVITE that opened the leg (not a re-INVITE).
     pub(crate) opening: bool,
 }
 
 impl Leg {
-    /// Our tag in its dialog.
-    pub(crate) fn name(&self, slot: u32) -> Name {
+    /// Our tag in the leg's dialog.
+    pub(crate) fn name(&self, slot: u32) -> IdToken {
         match self.tag.as_deref() {
             Some(tag) => *tag,
-            None => Name::new(slot, self.cookie),
+            None => IdToken::new(slot, self.cookie),
         }
     }
 
@@ -133,22 +132,22 @@ impl Leg {
             } else {
                 LegState::Offered
             },
-            peer_update: false,
-            peer_timer: false,
-            peer_reliable: false,
+            peer_allows_update: false,
+            peer_supports_timer: false,
+            peer_supports_100rel: false,
             offers: 0,
-            updating: false,
-            update_out: false,
+            peer_update_pending: false,
+            our_update_pending: false,
             cseq: 0,
             owed_ack: NONE,
             owed_cseq: 0,
-            ours: NONE,
-            theirs: None,
-            session: Session::default(),
+            our_invite: NONE,
+            peer_invite: None,
+            session: SessionState::default(),
             login: None,
             setup: None,
             unacked: None,
-            bye_waits: None,
+            pending_bye: None,
         }
     }
 
@@ -181,11 +180,11 @@ impl Endpoint {
             .filter(|leg| leg.cookie as u32 == id.check)
     }
 
-    /// The leg whose tag this is.
+    /// The leg with this local tag.
     pub(crate) fn leg_of_tag(&self, tag: &[u8]) -> Option<LegId> {
-        let (slot, cookie) = Name::decode(tag)?;
+        let (slot, cookie) = IdToken::decode(tag)?;
         match self.legs.get(slot as usize) {
-            // One that goes on by another worker's tag is not meant by its own cookie.
+            // A moved leg has the tag of another worker, so its own cookie does not match.
             Some(leg) if leg.cookie == cookie && leg.tag.is_none() => Some(LegId {
                 slot,
                 check: cookie as u32,
@@ -194,19 +193,19 @@ impl Endpoint {
         }
     }
 
-    pub(crate) fn tag_of(&self, id: LegId) -> Option<Name> {
+    pub(crate) fn tag_of(&self, id: LegId) -> Option<IdToken> {
         match self.leg(id) {
             Some(leg) => Some(leg.name(id.slot)),
             None => self.usage_tag(id),
         }
     }
 
-    /// Takes a leg into the table.
+    /// Adds a leg to the table.
     pub(crate) fn open_leg(&mut self, own: Own, peer: Peer, uac: bool) -> Result<LegId, Refused> {
         if self.legs.len() >= self.config.limits.calls.saturating_mul(2) {
             return Err(Refused::Full);
         }
-        let cookie = self.cookie();
+        let cookie = self.new_cookie();
         let slot = self.legs.insert(Leg::new(cookie, own, peer, uac)) as u32;
         Ok(LegId {
             slot,
@@ -214,7 +213,7 @@ impl Endpoint {
         })
     }
 
-    /// Forgets a leg with its timers. Transactions that work for it end by themselves.
+    /// Removes a leg and its timers. Its transactions end by themselves.
     pub(crate) fn close_leg(&mut self, id: LegId) {
         if self.leg(id).is_none() {
             return;
@@ -222,8 +221,8 @@ impl Endpoint {
         let Some(mut leg) = self.legs.try_remove(id.slot as usize) else {
             return;
         };
-        self.keep_late(&leg);
-        self.adopted_ended(&leg);
+        self.remember_unacknowledged(&leg);
+        self.moved_dialog_ended(&leg);
         let timers = [
             leg.session.timer.take(),
             leg.unacked.as_mut().and_then(|u| u.timer.take()),
@@ -232,24 +231,28 @@ impl Endpoint {
         for timer in timers.into_iter().flatten() {
             self.wheel.cancel(timer);
         }
-        // INVITEs of ours that have had a provisional response run without a timer: from now on they have one.
+        // After a provisional response our INVITEs have no timer. From now on they have a limit.
         let opening = leg.setup.as_ref().map_or(NONE, |setup| setup.invite);
-        for slot in [leg.ours, opening] {
-            self.limit_invite(id, slot);
+        for slot in [leg.our_invite, opening] {
+            self.limit_invite_wait(id, slot);
         }
-        // An INVITE of theirs that nobody will answer any more.
-        if let Some(theirs) = leg.theirs.filter(|&theirs| self.server(theirs).is_some()) {
-            self.final_response(theirs.slot, 487, &Content::default(), self.now);
+        // The peer's INVITE cannot be answered by the handler any more.
+        if let Some(peer_invite) = leg
+            .peer_invite
+            .filter(|&peer_invite| self.server(peer_invite).is_some())
+        {
+            self.final_response(peer_invite.slot, 487, &MessageContent::default(), self.now);
         }
     }
 
-    /// An INVITE of a leg that is gone is waited for no longer than 64*T1.
-    pub(crate) fn limit_invite(&mut self, id: LegId, slot: u32) {
-        let deadline = self.now + self.patience();
+    /// Limits the wait for the final response to an INVITE of a removed leg to 64*T1.
+    pub(crate) fn limit_invite_wait(&mut self, id: LegId, slot: u32) {
+        let deadline = self.now + self.transaction_timeout();
         let Some(client) = self.clients.get_mut(slot as usize) else {
             return;
         };
-        let ours = matches!(client.owner, Owner::Opening(leg) | Owner::Inside(leg) if leg == id);
+        let ours =
+            matches!(client.owner, Owner::InitialInvite(leg) | Owner::InDialog(leg) if leg == id);
         if !ours || client.state != ClientState::Proceeding {
             return;
         }
@@ -259,9 +262,9 @@ impl Endpoint {
         self.arm_client(slot, deadline);
     }
 
-    /// Where requests inside a dialog go: the first route's or the target's own address where it is numeric, else where
-    /// the dialog went before (RFC 3261 section 12.2.1.1 with RFC 3263).
-    pub(crate) fn hop(&self, peer: &Peer, pinned: bool) -> Flow {
+    /// Destination of in-dialog requests: the numeric address of the first route or of the target, otherwise the
+    /// dialog's previous destination (RFC 3261 section 12.2.1.1 with RFC 3263).
+    pub(crate) fn next_hop_flow(&self, peer: &Peer, pinned: bool) -> Flow {
         let flow = peer.flow;
         if pinned {
             return flow;
@@ -269,7 +272,7 @@ impl Endpoint {
         let Some((transport, remote)) = peer.next_hop().as_ref().and_then(numeric_hop) else {
             return flow;
         };
-        // A peer that came over a stream and names no transport is reached over that stream where we have no UDP.
+        // A URI without transport of a peer on a stream names the stream's own address: stay on the stream.
         if (transport, remote) == (flow.transport, flow.remote) {
             return flow;
         }
@@ -278,8 +281,8 @@ impl Endpoint {
         };
         let same_family = self
             .net
-            .point(local)
-            .is_some_and(|point| point.address.is_ipv4() == remote.is_ipv4());
+            .listener(local)
+            .is_some_and(|listener| listener.address.is_ipv4() == remote.is_ipv4());
         if !same_family || remote.port() == 0 {
             return flow;
         }
@@ -291,37 +294,39 @@ impl Endpoint {
         }
     }
 
-    /// Sets where the requests of a leg's dialog go from now on.
+    /// Updates the destination of a leg's in-dialog requests.
     pub(crate) fn reroute(&mut self, id: LegId) {
         let Some(leg) = self.leg(id) else {
             return;
         };
-        let flow = self.hop(&leg.peer, leg.pinned);
+        let flow = self.next_hop_flow(&leg.peer, leg.pinned);
         if let Some(leg) = self.leg_mut(id) {
             leg.peer.flow = flow;
         }
     }
 
-    /// Composes a request inside the dialog up to the headers of its own: request line, Via, Route, From, To,
-    /// Call-ID, CSeq. Gives where it begins and where it goes.
-    pub(crate) fn begin_inside(
+    /// Composes an in-dialog request up to its own headers: request line, Via, Route, From, To, Call-ID, CSeq. Returns
+    /// its start and its destination.
+    pub(crate) fn begin_leg_request(
         &mut self,
         id: LegId,
         fork: Option<Fork>,
         method: Method<'_>,
         cseq: u32,
-        branch: Name,
+        branch: IdToken,
     ) -> Option<(usize, Flow)> {
         let start = self.net.out.begin();
         let leg = self.legs.get(id.slot as usize)?;
         let early = fork.and_then(|fork| leg.setup.as_ref()?.forks.get(usize::from(fork.0)));
         let peer = early.map_or(&leg.peer, |early| &early.peer);
-        let point = self.net.points.get(usize::from(peer.flow.local.0))?;
+        let listener = self.net.listeners.get(usize::from(peer.flow.local.0))?;
         let tag = leg.name(id.slot);
         let mut lines = Lines {
             out: &mut self.net.out.arena,
         };
-        write_inside(&mut lines, point, &leg.own, peer, tag, method, cseq, branch);
+        write_dialog_request(
+            &mut lines, listener, &leg.own, peer, tag, method, cseq, branch,
+        );
         Some((start, peer.flow))
     }
 
@@ -330,20 +335,20 @@ impl Endpoint {
     }
 }
 
-/// Writes a request inside a dialog up to the headers of its own: request line, Via, Route, From, To, Call-ID, CSeq.
-#[allow(clippy::too_many_arguments)] // what a request inside a dialog consists of
-pub(crate) fn write_inside(
+/// Writes an in-dialog request up to its own headers: request line, Via, Route, From, To, Call-ID, CSeq.
+#[allow(clippy::too_many_arguments)] // the parts of an in-dialog request
+pub(crate) fn write_dialog_request(
     lines: &mut Lines<'_>,
-    point: &Point,
+    listener: &SipListener,
     own: &Own,
     peer: &Peer,
-    tag: Name,
+    tag: IdToken,
     method: Method<'_>,
     cseq: u32,
-    branch: Name,
+    branch: IdToken,
 ) {
     let mut routes = wire::sip::Values::list(peer.routes());
-    // A strict router's URI goes into the request line and the target to the end of the routes (section 12.2.1.1).
+    // With a strict router its URI is the Request-URI, and the target becomes the last route (section 12.2.1.1).
     let strict = peer
         .strict
         .then(|| routes.next().and_then(wire::sip::NameAddr::parse))
@@ -351,10 +356,10 @@ pub(crate) fn write_inside(
     lines.request_line(method, strict.map_or(peer.target(), |route| route.uri));
     lines
         .raw(b"Via: ")
-        .raw(&point.via)
+        .raw(&listener.via)
         .raw(MAGIC)
         .raw(branch.as_bytes());
-    if point.transport == Transport::Udp {
+    if listener.transport == Transport::Udp {
         lines.raw(b";rport");
     }
     lines.end();

@@ -1,24 +1,25 @@
-//! Legs that we open: INVITE, its responses and forks, ACK, CANCEL (RFC 3261 sections 9.1, 13.2; RFC 3262 section 4).
+//! Outgoing legs: INVITE, its responses and forks, ACK, CANCEL (RFC 3261 sections 9.1, 13.2; RFC 3262 section 4).
 
-use super::{Early, OFFER_IN, OFFER_OUT, Setup};
+use super::{Early, LegSetup, OFFER_IN, OFFER_OUT};
 use crate::Endpoint;
 use crate::api::{
-    Body, Content, Failure, Flow, Fork, Indication, Invite, LegId, LegState, Prack, Refused, User,
+    Body, Failure, Flow, Fork, Handler, Indication, Invite, LegId, LegState, MessageContent, Prack,
+    Refused,
 };
 use crate::compose::{Lines, check_edits, extra_headers, has_sdp, message_has_sdp, without_tag};
 use crate::credentials::StoredLogin;
 use crate::dialog::{MAX_FORKS, Own, Peer, numeric_hop};
-use crate::names::{MAGIC, Name};
 use crate::reliable::Reliable;
+use crate::tokens::{IdToken, MAGIC};
 use crate::transaction::{Accepted, ClientState, NONE, Owner};
 use engine::{Time, Transport};
 use wire::sip::{Edit, HeaderId, Message, Method, emit};
 
-/// Forks whose late 2xx is followed up.
+/// Forks of one INVITE whose late 2xx is answered with BYE, at most.
 const MAX_LATE: usize = 32;
-/// Requests of a dialog that is forgotten, at most.
+/// Upper bound of the requests in a dialog whose leg was removed.
 const FORGOTTEN: u32 = 1_000;
-/// Second tries for one request: challenges and too small intervals.
+/// Retries of one request after challenges and too small intervals, at most.
 const MAX_TRIES: u8 = 4;
 
 impl Endpoint {
@@ -30,17 +31,17 @@ impl Endpoint {
         self.now = now;
         check_edits(&invite.content)?;
         let target = &invite.target;
-        self.net.check(&target.flow)?;
+        self.net.check_flow(&target.flow)?;
         if target.uri.is_empty() || target.uri.iter().any(|byte| *byte <= b' ') {
             return Err(Refused::Value);
         }
-        let own = self.own_side(
+        let own = self.local_identity(
             invite.call_id,
             invite.from,
             &invite.content,
             target.flow.local,
         );
-        let remote = remote_side(invite.to, &invite.content, target.uri);
+        let remote = remote_identity(invite.to, &invite.content, target.uri);
         let mut peer = Peer::new(
             &remote,
             target.uri,
@@ -49,16 +50,21 @@ impl Endpoint {
         );
         peer.flow = target.flow;
         let id = self.open_leg(own, peer, true)?;
-        let sent = self.send_opening(id, invite, now);
+        let sent = self.send_initial_invite(id, invite, now);
         if sent.is_err() {
             self.close_leg(id);
         }
         sent.map(|()| id)
     }
 
-    fn send_opening(&mut self, id: LegId, invite: &Invite<'_>, now: Time) -> Result<(), Refused> {
-        let (slot, cookie) = self.open_client(Owner::Opening(id), Method::Invite)?;
-        let branch = Name::new(slot, cookie);
+    fn send_initial_invite(
+        &mut self,
+        id: LegId,
+        invite: &Invite<'_>,
+        now: Time,
+    ) -> Result<(), Refused> {
+        let (slot, cookie) = self.open_client(Owner::InitialInvite(id), Method::Invite)?;
+        let branch = IdToken::new(slot, cookie);
         if let Some(client) = self.clients.get_mut(slot as usize) {
             client.pinned = invite.target.pinned;
         }
@@ -73,7 +79,7 @@ impl Endpoint {
             } else {
                 0
             };
-            leg.setup = Some(Box::new(Setup {
+            leg.setup = Some(Box::new(LegSetup {
                 invite: slot,
                 cseq: 1,
                 cancelled: false,
@@ -83,7 +89,8 @@ impl Endpoint {
                 reliable: Reliable::default(),
             }));
         }
-        let Some((start, flow)) = self.begin_inside(id, None, Method::Invite, 1, branch) else {
+        let Some((start, flow)) = self.begin_leg_request(id, None, Method::Invite, 1, branch)
+        else {
             self.close_client(slot);
             return Err(Refused::Transport);
         };
@@ -91,41 +98,41 @@ impl Endpoint {
         self.write_session_request(id);
         self.write_body(&invite.content);
         if invite.target.feedback {
-            self.ask_for_feedback(start);
+            self.request_feedback(start);
         }
-        self.launch(slot, start, flow, invite.target.tcp_when_large, now)
+        self.start_client(slot, start, flow, invite.target.tcp_when_large, now)
     }
 
     /// Call-ID and From of a new dialog or request.
-    pub(crate) fn own_side(
+    pub(crate) fn local_identity(
         &mut self,
         call_id: Option<&[u8]>,
         from: Option<&[u8]>,
-        content: &Content<'_>,
-        local: crate::LocalId,
+        content: &MessageContent<'_>,
+        local: crate::ListenerId,
     ) -> Own {
-        let random = Name::new(self.entropy.u32(), self.entropy.u64());
+        let random = IdToken::new(self.entropy.u32(), self.entropy.u64());
         let call_id = call_id.unwrap_or(random.as_bytes());
         let template = content.template.filter(|t| t.is_request());
         let from = from.or_else(|| template.and_then(|t| t.header(HeaderId::From)));
         match from {
             Some(from) => Own::new(call_id, from),
             None => {
-                let contact = self.net.point(local).map_or(&b""[..], |p| &p.contact);
+                let contact = self.net.listener(local).map_or(&b""[..], |p| &p.contact);
                 Own::new(call_id, &[b"<", contact, b">"].concat())
             }
         }
     }
 
     /// A response to the INVITE that opens a leg.
-    pub(crate) fn opening_response(
+    pub(crate) fn initial_response(
         &mut self,
         slot: u32,
         id: LegId,
         response: &Message<'_>,
         flow: &Flow,
         now: Time,
-        user: &mut dyn User,
+        handler: &mut dyn Handler,
     ) {
         let status = response.status();
         let state = self
@@ -135,17 +142,17 @@ impl Endpoint {
         match (state, status) {
             (ClientState::Calling | ClientState::Proceeding, 100..=199) => {
                 self.client_invite_proceeding(slot);
-                self.provisional(slot, id, response, now, user);
+                self.on_provisional(slot, id, response, now, handler);
             }
             (ClientState::Calling | ClientState::Proceeding, 200..=299) => {
                 let tag = response.to().ok().and_then(|to| to.tag());
                 self.client_invite_accept(slot, tag.unwrap_or_default(), now);
-                self.answered(slot, id, response, flow, now, user);
+                self.on_first_2xx(slot, id, response, flow, now, handler);
             }
             (ClientState::Calling | ClientState::Proceeding, _) => {
-                self.refused(slot, id, response, now, user);
+                self.on_failure_response(slot, id, response, now, handler);
             }
-            (ClientState::Accepted, 200..=299) => self.repeated_2xx(slot, response, flow, now),
+            (ClientState::Accepted, 200..=299) => self.on_repeated_2xx(slot, response, flow, now),
             (ClientState::Completed, 300..) => {
                 self.drops.count(engine::DropReason::SipRetransmission);
                 self.resend_client(slot, now);
@@ -154,14 +161,14 @@ impl Endpoint {
         }
     }
 
-    /// A provisional response: learn the early dialog, acknowledge a reliable one (RFC 3262 section 4).
-    fn provisional(
+    /// A provisional response: updates the early dialog, acknowledges a reliable one (RFC 3262 section 4).
+    fn on_provisional(
         &mut self,
         slot: u32,
         id: LegId,
         response: &Message<'_>,
         now: Time,
-        user: &mut dyn User,
+        handler: &mut dyn Handler,
     ) {
         if self.leg(id).is_none() {
             return;
@@ -171,15 +178,15 @@ impl Endpoint {
             .and_then(|leg| leg.setup.as_ref())
             .is_some_and(|setup| setup.cancelled);
         if cancelled {
-            // CANCEL had to wait for this (RFC 3261 section 9.1). Where no record is left for it, Timer B has gone with the
-            // provisional response and the leg's own deadline ends it.
+            // CANCEL had to wait for this (RFC 3261 section 9.1). If there is no room for its transaction, Timer B has
+            // stopped with the provisional response, so a deadline of its own ends the leg.
             let extra = self
                 .leg_mut(id)
                 .and_then(|leg| leg.setup.as_mut())
                 .map(|setup| core::mem::take(&mut setup.cancel_headers))
                 .unwrap_or_default();
             if self.send_cancel(slot, &extra, now).is_err() {
-                let deadline = now + self.patience();
+                let deadline = now + self.transaction_timeout();
                 if let Some(active) = self
                     .clients
                     .get_mut(slot as usize)
@@ -194,7 +201,7 @@ impl Endpoint {
         if response.status() == 100 {
             return;
         }
-        let fork = self.learn_fork(id, response);
+        let fork = self.update_fork(id, response);
         let rseq = response
             .rseq()
             .ok()
@@ -208,7 +215,7 @@ impl Endpoint {
             let Some(early) = leg.early(fork) else {
                 return;
             };
-            // Only in order; a repetition is answered by the PRACK's own repetition.
+            // Only in order. A retransmission means a lost PRACK, which its own transaction retransmits.
             if early.rseq != 0 && rseq != early.rseq.wrapping_add(1) {
                 self.drops.count(engine::DropReason::SipRetransmission);
                 return;
@@ -229,7 +236,7 @@ impl Endpoint {
             response,
             reliable,
         };
-        user.indication(self, indication, now);
+        handler.on_indication(self, indication, now);
         if let (true, Some(fork)) = (reliable, fork) {
             self.prack_if_owed(id, fork, now);
         }
@@ -244,61 +251,61 @@ impl Endpoint {
             automatic && leg.early(fork).is_some_and(|early| early.prack_owed)
         });
         if owed {
-            // Where it cannot be sent the peer's repetition or its 504 decides; nothing is left pending on our side.
-            let _ = self.prack(id, fork, &Content::default(), now);
+            // If it cannot be sent, the peer retransmits or answers 504; nothing remains pending here.
+            let _ = self.prack(id, fork, &MessageContent::default(), now);
         }
     }
 
-    /// The early dialog of a provisional response, made or found by its To tag (RFC 3261 section 12.1.2).
-    fn learn_fork(&mut self, id: LegId, response: &Message<'_>) -> Option<Fork> {
+    /// The early dialog of a provisional response, found or created by its To tag (RFC 3261 section 12.1.2).
+    fn update_fork(&mut self, id: LegId, response: &Message<'_>) -> Option<Fork> {
         let tag = response.to().ok()?.tag()?;
         let leg = self.leg(id)?;
         let forks = &leg.setup.as_ref()?.forks;
-        let known = forks.iter().position(|early| early.peer.tag() == tag);
+        let index = forks.iter().position(|early| early.peer.tag() == tag);
         let allows = allows_update(response);
-        if let Some(at) = known {
+        if let Some(at) = index {
             let contact = response.contact().ok();
             let leg = self.leg_mut(id)?;
             let early = leg.early(Fork(at as u8))?;
             if let Some(contact) = contact.filter(|c| !c.is_star()) {
                 early.peer.refresh_target(contact.uri);
             }
-            early.peer_update |= allows;
+            early.peer_allows_update |= allows;
             return Some(Fork(at as u8));
         }
         if forks.len() >= MAX_FORKS {
             return None;
         }
         let mut peer = Peer::from_response(response, &leg.peer);
-        peer.flow = self.hop(&peer, leg.pinned);
+        peer.flow = self.next_hop_flow(&peer, leg.pinned);
         let setup = self.leg_mut(id)?.setup.as_mut()?;
         setup.forks.push(Early {
             peer,
             rseq: 0,
             prack_owed: false,
-            peer_update: allows,
+            peer_allows_update: allows,
         });
         Some(Fork((setup.forks.len() - 1) as u8))
     }
 
     /// The first 2xx.
-    fn answered(
+    fn on_first_2xx(
         &mut self,
         slot: u32,
         id: LegId,
         response: &Message<'_>,
         flow: &Flow,
         now: Time,
-        user: &mut dyn User,
+        handler: &mut dyn Handler,
     ) {
         let Some(leg) = self.leg(id) else {
-            self.refuse_late(slot, response, flow, now);
+            self.end_late_fork(slot, response, flow, now);
             return;
         };
         let setup = leg.setup.as_ref();
         if setup.is_some_and(|setup| setup.cancelled) {
-            self.refuse_late(slot, response, flow, now);
-            self.fail(id, Failure::CancelCrossed, Some(response), now, user);
+            self.end_late_fork(slot, response, flow, now);
+            self.fail_leg(id, Failure::CancelCrossed, Some(response), now, handler);
             return;
         }
         let tag = response.to().ok().and_then(|to| to.tag());
@@ -308,10 +315,10 @@ impl Endpoint {
         let mut peer = Peer::from_response(response, &leg.peer);
         peer.cseq = early.and_then(|early| early.cseq);
         if let Some(early) = early.filter(|early| early.next_hop_text() == peer.next_hop_text()) {
-            // Its name may have been located in the meantime.
+            // Its name may have been resolved in the meantime.
             peer.flow = early.flow;
         }
-        peer.flow = self.hop(&peer, leg.pinned);
+        peer.flow = self.next_hop_flow(&peer, leg.pinned);
         let has_sdp = message_has_sdp(response);
         let cseq = leg.cseq.max(1);
         let number = response.cseq().map_or(cseq, |cseq| cseq.number);
@@ -321,72 +328,72 @@ impl Endpoint {
             leg.state = LegState::Answered;
             leg.owed_ack = slot;
             leg.owed_cseq = number;
-            leg.peer_update = allows_update(response);
-            leg.peer_timer = response.lists(HeaderId::Supported, b"timer");
+            leg.peer_allows_update = allows_update(response);
+            leg.peer_supports_timer = response.lists(HeaderId::Supported, b"timer");
             if has_sdp && leg.offers & OFFER_OUT == 0 {
                 leg.offers |= OFFER_IN;
             }
             leg.offers &= !OFFER_OUT;
         }
-        self.session_answered(id, response, now);
+        self.apply_session_response(id, response, now);
         let indication = Indication::Answered { leg: id, response };
-        user.indication(self, indication, now);
+        handler.on_indication(self, indication, now);
     }
 
-    /// A final response of 300 or above: try again with credentials or a larger interval, or tell.
-    fn refused(
+    /// A final response of 300 or above: retries with credentials or a larger interval, or indicates the failure.
+    fn on_failure_response(
         &mut self,
         slot: u32,
         id: LegId,
         response: &Message<'_>,
         now: Time,
-        user: &mut dyn User,
+        handler: &mut dyn Handler,
     ) {
         let again = self.leg(id).is_some_and(|leg| {
             leg.setup
                 .as_ref()
                 .is_some_and(|setup| !setup.cancelled && setup.invite == slot)
-        }) && self.try_again(slot, response, now);
+        }) && self.retry_request(slot, response, now);
         if again {
             return;
         }
         self.client_invite_refused(slot, response, now);
-        self.fail(id, Failure::Response, Some(response), now, user);
+        self.fail_leg(id, Failure::Response, Some(response), now, handler);
     }
 
-    /// Tells the user that a leg of ours was not answered, and forgets it.
-    pub(crate) fn fail(
+    /// Indicates that our INVITE failed, and removes the leg.
+    pub(crate) fn fail_leg(
         &mut self,
         id: LegId,
-        why: Failure,
+        reason: Failure,
         response: Option<&Message<'_>>,
         now: Time,
-        user: &mut dyn User,
+        handler: &mut dyn Handler,
     ) {
         if self.leg(id).is_none() {
             return;
         }
         let indication = Indication::Failed {
             leg: id,
-            why,
+            reason,
             response,
         };
-        user.indication(self, indication, now);
+        handler.on_indication(self, indication, now);
         self.close_leg(id);
     }
 
-    /// Sends the request of `slot` again in a new transaction: with credentials after 401 and 407 (section 22.2), with a
-    /// larger interval after 422 (RFC 4028 section 7.3). `false` where that is of no use. An INVITE's refusal is
+    /// Retries the request of `slot` in a new transaction: with credentials after 401 and 407 (section 22.2), with a
+    /// larger interval after 422 (RFC 4028 section 7.3). `false` if a retry is of no use. The refusal of an INVITE is
     /// acknowledged here.
-    pub(crate) fn try_again(&mut self, slot: u32, response: &Message<'_>, now: Time) -> bool {
+    pub(crate) fn retry_request(&mut self, slot: u32, response: &Message<'_>, now: Time) -> bool {
         let Some(client) = self.clients.get(slot as usize) else {
             return false;
         };
         let (owner, fork, refresh, offer) =
             (client.owner, client.fork, client.refresh, client.offer);
         let leg = match owner {
-            Owner::Opening(leg) | Owner::Inside(leg) => Some(leg),
-            Owner::Outside(_) | Owner::Nobody => None,
+            Owner::InitialInvite(leg) | Owner::InDialog(leg) => Some(leg),
+            Owner::OutOfDialog(_) | Owner::Unowned => None,
         };
         let Some(active) = client.active.as_ref().filter(|a| a.tries < MAX_TRIES) else {
             return false;
@@ -421,7 +428,7 @@ impl Endpoint {
             false => None,
         };
         let sent = kept.and_then(|bytes| {
-            self.send_again(&bytes, owner, larger, login.as_deref_mut(), flow, now)
+            self.send_retry(&bytes, owner, larger, login.as_deref_mut(), flow, now)
         });
         if let Some(leg) = leg.and_then(|leg| self.leg_mut(leg)) {
             leg.login = login;
@@ -445,17 +452,17 @@ impl Endpoint {
         true
     }
 
-    /// The larger of the demanded Min-SE and what we asked; `None` where it does not grow.
+    /// The required Min-SE, if it is larger than the requested one.
     fn larger_interval(&mut self, leg: LegId, response: &Message<'_>) -> Option<u32> {
-        let wanted = response.min_se().ok()?;
+        let required = response.min_se().ok()?;
         let leg = self.leg_mut(leg)?;
-        (wanted > leg.session.min_se).then(|| {
-            leg.session.min_se = wanted;
-            wanted
+        (required > leg.session.min_se).then(|| {
+            leg.session.min_se = required;
+            required
         })
     }
 
-    /// The old transaction steps back behind the new one.
+    /// Completes the old transaction and lets the leg refer to the new one.
     fn replace_client(
         &mut self,
         old: u32,
@@ -469,18 +476,18 @@ impl Endpoint {
             .get(old as usize)
             .is_some_and(|client| client.method == Some(Method::Invite));
         if let Some(client) = self.clients.get_mut(old as usize) {
-            client.owner = Owner::Nobody;
+            client.owner = Owner::Unowned;
         }
         match invite {
             true => self.client_invite_refused(old, response, now),
             false => self.client_other_complete(old, now),
         }
-        let (Owner::Opening(leg) | Owner::Inside(leg)) = owner else {
+        let (Owner::InitialInvite(leg) | Owner::InDialog(leg)) = owner else {
             return;
         };
         if let Some(leg) = self.leg_mut(leg) {
-            if leg.ours == old {
-                leg.ours = new;
+            if leg.our_invite == old {
+                leg.our_invite = new;
             }
             let cseq = leg.cseq;
             if let Some(setup) = leg.setup.as_mut().filter(|setup| setup.invite == old) {
@@ -490,8 +497,8 @@ impl Endpoint {
         }
     }
 
-    /// Composes and launches the second try from the kept first one.
-    fn send_again(
+    /// Composes and sends the retry from the copy of the first request.
+    fn send_retry(
         &mut self,
         bytes: &[u8],
         owner: Owner,
@@ -502,20 +509,20 @@ impl Endpoint {
     ) -> Option<u32> {
         let old = Message::parse(bytes).ok()?;
         let (slot, cookie) = self.open_client(owner, old.method()).ok()?;
-        let branch = Name::new(slot, cookie);
-        let start = self.compose_again(&old, branch, owner, larger, login, &flow);
+        let branch = IdToken::new(slot, cookie);
+        let start = self.compose_retry(&old, branch, owner, larger, login, &flow);
         let Some(start) = start else {
             self.close_client(slot);
             return None;
         };
-        self.launch(slot, start, flow, false, now).ok()?;
+        self.start_client(slot, start, flow, false, now).ok()?;
         Some(slot)
     }
 
-    fn compose_again(
+    fn compose_retry(
         &mut self,
         old: &Message<'_>,
-        branch: Name,
+        branch: IdToken,
         owner: Owner,
         larger: Option<u32>,
         login: Option<&mut StoredLogin>,
@@ -523,20 +530,20 @@ impl Endpoint {
     ) -> Option<usize> {
         let method = old.method();
         let number = match owner {
-            Owner::Opening(leg) | Owner::Inside(leg) => {
+            Owner::InitialInvite(leg) | Owner::InDialog(leg) => {
                 let leg = self.leg_mut(leg)?;
                 leg.cseq += 1;
                 leg.cseq
             }
             _ => old.cseq().ok()?.number + 1,
         };
-        let point = self.net.point(flow.local)?;
-        let mut via = [&point.via, MAGIC, branch.as_bytes()].concat();
-        if point.transport == Transport::Udp {
+        let listener = self.net.listener(flow.local)?;
+        let mut via = [&listener.via, MAGIC, branch.as_bytes()].concat();
+        if listener.transport == Transport::Udp {
             via.extend_from_slice(b";rport");
         }
-        if old.via().is_ok_and(|via| via.takes_feedback()) {
-            via.extend_from_slice(wire::sip::ASKED);
+        if old.via().is_ok_and(|via| via.requests_feedback()) {
+            via.extend_from_slice(wire::sip::OC_PARAMETERS);
         }
         let mut cseq = Vec::new();
         Lines { out: &mut cseq }
@@ -544,8 +551,8 @@ impl Endpoint {
             .raw(b" ")
             .text(method.as_bytes());
         let expires = larger.map(|larger| {
-            let asked = old.session_expires().map_or(0, |expires| expires.seconds);
-            (asked.max(larger).to_string(), larger.to_string())
+            let requested = old.session_expires().map_or(0, |expires| expires.seconds);
+            (requested.max(larger).to_string(), larger.to_string())
         });
         let mut edits = vec![
             Edit::Replace {
@@ -592,37 +599,37 @@ impl Endpoint {
         Some(start)
     }
 
-    /// A 2xx when one has come before: the winner's repetition, or another fork's (RFC 3261 section 13.2.2.4).
-    fn repeated_2xx(&mut self, slot: u32, response: &Message<'_>, flow: &Flow, now: Time) {
+    /// A further 2xx: a retransmission of the first, or from another fork (RFC 3261 section 13.2.2.4).
+    fn on_repeated_2xx(&mut self, slot: u32, response: &Message<'_>, flow: &Flow, now: Time) {
         let tag = response.to().ok().and_then(|to| to.tag());
-        let print = self.prints.tag(tag.unwrap_or_default());
+        let fingerprint = self.fingerprints.tag(tag.unwrap_or_default());
         let Some(client) = self.clients.get(slot as usize) else {
             return;
         };
-        if client.winner != print {
-            self.refuse_late(slot, response, flow, now);
+        if client.first_2xx_tag != fingerprint {
+            self.end_late_fork(slot, response, flow, now);
             return;
         }
         self.drops.count(engine::DropReason::SipRetransmission);
         let refused = client
             .accepted
             .as_ref()
-            .is_some_and(|accepted| accepted.late.contains(&print));
+            .is_some_and(|accepted| accepted.late.contains(&fingerprint));
         if !client.acked && !refused {
-            // The user has not sent its ACK yet.
+            // The handler has not sent its ACK yet.
             return;
         }
         if let Some((ack, flow)) = client.accepted.as_ref().and_then(|a| a.ack.as_ref()) {
             let flow = *flow;
             let start = self.net.out.begin();
             self.net.out.arena.extend_from_slice(ack);
-            // Lost like one on the way.
+            // A failure to send is like a loss in the network.
             let _ = self.transmit(&flow, start, now);
             return;
         }
-        // A name was looked up for the dialog: the response does not say what it stands for.
+        // If the dialog's next hop is a name, only the leg has its resolved address.
         let owner = self.clients.get(slot as usize).and_then(|c| match c.owner {
-            Owner::Opening(leg) | Owner::Inside(leg) => Some(leg),
+            Owner::InitialInvite(leg) | Owner::InDialog(leg) => Some(leg),
             _ => None,
         });
         let named = owner.filter(|leg| self.named_hop_of(*leg, None).is_some());
@@ -630,20 +637,20 @@ impl Endpoint {
         self.ack_of_response(slot, response, &place, now);
     }
 
-    /// ACK made from a 2xx alone: target, route set, tags and CSeq all stand in it.
+    /// Sends an ACK composed from a 2xx alone, which contains target, route set, tags and CSeq.
     fn ack_of_response(&mut self, slot: u32, response: &Message<'_>, flow: &Flow, now: Time) {
         let leg = self.clients.get(slot as usize).and_then(|c| match c.owner {
-            Owner::Opening(leg) | Owner::Inside(leg) => self.leg(leg),
+            Owner::InitialInvite(leg) | Owner::InDialog(leg) => self.leg(leg),
             _ => None,
         });
         let pinned = leg.filter(|leg| leg.pinned).map(|leg| leg.peer.flow);
         self.send_from_2xx(slot, Method::Ack, response, pinned.unwrap_or(*flow), now);
     }
 
-    /// A 2xx that nobody wants: ACK, then BYE (section 13.2.2.4).
-    fn refuse_late(&mut self, slot: u32, response: &Message<'_>, flow: &Flow, now: Time) {
+    /// Ends the dialog of an unwanted 2xx: ACK, then BYE (section 13.2.2.4).
+    fn end_late_fork(&mut self, slot: u32, response: &Message<'_>, flow: &Flow, now: Time) {
         let tag = response.to().ok().and_then(|to| to.tag());
-        let print = self.prints.tag(tag.unwrap_or_default());
+        let fingerprint = self.fingerprints.tag(tag.unwrap_or_default());
         self.ack_of_response(slot, response, flow, now);
         let Some(client) = self.clients.get_mut(slot as usize) else {
             return;
@@ -651,14 +658,14 @@ impl Endpoint {
         let accepted = client
             .accepted
             .get_or_insert_with(|| Box::new(Accepted::default()));
-        if accepted.late.contains(&print) || accepted.late.len() >= MAX_LATE {
+        if accepted.late.contains(&fingerprint) || accepted.late.len() >= MAX_LATE {
             return;
         }
-        accepted.late.push(print);
+        accepted.late.push(fingerprint);
         self.send_from_2xx(slot, Method::Bye, response, *flow, now);
     }
 
-    /// Sends ACK or BYE inside the dialog that a 2xx to the INVITE of `slot` describes.
+    /// Sends ACK or BYE within the dialog of a 2xx to the INVITE of `slot`.
     fn send_from_2xx(
         &mut self,
         slot: u32,
@@ -679,26 +686,27 @@ impl Endpoint {
             && let Some((transport, remote)) = peer.next_hop().as_ref().and_then(numeric_hop)
             && (transport, remote) != (flow.transport, flow.remote)
         {
-            flow = self.hop(&peer, false);
+            flow = self.next_hop_flow(&peer, false);
         }
         let number = response.cseq().map_or(1, |cseq| cseq.number);
-        // PRACK and UPDATE have counted on in the early dialog; whom nobody remembers has counted less than this.
+        // PRACK and UPDATE have incremented CSeq in the early dialog; a removed leg has used fewer numbers than
+        // `FORGOTTEN`.
         let leg = self.clients.get(slot as usize).and_then(|c| match c.owner {
-            Owner::Opening(leg) | Owner::Inside(leg) => self.leg(leg),
+            Owner::InitialInvite(leg) | Owner::InDialog(leg) => self.leg(leg),
             _ => None,
         });
         let last = leg.map_or(number.saturating_add(FORGOTTEN), |leg| leg.cseq.max(number));
         let (branch, number, client) = match method {
             Method::Ack => match self.clients.get(slot as usize) {
                 Some(client) => (
-                    ack_branch(slot, client.cookie, self.prints.tag(peer.tag())),
+                    ack_branch(slot, client.cookie, self.fingerprints.tag(peer.tag())),
                     number,
                     NONE,
                 ),
                 None => return,
             },
-            _ => match self.open_client(Owner::Nobody, method) {
-                Ok((client, cookie)) => (Name::new(client, cookie), last + 1, client),
+            _ => match self.open_client(Owner::Unowned, method) {
+                Ok((client, cookie)) => (IdToken::new(client, cookie), last + 1, client),
                 Err(_) => return,
             },
         };
@@ -707,14 +715,14 @@ impl Endpoint {
             self.close_client(client);
             return;
         };
-        // Lost like one on the way: the peer repeats its 2xx, and Timer E our BYE.
+        // A failure to send is like a loss in the network: the peer retransmits its 2xx, and Timer E our BYE.
         let _ = match method {
             Method::Ack => self.transmit(&flow, start, now).map(|_| ()),
-            _ => self.launch(client, start, flow, false, now),
+            _ => self.start_client(client, start, flow, false, now),
         };
     }
 
-    #[allow(clippy::too_many_arguments)] // what a dialog that is no leg consists of
+    #[allow(clippy::too_many_arguments)] // the parts of a dialog without a leg
     fn write_from_2xx(
         &mut self,
         slot: u32,
@@ -722,11 +730,11 @@ impl Endpoint {
         method: Method<'_>,
         response: &Message<'_>,
         flow: &Flow,
-        branch: Name,
+        branch: IdToken,
         number: u32,
     ) -> Option<usize> {
         let start = self.net.out.begin();
-        let point = self.net.points.get(usize::from(flow.local.0))?;
+        let listener = self.net.listeners.get(usize::from(flow.local.0))?;
         let mut lines = Lines {
             out: &mut self.net.out.arena,
         };
@@ -738,10 +746,10 @@ impl Endpoint {
         lines.request_line(method, strict.map_or(peer.target(), |route| route.uri));
         lines
             .raw(b"Via: ")
-            .raw(&point.via)
+            .raw(&listener.via)
             .raw(MAGIC)
             .raw(branch.as_bytes());
-        if point.transport == Transport::Udp {
+        if listener.transport == Transport::Udp {
             lines.raw(b";rport");
         }
         lines.end();
@@ -767,7 +775,7 @@ impl Endpoint {
         Some(start)
     }
 
-    /// The credentials of the INVITE of `slot`, into its ACK.
+    /// Writes the credentials of the INVITE of `slot` into its ACK.
     fn write_credentials(&mut self, slot: u32) {
         if let Some(accepted) = self
             .clients
@@ -778,13 +786,18 @@ impl Endpoint {
         }
     }
 
-    /// Sends ACK for the 2xx of our INVITE or re-INVITE (section 13.2.2.4); it is sent again by the endpoint whenever the
-    /// 2xx comes again.
+    /// Sends ACK for the 2xx of our INVITE or re-INVITE (section 13.2.2.4). The endpoint repeats it for each
+    /// retransmission of the 2xx.
     ///
     /// # Errors
-    /// [`Refused::Gone`], [`Refused::State`] where none is owed, [`Refused::Edit`], [`Refused::TooLarge`],
+    /// [`Refused::Gone`], [`Refused::State`] if none is owed, [`Refused::Edit`], [`Refused::TooLarge`],
     /// [`Refused::Transport`].
-    pub fn ack(&mut self, leg: LegId, content: &Content<'_>, now: Time) -> Result<(), Refused> {
+    pub fn ack(
+        &mut self,
+        leg: LegId,
+        content: &MessageContent<'_>,
+        now: Time,
+    ) -> Result<(), Refused> {
         self.now = now;
         check_edits(content)?;
         let state = self.leg(leg).ok_or(Refused::Gone)?;
@@ -792,15 +805,15 @@ impl Endpoint {
         if slot == NONE {
             return Err(Refused::State);
         }
-        let tag = self.prints.tag(state.peer.tag());
-        // The transaction may be over (64*T1 after the 2xx) and the ACK still worth sending.
+        let tag = self.fingerprints.tag(state.peer.tag());
+        // The transaction may have ended (64*T1 after the 2xx); the ACK is still useful.
         let cookie = self
             .clients
             .get(slot as usize)
             .map_or(state.cookie, |client| client.cookie);
         let branch = ack_branch(slot, cookie, tag);
         let (start, flow) = self
-            .begin_inside(leg, None, Method::Ack, number, branch)
+            .begin_leg_request(leg, None, Method::Ack, number, branch)
             .ok_or(Refused::Transport)?;
         self.request_headers(flow.local, Method::Ack, content);
         self.write_credentials(slot);
@@ -814,7 +827,7 @@ impl Endpoint {
         };
         self.transmit(&flow, start, now)?;
         if let Some(client) = self.clients.get_mut(slot as usize).filter(
-            |c| matches!(c.owner, Owner::Opening(owner) | Owner::Inside(owner) if owner == leg),
+            |c| matches!(c.owner, Owner::InitialInvite(owner) | Owner::InDialog(owner) if owner == leg),
         ) {
             client.acked = true;
             client.pinned = pinned;
@@ -835,18 +848,23 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Gives up a call of ours that is not answered (section 9.1): CANCEL goes out at once, or with the first provisional
-    /// response. `Failed` follows: with the 487, after a 2xx that crossed, or after 64*T1. Of `content` only edits count.
-    /// On a leg that stands it cancels our re-INVITE, once that has had a provisional response; its `Response` follows.
+    /// Cancels our unanswered call (section 9.1): CANCEL is sent at once, or with the first provisional response.
+    /// `Failed` follows: with the 487, after a 2xx that crossed, or after 64*T1. Only edits of `content` are used. On
+    /// an answered leg it cancels our re-INVITE after its first provisional response; its `Response` follows.
     ///
     /// # Errors
-    /// [`Refused::Gone`], [`Refused::State`] where the leg is not ours or is answered, [`Refused::Full`].
-    pub fn cancel(&mut self, leg: LegId, content: &Content<'_>, now: Time) -> Result<(), Refused> {
+    /// [`Refused::Gone`], [`Refused::State`] if we did not open the leg or it is answered, [`Refused::Full`].
+    pub fn cancel(
+        &mut self,
+        leg: LegId,
+        content: &MessageContent<'_>,
+        now: Time,
+    ) -> Result<(), Refused> {
         self.now = now;
         check_edits(content)?;
         let state = self.leg_mut(leg).ok_or(Refused::Gone)?;
         let Some(setup) = state.setup.as_mut() else {
-            let slot = state.ours;
+            let slot = state.our_invite;
             return self.cancel_reinvite(slot, content, now);
         };
         if setup.invite == NONE {
@@ -879,7 +897,7 @@ impl Endpoint {
     fn cancel_reinvite(
         &mut self,
         slot: u32,
-        content: &Content<'_>,
+        content: &MessageContent<'_>,
         now: Time,
     ) -> Result<(), Refused> {
         let proceeding = self
@@ -893,13 +911,17 @@ impl Endpoint {
     }
 }
 
-/// The branch of the ACK for a 2xx: always the same for one 2xx, different from the INVITE's.
-fn ack_branch(slot: u32, cookie: u64, tag: u64) -> Name {
-    Name::new(slot, cookie.rotate_left(17) ^ tag)
+/// The branch of the ACK for a 2xx: constant for one 2xx, different from the INVITE's.
+fn ack_branch(slot: u32, cookie: u64, tag: u64) -> IdToken {
+    IdToken::new(slot, cookie.rotate_left(17) ^ tag)
 }
 
 /// To of a new dialog or request, without tag.
-pub(crate) fn remote_side(to: Option<&[u8]>, content: &Content<'_>, uri: &[u8]) -> Vec<u8> {
+pub(crate) fn remote_identity(
+    to: Option<&[u8]>,
+    content: &MessageContent<'_>,
+    uri: &[u8],
+) -> Vec<u8> {
     let template = content.template.filter(|t| t.is_request());
     let to = to.or_else(|| template.and_then(|t| t.header(HeaderId::To)));
     match to {
@@ -912,7 +934,7 @@ pub(crate) fn remote_side(to: Option<&[u8]>, content: &Content<'_>, uri: &[u8]) 
     }
 }
 
-/// Whether the peer takes UPDATE (RFC 3311 section 4).
+/// Whether the peer supports UPDATE (RFC 3311 section 4).
 pub(crate) fn allows_update(message: &Message<'_>) -> bool {
     message.values(HeaderId::Allow).any(|m| m == b"UPDATE")
 }

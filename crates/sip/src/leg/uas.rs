@@ -1,24 +1,26 @@
-//! Legs that are offered to us: INVITE, our responses, ACK, CANCEL (RFC 3261 sections 9.2, 13.3; RFC 3262 section 3).
+//! Incoming legs: INVITE, our responses, ACK, CANCEL (RFC 3261 sections 9.2, 13.3; RFC 3262 section 3).
 
-use super::{OFFER_IN, OFFER_OUT, Setup, Unacked};
+use super::{LegSetup, OFFER_IN, OFFER_OUT, Unacked};
 use crate::Endpoint;
-use crate::api::{Content, Ending, Flow, Indication, LegId, LegState, Prack, Refused, User};
+use crate::api::{
+    Ending, Flow, Handler, Indication, LegId, LegState, MessageContent, Prack, Refused,
+};
 use crate::compose::{Lines, check_edits, has_sdp, message_has_sdp, phrase};
 use crate::dialog::{Own, Peer};
-use crate::reliable::{Held, Reliable};
+use crate::reliable::{QueuedResponse, Reliable};
 use crate::transaction::{NONE, ServerState};
 use engine::{DropReason, Time};
 use wire::sip::{HeaderId, Message};
 
 impl Endpoint {
-    /// A new INVITE in the server transaction `slot` becomes a leg (section 12.1.1).
-    pub(crate) fn offered(
+    /// Creates a leg for a new INVITE in the server transaction `slot` (section 12.1.1).
+    pub(crate) fn on_initial_invite(
         &mut self,
         slot: u32,
         request: &Message<'_>,
         flow: &Flow,
         now: Time,
-        user: &mut dyn User,
+        handler: &mut dyn Handler,
     ) {
         let Some(contact) = request.contact().ok().filter(|c| !c.is_star()) else {
             self.refuse_server_reason(slot, 400, b"Missing Contact", now);
@@ -35,30 +37,30 @@ impl Endpoint {
             *flow,
         );
         peer.cseq = request.cseq().ok().map(|cseq| cseq.number);
-        peer.flow = self.hop(&peer, false);
-        let asked = self.session_asked(request);
-        if self.session_too_small(&asked) {
+        peer.flow = self.next_hop_flow(&peer, false);
+        let session_request = self.session_request(request);
+        if self.is_interval_too_small(&session_request) {
             self.refuse_too_small(slot, now);
             return;
         }
         let Ok(id) = self.open_leg(own, peer, false) else {
             self.drops.count(DropReason::SipTableFull);
-            self.final_response(slot, 503, &Content::default(), now);
+            self.final_response(slot, 503, &MessageContent::default(), now);
             return;
         };
-        let theirs = self.server_id(slot);
+        let peer_invite = self.server_id(slot);
         if let Some(leg) = self.leg_mut(id) {
-            leg.theirs = Some(theirs);
-            leg.peer_update = super::uac::allows_update(request);
-            leg.peer_timer = asked.supported;
-            leg.peer_reliable = request.lists(HeaderId::Supported, b"100rel")
+            leg.peer_invite = Some(peer_invite);
+            leg.peer_allows_update = super::uac::allows_update(request);
+            leg.peer_supports_timer = session_request.supported;
+            leg.peer_supports_100rel = request.lists(HeaderId::Supported, b"100rel")
                 || request.lists(HeaderId::Require, b"100rel");
             leg.offers = if message_has_sdp(request) {
                 OFFER_IN
             } else {
                 0
             };
-            leg.setup = Some(Box::new(Setup {
+            leg.setup = Some(Box::new(LegSetup {
                 invite: NONE,
                 cseq: 0,
                 cancelled: false,
@@ -71,7 +73,7 @@ impl Endpoint {
         if let Some(server) = self.servers.get_mut(slot as usize) {
             server.leg = Some(id);
             if let Some(active) = server.active.as_mut() {
-                active.session = Some(asked);
+                active.session = Some(session_request);
                 active.interval = if request.lists(HeaderId::Require, b"100rel") {
                     core::time::Duration::MAX
                 } else {
@@ -84,11 +86,11 @@ impl Endpoint {
             request,
             flow: *flow,
         };
-        user.indication(self, indication, now);
+        handler.on_indication(self, indication, now);
         self.trying_unless_answered(slot, self.config.timers.trying, now);
     }
 
-    /// The 100 of an INVITE that its user has not answered at once: after `delay` (section 17.2.1).
+    /// Sends a 100 after `delay`, unless the handler has answered the INVITE (section 17.2.1).
     pub(crate) fn trying_unless_answered(
         &mut self,
         slot: u32,
@@ -109,28 +111,28 @@ impl Endpoint {
         }
     }
 
-    /// 422 with our Min-SE (RFC 4028 section 9).
+    /// Sends 422 with our Min-SE (RFC 4028 section 9).
     pub(crate) fn refuse_too_small(&mut self, slot: u32, now: Time) {
         let min_se = self.our_min_se().to_string();
         let edits = [wire::sip::Edit::AddNamed {
             name: b"Min-SE",
             value: min_se.as_bytes(),
         }];
-        self.final_response(slot, 422, &Content::default().with(&edits), now);
+        self.final_response(slot, 422, &MessageContent::default().with(&edits), now);
     }
 
-    /// Sends a provisional response, 101 to 199, for an INVITE that is offered (section 13.3.1.1). `reliable`: repeated
-    /// until PRACK (RFC 3262); also where the caller requires it. While one awaits its PRACK, further ones and the 2xx
-    /// are held back.
+    /// Sends a provisional response, 101 to 199, for an unanswered INVITE (section 13.3.1.1). `reliable`: retransmitted
+    /// until PRACK (RFC 3262); also if the caller requires it. While one has no PRACK, further ones and the 2xx are
+    /// queued.
     ///
     /// # Errors
-    /// [`Refused::Gone`], [`Refused::State`] after the final response, [`Refused::Value`], [`Refused::NotSupported`] for a
-    /// reliable one towards a peer without `100rel`, [`Refused::Full`] where too many are held back, [`Refused::Edit`].
+    /// [`Refused::Gone`], [`Refused::State`] after the final response, [`Refused::Value`], [`Refused::NotSupported`]
+    /// for a reliable one to a peer without `100rel`, [`Refused::Full`] if the queue is full, [`Refused::Edit`].
     pub fn progress(
         &mut self,
         leg: LegId,
         status: u16,
-        content: &Content<'_>,
+        content: &MessageContent<'_>,
         reliable: bool,
         now: Time,
     ) -> Result<(), Refused> {
@@ -143,7 +145,7 @@ impl Endpoint {
         self.lift_bound(slot);
         let required = self.requires_reliable(slot);
         let state = self.leg(leg).ok_or(Refused::Gone)?;
-        if reliable && !state.peer_reliable {
+        if reliable && !state.peer_supports_100rel {
             return Err(Refused::NotSupported);
         }
         let rseq = match reliable || required {
@@ -165,7 +167,7 @@ impl Endpoint {
         }
         self.write_body(content);
         let Some(rseq) = rseq else {
-            self.sent_provisional(slot, start, &flow, now);
+            self.send_provisional(slot, start, &flow, now);
             return Ok(());
         };
         if has_sdp(content)
@@ -202,9 +204,11 @@ impl Endpoint {
         };
         reliable.rseq = rseq;
         reliable.cseq = cseq;
-        match reliable.waiting {
+        match reliable.unacknowledged {
             0 => self.send_reliable(leg, rseq, bytes, now),
-            _ => reliable.held.push_back(Held::Reliable(rseq, bytes)),
+            _ => reliable
+                .queue
+                .push_back(QueuedResponse::Reliable(rseq, bytes)),
         }
     }
 
@@ -215,8 +219,8 @@ impl Endpoint {
             .is_some_and(|active| active.interval == core::time::Duration::MAX)
     }
 
-    /// RSeq begins at 1 and counts up. RFC 3262 section 3 recommends a random beginning below 2^31; PRACK is matched in the
-    /// dialog, whose tags are secret and random already, and there are clients that take 1 for granted.
+    /// RSeq starts at 1 and increments. RFC 3262 section 3 recommends a random start below 2^31; PRACK is matched
+    /// within the dialog, whose tags are secret and random already, and some clients assume 1.
     fn next_rseq(&self, leg: LegId) -> Result<u32, Refused> {
         let reliable = self
             .leg(leg)
@@ -229,28 +233,28 @@ impl Endpoint {
         Ok(reliable.rseq.wrapping_add(1).max(1))
     }
 
-    /// The server transaction of an offered leg's INVITE, while it may be answered.
+    /// The server transaction of an incoming leg's INVITE, while it can be answered.
     fn offered_slot(&self, leg: LegId) -> Result<u32, Refused> {
         let leg = self.leg(leg).ok_or(Refused::Gone)?;
         let offered = leg.state == LegState::Offered && leg.setup.is_some();
-        let theirs = leg.theirs.filter(|_| offered).ok_or(Refused::State)?;
-        let server = self.server(theirs).ok_or(Refused::State)?;
+        let peer_invite = leg.peer_invite.filter(|_| offered).ok_or(Refused::State)?;
+        let server = self.server(peer_invite).ok_or(Refused::State)?;
         match server.state {
-            ServerState::Trying | ServerState::Proceeding => Ok(theirs.slot),
+            ServerState::Trying | ServerState::Proceeding => Ok(peer_invite.slot),
             _ => Err(Refused::State),
         }
     }
 
-    /// Answers an offered leg with a 2xx (section 13.3.1.4): repeated until ACK comes, for 64*T1. Where a reliable
-    /// provisional response awaits its PRACK, the 2xx waits for it (RFC 3262 section 3).
+    /// Answers an incoming leg with a 2xx (section 13.3.1.4), which is retransmitted until ACK, for 64*T1. While a
+    /// reliable provisional response has no PRACK, the 2xx waits for it (RFC 3262 section 3).
     ///
     /// # Errors
-    /// [`Refused::Gone`], [`Refused::State`] where it is answered, [`Refused::Value`], [`Refused::Edit`].
+    /// [`Refused::Gone`], [`Refused::State`] if it is answered, [`Refused::Value`], [`Refused::Edit`].
     pub fn answer(
         &mut self,
         leg: LegId,
         status: u16,
-        content: &Content<'_>,
+        content: &MessageContent<'_>,
         now: Time,
     ) -> Result<(), Refused> {
         self.now = now;
@@ -260,9 +264,9 @@ impl Endpoint {
         }
         let slot = self.offered_slot(leg)?;
         self.lift_bound(slot);
-        let start = self.compose_acceptance(leg, slot, status, content, now)?;
+        let start = self.compose_2xx(leg, slot, status, content, now)?;
         let has_sdp = has_sdp(content);
-        let held = {
+        let must_wait = {
             let state = self.leg_mut(leg).ok_or(Refused::Gone)?;
             if has_sdp {
                 state.offers = match state.offers & OFFER_IN {
@@ -273,27 +277,30 @@ impl Endpoint {
             state
                 .setup
                 .as_ref()
-                .is_some_and(|setup| setup.reliable.waiting != 0)
+                .is_some_and(|setup| setup.reliable.unacknowledged != 0)
         };
         let bytes = self.net.out.composed(start).to_vec();
-        if !held {
-            self.send_acceptance(leg, bytes, now);
+        if !must_wait {
+            self.send_2xx(leg, bytes, now);
         } else if let Some(leg) = self.leg_mut(leg) {
             leg.state = LegState::Answered;
             if let Some(setup) = leg.setup.as_mut() {
-                setup.reliable.held.push_back(Held::Acceptance(bytes));
+                setup
+                    .reliable
+                    .queue
+                    .push_back(QueuedResponse::Success(bytes));
             }
         }
         Ok(())
     }
 
     /// Composes a 2xx to the INVITE of `slot`.
-    fn compose_acceptance(
+    fn compose_2xx(
         &mut self,
         leg: LegId,
         slot: u32,
         status: u16,
-        content: &Content<'_>,
+        content: &MessageContent<'_>,
         now: Time,
     ) -> Result<usize, Refused> {
         let tag = self.tag_of(leg);
@@ -301,24 +308,24 @@ impl Endpoint {
             .begin_response(slot, status, phrase(status, content), true, tag)
             .ok_or(Refused::State)?;
         self.response_headers((flow.local, self.is_sips(slot)), status, true, content);
-        let asked = self
+        let session_request = self
             .servers
             .get(slot as usize)
             .and_then(|server| server.active.as_ref()?.session);
-        if let Some(asked) = asked {
-            self.write_session_response(leg, &asked, now);
+        if let Some(session_request) = session_request {
+            self.write_session_response(leg, &session_request, now);
         }
         self.write_body(content);
         Ok(start)
     }
 
-    /// Sends the 2xx `bytes` of the INVITE that `leg` has open, and repeats it until ACK.
-    pub(crate) fn send_acceptance(&mut self, leg: LegId, bytes: Vec<u8>, now: Time) {
-        let Some(theirs) = self.leg(leg).and_then(|leg| leg.theirs) else {
+    /// Sends the 2xx `bytes` for the pending INVITE of `leg` and retransmits it until ACK.
+    pub(crate) fn send_2xx(&mut self, leg: LegId, bytes: Vec<u8>, now: Time) {
+        let Some(peer_invite) = self.leg(leg).and_then(|leg| leg.peer_invite) else {
             return;
         };
         let Some((flow, cseq)) = self
-            .server(theirs)
+            .server(peer_invite)
             .and_then(|server| server.active.as_ref())
             .map(|active| (active.flow, active.cseq))
         else {
@@ -326,17 +333,17 @@ impl Endpoint {
         };
         let start = self.net.out.begin();
         self.net.out.arena.extend_from_slice(&bytes);
-        // Lost like one on the way: it is repeated.
+        // A failure to send is like a loss in the network: it is retransmitted.
         let _ = self.transmit(&flow, start, now);
-        self.sent_acceptance(theirs.slot, now);
+        self.on_2xx_sent(peer_invite.slot, now);
         let t1 = self.t1();
-        let deadline = now + self.patience();
+        let deadline = now + self.transaction_timeout();
         let timer = self.schedule_unacked(leg, now + t1);
         let Some(state) = self.leg_mut(leg) else {
             return;
         };
         let opening = state.setup.take().is_some();
-        state.theirs = None;
+        state.peer_invite = None;
         if opening {
             state.state = LegState::Answered;
         }
@@ -355,16 +362,16 @@ impl Endpoint {
         }
     }
 
-    /// A re-INVITE of theirs is answered with a 2xx.
+    /// Answers the peer's re-INVITE with a 2xx.
     pub(crate) fn accept_reinvite(
         &mut self,
         leg: LegId,
         slot: u32,
         status: u16,
-        content: &Content<'_>,
+        content: &MessageContent<'_>,
         now: Time,
     ) -> Result<(), Refused> {
-        let start = self.compose_acceptance(leg, slot, status, content, now)?;
+        let start = self.compose_2xx(leg, slot, status, content, now)?;
         let bytes = self.net.out.composed(start).to_vec();
         if let Some(state) = self.leg_mut(leg)
             && has_sdp(content)
@@ -374,19 +381,20 @@ impl Endpoint {
                 _ => state.offers & !OFFER_IN,
             };
         }
-        self.send_acceptance(leg, bytes, now);
+        self.send_2xx(leg, bytes, now);
         Ok(())
     }
 
-    /// Refuses (400 to 699) or redirects (300 to 399, with Contact among the edits) an offered leg, which is gone then.
+    /// Refuses (400 to 699) or redirects (300 to 399, with Contact among the edits) an incoming leg, which is then
+    /// removed.
     ///
     /// # Errors
-    /// [`Refused::Gone`], [`Refused::State`] where it is answered, [`Refused::Value`], [`Refused::Edit`].
+    /// [`Refused::Gone`], [`Refused::State`] if it is answered, [`Refused::Value`], [`Refused::Edit`].
     pub fn reject(
         &mut self,
         leg: LegId,
         status: u16,
-        content: &Content<'_>,
+        content: &MessageContent<'_>,
         now: Time,
     ) -> Result<(), Refused> {
         self.now = now;
@@ -400,23 +408,23 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Refuses the INVITE of a leg that is offered, or whose 2xx is held back, on the endpoint's own account.
+    /// Refuses the INVITE of an incoming leg whose 2xx is not sent, without a command of the handler.
     pub(crate) fn refuse_offered(&mut self, leg: LegId, status: u16, now: Time) {
-        if let Some(theirs) = self.leg(leg).and_then(|leg| leg.theirs) {
-            self.final_response(theirs.slot, status, &Content::default(), now);
+        if let Some(peer_invite) = self.leg(leg).and_then(|leg| leg.peer_invite) {
+            self.final_response(peer_invite.slot, status, &MessageContent::default(), now);
         }
         if let Some(leg) = self.leg_mut(leg) {
-            leg.theirs = None;
+            leg.peer_invite = None;
         }
     }
 
-    /// ACK came (section 13.3.1.4). `true` where it meant a leg of ours.
-    pub(crate) fn acked(
+    /// Processes an ACK (section 13.3.1.4). `true`: it matches a 2xx of the leg.
+    pub(crate) fn on_ack_of_2xx(
         &mut self,
         id: LegId,
         request: &Message<'_>,
         now: Time,
-        user: &mut dyn User,
+        handler: &mut dyn Handler,
     ) -> bool {
         let number = request.cseq().map_or(0, |cseq| cseq.number);
         let Some(leg) = self.leg_mut(id) else {
@@ -426,7 +434,7 @@ impl Endpoint {
             return false;
         };
         leg.offers = 0;
-        let bye = leg.bye_waits.is_some();
+        let bye = leg.pending_bye.is_some();
         if unacked.opening && leg.state == LegState::Answered {
             leg.state = LegState::Confirmed;
         }
@@ -438,12 +446,12 @@ impl Endpoint {
             return true;
         }
         let indication = Indication::Acked { leg: id, request };
-        user.indication(self, indication, now);
+        handler.on_indication(self, indication, now);
         true
     }
 
-    /// Repeats a 2xx, at most every T2; after 64*T1 without ACK the dialog is ended by BYE (section 13.3.1.4).
-    pub(crate) fn unacked_timer(&mut self, slot: u32, now: Time, user: &mut dyn User) {
+    /// Retransmits a 2xx at least every T2; without ACK after 64*T1 the dialog is ended by BYE (section 13.3.1.4).
+    pub(crate) fn unacked_timer(&mut self, slot: u32, now: Time, handler: &mut dyn Handler) {
         let t2 = self.config.timers.t2;
         let Some(leg) = self.legs.get_mut(slot as usize) else {
             return;
@@ -453,15 +461,15 @@ impl Endpoint {
             check: leg.cookie as u32,
         };
         let Some(unacked) = leg.unacked.as_mut() else {
-            self.reliable_timer(id, now, user);
+            self.reliable_timer(id, now, handler);
             return;
         };
         unacked.timer = None;
         if now >= unacked.deadline {
             leg.unacked = None;
-            match leg.bye_waits.is_some() {
+            match leg.pending_bye.is_some() {
                 true => self.send_waiting_bye(id, now),
-                false => self.bye_and_end(id, Ending::NoAck, now, user),
+                false => self.bye_and_end(id, Ending::NoAck, now, handler),
             }
             return;
         }
@@ -472,17 +480,17 @@ impl Endpoint {
         unacked.timer = Some(self.wheel.schedule(at, crate::timer::Timer::Unacked(slot)));
         let start = self.net.out.begin();
         self.net.out.arena.extend_from_slice(&unacked.bytes);
-        // Lost like one on the way.
+        // A failure to send is like a loss in the network.
         let _ = self.transmit(&flow, start, now);
     }
 
-    /// CANCEL came for the INVITE in `slot` (section 9.2); it has been answered 200.
-    pub(crate) fn cancelled(
+    /// Processes CANCEL for the INVITE in `slot` (section 9.2), after CANCEL was answered with 200.
+    pub(crate) fn on_invite_cancelled(
         &mut self,
         slot: u32,
         request: &Message<'_>,
         now: Time,
-        user: &mut dyn User,
+        handler: &mut dyn Handler,
     ) {
         let Some(server) = self.servers.get(slot as usize) else {
             return;
@@ -492,25 +500,25 @@ impl Endpoint {
         }
         let transaction = self.server_id(slot);
         let Some(id) = server.leg else {
-            self.final_response(slot, 487, &Content::default(), now);
+            self.final_response(slot, 487, &MessageContent::default(), now);
             return;
         };
-        self.final_response(slot, 487, &Content::default(), now);
+        self.final_response(slot, 487, &MessageContent::default(), now);
         let Some(leg) = self.leg_mut(id) else {
             return;
         };
-        leg.theirs = None;
+        leg.peer_invite = None;
         if leg.setup.is_none() {
             leg.offers = 0;
             let indication = Indication::RequestCancelled {
                 leg: id,
                 transaction,
             };
-            user.indication(self, indication, now);
+            handler.on_indication(self, indication, now);
             return;
         }
         let indication = Indication::Cancelled { leg: id, request };
-        user.indication(self, indication, now);
+        handler.on_indication(self, indication, now);
         self.close_leg(id);
     }
 }

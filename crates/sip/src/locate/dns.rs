@@ -1,18 +1,18 @@
-//! The few parts of DNS that location needs (RFC 1035, 2782, 3403, 3596, 6891), readable from any bytes.
+//! The parts of DNS that server location needs (RFC 1035, 2782, 3403, 3596, 6891). Input is untrusted.
 //!
-//! A general library would read every record type that a stranger cares to send, and reserve memory by the counts in its
-//! header; here five types are read and the rest is stepped over.
+//! A general library parses every record type that a sender includes, and allocates memory by the counts in the header.
+//! This parser reads five types and skips the rest.
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// A domain name in lower case without final dot; the root is empty. Letters, digits, hyphen and underscore only.
+/// A domain name in lower case without final dot; the root is empty. Only letters, digits, hyphen and underscore.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Name(Box<str>);
+pub(super) struct DnsName(Box<str>);
 
-impl Name {
-    /// The name written as `text`; `None` where it is none.
-    pub fn parse(text: &[u8]) -> Option<Name> {
+impl DnsName {
+    /// Parses `text`; `None` if it is not a domain name.
+    pub fn parse(text: &[u8]) -> Option<DnsName> {
         let text = text.strip_suffix(b".").unwrap_or(text);
         let label_sound =
             |label: &[u8]| (1..=63).contains(&label.len()) && label.iter().all(is_letter);
@@ -21,12 +21,12 @@ impl Name {
             return None;
         }
         let text = std::str::from_utf8(text).ok()?;
-        Some(Name(text.to_ascii_lowercase().into()))
+        Some(DnsName(text.to_ascii_lowercase().into()))
     }
 
     /// `prefix.name`
-    pub fn below(&self, prefix: &str) -> Option<Name> {
-        Name::parse(format!("{prefix}.{}", self.0).as_bytes())
+    pub fn below(&self, prefix: &str) -> Option<DnsName> {
+        DnsName::parse(format!("{prefix}.{}", self.0).as_bytes())
     }
 
     pub fn as_str(&self) -> &str {
@@ -42,28 +42,28 @@ fn is_letter(byte: &u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_')
 }
 
-impl fmt::Debug for Name {
+impl fmt::Debug for DnsName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.", self.0)
     }
 }
 
-/// Record types that are asked for.
+/// Record types that are queried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum Kind {
+pub(super) enum RecordType {
     A,
     Aaaa,
     Srv,
     Naptr,
 }
 
-impl Kind {
+impl RecordType {
     pub const fn number(self) -> u16 {
         match self {
-            Kind::A => 1,
-            Kind::Aaaa => 28,
-            Kind::Srv => 33,
-            Kind::Naptr => 35,
+            RecordType::A => 1,
+            RecordType::Aaaa => 28,
+            RecordType::Srv => 33,
+            RecordType::Naptr => 35,
         }
     }
 }
@@ -72,19 +72,19 @@ const CNAME: u16 = 5;
 const SOA: u16 = 6;
 const OPT: u16 = 41;
 const CLASS_IN: u16 = 1;
-/// What we take over UDP: fits an Ethernet frame in any case (RFC 6891 section 6.2.5 leaves it to us).
+/// Advertised UDP payload size: fits an Ethernet frame in any case (RFC 6891 section 6.2.5 leaves it to us).
 const PAYLOAD_SIZE: u16 = 1232;
 
-/// What is asked.
+/// A question.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Question {
-    pub name: Name,
-    pub kind: Kind,
+    pub name: DnsName,
+    pub kind: RecordType,
 }
 
-/// A record that is used.
+/// A record of a supported type.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Record {
+pub(super) enum DnsRecord {
     A(Ipv4Addr),
     Aaaa(Ipv6Addr),
     Srv(Srv),
@@ -96,7 +96,7 @@ pub(super) struct Srv {
     pub priority: u16,
     pub weight: u16,
     pub port: u16,
-    pub target: Name,
+    pub target: DnsName,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,40 +105,40 @@ pub(super) struct Naptr {
     pub preference: u16,
     pub flags: Box<[u8]>,
     pub service: Box<[u8]>,
-    pub replacement: Name,
+    pub replacement: DnsName,
 }
 
-/// How a name server answered.
+/// Response code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Code {
-    /// The name exists, though perhaps not these records.
+    /// The name exists, but perhaps not these records.
     Good,
     /// The name does not exist.
     NoName,
-    /// The server does not understand our question.
+    /// The server did not understand the question.
     Format,
-    /// The server failed or refuses.
+    /// The server failed or refused.
     Failed,
 }
 
-/// An answer, reduced to what the question asked.
+/// An answer, reduced to the records for the question.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Answer {
+pub(super) struct DnsAnswer {
     pub code: Code,
     pub truncated: bool,
-    pub records: Vec<Record>,
-    /// Where the aliases of the answer lead, when they lead to no record in it.
-    pub alias: Option<Name>,
-    /// Seconds that the answer may be kept: the least of its records; without records that of the SOA, where one came.
+    pub records: Vec<DnsRecord>,
+    /// The name at the end of the alias chain, if the answer has no record for it.
+    pub alias: Option<DnsName>,
+    /// Seconds that the answer may be cached: the minimum of its records; without records that of the SOA, if present.
     pub ttl: Option<u32>,
 }
 
-/// Records read from one answer at most.
+/// Records of one answer that are read, at most.
 const MAX_RECORDS: usize = 256;
-/// Aliases followed in one answer at most.
+/// Aliases of one answer that are followed, at most.
 const MAX_ALIASES: usize = 8;
 
-/// Appends a query. `upper` gives the letters that are sent in upper case, by bits in turn.
+/// Appends a query. Bits of `upper` select the letters that are sent in upper case.
 pub(super) fn write_query(id: u16, question: &Question, edns: bool, upper: u64, out: &mut Vec<u8>) {
     out.extend_from_slice(&id.to_be_bytes());
     // Recursion desired, one question, one additional record where EDNS is used.
@@ -154,7 +154,7 @@ pub(super) fn write_query(id: u16, question: &Question, edns: bool, upper: u64, 
     }
 }
 
-fn write_name(name: &Name, upper: u64, out: &mut Vec<u8>) {
+fn write_name(name: &DnsName, upper: u64, out: &mut Vec<u8>) {
     let mut index = 0u32;
     for label in name.as_str().split('.').filter(|label| !label.is_empty()) {
         out.push(label.len() as u8);
@@ -171,36 +171,36 @@ fn write_name(name: &Name, upper: u64, out: &mut Vec<u8>) {
     out.push(0);
 }
 
-/// Why bytes are no answer to a question of ours.
+/// Reason why bytes are not an answer to our question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Mismatch {
-    /// Not a DNS response at all, or cut off.
+pub(super) enum AnswerMismatch {
+    /// Not a DNS response, or truncated within a record.
     Malformed,
-    /// It repeats another question than we asked, letter for letter.
+    /// It repeats another question, or ours in other letter case.
     Question,
 }
 
-/// The identifier of a response; `None` where it is none.
+/// The identifier of a response; `None` if it is not a response.
 pub(super) fn response_id(bytes: &[u8]) -> Option<u16> {
     let header = bytes.get(..12)?;
     (header[2] & 0x80 != 0).then(|| u16::from_be_bytes([header[0], header[1]]))
 }
 
-/// Reads the answer to `question`, which was sent with the letters of `upper`.
+/// Parses the answer to `question`, which was sent with the letter case of `upper`.
 pub(super) fn read_answer(
     bytes: &[u8],
     question: &Question,
     upper: u64,
-) -> Result<Answer, Mismatch> {
-    let header = bytes.get(..12).ok_or(Mismatch::Malformed)?;
+) -> Result<DnsAnswer, AnswerMismatch> {
+    let header = bytes.get(..12).ok_or(AnswerMismatch::Malformed)?;
     let standard_response = header[2] & 0xf8 == 0x80;
     if !standard_response {
-        return Err(Mismatch::Malformed);
+        return Err(AnswerMismatch::Malformed);
     }
-    let mut asked = Vec::new();
-    write_name(&question.name, upper, &mut asked);
-    asked.extend_from_slice(&question.kind.number().to_be_bytes());
-    asked.extend_from_slice(&CLASS_IN.to_be_bytes());
+    let mut encoded_question = Vec::new();
+    write_name(&question.name, upper, &mut encoded_question);
+    encoded_question.extend_from_slice(&question.kind.number().to_be_bytes());
+    encoded_question.extend_from_slice(&CLASS_IN.to_be_bytes());
     let counts: [u16; 3] = [4, 6, 8].map(|at| u16::from_be_bytes([header[at], header[at + 1]]));
     let code = match header[3] & 15 {
         0 => Code::Good,
@@ -209,33 +209,33 @@ pub(super) fn read_answer(
         _ => Code::Failed,
     };
     if counts[0] == 0 && code == Code::Format {
-        // Such a server may not have read the question: RFC 1035 leaves open whether it repeats it.
-        return Ok(Answer::empty(code));
+        // Such a server may not have parsed the question. RFC 1035 does not say whether it repeats it.
+        return Ok(DnsAnswer::empty(code));
     }
     let body = bytes.get(12..).unwrap_or_default();
-    if counts[0] != 1 || !body.starts_with(&asked) {
-        return Err(Mismatch::Question);
+    if counts[0] != 1 || !body.starts_with(&encoded_question) {
+        return Err(AnswerMismatch::Question);
     }
-    let mut reader = Reader {
+    let mut reader = DnsReader {
         bytes,
-        at: 12 + asked.len(),
+        at: 12 + encoded_question.len(),
     };
-    let mut answer = Answer {
+    let mut answer = DnsAnswer {
         truncated: header[2] & 2 != 0,
-        ..Answer::empty(code)
+        ..DnsAnswer::empty(code)
     };
     let read = answer.read(&mut reader, question, counts[1], counts[2]);
     match read {
         Some(()) => Ok(answer),
-        // What a truncated answer holds in whole records is good.
+        // The complete records of a truncated answer are valid.
         None if answer.truncated => Ok(answer),
-        None => Err(Mismatch::Malformed),
+        None => Err(AnswerMismatch::Malformed),
     }
 }
 
-impl Answer {
-    fn empty(code: Code) -> Answer {
-        Answer {
+impl DnsAnswer {
+    fn empty(code: Code) -> DnsAnswer {
+        DnsAnswer {
             code,
             truncated: false,
             records: Vec::new(),
@@ -246,12 +246,12 @@ impl Answer {
 
     fn read(
         &mut self,
-        reader: &mut Reader<'_>,
+        reader: &mut DnsReader<'_>,
         question: &Question,
         answers: u16,
         authorities: u16,
     ) -> Option<()> {
-        let mut found: Vec<(Name, Found)> = Vec::new();
+        let mut found: Vec<(DnsName, AnswerValue)> = Vec::new();
         let mut incomplete = false;
         for _ in 0..answers {
             let Some(header) = reader.record() else {
@@ -284,13 +284,13 @@ impl Answer {
         Some(())
     }
 
-    /// Follows aliases from the question's name, keeps the records of the name they end at.
-    fn follow(&mut self, found: Vec<(Name, Found)>, question: &Question) {
+    /// Follows aliases from the question's name and keeps the records of the last name.
+    fn follow(&mut self, found: Vec<(DnsName, AnswerValue)>, question: &Question) {
         let mut name = question.name.clone();
         let mut aliased = false;
         for _ in 0..MAX_ALIASES {
             let next = found.iter().find_map(|(owner, value)| match value {
-                Found::Alias(target) if *owner == name => Some(target.clone()),
+                AnswerValue::Alias(target) if *owner == name => Some(target.clone()),
                 _ => None,
             });
             match next {
@@ -302,25 +302,25 @@ impl Answer {
             }
         }
         for (owner, value) in found {
-            if let Found::Record(record) = value
+            if let AnswerValue::Record(record) = value
                 && owner == name
             {
                 self.records.push(record);
             }
         }
-        // In a circle the alias may be the name itself: whoever follows it finds the circle.
+        // With a loop the alias may be the question's own name; the evaluation detects it.
         self.alias = (self.records.is_empty() && aliased).then_some(name);
     }
 }
 
-enum Found {
-    Record(Record),
-    Alias(Name),
+enum AnswerValue {
+    Record(DnsRecord),
+    Alias(DnsName),
 }
 
 struct RecordHeader {
-    /// `None`: a name that none of ours can be.
-    name: Option<Name>,
+    /// `None`: a valid name with characters that [`DnsName`] does not allow.
+    name: Option<DnsName>,
     kind: u16,
     class: u16,
     ttl: u32,
@@ -328,13 +328,13 @@ struct RecordHeader {
     end: usize,
 }
 
-struct Reader<'a> {
+struct DnsReader<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
-impl Reader<'_> {
-    /// The next record's header; leaves the reader behind the record.
+impl DnsReader<'_> {
+    /// The next record's header. The reader moves behind the record.
     fn record(&mut self) -> Option<RecordHeader> {
         let (name, after) = self.name_at(self.at)?;
         let fixed: &[u8; 10] = self.bytes.get(after..)?.first_chunk()?;
@@ -352,35 +352,35 @@ impl Reader<'_> {
         })
     }
 
-    /// The record's value, where it is an alias or of the kind asked for, and sound.
-    fn value(&self, header: &RecordHeader, kind: Kind) -> Option<Found> {
+    /// The record's value, if it is an alias or of the queried type, and valid.
+    fn value(&self, header: &RecordHeader, kind: RecordType) -> Option<AnswerValue> {
         if header.class != CLASS_IN {
             return None;
         }
         if header.kind == CNAME {
             let (name, _) = self.name_at(header.start)?;
-            return Some(Found::Alias(name?));
+            return Some(AnswerValue::Alias(name?));
         }
         if header.kind != kind.number() {
             return None;
         }
         let data = self.bytes.get(header.start..header.end)?;
         let record = match kind {
-            Kind::A => Record::A(Ipv4Addr::from(<[u8; 4]>::try_from(data).ok()?)),
-            Kind::Aaaa => Record::Aaaa(Ipv6Addr::from(<[u8; 16]>::try_from(data).ok()?)),
-            Kind::Srv => {
+            RecordType::A => DnsRecord::A(Ipv4Addr::from(<[u8; 4]>::try_from(data).ok()?)),
+            RecordType::Aaaa => DnsRecord::Aaaa(Ipv6Addr::from(<[u8; 16]>::try_from(data).ok()?)),
+            RecordType::Srv => {
                 let fixed: &[u8; 6] = data.first_chunk()?;
                 let number = |at: usize| u16::from_be_bytes([fixed[at], fixed[at + 1]]);
-                Record::Srv(Srv {
+                DnsRecord::Srv(Srv {
                     priority: number(0),
                     weight: number(2),
                     port: number(4),
                     target: self.name_at(header.start + 6)?.0?,
                 })
             }
-            Kind::Naptr => Record::Naptr(self.naptr(header, data)?),
+            RecordType::Naptr => DnsRecord::Naptr(self.naptr(header, data)?),
         };
-        Some(Found::Record(record))
+        Some(AnswerValue::Record(record))
     }
 
     fn naptr(&self, header: &RecordHeader, data: &[u8]) -> Option<Naptr> {
@@ -410,9 +410,9 @@ impl Reader<'_> {
         (header.end - header.start >= 22).then(|| u32::from_be_bytes(*tail))
     }
 
-    /// The name at `at`, and where it ends there. The name is `None` where it is well-formed but has letters that no name
-    /// of ours has. Pointers must point backwards, which bounds the walk.
-    fn name_at(&self, mut at: usize) -> Option<(Option<Name>, usize)> {
+    /// The name at `at` and the position after it. The name is `None` if it is well-formed but has characters that
+    /// [`DnsName`] does not allow. Pointers must point backwards, which bounds the loop.
+    fn name_at(&self, mut at: usize) -> Option<(Option<DnsName>, usize)> {
         let mut text = String::new();
         let mut plain = true;
         let mut end = None;
@@ -452,7 +452,7 @@ impl Reader<'_> {
                 _ => return None,
             }
         }
-        let name = plain.then(|| Name(text.into()));
+        let name = plain.then(|| DnsName(text.into()));
         Some((name, end.unwrap_or(at + 1)))
     }
 }

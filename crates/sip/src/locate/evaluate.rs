@@ -1,53 +1,57 @@
-//! One lookup against what is known: targets, or the questions that are missing.
+//! Evaluation of a lookup against known answers: its result is targets or missing questions.
 
-use super::dns::{Kind, Name, Naptr, Question, Record, Srv};
-use super::{LocateError, Target, Wanted, WantedHost, default_port};
+use super::dns::{DnsName, DnsRecord, Naptr, Question, RecordType, Srv};
+use super::{LocateError, LocateHost, LocateRequest, ResolvedTarget, default_port};
 use engine::{Entropy, Transport};
 use std::net::{IpAddr, SocketAddr};
 
-/// Targets of one lookup at most.
+/// Targets of one lookup, at most.
 const MAX_TARGETS: usize = 64;
-/// Records of one kind that are looked at.
+/// Records of one type that are considered, at most.
 const MAX_CHOICES: usize = 32;
-/// Aliases that are followed over several answers.
+/// Aliases that are followed over several answers, at most.
 const MAX_ALIASES: usize = 8;
 
-/// What is known of a question.
+/// Known answer to a question.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Known {
-    /// These records; none where the name has none of the kind.
-    Records(Vec<Record>),
+pub(super) enum KnownAnswer {
+    /// The records; empty if the name has none of the type.
+    Records(Vec<DnsRecord>),
     /// The name is an alias of this one.
-    Alias(Name),
-    /// The name servers did not answer usably.
+    Alias(DnsName),
+    /// No name server gave a usable answer.
     Failed,
 }
 
-/// What an evaluation asks about.
+/// Source of known answers and settings for an evaluation.
 pub(super) trait Oracle {
-    /// What is known of `question`; `None`: it must be asked.
-    fn known(&self, question: &Question) -> Option<&Known>;
-    /// Addresses that the operator has given to a name: they win over DNS.
+    /// The known answer to `question`; `None`: it has to be queried.
+    fn known_answer(&self, question: &Question) -> Option<&KnownAnswer>;
+    /// Configured addresses of a name, which override DNS.
     fn fixed(&self, name: &str) -> Option<&[IpAddr]>;
-    /// Transports that we have, the preferred first.
+    /// Supported transports in order of preference.
     fn transports(&self) -> &[Transport];
-    /// Address kinds to ask for, the preferred first.
-    fn address_kinds(&self) -> &[Kind];
+    /// Address record types to query, in order of preference.
+    fn address_types(&self) -> &[RecordType];
 }
 
-/// How an evaluation ends.
+/// Result of an evaluation.
 #[derive(Debug)]
 pub(super) enum Evaluated {
-    Targets(Vec<Target>),
+    Targets(Vec<ResolvedTarget>),
     Failed(LocateError),
     /// These questions must be answered first.
     Missing(Vec<Question>),
 }
 
-/// Evaluates `wanted`.
-pub(super) fn evaluate(wanted: &Wanted, oracle: &dyn Oracle, entropy: &mut Entropy) -> Evaluated {
+/// Evaluates a request.
+pub(super) fn evaluate(
+    request: &LocateRequest,
+    oracle: &dyn Oracle,
+    entropy: &mut Entropy,
+) -> Evaluated {
     let mut evaluation = Evaluation {
-        wanted,
+        request,
         oracle,
         entropy,
         missing: Vec::new(),
@@ -65,16 +69,16 @@ pub(super) fn evaluate(wanted: &Wanted, oracle: &dyn Oracle, entropy: &mut Entro
 }
 
 struct Evaluation<'e> {
-    wanted: &'e Wanted,
+    request: &'e LocateRequest,
     oracle: &'e dyn Oracle,
     entropy: &'e mut Entropy,
     missing: Vec<Question>,
-    targets: Vec<Target>,
+    targets: Vec<ResolvedTarget>,
     failure: Option<LocateError>,
 }
 
 impl<'e> Evaluation<'e> {
-    /// Keeps the failure that says most: a failed name server over an absent name.
+    /// Records the most significant failure: a failed name server is more significant than an absent name.
     fn note(&mut self, error: LocateError) {
         if self.failure.is_none_or(|old| old == LocateError::NotFound) {
             self.failure = Some(error);
@@ -82,23 +86,25 @@ impl<'e> Evaluation<'e> {
     }
 
     fn run(&mut self) -> Result<(), LocateError> {
-        let name = match &self.wanted.host {
-            WantedHost::Address(address) => {
+        let name = match &self.request.host {
+            LocateHost::Address(address) => {
                 let transport = self.plain_transport()?;
-                let port = self.wanted.port.unwrap_or(default_port(transport));
+                let port = self.request.port.unwrap_or(default_port(transport));
                 self.add(*address, port, transport);
                 return Ok(());
             }
-            WantedHost::Name(name) => Name::parse(name.as_bytes()).ok_or(LocateError::BadName)?,
+            LocateHost::Name(name) => {
+                DnsName::parse(name.as_bytes()).ok_or(LocateError::BadName)?
+            }
         };
         let fixed = self.oracle.fixed(name.as_str()).is_some();
-        if self.wanted.port.is_some() || fixed {
+        if self.request.port.is_some() || fixed {
             let transport = self.plain_transport()?;
-            let port = self.wanted.port.unwrap_or(default_port(transport));
+            let port = self.request.port.unwrap_or(default_port(transport));
             self.addresses(&name, port, transport);
             return Ok(());
         }
-        if self.wanted.transport.is_some() {
+        if self.request.transport.is_some() {
             let transport = self.plain_transport()?;
             let found = self.service(&name, transport)?;
             if !found {
@@ -109,15 +115,17 @@ impl<'e> Evaluation<'e> {
         self.by_naptr(&name)
     }
 
-    /// The transport where nothing more is asked: the one given, else UDP, for sips TLS (RFC 3263 section 4.1).
+    /// The transport without further queries: the requested one, otherwise UDP, for sips TLS (RFC 3263 section 4.1).
     fn plain_transport(&self) -> Result<Transport, LocateError> {
-        let transport = match (self.wanted.transport, self.wanted.secure) {
+        let transport = match (self.request.transport, self.request.secure) {
             (None, false) => {
-                let ours = self.oracle.transports();
+                let supported = self.oracle.transports();
                 let usual = [Transport::Udp, Transport::Tcp];
-                let usual = usual.into_iter().find(|transport| ours.contains(transport));
+                let usual = usual
+                    .into_iter()
+                    .find(|transport| supported.contains(transport));
                 usual
-                    .or(ours.first().copied())
+                    .or(supported.first().copied())
                     .ok_or(LocateError::Unsupported)?
             }
             (None, true) => Transport::Tls,
@@ -133,11 +141,11 @@ impl<'e> Evaluation<'e> {
         }
     }
 
-    fn by_naptr(&mut self, name: &Name) -> Result<(), LocateError> {
-        let records = match self.ask(name, Kind::Naptr) {
-            // There are name servers that do not answer questions of this kind, and SRV is asked next in any case.
+    fn by_naptr(&mut self, name: &DnsName) -> Result<(), LocateError> {
+        let records = match self.ask(name, RecordType::Naptr) {
+            // Some name servers do not answer NAPTR queries, and SRV is queried next in any case.
             Err(LocateError::NoAnswer) => &[][..],
-            asked => match asked? {
+            answer => match answer? {
                 Some(records) => records,
                 None => return Ok(()),
             },
@@ -160,9 +168,9 @@ impl<'e> Evaluation<'e> {
         Ok(())
     }
 
-    /// Our transports that fit the scheme, in our order.
+    /// The supported transports that fit the scheme, in order of preference.
     fn candidates(&self) -> Vec<Transport> {
-        let secure = self.wanted.secure;
+        let secure = self.request.secure;
         let fits = |transport: &Transport| match transport {
             Transport::Udp | Transport::Tcp => !secure,
             Transport::Tls => secure,
@@ -176,14 +184,14 @@ impl<'e> Evaluation<'e> {
             .collect()
     }
 
-    /// Replacements and transports of the NAPTR records that we can use: those of the lowest such order, by preference
-    /// (RFC 3403 section 4.1).
-    fn usable(&self, records: &[Record]) -> Vec<(Name, Transport)> {
+    /// Replacements and transports of the usable NAPTR records with the lowest order, by preference (RFC 3403 section
+    /// 4.1).
+    fn usable(&self, records: &[DnsRecord]) -> Vec<(DnsName, Transport)> {
         let mut usable: Vec<(&Naptr, Transport)> = records
             .iter()
             .take(MAX_CHOICES)
             .filter_map(|record| match record {
-                Record::Naptr(naptr) => Some((naptr, self.naptr_transport(naptr)?)),
+                DnsRecord::Naptr(naptr) => Some((naptr, self.naptr_transport(naptr)?)),
                 _ => None,
             })
             .collect();
@@ -204,7 +212,7 @@ impl<'e> Evaluation<'e> {
         let transport = match () {
             () if is("SIPS+D2T") => Transport::Tls,
             () if is("SIPS+D2W") => Transport::Wss,
-            () if self.wanted.secure => return None,
+            () if self.request.secure => return None,
             () if is("SIP+D2U") => Transport::Udp,
             () if is("SIP+D2T") => Transport::Tcp,
             () if is("SIP+D2W") => Transport::Ws,
@@ -216,8 +224,8 @@ impl<'e> Evaluation<'e> {
             .then_some(transport)
     }
 
-    /// The SRV records of a transport's service at `name`; false where there are none.
-    fn service(&mut self, name: &Name, transport: Transport) -> Result<bool, LocateError> {
+    /// Adds the targets of a transport's SRV service at `name`; false if there are none.
+    fn service(&mut self, name: &DnsName, transport: Transport) -> Result<bool, LocateError> {
         let prefix = match transport {
             Transport::Udp => "_sip._udp",
             Transport::Tcp => "_sip._tcp",
@@ -231,16 +239,16 @@ impl<'e> Evaluation<'e> {
         self.srv(&service, transport)
     }
 
-    /// Adds the targets of SRV records; false where there are none. True while they are still asked for.
-    fn srv(&mut self, service: &Name, transport: Transport) -> Result<bool, LocateError> {
-        let Some(records) = self.ask(service, Kind::Srv)? else {
+    /// Adds the targets of SRV records; false if there are none, true while they are queried.
+    fn srv(&mut self, service: &DnsName, transport: Transport) -> Result<bool, LocateError> {
+        let Some(records) = self.ask(service, RecordType::Srv)? else {
             return Ok(true);
         };
         let records: Vec<Srv> = records
             .iter()
             .take(MAX_CHOICES)
             .filter_map(|record| match record {
-                Record::Srv(srv) => Some(srv.clone()),
+                DnsRecord::Srv(srv) => Some(srv.clone()),
                 _ => None,
             })
             .collect();
@@ -258,22 +266,22 @@ impl<'e> Evaluation<'e> {
     }
 
     /// Adds the addresses of `name`.
-    fn addresses(&mut self, name: &Name, port: u16, transport: Transport) {
+    fn addresses(&mut self, name: &DnsName, port: u16, transport: Transport) {
         if let Some(fixed) = self.oracle.fixed(name.as_str()) {
             for address in fixed {
                 self.add(*address, port, transport);
             }
             return;
         }
-        for kind in self.oracle.address_kinds().to_vec() {
+        for kind in self.oracle.address_types().to_vec() {
             match self.ask(name, kind) {
                 Ok(Some(records)) => {
                     let addresses: Vec<IpAddr> = records
                         .iter()
                         .take(MAX_CHOICES)
                         .filter_map(|record| match record {
-                            Record::A(address) => Some(IpAddr::from(*address)),
-                            Record::Aaaa(address) => Some(IpAddr::from(*address)),
+                            DnsRecord::A(address) => Some(IpAddr::from(*address)),
+                            DnsRecord::Aaaa(address) => Some(IpAddr::from(*address)),
                             _ => None,
                         })
                         .collect();
@@ -288,7 +296,7 @@ impl<'e> Evaluation<'e> {
     }
 
     fn add(&mut self, address: IpAddr, port: u16, transport: Transport) {
-        let target = Target {
+        let target = ResolvedTarget {
             address: SocketAddr::new(address, port),
             transport,
         };
@@ -297,17 +305,21 @@ impl<'e> Evaluation<'e> {
         }
     }
 
-    /// The records of a question, aliases followed; `None` where it must be asked first.
-    fn ask(&mut self, name: &Name, kind: Kind) -> Result<Option<&'e [Record]>, LocateError> {
+    /// The records of a question after following aliases; `None` if it has to be queried first.
+    fn ask(
+        &mut self,
+        name: &DnsName,
+        kind: RecordType,
+    ) -> Result<Option<&'e [DnsRecord]>, LocateError> {
         let mut question = Question {
             name: name.clone(),
             kind,
         };
         for _ in 0..MAX_ALIASES {
-            match self.oracle.known(&question) {
-                Some(Known::Records(records)) => return Ok(Some(records)),
-                Some(Known::Failed) => return Err(LocateError::NoAnswer),
-                Some(Known::Alias(name)) => question.name = name.clone(),
+            match self.oracle.known_answer(&question) {
+                Some(KnownAnswer::Records(records)) => return Ok(Some(records)),
+                Some(KnownAnswer::Failed) => return Err(LocateError::NoAnswer),
+                Some(KnownAnswer::Alias(name)) => question.name = name.clone(),
                 None => {
                     if !self.missing.contains(&question) {
                         self.missing.push(question);
@@ -322,7 +334,7 @@ impl<'e> Evaluation<'e> {
 
 /// SRV records in the order of trying: priorities ascending, within one drawn by weight (RFC 2782).
 pub(super) fn ordered(mut records: Vec<Srv>, entropy: &mut Entropy) -> Vec<Srv> {
-    // Those of weight 0 first within a priority, so that they have their small chance.
+    // Records of weight 0 come first within a priority, so that they have their small chance.
     records.sort_by_key(|srv| (srv.priority, srv.weight != 0));
     let mut ordered = Vec::with_capacity(records.len());
     while let Some(priority) = records.first().map(|srv| srv.priority) {

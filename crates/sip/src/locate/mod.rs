@@ -1,15 +1,16 @@
 //! Locating SIP servers (RFC 3263): from a URI to an ordered list of addresses, ports and transports.
 //!
-//! [`Resolver`] does no IO: it gives queries as bytes for name servers and takes their answers as bytes. What a lookup
-//! needs is found by evaluating it against what is known; what is missing is asked, and when it has come the evaluation
-//! runs again.
+//! [`Resolver`] does no IO: it gives queries as bytes for name servers and takes their answers as bytes. A lookup is
+//! evaluated against the known answers; missing answers are queried, and when they have arrived the evaluation is
+//! repeated.
 
 mod dns;
 mod evaluate;
 mod resolver;
 
 pub use resolver::{
-    Ignored, LookupId, Outcome, Query, Resolver, ResolverConfig, Started, StreamWork,
+    IgnoredAnswer, LookupId, LookupOutcome, LookupStart, Query, Resolver, ResolverConfig,
+    StreamWork,
 };
 
 use engine::Transport;
@@ -17,40 +18,40 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use wire::sip::{Host, Scheme, Uri};
 
-/// Where a request may be sent.
+/// A resolved address of a SIP server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Target {
+pub struct ResolvedTarget {
     /// Address and port.
     pub address: SocketAddr,
     /// Transport.
     pub transport: Transport,
 }
 
-/// What is to be located.
+/// A host to locate.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct LocateRequest {
     /// The host.
-    pub host: WantedHost,
-    /// The port, where one is given: then neither NAPTR nor SRV is asked.
+    pub host: LocateHost,
+    /// The port, if given: then neither NAPTR nor SRV is queried.
     pub port: Option<u16>,
-    /// The transport, where one is given: then NAPTR is not asked.
+    /// The transport, if given: then NAPTR is not queried.
     pub transport: Option<Transport>,
-    /// Whether only secured transports will do (`sips:`).
+    /// Whether only secure transports are allowed (`sips:`).
     pub secure: bool,
 }
 
-/// The host of a [`Wanted`].
+/// The host of a [`LocateRequest`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum WantedHost {
+pub enum LocateHost {
     /// An address.
     Address(IpAddr),
     /// A name.
     Name(Box<str>),
 }
 
-impl Wanted {
-    /// What a sip or sips URI wants, `maddr` and `transport` heeded.
-    pub fn from_uri(uri: &Uri<'_>) -> Result<Wanted, LocateError> {
+impl LocateRequest {
+    /// The request for a sip or sips URI, from its host or `maddr`, port and `transport`.
+    pub fn from_uri(uri: &Uri<'_>) -> Result<LocateRequest, LocateError> {
         let secure = match uri.scheme {
             Scheme::Sip => false,
             Scheme::Sips => true,
@@ -61,8 +62,8 @@ impl Wanted {
             None => uri.host,
         };
         let transport = uri.transport().map(transport_named).transpose()?;
-        Ok(Wanted {
-            host: WantedHost::from_host(&host)?,
+        Ok(LocateRequest {
+            host: LocateHost::from_host(&host)?,
             port: uri.port,
             transport,
             secure,
@@ -70,21 +71,21 @@ impl Wanted {
     }
 }
 
-impl WantedHost {
+impl LocateHost {
     /// From a parsed host.
-    pub fn from_host(host: &Host<'_>) -> Result<WantedHost, LocateError> {
+    pub fn from_host(host: &Host<'_>) -> Result<LocateHost, LocateError> {
         match (host.ip(), host) {
-            (Some(address), _) => Ok(WantedHost::Address(address)),
+            (Some(address), _) => Ok(LocateHost::Address(address)),
             (None, Host::Name(name)) => {
-                let name = dns::Name::parse(name).ok_or(LocateError::BadName)?;
-                Ok(WantedHost::Name(name.as_str().into()))
+                let name = dns::DnsName::parse(name).ok_or(LocateError::BadName)?;
+                Ok(LocateHost::Name(name.as_str().into()))
             }
             (None, _) => Err(LocateError::BadName),
         }
     }
 }
 
-/// A `transport` parameter's value.
+/// The transport of a `transport` parameter.
 fn transport_named(name: &[u8]) -> Result<Transport, LocateError> {
     [
         Transport::Udp,
@@ -98,22 +99,22 @@ fn transport_named(name: &[u8]) -> Result<Transport, LocateError> {
     .ok_or(LocateError::Unsupported)
 }
 
-/// Why nothing was located.
+/// Reason why a lookup has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LocateError {
-    /// The host is no domain name.
+    /// The host is not a domain name.
     BadName,
-    /// The transport or the scheme is not one of ours.
+    /// The transport or scheme is not supported.
     Unsupported,
-    /// There is no such name, or it has no address.
+    /// The name does not exist or has no address.
     NotFound,
-    /// The domain says that it offers no such service (SRV target `.`).
+    /// The domain does not offer the service (SRV target `.`).
     Refused,
     /// No name server gave a usable answer in time.
     NoAnswer,
-    /// Aliases in a circle, or too long a chain of them.
+    /// A loop of aliases, or too long a chain of them.
     Aliases,
-    /// As many lookups as may be are under way.
+    /// The limit of pending lookups is reached.
     Busy,
 }
 
@@ -126,42 +127,42 @@ impl fmt::Display for LocateError {
             LocateError::Refused => "the domain does not offer the service",
             LocateError::NoAnswer => "no answer from name servers",
             LocateError::Aliases => "too many aliases",
-            LocateError::Busy => "too many lookups under way",
+            LocateError::Busy => "too many pending lookups",
         })
     }
 }
 
 impl std::error::Error for LocateError {}
 
-/// Targets in the order in which they are to be tried: take the next where one fails (RFC 3263 section 4.3).
+/// Targets in the order of trying: take the next one when one fails (RFC 3263 section 4.3).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Targets {
-    list: Vec<Target>,
+    list: Vec<ResolvedTarget>,
     next: usize,
 }
 
 impl Targets {
-    fn new(list: Vec<Target>) -> Targets {
+    fn new(list: Vec<ResolvedTarget>) -> Targets {
         Targets { list, next: 0 }
     }
 
-    /// Those not yet taken.
-    pub fn remaining(&self) -> &[Target] {
+    /// The targets that were not taken yet.
+    pub fn remaining(&self) -> &[ResolvedTarget] {
         self.list.get(self.next..).unwrap_or_default()
     }
 }
 
 impl Iterator for Targets {
-    type Item = Target;
+    type Item = ResolvedTarget;
 
-    fn next(&mut self) -> Option<Target> {
+    fn next(&mut self) -> Option<ResolvedTarget> {
         let target = self.list.get(self.next).copied();
         self.next += usize::from(target.is_some());
         target
     }
 }
 
-/// The port where none is given.
+/// The default port of a transport.
 fn default_port(transport: Transport) -> u16 {
     match transport {
         Transport::Udp | Transport::Tcp => 5060,

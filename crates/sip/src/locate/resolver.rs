@@ -1,41 +1,41 @@
-//! The engine around evaluations: queries in flight, retransmission, answers checked, cache.
+//! The resolver engine: pending queries, retransmission, validation of answers, cache.
 
-use super::dns::{self, Code, Kind, Name, Question};
-use super::evaluate::{Evaluated, Known, Oracle, evaluate};
-use super::{LocateError, Targets, Wanted};
+use super::dns::{self, Code, DnsName, Question, RecordType};
+use super::evaluate::{Evaluated, KnownAnswer, Oracle, evaluate};
+use super::{LocateError, LocateRequest, Targets};
 use engine::{Deadline, Entropy, Time, Transport};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-/// How a [`Resolver`] works.
+/// Configuration of a [`Resolver`].
 #[derive(Clone, Debug)]
 pub struct ResolverConfig {
-    /// Name servers, the preferred first. None: only addresses and [`ResolverConfig::hosts`] are located.
+    /// Name servers in order of preference. Empty: only addresses and [`ResolverConfig::hosts`] are located.
     pub servers: Vec<SocketAddr>,
-    /// Transports that we have, the preferred first.
+    /// Supported transports in order of preference.
     pub transports: Vec<Transport>,
-    /// Whether IPv4 addresses are asked for.
+    /// Whether A records are queried.
     pub ipv4: bool,
-    /// Whether IPv6 addresses are asked for.
+    /// Whether AAAA records are queried.
     pub ipv6: bool,
-    /// Whether IPv6 addresses come before IPv4 ones of the same name.
+    /// Whether IPv6 addresses precede IPv4 addresses of the same name.
     pub prefer_ipv6: bool,
-    /// Names with addresses that win over DNS.
+    /// Names with fixed addresses, which override DNS.
     pub hosts: Vec<(String, IpAddr)>,
-    /// Wait for an answer before the next try, doubled each time the servers have all been tried.
+    /// Time before the next try, doubled each time all servers have been tried.
     pub wait: Duration,
     /// Tries of one question over all servers.
     pub tries: u32,
-    /// End of a lookup, whatever is still open.
+    /// Time limit of a lookup.
     pub lookup_timeout: Duration,
-    /// Lookups under way at most.
+    /// Pending lookups, at most.
     pub lookups: usize,
-    /// Answers kept at most.
+    /// Cached answers, at most.
     pub cache: usize,
-    /// Answers are kept no longer than this, whatever their time to live.
+    /// Upper bound of the time that an answer is cached.
     pub longest: Duration,
-    /// That a name or record does not exist is kept no longer than this.
+    /// Upper bound of the time that the absence of a name or record is cached.
     pub longest_negative: Duration,
 }
 
@@ -59,30 +59,30 @@ impl Default for ResolverConfig {
     }
 }
 
-/// How long a failure of all name servers is remembered (RFC 9520 section 3.2: at least a second).
+/// Time that a failure of all name servers is cached (RFC 9520 section 3.2: at least a second).
 const FAILURE_KEPT: Duration = Duration::from_secs(5);
-/// How long an absence without SOA is remembered.
+/// Time that an absence without SOA is cached.
 const ABSENCE_KEPT: Duration = Duration::from_secs(5);
-/// Questions of one lookup at most, over all its evaluations.
+/// Questions of one lookup over all its evaluations, at most.
 const MAX_QUESTIONS: usize = 100;
 
-/// A lookup under way.
+/// A pending lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LookupId(pub u64);
 
-/// What [`Resolver::locate`] gives.
+/// Result of [`Resolver::locate`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Started {
-    /// Known at once.
+pub enum LookupStart {
+    /// The result is known at once.
     Done(Result<Targets, LocateError>),
-    /// An [`Outcome`] will come.
+    /// A [`LookupOutcome`] follows.
     Pending(LookupId),
 }
 
 /// The end of a lookup.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outcome {
-    /// Which.
+pub struct LookupOutcome {
+    /// The lookup.
     pub lookup: LookupId,
     /// Its targets, at least one.
     pub targets: Result<Targets, LocateError>,
@@ -91,40 +91,40 @@ pub struct Outcome {
 /// A datagram to a name server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Query {
-    /// Where to.
+    /// The destination.
     pub server: SocketAddr,
     /// The payload.
     pub bytes: Vec<u8>,
 }
 
-/// What is to be done with a stream to a name server (RFC 7766): a question whose answer did not fit into a datagram is
-/// asked again over TCP.
+/// A command for a TCP stream to a name server (RFC 7766): a question whose answer was truncated is queried again over
+/// TCP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StreamWork {
-    /// Open this stream and send the bytes.
+    /// Open a stream and send the bytes.
     Open {
-        /// Our number for it; none is used twice.
+        /// Its number, which is never reused.
         stream: u32,
-        /// Where to.
+        /// The destination.
         server: SocketAddr,
-        /// The query behind its length.
+        /// The query, preceded by its length.
         bytes: Vec<u8>,
     },
-    /// Close it.
+    /// Close a stream.
     Close {
-        /// Which.
+        /// Its number.
         stream: u32,
     },
 }
 
-/// Why an answer of a name server's was not used; each is a counted drop.
+/// Reason why an answer of a name server was ignored; each is a counted drop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Ignored {
-    /// It cannot be read as a response.
+pub enum IgnoredAnswer {
+    /// It is not a valid response.
     Malformed,
-    /// No query of ours has its identifier, or that query went to another server.
+    /// No pending query has its identifier, or that query was sent to another server.
     Unasked,
-    /// It repeats another question, or ours in other letters.
+    /// It repeats another question, or ours in other letter case.
     Question,
 }
 
@@ -136,16 +136,16 @@ struct Flight {
     edns: bool,
     upper: u64,
     due: Time,
-    /// The question is asked over this stream, not by a datagram.
-    stream: Option<Stream>,
-    /// What a truncated answer had, for when no server answers over a stream, and how long it may be kept.
-    partial: Option<(Known, Duration)>,
+    /// The question is queried over this stream instead of by datagram.
+    stream: Option<DnsStream>,
+    /// The records of a truncated answer, used if no server answers over TCP, and the time that they may be cached.
+    partial: Option<(KnownAnswer, Duration)>,
 }
 
 #[derive(Debug)]
-struct Stream {
+struct DnsStream {
     number: u32,
-    /// What has come so far, the length in front.
+    /// Bytes received so far, the length included.
     bytes: Vec<u8>,
 }
 
@@ -157,63 +157,63 @@ impl Flight {
     }
 }
 
-/// The answer to a question in flight.
-fn read(question: &Question, upper: u64, bytes: &[u8]) -> Result<dns::Answer, Ignored> {
+/// Parses the answer to a pending question.
+fn read(question: &Question, upper: u64, bytes: &[u8]) -> Result<dns::DnsAnswer, IgnoredAnswer> {
     dns::read_answer(bytes, question, upper).map_err(|error| match error {
-        dns::Mismatch::Malformed => Ignored::Malformed,
-        dns::Mismatch::Question => Ignored::Question,
+        dns::AnswerMismatch::Malformed => IgnoredAnswer::Malformed,
+        dns::AnswerMismatch::Question => IgnoredAnswer::Question,
     })
 }
 
 #[derive(Debug)]
 struct Lookup {
-    wanted: Wanted,
+    request: LocateRequest,
     ends: Time,
-    /// Answers to its own questions: they hold for it even when the cache may not keep them.
-    answers: BTreeMap<Question, Known>,
-    /// Questions in flight that it waits for.
+    /// Answers to its own questions. They apply to this lookup even if the cache must not keep them.
+    answers: BTreeMap<Question, KnownAnswer>,
+    /// Pending questions.
     open: BTreeSet<Question>,
 }
 
 #[derive(Debug)]
-struct Cached {
-    known: Known,
+struct CachedAnswer {
+    known: KnownAnswer,
     until: Time,
 }
 
-/// Locates servers. Hand its queries to a UDP socket, hand what comes back to [`Resolver::answer`]; open the streams that
-/// it asks for.
+/// Locates servers. Send its queries over a UDP socket and pass received datagrams to [`Resolver::answer`]; perform its
+/// stream commands.
 #[derive(Debug)]
 pub struct Resolver {
     config: ResolverConfig,
-    kinds: Vec<Kind>,
+    address_types: Vec<RecordType>,
     hosts: BTreeMap<String, Vec<IpAddr>>,
     entropy: Entropy,
     lookups: BTreeMap<LookupId, Lookup>,
     next_lookup: u64,
     flights: BTreeMap<u16, Flight>,
-    asked: BTreeMap<Question, u16>,
-    cache: BTreeMap<Question, Cached>,
-    /// Cached questions by the time at which they end.
+    pending_questions: BTreeMap<Question, u16>,
+    cache: BTreeMap<Question, CachedAnswer>,
+    /// Cached questions by expiry time.
     ends: BTreeSet<(Time, Question)>,
     queries: VecDeque<Query>,
     streams: VecDeque<StreamWork>,
     next_stream: u32,
-    outcomes: VecDeque<Outcome>,
+    outcomes: VecDeque<LookupOutcome>,
 }
 
-/// What one evaluation sees.
-struct View<'r> {
+/// The answers that one evaluation can use.
+struct AnswerView<'r> {
     resolver: &'r Resolver,
-    answers: &'r BTreeMap<Question, Known>,
+    answers: &'r BTreeMap<Question, KnownAnswer>,
     now: Time,
 }
 
-/// Absent records, for when there is no one to ask.
-static NOTHING: Known = Known::Records(Vec::new());
+/// Absent records, for a configuration without name servers.
+static NO_RECORDS: KnownAnswer = KnownAnswer::Records(Vec::new());
 
-impl Oracle for View<'_> {
-    fn known(&self, question: &Question) -> Option<&Known> {
+impl Oracle for AnswerView<'_> {
+    fn known_answer(&self, question: &Question) -> Option<&KnownAnswer> {
         if let Some(known) = self.answers.get(question) {
             return Some(known);
         }
@@ -221,7 +221,11 @@ impl Oracle for View<'_> {
         if let Some(cached) = cached.filter(|cached| cached.until > self.now) {
             return Some(&cached.known);
         }
-        self.resolver.config.servers.is_empty().then_some(&NOTHING)
+        self.resolver
+            .config
+            .servers
+            .is_empty()
+            .then_some(&NO_RECORDS)
     }
 
     fn fixed(&self, name: &str) -> Option<&[IpAddr]> {
@@ -232,29 +236,36 @@ impl Oracle for View<'_> {
         &self.resolver.config.transports
     }
 
-    fn address_kinds(&self) -> &[Kind] {
-        &self.resolver.kinds
+    fn address_types(&self) -> &[RecordType] {
+        &self.resolver.address_types
     }
 }
 
 impl Resolver {
-    /// A resolver. Names in `hosts` that are no domain names are left out.
+    /// A resolver. Entries of `hosts` that are not domain names are ignored.
     pub fn new(config: ResolverConfig, entropy: Entropy) -> Resolver {
-        let mut kinds = Vec::new();
+        let mut address_types = Vec::new();
         if config.ipv4 {
-            kinds.push(Kind::A);
+            address_types.push(RecordType::A);
         }
         if config.ipv6 {
-            kinds.insert(if config.prefer_ipv6 { 0 } else { kinds.len() }, Kind::Aaaa);
+            address_types.insert(
+                if config.prefer_ipv6 {
+                    0
+                } else {
+                    address_types.len()
+                },
+                RecordType::Aaaa,
+            );
         }
         let mut hosts: BTreeMap<String, Vec<IpAddr>> = BTreeMap::new();
         for (name, address) in &config.hosts {
-            let wanted = if address.is_ipv4() {
+            let enabled = if address.is_ipv4() {
                 config.ipv4
             } else {
                 config.ipv6
             };
-            if let Some(name) = Name::parse(name.as_bytes()).filter(|_| wanted) {
+            if let Some(name) = DnsName::parse(name.as_bytes()).filter(|_| enabled) {
                 hosts
                     .entry(name.as_str().to_owned())
                     .or_default()
@@ -263,13 +274,13 @@ impl Resolver {
         }
         Resolver {
             config,
-            kinds,
+            address_types,
             hosts,
             entropy,
             lookups: BTreeMap::new(),
             next_lookup: 0,
             flights: BTreeMap::new(),
-            asked: BTreeMap::new(),
+            pending_questions: BTreeMap::new(),
             cache: BTreeMap::new(),
             ends: BTreeSet::new(),
             queries: VecDeque::new(),
@@ -280,19 +291,19 @@ impl Resolver {
     }
 
     /// Starts a lookup.
-    pub fn locate(&mut self, wanted: Wanted, now: Time) -> Started {
+    pub fn locate(&mut self, request: LocateRequest, now: Time) -> LookupStart {
         let answers = BTreeMap::new();
-        match self.evaluate(&wanted, &answers, now) {
-            Evaluated::Targets(targets) => Started::Done(Ok(Targets::new(targets))),
-            Evaluated::Failed(error) => Started::Done(Err(error)),
+        match self.evaluate(&request, &answers, now) {
+            Evaluated::Targets(targets) => LookupStart::Done(Ok(Targets::new(targets))),
+            Evaluated::Failed(error) => LookupStart::Done(Err(error)),
             Evaluated::Missing(_) if self.lookups.len() >= self.config.lookups => {
-                Started::Done(Err(LocateError::Busy))
+                LookupStart::Done(Err(LocateError::Busy))
             }
             Evaluated::Missing(missing) => {
                 let id = LookupId(self.next_lookup);
                 self.next_lookup += 1;
                 let lookup = Lookup {
-                    wanted,
+                    request,
                     ends: now + self.config.lookup_timeout,
                     answers,
                     open: missing.iter().cloned().collect(),
@@ -301,40 +312,45 @@ impl Resolver {
                 for question in missing {
                     self.ask(question, now);
                 }
-                Started::Pending(id)
+                LookupStart::Pending(id)
             }
         }
     }
 
-    /// Gives a lookup up; no outcome comes. Its questions run on: their answers are worth keeping.
+    /// Cancels a lookup; no outcome follows. Its queries continue, because their answers are worth caching.
     pub fn cancel(&mut self, lookup: LookupId) {
         self.lookups.remove(&lookup);
     }
 
-    /// Takes a datagram that came from `source`.
-    pub fn answer(&mut self, source: SocketAddr, bytes: &[u8], now: Time) -> Result<(), Ignored> {
-        let id = dns::response_id(bytes).ok_or(Ignored::Malformed)?;
+    /// Processes a datagram from `source`.
+    pub fn answer(
+        &mut self,
+        source: SocketAddr,
+        bytes: &[u8],
+        now: Time,
+    ) -> Result<(), IgnoredAnswer> {
+        let id = dns::response_id(bytes).ok_or(IgnoredAnswer::Malformed)?;
         let flight = self
             .flights
             .get_mut(&id)
             .filter(|flight| flight.server == source && flight.stream.is_none());
-        let flight = flight.ok_or(Ignored::Unasked)?;
+        let flight = flight.ok_or(IgnoredAnswer::Unasked)?;
         let answer = read(&flight.question, flight.upper, bytes)?;
         if answer.truncated && matches!(answer.code, Code::Good | Code::NoName) {
             let absent = answer.records.is_empty() && answer.alias.is_none();
-            let partial = self.judged(answer);
+            let partial = self.evaluate_answer(answer);
             if let Some(flight) = self.flights.get_mut(&id).filter(|_| !absent) {
                 flight.partial = Some(partial);
             }
             self.ask_over_stream(id, now);
             return Ok(());
         }
-        self.answered(id, answer, now);
+        self.on_answer(id, answer, now);
         Ok(())
     }
 
-    /// What a whole answer says.
-    fn answered(&mut self, id: u16, answer: dns::Answer, now: Time) {
+    /// Processes a complete answer.
+    fn on_answer(&mut self, id: u16, answer: dns::DnsAnswer, now: Time) {
         match answer.code {
             Code::Format | Code::Failed => {
                 if answer.code == Code::Format
@@ -345,33 +361,33 @@ impl Resolver {
                 self.retry(id, now);
             }
             Code::Good | Code::NoName => {
-                let (known, keep) = self.judged(answer);
-                self.settle(id, known, keep, now);
+                let (known, cache_time) = self.evaluate_answer(answer);
+                self.settle(id, known, cache_time, now);
             }
         }
     }
 
-    /// What is known by an answer, and how long it may be kept.
-    fn judged(&self, answer: dns::Answer) -> (Known, Duration) {
+    /// The content of an answer and the time that it may be cached.
+    fn evaluate_answer(&self, answer: dns::DnsAnswer) -> (KnownAnswer, Duration) {
         let ttl = answer
             .ttl
             .map(|seconds| Duration::from_secs(u64::from(seconds)));
         let absent = answer.records.is_empty() && answer.alias.is_none();
-        let keep = match absent {
+        let cache_time = match absent {
             true => ttl
                 .unwrap_or(ABSENCE_KEPT)
                 .min(self.config.longest_negative),
             false => ttl.unwrap_or_default().min(self.config.longest),
         };
         let known = match answer.alias {
-            Some(alias) => Known::Alias(alias),
-            None => Known::Records(answer.records),
+            Some(alias) => KnownAnswer::Alias(alias),
+            None => KnownAnswer::Records(answer.records),
         };
-        (known, keep)
+        (known, cache_time)
     }
 
-    /// Asks the server of a truncated answer again over TCP (RFC 7766 section 5; RFC 2181 section 9: what was cut off is
-    /// not to be worked with).
+    /// Queries the server of a truncated answer again over TCP (RFC 7766 section 5; RFC 2181 section 9: the records of
+    /// a truncated answer are not used).
     fn ask_over_stream(&mut self, id: u16, now: Time) {
         let number = self.next_stream;
         let wait = self.config.wait;
@@ -379,11 +395,11 @@ impl Resolver {
             return;
         };
         self.next_stream = number.wrapping_add(1);
-        flight.stream = Some(Stream {
+        flight.stream = Some(DnsStream {
             number,
             bytes: Vec::new(),
         });
-        // A connection is opened first: twice the time.
+        // Twice the time, because the connection is opened first.
         flight.due = now + wait * 2;
         let mut bytes = vec![0, 0];
         dns::write_query(id, &flight.question, flight.edns, flight.upper, &mut bytes);
@@ -396,25 +412,31 @@ impl Resolver {
         });
     }
 
-    /// Takes bytes that came on a stream.
+    /// Processes received bytes of a stream.
     ///
     /// # Errors
-    /// [`Ignored`]; after [`Ignored::Malformed`] and [`Ignored::Question`] the stream is closed, and the question asked
-    /// otherwise.
-    pub fn stream_bytes(&mut self, stream: u32, bytes: &[u8], now: Time) -> Result<(), Ignored> {
+    /// [`IgnoredAnswer`]. After [`IgnoredAnswer::Malformed`] and [`IgnoredAnswer::Question`] the stream is closed, and
+    /// the question is retried.
+    pub fn stream_bytes(
+        &mut self,
+        stream: u32,
+        bytes: &[u8],
+        now: Time,
+    ) -> Result<(), IgnoredAnswer> {
         let (&id, flight) = self
             .flights
             .iter_mut()
             .find(|(_, flight)| flight.is_on(stream))
-            .ok_or(Ignored::Unasked)?;
-        let Some(came) = flight.stream.as_mut() else {
-            return Err(Ignored::Unasked);
+            .ok_or(IgnoredAnswer::Unasked)?;
+        let Some(received) = flight.stream.as_mut() else {
+            return Err(IgnoredAnswer::Unasked);
         };
-        // A length of two octets bounds what is kept.
-        let room = usize::from(u16::MAX) + 2 - came.bytes.len();
-        came.bytes
+        // The two length octets bound the buffer.
+        let room = usize::from(u16::MAX) + 2 - received.bytes.len();
+        received
+            .bytes
             .extend_from_slice(bytes.get(..room).unwrap_or(bytes));
-        let Some((length, rest)) = came.bytes.split_first_chunk::<2>() else {
+        let Some((length, rest)) = received.bytes.split_first_chunk::<2>() else {
             return Ok(());
         };
         let length = usize::from(u16::from_be_bytes(*length));
@@ -422,11 +444,11 @@ impl Resolver {
             return Ok(());
         };
         let answer = match dns::response_id(message) {
-            Some(theirs) if theirs == id => read(&flight.question, flight.upper, message),
-            _ => Err(Ignored::Malformed),
+            Some(response_id) if response_id == id => read(&flight.question, flight.upper, message),
+            _ => Err(IgnoredAnswer::Malformed),
         };
         match answer {
-            Ok(answer) => self.answered(id, answer, now),
+            Ok(answer) => self.on_answer(id, answer, now),
             Err(ignored) => {
                 self.retry(id, now);
                 return Err(ignored);
@@ -435,7 +457,7 @@ impl Resolver {
         Ok(())
     }
 
-    /// A stream could not be opened, or has ended: its question is asked otherwise.
+    /// Retries the question of a stream that could not be opened or has ended.
     pub fn stream_ended(&mut self, stream: u32, now: Time) {
         let id = self
             .flights
@@ -450,18 +472,18 @@ impl Resolver {
         }
     }
 
-    /// Whether [`Resolver::next_stream_work`] has something.
+    /// Whether [`Resolver::next_stream_work`] returns a command.
     pub fn has_stream_work(&self) -> bool {
         !self.streams.is_empty()
     }
 
-    /// What is next to be done with streams.
+    /// The next stream command.
     pub fn next_stream_work(&mut self) -> Option<StreamWork> {
         self.streams.pop_front()
     }
 
-    /// Takes the place of `old`, whose lookups come to nothing: its streams are closed, their numbers stay its own.
-    pub fn succeed(&mut self, old: &Resolver) {
+    /// Replaces `old`, whose lookups end without outcome: closes its streams and does not reuse their numbers.
+    pub fn take_over(&mut self, old: &Resolver) {
         self.next_stream = old.next_stream;
         for flight in old.flights.values() {
             if let Some(stream) = &flight.stream {
@@ -472,8 +494,8 @@ impl Resolver {
         }
     }
 
-    /// The stream of a question is of no more use.
-    fn leave_stream(&mut self, id: u16) {
+    /// Closes the stream of a question.
+    fn close_stream(&mut self, id: u16) {
         if let Some(stream) = self
             .flights
             .get_mut(&id)
@@ -485,7 +507,7 @@ impl Resolver {
         }
     }
 
-    /// Retransmits, gives up: what is due at `now`.
+    /// Processes timeouts at `now`: retransmits or gives up.
     pub fn timeout(&mut self, now: Time) {
         let due: Vec<u16> = self
             .flights
@@ -513,56 +535,56 @@ impl Resolver {
         self.queries.pop_front()
     }
 
-    /// The next lookup that has ended.
-    pub fn next_outcome(&mut self) -> Option<Outcome> {
+    /// The next outcome of a lookup.
+    pub fn next_outcome(&mut self) -> Option<LookupOutcome> {
         self.outcomes.pop_front()
     }
 
-    /// When [`Resolver::timeout`] is next due.
+    /// The next deadline for [`Resolver::timeout`].
     pub fn next_deadline(&self) -> Option<Deadline> {
         let flight = self.flights.values().map(|flight| flight.due).min();
         let lookup = self.lookups.values().map(|lookup| lookup.ends).min();
         let at = flight.into_iter().chain(lookup).min()?;
         Some(Deadline {
             at,
-            why: "name server",
+            reason: "name server",
         })
     }
 
-    /// Lookups under way, questions in flight, answers kept.
+    /// Numbers of pending lookups, pending questions and cached answers.
     pub fn census(&self) -> (usize, usize, usize) {
         (self.lookups.len(), self.flights.len(), self.cache.len())
     }
 
     fn evaluate(
         &mut self,
-        wanted: &Wanted,
-        answers: &BTreeMap<Question, Known>,
+        request: &LocateRequest,
+        answers: &BTreeMap<Question, KnownAnswer>,
         now: Time,
     ) -> Evaluated {
         let mut entropy = self.entropy.fork();
-        let view = View {
+        let view = AnswerView {
             resolver: self,
             answers,
             now,
         };
-        evaluate(wanted, &view, &mut entropy)
+        evaluate(request, &view, &mut entropy)
     }
 
-    /// Sends `question`, where it is not in flight already.
+    /// Sends `question` unless it is pending already.
     fn ask(&mut self, question: Question, now: Time) {
-        if self.asked.contains_key(&question) {
+        if self.pending_questions.contains_key(&question) {
             return;
         }
-        // As many identifiers as lookups times questions do not exist: a full table waits for no one.
+        // The table of 16-bit identifiers may be full. Then the question fails at once instead of waiting.
         let free = (0..16).find_map(|_| {
             let id = self.entropy.u32() as u16;
             (!self.flights.contains_key(&id)).then_some(id)
         });
         let (Some(id), Some(server)) = (free, self.config.servers.first().copied()) else {
-            return self.tell(&question, &Known::Failed, now);
+            return self.deliver_answer(&question, &KnownAnswer::Failed, now);
         };
-        self.asked.insert(question.clone(), id);
+        self.pending_questions.insert(question.clone(), id);
         let flight = Flight {
             question,
             server,
@@ -577,20 +599,20 @@ impl Resolver {
         self.retry(id, now);
     }
 
-    /// Sends a question (again), to the next server in turn; gives it up after the last try.
+    /// Sends a question (again) to the next server in turn, or gives it up after the last try.
     fn retry(&mut self, id: u16, now: Time) {
         let upper = self.entropy.u64();
-        self.leave_stream(id);
+        self.close_stream(id);
         let Some(flight) = self.flights.get_mut(&id) else {
             return;
         };
         if flight.tries >= self.config.tries {
-            // Half an answer is better than none where TCP is blocked on the way.
-            let (known, keep) = flight
+            // A partial answer is better than none if TCP is blocked.
+            let (known, cache_time) = flight
                 .partial
                 .take()
-                .unwrap_or((Known::Failed, FAILURE_KEPT));
-            return self.settle(id, known, keep, now);
+                .unwrap_or((KnownAnswer::Failed, FAILURE_KEPT));
+            return self.settle(id, known, cache_time, now);
         }
         let servers = self.config.servers.len().max(1) as u32;
         let turn = (flight.tries % servers) as usize;
@@ -598,7 +620,8 @@ impl Resolver {
         if let Some(server) = self.config.servers.get(turn) {
             flight.server = *server;
         }
-        // Random letters make an answer harder to forge. The last round leaves them: some servers do not keep them.
+        // Random letter case makes a forged answer harder. The last round omits it, because some servers do not
+        // preserve it.
         let last_round = flight.tries + servers >= self.config.tries;
         flight.upper = if last_round { 0 } else { upper };
         flight.tries += 1;
@@ -611,18 +634,23 @@ impl Resolver {
         });
     }
 
-    /// A question is answered, or will not be.
-    fn settle(&mut self, id: u16, known: Known, keep: Duration, now: Time) {
-        self.leave_stream(id);
+    /// Ends a question with its answer or its failure.
+    fn settle(&mut self, id: u16, known: KnownAnswer, cache_time: Duration, now: Time) {
+        self.close_stream(id);
         let Some(flight) = self.flights.remove(&id) else {
             return;
         };
-        self.asked.remove(&flight.question);
-        self.keep(flight.question.clone(), known.clone(), now + keep, now);
-        self.tell(&flight.question, &known, now);
+        self.pending_questions.remove(&flight.question);
+        self.cache_answer(
+            flight.question.clone(),
+            known.clone(),
+            now + cache_time,
+            now,
+        );
+        self.deliver_answer(&flight.question, &known, now);
     }
 
-    fn keep(&mut self, question: Question, known: Known, until: Time, now: Time) {
+    fn cache_answer(&mut self, question: Question, known: KnownAnswer, until: Time, now: Time) {
         self.expire(now);
         if self.config.cache == 0 || until <= now {
             return;
@@ -633,7 +661,7 @@ impl Resolver {
             };
             self.cache.remove(&oldest);
         }
-        let cached = Cached { known, until };
+        let cached = CachedAnswer { known, until };
         if let Some(old) = self.cache.insert(question.clone(), cached) {
             self.ends.remove(&(old.until, question.clone()));
         }
@@ -650,8 +678,8 @@ impl Resolver {
         }
     }
 
-    /// Gives an answer to the lookups that wait for it, and evaluates those that wait for nothing more.
-    fn tell(&mut self, question: &Question, known: &Known, now: Time) {
+    /// Gives an answer to the lookups that wait for it, and evaluates those that have no pending question any more.
+    fn deliver_answer(&mut self, question: &Question, known: &KnownAnswer, now: Time) {
         let mut ready = Vec::new();
         for (id, lookup) in &mut self.lookups {
             if lookup.open.remove(question) {
@@ -662,15 +690,15 @@ impl Resolver {
             }
         }
         for id in ready {
-            self.step(id, now);
+            self.reevaluate(id, now);
         }
     }
 
-    fn step(&mut self, id: LookupId, now: Time) {
+    fn reevaluate(&mut self, id: LookupId, now: Time) {
         let Some(mut lookup) = self.lookups.remove(&id) else {
             return;
         };
-        match self.evaluate(&lookup.wanted, &lookup.answers, now) {
+        match self.evaluate(&lookup.request, &lookup.answers, now) {
             Evaluated::Targets(targets) => self.finish(id, Ok(Targets::new(targets))),
             Evaluated::Failed(error) => self.finish(id, Err(error)),
             Evaluated::Missing(missing) if lookup.answers.len() + missing.len() > MAX_QUESTIONS => {
@@ -688,6 +716,6 @@ impl Resolver {
 
     fn finish(&mut self, lookup: LookupId, targets: Result<Targets, LocateError>) {
         self.lookups.remove(&lookup);
-        self.outcomes.push_back(Outcome { lookup, targets });
+        self.outcomes.push_back(LookupOutcome { lookup, targets });
     }
 }

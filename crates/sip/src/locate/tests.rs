@@ -1,6 +1,6 @@
-//! Location against a name server made of `simple-dns`, which judges our reading and writing of DNS from outside.
+//! Server location against a name server built with `simple-dns`, an independent implementation of DNS messages.
 
-use super::dns::{self, Answer, Code, Kind, Name, Question, Record, Srv};
+use super::dns::{self, Code, DnsAnswer, DnsName, DnsRecord, Question, RecordType, Srv};
 use super::*;
 use engine::{Entropy, Time};
 use proptest::prelude::*;
@@ -11,11 +11,11 @@ use std::time::Duration;
 
 const SERVERS: [&str; 2] = ["192.0.2.53:53", "[2001:db8::53]:53"];
 
-/// A zone file and what was asked of it.
+/// A zone and the questions it has received.
 #[derive(Default)]
 struct Zone {
     records: Vec<(String, u32, RData<'static>)>,
-    asked: Vec<String>,
+    questions: Vec<String>,
 }
 
 impl Zone {
@@ -91,14 +91,14 @@ impl Zone {
         )
     }
 
-    /// The answer to a query, aliases followed inside the zone, compressed.
+    /// The answer to a query, with aliases followed within the zone and names compressed.
     fn answer(&mut self, query: &[u8]) -> Vec<u8> {
         let query = Packet::parse(query).expect("our query is a DNS packet");
         assert!(query.has_flags(PacketFlag::RECURSION_DESIRED));
         assert_eq!((query.questions.len(), query.opt().is_some()), (1, true));
         let question = query.questions[0].clone();
         let mut name = question.qname.to_string().to_lowercase();
-        self.asked.push(format!("{name} {:?}", question.qtype));
+        self.questions.push(format!("{name} {:?}", question.qtype));
         let mut reply = Packet::new_reply(query.id());
         reply.questions.push(question.clone());
         let mut exists = false;
@@ -168,25 +168,27 @@ fn resolver(change: impl FnOnce(&mut ResolverConfig)) -> Resolver {
     Resolver::new(config, Entropy::from_number(3))
 }
 
-fn wanted(uri: &str) -> Wanted {
-    Wanted::from_uri(&Uri::parse(uri.as_bytes()).unwrap()).unwrap()
+fn request(uri: &str) -> LocateRequest {
+    LocateRequest::from_uri(&Uri::parse(uri.as_bytes()).unwrap()).unwrap()
 }
 
-/// A lookup to its end, with every query answered by the zone.
+/// Runs a lookup to its end; the zone answers every query.
 fn run(
     resolver: &mut Resolver,
     zone: &mut Zone,
     uri: &str,
     now: Time,
 ) -> Result<Vec<String>, LocateError> {
-    let result = match resolver.locate(wanted(uri), now) {
-        Started::Done(result) => result,
-        Started::Pending(id) => loop {
+    let result = match resolver.locate(request(uri), now) {
+        LookupStart::Done(result) => result,
+        LookupStart::Pending(id) => loop {
             if let Some(outcome) = resolver.next_outcome() {
                 assert_eq!(outcome.lookup, id);
                 break outcome.targets;
             }
-            let query = resolver.next_query().expect("a pending lookup asks");
+            let query = resolver
+                .next_query()
+                .expect("a query of the pending lookup");
             let answer = zone.answer(&query.bytes);
             assert_eq!(resolver.answer(query.server, &answer, now), Ok(()));
         },
@@ -209,7 +211,7 @@ fn list(targets: &[&str]) -> Result<Vec<String>, LocateError> {
 }
 
 #[test]
-fn addresses_and_ports_ask_nothing_more() {
+fn addresses_and_ports_need_no_srv_query() {
     let zone = &mut Zone::default();
     assert_eq!(once(zone, "sip:a@192.0.2.1"), list(&["udp 192.0.2.1:5060"]));
     assert_eq!(
@@ -232,7 +234,7 @@ fn addresses_and_ports_ask_nothing_more() {
         once(zone, "sip:192.0.2.1;transport=ws"),
         Err(LocateError::Unsupported)
     );
-    assert!(zone.asked.is_empty());
+    assert!(zone.questions.is_empty());
     zone.a("host.example.com", [192, 0, 2, 1])
         .aaaa("host.example.com", 1);
     assert_eq!(
@@ -240,7 +242,7 @@ fn addresses_and_ports_ask_nothing_more() {
         list(&["udp 192.0.2.1:5080", "udp [2001:db8::1]:5080"])
     );
     assert_eq!(
-        zone.asked,
+        zone.questions,
         ["host.example.com TYPE(A)", "host.example.com TYPE(AAAA)"]
     );
     let mut six = resolver(|config| config.prefer_ipv6 = true);
@@ -250,7 +252,7 @@ fn addresses_and_ports_ask_nothing_more() {
         list(&["udp [2001:db8::1]:5080", "udp 192.0.2.1:5080"])
     );
     let uri = Uri::parse(b"tel:+49").unwrap();
-    assert_eq!(Wanted::from_uri(&uri), Err(LocateError::Unsupported));
+    assert_eq!(LocateRequest::from_uri(&uri), Err(LocateError::Unsupported));
 }
 
 /// The example of RFC 3263 section 4.1.
@@ -276,14 +278,14 @@ fn naptr_then_srv_then_addresses() {
         list(&["tcp 192.0.2.1:5060", "tcp 192.0.2.2:5070"]),
         "only the first usable order"
     );
-    // With a transport, NAPTR is not asked; with port, neither.
-    zone.asked.clear();
+    // With a transport, NAPTR is not queried; with a port, neither is SRV.
+    zone.questions.clear();
     assert_eq!(
         once(zone, "sip:example.com;transport=tcp"),
         list(&["tcp 192.0.2.1:5060", "tcp 192.0.2.2:5070"])
     );
-    assert_eq!(zone.asked[0], "_sip._tcp.example.com TYPE(SRV)");
-    // A second order and an equal order with another preference.
+    assert_eq!(zone.questions[0], "_sip._tcp.example.com TYPE(SRV)");
+    // A second order, and an equal order with another preference.
     let zone = &mut Zone::default();
     zone.naptr(10, 20, "SIP+D2U", "udp.example.com")
         .naptr(10, 10, "sip+d2t", "tcp.example.com")
@@ -326,16 +328,16 @@ fn without_naptr_srv_of_every_transport_then_addresses() {
     );
 }
 
-/// A name server that fails at NAPTR, as there are, does not keep SRV from being asked.
+/// A name server that fails for NAPTR does not prevent the SRV query.
 #[test]
-fn without_an_answer_about_naptr_srv_is_asked() {
+fn unanswered_naptr_query_is_followed_by_srv() {
     let mut resolver = resolver(|config| config.ipv6 = false);
     let zone = &mut Zone::default();
     zone.srv("_sip._udp.example.com", 1, 0, 5070, "one.example.com");
     zone.a("one.example.com", [192, 0, 2, 1]);
     assert!(matches!(
-        resolver.locate(wanted("sip:example.com"), Time::ZERO),
-        Started::Pending(_)
+        resolver.locate(request("sip:example.com"), Time::ZERO),
+        LookupStart::Pending(_)
     ));
     let mut failures = 0;
     while let Some(query) = resolver.next_query() {
@@ -374,8 +376,8 @@ fn targets_fail_over_in_order() {
         "udp 192.0.2.2:5062",
     ];
     assert_eq!(run(&mut resolver, zone, uri, Time::ZERO), list(&expected));
-    let Started::Done(Ok(mut targets)) = resolver.locate(wanted(uri), Time::ZERO) else {
-        panic!("everything is known");
+    let LookupStart::Done(Ok(mut targets)) = resolver.locate(request(uri), Time::ZERO) else {
+        panic!("the result is not known at once");
     };
     assert_eq!(targets.next().unwrap().address.port(), 5061);
     assert_eq!(targets.remaining().len(), 2);
@@ -383,12 +385,12 @@ fn targets_fail_over_in_order() {
 }
 
 #[test]
-fn weights_are_kept_in_the_long_run() {
+fn srv_weights_hold_over_many_lookups() {
     let srv = |priority, weight, port| Srv {
         priority,
         weight,
         port,
-        target: Name::parse(b"h").unwrap(),
+        target: DnsName::parse(b"h").unwrap(),
     };
     let records = vec![
         srv(1, 10, 1),
@@ -421,7 +423,7 @@ fn weights_are_kept_in_the_long_run() {
 }
 
 #[test]
-fn aliases_are_followed_but_not_for_ever() {
+fn aliases_are_followed_up_to_a_limit() {
     let zone = &mut Zone::default();
     zone.cname("w.example.com", "x.example.com")
         .cname("x.example.com", "y.example.com")
@@ -443,7 +445,7 @@ fn aliases_are_followed_but_not_for_ever() {
         once(zone, "sip:self.example.com:5060"),
         Err(LocateError::Aliases)
     );
-    // A chain longer than the name server follows in one answer goes on with the next question.
+    // A chain longer than the name server follows in one answer continues with the next question.
     let zone = &mut Zone::default();
     let names: Vec<&'static str> = (0..12)
         .map(|i| &*Box::leak(format!("n{i}.example.com").into_boxed_str()))
@@ -459,21 +461,21 @@ fn aliases_are_followed_but_not_for_ever() {
 }
 
 #[test]
-fn answers_are_kept_for_their_time() {
+fn answers_are_cached_for_their_ttl() {
     let zone = &mut Zone::default();
     zone.a("h.example.com", [192, 0, 2, 1]);
     let mut resolver = resolver(|config| config.ipv6 = false);
     let uri = "sip:h.example.com:5060";
-    for (second, asked) in [(0, 1), (1, 1), (299, 1), (301, 2)] {
+    for (second, count) in [(0, 1), (1, 1), (299, 1), (301, 2)] {
         assert_eq!(
             run(&mut resolver, zone, uri, Time::from_secs(second)),
             list(&["udp 192.0.2.1:5060"])
         );
-        assert_eq!(zone.asked.len(), asked, "at {second} s");
+        assert_eq!(zone.questions.len(), count, "at {second} s");
     }
     // Absence: for the SOA's minimum of 40 seconds.
-    zone.asked.clear();
-    for (second, asked) in [(400, 1), (439, 1), (441, 2)] {
+    zone.questions.clear();
+    for (second, count) in [(400, 1), (439, 1), (441, 2)] {
         let found = run(
             &mut resolver,
             zone,
@@ -481,7 +483,7 @@ fn answers_are_kept_for_their_time() {
             Time::from_secs(second),
         );
         assert_eq!(found, Err(LocateError::NotFound));
-        assert_eq!(zone.asked.len(), asked, "at {second} s");
+        assert_eq!(zone.questions.len(), count, "at {second} s");
     }
     assert_eq!(resolver.census().0, 0);
 }
@@ -502,10 +504,11 @@ fn the_cache_is_bounded() {
 }
 
 #[test]
-fn silent_servers_are_asked_in_turn_and_given_up() {
+fn silent_servers_are_tried_in_turn_until_timeout() {
     let mut resolver = resolver(|config| config.ipv6 = false);
-    let Started::Pending(id) = resolver.locate(wanted("sip:h.example.com:5060"), Time::ZERO) else {
-        panic!("nothing is known");
+    let LookupStart::Pending(id) = resolver.locate(request("sip:h.example.com:5060"), Time::ZERO)
+    else {
+        panic!("the lookup is not pending");
     };
     let mut sent = Vec::new();
     let mut ended = None;
@@ -540,25 +543,25 @@ fn silent_servers_are_asked_in_turn_and_given_up() {
         (0, 0, 1),
         "the failure is remembered for a while"
     );
-    let again = resolver.locate(wanted("sip:h.example.com:5060"), now);
-    assert_eq!(again, Started::Done(Err(LocateError::NoAnswer)));
+    let again = resolver.locate(request("sip:h.example.com:5060"), now);
+    assert_eq!(again, LookupStart::Done(Err(LocateError::NoAnswer)));
     assert!(matches!(
         resolver.locate(
-            wanted("sip:h.example.com:5060"),
+            request("sip:h.example.com:5060"),
             now + Duration::from_secs(6)
         ),
-        Started::Pending(_)
+        LookupStart::Pending(_)
     ));
 }
 
 #[test]
-fn failing_servers_are_left_at_once() {
+fn server_failure_moves_to_the_next_server_at_once() {
     let mut resolver = resolver(|config| config.ipv6 = false);
     let zone = &mut Zone::default();
     zone.a("h.example.com", [192, 0, 2, 1]);
     assert!(matches!(
-        resolver.locate(wanted("sip:h.example.com:5060"), Time::ZERO),
-        Started::Pending(_)
+        resolver.locate(request("sip:h.example.com:5060"), Time::ZERO),
+        LookupStart::Pending(_)
     ));
     let first = resolver.next_query().unwrap();
     let mut failed = zone.answer(&first.bytes);
@@ -566,9 +569,9 @@ fn failing_servers_are_left_at_once() {
     failed[3] = 2;
     failed[6..12].fill(0);
     assert_eq!(resolver.answer(first.server, &failed, Time::ZERO), Ok(()));
-    let second = resolver.next_query().expect("the next server is asked");
+    let second = resolver.next_query().expect("a query to the next server");
     assert_eq!(second.server.to_string(), SERVERS[1]);
-    // FORMERR: the next query goes without EDNS.
+    // FORMERR: the next query has no EDNS.
     let mut format = second.bytes[..12].to_vec();
     format[2] |= 0x80;
     format[3] = 1;
@@ -581,7 +584,7 @@ fn failing_servers_are_left_at_once() {
     );
 }
 
-/// An answer with nothing but the question, marked as truncated.
+/// An answer with only the question, marked as truncated.
 fn truncated(mut answer: Vec<u8>, keep_records: bool) -> Vec<u8> {
     answer[2] |= 0x02;
     if !keep_records {
@@ -591,7 +594,7 @@ fn truncated(mut answer: Vec<u8>, keep_records: bool) -> Vec<u8> {
     answer
 }
 
-/// The stream that the resolver wants opened: its number, the server, the query without its length.
+/// The stream that the resolver opens: its number, the server, the query without its length.
 fn opened(resolver: &mut Resolver) -> (u32, SocketAddr, Vec<u8>) {
     match resolver.next_stream_work() {
         Some(StreamWork::Open {
@@ -614,28 +617,28 @@ fn with_length(message: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn truncated_answers_are_asked_for_again_over_tcp() {
+fn truncated_answers_are_queried_again_over_tcp() {
     for (keep, piece) in [(false, 1), (true, 7), (true, 10_000)] {
         let mut resolver = resolver(|config| config.ipv6 = false);
         let zone = &mut Zone::default();
         zone.a("h.example.com", [192, 0, 2, 1]);
         zone.a("h.example.com", [192, 0, 2, 2]);
         assert!(matches!(
-            resolver.locate(wanted("sip:h.example.com:5060"), Time::ZERO),
-            Started::Pending(_)
+            resolver.locate(request("sip:h.example.com:5060"), Time::ZERO),
+            LookupStart::Pending(_)
         ));
         let query = resolver.next_query().unwrap();
         let whole = zone.answer(&query.bytes);
         let cut = truncated(whole, keep);
         assert_eq!(resolver.answer(query.server, &cut, Time::ZERO), Ok(()));
         assert!(resolver.next_outcome().is_none() && resolver.next_query().is_none());
-        let (stream, server, asked) = opened(&mut resolver);
+        let (stream, server, tcp_query) = opened(&mut resolver);
         assert_eq!(server, query.server);
-        let whole = zone.answer(&asked);
-        // A datagram is no answer any more.
+        let whole = zone.answer(&tcp_query);
+        // A datagram is ignored now.
         assert_eq!(
             resolver.answer(query.server, &whole, Time::ZERO),
-            Err(Ignored::Unasked)
+            Err(IgnoredAnswer::Unasked)
         );
         for bytes in with_length(&whole).chunks(piece) {
             assert!(resolver.next_outcome().is_none());
@@ -652,7 +655,7 @@ fn truncated_answers_are_asked_for_again_over_tcp() {
         );
         assert_eq!(
             resolver.stream_bytes(stream, b"more", Time::ZERO),
-            Err(Ignored::Unasked)
+            Err(IgnoredAnswer::Unasked)
         );
         resolver.stream_ended(stream, Time::ZERO);
         assert_eq!(resolver.census().1, 0);
@@ -660,36 +663,36 @@ fn truncated_answers_are_asked_for_again_over_tcp() {
 }
 
 #[test]
-fn a_stream_that_fails_leads_to_the_next_server() {
+fn failed_stream_moves_to_the_next_server() {
     let mut resolver = resolver(|config| config.ipv6 = false);
     let zone = &mut Zone::default();
     zone.a("h.example.com", [192, 0, 2, 1]);
     assert!(matches!(
-        resolver.locate(wanted("sip:h.example.com:5060"), Time::ZERO),
-        Started::Pending(_)
+        resolver.locate(request("sip:h.example.com:5060"), Time::ZERO),
+        LookupStart::Pending(_)
     ));
     let mut streams = Vec::new();
     let mut now = Time::ZERO;
-    // Ended, nonsense, another's identifier, silence: each costs a try. What was cut off is used at the end.
+    // Closed, malformed, another identifier, timeout: each costs a try. The truncated records are used at the end.
     for round in 0..4 {
         let query = resolver.next_query().expect("a try is left");
         assert_eq!(query.server.to_string(), SERVERS[round % 2]);
         let cut = truncated(zone.answer(&query.bytes), true);
         assert_eq!(resolver.answer(query.server, &cut, now), Ok(()));
-        let (stream, _, asked) = opened(&mut resolver);
+        let (stream, _, tcp_query) = opened(&mut resolver);
         streams.push(stream);
         match round {
             0 => resolver.stream_ended(stream, now),
             1 => assert_eq!(
                 resolver.stream_bytes(stream, &with_length(b"no DNS at all"), now),
-                Err(Ignored::Malformed)
+                Err(IgnoredAnswer::Malformed)
             ),
             2 => {
-                let mut other = zone.answer(&asked);
+                let mut other = zone.answer(&tcp_query);
                 other[0] ^= 1;
                 assert_eq!(
                     resolver.stream_bytes(stream, &with_length(&other), now),
-                    Err(Ignored::Malformed)
+                    Err(IgnoredAnswer::Malformed)
                 );
             }
             _ => {
@@ -713,74 +716,74 @@ fn a_stream_that_fails_leads_to_the_next_server() {
 }
 
 #[test]
-fn a_resolver_that_takes_anothers_place_closes_its_streams() {
+fn replacing_a_resolver_closes_its_streams() {
     let mut old = resolver(|config| config.ipv6 = false);
     let zone = &mut Zone::default();
     zone.a("h.example.com", [192, 0, 2, 1]);
-    let _ = old.locate(wanted("sip:h.example.com:5060"), Time::ZERO);
+    let _ = old.locate(request("sip:h.example.com:5060"), Time::ZERO);
     let query = old.next_query().unwrap();
     let cut = truncated(zone.answer(&query.bytes), false);
     old.answer(query.server, &cut, Time::ZERO).unwrap();
     let (stream, ..) = opened(&mut old);
     let mut new = resolver(|_| {});
-    new.succeed(&old);
+    new.take_over(&old);
     assert_eq!(new.next_stream_work(), Some(StreamWork::Close { stream }));
     assert_eq!(
         new.stream_bytes(stream, b"\0", Time::ZERO),
-        Err(Ignored::Unasked)
+        Err(IgnoredAnswer::Unasked)
     );
 }
 
 #[test]
-fn answers_that_were_not_asked_for_are_ignored() {
+fn unsolicited_answers_are_ignored() {
     let mut resolver = resolver(|config| config.ipv6 = false);
     let zone = &mut Zone::default();
     zone.a("h.example.com", [192, 0, 2, 1]);
     assert!(matches!(
-        resolver.locate(wanted("sip:h.example.com:5060"), Time::ZERO),
-        Started::Pending(_)
+        resolver.locate(request("sip:h.example.com:5060"), Time::ZERO),
+        LookupStart::Pending(_)
     ));
     let query = resolver.next_query().unwrap();
     let good = zone.answer(&query.bytes);
     let other: SocketAddr = "198.51.100.66:53".parse().unwrap();
     assert_eq!(
         resolver.answer(other, &good, Time::ZERO),
-        Err(Ignored::Unasked)
+        Err(IgnoredAnswer::Unasked)
     );
     let mut wrong_id = good.clone();
     wrong_id[0] ^= 1;
     assert_eq!(
         resolver.answer(query.server, &wrong_id, Time::ZERO),
-        Err(Ignored::Unasked)
+        Err(IgnoredAnswer::Unasked)
     );
     let mut wrong_case = good.clone();
     wrong_case[13] ^= 0x20;
     assert_eq!(
         resolver.answer(query.server, &wrong_case, Time::ZERO),
-        Err(Ignored::Question)
+        Err(IgnoredAnswer::Question)
     );
     let mut a_query = good.clone();
     a_query[2] &= 0x7f;
     assert_eq!(
         resolver.answer(query.server, &a_query, Time::ZERO),
-        Err(Ignored::Malformed)
+        Err(IgnoredAnswer::Malformed)
     );
     assert_eq!(
         resolver.answer(query.server, &good[..good.len() - 1], Time::ZERO),
-        Err(Ignored::Malformed)
+        Err(IgnoredAnswer::Malformed)
     );
     assert!(resolver.next_outcome().is_none());
     assert_eq!(resolver.answer(query.server, &good, Time::ZERO), Ok(()));
     assert!(resolver.next_outcome().unwrap().targets.is_ok());
     assert_eq!(
         resolver.answer(query.server, &good, Time::ZERO),
-        Err(Ignored::Unasked),
+        Err(IgnoredAnswer::Unasked),
         "a second answer"
     );
 }
 
 #[test]
-fn fixed_hosts_win_and_need_no_server() {
+fn configured_hosts_override_dns_and_need_no_server() {
     let mut resolver = resolver(|config| {
         config.servers.clear();
         config.hosts = vec![
@@ -800,21 +803,21 @@ fn fixed_hosts_win_and_need_no_server() {
 }
 
 #[test]
-fn lookups_are_bounded_share_their_questions_and_can_be_given_up() {
+fn lookups_are_limited_share_questions_and_can_be_cancelled() {
     let mut resolver = resolver(|config| {
         config.lookups = 3;
         config.ipv6 = false;
     });
     let uri = "sip:h.example.com:5060";
     let ids: Vec<_> = (0..3)
-        .map(|_| match resolver.locate(wanted(uri), Time::ZERO) {
-            Started::Pending(id) => id,
+        .map(|_| match resolver.locate(request(uri), Time::ZERO) {
+            LookupStart::Pending(id) => id,
             done => panic!("{done:?}"),
         })
         .collect();
     assert_eq!(
-        resolver.locate(wanted(uri), Time::ZERO),
-        Started::Done(Err(LocateError::Busy))
+        resolver.locate(request(uri), Time::ZERO),
+        LookupStart::Done(Err(LocateError::Busy))
     );
     assert_eq!(resolver.census(), (3, 1, 0), "one question for all");
     resolver.cancel(ids[1]);
@@ -829,24 +832,24 @@ fn lookups_are_bounded_share_their_questions_and_can_be_given_up() {
     assert_eq!(ended, [ids[0], ids[2]]);
 }
 
-fn question(kind: Kind) -> Question {
+fn question(kind: RecordType) -> Question {
     Question {
-        name: Name::parse(b"example.com").unwrap(),
+        name: DnsName::parse(b"example.com").unwrap(),
         kind,
     }
 }
 
-/// Bytes written by hand: an answer with a compressed name, and the ways in which names go wrong.
+/// Handwritten bytes: an answer with a compressed name, and invalid names.
 #[test]
-fn names_on_the_wire() {
+fn name_encoding() {
     let mut answer = vec![0, 7, 0x81, 0x80, 0, 1, 0, 1, 0, 0, 0, 0];
     answer.extend_from_slice(b"\x07example\x03com\x00\x00\x01\x00\x01");
     answer.extend_from_slice(b"\xc0\x0c\x00\x01\x00\x01\x00\x00\x00\x3c\x00\x04\xc0\x00\x02\x01");
-    let read = |bytes: &[u8]| dns::read_answer(bytes, &question(Kind::A), 0);
-    let good = Answer {
+    let read = |bytes: &[u8]| dns::read_answer(bytes, &question(RecordType::A), 0);
+    let good = DnsAnswer {
         code: Code::Good,
         truncated: false,
-        records: vec![Record::A([192, 0, 2, 1].into())],
+        records: vec![DnsRecord::A([192, 0, 2, 1].into())],
         alias: None,
         ttl: Some(60),
     };
@@ -861,7 +864,7 @@ fn names_on_the_wire() {
         bad[at..at + 2].copy_from_slice(&pointer);
         assert_eq!(
             read(&bad),
-            Err(dns::Mismatch::Malformed),
+            Err(dns::AnswerMismatch::Malformed),
             "a pointer to {label}"
         );
     }
@@ -870,7 +873,7 @@ fn names_on_the_wire() {
     truncated[7] = 2;
     assert_eq!(
         read(&truncated),
-        Ok(Answer {
+        Ok(DnsAnswer {
             truncated: true,
             ..good
         })
@@ -886,7 +889,7 @@ fn names_on_the_wire() {
         &"a.".repeat(128),
     ] {
         assert_eq!(
-            Name::parse(bad.as_bytes()).is_some(),
+            DnsName::parse(bad.as_bytes()).is_some(),
             bad == "-.-.",
             "{bad}"
         );
@@ -897,8 +900,8 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn any_answer_bytes(tail in prop::collection::vec(any::<u8>(), 0..200), counts in any::<[u8; 3]>(), kind in 0..4usize) {
-        let kind = [Kind::A, Kind::Aaaa, Kind::Srv, Kind::Naptr][kind];
+    fn arbitrary_answer_bytes(tail in prop::collection::vec(any::<u8>(), 0..200), counts in any::<[u8; 3]>(), kind in 0..4usize) {
+        let kind = [RecordType::A, RecordType::Aaaa, RecordType::Srv, RecordType::Naptr][kind];
         let mut query = Vec::new();
         dns::write_query(9, &question(kind), false, 0, &mut query);
         let mut answer = query.clone();
@@ -922,7 +925,7 @@ proptest! {
             .srv("_sip._udp.example.com", 0, 5, 5060, "h.example.com")
             .cname("h.example.com", "i.example.com")
             .a("i.example.com", [192, 0, 2, 1]);
-        resolver.locate(wanted("sip:example.com"), Time::ZERO);
+        resolver.locate(request("sip:example.com"), Time::ZERO);
         for _ in 0..20 {
             let Some(query) = resolver.next_query() else { break };
             let mut answer = match Packet::parse(&query.bytes).unwrap().opt().is_some() {
@@ -943,12 +946,12 @@ proptest! {
 }
 
 #[test]
-fn queries_are_what_a_library_reads() {
+fn queries_are_parsed_by_simple_dns() {
     for (kind, number) in [
-        (Kind::A, TYPE::A),
-        (Kind::Aaaa, TYPE::AAAA),
-        (Kind::Srv, TYPE::SRV),
-        (Kind::Naptr, TYPE::NAPTR),
+        (RecordType::A, TYPE::A),
+        (RecordType::Aaaa, TYPE::AAAA),
+        (RecordType::Srv, TYPE::SRV),
+        (RecordType::Naptr, TYPE::NAPTR),
     ] {
         let mut query = Vec::new();
         dns::write_query(513, &question(kind), true, 0b101, &mut query);

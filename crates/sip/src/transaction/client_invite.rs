@@ -2,14 +2,14 @@
 
 use super::{ClientState, NONE, Owner};
 use crate::Endpoint;
-use crate::api::{Content, Refused, User};
+use crate::api::{Handler, MessageContent, Refused};
 use crate::compose::Lines;
 use engine::Time;
 use wire::sip::{HeaderId, Message, Method};
 
 impl Endpoint {
-    /// Timer A: send again, doubling; Timer B: give up; Timers D and M: forget.
-    pub(crate) fn client_invite_timer(&mut self, slot: u32, now: Time, user: &mut dyn User) {
+    /// Timer A: retransmit, doubling; Timer B: time out; Timers D and M: remove.
+    pub(crate) fn client_invite_timer(&mut self, slot: u32, now: Time, handler: &mut dyn Handler) {
         let Some(client) = self.clients.get_mut(slot as usize) else {
             return;
         };
@@ -23,7 +23,7 @@ impl Endpoint {
             return;
         };
         if now >= active.deadline {
-            self.client_gave_up(slot, now, user);
+            self.client_timed_out(slot, now, handler);
             return;
         }
         active.interval *= 2;
@@ -34,8 +34,8 @@ impl Endpoint {
         self.arm_client(slot, at);
     }
 
-    /// A provisional response: no more retransmissions, no Timer B (section 17.1.1.2). Where the leg is gone nobody else
-    /// would end the wait: then it lasts 64*T1 more.
+    /// A provisional response: no more retransmissions, no Timer B (section 17.1.1.2). If the leg is removed, the wait
+    /// is limited to another 64*T1, because no leg would end it.
     pub(crate) fn client_invite_proceeding(&mut self, slot: u32) {
         let Some(client) = self.clients.get_mut(slot as usize) else {
             return;
@@ -44,35 +44,35 @@ impl Endpoint {
             return;
         }
         client.state = ClientState::Proceeding;
-        let (Owner::Opening(leg) | Owner::Inside(leg)) = client.owner else {
+        let (Owner::InitialInvite(leg) | Owner::InDialog(leg)) = client.owner else {
             return;
         };
         match self.leg(leg).is_some() {
             true => self.disarm_client(slot),
-            false => self.limit_invite(leg, slot),
+            false => self.limit_invite_wait(leg, slot),
         }
     }
 
-    /// A 2xx: Accepted for 64*T1, so that its repetitions and those of other forks are recognised (RFC 6026).
+    /// A 2xx: Accepted for 64*T1, to recognise its retransmissions and those of other forks (RFC 6026).
     pub(crate) fn client_invite_accept(&mut self, slot: u32, tag: &[u8], now: Time) {
-        let patience = self.patience();
-        let winner = self.prints.tag(tag);
+        let transaction_timeout = self.transaction_timeout();
+        let first_2xx_tag = self.fingerprints.tag(tag);
         self.keep_credentials(slot);
-        self.quiet_client(slot);
+        self.release_client(slot);
         let Some(client) = self.clients.get_mut(slot as usize) else {
             return;
         };
         client.state = ClientState::Accepted;
-        client.winner = winner;
-        self.linger_client(slot, now + patience);
+        client.first_2xx_tag = first_2xx_tag;
+        self.linger_client(slot, now + transaction_timeout);
     }
 
-    /// The credentials of an answered INVITE are kept for its ACK (section 13.2.2.4).
+    /// Keeps the credentials of an answered INVITE for its ACK (section 13.2.2.4).
     fn keep_credentials(&mut self, slot: u32) {
         let Some(client) = self.clients.get(slot as usize) else {
             return;
         };
-        let (Owner::Opening(leg) | Owner::Inside(leg)) = client.owner else {
+        let (Owner::InitialInvite(leg) | Owner::InDialog(leg)) = client.owner else {
             return;
         };
         if self.leg(leg).is_none_or(|leg| leg.login.is_none()) {
@@ -102,9 +102,9 @@ impl Endpoint {
         }
     }
 
-    /// A final response of 300 or above: acknowledge it (section 17.1.1.3) and absorb its repetitions for Timer D.
+    /// A final response of 300 or above: acknowledges it (section 17.1.1.3) and absorbs retransmissions for Timer D.
     pub(crate) fn client_invite_refused(&mut self, slot: u32, response: &Message<'_>, now: Time) {
-        let d = self.patience();
+        let d = self.transaction_timeout();
         self.disarm_client(slot);
         let mut ack = Vec::new();
         let Some(client) = self.clients.get_mut(slot as usize) else {
@@ -125,8 +125,8 @@ impl Endpoint {
         }
     }
 
-    /// Sends CANCEL for the INVITE of `slot`, which has had a provisional response; then a final response is awaited for
-    /// 64*T1 more (section 9.1).
+    /// Sends CANCEL for the INVITE of `slot`, which has had a provisional response; its final response is then awaited
+    /// for another 64*T1 (section 9.1).
     pub(crate) fn send_cancel(
         &mut self,
         slot: u32,
@@ -138,18 +138,18 @@ impl Endpoint {
             return Ok(());
         }
         let cookie = client.cookie;
-        let (cancel, _) = self.open_client(Owner::Nobody, Method::Cancel)?;
+        let (cancel, _) = self.open_client(Owner::Unowned, Method::Cancel)?;
         let start = self.net.out.begin();
         let Some(flow) = self.write_cancel(slot, extra) else {
             self.close_client(cancel);
             return Err(Refused::State);
         };
-        // The branch is the INVITE's: the response is led here by `Client::cancel`, proven by the same cookie.
+        // CANCEL has the INVITE's branch: its response is found by `Client::cancel` and verified by the same cookie.
         if let Some(client) = self.clients.get_mut(cancel as usize) {
             client.cookie = cookie;
         }
-        self.launch(cancel, start, flow, false, now)?;
-        let deadline = now + self.patience();
+        self.start_client(cancel, start, flow, false, now)?;
+        let deadline = now + self.transaction_timeout();
         if let Some(client) = self.clients.get_mut(slot as usize) {
             client.cancel = cancel;
             if let Some(active) = client.active.as_mut() {
@@ -176,11 +176,11 @@ impl Endpoint {
             .copy_all(&invite, HeaderId::CallId)
             .cseq(invite.cseq().ok()?.number, b"CANCEL");
         let agent = self.config.user_agent.as_bytes();
-        lines.content(&Content::default(), &[(HeaderId::UserAgent, agent)]);
+        lines.content(&MessageContent::default(), &[(HeaderId::UserAgent, agent)]);
         lines.raw(extra).no_body();
         let connection = active.connection;
         let mut flow = active.flow;
-        // The same connection as the INVITE, whatever else stands towards that address.
+        // CANCEL uses the INVITE's connection, even if there are others to that address.
         if let Some(connection) = self.net.connections.get(connection as usize) {
             flow.connection = Some(connection.id);
         }
@@ -188,7 +188,8 @@ impl Endpoint {
     }
 }
 
-/// ACK for a final response of 300 or above: Request-URI, topmost Via, Route and From of the INVITE, To of the response.
+/// Writes the ACK for a final response of 300 or above: Request-URI, topmost Via, Route and From of the INVITE, To of
+/// the response.
 fn write_ack(invite: &[u8], response: &Message<'_>, out: &mut Vec<u8>) {
     let Ok(invite) = Message::parse(invite) else {
         return;

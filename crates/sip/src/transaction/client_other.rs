@@ -1,13 +1,13 @@
-//! The client transaction of every method but INVITE (RFC 3261 section 17.1.2).
+//! The client transaction of all methods except INVITE (RFC 3261 section 17.1.2).
 
 use super::ClientState;
 use crate::Endpoint;
-use crate::api::User;
+use crate::api::Handler;
 use engine::Time;
 
 impl Endpoint {
-    /// Timer E: send again, at most every T2 (section 17.1.2.2); Timer F: give up; Timer K: forget.
-    pub(crate) fn client_other_timer(&mut self, slot: u32, now: Time, user: &mut dyn User) {
+    /// Timer E: retransmit at intervals of at most T2 (section 17.1.2.2); Timer F: time out; Timer K: remove.
+    pub(crate) fn client_other_timer(&mut self, slot: u32, now: Time, handler: &mut dyn Handler) {
         let t2 = self.config.timers.t2;
         let Some(client) = self.clients.get_mut(slot as usize) else {
             return;
@@ -25,7 +25,7 @@ impl Endpoint {
             return;
         };
         if now >= active.deadline {
-            self.client_gave_up(slot, now, user);
+            self.client_timed_out(slot, now, handler);
             return;
         }
         active.interval = match proceeding {
@@ -39,10 +39,10 @@ impl Endpoint {
         self.arm_client(slot, at);
     }
 
-    /// Completed: Timer K absorbs repeated responses over UDP; over a stream nothing is repeated (section 17.1.2.2).
+    /// Completed: Timer K absorbs retransmitted responses over UDP; streams have no retransmissions (section 17.1.2.2).
     pub(crate) fn client_other_complete(&mut self, slot: u32, now: Time) {
         let k = self.config.timers.t4;
-        self.quiet_client(slot);
+        self.release_client(slot);
         let Some(client) = self.clients.get_mut(slot as usize) else {
             return;
         };

@@ -1,9 +1,9 @@
-//! Transactions (RFC 3261 section 17, RFC 6026, RFC 4320): what is kept for each, and what all four kinds share.
+//! Transactions (RFC 3261 section 17, RFC 6026, RFC 4320): their records, and functions common to all four kinds.
 //!
-//! An ended transaction outlives its call by up to 32 s, so its record is small; what only a living one needs stands in
-//! a box that is given back (and used again) when it ends.
+//! An ended transaction outlives its call by up to 32 s, so its record is small. State of running transactions only is
+//! in a box that is released (and reused) when the transaction ends.
 
-pub(crate) mod bound;
+pub(crate) mod amplification;
 pub(crate) mod client_invite;
 pub(crate) mod client_other;
 pub(crate) mod server_invite;
@@ -12,9 +12,9 @@ pub(crate) mod server_other;
 use crate::Endpoint;
 use crate::api::{Flow, LegId, Refused, ServerTransaction, TransactionId};
 use crate::credentials::StoredLogin;
-use crate::names::{MAGIC, Name};
 use crate::skeleton::Skeleton;
 use crate::timer::Timer;
+use crate::tokens::{IdToken, MAGIC};
 use core::hash::Hasher;
 use core::time::Duration;
 use engine::timers::TimerKey;
@@ -24,22 +24,22 @@ use wire::sip::{Message, Method, Via};
 
 /// No slot.
 pub(crate) const NONE: u32 = u32::MAX;
-/// Boxes kept for the next transaction.
+/// Boxes kept for reuse.
 const SPARE: usize = 64;
-/// Requests above this go over TCP where the peer takes it (RFC 3261 section 18.1.1).
+/// Requests larger than this (bytes) are sent over TCP if the peer accepts it (RFC 3261 section 18.1.1).
 const LARGE: usize = 1_300;
 
-/// Who a client transaction works for.
+/// Owner of a client transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Owner {
     /// The INVITE that opens this leg.
-    Opening(LegId),
-    /// A request inside this leg's dialog.
-    Inside(LegId),
-    /// A request outside of any dialog, with the user's number.
-    Outside(u64),
-    /// The endpoint itself: nobody waits for it.
-    Nobody,
+    InitialInvite(LegId),
+    /// A request within this leg's dialog.
+    InDialog(LegId),
+    /// A request outside of any dialog, with the handler's number.
+    OutOfDialog(u64),
+    /// A request of the endpoint itself; its result is not reported.
+    Unowned,
 }
 
 /// States of a client transaction.
@@ -53,7 +53,7 @@ pub(crate) enum ClientState {
     Accepted,
 }
 
-/// A request that we sent.
+/// A sent request.
 #[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) cookie: u64,
@@ -63,23 +63,23 @@ pub(crate) struct Client {
     pub(crate) state: ClientState,
     pub(crate) method: Option<Method<'static>>,
     pub(crate) reliable: bool,
-    /// It carried an offer.
+    /// It contained an offer.
     pub(crate) offer: bool,
-    /// The early dialog inside which it was sent.
+    /// The early dialog in which it was sent.
     pub(crate) fork: u8,
-    /// A refresh of the endpoint's own (RFC 4028).
+    /// A session refresh by the endpoint (RFC 4028).
     pub(crate) refresh: bool,
-    /// An accepted INVITE: the user has sent ACK.
+    /// An accepted INVITE: the handler has sent ACK.
     pub(crate) acked: bool,
-    /// An INVITE: its leg is pinned, so ACK goes where the leg's requests go whatever the 2xx says.
+    /// An INVITE: its leg is pinned, so ACK is sent to the leg's destination, not to the address in the 2xx.
     pub(crate) pinned: bool,
-    /// An accepted INVITE: print of the To tag of the fork that won.
-    pub(crate) winner: u64,
+    /// An accepted INVITE: fingerprint of the To tag of the first 2xx.
+    pub(crate) first_2xx_tag: u64,
     pub(crate) active: Option<Box<ClientActive>>,
     pub(crate) accepted: Option<Box<Accepted>>,
 }
 
-/// What a client transaction needs until its final response; a failed INVITE's holds the ACK afterwards.
+/// State of a client transaction until its final response; afterwards the ACK of a failed INVITE.
 #[derive(Debug)]
 pub(crate) struct ClientActive {
     /// The request, or the ACK of a failed INVITE.
@@ -91,19 +91,19 @@ pub(crate) struct ClientActive {
     pub(crate) deadline: Time,
     pub(crate) login: Option<Box<StoredLogin>>,
     pub(crate) tries: u8,
-    /// Where it would have gone but for its size.
+    /// The UDP flow that was replaced by TCP because of the size.
     pub(crate) small: Option<Flow>,
 }
 
-/// What an accepted INVITE needs beyond its record.
+/// State of an accepted INVITE beyond its record.
 #[derive(Debug, Default)]
 pub(crate) struct Accepted {
-    /// Prints of the To tags of forks that lost, which have had their BYE.
+    /// Fingerprints of the To tags of other forks, to which BYE was sent.
     pub(crate) late: Vec<u64>,
-    /// Authorization and Proxy-Authorization of the INVITE, as lines: they go into the ACK too (RFC 3261 section
+    /// Authorization and Proxy-Authorization of the INVITE as header lines; the ACK has them too (RFC 3261 section
     /// 13.2.2.4).
     pub(crate) credentials: Vec<u8>,
-    /// The ACK with its body and extra headers, where it cannot be made anew from the 2xx, and where it went.
+    /// The ACK and its destination, if it has a body or headers that cannot be composed from the 2xx.
     pub(crate) ack: Option<(Vec<u8>, Flow)>,
 }
 
@@ -119,30 +119,30 @@ pub(crate) enum ServerState {
     Accepted,
 }
 
-/// A request that came.
+/// A received request.
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) key: u128,
-    /// Key of the INVITE without its branch, for merged requests; 0 where it is in no table.
+    /// Fingerprint of the INVITE without its branch, for merged requests; 0 if it is in no table.
     pub(crate) merged: u128,
     pub(crate) check: u32,
     pub(crate) leg: Option<LegId>,
     pub(crate) timer: Option<TimerKey>,
     pub(crate) state: ServerState,
     pub(crate) method: Option<Method<'static>>,
-    /// It carried an offer.
+    /// It contained an offer.
     pub(crate) offer: bool,
-    /// It asked for a sips URI.
+    /// Its Request-URI is a sips URI.
     pub(crate) sips: bool,
-    /// Status of the final response of a request other than INVITE, where the response can be made anew from the request
-    /// when that comes again; 0: no.
+    /// Status of the final response to a request other than INVITE, if the response can be composed again from a
+    /// retransmission; 0: no.
     pub(crate) plain: u16,
-    /// That response where it cannot, while it may be asked for again.
+    /// That response, if it cannot, while retransmissions are expected.
     pub(crate) last: Option<Box<[u8]>>,
     pub(crate) active: Option<Box<ServerActive>>,
 }
 
-/// What a server transaction needs until its final response (INVITE refused: until ACK).
+/// State of a server transaction until its final response (a refused INVITE: until ACK).
 #[derive(Debug)]
 pub(crate) struct ServerActive {
     pub(crate) skeleton: Skeleton,
@@ -153,10 +153,10 @@ pub(crate) struct ServerActive {
     pub(crate) next: Time,
     pub(crate) deadline: Time,
     pub(crate) cseq: u32,
-    /// Bytes that may still be sent over UDP to a source that is not known.
+    /// Bytes that may still be sent over UDP to an untrusted source.
     pub(crate) bound: Option<usize>,
-    /// Session-Expires that the request asked for, see `session_timer`.
-    pub(crate) session: Option<crate::session_timer::Asked>,
+    /// Session timer headers of the request, see `session_timer`.
+    pub(crate) session: Option<crate::session_timer::SessionRequest>,
 }
 
 impl ServerActive {
@@ -175,21 +175,22 @@ impl ServerActive {
     }
 }
 
-/// Keys of the fingerprints under which server transactions are found.
+/// Key of the fingerprints that identify server transactions.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct PrintKey(pub(crate) u64, pub(crate) u64);
+pub(crate) struct FingerprintKey(pub(crate) u64, pub(crate) u64);
 
-impl PrintKey {
+impl FingerprintKey {
     fn hasher(self) -> SipHasher13 {
         SipHasher13::new_with_keys(self.0, self.1)
     }
 
-    /// The key of RFC 3261 section 17.2.3: branch, sent-by and method; for clients of RFC 2543, which set no magic branch,
-    /// Request-URI, tags, Call-ID, CSeq number and the whole Via. ACK and CANCEL are looked up as the INVITE they mean.
+    /// The transaction's fingerprint (RFC 3261 section 17.2.3): branch, sent-by and method; for clients of RFC 2543,
+    /// without the magic cookie, Request-URI, tags, Call-ID, CSeq number and the whole Via. ACK and CANCEL are looked
+    /// up as their INVITE.
     pub(crate) fn of(self, message: &Message<'_>, method: Method<'_>) -> Option<u128> {
         let via = message.via().ok()?;
-        if let Some(print) = self.of_branch(&via, method) {
-            return Some(print);
+        if let Some(fingerprint) = self.of_branch(&via, method) {
+            return Some(fingerprint);
         }
         let mut hasher = self.hasher();
         let mut part = |bytes: &[u8]| {
@@ -205,7 +206,7 @@ impl PrintKey {
         Some(hasher.finish128().as_u128())
     }
 
-    /// The key of a request whose topmost Via has the magic branch.
+    /// The fingerprint of a request whose topmost Via has the magic cookie.
     pub(crate) fn of_branch(self, via: &Via<'_>, method: Method<'_>) -> Option<u128> {
         let branch = via.branch();
         let magic = branch.len() > MAGIC.len()
@@ -231,7 +232,7 @@ impl PrintKey {
         Some(hasher.finish128().as_u128())
     }
 
-    /// What a merged request shares with its twin (RFC 3261 section 8.2.2.2): From tag, Call-ID, CSeq.
+    /// The fingerprint that merged requests share (RFC 3261 section 8.2.2.2): From tag, Call-ID, CSeq.
     pub(crate) fn merged(self, message: &Message<'_>) -> Option<u128> {
         let mut hasher = self.hasher();
         let mut part = |bytes: &[u8]| {
@@ -245,15 +246,15 @@ impl PrintKey {
         Some(hasher.finish128().as_u128())
     }
 
-    /// Stands for a tag where only equality matters.
+    /// The fingerprint of a tag, for comparison.
     pub(crate) fn tag(self, tag: &[u8]) -> u64 {
         let mut hasher = self.hasher();
         hasher.write(tag);
         hasher.finish128().h1
     }
 
-    /// A tag for a response that leaves no state: the same for every copy of the request (RFC 3261 section 8.2.7), and
-    /// known again in its ACK, which has the same branch and Call-ID.
+    /// The tag of a stateless response: equal for every copy of the request (RFC 3261 section 8.2.7), and verifiable in
+    /// its ACK, which has the same branch and Call-ID.
     pub(crate) fn stateless_tag(self, branch: &[u8], call_id: &[u8]) -> [u8; 16] {
         let mut hasher = self.hasher();
         hasher.write_usize(branch.len());
@@ -268,9 +269,9 @@ impl PrintKey {
     }
 }
 
-/// `at` or up to 67 ms (2^26 ns) after it, the same for all whose time comes in between. Timers D, I, J, K, L and M are least
-/// times, and under load thousands of them end in a second: together they cost one waking of the thread.
-fn later(at: Time) -> Time {
+/// Rounds `at` up to a multiple of 67 ms (2^26 ns). Timers D, I, J, K, L and M are minimum times, and under load
+/// thousands of them expire in a second: rounded, they share one wakeup of the thread.
+fn round_up(at: Time) -> Time {
     const SHIFT: u64 = 1 << 26;
     Time(at.0.saturating_add(SHIFT - 1) & !(SHIFT - 1))
 }
@@ -280,12 +281,12 @@ impl Endpoint {
         self.config.timers.t1
     }
 
-    /// The patience of Timers B, F, H, J, L and M.
-    pub(crate) fn patience(&self) -> Duration {
+    /// 64*T1: the duration of Timers B, F, H, J, L and M.
+    pub(crate) fn transaction_timeout(&self) -> Duration {
         self.config.timers.t1 * 64
     }
 
-    /// A record for a new client transaction, still without its request.
+    /// Creates a record for a new client transaction, without its request.
     pub(crate) fn open_client(
         &mut self,
         owner: Owner,
@@ -294,7 +295,7 @@ impl Endpoint {
         if self.clients.len() + self.servers.len() >= self.config.limits.transactions {
             return Err(Refused::Full);
         }
-        let cookie = self.cookie();
+        let cookie = self.new_cookie();
         let slot = self.clients.insert(Client {
             cookie,
             owner,
@@ -308,7 +309,7 @@ impl Endpoint {
             refresh: false,
             acked: false,
             pinned: false,
-            winner: 0,
+            first_2xx_tag: 0,
             active: None,
             accepted: None,
         }) as u32;
@@ -327,9 +328,9 @@ impl Endpoint {
         method == Some(Method::Invite)
     }
 
-    /// Sends the request that was composed since `start` and starts its timers (A and B, or E and F). Gives the slot back
-    /// where it cannot be sent.
-    pub(crate) fn launch(
+    /// Sends the request composed since `start` and starts its timers (A and B, or E and F). If sending fails, the slot
+    /// is released.
+    pub(crate) fn start_client(
         &mut self,
         slot: u32,
         start: usize,
@@ -337,7 +338,7 @@ impl Endpoint {
         tcp_when_large: bool,
         now: Time,
     ) -> Result<(), Refused> {
-        let wanted = flow;
+        let requested = flow;
         if tcp_when_large && flow.transport == Transport::Udp {
             self.move_to_tcp(start, &mut flow);
         }
@@ -352,7 +353,7 @@ impl Endpoint {
             }
         };
         let t1 = self.t1();
-        let patience = self.patience();
+        let transaction_timeout = self.transaction_timeout();
         let mut active = self.spare_clients.pop().unwrap_or_else(|| {
             Box::new(ClientActive {
                 bytes: Vec::new(),
@@ -370,11 +371,11 @@ impl Endpoint {
         active.bytes.extend_from_slice(self.net.out.composed(start));
         active.flow = flow;
         active.interval = t1;
-        active.deadline = now + patience;
+        active.deadline = now + transaction_timeout;
         active.next = now + t1;
         active.login = None;
         active.tries = 0;
-        active.small = (flow != wanted).then_some(wanted);
+        active.small = (flow != requested).then_some(requested);
         active.connection = connection.unwrap_or(NONE);
         let reliable = flow.transport.is_reliable();
         let at = if reliable {
@@ -395,17 +396,17 @@ impl Endpoint {
 
     fn wait_on(&mut self, connection: u32, slot: u32) {
         if let Some(connection) = self.net.connections.get_mut(connection as usize) {
-            connection.waiting.insert(slot);
+            connection.waiting_clients.insert(slot);
         }
     }
 
-    /// A request above 1,300 bytes gets the Via of the TCP listening point (RFC 3261 section 18.1.1).
+    /// Replaces the Via of a request above 1,300 bytes by that of the TCP listener (RFC 3261 section 18.1.1).
     fn move_to_tcp(&mut self, start: usize, flow: &mut Flow) {
         let length = self.net.out.composed(start).len();
         let Some(tcp) = self.net.sibling(flow.local, Transport::Tcp) else {
             return;
         };
-        let (Some(from), Some(to)) = (self.net.point(flow.local), self.net.point(tcp)) else {
+        let (Some(from), Some(to)) = (self.net.listener(flow.local), self.net.listener(tcp)) else {
             return;
         };
         if length <= LARGE {
@@ -429,8 +430,8 @@ impl Endpoint {
         };
     }
 
-    /// A request that went over TCP for its size alone, and could not: it goes over UDP after all (RFC 3261 section
-    /// 18.1.1). `true`: it does.
+    /// Sends a request over UDP that was moved to TCP because of its size and failed there (RFC 3261 section 18.1.1).
+    /// Returns whether it was sent.
     pub(crate) fn back_to_udp(&mut self, slot: u32, now: Time) -> bool {
         let Some(client) = self
             .clients
@@ -447,8 +448,8 @@ impl Endpoint {
             return false;
         };
         let (Some(from), Some(to)) = (
-            self.net.point(active.flow.local),
-            self.net.point(flow.local),
+            self.net.listener(active.flow.local),
+            self.net.listener(flow.local),
         ) else {
             return false;
         };
@@ -489,9 +490,9 @@ impl Endpoint {
         client.timer = Some(self.wheel.schedule(at, Timer::Client(slot)));
     }
 
-    /// The transaction is over and only absorbs repetitions until `at` or a moment later: see [`later`].
+    /// Keeps an ended transaction, which only absorbs retransmissions, until `at` or slightly later: see [`round_up`].
     pub(crate) fn linger_client(&mut self, slot: u32, at: Time) {
-        self.arm_client(slot, later(at));
+        self.arm_client(slot, round_up(at));
     }
 
     pub(crate) fn disarm_client(&mut self, slot: u32) {
@@ -502,8 +503,8 @@ impl Endpoint {
         }
     }
 
-    /// Gives back what only a living transaction needs.
-    pub(crate) fn quiet_client(&mut self, slot: u32) {
+    /// Releases the state that only a running transaction needs.
+    pub(crate) fn release_client(&mut self, slot: u32) {
         let Some(client) = self.clients.get_mut(slot as usize) else {
             return;
         };
@@ -511,7 +512,7 @@ impl Endpoint {
             return;
         };
         if let Some(connection) = self.net.connections.get_mut(active.connection as usize) {
-            connection.waiting.remove(&slot);
+            connection.waiting_clients.remove(&slot);
         }
         active.login = None;
         if self.spare_clients.len() < SPARE {
@@ -519,10 +520,10 @@ impl Endpoint {
         }
     }
 
-    /// Ends a client transaction, and the CANCEL that belongs to it.
+    /// Removes a client transaction, and the CANCEL that belongs to it.
     pub(crate) fn close_client(&mut self, slot: u32) {
         self.disarm_client(slot);
-        self.quiet_client(slot);
+        self.release_client(slot);
         if let Some(client) = self.clients.try_remove(slot as usize)
             && client.cancel != NONE
         {
@@ -535,7 +536,7 @@ impl Endpoint {
         }
     }
 
-    /// Sends a copy of the kept request again.
+    /// Retransmits the request.
     pub(crate) fn resend_client(&mut self, slot: u32, now: Time) {
         let Some(active) = self
             .clients
@@ -547,7 +548,7 @@ impl Endpoint {
         let start = self.net.out.begin();
         self.net.out.arena.extend_from_slice(&active.bytes);
         let flow = active.flow;
-        // What could be sent once is lost where it cannot be sent now; the transaction's timeout tells.
+        // A failure to send a retransmission is like a loss in the network; the transaction's timeout reports it.
         let _ = self.transmit(&flow, start, now);
     }
 
@@ -561,23 +562,23 @@ impl Endpoint {
             .send(flow, start, now, &mut self.wheel, self.config.timers.idle)
     }
 
-    /// The client transaction whose branch this is.
+    /// The client transaction with this branch.
     pub(crate) fn client_of_branch(&self, branch: &[u8]) -> Option<u32> {
-        let (slot, cookie) = Name::decode_branch(branch)?;
+        let (slot, cookie) = IdToken::decode_branch(branch)?;
         self.clients
             .get(slot as usize)
             .filter(|client| client.cookie == cookie && client.method != Some(Method::Cancel))
             .map(|_| slot)
     }
 
-    /// A record for a request that came. `None`: full.
-    /// Whether the request of a server transaction asked for a sips URI.
+    /// Whether the request of a server transaction has a sips Request-URI.
     pub(crate) fn is_sips(&self, slot: u32) -> bool {
         self.servers
             .get(slot as usize)
             .is_some_and(|server| server.sips)
     }
 
+    /// Creates a record for a received request. `None`: the table is full.
     pub(crate) fn open_server(
         &mut self,
         key: u128,
@@ -602,7 +603,7 @@ impl Endpoint {
         active.bound = None;
         active.session = None;
         let random = u64::from(self.entropy.u32()) << 32;
-        let check = (self.owned(random) >> 32) as u32;
+        let check = (self.with_worker_number(random) >> 32) as u32;
         let slot = self.servers.insert(Server {
             key,
             merged: 0,
@@ -649,20 +650,20 @@ impl Endpoint {
 
     /// As [`Endpoint::linger_client`].
     pub(crate) fn linger_server(&mut self, slot: u32, at: Time) {
-        self.arm_server(slot, later(at));
+        self.arm_server(slot, round_up(at));
     }
 
-    pub(crate) fn quiet_server(&mut self, slot: u32) {
+    pub(crate) fn release_server(&mut self, slot: u32) {
         if let Some(active) = self
             .servers
             .get_mut(slot as usize)
             .and_then(|server| server.active.take())
         {
-            self.spare_server(active);
+            self.recycle_server(active);
         }
     }
 
-    fn spare_server(&mut self, mut active: Box<ServerActive>) {
+    fn recycle_server(&mut self, mut active: Box<ServerActive>) {
         if self.spare_servers.len() < SPARE {
             active.skeleton.clear();
             active.last.clear();
@@ -671,7 +672,7 @@ impl Endpoint {
     }
 
     pub(crate) fn close_server(&mut self, slot: u32) {
-        self.quiet_server(slot);
+        self.release_server(slot);
         let Some(server) = self.servers.try_remove(slot as usize) else {
             return;
         };
@@ -686,14 +687,14 @@ impl Endpoint {
         }
     }
 
-    /// Composes the beginning of a response to the request of `slot`; gives where it starts and where it goes.
+    /// Composes the beginning of a response to the request of `slot`; returns its start and its destination.
     pub(crate) fn begin_response(
         &mut self,
         slot: u32,
         status: u16,
         reason: &[u8],
         record_route: bool,
-        tag: Option<Name>,
+        tag: Option<IdToken>,
     ) -> Option<(usize, Flow)> {
         let active = self.servers.get(slot as usize)?.active.as_ref()?;
         let start = self.net.out.begin();
@@ -708,7 +709,7 @@ impl Endpoint {
 mod tests {
     use super::*;
 
-    /// Ended transactions outlive calls by 32 s: at thousands of calls a second their size decides about memory.
+    /// Ended transactions outlive calls by 32 s: at thousands of calls per second their size determines the memory use.
     #[test]
     fn records_of_ended_transactions_are_small() {
         assert!(size_of::<Client>() <= 120, "{}", size_of::<Client>());

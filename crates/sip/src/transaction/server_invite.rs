@@ -6,7 +6,7 @@ use crate::api::Flow;
 use engine::Time;
 
 impl Endpoint {
-    /// The 100 that is due; Timer G: send the refusal again; Timer H: no ACK came; Timers I and L: forget.
+    /// The delayed 100; Timer G: retransmit the refusal; Timer H: no ACK; Timers I and L: remove.
     pub(crate) fn server_invite_timer(&mut self, slot: u32, now: Time) {
         let t2 = self.config.timers.t2;
         let Some(server) = self.servers.get_mut(slot as usize) else {
@@ -24,7 +24,7 @@ impl Endpoint {
                 active.next += active.interval;
                 let (next, deadline, length) = (active.next, active.deadline, active.last.len());
                 self.resend_server(slot, now);
-                let again = self.takes_of_bound_again(slot, length);
+                let again = self.fits_bound(slot, length);
                 let at = if again { next.min(deadline) } else { deadline };
                 self.arm_server(slot, at);
             }
@@ -33,7 +33,7 @@ impl Endpoint {
         }
     }
 
-    /// 100 Trying (section 17.2.1); not kept as the last response before the user's own is.
+    /// Sends 100 Trying (section 17.2.1), unless the amplification limit would then forbid a refusal.
     pub(crate) fn send_trying(&mut self, slot: u32, now: Time) {
         let reason = crate::compose::reason(100);
         let Some((start, flow)) = self.begin_response(slot, 100, reason, false, None) else {
@@ -52,18 +52,18 @@ impl Endpoint {
         };
         lines.no_body();
         let length = self.net.out.composed(start).len();
-        if !self.has_room_for_trying(slot, length) {
-            // The client repeats its request until it is answered.
+        if !self.trying_fits_bound(slot, length) {
+            // The client retransmits its request until it is answered.
             self.net.out.begin();
             return;
         }
-        self.sent_provisional(slot, start, &flow, now);
+        self.send_provisional(slot, start, &flow, now);
     }
 
-    /// A provisional response leaves and is kept for repetitions of the INVITE.
-    pub(crate) fn sent_provisional(&mut self, slot: u32, start: usize, flow: &Flow, now: Time) {
+    /// Sends a provisional response and keeps it for retransmissions of the INVITE.
+    pub(crate) fn send_provisional(&mut self, slot: u32, start: usize, flow: &Flow, now: Time) {
         let length = self.net.out.composed(start).len();
-        self.takes_of_bound(slot, length);
+        self.consume_bound(slot, length);
         let Some(server) = self.servers.get_mut(slot as usize) else {
             return;
         };
@@ -75,22 +75,22 @@ impl Endpoint {
         if let Some(timer) = server.timer.take() {
             self.wheel.cancel(timer);
         }
-        // A provisional response that cannot be sent is lost like one on the way.
+        // A failure to send is like a loss in the network.
         let _ = self.transmit(flow, start, now);
     }
 
-    /// A refusal leaves: repeated over UDP until ACK (Timer G), awaited for 64*T1 (Timer H).
-    pub(crate) fn sent_refusal(&mut self, slot: u32, start: usize, flow: &Flow, now: Time) {
+    /// Sends a refusal: retransmitted over UDP until ACK (Timer G), for 64*T1 (Timer H).
+    pub(crate) fn send_refusal(&mut self, slot: u32, start: usize, flow: &Flow, now: Time) {
         let t1 = self.t1();
-        let deadline = now + self.patience();
+        let deadline = now + self.transaction_timeout();
         let length = self.net.out.composed(start).len();
-        let fits = self.takes_of_bound(slot, length);
-        let again = self.takes_of_bound_again(slot, length);
+        let fits = self.consume_bound(slot, length);
+        let again = self.fits_bound(slot, length);
         let Some(server) = self.servers.get_mut(slot as usize) else {
             return;
         };
         server.state = ServerState::Completed;
-        // A refused INVITE may come again by another way: serial forking is no merging.
+        // A refused INVITE may arrive again over another path: serial forking is not merging.
         let merged = core::mem::take(&mut server.merged);
         if merged != 0 {
             self.merged.remove(&merged);
@@ -108,7 +108,7 @@ impl Endpoint {
             }
         }
         if fits {
-            // Lost like one on the way: Timer G repeats it, Timer H ends it.
+            // A failure to send is like a loss in the network: Timer G retransmits it, Timer H ends it.
             let _ = self.transmit(flow, start, now);
         } else {
             self.net.out.begin();
@@ -116,17 +116,17 @@ impl Endpoint {
         self.arm_server(slot, at);
     }
 
-    /// A 2xx leaves; the leg repeats it. Repetitions of the INVITE are absorbed for 64*T1 (Timer L).
-    pub(crate) fn sent_acceptance(&mut self, slot: u32, now: Time) {
-        let l = self.patience();
-        self.quiet_server(slot);
+    /// A 2xx was sent; the leg retransmits it. Retransmissions of the INVITE are absorbed for 64*T1 (Timer L).
+    pub(crate) fn on_2xx_sent(&mut self, slot: u32, now: Time) {
+        let l = self.transaction_timeout();
+        self.release_server(slot);
         if let Some(server) = self.servers.get_mut(slot as usize) {
             server.state = ServerState::Accepted;
         }
         self.linger_server(slot, now + l);
     }
 
-    /// ACK for a refusal came: Timer I absorbs further ones over UDP.
+    /// ACK for a refusal: Timer I absorbs further ones over UDP.
     pub(crate) fn server_invite_confirmed(&mut self, slot: u32, now: Time) {
         let i = self.config.timers.t4;
         let Some(server) = self.servers.get_mut(slot as usize) else {
@@ -137,14 +137,14 @@ impl Endpoint {
             .as_ref()
             .is_some_and(|active| active.flow.transport.is_reliable());
         server.state = ServerState::Confirmed;
-        self.quiet_server(slot);
+        self.release_server(slot);
         match reliable {
             true => self.close_server(slot),
             false => self.linger_server(slot, now + i),
         }
     }
 
-    /// Sends the last response of an INVITE again.
+    /// Retransmits the last response of an INVITE.
     pub(crate) fn resend_server(&mut self, slot: u32, now: Time) {
         let Some(active) = self
             .servers
@@ -156,7 +156,7 @@ impl Endpoint {
         };
         let flow = active.flow;
         let length = active.last.len();
-        if !self.takes_of_bound(slot, length) {
+        if !self.consume_bound(slot, length) {
             return;
         }
         let start = self.net.out.begin();
@@ -167,7 +167,7 @@ impl Endpoint {
         if let Some(active) = active {
             self.net.out.arena.extend_from_slice(&active.last);
         }
-        // Lost like one on the way.
+        // A failure to send is like a loss in the network.
         let _ = self.transmit(&flow, start, now);
     }
 }

@@ -1,4 +1,4 @@
-//! The server transaction of every method but INVITE (RFC 3261 section 17.2.2, RFC 4320).
+//! The server transaction of all methods except INVITE (RFC 3261 section 17.2.2, RFC 4320).
 
 use super::ServerState;
 use crate::Endpoint;
@@ -6,10 +6,10 @@ use crate::api::Flow;
 use engine::Time;
 
 impl Endpoint {
-    /// 100 once the client's Timer E has reached T2 (RFC 4320 section 4.1), silence after 64*T1 (section 4.2: no 408), and
-    /// Timer J: forget.
+    /// 100 when the client's Timer E has reached T2 (RFC 4320 section 4.1), no response after 64*T1 (section 4.2: no
+    /// 408); Timer J: remove.
     pub(crate) fn server_other_timer(&mut self, slot: u32, now: Time) {
-        let end = self.patience();
+        let end = self.transaction_timeout();
         let Some(server) = self.servers.get_mut(slot as usize) else {
             return;
         };
@@ -19,7 +19,7 @@ impl Endpoint {
             .as_mut()
             .filter(|active| server.state == ServerState::Trying && now < active.deadline)
         else {
-            self.unanswered_inside(slot);
+            self.leg_request_unanswered(slot);
             self.close_server(slot);
             return;
         };
@@ -29,10 +29,10 @@ impl Endpoint {
         self.arm_server(slot, deadline);
     }
 
-    /// The request waits for its user: when a 100 is due, and when it is too late.
+    /// Waits for the handler's answer: starts the timers for the 100 and for the end of the transaction.
     pub(crate) fn server_other_waits(&mut self, slot: u32, now: Time) {
-        let due = self.trying_other();
-        let deadline = now + self.patience();
+        let due = self.trying_delay_other();
+        let deadline = now + self.transaction_timeout();
         if let Some(active) = self
             .servers
             .get_mut(slot as usize)
@@ -44,8 +44,8 @@ impl Endpoint {
         self.arm_server(slot, now + due);
     }
 
-    /// How long it takes Timer E to reach T2: T1 + 2*T1 + 4*T1 ... (RFC 4320 section 4.1).
-    pub(crate) fn trying_other(&self) -> core::time::Duration {
+    /// Time until Timer E reaches T2: T1 + 2*T1 + 4*T1 ... (RFC 4320 section 4.1).
+    pub(crate) fn trying_delay_other(&self) -> core::time::Duration {
         let timers = &self.config.timers;
         let mut interval = timers.t1;
         let mut sum = core::time::Duration::ZERO;
@@ -56,9 +56,9 @@ impl Endpoint {
         sum
     }
 
-    /// The final response leaves, and is kept for repetitions of the request over UDP (Timer J).
-    /// `plain`: its status, where it need not be kept as it is.
-    pub(crate) fn sent_final_other(
+    /// Sends the final response and keeps it for retransmissions of the request over UDP (Timer J). `plain`: its
+    /// status, if it can be composed again and need not be kept; 0: keep it.
+    pub(crate) fn send_final_other(
         &mut self,
         slot: u32,
         start: usize,
@@ -66,22 +66,22 @@ impl Endpoint {
         plain: u16,
         now: Time,
     ) {
-        let j = self.patience();
+        let j = self.transaction_timeout();
         let reliable = flow.transport.is_reliable();
         let length = self.net.out.composed(start).len();
-        let fits = self.takes_of_bound(slot, length);
+        let fits = self.consume_bound(slot, length);
         let plain = if fits { plain } else { 0 };
         let kept = match reliable || plain != 0 || !fits {
             true => None,
             false => Some(self.net.out.composed(start).into()),
         };
         if fits {
-            // Lost like one on the way: the client asks again.
+            // A failure to send is like a loss in the network: the client retransmits.
             let _ = self.transmit(flow, start, now);
         } else {
             self.net.out.begin();
         }
-        self.quiet_server(slot);
+        self.release_server(slot);
         let Some(server) = self.servers.get_mut(slot as usize) else {
             return;
         };

@@ -8,7 +8,7 @@ use sip::*;
 use std::time::Duration;
 
 #[test]
-fn a_call_has_six_messages_and_leaves_nothing() {
+fn call_has_six_messages_and_leaves_no_state() {
     for transport in [Transport::Udp, Transport::Tcp] {
         let mut pair = Pair::plain();
         let leg = pair.call(0, transport);
@@ -17,8 +17,8 @@ fn a_call_has_six_messages_and_leaves_nothing() {
             pair.hosts[0].endpoint.state_of(leg),
             Some(LegState::Confirmed)
         );
-        let Said::Offered(theirs) = pair.hosts[1].log.said[0] else {
-            panic!("{:?}", pair.hosts[1].log.said);
+        let RecordedIndication::Offered(theirs) = pair.hosts[1].log.indications[0] else {
+            panic!("{:?}", pair.hosts[1].log.indications);
         };
         assert_eq!(
             pair.hosts[1].endpoint.state_of(theirs),
@@ -27,7 +27,7 @@ fn a_call_has_six_messages_and_leaves_nothing() {
         let now = pair.now;
         pair.hosts[0]
             .endpoint
-            .bye(leg, &Content::default(), now)
+            .bye(leg, &MessageContent::default(), now)
             .unwrap();
         pair.run(Duration::from_millis(100));
         assert_eq!(
@@ -42,8 +42,14 @@ fn a_call_has_six_messages_and_leaves_nothing() {
             ],
             "{transport}"
         );
-        assert_eq!(pair.hosts[0].log.last(), &Said::Ended(leg, Ending::Us));
-        assert_eq!(pair.hosts[1].log.last(), &Said::Ended(theirs, Ending::Peer));
+        assert_eq!(
+            pair.hosts[0].log.last(),
+            &RecordedIndication::Ended(leg, Ending::Local)
+        );
+        assert_eq!(
+            pair.hosts[1].log.last(),
+            &RecordedIndication::Ended(theirs, Ending::Peer)
+        );
         assert_eq!(pair.hosts[0].endpoint.census().legs, 0);
         pair.settle();
     }

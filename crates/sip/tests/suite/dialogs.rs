@@ -1,4 +1,4 @@
-//! Inside a dialog: re-INVITE, UPDATE, PRACK, session timers, order of requests, ends.
+//! In-dialog requests: re-INVITE, UPDATE, PRACK, session timers, order of requests, ends.
 
 use crate::common;
 
@@ -14,12 +14,12 @@ fn ms(ms: u64) -> Time {
     Time::from_millis(ms)
 }
 
-/// A call that stands: (pair, caller's leg, callee's leg).
-fn standing(config: [EndpointConfig; 2]) -> (Pair, LegId, LegId) {
+/// An established call: (pair, caller's leg, callee's leg).
+fn established_call(config: [EndpointConfig; 2]) -> (Pair, LegId, LegId) {
     let mut pair = Pair::new(config, 5);
     let caller = pair.call(0, Transport::Udp);
     pair.run(Duration::from_millis(100));
-    let Said::Offered(callee) = pair.hosts[1].log.said[0] else {
+    let RecordedIndication::Offered(callee) = pair.hosts[1].log.indications[0] else {
         panic!()
     };
     assert_eq!(
@@ -30,60 +30,67 @@ fn standing(config: [EndpointConfig; 2]) -> (Pair, LegId, LegId) {
 }
 
 fn plain() -> (Pair, LegId, LegId) {
-    standing([EndpointConfig::default(), EndpointConfig::default()])
+    established_call([EndpointConfig::default(), EndpointConfig::default()])
 }
 
 fn finish(mut pair: Pair, leg: LegId) {
     let now = pair.now;
     pair.hosts[0]
         .endpoint
-        .bye(leg, &Content::default(), now)
+        .bye(leg, &MessageContent::default(), now)
         .unwrap();
     pair.settle();
 }
 
 #[test]
-fn a_reinvite_is_answered_and_acknowledged() {
+fn reinvite_is_answered_and_acknowledged() {
     let (mut pair, caller, _) = plain();
     let now = pair.now;
     let transaction = pair.hosts[0]
         .endpoint
-        .request(caller, Method::Invite, &Content::sdp(SDP), now)
+        .request(caller, Method::Invite, &MessageContent::sdp(SDP), now)
         .unwrap();
     assert_eq!(
         pair.hosts[0]
             .endpoint
-            .request(caller, Method::Invite, &Content::sdp(SDP), now),
+            .request(caller, Method::Invite, &MessageContent::sdp(SDP), now),
         Err(Refused::InvitePending)
     );
     pair.run(Duration::from_millis(100));
     assert_eq!(
         pair.hosts[0].log.last(),
-        &Said::Response(caller, transaction, 200, String::from("INVITE"))
+        &RecordedIndication::Response(caller, transaction, 200, String::from("INVITE"))
     );
     assert_eq!(pair.steps()[4..], ["0 INVITE", "1 200 INVITE", "0 ACK"]);
-    assert!(matches!(pair.hosts[1].log.last(), Said::Acked(..)));
+    assert!(matches!(
+        pair.hosts[1].log.last(),
+        RecordedIndication::Acked(..)
+    ));
     finish(pair, caller);
 }
 
 #[test]
-fn crossing_reinvites_both_get_491_and_may_be_tried_again() {
+fn crossing_reinvites_both_get_491_and_can_be_retried() {
     let (mut pair, caller, callee) = plain();
     let now = pair.now;
     for (host, leg) in [(0, caller), (1, callee)] {
         pair.hosts[host]
             .endpoint
-            .request(leg, Method::Invite, &Content::sdp(SDP), now)
+            .request(leg, Method::Invite, &MessageContent::sdp(SDP), now)
             .unwrap();
     }
     pair.run(Duration::from_millis(200));
     for host in &pair.hosts {
         assert!(
-            matches!(host.log.last(), Said::Response(_, _, 491, _)),
+            matches!(host.log.last(), RecordedIndication::Response(_, _, 491, _)),
             "{:?}",
-            host.log.said
+            host.log.indications
         );
-        assert_eq!(host.log.count(|s| matches!(s, Said::Request(..))), 0);
+        assert_eq!(
+            host.log
+                .count(|s| matches!(s, RecordedIndication::Request(..))),
+            0
+        );
     }
     // The owner of the Call-ID waits 2.1 to 4 s, the other 0 to 2 s (RFC 3261 section 14.1).
     for _ in 0..200 {
@@ -95,24 +102,24 @@ fn crossing_reinvites_both_get_491_and_may_be_tried_again() {
     let now = pair.now;
     pair.hosts[1]
         .endpoint
-        .request(callee, Method::Invite, &Content::sdp(SDP), now)
+        .request(callee, Method::Invite, &MessageContent::sdp(SDP), now)
         .unwrap();
     pair.run(Duration::from_millis(200));
     assert!(matches!(
         pair.hosts[1].log.last(),
-        Said::Response(_, _, 200, _)
+        RecordedIndication::Response(_, _, 200, _)
     ));
     finish(pair, caller);
 }
 
 #[test]
-fn a_second_reinvite_before_the_answer_to_the_first_gets_500_with_retry_after() {
+fn second_reinvite_before_the_answer_gets_500_with_retry_after() {
     let (mut pair, caller, callee) = plain();
-    pair.hosts[1].log.habits.respond = None;
+    pair.hosts[1].log.behaviour.respond = None;
     let now = pair.now;
     pair.hosts[0]
         .endpoint
-        .request(caller, Method::Invite, &Content::sdp(SDP), now)
+        .request(caller, Method::Invite, &MessageContent::sdp(SDP), now)
         .unwrap();
     pair.run(Duration::from_millis(50));
     let reinvite = pair
@@ -135,14 +142,14 @@ fn a_second_reinvite_before_the_answer_to_the_first_gets_500_with_retry_after() 
         .parse()
         .unwrap();
     assert!(later <= 10);
-    // Uses up the CSeq that was taken above by hand.
+    // Uses the CSeq that was used by hand above.
     let now = pair.now;
     pair.hosts[0]
         .endpoint
-        .request(caller, Method::Info, &Content::default(), now)
+        .request(caller, Method::Info, &MessageContent::default(), now)
         .unwrap();
     pair.run(Duration::from_millis(50));
-    // The first is ended by its sender's BYE.
+    // The first one is ended by BYE of its sender.
     assert_eq!(
         pair.hosts[1].endpoint.state_of(callee),
         Some(LegState::Confirmed)
@@ -150,7 +157,7 @@ fn a_second_reinvite_before_the_answer_to_the_first_gets_500_with_retry_after() 
     let now = pair.now;
     pair.hosts[0]
         .endpoint
-        .bye(caller, &Content::default(), now)
+        .bye(caller, &MessageContent::default(), now)
         .unwrap();
     pair.run(Duration::from_millis(50));
     assert!(
@@ -160,7 +167,7 @@ fn a_second_reinvite_before_the_answer_to_the_first_gets_500_with_retry_after() 
     );
     assert!(matches!(
         pair.hosts[1].log.last(),
-        Said::Ended(_, Ending::Peer)
+        RecordedIndication::Ended(_, Ending::Peer)
     ));
     pair.settle();
 }
@@ -168,30 +175,30 @@ fn a_second_reinvite_before_the_answer_to_the_first_gets_500_with_retry_after() 
 #[test]
 fn update_carries_one_offer_at_a_time() {
     let (mut pair, caller, _) = plain();
-    pair.hosts[1].log.habits.respond = None;
+    pair.hosts[1].log.behaviour.respond = None;
     let now = pair.now;
     let endpoint = &mut pair.hosts[0].endpoint;
     endpoint
-        .request(caller, Method::Update, &Content::sdp(SDP), now)
+        .request(caller, Method::Update, &MessageContent::sdp(SDP), now)
         .unwrap();
     for method in [Method::Update, Method::Invite] {
         assert_eq!(
-            endpoint.request(caller, method, &Content::sdp(SDP), now),
+            endpoint.request(caller, method, &MessageContent::sdp(SDP), now),
             Err(Refused::OfferPending)
         );
     }
     // Even without an offer: the peer would answer 500 (RFC 3311 section 5.2).
     assert_eq!(
-        endpoint.request(caller, Method::Update, &Content::default(), now),
+        endpoint.request(caller, Method::Update, &MessageContent::default(), now),
         Err(Refused::OfferPending)
     );
     pair.run(Duration::from_millis(50));
     let requests: Vec<ServerTransaction> = pair.hosts[1]
         .log
-        .said
+        .indications
         .iter()
-        .filter_map(|said| match said {
-            Said::Request(_, transaction, _) => Some(*transaction),
+        .filter_map(|recorded| match recorded {
+            RecordedIndication::Request(_, transaction, _) => Some(*transaction),
             _ => None,
         })
         .collect();
@@ -200,33 +207,33 @@ fn update_carries_one_offer_at_a_time() {
     for transaction in requests {
         pair.hosts[1]
             .endpoint
-            .respond(transaction, 200, &Content::sdp(SDP), now)
+            .respond(transaction, 200, &MessageContent::sdp(SDP), now)
             .unwrap();
     }
     pair.run(Duration::from_millis(50));
     let now = pair.now;
     pair.hosts[0]
         .endpoint
-        .request(caller, Method::Update, &Content::sdp(SDP), now)
+        .request(caller, Method::Update, &MessageContent::sdp(SDP), now)
         .expect("the first offer is answered");
     pair.run(Duration::from_millis(50));
     finish(pair, caller);
 }
 
-/// RFC 3261 section 12.2, RFC 3311: re-INVITE and UPDATE move the remote target, both ways; INFO does not.
+/// RFC 3261 section 12.2, RFC 3311: re-INVITE and UPDATE change the remote target in both directions; INFO does not.
 #[test]
-fn the_remote_target_follows_the_contact_of_refreshes() {
-    let mut called = Called::with("", EndpointConfig::default());
+fn target_refresh_updates_the_remote_target() {
+    let mut called = IncomingCall::with("", EndpointConfig::default());
     called
         .host
         .endpoint
-        .answer(called.leg, 200, &Content::sdp(SDP), ms(1))
+        .answer(called.leg, 200, &MessageContent::sdp(SDP), ms(1))
         .unwrap();
     called.host.drain();
-    called.give("ACK", "a", 10, "", 5);
+    called.receive("ACK", "a", 10, "", 5);
     let mut cseq = 11;
     let mut at = 10;
-    let mut moved = |called: &mut Called, method: &str, place: u8| {
+    let mut moved = |called: &mut IncomingCall, method: &str, place: u8| {
         let text = request(method, &format!("m{cseq}"), cseq, &called.tag.clone(), "").replace(
             "sip:bob@192.0.2.9:5060",
             &format!("sip:bob@192.0.2.{place}:5060"),
@@ -234,12 +241,17 @@ fn the_remote_target_follows_the_contact_of_refreshes() {
         called.host.datagram(text.as_bytes(), PEER, ms(at));
         called.host.drain();
         if method == "INVITE" {
-            called.give("ACK", &format!("a{cseq}"), cseq, "", at + 1);
+            called.receive("ACK", &format!("a{cseq}"), cseq, "", at + 1);
         }
         called
             .host
             .endpoint
-            .request(called.leg, Method::Info, &Content::default(), ms(at + 2))
+            .request(
+                called.leg,
+                Method::Info,
+                &MessageContent::default(),
+                ms(at + 2),
+            )
             .unwrap();
         let mut sent = called.host.drain();
         let Sent::Datagram(to, bytes) = sent.remove(0) else {
@@ -263,11 +275,16 @@ fn the_remote_target_follows_the_contact_of_refreshes() {
     assert_eq!(moved(&mut called, "INVITE", 31), expected(31));
     assert_eq!(moved(&mut called, "UPDATE", 32), expected(32));
     assert_eq!(moved(&mut called, "INFO", 33), expected(32));
-    // The 2xx to a refresh of ours says where the peer is, too.
+    // The 2xx to our refresh updates the peer's target too.
     called
         .host
         .endpoint
-        .request(called.leg, Method::Update, &Content::default(), ms(100))
+        .request(
+            called.leg,
+            Method::Update,
+            &MessageContent::default(),
+            ms(100),
+        )
         .unwrap();
     let update = called.host.datagrams().remove(0);
     let answer = format!(
@@ -287,20 +304,20 @@ fn the_remote_target_follows_the_contact_of_refreshes() {
 }
 
 #[test]
-fn an_update_before_the_answer_to_the_last_gets_500_with_retry_after() {
-    let mut called = Called::with("", EndpointConfig::default());
+fn second_update_before_the_answer_gets_500_with_retry_after() {
+    let mut called = IncomingCall::with("", EndpointConfig::default());
     called
         .host
         .endpoint
-        .answer(called.leg, 200, &Content::sdp(SDP), ms(1))
+        .answer(called.leg, 200, &MessageContent::sdp(SDP), ms(1))
         .unwrap();
     called.host.drain();
-    called.give("ACK", "a", 10, "", 5);
-    called.host.log.habits.respond = None;
+    called.receive("ACK", "a", 10, "", 5);
+    called.host.log.behaviour.respond = None;
     let update = "Content-Type: application/sdp\r\n";
-    assert!(called.give("UPDATE", "u1", 11, "", 10).is_empty());
+    assert!(called.receive("UPDATE", "u1", 11, "", 10).is_empty());
     for (branch, cseq, extra) in [("u2", 12, ""), ("u3", 13, update)] {
-        let sent = called.give("UPDATE", branch, cseq, extra, 20);
+        let sent = called.receive("UPDATE", branch, cseq, extra, 20);
         assert_eq!(status(&sent[0]), 500);
         let later: u32 = header(&sent[0], HeaderId::RetryAfter)
             .unwrap()
@@ -308,27 +325,27 @@ fn an_update_before_the_answer_to_the_last_gets_500_with_retry_after() {
             .unwrap();
         assert!(later <= 10);
     }
-    let Said::Request(_, first, _) = called.host.log.last().clone() else {
+    let RecordedIndication::Request(_, first, _) = called.host.log.last().clone() else {
         panic!()
     };
     called
         .host
         .endpoint
-        .respond(first, 200, &Content::default(), ms(30))
+        .respond(first, 200, &MessageContent::default(), ms(30))
         .unwrap();
     called.host.drain();
-    // The next one is nobody's any more after 64*T1, offer and all: it does not stand in the way for ever.
-    assert!(called.give("UPDATE", "u4", 14, update, 100).is_empty());
+    // The next one is unanswered. After 64*T1 its state and its offer are removed, so that it does not block others.
+    assert!(called.receive("UPDATE", "u4", 14, update, 100).is_empty());
     called.host.run(ms(33_000));
-    called.host.log.habits.respond = Some(200);
-    let sent = called.give("UPDATE", "u5", 15, update, 33_000);
+    called.host.log.behaviour.respond = Some(200);
+    let sent = called.receive("UPDATE", "u5", 15, update, 33_000);
     assert_eq!(status(&sent[0]), 200);
-    called.give("BYE", "b", 16, "", 33_100);
+    called.receive("BYE", "b", 16, "", 33_100);
     called.end();
 }
 
-/// One host offered a call by hand.
-struct Called {
+/// A host with one handwritten incoming call.
+struct IncomingCall {
     host: Host,
     leg: LegId,
     tag: String,
@@ -352,26 +369,33 @@ fn request(method: &str, branch: &str, cseq: u32, to_tag: &str, extra: &str) -> 
     )
 }
 
-impl Called {
-    fn with(extra: &str, config: EndpointConfig) -> Called {
+impl IncomingCall {
+    fn with(extra: &str, config: EndpointConfig) -> IncomingCall {
         let mut host = Host::new("192.0.2.1:5060", config, 13);
-        host.log.habits.answer = None;
-        host.log.habits.ring = false;
+        host.log.behaviour.answer = None;
+        host.log.behaviour.ring = false;
         host.datagram(
             request("INVITE", "i", 10, "", extra).as_bytes(),
             PEER,
             Time::ZERO,
         );
         host.drain();
-        let Said::Offered(leg) = host.log.said[0] else {
-            panic!("{:?}", host.log.said)
+        let RecordedIndication::Offered(leg) = host.log.indications[0] else {
+            panic!("{:?}", host.log.indications)
         };
         let tag = host.endpoint.tags_of(leg).unwrap().0;
         let tag = format!(";tag={}", String::from_utf8(tag).unwrap());
-        Called { host, leg, tag }
+        IncomingCall { host, leg, tag }
     }
 
-    fn give(&mut self, method: &str, branch: &str, cseq: u32, extra: &str, at: u64) -> Vec<String> {
+    fn receive(
+        &mut self,
+        method: &str,
+        branch: &str,
+        cseq: u32,
+        extra: &str,
+        at: u64,
+    ) -> Vec<String> {
         let text = request(method, branch, cseq, &self.tag.clone(), extra);
         self.host.datagram(text.as_bytes(), PEER, ms(at));
         self.host.datagrams()
@@ -390,31 +414,31 @@ fn status(text: &str) -> u16 {
 
 #[test]
 fn requests_out_of_order_get_500() {
-    let mut called = Called::with("", EndpointConfig::default());
+    let mut called = IncomingCall::with("", EndpointConfig::default());
     called
         .host
         .endpoint
-        .answer(called.leg, 200, &Content::sdp(SDP), ms(1))
+        .answer(called.leg, 200, &MessageContent::sdp(SDP), ms(1))
         .unwrap();
     called.host.drain();
-    called.give("ACK", "a", 10, "", 2);
-    assert_eq!(status(&called.give("INFO", "b", 12, "", 3)[0]), 200);
-    assert_eq!(status(&called.give("INFO", "c", 11, "", 4)[0]), 500);
-    assert_eq!(status(&called.give("INFO", "d", 12, "", 5)[0]), 500);
-    assert_eq!(status(&called.give("BYE", "e", 13, "", 6)[0]), 200);
+    called.receive("ACK", "a", 10, "", 2);
+    assert_eq!(status(&called.receive("INFO", "b", 12, "", 3)[0]), 200);
+    assert_eq!(status(&called.receive("INFO", "c", 11, "", 4)[0]), 500);
+    assert_eq!(status(&called.receive("INFO", "d", 12, "", 5)[0]), 500);
+    assert_eq!(status(&called.receive("BYE", "e", 13, "", 6)[0]), 200);
     called.end();
 }
 
 #[test]
-fn a_foreign_tag_or_call_id_gets_481() {
-    let mut called = Called::with("", EndpointConfig::default());
+fn unknown_tag_or_call_id_gets_481() {
+    let mut called = IncomingCall::with("", EndpointConfig::default());
     called
         .host
         .endpoint
-        .answer(called.leg, 200, &Content::sdp(SDP), ms(1))
+        .answer(called.leg, 200, &MessageContent::sdp(SDP), ms(1))
         .unwrap();
     called.host.drain();
-    called.give("ACK", "a", 10, "", 2);
+    called.receive("ACK", "a", 10, "", 2);
     let good = request("BYE", "b", 11, &called.tag, "");
     for (branch, bad) in [
         ("1", good.replace("tag=bobs", "tag=else")),
@@ -429,13 +453,13 @@ fn a_foreign_tag_or_call_id_gets_481() {
         called.host.endpoint.state_of(called.leg),
         Some(LegState::Confirmed)
     );
-    called.give("BYE", "b", 11, "", 4);
+    called.receive("BYE", "b", 11, "", 4);
     called.end();
 }
 
 #[test]
-fn cancel_ends_an_offered_call_and_not_an_answered_one() {
-    let mut called = Called::with("", EndpointConfig::default());
+fn cancel_ends_only_an_unanswered_call() {
+    let mut called = IncomingCall::with("", EndpointConfig::default());
     // CANCEL has the INVITE's branch and no To tag.
     let cancel = request("CANCEL", "i", 10, "", "");
     called.host.datagram(cancel.as_bytes(), PEER, ms(50));
@@ -445,15 +469,18 @@ fn cancel_ends_an_offered_call_and_not_an_answered_one() {
         header(&sent[0], HeaderId::To),
         header(&sent[1], HeaderId::To)
     );
-    assert_eq!(called.host.log.last(), &Said::Cancelled(called.leg));
-    called.give("ACK", "i", 10, "", 60);
+    assert_eq!(
+        called.host.log.last(),
+        &RecordedIndication::Cancelled(called.leg)
+    );
+    called.receive("ACK", "i", 10, "", 60);
     called.end();
 
-    let mut called = Called::with("", EndpointConfig::default());
+    let mut called = IncomingCall::with("", EndpointConfig::default());
     called
         .host
         .endpoint
-        .answer(called.leg, 200, &Content::sdp(SDP), ms(1))
+        .answer(called.leg, 200, &MessageContent::sdp(SDP), ms(1))
         .unwrap();
     called.host.drain();
     called.host.datagram(cancel.as_bytes(), PEER, ms(50));
@@ -466,16 +493,16 @@ fn cancel_ends_an_offered_call_and_not_an_answered_one() {
             .collect::<Vec<_>>(),
         [200]
     );
-    called.give("ACK", "a", 10, "", 60);
+    called.receive("ACK", "a", 10, "", 60);
     assert_eq!(
         called.host.endpoint.state_of(called.leg),
         Some(LegState::Confirmed)
     );
-    called.give("BYE", "b", 11, "", 70);
+    called.receive("BYE", "b", 11, "", 70);
     called.end();
-    // A client that makes a branch for every request, as some do: the INVITE is found all the same, from the same
+    // A client that creates a branch for every request, as some do: the INVITE is found nevertheless, from the same
     // address only.
-    let mut called = Called::with("", EndpointConfig::default());
+    let mut called = IncomingCall::with("", EndpointConfig::default());
     let own_branch = request("CANCEL", "another", 10, "", "");
     called
         .host
@@ -485,76 +512,82 @@ fn cancel_ends_an_offered_call_and_not_an_answered_one() {
     called.host.datagram(own_branch.as_bytes(), PEER, ms(50));
     let sent = called.host.datagrams();
     assert_eq!([status(&sent[0]), status(&sent[1])], [200, 487]);
-    called.give("ACK", "i", 10, "", 60);
+    called.receive("ACK", "i", 10, "", 60);
     let own_branch = request("CANCEL", "fourth", 10, "", "");
     called.host.datagram(own_branch.as_bytes(), PEER, ms(70));
     assert_eq!(status(&called.host.datagrams()[0]), 481, "it is over");
     called.end();
-    // A CANCEL for nothing.
+    // A CANCEL without INVITE.
     let mut host = Host::new("192.0.2.1:5060", EndpointConfig::default(), 1);
     host.datagram(cancel.as_bytes(), PEER, ms(1));
     assert_eq!(status(&host.datagrams()[0]), 481);
 }
 
 #[test]
-fn a_cancelled_reinvite_leaves_the_call_as_it_was() {
-    let mut called = Called::with("", EndpointConfig::default());
+fn cancelled_reinvite_leaves_the_call_unchanged() {
+    let mut called = IncomingCall::with("", EndpointConfig::default());
     called
         .host
         .endpoint
-        .answer(called.leg, 200, &Content::sdp(SDP), ms(1))
+        .answer(called.leg, 200, &MessageContent::sdp(SDP), ms(1))
         .unwrap();
     called.host.drain();
-    called.give("ACK", "a", 10, "", 2);
-    called.host.log.habits.respond = None;
+    called.receive("ACK", "a", 10, "", 2);
+    called.host.log.behaviour.respond = None;
     let offer = "Content-Type: application/sdp\r\n";
-    assert!(called.give("INVITE", "r", 11, offer, 3).is_empty());
-    let sent = called.give("CANCEL", "r", 11, "", 4);
+    assert!(called.receive("INVITE", "r", 11, offer, 3).is_empty());
+    let sent = called.receive("CANCEL", "r", 11, "", 4);
     assert_eq!(
         sent.iter().map(|t| status(t)).collect::<Vec<_>>(),
         [200, 487]
     );
-    assert_eq!(called.host.log.last(), &Said::RequestCancelled(called.leg));
-    called.give("ACK", "r", 11, "", 5);
-    // Nothing is pending any more: the next one is offered again.
-    called.host.log.habits.respond = Some(200);
-    let sent = called.give("INVITE", "s", 12, offer, 6);
+    assert_eq!(
+        called.host.log.last(),
+        &RecordedIndication::RequestCancelled(called.leg)
+    );
+    called.receive("ACK", "r", 11, "", 5);
+    // Nothing is pending any more: the next re-INVITE is indicated.
+    called.host.log.behaviour.respond = Some(200);
+    let sent = called.receive("INVITE", "s", 12, offer, 6);
     assert_eq!(status(&sent[0]), 200);
-    called.give("ACK", "t", 12, "", 7);
-    called.give("BYE", "b", 13, "", 8);
+    called.receive("ACK", "t", 12, "", 7);
+    called.receive("BYE", "b", 13, "", 8);
     called.end();
 }
 
 #[test]
 fn bye_in_an_early_dialog_and_before_ack() {
-    let mut called = Called::with("", EndpointConfig::default());
+    let mut called = IncomingCall::with("", EndpointConfig::default());
     called
         .host
         .endpoint
-        .progress(called.leg, 180, &Content::default(), false, ms(1))
+        .progress(called.leg, 180, &MessageContent::default(), false, ms(1))
         .unwrap();
     called.host.drain();
-    let sent = called.give("BYE", "b", 11, "", 2);
+    let sent = called.receive("BYE", "b", 11, "", 2);
     assert_eq!(
         sent.iter().map(|t| status(t)).collect::<Vec<_>>(),
         [200, 487]
     );
-    assert_eq!(called.host.log.last(), &Said::Cancelled(called.leg));
-    called.give("ACK", "i", 10, "", 3);
+    assert_eq!(
+        called.host.log.last(),
+        &RecordedIndication::Cancelled(called.leg)
+    );
+    called.receive("ACK", "i", 10, "", 3);
     called.end();
-    // The ACK is lost, BYE comes: the 2xx is no longer repeated.
-    let mut called = Called::with("", EndpointConfig::default());
+    // The ACK is lost and BYE arrives: the 2xx is not retransmitted any more.
+    let mut called = IncomingCall::with("", EndpointConfig::default());
     called
         .host
         .endpoint
-        .answer(called.leg, 200, &Content::sdp(SDP), ms(1))
+        .answer(called.leg, 200, &MessageContent::sdp(SDP), ms(1))
         .unwrap();
     called.host.drain();
-    let sent = called.give("BYE", "b", 11, "", 2);
+    let sent = called.receive("BYE", "b", 11, "", 2);
     assert_eq!(sent.iter().map(|t| status(t)).collect::<Vec<_>>(), [200]);
     assert_eq!(
         called.host.log.last(),
-        &Said::Ended(called.leg, Ending::Peer)
+        &RecordedIndication::Ended(called.leg, Ending::Peer)
     );
     assert!(called.host.run(ms(30_000)).is_empty());
     called.end();
@@ -562,11 +595,11 @@ fn bye_in_an_early_dialog_and_before_ack() {
 
 #[test]
 fn our_bye_waits_for_the_ack_of_our_2xx() {
-    let mut called = Called::with("", EndpointConfig::default());
+    let mut called = IncomingCall::with("", EndpointConfig::default());
     called
         .host
         .endpoint
-        .answer(called.leg, 200, &Content::sdp(SDP), ms(1))
+        .answer(called.leg, 200, &MessageContent::sdp(SDP), ms(1))
         .unwrap();
     called.host.drain();
     let edits = [Edit::AddNamed {
@@ -576,10 +609,10 @@ fn our_bye_waits_for_the_ack_of_our_2xx() {
     called
         .host
         .endpoint
-        .bye(called.leg, &Content::default().with(&edits), ms(2))
+        .bye(called.leg, &MessageContent::default().with(&edits), ms(2))
         .unwrap();
     assert!(called.host.datagrams().is_empty(), "RFC 3261 section 15");
-    let sent = called.give("ACK", "a", 10, "", 5);
+    let sent = called.receive("ACK", "a", 10, "", 5);
     assert!(sent[0].starts_with("BYE "), "{sent:?}");
     assert_eq!(
         header(&sent[0], HeaderId::Reason).unwrap(),
@@ -589,23 +622,23 @@ fn our_bye_waits_for_the_ack_of_our_2xx() {
 }
 
 #[test]
-fn prack_is_answered_once_although_the_invite_was_refused() {
-    // By a refusal, by CANCEL, and by us for want of PRACK.
+fn late_prack_of_a_refused_invite_is_answered_once() {
+    // By a refusal, by CANCEL, and by us because no PRACK arrived.
     for how in ["refused", "cancelled", "given up"] {
-        let mut called = Called::with("Supported: 100rel\r\n", EndpointConfig::default());
+        let mut called = IncomingCall::with("Supported: 100rel\r\n", EndpointConfig::default());
         let leg = called.leg;
-        let content = Content::sdp(SDP);
+        let content = MessageContent::sdp(SDP);
         let endpoint = &mut called.host.endpoint;
         endpoint.progress(leg, 183, &content, true, ms(0)).unwrap();
         let (end, late) = match how {
             "refused" => {
-                let none = Content::default();
+                let none = MessageContent::default();
                 endpoint.reject(leg, 486, &none, ms(100)).unwrap();
                 called.host.datagrams();
                 (ms(100), 500)
             }
             "cancelled" => {
-                let sent = called.give("CANCEL", "i", 10, "", 100);
+                let sent = called.receive("CANCEL", "i", 10, "", 100);
                 assert!(sent.iter().any(|text| status(text) == 487), "{sent:?}");
                 (ms(100), 500)
             }
@@ -614,8 +647,8 @@ fn prack_is_answered_once_although_the_invite_was_refused() {
                 (Time::from_secs(33), 33_100)
             }
         };
-        let give = |called: &mut Called, branch: &str, rack: &str, at: u64| {
-            let sent = called.give("PRACK", branch, 11, &format!("RAck: {rack}\r\n"), at);
+        let give = |called: &mut IncomingCall, branch: &str, rack: &str, at: u64| {
+            let sent = called.receive("PRACK", branch, 11, &format!("RAck: {rack}\r\n"), at);
             let prack = sent.iter().find(|text| text.contains("CSeq: 11 PRACK"));
             status(prack.expect("an answer"))
         };
@@ -623,7 +656,7 @@ fn prack_is_answered_once_although_the_invite_was_refused() {
         assert_eq!(give(&mut called, "p1", "1 9 INVITE", late), 481, "{how}");
         assert_eq!(give(&mut called, "p2", "1 10 INVITE", late), 200, "{how}");
         assert_eq!(give(&mut called, "p3", "1 10 INVITE", late), 481, "{how}");
-        // What came too late is as unknown as what was never sent.
+        // After the time limit it is as unknown as a PRACK without response.
         let much = end.as_millis() + 40_000;
         assert_eq!(give(&mut called, "p4", "1 10 INVITE", much), 481, "{how}");
         called.end();
@@ -631,13 +664,13 @@ fn prack_is_answered_once_although_the_invite_was_refused() {
 }
 
 #[test]
-fn reliable_responses_repeat_until_prack_and_hold_the_2xx_back() {
-    let mut called = Called::with("Supported: 100rel\r\n", EndpointConfig::default());
+fn reliable_responses_are_retransmitted_until_prack_and_delay_the_2xx() {
+    let mut called = IncomingCall::with("Supported: 100rel\r\n", EndpointConfig::default());
     let leg = called.leg;
     called
         .host
         .endpoint
-        .progress(leg, 183, &Content::sdp(SDP), true, ms(0))
+        .progress(leg, 183, &MessageContent::sdp(SDP), true, ms(0))
         .unwrap();
     let first = called.host.datagrams().remove(0);
     assert_eq!(header(&first, HeaderId::Require).unwrap(), "100rel");
@@ -646,12 +679,12 @@ fn reliable_responses_repeat_until_prack_and_hold_the_2xx_back() {
     called
         .host
         .endpoint
-        .progress(leg, 180, &Content::default(), true, ms(10))
+        .progress(leg, 180, &MessageContent::default(), true, ms(10))
         .unwrap();
     called
         .host
         .endpoint
-        .answer(leg, 200, &Content::default(), ms(20))
+        .answer(leg, 200, &MessageContent::default(), ms(20))
         .unwrap();
     assert!(called.host.datagrams().is_empty(), "held back");
     let repeated: Vec<u64> = called
@@ -664,7 +697,7 @@ fn reliable_responses_repeat_until_prack_and_hold_the_2xx_back() {
     for (time, expected) in repeated.iter().zip([500, 1_500, 3_500]) {
         assert!((expected..=expected + 2).contains(time), "{repeated:?}");
     }
-    let wrong = called.give(
+    let wrong = called.receive(
         "PRACK",
         "p0",
         11,
@@ -672,7 +705,7 @@ fn reliable_responses_repeat_until_prack_and_hold_the_2xx_back() {
         4_000,
     );
     assert_eq!(status(&wrong[0]), 481);
-    let sent = called.give(
+    let sent = called.receive(
         "PRACK",
         "p1",
         12,
@@ -687,11 +720,11 @@ fn reliable_responses_repeat_until_prack_and_hold_the_2xx_back() {
         header(&sent[1], HeaderId::RSeq).unwrap(),
         (rseq + 1).to_string()
     );
-    let sent = called.give(
+    let sent = called.receive(
         "PRACK",
         "p2",
         13,
-        // The method twice, as from a client that copies the whole CSeq in front of it.
+        // The method twice, as from a client that copies the whole CSeq.
         &format!("RAck: {} 10 INVITE INVITE\r\n", rseq + 1),
         4_020,
     );
@@ -699,24 +732,24 @@ fn reliable_responses_repeat_until_prack_and_hold_the_2xx_back() {
         sent.iter().map(|t| status(t)).collect::<Vec<_>>(),
         [200, 200]
     );
-    called.give("ACK", "a", 10, "", 4_030);
+    called.receive("ACK", "a", 10, "", 4_030);
     assert_eq!(
         called.host.endpoint.state_of(leg),
         Some(LegState::Confirmed)
     );
-    called.give("BYE", "b", 14, "", 4_040);
+    called.receive("BYE", "b", 14, "", 4_040);
     called.end();
 }
 
 #[test]
-fn a_reliable_response_without_prack_ends_the_call() {
-    let mut called = Called::with("Require: 100rel\r\n", EndpointConfig::default());
+fn reliable_response_without_prack_ends_the_call() {
+    let mut called = IncomingCall::with("Require: 100rel\r\n", EndpointConfig::default());
     let leg = called.leg;
-    // Required by the caller, so reliable without being asked for.
+    // Required by the caller, so reliable without a request of the handler.
     called
         .host
         .endpoint
-        .progress(leg, 180, &Content::default(), false, ms(0))
+        .progress(leg, 180, &MessageContent::default(), false, ms(0))
         .unwrap();
     assert!(header(&called.host.datagrams()[0], HeaderId::RSeq).is_some());
     let sent = called.host.run(ms(32_003));
@@ -724,20 +757,23 @@ fn a_reliable_response_without_prack_ends_the_call() {
         panic!()
     };
     assert!(last.starts_with(b"SIP/2.0 500 "));
-    assert_eq!(called.host.log.last(), &Said::Ended(leg, Ending::NoPrack));
+    assert_eq!(
+        called.host.log.last(),
+        &RecordedIndication::Ended(leg, Ending::NoPrack)
+    );
     called.end();
-    let mut called = Called::with("", EndpointConfig::default());
+    let mut called = IncomingCall::with("", EndpointConfig::default());
     assert_eq!(
         called
             .host
             .endpoint
-            .progress(called.leg, 180, &Content::default(), true, ms(0)),
+            .progress(called.leg, 180, &MessageContent::default(), true, ms(0)),
         Err(Refused::NotSupported)
     );
     called
         .host
         .endpoint
-        .reject(called.leg, 486, &Content::default(), ms(1))
+        .reject(called.leg, 486, &MessageContent::default(), ms(1))
         .unwrap();
     called.end();
 }
@@ -753,7 +789,7 @@ fn unknown_extensions_get_420_and_small_intervals_422() {
         header(&sent[0], HeaderId::Unsupported).unwrap(),
         "nothing, else"
     );
-    // We stand in for the proxies on the way.
+    // We replace the proxies in the path.
     let invite = request("INVITE", "3", 3, "", "Proxy-Require: timer, more\r\n");
     host.datagram(invite.as_bytes(), PEER, ms(0));
     let sent = host.datagrams();
@@ -770,11 +806,11 @@ fn unknown_extensions_get_420_and_small_intervals_422() {
     let sent = host.datagrams();
     assert_eq!(status(&sent[0]), 422);
     assert_eq!(header(&sent[0], HeaderId::MinSe).unwrap(), "90");
-    assert!(host.log.said.is_empty());
+    assert!(host.log.indications.is_empty());
     host.run(Time::from_secs(60));
     assert!(host.endpoint.census().is_quiet());
-    // A 405 says what is allowed (section 8.2.1).
-    host.log.habits.respond = Some(405);
+    // A 405 lists the allowed methods (section 8.2.1).
+    host.log.behaviour.respond = Some(405);
     host.datagram(
         request("DANCE", "9", 9, "", "").as_bytes(),
         PEER,
@@ -787,12 +823,12 @@ fn unknown_extensions_get_420_and_small_intervals_422() {
             .unwrap()
             .contains("INVITE")
     );
-    // What we do take goes with a 415 (RFC 3261 section 8.2.3).
-    let mut called = Called::with("", EndpointConfig::default());
+    // A 415 lists the accepted types (RFC 3261 section 8.2.3).
+    let mut called = IncomingCall::with("", EndpointConfig::default());
     called
         .host
         .endpoint
-        .reject(called.leg, 415, &Content::default(), ms(1))
+        .reject(called.leg, 415, &MessageContent::default(), ms(1))
         .unwrap();
     let sent = called.host.datagrams();
     assert_eq!(
@@ -814,7 +850,7 @@ fn timed() -> EndpointConfig {
 
 #[test]
 fn sessions_are_refreshed_by_update_at_half_the_interval() {
-    let (mut pair, caller, _) = standing([timed(), timed()]);
+    let (mut pair, caller, _) = established_call([timed(), timed()]);
     let ok = pair
         .ladder
         .iter()
@@ -846,34 +882,42 @@ fn sessions_are_refreshed_by_update_at_half_the_interval() {
 }
 
 #[test]
-fn a_session_that_nobody_refreshes_expires_at_both_ends() {
-    let (mut pair, caller, callee) = standing([timed(), timed()]);
+fn session_without_refresh_expires_at_both_ends() {
+    let (mut pair, caller, callee) = established_call([timed(), timed()]);
     pair.faults.lost = 1_000;
     pair.run(Duration::from_secs(260));
     assert_eq!(
         pair.hosts[0].log.last(),
-        &Said::Ended(caller, Ending::Unknown),
+        &RecordedIndication::Ended(caller, Ending::UnknownDialog),
         "its UPDATE is not answered"
     );
-    assert!(pair.hosts[1].log.said.contains(&Said::Expired(callee)));
+    assert!(
+        pair.hosts[1]
+            .log
+            .indications
+            .contains(&RecordedIndication::SessionExpired(callee))
+    );
     assert_eq!(
         pair.hosts[1].log.last(),
-        &Said::Ended(callee, Ending::SessionExpired)
+        &RecordedIndication::Ended(callee, Ending::SessionExpired)
     );
     pair.settle();
 }
 
 #[test]
-fn a_peer_without_update_is_refreshed_by_the_user() {
+fn handler_refreshes_a_peer_without_update() {
     let mut peer = timed();
     peer.allow = String::from("INVITE, ACK, BYE, CANCEL");
-    let (mut pair, caller, _) = standing([timed(), peer]);
+    let (mut pair, caller, _) = established_call([timed(), peer]);
     pair.run(Duration::from_secs(101));
-    assert_eq!(pair.hosts[0].log.last(), &Said::RefreshDue(caller));
+    assert_eq!(
+        pair.hosts[0].log.last(),
+        &RecordedIndication::RefreshDue(caller)
+    );
     let now = pair.now;
     pair.hosts[0]
         .endpoint
-        .request(caller, Method::Invite, &Content::sdp(SDP), now)
+        .request(caller, Method::Invite, &MessageContent::sdp(SDP), now)
         .unwrap();
     pair.run(Duration::from_secs(90));
     assert_eq!(
@@ -884,29 +928,29 @@ fn a_peer_without_update_is_refreshed_by_the_user() {
 }
 
 #[test]
-fn a_peer_that_does_not_know_the_dialog_any_more_ends_it() {
+fn response_481_ends_the_dialog() {
     let (mut pair, caller, callee) = plain();
     pair.faults.lost = 1_000;
     let now = pair.now;
     pair.hosts[1]
         .endpoint
-        .bye(callee, &Content::default(), now)
+        .bye(callee, &MessageContent::default(), now)
         .unwrap();
     pair.run(Duration::from_secs(40));
     assert_eq!(
         pair.hosts[1].log.last(),
-        &Said::Ended(callee, Ending::Unanswered)
+        &RecordedIndication::Ended(callee, Ending::Unanswered)
     );
     pair.faults.lost = 0;
     let now = pair.now;
     pair.hosts[0]
         .endpoint
-        .request(caller, Method::Info, &Content::default(), now)
+        .request(caller, Method::Info, &MessageContent::default(), now)
         .unwrap();
     pair.run(Duration::from_secs(1));
     assert_eq!(
         pair.hosts[0].log.last(),
-        &Said::Ended(caller, Ending::Unknown)
+        &RecordedIndication::Ended(caller, Ending::UnknownDialog)
     );
     pair.settle();
 }
@@ -914,7 +958,7 @@ fn a_peer_that_does_not_know_the_dialog_any_more_ends_it() {
 #[test]
 fn refer_is_followed_by_notify() {
     let (mut pair, caller, callee) = plain();
-    pair.hosts[1].log.habits.respond = Some(202);
+    pair.hosts[1].log.behaviour.respond = Some(202);
     let edits = [Edit::Add {
         id: HeaderId::ReferTo,
         value: b"<sip:carol@example.com>",
@@ -922,7 +966,12 @@ fn refer_is_followed_by_notify() {
     let now = pair.now;
     pair.hosts[0]
         .endpoint
-        .request(caller, Method::Refer, &Content::default().with(&edits), now)
+        .request(
+            caller,
+            Method::Refer,
+            &MessageContent::default().with(&edits),
+            now,
+        )
         .unwrap();
     pair.run(Duration::from_millis(50));
     let now = pair.now;
@@ -931,7 +980,9 @@ fn refer_is_followed_by_notify() {
         .notify_refer(callee, 200, b"OK", now)
         .unwrap();
     pair.run(Duration::from_millis(50));
-    assert!(matches!(pair.hosts[0].log.last(), Said::Request(_, _, name) if name == "NOTIFY"));
+    assert!(
+        matches!(pair.hosts[0].log.last(), RecordedIndication::Request(_, _, name) if name == "NOTIFY")
+    );
     let notify = String::from_utf8(pair.hosts[0].log.texts.last().unwrap().clone()).unwrap();
     assert_eq!(header(&notify, HeaderId::Event).unwrap(), "refer");
     assert_eq!(
@@ -943,7 +994,7 @@ fn refer_is_followed_by_notify() {
 }
 
 #[test]
-fn edits_on_headers_of_the_endpoint_are_refused() {
+fn edits_of_endpoint_headers_are_refused() {
     let (mut pair, caller, _) = plain();
     let now = pair.now;
     for id in [
@@ -957,7 +1008,7 @@ fn edits_on_headers_of_the_endpoint_are_refused() {
             pair.hosts[0].endpoint.request(
                 caller,
                 Method::Info,
-                &Content::default().with(&edits),
+                &MessageContent::default().with(&edits),
                 now
             ),
             Err(Refused::Edit(id))
@@ -968,9 +1019,12 @@ fn edits_on_headers_of_the_endpoint_are_refused() {
         value: b"x",
     }];
     assert_eq!(
-        pair.hosts[0]
-            .endpoint
-            .request(caller, Method::Info, &Content::default().with(&edits), now),
+        pair.hosts[0].endpoint.request(
+            caller,
+            Method::Info,
+            &MessageContent::default().with(&edits),
+            now
+        ),
         Err(Refused::Edit(HeaderId::CallId))
     );
     finish(pair, caller);

@@ -1,4 +1,4 @@
-//! Whole exchanges against messages written by hand: the dialog of RFC 3261 section 24.2 with its names and addresses.
+//! Complete exchanges with handwritten messages: the dialog of RFC 3261 section 24.2 with its names and addresses.
 
 use crate::common;
 
@@ -16,15 +16,15 @@ fn bob() -> Host {
         },
         3,
     );
-    host.log.habits = Habits {
+    host.log.behaviour = Behaviour {
         ring: true,
         answer: None,
-        ..Habits::default()
+        ..Behaviour::default()
     };
     host
 }
 
-/// F4 of section 24.2 as it reaches Bob: two Record-Routes and three Vias.
+/// F4 of section 24.2 as Bob receives it: two Record-Routes and three Vias.
 const F4: &str = "INVITE sip:bob@192.0.2.4 SIP/2.0\r\n\
 Via: SIP/2.0/UDP server10.biloxi.com;branch=z9hG4bK4b43c2ff8.1\r\n\
 Via: SIP/2.0/UDP bigbox3.site3.atlanta.com;branch=z9hG4bK77ef4c2312983.1;received=192.0.2.2\r\n\
@@ -41,10 +41,10 @@ Content-Type: application/sdp\r\n\
 Content-Length: 0\r\n\r\n";
 
 #[test]
-fn the_called_side_of_section_24_2() {
+fn callee_of_section_24_2() {
     let mut bob = bob();
     bob.datagram(F4.as_bytes(), "192.0.2.3:5060", Time::ZERO);
-    let Said::Offered(leg) = bob.log.said[0] else {
+    let RecordedIndication::Offered(leg) = bob.log.indications[0] else {
         panic!()
     };
     let tag = String::from_utf8(bob.endpoint.tags_of(leg).unwrap().0).unwrap();
@@ -70,7 +70,7 @@ Contact: <sip:192.0.2.4:5060>\r\n"
         .answer(
             leg,
             200,
-            &Content::body(b"application/sdp", b"v=0\r\n"),
+            &MessageContent::body(b"application/sdp", b"v=0\r\n"),
             Time::from_millis(1),
         )
         .unwrap();
@@ -92,16 +92,16 @@ From: Alice <sip:alice@atlanta.com>;tag=1928301774\r\n\
 Call-ID: a84b4c76e66710\r\nCSeq: 314159 ACK\r\nContent-Length: 0\r\n\r\n"
     );
     bob.datagram(ack.as_bytes(), "192.0.2.1:5060", Time::from_millis(2));
-    assert_eq!(bob.log.last(), &Said::Acked(leg, Vec::new()));
+    assert_eq!(bob.log.last(), &RecordedIndication::Acked(leg, Vec::new()));
 
     bob.endpoint
-        .bye(leg, &Content::default(), Time::from_millis(3))
+        .bye(leg, &MessageContent::default(), Time::from_millis(3))
         .unwrap();
     let f13 = bob.drain().remove(0);
     let Sent::Datagram(to, f13) = f13 else {
         panic!()
     };
-    // Host names in the route set are the user's to locate; until then requests go back where the INVITE came from.
+    // The handler resolves host names in the route set; until then requests are sent to the source of the INVITE.
     assert_eq!(to, "192.0.2.3:5060".parse().unwrap());
     let f13 = String::from_utf8(f13).unwrap();
     let via = header(&f13, HeaderId::Via).unwrap();
@@ -124,11 +124,14 @@ Content-Length: 0\r\n\r\n"
 To: Alice <sip:alice@atlanta.com>;tag=1928301774\r\nCall-ID: a84b4c76e66710\r\nCSeq: 1 BYE\r\nContent-Length: 0\r\n\r\n"
     );
     bob.datagram(f14.as_bytes(), "192.0.2.3:5060", Time::from_millis(4));
-    assert_eq!(bob.log.last(), &Said::Ended(leg, Ending::Us));
+    assert_eq!(
+        bob.log.last(),
+        &RecordedIndication::Ended(leg, Ending::Local)
+    );
 }
 
 #[test]
-fn the_calling_side_of_section_24_2() {
+fn caller_of_section_24_2() {
     let mut alice = Host::new(
         "192.0.2.1:5060",
         EndpointConfig {
@@ -148,7 +151,7 @@ fn the_calling_side_of_section_24_2() {
                 from: Some(b"Alice <sip:alice@atlanta.com>"),
                 to: Some(b"Bob <sip:bob@biloxi.com>"),
                 call_id: Some(b"a84b4c76e66710"),
-                content: Content::sdp(SDP),
+                content: MessageContent::sdp(SDP),
                 ..Invite::new(target)
             },
             Time::ZERO,
@@ -201,7 +204,7 @@ To: Bob <sip:bob@biloxi.com>;tag=a6c85cf\r\n\
 Call-ID: a84b4c76e66710\r\nCSeq: 1 ACK\r\nMax-Forwards: 70\r\nContent-Length: 0\r\n\r\n"
         )
     );
-    // The repeated 2xx brings an ACK of the same branch, target and tags.
+    // A retransmitted 2xx gets an ACK with the same branch, target and tags.
     alice.datagram(f11.as_bytes(), "192.0.2.2:5060", Time::from_millis(505));
     let again = alice.datagrams().remove(0);
     for id in [
@@ -232,17 +235,20 @@ From: Bob <sip:bob@biloxi.com>;tag=a6c85cf\r\n\
 Call-ID: a84b4c76e66710\r\nCSeq: 231 BYE\r\nTo: Alice <sip:alice@atlanta.com>;tag={tag}\r\nContent-Length: 0\r\n\r\n"
         )
     );
-    assert_eq!(alice.log.last(), &Said::Ended(leg, Ending::Peer));
+    assert_eq!(
+        alice.log.last(),
+        &RecordedIndication::Ended(leg, Ending::Peer)
+    );
     assert_eq!(alice.endpoint.census().legs, 0);
-    // A repeated 2xx after the end of the call is still acknowledged.
+    // A retransmitted 2xx after the end of the call is still acknowledged.
     alice.datagram(f11.as_bytes(), "192.0.2.2:5060", Time::from_secs(2));
     assert!(alice.datagrams()[0].starts_with("ACK sip:bob@192.0.2.4 SIP/2.0\r\n"));
 }
 
-/// Who is reached behind a NAT is reached there with a repeated ACK, too, and when the call is over: his Contact names an address of
-/// his own network.
+/// A peer behind NAT gets a repeated ACK at the same destination too, also after the end of the call: its Contact has a
+/// private address.
 #[test]
-fn a_repeated_ack_goes_where_the_first_one_went() {
+fn repeated_ack_is_sent_to_the_same_destination() {
     for pinned in [true, false] {
         let mut alice = Host::new("192.0.2.1:5060", EndpointConfig::default(), 5);
         let nat = "203.0.113.7:40000";
@@ -251,7 +257,7 @@ fn a_repeated_ack_goes_where_the_first_one_went() {
             ..Target::new(b"sip:bob@192.168.1.5", alice.flow(nat))
         };
         let invite = Invite {
-            content: Content::sdp(SDP),
+            content: MessageContent::sdp(SDP),
             ..Invite::new(target)
         };
         let leg = alice.endpoint.invite(&invite, Time::ZERO).unwrap();
@@ -285,7 +291,7 @@ Contact: <sip:bob@192.168.1.5:5060>\r\nContent-Length: 0\r\n\r\n",
 }
 
 #[test]
-fn a_template_is_copied_but_for_what_the_endpoint_writes() {
+fn template_is_copied_except_endpoint_headers() {
     let mut pair = Pair::plain();
     let template = b"INVITE sip:x@y SIP/2.0\r\nVia: SIP/2.0/UDP 10.0.0.1;branch=z9hG4bKq\r\nMax-Forwards: 17\r\n\
 From: \"A\" <sip:a@x>;tag=old;p=1\r\nTo: <sip:b@x>\r\nCall-ID: old\r\nCSeq: 9 INVITE\r\nContact: <sip:a@10.0.0.1>\r\n\
@@ -306,7 +312,7 @@ Record-Route: <sip:10.0.0.2;lr>\r\nContent-Type: text/plain\r\nContent-Length: 3
     ];
     let target = pair.target(0, Transport::Udp);
     let invite = Invite {
-        content: Content::like(&template).with(&edits),
+        content: MessageContent::from_template(&template).with(&edits),
         ..Invite::new(target)
     };
     let leg = pair.hosts[0].endpoint.invite(&invite, Time::ZERO).unwrap();

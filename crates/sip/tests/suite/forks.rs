@@ -1,4 +1,4 @@
-//! Forked INVITEs, CANCEL races and credentials, against a peer played by hand.
+//! Forked INVITEs, CANCEL races and credentials, against a handwritten peer.
 
 use crate::common;
 
@@ -23,7 +23,7 @@ fn scene_with(change: impl FnOnce(&mut Invite<'_>), config: EndpointConfig) -> S
     let mut host = Host::new("192.0.2.1:5060", config, 11);
     let target = Target::new(b"sip:bob@example.com", host.flow(PEER));
     let mut invite = Invite {
-        content: Content::sdp(SDP),
+        content: MessageContent::sdp(SDP),
         ..Invite::new(target)
     };
     change(&mut invite);
@@ -55,10 +55,10 @@ impl Scene {
 
     fn reply(&mut self, status: u16, tag: &str, extra: &str, at: u64) -> Vec<String> {
         let text = Scene::reply_to(&self.invite, status, tag, extra);
-        self.give(&text, at)
+        self.receive(&text, at)
     }
 
-    fn give(&mut self, text: &str, at: u64) -> Vec<String> {
+    fn receive(&mut self, text: &str, at: u64) -> Vec<String> {
         self.host.datagram(text.as_bytes(), PEER, ms(at));
         self.host.datagrams()
     }
@@ -82,7 +82,7 @@ fn method(text: &str) -> String {
 }
 
 #[test]
-fn the_first_2xx_wins_and_a_late_one_gets_ack_and_bye() {
+fn first_2xx_wins_and_a_later_one_gets_ack_and_bye() {
     let mut scene = scene();
     let leg = scene.leg;
     assert!(scene.reply(100, "", "", 10).is_empty());
@@ -93,15 +93,15 @@ fn the_first_2xx_wins_and_a_late_one_gets_ack_and_bye() {
     assert_eq!(acks.len(), 1);
     assert!(acks[0].starts_with("ACK sip:bob@192.0.2.22:5060 SIP/2.0"));
     assert_eq!(
-        scene.host.log.said,
+        scene.host.log.indications,
         [
-            Said::Progressed(leg, Some(Fork(0)), 180, false),
-            Said::Progressed(leg, Some(Fork(1)), 183, false),
-            Said::Progressed(leg, Some(Fork(0)), 180, false),
-            Said::Answered(leg, 200),
+            RecordedIndication::Progressed(leg, Some(Fork(0)), 180, false),
+            RecordedIndication::Progressed(leg, Some(Fork(1)), 183, false),
+            RecordedIndication::Progressed(leg, Some(Fork(0)), 180, false),
+            RecordedIndication::Answered(leg, 200),
         ]
     );
-    // The fork that lost answers late, twice.
+    // The losing fork answers late, twice.
     let late = scene.reply(200, "one", &contact(21), 50);
     assert_eq!(late.len(), 2, "{late:?}");
     assert!(late[0].starts_with("ACK sip:bob@192.0.2.21:5060 SIP/2.0"));
@@ -113,23 +113,23 @@ fn the_first_2xx_wins_and_a_late_one_gets_ack_and_bye() {
     assert_eq!(header(&late[1], HeaderId::CSeq).unwrap(), "2 BYE");
     let again = scene.reply(200, "one", &contact(21), 550);
     assert_eq!(again, [late[0].clone()], "ACK again, BYE once");
-    scene.give(&Scene::reply_to(&late[1], 200, "", ""), 600);
-    // A provisional response behind the 2xx says nothing any more.
+    scene.receive(&Scene::reply_to(&late[1], 200, "", ""), 600);
+    // A provisional response after the 2xx is not indicated any more.
     scene.reply(180, "three", &contact(23), 610);
-    assert_eq!(scene.host.log.said.len(), 4);
+    assert_eq!(scene.host.log.indications.len(), 4);
     assert_eq!(scene.host.endpoint.state_of(leg), Some(LegState::Confirmed));
     scene
         .host
         .endpoint
-        .bye(leg, &Content::default(), ms(700))
+        .bye(leg, &MessageContent::default(), ms(700))
         .unwrap();
     let bye = scene.host.datagrams().remove(0);
-    scene.give(&Scene::reply_to(&bye, 200, "", ""), 710);
+    scene.receive(&Scene::reply_to(&bye, 200, "", ""), 710);
     scene.end();
 }
 
 #[test]
-fn a_fork_with_routes_is_acknowledged_over_its_own_route_set() {
+fn fork_is_acknowledged_over_its_own_route_set() {
     let mut scene = scene();
     let routes = "Record-Route: <sip:192.0.2.50;lr>, <sip:192.0.2.51:5070;lr>\r\n";
     let acks = scene.reply(200, "x", &format!("{routes}{}", contact(21)), 40);
@@ -143,7 +143,7 @@ fn a_fork_with_routes_is_acknowledged_over_its_own_route_set() {
 }
 
 #[test]
-fn a_strict_router_gets_its_own_uri_as_request_uri() {
+fn strict_router_uri_becomes_request_uri() {
     let mut scene = scene();
     let routes = "Record-Route: <sip:192.0.2.50;lr>, <sip:192.0.2.51:5070>\r\n";
     let acks = scene.reply(200, "x", &format!("{routes}{}", contact(21)), 40);
@@ -168,7 +168,7 @@ fn cancel_after_a_provisional_response() {
     scene
         .host
         .endpoint
-        .cancel(leg, &Content::default().with(&edits), ms(30))
+        .cancel(leg, &MessageContent::default().with(&edits), ms(30))
         .unwrap();
     let cancel = scene.host.datagrams().remove(0);
     assert!(cancel.starts_with("CANCEL sip:bob@example.com SIP/2.0\r\n"));
@@ -186,12 +186,12 @@ fn cancel_after_a_provisional_response() {
     }
     assert_eq!(header(&cancel, HeaderId::CSeq).unwrap(), "1 CANCEL");
     assert_eq!(header(&cancel, HeaderId::Reason).unwrap(), "SIP;cause=200");
-    scene.give(&Scene::reply_to(&cancel, 200, "one", ""), 40);
+    scene.receive(&Scene::reply_to(&cancel, 200, "one", ""), 40);
     let acks = scene.reply(487, "one", "", 50);
     assert!(acks[0].starts_with("ACK sip:bob@example.com SIP/2.0\r\n"));
     assert_eq!(
         scene.host.log.last(),
-        &Said::Failed(leg, Failure::Response, 487)
+        &RecordedIndication::Failed(leg, Failure::Response, 487)
     );
     scene.end();
 }
@@ -202,41 +202,45 @@ fn cancel_waits_for_a_provisional_response() {
     scene
         .host
         .endpoint
-        .cancel(scene.leg, &Content::default(), ms(10))
+        .cancel(scene.leg, &MessageContent::default(), ms(10))
         .unwrap();
     assert!(scene.host.datagrams().is_empty());
     let sent = scene.reply(100, "", "", 20);
     assert_eq!(sent.len(), 1);
     assert_eq!(method(&sent[0]), "CANCEL");
-    // Nothing else comes: the leg ends 64*T1 later.
+    // No other message arrives: the leg ends 64*T1 later.
     scene.host.run(ms(32_019));
-    assert!(scene.host.log.said.is_empty());
+    assert!(scene.host.log.indications.is_empty());
     scene.host.run(ms(32_024));
     assert_eq!(
-        scene.host.log.said,
-        [Said::Failed(scene.leg, Failure::TimedOut, 0)]
+        scene.host.log.indications,
+        [RecordedIndication::Failed(scene.leg, Failure::TimedOut, 0)]
     );
     scene.end();
 }
 
 #[test]
-fn cancel_that_nobody_hears_ends_with_timer_b() {
+fn cancel_without_any_response_ends_with_timer_b() {
     let mut scene = scene();
     scene
         .host
         .endpoint
-        .cancel(scene.leg, &Content::default(), ms(10))
+        .cancel(scene.leg, &MessageContent::default(), ms(10))
         .unwrap();
     scene.host.run(ms(33_000));
     assert_eq!(
-        scene.host.log.said,
-        [Said::Failed(scene.leg, Failure::CancelledUnheard, 0)]
+        scene.host.log.indications,
+        [RecordedIndication::Failed(
+            scene.leg,
+            Failure::CancelledWithoutResponse,
+            0
+        )]
     );
     scene.end();
 }
 
 #[test]
-fn a_2xx_that_crosses_cancel_is_acknowledged_and_ended() {
+fn crossing_2xx_after_cancel_is_acknowledged_and_ended() {
     for after_provisional in [true, false] {
         let mut scene = scene();
         if after_provisional {
@@ -245,7 +249,7 @@ fn a_2xx_that_crosses_cancel_is_acknowledged_and_ended() {
         scene
             .host
             .endpoint
-            .cancel(scene.leg, &Content::default(), ms(30))
+            .cancel(scene.leg, &MessageContent::default(), ms(30))
             .unwrap();
         scene.host.drain();
         let sent = scene.reply(200, "one", &contact(21), 40);
@@ -253,7 +257,7 @@ fn a_2xx_that_crosses_cancel_is_acknowledged_and_ended() {
         assert_eq!(methods, ["ACK", "BYE"]);
         assert_eq!(
             scene.host.log.last(),
-            &Said::Failed(scene.leg, Failure::CancelCrossed, 200)
+            &RecordedIndication::Failed(scene.leg, Failure::CancelCrossed, 200)
         );
         assert_eq!(scene.host.endpoint.census().legs, 0);
         let again = scene.reply(200, "one", &contact(21), 500);
@@ -264,7 +268,7 @@ fn a_2xx_that_crosses_cancel_is_acknowledged_and_ended() {
 }
 
 #[test]
-fn a_challenge_is_answered_once() {
+fn challenge_is_answered_once() {
     let mut scene = scene_with(
         |invite| {
             invite.login = Some(Login {
@@ -300,20 +304,24 @@ fn a_challenge_is_answered_once() {
         "{answer}"
     );
     assert!(second.ends_with(std::str::from_utf8(SDP).unwrap()));
-    assert!(scene.host.log.said.is_empty());
+    assert!(scene.host.log.indications.is_empty());
     // The same challenge again: the password is wrong.
     scene.invite = second.clone();
     scene.reply(401, "b", challenge, 20);
     assert_eq!(
-        scene.host.log.said,
-        [Said::Failed(scene.leg, Failure::Response, 401)]
+        scene.host.log.indications,
+        [RecordedIndication::Failed(
+            scene.leg,
+            Failure::Response,
+            401
+        )]
     );
     scene.end();
 }
 
-/// A nonce that is only too old is replaced; what protects the body covers it (RFC 7616 sections 3.3 and 3.4.3).
+/// A stale nonce is replaced; auth-int covers the body (RFC 7616 sections 3.3 and 3.4.3).
 #[test]
-fn a_stale_nonce_is_replaced_and_auth_int_is_used_where_asked() {
+fn stale_nonce_is_replaced_and_auth_int_used_if_required() {
     let mut scene = scene_with(
         |invite| {
             invite.login = Some(Login {
@@ -334,7 +342,7 @@ fn a_stale_nonce_is_replaced_and_auth_int_is_used_where_asked() {
         );
         let sent = scene.reply(401, tag, &challenge, 10);
         let again = sent.into_iter().find(|text| text.starts_with("INVITE "));
-        scene.invite = again.expect("another try");
+        scene.invite = again.expect("a retry");
         answers.push(header(&scene.invite, HeaderId::Authorization).unwrap());
     }
     for (answer, nonce) in answers.iter().zip(["n1", "n2", "n3"]) {
@@ -355,7 +363,7 @@ fn a_stale_nonce_is_replaced_and_auth_int_is_used_where_asked() {
     let hash = protect::digest::Hash::Sha256;
     let proof = |body: &[u8]| {
         let cnonce = value("cnonce");
-        let proof = protect::digest::Proof {
+        let proof = protect::digest::ResponseInput {
             algorithm: protect::digest::Algorithm::SHA256,
             ha1: protect::digest::ha1(hash, b"alice", b"x", b"secret"),
             nonce: b"n3",
@@ -374,9 +382,9 @@ fn a_stale_nonce_is_replaced_and_auth_int_is_used_where_asked() {
     scene.end();
 }
 
-/// The ACK of a 2xx has the credentials of its INVITE (RFC 3261 section 13.2.2.4), whenever it is sent.
+/// Every ACK of a 2xx has the credentials of its INVITE (RFC 3261 section 13.2.2.4).
 #[test]
-fn the_ack_of_a_challenged_invite_carries_its_credentials() {
+fn ack_of_a_challenged_invite_carries_credentials() {
     let mut scene = scene_with(
         |invite| {
             invite.login = Some(Login {
@@ -404,11 +412,11 @@ fn the_ack_of_a_challenged_invite_carries_its_credentials() {
     let late = scene.reply(200, "two", &contact(22), 600);
     assert!(late[0].starts_with("ACK sip:bob@192.0.2.22:5060 SIP/2.0"));
     assert_eq!(header(&late[0], HeaderId::ProxyAuthorization), credentials);
-    scene.give(&Scene::reply_to(&late[1], 200, "", ""), 610);
+    scene.receive(&Scene::reply_to(&late[1], 200, "", ""), 610);
 }
 
 #[test]
-fn without_credentials_a_challenge_is_told() {
+fn challenge_without_credentials_is_indicated() {
     let mut scene = scene();
     scene.reply(
         407,
@@ -417,24 +425,28 @@ fn without_credentials_a_challenge_is_told() {
         10,
     );
     assert_eq!(
-        scene.host.log.said,
-        [Said::Failed(scene.leg, Failure::Response, 407)]
+        scene.host.log.indications,
+        [RecordedIndication::Failed(
+            scene.leg,
+            Failure::Response,
+            407
+        )]
     );
     scene.end();
 }
 
 #[test]
-fn a_challenged_register_and_bye_carry_credentials() {
+fn challenged_register_and_bye_carry_credentials() {
     let mut host = Host::new("192.0.2.1:5060", EndpointConfig::default(), 2);
     let target = Target::new(b"sip:example.com", host.flow(PEER));
-    let outside = Outside {
+    let outside = OutOfDialogRequest {
         user: 9,
         login: Some(Login {
             user: b"u",
             password: b"p",
         }),
         cseq: Some(41),
-        ..Outside::new(Method::Register, target)
+        ..OutOfDialogRequest::new(Method::Register, target)
     };
     host.endpoint.send(&outside, Time::ZERO).unwrap();
     let first = host.datagrams().remove(0);
@@ -442,7 +454,7 @@ fn a_challenged_register_and_bye_carry_credentials() {
     assert_eq!(
         header(&first, HeaderId::Contact),
         None,
-        "the user's to give"
+        "set by the handler"
     );
     let challenge = "WWW-Authenticate: Digest realm=\"x\", nonce=\"n1\", qop=\"auth\"\r\n";
     let refuse = |text: &str| Scene::reply_to(text, 401, "t", challenge);
@@ -454,7 +466,7 @@ fn a_challenged_register_and_bye_carry_credentials() {
         header(&first, HeaderId::CallId)
     );
     assert!(header(&second, HeaderId::Authorization).is_some());
-    // A fresh nonce with stale=true is worth another try.
+    // A new nonce with stale=true allows another attempt.
     let stale = Scene::reply_to(
         &second,
         401,
@@ -468,19 +480,22 @@ fn a_challenged_register_and_bye_carry_credentials() {
             .unwrap()
             .contains("nonce=\"n2\"")
     );
-    assert!(host.log.said.is_empty());
+    assert!(host.log.indications.is_empty());
     host.datagram(
         Scene::reply_to(&third, 200, "t", "").as_bytes(),
         PEER,
         ms(7),
     );
-    assert_eq!(host.log.said, [Said::OutsideResponse(9, 200)]);
+    assert_eq!(
+        host.log.indications,
+        [RecordedIndication::OutOfDialogResponse(9, 200)]
+    );
     host.run(Time::from_secs(60));
     assert!(host.endpoint.census().is_quiet());
 }
 
 #[test]
-fn a_422_is_answered_with_the_larger_interval() {
+fn retry_after_422_uses_the_larger_interval() {
     let config = EndpointConfig {
         session: Some(SessionConfig {
             expires: 120,
@@ -498,11 +513,15 @@ fn a_422_is_answered_with_the_larger_interval() {
     assert_eq!(header(second, HeaderId::SessionExpires).unwrap(), "500");
     assert_eq!(header(second, HeaderId::MinSe).unwrap(), "500");
     scene.invite = second.clone();
-    // The same demand again is not met twice.
+    // A second 422 with the same Min-SE is not retried.
     scene.reply(422, "a", "Min-SE: 500\r\n", 20);
     assert_eq!(
-        scene.host.log.said,
-        [Said::Failed(scene.leg, Failure::Response, 422)]
+        scene.host.log.indications,
+        [RecordedIndication::Failed(
+            scene.leg,
+            Failure::Response,
+            422
+        )]
     );
     scene.end();
 }
@@ -528,13 +547,12 @@ fn reliable_provisional_responses_are_acknowledged_in_order_and_once() {
     let next = scene.reply(180, "one", &reliable(78), 40);
     assert_eq!(header(&next[0], HeaderId::RAck).unwrap(), "78 1 INVITE");
     for prack in [&sent[0], &next[0]] {
-        scene.give(&Scene::reply_to(prack, 200, "", ""), 50);
+        scene.receive(&Scene::reply_to(prack, 200, "", ""), 50);
     }
     assert_eq!(
-        scene
-            .host
-            .log
-            .count(|s| matches!(s, Said::Progressed(l, Some(Fork(0)), _, true) if *l == leg)),
+        scene.host.log.count(
+            |s| matches!(s, RecordedIndication::Progressed(l, Some(Fork(0)), _, true) if *l == leg)
+        ),
         2
     );
     scene.reply(486, "one", "", 60);
@@ -547,18 +565,18 @@ fn responses_with_a_foreign_via_or_a_guessed_branch_are_dropped() {
     let via = header(&scene.invite, HeaderId::Via).unwrap();
     let ok = Scene::reply_to(&scene.invite, 200, "x", &contact(21));
     let foreign = ok.replace("192.0.2.1:5060;branch", "192.0.2.77:5060;branch");
-    assert!(scene.give(&foreign, 1).is_empty());
+    assert!(scene.receive(&foreign, 1).is_empty());
     assert_eq!(
-        scene.host.endpoint.drops().get(DropReason::SipForeignVia),
+        scene.host.endpoint.drops().get(DropReason::SipViaMismatch),
         1
     );
     // Two Vias, in one line or two: misrouted (RFC 3261 section 8.1.3.3).
     let other = "SIP/2.0/UDP 192.0.2.77;branch=z9hG4bKother";
     for two in [format!("{via}, {other}"), format!("{via}\r\nVia: {other}")] {
-        assert!(scene.give(&ok.replace(&via, &two), 1).is_empty());
+        assert!(scene.receive(&ok.replace(&via, &two), 1).is_empty());
     }
     assert_eq!(
-        scene.host.endpoint.drops().get(DropReason::SipForeignVia),
+        scene.host.endpoint.drops().get(DropReason::SipViaMismatch),
         3
     );
     let branch = via.split_once("z9hG4bK").unwrap().1;
@@ -566,7 +584,7 @@ fn responses_with_a_foreign_via_or_a_guessed_branch_are_dropped() {
     let mut guessed = branch.to_string();
     let last = if guessed.ends_with('0') { "1" } else { "0" };
     guessed.replace_range(23..24, last);
-    assert!(scene.give(&ok.replace(branch, &guessed), 2).is_empty());
+    assert!(scene.receive(&ok.replace(branch, &guessed), 2).is_empty());
     assert_eq!(
         scene
             .host
@@ -575,6 +593,6 @@ fn responses_with_a_foreign_via_or_a_guessed_branch_are_dropped() {
             .get(DropReason::SipStrayResponse),
         1
     );
-    assert!(scene.host.log.said.is_empty());
-    assert_eq!(scene.give(&ok, 3).len(), 1);
+    assert!(scene.host.log.indications.is_empty());
+    assert_eq!(scene.receive(&ok, 3).len(), 1);
 }

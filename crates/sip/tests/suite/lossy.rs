@@ -1,4 +1,4 @@
-//! Random commands over a network that loses, repeats and reorders: no leg stays half open, nothing is left.
+//! Random commands over a network that loses, duplicates and reorders: no leg stays half open, no state is left.
 
 use crate::common;
 
@@ -32,12 +32,16 @@ fn act() -> impl Strategy<Value = Act> {
     ]
 }
 
-/// All legs that a host has heard of.
+/// All legs of a host.
 fn legs(host: &Host, called: &[LegId]) -> Vec<LegId> {
-    let offered = host.log.said.iter().filter_map(|said| match said {
-        Said::Offered(leg) => Some(*leg),
-        _ => None,
-    });
+    let offered = host
+        .log
+        .indications
+        .iter()
+        .filter_map(|recorded| match recorded {
+            RecordedIndication::Offered(leg) => Some(*leg),
+            _ => None,
+        });
     called.iter().copied().chain(offered).collect()
 }
 
@@ -69,7 +73,7 @@ fn run(acts: &[Act], faults: Faults, seed: u64, transport: Transport) {
                 if let Some(leg) = pick(&pair, host) {
                     let _ = pair.hosts[host]
                         .endpoint
-                        .hang_up(leg, &Content::default(), now);
+                        .hang_up(leg, &MessageContent::default(), now);
                 }
             }
             Act::Reinvite(host) | Act::Update(host) | Act::Info(host) => {
@@ -80,8 +84,8 @@ fn run(acts: &[Act], faults: Faults, seed: u64, transport: Transport) {
                 };
                 if let Some(leg) = pick(&pair, host) {
                     let content = match method {
-                        Method::Info => Content::default(),
-                        _ => Content::sdp(SDP),
+                        Method::Info => MessageContent::default(),
+                        _ => MessageContent::sdp(SDP),
                     };
                     let _ = pair.hosts[host]
                         .endpoint
@@ -94,20 +98,20 @@ fn run(acts: &[Act], faults: Faults, seed: u64, transport: Transport) {
     for (host, called) in called.iter().enumerate() {
         let now = pair.now;
         for leg in legs(&pair.hosts[host], called) {
-            // Ended ones refuse.
+            // Refused for legs that have ended.
             let _ = pair.hosts[host]
                 .endpoint
-                .hang_up(leg, &Content::default(), now);
+                .hang_up(leg, &MessageContent::default(), now);
         }
     }
     pair.settle();
-    // Every leg was told exactly one end.
+    // Every leg has exactly one end indication.
     for (host, called) in called.iter().enumerate() {
         for leg in legs(&pair.hosts[host], called) {
-            let ends = pair.hosts[host].log.count(|said| {
-                matches!(said, Said::Failed(l, ..) | Said::Ended(l, _) | Said::Cancelled(l) if *l == leg)
+            let ends = pair.hosts[host].log.count(|recorded| {
+                matches!(recorded, RecordedIndication::Failed(l, ..) | RecordedIndication::Ended(l, _) | RecordedIndication::Cancelled(l) if *l == leg)
             });
-            assert_eq!(ends, 1, "{leg:?} {:?}", pair.hosts[host].log.said);
+            assert_eq!(ends, 1, "{leg:?} {:?}", pair.hosts[host].log.indications);
         }
     }
 }
@@ -116,30 +120,30 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
     #[test]
-    fn nothing_is_left_over_udp(
+    fn lossy_udp_leaves_no_state(
         acts in prop::collection::vec(act(), 1..40),
         lost in 0..400u64,
-        twice in 0..300u64,
+        duplicated in 0..300u64,
         late in 0..500u64,
         seed in 0..1_000_000u64,
     ) {
-        run(&acts, Faults { lost, twice, late }, seed, Transport::Udp);
+        run(&acts, Faults { lost, duplicated, late }, seed, Transport::Udp);
     }
 
     #[test]
-    fn nothing_is_left_over_tcp(acts in prop::collection::vec(act(), 1..40), seed in 0..1_000_000u64) {
+    fn tcp_leaves_no_state(acts in prop::collection::vec(act(), 1..40), seed in 0..1_000_000u64) {
         run(&acts, Faults::default(), seed, Transport::Tcp);
     }
 
     #[test]
-    fn any_bytes_at_any_time(data in prop::collection::vec(any::<u8>(), 0..2_000)) {
+    fn arbitrary_fuzz_input(data in prop::collection::vec(any::<u8>(), 0..2_000)) {
         sip::fuzz::fuzz_endpoint(&data);
     }
 }
 
-/// Carries out `rounds` lists of steps that mean something (most of random bytes are no message); gives which kinds of
-/// indications came.
-fn meaningful(rounds: u32, seed: u64) -> u32 {
+/// Runs `rounds` lists of steps that are mostly valid (random bytes rarely are a message); returns the set of
+/// indications.
+fn random_steps(rounds: u32, seed: u64) -> u32 {
     let mut entropy = Entropy::from_number(seed);
     let mut seen = 0;
     for _ in 0..rounds {
@@ -149,35 +153,35 @@ fn meaningful(rounds: u32, seed: u64) -> u32 {
             data.extend_from_slice(&[kind, entropy.u32() as u8, 1]);
             data.extend_from_slice(&entropy.u32().to_be_bytes());
         }
-        seen |= sip::fuzz::explore(&data);
+        seen |= sip::fuzz::run_steps(&data);
     }
     seen
 }
 
 #[test]
-fn meaningful_steps_in_any_order() {
-    // All kinds of indications but 8, a cancelled re-INVITE, which has a test of its own.
-    let seen = meaningful(6_000, 99);
+fn random_steps_reach_all_indications() {
+    // All kinds of indications except 8, a cancelled re-INVITE, which has its own test.
+    let seen = random_steps(6_000, 99);
     assert_eq!(seen | 1 << 8, (1 << 19) - 1, "{seen:018b}");
 }
 
-/// `HORNWORK_SEEDS` asks for more; 100 take some minutes.
+/// `HORNWORK_SEEDS` sets the number of seeds; 100 take some minutes.
 #[test]
-fn meaningful_steps_from_other_seeds() {
+fn random_steps_from_other_seeds() {
     let seeds = std::env::var("HORNWORK_SEEDS").ok();
     let seeds = seeds.and_then(|text| text.parse().ok()).unwrap_or(2);
     for seed in 0..seeds {
-        assert_ne!(meaningful(1_000, seed), 0, "seed {seed}: something happens");
+        assert_ne!(random_steps(1_000, seed), 0, "seed {seed}: no indication");
     }
 }
 
 #[test]
-fn the_same_seed_gives_the_same_bytes() {
+fn same_seed_gives_the_same_messages() {
     let ladder = || {
         let mut pair = Pair::new([EndpointConfig::default(), EndpointConfig::default()], 42);
         pair.faults = Faults {
             lost: 200,
-            twice: 200,
+            duplicated: 200,
             late: 200,
         };
         for _ in 0..20 {
@@ -191,6 +195,6 @@ fn the_same_seed_gives_the_same_bytes() {
     let answered = first
         .iter()
         .filter(|(_, _, text)| text.starts_with("SIP/2.0 200"));
-    assert!(answered.count() >= 20, "the calls are real");
+    assert!(answered.count() >= 20, "too few calls were answered");
     assert!(first == ladder());
 }

@@ -1,10 +1,12 @@
-//! TLS and WebSocket as an endpoint sees them: who a connection leads to, which messages it may carry, what is written.
+//! TLS and WebSocket in an endpoint: verified peers of a connection, messages that it may carry, written headers.
 
 use crate::common;
 
-use common::{Host, Said};
-use engine::{CloseWhy, ConnectionId, DropReason, Input, Output, SocketId, Time, Transport};
-use sip::{EndpointConfig, Flow, Invite, Local, LocalId, Outside, Refused, Target};
+use common::{Host, RecordedIndication};
+use engine::{CloseReason, ConnectionId, DropReason, Input, Output, SocketId, Time, Transport};
+use sip::{
+    EndpointConfig, Flow, Invite, ListenerConfig, ListenerId, OutOfDialogRequest, Refused, Target,
+};
 use std::net::SocketAddr;
 use wire::sip::Method;
 
@@ -13,7 +15,7 @@ const SERVER: &str = "192.0.2.9:5061";
 /// A host that also listens with TLS (socket 3) and secure WebSocket (socket 4).
 struct Rig {
     host: Host,
-    tls: LocalId,
+    tls: ListenerId,
     accepted: u64,
 }
 
@@ -34,7 +36,7 @@ impl Rig {
     fn with(config: EndpointConfig) -> Rig {
         let mut host = Host::new("192.0.2.1:5060", config, 7);
         let mut add = |socket, transport, port| {
-            host.endpoint.add_local(Local {
+            host.endpoint.add_listener(ListenerConfig {
                 name: String::from("secure"),
                 socket: SocketId(socket),
                 transport,
@@ -58,11 +60,11 @@ impl Rig {
                 Output::Connect {
                     connection,
                     remote,
-                    secure,
+                    tls: secure,
                     websocket,
                     ..
                 } => {
-                    let secure = secure.map(|s| (s.name.to_owned(), s.profile.to_owned()));
+                    let secure = secure.map(|s| (s.server_name.to_owned(), s.profile.to_owned()));
                     match websocket {
                         false => Out::Connect(connection, remote, secure),
                         true => Out::ConnectWeb(connection, remote, secure),
@@ -88,12 +90,13 @@ impl Rig {
         }
     }
 
-    /// Sends OPTIONS; gives what leaves.
+    /// Sends OPTIONS; returns the outputs.
     fn options(&mut self, flow: Flow) -> Result<Vec<Out>, Refused> {
         let target = Target::new(b"sip:peer.example", flow);
-        self.host
-            .endpoint
-            .send(&Outside::new(Method::Options, target), Time::ZERO)?;
+        self.host.endpoint.send(
+            &OutOfDialogRequest::new(Method::Options, target),
+            Time::ZERO,
+        )?;
         Ok(self.drain())
     }
 
@@ -132,7 +135,7 @@ fn request(method: &str, uri: &str, via: &str, branch: &str) -> String {
 }
 
 #[test]
-fn a_connection_is_used_only_for_the_name_that_it_was_opened_for() {
+fn connection_is_used_only_for_its_verified_name() {
     let mut rig = Rig::new();
     let named = |name: &str, profile: &str| Some((name.to_owned(), profile.to_owned()));
     let a = rig.flow(SERVER, Some(("a.example", "one")));
@@ -141,7 +144,7 @@ fn a_connection_is_used_only_for_the_name_that_it_was_opened_for() {
     let server: SocketAddr = SERVER.parse().unwrap();
     for (number, (flow, secure)) in [
         (a, named("a.example", "one")),
-        // The same address, and another name: another connection.
+        // The same address with another name: another connection.
         (b, named("b.example", "one")),
         // Without a name the address is the name.
         (nobody, named("192.0.2.9", "")),
@@ -160,17 +163,17 @@ fn a_connection_is_used_only_for_the_name_that_it_was_opened_for() {
             text.contains("\r\nVia: SIP/2.0/TLS 192.0.2.1:5061;branch="),
             "{text}"
         );
-        // A second request takes the connection that stands.
+        // A second request uses the open connection.
         let again = rig.options(flow).unwrap();
         assert!(
             matches!(&again[..], [Out::Stream(on, _)] if *on == id),
             "{again:?}"
         );
     }
-    // One that is gone is replaced by one for the same name.
+    // A closed connection is replaced by one for the same name.
     let closed = Input::Closed {
         connection: ConnectionId(1),
-        why: CloseWhy::Untrusted,
+        reason: CloseReason::TlsFailed,
     };
     rig.host.feed(closed, Time::ZERO);
     rig.drain();
@@ -182,7 +185,7 @@ fn a_connection_is_used_only_for_the_name_that_it_was_opened_for() {
 }
 
 #[test]
-fn what_cannot_be_trusted_fails_like_a_connection_that_cannot_be_opened() {
+fn certificate_failure_is_like_connection_failure() {
     let mut rig = Rig::new();
     let flow = rig.flow(SERVER, Some(("a.example", "")));
     let invite = Invite::new(Target::new(b"sips:b@a.example", flow));
@@ -190,20 +193,21 @@ fn what_cannot_be_trusted_fails_like_a_connection_that_cannot_be_opened() {
     rig.drain();
     let closed = Input::Closed {
         connection: ConnectionId(1),
-        why: CloseWhy::Untrusted,
+        reason: CloseReason::TlsFailed,
     };
     rig.host.feed(closed, Time::ZERO);
     assert_eq!(
-        rig.host
-            .log
-            .count(|said| matches!(said, Said::Failed(_, sip::Failure::Transport, _))),
+        rig.host.log.count(|recorded| matches!(
+            recorded,
+            RecordedIndication::Failed(_, sip::Failure::Transport, _)
+        )),
         1
     );
 }
 
 #[test]
-fn an_alias_is_taken_up_only_from_a_peer_that_has_proven_its_name() {
-    // Names of the certificate, whether the Via says alias, and the name that we want to reach.
+fn alias_is_accepted_only_with_a_verified_certificate() {
+    // Names in the certificate, whether the Via has alias, and the name that we want to reach.
     for (names, alias, wanted, reused) in [
         (&["peer.example"][..], true, "peer.example", true),
         (&["PEER.example"][..], true, "peer.example", true),
@@ -222,21 +226,27 @@ fn an_alias_is_taken_up_only_from_a_peer_that_has_proven_its_name() {
         let out = rig.options(flow).unwrap();
         let over = matches!(&out[..], [Out::Stream(on, _)] if *on == connection);
         assert_eq!(over, reused, "{names:?} {alias} {wanted}: {out:?}");
-        // Where the connection has ended, so has its alias.
-        let why = CloseWhy::Peer;
-        rig.host.feed(Input::Closed { connection, why }, Time::ZERO);
+        // The alias ends with its connection.
+        let why = CloseReason::Peer;
+        rig.host.feed(
+            Input::Closed {
+                connection,
+                reason: why,
+            },
+            Time::ZERO,
+        );
         let out = rig.options(flow).unwrap();
         let connects = matches!(out[0], Out::Connect(..));
-        assert_eq!(connects, reused, "else that stands already");
+        assert_eq!(connects, reused, "otherwise one is open");
     }
 }
 
 #[test]
-fn an_unknown_client_is_reached_by_its_own_connection_alone() {
+fn unverified_client_is_reached_only_over_its_connection() {
     let mut rig = Rig::new();
     let connection = rig.accept(3, "192.0.2.9:40001", &[]);
     assert_eq!(rig.host.endpoint.names_of(connection), &[] as &[String]);
-    // By its address: whoever sits there has to show a certificate first.
+    // By its address: a host there needs a certificate first.
     let flow = rig.flow("192.0.2.9:40001", None);
     assert!(matches!(rig.options(flow).unwrap()[0], Out::Connect(..)));
     let flow = Flow {
@@ -248,7 +258,7 @@ fn an_unknown_client_is_reached_by_its_own_connection_alone() {
 }
 
 #[test]
-fn contacts_are_sips_where_sips_was_asked_for() {
+fn contacts_are_sips_for_sips_requests() {
     for (scheme, want) in [
         ("sip", "\r\nContact: <sip:192.0.2.1:5061;transport=tls>\r\n"),
         ("sips", "\r\nContact: <sips:192.0.2.1:5061>\r\n"),
@@ -263,7 +273,7 @@ fn contacts_are_sips_where_sips_was_asked_for() {
             panic!("{out:?}");
         };
         assert!(text.contains(want), "{text}");
-        // And in the answer to a call that comes.
+        // And in the answer to an incoming call.
         let connection = rig.accept(3, "192.0.2.9:40001", &[]);
         let text = request("INVITE", &uri, "TLS 192.0.2.9:40001", "b");
         let out = rig.stream(connection, &text);
@@ -275,11 +285,11 @@ fn contacts_are_sips_where_sips_was_asked_for() {
 }
 
 #[test]
-fn a_websocket_carries_one_message_in_each_of_its_own() {
+fn websocket_message_carries_one_sip_message() {
     let mut rig = Rig::new();
     let connection = rig.accept(4, "192.0.2.9:40001", &[]);
     let via = "WSS df7jal23ls0d.invalid";
-    // Without Content-Length: the message ends where the WebSocket's does.
+    // Without Content-Length: the message ends with the WebSocket message.
     let text = request("OPTIONS", "sip:x", via, "a").replace("Content-Length: 0\r\n", "");
     let out = rig.stream(connection, &text);
     let [Out::Stream(on, text)] = &out[..] else {
@@ -291,14 +301,14 @@ fn a_websocket_carries_one_message_in_each_of_its_own() {
         text.contains("\r\nVia: SIP/2.0/WSS df7jal23ls0d.invalid;"),
         "{text}"
     );
-    // Keep-alives by CRLF, for browsers cannot send a ping of their own.
+    // CRLF keep-alives, because browsers cannot send pings.
     assert_eq!(
         rig.stream(connection, "\r\n\r\n"),
         [Out::Stream(connection, "\r\n".into())]
     );
     assert_eq!(rig.stream(connection, "\r\n"), []);
     assert_eq!(rig.stream(connection, ""), []);
-    // Half a message is no message, and the next one is not its end.
+    // An incomplete message is dropped, and the next one does not complete it.
     assert_eq!(rig.stream(connection, "OPTIONS sip:x SI"), []);
     assert_eq!(rig.host.endpoint.drops().get(DropReason::SipUnparsable), 1);
     let out = rig.stream(connection, &request("OPTIONS", "sip:x", via, "b"));
@@ -309,10 +319,10 @@ fn a_websocket_carries_one_message_in_each_of_its_own() {
 }
 
 #[test]
-fn a_websocket_that_is_gone_is_not_opened_from_here() {
+fn server_does_not_open_a_closed_websocket() {
     let mut rig = Rig::new();
     let connection = rig.accept(4, "192.0.2.9:40001", &[]);
-    let point = rig.host.endpoint.add_local(Local {
+    let point = rig.host.endpoint.add_listener(ListenerConfig {
         name: String::from("more"),
         socket: SocketId(5),
         transport: Transport::Wss,
@@ -325,20 +335,26 @@ fn a_websocket_that_is_gone_is_not_opened_from_here() {
         remote: "192.0.2.9:40001".parse().unwrap(),
         connection: Some(connection),
     };
-    assert!(rig.options(flow).is_ok(), "while it stands");
-    let why = CloseWhy::Peer;
-    rig.host.feed(Input::Closed { connection, why }, Time::ZERO);
+    assert!(rig.options(flow).is_ok(), "while it is open");
+    let why = CloseReason::Peer;
+    rig.host.feed(
+        Input::Closed {
+            connection,
+            reason: why,
+        },
+        Time::ZERO,
+    );
     rig.drain();
     assert_eq!(rig.options(flow), Err(Refused::Transport));
 }
 
-/// An endpoint that opens WebSockets, as a browser does, and where it writes from.
+/// An endpoint that opens WebSockets, as a browser does, and a flow from it.
 fn browser(transport: Transport) -> (Rig, Flow) {
     let mut rig = Rig::with(EndpointConfig {
         opens_websockets: true,
         ..EndpointConfig::default()
     });
-    let local = rig.host.endpoint.add_local(Local {
+    let local = rig.host.endpoint.add_listener(ListenerConfig {
         name: String::from("browser"),
         socket: SocketId(9),
         transport,
@@ -355,7 +371,7 @@ fn browser(transport: Transport) -> (Rig, Flow) {
 }
 
 #[test]
-fn a_client_of_websockets_opens_one_and_everything_comes_and_goes_by_it() {
+fn websocket_client_uses_its_connection_in_both_directions() {
     for (transport, via, secure) in [
         (Transport::Ws, "WS", None),
         (
@@ -384,7 +400,7 @@ fn a_client_of_websockets_opens_one_and_everything_comes_and_goes_by_it() {
             local,
         };
         rig.host.feed(connected, Time::ZERO);
-        // The answer comes by it, and the ACK leaves by it, whatever address its Contact has.
+        // The answer arrives and the ACK is sent over it, independent of the address in its Contact.
         let mut answer = String::from("SIP/2.0 200 OK\r\n");
         for line in text.lines() {
             let kept = ["Via: ", "From: ", "Call-ID: ", "CSeq: "];
@@ -400,7 +416,7 @@ fn a_client_of_websockets_opens_one_and_everything_comes_and_goes_by_it() {
             matches!(&out[..], [Out::Stream(on, text)] if *on == id && text.starts_with("ACK sip:b@192.0.2.9:5061;transport=ws ")),
             "{out:?}"
         );
-        // A request of the peer's comes by it, and is answered there.
+        // A request of the peer arrives and is answered over it.
         let bye = format!(
             "BYE sip:df7jal23ls0d.invalid;transport=ws SIP/2.0\r\nVia: SIP/2.0/{via} 192.0.2.9:5061;branch=z9hG4bKbye\r\nMax-Forwards: 70\r\nFrom: <sip:b@peer.example>;tag=them\r\nTo: {from}\r\nCall-ID: {call_id}\r\nCSeq: 1 BYE\r\n\r\n"
         );
@@ -409,13 +425,13 @@ fn a_client_of_websockets_opens_one_and_everything_comes_and_goes_by_it() {
             matches!(&out[..], [Out::Stream(on, text)] if *on == id && text.starts_with("SIP/2.0 200 ")),
             "{out:?}"
         );
-        // One that was refused, or is gone, fails what waits on it; what comes next opens another one.
+        // A refused or closed connection fails its pending transactions; the next request opens another one.
         rig.options(flow).unwrap();
-        let why = CloseWhy::Refused;
+        let why = CloseReason::ConnectFailed;
         rig.host.feed(
             Input::Closed {
                 connection: id,
-                why,
+                reason: why,
             },
             Time::ZERO,
         );
@@ -429,7 +445,7 @@ fn a_client_of_websockets_opens_one_and_everything_comes_and_goes_by_it() {
 }
 
 #[test]
-fn keep_alives_of_a_client_of_websockets_are_answered() {
+fn websocket_client_keep_alive() {
     let (mut rig, flow) = browser(Transport::Ws);
     rig.options(flow).unwrap();
     let id = ConnectionId(1);
@@ -438,8 +454,8 @@ fn keep_alives_of_a_client_of_websockets_are_answered() {
     assert_eq!(rig.stream(id, "\r\n"), []);
     rig.host.feed(Input::Timeout, Time(20_000_000_000));
     let closed = rig.drain().contains(&Out::Close(id));
-    assert!(!closed, "the answer came");
-    // Without an answer it is given up.
+    assert!(!closed, "the pong was received");
+    // Without an answer it is closed.
     let now = Time(20_000_000_000);
     rig.host.endpoint.keep_alive(flow, now).unwrap();
     rig.host.feed(Input::Timeout, Time(40_000_000_000));
@@ -447,14 +463,14 @@ fn keep_alives_of_a_client_of_websockets_are_answered() {
 }
 
 #[test]
-fn a_message_that_trickles_in_ends_its_connection() {
+fn slow_message_closes_its_connection() {
     let mut rig = Rig::new();
     let slow = rig.accept(3, "192.0.2.9:40001", &[]);
     let busy = rig.accept(3, "192.0.2.8:40001", &[]);
     let mut closed = Vec::new();
     for second in 0..40 {
         let now = Time(second * 1_000_000_000);
-        // One never ends its header, the other sends whole messages, each with the beginning of the next.
+        // One never ends its header, the other sends complete messages, each with the beginning of the next.
         for (connection, text) in [
             (
                 slow,
@@ -496,11 +512,11 @@ fn a_message_that_trickles_in_ends_its_connection() {
         (30..=31).contains(&closed[0].0),
         "after 30 seconds: {closed:?}"
     );
-    assert_eq!(rig.host.endpoint.drops().get(DropReason::StreamTooSlow), 1);
+    assert_eq!(rig.host.endpoint.drops().get(DropReason::StreamTimeout), 1);
 }
 
 #[test]
-fn what_is_huge_is_refused_in_bounded_time() {
+fn huge_messages_are_refused_in_bounded_time() {
     let head = "OPTIONS sip:x SIP/2.0\r\nVia: SIP/2.0/TLS 192.0.2.9;branch=z9hG4bKa\r\n";
     let quotes = "\"\\\"".repeat(8_000);
     let billion = format!("Contact: {quotes}<sip:a@b;x={quotes}>\r\n");
@@ -509,7 +525,7 @@ fn what_is_huge_is_refused_in_bounded_time() {
         format!("{head}X: {}\r\n", "y".repeat(1 << 20)),
         format!("{head}{}", "X: some header of a hundred letters, more or less, which nobody has ever asked for\r\n".repeat(10_000)),
         format!("{head}Content-Length: 1048576\r\n\r\n"),
-        // 10,000 short headers, and quotes within quotes, within the limit.
+        // 10,000 short headers, and nested quotes, within the limit.
         format!("{head}{}Content-Length: 0\r\n\r\n", "a:b\r\n".repeat(10_000)),
         format!("{head}{billion}Content-Length: 0\r\n\r\n"),
     ];

@@ -1,4 +1,4 @@
-//! Timers of RFC 3261 section 17 (table 4), RFC 6026 and RFC 4320, to the tick of the wheel (about 1 ms).
+//! Timers of RFC 3261 section 17 (table 4), RFC 6026 and RFC 4320, with the precision of the timer wheel (about 1 ms).
 
 use crate::common;
 
@@ -12,7 +12,7 @@ const PEER: &str = "192.0.2.9:5060";
 
 fn host() -> Host {
     let mut host = Host::new("192.0.2.1:5060", EndpointConfig::default(), 7);
-    host.log.habits = Habits {
+    host.log.behaviour = Behaviour {
         answer: None,
         ring: false,
         ack: false,
@@ -38,13 +38,13 @@ fn flow(host: &Host, transport: Transport) -> Flow {
 fn invite(host: &mut Host, transport: Transport) -> LegId {
     let target = Target::new(b"sip:bob@example.com", flow(host, transport));
     let invite = Invite {
-        content: Content::sdp(SDP),
+        content: MessageContent::sdp(SDP),
         ..Invite::new(target)
     };
     host.endpoint.invite(&invite, Time::ZERO).unwrap()
 }
 
-/// Milliseconds, each at most a tick and a half above what was planned.
+/// Milliseconds, each at most one and a half ticks later than planned.
 fn assert_times(seen: &[(Time, Sent)], expected: &[u64]) {
     let times: Vec<u64> = seen.iter().map(|(at, _)| at.as_millis()).collect();
     assert_eq!(times.len(), expected.len(), "{times:?} {expected:?}");
@@ -76,7 +76,10 @@ fn timers_a_and_b_over_udp() {
     assert_eq!(host.drain().len(), 1);
     let sent = host.run(Time::from_secs(40));
     assert_times(&sent, &[500, 1_500, 3_500, 7_500, 15_500, 31_500]);
-    assert_eq!(host.log.said, [Said::Failed(leg, Failure::TimedOut, 0)]);
+    assert_eq!(
+        host.log.indications,
+        [RecordedIndication::Failed(leg, Failure::TimedOut, 0)]
+    );
     assert!(host.endpoint.census().is_quiet());
 }
 
@@ -86,18 +89,21 @@ fn timer_b_alone_over_tcp() {
     let leg = invite(&mut host, Transport::Tcp);
     assert_eq!(host.drain().len(), 2, "connect, then the request");
     assert!(host.run(Time::from_millis(31_990)).is_empty());
-    assert!(host.log.said.is_empty());
+    assert!(host.log.indications.is_empty());
     host.run(Time::from_millis(32_003));
-    assert_eq!(host.log.said, [Said::Failed(leg, Failure::TimedOut, 0)]);
+    assert_eq!(
+        host.log.indications,
+        [RecordedIndication::Failed(leg, Failure::TimedOut, 0)]
+    );
 }
 
 #[test]
 fn timers_e_and_f_over_udp() {
     let mut host = host();
     let target = Target::new(b"sip:bob@example.com", flow(&host, Transport::Udp));
-    let outside = Outside {
+    let outside = OutOfDialogRequest {
         user: 5,
-        ..Outside::new(Method::Options, target)
+        ..OutOfDialogRequest::new(Method::Options, target)
     };
     host.endpoint.send(&outside, Time::ZERO).unwrap();
     let first = host.drain().remove(0);
@@ -112,7 +118,10 @@ fn timers_e_and_f_over_udp() {
             500, 1_500, 3_500, 7_500, 11_500, 15_500, 19_500, 23_500, 27_500, 31_500,
         ],
     );
-    assert_eq!(host.log.said, [Said::OutsideTimedOut(5)]);
+    assert_eq!(
+        host.log.indications,
+        [RecordedIndication::OutOfDialogTimedOut(5)]
+    );
     assert!(host.endpoint.census().is_quiet());
 }
 
@@ -121,7 +130,10 @@ fn timer_e_runs_at_t2_after_a_provisional_response() {
     let mut host = host();
     let target = Target::new(b"sip:bob@example.com", flow(&host, Transport::Udp));
     host.endpoint
-        .send(&Outside::new(Method::Options, target), Time::ZERO)
+        .send(
+            &OutOfDialogRequest::new(Method::Options, target),
+            Time::ZERO,
+        )
         .unwrap();
     let request = host.datagrams().remove(0);
     host.datagram(&reply(&request, 100, "", ""), PEER, Time::from_millis(100));
@@ -134,14 +146,20 @@ fn timer_k_absorbs_for_t4() {
     let mut host = host();
     let target = Target::new(b"sip:bob@example.com", flow(&host, Transport::Udp));
     host.endpoint
-        .send(&Outside::new(Method::Options, target), Time::ZERO)
+        .send(
+            &OutOfDialogRequest::new(Method::Options, target),
+            Time::ZERO,
+        )
         .unwrap();
     let request = host.datagrams().remove(0);
     let ok = reply(&request, 200, ";tag=b", "");
     for ms in [100, 200, 5_090] {
         host.datagram(&ok, PEER, Time::from_millis(ms));
     }
-    assert_eq!(host.log.said, [Said::OutsideResponse(0, 200)]);
+    assert_eq!(
+        host.log.indications,
+        [RecordedIndication::OutOfDialogResponse(0, 200)]
+    );
     assert_eq!(host.endpoint.census().clients, 1);
     assert_eq!(
         host.endpoint.census().kept_bytes,
@@ -160,7 +178,7 @@ fn timer_k_absorbs_for_t4() {
 }
 
 #[test]
-fn a_refused_invite_is_acknowledged_for_timer_d() {
+fn refused_invite_is_acknowledged_for_timer_d() {
     let mut host = host();
     let leg = invite(&mut host, Transport::Udp);
     let request = host.datagrams().remove(0);
@@ -182,7 +200,10 @@ fn a_refused_invite_is_acknowledged_for_timer_d() {
         "<sip:bob@example.com>;tag=b"
     );
     assert_eq!(header(&acks[0], HeaderId::CSeq).unwrap(), "1 ACK");
-    assert_eq!(host.log.said, [Said::Failed(leg, Failure::Response, 486)]);
+    assert_eq!(
+        host.log.indications,
+        [RecordedIndication::Failed(leg, Failure::Response, 486)]
+    );
     host.run(Time::from_millis(32_170));
     assert!(host.endpoint.census().is_quiet());
 }
@@ -204,7 +225,7 @@ fn request(method: &str, branch: &str, cseq: u32, to_tag: &str, extra: &str) -> 
 fn timers_g_h_and_i() {
     // Without ACK: G doubles up to T2, H ends it.
     let mut host = host();
-    host.log.habits.answer = Some(486);
+    host.log.behaviour.answer = Some(486);
     host.datagram(&request("INVITE", "1", 1, "", ""), PEER, Time::ZERO);
     let busy = host.datagrams();
     assert_eq!(busy.len(), 1);
@@ -216,7 +237,7 @@ fn timers_g_h_and_i() {
         ],
     );
     assert!(host.endpoint.census().is_quiet());
-    // With ACK: silence, and forgotten after T4.
+    // With ACK: no retransmission, and removed after T4.
     let start = Time::from_secs(100);
     host.datagram(&request("INVITE", "2", 2, "", ""), PEER, start);
     let busy = host.datagrams().remove(0);
@@ -238,22 +259,26 @@ fn timers_g_h_and_i() {
 }
 
 #[test]
-fn timer_j_answers_repetitions_for_64_t1() {
+fn timer_j_answers_retransmissions_for_64_t1() {
     let mut host = host();
-    host.log.habits.respond = Some(200);
+    host.log.behaviour.respond = Some(200);
     let options = request("OPTIONS", "3", 1, "", "");
     host.datagram(&options, PEER, Time::ZERO);
     let first = host.datagrams();
     host.datagram(&options, PEER, Time::from_secs(31));
     assert_eq!(host.datagrams(), first);
-    assert_eq!(host.log.said.len(), 1);
-    assert_eq!(host.endpoint.census().kept_bytes, 0, "made anew, not kept");
+    assert_eq!(host.log.indications.len(), 1);
+    assert_eq!(
+        host.endpoint.census().kept_bytes,
+        0,
+        "composed again, not kept"
+    );
     host.run(Time::from_millis(32_070));
     assert!(host.endpoint.census().is_quiet());
 }
 
 #[test]
-fn trying_is_sent_after_200_ms_and_repeated_on_repetition() {
+fn trying_is_sent_after_200_ms_and_for_retransmissions() {
     let mut host = host();
     let invite = request("INVITE", "4", 1, "", "Timestamp: 54.1\r\n");
     host.datagram(&invite, PEER, Time::ZERO);
@@ -265,16 +290,17 @@ fn trying_is_sent_after_200_ms_and_repeated_on_repetition() {
     assert!(!header(&again[0], HeaderId::To).unwrap().contains("tag="));
     // RFC 3261 section 8.2.6.1: in the 100, and in no other response.
     assert_eq!(header(&again[0], HeaderId::Timestamp).unwrap(), "54.1");
-    let Said::Offered(leg) = host.log.said[0] else {
-        panic!("{:?}", host.log.said)
+    let RecordedIndication::Offered(leg) = host.log.indications[0] else {
+        panic!("{:?}", host.log.indications)
     };
     host.endpoint
-        .reject(leg, 486, &Content::default(), Time::from_secs(4))
+        .reject(leg, 486, &MessageContent::default(), Time::from_secs(4))
         .unwrap();
     assert_eq!(header(&host.datagrams()[0], HeaderId::Timestamp), None);
 }
 
-/// An endpoint that sends 100 at once for new calls waits for 200 ms with a re-INVITE, which machines answer at once.
+/// An endpoint that sends 100 at once for new calls waits for 200 ms with a re-INVITE, which is mostly answered at once
+/// by machines.
 #[test]
 fn trying_for_a_reinvite_waits_for_200_ms() {
     let mut host = Host::new(
@@ -288,16 +314,16 @@ fn trying_for_a_reinvite_waits_for_200_ms() {
         },
         7,
     );
-    host.log.habits.answer = None;
-    host.log.habits.ring = false;
-    host.log.habits.respond = None;
+    host.log.behaviour.answer = None;
+    host.log.behaviour.ring = false;
+    host.log.behaviour.respond = None;
     host.datagram(&request("INVITE", "4", 1, "", ""), PEER, Time::ZERO);
     assert!(host.datagrams()[0].starts_with("SIP/2.0 100 "));
-    let Said::Offered(leg) = host.log.said[0] else {
+    let RecordedIndication::Offered(leg) = host.log.indications[0] else {
         panic!()
     };
     host.endpoint
-        .answer(leg, 200, &Content::sdp(SDP), Time::from_millis(10))
+        .answer(leg, 200, &MessageContent::sdp(SDP), Time::from_millis(10))
         .unwrap();
     let accepted = host.datagrams().remove(0);
     let to = header(&accepted, HeaderId::To).unwrap();
@@ -311,16 +337,16 @@ fn trying_for_a_reinvite_waits_for_200_ms() {
     host.datagram(&request("INVITE", "6", 2, &tag, ""), PEER, at(0));
     let sent = host.run(at(1_000));
     assert_times(&sent, &[10_200]);
-    let Said::Request(_, transaction, _) = host.log.last().clone() else {
-        panic!("{:?}", host.log.said)
+    let RecordedIndication::Request(_, transaction, _) = host.log.last().clone() else {
+        panic!("{:?}", host.log.indications)
     };
     host.endpoint
-        .respond(transaction, 200, &Content::sdp(SDP), at(1_000))
+        .respond(transaction, 200, &MessageContent::sdp(SDP), at(1_000))
         .unwrap();
     assert!(host.datagrams()[0].starts_with("SIP/2.0 200 "));
     host.datagram(&request("ACK", "7", 2, &tag, ""), PEER, at(1_010));
-    // One that is answered within 200 ms gets no 100 at all.
-    host.log.habits.respond = Some(200);
+    // A re-INVITE that is answered within 200 ms gets no 100.
+    host.log.behaviour.respond = Some(200);
     host.datagram(&request("INVITE", "8", 3, &tag, ""), PEER, at(1_100));
     let sent = host.datagrams();
     assert_eq!(sent.len(), 1, "{sent:?}");
@@ -328,9 +354,9 @@ fn trying_for_a_reinvite_waits_for_200_ms() {
 }
 
 #[test]
-fn a_2xx_is_repeated_until_64_t1_and_the_dialog_ended_by_bye() {
+fn unacknowledged_2xx_is_retransmitted_for_64_t1_then_ended_by_bye() {
     let mut host = host();
-    host.log.habits.answer = Some(200);
+    host.log.behaviour.answer = Some(200);
     host.datagram(&request("INVITE", "5", 1, "", ""), PEER, Time::ZERO);
     host.drain();
     let mut sent = host.run(Time::from_millis(32_003));
@@ -345,23 +371,26 @@ fn a_2xx_is_repeated_until_64_t1_and_the_dialog_ended_by_bye() {
         panic!()
     };
     assert!(bytes.starts_with(b"BYE sip:bob@192.0.2.9:5060 SIP/2.0\r\n"));
-    assert!(matches!(host.log.last(), Said::Ended(_, Ending::NoAck)));
+    assert!(matches!(
+        host.log.last(),
+        RecordedIndication::Ended(_, Ending::NoAck)
+    ));
     host.run(Time::from_secs(80));
     assert!(host.endpoint.census().is_quiet());
 }
 
 #[test]
-fn other_requests_get_100_at_the_earliest_when_timer_e_reaches_t2_and_never_408() {
+fn non_invite_gets_100_when_timer_e_reaches_t2_and_never_408() {
     let mut host = host();
     let info = request("MESSAGE", "6", 1, "", "");
     host.datagram(&info, PEER, Time::ZERO);
-    let Said::Outside(transaction, _) = host.log.said[0].clone() else {
+    let RecordedIndication::OutOfDialog(transaction, _) = host.log.indications[0].clone() else {
         panic!()
     };
     for status in [100, 180, 408] {
         assert_eq!(
             host.endpoint
-                .respond(transaction, status, &Content::default(), Time::ZERO),
+                .respond(transaction, status, &MessageContent::default(), Time::ZERO),
             Err(Refused::Value)
         );
     }
@@ -370,17 +399,21 @@ fn other_requests_get_100_at_the_earliest_when_timer_e_reaches_t2_and_never_408(
     host.run(Time::from_secs(33));
     assert!(host.endpoint.census().is_quiet());
     assert_eq!(
-        host.endpoint
-            .respond(transaction, 200, &Content::default(), Time::from_secs(33)),
+        host.endpoint.respond(
+            transaction,
+            200,
+            &MessageContent::default(),
+            Time::from_secs(33)
+        ),
         Err(Refused::Gone)
     );
 }
 
-/// RFC 6026 section 7.2: a 2xx of another fork is answered for 64*T1 after the first, no longer.
+/// RFC 6026 section 7.2: a 2xx of another fork is answered until 64*T1 after the first one.
 #[test]
-fn timer_m_ends_what_late_answers_get() {
+fn timer_m_ends_processing_of_late_2xx() {
     let mut host = host();
-    host.log.habits.ack = true;
+    host.log.behaviour.ack = true;
     invite(&mut host, Transport::Udp);
     let sent = host.datagrams().remove(0);
     let contact = "Contact: <sip:b@192.0.2.9>\r\n";
@@ -394,18 +427,18 @@ fn timer_m_ends_what_late_answers_get() {
     }
 }
 
-/// RFC 3261 section 17.2.3: without a branch of RFC 3261 the request itself is compared; with one the sent-by counts too.
+/// RFC 3261 section 17.2.3: without the magic cookie the whole request is compared; with it sent-by counts too.
 #[test]
 fn requests_are_matched_with_and_without_a_branch() {
     for (via, same) in [
-        // A client of RFC 2543 repeats everything.
+        // A client of RFC 2543 retransmits the request unchanged.
         ("SIP/2.0/UDP 192.0.2.9:5060", true),
         ("SIP/2.0/UDP 192.0.2.9:5060;branch=1", false),
         ("SIP/2.0/UDP 192.0.2.9:5061", false),
     ] {
         let mut host = host();
-        host.log.habits.answer = None;
-        host.log.habits.ring = false;
+        host.log.behaviour.answer = None;
+        host.log.behaviour.ring = false;
         let with = |method: &str, via: &str| {
             String::from_utf8(request(method, "x", 1, "", ""))
                 .unwrap()
@@ -413,14 +446,14 @@ fn requests_are_matched_with_and_without_a_branch() {
         };
         let first = with("INVITE", "SIP/2.0/UDP 192.0.2.9:5060");
         host.datagram(first.as_bytes(), PEER, Time::ZERO);
-        assert_eq!(host.log.said.len(), 1);
+        assert_eq!(host.log.indications.len(), 1);
         host.run(Time::from_millis(300));
         host.datagram(with("INVITE", via).as_bytes(), PEER, Time::from_millis(300));
         let sent = host.datagrams();
-        // The same: the 100 again. Another: merged.
+        // The same request: the 100 again. Another: merged.
         let status = if same { "SIP/2.0 100 " } else { "SIP/2.0 482 " };
         assert!(sent[0].starts_with(status), "{via}: {sent:?}");
-        assert_eq!(host.log.said.len(), 1, "{via}");
+        assert_eq!(host.log.indications.len(), 1, "{via}");
         host.datagram(
             with("CANCEL", "SIP/2.0/UDP 192.0.2.9:5060").as_bytes(),
             PEER,
@@ -428,7 +461,7 @@ fn requests_are_matched_with_and_without_a_branch() {
         );
         let sent = host.datagrams();
         assert!(sent[0].starts_with("SIP/2.0 200 ") && sent[1].starts_with("SIP/2.0 487 "));
-        // Its ACK ends the repetitions.
+        // Its ACK ends the retransmissions.
         let to = header(&sent[1], HeaderId::To).unwrap();
         let ack = with("ACK", "SIP/2.0/UDP 192.0.2.9:5060")
             .replace("To: <sip:alice@example.com>", &format!("To: {to}"));
@@ -439,20 +472,20 @@ fn requests_are_matched_with_and_without_a_branch() {
             .filter(|(_, sent)| matches!(sent, Sent::Datagram(_, bytes) if bytes.starts_with(b"SIP/2.0 487")));
         assert_eq!(repeated.count(), 0);
     }
-    // The same branch of another client is another request.
+    // The same branch from another client is another request.
     let mut host = host();
     for port in [5060, 5070] {
         let text = String::from_utf8(request("OPTIONS", "same", 1, "", "")).unwrap();
         let text = text.replace("192.0.2.9:5060;branch", &format!("192.0.2.9:{port};branch"));
         host.datagram(text.as_bytes(), PEER, Time::ZERO);
     }
-    assert_eq!(host.log.said.len(), 2);
+    assert_eq!(host.log.indications.len(), 2);
 }
 
 #[test]
-fn an_accepted_invite_absorbs_repetitions_for_timer_l() {
+fn accepted_invite_absorbs_retransmissions_for_timer_l() {
     let mut host = host();
-    host.log.habits.answer = Some(200);
+    host.log.behaviour.answer = Some(200);
     let invite = request("INVITE", "7", 1, "", "");
     host.datagram(&invite, PEER, Time::ZERO);
     let ok = host.datagrams().remove(0);
@@ -464,7 +497,11 @@ fn an_accepted_invite_absorbs_repetitions_for_timer_l() {
         Time::from_millis(10),
     );
     host.datagram(&invite, PEER, Time::from_secs(31));
-    assert_eq!(host.log.count(|s| matches!(s, Said::Offered(_))), 1);
+    assert_eq!(
+        host.log
+            .count(|s| matches!(s, RecordedIndication::Offered(_))),
+        1
+    );
     assert!(host.datagrams().is_empty());
     assert_eq!(host.endpoint.census().servers, 1);
     host.run(Time::from_millis(32_070));
@@ -472,13 +509,13 @@ fn an_accepted_invite_absorbs_repetitions_for_timer_l() {
     assert_eq!((census.servers, census.legs, census.timers), (0, 1, 0));
 }
 
-/// A re-INVITE that had 100 has no Timer B any more; where BYE ends the dialog meanwhile and the final response is lost,
-/// nobody but the endpoint can end the wait.
+/// A re-INVITE after its 100 has no Timer B. If BYE ends the dialog meanwhile and the final response is lost, only the
+/// endpoint can end the wait.
 #[test]
-fn a_reinvite_does_not_outlive_its_dialog_for_ever() {
+fn pending_reinvite_is_limited_after_its_dialog_ends() {
     for trying_ms in [1_100, 1_300] {
         let mut host = host();
-        host.log.habits.ack = true;
+        host.log.behaviour.ack = true;
         let leg = invite(&mut host, Transport::Udp);
         let opening = host.datagrams().remove(0);
         let contact = "Contact: <sip:bob@192.0.2.9:5060>\r\n";
@@ -489,13 +526,13 @@ fn a_reinvite_does_not_outlive_its_dialog_for_ever() {
             .request(
                 leg,
                 Method::Invite,
-                &Content::sdp(SDP),
+                &MessageContent::sdp(SDP),
                 Time::from_millis(1_000),
             )
             .unwrap();
         let again = host.datagrams().remove(0);
         host.endpoint
-            .bye(leg, &Content::default(), Time::from_millis(1_050))
+            .bye(leg, &MessageContent::default(), Time::from_millis(1_050))
             .unwrap();
         let bye = host.datagrams().remove(0);
         let trying = reply(&again, 100, "", "");
@@ -504,7 +541,10 @@ fn a_reinvite_does_not_outlive_its_dialog_for_ever() {
         for (ms, message) in arrivals {
             host.datagram(&message, PEER, Time::from_millis(ms));
         }
-        assert!(matches!(host.log.last(), Said::Ended(_, Ending::Us)));
+        assert!(matches!(
+            host.log.last(),
+            RecordedIndication::Ended(_, Ending::Local)
+        ));
         host.run(Time::from_secs(70));
         let census = host.endpoint.census();
         assert!(

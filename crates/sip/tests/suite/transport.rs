@@ -1,4 +1,4 @@
-//! Transport: where responses go, streams and their framing, limits, malformed messages, keep-alives.
+//! Transport: destinations of responses, stream framing, limits, malformed messages, keep-alives.
 
 use crate::common;
 
@@ -30,7 +30,7 @@ fn only(host: &mut Host) -> (std::net::SocketAddr, String) {
 }
 
 #[test]
-fn responses_over_udp_go_where_rfc_3261_18_2_2_and_rfc_3581_say() {
+fn udp_response_destination_follows_rfc_3261_and_rfc_3581() {
     let source = "192.0.2.9:6000";
     for (via, expected) in [
         (
@@ -71,17 +71,20 @@ fn responses_over_udp_go_where_rfc_3261_18_2_2_and_rfc_3581_say() {
         Time::ZERO,
     );
     assert_eq!(only(&mut host).0, source.parse().unwrap());
-    // Our own requests ask for it.
+    // Our own requests have rport.
     let target = Target::new(b"sip:x@192.0.2.9", host.flow(source));
     host.endpoint
-        .send(&Outside::new(Method::Options, target), Time::ZERO)
+        .send(
+            &OutOfDialogRequest::new(Method::Options, target),
+            Time::ZERO,
+        )
         .unwrap();
     let via = header(&only(&mut host).1, HeaderId::Via).unwrap();
     assert!(via.ends_with(";rport"), "{via}");
 }
 
 #[test]
-fn what_the_network_cannot_deliver_fails_at_once_and_nothing_else_does() {
+fn icmp_error_fails_only_the_matching_transaction() {
     let mut host = host(EndpointConfig::default());
     let peer = "192.0.2.9:5060";
     let target = Target::new(b"sip:x@192.0.2.9", host.flow(peer));
@@ -100,7 +103,7 @@ fn what_the_network_cannot_deliver_fails_at_once_and_nothing_else_does() {
     };
     let socket = SocketId(1);
     let via = invite.find("branch=").unwrap() + 40;
-    // Forged: another destination, another socket, no branch, half a branch, a branch of somebody else's.
+    // Forged: another destination, another socket, no branch, half a branch, the branch of another transaction.
     let other = invite.replace("branch=z9hG4bK0", "branch=z9hG4bK1");
     quote(&mut host, invite.as_bytes(), "192.0.2.8:5060", socket, 1);
     quote(&mut host, invite.as_bytes(), peer, SocketId(77), 1);
@@ -108,16 +111,16 @@ fn what_the_network_cannot_deliver_fails_at_once_and_nothing_else_does() {
     quote(&mut host, &invite.as_bytes()[..via - 20], peer, socket, 1);
     quote(&mut host, other.as_bytes(), peer, socket, 1);
     assert_eq!(host.endpoint.state_of(leg), Some(LegState::Calling));
-    let stray = |host: &Host| host.endpoint.drops().get(DropReason::SipStrayUnreachable);
+    let stray = |host: &Host| host.endpoint.drops().get(DropReason::SipUnmatchedIcmp);
     assert_eq!(stray(&host), 5);
-    // True, and cut off behind the branch.
+    // Genuine, and truncated after the branch.
     quote(&mut host, &invite.as_bytes()[..via], peer, socket, 1);
     assert_eq!(host.endpoint.state_of(leg), None);
     assert!(matches!(
         host.log.last(),
-        Said::Failed(_, Failure::Transport, _)
+        RecordedIndication::Failed(_, Failure::Transport, _)
     ));
-    // Who has answered is there, whatever is said of him.
+    // A peer that has answered is reachable, so an ICMP error is ignored.
     let target = Target::new(b"sip:x@192.0.2.9", host.flow(peer));
     let leg = host
         .endpoint
@@ -128,24 +131,27 @@ fn what_the_network_cannot_deliver_fails_at_once_and_nothing_else_does() {
     host.datagram(trying.as_bytes(), peer, Time::from_millis(11));
     quote(&mut host, invite.as_bytes(), peer, socket, 12);
     assert_eq!(host.endpoint.state_of(leg), Some(LegState::Calling));
-    // A request outside of dialogs fails likewise.
+    // An out-of-dialog request fails in the same way.
     let target = Target::new(b"sip:x@192.0.2.9", host.flow(peer));
     host.endpoint
         .send(
-            &Outside::new(Method::Options, target),
+            &OutOfDialogRequest::new(Method::Options, target),
             Time::from_millis(20),
         )
         .unwrap();
     let (_, options) = only(&mut host);
     quote(&mut host, options.as_bytes(), peer, socket, 21);
-    assert!(matches!(host.log.last(), Said::OutsideTimedOut(..)));
+    assert!(matches!(
+        host.log.last(),
+        RecordedIndication::OutOfDialogTimedOut(..)
+    ));
 }
 
 #[test]
-fn a_stream_that_does_not_answer_a_ping_is_given_up_and_one_that_does_stays() {
+fn stream_without_pong_is_closed() {
     for answers in [true, false] {
         let mut host = host(EndpointConfig::default());
-        let local = host.endpoint.add_local(Local {
+        let local = host.endpoint.add_listener(ListenerConfig {
             name: String::from("x"),
             socket: SocketId(2),
             transport: Transport::Tcp,
@@ -161,7 +167,7 @@ fn a_stream_that_does_not_answer_a_ping_is_given_up_and_one_that_does_stays() {
         let gone = host.endpoint.keep_alive(flow, Time::ZERO);
         assert_eq!(gone, Err(Refused::Gone), "no connection is opened for it");
         let target = Target::new(b"sip:x@192.0.2.9", flow);
-        let options = Outside::new(Method::Options, target);
+        let options = OutOfDialogRequest::new(Method::Options, target);
         host.endpoint.send(&options, Time::ZERO).unwrap();
         host.drain();
         let connection = ConnectionId(1);
@@ -178,25 +184,30 @@ fn a_stream_that_does_not_answer_a_ping_is_given_up_and_one_that_does_stays() {
             host.feed(Input::Stream { connection, bytes }, Time::from_millis(500));
         }
         host.run(Time::from_secs(20));
-        let closed = host.log.count(|said| matches!(said, Said::FlowFailed));
+        let closed = host
+            .log
+            .count(|recorded| matches!(recorded, RecordedIndication::FlowFailed));
         assert_eq!(closed, usize::from(!answers));
         assert_eq!(host.endpoint.census().connections, usize::from(answers));
     }
 }
 
 #[test]
-fn a_flow_over_udp_fails_without_answer_and_with_another_address() {
+fn udp_flow_fails_without_answer_or_with_changed_address() {
     let peer = "192.0.2.9:5060";
     let mut host = host(EndpointConfig::default());
     let flow = host.flow(peer);
-    let failed = |host: &Host| host.log.count(|said| matches!(said, Said::FlowFailed));
+    let failed = |host: &Host| {
+        host.log
+            .count(|recorded| matches!(recorded, RecordedIndication::FlowFailed))
+    };
     let answer = |host: &mut Host, from: &str, seen: &str, at: u64| {
         let request = match &host.drain()[..] {
             [Sent::Datagram(_, bytes)] => bytes.clone(),
             other => panic!("{other:?}"),
         };
         let mut answer = Vec::new();
-        assert!(wire::stun::answer_binding(
+        assert!(wire::stun::write_binding_response(
             &request,
             seen.parse().unwrap(),
             &mut answer
@@ -207,17 +218,17 @@ fn a_flow_over_udp_fails_without_answer_and_with_another_address() {
     host.endpoint.keep_alive(flow, Time::ZERO).unwrap();
     answer(&mut host, peer, "203.0.113.1:4000", 10);
     assert!(host.run(Time::from_secs(60)).is_empty(), "it is answered");
-    // Somebody else's answer is none.
+    // The answer to another request is ignored.
     let now = Time::from_secs(60);
     host.endpoint.keep_alive(flow, now).unwrap();
     answer(&mut host, "192.0.2.8:5060", "203.0.113.9:4000", 60_010);
     assert_eq!(failed(&host), 0);
     let sent = host.run(Time::from_secs(99));
-    assert_eq!(sent.len(), 6, "seven in all");
+    assert_eq!(sent.len(), 6, "seven in total");
     assert_eq!(failed(&host), 0);
     host.run(Time::from_secs(100));
     assert_eq!(failed(&host), 1, "no answer");
-    // Another address than before.
+    // Another mapped address than before.
     for (seen, at, count) in [("203.0.113.1:4000", 101, 1), ("203.0.113.1:4001", 102, 2)] {
         let now = Time::from_secs(at);
         host.endpoint.keep_alive(flow, now).unwrap();
@@ -227,18 +238,18 @@ fn a_flow_over_udp_fails_without_answer_and_with_another_address() {
     host.endpoint
         .keep_alive(flow, Time::from_secs(103))
         .unwrap();
-    host.endpoint.stop_keeping(flow);
+    host.endpoint.stop_keep_alive(flow);
     host.drain();
     assert!(host.run(Time::from_secs(200)).is_empty());
     assert!(host.endpoint.census().is_quiet());
 }
 
 #[test]
-fn a_closed_point_answers_nothing_but_what_lives_on_it() {
+fn closed_listener_serves_only_existing_dialogs() {
     let mut host = host(EndpointConfig::default());
     let peer = "192.0.2.9:5060";
     let local = host.flow(peer).local;
-    host.log.habits.answer = None;
+    host.log.behaviour.answer = None;
     let invite = |branch: &str, tag: &str, method: &str| {
         format!(
             "{method} sip:a@192.0.2.1 SIP/2.0\r\nVia: SIP/2.0/UDP 192.0.2.9;branch=z9hG4bK{branch}\r\nMax-Forwards: 70\r\n\
@@ -265,8 +276,8 @@ fn a_closed_point_answers_nothing_but_what_lives_on_it() {
         let text = String::from_utf8_lossy(&stranger);
         assert!(host.drain().is_empty(), "answered: {text}");
     }
-    assert_eq!(host.endpoint.drops().get(DropReason::SipPointClosed), 6);
-    // The call that is under way can be cancelled.
+    assert_eq!(host.endpoint.drops().get(DropReason::SipListenerClosed), 6);
+    // The pending call can be cancelled.
     host.datagram(
         invite("a", "", "CANCEL").as_bytes(),
         peer,
@@ -280,7 +291,7 @@ fn a_closed_point_answers_nothing_but_what_lives_on_it() {
 }
 
 #[test]
-fn malformed_requests_are_answered_without_state_and_ack_never() {
+fn malformed_requests_are_answered_statelessly_except_ack() {
     let mut host = host(EndpointConfig::default());
     let good = String::from_utf8(options("SIP/2.0/UDP 192.0.2.9;branch=z9hG4bKa", "")).unwrap();
     for (bad, status) in [
@@ -342,10 +353,13 @@ fn max_forwards_and_loops() {
         .replace("Max-Forwards: 70", "Max-Forwards: 0");
     host.datagram(none.as_bytes(), "192.0.2.9:5060", Time::ZERO);
     assert!(only(&mut host).1.starts_with("SIP/2.0 483 "));
-    // A request of ours comes back with our Via below another's.
+    // Our request comes back with our Via below another one.
     let target = Target::new(b"sip:x@192.0.2.9", host.flow("192.0.2.9:5060"));
     host.endpoint
-        .send(&Outside::new(Method::Message, target), Time::ZERO)
+        .send(
+            &OutOfDialogRequest::new(Method::Message, target),
+            Time::ZERO,
+        )
         .unwrap();
     let (_, ours) = only(&mut host);
     let looped = ours.replacen(
@@ -355,14 +369,14 @@ fn max_forwards_and_loops() {
     );
     host.datagram(looped.as_bytes(), "192.0.2.9:5060", Time::ZERO);
     assert!(only(&mut host).1.starts_with("SIP/2.0 482 "));
-    assert!(host.log.said.is_empty());
+    assert!(host.log.indications.is_empty());
 }
 
 #[test]
-fn a_merged_invite_gets_482_while_the_first_is_open() {
+fn merged_invite_gets_482_while_the_first_is_pending() {
     let mut host = host(EndpointConfig::default());
-    host.log.habits.answer = None;
-    host.log.habits.ring = false;
+    host.log.behaviour.answer = None;
+    host.log.behaviour.ring = false;
     let invite = |branch: &str| {
         String::from_utf8(options(
             &format!("SIP/2.0/UDP 192.0.2.9;branch=z9hG4bK{branch}"),
@@ -374,7 +388,7 @@ fn a_merged_invite_gets_482_while_the_first_is_open() {
     host.datagram(invite("a").as_bytes(), "192.0.2.9:5060", Time::ZERO);
     host.datagram(invite("b").as_bytes(), "192.0.2.9:5060", Time::ZERO);
     assert!(only(&mut host).1.starts_with("SIP/2.0 482 "));
-    assert_eq!(host.log.said.len(), 1);
+    assert_eq!(host.log.indications.len(), 1);
 }
 
 fn accept(host: &mut Host, number: u64, remote: &str) -> ConnectionId {
@@ -398,7 +412,7 @@ fn stream(host: &mut Host, connection: ConnectionId, bytes: &[u8]) -> Vec<Sent> 
 }
 
 #[test]
-fn streams_in_any_pieces_give_the_same_answers() {
+fn stream_segmentation_does_not_change_responses() {
     let request = options(
         "SIP/2.0/TCP 192.0.2.9;branch=z9hG4bKa",
         "Content-Length: 0\r\n",
@@ -446,7 +460,7 @@ fn streams_in_any_pieces_give_the_same_answers() {
 }
 
 #[test]
-fn a_broken_stream_is_closed_and_what_waits_on_it_fails() {
+fn broken_stream_is_closed_and_its_transactions_fail() {
     let mut host = host(EndpointConfig::default());
     let flow = Flow {
         local: host.tcp,
@@ -455,9 +469,9 @@ fn a_broken_stream_is_closed_and_what_waits_on_it_fails() {
         connection: None,
     };
     let target = Target::new(b"sip:b@192.0.2.9;transport=tcp", flow);
-    let outside = Outside {
+    let outside = OutOfDialogRequest {
         user: 3,
-        ..Outside::new(Method::Options, target)
+        ..OutOfDialogRequest::new(Method::Options, target)
     };
     host.endpoint.send(&outside, Time::ZERO).unwrap();
     let leg = host
@@ -477,20 +491,20 @@ fn a_broken_stream_is_closed_and_what_waits_on_it_fails() {
     assert_eq!(sent, [Sent::Close(connection)]);
     assert_eq!(host.endpoint.drops().get(DropReason::SipStreamBroken), 1);
     assert_eq!(
-        host.log.said,
+        host.log.indications,
         [
-            Said::OutsideTimedOut(3),
-            Said::Failed(leg, Failure::Transport, 0),
-            Said::FlowFailed
+            RecordedIndication::OutOfDialogTimedOut(3),
+            RecordedIndication::Failed(leg, Failure::Transport, 0),
+            RecordedIndication::FlowFailed
         ]
     );
     let census = host.endpoint.census();
     assert!(census.is_quiet() && census.connections == 0, "{census:?}");
 }
 
-/// Where the end of a request cannot be found its sender is told, then the connection ends (RFC 4475 section 3.1.2.3).
+/// If the end of a request cannot be found, it is answered and the connection closed (RFC 4475 section 3.1.2.3).
 #[test]
-fn a_stream_whose_framing_is_lost_is_answered_and_closed() {
+fn unframeable_request_is_answered_and_its_stream_closed() {
     for (length, status) in [("-999", 400), ("1\r\nl: 2", 400), ("99999999", 413)] {
         let mut host = host(EndpointConfig::default());
         let connection = accept(&mut host, 1, "192.0.2.9:41000");
@@ -505,13 +519,18 @@ fn a_stream_whose_framing_is_lost_is_answered_and_closed() {
         assert_eq!((*to, *closed), (connection, connection));
         let expected = format!("SIP/2.0 {status} ");
         assert!(bytes.starts_with(expected.as_bytes()), "{length}");
-        assert!(host.log.said.iter().all(|said| *said == Said::FlowFailed));
+        assert!(
+            host.log
+                .indications
+                .iter()
+                .all(|recorded| *recorded == RecordedIndication::FlowFailed)
+        );
         assert_eq!(host.endpoint.census().connections, 0);
     }
 }
 
 #[test]
-fn another_version_is_answered_505_over_every_transport() {
+fn other_sip_version_gets_505_over_every_transport() {
     let request = |transport: &str| {
         String::from_utf8(options(
             &format!("SIP/7.0/{transport} 192.0.2.9;branch=z9hG4bKa"),
@@ -529,16 +548,16 @@ fn another_version_is_answered_505_over_every_transport() {
         panic!("{sent:?}")
     };
     assert!(bytes.starts_with(b"SIP/2.0 505 "));
-    // A Via of another version in a request of ours is a fault of its sender.
+    // A Via of another version in our own request is an error of the sender.
     let mixed = request("UDP").replace(" SIP/7.0\r\n", " SIP/2.0\r\n");
     host.datagram(mixed.as_bytes(), "192.0.2.9:5060", Time::ZERO);
     assert!(only(&mut host).1.starts_with("SIP/2.0 400 "));
 }
 
-/// Octets behind Content-Length 0 belong to the next message of a stream, and to nothing in a datagram (RFC 4475 section
+/// Octets after Content-Length 0 begin the next message of a stream, and are ignored in a datagram (RFC 4475 section
 /// 3.1.1.8).
 #[test]
-fn octets_behind_a_message_are_the_next_one_on_a_stream() {
+fn trailing_octets_begin_the_next_message_on_a_stream() {
     let one = |transport: &str, branch: &str| {
         options(
             &format!("SIP/2.0/{transport} 192.0.2.9;branch=z9hG4bK{branch}"),
@@ -556,7 +575,7 @@ fn octets_behind_a_message_are_the_next_one_on_a_stream() {
 }
 
 #[test]
-fn connections_are_limited_in_all_and_per_source() {
+fn connections_are_limited_in_total_and_per_source() {
     let mut host = host(EndpointConfig {
         limits: Limits {
             connections: 3,
@@ -590,7 +609,7 @@ fn connections_are_limited_in_all_and_per_source() {
 }
 
 #[test]
-fn a_full_table_answers_503_without_state() {
+fn full_table_gets_stateless_503() {
     let mut host = host(EndpointConfig {
         limits: Limits {
             transactions: 1,
@@ -620,7 +639,7 @@ fn a_full_table_answers_503_without_state() {
 }
 
 #[test]
-fn a_leg_ends_where_there_is_no_room_for_its_bye() {
+fn leg_ends_without_room_for_its_bye() {
     let config = EndpointConfig {
         limits: Limits {
             transactions: 1,
@@ -631,25 +650,25 @@ fn a_leg_ends_where_there_is_no_room_for_its_bye() {
     let mut pair = Pair::new([config, EndpointConfig::default()], 5);
     let caller = pair.call(0, Transport::Udp);
     pair.run(Duration::from_millis(100));
-    let Said::Offered(callee) = pair.hosts[1].log.said[0] else {
+    let RecordedIndication::Offered(callee) = pair.hosts[1].log.indications[0] else {
         panic!("no call");
     };
-    // The only place is taken by a request that has no answer yet.
+    // The only entry is used by a request without answer.
     let now = pair.now + Duration::from_secs(60);
     pair.run(Duration::from_secs(60));
     let endpoint = &mut pair.hosts[0].endpoint;
     let info = Method::Other(b"INFO");
     endpoint
-        .request(caller, info, &Content::default(), now)
+        .request(caller, info, &MessageContent::default(), now)
         .unwrap();
-    let content = Content::default();
+    let content = MessageContent::default();
     assert_eq!(endpoint.bye(caller, &content, now), Err(Refused::Full));
     assert_eq!(endpoint.hang_up(caller, &content, now), Ok(()));
     pair.run(Duration::from_millis(1));
-    let ended = Said::Ended(caller, Ending::Unanswered);
-    assert!(pair.hosts[0].log.said.contains(&ended));
+    let ended = RecordedIndication::Ended(caller, Ending::Unanswered);
+    assert!(pair.hosts[0].log.indications.contains(&ended));
     assert_eq!(pair.hosts[0].endpoint.state_of(caller), None);
-    // The peer has not heard of it, and ends its own.
+    // The peer does not get the BYE, and ends its own leg.
     let now = pair.now;
     let other = &mut pair.hosts[1].endpoint;
     other.bye(callee, &content, now).unwrap();
@@ -657,7 +676,7 @@ fn a_leg_ends_where_there_is_no_room_for_its_bye() {
 }
 
 #[test]
-fn large_requests_go_over_tcp_where_the_peer_takes_it() {
+fn large_requests_use_tcp_if_the_peer_accepts_it() {
     let mut host = host(EndpointConfig::default());
     let body = vec![b'x'; 1_300];
     for (takes, tcp) in [(true, true), (false, false)] {
@@ -665,9 +684,9 @@ fn large_requests_go_over_tcp_where_the_peer_takes_it() {
             tcp_when_large: takes,
             ..Target::new(b"sip:b@192.0.2.9", host.flow("192.0.2.9:5060"))
         };
-        let outside = Outside {
-            content: Content::body(b"text/plain", &body),
-            ..Outside::new(Method::Message, target)
+        let outside = OutOfDialogRequest {
+            content: MessageContent::body(b"text/plain", &body),
+            ..OutOfDialogRequest::new(Method::Message, target)
         };
         host.endpoint.send(&outside, Time::ZERO).unwrap();
         let sent = host.drain();
@@ -686,7 +705,7 @@ fn large_requests_go_over_tcp_where_the_peer_takes_it() {
     }
 }
 
-/// RFC 3261 section 18.1.1: what went over TCP for its size alone goes over UDP where TCP is refused.
+/// RFC 3261 section 18.1.1: a request moved to TCP because of its size falls back to UDP if TCP is refused.
 #[test]
 fn large_requests_fall_back_to_udp() {
     let body = vec![b'x'; 1_300];
@@ -697,7 +716,7 @@ fn large_requests_fall_back_to_udp() {
             ..Target::new(b"sip:b@192.0.2.9", host.flow("192.0.2.9:5060"))
         };
         let invite = Invite {
-            content: Content::body(b"text/plain", &body),
+            content: MessageContent::body(b"text/plain", &body),
             ..Invite::new(target)
         };
         let leg = host.endpoint.invite(&invite, Time::ZERO).unwrap();
@@ -720,18 +739,18 @@ fn large_requests_fall_back_to_udp() {
         host.feed(
             Input::Closed {
                 connection,
-                why: engine::CloseWhy::Refused,
+                reason: engine::CloseReason::ConnectFailed,
             },
             Time::from_millis(10),
         );
         if heard {
-            // The peer has it: it must not come twice.
+            // The peer has received it: it must not arrive twice.
             assert!(host.drain().is_empty());
-            assert!(
-                host.log
-                    .said
-                    .contains(&Said::Failed(leg, Failure::Transport, 0))
-            );
+            assert!(host.log.indications.contains(&RecordedIndication::Failed(
+                leg,
+                Failure::Transport,
+                0
+            )));
             continue;
         }
         let (to, text) = only(&mut host);
@@ -739,7 +758,7 @@ fn large_requests_fall_back_to_udp() {
         assert_eq!(
             text,
             invite.replacen("SIP/2.0/TCP", "SIP/2.0/UDP", 1),
-            "the same but for its Via"
+            "equal except for its Via"
         );
         // Timer A runs now.
         assert_eq!(host.run(Time::from_millis(600)).len(), 1);
@@ -764,7 +783,7 @@ fn stun_keep_alives_are_answered() {
         (&[1, 1][..], &b"transaction!"[..])
     );
     assert_eq!(host.endpoint.drops().get(DropReason::SipKeepAlive), 1);
-    // What only looks like one is dropped.
+    // Other bytes of that form are dropped.
     for bytes in [&request[..19], &[0, 1, 0, 0][..], &[2, 1, 0, 0][..]] {
         host.datagram(bytes, "192.0.2.9:4000", Time::ZERO);
     }
@@ -773,9 +792,9 @@ fn stun_keep_alives_are_answered() {
 }
 
 #[test]
-fn a_response_goes_over_a_new_connection_where_the_old_one_is_gone() {
+fn response_uses_a_new_connection_after_failure() {
     let mut host = host(EndpointConfig::default());
-    host.log.habits.respond = None;
+    host.log.behaviour.respond = None;
     let connection = accept(&mut host, 1, "192.0.2.9:41000");
     stream(
         &mut host,
@@ -785,18 +804,18 @@ fn a_response_goes_over_a_new_connection_where_the_old_one_is_gone() {
             "Content-Length: 0\r\n",
         ),
     );
-    let Said::Outside(transaction, _) = host.log.said[0] else {
+    let RecordedIndication::OutOfDialog(transaction, _) = host.log.indications[0] else {
         panic!()
     };
     host.feed(
         Input::Closed {
             connection,
-            why: engine::CloseWhy::Peer,
+            reason: engine::CloseReason::Peer,
         },
         Time::ZERO,
     );
     host.endpoint
-        .respond(transaction, 200, &Content::default(), Time::ZERO)
+        .respond(transaction, 200, &MessageContent::default(), Time::ZERO)
         .unwrap();
     let sent = host.drain();
     assert!(
@@ -806,7 +825,7 @@ fn a_response_goes_over_a_new_connection_where_the_old_one_is_gone() {
 }
 
 #[test]
-fn a_call_over_tcp_survives_the_loss_of_its_connection() {
+fn call_over_tcp_survives_connection_loss() {
     let mut pair = Pair::plain();
     let leg = pair.call(0, Transport::Tcp);
     pair.run(Duration::from_millis(100));
@@ -816,9 +835,12 @@ fn a_call_over_tcp_survives_the_loss_of_its_connection() {
     let now = pair.now;
     pair.hosts[0]
         .endpoint
-        .bye(leg, &Content::default(), now)
+        .bye(leg, &MessageContent::default(), now)
         .unwrap();
     pair.run(Duration::from_millis(100));
-    assert_eq!(pair.hosts[0].log.last(), &Said::Ended(leg, Ending::Us));
+    assert_eq!(
+        pair.hosts[0].log.last(),
+        &RecordedIndication::Ended(leg, Ending::Local)
+    );
     pair.settle();
 }

@@ -3,17 +3,17 @@
 use crate::ethernet::{LinkType, array};
 use core::fmt;
 
-/// A record longer than this is not a packet; the file is corrupt there.
+/// Maximum length of a record; with a longer one the file is corrupt.
 pub const MAX_RECORD: usize = 16 << 20;
-/// Interfaces remembered of one pcapng section; packets of later ones are counted as of an unknown interface.
+/// Maximum number of interfaces of a pcapng section; packets of further ones are counted as of an unknown interface.
 const MAX_INTERFACES: usize = 4096;
 
-/// A frame and where it stands in time.
+/// A frame and its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CapturedFrame<'a> {
     /// Nanoseconds since the Unix epoch.
     pub time: u64,
-    /// What the frame begins with.
+    /// The link layer of the frame.
     pub link: LinkType,
     /// The captured bytes.
     pub data: &'a [u8],
@@ -21,41 +21,41 @@ pub struct CapturedFrame<'a> {
     pub original_length: usize,
 }
 
-/// What a step found.
+/// The result of one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step<'a> {
-    /// A frame; `used` bytes are done with.
+    /// A frame.
     Frame {
-        /// Bytes to drop from the input's start.
+        /// Number of consumed bytes.
         used: usize,
         /// The frame.
         frame: CapturedFrame<'a>,
     },
-    /// Nothing of interest; `used` bytes are done with (at least one).
+    /// No frame.
     Skip {
-        /// Bytes to drop from the input's start.
+        /// Number of consumed bytes, at least one.
         used: usize,
     },
-    /// At least `total` bytes of input are needed from here on.
+    /// At least `total` bytes of input are needed at this position.
     More {
-        /// Bytes wanted.
+        /// Number of bytes.
         total: usize,
     },
     /// The end of the input, at a record boundary.
     End,
-    /// The input is damaged; `used` is where reading can go on, `None` where it cannot.
+    /// The input is corrupt; `used` is the position to continue at, `None` if reading cannot continue.
     Damaged {
-        /// What is wrong.
+        /// The error.
         error: CaptureError,
-        /// Bytes to drop from the input's start to go on.
+        /// Number of bytes to skip.
         used: Option<usize>,
     },
 }
 
-/// Why a capture cannot be read (on).
+/// The reason why a capture cannot be read, or not further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CaptureError {
-    /// Too short for any capture.
+    /// Shorter than the header of any capture format.
     Empty,
     /// No magic number of a capture format.
     NotACapture,
@@ -63,13 +63,13 @@ pub enum CaptureError {
     Compressed,
     /// The input ends inside a record.
     Truncated,
-    /// A record states a length that cannot be.
+    /// A record with an impossible length.
     BadLength(u32),
-    /// A pcapng packet names an interface that was not described.
+    /// A pcapng packet of an interface that was not described.
     UnknownInterface(u32),
-    /// A pcapng block's two length fields differ.
+    /// The two length fields of a pcapng block differ.
     LengthsDiffer,
-    /// A pcapng section states a byte order that there is not.
+    /// A pcapng section with an invalid byte-order magic.
     BadByteOrder,
 }
 
@@ -83,10 +83,13 @@ impl fmt::Display for CaptureError {
             CaptureError::Compressed => f.write_str("the file is compressed: decompress it first"),
             CaptureError::Truncated => f.write_str("the capture ends inside a record"),
             CaptureError::BadLength(length) => {
-                write!(f, "a record states a length of {length} bytes")
+                write!(f, "a record has an invalid length of {length} bytes")
             }
             CaptureError::UnknownInterface(id) => {
-                write!(f, "a packet names interface {id}, which is not described")
+                write!(
+                    f,
+                    "a packet refers to interface {id}, which is not described"
+                )
             }
             CaptureError::LengthsDiffer => f.write_str("a block's two length fields differ"),
             CaptureError::BadByteOrder => f.write_str("a section's byte-order magic is wrong"),
@@ -100,7 +103,7 @@ impl core::error::Error for CaptureError {}
 struct Interface {
     link: LinkType,
     snap_length: u32,
-    /// Ticks per second as a power: base ten, or base two where the top bit is set (if_tsresol).
+    /// Resolution of timestamps: 10^-n s, or 2^-n s if the top bit is set (if_tsresol).
     resolution: u8,
     /// Seconds to add (if_tsoffset).
     offset: i64,
@@ -131,13 +134,13 @@ impl Interface {
 }
 
 #[derive(Clone, Debug)]
-enum Format {
+enum FileFormat {
     Unknown,
     Pcap {
         big_endian: bool,
         nanoseconds: bool,
         link: LinkType,
-        /// The "modified" pcap of old kernels has eight more bytes in each record header.
+        /// The "modified" pcap of old Linux kernels has eight more bytes in each record header.
         record_header: usize,
     },
     Pcapng {
@@ -146,7 +149,7 @@ enum Format {
     },
 }
 
-/// Reads a capture step by step.
+/// Incremental reader of a capture.
 ///
 /// ```
 /// # use wire::capture::{Reader, Step};
@@ -162,7 +165,7 @@ enum Format {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Reader {
-    format: Format,
+    format: FileFormat,
 }
 
 impl Default for Reader {
@@ -172,24 +175,25 @@ impl Default for Reader {
 }
 
 impl Reader {
-    /// At the start of a file.
+    /// A reader at the start of a file.
     pub fn new() -> Reader {
         Reader {
-            format: Format::Unknown,
+            format: FileFormat::Unknown,
         }
     }
 
-    /// Looks at the start of `input`. `last` says that no more input will come; then [`Step::More`] is not given.
+    /// Reads the next record at the start of `input`. `last`: no more input follows; [`Step::More`] is not returned
+    /// then.
     pub fn step<'a>(&mut self, input: &'a [u8], last: bool) -> Step<'a> {
         let step = match &mut self.format {
-            Format::Unknown => self.begin(input, last),
-            Format::Pcap {
+            FileFormat::Unknown => self.begin(input, last),
+            FileFormat::Pcap {
                 big_endian,
                 nanoseconds,
                 link,
                 record_header,
             } => pcap_record(input, *big_endian, *nanoseconds, *link, *record_header),
-            Format::Pcapng {
+            FileFormat::Pcapng {
                 big_endian,
                 interfaces,
             } => block(input, big_endian, interfaces),
@@ -221,7 +225,7 @@ impl Reader {
             [0xa1, 0xb2, 0xcd, 0x34] => (true, false, 24),
             [0x34, 0xcd, 0xb2, 0xa1] => (false, false, 24),
             [0x0a, 0x0d, 0x0d, 0x0a] => {
-                self.format = Format::Pcapng {
+                self.format = FileFormat::Pcapng {
                     big_endian: false,
                     interfaces: Vec::new(),
                 };
@@ -239,9 +243,9 @@ impl Reader {
                 Step::More { total: 24 }
             };
         };
-        // The upper bits hold the frame check sequence length.
+        // The upper bits contain the length of the frame check sequence.
         let link = word(header, 20, big_endian) as u16;
-        self.format = Format::Pcap {
+        self.format = FileFormat::Pcap {
             big_endian,
             nanoseconds,
             link: LinkType::from_number(link),

@@ -1,9 +1,9 @@
 use super::*;
 use crate::ethernet::LinkType;
 
-type Frames = Vec<(u64, LinkType, Vec<u8>, usize)>;
+type TestFrames = Vec<(u64, LinkType, Vec<u8>, usize)>;
 
-fn read(mut input: &[u8]) -> (Frames, Vec<CaptureError>) {
+fn read(mut input: &[u8]) -> (TestFrames, Vec<CaptureError>) {
     let mut reader = Reader::new();
     let (mut frames, mut errors) = (Vec::new(), Vec::new());
     loop {
@@ -37,9 +37,9 @@ fn pcap_resolutions_and_byte_orders() {
     for nanoseconds in [true, false] {
         let mut writer = PcapWriter::with_resolution(LinkType::LinuxSll2, nanoseconds);
         writer.frame(1_600_000_000_123_456_000, &[1, 2, 3]);
-        writer.frame_cut(1_600_000_001_000_000_000, &[4], 90);
+        writer.truncated_frame(1_600_000_001_000_000_000, &[4], 90);
         let file = writer.finish();
-        let expected: Frames = vec![
+        let expected: TestFrames = vec![
             (
                 1_600_000_000_123_456_000,
                 LinkType::LinuxSll2,
@@ -137,7 +137,7 @@ fn resolutions_of_base_two_offsets_and_simple_packets() {
 }
 
 #[test]
-fn what_is_no_capture() {
+fn files_of_other_formats_are_refused() {
     assert_eq!(read(b"").1, [CaptureError::Empty]);
     assert_eq!(read(b"\xd4\xc3\xb2\xa1 short").1, [CaptureError::Empty]);
     assert_eq!(
@@ -148,7 +148,7 @@ fn what_is_no_capture() {
 }
 
 #[test]
-fn truncation_anywhere_keeps_what_was_before() {
+fn truncation_keeps_the_complete_records() {
     let mut writer = PcapngWriter::new(false);
     writer.interface(LinkType::Raw, 9);
     for time in 0..5 {

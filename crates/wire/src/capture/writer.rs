@@ -29,8 +29,9 @@ impl PcapWriter {
         PcapWriter { bytes, nanoseconds }
     }
 
-    /// Appends a frame captured at `time` (nanoseconds since the Unix epoch). `original_length` is what was on the wire.
-    pub fn frame_cut(&mut self, time: u64, frame: &[u8], original_length: usize) {
+    /// Appends a frame captured at `time` (nanoseconds since the Unix epoch). `original_length` is its length on the
+    /// wire.
+    pub fn truncated_frame(&mut self, time: u64, frame: &[u8], original_length: usize) {
         let unit = if self.nanoseconds { 1 } else { 1000 };
         for word in [
             (time / 1_000_000_000) as u32,
@@ -43,12 +44,12 @@ impl PcapWriter {
         self.bytes.extend_from_slice(frame);
     }
 
-    /// Appends a whole frame.
+    /// Appends an untruncated frame.
     pub fn frame(&mut self, time: u64, frame: &[u8]) {
-        self.frame_cut(time, frame, frame.len());
+        self.truncated_frame(time, frame, frame.len());
     }
 
-    /// Takes what was written so far, so that a long capture can go to its file in pieces.
+    /// Returns and removes the written bytes, so that a long capture can be written to its file in parts.
     pub fn take(&mut self) -> Vec<u8> {
         core::mem::take(&mut self.bytes)
     }
@@ -86,7 +87,7 @@ impl PcapngWriter {
         writer
     }
 
-    /// Describes an interface whose times count `10^-resolution` s; gives its number.
+    /// Describes an interface with timestamps in units of `10^-resolution` s; returns its number.
     pub fn interface(&mut self, link: LinkType, resolution: u8) -> u32 {
         let number = link.number();
         let mut body = if self.big_endian {
@@ -96,7 +97,7 @@ impl PcapngWriter {
         };
         body.extend([0, 0]);
         body.extend(self.words(&[262_144]));
-        // Option if_tsresol (9), one byte, padded; then the end of options.
+        // Option if_tsresol (9), one byte, padded; then the end-of-options option.
         body.extend(if self.big_endian {
             [0, 9, 0, 1]
         } else {

@@ -7,11 +7,11 @@ use std::collections::BTreeMap;
 /// Limits of a [`Reassembler`].
 #[derive(Clone, Copy, Debug)]
 pub struct ReassemblyLimits {
-    /// Incomplete packets held; the oldest goes when one more comes.
+    /// Maximum number of incomplete packets; the oldest is abandoned if one more is received.
     pub packets: usize,
-    /// Fragments held of one packet.
+    /// Maximum number of fragments of one packet.
     pub fragments: usize,
-    /// Nanoseconds after which an incomplete packet is given up (RFC 8200 section 4.5 says 60 s).
+    /// Nanoseconds after which an incomplete packet is abandoned (60 s in RFC 8200 section 4.5).
     pub timeout: u64,
 }
 
@@ -39,13 +39,13 @@ struct Group {
     serial: u64,
     /// Sorted by offset, without overlaps.
     parts: Vec<(usize, Vec<u8>)>,
-    /// Where the last fragment ends, once it was seen.
+    /// End of the last fragment, once received.
     end: Option<usize>,
-    /// Protocol of the fragment at offset zero: only there is it sure in IPv6.
+    /// Protocol of the fragment at offset zero; in IPv6 only that one is reliable.
     protocol: u8,
 }
 
-/// Puts fragments together. Overlapping fragments void the packet (RFC 5722); exact repeats are ignored.
+/// Reassembles fragments. Overlapping fragments void the packet (RFC 5722); exact duplicates are ignored.
 #[derive(Debug)]
 pub struct Reassembler {
     limits: ReassemblyLimits,
@@ -61,7 +61,7 @@ impl Default for Reassembler {
 }
 
 impl Reassembler {
-    /// An empty one.
+    /// An empty reassembler.
     pub fn new(limits: ReassemblyLimits) -> Reassembler {
         Reassembler {
             limits,
@@ -71,17 +71,17 @@ impl Reassembler {
         }
     }
 
-    /// Packets given up: overlapping, too many fragments, cut by the capture, too old or pushed out.
+    /// Number of abandoned packets: overlapping, too many fragments, truncated by the capture, too old or displaced.
     pub fn abandoned(&self) -> u64 {
         self.abandoned
     }
 
-    /// Packets still waiting for fragments.
+    /// Number of incomplete packets.
     pub fn waiting(&self) -> usize {
         self.groups.len()
     }
 
-    /// Takes a fragment at time `now` (nanoseconds); gives protocol and payload of the packet that it completes.
+    /// Adds a fragment at time `now` (nanoseconds); returns protocol and payload of the packet that it completes.
     pub fn push(
         &mut self,
         packet: &IpPacket<'_>,
@@ -91,7 +91,7 @@ impl Reassembler {
         let key = Key {
             source: packet.source,
             destination: packet.destination,
-            // IPv6 fragments of one packet are told apart by the identification alone (RFC 8200 section 4.5).
+            // IPv6 fragments are assigned to packets by the identification alone (RFC 8200 section 4.5).
             protocol: if packet.source.is_ipv4() {
                 packet.protocol
             } else {
@@ -104,10 +104,10 @@ impl Reassembler {
             .get(&key)
             .is_some_and(|group| now.saturating_sub(group.started) > self.limits.timeout);
         if stale {
-            self.give_up(&key);
+            self.abandon(&key);
         }
         if !self.groups.contains_key(&key) {
-            self.make_room(now);
+            self.evict(now);
         }
         self.serial += 1;
         let group = self.groups.entry(key).or_insert(Group {
@@ -117,9 +117,9 @@ impl Reassembler {
             end: None,
             protocol: packet.protocol,
         });
-        let good = !packet.is_cut() && group.add(packet, fragment, self.limits.fragments);
+        let good = !packet.is_truncated() && group.add(packet, fragment, self.limits.fragments);
         if !good {
-            self.give_up(&key);
+            self.abandon(&key);
             return None;
         }
         if !group.is_complete() {
@@ -133,13 +133,13 @@ impl Reassembler {
         Some((group.protocol, whole))
     }
 
-    fn give_up(&mut self, key: &Key) {
+    fn abandon(&mut self, key: &Key) {
         if self.groups.remove(key).is_some() {
             self.abandoned += 1;
         }
     }
 
-    fn make_room(&mut self, now: u64) {
+    fn evict(&mut self, now: u64) {
         if self.groups.len() < self.limits.packets {
             return;
         }
@@ -155,7 +155,7 @@ impl Reassembler {
                 .min_by_key(|(_, group)| group.serial)
                 .map(|(key, _)| *key);
             match oldest {
-                Some(key) => self.give_up(&key),
+                Some(key) => self.abandon(&key),
                 None => return,
             }
         }
@@ -163,7 +163,7 @@ impl Reassembler {
 }
 
 impl Group {
-    /// False where the packet is void.
+    /// Adds a fragment; returns false if the packet is void.
     fn add(&mut self, packet: &IpPacket<'_>, fragment: Fragment, limit: usize) -> bool {
         let (start, end) = (fragment.offset, fragment.offset + packet.payload.len());
         if end > 65_535 || (fragment.more && !packet.payload.len().is_multiple_of(8)) {
@@ -203,8 +203,8 @@ impl Group {
     }
 
     fn is_complete(&self) -> bool {
-        let held: usize = self.parts.iter().map(|(_, part)| part.len()).sum();
-        // Parts do not overlap, so equal sums mean no hole.
-        self.end == Some(held)
+        let received: usize = self.parts.iter().map(|(_, part)| part.len()).sum();
+        // Parts do not overlap, so that equal sums mean no gap.
+        self.end == Some(received)
     }
 }

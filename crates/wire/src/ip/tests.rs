@@ -26,14 +26,14 @@ fn v4_fields_options_padding_checksum() {
     bytes.extend([0; 5]);
     let packet = IpPacket::parse(&bytes).unwrap();
     assert_eq!((packet.payload, packet.protocol), (&[1, 2, 3][..], 17));
-    assert!(packet.fragment.is_none() && !packet.is_cut());
-    assert!(!Ipv4View::parse(&bytes).unwrap().checksum_is_right());
+    assert!(packet.fragment.is_none() && !packet.is_truncated());
+    assert!(!Ipv4View::parse(&bytes).unwrap().has_valid_checksum());
     // The header of RFC 1071's textbook example, with its checksum.
-    let known = [
+    let header = [
         0x45, 0x00, 0x00, 0x73, 0x00, 0x00, 0x40, 0x00, 0x40, 0x11, 0xb8, 0x61, 0xc0, 0xa8, 0x00,
         0x01, 0xc0, 0xa8, 0x00, 0xc7,
     ];
-    assert!(Ipv4View::parse(&known).unwrap().checksum_is_right());
+    assert!(Ipv4View::parse(&header).unwrap().has_valid_checksum());
     let mut options = vec![
         0x46, 0, 0, 26, 0, 0, 0, 0, 64, 17, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2,
     ];
@@ -41,7 +41,7 @@ fn v4_fields_options_padding_checksum() {
     assert_eq!(IpPacket::parse(&options).unwrap().payload, [8, 9]);
     assert!(IpPacket::parse(&options[..23]).is_none());
     let cut = IpPacket::parse(&bytes[..21]).unwrap();
-    assert!(cut.is_cut());
+    assert!(cut.is_truncated());
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn overlaps_time_and_numbers_are_bounded() {
         assert!(push(&mut reassembler, &v4(id, 0x2000, 17, &[0; 16]), 0).is_none());
         assert!(reassembler.waiting() <= 4);
     }
-    // Too late for the first part: the second starts anew and the packet never completes.
+    // Too late for the first part: the second starts a new packet, which never completes.
     assert!(push(&mut reassembler, &v4(29, 0x0002, 17, &[0; 3]), 11).is_none());
     for part in 0..6u16 {
         push(

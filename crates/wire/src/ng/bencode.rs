@@ -1,32 +1,32 @@
-//! Bencode, read where it lies: integers `i42e`, byte strings `3:abc`, lists `l...e`, dictionaries `d...e`.
+//! Zero-copy reader of bencode: integers `i42e`, byte strings `3:abc`, lists `l...e`, dictionaries `d...e`.
 
 use core::fmt;
 
-/// Lists and dictionaries in one another at most.
+/// Maximum nesting depth of lists and dictionaries.
 pub const MAX_DEPTH: usize = 16;
-/// Digits of a byte string's length at most: nothing longer fits into a message.
+/// Maximum number of digits of a byte string's length; a message has no room for longer strings.
 const MAX_LENGTH_DIGITS: usize = 6;
-/// Octets of an integer between `i` and `e` at most: those of the smallest 64-bit number.
+/// Maximum number of octets of an integer between `i` and `e`: those of the smallest 64-bit number.
 const MAX_INTEGER: usize = 20;
 
-/// Why bytes are no bencode.
+/// The reason why bytes are no valid bencode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BencodeError {
-    /// They end too early.
+    /// The bytes end too early.
     Truncated,
-    /// Something stands behind the value.
+    /// There are bytes after the value.
     Trailing,
     /// Lists and dictionaries deeper than [`MAX_DEPTH`].
     TooDeep,
-    /// An integer that is none, is not in its shortest form, or exceeds 64 bits.
+    /// An integer that is malformed, not in its shortest form, or exceeds 64 bits.
     Integer,
-    /// The length of a byte string that is none, or is not in its shortest form.
+    /// The length of a byte string is malformed or not in its shortest form.
     Length,
-    /// A key that is no byte string, or one without a value.
+    /// A key that is no byte string, or has no value.
     Key,
-    /// An octet with which no value begins.
+    /// An octet that starts no value.
     Octet(u8),
-    /// The value is no dictionary, where one has to be.
+    /// The value has to be a dictionary and is not.
     NoDictionary,
 }
 
@@ -34,35 +34,37 @@ impl fmt::Display for BencodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             BencodeError::Truncated => f.write_str("bencode ends too early"),
-            BencodeError::Trailing => f.write_str("something stands behind the dictionary"),
-            BencodeError::TooDeep => write!(f, "bencode is deeper than {MAX_DEPTH}"),
-            BencodeError::Integer => f.write_str("bad integer in bencode"),
-            BencodeError::Length => f.write_str("bad length of a string in bencode"),
-            BencodeError::Key => f.write_str("bad key of a dictionary in bencode"),
-            BencodeError::Octet(octet) => write!(f, "no bencode value begins with {octet:#04x}"),
-            BencodeError::NoDictionary => f.write_str("no dictionary in bencode"),
+            BencodeError::Trailing => f.write_str("bytes after the bencode dictionary"),
+            BencodeError::TooDeep => write!(f, "bencode is nested deeper than {MAX_DEPTH}"),
+            BencodeError::Integer => f.write_str("malformed integer in bencode"),
+            BencodeError::Length => f.write_str("malformed string length in bencode"),
+            BencodeError::Key => f.write_str("malformed dictionary key in bencode"),
+            BencodeError::Octet(octet) => {
+                write!(f, "no bencode value starts with octet {octet:#04x}")
+            }
+            BencodeError::NoDictionary => f.write_str("the bencode value is no dictionary"),
         }
     }
 }
 
 impl core::error::Error for BencodeError {}
 
-/// What is open at some depth.
+/// A container whose end has not been read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Open {
+enum OpenContainer {
     List,
-    /// A dictionary whose next item is a key, or the end.
+    /// A dictionary in which a key or the end is next.
     Key,
-    /// A dictionary whose next item is the value of a key.
+    /// A dictionary in which the value of a key is next.
     Value,
 }
 
-/// Checks one value, in as many pieces as it comes in; the work is linear in its length.
+/// Validates one value that arrives in pieces; the work is linear in its length.
 #[derive(Clone, Debug)]
 pub struct Scanner {
-    /// Everything before this was checked.
+    /// Offset up to which the bytes have been validated.
     at: usize,
-    open: [Open; MAX_DEPTH],
+    open: [OpenContainer; MAX_DEPTH],
     depth: usize,
 }
 
@@ -73,20 +75,20 @@ impl Default for Scanner {
 }
 
 impl Scanner {
-    /// Nothing was seen yet.
+    /// A scanner at the beginning of a value.
     pub fn new() -> Scanner {
         Scanner {
             at: 0,
-            open: [Open::List; MAX_DEPTH],
+            open: [OpenContainer::List; MAX_DEPTH],
             depth: 0,
         }
     }
 
-    /// Goes on with `bytes`, which begin with the same bytes as when this was last asked. The value's length once it is whole,
-    /// `None` until then.
+    /// Continues with `bytes`, which begin with the same bytes as in the previous call. Returns the length of the value
+    /// once it is complete, `None` until then.
     ///
     /// # Errors
-    /// It is no bencode, whatever follows.
+    /// The bytes are no valid bencode, regardless of later bytes.
     pub fn scan(&mut self, bytes: &[u8]) -> Result<Option<usize>, BencodeError> {
         loop {
             let rest = bytes.get(self.at..).unwrap_or_default();
@@ -99,14 +101,14 @@ impl Scanner {
                 .and_then(|top| self.open.get_mut(top));
             if first == b'e' {
                 match top {
-                    Some(Open::List | Open::Key) => self.depth -= 1,
-                    Some(Open::Value) => return Err(BencodeError::Key),
+                    Some(OpenContainer::List | OpenContainer::Key) => self.depth -= 1,
+                    Some(OpenContainer::Value) => return Err(BencodeError::Key),
                     None => return Err(BencodeError::Octet(first)),
                 }
                 self.at += 1;
             } else {
                 match top {
-                    Some(open @ Open::Key) => {
+                    Some(open @ OpenContainer::Key) => {
                         if !first.is_ascii_digit() {
                             return Err(BencodeError::Key);
                         }
@@ -114,18 +116,18 @@ impl Scanner {
                             return Ok(None);
                         };
                         self.at += length;
-                        *open = Open::Value;
+                        *open = OpenContainer::Value;
                         continue;
                     }
-                    Some(Open::Value | Open::List) | None => {}
+                    Some(OpenContainer::Value | OpenContainer::List) | None => {}
                 }
                 let used = match first {
                     b'd' | b'l' => {
                         let opened = match first {
-                            b'd' => Open::Key,
-                            _ => Open::List,
+                            b'd' => OpenContainer::Key,
+                            _ => OpenContainer::List,
                         };
-                        // The value of its dictionary has begun: what follows its end is a key.
+                        // The value of its dictionary has begun: after its end, a key is next.
                         self.expect_key();
                         let slot = self.open.get_mut(self.depth).ok_or(BencodeError::TooDeep)?;
                         *slot = opened;
@@ -150,17 +152,17 @@ impl Scanner {
     }
 
     fn expect_key(&mut self) {
-        if let Some(open @ Open::Value) = self
+        if let Some(open @ OpenContainer::Value) = self
             .depth
             .checked_sub(1)
             .and_then(|top| self.open.get_mut(top))
         {
-            *open = Open::Key;
+            *open = OpenContainer::Key;
         }
     }
 }
 
-/// The integer at the beginning of `bytes` (which begin with `i`) and how many octets it takes; `None`: its end is not there.
+/// The integer at the beginning of `bytes` (which begin with `i`) and its length in octets; `None` if incomplete.
 fn integer(bytes: &[u8]) -> Result<Option<(i64, usize)>, BencodeError> {
     let body = bytes.get(1..).unwrap_or_default();
     let window = body
@@ -194,8 +196,8 @@ fn integer(bytes: &[u8]) -> Result<Option<(i64, usize)>, BencodeError> {
     Ok(Some((number, end + 2)))
 }
 
-/// Where the contents of the byte string at the beginning of `bytes` begin, and where they end, if that is there; `None`: not
-/// even the length is whole.
+/// The start offset of the byte string's contents at the beginning of `bytes`, and their end offset if complete; `None`
+/// if the length itself is incomplete.
 #[allow(clippy::type_complexity)]
 fn string(bytes: &[u8]) -> Result<Option<(usize, Option<usize>)>, BencodeError> {
     let window = bytes
@@ -224,7 +226,7 @@ fn string(bytes: &[u8]) -> Result<Option<(usize, Option<usize>)>, BencodeError> 
 
 /// One value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Item<'a> {
+pub enum BencodeItem<'a> {
     /// An integer.
     Integer(i64),
     /// A byte string.
@@ -235,12 +237,12 @@ pub enum Item<'a> {
     Dictionary(Dictionary<'a>),
 }
 
-impl<'a> Item<'a> {
-    /// The one value that `bytes` are.
+impl<'a> BencodeItem<'a> {
+    /// Parses exactly one value.
     ///
     /// # Errors
-    /// They are none, or more than one.
-    pub fn parse(bytes: &'a [u8]) -> Result<Item<'a>, BencodeError> {
+    /// The bytes are no value, or more than one.
+    pub fn parse(bytes: &'a [u8]) -> Result<BencodeItem<'a>, BencodeError> {
         match Scanner::new().scan(bytes)? {
             Some(length) if length == bytes.len() => {}
             Some(_) => return Err(BencodeError::Trailing),
@@ -251,76 +253,79 @@ impl<'a> Item<'a> {
             .ok_or(BencodeError::Truncated)
     }
 
-    /// The byte string, where it is one.
+    /// The byte string; `None` for other types.
     pub fn bytes(self) -> Option<&'a [u8]> {
         match self {
-            Item::Bytes(bytes) => Some(bytes),
+            BencodeItem::Bytes(bytes) => Some(bytes),
             _ => None,
         }
     }
 
-    /// The byte string as text, where it is one in UTF-8.
+    /// The byte string as text; `None` for other types and invalid UTF-8.
     pub fn text(self) -> Option<&'a str> {
         core::str::from_utf8(self.bytes()?).ok()
     }
 
-    /// The list, where it is one.
+    /// The list; `None` for other types.
     pub fn list(self) -> Option<List<'a>> {
         match self {
-            Item::List(list) => Some(list),
+            BencodeItem::List(list) => Some(list),
             _ => None,
         }
     }
 
-    /// The dictionary, where it is one.
+    /// The dictionary; `None` for other types.
     pub fn dictionary(self) -> Option<Dictionary<'a>> {
         match self {
-            Item::Dictionary(dictionary) => Some(dictionary),
+            BencodeItem::Dictionary(dictionary) => Some(dictionary),
             _ => None,
         }
     }
 
-    /// The integer, also where it is written as a byte string of digits, which some clients do.
+    /// The integer; some clients write it as a byte string of digits, which is accepted.
     pub fn integer(self) -> Option<i64> {
         match self {
-            Item::Integer(number) => Some(number),
-            Item::Bytes(_) => self.text()?.parse().ok(),
+            BencodeItem::Integer(number) => Some(number),
+            BencodeItem::Bytes(_) => self.text()?.parse().ok(),
             _ => None,
         }
     }
 }
 
-/// The value at the beginning of checked bytes, and what follows it.
-fn item(bytes: &[u8]) -> Option<(Item<'_>, &[u8])> {
+/// The value at the beginning of validated bytes, and the bytes after it.
+fn item(bytes: &[u8]) -> Option<(BencodeItem<'_>, &[u8])> {
     match bytes.first()? {
         b'i' => {
             let (number, used) = integer(bytes).ok()??;
-            Some((Item::Integer(number), bytes.get(used..)?))
+            Some((BencodeItem::Integer(number), bytes.get(used..)?))
         }
         b'l' | b'd' => {
             let length = Scanner::new().scan(bytes).ok()??;
             let body = bytes.get(1..length.checked_sub(1)?)?;
             let item = match bytes.first()? {
-                b'l' => Item::List(List(body)),
-                _ => Item::Dictionary(Dictionary(body)),
+                b'l' => BencodeItem::List(List(body)),
+                _ => BencodeItem::Dictionary(Dictionary(body)),
             };
             Some((item, bytes.get(length..)?))
         }
         _ => {
             let (start, end) = string(bytes).ok()??;
             let end = end?;
-            Some((Item::Bytes(bytes.get(start..end)?), bytes.get(end..)?))
+            Some((
+                BencodeItem::Bytes(bytes.get(start..end)?),
+                bytes.get(end..)?,
+            ))
         }
     }
 }
 
-/// A list: checked bytes between `l` and `e`.
+/// A list: validated bytes between `l` and `e`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct List<'a>(&'a [u8]);
 
 impl<'a> List<'a> {
     /// Its items, in order.
-    pub fn iter(self) -> impl Iterator<Item = Item<'a>> {
+    pub fn iter(self) -> impl Iterator<Item = BencodeItem<'a>> {
         let mut rest = self.0;
         core::iter::from_fn(move || {
             let (item, behind) = item(rest)?;
@@ -330,24 +335,24 @@ impl<'a> List<'a> {
     }
 }
 
-/// A dictionary: checked bytes between `d` and `e`.
+/// A dictionary: validated bytes between `d` and `e`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dictionary<'a>(&'a [u8]);
 
 impl<'a> Dictionary<'a> {
-    /// The dictionary that `bytes` are.
+    /// Parses exactly one dictionary.
     ///
     /// # Errors
-    /// They are none.
+    /// The bytes are no dictionary.
     pub fn parse(bytes: &'a [u8]) -> Result<Dictionary<'a>, BencodeError> {
-        match Item::parse(bytes)? {
-            Item::Dictionary(dictionary) => Ok(dictionary),
+        match BencodeItem::parse(bytes)? {
+            BencodeItem::Dictionary(dictionary) => Ok(dictionary),
             _ => Err(BencodeError::NoDictionary),
         }
     }
 
-    /// Its keys with their values, in the order of the sender.
-    pub fn iter(self) -> impl Iterator<Item = (&'a [u8], Item<'a>)> {
+    /// Keys and values, in the order of the message.
+    pub fn iter(self) -> impl Iterator<Item = (&'a [u8], BencodeItem<'a>)> {
         let mut rest = self.0;
         core::iter::from_fn(move || {
             let (key, behind) = item(rest)?;
@@ -358,7 +363,7 @@ impl<'a> Dictionary<'a> {
     }
 
     /// The first value of this key.
-    pub fn get(self, key: &str) -> Option<Item<'a>> {
+    pub fn get(self, key: &str) -> Option<BencodeItem<'a>> {
         self.iter()
             .find(|(name, _)| *name == key.as_bytes())
             .map(|(_, value)| value)

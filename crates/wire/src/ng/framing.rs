@@ -1,22 +1,22 @@
-//! The cookie in front of the dictionary; messages out of a stream.
+//! The cookie before the dictionary, and the framing of messages in a stream.
 
 use super::bencode::{BencodeError, Dictionary, Scanner};
 use super::value::Value;
 use core::fmt;
 
-/// Octets of a cookie at most.
+/// Maximum number of octets of a cookie.
 pub const MAX_COOKIE: usize = 255;
-/// Octets of a message at most: what a datagram can carry.
+/// Maximum number of octets of a message, those of a datagram.
 pub const MAX_MESSAGE: usize = 65_535;
 
-/// Why bytes are no message.
+/// The reason why bytes are no message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NgError {
-    /// Without a cookie of 1 to [`MAX_COOKIE`] printable octets and the space behind it: nobody could be answered.
+    /// There is no cookie of 1 to [`MAX_COOKIE`] printable octets with a space after it; a reply is impossible.
     NoCookie,
     /// More than [`MAX_MESSAGE`] octets.
     TooLarge,
-    /// What follows the cookie is no dictionary in bencode.
+    /// The cookie is followed by no dictionary in bencode.
     Bencode(BencodeError),
 }
 
@@ -34,15 +34,15 @@ impl core::error::Error for NgError {}
 
 /// A command or a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Message<'a> {
-    /// By it a reply is known, and a command that was sent again.
+pub struct NgMessage<'a> {
+    /// The cookie, which identifies the reply to a command, and retransmissions of a command.
     pub cookie: &'a [u8],
-    /// What is said.
+    /// The contents.
     pub body: Dictionary<'a>,
 }
 
-impl<'a> Message<'a> {
-    /// The cookie of bytes that may be no message: so that an error can be answered.
+impl<'a> NgMessage<'a> {
+    /// The cookie of a possibly malformed message, for an error reply.
     pub fn cookie_of(bytes: &[u8]) -> Option<&[u8]> {
         let window = bytes
             .get(..bytes.len().min(MAX_COOKIE + 1))
@@ -52,18 +52,18 @@ impl<'a> Message<'a> {
         (!cookie.is_empty() && cookie.iter().all(u8::is_ascii_graphic)).then_some(cookie)
     }
 
-    /// The message that `bytes` are.
+    /// Parses exactly one message.
     ///
     /// # Errors
     /// [`NgError`].
-    pub fn parse(bytes: &'a [u8]) -> Result<Message<'a>, NgError> {
+    pub fn parse(bytes: &'a [u8]) -> Result<NgMessage<'a>, NgError> {
         if bytes.len() > MAX_MESSAGE {
             return Err(NgError::TooLarge);
         }
-        let cookie = Message::cookie_of(bytes).ok_or(NgError::NoCookie)?;
+        let cookie = NgMessage::cookie_of(bytes).ok_or(NgError::NoCookie)?;
         let body = bytes.get(cookie.len() + 1..).unwrap_or_default();
         let body = Dictionary::parse(body).map_err(NgError::Bencode)?;
-        Ok(Message { cookie, body })
+        Ok(NgMessage { cookie, body })
     }
 
     /// Appends a message.
@@ -74,19 +74,19 @@ impl<'a> Message<'a> {
     }
 }
 
-/// Messages out of a stream, where one follows the other; line ends between them are passed over.
+/// Splits a stream into messages; line ends between them are skipped.
 #[derive(Debug, Default)]
-pub struct StreamFramer {
+pub struct NgStreamFramer {
     buffer: Vec<u8>,
-    /// Where the message at present begins.
+    /// Offset of the current message.
     start: usize,
-    /// Behind its cookie.
+    /// Offset after its cookie.
     body: Option<usize>,
     scanner: Scanner,
 }
 
-impl StreamFramer {
-    /// Takes in received bytes.
+impl NgStreamFramer {
+    /// Adds received bytes.
     pub fn push(&mut self, bytes: &[u8]) {
         self.buffer.drain(..self.start);
         self.body = self.body.map(|at| at - self.start);
@@ -94,15 +94,15 @@ impl StreamFramer {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// Octets that wait.
+    /// Number of buffered octets.
     pub fn waiting(&self) -> usize {
         self.buffer.len() - self.start
     }
 
-    /// The next whole message, still to be parsed; `None` until more has come.
+    /// The next complete message, unparsed; `None` if more bytes are needed.
     ///
     /// # Errors
-    /// The stream holds none, and can no longer be followed.
+    /// The stream contains no message, and framing is lost.
     pub fn next_message(&mut self) -> Result<Option<&[u8]>, NgError> {
         while self.body.is_none()
             && let Some(b'\r' | b'\n') = self.buffer.get(self.start)
@@ -112,7 +112,7 @@ impl StreamFramer {
         let pending = self.buffer.get(self.start..).unwrap_or_default();
         let body = match self.body {
             Some(body) => body,
-            None => match Message::cookie_of(pending) {
+            None => match NgMessage::cookie_of(pending) {
                 Some(cookie) => {
                     self.scanner = Scanner::new();
                     *self.body.insert(self.start + cookie.len() + 1)

@@ -1,10 +1,10 @@
-//! Values that we write.
+//! Values to write.
 
-use super::bencode::Item;
+use super::bencode::BencodeItem;
 use std::collections::BTreeMap;
 use std::io::Write as _;
 
-/// A value of our own, written in canonical form.
+/// A value to write in canonical form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
     /// An integer.
@@ -18,31 +18,31 @@ pub enum Value {
 }
 
 impl Value {
-    /// A dictionary with nothing in it.
+    /// An empty dictionary.
     pub fn dictionary() -> Value {
         Value::Dictionary(BTreeMap::new())
     }
 
-    /// A count; what exceeds the range of integers is its greatest.
+    /// A count; saturates at the greatest integer.
     pub fn count(number: u64) -> Value {
         Value::Integer(i64::try_from(number).unwrap_or(i64::MAX))
     }
 
-    /// With `value` under `key`, where it is a dictionary; anything else stays as it is.
+    /// Sets `value` under `key` of a dictionary; other values stay unmodified.
     #[must_use]
     pub fn with(mut self, key: &str, value: impl Into<Value>) -> Value {
         self.set(key, value);
         self
     }
 
-    /// Puts `value` under `key`, where it is a dictionary.
+    /// Sets `value` under `key` of a dictionary.
     pub fn set(&mut self, key: &str, value: impl Into<Value>) {
         if let Value::Dictionary(entries) = self {
             entries.insert(key.as_bytes().to_vec(), value.into());
         }
     }
 
-    /// Appends it in bencode.
+    /// Appends the value in bencode.
     pub fn write(&self, out: &mut Vec<u8>) {
         match self {
             // Writing into a Vec cannot fail.
@@ -110,13 +110,13 @@ impl From<Vec<Value>> for Value {
     }
 }
 
-impl From<Item<'_>> for Value {
-    fn from(item: Item<'_>) -> Value {
+impl From<BencodeItem<'_>> for Value {
+    fn from(item: BencodeItem<'_>) -> Value {
         match item {
-            Item::Integer(number) => Value::Integer(number),
-            Item::Bytes(bytes) => Value::Bytes(bytes.to_vec()),
-            Item::List(list) => Value::List(list.iter().map(Value::from).collect()),
-            Item::Dictionary(dictionary) => {
+            BencodeItem::Integer(number) => Value::Integer(number),
+            BencodeItem::Bytes(bytes) => Value::Bytes(bytes.to_vec()),
+            BencodeItem::List(list) => Value::List(list.iter().map(Value::from).collect()),
+            BencodeItem::Dictionary(dictionary) => {
                 let mut entries = BTreeMap::new();
                 for (key, value) in dictionary.iter() {
                     entries.entry(key.to_vec()).or_insert_with(|| value.into());

@@ -1,26 +1,26 @@
-//! Attributes of media, read when asked for.
+//! Attributes of media lines, parsed on demand.
 
 use super::{Connection, Media, Section, parse_ip};
 use crate::sip_text::{next_word, number};
 use memchr::memchr;
 use std::net::{IpAddr, SocketAddr};
 
-/// Who may send (RFC 8866 section 6.7).
+/// The directions of media (RFC 8866 section 6.7).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Direction {
-    /// Both.
+    /// Both sides send (`sendrecv`).
     #[default]
     SendRecv,
-    /// Only the author of the description.
+    /// Only the author of the description sends (`sendonly`).
     SendOnly,
-    /// Only the reader of the description.
+    /// Only the reader of the description sends (`recvonly`).
     RecvOnly,
-    /// No one.
+    /// Neither side sends (`inactive`).
     Inactive,
 }
 
 impl Direction {
-    /// By the attribute's name.
+    /// The direction of this attribute name.
     pub fn from_name(name: &[u8]) -> Option<Direction> {
         match name {
             b"sendrecv" => Some(Direction::SendRecv),
@@ -41,7 +41,7 @@ impl Direction {
         }
     }
 
-    /// From what the author sends and receives.
+    /// The direction in which the author sends and receives as given.
     pub const fn from_flags(sends: bool, receives: bool) -> Direction {
         match (sends, receives) {
             (true, true) => Direction::SendRecv,
@@ -61,16 +61,16 @@ impl Direction {
         matches!(self, Direction::SendRecv | Direction::RecvOnly)
     }
 
-    /// The same seen from the other side.
+    /// The same direction from the other side's view.
     pub const fn reversed(self) -> Direction {
         Direction::from_flags(self.receives(), self.sends())
     }
 
-    /// What we answer to this offer when we would like `wanted` (RFC 3264 section 6.1).
-    pub const fn answer(self, wanted: Direction) -> Direction {
+    /// The direction to answer to this offer if `preferred` is preferred (RFC 3264 section 6.1).
+    pub const fn answer(self, preferred: Direction) -> Direction {
         Direction::from_flags(
-            self.receives() && wanted.sends(),
-            self.sends() && wanted.receives(),
+            self.receives() && preferred.sends(),
+            self.sends() && preferred.receives(),
         )
     }
 }
@@ -84,7 +84,7 @@ pub struct RtpMap<'a> {
     pub name: &'a [u8],
     /// RTP clock rate in Hz.
     pub clock_rate: u32,
-    /// Channels, 1 where none are written.
+    /// Channels, 1 if not specified.
     pub channels: u8,
 }
 
@@ -113,7 +113,7 @@ fn payload_type_of(text: &[u8]) -> Option<u8> {
         .map(|number| number as u8)
 }
 
-/// A format of an RTP media line with all that describes it.
+/// A format of an RTP media line with its attributes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Codec<'a> {
     /// Payload type.
@@ -129,7 +129,7 @@ pub struct Codec<'a> {
 }
 
 impl Codec<'_> {
-    /// Same encoding, clock and channels, whatever the payload type.
+    /// Whether encoding, clock rate and channels are equal, regardless of the payload type.
     pub fn same_encoding(&self, other: &Codec<'_>) -> bool {
         self.name.eq_ignore_ascii_case(other.name)
             && self.clock_rate == other.clock_rate
@@ -138,7 +138,7 @@ impl Codec<'_> {
 }
 
 /// Static payload types (RFC 3551 section 6).
-const STATIC: &[(u8, &str, u32, u8)] = &[
+const STATIC_PAYLOAD_TYPES: &[(u8, &str, u32, u8)] = &[
     (0, "PCMU", 8000, 1),
     (3, "GSM", 8000, 1),
     (4, "G723", 8000, 1),
@@ -165,12 +165,12 @@ const STATIC: &[(u8, &str, u32, u8)] = &[
     (34, "H263", 90000, 1),
 ];
 
-/// Where RTCP goes (RFC 3605).
+/// Destination of RTCP (RFC 3605).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rtcp<'a> {
     /// The port.
     pub port: u16,
-    /// The address, where the attribute has one.
+    /// The address, if specified.
     pub connection: Option<Connection<'a>>,
 }
 
@@ -199,13 +199,13 @@ pub struct Candidate<'a> {
     pub transport: &'a [u8],
     /// Priority.
     pub priority: u32,
-    /// Address, perhaps a name.
+    /// Address or name.
     pub address: &'a [u8],
     /// Port.
     pub port: u16,
     /// `host`, `srflx`, `prflx`, `relay`.
     pub kind: &'a [u8],
-    /// What follows.
+    /// The extensions.
     pub rest: &'a [u8],
 }
 
@@ -232,7 +232,7 @@ impl<'a> Candidate<'a> {
         })
     }
 
-    /// Address and port, where the address is one.
+    /// Address and port; `None` for a name.
     pub fn socket_addr(&self) -> Option<SocketAddr> {
         Some(SocketAddr::new(parse_ip(self.address)?, self.port))
     }
@@ -277,31 +277,31 @@ pub struct Fingerprint<'a> {
     pub value: &'a [u8],
 }
 
-/// Who opens the connection (RFC 4145, for DTLS RFC 5763).
+/// The side that opens the connection (RFC 4145; for DTLS RFC 5763).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Setup {
-    /// The author.
+    /// The author (`active`).
     Active,
-    /// The reader.
+    /// The reader (`passive`).
     Passive,
-    /// Either.
+    /// Either (`actpass`).
     ActPass,
-    /// No one yet.
+    /// Neither for now (`holdconn`).
     HoldConn,
 }
 
 /// A group of media (RFC 5888).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Group<'a> {
+pub struct MediaGroup<'a> {
     /// For example `BUNDLE`.
     pub semantics: &'a [u8],
     mids: &'a [u8],
 }
 
-impl<'a> Group<'a> {
-    pub(super) fn parse(value: &'a [u8]) -> Option<Group<'a>> {
+impl<'a> MediaGroup<'a> {
+    pub(super) fn parse(value: &'a [u8]) -> Option<MediaGroup<'a>> {
         let (semantics, mids) = next_word(value);
-        (!semantics.is_empty()).then_some(Group { semantics, mids })
+        (!semantics.is_empty()).then_some(MediaGroup { semantics, mids })
     }
 
     /// The `mid`s.
@@ -316,12 +316,12 @@ fn words(text: &[u8]) -> impl Iterator<Item = &[u8]> + Clone {
 }
 
 impl<'s, 'a> Media<'s, 'a> {
-    /// Whether it is refused or switched off (port 0).
+    /// Whether it is refused or disabled (port 0).
     pub fn is_rejected(&self) -> bool {
         self.line.port == 0
     }
 
-    /// Whether this is RTP of some profile.
+    /// Whether it is RTP of any profile.
     pub fn is_rtp(&self) -> bool {
         let protocol = self.line.protocol;
         let contains = |part: &[u8]| {
@@ -340,26 +340,26 @@ impl<'s, 'a> Media<'s, 'a> {
             .any(|part| matches!(part, b"SAVP" | b"SAVPF" | b"TLS" | b"DTLS"))
     }
 
-    /// The formats as they came.
+    /// The formats, unmodified.
     pub fn formats(&self) -> impl Iterator<Item = &'a [u8]> + Clone + use<'a> {
         words(self.line.formats)
     }
 
-    /// The connection that holds for it: its own or the session's.
+    /// The connection address that applies: that of the line, else that of the session.
     pub fn connection(&self) -> Option<Connection<'a>> {
         self.section
             .connection()
             .or_else(|| self.session().connection())
     }
 
-    /// Where RTP is to be sent; `None` where it is rejected, has no address or a name for one.
+    /// The destination of RTP; `None` for a rejected line, without address, or with a name as address.
     pub fn rtp_address(&self) -> Option<SocketAddr> {
         (!self.is_rejected()).then_some(())?;
         Some(SocketAddr::new(self.connection()?.ip()?, self.line.port))
     }
 
-    /// Where RTCP is to be sent: `a=rtcp`, else the RTP port with rtcp-mux, else the port above (RFC 3550 section 11).
-    /// What mux means must have been agreed by both sides.
+    /// The destination of RTCP: `a=rtcp`, else the RTP port with rtcp-mux, else the port above (RFC 3550 section 11).
+    /// The result for rtcp-mux requires that both sides have agreed on it.
     pub fn rtcp_address(&self) -> Option<SocketAddr> {
         let rtp = self.rtp_address()?;
         match self.rtcp() {
@@ -376,7 +376,7 @@ impl<'s, 'a> Media<'s, 'a> {
         }
     }
 
-    /// `a=rtcp`, where it is sound.
+    /// `a=rtcp`, if well-formed.
     pub fn rtcp(&self) -> Option<Rtcp<'a>> {
         Rtcp::parse(self.section.attribute(b"rtcp")?)
     }
@@ -386,7 +386,7 @@ impl<'s, 'a> Media<'s, 'a> {
         self.section.has(b"rtcp-mux") || self.section.has(b"rtcp-mux-only")
     }
 
-    /// The direction: its own, else the session's, else sendrecv.
+    /// The direction: that of the line, else that of the session, else sendrecv.
     pub fn direction(&self) -> Direction {
         self.section
             .direction()
@@ -394,7 +394,7 @@ impl<'s, 'a> Media<'s, 'a> {
             .unwrap_or_default()
     }
 
-    /// The direction with a `c=` of 0.0.0.0 counted as not receiving (RFC 3264 section 8.4).
+    /// The direction; a `c=` of 0.0.0.0 counts as not receiving (RFC 3264 section 8.4).
     pub fn effective_direction(&self) -> Direction {
         let receives = !self
             .connection()
@@ -403,12 +403,12 @@ impl<'s, 'a> Media<'s, 'a> {
         Direction::from_flags(direction.sends(), direction.receives() && receives)
     }
 
-    /// Whether the author has put us on hold: it does not want to hear us.
+    /// Whether the author has put the reader on hold: the author does not receive.
     pub fn is_hold(&self) -> bool {
         !self.is_rejected() && !self.effective_direction().receives()
     }
 
-    /// `a=rtpmap` lines that are sound.
+    /// The well-formed `a=rtpmap` lines.
     pub fn rtpmaps(&self) -> impl Iterator<Item = RtpMap<'a>> + Clone + use<'s, 'a> {
         self.section.attributes(b"rtpmap").filter_map(RtpMap::parse)
     }
@@ -421,7 +421,7 @@ impl<'s, 'a> Media<'s, 'a> {
         })
     }
 
-    /// The formats of an RTP line in their order, with rtpmap or static meaning; others are left out.
+    /// The formats of an RTP line in order, with rtpmap or static meaning; others are skipped.
     pub fn codecs(&self) -> impl Iterator<Item = Codec<'a>> + Clone + use<'s, 'a> {
         let media = *self;
         self.formats()
@@ -430,15 +430,16 @@ impl<'s, 'a> Media<'s, 'a> {
             .filter_map(move |payload_type| media.codec(payload_type))
     }
 
-    /// What a payload type means here.
+    /// The codec of a payload type in this line.
     pub fn codec(&self, payload_type: u8) -> Option<Codec<'a>> {
         let fmtp = self.fmtp(payload_type);
         let mapped = self.rtpmaps().find(|map| map.payload_type == payload_type);
         let (name, clock_rate, channels) = match mapped {
             Some(map) => (map.name, map.clock_rate, map.channels),
             None => {
-                let (_, name, clock_rate, channels) =
-                    STATIC.iter().find(|entry| entry.0 == payload_type)?;
+                let (_, name, clock_rate, channels) = STATIC_PAYLOAD_TYPES
+                    .iter()
+                    .find(|entry| entry.0 == payload_type)?;
                 (name.as_bytes(), *clock_rate, *channels)
             }
         };
@@ -451,7 +452,7 @@ impl<'s, 'a> Media<'s, 'a> {
         })
     }
 
-    /// Packet time in milliseconds, where it is a whole number of at least one.
+    /// Packet time in milliseconds; `None` unless a whole number of at least one.
     pub fn ptime(&self) -> Option<u32> {
         let value = self.section.attribute(b"ptime")?.trim_ascii();
         let whole = value.get(..memchr(b'.', value).unwrap_or(value.len()))?;
@@ -465,19 +466,19 @@ impl<'s, 'a> Media<'s, 'a> {
         self.section.attribute(b"mid").map(<[u8]>::trim_ascii)
     }
 
-    /// ICE candidates that are sound.
+    /// The well-formed ICE candidates.
     pub fn candidates(&self) -> impl Iterator<Item = Candidate<'a>> + Clone + use<'s, 'a> {
         self.section
             .attributes(b"candidate")
             .filter_map(Candidate::parse)
     }
 
-    /// SDES keys that are sound.
+    /// The well-formed SDES keys.
     pub fn cryptos(&self) -> impl Iterator<Item = Crypto<'a>> + Clone + use<'s, 'a> {
         self.section.attributes(b"crypto").filter_map(Crypto::parse)
     }
 
-    /// The fingerprint: its own or the session's.
+    /// The fingerprint of the line, else of the session.
     pub fn fingerprint(&self) -> Option<Fingerprint<'a>> {
         let value = self.inherited(b"fingerprint")?;
         let (hash, value) = next_word(value);
@@ -487,7 +488,7 @@ impl<'s, 'a> Media<'s, 'a> {
         })
     }
 
-    /// Who opens the connection: its own or the session's.
+    /// The setup role of the line, else of the session.
     pub fn setup(&self) -> Option<Setup> {
         match self.inherited(b"setup")?.trim_ascii() {
             b"active" => Some(Setup::Active),

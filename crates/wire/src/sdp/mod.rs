@@ -1,5 +1,5 @@
-//! SDP (RFC 8866), line by line and without copying: every line and its order is kept, accessors read what is asked for,
-//! [`rewrite`] changes addresses and ports only, [`offer`] holds the arithmetic of offer and answer (RFC 3264).
+//! SDP (RFC 8866), line by line and without copying: all lines and their order are kept, accessors parse on demand,
+//! [`rewrite()`] changes addresses and ports only, [`offer`] implements offer and answer (RFC 3264).
 
 mod attributes;
 pub mod offer;
@@ -7,9 +7,9 @@ mod precondition;
 mod rewrite;
 
 pub use attributes::{
-    Candidate, Codec, Crypto, Direction, Fingerprint, Group, Rtcp, RtpMap, Setup,
+    Candidate, Codec, Crypto, Direction, Fingerprint, MediaGroup, Rtcp, RtpMap, Setup,
 };
-pub use precondition::{Precondition, QOS, Reach, StatusType, Strength};
+pub use precondition::{DirectionTag, Precondition, QOS, StatusType, Strength};
 pub use rewrite::{DropAttribute, MediaRewrite, OriginRewrite, Rewrite, RtcpPort, is_ice, rewrite};
 
 use crate::sip_text::{next_word, number};
@@ -18,21 +18,21 @@ use smallvec::SmallVec;
 use std::fmt;
 use std::net::IpAddr;
 
-/// Lines beyond this are refused.
+/// Maximum number of lines; longer descriptions are refused.
 pub const MAX_LINES: usize = 2_000;
-/// Media descriptions beyond this are refused.
+/// Maximum number of media descriptions; more are refused.
 pub const MAX_MEDIA: usize = 64;
 
-/// Why bytes are no session description that can be worked with.
+/// The reason why bytes are no usable session description.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SdpError {
     /// It does not begin with `v=0`.
     Version,
     /// A line that is not `letter=...`.
     Line,
-    /// An `m=` line without kind, port, protocol or format, or with a port that is none.
+    /// An `m=` line without kind, port, protocol or format, or with a malformed port.
     Media,
-    /// A `c=` line that is none.
+    /// A malformed `c=` line.
     Connection,
     /// More than [`MAX_LINES`] lines or [`MAX_MEDIA`] media descriptions, or longer than 4 GiB.
     TooMany,
@@ -55,11 +55,11 @@ impl std::error::Error for SdpError {}
 /// One line.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Line<'a> {
-    /// The letter in front of `=`.
+    /// The letter before `=`.
     pub kind: u8,
-    /// What stands behind `=`, without the line end.
+    /// The text after `=`, without the line end.
     pub value: &'a [u8],
-    /// The whole line with its end.
+    /// The complete line with its line end.
     pub raw: &'a [u8],
 }
 
@@ -82,10 +82,10 @@ impl fmt::Debug for Line<'_> {
     }
 }
 
-/// The `o=` line (RFC 8866 section 5.2), parts as they came.
+/// The `o=` line (RFC 8866 section 5.2), parts unmodified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin<'a> {
-    /// User name, `-` where there is none.
+    /// User name, `-` for none.
     pub username: &'a [u8],
     /// Session identifier.
     pub session_id: &'a [u8],
@@ -98,11 +98,11 @@ pub struct Origin<'a> {
 /// The address of a `c=` line (RFC 8866 section 5.7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connection<'a> {
-    /// `IP4` or `IP6` as it came.
+    /// `IP4` or `IP6`, unmodified.
     pub family: &'a [u8],
-    /// The address without time to live and count; perhaps a name.
+    /// The address or name, without time to live and count.
     pub address: &'a [u8],
-    /// What stands behind the first slash of the address.
+    /// The text after the first slash of the address.
     pub scope: &'a [u8],
 }
 
@@ -122,12 +122,12 @@ impl<'a> Connection<'a> {
         })
     }
 
-    /// The address, where it is one and no name.
+    /// The address; `None` for a name.
     pub fn ip(&self) -> Option<IpAddr> {
         parse_ip(self.address)
     }
 
-    /// `0.0.0.0` or `::`: the old way to say hold (RFC 3264 section 8.4).
+    /// Whether it is `0.0.0.0` or `::`, the old form of hold (RFC 3264 section 8.4).
     pub fn is_unspecified(&self) -> bool {
         self.ip().is_some_and(|address| address.is_unspecified())
     }
@@ -157,7 +157,7 @@ pub struct MediaLine<'a> {
     pub kind: &'a [u8],
     /// The port; 0: rejected or disabled.
     pub port: u16,
-    /// The number of ports, 1 where none is written.
+    /// The number of ports, 1 if not specified.
     pub count: u16,
     /// For example `RTP/AVP`.
     pub protocol: &'a [u8],
@@ -190,11 +190,11 @@ impl<'a> MediaLine<'a> {
 struct MediaSpan {
     /// Index of its `m=` line.
     first: u32,
-    /// Index behind its last line.
+    /// Index after its last line.
     end: u32,
 }
 
-/// A session description over its bytes.
+/// The index of a session description.
 #[derive(Clone, Debug)]
 pub struct Sdp<'a> {
     bytes: &'a [u8],
@@ -203,8 +203,8 @@ pub struct Sdp<'a> {
 }
 
 impl<'a> Sdp<'a> {
-    /// Indexes a session description. Line ends may be CRLF or LF (RFC 8866 section 5), empty lines are kept and mean
-    /// nothing. Every `m=` and `c=` line must be sound; other lines are judged when asked for.
+    /// Indexes a session description. Line ends may be CRLF or LF (RFC 8866 section 5); empty lines are kept and have
+    /// no meaning. Every `m=` and `c=` line must be well-formed; other lines are parsed on demand.
     pub fn parse(bytes: &'a [u8]) -> Result<Sdp<'a>, SdpError> {
         if u32::try_from(bytes.len()).is_err() {
             return Err(SdpError::TooMany);
@@ -236,7 +236,7 @@ impl<'a> Sdp<'a> {
         let text = rest.get(..length - line_end).unwrap_or_default();
         let kind = match text {
             [] => 0,
-            // The first line decides whether this is SDP at all.
+            // The first line determines whether this is SDP.
             [kind, b'=', ..] if kind.is_ascii_alphabetic() => *kind,
             _ if self.lines.is_empty() => return Err(SdpError::Version),
             _ => return Err(SdpError::Line),
@@ -273,7 +273,7 @@ impl<'a> Sdp<'a> {
         }
     }
 
-    /// The bytes as they came.
+    /// The bytes, unmodified.
     pub fn bytes(&self) -> &'a [u8] {
         self.bytes
     }
@@ -303,7 +303,7 @@ impl<'a> Sdp<'a> {
         })
     }
 
-    /// The session section: the lines in front of the first `m=`.
+    /// The session section: the lines before the first `m=`.
     pub fn session(&self) -> Section<'_, 'a> {
         let end = self
             .media
@@ -316,7 +316,7 @@ impl<'a> Sdp<'a> {
         }
     }
 
-    /// How many media descriptions there are.
+    /// Number of media descriptions.
     pub fn media_count(&self) -> usize {
         self.media.len()
     }
@@ -333,7 +333,7 @@ impl<'a> Sdp<'a> {
         })
     }
 
-    /// Read again rather than kept: `parse` has seen that it is sound.
+    /// Parsed again instead of stored; `parse` has checked it.
     fn media_line(&self, span: &MediaSpan) -> MediaLine<'a> {
         let first = span.first as usize;
         let line = self.slice(first, first + 1).next();
@@ -346,7 +346,7 @@ impl<'a> Sdp<'a> {
         self.media().nth(index)
     }
 
-    /// The `o=` line, where it is there and has its six parts.
+    /// The `o=` line, if it has its six parts.
     pub fn origin(&self) -> Option<Origin<'a>> {
         let value = self.session().first(b'o')?;
         let (username, rest) = next_word(value);
@@ -361,8 +361,10 @@ impl<'a> Sdp<'a> {
     }
 
     /// Groups of media (RFC 5888) of the session section.
-    pub fn groups(&self) -> impl Iterator<Item = Group<'a>> + Clone + '_ {
-        self.session().attributes(b"group").filter_map(Group::parse)
+    pub fn groups(&self) -> impl Iterator<Item = MediaGroup<'a>> + Clone + '_ {
+        self.session()
+            .attributes(b"group")
+            .filter_map(MediaGroup::parse)
     }
 }
 
@@ -413,7 +415,7 @@ impl<'s, 'a> Section<'s, 'a> {
         Connection::parse(self.first(b'c')?)
     }
 
-    /// The direction attribute of this section, the last where there are several.
+    /// The direction attribute of this section, the last of several.
     pub fn direction(&self) -> Option<Direction> {
         self.lines()
             .filter_map(|line| line.attribute())

@@ -1,23 +1,23 @@
-//! Offer and answer (RFC 3264): matching, building.
+//! Offer and answer (RFC 3264): matching and writing.
 
 use super::{Codec, Direction, Media, Sdp};
 use std::fmt;
 use std::io::Write as _;
 use std::net::IpAddr;
 
-/// Why an answer does not fit its offer (RFC 3264 section 6).
+/// The reason why an answer does not match its offer (RFC 3264 section 6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mismatch {
-    /// Another number of media lines.
+    /// A different number of media lines.
     Count,
-    /// A media line of another kind or protocol family.
+    /// A media line of a different kind or protocol family.
     Kind {
-        /// Which line.
+        /// Index of the line.
         index: usize,
     },
-    /// An accepted line without a format that was offered.
+    /// An accepted line without a format of the offer.
     Formats {
-        /// Which line.
+        /// Index of the line.
         index: usize,
     },
 }
@@ -25,12 +25,15 @@ pub enum Mismatch {
 impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Mismatch::Count => write!(f, "answer with another number of media lines"),
+            Mismatch::Count => write!(
+                f,
+                "answer with a different number of media lines than the offer"
+            ),
             Mismatch::Kind { index } => {
-                write!(f, "media line {index} of another kind than offered")
+                write!(f, "media line {index} of a different kind than offered")
             }
             Mismatch::Formats { index } => {
-                write!(f, "media line {index} without a format that was offered")
+                write!(f, "media line {index} without any offered format")
             }
         }
     }
@@ -40,24 +43,24 @@ impl std::error::Error for Mismatch {}
 
 /// One line of an offer with its answer.
 #[derive(Clone, Copy, Debug)]
-pub struct Agreed<'s, 'a> {
+pub struct MatchedLine<'s, 'a> {
     /// The offered line.
     pub offered: Media<'s, 'a>,
     /// The answering line.
     pub answered: Media<'s, 'a>,
     /// Whether both ports are other than 0.
     pub accepted: bool,
-    /// The direction as the offerer sees it.
+    /// The direction from the offerer's view.
     pub direction: Direction,
-    /// Whether both allow RTP and RTCP on one port.
+    /// Whether both sides allow RTP and RTCP on one port.
     pub rtcp_mux: bool,
 }
 
-/// The lines of an offer with those of its answer, in order.
+/// The lines of an offer, each with that of the answer, in order.
 pub fn match_answer<'s, 'a>(
     offer: &'s Sdp<'a>,
     answer: &'s Sdp<'a>,
-) -> Result<impl ExactSizeIterator<Item = Agreed<'s, 'a>> + use<'s, 'a>, Mismatch> {
+) -> Result<impl ExactSizeIterator<Item = MatchedLine<'s, 'a>> + use<'s, 'a>, Mismatch> {
     if offer.media_count() != answer.media_count() {
         return Err(Mismatch::Count);
     }
@@ -73,7 +76,7 @@ pub fn match_answer<'s, 'a>(
     Ok(offer
         .media()
         .zip(answer.media())
-        .map(|(offered, answered)| Agreed {
+        .map(|(offered, answered)| MatchedLine {
             offered,
             answered,
             accepted: !offered.is_rejected() && !answered.is_rejected(),
@@ -86,7 +89,7 @@ pub fn match_answer<'s, 'a>(
 }
 
 impl Direction {
-    /// What both allow.
+    /// The directions that both allow.
     #[must_use]
     pub const fn intersect(self, other: Direction) -> Direction {
         Direction::from_flags(
@@ -96,7 +99,7 @@ impl Direction {
     }
 }
 
-/// Bounded by 128 formats each: payload types are no more.
+/// Whether the lines have a format in common. Bounded by 128 formats each, the number of payload types.
 fn shares_format(offered: &Media<'_, '_>, answered: &Media<'_, '_>) -> bool {
     let mut seen = [false; 128];
     for codec in offered
@@ -113,7 +116,7 @@ fn shares_format(offered: &Media<'_, '_>, answered: &Media<'_, '_>) -> bool {
         .take(128)
         .filter_map(crate::sip_text::number)
         .any(|format| seen.get(format as usize) == Some(&true));
-    // Some answer with payload types of their own: RFC 3264 section 6.1 allows it where the encoding is the same.
+    // Some answerers use other payload types: RFC 3264 section 6.1 allows it if the encoding is the same.
     by_number || {
         let codecs: Vec<_> = offered.codecs().collect();
         answered
@@ -122,35 +125,35 @@ fn shares_format(offered: &Media<'_, '_>, answered: &Media<'_, '_>) -> bool {
     }
 }
 
-/// A media line of a description that we write.
+/// A media line to write.
 #[derive(Clone, Copy, Debug)]
 pub struct MediaPlan<'p> {
     /// For example `audio`.
     pub kind: &'p str,
-    /// Where we receive; 0 refuses.
+    /// Local receive port; 0 refuses the line.
     pub port: u16,
     /// For example `RTP/AVP`.
     pub protocol: &'p str,
-    /// Formats, the preferred first.
+    /// Formats, in order of preference.
     pub codecs: &'p [Codec<'p>],
     /// Direction.
     pub direction: Direction,
     /// Packet time in milliseconds.
     pub ptime: Option<u32>,
-    /// Further lines, each without line end.
+    /// Further lines, without line ends.
     pub extra: &'p [&'p [u8]],
 }
 
-/// A description that we write.
+/// A session description to write.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan<'p> {
-    /// User name of `o=`; `-` where there is none.
+    /// User name of `o=`; `-` for none.
     pub username: &'p str,
     /// Session identifier.
     pub session_id: u64,
     /// Session version.
     pub version: u64,
-    /// Our address.
+    /// Local address.
     pub address: IpAddr,
     /// The media lines.
     pub media: &'p [MediaPlan<'p>],
@@ -224,39 +227,39 @@ fn write_tail(direction: Direction, ptime: Option<u32>, extra: &[&[u8]], out: &m
     }
 }
 
-/// What an answer accepted, by media line of the offer: the first codec both know, which we send; and the payload type
-/// of DTMF events (RFC 4733) at its clock rate, where both know it.
+/// A media line accepted in an answer: the first common codec, which is sent, and the payload type of DTMF events (RFC
+/// 4733) at its clock rate, if both sides support it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Accepted<'a> {
+pub struct AcceptedLine<'a> {
     /// Index of the line in the offer.
     pub index: usize,
     /// The codec, with the offerer's payload type.
     pub codec: Codec<'a>,
     /// Payload type of `telephone-event`.
     pub events: Option<u8>,
-    /// Our direction.
+    /// Local direction.
     pub direction: Direction,
 }
 
-/// Appends an answer to `offer`: `plan.media` are what we can do; each takes the first offered line of its kind and
-/// protocol that no earlier one took. Codecs keep the offerer's order and payload types; lines without a common codec, and
-/// those that we cannot do, are refused with port 0. Gives what was accepted to `accepted`.
+/// Appends an answer to `offer`. `plan.media` are the supported lines; each takes the first offered line of its kind
+/// and protocol that is not taken. Codecs keep the offerer's order and payload types; lines without a common codec, and
+/// unsupported lines, are refused with port 0. Calls `accepted` for each accepted line.
 pub fn write_answer<'a>(
     offer: &Sdp<'a>,
     plan: &Plan<'_>,
-    mut accepted: impl FnMut(Accepted<'a>),
+    mut accepted: impl FnMut(AcceptedLine<'a>),
     out: &mut Vec<u8>,
 ) {
     write_session(plan, out);
-    let mut taken = [false; super::MAX_MEDIA];
+    let mut used = [false; super::MAX_MEDIA];
     for (index, offered) in offer.media().enumerate() {
         let ours = plan
             .media
             .iter()
             .enumerate()
-            .take(taken.len())
+            .take(used.len())
             .find(|(at, ours)| {
-                !taken[*at]
+                !used[*at]
                     && !offered.is_rejected()
                     && ours.port != 0
                     && ours.kind.as_bytes() == offered.line.kind
@@ -265,7 +268,7 @@ pub fn write_answer<'a>(
             });
         match ours {
             Some((at, ours)) => {
-                taken[at] = true;
+                used[at] = true;
                 if let Some(agreed) = answer_media(index, &offered, ours, out) {
                     accepted(agreed);
                 }
@@ -279,7 +282,7 @@ fn is_event(codec: &Codec<'_>) -> bool {
     codec.name.eq_ignore_ascii_case(b"telephone-event") || codec.name.eq_ignore_ascii_case(b"CN")
 }
 
-/// Offered codecs that we know.
+/// The offered codecs that are supported.
 fn common<'s, 'a>(
     offered: &Media<'s, 'a>,
     ours: &MediaPlan<'s>,
@@ -295,20 +298,20 @@ fn answer_media<'a>(
     offered: &Media<'_, 'a>,
     ours: &MediaPlan<'_>,
     out: &mut Vec<u8>,
-) -> Option<Accepted<'a>> {
+) -> Option<AcceptedLine<'a>> {
     let codec = common(offered, ours).find(|codec| !is_event(codec))?;
     let events = common(offered, ours).find(|event| {
         event.name.eq_ignore_ascii_case(b"telephone-event") && event.clock_rate == codec.clock_rate
     });
     write_media_line(offered.line.kind, ours.port, offered.line.protocol, out);
-    // One codec is answered, with its events: the offerer then sends what we expect.
+    // The answer has one codec and its events, so that the offerer sends nothing else.
     let _ = write!(out, " {}", codec.payload_type);
     if let Some(event) = events {
         let _ = write!(out, " {}", event.payload_type);
     }
     out.extend_from_slice(b"\r\n");
     for codec in [Some(codec), events].into_iter().flatten() {
-        // Format parameters are declarative: ours, not the offerer's.
+        // Format parameters are declarative: those of the answerer, not of the offerer.
         let fmtp = ours
             .codecs
             .iter()
@@ -323,7 +326,7 @@ fn answer_media<'a>(
         out.extend_from_slice(mid);
         out.extend_from_slice(b"\r\n");
     }
-    Some(Accepted {
+    Some(AcceptedLine {
         index,
         codec,
         events: events.map(|event| event.payload_type),

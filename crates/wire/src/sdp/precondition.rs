@@ -1,4 +1,5 @@
-//! Preconditions in session descriptions: `a=curr`, `a=des` and `a=conf` (RFC 3312 sections 4 and 7; RFC 4032 section 3).
+//! Preconditions in session descriptions: `a=curr`, `a=des` and `a=conf` (RFC 3312 sections 4 and 7; RFC 4032 section
+//! 3).
 
 use super::Section;
 use crate::sip_text::next_word;
@@ -7,10 +8,10 @@ use std::fmt;
 /// Precondition type of RFC 3312: quality of service.
 pub const QOS: &[u8] = b"qos";
 
-/// Whose part of the network a line is about (RFC 3312 section 4), as its author sees it.
+/// The part of the network that a line refers to (RFC 3312 section 4), from its author's view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum StatusType {
-    /// `e2e`: the whole way.
+    /// `e2e`: end to end.
     EndToEnd,
     /// `local`: the author's access network.
     Local,
@@ -19,11 +20,11 @@ pub enum StatusType {
 }
 
 impl StatusType {
-    /// By its tag; tags compare without regard to case.
+    /// Parses a tag; tags compare without regard to case.
     pub fn from_tag(tag: &[u8]) -> Option<StatusType> {
         [StatusType::EndToEnd, StatusType::Local, StatusType::Remote]
             .into_iter()
-            .find(|known| known.tag().as_bytes().eq_ignore_ascii_case(tag))
+            .find(|candidate| candidate.tag().as_bytes().eq_ignore_ascii_case(tag))
     }
 
     /// The tag.
@@ -35,7 +36,7 @@ impl StatusType {
         }
     }
 
-    /// The same seen by the reader (RFC 3312 section 5).
+    /// The same status from the reader's view (RFC 3312 section 5).
     #[must_use]
     pub const fn reversed(self) -> StatusType {
         match self {
@@ -46,19 +47,19 @@ impl StatusType {
     }
 }
 
-/// How much a precondition is wanted (RFC 3312 section 4), the least first.
+/// The strength of a precondition (RFC 3312 section 4), in ascending order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Strength {
-    /// `none`: not at all.
+    /// `none`: not required.
     #[default]
     None,
-    /// `optional`: tried, and the session goes on without it.
+    /// `optional`: attempted; the session continues without it.
     Optional,
-    /// `mandatory`: without it nobody is alerted.
+    /// `mandatory`: the callee is not alerted before it is met.
     Mandatory,
-    /// `failure`: could not be met; in refusals (section 8).
+    /// `failure`: could not be met; used in refusals (section 8).
     Failure,
-    /// `unknown`: the precondition is not understood; in refusals (section 8).
+    /// `unknown`: the precondition is not understood; used in refusals (section 8).
     Unknown,
 }
 
@@ -71,11 +72,11 @@ impl Strength {
         Strength::Unknown,
     ];
 
-    /// By its tag; tags compare without regard to case.
+    /// Parses a tag; tags compare without regard to case.
     pub fn from_tag(tag: &[u8]) -> Option<Strength> {
         Strength::ALL
             .into_iter()
-            .find(|known| known.tag().as_bytes().eq_ignore_ascii_case(tag))
+            .find(|candidate| candidate.tag().as_bytes().eq_ignore_ascii_case(tag))
     }
 
     /// The tag.
@@ -90,43 +91,43 @@ impl Strength {
     }
 }
 
-/// In which directions resources are there, or wanted: `none`, `send`, `recv`, `sendrecv`, as the author sees it.
+/// Directions of reserved or required resources: `none`, `send`, `recv`, `sendrecv`, from the author's view.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Reach {
+pub struct DirectionTag {
     /// From the author to the reader.
     pub send: bool,
     /// From the reader to the author.
     pub recv: bool,
 }
 
-impl Reach {
+impl DirectionTag {
     /// `none`.
-    pub const NONE: Reach = Reach {
+    pub const NONE: DirectionTag = DirectionTag {
         send: false,
         recv: false,
     };
     /// `sendrecv`.
-    pub const BOTH: Reach = Reach {
+    pub const BOTH: DirectionTag = DirectionTag {
         send: true,
         recv: true,
     };
 
-    /// By its tag; tags compare without regard to case.
-    pub fn from_tag(tag: &[u8]) -> Option<Reach> {
+    /// Parses a tag; tags compare without regard to case.
+    pub fn from_tag(tag: &[u8]) -> Option<DirectionTag> {
         [
-            Reach::NONE,
-            Reach::BOTH,
-            Reach {
+            DirectionTag::NONE,
+            DirectionTag::BOTH,
+            DirectionTag {
                 send: true,
                 recv: false,
             },
-            Reach {
+            DirectionTag {
                 send: false,
                 recv: true,
             },
         ]
         .into_iter()
-        .find(|known| known.tag().as_bytes().eq_ignore_ascii_case(tag))
+        .find(|candidate| candidate.tag().as_bytes().eq_ignore_ascii_case(tag))
     }
 
     /// The tag.
@@ -139,66 +140,66 @@ impl Reach {
         }
     }
 
-    /// The same seen by the reader.
+    /// The same directions from the reader's view.
     #[must_use]
-    pub const fn reversed(self) -> Reach {
-        Reach {
+    pub const fn reversed(self) -> DirectionTag {
+        DirectionTag {
             send: self.recv,
             recv: self.send,
         }
     }
 
-    /// Whether every direction of `wanted` is in it.
-    pub const fn covers(self, wanted: Reach) -> bool {
-        (self.send || !wanted.send) && (self.recv || !wanted.recv)
+    /// Whether it contains every direction of `required`.
+    pub const fn covers(self, required: DirectionTag) -> bool {
+        (self.send || !required.send) && (self.recv || !required.recv)
     }
 
-    /// The directions of both.
+    /// The union of the directions.
     #[must_use]
-    pub const fn with(self, other: Reach) -> Reach {
-        Reach {
+    pub const fn with(self, other: DirectionTag) -> DirectionTag {
+        DirectionTag {
             send: self.send || other.send,
             recv: self.recv || other.recv,
         }
     }
 }
 
-/// One line about a precondition.
+/// A precondition line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Precondition<'a> {
-    /// `a=curr`: how far it has come.
+    /// `a=curr`: current status.
     Current {
-        /// What it is about, for example [`QOS`].
+        /// Precondition type, for example [`QOS`].
         kind: &'a [u8],
-        /// Whose part of the network.
+        /// Part of the network.
         status: StatusType,
-        /// In which directions it is there.
-        reach: Reach,
+        /// Directions in which resources are reserved.
+        reach: DirectionTag,
     },
-    /// `a=des`: what is wanted.
+    /// `a=des`: desired status.
     Desired {
-        /// What it is about.
+        /// Precondition type.
         kind: &'a [u8],
-        /// How much.
+        /// Strength.
         strength: Strength,
-        /// Whose part of the network.
+        /// Part of the network.
         status: StatusType,
-        /// In which directions.
-        reach: Reach,
+        /// Directions.
+        reach: DirectionTag,
     },
-    /// `a=conf`: the reader shall tell when it is there (RFC 3312 section 7).
+    /// `a=conf`: the reader has to confirm when the status is reached (RFC 3312 section 7).
     Confirm {
-        /// What it is about.
+        /// Precondition type.
         kind: &'a [u8],
-        /// Whose part of the network.
+        /// Part of the network.
         status: StatusType,
-        /// In which directions.
-        reach: Reach,
+        /// Directions.
+        reach: DirectionTag,
     },
 }
 
 impl<'a> Precondition<'a> {
-    /// Parses an attribute by its name and value; `None` for other attributes and for what is malformed.
+    /// Parses an attribute by its name and value; `None` for other attributes and for malformed values.
     pub fn parse(name: &[u8], value: &'a [u8]) -> Option<Precondition<'a>> {
         if !matches!(name, b"curr" | b"des" | b"conf") {
             return None;
@@ -214,7 +215,7 @@ impl<'a> Precondition<'a> {
         let (status, rest) = next_word(rest);
         let (reach, rest) = next_word(rest);
         let status = StatusType::from_tag(status)?;
-        let reach = Reach::from_tag(reach)?;
+        let reach = DirectionTag::from_tag(reach)?;
         if kind.is_empty() || !rest.trim_ascii().is_empty() {
             return None;
         }
@@ -238,7 +239,7 @@ impl<'a> Precondition<'a> {
         })
     }
 
-    /// What it is about.
+    /// The precondition type.
     pub fn kind(&self) -> &'a [u8] {
         match self {
             Precondition::Current { kind, .. }
@@ -248,7 +249,7 @@ impl<'a> Precondition<'a> {
     }
 }
 
-/// The line as it stands in a description, without line end.
+/// The line as in a session description, without line end.
 impl fmt::Display for Precondition<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = self.kind().escape_ascii();
@@ -276,7 +277,7 @@ impl fmt::Display for Precondition<'_> {
 }
 
 impl<'s, 'a> Section<'s, 'a> {
-    /// Its lines about preconditions, in order; malformed ones are left out.
+    /// The precondition lines, in order; malformed ones are skipped.
     pub fn preconditions(&self) -> impl Iterator<Item = Precondition<'a>> + Clone + use<'s, 'a> {
         self.lines()
             .filter_map(|line| line.attribute())
@@ -290,7 +291,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_read_and_written_alike() {
+    fn parsed_lines_are_written_unchanged() {
         for line in [
             "curr:qos e2e none",
             "curr:qos local sendrecv",
@@ -320,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_malformed_is_none() {
+    fn malformed_lines_are_not_parsed() {
         for (name, value) in [
             ("curr", ""),
             ("curr", "qos"),
@@ -339,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_media_section_gives_its_own() {
+    fn media_section_has_its_own_preconditions() {
         // The offer of RFC 3312 section 13.1, with a second line.
         let sdp = b"v=0\r\no=- 1 1 IN IP4 192.0.2.1\r\ns=-\r\nc=IN IP4 192.0.2.1\r\nt=0 0\r\n\
             m=audio 20000 RTP/AVP 0\r\na=curr:qos e2e none\r\na=des:qos mandatory e2e sendrecv\r\n\
@@ -358,13 +359,13 @@ mod tests {
     }
 
     #[test]
-    fn the_reader_sees_it_the_other_way_round() {
-        let send = Reach::from_tag(b"send").unwrap();
+    fn views_of_author_and_reader_are_reversed() {
+        let send = DirectionTag::from_tag(b"send").unwrap();
         assert_eq!(send.reversed().tag(), "recv");
         assert_eq!(StatusType::Local.reversed(), StatusType::Remote);
         assert_eq!(StatusType::EndToEnd.reversed(), StatusType::EndToEnd);
-        assert!(Reach::BOTH.covers(send) && !send.covers(Reach::BOTH));
-        assert!(send.covers(Reach::NONE) && Reach::NONE.covers(Reach::NONE));
-        assert_eq!(send.with(send.reversed()), Reach::BOTH);
+        assert!(DirectionTag::BOTH.covers(send) && !send.covers(DirectionTag::BOTH));
+        assert!(send.covers(DirectionTag::NONE) && DirectionTag::NONE.covers(DirectionTag::NONE));
+        assert_eq!(send.with(send.reversed()), DirectionTag::BOTH);
     }
 }

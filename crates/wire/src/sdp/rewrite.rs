@@ -1,48 +1,48 @@
-//! Emission with other addresses and ports; every line that is not named leaves as it came.
+//! Emission with changed addresses and ports; all other lines stay byte for byte the same.
 
 use super::{Line, Media, Rtcp, Sdp};
 use std::fmt;
 use std::io::Write as _;
 use std::net::{IpAddr, SocketAddr};
 
-/// Where RTCP is announced for an anchored media line.
+/// Announcement of the RTCP port of an anchored media line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RtcpPort {
-    /// On the port above RTP's: `a=rtcp` lines go.
+    /// The port above that of RTP: `a=rtcp` lines are removed.
     #[default]
     Above,
-    /// On this port: an `a=rtcp` line says so.
+    /// This port, in an `a=rtcp` line.
     At(u16),
-    /// On RTP's own port: `a=rtcp-mux` is left or added, an `a=rtcp` line gets the port.
+    /// The RTP port: `a=rtcp-mux` is kept or added, an `a=rtcp` line gets the port.
     Mux,
 }
 
-/// What becomes of one media description.
+/// The change of one media description.
 #[derive(Clone, Copy, Debug, Default)]
 pub enum MediaRewrite<'e> {
-    /// It leaves as it came.
+    /// Unmodified.
     #[default]
     Keep,
-    /// It is anchored at our address: `c=`, port and `a=rtcp` change, ICE lines go, `a=rtcp-mux` follows `rtcp`.
-    /// A `c=` of 0.0.0.0 stays one (an old hold must arrive as one), a port of 0 stays 0.
+    /// Anchored at a local address: `c=`, port and `a=rtcp` are replaced, ICE lines removed, `a=rtcp-mux` follows
+    /// `rtcp`. A `c=` of 0.0.0.0 is kept (an old-style hold must be passed on as one), and so is port 0.
     Anchor {
-        /// Where we receive RTP.
+        /// Local RTP address.
         address: SocketAddr,
-        /// Where we receive RTCP.
+        /// Local RTCP port.
         rtcp: RtcpPort,
-        /// Another direction attribute, `None` leaves it.
+        /// New direction attribute; `None` keeps it.
         direction: Option<super::Direction>,
-        /// Another protocol, for example `RTP/AVP` in front of plain media; `None` leaves it.
+        /// New protocol, for example `RTP/AVP` for plain media; `None` keeps it.
         protocol: Option<&'e str>,
-        /// Lines to add at the section's end, each without line end, for example `a=crypto:...`.
+        /// Lines to add at the end of the section, without line ends, for example `a=crypto:...`.
         add: &'e [&'e [u8]],
     },
-    /// It is refused: port 0, all else as it came.
+    /// Refused: port 0, all else unmodified.
     Reject,
 }
 
 impl MediaRewrite<'_> {
-    /// Anchored at `address` with nothing else changed.
+    /// Anchored at `address`, without other changes.
     pub fn anchor(address: SocketAddr, rtcp: RtcpPort) -> Self {
         MediaRewrite::Anchor {
             address,
@@ -61,30 +61,30 @@ impl MediaRewrite<'_> {
     }
 }
 
-/// What becomes of the `o=` line: parts given replace those that came.
+/// The change of the `o=` line: given parts are replaced.
 #[derive(Clone, Copy, Debug)]
 pub struct OriginRewrite<'e> {
-    /// The address that hides theirs.
+    /// The address that replaces the original one.
     pub address: IpAddr,
-    /// Another user name.
+    /// New user name.
     pub username: Option<&'e [u8]>,
-    /// Another session identifier.
+    /// New session identifier.
     pub session_id: Option<u64>,
-    /// Another version (RFC 3264 section 8: one more with each change).
+    /// New version (RFC 3264 section 8: incremented with each change).
     pub version: Option<u64>,
 }
 
-/// Says whether an attribute is left out, by media index (`None`: session) and attribute name.
+/// Decides whether an attribute is removed, by media index (`None`: session) and attribute name.
 pub type DropAttribute = dyn Fn(Option<usize>, &[u8]) -> bool;
 
-/// What [`rewrite`] changes.
+/// The changes of [`rewrite`].
 #[derive(Clone, Copy)]
 pub struct Rewrite<'e> {
-    /// The `o=` line; `None` leaves it.
+    /// The `o=` line; `None` keeps it.
     pub origin: Option<OriginRewrite<'e>>,
-    /// By media index; those beyond the slice are kept.
+    /// By media index; lines beyond the slice are kept.
     pub media: &'e [MediaRewrite<'e>],
-    /// Attributes to leave out.
+    /// Attributes to remove.
     pub drop: Option<&'e DropAttribute>,
 }
 
@@ -98,7 +98,7 @@ impl fmt::Debug for Rewrite<'_> {
     }
 }
 
-/// Whether an attribute belongs to ICE (RFC 8839), which an anchored media line does not speak.
+/// Whether an attribute belongs to ICE (RFC 8839), which an anchored media line does not use.
 pub fn is_ice(attribute: &[u8]) -> bool {
     matches!(
         attribute,
@@ -114,7 +114,7 @@ pub fn is_ice(attribute: &[u8]) -> bool {
     )
 }
 
-/// Appends `sdp` with the changes to `out`. Without changes the bytes are those that came.
+/// Appends `sdp` with the changes to `out`. Without changes the bytes are identical.
 pub fn rewrite(sdp: &Sdp<'_>, changes: &Rewrite<'_>, out: &mut Vec<u8>) {
     let session_address = changes
         .media
@@ -165,7 +165,7 @@ struct Anchor<'e> {
 struct Emission<'m, 'a, 'e, 'o> {
     sdp: &'m Sdp<'a>,
     changes: &'m Rewrite<'e>,
-    /// What the session's `c=` becomes: the first anchor's address, `None` leaves it.
+    /// New address of the session's `c=`: that of the first anchored line; `None` keeps it.
     session_address: Option<IpAddr>,
     out: &'o mut Vec<u8>,
 }
@@ -213,10 +213,14 @@ impl Emission<'_, '_, '_, '_> {
         self.end_line(line);
     }
 
-    /// A `c=` line with our address; an unspecified one stays unspecified.
+    /// A `c=` line with the local address; an unspecified one stays unspecified.
     fn connection(&mut self, line: &Line<'_>, address: IpAddr) {
-        let held = super::Connection::parse(line.value).is_some_and(|old| old.is_unspecified());
-        self.connection_line(if held { unspecified(address) } else { address });
+        let on_hold = super::Connection::parse(line.value).is_some_and(|old| old.is_unspecified());
+        self.connection_line(if on_hold {
+            unspecified(address)
+        } else {
+            address
+        });
         self.end_line(line);
     }
 
@@ -225,10 +229,10 @@ impl Emission<'_, '_, '_, '_> {
     }
 
     fn kept(&mut self, index: usize, media: &Media<'_, '_>) {
-        // Its address may have been the session's, which is now ours: say the old one here.
+        // The line may have inherited the session's address, which is replaced: write the original address here.
         let inherits = self.session_address.is_some() && media.section.first(b'c').is_none();
         let old = self.sdp.session().first(b'c').filter(|_| inherits);
-        let place = connection_place(media);
+        let place = connection_line_index(media);
         for (at, line) in media.section.lines().enumerate() {
             if !self.dropped(index, &line) {
                 self.copy(&line);
@@ -269,7 +273,7 @@ impl Emission<'_, '_, '_, '_> {
         self.out.extend_from_slice(b"m=");
         self.out.extend_from_slice(old.kind);
         self.formatted(format_args!(" {port}"));
-        // Several ports were offered: we hold one.
+        // A line may offer several ports; an anchored line has one.
         self.out.push(b' ');
         self.out
             .extend_from_slice(protocol.map_or(old.protocol, str::as_bytes));
@@ -283,7 +287,7 @@ impl Emission<'_, '_, '_, '_> {
     fn anchored(&mut self, index: usize, media: &Media<'_, '_>, anchor: &Anchor<'_>) {
         let own = media.section.first(b'c').is_some();
         let add_connection = !own && self.needs_connection(media, anchor.address.ip());
-        let place = connection_place(media);
+        let place = connection_line_index(media);
         let last = media.section.lines().last();
         for (at, line) in media.section.lines().enumerate() {
             match line.kind {
@@ -300,9 +304,13 @@ impl Emission<'_, '_, '_, '_> {
                 _ => self.copy(&line),
             }
             if at == place && add_connection {
-                let held = media.connection().is_some_and(|old| old.is_unspecified());
+                let on_hold = media.connection().is_some_and(|old| old.is_unspecified());
                 let address = anchor.address.ip();
-                self.connection_line(if held { unspecified(address) } else { address });
+                self.connection_line(if on_hold {
+                    unspecified(address)
+                } else {
+                    address
+                });
                 self.end_line(&line);
             }
         }
@@ -311,7 +319,7 @@ impl Emission<'_, '_, '_, '_> {
         }
     }
 
-    /// Whether a section without `c=` needs one: the session's says something else, or there is none.
+    /// Whether a section without `c=` needs one: the session's address differs, or there is none.
     fn needs_connection(&self, media: &Media<'_, '_>, address: IpAddr) -> bool {
         match self.sdp.session().first(b'c') {
             Some(_) => self.session_address != Some(address),
@@ -355,7 +363,7 @@ impl Emission<'_, '_, '_, '_> {
         self.end_line(line);
     }
 
-    /// Lines that the section must have and has not.
+    /// Adds required lines that the section does not have.
     fn anchored_extra(&mut self, media: &Media<'_, '_>, anchor: &Anchor<'_>, last: &Line<'_>) {
         if !last.raw.ends_with(b"\n") && !self.out.ends_with(b"\n") {
             self.out.extend_from_slice(b"\r\n");
@@ -384,7 +392,7 @@ impl Emission<'_, '_, '_, '_> {
         self.out.extend_from_slice(line.raw);
     }
 
-    /// The line end of the line that this one stands for; a line end where it had none.
+    /// The line end of the replaced line; CRLF if it has none.
     fn end_line(&mut self, line: &Line<'_>) {
         let end: &[u8] = match line.raw {
             [.., b'\r', b'\n'] => b"\r\n",
@@ -400,8 +408,8 @@ impl Emission<'_, '_, '_, '_> {
     }
 }
 
-/// Index of the line behind which a section's `c=` belongs: `m=`, or the `i=` behind it (RFC 8866 section 9).
-fn connection_place(media: &Media<'_, '_>) -> usize {
+/// Index of the line after which a section's `c=` belongs: `m=`, or the `i=` after it (RFC 8866 section 9).
+fn connection_line_index(media: &Media<'_, '_>) -> usize {
     match media.section.lines().nth(1) {
         Some(line) if line.kind == b'i' => 1,
         _ => 0,

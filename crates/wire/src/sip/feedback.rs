@@ -1,49 +1,48 @@
-//! Parameters of Via by which neighbours tell each other how much they can take: overload control (RFC 7339), by loss or by rate
-//! (RFC 7415).
+//! Via parameters of overload control between neighbours (RFC 7339), loss-based or rate-based (RFC 7415).
 
 use super::params::unquote;
 use super::typed::Via;
 
-/// Behind a Via of ours: we obey what the other side tells, by either algorithm.
-pub const ASKED: &[u8] = b";oc;oc-algo=\"loss,rate\"";
-/// How long feedback counts that does not say it, milliseconds (RFC 7339 section 4.3).
-const USUAL: u32 = 500;
+/// Parameters for the Via of an outgoing request: the sender applies feedback, by either algorithm.
+pub const OC_PARAMETERS: &[u8] = b";oc;oc-algo=\"loss,rate\"";
+/// Default validity of feedback, milliseconds (RFC 7339 section 4.3).
+const DEFAULT_VALIDITY_MS: u32 = 500;
 
-/// How much less is to be sent.
+/// The requested reduction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Throttle {
-    /// Percent of the requests are not to be sent (RFC 7339 section 7).
+    /// Percent of the requests to hold back (RFC 7339 section 7).
     Loss(u8),
-    /// Requests a second may be sent at most (RFC 7415).
+    /// Maximum number of requests a second (RFC 7415).
     Rate(u32),
 }
 
-/// What a neighbour tells in the Via of a response.
+/// Overload feedback in the Via of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Feedback {
-    /// How much less.
+    /// The requested reduction.
     pub throttle: Throttle,
-    /// For how long, milliseconds; 0: no more at all.
+    /// Validity, milliseconds; 0 ends the reduction.
     pub validity: u32,
-    /// Later feedback has a larger one (RFC 7339 section 4.4); `None`: not said.
+    /// Sequence number, larger in later feedback (RFC 7339 section 4.4); `None` if absent.
     pub sequence: Option<(u64, u64)>,
 }
 
-/// Whether a parameter of Via is one of these.
+/// Whether a Via parameter belongs to overload control.
 pub fn is_feedback(name: &[u8]) -> bool {
     matches!(name.first(), Some(b'o' | b'O'))
         && [&b"oc"[..], b"oc-algo", b"oc-validity", b"oc-seq"]
             .iter()
-            .any(|known| known.eq_ignore_ascii_case(name))
+            .any(|candidate| candidate.eq_ignore_ascii_case(name))
 }
 
 impl Via<'_> {
-    /// Whether its writer obeys feedback, and wants to have it in the response.
-    pub fn takes_feedback(&self) -> bool {
+    /// Whether the sender of the request applies feedback and requests it in the response.
+    pub fn requests_feedback(&self) -> bool {
         self.params.has(b"oc")
     }
 
-    /// What its reader told; `None` where it tells nothing, or by an algorithm that we do not have.
+    /// The feedback of the responding neighbour; `None` without feedback, or with an unknown algorithm.
     pub fn feedback(&self) -> Option<Feedback> {
         let number = |text: &[u8]| std::str::from_utf8(text).ok()?.parse::<u32>().ok();
         let value = number(self.params.get(b"oc").filter(|value| !value.is_empty())?)?;
@@ -65,7 +64,7 @@ impl Via<'_> {
             throttle,
             validity: match self.params.get(b"oc-validity") {
                 Some(text) => number(text)?,
-                None => USUAL,
+                None => DEFAULT_VALIDITY_MS,
             },
             sequence,
         })
@@ -82,9 +81,9 @@ mod tests {
     }
 
     #[test]
-    fn feedback_is_read_as_the_examples_write_it() {
+    fn feedback_of_the_rfc_examples_is_parsed() {
         // RFC 7339 section 6.
-        let told = of(
+        let feedback = of(
             ";received=192.0.2.111;oc=20;oc-algo=\"loss\";oc-validity=500;oc-seq=1282321615.782",
         );
         let expected = Feedback {
@@ -92,19 +91,23 @@ mod tests {
             validity: 500,
             sequence: Some((1_282_321_615, 782)),
         };
-        assert_eq!(told, Some(expected));
+        assert_eq!(feedback, Some(expected));
         // RFC 7415 section 4.
-        let told = of(";oc=150;oc-algo=\"rate\";oc-validity=1000;oc-seq=1282321615.782").unwrap();
-        assert_eq!((told.throttle, told.validity), (Throttle::Rate(150), 1_000));
-        let told = of(";oc=0").unwrap();
+        let feedback =
+            of(";oc=150;oc-algo=\"rate\";oc-validity=1000;oc-seq=1282321615.782").unwrap();
         assert_eq!(
-            (told.throttle, told.validity, told.sequence),
-            (Throttle::Loss(0), USUAL, None)
+            (feedback.throttle, feedback.validity),
+            (Throttle::Rate(150), 1_000)
+        );
+        let feedback = of(";oc=0").unwrap();
+        assert_eq!(
+            (feedback.throttle, feedback.validity, feedback.sequence),
+            (Throttle::Loss(0), DEFAULT_VALIDITY_MS, None)
         );
     }
 
     #[test]
-    fn what_is_no_feedback_is_none() {
+    fn malformed_feedback_is_ignored() {
         for params in [
             "",
             ";oc",
@@ -118,8 +121,11 @@ mod tests {
         }
         let asks = format!(
             "SIP/2.0/UDP h;branch=z9hG4bKx{}",
-            ASKED.escape_ascii().to_string().replace("\\\"", "\"")
+            OC_PARAMETERS
+                .escape_ascii()
+                .to_string()
+                .replace("\\\"", "\"")
         );
-        assert!(Via::parse(asks.as_bytes()).unwrap().takes_feedback());
+        assert!(Via::parse(asks.as_bytes()).unwrap().requests_feedback());
     }
 }

@@ -1,16 +1,16 @@
-//! Cutting SIP messages out of a byte stream (RFC 3261 section 18.3, keep-alives of RFC 5626 section 3.5.1).
+//! Framing of SIP messages in a byte stream (RFC 3261 section 18.3), with the keep-alives of RFC 5626 section 3.5.1.
 
 use super::ids::HeaderId;
 use super::list::trim;
 use super::message::number;
 use std::fmt;
 
-/// Bounds of a [`StreamFramer`].
+/// Size limits of a [`StreamFramer`].
 #[derive(Clone, Copy, Debug)]
 pub struct FrameLimits {
-    /// Bytes of start line and headers together.
+    /// Maximum size of start line and headers together, bytes.
     pub headers: usize,
-    /// Bytes of a body.
+    /// Maximum size of a body, bytes.
     pub body: usize,
 }
 
@@ -24,7 +24,7 @@ impl Default for FrameLimits {
     }
 }
 
-/// Why a stream cannot be cut any further: close the connection.
+/// The reason why no further message can be found in a stream; the connection has to be closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FrameError {
     /// Start line and headers beyond [`FrameLimits::headers`].
@@ -50,54 +50,55 @@ impl fmt::Display for FrameError {
 
 impl std::error::Error for FrameError {}
 
-/// What a [`StreamFramer`] gives.
+/// One element of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Frame<'f> {
-    /// One whole message, for [`super::Message::parse_framed`].
+pub enum StreamFrame<'f> {
+    /// One complete message, for [`super::Message::parse_framed`].
     Message(&'f [u8]),
     /// A double CRLF between messages: answer with [`StreamFramer::PONG`].
     Ping,
-    /// A single CRLF between messages: an answer to our ping.
+    /// A single CRLF between messages: the answer to a ping.
     Pong,
-    /// A whole header section behind which the next message cannot be found. It may be answered (RFC 4475 section
-    /// 3.1.2.3), nothing more; [`Frame::Error`] follows.
+    /// A complete header section from which the end of the message cannot be determined. It may be answered (RFC 4475
+    /// section
+    /// 3.1.2.3); [`StreamFrame::Error`] follows.
     Unframed(&'f [u8], FrameError),
-    /// The stream is beyond repair; every further call says so again.
+    /// The framing is lost; every further call returns this again.
     Error(FrameError),
 }
 
-/// Where the framer stands.
+/// State of the framer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     /// Between messages, or in the header section.
     Head,
-    /// The header section is whole; the message ends at this offset of the buffer, relative to its start.
+    /// The header section is complete; the message ends at this offset of the buffer, relative to its start.
     Body { length: usize },
-    /// The header section is whole and of this length; it does not say where the message ends.
+    /// The header section is complete and of this length; the end of the message cannot be determined.
     Unframed { length: usize, error: FrameError },
-    /// Given up.
+    /// The framing is lost.
     Broken(FrameError),
 }
 
-/// Cuts one connection's stream into messages. Holds at most one header section, one body and what was pushed last;
-/// every byte is searched once, however small the pieces are.
+/// Splits the stream of one connection into messages. Buffers at most one header section, one body and the bytes pushed
+/// last; every byte is searched once, regardless of the size of the pieces.
 #[derive(Clone, Debug)]
 pub struct StreamFramer {
     buffer: Vec<u8>,
-    /// Where the next frame begins.
+    /// Offset of the next frame.
     start: usize,
-    /// Up to where the head was searched for its end.
+    /// Offset up to which the head was searched for its end.
     searched: usize,
     state: State,
     limits: FrameLimits,
-    /// A single CRLF was seen in front; whether it is a pong or half a ping shows by the next byte or call.
+    /// A single CRLF was read before a message; the next byte or call decides whether it is a pong or half a ping.
     pending_pong: bool,
 }
 
 impl StreamFramer {
-    /// What answers a ping (RFC 5626 section 4.4.1).
+    /// The answer to a ping (RFC 5626 section 4.4.1).
     pub const PONG: &'static [u8] = b"\r\n";
-    /// What asks for a pong.
+    /// A ping: the request for a pong.
     pub const PING: &'static [u8] = b"\r\n\r\n";
 
     /// A framer at the beginning of a stream.
@@ -112,12 +113,12 @@ impl StreamFramer {
         }
     }
 
-    /// Takes received bytes; call [`StreamFramer::next`] until it gives `None` before pushing more.
+    /// Adds received bytes; call [`StreamFramer::next`] until it returns `None` before pushing more.
     pub fn push(&mut self, bytes: &[u8]) {
         if matches!(self.state, State::Broken(_)) {
             return;
         }
-        // Frames given out are gone: move what is left to the front, once per push and only when it pays.
+        // Move the remaining bytes to the front, once per push and only if enough of the buffer is used up.
         if self.start == self.buffer.len() {
             self.buffer.clear();
             self.searched = 0;
@@ -130,14 +131,14 @@ impl StreamFramer {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// Bytes held that belong to no frame given out yet.
+    /// Number of buffered bytes that belong to no frame returned yet.
     pub fn pending(&self) -> usize {
         self.buffer.len() - self.start
     }
 
-    /// The next frame, or `None` until more bytes come.
-    #[allow(clippy::should_implement_trait)] // the frame borrows the framer, which Iterator cannot say
-    pub fn next(&mut self) -> Option<Frame<'_>> {
+    /// The next frame, or `None` if more bytes are needed.
+    #[allow(clippy::should_implement_trait)] // the frame borrows the framer, which Iterator cannot express
+    pub fn next(&mut self) -> Option<StreamFrame<'_>> {
         if self.state == State::Head {
             if let Some(frame) = self.keep_alive() {
                 return Some(frame);
@@ -151,12 +152,12 @@ impl StreamFramer {
             State::Unframed { length, error } => {
                 self.state = State::Broken(error);
                 let head = self.buffer.get(self.start..self.start + length);
-                Some(Frame::Unframed(head.unwrap_or_default(), error))
+                Some(StreamFrame::Unframed(head.unwrap_or_default(), error))
             }
             State::Broken(error) => {
                 self.buffer = Vec::new();
                 (self.start, self.searched) = (0, 0);
-                Some(Frame::Error(error))
+                Some(StreamFrame::Error(error))
             }
             State::Body { length } if self.pending() < length => None,
             State::Body { length } => {
@@ -164,23 +165,23 @@ impl StreamFramer {
                 self.start += length;
                 self.searched = self.start;
                 self.state = State::Head;
-                Some(Frame::Message(
+                Some(StreamFrame::Message(
                     self.buffer.get(from..from + length).unwrap_or_default(),
                 ))
             }
         }
     }
 
-    /// Line ends between messages. A lone CRLF at the end of what came may be half a ping: it is held until a further
-    /// byte tells; [`StreamFramer::flush_pong`] says that nothing more came with it.
-    fn keep_alive(&mut self) -> Option<Frame<'static>> {
+    /// Line ends between messages. A single CRLF at the end of the received bytes may be half a ping: it is pending
+    /// until the next byte decides, or [`StreamFramer::flush_pong`] reports that the read brought no more bytes.
+    fn keep_alive(&mut self) -> Option<StreamFrame<'static>> {
         loop {
             let rest = self.buffer.get(self.start..).unwrap_or_default();
             match rest {
                 [b'\r', b'\n', b'\r', b'\n', ..] => {
                     self.advance(4);
                     self.pending_pong = false;
-                    return Some(Frame::Ping);
+                    return Some(StreamFrame::Ping);
                 }
                 [b'\r', b'\n'] | [b'\r', b'\n', b'\r'] => {
                     self.pending_pong = true;
@@ -189,7 +190,7 @@ impl StreamFramer {
                 [b'\r', b'\n', ..] => {
                     self.advance(2);
                     self.pending_pong = false;
-                    return Some(Frame::Pong);
+                    return Some(StreamFrame::Pong);
                 }
                 [b'\n', ..] => self.advance(1),
                 _ => return None,
@@ -197,16 +198,16 @@ impl StreamFramer {
         }
     }
 
-    /// Gives the pong of a lone CRLF at the end of what came: call when a read brought nothing more. A peer sends the
-    /// four bytes of a ping in one piece.
-    pub fn flush_pong(&mut self) -> Option<Frame<'static>> {
+    /// Returns the pong of a single CRLF at the end of the received bytes. To be called after a read that brought no
+    /// more bytes: a peer sends the four bytes of a ping in one piece.
+    pub fn flush_pong(&mut self) -> Option<StreamFrame<'static>> {
         let lone = self.state == State::Head
             && self.pending_pong
             && self.buffer.get(self.start..) == Some(b"\r\n");
         lone.then(|| {
             self.pending_pong = false;
             self.advance(2);
-            Frame::Pong
+            StreamFrame::Pong
         })
     }
 
@@ -215,7 +216,7 @@ impl StreamFramer {
         self.searched = self.searched.max(self.start);
     }
 
-    /// Looks for the blank line; on finding it reads Content-Length and leaves `State::Body`.
+    /// Searches for the blank line; on success reads Content-Length and sets `State::Body`.
     fn search_head(&mut self) -> Result<(), FrameError> {
         let rest = self.buffer.get(self.start..).unwrap_or_default();
         if let Some(first) = rest.first()
@@ -230,7 +231,7 @@ impl StreamFramer {
             let after = match rest.get(line_end + 1..).unwrap_or_default() {
                 [b'\r', b'\n', ..] => line_end + 3,
                 [b'\n', ..] => line_end + 2,
-                // The blank line may still be on its way: search this line end again.
+                // The rest of the blank line may not have been received yet: search this line end again.
                 [] | [b'\r'] => {
                     self.searched = self.start + line_end;
                     return self.check_head_length(rest.len());
@@ -270,7 +271,7 @@ impl StreamFramer {
     }
 }
 
-/// Content-Length of a header section; 0 where there is none. The start line must be SIP's.
+/// Content-Length of a header section; 0 if absent. The start line must be one of SIP.
 fn content_length(head: &[u8]) -> Result<u64, FrameError> {
     let mut lines = head.split(|byte| *byte == b'\n');
     let start = lines.next().unwrap_or_default().trim_ascii();
@@ -298,7 +299,7 @@ fn content_length(head: &[u8]) -> Result<u64, FrameError> {
             continue;
         }
         let mut value = trim(line.get(colon + 1..).unwrap_or_default());
-        // A folded number, `Content-Length:` and the figure on the next line.
+        // A folded number: `Content-Length:` with the figure on the next line.
         while let Some([b' ' | b'\t', ..]) = lines.peek().copied() {
             let folded = trim(lines.next().unwrap_or_default());
             match (value.is_empty(), folded.is_empty()) {

@@ -1,6 +1,6 @@
 //! `host` and `hostport` of RFC 3261 section 25.1, with the IPv6 forms of RFC 5118 and RFC 5954.
 
-use super::plain::behind_host;
+use super::plain::after_host;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -11,12 +11,12 @@ pub enum Host<'a> {
     V4(Ipv4Addr),
     /// An IPv6 address (in brackets on the wire).
     V6(Ipv6Addr),
-    /// A host name, as it came.
+    /// A host name, unmodified.
     Name(&'a [u8]),
 }
 
 impl<'a> Host<'a> {
-    /// The host written as `text`; brackets around IPv6 are demanded. `None` where it is none.
+    /// Parses a host; IPv6 addresses require brackets. `None` for other text.
     pub fn parse(text: &'a [u8]) -> Option<Host<'a>> {
         if let [b'[', inner @ .., b']'] = text {
             return Some(Host::V6(parse_v6(inner)?));
@@ -29,7 +29,7 @@ impl<'a> Host<'a> {
         is_name(text).then_some(Host::Name(text))
     }
 
-    /// The address, where it is one.
+    /// The address; `None` for a name.
     pub fn ip(&self) -> Option<IpAddr> {
         match *self {
             Host::V4(address) => Some(address.into()),
@@ -38,7 +38,7 @@ impl<'a> Host<'a> {
         }
     }
 
-    /// Equal as RFC 3261 compares hosts: names without regard to case and to a final dot, addresses by value.
+    /// Equality of RFC 3261: names without regard to case and to a final dot, addresses by value.
     pub fn same(&self, other: &Host<'_>) -> bool {
         match (self, other) {
             (Host::Name(a), Host::Name(b)) => {
@@ -74,12 +74,12 @@ impl fmt::Display for Host<'_> {
 pub struct HostPort<'a> {
     /// The host.
     pub host: Host<'a>,
-    /// The port, where one is written.
+    /// The port, if present.
     pub port: Option<u16>,
 }
 
 impl<'a> HostPort<'a> {
-    /// `host [ ":" port ]`. White space around the colon is not taken.
+    /// Parses `host [ ":" port ]`. White space around the colon is not accepted.
     pub fn parse(text: &'a [u8]) -> Option<HostPort<'a>> {
         let after_bracket = match text.first()? {
             b'[' => memchr::memchr(b']', text)? + 1,
@@ -102,13 +102,13 @@ impl<'a> HostPort<'a> {
         }
     }
 
-    /// Whether it is a host without brackets, with or without a port, that [`HostPort::parse`] takes. `false` is no
-    /// judgement.
+    /// Whether the text is a host without brackets, with or without a port, that [`HostPort::parse`] accepts. `false`
+    /// decides nothing.
     pub fn is_plain(text: &[u8]) -> bool {
-        behind_host(text).is_some_and(<[u8]>::is_empty)
+        after_host(text).is_some_and(<[u8]>::is_empty)
     }
 
-    /// The socket address, where the host is an address; `default` where no port is written.
+    /// The socket address of a host that is an address, with `default` in place of an absent port.
     pub fn socket_addr(&self, default: u16) -> Option<SocketAddr> {
         Some(SocketAddr::new(
             self.host.ip()?,
@@ -143,7 +143,7 @@ pub(super) fn parse_port(digits: &[u8]) -> Option<u16> {
     u16::try_from(port).ok().filter(|port| *port != 0)
 }
 
-/// The usual target in one pass: four numbers, perhaps a colon and a port. `None` is no judgement.
+/// The usual target in one pass: an IPv4 address and an optional port. `None` decides nothing.
 fn v4_port<'a>(text: &[u8]) -> Option<HostPort<'a>> {
     let (a, rest) = octet(text)?;
     let (b, rest) = octet(rest.strip_prefix(b".")?)?;
@@ -160,7 +160,7 @@ fn v4_port<'a>(text: &[u8]) -> Option<HostPort<'a>> {
     })
 }
 
-/// One number of an address and what follows it. No leading zeros, see [`parse_v4`].
+/// One number of an address, and the text after it. No leading zeros, see [`parse_v4`].
 #[inline]
 fn octet(text: &[u8]) -> Option<(u8, &[u8])> {
     let digit = |byte: u8| {
@@ -179,11 +179,11 @@ fn octet(text: &[u8]) -> Option<(u8, &[u8])> {
     let Some((third, last)) = after.split_first().and_then(|(b, r)| Some((digit(*b)?, r))) else {
         return Some((value as u8, after));
     };
-    // A fourth digit is no separator, so that the caller refuses it.
+    // A fourth digit is no separator and makes the caller refuse the text.
     Some((u8::try_from(value * 10 + third).ok()?, last))
 }
 
-/// Four numbers; leading zeros are refused, because systems read them as octal or as decimal.
+/// Parses an IPv4 address; leading zeros are refused, because systems read them as octal or as decimal.
 fn parse_v4(text: &[u8]) -> Option<Ipv4Addr> {
     let mut octets = [0u8; 4];
     let mut index = 0;
@@ -211,7 +211,7 @@ fn parse_v4(text: &[u8]) -> Option<Ipv4Addr> {
     (index == 3).then_some(Ipv4Addr::from(octets))
 }
 
-/// An IPv6 address without its brackets; a zone is not taken, it means nothing on another host.
+/// Parses an IPv6 address without brackets; a zone is not accepted, as it is meaningless on another host.
 fn parse_v6(text: &[u8]) -> Option<Ipv6Addr> {
     if text.len() > 45 {
         return None;
@@ -219,7 +219,7 @@ fn parse_v6(text: &[u8]) -> Option<Ipv6Addr> {
     std::str::from_utf8(text).ok()?.parse().ok()
 }
 
-/// Letters, digits, hyphen, dot; underscore too, which exists in real networks.
+/// Whether this is a name: letters, digits, hyphen, dot, and underscore, which exists in real networks.
 fn is_name(text: &[u8]) -> bool {
     text.len() <= 255
         && text
@@ -228,7 +228,7 @@ fn is_name(text: &[u8]) -> bool {
         && text.iter().all(|byte| is_name_letter(*byte))
 }
 
-/// Letters of host names.
+/// Characters of host names.
 const NAME: [bool; 256] = {
     let mut table = [false; 256];
     let mut byte = 0;
@@ -244,7 +244,7 @@ fn is_name_letter(byte: u8) -> bool {
     NAME[usize::from(byte)]
 }
 
-/// An address as SDP and `received` write it: with or without brackets.
+/// Parses an address in SDP or `received`: with or without brackets.
 pub(super) fn parse_ip(text: &[u8]) -> Option<IpAddr> {
     match text {
         [b'[', inner @ .., b']'] => Some(parse_v6(inner)?.into()),
@@ -259,9 +259,9 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// The quick reader of `address:port` takes nothing that the careful one refuses, and reads the same.
+        /// The fast parser of `address:port` agrees with the full one.
         #[test]
-        fn both_readers_agree(text in "[0-9]{1,4}(\\.[0-9]{0,3}){2,4}(:[0-9]{0,6})?") {
+        fn fast_parser_agrees_with_full_parser(text in "[0-9]{1,4}(\\.[0-9]{0,3}){2,4}(:[0-9]{0,6})?") {
             let quick = v4_port(text.as_bytes());
             let (host, port) = match text.split_once(':') {
                 Some((host, port)) => (host, Some(port)),

@@ -1,19 +1,19 @@
-//! Header names and methods: one declared list each, everything else is derived from it.
+//! Header names and methods: one declared list each, from which everything else is derived.
 
-use super::words::{eight, place, zeros};
+use super::vector::{byte_index, splat, zeros};
 use std::fmt;
 
-/// Table slots for the header name lookup; a power of two well above twice the number of names.
+/// Slots of the header name lookup; a power of two well above twice the number of names.
 const SLOTS: usize = 512;
 
 macro_rules! headers {
     ($($(#[doc = $doc:literal])* $variant:ident = $name:literal, $compact:literal, $list:literal;)*) => {
-        /// Names of header fields that we know; compact forms are recognised (RFC 3261 section 7.3.3).
+        /// Declared names of header fields; compact forms are recognised (RFC 3261 section 7.3.3).
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u8)]
         pub enum HeaderId {
             $(#[doc = concat!("`", $name, "`")] $variant,)*
-            /// A name not in the list: [`super::Header::name`] has it as it came.
+            /// A name that is not in the list; [`super::Header::name`] has it.
             Other,
         }
 
@@ -112,18 +112,18 @@ headers! {
     WwwAuthenticate = "WWW-Authenticate", "", false;
 }
 
-/// How many identifiers there are, [`HeaderId::Other`] included.
+/// Number of identifiers, [`HeaderId::Other`] included.
 pub const HEADER_IDS: usize = DECLARED.len() + 1;
 
-/// Letters of the longest name that is looked up.
-const LONGEST: usize = 24;
+/// Length of the longest name that is looked up.
+const MAX_NAME_BYTES: usize = 24;
 
-/// A name with 0x20 set in each of its letters, padded with 0x20: so letters compare without regard to case, eight at a
-/// time. (Of the letters of tokens only the right ones become those of our names.)
-type Folded = [u64; LONGEST / 8];
+/// A name with 0x20 set in each byte, padded with 0x20, so that eight letters compare at a time without regard to case.
+/// (Of the characters of tokens, only the letters of the declared names map to these values.)
+type Folded = [u64; MAX_NAME_BYTES / 8];
 
 const fn fold(name: &[u8]) -> Folded {
-    let mut folded = [0x2020_2020_2020_2020; LONGEST / 8];
+    let mut folded = [0x2020_2020_2020_2020; MAX_NAME_BYTES / 8];
     let mut i = 0;
     while i < name.len() {
         folded[i / 8] |= (name[i] as u64) << (8 * (i % 8));
@@ -139,13 +139,13 @@ const fn slot(folded: &Folded, length: usize) -> usize {
     (mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 55) as usize % SLOTS
 }
 
-/// Slots hold the index of a declared long name plus one; clashes go to the next slot.
+/// Slots contain the index of a declared long name plus one; a collision uses the next slot.
 const TABLE: [u8; SLOTS] = {
     let mut table = [0u8; SLOTS];
     let mut i = 0;
     while i < DECLARED.len() {
         let name = DECLARED[i].1.as_bytes();
-        assert!(name.len() <= LONGEST);
+        assert!(name.len() <= MAX_NAME_BYTES);
         let mut at = slot(&fold(name), name.len());
         while table[at] != 0 {
             at = (at + 1) % SLOTS;
@@ -158,7 +158,7 @@ const TABLE: [u8; SLOTS] = {
 
 /// The declared names, folded, with their lengths.
 const FOLDED: [(Folded, usize, HeaderId); DECLARED.len()] = {
-    let mut folded = [([0; LONGEST / 8], 0, HeaderId::Other); DECLARED.len()];
+    let mut folded = [([0; MAX_NAME_BYTES / 8], 0, HeaderId::Other); DECLARED.len()];
     let mut i = 0;
     while i < DECLARED.len() {
         let name = DECLARED[i].1.as_bytes();
@@ -183,11 +183,11 @@ const COMPACT: [HeaderId; 256] = {
     table
 };
 
-/// The bytes of a name of so many, in eight bytes each.
-const NAMES: [Folded; LONGEST] = {
-    let mut masks = [[0; LONGEST / 8]; LONGEST];
+/// Masks of names by their length, in words of eight bytes.
+const NAMES: [Folded; MAX_NAME_BYTES] = {
+    let mut masks = [[0; MAX_NAME_BYTES / 8]; MAX_NAME_BYTES];
     let mut length = 0;
-    while length < LONGEST {
+    while length < MAX_NAME_BYTES {
         let mut i = 0;
         while i < length {
             masks[length][i / 8] |= 0xff << (8 * (i % 8));
@@ -214,68 +214,68 @@ fn declared(folded: &Folded, length: usize) -> Option<HeaderId> {
 }
 
 impl HeaderId {
-    /// The declared long name with which a line begins, right before its colon, and the length of that name; `None` where the line
-    /// begins otherwise, or is one of the last: then it has to be looked at byte by byte.
+    /// The declared long name at the beginning of a line, directly before its colon, and its length. `None` for all
+    /// other lines, and for the last bytes of a message: these have to be parsed byte by byte.
     #[inline]
     pub(super) fn at(line: &[u8]) -> Option<(HeaderId, usize)> {
-        let ([a, b, c], _) = line.first_chunk::<LONGEST>()?.as_chunks::<8>() else {
+        let ([a, b, c], _) = line.first_chunk::<MAX_NAME_BYTES>()?.as_chunks::<8>() else {
             return None;
         };
         let words = [a, b, c].map(|word| u64::from_le_bytes(*word));
-        let colon = words.map(|word| zeros(word ^ eight(b':')));
+        let colon = words.map(|word| zeros(word ^ splat(b':')));
         let length = match colon {
             [0, 0, 0] => return None,
-            [0, 0, third] => 16 + place(third),
-            [0, second, _] => 8 + place(second),
-            [first, ..] => place(first),
+            [0, 0, third] => 16 + byte_index(third),
+            [0, second, _] => 8 + byte_index(second),
+            [first, ..] => byte_index(first),
         };
         let mask = NAMES.get(length)?;
-        // Control characters would become hyphens and digits.
-        let control = |at: usize| zeros(words[at] & eight(0x60) | !mask[at]);
+        // Folding would turn control characters into hyphens and digits.
+        let control = |at: usize| zeros(words[at] & splat(0x60) | !mask[at]);
         if control(0) | control(1) | control(2) != 0 {
             return None;
         }
-        let fold = |at: usize| words[at] & mask[at] | eight(b' ');
+        let fold = |at: usize| words[at] & mask[at] | splat(b' ');
         let id = declared(&[fold(0), fold(1), fold(2)], length)?;
         Some((id, length))
     }
 
-    /// Its place in a set of headers; all without an identifier have the same.
+    /// The header's bit in a set of headers; all headers without an identifier share one.
     #[inline]
     pub const fn bit(self) -> u128 {
-        // There are no more than that, see `Message`.
+        // The number of identifiers is checked in `message`.
         1 << (self as u32 & 127)
     }
 
-    /// The first header of a set of [`HeaderId::bit`]; [`HeaderId::Other`] where it has no other.
+    /// The first header of a set of [`HeaderId::bit`]; [`HeaderId::Other`] if there is no other.
     pub fn first_in(set: u128) -> HeaderId {
         DECLARED
             .get(set.trailing_zeros() as usize)
             .map_or(HeaderId::Other, |(id, ..)| *id)
     }
 
-    /// The identifier of a long or compact name in any case; [`HeaderId::Other`] where it is not declared.
+    /// The identifier of a long or compact name in any case; [`HeaderId::Other`] if it is not declared.
     pub fn from_name(name: &[u8]) -> HeaderId {
         match name.contains(&b'\r') {
-            // Folding would take it for a hyphen.
+            // Folding would turn it into a hyphen.
             true => HeaderId::Other,
             false => Self::from_token(name),
         }
     }
 
-    /// The same for what is known to be a token.
+    /// As [`HeaderId::from_name`], for a valid token.
     #[inline]
     pub(super) fn from_token(name: &[u8]) -> HeaderId {
         match name {
             [] => HeaderId::Other,
             [letter] => COMPACT[usize::from(*letter)],
-            _ if name.len() > LONGEST => HeaderId::Other,
+            _ if name.len() > MAX_NAME_BYTES => HeaderId::Other,
             _ => {
-                let mut padded = [0x20u8; LONGEST];
+                let mut padded = [0x20u8; MAX_NAME_BYTES];
                 for (to, from) in padded.iter_mut().zip(name) {
                     *to = from | 0x20;
                 }
-                let mut folded = [0u64; LONGEST / 8];
+                let mut folded = [0u64; MAX_NAME_BYTES / 8];
                 for (to, from) in folded.iter_mut().zip(padded.as_chunks::<8>().0) {
                     *to = u64::from_le_bytes(*from);
                 }
@@ -289,7 +289,7 @@ impl HeaderId {
         DECLARED.get(self as usize).map_or("", |entry| entry.1)
     }
 
-    /// The compact name, where there is one.
+    /// The compact name, if there is one.
     pub fn compact(self) -> Option<&'static str> {
         DECLARED
             .get(self as usize)
@@ -309,12 +309,12 @@ macro_rules! methods {
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Method<'a> {
             $(#[doc = concat!("`", $name, "`")] $variant,)*
-            /// Any other token, as it came.
+            /// Any other token, unmodified.
             Other(&'a [u8]),
         }
 
         impl<'a> Method<'a> {
-            /// The methods that we know, in the order of their declaration.
+            /// The declared methods, in order of declaration.
             pub const KNOWN: &'static [Method<'static>] = &[$(Method::$variant,)*];
 
             /// The method with this exact name.
@@ -325,7 +325,7 @@ macro_rules! methods {
                 Method::Other(name)
             }
 
-            /// The name as it is written in a request line.
+            /// The name in a request line.
             pub fn as_bytes(&self) -> &'a [u8] {
                 match *self {
                     $(Method::$variant => $name.as_bytes(),)*
@@ -333,7 +333,7 @@ macro_rules! methods {
                 }
             }
 
-            /// The same method without its lifetime; `None` for an unknown one.
+            /// The same method with a static lifetime; `None` for an undeclared one.
             pub fn known(&self) -> Option<Method<'static>> {
                 match *self {
                     $(Method::$variant => Some(Method::$variant),)*
@@ -391,9 +391,9 @@ mod tests {
         assert_eq!(HeaderId::Other as usize, HEADER_IDS - 1);
     }
 
-    /// What is found at a glance is what is found byte by byte, and nothing else is found.
+    /// The fast lookup agrees with the lookup byte by byte.
     #[test]
-    fn the_first_of_a_set_is_found() {
+    fn first_of_a_set_is_found() {
         for (id, ..) in DECLARED {
             assert_eq!(HeaderId::first_in(id.bit() | HeaderId::Other.bit()), *id);
         }
@@ -409,8 +409,8 @@ mod tests {
         for (id, long, compact, _) in DECLARED {
             for name in [long.to_string(), long.to_uppercase(), long.to_lowercase()] {
                 let line = format!("{name}{behind}");
-                let wanted = (name.len() < LONGEST).then_some((*id, name.len()));
-                assert_eq!(HeaderId::at(line.as_bytes()), wanted, "{line}");
+                let expected = (name.len() < MAX_NAME_BYTES).then_some((*id, name.len()));
+                assert_eq!(HeaderId::at(line.as_bytes()), expected, "{line}");
                 assert_eq!(HeaderId::at(format!("{name} {behind}").as_bytes()), None);
                 assert_eq!(HeaderId::at(format!(" {name}{behind}").as_bytes()), None);
                 assert_eq!(HeaderId::at(format!("{name}x{behind}").as_bytes()), None);
@@ -429,7 +429,7 @@ mod tests {
                         };
                         match HeaderId::at(&line) {
                             Some(found) => assert_eq!(found, (known, length), "{name} {at} {byte}"),
-                            // One letter is for those who look byte by byte.
+                            // Names of one letter are left to the lookup byte by byte.
                             None => assert!(
                                 known == HeaderId::Other || length == 1,
                                 "{name} {at} {byte}"

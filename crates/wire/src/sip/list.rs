@@ -1,26 +1,26 @@
-//! Splitting header values: at commas and semicolons, not those inside quotes or angle brackets.
+//! Splitting of header values at commas and semicolons outside of quotes and angle brackets.
 
 use super::message::is_lws;
-use super::words::first_of;
+use super::vector::first_of;
 use memchr::{memchr, memchr2, memchr3};
 
-/// Where `separator` next stands in `value` at or behind `from`, outside quoted strings and `<>`. Linear.
+/// The next offset of `separator` in `value` at or after `from`, outside quoted strings and `<>`. Linear.
 pub(super) fn find_outside(value: &[u8], from: usize, separator: u8) -> Option<usize> {
-    // Most values have neither quotes nor brackets in front of their separator.
+    // Most values have neither quotes nor brackets before their separator.
     let at = from + first_of([separator, b'"', b'<'], value.get(from..)?)?;
     match value.get(at) == Some(&separator) {
         true => Some(at),
-        false => find_behind(value, at, separator),
+        false => find_after_quote(value, at, separator),
     }
 }
 
-/// The same from a quote or a bracket on.
-fn find_behind(value: &[u8], from: usize, separator: u8) -> Option<usize> {
+/// As [`find_outside`], starting at a quote or a bracket.
+fn find_after_quote(value: &[u8], from: usize, separator: u8) -> Option<usize> {
     let mut at = from;
     loop {
         match *value.get(at)? {
             b'"' => at += 2 + closing_quote(value.get(at + 1..)?)?,
-            // Inside brackets nothing counts but their end.
+            // Inside brackets only the closing bracket matters.
             b'<' => at += 2 + memchr(b'>', value.get(at + 1..)?)?,
             _ => return Some(at),
         }
@@ -28,7 +28,7 @@ fn find_behind(value: &[u8], from: usize, separator: u8) -> Option<usize> {
     }
 }
 
-/// Where the string that begins behind an opening quote is closed.
+/// The offset of the closing quote of a string whose opening quote precedes `inner`.
 pub(super) fn closing_quote(inner: &[u8]) -> Option<usize> {
     let mut at = 0;
     loop {
@@ -63,7 +63,7 @@ pub struct Values<'a> {
 }
 
 impl<'a> Values<'a> {
-    /// The comma separated elements of `value`; empty ones are left out.
+    /// The comma separated elements of `value`; empty ones are skipped.
     pub fn list(value: &'a [u8]) -> Values<'a> {
         Values {
             rest: Some(value),
@@ -71,7 +71,7 @@ impl<'a> Values<'a> {
         }
     }
 
-    /// The one value, also where it is empty.
+    /// The one value, which may be empty.
     pub fn whole(value: &'a [u8]) -> Values<'a> {
         Values {
             rest: Some(value),
@@ -107,7 +107,7 @@ impl<'a> Iterator for Values<'a> {
     }
 }
 
-/// What remains of a list behind its first `count` values; `None` where no value is left.
+/// The rest of a list after its first `count` values; `None` if no value is left.
 pub(super) fn skip_values(value: &[u8], count: usize) -> Option<&[u8]> {
     let mut values = Values::list(value);
     for _ in 0..count {

@@ -1,26 +1,26 @@
-//! The index over one SIP message: start line, header spans, body.
+//! The index of one SIP message: start line, header spans, body.
 
+use super::header_cache::HeaderCache;
 use super::ids::{HEADER_IDS, HeaderId, Method};
-use super::known::Known;
 use super::list::Values;
-use super::words::first;
+use super::vector::first;
 pub(super) use crate::sip_text::number;
 use smallvec::SmallVec;
 use std::fmt;
 
-/// Header fields beyond this make a message [`Unparsable::TooManyHeaders`].
+/// Maximum number of header fields; more are [`Unparsable::TooManyHeaders`].
 pub const MAX_HEADERS: usize = 250;
 
-/// Identifiers have a bit each in [`Message::repeated`].
+/// Each identifier has a bit in [`Message::repeated`].
 const _: () = assert!(HEADER_IDS <= 128);
 
-/// Messages longer than this are [`Unparsable::TooLong`]: spans are 32 bits wide, and nothing sane is near it.
+/// Longer messages are [`Unparsable::TooLong`]: spans are 32 bits wide, and real messages are far shorter.
 pub const MAX_MESSAGE: usize = 16 << 20;
 
-/// Why bytes are no SIP message at all; each is a counted drop.
+/// The reason for which bytes are no SIP message; each is a counted drop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Unparsable {
-    /// Nothing, or line ends only (keep-alives of RFC 5626 among them).
+    /// Empty, or line ends only (which includes keep-alives of RFC 5626).
     Empty,
     /// The first line is neither a request line nor a status line of SIP.
     StartLine,
@@ -43,18 +43,18 @@ impl fmt::Display for Unparsable {
 
 impl std::error::Error for Unparsable {}
 
-/// Where the message came from decides where its body ends (RFC 3261 section 18.3).
+/// The transport determines the end of the body (RFC 3261 section 18.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
-    /// One datagram: the body ends with it where Content-Length is absent; octets behind Content-Length are ignored.
+    /// One datagram: without Content-Length the body ends with it; octets after Content-Length are ignored.
     Datagram,
-    /// One message cut from a stream by [`super::StreamFramer`]: without Content-Length there is no body.
+    /// One message of a stream, from [`super::StreamFramer`]: without Content-Length there is no body.
     Stream,
 }
 
-/// One header field's place. Offsets are into the message's bytes.
+/// The spans of one header field, as offsets into the message's bytes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Field {
+pub(super) struct HeaderField {
     start: u32,
     value: u32,
     value_end: u32,
@@ -78,14 +78,14 @@ pub(super) enum Start<'a> {
     },
 }
 
-/// Things seen while indexing that [`Message::validate`] refuses.
+/// Faults found while indexing; [`Message::validate`] refuses them.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Oddities {
-    /// The blank line behind the headers is missing.
+pub(super) struct MessageFaults {
+    /// The blank line after the headers is missing.
     pub unfinished: bool,
     /// A header line without colon, without name, or with a name that is no token.
     pub bad_line: bool,
-    /// White space in the start line where none may be.
+    /// White space in the start line at a position where none is allowed.
     pub loose_start_line: bool,
     /// A line that ends in LF alone.
     pub bare_lf: bool,
@@ -93,20 +93,20 @@ pub(super) struct Oddities {
     pub bad_length: bool,
     /// Content-Length goes beyond the bytes.
     pub truncated: bool,
-    /// Line ends in front of the body.
+    /// Line ends between the headers and the body.
     pub lines: u32,
 }
 
 /// One header field.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Header<'a> {
-    /// Which one.
+    /// Identifier.
     pub id: HeaderId,
-    /// The name as it came, perhaps compact.
+    /// The name, unmodified, possibly compact.
     pub name: &'a [u8],
     /// The value without white space around it; folds inside are kept.
     pub value: &'a [u8],
-    /// The whole line or lines with their line ends.
+    /// The complete line or lines with line ends.
     pub raw: &'a [u8],
 }
 
@@ -121,44 +121,45 @@ impl fmt::Debug for Header<'_> {
     }
 }
 
-/// An index over the bytes of a SIP request or response: made in one pass, without copying, typed on demand.
+/// An index of the bytes of a SIP request or response: built in one pass, without copying; headers are parsed on
+/// demand.
 ///
-/// [`Message::parse`] takes nearly everything, so that even a broken request can be answered;
-/// [`Message::validate`] says what is wrong with it.
+/// [`Message::parse`] accepts nearly any message, so that a malformed request can be answered; [`Message::validate`]
+/// reports faults.
 #[derive(Clone, Debug)]
 pub struct Message<'a> {
     bytes: &'a [u8],
     pub(super) start: Start<'a>,
-    fields: SmallVec<[Field; 24]>,
-    /// Index of the first field of each identifier plus one; zero where it is absent.
+    fields: SmallVec<[HeaderField; 24]>,
+    /// Index of the first field of each identifier plus one; zero if absent.
     first: [u8; HEADER_IDS],
     /// Identifiers that occur more than once, one bit each.
     repeated: u128,
     headers_start: u32,
     headers_end: u32,
     body_start: u32,
-    pub(super) odd: Oddities,
-    pub(super) known: Known,
+    pub(super) faults: MessageFaults,
+    pub(super) cache: HeaderCache,
 }
 
 impl<'a> Message<'a> {
-    /// The index over a datagram's bytes, see [`Message::parse_datagram`].
+    /// The index of a datagram, see [`Message::parse_datagram`].
     pub fn parse(bytes: &'a [u8]) -> Result<Message<'a>, Unparsable> {
         Self::parse_as(bytes, Framing::Datagram)
     }
 
-    /// The index over one datagram: octets behind Content-Length are ignored; a Content-Length beyond the datagram
-    /// leaves the body as short as it is, and [`Message::validate`] refuses it.
+    /// The index of one datagram: octets after Content-Length are ignored; with a Content-Length beyond the datagram
+    /// the body ends with the datagram, and [`Message::validate`] refuses the message.
     pub fn parse_datagram(bytes: &'a [u8]) -> Result<Message<'a>, Unparsable> {
         Self::parse_as(bytes, Framing::Datagram)
     }
 
-    /// The index over one message that a [`super::StreamFramer`] has cut from a stream.
+    /// The index of one message from a [`super::StreamFramer`].
     pub fn parse_framed(bytes: &'a [u8]) -> Result<Message<'a>, Unparsable> {
         Self::parse_as(bytes, Framing::Stream)
     }
 
-    /// The index over `bytes`. Line ends in front of the start line are skipped (RFC 3261 section 7.5).
+    /// The index of `bytes`. Line ends before the start line are skipped (RFC 3261 section 7.5).
     pub fn parse_as(bytes: &'a [u8], framing: Framing) -> Result<Message<'a>, Unparsable> {
         let skipped = bytes
             .iter()
@@ -168,16 +169,16 @@ impl<'a> Message<'a> {
         if bytes.len() > MAX_MESSAGE {
             return Err(Unparsable::TooLong);
         }
-        let mut odd = Oddities::default();
+        let mut faults = MessageFaults::default();
         let line_end = first(b'\n', bytes).ok_or(Unparsable::StartLine)?;
         let line = bytes.get(..line_end).unwrap_or_default();
         let line = line.strip_suffix(b"\r").unwrap_or_else(|| {
-            odd.bare_lf = true;
+            faults.bare_lf = true;
             line
         });
-        let start = start_line(line, &mut odd).ok_or(Unparsable::StartLine)?;
+        let start = start_line(line, &mut faults).ok_or(Unparsable::StartLine)?;
         let headers_start = (line_end + 1) as u32;
-        // Filled where it is handed out: it is large, and moving it costs more than some of its parts.
+        // Constructed in the place of the return value: it is large, and a move costs more than some of the parsing.
         let mut result = Ok(Message {
             bytes,
             start,
@@ -187,15 +188,15 @@ impl<'a> Message<'a> {
             headers_start,
             headers_end: headers_start,
             body_start: headers_start,
-            odd,
-            known: Known::default(),
+            faults,
+            cache: HeaderCache::default(),
         });
         let refused = match &mut result {
             Ok(message) => message.index(framing).err(),
             Err(_) => None,
         };
-        if let Some(why) = refused {
-            result = Err(why);
+        if let Some(reason) = refused {
+            result = Err(reason);
         }
         result
     }
@@ -208,7 +209,7 @@ impl<'a> Message<'a> {
         Ok(())
     }
 
-    /// Walks the header lines up to the blank line; leaves `headers_end` and `body_start` behind them.
+    /// Reads the header lines up to the blank line; sets `headers_end` and `body_start`.
     fn index_headers(&mut self) -> Result<(), Unparsable> {
         let bytes = self.bytes;
         let mut at = self.headers_start as usize;
@@ -216,11 +217,11 @@ impl<'a> Message<'a> {
             match bytes.get(at..).unwrap_or_default() {
                 [b'\r', b'\n', ..] => return self.headers_end_at(at, at + 2),
                 [b'\n', ..] => {
-                    self.odd.bare_lf = true;
+                    self.faults.bare_lf = true;
                     return self.headers_end_at(at, at + 1);
                 }
                 [] => {
-                    self.odd.unfinished = true;
+                    self.faults.unfinished = true;
                     return self.headers_end_at(at, at);
                 }
                 _ => at = self.index_field(at)?,
@@ -234,7 +235,7 @@ impl<'a> Message<'a> {
         Ok(())
     }
 
-    /// Indexes the field that begins at `start`; returns where the next line begins.
+    /// Indexes the field at `start`; returns the offset of the next line.
     #[inline]
     fn index_field(&mut self, start: usize) -> Result<usize, Unparsable> {
         let bytes = self.bytes;
@@ -242,7 +243,7 @@ impl<'a> Message<'a> {
         if let Some((id, name_len)) = HeaderId::at(rest) {
             return self.push_field(start, name_len, name_len + 1, id);
         }
-        // Names are short: a plain loop beats a vector search, and it checks the letters on its way.
+        // Names are short: a plain loop is faster than a vector search, and it checks the characters as well.
         let name_len = rest
             .iter()
             .position(|byte| !is_token(*byte))
@@ -261,13 +262,13 @@ impl<'a> Message<'a> {
                 self.push_field(start, name_len, colon + 1, id)
             }
             false => {
-                self.odd.bad_line = true;
+                self.faults.bad_line = true;
                 self.push_field(start, 0, 0, HeaderId::Other)
             }
         }
     }
 
-    /// Indexes the field that begins at `start` with a name of `name_len` bytes, and its value at `value` or behind blanks.
+    /// Indexes the field at `start` with a name of `name_len` bytes and its value at `value`, or after blanks.
     #[inline]
     fn push_field(
         &mut self,
@@ -287,7 +288,7 @@ impl<'a> Message<'a> {
         if self.fields.len() >= MAX_HEADERS {
             return Err(Unparsable::TooManyHeaders);
         }
-        self.fields.push(Field {
+        self.fields.push(HeaderField {
             start: start as u32,
             value: (start + value) as u32,
             value_end: (start + value_end) as u32,
@@ -303,21 +304,21 @@ impl<'a> Message<'a> {
         Ok(start + end)
     }
 
-    /// Where the field that begins at `start` ends, searched from `from`: (before its last line end, behind it),
-    /// relative to `start`. A line that begins with a blank belongs to the field.
+    /// The end of the field at `start`, searched from `from`: offsets before and after its last line end, relative to
+    /// `start`. A line that begins with a blank belongs to the field.
     #[inline]
     fn field_end(&mut self, start: usize, from: usize) -> (usize, usize) {
         let rest = self.bytes.get(start..).unwrap_or_default();
         let mut at = from;
         loop {
             let Some(found) = first(b'\n', rest.get(at..).unwrap_or_default()) else {
-                self.odd.unfinished = true;
+                self.faults.unfinished = true;
                 return (rest.len(), rest.len());
             };
             let line_end = at + found;
-            self.odd.lines += 1;
+            self.faults.lines += 1;
             if line_end == 0 || rest.get(line_end - 1) != Some(&b'\r') {
-                self.odd.bare_lf = true;
+                self.faults.bare_lf = true;
             }
             at = line_end + 1;
             if !matches!(rest.get(at), Some(b' ' | b'\t')) {
@@ -326,7 +327,7 @@ impl<'a> Message<'a> {
         }
     }
 
-    /// Sets the end of the body by Content-Length and framing.
+    /// Sets the end of the body from Content-Length and framing.
     fn delimit_body(&mut self, framing: Framing) {
         let available = self.bytes.len() - self.body_start as usize;
         let mut length = None;
@@ -338,14 +339,14 @@ impl<'a> Message<'a> {
                 _ => bad = true,
             }
         }
-        self.odd.bad_length = bad;
+        self.faults.bad_length = bad;
         let body = match length {
             Some(length) if length <= available as u64 => length as usize,
             Some(_) => {
-                self.odd.truncated = true;
+                self.faults.truncated = true;
                 available
             }
-            None if framing == Framing::Stream && !self.odd.bad_length => 0,
+            None if framing == Framing::Stream && !self.faults.bad_length => 0,
             None => available,
         };
         let end = self.body_start as usize + body;
@@ -362,7 +363,7 @@ impl<'a> Message<'a> {
         matches!(self.start, Start::Request { .. })
     }
 
-    /// The request's method; for a response that of CSeq (`Other("")` where it has none).
+    /// The method of a request; of a response the method in CSeq (`Other("")` if absent).
     pub fn method(&self) -> Method<'a> {
         match self.start {
             Start::Request { method, .. } => method,
@@ -370,7 +371,7 @@ impl<'a> Message<'a> {
         }
     }
 
-    /// The Request-URI as it came; empty for responses.
+    /// The Request-URI, unmodified; empty for responses.
     pub fn request_uri(&self) -> &'a [u8] {
         match self.start {
             Start::Request { uri, .. } => uri,
@@ -386,7 +387,7 @@ impl<'a> Message<'a> {
         }
     }
 
-    /// The reason phrase of a response, which may be empty; UTF-8 where the peer obeys the RFC.
+    /// The reason phrase of a response, possibly empty; UTF-8 if the peer conforms to the RFC.
     pub fn reason(&self) -> &'a [u8] {
         match self.start {
             Start::Request { .. } => b"",
@@ -394,14 +395,14 @@ impl<'a> Message<'a> {
         }
     }
 
-    /// The version as it came, for example `SIP/2.0`.
+    /// The version, unmodified, for example `SIP/2.0`.
     pub fn version(&self) -> &'a [u8] {
         match self.start {
             Start::Request { version, .. } | Start::Status { version, .. } => version,
         }
     }
 
-    /// The body; empty where there is none.
+    /// The body; empty if there is none.
     pub fn body(&self) -> &'a [u8] {
         self.span(self.body_start as usize, self.bytes.len())
     }
@@ -411,7 +412,7 @@ impl<'a> Message<'a> {
         self.span(0, self.headers_start as usize)
     }
 
-    /// The blank line between headers and body (empty where the message broke off).
+    /// The blank line between headers and body (empty for a truncated message).
     pub(super) fn raw_separator(&self) -> &'a [u8] {
         self.span(self.headers_end as usize, self.body_start as usize)
     }
@@ -438,7 +439,7 @@ impl<'a> Message<'a> {
         self.first_index(id).is_some()
     }
 
-    /// The values of all fields with this identifier, in order, each as one field has it.
+    /// The values of all fields with this identifier, in order, one for each field.
     pub fn all(&self, id: HeaderId) -> impl Iterator<Item = &'a [u8]> + Clone + '_ {
         let from = self.first_index(id).unwrap_or(self.fields.len());
         self.fields
@@ -449,8 +450,8 @@ impl<'a> Message<'a> {
             .map(|field| self.value(field))
     }
 
-    /// All values with this identifier, in order; fields of list headers are split at their commas (not those inside
-    /// quotes or `<>`), others are given whole. Empty list elements are left out.
+    /// All values with this identifier, in order; fields of list headers are split at commas outside quotes and `<>`.
+    /// Empty list elements are skipped.
     pub fn values(&self, id: HeaderId) -> impl Iterator<Item = &'a [u8]> + Clone + '_ {
         let list = id.is_list();
         self.all(id).flat_map(move |value| match list {
@@ -459,7 +460,7 @@ impl<'a> Message<'a> {
         })
     }
 
-    /// The value of the first field with this name, for names without an identifier. Compact forms are not tried.
+    /// The value of the first field with this name, for names without an identifier. Compact forms are not recognised.
     pub fn header_named(&self, name: &[u8]) -> Option<&'a [u8]> {
         self.fields
             .iter()
@@ -467,7 +468,7 @@ impl<'a> Message<'a> {
             .map(|field| self.value(field))
     }
 
-    /// Index of the first field with this identifier, as [`Message::headers`] counts.
+    /// Index of the first field with this identifier, in the order of [`Message::headers`].
     pub(super) fn first_field(&self, id: HeaderId) -> Option<usize> {
         self.first_index(id)
     }
@@ -476,7 +477,7 @@ impl<'a> Message<'a> {
         usize::from(self.first[id as usize]).checked_sub(1)
     }
 
-    fn view(&self, field: &Field) -> Header<'a> {
+    fn view(&self, field: &HeaderField) -> Header<'a> {
         Header {
             id: field.id,
             name: self.name(field),
@@ -485,12 +486,12 @@ impl<'a> Message<'a> {
         }
     }
 
-    fn name(&self, field: &Field) -> &'a [u8] {
+    fn name(&self, field: &HeaderField) -> &'a [u8] {
         let start = field.start as usize;
         self.span(start, start + usize::from(field.name_len))
     }
 
-    fn value(&self, field: &Field) -> &'a [u8] {
+    fn value(&self, field: &HeaderField) -> &'a [u8] {
         self.span(field.value as usize, field.value_end as usize)
     }
 
@@ -499,13 +500,13 @@ impl<'a> Message<'a> {
     }
 }
 
-/// A number for the call that a message belongs to, from its Call-ID: equal for equal Call-IDs, never 0 for a message that
-/// spells its Call-ID out as this crate writes it, else 0. Not keyed: good for telling calls apart within a batch, not
-/// for tables.
+/// A number for the call of a message, computed from its Call-ID: equal for equal Call-IDs. 0 for a message without a
+/// Call-ID in the long form that this crate writes. The hash is not keyed: it serves to group a batch by calls, not as
+/// a table key.
 pub fn call_number(bytes: &[u8]) -> u32 {
     const NAME: &[u8] = b"\r\nCall-ID:";
     let mut from = 0;
-    // Names are rare enough behind a line end that the first letter finds the place.
+    // Few lines begin with the first letter of the name, so that searching for it finds the field quickly.
     while let Some(found) = first(b'C', bytes.get(from..).unwrap_or_default()) {
         let at = from + found;
         let line = at.checked_sub(2).and_then(|start| bytes.get(start..));
@@ -535,29 +536,29 @@ pub fn call_number(bytes: &[u8]) -> u32 {
     0
 }
 
-/// The Request-URI of the request that `bytes` begin with, as [`Message::parse`] reads it, without reading any more.
+/// The Request-URI of a request at the beginning of `bytes`, as read by [`Message::parse`], without parsing the rest.
 pub fn request_uri(bytes: &[u8]) -> Option<&[u8]> {
     let skipped = bytes
         .iter()
         .position(|byte| !matches!(byte, b'\r' | b'\n'))?;
     let bytes = bytes.get(skipped..)?;
     let line = bytes.get(..first(b'\n', bytes)?)?;
-    match start_line(line, &mut Oddities::default())? {
+    match start_line(line, &mut MessageFaults::default())? {
         Start::Request { uri, .. } => Some(uri),
         Start::Status { .. } => None,
     }
 }
 
-/// The parts of a request or status line; `None` where it is neither.
-fn start_line<'a>(line: &'a [u8], odd: &mut Oddities) -> Option<Start<'a>> {
+/// The parts of a request line or status line; `None` for other lines.
+fn start_line<'a>(line: &'a [u8], faults: &mut MessageFaults) -> Option<Start<'a>> {
     if line
         .get(..4)
         .is_some_and(|s| s.eq_ignore_ascii_case(b"SIP/"))
     {
-        return status_line(line, odd);
+        return status_line(line, faults);
     }
     let trimmed = line.trim_ascii_end();
-    odd.loose_start_line |= trimmed.len() != line.len();
+    faults.loose_start_line |= trimmed.len() != line.len();
     let method_end = trimmed.iter().position(|byte| *byte == b' ')?;
     let version_at = memchr::memrchr(b' ', trimmed)? + 1;
     let version = trimmed.get(version_at..)?;
@@ -569,7 +570,7 @@ fn start_line<'a>(line: &'a [u8], odd: &mut Oddities) -> Option<Start<'a>> {
     }
     let uri = trimmed.get(method_end + 1..version_at - 1)?;
     let exact = uri.trim_ascii();
-    odd.loose_start_line |= exact.len() != uri.len();
+    faults.loose_start_line |= exact.len() != uri.len();
     Some(Start::Request {
         method: Method::from_bytes(method),
         uri: exact,
@@ -577,7 +578,7 @@ fn start_line<'a>(line: &'a [u8], odd: &mut Oddities) -> Option<Start<'a>> {
     })
 }
 
-fn status_line<'a>(line: &'a [u8], odd: &mut Oddities) -> Option<Start<'a>> {
+fn status_line<'a>(line: &'a [u8], faults: &mut MessageFaults) -> Option<Start<'a>> {
     let version_end = line.iter().position(|byte| *byte == b' ')?;
     let version = line.get(..version_end)?;
     let rest = line.get(version_end + 1..)?;
@@ -586,7 +587,7 @@ fn status_line<'a>(line: &'a [u8], odd: &mut Oddities) -> Option<Start<'a>> {
     let reason = match rest.get(3..)? {
         [b' ', reason @ ..] => reason,
         [] => {
-            odd.loose_start_line = true;
+            faults.loose_start_line = true;
             b""
         }
         _ => return None,
@@ -603,7 +604,7 @@ pub(super) fn is_lws(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\r' | b'\n')
 }
 
-/// Letters of `token` (RFC 3261 section 25.1).
+/// Characters of `token` (RFC 3261 section 25.1).
 const TOKEN: [bool; 256] = {
     let mut table = [false; 256];
     let letters = b"-.!%*_+`'~";
@@ -620,7 +621,7 @@ const TOKEN: [bool; 256] = {
     table
 };
 
-/// Whether this byte may stand in a token.
+/// Whether this byte is allowed in a token.
 pub(super) fn is_token(byte: u8) -> bool {
     TOKEN[usize::from(byte)]
 }
@@ -630,7 +631,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_uri_is_found_alone() {
+    fn request_uri_is_found_without_parsing_the_rest() {
         for text in [
             "INVITE sip:a@b SIP/2.0\r\n",
             "\r\n\r\nINVITE sip:a@b SIP/2.0\n",
@@ -650,21 +651,22 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_a_call_is_its_call_id() {
+    fn call_number_depends_on_the_call_id() {
         let of = |text: &str| call_number(text.as_bytes());
         let one = of("BYE sip:a SIP/2.0\r\nCSeq: 1 BYE\r\nContact: c\r\nCall-ID: x1@h\r\n\r\n");
         assert_ne!(one, 0);
         assert_eq!(one, of("SIP/2.0 200 OK\r\nCall-ID:x1@h \r\nTo: C\r\n\r\n"));
         assert_ne!(one, of("SIP/2.0 200 OK\r\nCall-ID: x2@h\r\n\r\n"));
-        // A compact name, none, or one that ends the bytes: such a message keeps its place among all.
-        for odd in [
+        // A compact name, no name, or one at the end of the bytes has no number: such a message keeps its position in
+        // the batch.
+        for faults in [
             "SIP/2.0 200 OK\r\ni: x1@h\r\n\r\n",
             "",
             "C",
             "\r\nCall-ID",
             "Call-ID: x",
         ] {
-            assert_eq!(of(odd), 0, "{odd}");
+            assert_eq!(of(faults), 0, "{faults}");
         }
         assert_ne!(of("x\r\nCall-ID:"), 0);
     }

@@ -1,31 +1,30 @@
 //! SIP messages (RFC 3261): a lazily indexed, zero-copy reader, edits applied on emission, a writer, stream framing.
 //!
-//! Reading: [`Message::parse`] indexes nearly anything, [`Message::validate`] judges it, typed accessors
-//! ([`Message::via`], [`Message::cseq`], ...) parse one header when asked. Writing: [`Writer`] from nothing, [`emit`]
-//! from a message and a list of [`Edit`]s (what no edit names leaves byte for byte as it came),
-//! [`write_response`] from a request. Streams: [`StreamFramer`].
+//! Reading: [`Message::parse`] indexes nearly any message, [`Message::validate`] checks it, typed accessors
+//! ([`Message::via`], [`Message::cseq`], ...) parse one header on demand. Writing: [`Writer`] without a source,
+//! [`emit`] from a message and a list of [`Edit`]s (everything else stays byte for byte the same), [`write_response`]
+//! from a request. Streams: [`StreamFramer`].
 
 mod feedback;
 mod framer;
-mod glance;
+mod header_cache;
 mod host;
 mod ids;
-mod known;
 mod list;
 mod message;
 mod multipart;
 mod params;
 mod plain;
 mod refusable;
+mod routing_keys;
 mod typed;
 mod uri;
 mod validate;
-mod words;
+mod vector;
 mod writer;
 
-pub use feedback::{ASKED, Feedback, Throttle, is_feedback};
-pub use framer::{Frame, FrameError, FrameLimits, StreamFramer};
-pub use glance::Glance;
+pub use feedback::{Feedback, OC_PARAMETERS, Throttle, is_feedback};
+pub use framer::{FrameError, FrameLimits, StreamFrame, StreamFramer};
 pub use host::{Host, HostPort};
 pub use ids::{HEADER_IDS, HeaderId, Method};
 pub use list::Values;
@@ -35,7 +34,8 @@ pub use message::{
 pub use multipart::{Session, SessionPart};
 pub use params::{AuthParams, Param, Params, unquote};
 pub use plain::{plain_user, plain_user_of};
-pub use refusable::Refusable;
+pub use refusable::RefusableRequest;
+pub use routing_keys::RoutingKeys;
 pub use typed::{
     CSeq, Credentials, MediaType, NameAddr, ParseError, RAck, Refresher, Replaces, SessionExpires,
     TokenValue, Via, ViaParts,
@@ -43,6 +43,6 @@ pub use typed::{
 pub use uri::{Scheme, Uri, percent_decode};
 pub use validate::Rejection;
 pub use writer::{
-    COLON, CRLF, Edit, FieldLines, Heads, Response, Writer, append_decimal, append_text, emit,
+    COLON, CRLF, Edit, FieldLines, HeaderSets, Response, Writer, append_decimal, append_text, emit,
     write_response,
 };

@@ -1,4 +1,5 @@
-//! The session description in a body: the body itself, or one part of a multipart body (RFC 2046 section 5.1, RFC 5621).
+//! The session description in a body: the body itself, or one part of a multipart body (RFC 2046 section 5.1, RFC
+//! 5621).
 
 use super::params::unquote;
 use super::typed::MediaType;
@@ -6,10 +7,10 @@ use core::ops::Range;
 
 /// Longest boundary (RFC 2046 section 5.1.1).
 const MAX_BOUNDARY: usize = 70;
-/// Multipart bodies in multipart bodies, at most.
+/// Maximum nesting depth of multipart bodies.
 const MAX_DEPTH: u8 = 3;
 
-/// Where the session description of a body is.
+/// Location of the session description in a body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Session {
     /// There is none.
@@ -18,21 +19,22 @@ pub enum Session {
     Whole,
     /// It is a part of the body.
     Part(SessionPart),
-    /// It is a part that is encoded (Content-Transfer-Encoding): it cannot be changed in place.
+    /// It is a part with a Content-Transfer-Encoding: it cannot be modified in place.
     Encoded,
 }
 
 /// A session description within a multipart body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionPart {
-    /// Its place in the body.
+    /// Its byte range in the body.
     range: Range<usize>,
-    /// The digits of the part's own Content-Length, where it has one.
+    /// The digits of the part's own Content-Length, if present.
     length: Option<Range<usize>>,
 }
 
 impl Session {
-    /// Looks for the description in a body with this Content-Type. A body without a type is one where it looks like one.
+    /// Searches for the session description in a body with this Content-Type. A body without a type is examined for the
+    /// form of SDP.
     pub fn of(content_type: Option<&[u8]>, body: &[u8]) -> Session {
         if body.is_empty() {
             return Session::None;
@@ -61,7 +63,7 @@ impl Session {
         }
     }
 
-    /// Appends `body` with another description: all else stays byte for byte.
+    /// Appends `body` with another session description; all other bytes stay the same.
     pub fn replace(&self, body: &[u8], write: impl FnOnce(&mut Vec<u8>), out: &mut Vec<u8>) {
         let Session::Part(part) = self else {
             return write(out);
@@ -79,7 +81,7 @@ impl Session {
     }
 }
 
-/// Looks through the parts of `body`, which begins at `offset` of the whole.
+/// Searches the parts of `body`, which begins at `offset` of the whole.
 fn within(kind: &MediaType<'_>, body: &[u8], offset: usize, depth: u8) -> Session {
     let Some(value) = kind.params.get(b"boundary") else {
         return Session::None;
@@ -93,7 +95,7 @@ fn within(kind: &MediaType<'_>, body: &[u8], offset: usize, depth: u8) -> Sessio
     for delimiter in Delimiters::new(body, &boundary) {
         if let Some(start) = part {
             let end = delimiter.start.max(start);
-            found = judge(
+            found = examine(
                 body.get(start..end).unwrap_or_default(),
                 offset + start,
                 depth,
@@ -110,8 +112,8 @@ fn within(kind: &MediaType<'_>, body: &[u8], offset: usize, depth: u8) -> Sessio
     found
 }
 
-/// What one part, with its headers, is.
-fn judge(part: &[u8], offset: usize, depth: u8) -> Session {
+/// Examines one part, headers included.
+fn examine(part: &[u8], offset: usize, depth: u8) -> Session {
     let Some((headers, content)) = split(part) else {
         return Session::None;
     };
@@ -158,7 +160,7 @@ fn judge(part: &[u8], offset: usize, depth: u8) -> Session {
     }
 }
 
-/// The headers of a part, and where its content begins.
+/// The headers of a part, and the offset of its content.
 fn split(part: &[u8]) -> Option<(&[u8], usize)> {
     if part.starts_with(b"\r\n") {
         return Some((b"", 2));
@@ -173,7 +175,7 @@ fn split(part: &[u8]) -> Option<(&[u8], usize)> {
     None
 }
 
-/// A line that separates parts, with the line break in front of it.
+/// A delimiter line between parts, with the line break before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Delimiter {
     start: usize,
@@ -181,7 +183,7 @@ struct Delimiter {
     last: bool,
 }
 
-/// The separating lines of a multipart body, in order.
+/// Iterator over the delimiter lines of a multipart body.
 struct Delimiters<'b> {
     body: &'b [u8],
     boundary: &'b [u8],
@@ -258,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_description_within_others_is_changed_alone() {
+    fn only_the_session_description_is_replaced() {
         for kind in [
             "multipart/mixed;boundary=b1",
             "Multipart/Related; type=x; boundary=\"b1\"",
@@ -276,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_bodies_nested_ones_and_none() {
+    fn plain_nested_and_absent_descriptions_are_located() {
         assert_eq!(
             Session::of(Some(b"application/sdp"), b"v=0"),
             Session::Whole
@@ -311,7 +313,7 @@ mod tests {
                 "--b\r\nContent-Type: application/sdp\r\n",
             ),
             ("multipart/mixed;boundary=b", "--b\r\n\r\nv=0\r\n--b--"),
-            // Early media of its own (RFC 3959), not the session.
+            // A separate early media session (RFC 3959), not the session.
             (
                 "multipart/mixed;boundary=b",
                 "--b\r\nContent-Type: application/sdp\r\nContent-Disposition: early-session\r\n\r\nv=0\r\n--b--",
@@ -331,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn deep_nests_end() {
+    fn nesting_depth_is_limited() {
         let mut body = String::from("x");
         for level in 0..50 {
             body = format!(

@@ -2,31 +2,31 @@
 
 use super::list::{closing_quote, find_outside, trim};
 use super::message::is_lws;
-use super::words::{all_zeros, eight, first_of, place, through, zeros};
+use super::vector::{all_zeros, byte_index, find_in_words, first_of, splat, zeros};
 use std::borrow::Cow;
 
 /// One parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Param<'a> {
-    /// The name, without regard to case.
+    /// The name; case is insignificant.
     pub name: &'a [u8],
-    /// The value as it came, quotes included; `None` where there is no `=`.
+    /// The value, quotes included; `None` without `=`.
     pub value: Option<&'a [u8]>,
 }
 
-/// Parameters separated by semicolons. The bytes begin behind the first semicolon.
+/// Parameters separated by semicolons. The bytes begin after the first semicolon.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Params<'a> {
     bytes: &'a [u8],
 }
 
 impl<'a> Params<'a> {
-    /// Parameters from what stands behind the first semicolon.
+    /// Parameters from the text after the first semicolon.
     pub fn new(bytes: &'a [u8]) -> Params<'a> {
         Params { bytes }
     }
 
-    /// The bytes as they came, without the first semicolon.
+    /// The bytes, without the first semicolon.
     pub fn as_bytes(&self) -> &'a [u8] {
         self.bytes
     }
@@ -36,7 +36,7 @@ impl<'a> Params<'a> {
         trim(self.bytes).is_empty()
     }
 
-    /// The parameters in order; empty ones between two semicolons are left out.
+    /// The parameters in order; empty ones are skipped.
     pub fn iter(&self) -> impl Iterator<Item = Param<'a>> + Clone + use<'a> {
         Split {
             rest: Some(self.bytes),
@@ -49,7 +49,7 @@ impl<'a> Params<'a> {
     /// The first parameter of this name: `None` absent, `Some(None)` without value.
     pub fn find(&self, name: &[u8]) -> Option<Option<&'a [u8]>> {
         if name.is_empty() {
-            return self.find_carefully(name);
+            return self.find_full(name);
         }
         let mut rest = self.bytes;
         loop {
@@ -57,7 +57,7 @@ impl<'a> Params<'a> {
             let (piece, behind) = rest.split_at(end.unwrap_or(rest.len()));
             let blank = piece.first().is_some_and(|byte| is_lws(*byte));
             if blank || matches!(behind, [b'"' | b'<', ..]) {
-                return Params::new(rest).find_carefully(name);
+                return Params::new(rest).find_full(name);
             }
             if let Some((here, value)) = piece.split_at_checked(name.len())
                 && here.eq_ignore_ascii_case(name)
@@ -66,7 +66,7 @@ impl<'a> Params<'a> {
                     [] => return Some(None),
                     [b'=', value @ ..] => return Some(Some(trim(value))),
                     [byte, ..] if is_lws(*byte) => {
-                        return Params::new(rest).find_carefully(name);
+                        return Params::new(rest).find_full(name);
                     }
                     _ => {}
                 }
@@ -78,14 +78,14 @@ impl<'a> Params<'a> {
         }
     }
 
-    /// The same with quotes, brackets and white space.
-    fn find_carefully(&self, name: &[u8]) -> Option<Option<&'a [u8]>> {
+    /// As [`Params::find`], for values with quotes, brackets and white space.
+    fn find_full(&self, name: &[u8]) -> Option<Option<&'a [u8]>> {
         self.iter()
             .find(|param| param.name.eq_ignore_ascii_case(name))
             .map(|param| param.value)
     }
 
-    /// The value of the first parameter of this name; empty where it has no value.
+    /// The value of the first parameter of this name; empty if it has no value.
     pub fn get(&self, name: &[u8]) -> Option<&'a [u8]> {
         self.find(name).map(Option::unwrap_or_default)
     }
@@ -95,27 +95,27 @@ impl<'a> Params<'a> {
         self.find(name).is_some()
     }
 
-    /// Whether every piece is a parameter: no empty ones, no name missing, quotes closed.
+    /// Whether every element is a parameter: none empty, none without a name, quotes closed.
     pub(super) fn well_formed(&self) -> bool {
         self.bytes.is_empty()
             || self
-                .plainly_well_formed()
-                .unwrap_or_else(|| self.slowly_well_formed())
+                .well_formed_fast()
+                .unwrap_or_else(|| self.well_formed_full())
     }
 
-    /// The quick answer; `None` where quotes, brackets or white space ask for more care.
-    fn plainly_well_formed(&self) -> Option<bool> {
+    /// The fast check; `None` if quotes, brackets or white space require the full one.
+    fn well_formed_fast(&self) -> Option<bool> {
         let names = |from: usize| !matches!(self.bytes.get(from), None | Some(b';' | b'='));
         let mut sound = names(0);
-        let careful = through(self.bytes, b'x', |at, word| {
-            // The space, and control characters, which have none of the upper three bits.
-            let blank = zeros(word & eight(0xe0)) | zeros(word ^ eight(b' '));
-            if blank | zeros(word ^ eight(b'"')) | zeros(word ^ eight(b'<')) != 0 {
+        let careful = find_in_words(self.bytes, b'x', |at, word| {
+            // Space and control characters have none of the upper three bits.
+            let blank = zeros(word & splat(0xe0)) | zeros(word ^ splat(b' '));
+            if blank | zeros(word ^ splat(b'"')) | zeros(word ^ splat(b'<')) != 0 {
                 return Some(());
             }
-            let mut semicolons = all_zeros(word ^ eight(b';'));
+            let mut semicolons = all_zeros(word ^ splat(b';'));
             while semicolons != 0 {
-                sound &= names(at + place(semicolons) + 1);
+                sound &= names(at + byte_index(semicolons) + 1);
                 semicolons &= semicolons - 1;
             }
             None
@@ -123,7 +123,7 @@ impl<'a> Params<'a> {
         careful.is_none().then_some(sound)
     }
 
-    fn slowly_well_formed(&self) -> bool {
+    fn well_formed_full(&self) -> bool {
         let mut pieces = Split {
             rest: Some(self.bytes),
             separator: b';',
@@ -137,7 +137,7 @@ impl<'a> Params<'a> {
     }
 }
 
-/// A value is a whole quoted string, or has no quote in it.
+/// Whether a value is one quoted string, or contains no quote.
 fn quotes_closed(value: &[u8]) -> bool {
     match value {
         [b'"', inner @ ..] => closing_quote(inner) == inner.len().checked_sub(1),
@@ -190,7 +190,7 @@ pub struct AuthParams<'a> {
 }
 
 impl<'a> AuthParams<'a> {
-    /// Parameters from what stands behind the scheme.
+    /// Parameters from the text after the scheme.
     pub fn new(bytes: &'a [u8]) -> AuthParams<'a> {
         AuthParams { bytes }
     }
@@ -213,8 +213,8 @@ impl<'a> AuthParams<'a> {
     }
 }
 
-/// The text of a quoted string: quotes taken off, escapes undone (borrowed where there is no escape). A value without
-/// quotes is given back as it is.
+/// The text of a quoted string without quotes and escapes (borrowed if it has no escape). A value without quotes is
+/// returned unmodified.
 pub fn unquote(value: &[u8]) -> Cow<'_, [u8]> {
     let [b'"', inner @ ..] = value else {
         return Cow::Borrowed(value);
@@ -243,19 +243,19 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// The quick search finds what the careful one finds.
+        /// The fast search agrees with the full one.
         #[test]
-        fn both_searches_agree(text in "[abA;= \"<>]{0,14}", name in "[ab]{0,2}") {
+        fn fast_search_agrees_with_full_search(text in "[abA;= \"<>]{0,14}", name in "[ab]{0,2}") {
             let params = Params::new(text.as_bytes());
-            prop_assert_eq!(params.find(name.as_bytes()), params.find_carefully(name.as_bytes()));
+            prop_assert_eq!(params.find(name.as_bytes()), params.find_full(name.as_bytes()));
         }
 
-        /// The quick judgement is the careful one.
+        /// The fast check agrees with the full one.
         #[test]
-        fn both_judgements_agree(text in "[a;= \"<>]{0,12}") {
+        fn fast_check_agrees_with_full_check(text in "[a;= \"<>]{0,12}") {
             let params = Params::new(text.as_bytes());
-            if let Some(quick) = params.plainly_well_formed() {
-                prop_assert_eq!(quick, params.slowly_well_formed());
+            if let Some(quick) = params.well_formed_fast() {
+                prop_assert_eq!(quick, params.well_formed_full());
             }
         }
     }

@@ -1,9 +1,9 @@
-//! Addresses as most are, seen through without being taken apart.
+//! Fast parsers of the usual forms of addresses.
 
-use super::words::{first_not, first_where};
+use super::vector::{first_not, first_where};
 use wide::u8x16;
 
-/// Those of sixteen bytes from `low` to `high`.
+/// Mask of those of sixteen bytes that lie between `low` and `high`.
 #[inline]
 fn within(piece: u8x16, low: u8, high: u8) -> u8x16 {
     piece
@@ -12,31 +12,31 @@ fn within(piece: u8x16, low: u8, high: u8) -> u8x16 {
         .simd_eq(piece)
 }
 
-/// Letters, digits, `-`, `.` and `_`: those of host names.
+/// Mask of the characters of host names: letters, digits, `-`, `.` and `_`.
 #[inline]
 fn is_name(piece: u8x16) -> u8x16 {
-    // A bit more or less makes letters small, and nothing else one of them.
+    // Setting bit 0x20 maps upper-case letters to lower-case ones, and no other byte to a letter.
     within(piece | u8x16::splat(0x20), b'a', b'z')
         | within(piece, b'0', b'9')
         | within(piece, b'-', b'.')
         | piece.simd_eq(u8x16::splat(b'_'))
 }
 
-/// The same and `+`: those of users as most are.
+/// Mask of the usual characters of users: those of host names, and `+`.
 #[inline]
 fn is_user(piece: u8x16) -> u8x16 {
     is_name(piece) | piece.simd_eq(u8x16::splat(b'+'))
 }
 
-/// The user of a SIP URI as most are: letters, digits and marks in front of a host that is as plain, with or without a port.
-/// `None` is no judgement: [`Uri::parse`](super::Uri::parse) is to be asked.
+/// The user of a SIP URI in the usual form: letters, digits and marks, then a host in the same characters with or
+/// without a port. `None` decides nothing: use [`Uri::parse`](super::Uri::parse).
 pub fn plain_user(uri: &[u8]) -> Option<&[u8]> {
-    let (user, rest) = user_and_rest(uri)?;
+    let (user, rest) = split_user(uri)?;
     rest.is_empty().then_some(user)
 }
 
-/// The same of a From's or To's value, with the URI in brackets and no quotes in front. What stands behind the brackets
-/// changes nothing of the user, and is for whoever took the message in to judge. `None` is no judgement.
+/// The user in the value of From or To, with the URI in brackets and without quotes before it. The parameters after the
+/// brackets are not checked. `None` decides nothing.
 pub fn plain_user_of(value: &[u8]) -> Option<&[u8]> {
     let open = first_where(value, |piece| {
         piece.simd_eq(u8x16::splat(b'<'))
@@ -45,25 +45,25 @@ pub fn plain_user_of(value: &[u8]) -> Option<&[u8]> {
             | piece.simd_eq(u8x16::splat(b'\n'))
     })?;
     let uri = value.get(open..)?.strip_prefix(b"<")?;
-    let (user, rest) = user_and_rest(uri)?;
+    let (user, rest) = split_user(uri)?;
     matches!(rest, [b'>', ..]).then_some(user)
 }
 
-/// The user, and what stands behind the port or host.
+/// The user, and the text after the host and port.
 #[inline]
-fn user_and_rest(uri: &[u8]) -> Option<(&[u8], &[u8])> {
+fn split_user(uri: &[u8]) -> Option<(&[u8], &[u8])> {
     let rest = uri.strip_prefix(b"sip:")?;
     let (user, rest) = rest.split_at_checked(first_not(rest, is_user))?;
     let rest = rest.strip_prefix(b"@")?;
-    let behind = behind_host(rest)?;
-    (!user.is_empty()).then_some((user, behind))
+    let after = after_host(rest)?;
+    (!user.is_empty()).then_some((user, after))
 }
 
-/// What stands behind a host without brackets and, where there is one, its port. `None` is no judgement.
+/// The text after a host without brackets and its port, if any. `None` decides nothing.
 #[inline]
-pub(super) fn behind_host(text: &[u8]) -> Option<&[u8]> {
+pub(super) fn after_host(text: &[u8]) -> Option<&[u8]> {
     let (host, rest) = text.split_at_checked(first_not(text, is_name))?;
-    // What looks like an address and is none is a name all the same.
+    // A malformed IPv4 address is a valid name.
     if !(1..=255).contains(&host.len()) || matches!(host, [b'-' | b'.', ..]) {
         return None;
     }
@@ -95,7 +95,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn letters_of_names_and_users() {
+    fn character_classes_are_complete() {
         for byte in 0..=u8::MAX {
             let name = byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
             let piece = u8x16::splat(byte);
@@ -138,9 +138,9 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(4000))]
 
-        /// Who is seen through is who is found by parsing.
+        /// A user found by the fast parser equals that of the full parser.
         #[test]
-        fn users_are_those_that_parsing_finds(pieces in prop::collection::vec(piece(), 0..9), sound in any::<bool>()) {
+        fn fast_parser_agrees_with_full_parser(pieces in prop::collection::vec(piece(), 0..9), sound in any::<bool>()) {
             let text = match sound {
                 true => format!("sip:{}@{}", pieces.concat(), "h.example:5060"),
                 false => pieces.concat(),

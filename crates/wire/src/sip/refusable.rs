@@ -1,5 +1,5 @@
-//! A look at a request that takes in what its refusal needs and nothing else: where there is too much to do, a request that
-//! is refused must cost a fraction of one that is read.
+//! Fast path for refusals: parses only the fields of a request that its refusal repeats. Under overload a refused
+//! request must cost a fraction of a processed one.
 
 use super::ids::{HeaderId, Method};
 use super::list::Values;
@@ -9,14 +9,15 @@ use super::writer::Writer;
 use memchr::memchr;
 use std::net::SocketAddr;
 
-/// Via fields of a request that a glance takes in; one with more is read in full.
+/// Maximum number of Via fields on the fast path; a request with more is parsed in full.
 const VIAS: usize = 8;
-/// Header lines that are looked at; a request with more is read in full.
+/// Maximum number of header lines on the fast path; a request with more is parsed in full.
 const LINES: usize = 64;
 
-/// What a refusal of a request needs (RFC 3261 section 8.2.6.2), as it came. Lines are whole, with their line ends.
+/// The fields of a request that its refusal repeats (RFC 3261 section 8.2.6.2), unmodified. Lines are complete, with
+/// line ends.
 #[derive(Clone, Copy, Debug)]
-pub struct Refusable<'a> {
+pub struct RefusableRequest<'a> {
     method: Method<'a>,
     uri: &'a [u8],
     vias: [&'a [u8]; VIAS],
@@ -27,8 +28,8 @@ pub struct Refusable<'a> {
     cseq: &'a [u8],
 }
 
-/// What one of these lines is.
-enum Line {
+/// The header field of a line.
+enum LineKind {
     Via,
     From,
     To,
@@ -37,10 +38,10 @@ enum Line {
     Other,
 }
 
-impl<'a> Refusable<'a> {
-    /// A glance at a request; `None` where it is none, or not of the plainest form (a name is written unusually, a field is
-    /// folded, missing or there twice, a line ends without CR): it has to be read in full then.
-    pub fn at(bytes: &'a [u8]) -> Option<Refusable<'a>> {
+impl<'a> RefusableRequest<'a> {
+    /// Parses a request on the fast path. `None` for other input and for requests in an unusual form (unusual spelling
+    /// of a name, a field folded, missing or repeated, a line end without CR): such a request has to be parsed in full.
+    pub fn parse(bytes: &'a [u8]) -> Option<RefusableRequest<'a>> {
         let end = memchr(b'\n', bytes)?;
         let line = bytes.get(..end)?.strip_suffix(b" SIP/2.0\r")?;
         let space = memchr(b' ', line)?;
@@ -48,11 +49,11 @@ impl<'a> Refusable<'a> {
         if uri.is_empty() || memchr(b' ', uri).is_some() {
             return None;
         }
-        // The reader skips line ends in front of the start line.
+        // The full parser skips line ends before the start line.
         if method.is_empty() || !method.iter().copied().all(is_token) {
             return None;
         }
-        let mut glance = Refusable {
+        let mut fields = RefusableRequest {
             method: Method::from_bytes(method),
             uri,
             vias: [b""; VIAS],
@@ -67,9 +68,9 @@ impl<'a> Refusable<'a> {
             let end = memchr(b'\n', rest)? + 1;
             let (line, behind) = rest.split_at_checked(end)?;
             if line == b"\r\n" {
-                return glance.is_whole().then_some(glance);
+                return fields.is_whole().then_some(fields);
             }
-            glance.take(line)?;
+            fields.take(line)?;
             rest = behind;
         }
         None
@@ -87,16 +88,16 @@ impl<'a> Refusable<'a> {
             return None;
         }
         let place = match kind(line)? {
-            Line::Other => return Some(()),
-            Line::Via => {
+            LineKind::Other => return Some(()),
+            LineKind::Via => {
                 let place = self.vias.get_mut(self.count)?;
                 self.count += 1;
                 place
             }
-            Line::From => &mut self.from,
-            Line::To => &mut self.to,
-            Line::CallId => &mut self.call_id,
-            Line::CSeq => &mut self.cseq,
+            LineKind::From => &mut self.from,
+            LineKind::To => &mut self.to,
+            LineKind::CallId => &mut self.call_id,
+            LineKind::CSeq => &mut self.cseq,
         };
         if !place.is_empty() {
             return None;
@@ -115,7 +116,7 @@ impl<'a> Refusable<'a> {
         self.uri
     }
 
-    /// The topmost Via; `None` where it cannot be read.
+    /// The topmost Via; `None` if it is malformed.
     pub fn via(&self) -> Option<Via<'a>> {
         Via::parse(Values::list(value(self.vias[0])).next()?)
     }
@@ -125,10 +126,10 @@ impl<'a> Refusable<'a> {
         self.vias.get(..self.count).unwrap_or_default()
     }
 
-    /// Appends a refusal: `start` (status line, with its line end), the fields of the request with `received` and `rport` for
-    /// `source` (RFC 3261 section 18.2.1, RFC 3581 section 4) and `tag`, then `tail` (the other fields and the blank line);
-    /// `feedback` takes the place of `oc` in the topmost Via.
-    /// `false`, and nothing is appended, where the topmost Via cannot be read or shares its field with another.
+    /// Appends a refusal: `start` (status line with line end), the fields of the request with `received` and `rport`
+    /// for `source` (RFC 3261 section 18.2.1, RFC 3581 section 4) and `tag`, then `tail` (the other fields and the
+    /// blank line); `feedback` replaces `oc` in the topmost Via. Returns `false` and appends nothing if the topmost Via
+    /// is malformed or shares its field with another one.
     pub fn refuse(
         &self,
         start: &[u8],
@@ -160,22 +161,22 @@ impl<'a> Refusable<'a> {
         true
     }
 
-    /// The field From.
+    /// The From line.
     pub fn from_line(&self) -> &'a [u8] {
         self.from
     }
 
-    /// The field To.
+    /// The To line.
     pub fn to_line(&self) -> &'a [u8] {
         self.to
     }
 
-    /// To; `None` where it cannot be read.
+    /// To; `None` if it is malformed.
     pub fn to(&self) -> Option<NameAddr<'a>> {
         NameAddr::parse(value(self.to))
     }
 
-    /// The field Call-ID.
+    /// The Call-ID line.
     pub fn call_id_line(&self) -> &'a [u8] {
         self.call_id
     }
@@ -185,48 +186,48 @@ impl<'a> Refusable<'a> {
         value(self.call_id)
     }
 
-    /// The field CSeq.
+    /// The CSeq line.
     pub fn cseq_line(&self) -> &'a [u8] {
         self.cseq
     }
 }
 
-/// What is behind the colon of a line, without blanks around it.
+/// The value of a line, trimmed.
 fn value(line: &[u8]) -> &[u8] {
     let colon = memchr(b':', line).map_or(line.len(), |at| at + 1);
     line.get(colon..).unwrap_or_default().trim_ascii()
 }
 
-/// Which of the fields a line is; `None` where a fold or an unusual way of writing makes it uncertain.
-fn kind(line: &[u8]) -> Option<Line> {
+/// The header field of a line; `None` if a fold or an unusual spelling makes it uncertain.
+fn kind(line: &[u8]) -> Option<LineKind> {
     let named = |name: &[u8]| {
         let (start, rest) = line.split_at_checked(name.len())?;
         (start.eq_ignore_ascii_case(name) && rest.first() == Some(&b':')).then_some(())
     };
-    // A blank before the colon is legal, and rare enough to be left to the reader.
+    // A blank before the colon is legal, and rare enough to be left to the full parser.
     let loose = |length: usize| matches!(line.get(length), Some(b' ' | b'\t'));
-    let long = |name: &[u8], compact: u8, line_is: Line| match named(name) {
+    let long = |name: &[u8], compact: u8, line_is: LineKind| match named(name) {
         Some(()) => Some(line_is),
         None if line.get(1) == Some(&b':') && line.first()?.eq_ignore_ascii_case(&compact) => {
             Some(line_is)
         }
         None if loose(name.len()) && line.get(..name.len())?.eq_ignore_ascii_case(name) => None,
         None if loose(1) => None,
-        None => Some(Line::Other),
+        None => Some(LineKind::Other),
     };
     match line.first()? {
-        b'V' | b'v' => long(b"Via", b'v', Line::Via),
-        b'F' | b'f' => long(b"From", b'f', Line::From),
-        b'T' | b't' => long(b"To", b't', Line::To),
-        b'I' | b'i' => long(b"Call-ID", b'i', Line::CallId),
+        b'V' | b'v' => long(b"Via", b'v', LineKind::Via),
+        b'F' | b'f' => long(b"From", b'f', LineKind::From),
+        b'T' | b't' => long(b"To", b't', LineKind::To),
+        b'I' | b'i' => long(b"Call-ID", b'i', LineKind::CallId),
         b'C' | b'c' => match line.get(1)? {
-            b'S' | b's' => long(b"CSeq", 0, Line::CSeq),
-            b'A' | b'a' => long(b"Call-ID", 0, Line::CallId),
-            _ => Some(Line::Other),
+            b'S' | b's' => long(b"CSeq", 0, LineKind::CSeq),
+            b'A' | b'a' => long(b"Call-ID", 0, LineKind::CallId),
+            _ => Some(LineKind::Other),
         },
-        // A fold: of what, only a reader knows.
+        // A fold: only the full parser determines the folded field.
         b' ' | b'\t' => None,
-        _ => Some(Line::Other),
+        _ => Some(LineKind::Other),
     }
 }
 
@@ -240,24 +241,24 @@ mod tests {
         CALL-ID:  x@y \r\nCSeq: 1 INVITE\r\nContact: <sip:a@10.1.0.1>\r\nContent-Length: 3\r\n\r\nv=0";
 
     #[test]
-    fn a_glance_sees_what_a_reader_sees() {
-        let glance = Refusable::at(INVITE.as_bytes()).unwrap();
+    fn fast_path_agrees_with_full_parser() {
+        let fields = RefusableRequest::parse(INVITE.as_bytes()).unwrap();
         let message = Message::parse(INVITE.as_bytes()).unwrap();
-        assert_eq!(glance.method(), Method::Invite);
-        assert_eq!(glance.uri(), message.request_uri());
-        assert_eq!(glance.call_id(), message.call_id().unwrap());
-        assert_eq!(glance.via().unwrap().raw, message.via().unwrap().raw);
-        assert_eq!(glance.via_lines().len(), 2);
+        assert_eq!(fields.method(), Method::Invite);
+        assert_eq!(fields.uri(), message.request_uri());
+        assert_eq!(fields.call_id(), message.call_id().unwrap());
+        assert_eq!(fields.via().unwrap().raw, message.via().unwrap().raw);
+        assert_eq!(fields.via_lines().len(), 2);
         let raw = |id| message.headers().find(|h| h.id == id).unwrap().raw;
-        assert_eq!(glance.from_line(), raw(HeaderId::From));
-        assert_eq!(glance.to_line(), raw(HeaderId::To));
-        assert_eq!(glance.call_id_line(), raw(HeaderId::CallId));
-        assert_eq!(glance.cseq_line(), raw(HeaderId::CSeq));
-        assert_eq!(glance.to().unwrap().tag(), None);
+        assert_eq!(fields.from_line(), raw(HeaderId::From));
+        assert_eq!(fields.to_line(), raw(HeaderId::To));
+        assert_eq!(fields.call_id_line(), raw(HeaderId::CallId));
+        assert_eq!(fields.cseq_line(), raw(HeaderId::CSeq));
+        assert_eq!(fields.to().unwrap().tag(), None);
     }
 
     #[test]
-    fn a_refusal_says_what_the_readers_says() {
+    fn refusal_equals_that_of_the_full_path() {
         let source = "198.51.100.7:5088".parse().unwrap();
         let message = Message::parse(INVITE.as_bytes()).unwrap();
         let mut read = Vec::new();
@@ -275,8 +276,8 @@ mod tests {
         let mut seen = Vec::new();
         let tail = b"Retry-After: 5\r\nContent-Length: 0\r\n\r\n";
         let start = b"SIP/2.0 503 Service Unavailable\r\n";
-        let glance = Refusable::at(INVITE.as_bytes()).unwrap();
-        assert!(glance.refuse(start, source, b"abc", (b"", tail), &mut seen));
+        let fields = RefusableRequest::parse(INVITE.as_bytes()).unwrap();
+        assert!(fields.refuse(start, source, b"abc", (b"", tail), &mut seen));
         let of = |bytes: &[u8]| -> Vec<(HeaderId, String)> {
             let answer = Message::parse(bytes).unwrap();
             assert_eq!(answer.validate(), Ok(()));
@@ -292,17 +293,17 @@ mod tests {
         assert_eq!(of(&seen), of(&read));
         let list = INVITE.replacen(";rport", ";rport, SIP/2.0/UDP h;branch=z9hG4bKc", 1);
         seen.clear();
-        let glance = Refusable::at(list.as_bytes()).unwrap();
-        assert!(!glance.refuse(start, source, b"abc", (b"", tail), &mut seen));
+        let fields = RefusableRequest::parse(list.as_bytes()).unwrap();
+        assert!(!fields.refuse(start, source, b"abc", (b"", tail), &mut seen));
         assert!(seen.is_empty());
     }
 
     #[test]
-    fn what_is_written_unusually_is_left_to_the_reader() {
+    fn unusual_spelling_is_left_to_the_full_parser() {
         let not = |from: &str, to: &str| {
             let text = INVITE.replacen(from, to, 1);
             assert_ne!(text, INVITE, "{from}");
-            assert!(Refusable::at(text.as_bytes()).is_none(), "{to}");
+            assert!(RefusableRequest::parse(text.as_bytes()).is_none(), "{to}");
         };
         not("From: <sip:a@b>", "From: <sip:a@b>\r\n ");
         not("From:", "From :");
@@ -316,12 +317,12 @@ mod tests {
         not("\r\n\r\n", "\r\n");
         not("Max-Forwards: 70", &"v: SIP/2.0/UDP h\r\n".repeat(8));
         not("Max-Forwards: 70\r\n", &"X: y\r\n".repeat(60));
-        assert!(Refusable::at(b"SIP/2.0 200 OK\r\n\r\n").is_none());
-        assert!(Refusable::at(b"").is_none());
+        assert!(RefusableRequest::parse(b"SIP/2.0 200 OK\r\n\r\n").is_none());
+        assert!(RefusableRequest::parse(b"").is_none());
     }
 
     #[test]
-    fn no_bytes_make_it_panic_and_what_it_sees_the_reader_sees() {
+    fn arbitrary_bytes_do_not_panic_and_agree_with_the_full_parser() {
         let mut state = 7u64;
         for _ in 0..20_000 {
             let mut bytes = INVITE.as_bytes().to_vec();
@@ -332,21 +333,21 @@ mod tests {
                 let at = (state >> 33) as usize % bytes.len();
                 bytes[at] = b" \r\n:;,<>\"VvTtIiCcFf\t0"[(state >> 20) as usize % 21];
             }
-            let Some(glance) = Refusable::at(&bytes) else {
+            let Some(fields) = RefusableRequest::parse(&bytes) else {
                 continue;
             };
             let message = Message::parse(&bytes).unwrap();
-            assert_eq!(glance.method(), message.method());
+            assert_eq!(fields.method(), message.method());
             let same = |id, line: &[u8]| {
                 assert!(!message.is_repeated(id));
                 assert_eq!(value(line), message.header(id).unwrap(), "{id:?}");
             };
-            same(HeaderId::From, glance.from_line());
-            same(HeaderId::To, glance.to_line());
-            same(HeaderId::CallId, glance.call_id_line());
-            same(HeaderId::CSeq, glance.cseq_line());
+            same(HeaderId::From, fields.from_line());
+            same(HeaderId::To, fields.to_line());
+            same(HeaderId::CallId, fields.call_id_line());
+            same(HeaderId::CSeq, fields.cseq_line());
             let vias = message.headers().filter(|h| h.id == HeaderId::Via);
-            assert!(vias.map(|h| h.raw).eq(glance.via_lines().iter().copied()));
+            assert!(vias.map(|h| h.raw).eq(fields.via_lines().iter().copied()));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Typed views of single headers, parsed when asked for.
+//! Typed views of single headers, parsed on demand.
 
 use super::host::{Host, HostPort, parse_ip, parse_port};
 use super::ids::{HeaderId, Method};
@@ -6,16 +6,16 @@ use super::list::{Values, closing_quote, find_outside, trim};
 use super::message::{Message, is_lws, is_token, number};
 use super::params::{AuthParams, Params};
 use super::uri::Uri;
-use super::words::first;
+use super::vector::first;
 use std::fmt;
 use std::net::IpAddr;
 
-/// Why a typed view cannot be given.
+/// The reason why there is no typed view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ParseError {
     /// The message has no such header.
     Missing(HeaderId),
-    /// The header's value is not what its grammar says.
+    /// The value of the header does not match its grammar.
     Malformed(HeaderId),
 }
 
@@ -35,19 +35,19 @@ impl std::error::Error for ParseError {}
 pub struct Via<'a> {
     /// The whole value.
     pub raw: &'a [u8],
-    /// The version of the protocol, `2.0` but for a peer from the future: its request still finds its way back as 505.
+    /// The protocol version, `2.0` except for a future peer: the 505 for its request still follows its Via.
     pub version: &'a [u8],
-    /// The transport as it came, for example `UDP`.
+    /// The transport, unmodified, for example `UDP`.
     pub transport: &'a [u8],
     /// The sent-by host.
     pub host: Host<'a>,
-    /// The sent-by port, where one is written.
+    /// The sent-by port, if present.
     pub port: Option<u16>,
     /// The parameters.
     pub params: Params<'a>,
 }
 
-/// The parts of a Via that are written: see [`super::Writer::via`].
+/// The parts of a Via to write: see [`super::Writer::via`].
 #[derive(Clone, Copy, Debug)]
 pub struct ViaParts<'a> {
     /// For example `UDP`.
@@ -56,9 +56,9 @@ pub struct ViaParts<'a> {
     pub sent_by: HostPort<'a>,
     /// The branch with its magic cookie.
     pub branch: &'a [u8],
-    /// Whether to ask for `rport` (RFC 3581).
+    /// Whether to request `rport` (RFC 3581).
     pub rport: bool,
-    /// Further parameters as they are written, without the first semicolon; empty: none.
+    /// Further parameters, without the first semicolon; may be empty.
     pub extra: &'a [u8],
 }
 
@@ -89,7 +89,7 @@ impl<'a> Via<'a> {
         })
     }
 
-    /// The branch; empty where the peer sends none (RFC 2543).
+    /// The branch; empty if absent (RFC 2543).
     pub fn branch(&self) -> &'a [u8] {
         self.params.get(b"branch").unwrap_or_default()
     }
@@ -99,7 +99,7 @@ impl<'a> Via<'a> {
         parse_ip(self.params.get(b"received")?)
     }
 
-    /// `rport`: absent, asked for (`Some(None)`), or filled in. A value that is no port counts as asked for.
+    /// `rport`: absent, requested (`Some(None)`), or filled in. A value that is no port counts as requested.
     pub fn rport(&self) -> Option<Option<u16>> {
         self.params
             .find(b"rport")
@@ -120,7 +120,7 @@ impl<'a> Via<'a> {
     }
 }
 
-/// A token, white space around it, then `separator`: the token and what follows the separator.
+/// A token, white space, then `separator`: returns the token and the text after the separator.
 fn token_then(text: &[u8], separator: u8) -> Option<(&[u8], &[u8])> {
     let at = first(separator, text)?;
     let token = trim(text.get(..at)?);
@@ -144,7 +144,7 @@ fn sent_by(text: &[u8]) -> Option<(Host<'_>, Option<u16>)> {
 pub struct NameAddr<'a> {
     /// The whole value.
     pub raw: &'a [u8],
-    /// The display name as it came, with its quotes; empty where there is none.
+    /// The display name, unmodified, with its quotes; may be empty.
     pub display: &'a [u8],
     /// The URI; `*` for the Contact that removes all bindings.
     pub uri: &'a [u8],
@@ -153,7 +153,7 @@ pub struct NameAddr<'a> {
 }
 
 impl<'a> NameAddr<'a> {
-    /// Parses one value. The URI is delimited, not judged: see [`NameAddr::parse_uri`].
+    /// Parses one value. The URI is delimited but not parsed: see [`NameAddr::parse_uri`].
     pub fn parse(raw: &'a [u8]) -> Option<NameAddr<'a>> {
         let text = trim(raw);
         let (display, rest) = match text.first()? {
@@ -188,7 +188,7 @@ impl<'a> NameAddr<'a> {
         if !display.is_empty() {
             return None;
         }
-        // Without brackets, a semicolon ends the URI: the parameters are the header's (RFC 3261 section 20).
+        // Without brackets a semicolon ends the URI: the parameters belong to the header (RFC 3261 section 20).
         let end = first(b';', rest).unwrap_or(rest.len());
         let uri = trim(rest.get(..end)?);
         let clean = !uri.is_empty()
@@ -218,12 +218,12 @@ impl<'a> NameAddr<'a> {
         self.uri == b"*"
     }
 
-    /// The `expires` parameter in seconds; absent or no number: `None`.
+    /// The `expires` parameter in seconds; `None` if absent or malformed.
     pub fn expires(&self) -> Option<u32> {
         delta_seconds(self.params.get(b"expires")?)
     }
 
-    /// The `q` parameter in thousandths, 0 to 1000; absent or malformed: `None`.
+    /// The `q` parameter in thousandths, 0 to 1000; `None` if absent or malformed.
     pub fn q_thousandths(&self) -> Option<u16> {
         let q = self.params.get(b"q")?;
         let (whole, fraction) = match first(b'.', q) {
@@ -249,7 +249,7 @@ impl<'a> NameAddr<'a> {
     }
 }
 
-/// Whether a semicolon stands in front of `at`, so that `<` there is inside a parameter and starts no address.
+/// Whether there is a semicolon before `at`, so that `<` at `at` is part of a parameter and starts no address.
 fn header_params_before(text: &[u8], at: usize) -> bool {
     first(b';', text.get(..at).unwrap_or_default()).is_some()
 }
@@ -285,13 +285,13 @@ impl<'a> CSeq<'a> {
 /// RAck (RFC 3262 section 7.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RAck<'a> {
-    /// RSeq of the response that is acknowledged.
+    /// RSeq of the acknowledged response.
     pub rseq: u32,
-    /// CSeq of the response that is acknowledged.
+    /// CSeq of the acknowledged response.
     pub cseq: CSeq<'a>,
 }
 
-/// Who refreshes a session (RFC 4028).
+/// The side that refreshes a session (RFC 4028).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refresher {
     /// `refresher=uac`
@@ -305,7 +305,7 @@ pub enum Refresher {
 pub struct SessionExpires {
     /// The interval in seconds.
     pub seconds: u32,
-    /// The refresher, where one is named.
+    /// The refresher, if specified.
     pub refresher: Option<Refresher>,
 }
 
@@ -338,14 +338,14 @@ impl<'a> Replaces<'a> {
 /// A value with parameters: Event, Retry-After, Reason, Subscription-State ...
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenValue<'a> {
-    /// What stands in front of the first semicolon, without white space around it.
+    /// The text before the first semicolon, trimmed.
     pub token: &'a [u8],
     /// The parameters.
     pub params: Params<'a>,
 }
 
 impl<'a> TokenValue<'a> {
-    /// Parses the value; `None` where nothing stands in front of the parameters.
+    /// Parses the value; `None` if there is no text before the parameters.
     pub fn parse(value: &'a [u8]) -> Option<TokenValue<'a>> {
         let end = find_outside(value, 0, b';').unwrap_or(value.len());
         let token = trim(value.get(..end)?);
@@ -382,7 +382,7 @@ impl<'a> MediaType<'a> {
 
     /// Whether it is this type, without regard to case.
     pub fn is(&self, kind: &str, subtype: &str) -> bool {
-        // Nearly always it is written as we do: that is one comparison.
+        // In nearly all messages the spelling is the usual one, so that one comparison is sufficient.
         let same = |found: &[u8], name: &[u8]| found == name || found.eq_ignore_ascii_case(name);
         same(self.kind, kind.as_bytes()) && same(self.subtype, subtype.as_bytes())
     }
@@ -393,7 +393,7 @@ impl<'a> MediaType<'a> {
 pub struct Credentials<'a> {
     /// For example `Digest`.
     pub scheme: &'a [u8],
-    /// The parameters behind it.
+    /// The parameters of the scheme.
     pub params: AuthParams<'a>,
 }
 
@@ -419,7 +419,7 @@ impl<'a> Credentials<'a> {
 
 /// Typed accessors.
 impl<'a> Message<'a> {
-    fn needed(&self, id: HeaderId) -> Result<&'a [u8], ParseError> {
+    fn required_header(&self, id: HeaderId) -> Result<&'a [u8], ParseError> {
         self.header(id).ok_or(ParseError::Missing(id))
     }
 
@@ -428,7 +428,7 @@ impl<'a> Message<'a> {
         id: HeaderId,
         parse: impl FnOnce(&'a [u8]) -> Option<T>,
     ) -> Result<T, ParseError> {
-        parse(self.needed(id)?).ok_or(ParseError::Malformed(id))
+        parse(self.required_header(id)?).ok_or(ParseError::Malformed(id))
     }
 
     fn addresses(
@@ -441,7 +441,7 @@ impl<'a> Message<'a> {
 
     /// The topmost Via.
     pub fn via(&self) -> Result<Via<'a>, ParseError> {
-        self.known.via.get(self.bytes(), || {
+        self.cache.via.get(self.bytes(), || {
             self.typed(HeaderId::Via, |value| {
                 Via::parse(Values::list(value).next()?)
             })
@@ -456,21 +456,21 @@ impl<'a> Message<'a> {
 
     /// From.
     pub fn from(&self) -> Result<NameAddr<'a>, ParseError> {
-        self.known
+        self.cache
             .from
             .get(self.bytes(), || self.typed(HeaderId::From, NameAddr::parse))
     }
 
     /// To.
     pub fn to(&self) -> Result<NameAddr<'a>, ParseError> {
-        self.known
+        self.cache
             .to
             .get(self.bytes(), || self.typed(HeaderId::To, NameAddr::parse))
     }
 
     /// Call-ID: not empty, without white space inside.
     pub fn call_id(&self) -> Result<&'a [u8], ParseError> {
-        self.known.call_id.get(self.bytes(), || {
+        self.cache.call_id.get(self.bytes(), || {
             self.typed(HeaderId::CallId, |value| {
                 (!value.is_empty() && !value.iter().any(|byte| is_lws(*byte))).then_some(value)
             })
@@ -479,7 +479,7 @@ impl<'a> Message<'a> {
 
     /// CSeq.
     pub fn cseq(&self) -> Result<CSeq<'a>, ParseError> {
-        self.known
+        self.cache
             .cseq
             .get(self.bytes(), || self.typed(HeaderId::CSeq, CSeq::parse))
     }
@@ -491,7 +491,7 @@ impl<'a> Message<'a> {
 
     /// The first Contact.
     pub fn contact(&self) -> Result<NameAddr<'a>, ParseError> {
-        self.known.contact.get(self.bytes(), || {
+        self.cache.contact.get(self.bytes(), || {
             self.contacts()
                 .next()
                 .unwrap_or(Err(ParseError::Missing(HeaderId::Contact)))
@@ -510,7 +510,7 @@ impl<'a> Message<'a> {
         self.addresses(HeaderId::RecordRoute)
     }
 
-    /// Addresses of any other header of that shape: Path, Service-Route, P-Asserted-Identity, Diversion ...
+    /// Addresses of any other header of this grammar: Path, Service-Route, P-Asserted-Identity, Diversion ...
     pub fn name_addrs(
         &self,
         id: HeaderId,
@@ -535,7 +535,7 @@ impl<'a> Message<'a> {
         self.typed(HeaderId::MinExpires, delta_seconds)
     }
 
-    /// Content-Length as written; [`Message::body`] is already cut by it.
+    /// Content-Length as received; [`Message::body`] is already delimited by it.
     pub fn content_length(&self) -> Result<u64, ParseError> {
         self.typed(HeaderId::ContentLength, number)
     }
@@ -565,7 +565,7 @@ impl<'a> Message<'a> {
         self.values(HeaderId::Allow).map(Method::from_bytes)
     }
 
-    /// Whether the list header `id` names `token`, without regard to case: `lists(Supported, b"100rel")`.
+    /// Whether the list header `id` contains `token`, without regard to case: `lists(Supported, b"100rel")`.
     pub fn lists(&self, id: HeaderId, token: &[u8]) -> bool {
         self.values(id)
             .any(|value| value.eq_ignore_ascii_case(token))
@@ -576,8 +576,8 @@ impl<'a> Message<'a> {
         self.typed(HeaderId::SessionExpires, |value| {
             let value = TokenValue::parse(value)?;
             let refresher = match value.params.get(b"refresher") {
-                Some(who) if who.eq_ignore_ascii_case(b"uac") => Some(Refresher::Uac),
-                Some(who) if who.eq_ignore_ascii_case(b"uas") => Some(Refresher::Uas),
+                Some(side) if side.eq_ignore_ascii_case(b"uac") => Some(Refresher::Uac),
+                Some(side) if side.eq_ignore_ascii_case(b"uas") => Some(Refresher::Uas),
                 _ => None,
             };
             Some(SessionExpires {
@@ -602,7 +602,7 @@ impl<'a> Message<'a> {
             Some(RAck {
                 rseq: delta_seconds(value.get(..end)?)?,
                 cseq: CSeq::parse(cseq).or_else(|| {
-                    // Some clients append the method to a copy of the whole CSeq: it stands twice then.
+                    // Some clients append the method to a copy of the whole CSeq, so that it occurs twice.
                     let end = cseq.iter().rposition(|byte| is_lws(*byte))?;
                     let method = cseq.get(end + 1..)?;
                     CSeq::parse(trim(cseq.get(..end)?))
@@ -639,7 +639,7 @@ impl<'a> Message<'a> {
         self.typed(HeaderId::SubscriptionState, TokenValue::parse)
     }
 
-    /// Retry-After in seconds; comment and parameters are left aside.
+    /// Retry-After in seconds; comment and parameters are ignored.
     pub fn retry_after(&self) -> Result<u32, ParseError> {
         self.typed(HeaderId::RetryAfter, |value| {
             let end = value

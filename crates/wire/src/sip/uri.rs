@@ -1,8 +1,9 @@
-//! URIs: sip, sips (RFC 3261 section 19.1), tel (RFC 3966), urn (RFC 5031 services); others are told apart only.
+//! URIs: sip, sips (RFC 3261 section 19.1), tel (RFC 3966), urn (RFC 5031 services); of other schemes only the name is
+//! parsed.
 
 use super::host::{Host, HostPort};
 use super::params::Params;
-use super::words::first;
+use super::vector::first;
 use std::borrow::Cow;
 
 /// A URI's scheme.
@@ -16,7 +17,7 @@ pub enum Scheme<'a> {
     Tel,
     /// `urn:`
     Urn,
-    /// Another, as it came.
+    /// Another scheme, unmodified.
     Other(&'a [u8]),
 }
 
@@ -32,32 +33,32 @@ impl<'a> Scheme<'a> {
     }
 }
 
-/// A parsed URI; every part as it came (percent escapes kept, see [`percent_decode`]).
+/// A parsed URI; all parts unmodified (percent escapes included, see [`percent_decode`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Uri<'a> {
     /// The whole URI.
     pub raw: &'a [u8],
     /// Its scheme.
     pub scheme: Scheme<'a>,
-    /// sip, sips: the user, where there is one; tel: the number; others: all behind the scheme.
+    /// sip, sips: the user, if present; tel: the number; others: all text after the scheme.
     pub user: Option<&'a [u8]>,
-    /// The password, which no one should send.
+    /// The password; its use is deprecated (RFC 3261 section 19.1.1).
     pub password: Option<&'a [u8]>,
     /// sip, sips: the host; an empty name for other schemes.
     pub host: Host<'a>,
-    /// sip, sips: the port, where one is written.
+    /// sip, sips: the port, if present.
     pub port: Option<u16>,
-    /// Parameters behind host and port (sip, sips) or behind the number (tel).
+    /// Parameters after host and port (sip, sips) or after the number (tel).
     pub params: Params<'a>,
-    /// What stands behind `?`, without it.
+    /// The text after `?`.
     pub headers: &'a [u8],
 }
 
-/// What a letter means to the one pass over a URI.
+/// The meaning of a byte for the single pass over a URI.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Letter {
+enum ByteClass {
     Plain,
-    /// White space, control letters, angle brackets, quotes: never in a URI.
+    /// White space, control characters, angle brackets, quotes: not allowed in a URI.
     Bad,
     Colon,
     At,
@@ -66,36 +67,36 @@ enum Letter {
     Percent,
 }
 
-const LETTERS: [Letter; 256] = {
-    let mut table = [Letter::Plain; 256];
+const BYTE_CLASSES: [ByteClass; 256] = {
+    let mut table = [ByteClass::Plain; 256];
     let mut i = 0;
     while i <= b' ' as usize {
-        table[i] = Letter::Bad;
+        table[i] = ByteClass::Bad;
         i += 1;
     }
-    table[b'<' as usize] = Letter::Bad;
-    table[b'>' as usize] = Letter::Bad;
-    table[b'"' as usize] = Letter::Bad;
-    table[0x7f] = Letter::Bad;
-    table[b':' as usize] = Letter::Colon;
-    table[b'@' as usize] = Letter::At;
-    table[b';' as usize] = Letter::Semicolon;
-    table[b'?' as usize] = Letter::Question;
-    table[b'%' as usize] = Letter::Percent;
+    table[b'<' as usize] = ByteClass::Bad;
+    table[b'>' as usize] = ByteClass::Bad;
+    table[b'"' as usize] = ByteClass::Bad;
+    table[0x7f] = ByteClass::Bad;
+    table[b':' as usize] = ByteClass::Colon;
+    table[b'@' as usize] = ByteClass::At;
+    table[b';' as usize] = ByteClass::Semicolon;
+    table[b'?' as usize] = ByteClass::Question;
+    table[b'%' as usize] = ByteClass::Percent;
     table
 };
 
-/// Where the parts of a URI may divide; found in one pass.
+/// Offsets at which the parts of a URI may divide; found in one pass.
 struct Marks {
     /// The first colon: it ends the scheme.
     scheme: usize,
-    /// The first colon behind the scheme's and in front of `@`: it ends the user.
+    /// The first colon after the scheme's and before `@`: it ends the user.
     password: Option<usize>,
     /// The first `@`.
     at: Option<usize>,
-    /// The first `;` or `?` behind `@`, or behind the scheme where there is no `@`.
+    /// The first `;` or `?` after `@`, or after the scheme if there is no `@`.
     tail: usize,
-    /// Whether there is any percent escape.
+    /// Whether there is a percent escape.
     escapes: bool,
 }
 
@@ -107,21 +108,21 @@ impl Marks {
         let mut tail = None;
         let mut escapes = false;
         for (index, byte) in raw.iter().enumerate() {
-            let letter = LETTERS[usize::from(*byte)];
-            // Nearly all letters are plain: one comparison for those.
-            if letter == Letter::Plain {
+            let letter = BYTE_CLASSES[usize::from(*byte)];
+            // Nearly all bytes are plain: one comparison for those.
+            if letter == ByteClass::Plain {
                 continue;
             }
             match letter {
-                Letter::Plain => {}
-                Letter::Bad => return None,
-                Letter::Colon if scheme.is_none() => scheme = Some(index),
-                Letter::Colon => colon = colon.or(Some(index)),
-                // What looked like the tail was the user's.
-                Letter::At if at.is_none() => (at, tail) = (Some(index), None),
-                Letter::At => {}
-                Letter::Semicolon | Letter::Question => tail = tail.or(Some(index)),
-                Letter::Percent => escapes = true,
+                ByteClass::Plain => {}
+                ByteClass::Bad => return None,
+                ByteClass::Colon if scheme.is_none() => scheme = Some(index),
+                ByteClass::Colon => colon = colon.or(Some(index)),
+                // The presumed tail belongs to the user.
+                ByteClass::At if at.is_none() => (at, tail) = (Some(index), None),
+                ByteClass::At => {}
+                ByteClass::Semicolon | ByteClass::Question => tail = tail.or(Some(index)),
+                ByteClass::Percent => escapes = true,
             }
         }
         Some(Marks {
@@ -135,8 +136,8 @@ impl Marks {
 }
 
 impl<'a> Uri<'a> {
-    /// Parses a URI. `None` where it is none: white space, control letters or angle brackets in it, a broken escape in a
-    /// SIP URI, no scheme, a host that is neither name nor address (an IPv6 address needs its brackets).
+    /// Parses a URI. `None` for white space, control characters or angle brackets, a malformed escape in a SIP URI, a
+    /// missing scheme, or a host that is neither name nor address (an IPv6 address requires brackets).
     pub fn parse(raw: &'a [u8]) -> Option<Uri<'a>> {
         let marks = Marks::find(raw)?;
         let name = raw.get(..marks.scheme)?;
@@ -158,20 +159,20 @@ impl<'a> Uri<'a> {
         }
     }
 
-    /// Whether [`Uri::parse`] takes it; cheaper where only that is asked.
+    /// Whether [`Uri::parse`] accepts it; cheaper than parsing.
     pub fn is_well_formed(raw: &[u8]) -> bool {
         let rest = match raw {
             [b's' | b'S', b'i' | b'I', b'p' | b'P', b':', rest @ ..] => rest,
             _ => return Uri::parse(raw).is_some(),
         };
-        // Usually a user without escapes and a host without brackets: everything else goes the careful way.
+        // Usually a user without escapes and a host without brackets; all other forms are parsed in full.
         let Some(end) = rest.iter().position(|byte| !is_user(*byte)) else {
             return HostPort::is_plain(rest) || Uri::parse(raw).is_some();
         };
         let (user, behind) = rest.split_at(end);
         let plain = match behind {
-            [b'@', host @ ..] => !user.is_empty() && ends_plainly(host),
-            _ => ends_plainly(rest),
+            [b'@', host @ ..] => !user.is_empty() && has_plain_end(host),
+            _ => has_plain_end(rest),
         };
         plain || Uri::parse(raw).is_some()
     }
@@ -225,7 +226,7 @@ impl<'a> Uri<'a> {
         self.params.get(b"transport")
     }
 
-    /// Whether the `lr` parameter is there (a loose router).
+    /// Whether the `lr` parameter is present (a loose router).
     pub fn is_loose_router(&self) -> bool {
         self.params.has(b"lr")
     }
@@ -238,8 +239,8 @@ impl<'a> Uri<'a> {
         }
     }
 
-    /// sip, sips: host and port as they came.
-    pub fn written_target(&self) -> &'a [u8] {
+    /// sip, sips: host and port, unmodified.
+    pub fn raw_host_port(&self) -> &'a [u8] {
         let scheme = match self.scheme {
             Scheme::Sip => 4,
             Scheme::Sips => 5,
@@ -269,8 +270,8 @@ impl<'a> Uri<'a> {
             })
     }
 
-    /// Whether both lead to the same resource, as far as it can be told when parameters, a password and a port that is the
-    /// scheme's own have been added or left out on the way: user and host are the same, and the ports.
+    /// Whether both lead to the same resource, although parameters, a password or the default port of the scheme may
+    /// have been added or removed in transit: users, hosts and ports are equal.
     pub fn same_target(&self, other: &Uri<'_>) -> bool {
         let port = |uri: &Uri<'_>| {
             uri.port.unwrap_or(match uri.scheme {
@@ -288,8 +289,8 @@ impl<'a> Uri<'a> {
         }
     }
 
-    /// Equivalence of RFC 3261 section 19.1.4; for other schemes without regard to the scheme's case, tel numbers without
-    /// visual separators (RFC 3966 section 4).
+    /// Equivalence of RFC 3261 section 19.1.4; other schemes without regard to the case of the scheme, tel numbers
+    /// without visual separators (RFC 3966 section 4).
     pub fn equivalent(&self, other: &Uri<'_>) -> bool {
         match (self.scheme, other.scheme) {
             (Scheme::Sip, Scheme::Sip) | (Scheme::Sips, Scheme::Sips) => {
@@ -315,19 +316,19 @@ impl<'a> Uri<'a> {
     }
 }
 
-/// Letters that divide nothing, neither in a user nor in parameters.
+/// Bytes that separate nothing, neither in a user nor in parameters.
 fn is_user(byte: u8) -> bool {
-    LETTERS[usize::from(byte)] == Letter::Plain
+    BYTE_CLASSES[usize::from(byte)] == ByteClass::Plain
 }
 
-/// Host and port, then parameters of plain letters alone. `false` is no judgement.
-fn ends_plainly(text: &[u8]) -> bool {
+/// Whether the text is host and port, then parameters of plain characters only. `false` decides nothing.
+fn has_plain_end(text: &[u8]) -> bool {
     let end = first(b';', text).unwrap_or(text.len());
     let (target, params) = text.split_at(end);
     HostPort::is_plain(target) && params.iter().all(|byte| is_user(*byte) || *byte == b';')
 }
 
-/// Parameters and headers from what stands behind host and port.
+/// Parameters and headers from the text after host and port.
 fn tail(rest: &[u8]) -> (Params<'_>, &[u8]) {
     let question = first(b'?', rest).unwrap_or(rest.len());
     let params = rest.get(..question).unwrap_or_default();
@@ -355,7 +356,7 @@ fn hex_pair(text: &[u8], percent: usize) -> Option<u8> {
     Some((digit(percent + 1)? * 16 + digit(percent + 2)?) as u8)
 }
 
-/// Undoes percent escapes; borrowed where there is none. Broken escapes stay as they are.
+/// Decodes percent escapes; borrowed if there is none. Malformed escapes stay as they are.
 pub fn percent_decode(text: &[u8]) -> Cow<'_, [u8]> {
     if first(b'%', text).is_none() {
         return Cow::Borrowed(text);
@@ -377,8 +378,8 @@ pub fn percent_decode(text: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(decoded)
 }
 
-/// The letters of `text` for comparison: (letter, whether it is an escape that means something else than the letter).
-/// Escaped reserved letters differ from plain ones; other escapes equal their letters (RFC 3261 section 19.1.4).
+/// The bytes of `text` for comparison: (byte, whether it is an escape of a reserved character).
+/// Escaped reserved characters differ from plain ones; other escapes equal their characters (RFC 3261 section 19.1.4).
 fn units(text: &[u8]) -> impl Iterator<Item = (u8, bool)> + '_ {
     let mut at = 0;
     std::iter::from_fn(move || {
@@ -413,10 +414,11 @@ fn option_same(a: Option<&[u8]>, b: Option<&[u8]>) -> bool {
     }
 }
 
-/// Parameters compared at most, so that comparing stays bounded.
+/// Maximum number of compared parameters, to bound the cost.
 const MAX_COMPARED: usize = 32;
 
-/// Those in both must agree; these in one only never match: user, ttl, method, maddr, transport.
+/// Parameters present in both must be equal; these present in only one never match: user, ttl, method, maddr,
+/// transport.
 fn same_params(a: Params<'_>, b: Params<'_>) -> bool {
     let one_way = |a: Params<'_>, b: Params<'_>| {
         a.iter()
@@ -433,7 +435,7 @@ fn same_params(a: Params<'_>, b: Params<'_>) -> bool {
     one_way(a, b) && one_way(b, a)
 }
 
-/// Every header of one is in the other with the same value, in any order.
+/// Every header of one is present in the other with the same value, in any order.
 fn same_headers(a: &Uri<'_>, b: &Uri<'_>) -> bool {
     let one_way = |a: &Uri<'_>, b: &Uri<'_>| {
         a.header_pairs().take(MAX_COMPARED).all(|(name, value)| {
@@ -464,9 +466,9 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(5_000))]
 
-        /// The quick judgement is that of the parser.
+        /// The fast check agrees with the parser.
         #[test]
-        fn both_judgements_agree(
+        fn fast_check_agrees_with_parser(
             scheme in "(sip|SIPS|sip|sip|tel)?:?",
             rest in "([a-c%<\" :@.;?-]|1|2|9|\\[|::|%41|b@|@c|:5060|10\\.0\\.0\\.1){0,9}",
         ) {
@@ -474,7 +476,7 @@ mod tests {
             let parsed = Uri::parse(text.as_bytes());
             prop_assert_eq!(Uri::is_well_formed(text.as_bytes()), parsed.is_some(), "{}", text);
             if let Some(uri) = parsed.filter(Uri::is_sip) {
-                prop_assert_eq!(HostPort::parse(uri.written_target()), Some(uri.host_port()));
+                prop_assert_eq!(HostPort::parse(uri.raw_host_port()), Some(uri.host_port()));
             }
         }
     }

@@ -1,4 +1,4 @@
-//! What makes a message unfit to be processed (RFC 3261 sections 7, 8.2, 18.3; cases of RFC 4475).
+//! Validation of messages (RFC 3261 sections 7, 8.2, 18.3; cases of RFC 4475).
 
 use super::host::Host;
 use super::ids::{HeaderId, Method};
@@ -8,12 +8,12 @@ use super::typed::{NameAddr, Via};
 use super::uri::{Scheme, Uri};
 use std::net::Ipv4Addr;
 
-/// Why a message is refused.
+/// The reason for which a message is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Rejection {
-    /// Status to answer a request with; 0 for a response, which is dropped.
+    /// Status of the response to a request; 0 for a response, which is dropped.
     pub status: u16,
-    /// Reason phrase of the answer, or reason of the drop.
+    /// Reason phrase of the response, or reason of the drop.
     pub reason: &'static str,
 }
 
@@ -25,8 +25,8 @@ const fn bad(reason: &'static str) -> Rejection {
 }
 
 impl Message<'_> {
-    /// Judges the message. Requests: 505, 416 or 400 with a reason phrase that names the fault. An ACK must not be
-    /// answered whatever this says. Responses: status 0, drop.
+    /// Validates the message. Requests: 505, 416 or 400 with a reason phrase that names the fault; an ACK is
+    /// never answered. Responses: status 0, drop.
     pub fn validate(&self) -> Result<(), Rejection> {
         match self.start {
             Start::Request {
@@ -56,7 +56,7 @@ impl Message<'_> {
                 reason: "Version Not Supported",
             });
         }
-        if self.odd.loose_start_line || !method.as_bytes().iter().all(|byte| is_token(*byte)) {
+        if self.faults.loose_start_line || !method.as_bytes().iter().all(|byte| is_token(*byte)) {
             return Err(bad("Malformed Request Line"));
         }
         self.validate_shape()?;
@@ -71,8 +71,8 @@ impl Message<'_> {
         }
         self.validate_shape()?;
         self.validate_core(None)?;
-        // A response that names a broadcast or multicast sender further down was forged or is misrouted (RFC 4475
-        // section 3.3.10): it must not go on.
+        // A response with a broadcast or multicast address in a lower Via is forged or misrouted (RFC 4475 section
+        // 3.3.10): it must not be forwarded.
         let below = self.vias().skip(1);
         for via in below {
             let via = via.map_err(|_| bad("Malformed Via"))?;
@@ -89,25 +89,25 @@ impl Message<'_> {
 
     /// Faults of lines and lengths.
     fn validate_shape(&self) -> Result<(), Rejection> {
-        let odd = &self.odd;
+        let faults = &self.faults;
         match () {
-            () if odd.bad_length => Err(bad("Bad Content-Length")),
-            () if odd.truncated => Err(bad("Content-Length Beyond Message")),
-            () if odd.unfinished => Err(bad("Message Without End of Headers")),
-            () if odd.bad_line => Err(bad("Malformed Header Line")),
-            () if odd.bare_lf || self.has_bare_cr() => Err(bad("Malformed Line End")),
+            () if faults.bad_length => Err(bad("Bad Content-Length")),
+            () if faults.truncated => Err(bad("Content-Length Beyond Message")),
+            () if faults.unfinished => Err(bad("Message Without End of Headers")),
+            () if faults.bad_line => Err(bad("Malformed Header Line")),
+            () if faults.bare_lf || self.has_bare_cr() => Err(bad("Malformed Line End")),
             () => Ok(()),
         }
     }
 
-    /// A CR that no LF follows would end a line for some readers and not for others. Every line ends in CRLF where this
-    /// is asked, so there are as many CR as lines.
+    /// Whether there is a CR without LF: some parsers would end the line there, others not. At this point every line is
+    /// known to end in CRLF, so that the number of CR equals the number of lines.
     fn has_bare_cr(&self) -> bool {
         let bytes = self.bytes();
         let head = bytes.len() - self.body().len();
         let returns = memchr::memchr_iter(b'\r', bytes.get(..head).unwrap_or_default()).count();
-        // The start line and the blank line are not counted while indexing.
-        returns != self.odd.lines as usize + 2
+        // Start line and blank line are not counted while indexing.
+        returns != self.faults.lines as usize + 2
     }
 
     fn validate_request_uri(&self, uri: &[u8]) -> Result<(), Rejection> {
@@ -118,12 +118,12 @@ impl Message<'_> {
                 reason: "Unsupported URI Scheme",
             }),
             _ if parsed.headers.is_empty() => Ok(()),
-            // RFC 3261 section 19.1.1: a Request-URI has no headers; RFC 4475 section 3.1.2.11 lets 400 say so.
+            // RFC 3261 section 19.1.1: a Request-URI has no headers; RFC 4475 section 3.1.2.11 allows 400.
             _ => Err(bad("Headers in Request-URI")),
         }
     }
 
-    /// The six header fields of section 8.1.1, Max-Forwards excepted (old clients leave it out).
+    /// The six mandatory header fields of section 8.1.1, except Max-Forwards (old clients omit it).
     fn validate_core(&self, method: Option<Method<'_>>) -> Result<(), Rejection> {
         self.exactly_one(HeaderId::CallId, "Missing Call-ID", "Several Call-ID")?;
         self.exactly_one(HeaderId::CSeq, "Missing CSeq", "Several CSeq")?;
@@ -141,7 +141,7 @@ impl Message<'_> {
         if !via_sound(&via) {
             return Err(bad("Malformed Via"));
         }
-        // The addresses in a response are ours, given back: nobody reads more of them than their tags.
+        // From and To of a response repeat those of our request: only their tags are read.
         let sound = match method {
             Some(_) => address_sound,
             None => parameters_sound,
@@ -168,7 +168,7 @@ impl Message<'_> {
         }
     }
 
-    /// Headers that need not be there but must be right where they are.
+    /// Headers that are optional but must be well-formed.
     fn validate_optional(&self) -> Result<(), Rejection> {
         if self.has(HeaderId::MaxForwards) && self.max_forwards().is_err() {
             return Err(bad("Malformed Max-Forwards"));
@@ -199,19 +199,19 @@ impl Message<'_> {
     }
 }
 
-/// Our version, parameters without empty pieces, no stray commas.
+/// Supported version, no empty parameters, no stray commas.
 fn via_sound(via: &Via<'_>) -> bool {
     via.version == b"2.0"
         && via.params.well_formed()
         && find_outside(via.params.as_bytes(), 0, b',').is_none()
 }
 
-/// The parameters are parameters.
+/// The parameters are well-formed.
 fn parameters_sound(address: Option<NameAddr<'_>>) -> bool {
     address.is_some_and(|address| address.params.well_formed())
 }
 
-/// The URI parses (its scheme may be any), the parameters are parameters.
+/// The URI parses (with any scheme), and the parameters are well-formed.
 fn address_sound(address: Option<NameAddr<'_>>) -> bool {
     address.is_some_and(|address| {
         address.params.well_formed() && (address.is_star() || Uri::is_well_formed(address.uri))

@@ -1,4 +1,4 @@
-//! Writing messages into a buffer of the caller's, from nothing or from a message and edits.
+//! Writing messages into a buffer, without a source or from a message and edits.
 
 use super::feedback::is_feedback;
 use super::host::HostPort;
@@ -6,13 +6,13 @@ use super::ids::{HeaderId, Method};
 use super::list::{Values, skip_values};
 use super::message::{Header, Message};
 use super::typed::{Via, ViaParts};
-use super::words::first_of;
+use super::vector::first_of;
 use std::fmt;
 use std::io::Write as _;
 use std::net::SocketAddr;
 
-/// Appends one message to a `Vec`, without allocating anything else. Dropping a writer without [`Writer::finish`] or
-/// [`Writer::body`] leaves a message without end.
+/// Appends one message to a `Vec` without other allocations. Dropping a writer without [`Writer::finish`] or
+/// [`Writer::body`] leaves an incomplete message.
 ///
 /// Values cannot break out of their line: CR and LF in them are written as blanks (which also unfolds them).
 #[derive(Debug)]
@@ -47,7 +47,7 @@ impl<'o> Writer<'o> {
         self.header_parts(id, &[value])
     }
 
-    /// A header line whose value is several pieces without anything between them.
+    /// A header line with a value that is concatenated from parts.
     pub fn header_parts(&mut self, id: HeaderId, parts: &[&[u8]]) -> &mut Self {
         if id != HeaderId::Other {
             self.begin(id);
@@ -69,7 +69,7 @@ impl<'o> Writer<'o> {
         self
     }
 
-    /// A header line with a name of the caller's.
+    /// A header line with an undeclared name.
     pub fn header_named(&mut self, name: &[u8], value: &[u8]) -> &mut Self {
         self.text(name);
         self.out.extend_from_slice(b": ");
@@ -126,7 +126,7 @@ impl<'o> Writer<'o> {
         self
     }
 
-    /// A header field as another message has it, byte for byte; only a line end that is no CRLF becomes one.
+    /// A copy of a header field of another message, byte for byte; a line end other than CRLF becomes CRLF.
     pub fn copy(&mut self, header: &Header<'_>) -> &mut Self {
         match header.raw.ends_with(b"\r\n") {
             true => self.out.extend_from_slice(header.raw),
@@ -185,7 +185,7 @@ impl<'o> Writer<'o> {
 
     fn formatted(&mut self, value: fmt::Arguments<'_>) {
         let from = self.out.len();
-        // Writing into a Vec cannot fail; a formatter that fails leaves what it wrote.
+        // Writing into a Vec cannot fail; a formatter that fails leaves its output up to that point.
         let _ = self.out.write_fmt(value);
         for byte in self.out.iter_mut().skip(from) {
             if matches!(byte, b'\r' | b'\n') {
@@ -199,7 +199,7 @@ impl<'o> Writer<'o> {
     }
 }
 
-/// Appends `text` with blanks in the place of CR and LF, so that no value breaks out of its line (which also unfolds it).
+/// Appends `text` with blanks in place of CR and LF, so that no value breaks out of its line (which also unfolds it).
 pub fn append_text(out: &mut Vec<u8>, text: &[u8]) {
     let from = out.len();
     out.extend_from_slice(text);
@@ -212,7 +212,7 @@ pub fn append_text(out: &mut Vec<u8>, text: &[u8]) {
     }
 }
 
-/// Decimal digits of `value`; several times as fast as the formatting machinery.
+/// Appends the decimal digits of `value`; several times as fast as `core::fmt`.
 pub fn append_decimal(out: &mut Vec<u8>, mut value: u64) {
     let mut digits = [0u8; 20];
     let mut at = digits.len();
@@ -227,34 +227,34 @@ pub fn append_decimal(out: &mut Vec<u8>, mut value: u64) {
     out.extend_from_slice(&digits[at..]);
 }
 
-/// Header fields put together ahead, so that writing them is copying them: each `name: value` with its line end.
+/// Prepared header fields, which are written by copying: each `name: value` with its line end.
 #[derive(Clone, Copy, Debug)]
 pub struct FieldLines<'e> {
     text: &'e [u8],
-    heads: &'e Heads,
+    heads: &'e HeaderSets,
 }
 
-/// Which headers [`FieldLines`] are about, as sets of [`HeaderId::bit`].
+/// The headers that [`FieldLines`] affect, as sets of [`HeaderId::bit`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Heads {
-    /// Headers that lines write; they may be among more.
+pub struct HeaderSets {
+    /// Headers that the lines may contain; a superset.
     pub written: u128,
-    /// Headers whose fields in the message go. Names without an identifier are not among them.
+    /// Headers whose fields in the message are removed. Names without an identifier are not contained.
     pub replaced: u128,
 }
 
-/// What stands between the name and the value of a field in [`FieldLines`].
+/// Separator of name and value in [`FieldLines`].
 pub const COLON: &[u8] = b": ";
-/// What ends a line.
+/// Line end.
 pub const CRLF: &[u8] = b"\r\n";
 
 impl<'e> FieldLines<'e> {
-    /// The lines of `text`. `None` where it does not end with a line.
+    /// The lines of `text`. `None` if it does not end with a line end.
     ///
-    /// That each has a token for a name and [`COLON`] behind it, that no value has a CR or LF, and that `heads` tells of all
-    /// of them is not looked at again: it is for whoever put the lines together, once, to see to.
+    /// The caller guarantees, once, that each name is a token followed by [`COLON`], that no value contains a CR or LF,
+    /// and that `heads` covers all of the lines. None of this is checked here.
     #[inline]
-    pub fn new(text: &'e [u8], heads: &'e Heads) -> Option<FieldLines<'e>> {
+    pub fn new(text: &'e [u8], heads: &'e HeaderSets) -> Option<FieldLines<'e>> {
         let lines = FieldLines { text, heads };
         debug_assert!(
             lines
@@ -266,17 +266,17 @@ impl<'e> FieldLines<'e> {
         text.ends_with(CRLF).then_some(lines)
     }
 
-    /// What they are about.
-    pub const fn heads(&self) -> &'e Heads {
+    /// The affected headers.
+    pub const fn heads(&self) -> &'e HeaderSets {
         self.heads
     }
 
-    /// All of them, as they are written.
+    /// All lines.
     pub const fn text(&self) -> &'e [u8] {
         self.text
     }
 
-    /// Identifier, name and value of each.
+    /// Identifier, name and value of each field.
     pub fn fields(&self) -> impl Iterator<Item = (HeaderId, &'e [u8], &'e [u8])> + use<'e> {
         let mut rest = self.text;
         core::iter::from_fn(move || {
@@ -291,50 +291,50 @@ impl<'e> FieldLines<'e> {
     }
 }
 
-/// One change to a message on its way out.
+/// One change to an outgoing message.
 #[derive(Clone, Copy, Debug)]
 pub enum Edit<'e> {
-    /// Another Request-URI (requests only; responses have none).
+    /// Replace the Request-URI (requests only; responses have none).
     RequestUri(&'e [u8]),
-    /// All fields with this identifier go.
+    /// Remove all fields with this identifier.
     Remove(HeaderId),
-    /// All fields with this name go (names without an identifier).
+    /// Remove all fields with this name (names without an identifier).
     RemoveNamed(&'e [u8]),
-    /// The first value of this identifier goes (the topmost Via or Route), the others stay.
+    /// Remove the first value of this identifier (the topmost Via or Route).
     RemoveFirst(HeaderId),
-    /// All fields with this identifier become one with this value, where the first stood; added at the end where there
-    /// is none.
+    /// Replace all fields with this identifier by one with this value, at the position of the first; added at the end
+    /// if there is none.
     Replace {
-        /// Which.
+        /// Identifier.
         id: HeaderId,
-        /// Its new value.
+        /// The new value.
         value: &'e [u8],
     },
-    /// A field in front of the first with this identifier, or of all headers where there is none.
+    /// Add a field before the first with this identifier, or before all headers if there is none.
     Prepend {
-        /// Which.
+        /// Identifier.
         id: HeaderId,
         /// The value.
         value: &'e [u8],
     },
-    /// A field behind all others.
+    /// Add a field after all others.
     Add {
-        /// Which.
+        /// Identifier.
         id: HeaderId,
         /// The value.
         value: &'e [u8],
     },
-    /// A field behind all others, with a name of the caller's.
+    /// Add a field with an undeclared name after all others.
     AddNamed {
         /// Its name.
         name: &'e [u8],
         /// Its value.
         value: &'e [u8],
     },
-    /// Fields behind all others whose lines were put together ahead; those in the message that they take the place of go.
+    /// Add prepared fields after all others and remove the fields of the message that they replace.
     Lines(FieldLines<'e>),
-    /// Another body. Content-Length follows it; Content-Type as given, and without one (or with an empty body) the old
-    /// one stays (or goes).
+    /// Replace the body. Content-Length is updated. Content-Type is replaced if given; otherwise it is kept, or removed
+    /// with an empty body.
     Body {
         /// The new Content-Type.
         content_type: Option<&'e [u8]>,
@@ -343,8 +343,8 @@ pub enum Edit<'e> {
     },
 }
 
-/// Appends `message` with `edits` to `out`. What no edit names leaves byte for byte as it came, in its order; without
-/// edits the bytes are those that came.
+/// Appends `message` with `edits` to `out`. Everything that is not edited stays byte for byte the same, in the same
+/// order.
 pub fn emit(message: &Message<'_>, edits: &[Edit<'_>], out: &mut Vec<u8>) {
     Emitter {
         message,
@@ -354,7 +354,7 @@ pub fn emit(message: &Message<'_>, edits: &[Edit<'_>], out: &mut Vec<u8>) {
     .run();
 }
 
-/// The work of [`emit`].
+/// State of [`emit`].
 struct Emitter<'m, 'a, 'e, 'o> {
     message: &'m Message<'a>,
     edits: &'m [Edit<'e>],
@@ -364,7 +364,7 @@ struct Emitter<'m, 'a, 'e, 'o> {
 impl<'e> Emitter<'_, '_, 'e, '_> {
     fn run(&mut self) {
         self.start_line();
-        // Prepended fields of identifiers that the message has not go to the top.
+        // Prepended fields with identifiers that the message does not have go to the top.
         let message = self.message;
         for edit in self.edits {
             if let Edit::Prepend { id, value } = *edit
@@ -406,7 +406,7 @@ impl<'e> Emitter<'_, '_, 'e, '_> {
         })
     }
 
-    /// Writes one of the message's own fields, or what the edits make of it.
+    /// Writes one field of the message, as changed by the edits.
     fn field(&mut self, index: usize, header: &Header<'_>) {
         let id = header.id;
         let known = id != HeaderId::Other;
@@ -461,7 +461,7 @@ impl<'e> Emitter<'_, '_, 'e, '_> {
         })
     }
 
-    /// Content-Length and Content-Type where the body is new: true where the field is dealt with.
+    /// Content-Length and Content-Type of a new body; returns true if the field is done.
     fn body_header(&mut self, id: HeaderId, first: bool) -> bool {
         let Some((content_type, body)) = self.new_body() else {
             return false;
@@ -486,7 +486,7 @@ impl<'e> Emitter<'_, '_, 'e, '_> {
         }
     }
 
-    /// How many values `RemoveFirst` takes from the field at `index`: those that earlier fields have not used up.
+    /// Number of values that `RemoveFirst` removes from the field at `index`: those not removed from earlier fields.
     fn first_removals(&self, index: usize, id: HeaderId) -> usize {
         let wanted = self
             .edits
@@ -551,8 +551,8 @@ impl<'e> Emitter<'_, '_, 'e, '_> {
     }
 }
 
-/// A response to a request. Via, From, To (with `to_tag` where the request's To has none and this is not a 100), Call-ID
-/// and CSeq come from the request as they are; works as far as it can on broken requests.
+/// A response to a request. Via, From, To (with `to_tag` if the request's To has none and this is not a 100), Call-ID
+/// and CSeq are copied from the request; malformed requests are supported as far as possible.
 #[derive(Clone, Copy, Debug)]
 pub struct Response<'r, 'a> {
     /// The request.
@@ -561,14 +561,14 @@ pub struct Response<'r, 'a> {
     pub status: u16,
     /// The reason phrase.
     pub reason: &'r [u8],
-    /// Our tag.
+    /// The local tag.
     pub to_tag: Option<&'r [u8]>,
-    /// Where the request came from: `received` and `rport` of the topmost Via are filled in by it (RFC 3261
-    /// section 18.2.1, RFC 3581 section 4). `None` leaves the Via as it is.
+    /// Source address of the request, for `received` and `rport` of the topmost Via (RFC 3261 section 18.2.1, RFC 3581
+    /// section 4). `None` leaves the Via unmodified.
     pub source: Option<SocketAddr>,
-    /// What takes the place of `oc` in the topmost Via (RFC 7339), as parameters; empty: it is left as it came.
+    /// Replacement of `oc` in the topmost Via (RFC 7339), as parameters; if empty, `oc` is left unmodified.
     pub feedback: &'r [u8],
-    /// Whether Record-Route is copied (responses that make a dialog, RFC 3261 section 12.1.1).
+    /// Whether Record-Route is copied (responses that create a dialog, RFC 3261 section 12.1.1).
     pub record_route: bool,
     /// Content-Type and body; `None`: `Content-Length: 0`.
     pub body: Option<(&'r [u8], &'r [u8])>,
@@ -646,13 +646,13 @@ impl<'r, 'a> Response<'r, 'a> {
 }
 
 impl Writer<'_> {
-    /// The value of a Via with `received` and, where asked for, `rport` filled in.
+    /// Writes the value of a Via with `received` and, if requested, `rport`.
     pub(super) fn received_via(&mut self, via: &Via<'_>, source: SocketAddr, feedback: &[u8]) {
         self.out.extend_from_slice(b"SIP/2.0/");
         self.text(via.transport);
         self.out.push(b' ');
         self.host_port(&via.sent_by());
-        let asked = via.rport().is_some();
+        let requested = via.rport().is_some();
         let mut tells = false;
         for param in via.params.iter() {
             let ours = param.name.eq_ignore_ascii_case(b"received")
@@ -668,10 +668,10 @@ impl Writer<'_> {
                 self.text(value);
             }
         }
-        if asked || via.host.ip() != Some(source.ip()) {
+        if requested || via.host.ip() != Some(source.ip()) {
             self.formatted(format_args!(";received={}", source.ip()));
         }
-        if asked {
+        if requested {
             self.out.extend_from_slice(b";rport=");
             self.digits(u64::from(source.port()));
         }
@@ -681,7 +681,7 @@ impl Writer<'_> {
     }
 }
 
-/// Appends a response without body; `extra` writes further headers (Record-Route, where wanted, by
+/// Appends a response without body; `extra` writes further headers (Record-Route, if required, by
 /// [`Writer::copy_all`]). See [`Response`] for a body and for `received`.
 pub fn write_response(
     request: &Message<'_>,

@@ -1,29 +1,29 @@
-//! Frames (RFC 6455 section 5): what a client sends is masked, what a server sends is not.
+//! Frames (RFC 6455 section 5); those of clients are masked, those of servers are not.
 
 use std::fmt;
 
-/// Payload of a control frame at most (RFC 6455 section 5.5).
+/// Maximum payload of a control frame (RFC 6455 section 5.5).
 const MAX_CONTROL: usize = 125;
 
-/// What a data frame holds.
+/// Content type of a data frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// UTF-8.
+pub enum FrameKind {
+    /// UTF-8 text.
     Text,
-    /// Any bytes.
+    /// Binary data.
     Binary,
 }
 
-/// Why a WebSocket is closed (RFC 6455 section 7.4.1).
+/// The status code of a close frame (RFC 6455 section 7.4.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CloseCode {
-    /// 1000: it has served its purpose.
+    /// 1000: normal closure.
     Normal,
-    /// 1001: we go away, or have no more use for it.
+    /// 1001: going away.
     GoingAway,
-    /// 1002: a breach of the protocol.
+    /// 1002: protocol error.
     Protocol,
-    /// 1007: text that is no UTF-8.
+    /// 1007: text that is not valid UTF-8.
     NotText,
     /// 1009: a message above the limit.
     TooBig,
@@ -41,24 +41,24 @@ impl CloseCode {
     }
 }
 
-/// A breach of the rules: the close frame is written; close the connection behind it.
+/// A protocol error. The close frame is written; the connection has to be closed after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WsError {
-    /// A bit or an opcode that no extension of ours gives a meaning.
+    /// A reserved bit or opcode; no extension is supported.
     Reserved,
-    /// A frame of a client's that is not masked (RFC 6455 section 5.1).
+    /// An unmasked frame of a client (RFC 6455 section 5.1).
     Unmasked,
-    /// A frame of a server's that is masked (RFC 6455 section 5.1).
+    /// A masked frame of a server (RFC 6455 section 5.1).
     Masked,
-    /// A length that is not written in its shortest form.
+    /// A length that is not in its shortest form.
     Length,
-    /// A control frame in pieces or above 125 bytes, or a close frame with half a code.
+    /// A control frame that is fragmented or above 125 bytes, or a close frame with half a code.
     Control,
-    /// A piece of no message, or a message in the middle of another.
+    /// A continuation without a message, or a new message within a fragmented one.
     Order,
     /// A message above the limit.
     TooBig,
-    /// Text that is no UTF-8.
+    /// Text that is not valid UTF-8.
     NotText,
 }
 
@@ -76,53 +76,53 @@ impl fmt::Display for WsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             WsError::Reserved => "a frame with reserved bits or a reserved opcode",
-            WsError::Unmasked => "a frame that is not masked",
+            WsError::Unmasked => "an unmasked frame from a client",
             WsError::Masked => "a masked frame from a server",
             WsError::Length => "a length that is not in its shortest form",
             WsError::Control => "a malformed control frame",
             WsError::Order => "frames out of order",
             WsError::TooBig => "a message that is too large",
-            WsError::NotText => "text that is no UTF-8",
+            WsError::NotText => "text that is not valid UTF-8",
         })
     }
 }
 
 impl std::error::Error for WsError {}
 
-/// What a frame of a client's is masked with (RFC 6455 section 5.3): a new one for each, which nobody can foretell.
+/// The mask of a client's frame (RFC 6455 section 5.3): a new, unpredictable one for each frame.
 pub type Mask = [u8; 4];
 
-/// Appends a data frame of a server's.
-pub fn frame(kind: Kind, payload: &[u8], out: &mut Vec<u8>) {
-    whole(kind.opcode(), None, payload, out);
+/// Appends a data frame of a server.
+pub fn frame(kind: FrameKind, payload: &[u8], out: &mut Vec<u8>) {
+    write_unfragmented(kind.opcode(), None, payload, out);
 }
 
-/// Appends a data frame of a client's.
-pub fn client_frame(kind: Kind, mask: Mask, payload: &[u8], out: &mut Vec<u8>) {
-    whole(kind.opcode(), Some(mask), payload, out);
+/// Appends a data frame of a client.
+pub fn client_frame(kind: FrameKind, mask: Mask, payload: &[u8], out: &mut Vec<u8>) {
+    write_unfragmented(kind.opcode(), Some(mask), payload, out);
 }
 
-/// Appends a close frame of a server's.
+/// Appends a close frame of a server.
 pub fn close(code: CloseCode, out: &mut Vec<u8>) {
-    whole(8, None, &code.number().to_be_bytes(), out);
+    write_unfragmented(8, None, &code.number().to_be_bytes(), out);
 }
 
-/// Appends a close frame of a client's.
+/// Appends a close frame of a client.
 pub fn client_close(code: CloseCode, mask: Mask, out: &mut Vec<u8>) {
-    whole(8, Some(mask), &code.number().to_be_bytes(), out);
+    write_unfragmented(8, Some(mask), &code.number().to_be_bytes(), out);
 }
 
-impl Kind {
+impl FrameKind {
     fn opcode(self) -> u8 {
         match self {
-            Kind::Text => 1,
-            Kind::Binary => 2,
+            FrameKind::Text => 1,
+            FrameKind::Binary => 2,
         }
     }
 }
 
-/// Appends a frame that is not in pieces.
-fn whole(opcode: u8, mask: Option<Mask>, payload: &[u8], out: &mut Vec<u8>) {
+/// Appends an unfragmented frame.
+fn write_unfragmented(opcode: u8, mask: Option<Mask>, payload: &[u8], out: &mut Vec<u8>) {
     let length = payload.len();
     let bit = if mask.is_some() { 0x80 } else { 0 };
     out.push(0x80 | opcode);
@@ -147,24 +147,24 @@ fn whole(opcode: u8, mask: Option<Mask>, payload: &[u8], out: &mut Vec<u8>) {
     apply(mask, out.get_mut(start..).unwrap_or_default());
 }
 
-/// Masks, or unmasks.
+/// Masks or unmasks a payload.
 fn apply(mask: Mask, payload: &mut [u8]) {
     for (byte, mask) in payload.iter_mut().zip(mask.iter().cycle()) {
         *byte ^= mask;
     }
 }
 
-/// Answers to control frames on their way out.
+/// Outgoing replies to control frames.
 struct Reply<'r> {
     out: &'r mut Vec<u8>,
-    /// Where we are the client.
+    /// The source of masks, for a client.
     masks: Option<&'r mut dyn FnMut() -> Mask>,
 }
 
 impl Reply<'_> {
     fn write(&mut self, opcode: u8, payload: &[u8]) {
         let mask = self.masks.as_mut().map(|next| next());
-        whole(opcode, mask, payload, self.out);
+        write_unfragmented(opcode, mask, payload, self.out);
     }
 
     fn close(&mut self, code: CloseCode) {
@@ -172,19 +172,20 @@ impl Reply<'_> {
     }
 }
 
-/// A frame's head.
-struct Head {
+/// A frame header.
+struct FrameHeader {
     last: bool,
     opcode: u8,
-    /// Of a client's.
+    /// The mask of a client's frame.
     mask: Option<Mask>,
-    /// Bytes of the head itself.
+    /// Length of the header, bytes.
     size: usize,
     length: usize,
 }
 
-/// Reads a head; `None` until it is whole. What is wrong with it is said as soon as it can be seen. `masked`: as it has to be.
-fn parse(bytes: &[u8], masked: bool) -> Result<Option<Head>, WsError> {
+/// Parses a frame header; `None` if it is incomplete. Errors are reported as early as possible. `masked`: whether the
+/// frame must be masked.
+fn parse(bytes: &[u8], masked: bool) -> Result<Option<FrameHeader>, WsError> {
     let Some(&first) = bytes.first() else {
         return Ok(None);
     };
@@ -235,7 +236,7 @@ fn parse(bytes: &[u8], masked: bool) -> Result<Option<Head>, WsError> {
             None => return Ok(None),
         },
     };
-    Ok(Some(Head {
+    Ok(Some(FrameHeader {
         last,
         opcode,
         mask,
@@ -244,22 +245,22 @@ fn parse(bytes: &[u8], masked: bool) -> Result<Option<Head>, WsError> {
     }))
 }
 
-/// Takes a peer's stream apart into messages.
+/// Splits the stream of a peer into messages.
 #[derive(Debug)]
-pub struct Decoder {
-    /// A frame that is not whole.
+pub struct FrameDecoder {
+    /// An incomplete frame.
     partial: Vec<u8>,
-    /// The pieces so far of a message that comes in several.
+    /// The received fragments of a message.
     message: Vec<u8>,
-    kind: Option<Kind>,
+    kind: Option<FrameKind>,
     limit: usize,
     ended: bool,
 }
 
-impl Decoder {
-    /// A decoder behind the handshake; messages above `limit` bytes are refused.
-    pub fn new(limit: usize) -> Decoder {
-        Decoder {
+impl FrameDecoder {
+    /// A decoder for the bytes after the handshake; messages above `limit` bytes are refused.
+    pub fn new(limit: usize) -> FrameDecoder {
+        FrameDecoder {
             partial: Vec::new(),
             message: Vec::new(),
             kind: None,
@@ -268,16 +269,17 @@ impl Decoder {
         }
     }
 
-    /// Bytes held of what is not whole.
-    pub fn held(&self) -> usize {
+    /// Number of buffered bytes.
+    pub fn buffered(&self) -> usize {
         self.partial.len() + self.message.len()
     }
 
-    /// Takes in `bytes` of a client's (and unmasks in them): whole messages are appended to `messages`, the end of each to
-    /// `ends`, and answers to control frames to `reply`. `true`: the peer has closed the WebSocket.
+    /// Processes `bytes` of a client (and unmasks them in place): complete messages are appended to `messages`, the end
+    /// offset of each to `ends`, and replies to control frames to `reply`. Returns `true` if the peer has closed the
+    /// WebSocket.
     ///
     /// # Errors
-    /// Where the peer broke the rules; nothing more is taken from it.
+    /// A protocol error; no further bytes of the peer are accepted.
     pub fn receive(
         &mut self,
         bytes: &mut [u8],
@@ -292,10 +294,10 @@ impl Decoder {
         self.take(bytes, messages, ends, reply)
     }
 
-    /// The same for bytes of a server's; each answer is masked with what `masks` gives.
+    /// As [`FrameDecoder::receive`] for bytes of a server; `masks` supplies the mask of each reply.
     ///
     /// # Errors
-    /// As [`Decoder::receive`].
+    /// As [`FrameDecoder::receive`].
     pub fn receive_from_server(
         &mut self,
         bytes: &mut [u8],
@@ -353,7 +355,7 @@ impl Decoder {
         }
     }
 
-    /// All whole frames: how many bytes they are, and whether the last one closed the WebSocket.
+    /// Processes all complete frames: returns their length, and whether the last one closed the WebSocket.
     fn frames(
         &mut self,
         bytes: &mut [u8],
@@ -388,8 +390,8 @@ impl Decoder {
         }
     }
 
-    /// What can be said against a frame by its head.
-    fn check(&self, head: &Head) -> Result<(), WsError> {
+    /// Validates a frame by its header.
+    fn check(&self, head: &FrameHeader) -> Result<(), WsError> {
         if head.opcode >= 8 {
             return Ok(());
         }
@@ -404,15 +406,15 @@ impl Decoder {
 
     fn data(
         &mut self,
-        head: &Head,
+        head: &FrameHeader,
         payload: &[u8],
         messages: &mut Vec<u8>,
         ends: &mut Vec<usize>,
     ) -> Result<(), WsError> {
         let kind = match head.opcode {
-            1 => Kind::Text,
-            2 => Kind::Binary,
-            _ => self.kind.unwrap_or(Kind::Binary),
+            1 => FrameKind::Text,
+            2 => FrameKind::Binary,
+            _ => self.kind.unwrap_or(FrameKind::Binary),
         };
         if !head.last {
             self.kind = Some(kind);
@@ -424,12 +426,12 @@ impl Decoder {
         let start = messages.len();
         messages.extend_from_slice(&first);
         messages.extend_from_slice(payload);
-        let whole = messages.get(start..).unwrap_or_default();
-        if kind == Kind::Text && std::str::from_utf8(whole).is_err() {
+        let write_unfragmented = messages.get(start..).unwrap_or_default();
+        if kind == FrameKind::Text && std::str::from_utf8(write_unfragmented).is_err() {
             messages.truncate(start);
             return Err(WsError::NotText);
         }
-        if !whole.is_empty() {
+        if !write_unfragmented.is_empty() {
             ends.push(messages.len());
         }
         Ok(())
@@ -443,7 +445,7 @@ fn answer_close(payload: &[u8], reply: &mut Reply<'_>) -> Result<(), WsError> {
         [_] => return Err(WsError::Control),
         [a, b, reason @ ..] => {
             let code = u16::from_be_bytes([*a, *b]);
-            // Codes that may be sent (RFC 6455 section 7.4.2).
+            // Codes that are allowed in a frame (RFC 6455 section 7.4.2).
             if !matches!(code, 1000..=1003 | 1007..=1014 | 3000..=4999) {
                 return Err(WsError::Control);
             }

@@ -1,4 +1,4 @@
-//! The integration tests of `wire`, one program: shared start-up, one link.
+//! The integration tests of `wire` in one program, to link once.
 
 mod ng;
 mod packets;

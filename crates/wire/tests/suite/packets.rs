@@ -1,10 +1,10 @@
-//! Any bytes into every packet reader: no panic, always an end.
+//! Arbitrary bytes in every packet parser: no panic, bounded work.
 
 use proptest::prelude::*;
 use wire::capture::{PcapWriter, PcapngWriter};
 use wire::ethernet::LinkType;
 
-/// A small capture of each format, to be damaged.
+/// A small capture of each format, for corruption.
 fn seeds() -> Vec<Vec<u8>> {
     let rtp = wire::rtp::RtpHeader {
         csrcs: &[1],
@@ -58,7 +58,7 @@ fn seeds() -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn seeds_are_read() {
+fn fuzz_seeds_are_parsed() {
     seeds().iter().for_each(|seed| wire::fuzz_packets(seed));
 }
 

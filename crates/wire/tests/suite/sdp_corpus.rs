@@ -1,4 +1,4 @@
-//! The shared session descriptions and the fuzz seeds: every line kept, nothing breaks.
+//! The shared session descriptions and the fuzz seeds: every line is kept.
 
 use std::path::{Path, PathBuf};
 use wire::sdp::{MediaRewrite, Rewrite, RtcpPort, Sdp, SdpError, rewrite};
@@ -33,7 +33,7 @@ fn files(folder: &Path) -> Vec<(String, Vec<u8>)> {
 }
 
 #[test]
-fn corpus_parses_and_keeps_every_line() {
+fn corpus_is_parsed_and_keeps_every_line() {
     let Some(root) = testdata() else { return };
     let corpus = files(&root.join("sdp-corpus/sdp-transform"));
     assert!(corpus.len() >= 25);

@@ -1,4 +1,4 @@
-//! Session descriptions by hand: accessors, rewriting, offer and answer.
+//! Session descriptions written by hand: accessors, rewriting, offer and answer.
 
 use proptest::prelude::*;
 use wire::sdp::offer::{self, Mismatch, match_answer, write_answer, write_offer};
@@ -205,9 +205,9 @@ fn anchoring_one_line_of_two_keeps_the_other_reachable() {
 }
 
 #[test]
-fn direction_arithmetic() {
+fn direction_answers_follow_rfc_3264() {
     use Direction::{Inactive, RecvOnly, SendOnly, SendRecv};
-    // RFC 3264 section 6.1, table by offer and by what the answerer wants.
+    // RFC 3264 section 6.1: table by offered direction and direction preferred by the answerer.
     for (offered, wanted, answer) in [
         (SendRecv, SendRecv, SendRecv),
         (SendRecv, SendOnly, SendOnly),
@@ -288,7 +288,7 @@ fn offer_and_answer() {
     assert_eq!(String::from_utf8(bytes.clone()).unwrap(), text);
     assert!(parse(text).media_at(0).unwrap().codecs().eq(codecs));
 
-    // The answer to the offer above: audio held by the offerer with its own payload types, the rest refused.
+    // The answer to the offer above: audio on hold by the offerer with its own payload types, all other lines refused.
     let offered = parse(OFFER);
     let codecs = [
         PCMA,
@@ -329,7 +329,7 @@ fn offer_and_answer() {
 }
 
 #[test]
-fn answers_that_do_not_fit() {
+fn mismatching_answers_are_refused() {
     let offer = parse("v=0\r\nc=IN IP4 192.0.2.1\r\nm=audio 4000 RTP/AVP 0\r\n");
     for (answer, mismatch) in [
         ("v=0\r\n", Mismatch::Count),

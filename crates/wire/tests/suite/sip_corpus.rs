@@ -1,9 +1,10 @@
-//! The shared messages: RFC 4475 and RFC 5118 as their tables say, odd messages from the field, fuzz seeds.
+//! The shared messages: those of RFC 4475 and RFC 5118 with their expected results, unusual messages from the field,
+//! fuzz seeds.
 
 use std::path::{Path, PathBuf};
 use wire::sip::{HeaderId, Host, Message, Method, Uri};
 
-/// The test data, where it is there.
+/// The test data, if present.
 fn testdata() -> Option<PathBuf> {
     let path = std::env::var_os("HORNWORK_TESTDATA").map_or_else(
         || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/testdata"),
@@ -34,7 +35,7 @@ fn files(folder: &Path) -> Vec<(String, Vec<u8>)> {
     files
 }
 
-/// What the table's words allow: accepted, or refused with one of these codes (0: a response dropped).
+/// The results that the table allows: accepted, or refused with one of these codes (0: a response dropped).
 fn judge(class: &str, expected: &str, outcome: Result<(), u16>) -> bool {
     match outcome {
         Ok(()) => class == "valid" || expected.contains("liberal accept"),
@@ -81,7 +82,7 @@ fn rfc5118() {
 }
 
 #[test]
-fn details_of_the_torture_messages() {
+fn torture_message_details_are_parsed() {
     let Some(root) = testdata() else { return };
     let read = |name: &str| std::fs::read(root.join("sip-torture").join(name)).expect("message");
 
@@ -144,7 +145,7 @@ fn details_of_the_torture_messages() {
     assert_eq!(via, Ok(Some("2001:db8::9:255".parse().unwrap())));
 }
 
-/// The corpus is kept as text files: most have LF line ends, which the network has not.
+/// The corpus consists of text files: most have LF line ends, which do not occur in networks.
 #[test]
 fn field_corpus_and_seeds() {
     let Some(root) = testdata() else { return };
@@ -171,7 +172,8 @@ fn field_corpus_and_seeds() {
             }
         }
     }
-    // The others lack To or a line end, count a body that was cut, or have blanks or headers in the request line.
+    // The others lack To or a line end, have a Content-Length beyond a truncated body, or blanks or headers in the
+    // request line.
     let sane = "bye00 bye_chris invite00 invite01 invite02 invite03 invite04 invite05 message03 msbye register \
                 register02 register03 route";
     let sane: Vec<_> = sane.split(' ').map(|name| format!("{name}.sip")).collect();

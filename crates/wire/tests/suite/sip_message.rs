@@ -1,11 +1,11 @@
-//! Reading and writing SIP by bytes written by hand, and properties that hold for any bytes.
+//! Parsing and writing of SIP: messages written by hand, and properties for arbitrary bytes.
 
 use proptest::prelude::*;
 use std::net::{IpAddr, Ipv6Addr};
 use wire::sip::{
-    Credentials, Edit, FieldLines, Frame, FrameError, FrameLimits, HeaderId, Heads, Host, HostPort,
-    Message, Method, NameAddr, Refresher, Response, Scheme, StreamFramer, Unparsable, Uri,
-    ViaParts, Writer, emit, percent_decode, unquote, write_response,
+    Credentials, Edit, FieldLines, FrameError, FrameLimits, HeaderId, HeaderSets, Host, HostPort,
+    Message, Method, NameAddr, Refresher, Response, Scheme, StreamFrame, StreamFramer, Unparsable,
+    Uri, ViaParts, Writer, emit, percent_decode, unquote, write_response,
 };
 
 const INVITE: &str = "INVITE sip:bob@example.com SIP/2.0\r\n\
@@ -38,7 +38,7 @@ fn edited(text: &str, edits: &[Edit<'_>]) -> String {
 }
 
 #[test]
-fn an_invite_with_every_oddity() {
+fn unusual_but_valid_invite_is_parsed() {
     let message = parse(INVITE);
     assert_eq!(message.validate(), Ok(()));
     assert_eq!(
@@ -116,16 +116,16 @@ fn an_invite_with_every_oddity() {
 }
 
 #[test]
-fn emission_without_edits_is_the_message() {
+fn emission_without_edits_is_identical() {
     assert_eq!(edited(INVITE, &[]), INVITE.strip_suffix("IGNORED").unwrap());
 }
 
 #[test]
-fn lines_put_together_ahead_are_copied_and_take_the_place_of_what_was_there() {
+fn prepared_lines_replace_existing_fields() {
     let message =
         Message::parse(b"OPTIONS sip:a@b SIP/2.0\r\ns: old\r\nSubject: older\r\nX-A: 1\r\n\r\n")
             .unwrap();
-    let heads = Heads {
+    let heads = HeaderSets {
         written: HeaderId::Subject.bit() | HeaderId::Other.bit(),
         replaced: HeaderId::Subject.bit(),
     };
@@ -144,14 +144,14 @@ fn lines_put_together_ahead_are_copied_and_take_the_place_of_what_was_there() {
         String::from_utf8_lossy(&out),
         "OPTIONS sip:a@b SIP/2.0\r\nX-A: 1\r\nSubject: new: er\r\nX-A: 2\r\n\r\n"
     );
-    // What is no whole line would run into what follows.
+    // An incomplete line would be joined with the next one.
     for text in [&b""[..], b"X-A: 2\r\nX-A: 3", b"X-A: 2\n"] {
         assert!(FieldLines::new(text, &heads).is_none());
     }
 }
 
 #[test]
-fn edits_change_only_what_they_name() {
+fn edits_leave_other_fields_unchanged() {
     let text = edited(
         INVITE,
         &[
@@ -228,7 +228,7 @@ fn edits_change_only_what_they_name() {
 }
 
 #[test]
-fn writer_makes_messages_that_the_reader_takes() {
+fn written_messages_can_be_parsed() {
     let mut out = b"before".to_vec();
     let mut writer = Writer::request(&mut out, Method::Options, b"sip:a@b");
     let host = Host::V6(Ipv6Addr::LOCALHOST);
@@ -258,7 +258,7 @@ fn writer_makes_messages_that_the_reader_takes() {
 }
 
 #[test]
-fn responses_copy_what_they_must() {
+fn responses_copy_mandatory_fields() {
     let request = parse(INVITE);
     let mut out = Vec::new();
     let extra = |writer: &mut Writer<'_>| {
@@ -308,7 +308,7 @@ fn responses_copy_what_they_must() {
         (&b"z9hG4bK776"[..], 3)
     );
     assert_eq!(response.to().unwrap().tag(), None);
-    // Broken requests are answered as far as they go.
+    // Malformed requests are answered as far as possible.
     let broken = parse("INVITE nonsense SIP/2.0\r\nVia: ?\r\nGarbage\r\nCall-ID: c\r\n");
     assert_eq!(broken.validate().unwrap_err().status, 400);
     let mut out = Vec::new();
@@ -317,7 +317,7 @@ fn responses_copy_what_they_must() {
     assert_eq!(String::from_utf8(out).unwrap(), expected);
 }
 
-/// A sound request with one line changed or added.
+/// A valid request with one line changed or added.
 fn with(find: &str, replace: &str) -> String {
     let sound = "OPTIONS sip:a@b SIP/2.0\r\nVia: SIP/2.0/UDP h;branch=z9hG4bKy\r\nMax-Forwards: 70\r\nFrom: <sip:x@y>;tag=1\r\n\
         To: <sip:a@b>\r\nCall-ID: c\r\nCSeq: 1 OPTIONS\r\nContent-Length: 0\r\n\r\n";
@@ -327,7 +327,7 @@ fn with(find: &str, replace: &str) -> String {
 }
 
 #[test]
-fn faults_are_refused_with_their_status() {
+fn malformed_requests_are_refused_with_their_status() {
     for (find, replace, status) in [
         ("sip:a@b ", "sip:a@b  ", 400),
         ("SIP/2.0\r\n", "SIP/2.0 \r\n", 400),
@@ -389,7 +389,7 @@ fn faults_are_refused_with_their_status() {
 }
 
 #[test]
-fn hopeless_bytes_are_told_apart() {
+fn unparsable_bytes_are_classified() {
     let many = format!("OPTIONS sip:a SIP/2.0\r\n{}\r\n", "a: b\r\n".repeat(251));
     for (bytes, error) in [
         (&b""[..], Unparsable::Empty),
@@ -406,7 +406,7 @@ fn hopeless_bytes_are_told_apart() {
 }
 
 #[test]
-fn uris_compare_as_rfc_3261_says() {
+fn uris_compare_by_rfc_3261() {
     let same = |a: &str, b: &str| {
         let (a, b) = (
             Uri::parse(a.as_bytes()).unwrap(),
@@ -415,7 +415,7 @@ fn uris_compare_as_rfc_3261_says() {
         assert_eq!(a.equivalent(&b), b.equivalent(&a));
         a.equivalent(&b)
     };
-    // Section 19.1.4, both lists.
+    // Both lists of section 19.1.4.
     for (a, b) in [
         (
             "sip:%61lice@atlanta.com;transport=TCP",
@@ -480,7 +480,7 @@ fn uris_compare_as_rfc_3261_says() {
 }
 
 #[test]
-fn one_target_in_several_spellings() {
+fn spellings_of_one_target_are_equal() {
     let same = |a: &str, b: &str| {
         let (a, b) = (
             Uri::parse(a.as_bytes()).unwrap(),
@@ -534,7 +534,7 @@ fn challenges_keep_quoted_commas() {
 }
 
 #[test]
-fn addresses_in_every_shape() {
+fn all_forms_of_addresses_are_parsed() {
     let star = NameAddr::parse(b"*").unwrap();
     assert!(star.is_star());
     let bare = NameAddr::parse(b"sip:a@b;tag=x?y").unwrap();
@@ -547,7 +547,7 @@ fn addresses_in_every_shape() {
 }
 
 #[test]
-fn framer_cuts_streams() {
+fn framer_splits_streams() {
     let message = with("OPTIONS sip", "OPTIONS sip")
         .replace("Content-Length: 0\r\n\r\n", "l:\r\n 3\r\n\r\nabc");
     let stream = format!("\r\n\r\n{message}\r\n{message}\r\n");
@@ -558,13 +558,15 @@ fn framer_cuts_streams() {
             framer.push(bytes);
             while let Some(frame) = framer.next() {
                 match frame {
-                    Frame::Message(bytes) => {
+                    StreamFrame::Message(bytes) => {
                         assert_eq!(bytes, message.as_bytes());
                         messages += 1;
                     }
-                    Frame::Ping => pings += 1,
-                    Frame::Pong => pongs += 1,
-                    Frame::Unframed(_, error) | Frame::Error(error) => panic!("{error}"),
+                    StreamFrame::Ping => pings += 1,
+                    StreamFrame::Pong => pongs += 1,
+                    StreamFrame::Unframed(_, error) | StreamFrame::Error(error) => {
+                        panic!("{error}")
+                    }
                 }
             }
         }
@@ -578,7 +580,7 @@ fn framer_cuts_streams() {
 }
 
 #[test]
-fn framer_gives_up_on_what_cannot_be_cut() {
+fn framer_reports_lost_framing() {
     let limits = FrameLimits {
         headers: 300,
         body: 10,
@@ -609,23 +611,23 @@ fn framer_gives_up_on_what_cannot_be_cut() {
             FrameError::BadContentLength | FrameError::BodyTooLong
         );
         if head {
-            // The head can still be answered.
+            // The header section can still be answered.
             assert_eq!(
                 framer.next(),
-                Some(Frame::Unframed(bytes.as_bytes(), error))
+                Some(StreamFrame::Unframed(bytes.as_bytes(), error))
             );
             framer.push(b"more");
         }
-        assert_eq!(framer.next(), Some(Frame::Error(error)), "{bytes:?}");
+        assert_eq!(framer.next(), Some(StreamFrame::Error(error)), "{bytes:?}");
         framer.push(b"more");
-        assert_eq!(framer.next(), Some(Frame::Error(error)));
+        assert_eq!(framer.next(), Some(StreamFrame::Error(error)));
         assert_eq!(framer.pending(), 0);
     }
 }
 
-/// Small pieces and deep nests cost linear time: a megabyte goes through in well under the time that a square would take.
+/// Small pieces and deep nesting cost linear time: a megabyte takes far less time than with quadratic cost.
 #[test]
-fn hostile_sizes_stay_linear() {
+fn hostile_input_costs_linear_time() {
     let start = std::time::Instant::now();
     for filling in ["\"", "<", "\\", ",", ";", "\r\n ", "a,", "(", "\"\\"] {
         let text = with(
@@ -645,7 +647,7 @@ fn hostile_sizes_stay_linear() {
     assert!(start.elapsed().as_secs() < 20, "{:?}", start.elapsed());
 }
 
-/// Bytes that look like SIP often enough to get deep.
+/// Bytes that resemble SIP closely enough to reach deep code.
 fn nearly_sip() -> impl Strategy<Value = Vec<u8>> {
     let word = prop::sample::select(vec![
         "INVITE ",
@@ -718,7 +720,7 @@ proptest! {
     }
 
     #[test]
-    fn a_sound_message_with_some_bytes_changed(changes in prop::collection::vec((0..INVITE.len(), any::<u8>()), 0..6)) {
+    fn corrupted_messages_do_not_panic(changes in prop::collection::vec((0..INVITE.len(), any::<u8>()), 0..6)) {
         let mut bytes = INVITE.as_bytes().to_vec();
         for (at, byte) in changes {
             bytes[at] = byte;

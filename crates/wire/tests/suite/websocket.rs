@@ -1,9 +1,9 @@
-//! WebSocket, the server's side: RFC 6455 by bytes written by hand.
+//! The WebSocket server: frames and handshakes written by hand, by RFC 6455.
 
 use proptest::prelude::*;
 use wire::ws::{
-    CloseCode, Decoder, Handshake, Kind, MAX_REQUEST, SIP_PROTOCOL, WsError, close, frame,
-    handshake,
+    CloseCode, FrameDecoder, FrameKind, Handshake, MAX_REQUEST, SIP_PROTOCOL, WsError, close,
+    frame, handshake,
 };
 
 /// The request of RFC 7118 section 4.1, with the key of RFC 6455 section 1.3.
@@ -33,7 +33,7 @@ fn same(line: &str) -> Option<String> {
     Some(line.to_owned())
 }
 
-/// A request with one line exchanged, or left out.
+/// A request with one line replaced or removed.
 fn with(name: &'static str, instead: Option<&'static str>) -> Vec<u8> {
     request(|line| match line.starts_with(name) {
         true => instead.map(str::to_owned),
@@ -42,7 +42,7 @@ fn with(name: &'static str, instead: Option<&'static str>) -> Vec<u8> {
 }
 
 #[test]
-fn the_sample_of_the_rfc_is_opened() {
+fn rfc_sample_handshake_succeeds() {
     let bytes = request(same);
     let mut reply = Vec::new();
     assert_eq!(
@@ -54,7 +54,7 @@ fn the_sample_of_the_rfc_is_opened() {
     assert!(reply.contains("\r\nSec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n"));
     assert!(reply.contains("\r\nSec-WebSocket-Protocol: sip\r\n"));
     assert!(reply.ends_with("\r\n\r\n"));
-    // In pieces it is partial until the last byte; what stands behind is left.
+    // In pieces it is incomplete until the last byte; bytes after it are not consumed.
     for cut in 0..bytes.len() {
         let mut reply = Vec::new();
         assert_eq!(
@@ -72,9 +72,9 @@ fn the_sample_of_the_rfc_is_opened() {
 }
 
 #[test]
-fn what_asks_for_something_else_is_refused_with_a_status() {
+fn invalid_handshakes_are_refused_with_a_status() {
     let huge: &'static str = Box::leak(format!("X: {}", "y".repeat(MAX_REQUEST)).into_boxed_str());
-    for (bytes, status, why) in [
+    for (bytes, status, reason) in [
         (b"POST / HTTP/1.1\r\n\r\n".to_vec(), "405", "GET"),
         (b"OPTIONS sip:x SIP/2.0\r\n".to_vec(), "405", "GET"),
         (with("GET", Some("GET / HTTP/1.0")), "400", "HTTP/1.1"),
@@ -113,10 +113,15 @@ fn what_asks_for_something_else_is_refused_with_a_status() {
         (with("Origin", Some(huge)), "431", "large"),
     ] {
         let mut reply = Vec::new();
-        let Handshake::Refused(said) = handshake(&bytes, SIP_PROTOCOL, &[], &[], &mut reply) else {
+        let Handshake::Refused(error) = handshake(&bytes, SIP_PROTOCOL, &[], &[], &mut reply)
+        else {
             panic!("taken: {}", bytes.escape_ascii());
         };
-        assert!(said.contains(why), "{said} for {}", bytes.escape_ascii());
+        assert!(
+            error.contains(reason),
+            "{error} for {}",
+            bytes.escape_ascii()
+        );
         let reply = String::from_utf8(reply).unwrap();
         assert!(reply.starts_with(&format!("HTTP/1.1 {status} ")), "{reply}");
         assert!(reply.ends_with("\r\n\r\n"));
@@ -134,7 +139,7 @@ fn what_asks_for_something_else_is_refused_with_a_status() {
 }
 
 #[test]
-fn origins_and_hosts_are_held_against_the_lists() {
+fn origins_and_hosts_are_checked_against_the_lists() {
     let origins = vec!["http://www.EXAMPLE.com".to_owned()];
     let hosts = vec!["SIP-WS.example.com".to_owned()];
     let open = |bytes: &[u8]| {
@@ -147,7 +152,7 @@ fn origins_and_hosts_are_held_against_the_lists() {
     assert!(open(&with("Host", Some("Host: sip-ws.example.com:443"))));
     assert!(!open(&with("Host", Some("Host: other.example.com"))));
     assert!(!open(&with("Origin", Some("Origin: http://evil.example"))));
-    // With a list of origins a program that names none is refused too.
+    // With a list of origins, a client without Origin is refused too.
     assert!(!open(&with("Origin", None)));
     assert!(matches!(
         handshake(
@@ -161,7 +166,7 @@ fn origins_and_hosts_are_held_against_the_lists() {
     ));
 }
 
-/// A client's frame.
+/// A frame of a client.
 fn masked(first: u8, payload: &[u8]) -> Vec<u8> {
     let mask = [0x37, 0xfa, 0x21, 0x3d];
     let mut bytes = vec![first];
@@ -188,7 +193,7 @@ struct Outcome {
 }
 
 fn decode(bytes: &[u8], limit: usize, piece: usize) -> Outcome {
-    let mut decoder = Decoder::new(limit);
+    let mut decoder = FrameDecoder::new(limit);
     let (mut messages, mut reply, mut result) = (Vec::new(), Vec::new(), Ok(false));
     for part in bytes.chunks(piece.max(1)) {
         let (mut all, mut ends) = (Vec::new(), Vec::new());
@@ -210,7 +215,7 @@ fn decode(bytes: &[u8], limit: usize, piece: usize) -> Outcome {
 }
 
 #[test]
-fn the_masked_hello_of_the_rfc_is_read() {
+fn rfc_masked_hello_is_decoded() {
     // RFC 6455 section 5.7.
     let bytes = [
         0x81, 0x85, 0x37, 0xfa, 0x21, 0x3d, 0x7f, 0x9f, 0x4d, 0x51, 0x58,
@@ -219,18 +224,18 @@ fn the_masked_hello_of_the_rfc_is_read() {
     assert_eq!(outcome.messages, [b"Hello".to_vec()]);
     assert_eq!(outcome.result, Ok(false));
     let mut out = Vec::new();
-    frame(Kind::Text, b"Hello", &mut out);
+    frame(FrameKind::Text, b"Hello", &mut out);
     assert_eq!(out, [0x81, 0x05, 0x48, 0x65, 0x6c, 0x6c, 0x6f]);
     out.clear();
-    frame(Kind::Binary, &[7; 256], &mut out);
+    frame(FrameKind::Binary, &[7; 256], &mut out);
     assert_eq!(out[..4], [0x82, 0x7e, 0x01, 0x00]);
     out.clear();
-    frame(Kind::Binary, &[7; 65_536], &mut out);
+    frame(FrameKind::Binary, &[7; 65_536], &mut out);
     assert_eq!(out[..10], [0x82, 0x7f, 0, 0, 0, 0, 0, 1, 0, 0]);
 }
 
 #[test]
-fn pieces_are_joined_and_pings_between_them_answered() {
+fn fragments_are_joined_and_interleaved_pings_answered() {
     let bytes = [
         masked(0x01, b"Hel"),
         masked(0x89, b"are you there"),
@@ -263,7 +268,7 @@ fn a_close_is_answered_with_its_code() {
 }
 
 #[test]
-fn breaches_are_named_and_closed_with_their_code() {
+fn protocol_errors_are_closed_with_their_code() {
     let mut unmasked = masked(0x81, b"x");
     unmasked[1] &= 0x7f;
     let long_form = [0x82, 0x80 | 126, 0, 5, 0, 0, 0, 0].to_vec();
@@ -311,8 +316,8 @@ fn breaches_are_named_and_closed_with_their_code() {
 }
 
 #[test]
-fn a_large_claim_is_refused_by_its_head_alone() {
-    // Four gigabytes are announced, and 14 bytes have come.
+fn oversized_frames_are_refused_by_their_header() {
+    // Four gigabytes are announced, and 14 bytes are received.
     let bytes = [
         &[0x82, 0x80 | 127][..],
         &(1u64 << 32).to_be_bytes(),
@@ -324,12 +329,12 @@ fn a_large_claim_is_refused_by_its_head_alone() {
 
 proptest! {
     #[test]
-    fn any_bytes_do_no_harm(data in proptest::collection::vec(any::<u8>(), 0..400)) {
+    fn arbitrary_bytes_are_harmless(data in proptest::collection::vec(any::<u8>(), 0..400)) {
         wire::ws::fuzz(&data);
     }
 
     #[test]
-    fn messages_come_out_as_they_went_in(
+    fn sent_messages_are_received_unchanged(
         messages in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 1..300), 0..8),
         piece in 1usize..50,
     ) {
@@ -340,7 +345,7 @@ proptest! {
 }
 
 #[test]
-fn the_seeds_of_the_fuzz_target_do_no_harm() {
+fn fuzz_seeds_are_harmless() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds/ws");
     let mut count = 0;
     for entry in std::fs::read_dir(folder).unwrap().flatten() {
@@ -351,7 +356,7 @@ fn the_seeds_of_the_fuzz_target_do_no_harm() {
 }
 
 #[test]
-fn another_subprotocol_is_served_where_that_is_asked_for() {
+fn other_subprotocols_are_served_when_configured() {
     let ng = wire::ng::WEBSOCKET_PROTOCOL;
     let request = b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
         Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\

@@ -1,14 +1,14 @@
-//! WebSocket, the client's side: RFC 6455 by bytes written by hand, and servers that mean no good.
+//! The WebSocket client: frames and handshakes written by hand, by RFC 6455, and malicious servers.
 
 use proptest::prelude::*;
 use wire::ws::{
-    Answer, Asking, CloseCode, Decoder, Handshake, Kind, MAX_ANSWER, Mask, SIP_PROTOCOL, WsError,
-    client_close, client_frame, handshake,
+    ClientHandshake, CloseCode, FrameDecoder, FrameKind, Handshake, HandshakeResponse,
+    MAX_RESPONSE, Mask, SIP_PROTOCOL, WsError, client_close, client_frame, handshake,
 };
 
 /// The nonce of RFC 6455 section 1.3.
-fn asking() -> Asking {
-    Asking::new(*b"the sample nonce", SIP_PROTOCOL)
+fn client_handshake() -> ClientHandshake {
+    ClientHandshake::new(*b"the sample nonce", SIP_PROTOCOL)
 }
 
 const ANSWER: [&str; 5] = [
@@ -19,7 +19,7 @@ const ANSWER: [&str; 5] = [
     "Sec-WebSocket-Protocol: sip",
 ];
 
-/// The answer of RFC 7118 section 4.1 with one line exchanged, or left out where `instead` is empty.
+/// The response of RFC 7118 section 4.1 with one line replaced, or removed if `instead` is empty.
 fn with(name: &str, instead: &str) -> Vec<u8> {
     let mut text = String::new();
     for line in ANSWER {
@@ -42,9 +42,9 @@ fn good() -> Vec<u8> {
 }
 
 #[test]
-fn the_request_is_that_of_the_rfc_and_a_server_takes_it() {
+fn client_request_matches_the_rfc_and_is_accepted() {
     let mut request = Vec::new();
-    asking().write("/chat", "server.example.com", &mut request);
+    client_handshake().write("/chat", "server.example.com", &mut request);
     let text = String::from_utf8(request.clone()).unwrap();
     assert!(text.starts_with("GET /chat HTTP/1.1\r\nHost: server.example.com\r\n"));
     for line in [
@@ -60,19 +60,32 @@ fn the_request_is_that_of_the_rfc_and_a_server_takes_it() {
     let mut reply = Vec::new();
     let opened = handshake(&request, SIP_PROTOCOL, &[], &[], &mut reply);
     assert_eq!(opened, Handshake::Open(request.len()));
-    assert_eq!(asking().answer(&reply), Answer::Open(reply.len()));
+    assert_eq!(
+        client_handshake().parse_response(&reply),
+        HandshakeResponse::Open(reply.len())
+    );
 }
 
 #[test]
-fn the_answer_of_the_rfc_opens_and_what_stands_behind_is_left() {
+fn rfc_response_opens_and_later_bytes_are_left() {
     let bytes = good();
     for cut in 0..bytes.len() {
-        assert_eq!(asking().answer(&bytes[..cut]), Answer::Partial, "{cut}");
+        assert_eq!(
+            client_handshake().parse_response(&bytes[..cut]),
+            HandshakeResponse::Partial,
+            "{cut}"
+        );
     }
-    assert_eq!(asking().answer(&bytes), Answer::Open(bytes.len()));
+    assert_eq!(
+        client_handshake().parse_response(&bytes),
+        HandshakeResponse::Open(bytes.len())
+    );
     let longer = [&bytes[..], b"\x81\x00"].concat();
-    assert_eq!(asking().answer(&longer), Answer::Open(bytes.len()));
-    for odd in [
+    assert_eq!(
+        client_handshake().parse_response(&longer),
+        HandshakeResponse::Open(bytes.len())
+    );
+    for valid in [
         with("Upgrade", "upgrade:WebSocket"),
         with("Connection", "CONNECTION: keep-alive , upgrade"),
         with("HTTP", "HTTP/1.1 101"),
@@ -82,47 +95,52 @@ fn the_answer_of_the_rfc_opens_and_what_stands_behind_is_left() {
             "Connection: Upgrade\r\nSec-WebSocket-Extensions:",
         ),
     ] {
-        let answer = asking().answer(&odd);
-        assert_eq!(answer, Answer::Open(odd.len()), "{}", odd.escape_ascii());
+        let answer = client_handshake().parse_response(&valid);
+        assert_eq!(
+            answer,
+            HandshakeResponse::Open(valid.len()),
+            "{}",
+            valid.escape_ascii()
+        );
     }
 }
 
 #[test]
-fn answers_that_open_nothing_are_refused_and_say_why() {
+fn failed_handshake_responses_are_refused_with_reason() {
     let many = format!("Connection: Upgrade{}", "\r\na:b".repeat(1_000));
-    let large = format!("Server: {}", "x".repeat(MAX_ANSWER));
+    let large = format!("Server: {}", "x".repeat(MAX_RESPONSE));
     let loud = format!("HTTP/1.1 503 {}\u{1}", "y".repeat(500));
-    for (bytes, why) in [
+    for (bytes, reason) in [
         (b"SIP/2.0 400 Bad Request\r\n".to_vec(), "HTTP/1.1"),
         (b"HTTP/2".to_vec(), "HTTP/1.1"),
         (with("HTTP", "HTTP/1.0 101 Switching Protocols"), "HTTP/1.1"),
         (b"\x16\x03\x01".to_vec(), "HTTP/1.1"),
-        (with("HTTP", "HTTP/1.1 200 OK"), "answers 200 OK"),
+        (with("HTTP", "HTTP/1.1 200 OK"), "responded 200 OK"),
         (
             with("HTTP", "HTTP/1.1 404 Not Found"),
-            "answers 404 Not Found",
+            "responded 404 Not Found",
         ),
-        (with("HTTP", "HTTP/1.1 1010 Ha"), "answers 1010"),
-        (with("HTTP", "HTTP/1.1 "), "the peer answers"),
-        (with("HTTP", &loud), "answers 503 yyy"),
+        (with("HTTP", "HTTP/1.1 1010 Ha"), "responded 1010"),
+        (with("HTTP", "HTTP/1.1 "), "the peer responded"),
+        (with("HTTP", &loud), "responded 503 yyy"),
         (with("Upgrade", ""), "no upgrade"),
         (with("Upgrade", "Upgrade: h2c"), "no upgrade"),
         (with("Connection", ""), "no upgrade"),
         (with("Connection", "Connection: close"), "no upgrade"),
-        (with("Sec-WebSocket-Accept", ""), "does not fit our key"),
+        (with("Sec-WebSocket-Accept", ""), "does not match the key"),
         (
             with(
                 "Sec-WebSocket-Accept",
                 "Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOO=",
             ),
-            "does not fit our key",
+            "does not match the key",
         ),
         (
             with(
                 "Sec-WebSocket-Accept",
                 "Sec-WebSocket-Accept: dGhlIHNhbXBsZSBub25jZQ==",
             ),
-            "does not fit our key",
+            "does not match the key",
         ),
         (with("Sec-WebSocket-Protocol", ""), "no subprotocol"),
         (
@@ -148,42 +166,49 @@ fn answers_that_open_nothing_are_refused_and_say_why() {
                 "Connection",
                 "Connection: Upgrade\r\nSec-WebSocket-Extensions: permessage-deflate",
             ),
-            "extension that was not asked for: permessage-deflate",
+            "extension that was not offered: permessage-deflate",
         ),
         (with("Connection", "Connection Upgrade"), "colon"),
         (with("Connection", &many), "too many headers"),
         (with("Connection", &large), "too large"),
     ] {
-        // However it is cut, it comes to the same, and never opens.
+        // The result does not depend on the segmentation, and is never success.
         for piece in [1, 7, bytes.len()] {
-            let mut told = Answer::Partial;
-            let mut came = 0;
-            while told == Answer::Partial && came < bytes.len() {
-                came = (came + piece).min(bytes.len());
-                told = asking().answer(&bytes[..came]);
+            let mut result = HandshakeResponse::Partial;
+            let mut received = 0;
+            while result == HandshakeResponse::Partial && received < bytes.len() {
+                received = (received + piece).min(bytes.len());
+                result = client_handshake().parse_response(&bytes[..received]);
             }
-            let Answer::Refused(said) = told else {
-                panic!("{told:?} for {}", bytes.escape_ascii());
+            let HandshakeResponse::Refused(error) = result else {
+                panic!("{result:?} for {}", bytes.escape_ascii());
             };
-            assert!(said.contains(why), "{said} for {}", bytes.escape_ascii());
-            assert!(said.len() < 150 && !said.contains('\u{1}'), "{said}");
+            assert!(
+                error.contains(reason),
+                "{error} for {}",
+                bytes.escape_ascii()
+            );
+            assert!(error.len() < 150 && !error.contains('\u{1}'), "{error}");
         }
     }
 }
 
 #[test]
-fn an_answer_without_end_is_not_waited_for() {
+fn endless_handshake_responses_are_refused() {
     let mut bytes = b"HTTP/1.1 101 Switching Protocols\r\n".to_vec();
-    bytes.resize(MAX_ANSWER, b'x');
-    assert_eq!(asking().answer(&bytes), Answer::Partial);
-    bytes.resize(MAX_ANSWER + 4, b'x');
+    bytes.resize(MAX_RESPONSE, b'x');
     assert_eq!(
-        asking().answer(&bytes),
-        Answer::Refused("the answer is too large".to_owned())
+        client_handshake().parse_response(&bytes),
+        HandshakeResponse::Partial
+    );
+    bytes.resize(MAX_RESPONSE + 4, b'x');
+    assert_eq!(
+        client_handshake().parse_response(&bytes),
+        HandshakeResponse::Refused("the response is too large".to_owned())
     );
 }
 
-/// A server's frame.
+/// A frame of a server.
 fn plain(first: u8, payload: &[u8]) -> Vec<u8> {
     let mut bytes = vec![first];
     match payload.len() {
@@ -207,9 +232,9 @@ struct Outcome {
     result: Result<bool, WsError>,
 }
 
-/// Masks are 1, 2, 3 and so on.
+/// The masks are 1, 2, 3 and so on.
 fn decode(bytes: &[u8], limit: usize, piece: usize) -> Outcome {
-    let mut decoder = Decoder::new(limit);
+    let mut decoder = FrameDecoder::new(limit);
     let mut count: u32 = 0;
     let mut masks = || {
         count += 1;
@@ -225,7 +250,7 @@ fn decode(bytes: &[u8], limit: usize, piece: usize) -> Outcome {
             &mut reply,
             &mut masks,
         );
-        assert!(decoder.held() <= limit + 14 + piece);
+        assert!(decoder.buffered() <= limit + 14 + piece);
         let mut from = 0;
         for end in ends {
             messages.push(all[from..end].to_vec());
@@ -242,7 +267,7 @@ fn decode(bytes: &[u8], limit: usize, piece: usize) -> Outcome {
     }
 }
 
-/// A client's control frame with a mask of [`decode`]'s, by hand.
+/// A control frame of a client with a mask of [`decode`].
 fn masked(first: u8, mask: u32, payload: &[u8]) -> Vec<u8> {
     let mask: Mask = mask.to_be_bytes();
     let mut bytes = vec![first, 0x80 | payload.len() as u8];
@@ -252,8 +277,8 @@ fn masked(first: u8, mask: u32, payload: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn the_hellos_of_the_rfc_are_read_and_written() {
-    // RFC 6455 section 5.7: in one frame, in two, and the masked one that a client writes.
+fn rfc_hellos_are_decoded_and_encoded() {
+    // RFC 6455 section 5.7: in one frame, in two, and the masked one of a client.
     for bytes in [&b"\x81\x05Hello"[..], &b"\x01\x03Hel\x80\x02lo"[..]] {
         for piece in [1, 100] {
             let outcome = decode(bytes, 100, piece);
@@ -262,7 +287,12 @@ fn the_hellos_of_the_rfc_are_read_and_written() {
         }
     }
     let mut out = Vec::new();
-    client_frame(Kind::Text, [0x37, 0xfa, 0x21, 0x3d], b"Hello", &mut out);
+    client_frame(
+        FrameKind::Text,
+        [0x37, 0xfa, 0x21, 0x3d],
+        b"Hello",
+        &mut out,
+    );
     assert_eq!(
         out,
         [
@@ -270,10 +300,10 @@ fn the_hellos_of_the_rfc_are_read_and_written() {
         ]
     );
     out.clear();
-    client_frame(Kind::Binary, [0; 4], &[7; 256], &mut out);
+    client_frame(FrameKind::Binary, [0; 4], &[7; 256], &mut out);
     assert_eq!(out[..9], [0x82, 0xfe, 1, 0, 0, 0, 0, 0, 7]);
     out.clear();
-    client_frame(Kind::Binary, [1, 2, 3, 4], &[7; 65_536], &mut out);
+    client_frame(FrameKind::Binary, [1, 2, 3, 4], &[7; 65_536], &mut out);
     assert_eq!(
         out[..15],
         [0x82, 0xff, 0, 0, 0, 0, 0, 1, 0, 0, 1, 2, 3, 4, 6]
@@ -284,7 +314,7 @@ fn the_hellos_of_the_rfc_are_read_and_written() {
 }
 
 #[test]
-fn pings_are_answered_with_masks_of_their_own() {
+fn each_pong_has_its_own_mask() {
     let bytes = [
         plain(0x01, b"Hel"),
         plain(0x89, b"are you there"),
@@ -314,7 +344,7 @@ fn a_close_is_answered_with_its_code() {
 }
 
 #[test]
-fn breaches_of_a_server_are_named_and_closed_with_their_code() {
+fn server_protocol_errors_are_closed_with_their_code() {
     let long_form = [0x82, 126, 0, 5].to_vec();
     let longest_form = [&[0x82, 127][..], &5u64.to_be_bytes()].concat();
     let negative = [&[0x82, 127][..], &u64::MAX.to_be_bytes()].concat();
@@ -365,7 +395,7 @@ fn breaches_of_a_server_are_named_and_closed_with_their_code() {
 
 proptest! {
     #[test]
-    fn any_answer_and_any_frames_do_no_harm(
+    fn arbitrary_responses_and_frames_are_harmless(
         data in proptest::collection::vec(any::<u8>(), 0..400),
         opened in any::<bool>(),
     ) {
@@ -377,32 +407,32 @@ proptest! {
     }
 
     #[test]
-    fn one_byte_exchanged_never_opens_with_another_proof(at in 0usize..150, byte in any::<u8>()) {
+    fn corrupted_accept_value_never_opens(at in 0usize..150, byte in any::<u8>()) {
         let mut bytes = good();
         let at = at % bytes.len();
         bytes[at] = byte;
         let proof = b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
-        if let Answer::Open(_) = asking().answer(&bytes) {
+        if let HandshakeResponse::Open(_) = client_handshake().parse_response(&bytes) {
             prop_assert!(bytes.windows(proof.len()).any(|part| part == proof));
         }
     }
 
     #[test]
-    fn what_a_client_writes_a_server_reads(
+    fn client_frames_are_decoded_by_the_server(
         messages in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 1..300), 0..8),
         masks in any::<[u8; 4]>(),
         piece in 1usize..50,
     ) {
         let mut bytes = Vec::new();
         for message in &messages {
-            client_frame(Kind::Binary, masks, message, &mut bytes);
+            client_frame(FrameKind::Binary, masks, message, &mut bytes);
         }
-        let mut decoder = Decoder::new(300);
+        let mut decoder = FrameDecoder::new(300);
         let mut read = Vec::new();
         for part in bytes.chunks(piece) {
             let (mut all, mut ends) = (Vec::new(), Vec::new());
-            let told = decoder.receive(&mut part.to_vec(), &mut all, &mut ends, &mut Vec::new());
-            prop_assert_eq!(told, Ok(false));
+            let result = decoder.receive(&mut part.to_vec(), &mut all, &mut ends, &mut Vec::new());
+            prop_assert_eq!(result, Ok(false));
             let mut from = 0;
             for end in ends {
                 read.push(all[from..end].to_vec());
@@ -413,7 +443,7 @@ proptest! {
     }
 
     #[test]
-    fn messages_of_a_server_come_out_as_they_went_in(
+    fn server_messages_are_received_unchanged(
         messages in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 1..300), 0..8),
         piece in 1usize..50,
     ) {

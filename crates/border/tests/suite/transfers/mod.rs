@@ -1,9 +1,10 @@
-//! Four phones around a border that carries out transfers: Alice outside; Bob, Carol and Dave inside.
+//! Four phones around a border that carries out transfers: Alice on the access side; Bob, Carol and Dave on the core
+//! side.
 #![allow(dead_code)]
 
-use crate::neighbourhood::*;
+use crate::virtual_network::*;
 use engine::Transport;
-use sip::{Content, LegId};
+use sip::{LegId, MessageContent};
 use std::time::Duration;
 use wire::sip::{Edit, HeaderId, Method};
 
@@ -12,7 +13,7 @@ pub const DONE: [&str; 1] = ["SIP/2.0 200 OK"];
 pub const OUT: &str = "192.0.2.1:5060";
 pub const IN: &str = "198.51.100.1:5060";
 
-/// Alice outside; Bob, Carol and Dave inside; each a trunk of his own whose transfers the border carries out.
+/// Alice on the access side; Bob, Carol and Dave on the core side, each a trunk whose transfers the border carries out.
 pub fn config(workers: u8, carol: &str) -> String {
     let mut text = String::from(
         "[[interface]]\nname='out'\nkind='access'\nlisten=['udp:192.0.2.1:5060']\nmedia={address='192.0.2.1'}\n\
@@ -35,15 +36,17 @@ pub fn config(workers: u8, carol: &str) -> String {
              [[route]]\nto={{user='{name}'}}\ntrunk='{name}'\n"
         );
     }
-    text + &format!("[session_timer]\nexpires=120\n[media]\ntimeout=0\n[sip]\nworkers={workers}\n")
+    text + &format!(
+        "[session_timer]\nexpires_s=120\n[media]\ntimeout_s=0\n[sip]\nworkers={workers}\n"
+    )
 }
 
-pub struct Table {
-    pub net: Neighbourhood,
+pub struct TransferRig {
+    pub net: VirtualNetwork,
     /// Alice, Bob, Carol, Dave.
     pub phones: [usize; 4],
     calls: u32,
-    /// By which Carol's calls come.
+    /// Transport of Carol's calls.
     carol: Transport,
 }
 
@@ -53,25 +56,25 @@ pub const CAROL: usize = 2;
 pub const DAVE: usize = 3;
 pub const NAMES: [&str; 4] = ["alice", "bob", "carol", "dave"];
 
-/// A call of somebody's: his leg, and the other one's.
+/// The two legs of a call: that of the given phone, and the other.
 pub type Legs = [LegId; 2];
 
-impl Table {
-    pub fn new(workers: u8) -> Table {
-        Table::with(workers, Transport::Udp)
+impl TransferRig {
+    pub fn new(workers: u8) -> TransferRig {
+        TransferRig::with(workers, Transport::Udp)
     }
 
-    pub fn with(workers: u8, carol: Transport) -> Table {
+    pub fn with(workers: u8, carol: Transport) -> TransferRig {
         let over = match carol {
             Transport::Tcp => "tcp",
             Transport::Tls => "tls",
             _ => "udp",
         };
-        Table::of(&config(workers, over), carol)
+        TransferRig::of(&config(workers, over), carol)
     }
 
-    pub fn of(config: &str, carol: Transport) -> Table {
-        let mut net = Neighbourhood::crew(config, 3);
+    pub fn of(config: &str, carol: Transport) -> TransferRig {
+        let mut net = VirtualNetwork::with_workers(config, 3);
         let phones = [
             ("10.1.0.1", Transport::Udp),
             ("10.2.0.1", Transport::Udp),
@@ -79,10 +82,10 @@ impl Table {
             ("10.2.0.3", Transport::Udp),
         ];
         let phones = phones.map(|(ip, transport)| {
-            let manners = Manners::answering(&SDP_B.replace("10.2.0.1", ip));
-            net.phone_over(&format!("{ip}:5060"), transport, manners)
+            let behaviour = PhoneBehaviour::answering(&SDP_B.replace("10.2.0.1", ip));
+            net.phone_over(&format!("{ip}:5060"), transport, behaviour)
         });
-        Table {
+        TransferRig {
             net,
             phones,
             calls: 0,
@@ -94,11 +97,11 @@ impl Table {
         self.net.run(span);
     }
 
-    /// One calls another, in a call of this worker.
+    /// Sets up a call that belongs to this worker.
     pub fn call(&mut self, from: usize, to: usize, worker: u8) -> Legs {
         let legs = self.calls(from, to, worker);
         let callee = self.phones[to];
-        assert!(self.net.has(callee, |told| *told == Told::Acked));
+        assert!(self.net.has(callee, |event| *event == PhoneEvent::Acked));
         legs
     }
 
@@ -111,10 +114,10 @@ impl Table {
         };
         let uri = format!("sip:{}@{host}", NAMES[to]);
         let carol = self.carol;
-        // A Call-ID that is as long as ours says whose it is.
+        // A Call-ID of the same length as the border's identifies the worker.
         let call_id: &'static str = format!("{worker:02x}{:046x}", self.calls).leak();
-        let sdp = self.net.phones[self.phones[from]].ears.manners.sdp.clone();
-        let content = Content::sdp(sdp.as_bytes());
+        let sdp = self.net.phones[self.phones[from]].log.behaviour.sdp.clone();
+        let content = MessageContent::sdp(sdp.as_bytes());
         let leg = self
             .net
             .call_with(self.phones[from], &uri, hop, &content, |invite| {
@@ -128,20 +131,24 @@ impl Table {
         self.net.run(Duration::from_secs(1));
         let other = self
             .net
-            .last(self.phones[to], |told| *told == Told::Offered)
+            .last(self.phones[to], |event| *event == PhoneEvent::Offered)
             .leg;
         let legs = [leg, other.unwrap()];
         if let Some((_, tag)) = self.net.phones[self.phones[from]].endpoint.tags_of(leg)
             && !tag.is_empty()
         {
-            assert_eq!(&tag[8..10], format!("{worker:02x}").as_bytes(), "its owner");
+            assert_eq!(
+                &tag[8..10],
+                format!("{worker:02x}").as_bytes(),
+                "the owning worker"
+            );
         }
         legs
     }
 
-    /// Replaces for a dialog of somebody's, as a URI has it.
+    /// The value of Replaces for a phone's dialog, escaped for a URI.
     pub fn replaces(&mut self, whose: usize, leg: LegId) -> String {
-        self.net.tell(self.phones[whose], |endpoint, _| {
+        self.net.command(self.phones[whose], |endpoint, _| {
             let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
             let id = text(endpoint.call_id_of(leg).unwrap());
             let (own, theirs) = endpoint.tags_of(leg).unwrap();
@@ -153,63 +160,64 @@ impl Table {
         })
     }
 
-    /// Somebody refers in a dialog of his.
-    pub fn refer(&mut self, who: usize, leg: LegId, to: &str) {
+    /// Sends REFER in a dialog of the phone.
+    pub fn refer(&mut self, index: usize, leg: LegId, to: &str) {
         let edits = [Edit::Add {
             id: HeaderId::ReferTo,
             value: to.as_bytes(),
         }];
-        let content = Content::default().with(&edits);
-        self.net.tell(self.phones[who], |endpoint, now| {
+        let content = MessageContent::default().with(&edits);
+        self.net.command(self.phones[index], |endpoint, now| {
             endpoint.request(leg, Method::Refer, &content, now).unwrap();
         });
     }
 
-    /// Attended transfer: in one call he refers to the other end of another one of his.
-    pub fn attended(&mut self, who: usize, leg: LegId, consulted: LegId) {
-        let replaces = self.replaces(who, consulted);
+    /// Attended transfer: sends REFER in one call to the peer of the phone's other call.
+    pub fn attended(&mut self, index: usize, leg: LegId, consulted: LegId) {
+        let replaces = self.replaces(index, consulted);
         self.refer(
-            who,
+            index,
             leg,
             &format!("<sip:x@198.51.100.1?Replaces={replaces}>"),
         );
     }
 
-    /// What was answered to REFER.
-    pub fn answered(&self, who: usize, status: u16) -> bool {
+    /// Whether REFER was answered with this status.
+    pub fn refer_answered(&self, index: usize, status: u16) -> bool {
         self.net.has(
-            self.phones[who],
-            |told| matches!(told, Told::Response(answer, _) if *answer == status),
+            self.phones[index],
+            |event| matches!(event, PhoneEvent::Response(answer, _) if *answer == status),
         )
     }
 
-    /// First lines of what NOTIFY told.
-    pub fn told(&self, who: usize) -> Vec<String> {
-        let seen = self.net.seen(self.phones[who]).iter();
-        seen.filter(|seen| seen.method() == "NOTIFY")
-            .map(|seen| seen.body().lines().next().unwrap_or_default().to_owned())
+    /// First lines of the bodies of received NOTIFY requests.
+    pub fn notified(&self, index: usize) -> Vec<String> {
+        let entry = self.net.log(self.phones[index]).iter();
+        entry
+            .filter(|entry| entry.method() == "NOTIFY")
+            .map(|entry| entry.body().lines().next().unwrap_or_default().to_owned())
             .collect()
     }
 
-    /// What he does from now on with requests in his dialogs: a status, or nothing.
-    pub fn says(&mut self, who: usize, inside: Option<u16>) {
-        self.net.phones[self.phones[who]].ears.manners.inside = inside;
+    /// Sets the phone's responses to in-dialog requests: a status, or none.
+    pub fn set_in_dialog_response(&mut self, index: usize, inside: Option<u16>) {
+        self.net.phones[self.phones[index]].log.behaviour.inside = inside;
     }
 
-    /// Answers the last re-INVITE that he kept waiting.
-    pub fn answers(&mut self, who: usize, status: u16) {
-        let phone = self.phones[who];
-        let mut seen = self.net.seen(phone).iter().rev();
-        let asked = seen.find_map(|seen| match seen.told {
-            Told::Request(transaction) if seen.method() == "INVITE" => Some(transaction),
+    /// Answers the last re-INVITE that the phone received.
+    pub fn answer_re_invite(&mut self, index: usize, status: u16) {
+        let phone = self.phones[index];
+        let mut entry = self.net.log(phone).iter().rev();
+        let asked = entry.find_map(|entry| match entry.event {
+            PhoneEvent::Request(transaction) if entry.method() == "INVITE" => Some(transaction),
             _ => None,
         });
         let transaction = asked.expect("a re-INVITE");
-        let sdp = self.net.phones[phone].ears.manners.sdp.clone();
-        self.net.tell(phone, |endpoint, now| {
+        let sdp = self.net.phones[phone].log.behaviour.sdp.clone();
+        self.net.command(phone, |endpoint, now| {
             let content = match status {
-                ..300 => Content::sdp(sdp.as_bytes()),
-                _ => Content::default(),
+                ..300 => MessageContent::sdp(sdp.as_bytes()),
+                _ => MessageContent::default(),
             };
             endpoint
                 .respond(transaction, status, &content, now)
@@ -217,104 +225,104 @@ impl Table {
         });
     }
 
-    /// He sends a request in his dialog.
-    pub fn asks(&mut self, who: usize, leg: LegId, method: Method<'static>) {
-        let phone = self.phones[who];
-        let sdp = self.net.phones[phone].ears.manners.sdp.clone();
+    /// Sends a request in a dialog of the phone.
+    pub fn send_request(&mut self, index: usize, leg: LegId, method: Method<'static>) {
+        let phone = self.phones[index];
+        let sdp = self.net.phones[phone].log.behaviour.sdp.clone();
         let content = match method {
-            Method::Invite => Content::sdp(sdp.as_bytes()),
-            _ => Content::default(),
+            Method::Invite => MessageContent::sdp(sdp.as_bytes()),
+            _ => MessageContent::default(),
         };
-        self.net.tell(phone, |endpoint, now| {
+        self.net.command(phone, |endpoint, now| {
             endpoint.request(leg, method, &content, now).unwrap();
         });
     }
 
-    /// Ports for media that calls have.
+    /// Number of media ports in use by calls.
     pub fn ports(&mut self) -> usize {
         let ports = self.net.each_worker(|border, _| border.census().ports);
         ports.into_iter().sum()
     }
 
-    pub fn legs(&self, who: usize) -> usize {
-        self.net.phones[self.phones[who]].endpoint.census().legs
+    pub fn legs(&self, index: usize) -> usize {
+        self.net.phones[self.phones[index]].endpoint.census().legs
     }
 
     pub fn all_legs(&self) -> [usize; 4] {
-        [ALICE, BOB, CAROL, DAVE].map(|who| self.legs(who))
+        [ALICE, BOB, CAROL, DAVE].map(|index| self.legs(index))
     }
 
-    /// Calls of each worker.
+    /// Number of calls of each worker.
     pub fn calls_of_workers(&mut self) -> Vec<usize> {
         self.net.each_worker(|border, _| border.census().calls)
     }
 
-    /// What one says in his dialog the other hears, and answers; INFO passes, and a re-INVITE.
-    pub fn speaks_to(&mut self, (one, leg): (usize, LegId), (other, far): (usize, LegId)) {
+    /// Checks that in-dialog requests pass between two phones: INFO and a re-INVITE.
+    pub fn check_requests(&mut self, (one, leg): (usize, LegId), (other, far): (usize, LegId)) {
         let (one, other) = (self.phones[one], self.phones[other]);
         for method in [Method::Info, Method::Invite] {
-            let before = self.net.seen(other).len();
-            let answers = self.net.seen(one).len();
-            let sdp = self.net.phones[one].ears.manners.sdp.clone();
+            let before = self.net.log(other).len();
+            let answers = self.net.log(one).len();
+            let sdp = self.net.phones[one].log.behaviour.sdp.clone();
             let content = match method {
-                Method::Invite => Content::sdp(sdp.as_bytes()),
-                _ => Content::default(),
+                Method::Invite => MessageContent::sdp(sdp.as_bytes()),
+                _ => MessageContent::default(),
             };
-            self.net.tell(one, |endpoint, now| {
+            self.net.command(one, |endpoint, now| {
                 endpoint.request(leg, method, &content, now).unwrap();
             });
             self.net.run(Duration::from_secs(1));
             let name = String::from_utf8_lossy(method.as_bytes()).into_owned();
-            let heard = &self.net.seen(other)[before..];
+            let heard = &self.net.log(other)[before..];
             assert!(
                 heard
                     .iter()
-                    .any(|seen| seen.method() == name && seen.leg == Some(far)),
+                    .any(|entry| entry.method() == name && entry.leg == Some(far)),
                 "{name}: {heard:?}"
             );
-            let answered = &self.net.seen(one)[answers..];
+            let answered = &self.net.log(one)[answers..];
             assert!(
                 answered
                     .iter()
-                    .any(|seen| matches!(seen.told, Told::Response(200, _))),
+                    .any(|entry| matches!(entry.event, PhoneEvent::Response(200, _))),
                 "{name}: {answered:?}"
             );
         }
     }
 
-    pub fn talk(&mut self, one: (usize, LegId), other: (usize, LegId)) {
-        self.speaks_to(one, other);
-        self.speaks_to(other, one);
+    pub fn check_connection(&mut self, one: (usize, LegId), other: (usize, LegId)) {
+        self.check_requests(one, other);
+        self.check_requests(other, one);
     }
 
-    pub fn hang_up(&mut self, who: usize, leg: LegId) {
-        self.net.tell(self.phones[who], |endpoint, now| {
-            endpoint.bye(leg, &Content::default(), now).unwrap();
+    pub fn hang_up(&mut self, index: usize, leg: LegId) {
+        self.net.command(self.phones[index], |endpoint, now| {
+            endpoint.bye(leg, &MessageContent::default(), now).unwrap();
         });
         self.net.run(Duration::from_secs(1));
     }
 
-    /// He hangs up wherever he has a leg.
-    pub fn leaves(&mut self, who: usize) {
-        let phone = self.phones[who];
-        let seen = self.net.seen(phone).iter().filter_map(|seen| seen.leg);
-        let mut legs: Vec<LegId> = seen.collect();
+    /// Ends all calls of the phone.
+    pub fn hang_up_all(&mut self, index: usize) {
+        let phone = self.phones[index];
+        let entry = self.net.log(phone).iter().filter_map(|entry| entry.leg);
+        let mut legs: Vec<LegId> = entry.collect();
         legs.dedup();
-        self.net.tell(phone, |endpoint, now| {
+        self.net.command(phone, |endpoint, now| {
             for leg in legs {
-                let _ = endpoint.hang_up(leg, &Content::default(), now);
+                let _ = endpoint.hang_up(leg, &MessageContent::default(), now);
             }
         });
     }
 
-    /// Whether he has this leg.
-    pub fn has_leg(&self, who: usize, leg: LegId) -> bool {
-        let endpoint = &self.net.phones[self.phones[who]].endpoint;
+    /// Whether the phone has this leg.
+    pub fn has_leg(&self, index: usize, leg: LegId) -> bool {
+        let endpoint = &self.net.phones[self.phones[index]].endpoint;
         endpoint.state_of(leg).is_some()
     }
 
-    /// Nobody has a leg, and no worker anything.
-    pub fn ends(&mut self) {
+    /// Ends all calls and checks that no phone has a leg and no worker has state.
+    pub fn end_all(&mut self) {
         assert_eq!(self.all_legs(), [0; 4]);
         self.net.assert_quiet();
     }

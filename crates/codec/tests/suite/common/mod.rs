@@ -1,9 +1,9 @@
-//! What the tests of this crate share.
+//! Common functions of the tests.
 #![allow(dead_code)]
 
 use std::path::PathBuf;
 
-/// A file of the shared test data; `None`, said once, where there is none.
+/// A file of the shared test data; `None`, reported once, if absent.
 pub fn testdata(name: &str) -> Option<Vec<u8>> {
     let root = std::env::var_os("HORNWORK_TESTDATA").map_or_else(
         || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared/testdata"),
@@ -24,7 +24,7 @@ pub fn words(bytes: &[u8]) -> Vec<i16> {
         .collect()
 }
 
-/// Power of `signal` to that of what differs from it, in dB.
+/// Power of `signal` relative to the power of its difference from `other`, in dB.
 pub fn snr(signal: &[i16], other: &[i16]) -> f64 {
     let (mut power, mut noise) = (0.0, 0.0);
     for (&x, &y) in signal.iter().zip(other) {
@@ -34,7 +34,7 @@ pub fn snr(signal: &[i16], other: &[i16]) -> f64 {
     10.0 * (power / noise.max(1e-9)).log10()
 }
 
-/// Level of one frequency in dB against a full-scale sine, by correlation under a Hann window.
+/// Level of one frequency in dB relative to a full-scale sine, by correlation under a Hann window.
 pub fn level_at(samples: &[i16], hz: f64, rate: u32) -> f64 {
     use std::f64::consts::TAU;
     let n = samples.len() as f64;

@@ -1,4 +1,4 @@
-//! A headless browser with a page that calls: the page is served here, and says here what it heard.
+//! A headless browser with a page that calls. The test serves the page, and receives its log and audio.
 
 use crate::common::Process;
 use std::io::{Read as _, Write as _};
@@ -10,25 +10,25 @@ use std::time::{Duration, Instant};
 
 const PAGE: &str = include_str!("page.html");
 
-/// What the page has said so far.
+/// Output of the page so far.
 #[derive(Clone, Debug, Default)]
-pub struct Said {
-    /// Its words, a line each.
+pub struct PageOutput {
+    /// Log lines of the page.
     pub words: String,
-    /// What it heard: 8000 samples a second.
+    /// Received audio: 8000 samples per second.
     pub heard: Vec<i16>,
 }
 
-/// A browser on its page.
+/// A browser with its page.
 pub struct Browser {
-    /// The program.
+    /// The browser process.
     pub process: Process,
-    said: Arc<Mutex<Said>>,
+    said: Arc<Mutex<PageOutput>>,
 }
 
 impl Browser {
-    /// Starts `program`, whose microphone hears the file `voice`; the page calls `callee` by way of the WebSocket `server` for so many
-    /// seconds. Without a callee it registers as 1000 and takes a call for so many seconds.
+    /// Starts `program` with the file `voice` as microphone; the page calls `callee` over the WebSocket `server` for
+    /// `seconds` seconds. Without a callee it registers as 1000 and answers a call of that duration.
     pub fn call(
         program: &str,
         folder: &Path,
@@ -39,12 +39,12 @@ impl Browser {
     ) -> Browser {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let here = listener.local_addr().expect("address");
-        let said = Arc::new(Mutex::new(Said::default()));
-        let ears = said.clone();
+        let said = Arc::new(Mutex::new(PageOutput::default()));
+        let output = said.clone();
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                let ears = ears.clone();
-                std::thread::spawn(move || serve(stream, &ears));
+                let output = output.clone();
+                std::thread::spawn(move || serve(stream, &output));
             }
         });
         let process = Process::start(
@@ -80,19 +80,19 @@ impl Browser {
         Browser { process, said }
     }
 
-    /// What the page has said so far.
-    pub fn said(&self) -> Said {
+    /// Output of the page so far.
+    pub fn log(&self) -> PageOutput {
         self.said
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner)
             .clone()
     }
 
-    /// Waits until the page has said `word`, or that it failed.
+    /// Waits until the page has logged `word`, or its failure.
     pub fn until(&self, word: &str, limit: Duration) -> bool {
         let end = Instant::now() + limit;
         while Instant::now() < end {
-            let said = self.said().words;
+            let said = self.log().words;
             if said.contains(word) || said.contains("failed") {
                 return said.contains(word);
             }
@@ -102,12 +102,12 @@ impl Browser {
     }
 }
 
-/// One request of the page's; connections are not kept.
-fn serve(mut stream: TcpStream, ears: &Mutex<Said>) {
+/// Handles one request of the page; connections are not kept.
+fn serve(mut stream: TcpStream, output: &Mutex<PageOutput>) {
     let Some((path, body)) = request(&mut stream) else {
         return;
     };
-    let mut said = ears
+    let mut said = output
         .lock()
         .unwrap_or_else(std::sync::PoisonError::into_inner);
     let answer = match path.as_str() {

@@ -1,7 +1,7 @@
-//! Callers of the tests' own, over real sockets: each calls, says a tone, hears, presses digits, and takes BYE.
+//! Test callers over real sockets: each calls, sends a tone, analyses received audio, sends digits, and handles BYE.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
-use codec::packet::Packing;
+use codec::packet::PacketiserSettings;
 use codec::{Format, Kind, Packetiser, Tone, ToneGenerator, Unpacker};
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use wire::rtp::{RtpHeader, RtpView, TelephoneEvent};
 
-/// Samples in which a tone is looked for: half a second.
+/// Samples in which a tone is searched: half a second.
 const WINDOW: usize = 4_000;
 
 #[derive(Default)]
@@ -22,7 +22,7 @@ struct State {
     ended: bool,
 }
 
-/// A caller in a thread of its own.
+/// A caller on a thread of its own.
 pub struct Caller {
     pub hz: f64,
     state: Arc<Mutex<State>>,
@@ -31,17 +31,17 @@ pub struct Caller {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Waits until something holds; long enough for a machine that stands still now and then.
+/// Waits for a condition, long enough for a machine that stalls at times.
 pub fn eventually(what: &str, condition: impl Fn() -> bool) {
     let end = Instant::now() + Duration::from_secs(30);
     while !condition() {
-        assert!(Instant::now() < end, "waited in vain: {what}");
+        assert!(Instant::now() < end, "timeout: {what}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
 
 impl Caller {
-    /// Calls `user` of the border at `sip` from 127.0.0.1, and says a tone.
+    /// Calls `user` of the border at `sip` from 127.0.0.1, and sends a tone.
     pub fn dial(sip: u16, user: &str, hz: f64) -> Caller {
         let state = Arc::new(Mutex::new(State::default()));
         let stop = Arc::new(AtomicBool::new(false));
@@ -73,13 +73,13 @@ impl Caller {
         self.state().ended
     }
 
-    /// Packets of RTP that came.
+    /// Number of received RTP packets.
     pub fn packets(&self) -> u64 {
         self.state().packets
     }
 
-    /// Forgets what was heard up to now.
-    pub fn listen_anew(&self) {
+    /// Discards the audio received so far.
+    pub fn discard_audio(&self) {
         self.state().heard.clear();
     }
 
@@ -87,7 +87,8 @@ impl Caller {
         self.digits.send(digit).unwrap();
     }
 
-    /// How loud a tone is in the last half second, in dB against what callers say; none before there is half a second.
+    /// Level of a tone in the last half second, in dB relative to the callers' tones; `None` before half a second was
+    /// received.
     pub fn level(&self, hz: f64) -> Option<f64> {
         let state = self.state();
         let from = state.heard.len().checked_sub(WINDOW)?;
@@ -104,10 +105,10 @@ impl Caller {
         Some(20.0 * (amplitude.max(1e-3) / 3_617.0).log10())
     }
 
-    /// Waits until it hears a tone, or hears it no more.
-    pub fn hears(&self, hz: f64, heard: bool) {
-        self.listen_anew();
-        eventually(&format!("{hz} Hz heard: {heard}"), || {
+    /// Waits until a tone is received, or no longer received.
+    pub fn wait_for_tone(&self, hz: f64, heard: bool) {
+        self.discard_audio();
+        eventually(&format!("{hz} Hz received: {heard}"), || {
             self.level(hz).is_some_and(|level| match heard {
                 true => level > -7.0,
                 false => level < -30.0,
@@ -130,7 +131,7 @@ struct Line {
     pressed: Receiver<char>,
     sip: UdpSocket,
     rtp: UdpSocket,
-    /// Call-ID, tag and branch contain it.
+    /// Common part of Call-ID, tag and branch.
     mark: String,
     border: SocketAddr,
     user: String,
@@ -158,7 +159,7 @@ impl Line {
         };
         let own = socket();
         let mark = own.local_addr().expect("address").port().to_string();
-        let packing = Packing {
+        let packing = PacketiserSettings {
             packet_ms: 20,
             suppress_silence: false,
         };
@@ -205,7 +206,7 @@ impl Line {
         let (mut invited, mut spoken) = (0, 0);
         let mut bytes = [0; 4096];
         while !stop.load(Ordering::Acquire) {
-            // Again each second until there is an answer (RFC 3261 section 17.1.1.2).
+            // Retransmitted each second until there is a response (RFC 3261 section 17.1.1.2).
             let status = self.state().status;
             if status == 0 && begun.elapsed() >= Duration::from_secs(invited) {
                 invited += 1;
@@ -213,17 +214,17 @@ impl Line {
             }
             while let Ok((length, _)) = self.sip.recv_from(&mut bytes) {
                 let text = String::from_utf8_lossy(&bytes[..length]).into_owned();
-                self.told(&text);
+                self.handle_message(&text);
             }
             while let Ok(length) = self.rtp.recv(&mut bytes) {
-                self.hear(&bytes[..length]);
+                self.handle_audio(&bytes[..length]);
                 if u128::from(spoken) * 10 < begun.elapsed().as_millis() {
                     break;
                 }
             }
             while u128::from(spoken) * 10 < begun.elapsed().as_millis() {
                 spoken += 1u64;
-                self.speak();
+                self.send_audio();
             }
             if let Some(to) = self.to
                 && let Ok(digit) = self.pressed.try_recv()
@@ -237,7 +238,7 @@ impl Line {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn told(&mut self, text: &str) {
+    fn handle_message(&mut self, text: &str) {
         let line = |name: &str| {
             let mut lines = text.lines();
             lines
@@ -273,7 +274,7 @@ impl Line {
         self.state().status = status;
     }
 
-    fn hear(&mut self, bytes: &[u8]) {
+    fn handle_audio(&mut self, bytes: &[u8]) {
         if wire::rtcp::is_rtcp(bytes) {
             return;
         }
@@ -290,8 +291,8 @@ impl Line {
         state.heard.extend_from_slice(&samples[..made]);
     }
 
-    /// 10 ms of its tone.
-    fn speak(&mut self) {
+    /// Sends 10 ms of its tone.
+    fn send_audio(&mut self) {
         let mut samples = [0; 80];
         self.tone.fill(&mut samples);
         let (rtp, to, sequence) = (&self.rtp, self.to, &mut self.sequence);
@@ -313,7 +314,7 @@ impl Line {
             .expect("PCMA");
     }
 
-    /// A digit as three packets of one event.
+    /// Sends a digit as three packets of one event.
     fn press(&mut self, digit: char, timestamp: u32, to: SocketAddr) {
         let event = TelephoneEvent {
             event: TelephoneEvent::code(digit).expect("a digit"),

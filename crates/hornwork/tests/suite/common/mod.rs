@@ -1,10 +1,10 @@
-//! What the tests against other people's software share: programs that are there or not, a border on ports of its own,
-//! children that are never left behind.
+//! Common parts of the tests with other programs: checks for installed programs, a border on separate ports, and child
+//! processes that end with their test.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
 pub mod callers;
 pub mod certificates;
-pub mod telephones;
+pub mod phones;
 
 use std::fs::File;
 use std::net::{TcpListener, UdpSocket};
@@ -18,7 +18,7 @@ pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// The third-party test data, or `None` (said aloud) where it is absent.
+/// The third-party test data; `None`, with a printed reason, if it is missing.
 pub fn testdata() -> Option<PathBuf> {
     let folder = std::env::var_os("HORNWORK_TESTDATA")
         .map_or_else(|| root().join("../shared/testdata"), PathBuf::from);
@@ -29,7 +29,7 @@ pub fn testdata() -> Option<PathBuf> {
     None
 }
 
-/// Whether all these programs are installed; says which is missing.
+/// Whether all these programs are installed; prints the missing one.
 pub fn installed(programs: &[&str]) -> bool {
     let path = std::env::var("PATH").unwrap_or_default();
     let missing: Vec<&&str> = programs
@@ -54,8 +54,8 @@ pub fn scratch(name: &str) -> PathBuf {
     folder
 }
 
-/// A port of 127.0.0.1 that is free for UDP and TCP and that no other test of this process was given, below those that the
-/// kernel hands out. Further programs may want ports some thousands above it, so it is below 20,000.
+/// A port of 127.0.0.1 that is free for UDP and TCP and not used by another test of this process, below the ephemeral
+/// ports. Further programs may use ports some thousands above it, so it is below 20,000.
 pub fn free_port() -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     const FIRST: u32 = 10_000;
@@ -71,8 +71,8 @@ pub fn free_port() -> u16 {
         .expect("a free port")
 }
 
-/// So many media ports of 127.0.0.1 (an even number), first and last, that no other test of this process was given and no program
-/// claims: below those that the kernel lends, above those of [`free_port`] and of what runs beside it.
+/// `count` media ports of 127.0.0.1 (an even number), first and last, not used by another test of this process and not
+/// claimed by a program: below the ephemeral ports, and above those of [`free_port`] and of the programs beside it.
 pub fn media_ports(count: u16) -> (u16, u16) {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     const FIRST: u32 = 20_000;
@@ -103,12 +103,12 @@ pub fn media_ports(count: u16) -> (u16, u16) {
 /// A child process that ends with this value.
 pub struct Process {
     child: Child,
-    /// Where it writes what it says.
+    /// File with its output.
     pub log: PathBuf,
 }
 
 impl Process {
-    /// Starts it; standard output and error go to `log`.
+    /// Starts it with standard output and error in `log`.
     pub fn start(command: &mut Command, log: &Path) -> Process {
         let file = File::create(log).expect("log file");
         let copy = file.try_clone().expect("log file");
@@ -123,15 +123,15 @@ impl Process {
         }
     }
 
-    /// Its output so far. A border writes its log by a thread of its own, so the lines of an event that the test has already seen
-    /// by other means are awaited for a moment.
-    pub fn said(&self) -> String {
+    /// Its output so far. A border writes its log on a thread of its own, so this waits a moment for the lines of an
+    /// event that the test has already observed otherwise.
+    pub fn log(&self) -> String {
         std::thread::sleep(Duration::from_millis(60));
         String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
     }
 
-    /// The same, once something holds this port of 127.0.0.1 (or all addresses), over UDP or TCP: who calls before is told that nobody
-    /// is there.
+    /// Waits until this port of 127.0.0.1 (or of all addresses) is in use, over UDP or TCP; earlier requests would get
+    /// an ICMP error.
     pub fn at_port(self, port: u16) -> Process {
         let begun = Instant::now();
         let held = || {
@@ -149,19 +149,19 @@ impl Process {
             assert!(
                 begun.elapsed() < Duration::from_secs(20),
                 "nothing came to port {port}: {}",
-                self.said()
+                self.log()
             );
             std::thread::sleep(Duration::from_millis(10));
         }
         self
     }
 
-    /// Its standard input, where that was piped.
+    /// Its standard input, if piped.
     pub fn stdin(&mut self) -> std::process::ChildStdin {
         self.child.stdin.take().expect("piped input")
     }
 
-    /// Waits for its end: whether it ended well, or `None` after `limit`.
+    /// Waits for its end: whether it succeeded, or `None` after `limit`.
     pub fn wait(&mut self, limit: Duration) -> Option<bool> {
         let end = Instant::now() + limit;
         while Instant::now() < end {
@@ -188,7 +188,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // One that has ended may have given its number to another.
+        // The process number of an ended child may be reused.
         if !matches!(self.child.try_wait(), Ok(None)) {
             return;
         }
@@ -200,7 +200,7 @@ impl Drop for Process {
     }
 }
 
-/// An example configuration with ports of this test's own, and extra lines at its end.
+/// An example configuration with ports of this test, and extra lines at its end.
 pub fn example(name: &str, sip: u16, trunk: u16, media: (u16, u16), more: &str) -> String {
     let text = std::fs::read_to_string(root().join("examples").join(name)).expect("example");
     let text = text
@@ -227,13 +227,13 @@ pub fn border(folder: &Path, configuration: &str, sip: u16) -> Process {
         assert!(
             Instant::now() < end,
             "the border does not answer: {}",
-            process.said()
+            process.log()
         );
     }
     process
 }
 
-/// Whether an OPTIONS on UDP is answered within 200 ms.
+/// Whether an OPTIONS over UDP is answered within 200 ms.
 pub fn answers_options(sip: u16) -> bool {
     let socket = UdpSocket::bind("127.0.0.1:0").expect("socket");
     let local = socket.local_addr().expect("address");

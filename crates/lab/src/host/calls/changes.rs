@@ -1,34 +1,37 @@
-//! Changes inside a call, both ways: hold, refresh, other descriptions.
+//! Changes in a call, in both directions: hold, refresh, other descriptions.
 
-use super::super::{Inner, Timer, sdp};
-use super::{CallKey, Phase, note};
+use super::super::{HostState, HostTimer, sdp};
+use super::{HostCallKey, HostCallPhase, note};
 use engine::Time;
-use sip::{Content, Endpoint, Refused, ServerTransaction};
+use sip::{Endpoint, MessageContent, Refused, ServerTransaction};
 use std::time::Duration;
 use wire::sdp::Direction;
 use wire::sip::{Message, Method};
 
-impl Inner {
+impl HostState {
     pub(crate) fn put_on_hold(
         &mut self,
         endpoint: &mut Endpoint,
-        key: CallKey,
+        key: HostCallKey,
         hold: bool,
         now: Time,
     ) {
-        let Some(call) = self.call(key).filter(|call| call.phase == Phase::Up) else {
+        let Some(call) = self
+            .call(key)
+            .filter(|call| call.phase == HostCallPhase::Up)
+        else {
             return;
         };
         call.wants_hold = hold;
         self.reinvite(endpoint, key, now);
     }
 
-    /// Offers what is wanted now; where the dialog is busy, again a little later.
-    pub(crate) fn reinvite(&mut self, endpoint: &mut Endpoint, key: CallKey, now: Time) {
+    /// Sends the wanted offer; retries a little later if the dialog is busy.
+    pub(crate) fn reinvite(&mut self, endpoint: &mut Endpoint, key: HostCallKey, now: Time) {
         let Some(call) = self
             .calls
             .get_mut(key.index as usize)
-            .filter(|call| call.generation == key.generation && call.phase == Phase::Up)
+            .filter(|call| call.generation == key.generation && call.phase == HostCallPhase::Up)
         else {
             return;
         };
@@ -41,11 +44,11 @@ impl Inner {
         };
         let call = &self.calls[key.index as usize];
         let offer = self.ours(call, direction).offer();
-        match endpoint.request(leg, Method::Invite, &Content::sdp(&offer), now) {
+        match endpoint.request(leg, Method::Invite, &MessageContent::sdp(&offer), now) {
             Ok(_) => {}
             Err(Refused::InvitePending | Refused::OfferPending | Refused::State) => {
                 self.agenda
-                    .push(now + Duration::from_millis(200), Timer::Reinvite(key));
+                    .push(now + Duration::from_millis(200), HostTimer::Reinvite(key));
             }
             Err(refused) => self.command_refused(key, refused),
         }
@@ -54,7 +57,7 @@ impl Inner {
     pub(super) fn in_dialog_answered(
         &mut self,
         endpoint: &mut Endpoint,
-        key: CallKey,
+        key: HostCallKey,
         response: &Message<'_>,
         now: Time,
     ) {
@@ -72,25 +75,28 @@ impl Inner {
         match response.status() {
             200..300 => {
                 call.held = wants_hold;
-                if let Err(refused) = endpoint.ack(leg, &Content::default(), now) {
+                if let Err(refused) = endpoint.ack(leg, &MessageContent::default(), now) {
                     self.command_refused(key, refused);
                 }
                 if let (Some(session), Some(agreed)) =
                     (session, sdp::agreed(response.body(), codec))
                 {
-                    // On hold we stay silent although sendonly would let us speak: music is not what is tested.
-                    let agreed = sdp::Agreed {
+                    // On hold the host sends nothing although sendonly would permit it: music on hold is not tested.
+                    let agreed = sdp::NegotiatedMedia {
                         send: agreed.send && !wants_hold,
                         ..agreed
                     };
-                    if self.call(key).is_some_and(|call| call.phase == Phase::Up) {
+                    if self
+                        .call(key)
+                        .is_some_and(|call| call.phase == HostCallPhase::Up)
+                    {
                         self.media.agree(session, &agreed, now);
                     }
                 }
             }
             491 => {
                 let wait = endpoint.glare_wait(leg).unwrap_or(Duration::from_secs(2));
-                self.agenda.push(now + wait, Timer::Reinvite(key));
+                self.agenda.push(now + wait, HostTimer::Reinvite(key));
             }
             status @ 300.. => note(
                 &mut call.attempt.why,
@@ -103,14 +109,15 @@ impl Inner {
     pub(super) fn in_dialog(
         &mut self,
         endpoint: &mut Endpoint,
-        key: CallKey,
+        key: HostCallKey,
         transaction: ServerTransaction,
         request: &Message<'_>,
         now: Time,
     ) {
+        // INFO, OPTIONS and an UPDATE that only refreshes the session change nothing.
         let changes = matches!(request.method(), Method::Invite | Method::Update);
         if !changes || (request.body().is_empty() && request.method() == Method::Update) {
-            self.respond(endpoint, transaction, 200, &Content::default(), now);
+            self.respond(endpoint, transaction, 200, &MessageContent::default(), now);
             return;
         }
         if self.volte_offered(endpoint, key, transaction, request, now) {
@@ -121,19 +128,26 @@ impl Inner {
         let session = call.session;
         let call = &self.calls[key.index as usize];
         let ours = self.ours(call, Direction::SendRecv);
+        // A re-INVITE without an offer gets one in the 200 (RFC 3261 section 14.2).
         if request.body().is_empty() {
             let offer = ours.offer();
-            self.respond(endpoint, transaction, 200, &Content::sdp(&offer), now);
+            self.respond(
+                endpoint,
+                transaction,
+                200,
+                &MessageContent::sdp(&offer),
+                now,
+            );
             return;
         }
         match ours.answer(request.body()) {
             Some((body, agreed)) => {
-                self.respond(endpoint, transaction, 200, &Content::sdp(&body), now);
+                self.respond(endpoint, transaction, 200, &MessageContent::sdp(&body), now);
                 if let Some(session) = session {
                     self.media.agree(session, &agreed, now);
                 }
             }
-            None => self.respond(endpoint, transaction, 488, &Content::default(), now),
+            None => self.respond(endpoint, transaction, 488, &MessageContent::default(), now),
         }
     }
 }

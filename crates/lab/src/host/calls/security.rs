@@ -1,13 +1,13 @@
 //! SRTP of callers: keys in the session description (RFC 4568).
 
-use super::{CallKey, note};
-use crate::host::Inner;
+use super::{HostCallKey, note};
+use crate::host::HostState;
 use engine::Entropy;
 use protect::sdes::{self, CryptoAttribute, Policy};
 use protect::srtp::{ContextLimits, Suite};
 use wire::sdp::Sdp;
 
-/// The suite that every peer has (RFC 4568 section 6.2), and that the studies' systems had.
+/// The mandatory crypto suite (RFC 4568 section 6.2), also that of the systems in the studies.
 fn policy() -> Policy {
     Policy {
         suites: vec![Suite::AesCm128HmacSha1_80],
@@ -15,10 +15,10 @@ fn policy() -> Policy {
     }
 }
 
-/// Keys for an offer.
+/// Generates keys for an offer.
 ///
 /// # Errors
-/// Why there are none.
+/// The reason why no keys could be generated.
 pub(super) fn keys(entropy: &mut Entropy) -> Result<Vec<CryptoAttribute>, String> {
     sdes::offer(&policy(), entropy).map_err(|error| error.to_string())
 }
@@ -29,9 +29,9 @@ pub(super) fn lines(keys: &[CryptoAttribute]) -> Vec<String> {
     keys.iter().map(line).collect()
 }
 
-impl Inner {
-    /// Takes in the answer to keys of ours. Where it has none that fit, nothing is sent: the call has no media.
-    pub(super) fn secure(&mut self, key: CallKey, session: u32, answer: &[u8]) {
+impl HostState {
+    /// Applies the answer to an offer with keys. Without matching keys nothing is sent: the call has no media.
+    pub(super) fn secure(&mut self, key: HostCallKey, session: u32, answer: &[u8]) {
         let Some(call) = self.call(key).filter(|call| !call.keys.is_empty()) else {
             return;
         };

@@ -1,31 +1,32 @@
 //! The call flow of mobile networks (3GPP TS 24.229 with RFC 3262, 3311, 3312 and 5009), as caller and as called side.
 //!
-//! Twenty messages: INVITE, 100; 183 with the answer, PRACK, 200; UPDATE of the caller, whose resources are there, 200; UPDATE
-//! of the called side, whose resources are there, 200; 180, PRACK, 200; UPDATE of the called side that opens early media, 200;
-//! 200, ACK; UPDATE of the caller that refreshes the session, 200; BYE, 200. Nobody is alerted before both sides' resources
-//! are there, and a message that waits for another one waits for it whatever the network does meanwhile.
+//! Twenty messages: INVITE, 100; 183 with the answer, PRACK, 200; UPDATE of the caller after its reservation, 200;
+//! UPDATE of the called side after its reservation, 200; 180, PRACK, 200; UPDATE of the called side that opens early
+//! media, 200; 200, ACK; UPDATE of the caller that refreshes the session, 200; BYE, 200. The called side alerts only
+//! when both sides have reserved their resources. The order of messages holds over any network: each step waits for the
+//! message before it.
 
 use super::super::plan::CallFlow;
-use super::super::sdp::{self, Agreed, Ours};
-use super::super::{Inner, Timer};
-use super::{CallKey, Phase, note};
-use crate::host::{AnswerPlan, CallPlan};
-use crate::record::Outcome;
+use super::super::sdp::{self, NegotiatedMedia, OfferParameters};
+use super::super::{HostState, HostTimer};
+use super::{HostCallKey, HostCallPhase, note};
+use crate::host::{AnswerPlan, OutgoingCallPlan};
+use crate::record::AttemptOutcome;
 use engine::Time;
 use sip::{
-    Content, Endpoint, PRECONDITION, PRECONDITION_FAILURE, Preconditions, Refused,
+    Endpoint, MessageContent, PRECONDITION, PRECONDITION_FAILURE, Preconditions, Refused,
     ServerTransaction,
 };
 use std::time::Duration;
-use wire::sdp::{Direction, Reach, Strength};
+use wire::sdp::{Direction, DirectionTag, Strength};
 use wire::sip::{Edit, HeaderId, Message, Method};
 
-/// When a request that found the dialog busy is tried again.
+/// Delay before the retry of a request that was refused because the dialog was busy.
 const AGAIN: Duration = Duration::from_millis(200);
 
-/// What UEs say of their access network (RFC 7315 section 4.4).
+/// P-Access-Network-Info of UEs (RFC 7315 section 4.4).
 const ACCESS_NETWORK: &[u8] = b"3GPP-E-UTRAN-FDD;utran-cell-id-3gpp=0010100010000001";
-/// The service that is asked for: multimedia telephony (RFC 6050, 3GPP TS 24.173).
+/// The requested service: multimedia telephony (RFC 6050, 3GPP TS 24.173).
 const TELEPHONY: &[u8] = b"urn:urn-7:3gpp-service.ims.icsi.mmtel";
 
 const REQUIRE: Edit<'static> = Edit::Add {
@@ -37,43 +38,43 @@ const ACCESS: Edit<'static> = Edit::Add {
     value: ACCESS_NETWORK,
 };
 
-/// How far the set-up has come.
+/// Stage of the set-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    /// Caller: the answer is awaited; called side: 183 is due.
+enum VolteStage {
+    /// Caller: waits for the answer; called side: 183 is due.
     Begun,
-    /// 183 is out or in, its PRACK has no answer.
+    /// 183 is sent or received, its PRACK has no answer.
     Progressed,
-    /// Called side: the caller's resources are awaited.
+    /// Called side: waits for the resources of the caller.
     Pracked,
-    /// Our own resources are being reserved.
+    /// The own resources are being reserved.
     Reserving,
-    /// They are there, and our UPDATE says so.
+    /// They are reserved; UPDATE with the confirmation is sent.
     Confirming,
-    /// Called side: nothing but time stands between it and 180.
+    /// Called side: 180 is due by timer.
     Ready,
-    /// Called side: 180 is out, its PRACK is not in.
+    /// Called side: 180 is sent, its PRACK is not received.
     Ringing,
-    /// Called side: our UPDATE opens early media.
+    /// Called side: UPDATE opens early media.
     Opening,
-    /// Called side: nothing but time stands between it and 200.
+    /// Called side: 200 is due by timer.
     Open,
     /// Caller: the session is being refreshed.
     Refreshing,
-    /// Nothing is left to do.
+    /// Set-up is complete.
     Done,
 }
 
-/// What a call has besides in this flow.
+/// State of a call in this flow.
 #[derive(Debug)]
 pub(crate) struct Volte {
     table: Preconditions,
-    stage: Stage,
+    stage: VolteStage,
     reserve: Duration,
-    /// What the early answer agreed on.
-    agreed: Option<Agreed>,
+    /// Result of the early answer.
+    agreed: Option<NegotiatedMedia>,
     ring_at: Time,
-    /// `None`: it only rings.
+    /// `None`: it rings without an answer.
     answer_at: Option<Time>,
 }
 
@@ -81,7 +82,7 @@ impl Volte {
     fn new(table: Preconditions, reserve: Duration) -> Box<Volte> {
         Box::new(Volte {
             table,
-            stage: Stage::Begun,
+            stage: VolteStage::Begun,
             reserve,
             agreed: None,
             ring_at: Time::ZERO,
@@ -89,13 +90,13 @@ impl Volte {
         })
     }
 
-    /// As its caller has it: our own resources are demanded, the other side's are its own affair (TS 24.229 section 6.1.2).
-    pub(super) fn caller(plan: &CallPlan) -> Option<Box<Volte>> {
-        let table = || Preconditions::wanted(Strength::Mandatory, Strength::None);
+    /// State of the caller: its own resources are mandatory, those of the peer optional (TS 24.229 section 6.1.2).
+    pub(super) fn caller(plan: &OutgoingCallPlan) -> Option<Box<Volte>> {
+        let table = || Preconditions::for_caller(Strength::Mandatory, Strength::None);
         (plan.flow == CallFlow::Volte).then(|| Volte::new(table(), plan.reserve))
     }
 
-    /// As the called side has it, where the caller can do it.
+    /// State of the called side, if the caller supports preconditions.
     pub(super) fn callee(plan: &AnswerPlan, request: &Message<'_>) -> Option<Box<Volte>> {
         let says =
             |tag| request.lists(HeaderId::Supported, tag) || request.lists(HeaderId::Require, tag);
@@ -104,17 +105,17 @@ impl Volte {
             .then(|| Volte::new(Preconditions::none(), plan.reserve))
     }
 
-    pub(super) fn agreed(&self) -> Option<Agreed> {
+    pub(super) fn agreed(&self) -> Option<NegotiatedMedia> {
         self.agreed
     }
 
-    /// The description in the INVITE.
-    pub(super) fn first_offer(&self, ours: &Ours) -> Vec<u8> {
-        ours.offer_with(&self.table.clone().speak())
+    /// The session description of the INVITE.
+    pub(super) fn first_offer(&self, ours: &OfferParameters) -> Vec<u8> {
+        ours.offer_with(&self.table.clone().next_lines())
     }
 }
 
-/// The headers of a UE's INVITE.
+/// Headers of a UE's INVITE.
 pub(super) fn first_edits<'e>(volte: Option<&Volte>, identity: &'e str) -> Vec<Edit<'e>> {
     if volte.is_none() {
         return Vec::new();
@@ -128,59 +129,59 @@ pub(super) fn first_edits<'e>(volte: Option<&Volte>, identity: &'e str) -> Vec<E
     ]
 }
 
-impl Inner {
-    fn volte(&mut self, key: CallKey) -> Option<&mut Volte> {
+impl HostState {
+    fn volte(&mut self, key: HostCallKey) -> Option<&mut Volte> {
         self.call(key)?.volte.as_deref_mut()
     }
 
-    fn stage(&mut self, key: CallKey) -> Option<Stage> {
+    fn stage(&mut self, key: HostCallKey) -> Option<VolteStage> {
         self.volte(key).map(|volte| volte.stage)
     }
 
-    fn set_stage(&mut self, key: CallKey, stage: Stage) {
+    fn set_stage(&mut self, key: HostCallKey, stage: VolteStage) {
         if let Some(volte) = self.volte(key) {
             volte.stage = stage;
         }
     }
 
-    fn volte_at(&mut self, key: CallKey, stage: Stage, at: Time) {
+    fn volte_at(&mut self, key: HostCallKey, stage: VolteStage, at: Time) {
         self.set_stage(key, stage);
-        self.agenda.push(at, Timer::Volte(key));
+        self.agenda.push(at, HostTimer::Volte(key));
     }
 
-    // --- the caller
+    // --- caller
 
-    /// A provisional response: the first with a description is the answer (RFC 3262 section 5).
-    pub(super) fn volte_progressed(&mut self, key: CallKey, response: &Message<'_>) {
+    /// Processes a provisional response: the first with a description is the answer (RFC 3262 section 5).
+    pub(super) fn volte_progressed(&mut self, key: HostCallKey, response: &Message<'_>) {
         let Some(call) = self.call(key) else { return };
         let codec = call.codec;
         let Some(volte) = call.volte.as_deref_mut() else {
             return;
         };
         let answers = !response.body().is_empty() && response.has(HeaderId::RSeq);
-        if volte.stage != Stage::Begun || !answers {
+        if volte.stage != VolteStage::Begun || !answers {
             return;
         }
         volte.agreed = sdp::agreed(response.body(), codec);
-        // A failure that it tells of ends the call by a final response.
-        let _ = sdp::hear_preconditions(&mut volte.table, response.body());
-        volte.stage = Stage::Progressed;
+        // A failure status ends the call by a final response later.
+        let _ = sdp::read_preconditions(&mut volte.table, response.body());
+        volte.stage = VolteStage::Progressed;
     }
 
-    /// The call is answered: its session is refreshed once, as both sides may.
-    pub(super) fn volte_established(&mut self, key: CallKey, now: Time) {
+    /// The call is answered: its session is refreshed once, which either side may do.
+    pub(super) fn volte_established(&mut self, key: HostCallKey, now: Time) {
         if self.stage(key).is_some() {
-            self.volte_at(key, Stage::Refreshing, now);
+            self.volte_at(key, VolteStage::Refreshing, now);
         }
     }
 
-    // --- the called side
+    // --- called side
 
-    /// Takes the offer; 183 follows when 100 has left. Whether this flow takes over.
+    /// Reads the offer; 183 follows after 100. Returns whether this flow applies.
     pub(super) fn plan_volte(
         &mut self,
         endpoint: &mut Endpoint,
-        key: CallKey,
+        key: HostCallKey,
         (ring_at, answer_at): (Time, Time),
         now: Time,
     ) -> bool {
@@ -195,18 +196,18 @@ impl Inner {
         };
         volte.ring_at = ring_at;
         volte.answer_at = (!rings_only).then_some(answer_at);
-        let heard = sdp::hear_preconditions(&mut volte.table, &offer);
+        let preconditions = sdp::read_preconditions(&mut volte.table, &offer);
         if !volte.table.is_used() {
-            // It could, and does not want to.
+            // Supported by the caller, but the plan does not use it.
             call.volte = None;
             call.offer = offer;
             return false;
         }
-        // The own side is demanded, whatever the caller thinks of it.
-        volte.table.demand();
-        volte.table.ask_for_confirmation();
+        // The own side is mandatory, independent of the caller's strength tag.
+        volte.table.require_local();
+        volte.table.request_confirmation();
         call.offer = offer;
-        if let Err(unmet) = heard {
+        if let Err(unmet) = preconditions {
             let Some(call) = self.calls.get(key.index as usize) else {
                 return true;
             };
@@ -214,11 +215,12 @@ impl Inner {
             let body = ours.answer_with(&call.offer, &[unmet.line]);
             let body = body.map(|(body, _)| body).unwrap_or_default();
             if let Some(leg) = leg {
-                let result = endpoint.reject(leg, PRECONDITION_FAILURE, &Content::sdp(&body), now);
+                let result =
+                    endpoint.reject(leg, PRECONDITION_FAILURE, &MessageContent::sdp(&body), now);
                 let why = result.err().map(|refused| refused.to_string());
                 self.end(
                     key,
-                    Outcome::Refused,
+                    AttemptOutcome::Refused,
                     PRECONDITION_FAILURE,
                     why.unwrap_or_default(),
                     now,
@@ -226,13 +228,13 @@ impl Inner {
             }
             return true;
         }
-        self.volte_at(key, Stage::Begun, now);
+        self.volte_at(key, VolteStage::Begun, now);
         true
     }
 
-    /// 183 with the answer, reliably.
-    fn volte_progress(&mut self, endpoint: &mut Endpoint, key: CallKey, now: Time) {
-        let Some(lines) = self.volte(key).map(|volte| volte.table.speak()) else {
+    /// Sends 183 with the answer, reliably.
+    fn volte_progress(&mut self, endpoint: &mut Endpoint, key: HostCallKey, now: Time) {
+        let Some(lines) = self.volte(key).map(|volte| volte.table.next_lines()) else {
             return;
         };
         let Some(call) = self.calls.get(key.index as usize) else {
@@ -241,68 +243,74 @@ impl Inner {
         let Some(leg) = call.leg else { return };
         let ours = self.ours(call, Direction::SendRecv);
         let Some((body, agreed)) = ours.answer_with(&call.offer, &lines) else {
-            let result = endpoint.reject(leg, 488, &Content::default(), now);
+            let result = endpoint.reject(leg, 488, &MessageContent::default(), now);
             let why = result.err().map(|refused| refused.to_string());
-            return self.end(key, Outcome::Refused, 488, why.unwrap_or_default(), now);
+            return self.end(
+                key,
+                AttemptOutcome::Refused,
+                488,
+                why.unwrap_or_default(),
+                now,
+            );
         };
         let edits = [REQUIRE, ACCESS];
-        let content = Content::sdp(&body).with(&edits);
+        let content = MessageContent::sdp(&body).with(&edits);
         if let Err(refused) = endpoint.progress(leg, 183, &content, true, now) {
             return self.command_refused(key, refused);
         }
         if let Some(volte) = self.volte(key) {
             volte.agreed = Some(agreed);
-            volte.stage = Stage::Progressed;
+            volte.stage = VolteStage::Progressed;
         }
     }
 
-    /// PRACK came, and was answered.
-    pub(super) fn volte_pracked(&mut self, key: CallKey, now: Time) {
+    /// PRACK was received and answered.
+    pub(super) fn volte_pracked(&mut self, key: HostCallKey, now: Time) {
         match self.stage(key) {
-            Some(Stage::Progressed) => {
-                self.set_stage(key, Stage::Pracked);
+            Some(VolteStage::Progressed) => {
+                self.set_stage(key, VolteStage::Pracked);
                 self.reserve_when_peer_has(key, now);
             }
-            Some(Stage::Ringing) => self.volte_at(key, Stage::Opening, now),
+            Some(VolteStage::Ringing) => self.volte_at(key, VolteStage::Opening, now),
             _ => {}
         }
     }
 
-    /// The called side reserves its resources when those of the caller are there.
-    fn reserve_when_peer_has(&mut self, key: CallKey, now: Time) {
+    /// The called side reserves its resources after those of the caller.
+    fn reserve_when_peer_has(&mut self, key: HostCallKey, now: Time) {
         let Some(volte) = self.volte(key) else { return };
-        if volte.stage == Stage::Pracked && !volte.table.waits_for_peer() {
+        if volte.stage == VolteStage::Pracked && !volte.table.waits_for_peer() {
             let at = now + volte.reserve;
-            self.volte_at(key, Stage::Reserving, at);
+            self.volte_at(key, VolteStage::Reserving, at);
         }
     }
 
-    /// The next step of the way to 180 and 200.
-    fn ring_when_met(&mut self, endpoint: &mut Endpoint, key: CallKey, now: Time) {
+    /// The next step towards 180 and 200.
+    fn ring_when_met(&mut self, endpoint: &mut Endpoint, key: HostCallKey, now: Time) {
         let Some(volte) = self.volte(key) else { return };
         if !volte.table.are_met() {
-            // Never alert before: the caller's own limit ends what never comes about.
-            volte.stage = Stage::Pracked;
+            // Never alert before; if the preconditions are never met, the caller's limit ends the call.
+            volte.stage = VolteStage::Pracked;
             return;
         }
-        volte.stage = Stage::Ready;
+        volte.stage = VolteStage::Ready;
         let at = volte.ring_at;
         if at > now {
-            return self.agenda.push(at, Timer::Volte(key));
+            return self.agenda.push(at, HostTimer::Volte(key));
         }
         let Some(call) = self.call(key) else { return };
         call.attempt.ringing = Some(now.0);
         let Some(leg) = call.leg else { return };
-        self.set_stage(key, Stage::Ringing);
+        self.set_stage(key, VolteStage::Ringing);
         let edits = [ACCESS];
-        let content = Content::default().with(&edits);
+        let content = MessageContent::default().with(&edits);
         if let Err(refused) = endpoint.progress(leg, 180, &content, true, now) {
             self.command_refused(key, refused);
         }
     }
 
-    /// UPDATE without a description that lets early media through (RFC 5009), with media where there is any.
-    fn open_early_media(&mut self, endpoint: &mut Endpoint, key: CallKey, now: Time) {
+    /// Sends UPDATE without a description that authorizes early media (RFC 5009), with media if there is any.
+    fn open_early_media(&mut self, endpoint: &mut Endpoint, key: HostCallKey, now: Time) {
         let Some(call) = self.call(key) else { return };
         let (leg, session) = (call.leg, call.session);
         let agreed = call.volte.as_ref().and_then(|volte| volte.agreed);
@@ -311,11 +319,11 @@ impl Inner {
             id: HeaderId::PEarlyMedia,
             value: b"sendrecv",
         }];
-        let content = Content::default().with(&edits);
+        let content = MessageContent::default().with(&edits);
         match endpoint.request(leg, Method::Update, &content, now) {
             Ok(_) => {}
             Err(Refused::OfferPending) => {
-                return self.agenda.push(now + AGAIN, Timer::Volte(key));
+                return self.agenda.push(now + AGAIN, HostTimer::Volte(key));
             }
             Err(refused) => {
                 self.command_refused(key, refused);
@@ -327,80 +335,85 @@ impl Inner {
         }
     }
 
-    fn early_media_is_open(&mut self, endpoint: &mut Endpoint, key: CallKey, now: Time) {
+    fn early_media_is_open(&mut self, endpoint: &mut Endpoint, key: HostCallKey, now: Time) {
         let Some(volte) = self.volte(key) else { return };
-        volte.stage = Stage::Open;
+        volte.stage = VolteStage::Open;
         match volte.answer_at {
             None => {}
-            Some(at) if at > now => self.agenda.push(at, Timer::Volte(key)),
+            Some(at) if at > now => self.agenda.push(at, HostTimer::Volte(key)),
             Some(_) => self.volte_answer(endpoint, key, now),
         }
     }
 
-    /// 200 without a description: the 183 had it.
-    fn volte_answer(&mut self, endpoint: &mut Endpoint, key: CallKey, now: Time) {
-        let Some(call) = self.call(key).filter(|call| call.phase == Phase::Offered) else {
+    /// Sends 200 without a description: the 183 had it.
+    fn volte_answer(&mut self, endpoint: &mut Endpoint, key: HostCallKey, now: Time) {
+        let Some(call) = self
+            .call(key)
+            .filter(|call| call.phase == HostCallPhase::Offered)
+        else {
             return;
         };
         let Some(leg) = call.leg else { return };
         let edits = [ACCESS];
-        let content = Content::default().with(&edits);
+        let content = MessageContent::default().with(&edits);
         if let Err(refused) = endpoint.answer(leg, 200, &content, now) {
             let why = format!("200: {refused}");
-            return self.end(key, Outcome::CouldNotStart, 0, why, now);
+            return self.end(key, AttemptOutcome::CouldNotStart, 0, why, now);
         }
         let Some(call) = self.call(key) else { return };
-        call.phase = Phase::Answered;
+        call.phase = HostCallPhase::Answered;
         call.offer = Vec::new();
-        self.set_stage(key, Stage::Done);
+        self.set_stage(key, VolteStage::Done);
     }
 
-    // --- both
+    // --- both sides
 
-    /// What is due by time.
-    pub(crate) fn volte_due(&mut self, endpoint: &mut Endpoint, key: CallKey, now: Time) {
+    /// Runs the due timer.
+    pub(crate) fn volte_due(&mut self, endpoint: &mut Endpoint, key: HostCallKey, now: Time) {
         let phase = self.call(key).map(|call| call.phase);
         match (self.stage(key), phase) {
-            (Some(Stage::Refreshing), Some(Phase::Up)) => self.volte_refresh(endpoint, key, now),
-            (Some(stage), Some(Phase::Offered | Phase::Calling)) => match stage {
-                Stage::Begun => self.volte_progress(endpoint, key, now),
-                Stage::Reserving => self.volte_reserved(endpoint, key, now),
-                Stage::Confirming => self.volte_update(endpoint, key, now),
-                Stage::Ready => self.ring_when_met(endpoint, key, now),
-                Stage::Opening => self.open_early_media(endpoint, key, now),
-                Stage::Open => self.early_media_is_open(endpoint, key, now),
+            (Some(VolteStage::Refreshing), Some(HostCallPhase::Up)) => {
+                self.volte_refresh(endpoint, key, now)
+            }
+            (Some(stage), Some(HostCallPhase::Offered | HostCallPhase::Calling)) => match stage {
+                VolteStage::Begun => self.volte_progress(endpoint, key, now),
+                VolteStage::Reserving => self.volte_reserved(endpoint, key, now),
+                VolteStage::Confirming => self.volte_update(endpoint, key, now),
+                VolteStage::Ready => self.ring_when_met(endpoint, key, now),
+                VolteStage::Opening => self.open_early_media(endpoint, key, now),
+                VolteStage::Open => self.early_media_is_open(endpoint, key, now),
                 _ => {}
             },
             _ => {}
         }
     }
 
-    /// Our resources are there.
-    fn volte_reserved(&mut self, endpoint: &mut Endpoint, key: CallKey, now: Time) {
+    /// The own resources are reserved.
+    fn volte_reserved(&mut self, endpoint: &mut Endpoint, key: HostCallKey, now: Time) {
         let Some(call) = self.call(key) else { return };
-        let calling = call.phase == Phase::Calling;
+        let calling = call.phase == HostCallPhase::Calling;
         let Some(volte) = call.volte.as_deref_mut() else {
             return;
         };
-        volte.table.reserved(Reach::BOTH);
+        volte.table.add_reserved(DirectionTag::BOTH);
         if calling {
-            volte.table.ask_for_confirmation();
+            volte.table.request_confirmation();
         }
-        // The caller always tells: the called side does not alert before it knows.
+        // The caller always confirms: the called side does not alert before the confirmation.
         match calling || volte.table.owes_confirmation() {
             true => self.volte_update(endpoint, key, now),
             false => self.ring_when_met(endpoint, key, now),
         }
     }
 
-    /// UPDATE with the status of both sides.
-    fn volte_update(&mut self, endpoint: &mut Endpoint, key: CallKey, now: Time) {
-        self.set_stage(key, Stage::Confirming);
-        // Only what leaves has been said.
+    /// Sends UPDATE with the status of both sides.
+    fn volte_update(&mut self, endpoint: &mut Endpoint, key: HostCallKey, now: Time) {
+        self.set_stage(key, VolteStage::Confirming);
+        // The table changes only if the request is sent.
         let Some(mut table) = self.volte(key).map(|volte| volte.table.clone()) else {
             return;
         };
-        let lines = table.speak();
+        let lines = table.next_lines();
         let Some(call) = self.call(key) else { return };
         call.version += 1;
         let Some(call) = self.calls.get(key.index as usize) else {
@@ -409,34 +422,34 @@ impl Inner {
         let Some(leg) = call.leg else { return };
         let offer = self.ours(call, Direction::SendRecv).offer_with(&lines);
         let edits = [REQUIRE, ACCESS];
-        let content = Content::sdp(&offer).with(&edits);
+        let content = MessageContent::sdp(&offer).with(&edits);
         match endpoint.request(leg, Method::Update, &content, now) {
             Ok(_) => {
                 if let Some(volte) = self.volte(key) {
                     volte.table = table;
                 }
             }
-            Err(Refused::OfferPending) => self.agenda.push(now + AGAIN, Timer::Volte(key)),
+            Err(Refused::OfferPending) => self.agenda.push(now + AGAIN, HostTimer::Volte(key)),
             Err(refused) => self.command_refused(key, refused),
         }
     }
 
-    fn volte_refresh(&mut self, endpoint: &mut Endpoint, key: CallKey, now: Time) {
+    fn volte_refresh(&mut self, endpoint: &mut Endpoint, key: HostCallKey, now: Time) {
         let Some(leg) = self.call(key).and_then(|call| call.leg) else {
             return;
         };
-        match endpoint.request(leg, Method::Update, &Content::default(), now) {
-            Ok(_) => self.set_stage(key, Stage::Done),
-            Err(Refused::OfferPending) => self.agenda.push(now + AGAIN, Timer::Volte(key)),
+        match endpoint.request(leg, Method::Update, &MessageContent::default(), now) {
+            Ok(_) => self.set_stage(key, VolteStage::Done),
+            Err(Refused::OfferPending) => self.agenda.push(now + AGAIN, HostTimer::Volte(key)),
             Err(refused) => self.command_refused(key, refused),
         }
     }
 
-    /// An UPDATE with an offer came. Whether it was answered here.
+    /// An UPDATE with an offer was received. Returns whether it was answered here.
     pub(super) fn volte_offered(
         &mut self,
         endpoint: &mut Endpoint,
-        key: CallKey,
+        key: HostCallKey,
         transaction: ServerTransaction,
         request: &Message<'_>,
         now: Time,
@@ -450,9 +463,9 @@ impl Inner {
         let Some(volte) = call.volte.as_deref_mut() else {
             return false;
         };
-        let heard = sdp::hear_preconditions(&mut volte.table, request.body());
-        let lines = match &heard {
-            Ok(()) => volte.table.speak(),
+        let preconditions = sdp::read_preconditions(&mut volte.table, request.body());
+        let lines = match &preconditions {
+            Ok(()) => volte.table.next_lines(),
             Err(unmet) => vec![unmet.line.clone()],
         };
         call.version += 1;
@@ -461,12 +474,12 @@ impl Inner {
         };
         let ours = self.ours(call, Direction::SendRecv);
         let Some((body, _)) = ours.answer_with(request.body(), &lines) else {
-            self.respond(endpoint, transaction, 488, &Content::default(), now);
+            self.respond(endpoint, transaction, 488, &MessageContent::default(), now);
             return true;
         };
         let edits = [REQUIRE, ACCESS];
-        let content = Content::sdp(&body);
-        match heard {
+        let content = MessageContent::sdp(&body);
+        match preconditions {
             Ok(()) => {
                 self.respond(endpoint, transaction, 200, &content.with(&edits), now);
                 self.reserve_when_peer_has(key, now);
@@ -476,11 +489,11 @@ impl Inner {
         true
     }
 
-    /// A response to an UPDATE or PRACK of ours.
+    /// A response to PRACK or to an UPDATE of this side.
     pub(super) fn volte_answered(
         &mut self,
         endpoint: &mut Endpoint,
-        key: CallKey,
+        key: HostCallKey,
         method: Method<'_>,
         response: &Message<'_>,
         now: Time,
@@ -491,31 +504,33 @@ impl Inner {
             return;
         }
         match (method, volte.stage, status) {
-            (Method::Prack, Stage::Progressed, 200..=299) => {
+            (Method::Prack, VolteStage::Progressed, 200..=299) => {
                 let at = now + volte.reserve;
-                self.volte_at(key, Stage::Reserving, at);
+                self.volte_at(key, VolteStage::Reserving, at);
             }
-            (Method::Update, Stage::Confirming, 200..=299) => {
-                let heard = sdp::hear_preconditions(&mut volte.table, response.body());
+            (Method::Update, VolteStage::Confirming, 200..=299) => {
+                let preconditions = sdp::read_preconditions(&mut volte.table, response.body());
                 let called = self
                     .call(key)
-                    .is_some_and(|call| call.phase == Phase::Offered);
-                match (called, heard) {
+                    .is_some_and(|call| call.phase == HostCallPhase::Offered);
+                match (called, preconditions) {
                     (true, _) => self.ring_when_met(endpoint, key, now),
-                    (false, Ok(())) => self.set_stage(key, Stage::Done),
-                    // There is no point in going on.
+                    (false, Ok(())) => self.set_stage(key, VolteStage::Done),
+                    // The call cannot continue.
                     (false, Err(_)) => self.cancel(endpoint, key, false, now),
                 }
             }
-            // Both spoke at once, or the other side has no time (RFC 3311 section 5.2).
-            (Method::Update, Stage::Confirming | Stage::Opening, 491 | 500) => {
+            // Glare, or the peer is not ready (RFC 3311 section 5.2).
+            (Method::Update, VolteStage::Confirming | VolteStage::Opening, 491 | 500) => {
                 let leg = self.call(key).and_then(|call| call.leg);
                 let wait = leg.and_then(|leg| endpoint.glare_wait(leg));
                 let at = now + wait.unwrap_or(Duration::from_secs(2));
-                self.agenda.push(at, Timer::Volte(key));
+                self.agenda.push(at, HostTimer::Volte(key));
             }
-            (Method::Update, Stage::Opening, _) => self.early_media_is_open(endpoint, key, now),
-            (Method::Update, Stage::Confirming, _) => {
+            (Method::Update, VolteStage::Opening, _) => {
+                self.early_media_is_open(endpoint, key, now)
+            }
+            (Method::Update, VolteStage::Confirming, _) => {
                 if let Some(call) = self.call(key) {
                     note(
                         &mut call.attempt.why,
@@ -524,7 +539,7 @@ impl Inner {
                 }
                 if self
                     .call(key)
-                    .is_some_and(|call| call.phase == Phase::Calling)
+                    .is_some_and(|call| call.phase == HostCallPhase::Calling)
                 {
                     self.cancel(endpoint, key, false, now);
                 }
@@ -533,10 +548,10 @@ impl Inner {
         }
     }
 
-    /// A request of ours in the dialog had no answer: early media that nobody agrees to holds no call up.
-    pub(super) fn volte_unanswered(&mut self, key: CallKey, now: Time) {
-        if self.stage(key) == Some(Stage::Opening) {
-            self.volte_at(key, Stage::Open, now);
+    /// A request in the dialog had no answer: early media without an agreement does not delay the call.
+    pub(super) fn volte_unanswered(&mut self, key: HostCallKey, now: Time) {
+        if self.stage(key) == Some(VolteStage::Opening) {
+            self.volte_at(key, VolteStage::Open, now);
         }
     }
 }

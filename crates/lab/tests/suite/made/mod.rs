@@ -1,4 +1,4 @@
-//! Frames made by hand, for captures of every kind.
+//! Generated frames, for captures of every kind.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::net::{IpAddr, SocketAddr};
@@ -157,7 +157,7 @@ impl Talk {
     }
 }
 
-/// A small generator, so that each run is the same.
+/// A small deterministic random generator.
 pub struct Dice(pub u64);
 
 impl Dice {
@@ -169,7 +169,7 @@ impl Dice {
     }
 }
 
-/// Loses, doubles and delays packets; sorted by arrival.
+/// Loses, duplicates and delays packets; sorted by arrival.
 pub fn impair(
     packets: Vec<(u64, Vec<u8>)>,
     dice: &mut Dice,

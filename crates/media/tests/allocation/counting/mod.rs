@@ -1,4 +1,4 @@
-//! Counts the calls of the allocator, per thread: tests run beside each other.
+//! An allocator that counts its calls per thread, because tests run in parallel.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

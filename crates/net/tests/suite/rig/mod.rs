@@ -1,8 +1,9 @@
-//! Drivers on every path, and networks to try them in.
+//! Drivers on every media path, and networks to test them in.
 #![allow(dead_code, reason = "each test program uses the parts that it needs")]
 
 use engine::{
-    Control, Deadline, DropReason, Engine, HashKey, Input, Note, Output, SocketId, SocketKind, Time,
+    Control, Deadline, DropReason, Engine, EventKind, HashKey, Input, Output, SocketId, SocketKind,
+    Time,
 };
 use media::forward::SessionStats;
 use media::{
@@ -23,46 +24,50 @@ use wire::rtp::RtpHeader;
 pub const V4: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 pub const V6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
 pub const DSCP: u8 = 46;
-/// Expedited forwarding, as it stands in the header.
+/// Expedited forwarding, as in the IP header.
 pub const CLASS: i32 = 46 << 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Path {
     PerPort,
     Thread,
-    One,
-    /// The relay in the kernel before a socket for each port, and before one for all.
-    Kernel,
-    KernelOne,
-    /// AF_XDP beside a socket for each port, and beside one for all.
-    Express,
-    ExpressOne,
+    SharedPort,
+    /// The kernel relay with one socket per port, and with the shared-port socket.
+    KernelRelay,
+    KernelRelaySharedPort,
+    /// AF_XDP with one socket per port, and with the shared-port socket.
+    AfXdp,
+    AfXdpSharedPort,
 }
 
 impl Path {
     pub fn is_kernel(self) -> bool {
-        matches!(self, Path::Kernel | Path::KernelOne)
+        matches!(self, Path::KernelRelay | Path::KernelRelaySharedPort)
     }
 
-    pub fn is_express(self) -> bool {
-        matches!(self, Path::Express | Path::ExpressOne)
+    pub fn is_af_xdp(self) -> bool {
+        matches!(self, Path::AfXdp | Path::AfXdpSharedPort)
     }
 
-    pub fn is_one(self) -> bool {
-        matches!(self, Path::One | Path::KernelOne | Path::ExpressOne)
+    pub fn is_shared_port(self) -> bool {
+        matches!(
+            self,
+            Path::SharedPort | Path::KernelRelaySharedPort | Path::AfXdpSharedPort
+        )
     }
 }
 
-/// Tests of a program one after the other: a program that one of them starts has for a moment copies of the sockets of all, so that
-/// ports which another has closed are not free.
-pub fn alone() -> MutexGuard<'static, ()> {
+/// Serialises the tests of a program: a child process that one of them starts briefly holds copies of the sockets of
+/// all, so that closed ports are not free yet.
+pub fn serialised() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A network namespace of this thread's own, with a loopback whose packets are small; false, said, where that is not allowed.
-pub fn private_network(test: &str) -> bool {
-    // SAFETY: changes only which network this thread and what it starts belong to.
+/// Moves this thread into a new network namespace whose loopback has small packets; false, with a message, if that is
+/// not permitted.
+pub fn enter_private_network(test: &str) -> bool {
+    // SAFETY: changes only the namespace of this thread and its children.
     if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
         let error = std::io::Error::last_os_error();
         eprintln!("skipped: {test} needs a network namespace: {error}");
@@ -75,14 +80,14 @@ pub fn private_network(test: &str) -> bool {
         eprintln!("skipped: not installed: ip (Debian: iproute2), for {test}");
         return false;
     }
-    // Phones have none of the ports that tests open.
+    // Ephemeral ports of phones must not collide with the ports that tests open.
     std::fs::write("/proc/sys/net/ipv4/ip_local_port_range", "50000 60999").unwrap();
     true
 }
 
-/// Opens ports, says what the forwarder shall do, and notes what it is told.
+/// A control plane that opens ports, sends commands to the forwarder, and records reports.
 #[derive(Default)]
-pub struct Operator {
+pub struct TestControl {
     pub out: VecDeque<Output<'static>>,
     pub commands: VecDeque<MediaCommand>,
     pub opened: Vec<(SocketId, Result<SocketAddr, String>)>,
@@ -92,7 +97,7 @@ pub struct Operator {
     pub stats: Vec<(bool, SessionStats)>,
 }
 
-impl Engine for Operator {
+impl Engine for TestControl {
     fn handle(&mut self, input: Input<'_>, _now: Time) {
         match input {
             Input::Opened { socket, local } => self.opened.push((socket, Ok(local))),
@@ -110,7 +115,7 @@ impl Engine for Operator {
     }
 }
 
-impl Control for Operator {
+impl Control for TestControl {
     type Command = MediaCommand;
     type Report = MediaEvent;
     fn next_command(&mut self) -> Option<MediaCommand> {
@@ -129,15 +134,15 @@ impl Control for Operator {
 
 pub struct Rig {
     pub path: Path,
-    /// How AF_XDP does it, where it does.
-    pub how: String,
+    /// The AF_XDP mode, if used.
+    pub modes: String,
     pub driver: Driver<Forwarder>,
-    pub operator: Operator,
+    pub operator: TestControl,
 }
 
 impl Rig {
-    /// `None`, said, where the machine or our rights do not allow the path.
-    pub fn start(path: Path, world: &World, test: &str) -> Option<Rig> {
+    /// `None`, with a message, if the machine or the permissions do not allow the path.
+    pub fn start(path: Path, world: &TestWorld, test: &str) -> Option<Rig> {
         let relay = match path.is_kernel().then(|| world.relay()) {
             Some(Err(error)) => {
                 eprintln!("skipped: {test} through the kernel: {error}");
@@ -146,7 +151,7 @@ impl Rig {
             Some(Ok(relay)) => Some(relay),
             None => None,
         };
-        let af_xdp = match path.is_express().then(|| world.af_xdp()) {
+        let af_xdp = match path.is_af_xdp().then(|| world.af_xdp()) {
             Some(Err(error)) => {
                 eprintln!("skipped: {test} by AF_XDP: {error}");
                 return None;
@@ -154,29 +159,29 @@ impl Rig {
             Some(Ok(af_xdp)) => Some(af_xdp),
             None => None,
         };
-        let (how, unserved) = af_xdp.as_ref().map(AfXdp::state).unwrap_or_default();
+        let (modes, unserved) = af_xdp.as_ref().map(AfXdp::state).unwrap_or_default();
         assert_eq!(unserved, "");
         let config = DriverConfig {
             relay,
             af_xdp,
             media_thread: path == Path::Thread,
             media_sockets: match path {
-                _ if path.is_one() => MediaSockets::Auto,
+                _ if path.is_shared_port() => MediaSockets::Auto,
                 _ => MediaSockets::PerPort,
             },
             media_addresses: 2,
             media_dscp: DSCP,
-            gather: Duration::from_millis(1),
+            media_batching_delay: Duration::from_millis(1),
             ..DriverConfig::default()
         };
         let forwarder = Forwarder::new(ForwarderLimits::default(), HashKey::default());
         let mut driver = Driver::new(config, Clock::new(), forwarder).unwrap();
-        if path.is_one() {
-            let event = driver.next_event().expect("the path is told");
-            let Note::MediaPath { path, why } = event.note else {
+        if path.is_shared_port() {
+            let event = driver.next_event().expect("the path is reported");
+            let EventKind::MediaPath { path, reason: why } = event.kind else {
                 panic!("{event:?}");
             };
-            if path != "one_socket" {
+            if path != "shared_port_socket" {
                 assert_eq!(path, "socket_per_port");
                 assert!(!why.is_empty());
                 eprintln!("skipped: {test} through one socket: {why}");
@@ -187,13 +192,13 @@ impl Rig {
         }
         Some(Rig {
             path,
-            how,
+            modes,
             driver,
-            operator: Operator::default(),
+            operator: TestControl::default(),
         })
     }
 
-    /// Turns for so long.
+    /// Runs turns for this time.
     pub fn run(&mut self, milliseconds: u64) {
         let end = Instant::now() + Duration::from_millis(milliseconds);
         while Instant::now() < end {
@@ -207,7 +212,7 @@ impl Rig {
             .unwrap();
     }
 
-    /// Turns until nothing comes any more.
+    /// Runs turns until no packets arrive any more.
     pub fn drain(&mut self) {
         let mut before = u64::MAX;
         while before != self.driver.counters().datagrams_in {
@@ -218,17 +223,17 @@ impl Rig {
         }
     }
 
-    /// Turns until something holds.
-    pub fn until(&mut self, mut holds: impl FnMut(&mut Rig) -> bool) {
+    /// Runs turns until a condition holds.
+    pub fn until(&mut self, mut condition: impl FnMut(&mut Rig) -> bool) {
         let begun = Instant::now();
-        while !holds(self) {
+        while !condition(self) {
             assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", self.path);
             self.turn();
         }
     }
 
     pub fn open(&mut self, id: u32, local: SocketAddr) -> Result<SocketAddr, String> {
-        self.operator.out.push_back(Output::Open {
+        self.operator.out.push_back(Output::OpenSocket {
             socket: SocketId(id),
             kind: SocketKind::UdpMedia,
             local,
@@ -244,7 +249,7 @@ impl Rig {
     }
 
     pub fn shut(&mut self, id: u32) {
-        self.operator.out.push_back(Output::Shut {
+        self.operator.out.push_back(Output::CloseSocket {
             socket: SocketId(id),
         });
     }
@@ -253,7 +258,7 @@ impl Rig {
         self.driver.counters().drops.get(reason)
     }
 
-    /// What comes at a peer, turning meanwhile: bytes, sender, traffic class.
+    /// The next packet at a peer, running turns meanwhile: bytes, sender, traffic class.
     pub fn take(&mut self, peer: &Peer) -> (Vec<u8>, SocketAddr, i32) {
         let begun = Instant::now();
         loop {
@@ -270,31 +275,31 @@ impl Rig {
     }
 }
 
-/// Where the phones are.
-pub enum World {
-    /// Beside us.
+/// Location of the phones.
+pub enum TestWorld {
+    /// On the same host.
     Loopback(IpAddr),
-    /// Behind two interfaces, in networks of their own.
-    Wired([End; 2]),
+    /// Behind two interfaces, in separate network namespaces.
+    Wired([FarEnd; 2]),
 }
 
-/// How our ends of wires receive.
+/// Receive path of our interfaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wiring {
-    /// By one queue, and a driver that runs programs.
+    /// One queue, and a driver with XDP.
     Queue,
-    /// By four queues, to which the far end spreads its streams.
+    /// Four queues, over which the far end distributes its streams.
     Queues,
-    /// By fewer queues than the far end sends by, where the driver runs no program: the kernel does, in generic mode.
+    /// Fewer queues than the far end uses, and a driver without XDP: the kernel runs the program in generic mode.
     Fewer,
-    /// As a bridge, whose driver has no XDP, with the wire as its port.
+    /// A bridge, whose driver has no XDP, with the wire as its port.
     Bridge,
 }
 
-/// A network at the other end of a wire, in which a thread does what it is told.
-pub struct End {
-    tell: Sender<Box<dyn FnOnce() + Send>>,
-    /// The thread's number, by which its network is found.
+/// A network namespace at the far end of a wire, with a thread that runs functions in it.
+pub struct FarEnd {
+    jobs: Sender<Box<dyn FnOnce() + Send>>,
+    /// The thread's ID, by which its namespace is found.
     thread: i64,
     number: u8,
     pub own: IpAddr,
@@ -306,11 +311,11 @@ fn ip(words: &str) {
         .args(words.split_whitespace())
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&done.stderr);
-    assert!(done.status.success(), "ip {words}: {said}");
+    let message = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "ip {words}: {message}");
 }
 
-/// Switches something at an interface of this thread's network (linux/ethtool.h).
+/// Changes a setting of an interface in this thread's namespace (linux/ethtool.h).
 pub fn ethtool(interface: &str, command: u32, value: u32) {
     #[repr(C)]
     struct Request {
@@ -327,15 +332,17 @@ pub fn ethtool(interface: &str, command: u32, value: u32) {
     };
     request.name[..interface.len()].copy_from_slice(interface.as_bytes());
     let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
-    // SAFETY: a request of the kernel's size, with a value that lives through the call.
+    // SAFETY: a request of the kernel's size, with a value that outlives the call.
     let done = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &raw mut request) };
     assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// Another program's AF_XDP socket at a queue of an interface of this thread's network, for as long as it is kept. It receives nothing.
+/// Opens an AF_XDP socket of "another program" at a queue of an interface in this thread's namespace. It receives
+/// nothing.
 pub fn hold_queue(interface: &CStr, queue: u32) -> OwnedFd {
     const FRAMES: u32 = 64;
-    // SAFETY: calls with values of the sizes that are stated, which live through them; the memory is the socket's for good.
+    // SAFETY: calls with values of the stated sizes, which outlive them; the memory belongs to the socket from then
+    // on.
     unsafe {
         let fd = libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0);
         assert!(fd >= 0, "{}", std::io::Error::last_os_error());
@@ -380,9 +387,9 @@ pub fn hold_queue(interface: &CStr, queue: u32) -> OwnedFd {
     }
 }
 
-impl End {
-    fn start(number: u8, six: bool) -> End {
-        let (tell, told) = channel::<Box<dyn FnOnce() + Send>>();
+impl FarEnd {
+    fn start(number: u8, six: bool) -> FarEnd {
+        let (jobs, job_receiver) = channel::<Box<dyn FnOnce() + Send>>();
         let (answer, answered) = channel();
         let at = |host: u8| match six {
             false => IpAddr::V4(Ipv4Addr::new(10, 77, number, host)),
@@ -398,18 +405,18 @@ impl End {
             )),
         };
         std::thread::spawn(move || {
-            // SAFETY: as in `private_network`.
+            // SAFETY: as in `enter_private_network`.
             assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0);
-            // SAFETY: only asks for a number.
+            // SAFETY: only reads an ID.
             answer
                 .send(unsafe { libc::syscall(libc::SYS_gettid) })
                 .unwrap();
-            while let Ok(work) = told.recv() {
+            while let Ok(work) = job_receiver.recv() {
                 work();
             }
         });
-        End {
-            tell,
+        FarEnd {
+            jobs,
             thread: answered.recv().unwrap(),
             number,
             own: at(1),
@@ -417,15 +424,16 @@ impl End {
         }
     }
 
-    /// Does something in that network.
+    /// Runs a function in that namespace.
     pub fn run<R: Send + 'static>(&self, work: impl FnOnce() -> R + Send + 'static) -> R {
         let (answer, answered) = channel();
         let work = move || answer.send(work()).unwrap();
-        self.tell.send(Box::new(work)).unwrap();
+        self.jobs.send(Box::new(work)).unwrap();
         answered.recv().unwrap()
     }
 
-    /// The wire from this thread's network: `wire0` here, `far0` there, and so on. `ready`: the far end can take frames of XDP.
+    /// Creates the wire from this thread's namespace: `wire0` here, `far0` there, and so on. `ready`: the far end
+    /// accepts XDP frames.
     fn wire(&self, number: u8, ready: bool, wiring: Wiring) {
         let (near, here, there) = match wiring {
             Wiring::Queue => ("wire", 1, 1),
@@ -439,7 +447,7 @@ impl End {
             self.thread
         ));
         if wiring == Wiring::Bridge {
-            // It does not wait until it has looked for loops.
+            // Without the delay of the spanning tree protocol.
             ip(&format!(
                 "link add wire{number} type bridge forward_delay 0"
             ));
@@ -447,7 +455,7 @@ impl End {
                 "link set port{number} up mtu 1400 master wire{number}"
             ));
         }
-        // Of IPv6 without asking whether somebody else has it, which takes seconds.
+        // IPv6 without duplicate address detection, which takes seconds.
         let rest = if self.own.is_ipv6() {
             "/64 nodad"
         } else {
@@ -461,15 +469,16 @@ impl End {
             ip(&format!("addr add {phone}{rest} dev far{number}"));
             ip(&format!("link set far{number} up mtu 1400"));
             let far = format!("far{number}");
-            // Checksums by us and not by a card that there is not; receiving in batches, without which a veth takes no frames.
+            // Checksums in software, because there is no network card; GRO, without which a veth accepts no XDP
+            // frames.
             ethtool(&far, 0x17, 0);
             ethtool(&far, 0x2c, u32::from(ready));
         });
     }
 }
 
-impl Drop for End {
-    /// Its name is free for the next one at once, and not when the network at the other end is cleared away.
+impl Drop for FarEnd {
+    /// Removes the interface, so that its name is free at once and not only when the far namespace is removed.
     fn drop(&mut self) {
         for near in ["wire", "port"] {
             let words = format!("link del {near}{}", self.number);
@@ -478,42 +487,42 @@ impl Drop for End {
     }
 }
 
-impl World {
-    /// Two networks beside this thread's, which must be its own.
-    pub fn wired() -> World {
-        World::wired_as(true, false)
+impl TestWorld {
+    /// Two namespaces connected to this thread's, which must be its own.
+    pub fn wired() -> TestWorld {
+        TestWorld::wired_with(true, false)
     }
 
-    /// `ready`: the far ends take frames of XDP; `six`: of IPv6.
-    pub fn wired_as(ready: bool, six: bool) -> World {
-        World::wired_by(ready, six, Wiring::Queue)
+    /// `ready`: the far ends accept XDP frames; `six`: IPv6.
+    pub fn wired_with(ready: bool, six: bool) -> TestWorld {
+        TestWorld::wired_by(ready, six, Wiring::Queue)
     }
 
-    pub fn wired_by(ready: bool, six: bool, wiring: Wiring) -> World {
-        let ends = [End::start(1, six), End::start(2, six)];
-        // As on the loopback, which is never held back.
+    pub fn wired_by(ready: bool, six: bool, wiring: Wiring) -> TestWorld {
+        let ends = [FarEnd::start(1, six), FarEnd::start(2, six)];
+        // As on the loopback, without rate limits.
         for family in ["ipv4/icmp_ratelimit", "ipv6/icmp/ratelimit"] {
             std::fs::write(format!("/proc/sys/net/{family}"), "0").unwrap();
         }
-        // As addresses of IPv4 do, those of IPv6 stay where an interface goes down.
+        // IPv6 addresses stay when an interface goes down, as IPv4 addresses do.
         let keep = "/proc/sys/net/ipv6/conf/all/keep_addr_on_down";
         std::fs::write(keep, "1").unwrap();
         ends[0].wire(1, ready, wiring);
         ends[1].wire(2, ready, wiring);
-        World::Wired(ends)
+        TestWorld::Wired(ends)
     }
 
     pub fn own(&self, side: usize) -> IpAddr {
         match self {
-            World::Loopback(ip) => *ip,
-            World::Wired(ends) => ends[side].own,
+            TestWorld::Loopback(ip) => *ip,
+            TestWorld::Wired(ends) => ends[side].own,
         }
     }
 
     pub fn phone(&self, side: usize) -> Peer {
         match self {
-            World::Loopback(ip) => Peer::new(*ip),
-            World::Wired(ends) => {
+            TestWorld::Loopback(ip) => Peer::new(*ip),
+            TestWorld::Wired(ends) => {
                 let ip = ends[side].phone;
                 ends[side].run(move || Peer::new(ip))
             }
@@ -522,12 +531,12 @@ impl World {
 
     pub fn phone_at(&self, side: usize, address: SocketAddr) -> Peer {
         match self {
-            World::Loopback(_) => Peer::at(address),
-            World::Wired(ends) => ends[side].run(move || Peer::at(address)),
+            TestWorld::Loopback(_) => Peer::at(address),
+            TestWorld::Wired(ends) => ends[side].run(move || Peer::at(address)),
         }
     }
 
-    /// RTP and RTCP of two phones.
+    /// RTP and RTCP ports of two phones.
     pub fn phones(&self) -> [Peer; 4] {
         [0, 0, 1, 1].map(|side| self.phone(side))
     }
@@ -541,7 +550,7 @@ impl World {
     }
 }
 
-/// A phone's port.
+/// A port of a phone.
 pub struct Peer(pub UdpSocket);
 
 impl Peer {
@@ -551,7 +560,7 @@ impl Peer {
 
     pub fn at(address: SocketAddr) -> Peer {
         let begun = Instant::now();
-        // A program that another thread is just starting has for a moment copies of all sockets, also of one that was closed.
+        // A child process of another thread briefly holds copies of all sockets, including closed ones.
         let socket = loop {
             match UdpSocket::bind(address) {
                 Err(error)
@@ -569,7 +578,7 @@ impl Peer {
             true => (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS),
         };
         let on: libc::c_int = 1;
-        // SAFETY: the option's value is an int that lives through the call.
+        // SAFETY: the option's value is an int that outlives the call.
         let done =
             unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const on).cast(), 4) };
         assert_eq!(done, 0);
@@ -591,7 +600,7 @@ impl Peer {
             iov_base: bytes.as_mut_ptr().cast(),
             iov_len: bytes.len(),
         };
-        // SAFETY: all zero is a valid header; its pointers are set to buffers that live through the calls.
+        // SAFETY: all zero is a valid header; its pointers are set to buffers that outlive the calls.
         let (length, class) = unsafe {
             let mut header: libc::msghdr = std::mem::zeroed();
             header.msg_iov = &raw mut iovec;
@@ -604,7 +613,7 @@ impl Peer {
             assert!(length >= 0);
             let message = libc::CMSG_FIRSTHDR(&raw const header);
             assert!(!message.is_null());
-            // One byte for IPv4, an int for IPv6: little-endian or not, the class is small.
+            // One byte for IPv4, an int for IPv6: the class is small, so either byte order works.
             let class = match (*message).cmsg_level {
                 libc::IPPROTO_IP => i32::from(*libc::CMSG_DATA(message)),
                 _ => libc::CMSG_DATA(message).cast::<i32>().read_unaligned(),
@@ -637,7 +646,7 @@ pub fn rtcp(ssrc: u32) -> Vec<u8> {
 pub fn call(
     rig: &mut Rig,
     session: u64,
-    world: &World,
+    world: &TestWorld,
     port: u16,
     phones: [&Peer; 4],
 ) -> [SocketAddr; 4] {
@@ -665,42 +674,42 @@ pub fn call(
     ours
 }
 
-/// Sends frames as they are at the far end of the first wire.
-pub struct Wire {
+/// Sends raw frames from the far end of the first wire.
+pub struct RawWire {
     socket: OwnedFd,
     interface: i32,
     head: Vec<u8>,
 }
 
-fn card(interface: &str) -> Vec<u8> {
+fn mac_of(interface: &str) -> Vec<u8> {
     let done = Command::new("ip")
         .args(["-o", "link", "show", interface])
         .output()
         .unwrap();
-    let said = String::from_utf8(done.stdout).unwrap();
-    let card = said.split("link/ether ").nth(1).unwrap();
-    let card = card.split(' ').next().unwrap().split(':');
-    card.map(|octet| u8::from_str_radix(octet, 16).unwrap())
+    let message = String::from_utf8(done.stdout).unwrap();
+    let mac = message.split("link/ether ").nth(1).unwrap();
+    let mac = mac.split(' ').next().unwrap().split(':');
+    mac.map(|octet| u8::from_str_radix(octet, 16).unwrap())
         .collect()
 }
 
-impl Wire {
-    pub fn new(world: &World) -> Wire {
-        let World::Wired(ends) = world else {
+impl RawWire {
+    pub fn new(world: &TestWorld) -> RawWire {
+        let TestWorld::Wired(ends) = world else {
             unreachable!()
         };
-        let mut head = card("wire1");
+        let mut head = mac_of("wire1");
         let (socket, interface, from) = ends[0].run(|| {
-            // SAFETY: opens a socket; the name ends with a zero.
+            // SAFETY: opens a socket; the name is NUL-terminated.
             unsafe {
                 let fd = libc::socket(libc::AF_PACKET, libc::SOCK_RAW, 0);
                 assert!(fd >= 0, "{}", std::io::Error::last_os_error());
                 let interface = libc::if_nametoindex(c"far1".as_ptr());
-                (OwnedFd::from_raw_fd(fd), interface as i32, card("far1"))
+                (OwnedFd::from_raw_fd(fd), interface as i32, mac_of("far1"))
             }
         });
         head.extend(from);
-        Wire {
+        RawWire {
             socket,
             interface,
             head,
@@ -708,7 +717,7 @@ impl Wire {
     }
 
     pub fn send(&self, frame: &[u8]) {
-        // SAFETY: all zero is a valid address; what is sent lives through the call.
+        // SAFETY: all zero is a valid address; the frame outlives the call.
         unsafe {
             let mut to: libc::sockaddr_ll = std::mem::zeroed();
             to.sll_family = libc::AF_PACKET as u16;
@@ -726,7 +735,7 @@ impl Wire {
         }
     }
 
-    /// A whole frame with an RTP packet.
+    /// A complete frame with an RTP packet.
     pub fn frame(&self, from: SocketAddr, to: SocketAddr, payload: &[u8]) -> Vec<u8> {
         let mut frame = self.head.clone();
         let length = (8 + payload.len() as u16).to_be_bytes();
@@ -767,7 +776,7 @@ pub fn sum(bytes: &[u8], start: u32) -> u16 {
     sum as u16
 }
 
-/// The same with checksums that are right.
+/// The same with valid checksums.
 pub fn summed(mut frame: Vec<u8>, six: bool) -> Vec<u8> {
     let (addresses, udp) = if six { (22, 54) } else { (26, 34) };
     let length = (frame.len() - udp) as u32;

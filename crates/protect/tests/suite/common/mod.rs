@@ -1,11 +1,13 @@
-//! What several tests need.
+//! Fixtures shared by several tests.
 #![allow(dead_code)]
 
 use engine::Entropy;
-use protect::srtp::{ContextLimits, Failure, Inbound, MAX_OVERHEAD, MasterKey, Outbound, Suite};
+use protect::srtp::{
+    ContextLimits, Inbound, MAX_OVERHEAD, MasterKey, Outbound, SrtpFailure, Suite,
+};
 use std::path::PathBuf;
 
-/// The folder of foreign test data; `None`, and a line that says so, where it is absent.
+/// The directory of external test data; `None`, with a message, if it is absent.
 pub fn testdata() -> Option<PathBuf> {
     let beside = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared/testdata");
     let folder = std::env::var_os("HORNWORK_TESTDATA").map_or(beside, PathBuf::from);
@@ -16,18 +18,18 @@ pub fn testdata() -> Option<PathBuf> {
     None
 }
 
-/// A Python interpreter that has this module: `HORNWORK_PYTHON`, else `python3` on the path or Debian's own, which alone sees Debian's
-/// modules where another comes first on the path. `None`, and a line that says so, where no interpreter has it.
+/// A Python interpreter with this module: `HORNWORK_PYTHON`, else `python3` on the path or Debian's own, which has
+/// Debian's modules if another comes first on the path. `None`, with a message, if no interpreter has it.
 pub fn python(module: &str) -> Option<String> {
     let named = std::env::var("HORNWORK_PYTHON").ok();
-    let known = ["python3", "/usr/bin/python3"].map(str::to_owned);
+    let candidates = ["python3", "/usr/bin/python3"].map(str::to_owned);
     let has = |python: &String| {
         std::process::Command::new(python)
             .args(["-c", &format!("import {module}")])
             .output()
             .is_ok_and(|output| output.status.success())
     };
-    let found = named.into_iter().chain(known).find(has);
+    let found = named.into_iter().chain(candidates).find(has);
     if found.is_none() {
         println!("skipped: not installed: {module} for Python (Debian: python3-{module})");
     }
@@ -81,38 +83,38 @@ pub fn rtcp(ssrc: u32, note: &str) -> Vec<u8> {
         .finish()
 }
 
-pub fn seal(outbound: &mut Outbound, packet: &[u8]) -> Result<Vec<u8>, Failure> {
+pub fn protect_packet(outbound: &mut Outbound, packet: &[u8]) -> Result<Vec<u8>, SrtpFailure> {
     let mut buffer = packet.to_vec();
     buffer.resize(packet.len() + MAX_OVERHEAD, 0xee);
     let length = outbound.protect_rtp(&mut buffer, packet.len())?;
     assert!(
         buffer[length..].iter().all(|byte| *byte == 0xee),
-        "nothing written behind"
+        "bytes behind the packet were changed"
     );
     buffer.truncate(length);
     Ok(buffer)
 }
 
-pub fn open(inbound: &mut Inbound, packet: &[u8]) -> Result<Vec<u8>, Failure> {
+pub fn unprotect_packet(inbound: &mut Inbound, packet: &[u8]) -> Result<Vec<u8>, SrtpFailure> {
     let mut buffer = packet.to_vec();
     let length = inbound.unprotect_rtp(&mut buffer)?;
     buffer.truncate(length);
     Ok(buffer)
 }
 
-pub fn seal_rtcp(outbound: &mut Outbound, packet: &[u8]) -> Result<Vec<u8>, Failure> {
+pub fn protect_rtcp_packet(outbound: &mut Outbound, packet: &[u8]) -> Result<Vec<u8>, SrtpFailure> {
     let mut buffer = packet.to_vec();
     buffer.resize(packet.len() + MAX_OVERHEAD, 0xee);
     let length = outbound.protect_rtcp(&mut buffer, packet.len())?;
     assert!(
         buffer[length..].iter().all(|byte| *byte == 0xee),
-        "nothing written behind"
+        "bytes behind the packet were changed"
     );
     buffer.truncate(length);
     Ok(buffer)
 }
 
-pub fn open_rtcp(inbound: &mut Inbound, packet: &[u8]) -> Result<Vec<u8>, Failure> {
+pub fn unprotect_rtcp_packet(inbound: &mut Inbound, packet: &[u8]) -> Result<Vec<u8>, SrtpFailure> {
     let mut buffer = packet.to_vec();
     let length = inbound.unprotect_rtcp(&mut buffer)?;
     buffer.truncate(length);

@@ -1,10 +1,10 @@
-//! Two endpoints in memory, joined by a wire that may lose, repeat and reorder.
+//! Two endpoints in memory, connected by a link that can lose, duplicate and reorder.
 #![allow(dead_code)]
 
 use engine::{ConnectionId, Datagram, Deadline, Entropy, Input, Output, SocketId, Time, Transport};
 use sip::{
-    Content, DialogId, Ending, Endpoint, EndpointConfig, Failure, Flow, Fork, Indication, Invite,
-    LegId, Local, LocalId, ServerTransaction, Target, TransactionId, User,
+    DialogId, Ending, Endpoint, EndpointConfig, Failure, Flow, Fork, Handler, Indication, Invite,
+    LegId, ListenerConfig, ListenerId, MessageContent, ServerTransaction, Target, TransactionId,
 };
 use std::collections::{BTreeMap, BinaryHeap};
 use std::net::SocketAddr;
@@ -13,9 +13,9 @@ use wire::sip::{HeaderId, Message};
 
 pub const SDP: &[u8] = b"v=0\r\no=- 1 1 IN IP4 192.0.2.1\r\ns=-\r\nc=IN IP4 192.0.2.1\r\nt=0 0\r\nm=audio 4000 RTP/AVP 0\r\n";
 
-/// What an indication said, kept for assertions.
+/// A received indication, recorded for assertions.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Said {
+pub enum RecordedIndication {
     Offered(LegId),
     Progressed(LegId, Option<Fork>, u16, bool),
     Answered(LegId, u16),
@@ -27,31 +27,31 @@ pub enum Said {
     RequestCancelled(LegId),
     Response(LegId, TransactionId, u16, String),
     TimedOut(LegId, TransactionId),
-    Outside(ServerTransaction, String),
+    OutOfDialog(ServerTransaction, String),
     InDialog(DialogId, ServerTransaction, String),
-    OutsideResponse(u64, u16),
-    OutsideTimedOut(u64),
+    OutOfDialogResponse(u64, u16),
+    OutOfDialogTimedOut(u64),
     Ended(LegId, Ending),
     RefreshDue(LegId),
-    Expired(LegId),
+    SessionExpired(LegId),
     FlowFailed,
 }
 
-/// What a host does by itself.
+/// Automatic behaviour of a host.
 #[derive(Clone, Debug)]
-pub struct Habits {
-    /// Final status for calls that are offered; `None`: wait.
+pub struct Behaviour {
+    /// Final status for offered calls; `None`: none is sent.
     pub answer: Option<u16>,
     pub ring: bool,
     pub ack: bool,
-    /// Answer requests inside and outside of dialogs with this.
+    /// Status for requests within and outside of dialogs; `None`: none is sent.
     pub respond: Option<u16>,
     pub body: bool,
 }
 
-impl Default for Habits {
+impl Default for Behaviour {
     fn default() -> Self {
-        Habits {
+        Behaviour {
             answer: Some(200),
             ring: true,
             ack: true,
@@ -62,24 +62,27 @@ impl Default for Habits {
 }
 
 #[derive(Default)]
-pub struct Log {
-    pub habits: Habits,
-    pub said: Vec<Said>,
-    /// Raw messages lent with the indications, in the same order (empty where there was none).
+pub struct HandlerLog {
+    pub behaviour: Behaviour,
+    pub indications: Vec<RecordedIndication>,
+    /// The indications' messages, in the same order (empty if there was none).
     pub texts: Vec<Vec<u8>>,
 }
 
-impl Log {
-    pub fn last(&self) -> &Said {
-        self.said.last().expect("something was said")
+impl HandlerLog {
+    pub fn last(&self) -> &RecordedIndication {
+        self.indications.last().expect("at least one indication")
     }
 
-    pub fn count(&self, wanted: impl Fn(&Said) -> bool) -> usize {
-        self.said.iter().filter(|said| wanted(said)).count()
+    pub fn count(&self, wanted: impl Fn(&RecordedIndication) -> bool) -> usize {
+        self.indications
+            .iter()
+            .filter(|recorded| wanted(recorded))
+            .count()
     }
 
-    fn note(&mut self, said: Said, message: Option<&Message<'_>>) {
-        self.said.push(said);
+    fn record(&mut self, recorded: RecordedIndication, message: Option<&Message<'_>>) {
+        self.indications.push(recorded);
         self.texts
             .push(message.map(|m| m.bytes().to_vec()).unwrap_or_default());
     }
@@ -89,30 +92,30 @@ fn method(message: &Message<'_>) -> String {
     message.method().to_string()
 }
 
-fn content(body: bool) -> Content<'static> {
+fn content(body: bool) -> MessageContent<'static> {
     match body {
-        true => Content::sdp(SDP),
-        false => Content::default(),
+        true => MessageContent::sdp(SDP),
+        false => MessageContent::default(),
     }
 }
 
-impl User for Log {
-    fn indication(&mut self, endpoint: &mut Endpoint, indication: Indication<'_>, now: Time) {
-        let habits = self.habits.clone();
+impl Handler for HandlerLog {
+    fn on_indication(&mut self, endpoint: &mut Endpoint, indication: Indication<'_>, now: Time) {
+        let behaviour = self.behaviour.clone();
         match indication {
             Indication::Offered { leg, request, .. } => {
-                self.note(Said::Offered(leg), Some(request));
-                if habits.ring {
+                self.record(RecordedIndication::Offered(leg), Some(request));
+                if behaviour.ring {
                     endpoint
-                        .progress(leg, 180, &Content::default(), false, now)
+                        .progress(leg, 180, &MessageContent::default(), false, now)
                         .expect("ring");
                 }
-                match habits.answer {
+                match behaviour.answer {
                     Some(status @ 200..=299) => endpoint
-                        .answer(leg, status, &content(habits.body), now)
+                        .answer(leg, status, &content(behaviour.body), now)
                         .expect("answer"),
                     Some(status) => endpoint
-                        .reject(leg, status, &Content::default(), now)
+                        .reject(leg, status, &MessageContent::default(), now)
                         .expect("reject"),
                     None => {}
                 }
@@ -122,35 +125,47 @@ impl User for Log {
                 fork,
                 response,
                 reliable,
-            } => self.note(
-                Said::Progressed(leg, fork, response.status(), reliable),
+            } => self.record(
+                RecordedIndication::Progressed(leg, fork, response.status(), reliable),
                 Some(response),
             ),
             Indication::Answered { leg, response } => {
-                self.note(Said::Answered(leg, response.status()), Some(response));
-                if habits.ack {
-                    endpoint.ack(leg, &Content::default(), now).expect("ack");
+                self.record(
+                    RecordedIndication::Answered(leg, response.status()),
+                    Some(response),
+                );
+                if behaviour.ack {
+                    endpoint
+                        .ack(leg, &MessageContent::default(), now)
+                        .expect("ack");
                 }
             }
-            Indication::Failed { leg, why, response } => self.note(
-                Said::Failed(leg, why, response.map_or(0, |r| r.status())),
+            Indication::Failed {
+                leg,
+                reason: why,
+                response,
+            } => self.record(
+                RecordedIndication::Failed(leg, why, response.map_or(0, |r| r.status())),
                 response,
             ),
             Indication::Acked { leg, request } => {
-                self.note(Said::Acked(leg, request.body().to_vec()), Some(request));
+                self.record(
+                    RecordedIndication::Acked(leg, request.body().to_vec()),
+                    Some(request),
+                );
             }
             Indication::Cancelled { leg, request } => {
-                self.note(Said::Cancelled(leg), Some(request));
+                self.record(RecordedIndication::Cancelled(leg), Some(request));
             }
             Indication::Pracked {
                 leg,
                 transaction,
                 request,
             } => {
-                self.note(Said::Pracked(leg, transaction), Some(request));
-                if let Some(status) = habits.respond {
+                self.record(RecordedIndication::Pracked(leg, transaction), Some(request));
+                if let Some(status) = behaviour.respond {
                     endpoint
-                        .respond(transaction, status, &Content::default(), now)
+                        .respond(transaction, status, &MessageContent::default(), now)
                         .expect("respond");
                 }
             }
@@ -159,11 +174,11 @@ impl User for Log {
                 transaction,
                 request,
             } => {
-                self.note(
-                    Said::Request(leg, transaction, method(request)),
+                self.record(
+                    RecordedIndication::Request(leg, transaction, method(request)),
                     Some(request),
                 );
-                if let Some(status) = habits.respond {
+                if let Some(status) = behaviour.respond {
                     let invite = request.method() == wire::sip::Method::Invite;
                     endpoint
                         .respond(transaction, status, &content(invite && status < 300), now)
@@ -171,7 +186,7 @@ impl User for Log {
                 }
             }
             Indication::RequestCancelled { leg, .. } => {
-                self.note(Said::RequestCancelled(leg), None);
+                self.record(RecordedIndication::RequestCancelled(leg), None);
             }
             Indication::Response {
                 leg,
@@ -182,26 +197,31 @@ impl User for Log {
                     .cseq()
                     .map(|cseq| cseq.method.to_string())
                     .unwrap_or_default();
-                self.note(
-                    Said::Response(leg, transaction, response.status(), name.clone()),
+                self.record(
+                    RecordedIndication::Response(leg, transaction, response.status(), name.clone()),
                     Some(response),
                 );
-                if habits.ack && name == "INVITE" && (200..300).contains(&response.status()) {
-                    endpoint.ack(leg, &Content::default(), now).expect("ack");
+                if behaviour.ack && name == "INVITE" && (200..300).contains(&response.status()) {
+                    endpoint
+                        .ack(leg, &MessageContent::default(), now)
+                        .expect("ack");
                 }
             }
             Indication::TimedOut { leg, transaction } => {
-                self.note(Said::TimedOut(leg, transaction), None);
+                self.record(RecordedIndication::TimedOut(leg, transaction), None);
             }
             Indication::OutOfDialog {
                 transaction,
                 request,
                 ..
             } => {
-                self.note(Said::Outside(transaction, method(request)), Some(request));
-                if let Some(status) = habits.respond {
+                self.record(
+                    RecordedIndication::OutOfDialog(transaction, method(request)),
+                    Some(request),
+                );
+                if let Some(status) = behaviour.respond {
                     endpoint
-                        .respond(transaction, status, &Content::default(), now)
+                        .respond(transaction, status, &MessageContent::default(), now)
                         .expect("respond");
                 }
             }
@@ -211,39 +231,47 @@ impl User for Log {
                 request,
                 ..
             } => {
-                let said = Said::InDialog(dialog, transaction, method(request));
-                self.note(said, Some(request));
-                if let Some(status) = habits.respond {
+                let recorded = RecordedIndication::InDialog(dialog, transaction, method(request));
+                self.record(recorded, Some(request));
+                if let Some(status) = behaviour.respond {
                     endpoint
-                        .respond(transaction, status, &Content::default(), now)
+                        .respond(transaction, status, &MessageContent::default(), now)
                         .expect("respond");
                 }
             }
             Indication::OutOfDialogResponse { user, response, .. } => {
-                self.note(
-                    Said::OutsideResponse(user, response.status()),
+                self.record(
+                    RecordedIndication::OutOfDialogResponse(user, response.status()),
                     Some(response),
                 );
             }
             Indication::OutOfDialogTimedOut { user, .. } => {
-                self.note(Said::OutsideTimedOut(user), None);
+                self.record(RecordedIndication::OutOfDialogTimedOut(user), None);
             }
-            Indication::Ended { leg, why, message } => {
-                self.note(Said::Ended(leg, why), message);
+            Indication::Ended {
+                leg,
+                reason: why,
+                message,
+            } => {
+                self.record(RecordedIndication::Ended(leg, why), message);
             }
-            Indication::RefreshDue { leg } => self.note(Said::RefreshDue(leg), None),
-            Indication::SessionExpired { leg } => self.note(Said::Expired(leg), None),
-            Indication::FlowFailed { .. } => self.note(Said::FlowFailed, None),
+            Indication::RefreshDue { leg } => {
+                self.record(RecordedIndication::RefreshDue(leg), None)
+            }
+            Indication::SessionExpired { leg } => {
+                self.record(RecordedIndication::SessionExpired(leg), None)
+            }
+            Indication::FlowFailed { .. } => self.record(RecordedIndication::FlowFailed, None),
         }
     }
 }
 
-/// One endpoint with its user.
+/// One endpoint with its handler.
 pub struct Host {
     pub endpoint: Endpoint,
-    pub log: Log,
-    pub udp: LocalId,
-    pub tcp: LocalId,
+    pub log: HandlerLog,
+    pub udp: ListenerId,
+    pub tcp: ListenerId,
     pub address: SocketAddr,
 }
 
@@ -252,7 +280,7 @@ impl Host {
         let address: SocketAddr = address.parse().unwrap();
         let mut endpoint = Endpoint::new(config, Entropy::from_number(seed));
         let mut local = |socket, transport| {
-            endpoint.add_local(Local {
+            endpoint.add_listener(ListenerConfig {
                 name: String::from("test"),
                 socket: SocketId(socket),
                 transport,
@@ -264,7 +292,7 @@ impl Host {
         let tcp = local(2, Transport::Tcp);
         Host {
             endpoint,
-            log: Log::default(),
+            log: HandlerLog::default(),
             udp,
             tcp,
             address,
@@ -275,7 +303,7 @@ impl Host {
         self.endpoint.feed(input, now, &mut self.log);
     }
 
-    /// A datagram arrives.
+    /// Receives a datagram.
     pub fn datagram(&mut self, bytes: &[u8], source: &str, now: Time) {
         let mut bytes = bytes.to_vec();
         self.feed(
@@ -289,7 +317,7 @@ impl Host {
         );
     }
 
-    /// All datagrams and stream pieces that want to leave.
+    /// All pending outputs.
     pub fn drain(&mut self) -> Vec<Sent> {
         let mut sent = Vec::new();
         while let Some(output) = self.endpoint.next_output() {
@@ -308,7 +336,7 @@ impl Host {
         sent
     }
 
-    /// The datagrams that want to leave, as text.
+    /// The pending datagrams as text.
     pub fn datagrams(&mut self) -> Vec<String> {
         self.drain()
             .into_iter()
@@ -319,7 +347,7 @@ impl Host {
             .collect()
     }
 
-    /// Runs time forward to `until`, timer by timer; gives what was sent and when.
+    /// Runs timers up to `until`; returns the outputs with their times.
     pub fn run(&mut self, until: Time) -> Vec<(Time, Sent)> {
         let mut all = Vec::new();
         while let Some(deadline) = self.endpoint.next_deadline().filter(|d| d.at <= until) {
@@ -350,22 +378,22 @@ pub enum Sent {
     Close(ConnectionId),
 }
 
-/// Faults of the wire, each of a thousand datagrams.
+/// Faults of the link, each per thousand datagrams.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Faults {
     pub lost: u64,
-    pub twice: u64,
+    pub duplicated: u64,
     pub late: u64,
 }
 
-struct Flight {
+struct InTransit {
     at: Time,
     number: u64,
     to: usize,
-    cargo: Cargo,
+    payload: LinkPayload,
 }
 
-enum Cargo {
+enum LinkPayload {
     Datagram(SocketAddr, Vec<u8>),
     Accepted(ConnectionId, SocketAddr),
     Connected(ConnectionId),
@@ -373,35 +401,35 @@ enum Cargo {
     Closed(ConnectionId),
 }
 
-impl PartialEq for Flight {
+impl PartialEq for InTransit {
     fn eq(&self, other: &Self) -> bool {
         (self.at, self.number) == (other.at, other.number)
     }
 }
-impl Eq for Flight {}
-impl PartialOrd for Flight {
+impl Eq for InTransit {}
+impl PartialOrd for InTransit {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
-impl Ord for Flight {
+impl Ord for InTransit {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         (other.at, other.number).cmp(&(self.at, self.number))
     }
 }
 
-/// Two hosts and the wire between them. Host 0 is 192.0.2.1:5060, host 1 is 192.0.2.2:5060.
+/// Two hosts and the link between them. Host 0 is 192.0.2.1:5060, host 1 is 192.0.2.2:5060.
 pub struct Pair {
     pub hosts: [Host; 2],
     pub faults: Faults,
     pub now: Time,
-    /// Every message on the wire: (time, from, text).
+    /// Every message on the link: (time, sender, text).
     pub ladder: Vec<(Time, usize, String)>,
     entropy: Entropy,
-    flying: BinaryHeap<Flight>,
+    in_transit: BinaryHeap<InTransit>,
     number: u64,
-    /// Connection of one host to its name at the other.
-    joined: BTreeMap<(usize, u64), ConnectionId>,
+    /// Connection of one host to its identifier at the other.
+    peer_connections: BTreeMap<(usize, u64), ConnectionId>,
     pub delay: Duration,
 }
 
@@ -417,9 +445,9 @@ impl Pair {
             now: Time::ZERO,
             ladder: Vec::new(),
             entropy: Entropy::from_number(seed),
-            flying: BinaryHeap::new(),
+            in_transit: BinaryHeap::new(),
             number: 0,
-            joined: BTreeMap::new(),
+            peer_connections: BTreeMap::new(),
             delay: Duration::from_millis(5),
         }
     }
@@ -450,11 +478,11 @@ impl Pair {
         )
     }
 
-    /// Host `from` calls the other with an SDP offer.
+    /// Host `from` calls the other one with an SDP offer.
     pub fn call(&mut self, from: usize, transport: Transport) -> LegId {
         let target = self.target(from, transport);
         let invite = Invite {
-            content: Content::sdp(SDP),
+            content: MessageContent::sdp(SDP),
             ..Invite::new(target)
         };
         let leg = self.hosts[from]
@@ -465,7 +493,7 @@ impl Pair {
         leg
     }
 
-    /// Puts what `from` has to send onto the wire.
+    /// Puts the outputs of `from` onto the link.
     pub fn collect(&mut self, from: usize) {
         for sent in self.hosts[from].drain() {
             match sent {
@@ -482,25 +510,29 @@ impl Pair {
                     if self.entropy.below(1_000) < self.faults.lost {
                         continue;
                     }
-                    let copies = 1 + u64::from(self.entropy.below(1_000) < self.faults.twice);
+                    let copies = 1 + u64::from(self.entropy.below(1_000) < self.faults.duplicated);
                     for _ in 0..copies {
                         let late = match self.entropy.below(1_000) < self.faults.late {
                             true => Duration::from_millis(self.entropy.below(1_500)),
                             false => Duration::ZERO,
                         };
-                        self.fly(1 - from, late, Cargo::Datagram(source, bytes.clone()));
+                        self.schedule(1 - from, late, LinkPayload::Datagram(source, bytes.clone()));
                     }
                 }
                 Sent::Connect(id, _) => {
                     let theirs = ConnectionId(ConnectionId::ACCEPTED | id.0 << 1 | from as u64);
-                    self.joined.insert((from, id.0), theirs);
-                    self.joined.insert((1 - from, theirs.0), id);
+                    self.peer_connections.insert((from, id.0), theirs);
+                    self.peer_connections.insert((1 - from, theirs.0), id);
                     let source = SocketAddr::new(
                         self.hosts[from].address.ip(),
                         40_000 + (id.0 % 10_000) as u16,
                     );
-                    self.fly(1 - from, Duration::ZERO, Cargo::Accepted(theirs, source));
-                    self.fly(from, Duration::ZERO, Cargo::Connected(id));
+                    self.schedule(
+                        1 - from,
+                        Duration::ZERO,
+                        LinkPayload::Accepted(theirs, source),
+                    );
+                    self.schedule(from, Duration::ZERO, LinkPayload::Connected(id));
                 }
                 Sent::Stream(id, bytes) => {
                     self.ladder.push((
@@ -508,40 +540,40 @@ impl Pair {
                         from,
                         String::from_utf8_lossy(&bytes).into_owned(),
                     ));
-                    if let Some(&theirs) = self.joined.get(&(from, id.0)) {
-                        self.fly(1 - from, Duration::ZERO, Cargo::Stream(theirs, bytes));
+                    if let Some(&theirs) = self.peer_connections.get(&(from, id.0)) {
+                        self.schedule(1 - from, Duration::ZERO, LinkPayload::Stream(theirs, bytes));
                     }
                 }
                 Sent::Close(id) => {
-                    if let Some(theirs) = self.joined.remove(&(from, id.0)) {
-                        self.joined.remove(&(1 - from, theirs.0));
-                        self.fly(1 - from, Duration::ZERO, Cargo::Closed(theirs));
+                    if let Some(theirs) = self.peer_connections.remove(&(from, id.0)) {
+                        self.peer_connections.remove(&(1 - from, theirs.0));
+                        self.schedule(1 - from, Duration::ZERO, LinkPayload::Closed(theirs));
                     }
                 }
             }
         }
     }
 
-    /// The network breaks a connection of `host`, at both ends.
+    /// Closes all connections at both ends.
     pub fn break_connections(&mut self) {
-        for ((host, id), _) in std::mem::take(&mut self.joined) {
-            self.fly(host, Duration::ZERO, Cargo::Closed(ConnectionId(id)));
+        for ((host, id), _) in std::mem::take(&mut self.peer_connections) {
+            self.schedule(host, Duration::ZERO, LinkPayload::Closed(ConnectionId(id)));
         }
     }
 
-    fn fly(&mut self, to: usize, late: Duration, cargo: Cargo) {
+    fn schedule(&mut self, to: usize, late: Duration, payload: LinkPayload) {
         self.number += 1;
-        self.flying.push(Flight {
+        self.in_transit.push(InTransit {
             at: self.now + self.delay + late,
             number: self.number,
             to,
-            cargo,
+            payload,
         });
     }
 
     fn next_event(&self) -> Option<Time> {
         let wire = self
-            .flying
+            .in_transit
             .peek()
             .map(|flight| Deadline::new(flight.at, ""));
         let hosts = self
@@ -560,10 +592,10 @@ impl Pair {
         while let Some(at) = self.next_event().filter(|&at| at <= until) {
             self.now = self.now.max(at);
             let now = self.now;
-            if let Some(flight) = self.flying.peek().filter(|flight| flight.at <= now) {
+            if let Some(flight) = self.in_transit.peek().filter(|flight| flight.at <= now) {
                 let to = flight.to;
-                let flight = self.flying.pop().expect("peeked");
-                self.deliver(to, flight.cargo);
+                let flight = self.in_transit.pop().expect("peeked");
+                self.deliver(to, flight.payload);
             } else {
                 for host in &mut self.hosts {
                     host.feed(Input::Timeout, now);
@@ -576,11 +608,11 @@ impl Pair {
         self.now = until;
     }
 
-    fn deliver(&mut self, to: usize, cargo: Cargo) {
+    fn deliver(&mut self, to: usize, payload: LinkPayload) {
         let now = self.now;
         let host = &mut self.hosts[to];
-        match cargo {
-            Cargo::Datagram(source, mut bytes) => host.feed(
+        match payload {
+            LinkPayload::Datagram(source, mut bytes) => host.feed(
                 Input::Datagram(Datagram {
                     socket: SocketId(1),
                     source,
@@ -589,7 +621,7 @@ impl Pair {
                 }),
                 now,
             ),
-            Cargo::Accepted(connection, remote) => {
+            LinkPayload::Accepted(connection, remote) => {
                 let local = host.address;
                 host.feed(
                     Input::Accepted {
@@ -601,34 +633,34 @@ impl Pair {
                     now,
                 );
             }
-            Cargo::Connected(connection) => {
+            LinkPayload::Connected(connection) => {
                 let local = host.address;
                 host.feed(Input::Connected { connection, local }, now);
             }
-            Cargo::Stream(connection, bytes) => host.feed(
+            LinkPayload::Stream(connection, bytes) => host.feed(
                 Input::Stream {
                     connection,
                     bytes: &bytes,
                 },
                 now,
             ),
-            Cargo::Closed(connection) => host.feed(
+            LinkPayload::Closed(connection) => host.feed(
                 Input::Closed {
                     connection,
-                    why: engine::CloseWhy::Peer,
+                    reason: engine::CloseReason::Peer,
                 },
                 now,
             ),
         }
     }
 
-    /// Runs `span` further.
+    /// Runs for `span`.
     pub fn run(&mut self, span: Duration) {
         let until = self.now + span;
         self.run_until(until);
     }
 
-    /// Lets all timers end; then nothing may be left.
+    /// Runs until all timers have ended; no state may be left.
     pub fn settle(&mut self) {
         self.faults = Faults::default();
         self.run(Duration::from_secs(200));
@@ -638,7 +670,7 @@ impl Pair {
         }
     }
 
-    /// First lines of what was sent, as `0 INVITE` or `1 200 INVITE`.
+    /// Summary of the messages sent, as `0 INVITE` or `1 200 INVITE`.
     pub fn steps(&self) -> Vec<String> {
         self.ladder
             .iter()

@@ -1,0 +1,667 @@
+//! Media security of a call: each side has its own keys, and RTP between both sides is in the clear.
+
+use super::sdp::{LineRewrite, SecurityAttributes, security_attributes, write_description};
+use super::side::{
+    Datagrams, KeyingContext, SecurityEvent, SecurityFailure, SecurityOutput, SideSecurity,
+};
+use crate::anchor::sdp::{LineTransport, ParsedLines, parse_media};
+use crate::anchor::{AnchorError, AnchoredLine, CallMedia, LineSide, MediaPlane, OpenOffer};
+use crate::border::{Alarm, Core};
+use crate::call::{CallKey, Side};
+use crate::config::{Keying, MediaSecurity, Mux};
+use codec::kind::Kind;
+use engine::{DropReason, Drops, Entropy, EventKind, SocketId, Time};
+use protect::dtls;
+use protect::srtp::Suite;
+use sip::Endpoint;
+use smallvec::SmallVec;
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// An event of one side's media.
+#[derive(Debug)]
+pub(crate) enum MediaStatus {
+    /// Keys are agreed.
+    Keyed(Keying, Suite),
+    /// Keying has failed, for this reason.
+    Failed(SecurityFailure),
+    /// ICE has nominated a pair with this address.
+    Nominated(SocketAddr),
+    /// The peer's consent has expired.
+    ConsentLost,
+    /// ICE has found no working pair.
+    IceFailed,
+    /// Transcoding has begun between these codecs of caller and callee.
+    Transcoded([Kind; 2]),
+}
+
+/// An event with its call, side and line.
+#[derive(Debug)]
+pub(crate) struct MediaNotice {
+    pub(crate) session: u64,
+    number: u64,
+    side: Side,
+    line: usize,
+    status: MediaStatus,
+    /// The call has to end.
+    pub(crate) is_fatal: bool,
+}
+
+impl MediaNotice {
+    /// The event for the log.
+    pub(crate) fn event(&self) -> EventKind {
+        let call = self.number;
+        let side = self.side.name().to_owned();
+        let line = self.line as u64;
+        match &self.status {
+            MediaStatus::Keyed(keying, suite) => EventKind::MediaSecurityAgreed {
+                call,
+                side,
+                line,
+                keying: match keying {
+                    Keying::Sdes => "sdes",
+                    Keying::Dtls => "dtls",
+                }
+                .to_owned(),
+                suite: suite.name().to_owned(),
+            },
+            MediaStatus::Failed(failure) => EventKind::MediaSecurityFailed {
+                call,
+                side,
+                line,
+                reason: failure.clone(),
+            },
+            MediaStatus::Transcoded([caller, callee]) => EventKind::MediaTranscoded {
+                call,
+                line,
+                caller_codec: caller.name().to_owned(),
+                callee_codec: callee.name().to_owned(),
+            },
+            MediaStatus::Nominated(address) => EventKind::MediaPairNominated {
+                call,
+                side,
+                line,
+                address: address.to_string(),
+            },
+            MediaStatus::ConsentLost => EventKind::MediaConsentLost { call, side, line },
+            MediaStatus::IceFailed => EventKind::MediaIceFailed { call, side, line },
+        }
+    }
+}
+
+/// Drop reason of an unexpected packet on a media port.
+pub(crate) fn unexpected_reason(bytes: &[u8]) -> DropReason {
+    use wire::stun::{MediaProtocol, media_protocol};
+    match media_protocol(bytes) {
+        MediaProtocol::Stun => DropReason::StunUnexpected,
+        MediaProtocol::Dtls => DropReason::DtlsUnexpected,
+        _ => DropReason::MediaNoFlow,
+    }
+}
+
+impl MediaNotice {
+    /// Transcoding of a call's line has begun.
+    pub(crate) fn transcoded(session: u64, number: u64, line: usize, kinds: [Kind; 2]) -> Self {
+        MediaNotice {
+            session,
+            number,
+            side: Side::Caller,
+            line,
+            status: MediaStatus::Transcoded(kinds),
+            is_fatal: false,
+        }
+    }
+}
+
+/// State of keying that all calls share.
+#[derive(Debug)]
+pub(crate) struct KeyingState {
+    entropy: Entropy,
+    /// DTLS certificate and settings, if configured.
+    pub(crate) dtls: Option<dtls::DtlsEndpoint>,
+    pub(crate) now: Time,
+    /// STUN and DTLS datagrams to send.
+    pub(crate) datagrams: Datagrams,
+    sending: Vec<u8>,
+    pub(in crate::anchor) notices: VecDeque<MediaNotice>,
+    /// Sessions with a requested timeout.
+    timeout_requests: VecDeque<(u64, Time)>,
+    /// Candidates above the limit that were not counted yet.
+    candidates_dropped: u64,
+}
+
+impl KeyingState {
+    pub(crate) fn new(entropy: Entropy) -> KeyingState {
+        KeyingState {
+            entropy,
+            dtls: None,
+            now: Time::ZERO,
+            datagrams: VecDeque::new(),
+            sending: Vec::new(),
+            notices: VecDeque::new(),
+            timeout_requests: VecDeque::new(),
+            candidates_dropped: 0,
+        }
+    }
+
+    /// Adds the dropped candidates to the drop counters.
+    pub(crate) fn count_drops(&mut self, drops: &mut Drops) {
+        let dropped = core::mem::take(&mut self.candidates_dropped);
+        drops.add(DropReason::IceTooManyCandidates, dropped);
+    }
+
+    /// The next datagram to send.
+    pub(crate) fn next_datagram(&mut self) -> Option<(SocketId, SocketAddr, &[u8])> {
+        let (socket, destination, bytes) = self.datagrams.pop_front()?;
+        self.sending = bytes;
+        Some((socket, destination, &self.sending))
+    }
+
+    /// The next session with a requested timeout, and its time.
+    pub(crate) fn next_timeout_request(&mut self) -> Option<(u64, Time)> {
+        self.timeout_requests.pop_front()
+    }
+
+    /// The next notice.
+    pub(crate) fn next_notice(&mut self) -> Option<MediaNotice> {
+        self.notices.pop_front()
+    }
+
+    /// The next status, for tests.
+    #[cfg(test)]
+    pub(in crate::anchor) fn next_status(&mut self) -> Option<(Side, MediaStatus)> {
+        let notice = self.notices.pop_front()?;
+        Some((notice.side, notice.status))
+    }
+
+    fn context(&mut self) -> KeyingContext<'_> {
+        KeyingContext {
+            entropy: &mut self.entropy,
+            dtls: self.dtls.as_ref(),
+            now: self.now,
+            candidates_dropped: &mut self.candidates_dropped,
+        }
+    }
+
+    /// The context for keying, and the queue of its datagrams.
+    fn context_and_output(&mut self) -> (KeyingContext<'_>, &mut Datagrams) {
+        let context = KeyingContext {
+            entropy: &mut self.entropy,
+            dtls: self.dtls.as_ref(),
+            now: self.now,
+            candidates_dropped: &mut self.candidates_dropped,
+        };
+        (context, &mut self.datagrams)
+    }
+}
+
+impl AnchoredLine {
+    /// Gives both sides security state with the current policy.
+    fn set_policies(&mut self, policies: [&Arc<MediaSecurity>; 2]) {
+        for (side, policy) in self.sides.iter_mut().zip(policies) {
+            if side
+                .security
+                .as_ref()
+                .is_none_or(|security| security.policy() != policy)
+            {
+                side.security = Some(Box::new(SideSecurity::new(policy.clone())));
+            }
+        }
+    }
+
+    fn security_of(&mut self, side: Side) -> Option<&mut SideSecurity> {
+        self.sides.get_mut(side.index())?.security.as_deref_mut()
+    }
+}
+
+impl CallMedia {
+    /// Whether either side requires or forbids SRTP, or uses ICE.
+    pub(in crate::anchor) fn secures_media(&self) -> bool {
+        self.sides
+            .iter()
+            .filter_map(|side| side.security.as_ref())
+            .any(|security| !security.is_pass())
+    }
+
+    fn notify(
+        &self,
+        plane: &mut MediaPlane,
+        side: Side,
+        line: usize,
+        status: MediaStatus,
+        is_fatal: bool,
+    ) {
+        plane.keying.notices.push_back(MediaNotice {
+            session: self.session,
+            number: self.number,
+            side,
+            line,
+            status,
+            is_fatal,
+        });
+    }
+
+    fn update_line_security(&mut self) {
+        let default = Arc::default();
+        let [caller, callee] = &self.sides;
+        let policies = [caller, callee].map(|side| side.security.as_ref().unwrap_or(&default));
+        for line in self.lines.iter_mut().flatten() {
+            if line.carriage == media::Carriage::Rtp {
+                line.set_policies(policies);
+            }
+        }
+    }
+
+    /// Evaluates the lines of an offer: an unacceptable new line is removed; if an existing line or all lines are
+    /// unacceptable, the offer is refused.
+    pub(in crate::anchor) fn evaluate_offer_security(
+        &mut self,
+        plane: &mut MediaPlane,
+        from: Side,
+        offer: &[u8],
+        facts: &ParsedLines,
+        added: u16,
+    ) -> Result<(), AnchorError> {
+        self.update_line_security();
+        let attributes = security_attributes(offer);
+        let mut refused = 0u16;
+        let mut is_existing = false;
+        for (index, (attributes, fact)) in attributes.iter().zip(facts).enumerate() {
+            if fact.port == 0 || fact.carriage != LineTransport::Rtp {
+                continue;
+            }
+            let Some(Some(line)) = self.lines.get_mut(index) else {
+                continue;
+            };
+            let Some(security) = line.security_of(from) else {
+                continue;
+            };
+            if let Err(failure) = security.evaluate_offer(attributes, &mut plane.keying.context()) {
+                self.notify(plane, from, index, MediaStatus::Failed(failure), false);
+                refused |= 1 << index;
+                is_existing |= added & (1 << index) == 0;
+            }
+        }
+        if refused == 0 {
+            return Ok(());
+        }
+        let left = facts.iter().enumerate().any(|(index, fact)| {
+            let open = self.lines.get(index).is_some_and(Option::is_some);
+            fact.port != 0 && open && refused & (1 << index) == 0
+        });
+        if is_existing || !left {
+            self.drop_lines(plane, added);
+            return Err(AnchorError::Protection);
+        }
+        self.drop_lines(plane, refused);
+        Ok(())
+    }
+
+    /// Applies the security of an answer, and puts the offerer's into force.
+    pub(in crate::anchor) fn apply_answer_security(
+        &mut self,
+        plane: &mut MediaPlane,
+        offer: &OpenOffer,
+        answer: &[u8],
+        facts: &ParsedLines,
+    ) -> Result<(), AnchorError> {
+        let attributes = security_attributes(answer);
+        let offerer = self.sides.get(offer.from.index());
+        let Some(advertised) = offerer.map(|side| side.advertised) else {
+            return Ok(());
+        };
+        for (index, (attributes, fact)) in attributes.iter().zip(facts).enumerate() {
+            let offered = offer.facts.get(index).is_some_and(|fact| fact.port != 0);
+            if fact.port == 0 || !offered {
+                continue;
+            }
+            let answerer = offer.from.other();
+            let Some(Some(line)) = self.lines.get_mut(index) else {
+                continue;
+            };
+            let mut context = plane.keying.context();
+            let own = line.sides.get(offer.from.index());
+            let address = own.map(|side| SocketAddr::new(advertised, side.pair.rtp().port()));
+            let Some(address) = address else { continue };
+            let Some(security) = line.security_of(answerer) else {
+                // A conference has answered.
+                let offerer_event = line
+                    .security_of(offer.from)
+                    .and_then(|security| security.apply_pending(address, &mut context));
+                if let Some(SecurityEvent::Keyed(keying, suite)) = offerer_event {
+                    self.notify(
+                        plane,
+                        offer.from,
+                        index,
+                        MediaStatus::Keyed(keying, suite),
+                        false,
+                    );
+                }
+                continue;
+            };
+            let result = security.apply_answer(attributes, &mut context);
+            let offerer_event = match (&result, line.security_of(offer.from)) {
+                (Ok(_), Some(security)) => security.apply_pending(address, &mut context),
+                _ => None,
+            };
+            match result {
+                Ok(event) => {
+                    for (side, event) in [(answerer, event), (offer.from, offerer_event)] {
+                        if let Some(SecurityEvent::Keyed(keying, suite)) = event {
+                            self.notify(
+                                plane,
+                                side,
+                                index,
+                                MediaStatus::Keyed(keying, suite),
+                                false,
+                            );
+                        }
+                    }
+                }
+                Err(failure) => {
+                    self.notify(plane, answerer, index, MediaStatus::Failed(failure), false);
+                    return Err(AnchorError::Protection);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Continues keying after an answer.
+    pub(in crate::anchor) fn resume_keying(&mut self, plane: &mut MediaPlane) {
+        if !self.secures_media() {
+            return;
+        }
+        self.for_each_security(plane, |security, side, output, context, out| {
+            security.set_signalled(side.signalled, context);
+            security.resume_keying(context);
+            security.drain_dtls(side.socket, output, out);
+            // The first check is sent at once.
+            security.timeout(side.socket, output, context, out);
+        });
+    }
+
+    /// Runs `action` for each side with STUN or DTLS, and queues notices of its events.
+    fn for_each_security(
+        &mut self,
+        plane: &mut MediaPlane,
+        mut action: impl FnMut(
+            &mut SideSecurity,
+            &MediaEndpoint,
+            &mut SecurityOutput,
+            &mut KeyingContext<'_>,
+            &mut Datagrams,
+        ),
+    ) -> bool {
+        let mut events: SmallVec<[(Side, usize, SecurityEvent); 2]> = SmallVec::new();
+        let mut changed = false;
+        for (index, line) in self.lines.iter_mut().enumerate() {
+            let Some(line) = line else { continue };
+            for (side, own) in [Side::Caller, Side::Callee]
+                .into_iter()
+                .zip(&mut line.sides)
+            {
+                let local = MediaEndpoint {
+                    socket: own.rtp,
+                    signalled: own.signalled_rtp,
+                };
+                let Some(security) = own
+                    .security
+                    .as_deref_mut()
+                    .filter(|security| security.receives_stun_or_dtls())
+                else {
+                    continue;
+                };
+                let (mut context, out) = plane.keying.context_and_output();
+                let mut output = SecurityOutput::default();
+                action(security, &local, &mut output, &mut context, out);
+                changed |= output.changed;
+                events.extend(output.events.into_iter().map(|event| (side, index, event)));
+            }
+        }
+        for (side, line, event) in events {
+            let (status, is_fatal) = match event {
+                SecurityEvent::Keyed(keying, suite) => (MediaStatus::Keyed(keying, suite), false),
+                SecurityEvent::Failed(failure) => (MediaStatus::Failed(failure), true),
+                SecurityEvent::Nominated(address) => (MediaStatus::Nominated(address), false),
+                SecurityEvent::ConsentLost => (MediaStatus::ConsentLost, false),
+                SecurityEvent::IceFailed => (MediaStatus::IceFailed, false),
+            };
+            self.notify(plane, side, line, status, is_fatal);
+        }
+        self.request_timeout(plane);
+        changed
+    }
+
+    /// Requests a timeout for the earliest deadline.
+    fn request_timeout(&mut self, plane: &mut MediaPlane) {
+        let mut due: Option<Time> = None;
+        let sides = self.lines.iter().flatten().flat_map(|line| &line.sides);
+        for security in sides.filter_map(|side| side.security.as_deref()) {
+            if let Some(at) = security.next_deadline(plane.keying.now) {
+                due = Some(due.map_or(at, |due| due.min(at)));
+            }
+        }
+        let Some(due) = due else { return };
+        if self.timeout_at.is_none_or(|at| due < at) {
+            self.timeout_at = Some(due);
+            plane.keying.timeout_requests.push_back((self.session, due));
+        }
+    }
+
+    /// Registers for STUN and DTLS on the call's ports.
+    pub(in crate::anchor) fn claim_sockets(&self, plane: &mut MediaPlane) {
+        for side in self.lines.iter().flatten().flat_map(|line| &line.sides) {
+            if side
+                .security
+                .as_ref()
+                .is_some_and(|security| security.receives_stun_or_dtls())
+            {
+                plane.sockets.own(side.rtp, self.session);
+            }
+        }
+    }
+
+    /// Processes a datagram that the forwarder passed up.
+    pub(crate) fn handle_datagram(
+        &mut self,
+        plane: &mut MediaPlane,
+        socket: SocketId,
+        source: SocketAddr,
+        bytes: &[u8],
+    ) -> Result<(), DropReason> {
+        let [caller, callee] = &self.sides;
+        let latchings = [caller.latching, callee.latching];
+        let mut result = Err(DropReason::MediaNoFlow);
+        let changed = self.for_each_security(plane, |security, local, output, context, out| {
+            if local.socket != socket {
+                return;
+            }
+            let [first, second] = latchings;
+            let latching = match first == second {
+                true => first,
+                // The side matters without ICE only; the wider constraint leaves authentication to the handshake.
+                false => media::Latching::Anywhere,
+            };
+            let latching = (latching, local.signalled);
+            match security.handle_datagram(socket, source, bytes, latching, context, out) {
+                Ok(now) => {
+                    *output = now;
+                    result = Ok(());
+                }
+                Err(reason) => result = Err(reason),
+            }
+        });
+        if changed {
+            self.send_plan(plane);
+        }
+        result
+    }
+
+    /// Handles the requested timeout.
+    pub(crate) fn handle_keying_timeout(&mut self, plane: &mut MediaPlane) {
+        self.timeout_at = None;
+        self.keying_timer = None;
+        let changed = self.for_each_security(plane, |security, local, output, context, out| {
+            security.timeout(local.socket, output, context, out);
+        });
+        if changed {
+            self.send_plan(plane);
+        }
+    }
+
+    /// Appends `sdp` as written for `towards`, with its media security.
+    pub(in crate::anchor) fn write_with_security(
+        &mut self,
+        plane: &mut MediaPlane,
+        towards: Side,
+        sdp: &[u8],
+        offers: bool,
+        out: &mut Vec<u8>,
+    ) {
+        let Ok(facts) = parse_media(sdp) else { return };
+        self.update_line_security();
+        let attributes = security_attributes(sdp);
+        let Some(advertised) = self.sides.get(towards.index()).map(|side| side.advertised) else {
+            return;
+        };
+        let mut rewrites: SmallVec<[LineRewrite; 2]> = SmallVec::new();
+        for (index, fact) in facts.iter().enumerate() {
+            let mut rewrite = LineRewrite {
+                foreign: fact.carriage != LineTransport::Rtp,
+                ..LineRewrite::default()
+            };
+            let usable = fact.port != 0 && fact.carriage != LineTransport::Stream;
+            if let Some(Some(line)) = self.lines.get_mut(index).filter(|_| usable) {
+                let attributes = attributes.get(index);
+                let browser = line
+                    .security_of(towards.other())
+                    .is_some_and(|security| security.is_browser());
+                if let Some(side) = line.sides.get_mut(towards.index()) {
+                    side.announced = true;
+                    rewrite.port = side.pair.rtp().port();
+                    let address = SocketAddr::new(advertised, rewrite.port);
+                    let context = &mut plane.keying.context();
+                    side.rewrite(attributes, offers, browser, address, context, &mut rewrite);
+                }
+            }
+            rewrites.push(rewrite);
+        }
+        // With ICE a zero address means that there is no address yet, not hold (RFC 8839 section 4.3.1).
+        let zero_holds = !self.lines.iter_mut().flatten().any(|line| {
+            line.security_of(towards.other())
+                .is_some_and(|security| security.has_ice())
+        });
+        write_description(sdp, advertised, &rewrites, zero_holds, out);
+        self.claim_sockets(plane);
+    }
+}
+
+/// Socket and signalled address of a side.
+struct MediaEndpoint {
+    socket: SocketId,
+    signalled: Option<SocketAddr>,
+}
+
+impl LineSide {
+    /// The line in our description for this side.
+    fn rewrite(
+        &mut self,
+        attributes: Option<&SecurityAttributes<'_>>,
+        offers: bool,
+        browser: bool,
+        address: SocketAddr,
+        context: &mut KeyingContext<'_>,
+        rewrite: &mut LineRewrite,
+    ) {
+        let Some(security) = &mut self.security else {
+            return;
+        };
+        if offers {
+            security.prepare_offer(
+                attributes.and_then(|attributes| attributes.profile),
+                browser,
+                address,
+                context,
+            );
+            let offered = || attributes.is_some_and(|attributes| attributes.mux);
+            self.mux_offered = security.receives_stun_or_dtls()
+                || match security.policy().mux {
+                    None => self.mux || offered(),
+                    Some(Mux::Offer | Mux::Require) => true,
+                    Some(Mux::Separate) => false,
+                };
+        }
+        let mux = if offers { self.mux_offered } else { self.mux };
+        *rewrite = security.rewrite(offers, mux, address, context);
+    }
+}
+
+impl Core {
+    /// Processes STUN or DTLS from a media port.
+    pub(crate) fn handle_media_datagram(
+        &mut self,
+        socket: SocketId,
+        source: SocketAddr,
+        bytes: &[u8],
+    ) -> Result<(), DropReason> {
+        let unexpected = unexpected_reason(bytes);
+        let owner = self.plane.sockets.owner(socket).ok_or(unexpected)?;
+        let slot = self.slot_of(CallKey(owner)).ok_or(unexpected)?;
+        let media = self
+            .calls
+            .get_mut(slot)
+            .and_then(|call| call.media.as_deref_mut())
+            .ok_or(unexpected)?;
+        media.handle_datagram(&mut self.plane, socket, source, bytes)
+    }
+
+    /// Handles the requested timeout of a call.
+    pub(crate) fn handle_keying_timeout(&mut self, key: CallKey) {
+        if let Some(slot) = self.slot_of(key)
+            && let Some(media) = self
+                .calls
+                .get_mut(slot)
+                .and_then(|call| call.media.as_deref_mut())
+        {
+            media.handle_keying_timeout(&mut self.plane);
+        }
+    }
+
+    /// Schedules requested timeouts, writes events, and ends calls whose keying has failed.
+    pub(crate) fn process_media_notices(&mut self, endpoint: &mut Endpoint, now: Time) {
+        while let Some((session, at)) = self.plane.keying.next_timeout_request() {
+            // The call may have ended in the meantime.
+            let media = self
+                .slot_of(CallKey(session))
+                .and_then(|slot| self.calls.get_mut(slot)?.media.as_deref_mut());
+            let Some(media) = media else { continue };
+            let timer = self.timers.schedule(at, Alarm::Keying(CallKey(session)));
+            if let Some(later) = media.keying_timer.replace(timer) {
+                self.timers.cancel(later);
+            }
+        }
+        self.plane.keying.count_drops(&mut self.drops);
+        while let Some(notice) = self.plane.keying.next_notice() {
+            self.process_notice(endpoint, notice, now);
+        }
+    }
+
+    fn process_notice(&mut self, endpoint: &mut Endpoint, notice: MediaNotice, now: Time) {
+        if let MediaStatus::Transcoded(kinds) = notice.status {
+            self.reserve_transcoding(CallKey(notice.session), kinds);
+        }
+        if let MediaStatus::Keyed(keying, suite) = notice.status {
+            let line_side = (notice.line, notice.side);
+            self.reserve_srtp(CallKey(notice.session), line_side, (keying, suite), now);
+        }
+        self.events.tell(now, || notice.event());
+        if notice.is_fatal
+            && let Some(slot) = self.slot_of(CallKey(notice.session))
+        {
+            let reason = b"SIP;cause=488;text=\"Media keys\"";
+            self.give_up(endpoint, slot, "media keys", reason, now);
+        }
+    }
+}

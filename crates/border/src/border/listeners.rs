@@ -1,0 +1,329 @@
+//! Listeners: their sockets, and access control by source address and client certificate.
+
+use super::sockets::SocketWork;
+use super::{Alarm, Core};
+use crate::call::Side;
+use crate::config::{Config, InterfaceId, TrunkId};
+use core::time::Duration;
+use engine::{ConnectionId, EventKind, SocketId, SocketKind, Time, Transport};
+use sip::{Endpoint, Flow, ListenerConfig, ListenerId};
+use std::net::SocketAddr;
+
+/// Time for which a socket stays open after its removal from the configuration, for remaining messages of its last call
+/// and transactions: 64*T1 (RFC 3261 section 17.1.1.2).
+const LINGER: Duration = Duration::from_secs(33);
+
+/// A listener.
+#[derive(Clone, Debug)]
+pub(crate) struct LocalPoint {
+    /// Its interface; `None` after removal from the configuration.
+    pub(crate) interface: Option<InterfaceId>,
+    /// Whether its socket is open or being opened.
+    open: bool,
+    pub(crate) local: ListenerId,
+    pub(crate) socket: SocketId,
+    pub(crate) transport: Transport,
+    pub(crate) address: SocketAddr,
+    /// `host:port` as seen by peers.
+    pub(crate) advertised: Vec<u8>,
+}
+
+impl LocalPoint {
+    fn opening(&self) -> SocketWork {
+        SocketWork::Open {
+            socket: self.socket,
+            kind: SocketKind::signalling(self.transport),
+            local: self.address,
+        }
+    }
+}
+
+impl Core {
+    /// Opens the new listeners of `config` and closes those that were removed: stream listeners at once (their
+    /// connections stay), the others when no call uses them any more.
+    pub(crate) fn open_locals(&mut self, endpoint: &mut Endpoint, config: &Config) {
+        let now = self.now;
+        let mut kept = vec![false; self.locals.len()];
+        for (index, interface) in config.interfaces.iter().enumerate() {
+            let id = InterfaceId(u16::try_from(index).unwrap_or(u16::MAX));
+            for listen in &interface.listen {
+                let advertised = match &interface.advertise {
+                    Some(host) if host.port.is_some() => host.to_string(),
+                    Some(host) => format!("{}:{}", host.uri_host(), listen.address.port()),
+                    None => listen.address.to_string(),
+                };
+                let known = self.locals.iter().position(|point| {
+                    point.transport == listen.transport
+                        && point.address == listen.address
+                        && point.advertised == advertised.as_bytes()
+                });
+                match known {
+                    Some(at) => {
+                        if let (Some(point), Some(kept)) =
+                            (self.locals.get_mut(at), kept.get_mut(at))
+                        {
+                            point.interface = Some(id);
+                            endpoint.set_closed(point.local, false);
+                            *kept = true;
+                            if !point.open {
+                                point.open = true;
+                                self.plane.work.push_back(point.opening());
+                            }
+                        }
+                    }
+                    None => {
+                        self.open_local(endpoint, id, &interface.name, listen, advertised);
+                        kept.push(true);
+                    }
+                }
+            }
+        }
+        for (point, kept) in self.locals.iter_mut().zip(kept) {
+            if kept || point.interface.take().is_none() {
+                continue;
+            }
+            endpoint.set_closed(point.local, true);
+            match point.transport {
+                Transport::Udp => {
+                    let alarm = Alarm::ShutLocal(point.local, true);
+                    self.timers.schedule(now + LINGER, alarm);
+                }
+                _ => {
+                    point.open = false;
+                    self.plane.work.push_back(SocketWork::Shut(point.socket));
+                }
+            }
+        }
+    }
+
+    /// Closes a removed listener, unless calls use it now or used it at the previous check.
+    pub(crate) fn shut_local(
+        &mut self,
+        endpoint: &Endpoint,
+        local: ListenerId,
+        was_used: bool,
+        now: Time,
+    ) {
+        let used = self.calls.iter().any(|(_, call)| {
+            let early = call.set_up.iter().flat_map(|set_up| &set_up.branches);
+            let legs = Side::BOTH.iter().filter_map(|&side| call.leg(side));
+            legs.chain(early.map(|branch| branch.leg)).any(|leg| {
+                endpoint
+                    .flow_of(leg)
+                    .is_some_and(|flow| flow.local == local)
+            })
+        });
+        let Some(point) = self.locals.iter_mut().find(|point| point.local == local) else {
+            return;
+        };
+        if point.interface.is_some() || !point.open {
+            return;
+        }
+        if used || was_used {
+            self.timers
+                .schedule(now + LINGER, Alarm::ShutLocal(local, used));
+            return;
+        }
+        point.open = false;
+        self.plane.work.push_back(SocketWork::Shut(point.socket));
+    }
+
+    fn open_local(
+        &mut self,
+        endpoint: &mut Endpoint,
+        interface: InterfaceId,
+        name: &str,
+        listen: &crate::config::ListenAddress,
+        advertised: String,
+    ) {
+        let socket = self.next_socket();
+        let local = endpoint.add_listener(ListenerConfig {
+            name: name.to_owned(),
+            socket,
+            transport: listen.transport,
+            address: listen.address,
+            advertised: advertised.clone(),
+        });
+        let point = LocalPoint {
+            interface: Some(interface),
+            open: true,
+            local,
+            socket,
+            transport: listen.transport,
+            address: listen.address,
+            advertised: advertised.into_bytes(),
+        };
+        self.plane.work.push_back(point.opening());
+        self.locals.push(point);
+    }
+
+    /// Whether requests from `source` are accepted on this socket.
+    pub(crate) fn is_welcome(&self, socket: SocketId, source: SocketAddr) -> bool {
+        let Some(point) = self.locals.iter().find(|point| point.socket == socket) else {
+            return true;
+        };
+        let Some(id) = point.interface else {
+            return true;
+        };
+        let Some(interface) = self.config.interface(id) else {
+            return true;
+        };
+        // Trunks identified by certificates are not accepted by address.
+        let proven = (point.transport == Transport::Tls).then_some(&[][..]);
+        interface.allows(source.ip())
+            || self
+                .config
+                .trunk_of(id, source, point.transport, proven)
+                .is_some()
+            || self
+                .located_peers
+                .read(|peers| peers.get(&source.ip()).is_some())
+    }
+
+    /// The interface of a socket on which a client certificate may admit a source that is not allowed by address.
+    pub(crate) fn may_prove(&self, socket: SocketId) -> Option<InterfaceId> {
+        let point = self.locals.iter().find(|point| point.socket == socket)?;
+        let id = point
+            .interface
+            .filter(|_| point.transport == Transport::Tls)?;
+        let mut trunks = self.config.trunks.iter();
+        trunks
+            .any(|trunk| trunk.interface == id && !trunk.client_names().is_empty())
+            .then_some(id)
+    }
+
+    /// Requires a valid client certificate on a connection from a source that is not allowed. Returns `false` if too
+    /// many connections are pending.
+    pub(crate) fn has_to_prove(
+        &mut self,
+        connection: ConnectionId,
+        socket: SocketId,
+        remote: SocketAddr,
+    ) -> bool {
+        self.to_prove.insert(connection, (socket, remote)).is_ok()
+    }
+
+    /// Processes the domains of the client certificate of an accepted connection. Returns `false` if the connection is
+    /// not allowed.
+    pub(crate) fn has_proven(&mut self, connection: ConnectionId, names: &[String]) -> bool {
+        if !names.is_empty() && connection.0 & ConnectionId::ACCEPTED != 0 {
+            // If the table is full, the certificate is ignored.
+            let _ = self.proven.lock().insert(connection, names.into());
+        }
+        let Some((socket, remote)) = self.to_prove.remove(&connection) else {
+            return true;
+        };
+        self.may_prove(socket).is_some_and(|interface| {
+            self.config
+                .trunk_of(interface, remote, Transport::Tls, Some(names))
+                .is_some()
+        })
+    }
+
+    /// A connection was closed: forgets its certificate.
+    pub(crate) fn has_ended(&mut self, connection: ConnectionId) {
+        if connection.0 & ConnectionId::ACCEPTED != 0 {
+            self.to_prove.remove(&connection);
+            self.proven.lock().remove(&connection);
+        }
+    }
+
+    /// The trunk of a flow.
+    pub(crate) fn trunk_at(&self, interface: InterfaceId, flow: &Flow) -> Option<TrunkId> {
+        let (remote, transport) = (flow.remote, flow.transport);
+        let accepted = |id: &ConnectionId| id.0 & ConnectionId::ACCEPTED != 0;
+        // On connections opened by us, the certificate was verified for the name of the target.
+        let by_certificate = flow
+            .connection
+            .filter(|id| transport == Transport::Tls && accepted(id));
+        let Some(id) = by_certificate else {
+            return self.config.trunk_of(interface, remote, transport, None);
+        };
+        self.proven.read(|proven| {
+            let names = proven.get(&id).map_or(&[][..], |names| names);
+            let names = Some(names);
+            self.config.trunk_of(interface, remote, transport, names)
+        })
+    }
+
+    /// The interface of a listener.
+    pub(crate) fn interface_of(&self, local: ListenerId) -> Option<InterfaceId> {
+        self.point(local)?.interface
+    }
+
+    pub(crate) fn point(&self, local: ListenerId) -> Option<&LocalPoint> {
+        self.locals.iter().find(|point| point.local == local)
+    }
+
+    /// The listener of an interface from which `remote` is reached.
+    pub(crate) fn local_for(
+        &self,
+        interface: InterfaceId,
+        transport: Transport,
+        remote: SocketAddr,
+    ) -> Option<ListenerId> {
+        point_for(&self.locals, interface, transport, remote).map(|point| point.local)
+    }
+
+    /// Host and port of a listener as seen by peers.
+    pub(crate) fn advertised_host(&self, local: ListenerId) -> Vec<u8> {
+        self.point(local)
+            .map(|point| point.advertised.clone())
+            .unwrap_or_default()
+    }
+
+    /// Whether `host:port` (or the host alone) is one of our addresses.
+    pub(crate) fn is_ours(&self, host: &[u8]) -> bool {
+        self.locals.iter().any(|point| {
+            point.advertised.eq_ignore_ascii_case(host)
+                || point
+                    .advertised
+                    .strip_suffix(format!(":{}", point.address.port()).as_bytes())
+                    .is_some_and(|bare| bare.eq_ignore_ascii_case(host))
+        })
+    }
+
+    pub(crate) fn next_socket(&mut self) -> SocketId {
+        let socket = SocketId(self.next_socket);
+        self.next_socket += 1;
+        socket
+    }
+
+    /// A socket is open.
+    pub(crate) fn opened(&mut self, socket: SocketId, local: SocketAddr, now: Time) {
+        let Some(point) = self.locals.iter_mut().find(|point| point.socket == socket) else {
+            return;
+        };
+        if point.address.port() == 0 && point.advertised == point.address.to_string().as_bytes() {
+            point.advertised = local.to_string().into_bytes();
+        }
+        point.address = local;
+        let what = format!("sip {}", point.transport);
+        // One event for all workers is enough.
+        if self
+            .siblings
+            .as_ref()
+            .is_some_and(|siblings| !siblings.is_first())
+        {
+            return;
+        }
+        self.events.tell(now, || EventKind::SocketOpened {
+            purpose: what,
+            address: local.to_string(),
+        });
+    }
+}
+
+/// The listener of an interface from which `remote` is reached.
+pub(crate) fn point_for(
+    locals: &[LocalPoint],
+    interface: InterfaceId,
+    transport: Transport,
+    remote: SocketAddr,
+) -> Option<&LocalPoint> {
+    locals.iter().find(|point| {
+        point.interface == Some(interface)
+            && point.address.is_ipv4() == remote.is_ipv4()
+            && point.transport == transport
+    })
+}

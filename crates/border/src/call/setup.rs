@@ -1,0 +1,595 @@
+//! New calls: authorization, loop detection, routing.
+
+use super::hunting::{MAX_BREADTH, text};
+use super::transfer::known_step;
+use super::{Call, CallKey, CallPhase, SetUp, Sides};
+use crate::admission::Reservation;
+use crate::border::{Alarm, CallOutcome, Core, address_of_record};
+use crate::config::{
+    Authenticate, HostName, InterfaceId, InterfaceKind, InterfaceSpec, MediaMode, Register, TrunkId,
+};
+use crate::policy::{CallPlan, Facts, Plan, Refusal, decide, decide_for};
+use crate::registrar::{Authentication, Claim};
+use crate::rules::Tags;
+use engine::{EventKind, Time};
+use sip::{Endpoint, Flow, LegId, MessageContent};
+use smallvec::SmallVec;
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use wire::sip::{Edit, HeaderId, Message, Method, NameAddr, Uri, percent_decode};
+
+/// The reason of a challenge to a request without credentials, which is not a failure.
+const AUTHENTICATION_REQUIRED: &str = "authentication required";
+
+/// Origin of a request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RequestOrigin {
+    pub(crate) interface: InterfaceId,
+    pub(crate) trunk: Option<TrunkId>,
+    /// Whether the source is authenticated: see [`Facts::authenticated`].
+    pub(crate) authenticated: bool,
+    /// Whether the source is a resolved address: see [`Facts::located`].
+    pub(crate) located: bool,
+}
+
+/// A refusal with its headers.
+#[derive(Debug)]
+pub(crate) struct RequestRefusal {
+    pub(crate) status: u16,
+    pub(crate) reason: Option<String>,
+    pub(crate) why: &'static str,
+    pub(crate) headers: Vec<(HeaderId, Vec<u8>)>,
+}
+
+impl RequestRefusal {
+    pub(crate) fn new(status: u16, why: &'static str) -> RequestRefusal {
+        RequestRefusal {
+            status,
+            reason: None,
+            why,
+            headers: Vec::new(),
+        }
+    }
+}
+
+impl From<Refusal> for RequestRefusal {
+    fn from(refusal: Refusal) -> RequestRefusal {
+        let headers = refusal
+            .retry_after
+            .map(|seconds| (HeaderId::RetryAfter, seconds.to_string().into_bytes()));
+        RequestRefusal {
+            status: refusal.status,
+            reason: refusal.reason,
+            why: refusal.why,
+            headers: headers.into_iter().collect(),
+        }
+    }
+}
+
+impl Core {
+    /// A new INVITE.
+    pub(crate) fn offered(
+        &mut self,
+        endpoint: &mut Endpoint,
+        leg: LegId,
+        request: &Message<'_>,
+        flow: Flow,
+        now: Time,
+    ) {
+        self.counters.offered += 1;
+        let result = self.let_in(request, flow, now).and_then(|let_in| {
+            self.without_loop(request)?;
+            match breadth_of(request) {
+                Some(0) => Err(RequestRefusal::new(440, "Max-Breadth is exhausted")),
+                _ => Ok(let_in),
+            }
+        });
+        let admitted = result
+            .and_then(|(origin, user)| Ok((origin, self.admit(request, origin, flow, user)?)));
+        let (origin, admitted) = match admitted {
+            Ok(admitted) => admitted,
+            Err(refused) => return self.refuse_call(endpoint, leg, request, flow, &refused, now),
+        };
+        let changed = admitted.message();
+        let request = changed.as_ref().unwrap_or(request);
+        if self
+            .config
+            .interface(origin.interface)
+            .is_some_and(|interface| interface.kind == InterfaceKind::Access)
+        {
+            // Phones behind NAT write unreachable addresses in Contact: they are reached on their flow.
+            let _ = endpoint.pin(leg, flow);
+        }
+        if let Ok(wanted) = request.replaces()
+            && let Some(replaced) =
+                endpoint.find_leg(wanted.call_id, wanted.to_tag, wanted.from_tag)
+        {
+            let hop = known_step(origin.interface, origin.trunk);
+            return match self.replaceable(endpoint, replaced, wanted.early_only) {
+                Ok((slot, side)) => {
+                    // With Replaces it becomes part of the replaced call.
+                    self.counters.offered -= 1;
+                    self.replace(
+                        endpoint,
+                        leg,
+                        (slot, side, replaced),
+                        request,
+                        flow,
+                        hop,
+                        now,
+                    );
+                }
+                Err(refused) => self.refuse_call(endpoint, leg, request, flow, &refused, now),
+            };
+        }
+        if admitted.route.is_none()
+            && self.reaches_rooms(origin)
+            && let Some(called) = self.called_conference(request.request_uri(), origin)
+        {
+            if let Some(siblings) = &self.siblings
+                && !siblings.owns_conference(&called.number)
+            {
+                // The other worker has another version of the configuration, or the caller has just registered: a
+                // temporary state.
+                let mut refused =
+                    RequestRefusal::new(503, "the conference belongs to another worker");
+                refused.headers.push((HeaderId::RetryAfter, b"1".to_vec()));
+                return self.refuse_call(endpoint, leg, request, flow, &refused, now);
+            }
+            let kept = (admitted.tags.clone(), admitted.user.clone(), called);
+            return self.join_conference(endpoint, leg, request, flow, origin, kept, now);
+        }
+        let planned = self.plan(request, origin, admitted.route);
+        let planned = planned.and_then(|plan| {
+            let reservation =
+                self.reserve_for_plan(request.request_uri(), &plan, flow, origin, now)?;
+            Ok((plan, reservation))
+        });
+        match planned {
+            Ok((plan, reservation)) => {
+                let kept = (admitted.tags.clone(), admitted.user.clone(), reservation);
+                self.begin_call(endpoint, leg, request, flow, origin, plan, kept, now);
+            }
+            Err(refused) => self.refuse_call(endpoint, leg, request, flow, &refused, now),
+        }
+    }
+
+    /// Origin and authenticated user of an out-of-dialog request. The result of [`Core::authorize`] on arrival is
+    /// reused, because a nonce count is valid once.
+    ///
+    /// # Errors
+    /// The source is refused, or has to authenticate.
+    pub(crate) fn let_in(
+        &mut self,
+        request: &Message<'_>,
+        flow: Flow,
+        now: Time,
+    ) -> Result<(RequestOrigin, Option<Box<str>>), RequestRefusal> {
+        match self.authorized.take() {
+            Some(authorized) => Ok(authorized),
+            None => self.authorize(request, flow, now),
+        }
+    }
+
+    /// Like [`Core::let_in`], for a request that was not authorized on arrival.
+    pub(crate) fn authorize(
+        &mut self,
+        request: &Message<'_>,
+        flow: Flow,
+        now: Time,
+    ) -> Result<(RequestOrigin, Option<Box<str>>), RequestRefusal> {
+        let interface = self.interface_of(flow.local).ok_or(RequestRefusal::new(
+            503,
+            "the interface was removed from the configuration",
+        ))?;
+        let config = self.config.clone();
+        let trunk = self.trunk_at(interface, &flow);
+        let origin = RequestOrigin {
+            interface,
+            trunk,
+            authenticated: trunk.is_some(),
+            located: self.is_located(&flow),
+        };
+        if self.is_foreign_to_core(origin) {
+            self.without_loop(request)?;
+            return Err(RequestRefusal::new(
+                403,
+                "source belongs to no trunk of this core interface: add it to `sources` of the trunk, or to `allow`",
+            ));
+        }
+        if !self.requires_authentication(origin) {
+            let core = config
+                .interface(interface)
+                .is_some_and(|settings| settings.kind == InterfaceKind::Core);
+            let origin = RequestOrigin {
+                authenticated: core || trunk.is_some() || self.is_registered(request, flow),
+                ..origin
+            };
+            return Ok((origin, self.registered_user(origin, request, flow)));
+        }
+        let origin = RequestOrigin {
+            authenticated: true,
+            ..origin
+        };
+        let aor = match request.method() {
+            Method::Register => address_of_record(request),
+            _ => {
+                let from = request.from().ok().and_then(|from| user_at(&from));
+                from.map_or_else(String::new, String::from)
+            }
+        };
+        let claim = Claim {
+            source: flow.remote.ip(),
+            registered: self.location.holds(&aor, flow),
+        };
+        let result = self.authority.lock().check(&config, request, claim, now);
+        match result {
+            Authentication::Authenticated(user) => {
+                self.events.tell(now, || EventKind::Authenticated {
+                    method: text(request.method().as_bytes()),
+                    user: user.clone(),
+                    source: flow.remote.to_string(),
+                });
+                Ok((origin, Some(user.into())))
+            }
+            Authentication::Required { status, headers } => Err(RequestRefusal {
+                headers,
+                ..RequestRefusal::new(status, AUTHENTICATION_REQUIRED)
+            }),
+            Authentication::Failed {
+                status,
+                headers,
+                user,
+                why,
+            } => {
+                self.tell_failure(flow, &aor, &user, why, now);
+                Err(RequestRefusal {
+                    headers,
+                    ..RequestRefusal::new(status, why)
+                })
+            }
+            Authentication::Delayed { user, after } => {
+                let why = "credentials not checked: too many failures";
+                self.tell_failure(flow, &aor, &user, why, now);
+                let seconds = after.as_secs() + u64::from(after.subsec_nanos() > 0);
+                Err(RequestRefusal {
+                    headers: vec![(HeaderId::RetryAfter, seconds.to_string().into_bytes())],
+                    ..RequestRefusal::new(503, why)
+                })
+            }
+        }
+    }
+
+    fn tell_failure(&mut self, flow: Flow, aor: &str, user: &str, why: &str, now: Time) {
+        self.counters.authentication_failed += 1;
+        let Some(untold) = self.authority.lock().tell_failure(now) else {
+            return;
+        };
+        let short = |name: &str| name.chars().take(100).collect();
+        self.events.tell(now, || EventKind::AuthenticationFailed {
+            source: flow.remote.to_string(),
+            aor: short(aor),
+            user: short(user),
+            reason: why.to_owned(),
+            suppressed: untold,
+        });
+    }
+
+    /// Whether a request arrived on a core interface without `allow` from a source that belongs to no trunk: the core
+    /// consists of configured systems, not of all hosts that reach the address.
+    fn is_foreign_to_core(&self, origin: RequestOrigin) -> bool {
+        let interface = self.config.interface(origin.interface);
+        origin.trunk.is_none()
+            && interface.is_some_and(|interface| {
+                interface.kind == InterfaceKind::Core
+                    && interface.allow.is_empty()
+                    && interface.authenticate == Authenticate::None
+                    && interface.register == Register::Refuse
+            })
+            && !origin.located
+    }
+
+    /// Whether we send requests to this address by a resolved name.
+    fn is_located(&self, flow: &Flow) -> bool {
+        self.located_peers
+            .read(|peers| peers.get(&flow.remote.ip()).is_some())
+    }
+
+    /// Whether the user in From is registered from the source of the request.
+    pub(crate) fn is_registered(&self, request: &Message<'_>, flow: Flow) -> bool {
+        let user = request.from().ok().and_then(|from| user_at(&from));
+        user.is_some_and(|user| self.location.holds(&user, flow))
+    }
+
+    /// Whether requests of this origin must authenticate by digest.
+    pub(crate) fn requires_authentication(&self, origin: RequestOrigin) -> bool {
+        let interface = self.config.interface(origin.interface);
+        let asks = interface.is_some_and(|i| i.authenticate == Authenticate::Digest);
+        asks && origin.trunk.is_none()
+    }
+
+    /// The user that is registered from the source of a request, if that counts as authentication: the preferred
+    /// identity (RFC 3325 section 6), otherwise the user in From.
+    pub(crate) fn registered_user(
+        &self,
+        origin: RequestOrigin,
+        request: &Message<'_>,
+        flow: Flow,
+    ) -> Option<Box<str>> {
+        let asserts = self
+            .config
+            .interface(origin.interface)
+            .is_some_and(|interface| interface.assert_registered);
+        if !asserts || origin.trunk.is_some() {
+            return None;
+        }
+        let preferred = request
+            .name_addrs(HeaderId::PPreferredIdentity)
+            .flatten()
+            .filter_map(|address| user_at(&address));
+        let mut candidates = preferred.chain(request.from().ok().and_then(|from| user_at(&from)));
+        candidates.find(|user| self.location.holds(user, flow))
+    }
+
+    /// Whether calls of this origin may reach conferences; if a trunk authenticates, those of its registered phones.
+    fn reaches_rooms(&self, origin: RequestOrigin) -> bool {
+        let interface = self.config.interface(origin.interface);
+        origin.authenticated || interface.is_none_or(|i| i.authenticate != Authenticate::Trunk)
+    }
+
+    /// An INVITE of ours that returns with the same Request-URI has looped (RFC 5393 section 4.2); with another one it
+    /// is a spiral, which is allowed. Loops through systems that change the Call-ID end by Max-Forwards.
+    fn without_loop(&self, request: &Message<'_>) -> Result<(), RequestRefusal> {
+        let call = request
+            .call_id()
+            .ok()
+            .and_then(|id| self.call_of_id(id))
+            .and_then(|key| self.slot_of(key))
+            .and_then(|slot| self.calls.get(slot));
+        match call {
+            Some(call) if call.mark == self.mark_of(request.request_uri()) => {
+                Err(RequestRefusal::new(482, "loop"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Applies policy to a request. `trunk`: a header rule has selected this trunk.
+    pub(crate) fn plan(
+        &mut self,
+        request: &Message<'_>,
+        origin: RequestOrigin,
+        trunk: Option<TrunkId>,
+    ) -> Result<CallPlan, RequestRefusal> {
+        let from = request.from().map(|from| from.uri).unwrap_or_default();
+        let facts = Facts {
+            interface: origin.interface,
+            trunk: origin.trunk,
+            authenticated: origin.authenticated,
+            located: origin.located,
+            from,
+            to: request.request_uri(),
+            random: self.entropy.u64(),
+            calls: self.calls_of_all(),
+            draining: self.draining.is_some(),
+        };
+        let plan = match trunk {
+            Some(trunk) => decide_for(trunk, &self.config, &facts, &self.view()),
+            None => decide(&self.config, &facts, &self.view()),
+        };
+        match plan {
+            Plan::Call(mut plan) => {
+                if plan.media == MediaMode::Anchor && self.config.media.at_nodes {
+                    plan.media = MediaMode::Node;
+                }
+                Ok(plan)
+            }
+            Plan::Refuse(refusal) => Err(refusal.into()),
+        }
+    }
+
+    pub(crate) fn refuse_call(
+        &mut self,
+        endpoint: &mut Endpoint,
+        leg: LegId,
+        request: &Message<'_>,
+        flow: Flow,
+        refused: &RequestRefusal,
+        now: Time,
+    ) {
+        if refused.status != 401 && refused.status != 407 {
+            self.counters.count(CallOutcome::of(refused.status));
+        } else {
+            // The INVITE with credentials follows.
+            self.counters.offered -= 1;
+        }
+        self.tell_refusal(request, flow, refused, now);
+        let mut effects = ::rules::Effects::default();
+        let mut edits: SmallVec<[Edit<'_>; 4]> = refused
+            .headers
+            .iter()
+            .map(|(id, value)| Edit::Add { id: *id, value })
+            .collect();
+        let what = (request.method(), refused.status);
+        self.rules_answer(flow, None, what, &mut edits, &mut effects);
+        let content = MessageContent {
+            edits: &edits,
+            reason: refused.reason.as_deref().map(str::as_bytes),
+            ..MessageContent::default()
+        };
+        let _ = endpoint.reject(leg, refused.status, &content, now);
+    }
+
+    pub(crate) fn tell_refusal(
+        &mut self,
+        request: &Message<'_>,
+        flow: Flow,
+        refused: &RequestRefusal,
+        now: Time,
+    ) {
+        let method = || text(request.method().as_bytes());
+        self.events.tell(now, || match refused.why {
+            AUTHENTICATION_REQUIRED => EventKind::AuthenticationRequired {
+                method: method(),
+                status: refused.status,
+                source: flow.remote.to_string(),
+            },
+            why => EventKind::RequestRefused {
+                method: method(),
+                status: refused.status,
+                reason: why.to_owned(),
+                source: flow.remote.to_string(),
+            },
+        });
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn begin_call(
+        &mut self,
+        endpoint: &mut Endpoint,
+        leg: LegId,
+        request: &Message<'_>,
+        flow: Flow,
+        origin: RequestOrigin,
+        plan: CallPlan,
+        (tags, user, reservation): (Tags, Option<Box<str>>, Reservation),
+        now: Time,
+    ) {
+        let number = self.next_number(endpoint);
+        let relay = match plan.media {
+            MediaMode::Node => Some(Box::new(self.new_relay())),
+            MediaMode::Anchor | MediaMode::Bypass => None,
+        };
+        let entry = self.calls.vacant_entry();
+        let slot = entry.key();
+        let key = CallKey::new(slot, number);
+        let ring_timer = self
+            .timers
+            .schedule(now + plan.ring_timeout, Alarm::RingTimeout(key));
+        let reliable = request.lists(HeaderId::Supported, b"100rel")
+            || request.lists(HeaderId::Require, b"100rel");
+        entry.insert(Call {
+            number,
+            phase: CallPhase::SetUp,
+            legs: Sides::new(Some(leg), None),
+            interfaces: Sides::new(origin.interface, origin.interface),
+            trunks: Sides::new(origin.trunk, None),
+            set_up: Some(Box::new(SetUp {
+                invite: request.bytes().into(),
+                hops: plan.steps,
+                next: 0,
+                locating: 0,
+                opening: SmallVec::new(),
+                branches: SmallVec::new(),
+                progressed: false,
+                offered: super::relay::has_sdp(request),
+                reliable,
+                answered_by: None,
+                spoke: None,
+                to_prack: VecDeque::new(),
+                best: super::Best::default(),
+                breadth: breadth_of(request),
+                share: None,
+                route: plan.route.into(),
+                anchor: plan.media == MediaMode::Anchor,
+                user,
+                source: flow.remote,
+                ring_timer: Some(ring_timer),
+                answer_timer: None,
+            })),
+            media: None,
+            relay,
+            transcoded: false,
+            links: Vec::new(),
+            held: None,
+            join: None,
+            ack_due: None,
+            ack_sent: false,
+            early_request: None,
+            mark: 0,
+            reservation,
+            offered_at: now,
+            answered_at: None,
+            end: None,
+            tags,
+            status: 0,
+            counted: false,
+            end_told: false,
+            participant: None,
+            charging: None,
+        });
+        self.tell_crew();
+        self.charge(slot, origin, request);
+        endpoint.set_user(leg, key.0);
+        self.locate_dialog(endpoint, leg, None, now);
+        self.trunk_call_began(origin.trunk);
+        let config = self.config.clone();
+        self.events.tell(now, || EventKind::CallOffered {
+            call: number,
+            interface: config
+                .interface(origin.interface)
+                .map_or_else(String::new, |interface| interface.name.clone()),
+            call_id: text(request.call_id().unwrap_or_default()),
+            from: text(request.from().map(|from| from.uri).unwrap_or_default()),
+            to: text(request.request_uri()),
+        });
+        self.tell_first_tags(slot, now);
+        self.try_with(endpoint, slot, request, now);
+        self.settle_set_up(endpoint, slot, now);
+    }
+}
+
+impl Core {
+    /// The charging vector of a new call: generated for calls from an untrusted side if its interface is configured so,
+    /// kept for those of a trusted side.
+    pub(crate) fn charge(&mut self, slot: usize, origin: RequestOrigin, request: &Message<'_>) {
+        let config = self.config.clone();
+        let value = match config.trusts(origin.interface, origin.trunk) {
+            true => request
+                .header(HeaderId::PChargingVector)
+                .filter(|_| config.interfaces.iter().any(|i| i.charging_vector))
+                .map(Box::from),
+            false => config
+                .interface(origin.interface)
+                .filter(|interface| interface.charging_vector)
+                .map(|interface| self.charging_vector(interface)),
+        };
+        if let Some(call) = self.calls.get_mut(slot) {
+            call.charging = value;
+        }
+    }
+
+    /// A unique value that does not reveal the number of calls.
+    fn charging_vector(&mut self, interface: &InterfaceSpec) -> Box<[u8]> {
+        let (high, low) = (self.entropy.u64(), self.entropy.u64());
+        let address = interface.listen.first().map(|listen| listen.address.ip());
+        let advertised = interface.advertise.as_ref();
+        let ip = advertised.map_or(address, HostName::ip);
+        let host = match ip {
+            Some(IpAddr::V6(ip)) => format!("[{ip}]"),
+            Some(IpAddr::V4(ip)) => ip.to_string(),
+            None => advertised.map_or_else(String::new, |name| name.text().to_owned()),
+        };
+        format!("icid-value={high:016x}{low:016x};icid-generated-at={host}")
+            .into_bytes()
+            .into()
+    }
+}
+
+/// The decoded user part of an address.
+pub(crate) fn user_at(address: &NameAddr<'_>) -> Option<Box<str>> {
+    let uri = address.parse_uri().filter(Uri::is_sip)?;
+    let user = percent_decode(uri.user?);
+    Some(std::str::from_utf8(&user).ok()?.into())
+}
+
+/// Max-Breadth (RFC 5393 section 5.3): the maximum number of simultaneous branches.
+fn breadth_of(request: &Message<'_>) -> Option<u16> {
+    if !request.has(HeaderId::Other) {
+        return None;
+    }
+    let value = request.header_named(MAX_BREADTH)?;
+    let digits = std::str::from_utf8(value).ok()?.trim();
+    let all = !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_digit());
+    all.then(|| digits.parse().unwrap_or(u16::MAX))
+}

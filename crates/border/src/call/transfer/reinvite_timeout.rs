@@ -1,0 +1,63 @@
+//! Timeout of re-INVITEs of a transfer. A side whose 2xx with an offer is not acknowledged gives up after 64*T1 (RFC
+//! 3261 section 13.3.1.4). This timeout is shorter, so that its call survives.
+
+use super::{Purpose, TransferStage};
+use crate::border::{Alarm, Core};
+use core::time::Duration;
+use engine::Time;
+use sip::{Endpoint, MessageContent, TransactionId};
+
+/// The timeout. Phones that ask their user need seconds; others respond at once.
+const LATE: Duration = Duration::from_secs(20);
+/// The same for a call without media that moves to another media node: four transmissions over UDP.
+const LATE_SILENT: Duration = Duration::from_secs(8);
+
+impl Core {
+    /// Starts the timer of a re-INVITE.
+    pub(super) fn expect_in_time(&mut self, slot: usize, sent: TransactionId, now: Time) {
+        let join = self.calls.get(slot).and_then(|call| call.join.as_deref());
+        let late = match join.map(|join| join.purpose) {
+            Some(Purpose::Transfer { .. }) => LATE,
+            Some(Purpose::Reanchor { .. }) => LATE_SILENT,
+            Some(Purpose::Refresh | Purpose::Replace { .. }) | None => return,
+        };
+        let alarm = Alarm::JoinLate(self.key_of(slot), sent);
+        self.timers.schedule(now + late, alarm);
+    }
+
+    /// The timer has fired; ignored if the re-INVITE was answered.
+    pub(crate) fn join_late(
+        &mut self,
+        endpoint: &mut Endpoint,
+        slot: usize,
+        sent: TransactionId,
+        now: Time,
+    ) {
+        let Some(call) = self.calls.get(slot) else {
+            return;
+        };
+        let Some(join) = call.join.as_deref() else {
+            return;
+        };
+        if join.waiting != Some(sent) {
+            return;
+        }
+        if matches!(join.purpose, Purpose::Reanchor { .. }) {
+            return self.join_failed(endpoint, slot, 408, now);
+        }
+        let asked = match join.stage {
+            TransferStage::Answer => call.leg(join.side.other()),
+            _ => join.new,
+        };
+        let answers = join.stage == TransferStage::Answer;
+        let cancelled = asked.is_some_and(|leg| {
+            let content = MessageContent::default();
+            endpoint.cancel(leg, &content, now).is_ok()
+        });
+        // A 487 follows. Without a provisional response, CANCEL must not be sent (section 9.1): a later response is
+        // processed when it arrives.
+        if answers && !cancelled {
+            self.join_failed(endpoint, slot, 408, now);
+        }
+    }
+}

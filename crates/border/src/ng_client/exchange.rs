@@ -1,0 +1,1025 @@
+//! Passing the descriptions of a call through its media node.
+//!
+//! A message with a description is deferred until the node has replied, and later messages of the same call are
+//! deferred behind it, so that the order is kept. An INVITE is deferred as for media sockets: its targets are called
+//! after the reply. The end of a call is never deferred.
+
+use super::client::{CommandId, ReplyMatch};
+use super::origin::SdpOrigin;
+use super::relay::{
+    DeferredKind, DeferredMessage, ForwardedAnswer, MAX_DEFERRED, NodeRelay, OfferResult,
+    PendingExchange, tag,
+};
+use super::statistics::{quality_of, text, traffic_of};
+use super::terms::{self, PartyTerms};
+use super::{CommandPurpose, Exchange, NodeId, PendingDelete};
+use crate::anchor::AnchorError;
+use crate::border::sockets::SocketWork;
+use crate::border::{Alarm, Core};
+use crate::call::in_dialog::refuse;
+use crate::call::relay::{Carried, SdpRole, has_sdp, is_multipart, session_of};
+use crate::call::{Call, CallKey, CallPhase, LinkKind, MAX_LINKS, Side};
+use crate::config::{InterfaceId, MediaSecurity, TrunkId};
+use core::time::Duration;
+use engine::{DropReason, EventKind, SocketId, SocketKind, Time};
+use sip::{Endpoint, Indication, LegId};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use wire::ng::Value;
+use wire::sip::{Message, Method, Session};
+
+/// Interval between two queries whether a node still has a call.
+const CALL_QUERY_INTERVAL: Duration = Duration::from_secs(30);
+/// Octets of a node's error text in an event.
+const MAX_REASON: usize = 160;
+
+/// Reason for the lack of a reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum NoReply {
+    NoAnswer,
+    Unreachable,
+}
+
+impl NoReply {
+    fn text(self) -> &'static str {
+        match self {
+            NoReply::NoAnswer => "no answer",
+            NoReply::Unreachable => "unreachable",
+        }
+    }
+}
+
+fn reason_of(reply: &Value) -> String {
+    let reason = text(reply, "error-reason")
+        .or_else(|| text(reply, "message"))
+        .or_else(|| text(reply, "result"))
+        .unwrap_or(b"a reply without a result");
+    let reason = reason
+        .get(..reason.len().min(MAX_REASON))
+        .unwrap_or_default();
+    let shown = String::from_utf8_lossy(reason).into_owned();
+    shown.chars().filter(|c| !c.is_control()).collect()
+}
+
+/// Whether a reply says that the node does not have the call.
+fn is_unknown(reply: &Value) -> bool {
+    text(reply, "error-reason").is_some_and(|reason| {
+        let reason = reason.to_ascii_lowercase();
+        reason.starts_with(b"unknown call")
+    })
+}
+
+impl Core {
+    /// Node state for a new call.
+    pub(crate) fn new_relay(&mut self) -> NodeRelay {
+        self.nodes.relayed_calls += 1;
+        NodeRelay::new(self.relay_name())
+    }
+
+    /// A unique Call-ID for a call at nodes.
+    pub(super) fn relay_name(&mut self) -> String {
+        let (high, low) = (self.entropy.u64(), self.entropy.u64());
+        format!("{high:016x}{low:016x}")
+    }
+
+    pub(super) fn relay_mut(&mut self, slot: usize) -> Option<&mut NodeRelay> {
+        self.calls.get_mut(slot)?.relay.as_deref_mut()
+    }
+
+    fn party<'c>(
+        &'c self,
+        interface: InterfaceId,
+        trunk: Option<TrunkId>,
+        usual: &'c MediaSecurity,
+    ) -> PartyTerms<'c> {
+        let security = self.config.security(interface, trunk);
+        PartyTerms {
+            interface: self
+                .config
+                .interface(interface)
+                .and_then(|interface| interface.node_interface.as_deref()),
+            security: security.map_or(usual, |security| security),
+            profile: None,
+        }
+    }
+
+    /// Options for an offer of `from`, with the callee behind `callee`.
+    fn terms(&self, call: &Call, from: Side, callee: (InterfaceId, Option<TrunkId>)) -> Value {
+        let usual = MediaSecurity::default();
+        let caller = (
+            *call.interfaces.get(Side::Caller),
+            *call.trunks.get(Side::Caller),
+        );
+        let profiles = call.relay.as_deref().map(|relay| relay.profiles);
+        let of = |side: Side| {
+            let (interface, trunk) = match side {
+                Side::Caller => caller,
+                Side::Callee => callee,
+            };
+            let profile = profiles.and_then(|profiles| profiles.get(side.index()).copied());
+            PartyTerms {
+                profile: profile.flatten(),
+                ..self.party(interface, trunk, &usual)
+            }
+        };
+        terms::offer_options(of(from), of(from.other()), self.config.media.dscp)
+    }
+
+    /// Writes the offer of an INVITE for the target, if the node has replied; otherwise the target is deferred
+    /// ([`NodeRelay::defers_hop`]).
+    ///
+    /// # Errors
+    /// [`AnchorError`].
+    pub(crate) fn relay_offer(
+        &mut self,
+        slot: usize,
+        callee: (InterfaceId, Option<TrunkId>),
+        invite: &Message<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<Carried, AnchorError> {
+        let session = session_of(invite);
+        let sdp = match &session {
+            Session::None => return Ok(Carried::Untouched),
+            Session::Encoded => return Err(AnchorError::Encoded),
+            Session::Whole | Session::Part(_) => session.bytes(invite.body()).unwrap_or_default(),
+        };
+        let Some(call) = self.calls.get(slot) else {
+            return Ok(Carried::Untouched);
+        };
+        let terms = self.terms(call, Side::Caller, callee);
+        let hides = self.config.hiding(callee.0).is_some();
+        let Some(relay) = self.relay_mut(slot) else {
+            return Ok(Carried::Untouched);
+        };
+        relay.defers_hop = false;
+        if let Some(reason) = relay.failure.take() {
+            return Err(reason);
+        }
+        if let Some(first) = relay
+            .offer_result
+            .as_ref()
+            .filter(|first| first.terms == terms)
+        {
+            let mut sdp = first.sdp.clone();
+            let origin = SdpOrigin::of(&sdp).map(Box::new);
+            if hides {
+                crate::hiding::description(&mut sdp, 0);
+            }
+            session.replace(invite.body(), |out| out.extend_from_slice(&sdp), out);
+            relay.open_offer = Some(Side::Caller);
+            relay.set_origin(Side::Callee, origin);
+            return Ok(Carried::Rewritten);
+        }
+        if !relay.is_busy() {
+            self.send_exchange(slot, Side::Caller, SdpRole::Offer, sdp, Some(terms))?;
+        }
+        if let Some(relay) = self.relay_mut(slot) {
+            relay.defers_hop = true;
+        }
+        Ok(Carried::Nothing)
+    }
+
+    /// Sends a description of `from` to the call's node, which is selected if there is none yet.
+    fn send_exchange(
+        &mut self,
+        slot: usize,
+        from: Side,
+        role: SdpRole,
+        sdp: &[u8],
+        first: Option<Value>,
+    ) -> Result<(), AnchorError> {
+        self.check_side_policy(slot, from, sdp)?;
+        let now = self.now;
+        let key = self.key_of(slot);
+        let node = self.node_for_call(slot)?;
+        let call = self.calls.get(slot).ok_or(AnchorError::NoNode)?;
+        let relay = call.relay.as_deref().ok_or(AnchorError::NoNode)?;
+        let offers = role == SdpRole::Offer;
+        let callee = (
+            *call.interfaces.get(Side::Callee),
+            *call.trunks.get(Side::Callee),
+        );
+        let mut body = match (&first, offers) {
+            (Some(terms), _) => terms.clone(),
+            (None, true) => self.terms(call, from, callee),
+            (None, false) => {
+                let replaced: Vec<Value> = vec!["origin".into()];
+                Value::dictionary().with("replace", replaced)
+            }
+        };
+        let command = if offers { "offer" } else { "answer" };
+        // The offerer's tag is the from-tag, also in the answer.
+        let (one, other) = match offers {
+            true => (from, from.other()),
+            false => (from.other(), from),
+        };
+        body.set("command", command);
+        body.set("call-id", relay.call_id.as_str());
+        body.set("from-tag", tag(one));
+        let existing = relay.established && first.is_none() && call.answered_at.is_some();
+        if !offers || existing {
+            body.set("to-tag", tag(other));
+        }
+        let supported: Vec<Value> = vec!["load limit".into()];
+        body.set("supports", supported);
+        body.set("sdp", sdp);
+        let first_offerer = match relay.established {
+            true => relay.first_offerer,
+            false => one,
+        };
+        let purpose = CommandPurpose::Exchange(Exchange {
+            key,
+            node,
+            command,
+            call_id: relay.call_id.clone(),
+            first_offerer,
+        });
+        // `None` at the limit of pending commands.
+        let id = self.nodes.send_command(node, purpose, &body, now);
+        let id = id.ok_or(AnchorError::NoNode)?;
+        self.open_command_socket(node);
+        if let Some(relay) = self.relay_mut(slot) {
+            relay.pending = Some(PendingExchange { id, first });
+            relay.first_offerer = first_offerer;
+        }
+        Ok(())
+    }
+
+    /// Sends the INVITE's offer to a node that does not have the call yet.
+    ///
+    /// # Errors
+    /// [`AnchorError`].
+    pub(super) fn relay_offer_first(
+        &mut self,
+        slot: usize,
+        callee: (InterfaceId, Option<TrunkId>),
+        sdp: &[u8],
+    ) -> Result<(), AnchorError> {
+        let call = self.calls.get(slot).ok_or(AnchorError::NoNode)?;
+        let terms = self.terms(call, Side::Caller, callee);
+        self.send_exchange(slot, Side::Caller, SdpRole::Offer, sdp, Some(terms))
+    }
+
+    /// Checks a description against the policy of its side.
+    fn check_side_policy(
+        &mut self,
+        slot: usize,
+        from: Side,
+        sdp: &[u8],
+    ) -> Result<(), AnchorError> {
+        let Some(call) = self.calls.get(slot) else {
+            return Ok(());
+        };
+        let number = call.number;
+        let usual = MediaSecurity::default();
+        let (interface, trunk) = (*call.interfaces.get(from), *call.trunks.get(from));
+        let judged = terms::check_policy(sdp, self.party(interface, trunk, &usual).security);
+        let holds = terms::puts_on_hold(sdp);
+        if let Some(relay) = self.relay_mut(slot)
+            && let Some(holding) = relay.holding.get_mut(from.index())
+        {
+            *holding = holds;
+        }
+        match judged {
+            Ok(profile) => {
+                if let Some(relay) = self.relay_mut(slot)
+                    && let Some(existing) = relay.profiles.get_mut(from.index())
+                {
+                    *existing = profile.or(*existing);
+                }
+                Ok(())
+            }
+            Err((error, reason)) => {
+                let now = self.now;
+                if let Some((line, reason)) = reason {
+                    self.events.tell(now, || EventKind::MediaSecurityFailed {
+                        call: number,
+                        side: from.name().to_owned(),
+                        line: line as u64,
+                        reason: reason.to_owned(),
+                    });
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// The node of a call, selected if it has none.
+    fn node_for_call(&mut self, slot: usize) -> Result<NodeId, AnchorError> {
+        let key = self.key_of(slot);
+        let now = self.now;
+        let Some(call) = self.calls.get_mut(slot) else {
+            return Err(AnchorError::NoNode);
+        };
+        let number = call.number;
+        let Some(relay) = call.relay.as_deref_mut() else {
+            return Err(AnchorError::NoNode);
+        };
+        if let Some(node) = relay.node {
+            return match self.nodes.is_down(node) {
+                true => Err(AnchorError::NoNode),
+                false => Ok(node),
+            };
+        }
+        let node = self.nodes.choose(&relay.tried).ok_or(AnchorError::NoNode)?;
+        self.nodes.add_call(node);
+        relay.node = Some(node);
+        relay.query_timer = Some(
+            self.timers
+                .schedule(now + CALL_QUERY_INTERVAL, Alarm::NodeLook(key)),
+        );
+        let call_id = relay.call_id.clone();
+        let name = self.nodes.name(node).to_owned();
+        self.events.tell(now, || EventKind::MediaNodeChosen {
+            call: number,
+            node: name,
+            call_id,
+        });
+        Ok(node)
+    }
+
+    /// Opens the socket for commands to a node.
+    fn open_command_socket(&mut self, node: NodeId) {
+        if let Some(control) = self.nodes.control(node) {
+            self.open_socket_towards(control);
+        }
+    }
+
+    fn open_socket_towards(&mut self, control: SocketAddr) {
+        let index = usize::from(control.is_ipv6());
+        if self.nodes.sockets.get(index).is_none_or(Option::is_some) {
+            return;
+        }
+        let socket = self.next_socket();
+        let any: IpAddr = match control.is_ipv4() {
+            true => Ipv4Addr::UNSPECIFIED.into(),
+            false => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        self.plane.work.push_back(SocketWork::Open {
+            socket,
+            kind: SocketKind::UdpSignalling,
+            local: SocketAddr::new(any, 0),
+        });
+        if let Some(slot) = self.nodes.sockets.get_mut(index) {
+            *slot = Some(socket);
+        }
+    }
+
+    /// Whether a socket is a control socket for nodes.
+    pub(crate) fn is_for_nodes(&self, socket: SocketId) -> bool {
+        self.nodes.sockets.contains(&Some(socket))
+    }
+
+    /// Writes the description from the node's reply to the current message.
+    pub(crate) fn apply_node_description(
+        &mut self,
+        slot: usize,
+        from: Side,
+        message: &Message<'_>,
+        role: SdpRole,
+        out: &mut Vec<u8>,
+    ) -> Result<Carried, AnchorError> {
+        let session = session_of(message);
+        if session == Session::Encoded {
+            return Err(AnchorError::Encoded);
+        }
+        let Some(received) = session.bytes(message.body()) else {
+            return Ok(Carried::Untouched);
+        };
+        let hides = self.calls.get(slot).is_some_and(|call| {
+            let interface = *call.interfaces.get(from.other());
+            self.config.hiding(interface).is_some()
+        });
+        let Some(relay) = self.relay_mut(slot) else {
+            return Ok(Carried::Untouched);
+        };
+        // A description without a reply of the node is not forwarded.
+        let sdp = relay.result.take().unwrap_or(Err(AnchorError::NoNode))?;
+        let mut sdp = relay.for_side(from.other(), sdp);
+        if hides {
+            crate::hiding::description(&mut sdp, 0);
+        }
+        out.extend_from_slice(&sdp);
+        match role {
+            SdpRole::Offer => {
+                relay.open_offer = Some(from);
+                relay.last_answer = None;
+            }
+            SdpRole::Answer => relay.open_offer = None,
+            SdpRole::EarlyAnswer => {}
+        }
+        if role != SdpRole::Offer {
+            relay.last_answer = Some(ForwardedAnswer {
+                from,
+                received: received.into(),
+                forwarded: sdp.into(),
+            });
+        }
+        Ok(Carried::Rewritten)
+    }
+
+    /// Defers an indication whose description has to be sent to the node, or that follows a deferred one. Returns
+    /// whether it was deferred.
+    pub(crate) fn defer_for_node(
+        &mut self,
+        endpoint: &mut Endpoint,
+        indication: &Indication<'_>,
+        now: Time,
+    ) -> bool {
+        if self.nodes.relayed_calls == 0 || self.resuming {
+            return false;
+        }
+        let Some(leg) = DeferredMessage::leg_of(indication) else {
+            return false;
+        };
+        let Some(slot) = self.slot_of_leg(endpoint, leg) else {
+            return false;
+        };
+        let Some(relay) = self.calls.get(slot).and_then(|call| call.relay.as_deref()) else {
+            return false;
+        };
+        if !relay.is_busy() && self.exchange_of(slot, indication).is_none() {
+            return false;
+        }
+        let full = relay.queue.len() >= MAX_DEFERRED;
+        let Some(waiting) = DeferredMessage::of(indication) else {
+            return false;
+        };
+        if full {
+            match waiting.kind {
+                DeferredKind::Request(server) | DeferredKind::Pracked(server) => {
+                    refuse(endpoint, server, 503, now);
+                    return true;
+                }
+                DeferredKind::Progressed(..) => return true,
+                // Bounded by the transactions of the call.
+                DeferredKind::Answered | DeferredKind::Acked | DeferredKind::Response(_) => {}
+            }
+        }
+        if let Some(relay) = self.relay_mut(slot) {
+            relay.queue.push_back(waiting);
+        }
+        self.process_deferred(endpoint, slot, now);
+        true
+    }
+
+    /// The side and role of a message's description, if it has to be sent to the node.
+    fn exchange_of(&self, slot: usize, indication: &Indication<'_>) -> Option<(Side, SdpRole)> {
+        let call = self.calls.get(slot)?;
+        let relay = call.relay.as_deref()?;
+        match *indication {
+            Indication::Progressed {
+                leg,
+                response,
+                reliable,
+                ..
+            } if has_sdp(response) => {
+                let set_up = call.set_up.as_deref()?;
+                let mut branches = set_up.branches.iter();
+                branches.find(|branch| branch.leg == leg && !branch.cancelled)?;
+                call.leg(Side::Caller)?;
+                match set_up.offered {
+                    true => Some((Side::Callee, SdpRole::EarlyAnswer)),
+                    false => {
+                        (reliable && set_up.reliable).then_some((Side::Callee, SdpRole::Offer))
+                    }
+                }
+            }
+            Indication::Answered { leg, response } if has_sdp(response) => {
+                let set_up = call.set_up.as_deref()?;
+                let mut branches = set_up.branches.iter();
+                branches.find(|branch| branch.leg == leg && !branch.cancelled)?;
+                call.leg(Side::Caller)?;
+                if set_up.answered_by.is_some() && !is_multipart(response) {
+                    return None;
+                }
+                let role = match set_up.offered {
+                    true => SdpRole::Answer,
+                    false => SdpRole::Offer,
+                };
+                Some((Side::Callee, role))
+            }
+            Indication::Acked { leg, request } if has_sdp(request) => {
+                let from = call.side_of(leg)?;
+                let answers = relay.open_offer == Some(from.other());
+                (answers && call.ack_due == Some(from.other())).then_some((from, SdpRole::Answer))
+            }
+            Indication::Pracked { request, .. } if has_sdp(request) => {
+                let set_up = call.set_up.as_deref()?;
+                set_up.to_prack.front()?;
+                let role = match relay.open_offer == Some(Side::Callee) {
+                    true => SdpRole::Answer,
+                    false => SdpRole::Offer,
+                };
+                Some((Side::Caller, role))
+            }
+            Indication::Request { leg, request, .. } if has_sdp(request) => {
+                let from = call.side_of(leg)?;
+                let invites = request.method() == Method::Invite;
+                if !invites && request.method() != Method::Update {
+                    return None;
+                }
+                let glare = |link: &crate::call::ForwardedLink| link.offer && link.from != from;
+                // The description of a message that is refused anyway is not sent.
+                let refused = call.phase == CallPhase::Ending
+                    || call.held.is_some()
+                    || call.links.len() >= MAX_LINKS
+                    || call.join.is_some()
+                    || (invites && call.ack_due.is_some())
+                    || call.links.iter().any(glare);
+                (!refused).then_some((from, SdpRole::Offer))
+            }
+            Indication::Response {
+                leg,
+                transaction,
+                response,
+            } if has_sdp(response) && (200..300).contains(&response.status()) => {
+                let mut links = call.links.iter();
+                let Some(link) = links.find(|link| link.client == transaction) else {
+                    let role = call.join.as_deref()?.awaits(transaction)?;
+                    return Some((call.side_of(leg)?, role));
+                };
+                let to = link.from.other();
+                match (link.offer, link.kind) {
+                    (true, _) => Some((to, SdpRole::Answer)),
+                    (false, LinkKind::Invite) => Some((to, SdpRole::Offer)),
+                    (false, _) => None,
+                }
+            }
+            _ => None,
+        }
+    }
+
+    /// Processes deferred messages up to the next one that needs a reply of the node.
+    pub(super) fn process_deferred(&mut self, endpoint: &mut Endpoint, slot: usize, now: Time) {
+        let key = self.key_of(slot);
+        loop {
+            // The call may have ended.
+            if self.slot_of(key) != Some(slot) {
+                return;
+            }
+            let Some(relay) = self.relay_mut(slot) else {
+                return;
+            };
+            if relay.pending.is_some() {
+                return;
+            }
+            let Some(waiting) = relay.queue.pop_front() else {
+                break;
+            };
+            let existing = relay.result.is_some();
+            if let (Ok(message), false) = (Message::parse(&waiting.bytes), existing) {
+                let exchange = self.exchange_of(slot, &waiting.indication(&message));
+                let asked = exchange.is_some_and(|exchange| {
+                    self.begin_exchange(slot, waiting.leg, exchange, &message)
+                });
+                if asked {
+                    if let Some(relay) = self.relay_mut(slot) {
+                        relay.queue.push_front(waiting);
+                    }
+                    return;
+                }
+            }
+            self.replay(endpoint, &waiting, now);
+            if self.slot_of(key) == Some(slot)
+                && let Some(relay) = self.relay_mut(slot)
+            {
+                relay.result = None;
+            }
+        }
+        self.call_opened_hops(endpoint, slot, now);
+    }
+
+    /// Sends the description of a message; `false` if it is known already or cannot be sent.
+    fn begin_exchange(
+        &mut self,
+        slot: usize,
+        leg: LegId,
+        (from, role): (Side, SdpRole),
+        message: &Message<'_>,
+    ) -> bool {
+        let session = session_of(message);
+        let Some(sdp) = session.bytes(message.body()) else {
+            return false;
+        };
+        if role != SdpRole::Offer {
+            match self.offer_before_answer(slot, leg) {
+                Ok(true) => return true,
+                Ok(false) => {}
+                Err(error) => {
+                    if let Some(relay) = self.relay_mut(slot) {
+                        relay.result = Some(Err(error));
+                    }
+                    return false;
+                }
+            }
+        }
+        if role != SdpRole::Offer
+            && let Some(relay) = self.relay_mut(slot)
+            && let Some(existing) = &relay.last_answer
+            && existing.from == from
+            && *existing.received == *sdp
+        {
+            // A repeated answer, after an early one: the node has it.
+            relay.result = Some(Ok(existing.forwarded.to_vec()));
+            return false;
+        }
+        match self.send_exchange(slot, from, role, sdp, None) {
+            Ok(()) => true,
+            Err(error) => {
+                if let Some(relay) = self.relay_mut(slot) {
+                    relay.result = Some(Err(error));
+                }
+                false
+            }
+        }
+    }
+
+    /// Replays a deferred message.
+    fn replay(&mut self, endpoint: &mut Endpoint, waiting: &DeferredMessage, now: Time) {
+        if let Ok(message) = Message::parse(&waiting.bytes) {
+            self.resuming = true;
+            self.dispatch(endpoint, waiting.indication(&message), now);
+            self.resuming = false;
+        }
+    }
+
+    /// Replays the deferred messages of ending calls, which still need responses and acknowledgements.
+    pub(crate) fn replay_deferred(&mut self, endpoint: &mut Endpoint, now: Time) {
+        while let Some(waiting) = self.flushing.pop_front() {
+            self.replay(endpoint, &waiting, now);
+        }
+    }
+
+    /// Removes a cancelled re-INVITE, which has been answered, from the queue.
+    pub(crate) fn relay_cancelled(
+        &mut self,
+        endpoint: &mut Endpoint,
+        slot: usize,
+        server: sip::ServerTransaction,
+        now: Time,
+    ) {
+        let Some(relay) = self.relay_mut(slot) else {
+            return;
+        };
+        let of_it = |waiting: &DeferredMessage| matches!(waiting.kind, DeferredKind::Request(other) if other == server);
+        let first = relay.queue.front().is_some_and(of_it);
+        relay.queue.retain(|waiting| !of_it(waiting));
+        if first {
+            relay.result = None;
+            if let Some(asking) = relay.pending.take_if(|asking| asking.first.is_none()) {
+                self.nodes.client.cancel(asking.id);
+            }
+            self.process_deferred(endpoint, slot, now);
+        }
+    }
+
+    /// Releases the call's ports at its node. Returns whether the node was asked for its figures.
+    pub(crate) fn release_relay(&mut self, slot: usize) -> bool {
+        let now = self.now;
+        let Some(call) = self.calls.get_mut(slot) else {
+            return false;
+        };
+        let number = call.number;
+        let Some(relay) = call.relay.take() else {
+            return false;
+        };
+        let mut relay = *relay;
+        self.nodes.relayed_calls = self.nodes.relayed_calls.saturating_sub(1);
+        self.flushing.append(&mut relay.queue);
+        if let Some(timer) = relay.query_timer.take() {
+            self.timers.cancel(timer);
+        }
+        if let Some(asking) = relay.pending.take() {
+            self.nodes.client.cancel(asking.id);
+        }
+        if let Some(node) = relay.node {
+            let (call_id, first_offerer) = (relay.call_id, relay.first_offerer);
+            let asked = match self.nodes.is_down(node) {
+                true => {
+                    let delete = PendingDelete {
+                        number,
+                        call_id,
+                        first_offerer,
+                    };
+                    self.nodes.defer_delete(node, delete);
+                    false
+                }
+                false => self.send_delete(node, number, (&call_id, first_offerer), true, now),
+            };
+            self.nodes.remove_call(node);
+            return asked;
+        }
+        false
+    }
+
+    /// Deletes a call at a node; `last`: the call has ended, and waits for its figures. Returns whether the command
+    /// was sent.
+    pub(super) fn send_delete(
+        &mut self,
+        node: NodeId,
+        number: u64,
+        (call_id, first_offerer): (&str, Side),
+        last: bool,
+        now: Time,
+    ) -> bool {
+        // rtpengine returns figures if a tag is given, and deletes the call with it.
+        let body = Value::dictionary()
+            .with("command", "delete")
+            .with("call-id", call_id)
+            .with("from-tag", tag(first_offerer))
+            .with("delete-delay", 0i64);
+        let name = self.nodes.name(node).to_owned();
+        let purpose = CommandPurpose::Delete(number, name, last);
+        self.nodes.send_command(node, purpose, &body, now).is_some()
+    }
+
+    /// Processes a datagram from a node.
+    pub(crate) fn handle_node_datagram(
+        &mut self,
+        endpoint: &mut Endpoint,
+        source: SocketAddr,
+        bytes: &[u8],
+        now: Time,
+    ) {
+        match self.nodes.client.match_reply(source, bytes) {
+            ReplyMatch::Unexpected => self.drops.count(DropReason::NgUnexpectedReply),
+            ReplyMatch::Late(purpose) => {
+                // A late reply does not show that a node is up: checks have to be answered in time.
+                self.drops.count(DropReason::NgLate);
+                if let CommandPurpose::Exchange(exchange) = purpose {
+                    self.release_late_exchange(&exchange, now);
+                }
+            }
+            ReplyMatch::Reply(id, purpose, reply) => match purpose {
+                CommandPurpose::Check(node) => {
+                    self.nodes.record_check_answer(source);
+                    self.nodes.finish_check(node, Some(&reply));
+                }
+                CommandPurpose::Exchange(exchange) => {
+                    let sdp = match text(&reply, "result") {
+                        Some(b"ok") => text(&reply, "sdp"),
+                        _ => None,
+                    };
+                    let outcome = match sdp {
+                        Some(sdp) => Ok(sdp.to_vec()),
+                        None => Err((reason_of(&reply), is_unknown(&reply))),
+                    };
+                    self.finish_exchange(endpoint, (id, &exchange), outcome, now);
+                }
+                CommandPurpose::Query(key, node) => {
+                    let unknown = is_unknown(&reply);
+                    let ours = self.is_call_at(key, node);
+                    if ours {
+                        self.nodes.record_query(node, !unknown, now);
+                    }
+                    if ours && unknown {
+                        self.handle_lost_call(endpoint, key, node, &reason_of(&reply), now);
+                    }
+                }
+                CommandPurpose::Delete(number, node, last) => {
+                    self.report_statistics(number, node, &reply, now);
+                    if last {
+                        let heard = quality_of(&reply, Side::BOTH.map(tag));
+                        self.ended_at_node(number, heard, now);
+                    }
+                }
+            },
+        }
+        self.queue_failed_calls(endpoint, now);
+        self.report_node_events(now);
+    }
+
+    /// Whether a call is at this node and is not being moved.
+    fn is_call_at(&self, key: CallKey, node: NodeId) -> bool {
+        let call = self.slot_of(key).and_then(|slot| self.calls.get(slot));
+        call.and_then(|call| call.relay.as_deref())
+            .is_some_and(|relay| relay.node == Some(node) && relay.failover.is_none())
+    }
+
+    fn report_statistics(&mut self, call: u64, node: String, reply: &Value, now: Time) {
+        if text(reply, "result") != Some(b"ok") {
+            return;
+        }
+        let traffic = traffic_of(reply, Side::BOTH.map(tag));
+        let [caller, callee] = traffic.packets;
+        self.events.tell(now, || EventKind::MediaNodeStatistics {
+            call,
+            node,
+            caller_packets: caller,
+            callee_packets: callee,
+            octets: traffic.octets,
+            errors: traffic.errors,
+        });
+    }
+
+    /// Processes the reply to a description: the new description, or the reason of a refusal and whether the node
+    /// does not have the call.
+    fn finish_exchange(
+        &mut self,
+        endpoint: &mut Endpoint,
+        (id, exchange): (CommandId, &Exchange),
+        outcome: Result<Vec<u8>, (String, bool)>,
+        now: Time,
+    ) {
+        let (key, node) = (exchange.key, exchange.node);
+        let Some(slot) = self.slot_of(key) else {
+            return;
+        };
+        let Some(relay) = self.relay_mut(slot) else {
+            return;
+        };
+        let Some(asking) = relay.pending.take_if(|asking| asking.id == id) else {
+            return;
+        };
+        match outcome {
+            Ok(sdp) => {
+                relay.established = true;
+                match asking.first {
+                    Some(terms) => relay.offer_result = Some(OfferResult { terms, sdp }),
+                    None => relay.result = Some(Ok(sdp)),
+                }
+            }
+            Err((reason, unknown)) => {
+                let established = relay.established;
+                let name = self.nodes.name(node).to_owned();
+                let (told, number) = (reason.clone(), key.number());
+                let command = exchange.command.to_owned();
+                self.events.tell(now, || EventKind::MediaNodeFailed {
+                    call: number,
+                    node: name,
+                    command,
+                    reason: told,
+                });
+                if established && unknown && self.is_call_at(key, node) {
+                    self.handle_lost_call(endpoint, key, node, &reason, now);
+                }
+                let Some(relay) = self.relay_mut(slot) else {
+                    return;
+                };
+                if established != relay.established {
+                    // A call that is being set up has changed to another node.
+                    return;
+                }
+                if established {
+                    let failed = Err(AnchorError::NoNode);
+                    match (asking.first, self.relay_mut(slot)) {
+                        (Some(_), Some(relay)) => relay.failure = Some(AnchorError::NoNode),
+                        (None, Some(relay)) => relay.result = Some(failed),
+                        (_, None) => {}
+                    }
+                } else if relay.node == Some(node) {
+                    // No side has this node's ports yet: try another node.
+                    self.leave_node(slot, node, now);
+                }
+            }
+        }
+        self.process_deferred(endpoint, slot, now);
+    }
+
+    /// Deletes a call at a node whose reply was late, unless the call is at that node.
+    fn release_late_exchange(&mut self, exchange: &Exchange, now: Time) {
+        let relay = self
+            .slot_of(exchange.key)
+            .and_then(|slot| self.calls.get(slot)?.relay.as_deref());
+        if relay.is_none_or(|relay| relay.node != Some(exchange.node)) {
+            let number = exchange.key.number();
+            let named = (exchange.call_id.as_str(), exchange.first_offerer);
+            self.send_delete(exchange.node, number, named, false, now);
+        }
+    }
+
+    /// Moves a call that is being set up away from a node that refused it.
+    fn leave_node(&mut self, slot: usize, node: NodeId, now: Time) {
+        let Some(call) = self.calls.get_mut(slot) else {
+            return;
+        };
+        let number = call.number;
+        let Some(relay) = call.relay.as_deref_mut() else {
+            return;
+        };
+        relay.node = None;
+        relay.tried.push(node);
+        let (call_id, first_offerer) = (relay.call_id.clone(), relay.first_offerer);
+        if let Some(timer) = relay.query_timer.take() {
+            self.timers.cancel(timer);
+        }
+        // The node may have created the call.
+        self.send_delete(node, number, (&call_id, first_offerer), false, now);
+        self.nodes.remove_call(node);
+    }
+
+    /// Handles a call that its node does not have any more.
+    fn handle_lost_call(
+        &mut self,
+        endpoint: &mut Endpoint,
+        key: CallKey,
+        node: NodeId,
+        reason: &str,
+        now: Time,
+    ) {
+        if let Some(slot) = self.slot_of(key) {
+            self.handle_node_failure(endpoint, slot, node, (reason, true), now);
+        }
+    }
+
+    /// Queries whether a node still has a call.
+    pub(crate) fn query_node_about_call(&mut self, key: CallKey, now: Time) {
+        let Some(slot) = self.slot_of(key) else {
+            return;
+        };
+        let timer = self
+            .timers
+            .schedule(now + CALL_QUERY_INTERVAL, Alarm::NodeLook(key));
+        let Some(relay) = self.relay_mut(slot) else {
+            self.timers.cancel(timer);
+            return;
+        };
+        relay.query_timer = Some(timer);
+        let stands = relay.established && relay.failover.is_none();
+        let node = relay.node.filter(|_| stands);
+        if let Some(node) = node.filter(|node| !self.nodes.is_down(*node)) {
+            self.query_call(slot, key, node, now);
+        }
+    }
+
+    /// Handles timeouts of commands, checks and failovers.
+    pub(crate) fn handle_node_timeouts(&mut self, endpoint: &mut Endpoint, now: Time) {
+        if self.nodes.is_empty() && self.nodes.client.next_deadline().is_none() {
+            return;
+        }
+        for (id, control, purpose) in self.nodes.client.handle_timeout(now) {
+            // Only checks mark a node as down: other commands may be lost for other reasons.
+            let checks = matches!(purpose, CommandPurpose::Check(_));
+            self.finish_without_reply(endpoint, (id, purpose), NoReply::NoAnswer, now);
+            if checks {
+                self.handle_silent_node(endpoint, control, NoReply::NoAnswer, now);
+            }
+        }
+        self.nodes.send_checks(now);
+        self.query_samples(now);
+        self.open_command_sockets();
+        self.process_failovers(endpoint, now);
+        self.report_node_events(now);
+    }
+
+    fn open_command_sockets(&mut self) {
+        for control in self.nodes.controls() {
+            self.open_socket_towards(control);
+        }
+    }
+
+    /// Handles an ICMP error from a node's control address.
+    pub(crate) fn node_unreachable(
+        &mut self,
+        endpoint: &mut Endpoint,
+        control: SocketAddr,
+        now: Time,
+    ) {
+        self.handle_silent_node(endpoint, control, NoReply::Unreachable, now);
+        self.report_node_events(now);
+    }
+
+    /// Marks a node as down and abandons its commands.
+    fn handle_silent_node(
+        &mut self,
+        endpoint: &mut Endpoint,
+        control: SocketAddr,
+        reason: NoReply,
+        now: Time,
+    ) {
+        self.nodes.mark_down(control, reason.text(), now);
+        // Before the abandoned commands: calls that are being set up change to another node.
+        self.queue_failed_calls(endpoint, now);
+        for expired in self.nodes.client.abandon_node(control) {
+            self.finish_without_reply(endpoint, expired, reason, now);
+        }
+    }
+
+    fn finish_without_reply(
+        &mut self,
+        endpoint: &mut Endpoint,
+        (id, purpose): (CommandId, CommandPurpose),
+        reason: NoReply,
+        now: Time,
+    ) {
+        match purpose {
+            CommandPurpose::Check(node) => self.nodes.finish_check(node, None),
+            CommandPurpose::Exchange(exchange) => {
+                let outcome = Err((reason.text().to_owned(), false));
+                self.finish_exchange(endpoint, (id, &exchange), outcome, now);
+            }
+            // The next query detects it; and a node that is down has no calls.
+            CommandPurpose::Delete(number, _, true) => {
+                self.ended_at_node(number, Default::default(), now);
+            }
+            CommandPurpose::Query(..) | CommandPurpose::Delete(..) => {}
+        }
+    }
+
+    /// Writes the events about nodes.
+    pub(crate) fn report_node_events(&mut self, now: Time) {
+        for note in self.nodes.take_events() {
+            self.events.tell(now, || note);
+        }
+    }
+}

@@ -1,0 +1,497 @@
+//! Failover of calls whose media node has failed: each is re-anchored at another node, or ended, as configured.
+//!
+//! A node fails when it does not answer checks, when its host reports the port unreachable, or when it does not have
+//! calls that it had accepted. Its calls are queued, oldest first, and processed at a bounded rate, so that the
+//! border and its peers are not overloaded by the failover. A call with a pending transaction is retried later; a
+//! call that is being set up uses another node for its next description, and is renegotiated with both sides after it
+//! is answered.
+
+use super::relay::NodeRelay;
+use super::{CommandPurpose, NodeId, PendingDelete};
+use crate::anchor::AnchorError;
+use crate::border::{Alarm, Core};
+use crate::call::relay::session_of;
+use crate::call::{Call, CallKey, CallPhase, LinkKind, Side};
+use crate::config::NodeFailure;
+use core::time::Duration;
+use engine::{EventKind, Time};
+use sip::{Endpoint, LegId};
+use std::collections::VecDeque;
+use wire::ng::Value;
+use wire::sip::Message;
+
+/// Turns per second in which the queue is processed.
+const TURNS_PER_SECOND: usize = 100;
+/// Time until the next attempt while no node is available.
+const NO_NODE_INTERVAL: Duration = Duration::from_millis(100);
+/// Time until the next attempt for a call with a pending transaction.
+const BUSY_INTERVAL: Duration = Duration::from_millis(100);
+/// A transaction pending for so long (64*T1 and some) shows that the call has lost a side as well.
+const MAX_BUSY: Duration = Duration::from_secs(40);
+/// Nodes to which one call is moved, one after the other, while they fail.
+const MAX_NODES: u8 = 3;
+/// Renegotiation attempts with both sides; those after glare are not counted.
+const MAX_RETRIES: u8 = 10;
+/// Calls that are scanned to find one for a query.
+const MAX_SCANNED: usize = 4_096;
+
+/// Failover of one call.
+#[derive(Debug)]
+pub(crate) struct Failover {
+    /// The failed node, and its name, which may leave the configuration in the meantime.
+    node: NodeId,
+    name: String,
+    reason: String,
+    since: Time,
+    /// The node answers, but does not have the call.
+    is_unknown: bool,
+    /// Both sides had agreed on that node.
+    was_agreed: bool,
+    /// The call has been removed from that node.
+    has_left: bool,
+    /// Number of nodes that the call has left.
+    tries: u8,
+    /// Renegotiations that failed for temporary reasons.
+    retries: u8,
+}
+
+/// Calls whose node has failed.
+#[derive(Debug, Default)]
+pub(crate) struct FailoverQueue {
+    queue: VecDeque<CallKey>,
+    due: Option<Time>,
+}
+
+impl FailoverQueue {
+    pub(super) fn next_at(&self) -> Option<Time> {
+        let waits = !self.queue.is_empty();
+        waits.then(|| self.due.unwrap_or(Time::ZERO))
+    }
+}
+
+/// Result of an attempt.
+enum FailoverStep {
+    /// Done.
+    Done,
+    /// Nothing has to be done, or not now.
+    Nothing,
+    /// A transaction is pending.
+    Busy,
+    /// No node is available.
+    NoNode,
+}
+
+/// Whether a pending transaction of the call has to end first.
+fn is_busy(call: &Call, relay: &NodeRelay) -> bool {
+    let negotiates = |link: &crate::call::ForwardedLink| {
+        link.offer || matches!(link.kind, LinkKind::Invite | LinkKind::Update)
+    };
+    call.join.is_some()
+        || call.ack_due.is_some()
+        || call.held.is_some()
+        || relay.is_busy()
+        || call.links.iter().any(negotiates)
+}
+
+impl Core {
+    /// Queues the calls of failed nodes.
+    pub(super) fn queue_failed_calls(&mut self, endpoint: &mut Endpoint, now: Time) {
+        for (node, reason) in core::mem::take(&mut self.nodes.failed) {
+            let down = self.nodes.is_down(node);
+            // After the restart of a node the calls that it did not have are queued already.
+            let at = |call: &Call| {
+                let relay = call.relay.as_deref();
+                relay.is_some_and(|r| r.node == Some(node) && (down || r.failover.is_none()))
+            };
+            let calls = self.calls.iter().filter(|(_, call)| at(call));
+            let mut slots: Vec<(Time, u64, usize)> = calls
+                .map(|(slot, call)| (call.offered_at, call.number, slot))
+                .collect();
+            slots.sort_unstable();
+            for (_, _, slot) in slots {
+                self.handle_node_failure(endpoint, slot, node, (reason, false), now);
+            }
+        }
+    }
+
+    /// Starts the failover of a call; `is_unknown`: the node answers, but does not have the call.
+    pub(super) fn handle_node_failure(
+        &mut self,
+        endpoint: &mut Endpoint,
+        slot: usize,
+        node: NodeId,
+        (reason, is_unknown): (&str, bool),
+        now: Time,
+    ) {
+        let key = self.key_of(slot);
+        let name = self.nodes.name(node).to_owned();
+        let ends = self.nodes.policy.failure == NodeFailure::End;
+        let Some(call) = self.calls.get_mut(slot) else {
+            return;
+        };
+        let set_up = call.phase == CallPhase::SetUp;
+        let Some(relay) = call.relay.as_deref_mut() else {
+            return;
+        };
+        if !relay.established {
+            // No side has this node's ports yet: another node is tried when this command is abandoned.
+            return;
+        }
+        match relay.failover.as_deref_mut() {
+            // The failover has begun already, or the new node has failed, too.
+            Some(failover) => {
+                failover.node = node;
+                failover.is_unknown = is_unknown;
+                failover.was_agreed &= !failover.has_left;
+                failover.has_left = false;
+            }
+            None => {
+                relay.failover = Some(Box::new(Failover {
+                    node,
+                    name,
+                    reason: reason.to_owned(),
+                    since: now,
+                    is_unknown,
+                    was_agreed: true,
+                    has_left: false,
+                    tries: 0,
+                    retries: 0,
+                }));
+            }
+        }
+        if set_up && !ends && (is_unknown || self.nodes.is_down(node)) {
+            self.leave_failed_node(slot, now);
+            return self.process_deferred(endpoint, slot, now);
+        }
+        self.nodes.failovers.queue.push_back(key);
+    }
+
+    /// Continues a failover after the call was answered and acknowledged: both sides have to agree on the new node
+    /// now.
+    pub(crate) fn confirm_failover(&mut self, slot: usize, now: Time) {
+        let key = self.key_of(slot);
+        let Some(relay) = self
+            .calls
+            .get_mut(slot)
+            .and_then(|c| c.relay.as_deref_mut())
+        else {
+            return;
+        };
+        relay.discard_set_up();
+        if let Some(failover) = relay.failover.as_deref_mut() {
+            failover.since = now;
+            self.nodes.failovers.queue.push_front(key);
+        }
+    }
+
+    /// Retries the failover of a call.
+    pub(crate) fn requeue_failover(&mut self, key: CallKey) {
+        self.nodes.failovers.queue.push_front(key);
+    }
+
+    /// Processes as many failovers as the rate allows.
+    pub(super) fn process_failovers(&mut self, endpoint: &mut Endpoint, now: Time) {
+        if self.nodes.failovers.next_at().is_none_or(|at| at > now) {
+            return;
+        }
+        let rate = self.nodes.policy.failure_rate as usize;
+        let rate = self.nodes.worker.share(rate).max(1);
+        let budget = (rate / TURNS_PER_SECOND).max(1);
+        let mut pause = Duration::from_micros((1_000_000 * budget / rate) as u64);
+        let mut left = budget;
+        // Each call once per turn.
+        let mut waiting = VecDeque::new();
+        while left > 0
+            && let Some(key) = self.nodes.failovers.queue.pop_front()
+        {
+            match self.process_failover(endpoint, key, now) {
+                FailoverStep::Done => left -= 1,
+                FailoverStep::Nothing => {}
+                FailoverStep::Busy => {
+                    self.timers
+                        .schedule(now + BUSY_INTERVAL, Alarm::NodeFailed(key));
+                }
+                FailoverStep::NoNode => waiting.push_back(key),
+            }
+        }
+        if !waiting.is_empty() {
+            pause = pause.max(NO_NODE_INTERVAL);
+        }
+        waiting.append(&mut self.nodes.failovers.queue);
+        self.nodes.failovers.queue = waiting;
+        self.nodes.failovers.due = Some(now + pause);
+    }
+
+    fn process_failover(
+        &mut self,
+        endpoint: &mut Endpoint,
+        key: CallKey,
+        now: Time,
+    ) -> FailoverStep {
+        let Some(slot) = self.slot_of(key) else {
+            return FailoverStep::Nothing;
+        };
+        let policy = self.nodes.policy;
+        let Some(call) = self.calls.get(slot) else {
+            return FailoverStep::Nothing;
+        };
+        let Some((relay, failover)) = call
+            .relay
+            .as_deref()
+            .and_then(|relay| Some((relay, relay.failover.as_deref()?)))
+        else {
+            return FailoverStep::Nothing;
+        };
+        if policy.failure == NodeFailure::End && call.phase != CallPhase::Ending {
+            if failover.is_unknown || self.nodes.is_down(failover.node) {
+                let reason = failover.reason.clone();
+                self.end_after_node_failure(endpoint, slot, &reason, now);
+                return FailoverStep::Done;
+            }
+        } else if call.phase != CallPhase::Confirmed {
+            // A call that is being set up is processed after the ACK.
+            return FailoverStep::Nothing;
+        }
+        let back = !failover.has_left && !failover.is_unknown && !self.nodes.is_down(failover.node);
+        if back && failover.was_agreed {
+            // The node is back; perhaps only the path to it had failed.
+            let node = failover.node;
+            self.query_call(slot, key, node, now);
+            if let Some(relay) = self.relay_mut(slot) {
+                relay.failover = None;
+            }
+            return FailoverStep::Done;
+        }
+        if is_busy(call, relay) {
+            if failover.since + MAX_BUSY > now {
+                return FailoverStep::Busy;
+            }
+            self.end_after_node_failure(endpoint, slot, "transaction pending for too long", now);
+            return FailoverStep::Done;
+        }
+        let needs_node = relay.node.is_none() || !failover.has_left;
+        if needs_node && self.nodes.choose(&[]).is_none() {
+            if policy.keep.is_none_or(|keep| failover.since + keep > now) {
+                return FailoverStep::NoNode;
+            }
+            self.end_after_node_failure(endpoint, slot, "no other node", now);
+            return FailoverStep::Done;
+        }
+        if !failover.has_left && failover.tries >= MAX_NODES {
+            self.end_after_node_failure(endpoint, slot, "too many nodes have failed", now);
+            return FailoverStep::Done;
+        }
+        let side = match relay.holding {
+            // The side that holds repeats the hold; the other one might offer sendrecv.
+            [false, true] => Side::Callee,
+            _ => Side::Caller,
+        };
+        if !failover.has_left {
+            self.leave_failed_node(slot, now);
+        }
+        self.reanchor(endpoint, slot, side, now);
+        FailoverStep::Done
+    }
+
+    /// Removes a call from its failed node. It gets a new Call-ID for the next node, because a late delete at the
+    /// failed node could otherwise end it where it is then.
+    fn leave_failed_node(&mut self, slot: usize, now: Time) {
+        let call_id = self.relay_name();
+        let Some(call) = self.calls.get_mut(slot) else {
+            return;
+        };
+        let (number, set_up) = (call.number, call.phase == CallPhase::SetUp);
+        let Some(relay) = call.relay.as_deref_mut() else {
+            return;
+        };
+        let call_id = core::mem::replace(&mut relay.call_id, call_id);
+        let (node, first_offerer) = (relay.node.take(), relay.first_offerer);
+        relay.established = false;
+        relay.moved = true;
+        relay.tried.clear();
+        relay.offer_result = None;
+        relay.last_answer = None;
+        relay.result = None;
+        relay.first_offerer = Side::Caller;
+        if !set_up {
+            relay.open_offer = None;
+        }
+        if let Some(timer) = relay.query_timer.take() {
+            self.timers.cancel(timer);
+        }
+        let mut is_unknown = false;
+        if let Some(failover) = relay.failover.as_deref_mut() {
+            failover.has_left = true;
+            failover.tries += 1;
+            is_unknown = failover.is_unknown;
+        }
+        if let Some(node) = node {
+            if self.nodes.is_down(node) {
+                let delete = PendingDelete {
+                    number,
+                    call_id,
+                    first_offerer,
+                };
+                self.nodes.defer_delete(node, delete);
+            } else if !is_unknown {
+                // The call continues, so that these figures are not awaited.
+                self.send_delete(node, number, (&call_id, first_offerer), false, now);
+            }
+            self.nodes.remove_call(node);
+        }
+    }
+
+    /// Sends the offer for the answer of this leg to a node that does not have the call yet. Returns whether it was
+    /// sent.
+    ///
+    /// # Errors
+    /// [`AnchorError`].
+    pub(super) fn offer_before_answer(
+        &mut self,
+        slot: usize,
+        leg: LegId,
+    ) -> Result<bool, AnchorError> {
+        let Some(call) = self.calls.get(slot) else {
+            return Ok(false);
+        };
+        let fresh = |relay: &NodeRelay| relay.moved && !relay.established;
+        if !call.relay.as_deref().is_some_and(fresh) {
+            return Ok(false);
+        }
+        let Some(set_up) = call.set_up.as_deref().filter(|set_up| set_up.offered) else {
+            return Ok(false);
+        };
+        let branch = set_up.branches.iter().find(|branch| branch.leg == leg);
+        let hop = branch.and_then(|branch| set_up.hops.get(usize::from(branch.hop)));
+        let Some(callee) = hop.map(|hop| (hop.interface, hop.trunk)) else {
+            return Ok(false);
+        };
+        let invite = set_up.invite.clone();
+        let Ok(invite) = Message::parse(&invite) else {
+            return Ok(false);
+        };
+        let session = session_of(&invite);
+        let Some(sdp) = session.bytes(invite.body()) else {
+            return Ok(false);
+        };
+        self.relay_offer_first(slot, callee, sdp)?;
+        Ok(true)
+    }
+
+    /// Finishes a failover: both sides have agreed on the new node.
+    pub(crate) fn reanchored(&mut self, slot: usize, now: Time) {
+        let Some(call) = self.calls.get_mut(slot) else {
+            return;
+        };
+        let number = call.number;
+        let Some(relay) = call.relay.as_deref_mut() else {
+            return;
+        };
+        // If the new node has failed in the meantime, the call is queued again.
+        let Some(failover) = relay.failover.take_if(|failover| failover.has_left) else {
+            return;
+        };
+        let to = relay.node.map(|node| self.nodes.name(node).to_owned());
+        let took = Duration::from_nanos(now.0.saturating_sub(failover.since.0));
+        self.events.tell(now, || EventKind::CallReanchored {
+            call: number,
+            from_node: failover.name,
+            to_node: to.unwrap_or_default(),
+            duration_ms: took.as_millis() as u64,
+        });
+    }
+
+    /// Whether a call has no working node.
+    pub(crate) fn is_without_node(&self, slot: usize) -> bool {
+        let relay = self.calls.get(slot).and_then(|call| call.relay.as_deref());
+        relay.is_some_and(|relay| relay.node.is_none_or(|node| self.nodes.is_down(node)))
+    }
+
+    /// Schedules another attempt.
+    pub(crate) fn reanchor_later(&mut self, endpoint: &mut Endpoint, slot: usize, now: Time) {
+        let key = self.key_of(slot);
+        let relay = self.relay_mut(slot);
+        let Some(failover) = relay.and_then(|relay| relay.failover.as_deref_mut()) else {
+            return;
+        };
+        failover.retries += 1;
+        if failover.retries > MAX_RETRIES {
+            return self.end_after_node_failure(endpoint, slot, "re-INVITE refused", now);
+        }
+        self.timers
+            .schedule(now + BUSY_INTERVAL, Alarm::NodeFailed(key));
+    }
+
+    /// Ends a call whose node has failed.
+    pub(crate) fn end_after_node_failure(
+        &mut self,
+        endpoint: &mut Endpoint,
+        slot: usize,
+        reason: &str,
+        now: Time,
+    ) {
+        let key = self.key_of(slot);
+        let name = self.relay_mut(slot).map(|relay| match &relay.failover {
+            Some(failover) => (failover.name.clone(), relay.node),
+            None => (String::new(), relay.node),
+        });
+        let (mut name, node) = name.unwrap_or_default();
+        if let (true, Some(node)) = (name.is_empty(), node) {
+            self.nodes.name(node).clone_into(&mut name);
+        }
+        self.events.tell(now, || EventKind::CallNotReanchored {
+            call: key.number(),
+            node: name,
+            reason: reason.to_owned(),
+        });
+        let reason = b"SIP;cause=408;text=\"Media lost\"";
+        self.give_up(endpoint, slot, "media node lost", reason, now);
+    }
+
+    /// Queries whether a node still has a call.
+    pub(super) fn query_call(&mut self, slot: usize, key: CallKey, node: NodeId, now: Time) {
+        let Some(relay) = self.relay_mut(slot) else {
+            return;
+        };
+        let body = Value::dictionary()
+            .with("command", "query")
+            .with("call-id", relay.call_id.as_str());
+        self.nodes
+            .send_command(node, CommandPurpose::Query(key, node), &body, now);
+    }
+
+    /// Sends due queries about calls, and kept deletions.
+    pub(super) fn query_samples(&mut self, now: Time) {
+        for node in self.nodes.nodes_to_query(now) {
+            if let Some(slot) = self.next_sample(node) {
+                self.query_call(slot, self.key_of(slot), node, now);
+            }
+        }
+        for (node, delete) in self.nodes.take_due_deletes() {
+            self.send_delete(
+                node,
+                delete.number,
+                (&delete.call_id, delete.first_offerer),
+                false,
+                now,
+            );
+        }
+    }
+
+    /// A call of this node, another one each time.
+    fn next_sample(&mut self, node: NodeId) -> Option<usize> {
+        let of_node = |relay: &NodeRelay| {
+            relay.node == Some(node) && relay.established && relay.failover.is_none()
+        };
+        let size = self.calls.capacity();
+        for _ in 0..MAX_SCANNED.min(size) {
+            self.nodes.cursor = (self.nodes.cursor + 1) % size;
+            let slot = self.nodes.cursor;
+            let relay = self.calls.get(slot).and_then(|call| call.relay.as_deref());
+            if relay.is_some_and(of_node) {
+                return Some(slot);
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,230 @@
+//! The end of calls: the time of the event, and its fields.
+
+use crate::virtual_network;
+
+use engine::{EventKind, Hundredths};
+use sip::{LegId, MessageContent};
+use std::time::Duration;
+use virtual_network::*;
+
+const OUT: &str = "192.0.2.1:5060";
+
+fn seconds(number: u64) -> Duration {
+    Duration::from_secs(number)
+}
+
+fn pair(config: &str) -> (VirtualNetwork, usize, usize) {
+    let mut net = VirtualNetwork::new(config, 1);
+    let alice = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
+    let bob = net.phone("10.2.0.1:5060", PhoneBehaviour::answering(SDP_B));
+    (net, alice, bob)
+}
+
+fn call(net: &mut VirtualNetwork, alice: usize) -> LegId {
+    let offer = MessageContent::sdp(SDP_A.as_bytes());
+    let leg = net.call(alice, "sip:bob@192.0.2.1", OUT, &offer);
+    net.run(seconds(1));
+    leg
+}
+
+fn hang_up(net: &mut VirtualNetwork, phone: usize, leg: LegId) {
+    net.command(phone, |endpoint, now| {
+        endpoint.bye(leg, &MessageContent::default(), now).unwrap()
+    });
+}
+
+/// The single event about the end of a call.
+fn ended(net: &VirtualNetwork) -> EventKind {
+    let notes = net.events.iter().map(|event| &event.kind);
+    let mut ends = notes.filter(|note| note.name() == "call_ended");
+    let end = ends.next().expect("call_ended").clone();
+    assert!(ends.next().is_none(), "reported once");
+    end
+}
+
+/// Its fields without the call number, as they are logged.
+fn fields(note: &EventKind) -> Vec<String> {
+    let mut fields = Vec::new();
+    note.fields(&mut |name, value| fields.push(format!("{name}={value}")));
+    fields.remove(0);
+    fields
+}
+
+fn port_of(body: &str) -> u16 {
+    let rest = body.split("m=audio ").nth(1).unwrap();
+    rest.split(' ').next().unwrap().parse().unwrap()
+}
+
+fn rtp(sequence: u16, ssrc: u8) -> Vec<u8> {
+    let mut packet = vec![0x80, 0, 0, 0, 0, 0, 0, 0, ssrc, 2, 3, 4];
+    packet[2..4].copy_from_slice(&sequence.to_be_bytes());
+    packet[4..8].copy_from_slice(&(u32::from(sequence) * 160).to_be_bytes());
+    packet.extend([0x55; 160]);
+    packet
+}
+
+/// Two seconds of audio from both sides; every tenth packet of the caller is lost before the border.
+fn speak(net: &mut VirtualNetwork, alice: usize, bob: usize) {
+    let towards_alice = port_of(
+        &net.find(alice, |event| *event == PhoneEvent::Answered)
+            .body(),
+    );
+    let towards_bob = port_of(&net.find(bob, |event| *event == PhoneEvent::Offered).body());
+    for sequence in 0..100 {
+        if sequence % 10 != 5 {
+            let to = format!("192.0.2.1:{towards_alice}");
+            net.send_raw("10.1.0.1:4000", &to, &rtp(sequence, 1));
+        }
+        let to = format!("198.51.100.1:{towards_bob}");
+        net.send_raw("10.2.0.1:5000", &to, &rtp(sequence, 9));
+        net.run(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn call_end_is_logged_with_statistics_before_the_bye_response() {
+    let (mut net, alice, bob) = pair(PLAIN);
+    let leg = call(&mut net, alice);
+    speak(&mut net, alice, bob);
+    // The border's BYE is not answered: the call's leg lingers for 32 s.
+    net.silence("10.2.0.1:5060");
+    hang_up(&mut net, alice, leg);
+    net.run(Duration::from_millis(50));
+    let end = ended(&net);
+    assert_eq!(
+        fields(&end),
+        [
+            "ended_by=caller",
+            "reason=bye",
+            "status=200",
+            "duration_ms=2998",
+            "path=sockets",
+            "codec=PCMU",
+            "caller_loss_percent=10.00",
+            "caller_jitter_ms=0.00",
+            "caller_mos=3.41",
+            "callee_loss_percent=0.00",
+            "callee_jitter_ms=0.00",
+            "callee_mos=4.41",
+        ]
+    );
+    net.assert_quiet();
+    ended(&net);
+}
+
+#[test]
+fn refused_call_ends_with_its_final_response() {
+    let (mut net, alice, bob) = pair(PLAIN);
+    net.phones[bob].log.behaviour.answer = Some(486);
+    let offer = MessageContent::sdp(SDP_A.as_bytes());
+    net.call(alice, "sip:bob@192.0.2.1", OUT, &offer);
+    net.run(Duration::from_millis(10));
+    assert_eq!(
+        fields(&ended(&net)),
+        [
+            "ended_by=callee",
+            "reason=refused",
+            "status=486",
+            "path=sockets"
+        ]
+    );
+    net.assert_quiet();
+}
+
+#[test]
+fn bypassed_media_has_no_statistics() {
+    let config = format!("{PLAIN}[[route]]\ntrunk='pbx'\nmedia='bypass'\n");
+    let (mut net, alice, _) = pair(&config);
+    let leg = call(&mut net, alice);
+    hang_up(&mut net, alice, leg);
+    net.run(seconds(1));
+    assert_eq!(
+        fields(&ended(&net)),
+        [
+            "ended_by=caller",
+            "reason=bye",
+            "status=200",
+            "duration_ms=998",
+            "path=bypass"
+        ]
+    );
+}
+
+#[test]
+fn call_without_packets_has_no_statistics() {
+    let (mut net, alice, _) = pair(PLAIN);
+    let leg = call(&mut net, alice);
+    hang_up(&mut net, alice, leg);
+    net.run(seconds(1));
+    let EventKind::CallEnded {
+        path,
+        caller_mos,
+        callee_loss_percent,
+        codec,
+        ..
+    } = ended(&net)
+    else {
+        panic!();
+    };
+    assert_eq!(path.as_deref(), Some("sockets"));
+    assert_eq!((caller_mos, callee_loss_percent, codec), (None, None, None));
+}
+
+#[test]
+fn dynamic_payload_type_of_a_transcoded_side_is_logged() {
+    let opus = SDP_A
+        .replace("RTP/AVP 0 101", "RTP/AVP 96")
+        .replace("a=rtpmap:0 PCMU/8000", "a=rtpmap:96 opus/48000/2")
+        .replace("a=rtpmap:101 telephone-event/8000\r\n", "");
+    let config = PLAIN.replace("kind='core'", "kind='core'\ntranscode='PCMU'");
+    let mut net = VirtualNetwork::new(&config, 1);
+    let alice = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(&opus));
+    let bob = net.phone("10.2.0.1:5060", PhoneBehaviour::answering(SDP_B));
+    let offer = MessageContent::sdp(opus.as_bytes());
+    let leg = net.call(alice, "sip:bob@192.0.2.1", OUT, &offer);
+    net.run(seconds(1));
+    let towards_alice = port_of(
+        &net.find(alice, |event| *event == PhoneEvent::Answered)
+            .body(),
+    );
+    let towards_bob = port_of(&net.find(bob, |event| *event == PhoneEvent::Offered).body());
+    for sequence in 0..10 {
+        let mut packet = rtp(sequence, 1);
+        packet[1] = 96;
+        net.send_raw(
+            "10.1.0.1:4000",
+            &format!("192.0.2.1:{towards_alice}"),
+            &packet,
+        );
+        let to = format!("198.51.100.1:{towards_bob}");
+        net.send_raw("10.2.0.1:5000", &to, &rtp(sequence, 9));
+        net.run(Duration::from_millis(20));
+    }
+    hang_up(&mut net, alice, leg);
+    net.run(seconds(1));
+    let EventKind::CallEnded {
+        codec, callee_mos, ..
+    } = ended(&net)
+    else {
+        panic!();
+    };
+    assert_eq!(codec.as_deref(), Some("opus/PCMU"));
+    assert!(callee_mos > Some(Hundredths(400)), "{callee_mos:?}");
+}
+
+#[test]
+fn route_and_address_of_a_call_are_logged() {
+    let config = format!("{PLAIN}[[route]]\nname='all of them'\ntrunk='pbx'\n");
+    let (mut net, alice, _) = pair(&config);
+    call(&mut net, alice);
+    let routed = net.events.iter().find_map(|event| match &event.kind {
+        EventKind::CallRouted {
+            route,
+            target,
+            address,
+            ..
+        } => Some([route.clone(), target.clone(), address.clone()]),
+        _ => None,
+    });
+    assert_eq!(routed.unwrap(), ["all of them", "pbx", "udp:10.2.0.1:5060"]);
+}

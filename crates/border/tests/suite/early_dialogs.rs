@@ -1,0 +1,177 @@
+//! Calls that fork behind the border, while the caller has one early dialog: its requests go to the matching early
+//! dialog.
+
+use crate::virtual_network;
+
+use sip::{LegId, MessageContent};
+use std::time::Duration;
+use virtual_network::*;
+use wire::sip::{Edit, HeaderId, Message, Method};
+
+const OUT: &str = "192.0.2.1:5060";
+/// A proxy behind the border, driven by the test.
+const PROXY: &str = "10.2.0.77:5060";
+
+fn seconds(number: u64) -> Duration {
+    Duration::from_secs(number)
+}
+
+/// A call to the proxy: network, caller, its leg.
+fn called() -> (VirtualNetwork, usize, LegId) {
+    let mut net = VirtualNetwork::new(&PLAIN.replace("10.2.0.1", "10.2.0.77"), 1);
+    let alice = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
+    let leg = net.call(
+        alice,
+        "sip:bob@192.0.2.1",
+        OUT,
+        &MessageContent::sdp(SDP_A.as_bytes()),
+    );
+    net.run(Duration::from_millis(100));
+    (net, alice, leg)
+}
+
+/// The last request with this method at the proxy.
+fn asked(net: &VirtualNetwork, method: &str) -> String {
+    let requests = net.media.iter().rev().map(|(_, _, bytes)| bytes);
+    requests
+        .map(|bytes| String::from_utf8_lossy(bytes).into_owned())
+        .find(|text| text.starts_with(&format!("{method} ")))
+        .unwrap_or_else(|| panic!("no {method} came"))
+}
+
+/// Sends the proxy's response, with a To tag if the request has none.
+fn reply(net: &mut VirtualNetwork, request: &str, status: &str, tag: &str, more: &str, sdp: &str) {
+    let message = Message::parse(request.as_bytes()).unwrap();
+    let mut out = format!("SIP/2.0 {status}\r\n");
+    for header in message.headers() {
+        let to = header.id == HeaderId::To && !request_has_tag(&message);
+        match header.id {
+            _ if to => {
+                let to = String::from_utf8_lossy(header.value);
+                out += &format!("To: {to};tag={tag}\r\n");
+            }
+            HeaderId::Via | HeaderId::From | HeaderId::To | HeaderId::CallId | HeaderId::CSeq => {
+                out += &String::from_utf8_lossy(header.raw);
+            }
+            _ => {}
+        }
+    }
+    out += &format!(
+        "Contact: <sip:{tag}@{PROXY}>\r\nAllow: INVITE, ACK, BYE, CANCEL, UPDATE, PRACK\r\n{more}"
+    );
+    if !sdp.is_empty() {
+        out += "Content-Type: application/sdp\r\n";
+    }
+    out += &format!("Content-Length: {}\r\n\r\n{sdp}", sdp.len());
+    net.send_raw(PROXY, "198.51.100.1:5060", out.as_bytes());
+    net.run(Duration::from_millis(200));
+}
+
+fn request_has_tag(message: &Message<'_>) -> bool {
+    message.to().is_ok_and(|to| to.tag().is_some())
+}
+
+const RELIABLE: &str = "Require: 100rel\r\nRSeq: 1\r\n";
+
+#[test]
+fn update_goes_to_the_early_dialog_of_the_answer() {
+    let (mut net, alice, leg) = called();
+    let invite = asked(&net, "INVITE");
+    // The first phone only rings, the second one answers the offer reliably, the third one rings, too.
+    reply(&mut net, &invite, "180 Ringing", "one", "", "");
+    reply(
+        &mut net,
+        &invite,
+        "183 Session Progress",
+        "two",
+        RELIABLE,
+        SDP_B,
+    );
+    let prack = asked(&net, "PRACK");
+    assert!(prack.contains("tag=two\r\n"), "{prack}");
+    reply(&mut net, &prack, "200 OK", "two", "", "");
+    reply(&mut net, &invite, "180 Ringing", "three", "", "");
+    let second = SDP_A.replace("4000", "4444");
+    net.command(alice, |endpoint, now| {
+        endpoint
+            .request(
+                leg,
+                Method::Update,
+                &MessageContent::sdp(second.as_bytes()),
+                now,
+            )
+            .unwrap();
+    });
+    net.run(Duration::from_millis(100));
+    let update = asked(&net, "UPDATE");
+    assert!(
+        update.starts_with("UPDATE sip:two@10.2.0.77:5060 "),
+        "{update}"
+    );
+    assert!(update.contains("tag=two\r\n"), "{update}");
+    reply(&mut net, &update, "200 OK", "two", "", SDP_B);
+    let answer = net.last(alice, |event| matches!(event, PhoneEvent::Response(200, _)));
+    assert!(
+        answer.body().contains("c=IN IP4 192.0.2.1"),
+        "{}",
+        answer.text()
+    );
+    // The second phone answers, and the call continues normally.
+    reply(&mut net, &invite, "200 OK", "two", "", "");
+    assert!(
+        net.has(alice, |event| *event == PhoneEvent::Answered),
+        "{:?}",
+        net.phone_events(alice)
+    );
+    let info = [Edit::Add {
+        id: HeaderId::Subject,
+        value: b"after the answer",
+    }];
+    net.command(alice, |endpoint, now| {
+        let content = MessageContent::default().with(&info);
+        endpoint.request(leg, Method::Info, &content, now).unwrap();
+    });
+    net.run(Duration::from_millis(100));
+    assert!(asked(&net, "INFO").contains("tag=two\r\n"));
+    net.command(alice, |endpoint, now| {
+        endpoint
+            .hang_up(leg, &MessageContent::default(), now)
+            .unwrap()
+    });
+    net.run(Duration::from_millis(100));
+    let bye = asked(&net, "BYE");
+    reply(&mut net, &bye, "200 OK", "two", "", "");
+    net.assert_quiet();
+}
+
+/// Without an answer, the caller's dialog is the early dialog of the last response (which refreshes its target and
+/// session).
+#[test]
+fn update_without_answer_goes_to_the_last_early_dialog() {
+    let (mut net, alice, leg) = called();
+    let invite = asked(&net, "INVITE");
+    for (received, tag) in [("one", "one"), ("two", "two"), ("one", "one")] {
+        reply(&mut net, &invite, "180 Ringing", tag, "", "");
+        net.command(alice, |endpoint, now| {
+            endpoint
+                .request(leg, Method::Update, &MessageContent::default(), now)
+                .unwrap();
+        });
+        net.run(Duration::from_millis(100));
+        let update = asked(&net, "UPDATE");
+        assert!(update.contains(&format!("tag={received}\r\n")), "{update}");
+        reply(&mut net, &update, "200 OK", tag, "", "");
+        assert!(net.has(alice, |event| matches!(event, PhoneEvent::Response(200, _))));
+    }
+    net.command(alice, |endpoint, now| {
+        endpoint
+            .hang_up(leg, &MessageContent::default(), now)
+            .unwrap()
+    });
+    net.run(Duration::from_millis(100));
+    let cancel = asked(&net, "CANCEL");
+    reply(&mut net, &cancel, "200 OK", "two", "", "");
+    reply(&mut net, &invite, "487 Request Terminated", "two", "", "");
+    net.run(seconds(1));
+    net.assert_quiet();
+}

@@ -1,0 +1,151 @@
+//! Calls over links that lose, duplicate and reorder: every attempt ends, no state is left, and the same seed gives the
+//! same events.
+
+use crate::virtual_network;
+
+use engine::Entropy;
+use sip::{LegId, MessageContent};
+use std::time::Duration;
+use virtual_network::*;
+use wire::sip::Method;
+
+const OUT: &str = "192.0.2.1:5060";
+
+fn run(seed: u64, calls: usize) -> (Vec<String>, usize) {
+    let config = format!("{PLAIN}[media]\ntimeout_s=600\n");
+    let mut net = VirtualNetwork::new(&config, seed);
+    let mut chance = Entropy::from_number(seed ^ 0x5eed);
+    net.link_conditions = LinkConditions {
+        loss: 0.15 * chance.unit(),
+        repeat: 0.2 * chance.unit(),
+        delay: Duration::from_millis(1 + chance.below(30)),
+        jitter: Duration::from_millis(1 + chance.below(300)),
+    };
+    let alice = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
+    let mut behaviour = PhoneBehaviour::answering(SDP_B);
+    behaviour.progress = vec![(180, false), (183, chance.unit() < 0.5)];
+    if behaviour.progress[1].1 {
+        // The answer waits for PRACK at the phone's endpoint; it is sent below.
+        behaviour.answer = None;
+    }
+    let bob = net.phone("10.2.0.1:5060", behaviour);
+    let mut legs: Vec<LegId> = Vec::new();
+    for _ in 0..calls {
+        legs.push(net.call(
+            alice,
+            "sip:bob@192.0.2.1",
+            OUT,
+            &MessageContent::sdp(SDP_A.as_bytes()),
+        ));
+        net.run(Duration::from_millis(chance.below(2_000)));
+        let entry: Vec<LegId> = net
+            .log(bob)
+            .iter()
+            .filter(|entry| entry.event == PhoneEvent::Offered)
+            .filter_map(|entry| entry.leg)
+            .collect();
+        for leg in entry {
+            net.command(bob, |endpoint, now| {
+                let _ = endpoint.answer(leg, 200, &MessageContent::sdp(SDP_B.as_bytes()), now);
+            });
+        }
+        let leg = legs[chance.below(legs.len() as u64) as usize];
+        let what = chance.below(4);
+        net.command(alice, |endpoint, now| {
+            let _ = match what {
+                0 => endpoint.cancel(leg, &MessageContent::default(), now),
+                1 => endpoint
+                    .request(
+                        leg,
+                        Method::Invite,
+                        &MessageContent::sdp(SDP_A.as_bytes()),
+                        now,
+                    )
+                    .map(|_| ()),
+                2 => endpoint
+                    .request(leg, Method::Info, &MessageContent::default(), now)
+                    .map(|_| ()),
+                _ => endpoint.bye(leg, &MessageContent::default(), now),
+            };
+        });
+    }
+    net.run(Duration::from_secs(60));
+    let open: Vec<LegId> = net
+        .log(bob)
+        .iter()
+        .filter(|entry| entry.event == PhoneEvent::Offered)
+        .filter_map(|entry| entry.leg)
+        .collect();
+    for leg in legs {
+        net.command(alice, |endpoint, now| {
+            let _ = endpoint.hang_up(leg, &MessageContent::default(), now);
+        });
+    }
+    for leg in open {
+        net.command(bob, |endpoint, now| {
+            let _ = endpoint.hang_up(leg, &MessageContent::default(), now);
+        });
+    }
+    net.run(Duration::from_secs(100));
+    let census = net.border.census();
+    assert!(
+        census.is_quiet(),
+        "seed {seed}: {census:#?} {:#?}",
+        net.border.calls()
+    );
+    assert_eq!(net.forwarder.sessions(), 0, "seed {seed}");
+    let offered = net
+        .names()
+        .iter()
+        .filter(|name| **name == "call_offered")
+        .count();
+    let ended = net
+        .names()
+        .iter()
+        .filter(|name| **name == "call_ended")
+        .count();
+    assert_eq!(offered, ended, "seed {seed}: every call has an outcome");
+    let counters = net.border.counters();
+    let outcomes = counters.completed
+        + counters.cancelled
+        + counters.declined
+        + counters.unanswered
+        + counters.refused
+        + counters.redirected
+        + counters.failed;
+    assert_eq!(outcomes, counters.offered, "seed {seed}: {counters:?}");
+    (
+        net.events.iter().map(ToString::to_string).collect(),
+        offered,
+    )
+}
+
+#[test]
+fn every_call_ends_without_state() {
+    let mut calls = 0;
+    // With EVENT_LOG=FILE the events of all seeds are written to FILE, to compare two versions of the code.
+    let mut log =
+        std::env::var_os("EVENT_LOG").map(|path| std::fs::File::create(path).expect("event log"));
+    for seed in 0..std::env::var("SEEDS")
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(150u64)
+    {
+        let (events, offered) = run(seed, 8);
+        calls += offered;
+        if let Some(file) = &mut log {
+            for event in events {
+                std::io::Write::write_all(file, format!("{seed} {event}\n").as_bytes())
+                    .expect("event log");
+            }
+        }
+    }
+    assert!(calls > 800, "{calls}");
+}
+
+#[test]
+fn same_seed_gives_the_same_events() {
+    for seed in 1_000..1_005 {
+        assert_eq!(run(seed, 6).0, run(seed, 6).0);
+    }
+}

@@ -1,0 +1,984 @@
+//! Outside of calls: registrations, out-of-dialog requests, access control, pings, DNS names, reload and drain.
+
+use crate::virtual_network;
+
+use engine::Transport;
+use sip::{Ending, Failure, Flow, Login, MessageContent, OutOfDialogRequest, Target};
+use std::time::Duration;
+use virtual_network::*;
+use wire::sip::{Edit, HeaderId, Message, Method};
+
+const OUT: &str = "192.0.2.1:5060";
+
+fn seconds(number: u64) -> Duration {
+    Duration::from_secs(number)
+}
+
+fn offer() -> MessageContent<'static> {
+    MessageContent::sdp(SDP_A.as_bytes())
+}
+
+fn pair(config: &str) -> (VirtualNetwork, usize, usize) {
+    let mut net = VirtualNetwork::new(config, 1);
+    let alice = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
+    let bob = net.phone("10.2.0.1:5060", PhoneBehaviour::answering(SDP_B));
+    (net, alice, bob)
+}
+
+/// Sends an out-of-dialog request from a phone to the border.
+fn send(
+    net: &mut VirtualNetwork,
+    phone: usize,
+    method: Method<'static>,
+    uri: &str,
+    edits: &[Edit<'_>],
+    login: Option<Login<'_>>,
+) {
+    let flow = Flow {
+        local: net.phones[phone].local,
+        transport: Transport::Udp,
+        remote: OUT.parse().unwrap(),
+        connection: None,
+    };
+    let user = format!("<sip:100{phone}@192.0.2.1>");
+    net.command(phone, |endpoint, now| {
+        let outside = OutOfDialogRequest {
+            from: Some(user.as_bytes()),
+            to: (method == Method::Register).then_some(user.as_bytes()),
+            content: MessageContent::default().with(edits),
+            login,
+            ..OutOfDialogRequest::new(method, Target::new(uri.as_bytes(), flow))
+        };
+        endpoint.send(&outside, now).unwrap();
+    });
+    net.run(seconds(1));
+}
+
+fn last_status(net: &VirtualNetwork, phone: usize) -> u16 {
+    match net
+        .last(phone, |event| {
+            matches!(
+                event,
+                PhoneEvent::OutOfDialogResponse(_) | PhoneEvent::OutOfDialogTimedOut
+            )
+        })
+        .event
+    {
+        PhoneEvent::OutOfDialogResponse(status) => status,
+        _ => 0,
+    }
+}
+
+#[test]
+fn options_are_answered() {
+    let (mut net, alice, _) = pair(PLAIN);
+    send(&mut net, alice, Method::Options, "sip:192.0.2.1", &[], None);
+    let entry = net.find(alice, |event| {
+        *event == PhoneEvent::OutOfDialogResponse(200)
+    });
+    for name in ["Allow", "Accept", "Supported", "Accept-Encoding"] {
+        assert!(!entry.header(name).is_empty(), "{name} in {}", entry.text());
+    }
+    assert!(entry.header("Allow").contains("INVITE"));
+}
+
+#[test]
+fn allowed_requests_are_relayed_and_others_refused() {
+    let (mut net, alice, bob) = pair(PLAIN);
+    let edits = [Edit::Add {
+        id: HeaderId::Subject,
+        value: b"hello",
+    }];
+    send(
+        &mut net,
+        alice,
+        Method::Message,
+        "sip:bob@192.0.2.1",
+        &edits,
+        None,
+    );
+    assert_eq!(last_status(&net, alice), 200);
+    let entry = net.find(bob, |event| matches!(event, PhoneEvent::OutOfDialog(_)));
+    assert_eq!(entry.header("Subject"), "hello");
+    assert!(
+        !entry.text().contains("10.1.0.1") && !entry.text().contains("192.0.2.1"),
+        "{}",
+        entry.text()
+    );
+    net.phones[bob].log.behaviour.outside = Some(404);
+    send(
+        &mut net,
+        alice,
+        Method::Message,
+        "sip:bob@192.0.2.1",
+        &[],
+        None,
+    );
+    assert_eq!(last_status(&net, alice), 404);
+    send(
+        &mut net,
+        alice,
+        Method::Publish,
+        "sip:bob@192.0.2.1",
+        &[],
+        None,
+    );
+    assert_eq!(last_status(&net, alice), 404);
+    send(
+        &mut net,
+        alice,
+        Method::Refer,
+        "sip:bob@192.0.2.1",
+        &[],
+        None,
+    );
+    assert_eq!(last_status(&net, alice), 403);
+    send(
+        &mut net,
+        alice,
+        Method::Info,
+        "sip:bob@192.0.2.1",
+        &[],
+        None,
+    );
+    assert_eq!(last_status(&net, alice), 481);
+    send(
+        &mut net,
+        alice,
+        Method::Other(b"DANCE"),
+        "sip:bob@192.0.2.1",
+        &[],
+        None,
+    );
+    assert_eq!(last_status(&net, alice), 405);
+    net.assert_quiet();
+}
+
+const USERS: &str = "[[interface]]\nname='out'\nkind='access'\nlisten='udp:192.0.2.1:5060'\nauthenticate='digest'\nregister='local'\n\
+    [[user]]\nname='1000'\npassword='secret-1000'\n[[user]]\nname='1001'\npassword='secret-1001'\n[registrar]\nmin_expires_s=60\n";
+
+fn login(password: &'static str, user: &'static str) -> Option<Login<'static>> {
+    Some(Login {
+        user: user.as_bytes(),
+        password: password.as_bytes(),
+    })
+}
+
+#[test]
+fn phones_register_with_digest_and_call_each_other() {
+    let mut net = VirtualNetwork::new(USERS, 5);
+    let alice = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
+    let bob = net.phone("10.2.0.1:5060", PhoneBehaviour::answering(SDP_B));
+    let contact = [Edit::Replace {
+        id: HeaderId::Contact,
+        value: b"<sip:1001@192.168.7.7:5099>",
+    }];
+    send(
+        &mut net,
+        bob,
+        Method::Register,
+        "sip:192.0.2.1",
+        &contact,
+        None,
+    );
+    assert_eq!(last_status(&net, bob), 401);
+    send(
+        &mut net,
+        bob,
+        Method::Register,
+        "sip:192.0.2.1",
+        &contact,
+        login("wrong", "1001"),
+    );
+    assert_eq!(last_status(&net, bob), 401);
+    send(
+        &mut net,
+        bob,
+        Method::Register,
+        "sip:192.0.2.1",
+        &contact,
+        login("secret-1001", "1001"),
+    );
+    assert_eq!(
+        last_status(&net, bob),
+        200,
+        "{:?}",
+        net.last(bob, |_| true).text()
+    );
+    assert!(net.names().contains(&"registration_stored"));
+    // Without authentication there is no call; with it the phone behind NAT is reached on its flow.
+    let call = |net: &mut VirtualNetwork, login| {
+        let leg = net.call_with(alice, "sip:1001@192.0.2.1", OUT, &offer(), |invite| {
+            invite.from = Some(b"<sip:1000@192.0.2.1>");
+            invite.login = login;
+        });
+        net.run(seconds(1));
+        leg
+    };
+    call(&mut net, None);
+    assert!(net.has(alice, |event| *event
+        == PhoneEvent::Failed(Failure::Response, 407)));
+    let leg = call(&mut net, login("secret-1000", "1000"));
+    assert!(
+        net.has(alice, |event| *event == PhoneEvent::Answered),
+        "{:?}",
+        net.phone_events(alice)
+    );
+    let offered = net.find(bob, |event| *event == PhoneEvent::Offered);
+    assert!(
+        offered
+            .text()
+            .starts_with("INVITE sip:1001@192.168.7.7:5099 SIP/2.0")
+    );
+    assert!(
+        offered.header("Proxy-Authorization").is_empty(),
+        "credentials are not relayed"
+    );
+    assert!(net.has(bob, |event| *event == PhoneEvent::Acked));
+    net.command(alice, |endpoint, now| {
+        endpoint.bye(leg, &MessageContent::default(), now).unwrap()
+    });
+    net.run(seconds(1));
+    assert!(net.has(bob, |event| *event == PhoneEvent::Ended(Ending::Peer)));
+    // A user must not use the identity of another.
+    net.call_with(alice, "sip:1001@192.0.2.1", OUT, &offer(), |invite| {
+        invite.from = Some(b"<sip:1001@192.0.2.1>");
+        invite.login = login("secret-1000", "1000");
+    });
+    net.run(seconds(1));
+    assert!(net.has(alice, |event| *event
+        == PhoneEvent::Failed(Failure::Response, 403)));
+    for event in &net.events {
+        assert!(!event.to_string().contains("secret"), "{event}");
+    }
+    net.assert_quiet();
+}
+
+#[test]
+fn all_contacts_ring_and_the_first_answer_wins() {
+    let mut net = VirtualNetwork::new(USERS, 5);
+    let alice = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
+    let mut slow = PhoneBehaviour::answering(SDP_B);
+    slow.answer = None;
+    let desk = net.phone("10.2.0.1:5060", slow);
+    let mobile = net.phone("10.3.0.1:5060", PhoneBehaviour::answering(SDP_B));
+    for (phone, contact) in [
+        (desk, "<sip:1001@10.2.0.1>"),
+        (mobile, "<sip:1001@10.3.0.1>"),
+    ] {
+        let contact = [Edit::Replace {
+            id: HeaderId::Contact,
+            value: contact.as_bytes(),
+        }];
+        let flow = Flow {
+            local: net.phones[phone].local,
+            transport: Transport::Udp,
+            remote: OUT.parse().unwrap(),
+            connection: None,
+        };
+        net.command(phone, |endpoint, now| {
+            let outside = OutOfDialogRequest {
+                from: Some(b"<sip:1001@192.0.2.1>"),
+                to: Some(b"<sip:1001@192.0.2.1>"),
+                content: MessageContent::default().with(&contact),
+                login: login("secret-1001", "1001"),
+                ..OutOfDialogRequest::new(Method::Register, Target::new(b"sip:192.0.2.1", flow))
+            };
+            endpoint.send(&outside, now).unwrap();
+        });
+        net.run(seconds(1));
+        assert_eq!(last_status(&net, phone), 200);
+    }
+    let leg = net.call_with(alice, "sip:1001@192.0.2.1", OUT, &offer(), |invite| {
+        invite.from = Some(b"<sip:1000@192.0.2.1>");
+        invite.login = login("secret-1000", "1000");
+    });
+    net.run(seconds(2));
+    assert!(net.has(desk, |event| *event == PhoneEvent::Offered));
+    let cancelled = net.find(desk, |event| *event == PhoneEvent::Cancelled);
+    assert!(
+        cancelled.header("Reason").contains("cause=200"),
+        "{}",
+        cancelled.text()
+    );
+    assert!(net.has(mobile, |event| *event == PhoneEvent::Acked));
+    assert!(net.has(alice, |event| *event == PhoneEvent::Answered));
+    net.command(alice, |endpoint, now| {
+        endpoint.bye(leg, &MessageContent::default(), now).unwrap()
+    });
+    net.assert_quiet();
+}
+
+#[test]
+fn max_breadth_is_divided_among_branches_and_obeyed() {
+    let mut net = VirtualNetwork::new(USERS, 5);
+    let alice = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
+    let mut busy = PhoneBehaviour::answering(SDP_B);
+    busy.answer = Some(486);
+    let phones: Vec<usize> = (2..6)
+        .map(|host| net.phone(&format!("10.{host}.0.1:5060"), busy.clone()))
+        .collect();
+    for &phone in &phones {
+        let value = format!("<sip:1001@{}>", net.phones[phone].address);
+        let contact = [Edit::Replace {
+            id: HeaderId::Contact,
+            value: value.as_bytes(),
+        }];
+        let flow = Flow {
+            local: net.phones[phone].local,
+            transport: Transport::Udp,
+            remote: OUT.parse().unwrap(),
+            connection: None,
+        };
+        net.command(phone, |endpoint, now| {
+            let outside = OutOfDialogRequest {
+                from: Some(b"<sip:1001@192.0.2.1>"),
+                to: Some(b"<sip:1001@192.0.2.1>"),
+                content: MessageContent::default().with(&contact),
+                login: login("secret-1001", "1001"),
+                ..OutOfDialogRequest::new(Method::Register, Target::new(b"sip:192.0.2.1", flow))
+            };
+            endpoint.send(&outside, now).unwrap();
+        });
+        net.run(seconds(1));
+    }
+    // Max-Breadth of the request; Max-Breadth at each phone in calling order; number of phones that ring at once.
+    for (breadth, expected, at_once) in [
+        (None, vec!["15", "15", "15", "15"], 4),
+        (Some("9"), vec!["2", "2", "2", "2"], 4),
+        (Some("3"), vec!["1", "1", "1", "3"], 3),
+        (Some("1"), vec!["1", "1", "1", "1"], 1),
+        (Some("0"), vec![], 0),
+    ] {
+        for &phone in &phones {
+            net.phones[phone].log.entries.clear();
+            net.phones[phone].log.behaviour.answer = None;
+        }
+        let edits: Vec<Edit<'_>> = breadth
+            .map(|value: &str| Edit::AddNamed {
+                name: b"Max-Breadth",
+                value: value.as_bytes(),
+            })
+            .into_iter()
+            .collect();
+        let content = offer().with(&edits);
+        net.call_with(alice, "sip:1001@192.0.2.1", OUT, &content, |invite| {
+            invite.from = Some(b"<sip:1000@192.0.2.1>");
+            invite.login = login("secret-1000", "1000");
+        });
+        let mut calls: Vec<String> = Vec::new();
+        for round in 0..4 {
+            net.run(Duration::from_millis(200));
+            let mut ringing = 0;
+            for &phone in &phones {
+                let offered: Vec<_> = net
+                    .log(phone)
+                    .iter()
+                    .filter(|entry| entry.event == PhoneEvent::Offered)
+                    .cloned()
+                    .collect();
+                for entry in offered {
+                    ringing += 1;
+                    calls.push(entry.header("Max-Breadth"));
+                    let leg = entry.leg.unwrap();
+                    net.command(phone, |endpoint, now| {
+                        let _ = endpoint.reject(leg, 486, &MessageContent::default(), now);
+                    });
+                }
+                net.phones[phone].log.entries.clear();
+            }
+            if round == 0 {
+                assert_eq!(ringing, at_once, "{breadth:?}");
+            }
+        }
+        assert_eq!(calls, expected, "{breadth:?}");
+        let status = if breadth == Some("0") { 440 } else { 486 };
+        let end = net.last(alice, |event| matches!(event, PhoneEvent::Failed(..)));
+        assert_eq!(end.event, PhoneEvent::Failed(Failure::Response, status));
+    }
+    net.assert_quiet();
+}
+
+#[test]
+fn registrations_are_relayed_to_the_core_with_our_contact() {
+    let config = PLAIN.replace("kind='access'\n", "kind='access'\nregister='pass:pbx'\n");
+    let (mut net, alice, bob) = pair(&config);
+    net.phones[bob].log.behaviour.outside = None;
+    let contact = [
+        Edit::Replace {
+            id: HeaderId::Contact,
+            value: b"<sip:1000@192.168.3.3:5060>",
+        },
+        Edit::Add {
+            id: HeaderId::Expires,
+            value: b"600",
+        },
+    ];
+    send(
+        &mut net,
+        alice,
+        Method::Register,
+        "sip:192.0.2.1",
+        &contact,
+        None,
+    );
+    let entry = net
+        .find(bob, |event| matches!(event, PhoneEvent::OutOfDialog(_)))
+        .clone();
+    assert_eq!(entry.method(), "REGISTER");
+    let ours = entry.header("Contact");
+    assert!(
+        ours.contains("198.51.100.1") && !entry.text().contains("192.168.3.3"),
+        "{}",
+        entry.text()
+    );
+    let PhoneEvent::OutOfDialog(transaction) = entry.event else {
+        panic!()
+    };
+    let granted = format!("{};expires=300", ours.split(";expires").next().unwrap());
+    let edits = [Edit::Replace {
+        id: HeaderId::Contact,
+        value: granted.as_bytes(),
+    }];
+    net.command(bob, |endpoint, now| {
+        endpoint
+            .respond(
+                transaction,
+                200,
+                &MessageContent::default().with(&edits),
+                now,
+            )
+            .unwrap()
+    });
+    net.run(seconds(1));
+    assert_eq!(last_status(&net, alice), 200);
+    let answer = net.last(alice, |event| {
+        *event == PhoneEvent::OutOfDialogResponse(200)
+    });
+    assert!(
+        answer.header("Contact").contains("192.168.3.3"),
+        "{}",
+        answer.text()
+    );
+    // The core calls the registered contact: the phone is reached on its flow.
+    let uri = ours
+        .trim_start_matches('<')
+        .split('>')
+        .next()
+        .unwrap()
+        .to_owned();
+    net.call(
+        bob,
+        &uri,
+        "198.51.100.1:5060",
+        &MessageContent::sdp(SDP_B.as_bytes()),
+    );
+    net.run(seconds(1));
+    let offered = net.find(alice, |event| *event == PhoneEvent::Offered);
+    assert!(
+        offered
+            .text()
+            .starts_with("INVITE sip:1000@192.168.3.3:5060"),
+        "{}",
+        offered.text()
+    );
+    assert!(net.has(bob, |event| *event == PhoneEvent::Answered));
+}
+
+#[test]
+fn requests_from_unlisted_addresses_are_dropped_and_counted() {
+    let config = PLAIN.replace("kind='access'\n", "kind='access'\nallow=['10.1.0.0/16']\n");
+    let (mut net, alice, bob) = pair(&config);
+    let eve = net.phone("203.0.113.5:5060", PhoneBehaviour::answering(SDP_A));
+    net.call(eve, "sip:bob@192.0.2.1", OUT, &offer());
+    net.run(seconds(2));
+    assert!(net.phones[eve].received.is_empty());
+    assert!(
+        net.border
+            .drops()
+            .get(engine::DropReason::SipSourceNotAllowed)
+            > 1
+    );
+    net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
+    net.run(seconds(1));
+    assert!(net.has(bob, |event| *event == PhoneEvent::Acked));
+    // TCP connections are rejected.
+    let mallory = net.phone_over(
+        "203.0.113.6:5060",
+        Transport::Tcp,
+        PhoneBehaviour::answering(SDP_A),
+    );
+    let flow = Flow {
+        local: net.phones[mallory].local,
+        transport: Transport::Tcp,
+        remote: OUT.parse().unwrap(),
+        connection: None,
+    };
+    net.command(mallory, |endpoint, now| {
+        let outside = OutOfDialogRequest::new(Method::Options, Target::new(b"sip:192.0.2.1", flow));
+        endpoint.send(&outside, now).unwrap();
+    });
+    net.run(seconds(2));
+    assert!(net.phones[mallory].received.is_empty());
+}
+
+#[test]
+fn pings_detect_a_trunk_down_and_up() {
+    let config = format!("{PLAIN}ping=10\nping_failures=2\n");
+    let (mut net, alice, bob) = pair(&config);
+    net.run(seconds(20));
+    let pinged = net.find(bob, |event| matches!(event, PhoneEvent::OutOfDialog(_)));
+    assert_eq!(pinged.method(), "OPTIONS");
+    net.phones[bob].log.behaviour.outside = Some(503);
+    net.run(seconds(40));
+    assert!(net.names().contains(&"trunk_down"));
+    net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
+    net.run(seconds(1));
+    assert!(net.has(alice, |event| *event
+        == PhoneEvent::Failed(Failure::Response, 503)));
+    net.phones[bob].log.behaviour.outside = Some(200);
+    net.run(seconds(40));
+    assert!(net.names().contains(&"trunk_up"));
+    net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
+    net.run(seconds(1));
+    assert!(net.has(alice, |event| *event == PhoneEvent::Answered));
+}
+
+#[test]
+fn border_registers_at_a_carrier() {
+    let config = format!(
+        "{PLAIN}username='us'\npassword='pw'\nregister={{user='4711',domain='carrier.example',contact_user='line1',expires_s=600}}\n"
+    );
+    let (mut net, _, carrier) = pair(&config);
+    net.run(seconds(5));
+    let entry = net.find(carrier, |event| matches!(event, PhoneEvent::OutOfDialog(_)));
+    assert_eq!(entry.method(), "REGISTER");
+    assert_eq!(entry.header("To"), "<sip:4711@carrier.example>");
+    assert_eq!(entry.header("Contact"), "<sip:line1@198.51.100.1:5060>");
+    assert_eq!(entry.header("Expires"), "600");
+    assert!(net.names().contains(&"carrier_registration"));
+}
+
+#[test]
+fn flow_of_our_registration_is_kept_alive_and_replaced_on_failure() {
+    let account = |keep: &str, target: &str| {
+        PLAIN.replace("udp:10.2.0.1:5060", target)
+            + &format!(
+                "username='us'\npassword='pw'\nregister={{user='4711',domain='carrier.example',expires_s=3600{keep}}}\n"
+            )
+    };
+    let registers = |net: &VirtualNetwork, carrier: usize| {
+        let of = |entry: &&LogEntry| entry.method() == "REGISTER";
+        net.log(carrier).iter().filter(of).count()
+    };
+    let pings = |net: &VirtualNetwork, carrier: usize| {
+        let is = |bytes: &&Vec<u8>| bytes.starts_with(&[0, 1]) || bytes.as_slice() == b"\r\n\r\n";
+        net.phones[carrier].received.iter().filter(is).count()
+    };
+    // The carrier does not announce keep-alives, so it gets none.
+    let (mut net, _, carrier) = pair(&account("", "udp:10.2.0.1:5060"));
+    net.run(seconds(600));
+    assert_eq!((registers(&net, carrier), pings(&net, carrier)), (1, 0));
+
+    // Over UDP every 24 to 29 seconds.
+    let always = ",keep_alive='always'";
+    let (mut net, _, carrier) = pair(&account(always, "udp:10.2.0.1:5060"));
+    net.run(seconds(300));
+    assert_eq!(registers(&net, carrier), 1);
+    assert!(
+        (9..=12).contains(&pings(&net, carrier)),
+        "{}",
+        pings(&net, carrier)
+    );
+    // No response for the duration of seven attempts.
+    net.link_conditions.loss = 1.0;
+    net.run(seconds(75));
+    net.link_conditions.loss = 0.0;
+    let reported = |net: &VirtualNetwork| {
+        let failed = |event: &&engine::Event| event.to_string().contains("flow failed");
+        net.events.iter().filter(failed).count()
+    };
+    assert_eq!(reported(&net), 1);
+    net.run(seconds(60));
+    assert!(registers(&net, carrier) >= 2);
+    let before = pings(&net, carrier);
+    net.run(seconds(100));
+    assert!(
+        pings(&net, carrier) > before,
+        "the new flow gets keep-alives"
+    );
+
+    // The stream is closed.
+    let config = account(always, "tcp:10.2.0.1:5060");
+    let mut net = VirtualNetwork::new(&config, 1);
+    let carrier = net.phone_over(
+        "10.2.0.1:5060",
+        Transport::Tcp,
+        PhoneBehaviour::answering(SDP_B),
+    );
+    net.run(seconds(500));
+    assert_eq!(registers(&net, carrier), 1);
+    assert!(
+        (4..=5).contains(&pings(&net, carrier)),
+        "{}",
+        pings(&net, carrier)
+    );
+    net.break_streams(carrier);
+    net.run(seconds(10));
+    assert_eq!((registers(&net, carrier), reported(&net)), (2, 1));
+}
+
+#[test]
+fn reload_keeps_calls_and_changes_only_differing_sockets() {
+    let (mut net, alice, bob) = pair(PLAIN);
+    let leg = net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
+    net.run(seconds(1));
+    // The core interface loses TCP, a third interface is added, and the trunk moves to the second position of the file.
+    let changed = "[[interface]]\nname='new'\nkind='access'\nlisten='udp:192.0.2.9:5060'\nmedia={address='192.0.2.9'}\n"
+        .to_owned()
+        + &PLAIN.replace("['udp:198.51.100.1:5060','tcp:198.51.100.1:5060']", "'udp:198.51.100.1:5060'")
+            .replace("[[trunk]]", "[[trunk]]\nname='first'\ninterface='in'\ntarget='udp:10.2.0.44:5060'\n[[trunk]]")
+        + "[[route]]\ntrunk='pbx'\n";
+    let config = border::config::parse(&changed, "changed.toml").unwrap();
+    let before = net.open_sockets;
+    net.control(|border, now| border.reload(config, now));
+    net.run(seconds(1));
+    assert!(net.names().contains(&"configuration_reloaded"));
+    assert_eq!(net.open_sockets, before, "one closed, one opened");
+    let calls = net.border.calls();
+    assert_eq!(calls[0].trunks[1].as_deref(), Some("pbx"));
+    assert_eq!(calls[0].interfaces, ["out".to_owned(), "in".to_owned()]);
+    net.command(alice, |endpoint, now| {
+        endpoint
+            .request(leg, Method::Info, &MessageContent::default(), now)
+            .unwrap();
+    });
+    net.run(seconds(1));
+    assert!(net.log(bob).iter().any(|entry| entry.method() == "INFO"));
+    // New calls arrive at the new interface.
+    net.call(alice, "sip:bob@192.0.2.9", "192.0.2.9:5060", &offer());
+    net.run(seconds(1));
+    assert_eq!(net.border.calls().len(), 2);
+    net.command(alice, |endpoint, now| {
+        endpoint.bye(leg, &MessageContent::default(), now).unwrap()
+    });
+    net.run(seconds(1));
+    assert_eq!(net.border.calls().len(), 1);
+}
+
+#[test]
+fn removed_listener_serves_only_its_calls() {
+    let (mut net, alice, bob) = pair(PLAIN);
+    let leg = net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
+    net.run(seconds(1));
+    let moved = PLAIN.replace("udp:192.0.2.1:5060", "udp:192.0.2.1:5070");
+    let config = border::config::parse(&moved, "moved.toml").unwrap();
+    net.control(|border, now| border.reload(config, now));
+    let sent = net.wire.len();
+    let ask = |net: &mut VirtualNetwork, to: &str, mark: &str| {
+        let options = format!(
+            "OPTIONS sip:{to} SIP/2.0\r\nVia: SIP/2.0/UDP 10.9.9.9;branch=z9hG4bK{mark}\r\nMax-Forwards: 70\r\n\
+             From: <sip:x@x>;tag=1\r\nTo: <sip:{to}>\r\nCall-ID: {mark}\r\nCSeq: 1 OPTIONS\r\n\r\n"
+        );
+        net.send_raw("10.9.9.9:5060", to, options.as_bytes());
+        net.run(Duration::from_millis(100));
+    };
+    ask(&mut net, OUT, "old");
+    net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
+    net.run(seconds(40));
+    assert_eq!(net.wire.len(), sent, "no socket is left");
+    ask(&mut net, "192.0.2.1:5070", "new");
+    assert_eq!(net.wire.len(), sent + 1);
+    // Its established call continues.
+    net.command(alice, |endpoint, now| {
+        endpoint
+            .request(
+                leg,
+                wire::sip::Method::Info,
+                &MessageContent::default(),
+                now,
+            )
+            .unwrap();
+    });
+    net.run(seconds(1));
+    assert!(net.log(bob).iter().any(|entry| entry.method() == "INFO"));
+    net.command(alice, |endpoint, now| {
+        endpoint.bye(leg, &MessageContent::default(), now).unwrap()
+    });
+    net.run(seconds(1));
+    assert!(net.has(alice, |event| matches!(event, PhoneEvent::Ended(_))));
+    net.assert_quiet();
+}
+
+#[test]
+fn drain_refuses_calls_and_ends_with_the_last_one() {
+    let (mut net, alice, _) = pair(PLAIN);
+    let leg = net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
+    net.run(seconds(1));
+    net.control(|border, now| border.drain(seconds(600), now));
+    net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
+    net.run(seconds(1));
+    let refused = net.find(alice, |event| {
+        *event == PhoneEvent::Failed(Failure::Response, 503)
+    });
+    assert!(
+        !refused.header("Retry-After").is_empty(),
+        "{}",
+        refused.text()
+    );
+    assert!(!net.border.is_drained());
+    net.command(alice, |endpoint, now| {
+        endpoint.bye(leg, &MessageContent::default(), now).unwrap()
+    });
+    net.run(seconds(1));
+    assert!(net.border.is_drained());
+    assert_eq!(*net.names().last().unwrap(), "drain_finished");
+    net.assert_quiet();
+}
+
+#[test]
+fn drain_ends_remaining_calls_after_its_timeout() {
+    let (mut net, alice, bob) = pair(PLAIN);
+    net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
+    net.run(seconds(1));
+    net.control(|border, now| border.drain(seconds(10), now));
+    net.run(seconds(12));
+    assert!(net.border.is_drained());
+    for phone in [alice, bob] {
+        assert!(net.has(phone, |event| *event == PhoneEvent::Ended(Ending::Peer)));
+    }
+    let reported = net
+        .events
+        .iter()
+        .rev()
+        .find(|event| event.kind.name() == "drain_finished")
+        .unwrap();
+    assert!(reported.to_string().contains("terminated=1"), "{reported}");
+    net.assert_quiet();
+}
+
+/// No response to anything: BYE of an established call, an INVITE's ACK, or pings. The workers end nevertheless.
+#[test]
+fn drain_ends_without_any_response() {
+    let config = format!("{PLAIN}[sip]\nworkers=2\n");
+    let mut net = VirtualNetwork::with_workers(&config, 1);
+    let alice = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
+    let mute = PhoneBehaviour {
+        acks: false,
+        ..PhoneBehaviour::answering(SDP_A)
+    };
+    let mute = net.phone("10.1.0.2:5060", mute);
+    let bob = net.phone("10.2.0.1:5060", PhoneBehaviour::answering(SDP_B));
+    for caller in [alice, mute] {
+        for _ in 0..8 {
+            net.call(caller, "sip:bob@192.0.2.1", OUT, &offer());
+        }
+    }
+    net.run(seconds(1));
+    net.phones[bob].log.behaviour.answer = None;
+    for _ in 0..8 {
+        net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
+    }
+    net.run(seconds(1));
+    net.phones[bob].log.behaviour.silent = true;
+    for _ in 0..8 {
+        net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
+    }
+    net.run(seconds(1));
+    let calls = net.each_worker(|border, _| border.calls().len());
+    assert!(calls.iter().all(|calls| *calls > 4), "{calls:?}");
+    assert_eq!(calls.iter().sum::<usize>(), 32);
+    for worker in 0..2 {
+        net.control_worker(worker, |border, now| border.drain(seconds(5), now));
+    }
+    net.run(seconds(4));
+    assert!(net.each_worker(|border, _| border.is_drained()) == [false; 2]);
+    net.link_conditions.loss = 1.0;
+    net.run(seconds(4));
+    assert!(net.each_worker(|border, _| border.is_drained()) == [true; 2]);
+    let calls = net.each_worker(|border, _| border.calls().len());
+    assert_eq!(calls, [0; 2]);
+    let reported = |name: &str| {
+        let of_name = net.events.iter().filter(|event| event.kind.name() == name);
+        of_name.map(ToString::to_string).collect::<Vec<String>>()
+    };
+    assert_eq!(reported("call_ended").len(), 32);
+    assert!(
+        reported("call_ended")
+            .iter()
+            .all(|event| event.contains("drained"))
+    );
+    let [finished] = &reported("drain_finished")[..] else {
+        panic!("{:?}", reported("drain_finished"))
+    };
+    assert!(finished.contains("terminated=32"), "{finished}");
+}
+
+/// Before the ACK of our 2xx, BYE must not be sent (RFC 3261 section 15), but it is at the end of a drain. A second
+/// command ends the drain at once.
+#[test]
+fn unacknowledged_call_gets_bye_at_the_end_of_a_drain() {
+    let (mut net, alice, _) = pair(PLAIN);
+    net.phones[alice].log.behaviour.acks = false;
+    net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
+    net.run(seconds(1));
+    net.control(|border, now| border.drain(seconds(600), now));
+    net.run(seconds(3));
+    net.control(|border, now| border.drain(Duration::ZERO, now));
+    let ended =
+        |net: &VirtualNetwork| net.has(alice, |event| *event == PhoneEvent::Ended(Ending::Peer));
+    net.run(seconds(1));
+    assert!(!net.border.is_drained() && !ended(&net));
+    net.run(seconds(2));
+    assert!(net.border.is_drained() && ended(&net));
+}
+
+/// A DNS response with one A record for a query.
+fn dns_answer(query: &[u8], address: [u8; 4]) -> Vec<u8> {
+    let mut answer = query.to_vec();
+    answer.truncate(question_end(query));
+    answer[2] = 0x81;
+    answer[3] = 0x80;
+    answer[6..8].copy_from_slice(&1u16.to_be_bytes());
+    answer[8..12].fill(0);
+    answer.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4]);
+    answer.extend(address);
+    answer
+}
+
+fn question_end(query: &[u8]) -> usize {
+    let mut at = 12;
+    while query[at] != 0 {
+        at += 1 + usize::from(query[at]);
+    }
+    at + 5
+}
+
+#[test]
+fn trunk_with_a_host_name_is_located_by_dns() {
+    let config = PLAIN.replace("udp:10.2.0.1:5060", "udp:pbx.example:5060")
+        + "[dns]\nservers=['10.8.0.53:53']\n";
+    let (mut net, alice, bob) = pair(&config);
+    net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
+    net.run(Duration::from_millis(100));
+    let (_, from, query) = net
+        .media
+        .iter()
+        .find(|(to, _, _)| *to == "10.8.0.53:53".parse().unwrap())
+        .expect("a query")
+        .clone();
+    net.send_raw(
+        "10.8.0.53:53",
+        &from.to_string(),
+        &dns_answer(&query, [10, 2, 0, 1]),
+    );
+    net.run(seconds(1));
+    assert!(
+        net.has(bob, |event| *event == PhoneEvent::Acked),
+        "{:?}",
+        net.phone_events(alice)
+    );
+    assert!(
+        net.find(bob, |event| *event == PhoneEvent::Offered)
+            .text()
+            .starts_with("INVITE sip:bob@pbx.example:5060")
+    );
+    // An unknown name: no response in time.
+    let (mut net, alice, _) = pair(&config);
+    net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
+    net.run(seconds(60));
+    assert!(
+        net.has(alice, |event| *event
+            == PhoneEvent::Failed(Failure::Response, 503)),
+        "{:?}",
+        net.phone_events(alice)
+    );
+    net.assert_quiet();
+}
+
+#[test]
+fn identities_are_relayed_only_between_trusted_sides() {
+    let (mut net, alice, bob) = pair(PLAIN);
+    let edits = [Edit::Add {
+        id: HeaderId::PAssertedIdentity,
+        value: b"<sip:+431@10.1.0.1>",
+    }];
+    net.call(alice, "sip:bob@192.0.2.1", OUT, &offer().with(&edits));
+    net.run(seconds(1));
+    assert!(
+        net.find(bob, |event| *event == PhoneEvent::Offered)
+            .header("P-Asserted-Identity")
+            .is_empty()
+    );
+    let core = PLAIN.replace("kind='access'", "kind='core'\nallow='10.1.0.0/24'");
+    let (mut net, alice, bob) = pair(&core);
+    net.call(alice, "sip:bob@192.0.2.1", OUT, &offer().with(&edits));
+    net.run(seconds(1));
+    let entry = net
+        .find(bob, |event| *event == PhoneEvent::Offered)
+        .header("P-Asserted-Identity");
+    assert_eq!(entry, "<sip:+431@198.51.100.1:5060>");
+    let _ = Message::parse(b"");
+}
+
+/// Sends a MESSAGE with this text from a phone to the border over the phone's transport.
+fn send_text(net: &mut VirtualNetwork, phone: usize, transport: Transport, text: &str) {
+    let flow = Flow {
+        local: net.phones[phone].local,
+        transport,
+        remote: OUT.parse().unwrap(),
+        connection: None,
+    };
+    net.command(phone, |endpoint, now| {
+        let content = MessageContent {
+            body: sip::Body::New {
+                content_type: b"text/plain",
+                bytes: text.as_bytes(),
+            },
+            ..MessageContent::default()
+        };
+        let outside = OutOfDialogRequest {
+            content,
+            ..OutOfDialogRequest::new(Method::Message, Target::new(b"sip:bob@192.0.2.1", flow))
+        };
+        endpoint.send(&outside, now).unwrap();
+    });
+    net.run(seconds(1));
+}
+
+#[test]
+fn messages_up_to_the_limit_are_relayed_and_larger_ones_counted() {
+    let text = "0123456789abcdef".repeat(4_000);
+    let (mut net, alice, bob) = pair(PLAIN);
+    send_text(&mut net, alice, Transport::Udp, &text);
+    assert_eq!(last_status(&net, alice), 200);
+    let entry = net.find(bob, |event| matches!(event, PhoneEvent::OutOfDialog(_)));
+    assert!(entry.bytes.len() > 64_000);
+    assert_eq!(entry.body(), text);
+    net.assert_quiet();
+    // Over TCP on both sides.
+    let config = PLAIN.replace("udp:10.2.0.1:5060", "tcp:10.2.0.1:5060");
+    let mut net = VirtualNetwork::new(&config, 1);
+    let alice = net.phone_over(
+        "10.1.0.1:5060",
+        Transport::Tcp,
+        PhoneBehaviour::answering(SDP_A),
+    );
+    let bob = net.phone_over(
+        "10.2.0.1:5060",
+        Transport::Tcp,
+        PhoneBehaviour::answering(SDP_B),
+    );
+    send_text(&mut net, alice, Transport::Tcp, &text);
+    assert_eq!(last_status(&net, alice), 200);
+    let entry = net.find(bob, |event| matches!(event, PhoneEvent::OutOfDialog(_)));
+    assert_eq!(entry.body(), text);
+    // Messages above the limit are refused, and others are still relayed.
+    let config = format!("{PLAIN}[limits]\nmessage_bytes=4096\n");
+    let (mut net, alice, bob) = pair(&config);
+    send_text(&mut net, alice, Transport::Udp, &text);
+    assert!(!net.has(bob, |event| matches!(event, PhoneEvent::OutOfDialog(_))));
+    assert!(net.border.drops().get(engine::DropReason::SipTooLarge) > 0);
+    send(&mut net, alice, Method::Options, "sip:192.0.2.1", &[], None);
+    assert_eq!(last_status(&net, alice), 200);
+}

@@ -1,0 +1,167 @@
+//! Overload control between neighbours (RFC 7339): feedback of trunks is obeyed, and neighbours that ask for it get
+//! feedback.
+
+use crate::virtual_network;
+
+use sip::{Failure, MessageContent};
+use std::time::Duration;
+use virtual_network::*;
+use wire::sip::{Message, Throttle};
+
+const OUT: &str = "192.0.2.1:5060";
+
+fn seconds(number: u64) -> Duration {
+    Duration::from_secs(number)
+}
+
+#[test]
+fn feedback_of_a_trunk_is_obeyed() {
+    let config = PLAIN.replace(
+        "target='udp:10.2.0.1:5060'",
+        "target='udp:10.2.0.1:5060'\noverload_control=true",
+    );
+    let mut net = VirtualNetwork::new(&config, 1);
+    let caller = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
+    let callee = net.phone("10.2.0.1:5060", PhoneBehaviour::answering(SDP_B));
+    let offer = MessageContent::sdp(SDP_A.as_bytes());
+    let call = |net: &mut VirtualNetwork| {
+        net.call(caller, "sip:2000@192.0.2.1", OUT, &offer);
+        net.run(seconds(1));
+        let reported = net.phone_events(caller);
+        let count = |wanted: PhoneEvent| reported.iter().filter(|event| **event == wanted).count();
+        (
+            count(PhoneEvent::Answered),
+            count(PhoneEvent::Failed(Failure::Response, 503)),
+        )
+    };
+    net.command(callee, |endpoint, now| {
+        endpoint.set_loss_feedback(Some(0), seconds(5), now)
+    });
+    assert_eq!(call(&mut net), (1, 0));
+    let asked = net.last(callee, |event| *event == PhoneEvent::Offered);
+    assert!(
+        asked.header("Via").ends_with(";oc;oc-algo=\"loss,rate\""),
+        "{}",
+        asked.text()
+    );
+    net.command(callee, |endpoint, now| {
+        endpoint.set_loss_feedback(Some(100), seconds(5), now)
+    });
+    assert_eq!(call(&mut net), (2, 0), "this one is reported");
+    assert_eq!(call(&mut net), (2, 1));
+    let refused = net.last(caller, |event| matches!(event, PhoneEvent::Failed(..)));
+    assert_eq!(
+        refused.header("Retry-After"),
+        "",
+        "others may accept it at once"
+    );
+    // The caller's response has only the border's own feedback.
+    assert!(!refused.header("Via").contains("oc="));
+    let throttled = net
+        .names()
+        .into_iter()
+        .filter(|name| *name == "trunk_throttled");
+    assert_eq!(throttled.count(), 1);
+    net.run(seconds(5));
+    assert_eq!(call(&mut net), (3, 1), "its feedback has expired");
+    // Feedback of a trunk without overload control is ignored.
+    let mut net = VirtualNetwork::new(PLAIN, 1);
+    let caller = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
+    let callee = net.phone("10.2.0.1:5060", PhoneBehaviour::answering(SDP_B));
+    net.command(callee, |endpoint, now| {
+        endpoint.set_loss_feedback(Some(100), seconds(5), now)
+    });
+    for _ in 0..3 {
+        net.call(caller, "sip:2000@192.0.2.1", OUT, &offer);
+        net.run(seconds(1));
+    }
+    let asked = net.last(callee, |event| *event == PhoneEvent::Offered);
+    assert!(!asked.header("Via").contains("oc"));
+    assert!(net.has(caller, |event| *event == PhoneEvent::Answered));
+    assert!(!net.has(caller, |event| matches!(event, PhoneEvent::Failed(..))));
+}
+
+#[test]
+fn neighbours_get_feedback_on_request() {
+    let mut net = VirtualNetwork::new(PLAIN, 1);
+    let caller = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
+    net.phone("10.2.0.1:5060", PhoneBehaviour::answering(SDP_B));
+    let offer = MessageContent::sdp(SDP_A.as_bytes());
+    let call = |net: &mut VirtualNetwork, asks: bool| {
+        net.call_with(caller, "sip:2000@192.0.2.1", OUT, &offer, |invite| {
+            invite.target.feedback = asks;
+        });
+    };
+    let reported = |net: &VirtualNetwork, which: fn(&PhoneEvent) -> bool| {
+        let entry = net.last(caller, which);
+        let feedback = Message::parse(&entry.bytes)
+            .unwrap()
+            .via()
+            .unwrap()
+            .feedback();
+        (feedback, entry.header("Via"))
+    };
+    let answered = |event: &PhoneEvent| *event == PhoneEvent::Answered;
+    let failed = |event: &PhoneEvent| *event == PhoneEvent::Failed(Failure::Response, 503);
+    call(&mut net, true);
+    net.run(seconds(1));
+    let (feedback, via) = reported(&net, answered);
+    let first = feedback.unwrap();
+    assert_eq!(
+        (first.throttle, first.validity),
+        (Throttle::Loss(0), 1_000),
+        "{via}"
+    );
+    assert_eq!(
+        via.matches(";oc").count(),
+        4,
+        "the parameters are replaced: {via}"
+    );
+    call(&mut net, false);
+    net.run(seconds(1));
+    assert_eq!(
+        reported(&net, answered).0,
+        None,
+        "no feedback without a request"
+    );
+    // Four of five requests have too long a queueing delay.
+    let at = OUT.parse().ok();
+    for number in 0..200 {
+        let lag = if number % 5 == 0 && number > 60 {
+            0
+        } else {
+            80
+        };
+        net.lag = (at, Duration::from_millis(lag));
+        call(&mut net, true);
+        net.run(Duration::from_millis(20));
+    }
+    let (feedback, via) = reported(&net, failed);
+    let last = feedback.expect("feedback in a refusal at a glance");
+    let Throttle::Loss(loss) = last.throttle else {
+        panic!("{via}");
+    };
+    assert!((40..=95).contains(&loss), "{via}");
+    assert!(last.sequence > first.sequence);
+    // The overload has ended, and the feedback says so.
+    net.lag = (at, Duration::ZERO);
+    net.run(seconds(20));
+    call(&mut net, true);
+    net.run(seconds(1));
+    assert_eq!(
+        reported(&net, answered).0.unwrap().throttle,
+        Throttle::Loss(0)
+    );
+    let quiet = PLAIN.to_owned() + "[sip]\noverload_feedback=false\n";
+    let mut net = VirtualNetwork::new(&quiet, 1);
+    let caller = net.phone("10.1.0.1:5060", PhoneBehaviour::answering(SDP_A));
+    net.phone("10.2.0.1:5060", PhoneBehaviour::answering(SDP_B));
+    net.call_with(caller, "sip:2000@192.0.2.1", OUT, &offer, |invite| {
+        invite.target.feedback = true;
+    });
+    net.run(seconds(1));
+    let via = net
+        .last(caller, |event| *event == PhoneEvent::Answered)
+        .header("Via");
+    assert!(via.contains(";oc;") && !via.contains("oc="), "{via}");
+}

@@ -1,0 +1,330 @@
+//! Every example and the packaged configuration: an unauthenticated source reaches no trunk and no phone, unless the
+//! file permits it explicitly: `authenticate = "trunk"` names the trunk that is reached, and authenticates.
+
+use border::border::Border;
+use border::config::{Authenticate, Config, InterfaceKind, Register, parse};
+use engine::{ConnectionId, Datagram, Engine, Entropy, Input, Output, SocketId, Time, Transport};
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+const STRANGER: &str = "203.0.113.99:5060";
+const INSIDE: &str = "10.66.66.66:5060";
+const METHODS: [&str; 8] = [
+    "INVITE",
+    "REGISTER",
+    "MESSAGE",
+    "SUBSCRIBE",
+    "REFER",
+    "OPTIONS",
+    "NOTIFY",
+    "PUBLISH",
+];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// The examples and the packaged file by name.
+fn files() -> Vec<(String, String)> {
+    let mut paths: Vec<PathBuf> = std::fs::read_dir(root().join("examples"))
+        .expect("examples")
+        .map(|entry| entry.expect("entry").path())
+        .filter(|path| path.extension().is_some_and(|end| end == "toml"))
+        .collect();
+    paths.sort();
+    assert!(paths.len() >= 15, "{paths:?}");
+    paths.push(root().join("packaging/hornwork.toml"));
+    let read = |path: PathBuf| {
+        let text = std::fs::read_to_string(&path).expect("file");
+        (path.display().to_string(), text)
+    };
+    paths.into_iter().map(read).collect()
+}
+
+/// Datagrams and stream data that the border sent, by destination.
+type Sent = Vec<(SocketAddr, String)>;
+
+struct Rig {
+    border: Border,
+    sockets: HashMap<(SocketAddr, Transport), SocketId>,
+    /// Connections and their peers.
+    peers: HashMap<ConnectionId, SocketAddr>,
+    opened: u64,
+}
+
+impl Rig {
+    fn new(config: &Config) -> Rig {
+        let border = Border::new(config.clone(), Entropy::from_number(7));
+        let mut rig = Rig {
+            border,
+            sockets: HashMap::new(),
+            peers: HashMap::new(),
+            opened: 0,
+        };
+        // Pings and registrations of the border are sent before the test's requests.
+        for _ in 0..4 {
+            rig.border.handle(Input::Timeout, NOW);
+            rig.drain(config);
+        }
+        rig
+    }
+
+    fn drain(&mut self, config: &Config) -> Sent {
+        let mut sent = Vec::new();
+        let mut opened = Vec::new();
+        while let Some(output) = self.border.next_output() {
+            match output {
+                Output::OpenSocket { socket, local, .. } => opened.push((socket, local)),
+                Output::Datagram {
+                    destination, bytes, ..
+                } => sent.push((destination, String::from_utf8_lossy(bytes).into_owned())),
+                Output::Stream { connection, bytes } => {
+                    let peer = self.peers.get(&connection).copied();
+                    let peer = peer.unwrap_or_else(|| "0.0.0.0:1".parse().unwrap());
+                    sent.push((peer, String::from_utf8_lossy(bytes).into_owned()));
+                }
+                Output::Connect {
+                    connection, remote, ..
+                } => {
+                    self.peers.insert(connection, remote);
+                }
+                _ => {}
+            }
+        }
+        for (socket, local) in opened {
+            for interface in &config.interfaces {
+                for listen in interface.listen.iter().filter(|l| l.address == local) {
+                    self.sockets
+                        .entry((local, listen.transport))
+                        .or_insert(socket);
+                }
+            }
+            self.border.handle(Input::Opened { socket, local }, NOW);
+            sent.extend(self.drain(config));
+        }
+        sent
+    }
+
+    fn send(
+        &mut self,
+        config: &Config,
+        at: (SocketAddr, Transport),
+        from: SocketAddr,
+        text: &str,
+    ) -> Sent {
+        let Some(&socket) = self.sockets.get(&at) else {
+            panic!("no socket at {at:?}");
+        };
+        if at.1 == Transport::Udp {
+            let mut bytes = text.as_bytes().to_vec();
+            let datagram = Datagram {
+                socket,
+                source: from,
+                arrived: NOW,
+                bytes: &mut bytes,
+            };
+            self.border.handle(Input::Datagram(datagram), NOW);
+            return self.drain(config);
+        }
+        self.opened += 1;
+        let connection = ConnectionId(ConnectionId::ACCEPTED | self.opened);
+        self.peers.insert(connection, from);
+        let accepted = Input::Accepted {
+            connection,
+            socket,
+            local: at.0,
+            remote: from,
+        };
+        self.border.handle(accepted, NOW);
+        let bytes = text.as_bytes();
+        self.border.handle(Input::Stream { connection, bytes }, NOW);
+        self.drain(config)
+    }
+}
+
+const NOW: Time = Time(1_000_000_000);
+
+fn request(method: &str, user: &str, from: &str, transport: Transport, number: usize) -> String {
+    let via = match transport {
+        Transport::Udp => "UDP",
+        Transport::Tcp => "TCP",
+        Transport::Tls => "TLS",
+        Transport::Ws => "WS",
+        Transport::Wss => "WSS",
+    };
+    let to = match method {
+        "REGISTER" => "sip:border.example".to_owned(),
+        _ if user.starts_with("urn:") => user.to_owned(),
+        _ => format!("sip:{user}@border.example"),
+    };
+    let extra = match method {
+        "SUBSCRIBE" => "Event: dialog\r\nExpires: 600\r\n",
+        "NOTIFY" => "Event: dialog\r\nSubscription-State: active\r\n",
+        "PUBLISH" => "Event: presence\r\nExpires: 600\r\n",
+        "REFER" => "Refer-To: <sip:00900@border.example>\r\n",
+        "REGISTER" => "Expires: 600\r\n",
+        _ => "",
+    };
+    let target = if user.starts_with("urn:") {
+        user.to_owned()
+    } else {
+        format!("sip:{user}@border.example")
+    };
+    format!(
+        "{method} {to} SIP/2.0\r\nVia: SIP/2.0/{via} {from};branch=z9hG4bK{number};rport\r\nMax-Forwards: 70\r\n\
+        From: <sip:{user}@border.example>;tag=t{number}\r\nTo: <{target}>\r\nCall-ID: c{number}@stranger\r\n\
+        CSeq: 1 {method}\r\nContact: <sip:{user}@{from}>\r\n{extra}Content-Length: 0\r\n\r\n"
+    )
+}
+
+/// Destinations that unauthenticated sources may reach on this interface: the trunk that authenticates.
+fn consented(config: &Config, index: usize) -> Vec<SocketAddr> {
+    let interface = &config.interfaces[index];
+    let Register::Pass(trunk) = interface.register else {
+        return Vec::new();
+    };
+    if interface.authenticate != Authenticate::Trunk {
+        return Vec::new();
+    }
+    let targets = &config.trunk(trunk).expect("trunk").targets;
+    let direct = targets.iter().filter_map(|target| target.direct());
+    direct.map(|(address, _)| address).collect()
+}
+
+/// Registers a phone as 1000 on every interface that relays registrations; the core accepts it.
+fn register_phone(rig: &mut Rig, config: &Config) {
+    for (index, interface) in config.interfaces.iter().enumerate() {
+        let core = consented(config, index);
+        let Some(listen) = interface.listen.first().filter(|_| !core.is_empty()) else {
+            continue;
+        };
+        // From the networks of the interface, if it lists any.
+        let phone: SocketAddr = match interface.allow.is_empty() {
+            true => "192.0.2.77:5062".parse().unwrap(),
+            false => "127.0.0.77:5062".parse().unwrap(),
+        };
+        let transport = listen.transport;
+        let text = request(
+            "REGISTER",
+            "1000",
+            &phone.to_string(),
+            transport,
+            9_000 + index,
+        );
+        let sent = rig.send(config, (listen.address, transport), phone, &text);
+        let (to, forwarded) = sent
+            .iter()
+            .find(|(_, text)| text.starts_with("REGISTER "))
+            .unwrap_or_else(|| panic!("not passed on: {sent:?}"));
+        assert!(core.contains(to));
+        let answer: String = forwarded
+            .split("\r\n")
+            .filter(|line| {
+                let kept = ["Via:", "From:", "Call-ID:", "CSeq:", "Contact:"];
+                kept.iter().any(|name| line.starts_with(name))
+            })
+            .map(|line| format!("{line}\r\n"))
+            .collect();
+        let to_line = forwarded
+            .split("\r\n")
+            .find(|line| line.starts_with("To:"))
+            .expect("To");
+        let answer =
+            format!("SIP/2.0 200 OK\r\n{answer}{to_line};tag=core\r\nContent-Length: 0\r\n\r\n");
+        let from_core = config
+            .interfaces
+            .iter()
+            .flat_map(|interface| &interface.listen)
+            .find(|listen| {
+                listen.transport == Transport::Udp && {
+                    let via = forwarded
+                        .split("\r\n")
+                        .find(|line| line.starts_with("Via:"));
+                    via.is_some_and(|via| via.contains(&listen.address.to_string()))
+                }
+            })
+            .expect("own address")
+            .address;
+        let sent = rig.send(config, (from_core, Transport::Udp), *to, &answer);
+        assert!(
+            sent.iter()
+                .any(|(to, text)| *to == phone && text.starts_with("SIP/2.0 200")),
+            "{sent:?}"
+        );
+    }
+}
+
+#[test]
+fn unauthenticated_source_reaches_no_target() {
+    let mut asked = 0;
+    for (name, text) in files() {
+        let config = parse(&text, &name).expect("configuration");
+        let mut rig = Rig::new(&config);
+        register_phone(&mut rig, &config);
+        let mut number = 0;
+        for (index, interface) in config.interfaces.iter().enumerate() {
+            let consented = consented(&config, index);
+            for listen in &interface.listen {
+                let sources = match interface.kind {
+                    InterfaceKind::Access => vec![STRANGER],
+                    InterfaceKind::Core => vec![STRANGER, INSIDE],
+                };
+                for source in sources {
+                    for method in METHODS {
+                        for user in ["1000", "800", "alice", "030123", "+4930123"] {
+                            number += 1;
+                            let transport = listen.transport;
+                            let text = request(method, user, source, transport, number);
+                            let at = (listen.address, transport);
+                            let source: SocketAddr = source.parse().unwrap();
+                            let sent = rig.send(&config, at, source, &text);
+                            asked += 1;
+                            for (to, said) in &sent {
+                                let line = said.lines().next().unwrap_or_default();
+                                let what =
+                                    format!("{name}: {method} {user} at {listen}: {to} {line}");
+                                if *to == source {
+                                    let taken =
+                                        line.starts_with("SIP/2.0 2") && method != "OPTIONS";
+                                    assert!(!taken, "answered: {what}");
+                                    continue;
+                                }
+                                assert!(consented.contains(to), "reached: {what}");
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+    assert!(asked > 1_000, "{asked}");
+}
+
+/// The check gives no warning beyond the explicit permissions in the files.
+#[test]
+fn no_example_permits_unauthenticated_calls() {
+    for (name, text) in files() {
+        let config = parse(&text, &name).expect("configuration");
+        let warnings = config.warnings();
+        assert!(warnings.is_empty(), "{name}: {warnings:?}");
+    }
+}
+
+/// Emergency calls are routed as configured, also from unregistered phones.
+#[test]
+fn unauthenticated_emergency_call_is_routed() {
+    let text = std::fs::read_to_string(root().join("examples/services.toml")).expect("example");
+    let config = parse(&text, "services.toml").expect("configuration");
+    let mut rig = Rig::new(&config);
+    let at = ("192.0.2.10:5060".parse().unwrap(), Transport::Udp);
+    let stranger: SocketAddr = STRANGER.parse().unwrap();
+    let invite = request("INVITE", "urn:service:sos", STRANGER, Transport::Udp, 1);
+    let sent = rig.send(&config, at, stranger, &invite);
+    let center: SocketAddr = "10.0.0.112:5060".parse().unwrap();
+    assert!(
+        sent.iter()
+            .any(|(to, text)| *to == center && text.starts_with("INVITE sip:112@")),
+        "{sent:?}"
+    );
+}

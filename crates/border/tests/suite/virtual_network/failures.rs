@@ -1,0 +1,45 @@
+//! Failures of the network.
+
+use super::{Arrival, LinkConditions, Node, VirtualNetwork};
+use std::net::SocketAddr;
+
+impl VirtualNetwork {
+    /// From now on all datagrams from and to an address are lost.
+    pub fn silence(&mut self, address: &str) {
+        self.silent.push(address.parse().unwrap());
+    }
+
+    pub(super) fn is_silent(&self, to: SocketAddr, from: SocketAddr) -> bool {
+        self.silent.contains(&to) || self.silent.contains(&from)
+    }
+
+    /// Sends a datagram without loss if one of its ports is listed as reliable. Returns whether it did.
+    pub(super) fn send_reliably(&mut self, to: SocketAddr, from: SocketAddr, bytes: &[u8]) -> bool {
+        let mut ends = [from, to].into_iter();
+        if !ends.any(|end| self.reliable_ports.contains(&end.port())) {
+            return false;
+        }
+        let link_conditions = std::mem::replace(&mut self.link_conditions, LinkConditions::ideal());
+        let bytes = bytes.to_vec();
+        self.arrive(Arrival::Datagram { to, from, bytes });
+        self.link_conditions = link_conditions;
+        true
+    }
+
+    /// Closes all streams of a phone.
+    pub fn break_streams(&mut self, phone: usize) {
+        let mut broken: Vec<_> = self
+            .streams
+            .iter()
+            .filter(|(from, _)| from.0 == Node::Phone(phone))
+            .map(|(from, to)| (*from, *to))
+            .collect();
+        broken.sort_by_key(|(from, _)| *from);
+        for (from, to) in broken {
+            self.streams.remove(&from);
+            self.streams.remove(&to);
+            self.arrive(Arrival::Closed { to });
+            self.arrive(Arrival::Closed { to: from });
+        }
+    }
+}

@@ -1,0 +1,574 @@
+//! The tutorial and the how-to guides are true: their configurations are checked and run as they are written, their commands are run or
+//! named here with the test that runs them.
+//!
+//! A block of a page whose first line is "```LANGUAGE FILE" is the file FILE. Live tests run in a network namespace in which the
+//! addresses of the page exist on the loopback interface; without the right to make one they are skipped.
+
+use crate::common::{Process, installed, root, scratch};
+use std::collections::BTreeSet;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+/// Addresses that pages use.
+const ADDRESSES: [&str; 7] = [
+    "192.0.2.10",
+    "10.0.0.10",
+    "10.0.0.20",
+    "10.0.0.9",
+    "192.168.1.10",
+    "198.51.100.10",
+    "198.51.100.20",
+];
+
+/// Commands that only prepare something outside this repository's reach, each with the reason why no test of this file runs it.
+const ELSEWHERE: [(&str, &str); 6] = [
+    ("make build", "the build that this test belongs to"),
+    ("export PATH=", "done by Guide::new"),
+    ("hornwork demo", "run by readme and demo tests"),
+    ("hornwork lab run call-capacity", "run by the readme tests"),
+    ("hornwork lab run scenario.xml", "run by the SIPp tests"),
+    ("npm install --prefix examples/browser", "run by the browser page's test"),
+];
+
+/// A page and a folder with its files.
+struct Guide {
+    name: String,
+    text: String,
+    folder: PathBuf,
+}
+
+/// A fenced block.
+struct Block {
+    language: String,
+    file: Option<String>,
+    text: String,
+}
+
+/// The tutorial and all how-to guides.
+fn pages() -> Vec<PathBuf> {
+    let mut pages = vec![root().join("docs/tutorial.md")];
+    let guides = std::fs::read_dir(root().join("docs/how-to")).expect("docs/how-to");
+    pages.extend(guides.flatten().map(|entry| entry.path()));
+    pages.sort();
+    pages
+}
+
+impl Guide {
+    /// Reads a page and writes its files to a folder, with `hornwork` and a capture beside them.
+    fn new(page: &Path) -> Guide {
+        let name = page
+            .file_stem()
+            .expect("a name")
+            .to_string_lossy()
+            .into_owned();
+        Guide::named(&name, page)
+    }
+
+    fn named(folder: &str, page: &Path) -> Guide {
+        let text = std::fs::read_to_string(page).expect("page");
+        let name = page
+            .file_stem()
+            .expect("a name")
+            .to_string_lossy()
+            .into_owned();
+        let folder = scratch(&format!("guide-{folder}"));
+        let bin = folder.join("bin");
+        std::fs::create_dir_all(&bin).expect("folder");
+        symlink(env!("CARGO_BIN_EXE_hornwork"), bin.join("hornwork")).expect("link");
+        let capture = root().join("fuzz/seeds/capture/call.pcap");
+        std::fs::copy(capture, folder.join("call.pcap")).expect("capture");
+        let guide = Guide { name, text, folder };
+        for block in guide.blocks() {
+            if let Some(file) = block.file {
+                std::fs::write(guide.folder.join(file), block.text).expect("file");
+            }
+        }
+        guide
+    }
+
+    fn blocks(&self) -> Vec<Block> {
+        let mut blocks = Vec::new();
+        let mut open: Option<Block> = None;
+        for line in self.text.lines() {
+            // Blocks in lists are indented.
+            let line = line.strip_prefix("   ").unwrap_or(line);
+            match (open.take(), line.strip_prefix("```")) {
+                (None, Some(head)) => {
+                    let (language, file) = head.split_once(' ').map_or((head, None), |(language, file)| {
+                        (language, Some(file.trim().to_owned()))
+                    });
+                    open = Some(Block {
+                        language: language.to_owned(),
+                        file,
+                        text: String::new(),
+                    });
+                }
+                (Some(block), Some(_)) => blocks.push(block),
+                (Some(mut block), None) => {
+                    block.text.push_str(line);
+                    block.text.push('\n');
+                    open = Some(block);
+                }
+                (None, None) => {}
+            }
+        }
+        blocks
+    }
+
+    fn commands(&self) -> Vec<String> {
+        self.blocks()
+            .iter()
+            .filter(|block| block.language == "sh")
+            .flat_map(|block| block.text.lines().map(str::to_owned).collect::<Vec<_>>())
+            .filter(|line| !line.trim().is_empty())
+            .collect()
+    }
+
+    /// A command with `hornwork` on the PATH.
+    fn command(&self, program: &str) -> Command {
+        let path = std::env::var("PATH").unwrap_or_default();
+        let mut command = Command::new(program);
+        command
+            .current_dir(&self.folder)
+            .env("PATH", format!("{}:{path}", self.folder.join("bin").display()))
+            .env("HOME", &self.folder)
+            .stdin(Stdio::null());
+        command
+    }
+
+    fn shell(&self, line: &str) -> Output {
+        self.command("sh").args(["-c", line]).output().expect("a shell")
+    }
+
+    /// Runs a script in a network namespace that has the addresses of the pages; `None`, with a printed reason, where there can be
+    /// none. The script's output is in `script.log`.
+    fn in_network(&self, script: &str, limit: Duration) -> Option<String> {
+        let options: &[&str] = if is_root() { &["-n"] } else { &["-r", "-n"] };
+        let up = self
+            .command("unshare")
+            .args(options)
+            .args(["ip", "link", "set", "lo", "up"])
+            .output();
+        if !up.is_ok_and(|output| output.status.success()) {
+            eprintln!("skipped: no network namespace (unshare, ip)");
+            return None;
+        }
+        let mut text = String::from("ip link set lo up\n");
+        for address in ADDRESSES {
+            text.push_str(&format!("ip address add {address}/32 dev lo\n"));
+        }
+        // Every background process of the script ends with it.
+        text.push_str("trap 'kill $(jobs -p) 2>/dev/null; wait 2>/dev/null' EXIT\n");
+        text.push_str(
+            "await() { for n in $(seq 200); do grep -q \"$2\" \"$1\" 2>/dev/null && return 0; sleep 0.1; done; echo \"no $2 in $1\"; return 1; }\n",
+        );
+        text.push_str(script);
+        std::fs::write(self.folder.join("script"), text).expect("script");
+        let mut process = Process::start(
+            self.command("unshare").args(options).args(["bash", "script"]),
+            &self.folder.join("script.log"),
+        );
+        let ended = process.wait(limit);
+        let output = std::fs::read_to_string(self.folder.join("script.log")).unwrap_or_default();
+        assert_eq!(ended, Some(true), "{}: {output}\n{}", self.name, self.logs());
+        Some(output)
+    }
+
+    /// All logs of the folder, for messages of failed tests.
+    fn logs(&self) -> String {
+        let mut text = String::new();
+        for entry in std::fs::read_dir(&self.folder).expect("folder").flatten() {
+            if entry.path().extension().is_some_and(|end| end == "log") {
+                let log = std::fs::read(entry.path()).unwrap_or_default();
+                text.push_str(&format!("== {}\n", entry.path().display()));
+                text.push_str(&String::from_utf8_lossy(&log));
+            }
+        }
+        text
+    }
+
+    fn log(&self, name: &str) -> String {
+        String::from_utf8_lossy(&std::fs::read(self.folder.join(name)).unwrap_or_default()).into_owned()
+    }
+}
+
+fn is_root() -> bool {
+    use std::os::unix::fs::MetadataExt as _;
+    std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0)
+}
+
+fn page(name: &str) -> PathBuf {
+    root().join("docs").join(name)
+}
+
+#[test]
+fn configurations_of_guides_pass_check() {
+    for page in pages() {
+        let guide = Guide::named(
+            &format!("check-{}", page.file_stem().expect("name").to_string_lossy()),
+            &page,
+        );
+        if installed(&["openssl"]) {
+            for line in guide.commands().iter().filter(|line| line.starts_with("openssl")) {
+                assert!(guide.shell(line).status.success(), "{}: {line}", guide.name);
+            }
+        } else if guide.text.contains("openssl") {
+            continue;
+        }
+        for block in guide.blocks().iter().filter(|block| block.language == "toml") {
+            let file = block
+                .file
+                .as_deref()
+                .unwrap_or_else(|| panic!("{}: a configuration without a file name", guide.name));
+            let output = guide.shell(&format!("hornwork check --strict -c {file}"));
+            let text = format!(
+                "{}{}",
+                String::from_utf8_lossy(&output.stdout),
+                String::from_utf8_lossy(&output.stderr)
+            );
+            if guide.name == "upgrade" {
+                for old in ["rates", "calls", "ping"] {
+                    assert!(text.contains(old), "upgrade: no warning for {old}: {text}");
+                }
+                let plain = guide.shell(&format!("hornwork check -c {file}"));
+                assert!(plain.status.success(), "upgrade: {text}");
+                continue;
+            }
+            assert!(output.status.success(), "{}: {text}", guide.name);
+        }
+    }
+}
+
+#[test]
+fn commands_of_guides_are_run_by_a_test() {
+    let run_here = [
+        "hornwork check",
+        "hornwork run",
+        "hornwork lab analyse",
+        "openssl req",
+        "mkdir -p callee caller",
+        "echo '<sip:100",
+        "baresip -f",
+        "kamailio -f kamailio.cfg -DD -E",
+        "python3 -m http.server --directory examples/browser",
+    ];
+    for page in pages() {
+        let guide = Guide::named("commands", &page);
+        for line in guide.commands() {
+            let known = run_here.iter().any(|start| line.starts_with(start))
+                || ELSEWHERE.iter().any(|(start, _)| line.starts_with(start));
+            assert!(known, "{}: no test runs: {line}", guide.name);
+        }
+    }
+}
+
+/// Events and drop reasons that guides tell readers to look for exist.
+#[test]
+fn events_named_in_guides_exist() {
+    let reference = std::fs::read_to_string(root().join("docs/events.md")).expect("events");
+    let configuration =
+        std::fs::read_to_string(root().join("docs/configuration.md")).expect("configuration");
+    for page in pages() {
+        let guide = Guide::named("events", &page);
+        let mut fenced = false;
+        for line in guide.text.lines() {
+            fenced ^= line.trim_start().starts_with("```");
+            if fenced {
+                continue;
+            }
+            for word in line.split('`').skip(1).step_by(2) {
+                let is_name = word.contains('_')
+                    && word.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+                let known = |text: &str| text.contains(&format!("`{word}`"));
+                // Names of Asterisk's keys and of files are not ours.
+                if is_name && !word.starts_with("rtpengine") {
+                    assert!(
+                        known(&reference) || known(&configuration),
+                        "{}: {word} is neither an event nor a setting",
+                        guide.name
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn configurations_of_guides_start() {
+    for page in pages() {
+        let guide = Guide::named(
+            &format!("run-{}", page.file_stem().expect("name").to_string_lossy()),
+            &page,
+        );
+        let commands = guide.commands();
+        let runs: Vec<&String> = commands.iter().filter(|line| line.starts_with("hornwork run")).collect();
+        if runs.is_empty() || (guide.text.contains("openssl") && !installed(&["openssl"])) {
+            continue;
+        }
+        let mut script = String::new();
+        for line in &commands {
+            if line.starts_with("openssl") {
+                script.push_str(&format!("{line} 2>/dev/null || exit 1\n"));
+            }
+            if line.starts_with("hornwork run") {
+                script.push_str(&format!(
+                    "{line} > border.log 2>&1 &\nborder=$!\nawait border.log socket_opened || exit 1\nkill -TERM $border\nwait $border || exit 1\n"
+                ));
+            }
+        }
+        if guide.in_network(&script, Duration::from_secs(40)).is_none() {
+            return;
+        }
+        let log = guide.log("border.log");
+        assert!(log.contains("socket_opened"), "{}: {log}", guide.name);
+    }
+}
+
+/// The configuration of a baresip without sound card.
+fn headless(folder: &Path, port: u16) {
+    let modules = ["/usr/lib/baresip/modules", "/usr/lib/x86_64-linux-gnu/baresip/modules"]
+        .into_iter()
+        .find(|path| Path::new(path).is_dir())
+        .unwrap_or("/usr/lib/baresip/modules");
+    let voice = codec::wav::write(codec::wav::Encoding::Pcm16, 8_000, 1, codec::speech::speech());
+    std::fs::create_dir_all(folder).expect("folder");
+    let voice_file = folder.join("voice.wav");
+    std::fs::write(&voice_file, voice.expect("speech fits a file")).expect("voice");
+    let config = format!(
+        "sip_listen 127.0.0.1:{port}\naudio_source aufile,{}\naudio_player aufile,{}\naudio_alert aufile,/dev/null\n\
+         ausrc_srate 8000\nauplay_srate 8000\nmodule_path {modules}\nmodule g711.so\nmodule aufile.so\nmodule_app account.so\n\
+         module_app menu.so\n",
+        voice_file.display(),
+        folder.join("player.wav").display()
+    );
+    std::fs::write(folder.join("config"), config).expect("configuration");
+}
+
+#[test]
+fn tutorial_ends_with_a_call_between_two_phones() {
+    if !installed(&["baresip"]) {
+        return;
+    }
+    let guide = Guide::new(&page("tutorial.md"));
+    headless(&guide.folder.join("callee"), 5071);
+    headless(&guide.folder.join("caller"), 5072);
+    let commands = guide.commands();
+    let find = |start: &str, part: &str| {
+        let found = commands.iter().find(|line| line.starts_with(start) && line.contains(part));
+        found.unwrap_or_else(|| panic!("no {start} ... {part}")).clone()
+    };
+    let script = format!(
+        "{} > border.log 2>&1 &\nborder=$!\nawait border.log socket_opened || exit 1\n{}\n{}\n{}\n{} > callee.log 2>&1 &\n\
+         await border.log 'registration_stored aor=sip:1001' || await border.log 'registration_stored aor=1001' || exit 1\n\
+         {} > caller.log 2>&1\nawait border.log call_ended || exit 1\nkill -TERM $border\nwait $border\n",
+        find("hornwork run", "uc.toml"),
+        find("mkdir", "callee"),
+        find("echo", "callee/accounts"),
+        find("echo", "caller/accounts"),
+        find("baresip", "-f callee"),
+        find("baresip", "-f caller"),
+    );
+    if guide.in_network(&script, Duration::from_secs(60)).is_none() {
+        return;
+    }
+    let log = guide.log("border.log");
+    for event in ["call_offered", "call_routed", "call_answered", "call_ended"] {
+        assert!(log.contains(event), "no {event}: {log}");
+    }
+}
+
+#[test]
+fn kamailio_guide_carries_calls_through_the_media_node() {
+    if !installed(&["kamailio", "sipp"]) {
+        return;
+    }
+    let guide = Guide::new(&page("how-to/media-for-kamailio.md"));
+    let commands = guide.commands();
+    let line = |start: &str| commands.iter().find(|line| line.starts_with(start)).expect(start).clone();
+    // Kamailio as root writes its files below /run, which other tests use as well.
+    let script = format!(
+        "{} > node.log 2>&1 &\nnode=$!\nawait node.log socket_opened || exit 1\n\
+         {} -Y \"$PWD\" -w \"$PWD\" -x fm -X fm > kamailio.log 2>&1 &\nsleep 2\n\
+         sipp -sn uas -i 127.0.0.1 -p 5080 -nostdin > uas.log 2>&1 &\nsleep 0.5\n\
+         sipp -sn uac -i 127.0.0.1 -p 5090 -m 5 -r 5 -d 300 -s 600 -nostdin 127.0.0.1:5060 > uac.log 2>&1 || exit 1\n\
+         sleep 0.5\nkill -TERM $node\nwait $node\n",
+        line("hornwork run"),
+        line("kamailio -f"),
+    );
+    if guide.in_network(&script, Duration::from_secs(60)).is_none() {
+        return;
+    }
+    let log = guide.log("node.log");
+    assert_eq!(log.matches("ng_call_started").count(), 5, "{log}");
+    assert_eq!(log.matches("ng_call_ended").count(), 5, "{log}");
+}
+
+/// Debian has no Asterisk: Kamailio takes its place, with the same users and passwords as the guide's `pjsip.conf`.
+#[test]
+fn asterisk_guide_registers_challenges_and_calls() {
+    if !installed(&["kamailio", "baresip"]) {
+        return;
+    }
+    let guide = Guide::new(&page("how-to/front-an-asterisk.md"));
+    let pbx = root().join("crates/hornwork/tests/kamailio_pbx.cfg");
+    for (user, port) in [(1000, 5071), (1001, 5072)] {
+        let folder = guide.folder.join(user.to_string());
+        headless(&folder, port);
+        let account = format!(
+            "<sip:{user}@192.0.2.10>;auth_pass=change-me-{user};answermode=auto;regint=60\n"
+        );
+        std::fs::write(folder.join("accounts"), account).expect("account");
+    }
+    let script = format!(
+        "kamailio -f {} -DD -E -Y \"$PWD\" -w \"$PWD\" -x fm -X fm > kamailio.log 2>&1 &\nsleep 2\n\
+         hornwork run -c border.toml > border.log 2>&1 &\nborder=$!\nawait border.log socket_opened || exit 1\n\
+         baresip -f 1001 -n 127.0.0.1 -t 25 > 1001.log 2>&1 &\nawait border.log registration_stored || exit 1\n\
+         baresip -f 1000 -n 127.0.0.1 -e '/dial sip:1001@192.0.2.10' -t 8 > 1000.log 2>&1\n\
+         await border.log call_ended || exit 1\nkill -TERM $border\nwait $border\n",
+        pbx.display()
+    );
+    if guide.in_network(&script, Duration::from_secs(90)).is_none() {
+        return;
+    }
+    let log = guide.log("border.log");
+    for event in ["registration_stored", "authentication_required", "call_routed", "call_answered", "call_ended"] {
+        assert!(log.contains(event), "no {event}: {log}\n{}", guide.logs());
+    }
+}
+
+/// The values of `key` in an INI file of Asterisk.
+fn values<'a>(text: &'a str, key: &str) -> BTreeSet<&'a str> {
+    text.lines()
+        .filter_map(|line| line.split_once('='))
+        .filter(|(name, _)| name.trim() == key)
+        .map(|(_, value)| value.trim())
+        .collect()
+}
+
+#[test]
+fn files_for_asterisk_agree_with_the_border() {
+    for name in ["front-an-asterisk.md", "load-test-a-pbx.md"] {
+        let guide = Guide::named(&format!("ini-{name}"), &page(&format!("how-to/{name}")));
+        let pjsip = std::fs::read_to_string(guide.folder.join("pjsip.conf")).expect("pjsip.conf");
+        let plan = std::fs::read_to_string(guide.folder.join("extensions.conf")).expect("extensions.conf");
+        assert_eq!(values(&pjsip, "bind"), BTreeSet::from(["10.0.0.20:5060"]), "{name}");
+        // Every context of an endpoint is in the dial plan.
+        for context in values(&pjsip, "context") {
+            assert!(plan.contains(&format!("[{context}]")), "{name}: no context {context}");
+        }
+        // Every object that an endpoint names exists.
+        let sections: BTreeSet<&str> = pjsip
+            .lines()
+            .filter_map(|line| line.strip_prefix('[')?.split(']').next())
+            .collect();
+        for key in ["aors", "auth", "transport", "endpoint"] {
+            for object in values(&pjsip, key) {
+                assert!(sections.contains(object), "{name}: {key}={object} does not exist");
+            }
+        }
+        // Each section has a type: its own, or that of its template.
+        for section in pjsip.split("\n[").skip(1) {
+            let head = section.lines().next().unwrap_or_default();
+            let derived = head.contains("](") && !head.contains("](!)");
+            assert!(derived || section.contains("type="), "{name}: no type in [{head}");
+        }
+    }
+}
+
+#[test]
+fn files_for_freeswitch_are_well_formed_and_agree_with_the_border() {
+    if !installed(&["python3"]) {
+        return;
+    }
+    let guide = Guide::named("xml", &page("how-to/front-a-freeswitch.md"));
+    let files: Vec<String> = guide
+        .blocks()
+        .into_iter()
+        .filter(|block| block.language == "xml")
+        .filter_map(|block| block.file)
+        .collect();
+    assert_eq!(files.len(), 3, "{files:?}");
+    for file in files {
+        let output = guide.shell(&format!(
+            "python3 -c 'import sys, xml.dom.minidom; xml.dom.minidom.parse(sys.argv[1])' {file}"
+        ));
+        assert!(output.status.success(), "{file}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    let border = std::fs::read_to_string(guide.folder.join("border.toml")).expect("border.toml");
+    let profile = std::fs::read_to_string(guide.folder.join("internal.xml")).expect("internal.xml");
+    assert!(border.contains("target = \"udp:10.0.0.20:5060\"") && border.contains("domain = \"10.0.0.20\""));
+    for line in ["name=\"sip-ip\" value=\"10.0.0.20\"", "name=\"force-register-domain\" value=\"10.0.0.20\""] {
+        assert!(profile.contains(line), "{line}");
+    }
+}
+
+#[test]
+fn capture_of_the_troubleshooting_guide_is_analysed() {
+    let guide = Guide::named("analyse", &page("how-to/troubleshooting.md"));
+    let line = guide
+        .commands()
+        .into_iter()
+        .find(|line| line.starts_with("hornwork lab analyse"))
+        .expect("command");
+    let output = guide.shell(&line);
+    assert!(output.status.success() && !output.stdout.is_empty(), "{line}");
+}
+
+/// The page of `examples/browser` registers by WebSocket in Chromium and calls a telephone; both sides receive audio.
+#[test]
+fn browser_page_registers_and_calls_a_telephone() {
+    if !installed(&["chromium", "baresip", "npm", "node", "openssl", "python3"]) {
+        return;
+    }
+    let guide = Guide::new(&page("how-to/browser-calls.md"));
+    let copy = guide.folder.join("examples/browser");
+    std::fs::create_dir_all(&copy).expect("folder");
+    for entry in std::fs::read_dir(root().join("examples/browser")).expect("example").flatten() {
+        if entry.path().is_file() {
+            std::fs::copy(entry.path(), copy.join(entry.file_name())).expect("example");
+        }
+    }
+    let commands = guide.commands();
+    let line = |start: &str| commands.iter().find(|line| line.starts_with(start)).expect(start).clone();
+    let install = guide.shell(&line("npm install"));
+    if !install.status.success() {
+        let why = String::from_utf8_lossy(&install.stderr).into_owned();
+        assert!(
+            ["ENOTFOUND", "EAI_AGAIN", "ECONNREFUSED", "ETIMEDOUT", "network"].iter().any(|word| why.contains(word)),
+            "npm install: {why}"
+        );
+        eprintln!("skipped: no package registry can be reached: {why}");
+        return;
+    }
+    headless(&guide.folder.join("callee"), 5071);
+    let account = "<sip:1001@127.0.0.1>;auth_pass=secret-1001;answermode=auto;regint=60\n";
+    std::fs::write(guide.folder.join("callee/accounts"), account).expect("account");
+    let script = format!(
+        "{} 2>/dev/null || exit 1\n{} > border.log 2>&1 &\nborder=$!\nawait border.log socket_opened || exit 1\n\
+         {} > http.log 2>&1 &\nbaresip -f callee -n 127.0.0.1 -t 40 > callee.log 2>&1 &\n\
+         await border.log registration_stored || exit 1\n\
+         chromium --headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage --no-first-run \
+         --disable-background-networking --ignore-certificate-errors --allow-loopback-in-peer-connection \
+         --autoplay-policy=no-user-gesture-required --use-fake-ui-for-media-stream --use-fake-device-for-media-stream \
+         --user-data-dir=\"$PWD/profile\" \
+         'http://127.0.0.1:8000/index.html?user=1000&password=secret-1000&number=1001&seconds=4' > chromium.log 2>&1 &\n\
+         await border.log call_answered && await border.log call_ended || exit 1\nsleep 0.3\nkill -TERM $border\nwait $border\n",
+        line("openssl"),
+        line("hornwork run"),
+        line("python3 -m http.server"),
+    );
+    if guide.in_network(&script, Duration::from_secs(90)).is_none() {
+        return;
+    }
+    let log = guide.log("border.log");
+    assert!(log.contains("media_security_agreed"), "{log}");
+    let ended = log.lines().find(|line| line.contains("call_ended")).expect("call_ended");
+    // A side from which nothing came has no figures.
+    for side in ["caller", "callee"] {
+        let field = format!("{side}_mos=");
+        let mos = ended.split(&field).nth(1).and_then(|rest| rest.split(' ').next()?.parse::<f64>().ok());
+        assert!(mos.is_some_and(|mos| mos > 3.5), "{side}: {ended}");
+    }
+}

@@ -1,0 +1,300 @@
+//! The receiving half of a participant: jitter buffer, decoder, speech and digit detection, resampling to the mixing
+//! rate.
+
+use super::jitter_buffer::{JitterBuffer, PlayoutStep, SlotContent};
+use super::plan::VoiceFormat;
+use super::speech::SpeechDetector;
+use super::{MAX_TURN, TURN_MS};
+use codec::dtmf::{Detector, DetectorEvent};
+use codec::g729::GainFollower;
+use codec::{CodecError, Kind, Resampler, Unpacker};
+use core::time::Duration;
+use engine::{DropReason, Time};
+
+/// Limits of a payload in octets. G.711 and G.722 have 80 per 10 ms.
+const MAX_PAYLOAD: usize = 1275;
+const MAX_PAYLOAD_G729: usize = 122;
+const MAX_PAYLOAD_64K: usize = 960;
+/// Payloads that were not decoded but are kept: the decoder is fed with them when speech begins, to have its state.
+const HISTORY: usize = 6;
+/// Samples that a payload may leave for later turns: 120 ms at 48 kHz.
+const MAX_QUEUED: usize = codec::coder::MAX_SAMPLES;
+
+/// Counters of a participant decoder.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DecoderFigures {
+    /// Payloads decoded.
+    pub decoded: u64,
+    /// G.729 payloads without speech, by their gains, that were not decoded.
+    pub skipped: u64,
+    /// Concealed samples, at the codec's rate.
+    pub concealed: u64,
+    /// The present delay of the jitter buffer in microseconds.
+    pub wait_us: u64,
+}
+
+/// The last payloads that were not decoded.
+#[derive(Debug)]
+struct UndecodedHistory {
+    payloads: [([u8; MAX_PAYLOAD_G729], u8); HISTORY],
+    count: usize,
+}
+
+impl UndecodedHistory {
+    /// Stores a payload in place of the oldest one.
+    fn push(&mut self, payload: &[u8]) {
+        if self.count == HISTORY {
+            self.payloads.copy_within(1.., 0);
+            self.count -= 1;
+        }
+        if let Some((bytes, length)) = self.payloads.get_mut(self.count)
+            && let Some(place) = bytes.get_mut(..payload.len())
+        {
+            place.copy_from_slice(payload);
+            *length = payload.len() as u8;
+            self.count += 1;
+        }
+    }
+}
+
+/// See the module's documentation.
+pub(super) struct ParticipantDecoder {
+    unpacker: Unpacker,
+    /// Only for G.729: estimates the level without decoding.
+    follower: Option<(GainFollower, Box<UndecodedHistory>)>,
+    pub(super) buffer: JitterBuffer,
+    /// Samples that were decoded or replaced by silence and are not played yet, at the codec's rate.
+    queue: Vec<i16>,
+    scratch: Box<[i16]>,
+    resampler: Resampler,
+    speech: SpeechDetector,
+    /// Whether the decoder was fed with the last payload.
+    decoder_fed: bool,
+    figures: DecoderFigures,
+    /// Detects digits in the audio of participants without telephone events.
+    digits: Option<Box<Detector>>,
+}
+
+impl core::fmt::Debug for ParticipantDecoder {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("ParticipantDecoder").finish_non_exhaustive()
+    }
+}
+
+/// Whether digits are detected in the audio. Not if telephone events were negotiated, and not with G.729, which
+/// distorts the tones too much.
+fn detects_digits(voice: &VoiceFormat) -> bool {
+    voice.events.is_none() && voice.format.kind() != Kind::G729
+}
+
+/// Creates a resampler; all rates of our codecs are supported.
+fn new_resampler(from: u32, to: u32) -> Result<Resampler, CodecError> {
+    Resampler::new(from, to).map_err(|_| CodecError::Library("no filter between these rates"))
+}
+
+impl ParticipantDecoder {
+    /// A decoder with a jitter buffer of at most `max_delay`. `seed` is for the decoder's comfort noise.
+    pub(super) fn new(
+        voice: &VoiceFormat,
+        mix_rate: u32,
+        max_delay: Duration,
+        seed: u64,
+    ) -> Result<ParticipantDecoder, CodecError> {
+        let kind = voice.format.kind();
+        let rate = super::rate_of(kind);
+        let payload = match kind {
+            Kind::G729 => MAX_PAYLOAD_G729,
+            Kind::Opus => MAX_PAYLOAD,
+            Kind::Pcma | Kind::Pcmu | Kind::G722 => MAX_PAYLOAD_64K,
+        };
+        let kept = || {
+            Box::new(UndecodedHistory {
+                payloads: [([0; MAX_PAYLOAD_G729], 0); HISTORY],
+                count: 0,
+            })
+        };
+        Ok(ParticipantDecoder {
+            unpacker: Unpacker::new(&voice.format, rate, seed)?,
+            follower: (kind == Kind::G729).then(|| (GainFollower::new(), kept())),
+            buffer: JitterBuffer::new(payload, kind.rtp_clock(), max_delay),
+            queue: Vec::with_capacity(MAX_QUEUED + MAX_TURN),
+            scratch: vec![0; MAX_QUEUED].into_boxed_slice(),
+            resampler: new_resampler(rate, mix_rate)?,
+            speech: SpeechDetector::new(),
+            decoder_fed: true,
+            figures: DecoderFigures::default(),
+            digits: detects_digits(voice).then(|| Box::new(Detector::new(rate))),
+        })
+    }
+
+    /// Sets another mixing rate.
+    pub(super) fn set_mix_rate(&mut self, rate: u32) -> Result<(), CodecError> {
+        self.resampler = new_resampler(self.unpacker.sample_rate(), rate)?;
+        Ok(())
+    }
+
+    /// Adapts digit detection to changed terms of the same codec.
+    pub(super) fn set_digit_detection(&mut self, voice: &VoiceFormat) {
+        let rate = self.unpacker.sample_rate();
+        match detects_digits(voice) {
+            true if self.digits.is_none() => self.digits = Some(Box::new(Detector::new(rate))),
+            true => {}
+            false => self.digits = None,
+        }
+    }
+
+    pub(super) fn speech(&self) -> &SpeechDetector {
+        &self.speech
+    }
+
+    pub(super) fn figures(&self) -> DecoderFigures {
+        DecoderFigures {
+            wait_us: self.buffer.wait_us().max(0) as u64,
+            ..self.figures
+        }
+    }
+
+    /// Inserts a payload into the jitter buffer.
+    pub(super) fn insert(
+        &mut self,
+        arrived: Time,
+        timestamp: u32,
+        noise: bool,
+        payload: &[u8],
+    ) -> Result<(), DropReason> {
+        let clock = self.unpacker.kind().rtp_clock();
+        let (units, content) = match noise {
+            // Comfort noise lasts until the next payload.
+            true => (0, SlotContent::Noise),
+            false => {
+                let samples = self
+                    .unpacker
+                    .samples_of(payload)
+                    .ok()
+                    .filter(|&samples| samples > 0)
+                    .ok_or(DropReason::ConferencePayload)?;
+                let rate = u64::from(self.unpacker.sample_rate());
+                let units = samples as u64 * u64::from(clock) / rate;
+                (units as u32, SlotContent::Audio)
+            }
+        };
+        self.buffer
+            .insert(arrived, timestamp, units, content, payload)
+    }
+
+    /// Plays the next turn and appends its samples at the mixing rate to `out` if the participant speaks. `wanted` is
+    /// false while the participant is muted or on hold; the audio is consumed nevertheless. `on_digit` receives the
+    /// digits that begin in the audio. Returns whether samples were appended.
+    pub(super) fn turn(
+        &mut self,
+        now: Time,
+        wanted: bool,
+        out: &mut Vec<i16>,
+        on_digit: &mut dyn FnMut(char),
+    ) -> bool {
+        let rate = self.unpacker.sample_rate();
+        let samples = (rate / 1000 * TURN_MS) as usize;
+        let clock = self.unpacker.kind().rtp_clock();
+        let mut level: Option<f32> = None;
+        let quiet = !self.speech.is_speaking();
+        if self.buffer.begin(now, TURN_MS, quiet) {
+            let (mut have, mut steps) = (self.queue.len(), 0);
+            while have < samples && steps < 64 {
+                steps += 1;
+                let missing = (samples - have) as u64 * u64::from(clock) / u64::from(rate);
+                match self.buffer.step((missing as u32).max(1)) {
+                    PlayoutStep::Play(index, SlotContent::Noise) => {
+                        self.unpacker.noise(self.buffer.payload(index));
+                        self.decoder_fed = true;
+                    }
+                    PlayoutStep::Play(index, SlotContent::Audio) => {
+                        let played = self.play(index);
+                        level = match (level, played) {
+                            (Some(a), Some(b)) => Some(f32::max(a, b)),
+                            (a, b) => a.or(b),
+                        };
+                    }
+                    PlayoutStep::Gap(units) => self.gap(units),
+                }
+                have = self.queue.len();
+            }
+        }
+        // The remaining samples are silence: the stream has not begun, or pauses.
+        if self.queue.len() < samples {
+            self.queue.resize(samples, 0);
+        }
+        let turn = self.queue.get(..samples).unwrap_or_default();
+        if self.follower.is_none() {
+            level = Some(codec::level::dbov(turn) as f32);
+        }
+        if let Some(detector) = &mut self.digits {
+            detector.push(turn, &mut |event| {
+                if let DetectorEvent::Begin { digit, .. } = event {
+                    on_digit(digit);
+                }
+            });
+        }
+        let speaks = self.speech.update(level);
+        let audible = speaks && wanted;
+        if audible {
+            self.resampler.process(turn, out);
+        }
+        self.queue.drain(..samples);
+        audible
+    }
+
+    /// Plays a payload. Returns its level in dBov with G.729.
+    fn play(&mut self, index: usize) -> Option<f32> {
+        let payload = self.buffer.payload(index);
+        let mut level = None;
+        if let Some((follower, kept)) = &mut self.follower {
+            level = follower.level(payload);
+            // A participant without speech is not in this turn's mix, so the payload need not be decoded.
+            let was_fed = self.decoder_fed;
+            self.decoder_fed =
+                self.speech.is_speaking() || level.is_some_and(|level| self.speech.exceeds(level));
+            if !self.decoder_fed {
+                kept.push(payload);
+                self.figures.skipped += 1;
+                let samples = self.unpacker.samples_of(payload).unwrap_or(0);
+                self.queue.resize(self.queue.len() + samples, 0);
+                return level;
+            }
+            if !was_fed {
+                // Feed the skipped payloads, so that the decoder's state is right; their samples are discarded.
+                for (bytes, length) in kept.payloads.iter().take(kept.count) {
+                    let payload = bytes.get(..usize::from(*length)).unwrap_or_default();
+                    if self.unpacker.audio(payload, &mut self.scratch).is_err() {
+                        break;
+                    }
+                    self.figures.decoded += 1;
+                }
+            }
+            kept.count = 0;
+        }
+        if let Ok(packet) = self.unpacker.audio(payload, &mut self.scratch) {
+            self.figures.decoded += 1;
+            let packet = self.scratch.get(..packet).unwrap_or_default();
+            self.queue.extend_from_slice(packet);
+        }
+        level
+    }
+
+    /// Conceals `units` for which no payload was received.
+    fn gap(&mut self, units: u32) {
+        let samples = self.unpacker.samples_in(units).clamp(1, MAX_QUEUED);
+        let from = self.queue.len();
+        self.queue.resize(from + samples, 0);
+        if !self.decoder_fed {
+            return;
+        }
+        self.figures.concealed += samples as u64;
+        let place = self.queue.get_mut(from..).unwrap_or_default();
+        match self.buffer.following() {
+            Some(following) => {
+                self.unpacker.recover(following, place);
+            }
+            None => self.unpacker.gap(place),
+        }
+    }
+}

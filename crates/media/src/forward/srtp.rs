@@ -1,0 +1,167 @@
+//! SRTP at packet time (RFC 3711): unprotects and protects packets in place with the contexts of a side.
+
+use engine::{DropReason, MediaPacket};
+use protect::srtp::{ContextLimits, Contexts, Inbound, KeyError, MasterKey, Outbound, Suite};
+use std::sync::Arc;
+
+/// Synchronisation sources of one side and direction: every transfer and every announcement may bring another one.
+const MAX_SSRCS: usize = 256;
+
+/// Media security of a side.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Protection {
+    /// None that we terminate: packets are relayed unchanged.
+    #[default]
+    None,
+    /// SRTP whose keys are not agreed yet: no packet is accepted or sent.
+    Pending,
+    /// SRTP with these keys.
+    Srtp(Arc<Keys>),
+}
+
+/// SRTP keys of a side.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Keys {
+    /// Identifies the association. Another number resets the rollover counters to zero, as a new DTLS association does
+    /// (RFC 5764). New keys under the same number are a re-keying, and the counters continue (RFC 3711 section 8.1).
+    pub association: u32,
+    /// Master key for packets that we send.
+    pub local: MasterKey,
+    /// Master keys for packets that we receive. There are several if the peer offered several (RFC 4568 section 6.1) or
+    /// several peers answered one offer.
+    pub remote: Vec<MasterKey>,
+    /// Replay window in packets that the peer requested (`WSH`, RFC 4568 section 6.3.7). The default is the minimum.
+    pub window: usize,
+}
+
+/// SRTP state of a side.
+#[derive(Debug)]
+pub(crate) struct SideSrtp {
+    /// Whether DTLS is expected on its RTP port; such datagrams are punted to control.
+    pub(crate) dtls: bool,
+    keys: Option<Arc<Keys>>,
+    contexts: Option<Contexts>,
+}
+
+impl SideSrtp {
+    pub(crate) fn new(dtls: bool) -> SideSrtp {
+        SideSrtp {
+            dtls,
+            keys: None,
+            contexts: None,
+        }
+    }
+
+    /// Applies the keys of a plan. `None` discards the contexts.
+    pub(crate) fn apply(&mut self, keys: Option<&Arc<Keys>>) {
+        let Some(keys) = keys else {
+            self.keys = None;
+            self.contexts = None;
+            return;
+        };
+        let before = self.keys.replace(keys.clone());
+        match (&before, &mut self.contexts) {
+            (Some(before), _) if before == keys => {}
+            (Some(before), Some(contexts)) => {
+                if rekey(contexts, before, keys).is_err() {
+                    self.contexts = None;
+                }
+            }
+            _ => self.contexts = contexts(keys).ok(),
+        }
+    }
+
+    /// Reads the data that the next packet will access, see [`engine::Forward::prefetch`].
+    pub(crate) fn prefetch(&self, inbound: bool) -> u64 {
+        self.contexts.as_ref().map_or(0, |contexts| match inbound {
+            true => contexts.inbound.prefetch(),
+            false => contexts.outbound.prefetch(),
+        })
+    }
+
+    /// Whether packets can be protected.
+    pub(crate) fn is_keyed(&self) -> bool {
+        self.contexts.is_some()
+    }
+
+    /// The crypto suite in use.
+    pub(crate) fn suite(&self) -> Option<Suite> {
+        self.keys.as_ref().map(|keys| keys.local.suite())
+    }
+
+    /// Authenticates and decrypts a packet in place, which shortens it.
+    pub(crate) fn unprotect(
+        &mut self,
+        packet: &mut MediaPacket<'_>,
+        rtcp: bool,
+    ) -> Result<(), DropReason> {
+        let inbound = &mut self.contexts.as_mut().ok_or(DropReason::SrtpNoKey)?.inbound;
+        let bytes = packet.bytes_mut();
+        packet.length = match rtcp {
+            true => inbound.unprotect_rtcp(bytes)?,
+            false => inbound.unprotect_rtp(bytes)?,
+        };
+        Ok(())
+    }
+
+    /// Encrypts a packet in place. It grows into the free space behind it.
+    pub(crate) fn protect(
+        &mut self,
+        packet: &mut MediaPacket<'_>,
+        rtcp: bool,
+    ) -> Result<(), DropReason> {
+        let outbound = &mut self
+            .contexts
+            .as_mut()
+            .ok_or(DropReason::SrtpNoKey)?
+            .outbound;
+        packet.length = match rtcp {
+            true => outbound.protect_rtcp(packet.buffer, packet.length)?,
+            false => outbound.protect_rtp(packet.buffer, packet.length)?,
+        };
+        Ok(())
+    }
+}
+
+fn limits(keys: &Keys) -> ContextLimits {
+    let default = ContextLimits::default();
+    ContextLimits {
+        window: default.window.max(keys.window),
+        sources: MAX_SSRCS,
+    }
+}
+
+fn inbound(keys: &Keys) -> Result<Inbound, KeyError> {
+    let (first, more) = keys.remote.split_first().ok_or(KeyError::NoSuchKey)?;
+    let mut inbound = Inbound::new(first, limits(keys))?;
+    more.iter().try_for_each(|key| inbound.add(key))?;
+    Ok(inbound)
+}
+
+fn contexts(keys: &Keys) -> Result<Contexts, KeyError> {
+    Ok(Contexts {
+        outbound: Outbound::new(&keys.local, limits(keys))?,
+        inbound: inbound(keys)?,
+    })
+}
+
+/// Replaces the keys `before` by the keys `now`. Packets under previous remote keys are accepted until a packet under a
+/// new key has been authenticated.
+fn rekey(contexts: &mut Contexts, before: &Keys, now: &Keys) -> Result<(), KeyError> {
+    let added = || now.remote.iter().filter(|key| !before.remote.contains(key));
+    let result = added().try_for_each(|key| contexts.inbound.add(key));
+    if result.is_err() {
+        // The key limit is reached or a key identifier is used twice: keep only the new keys.
+        contexts.inbound = inbound(now)?;
+    }
+    if now.local == before.local {
+        // An unchanged key keeps its context: a new context would repeat its keystream.
+        return Ok(());
+    }
+    if now.association == before.association {
+        contexts.outbound.rekey(&now.local)
+    } else {
+        contexts.outbound = Outbound::new(&now.local, limits(now))?;
+        Ok(())
+    }
+}

@@ -1,0 +1,573 @@
+//! Transcoding at packet time: decodes the packets of one side and encodes them for the other.
+//!
+//! There is no jitter buffer: the receiver has one, and a second one would only add delay. A packet is decoded on
+//! arrival. Lost packets are replaced by the codec's concealment. Late packets are dropped and counted, because
+//! concealment has taken their place. The synchronisation source remains the sender's, so that RTCP refers to the same
+//! source on both sides. Sequence numbers and timestamps are generated here, and RTCP is rewritten to match.
+
+use super::digits::{DigitEvents, SpeechSlot};
+use super::generated::{PacketOutbox, rtp_header};
+use codec::dtmf::Inserter;
+use codec::format::Format;
+use codec::packet::{Content, PacketiserSettings};
+use codec::transcode::Transcoder;
+use core::fmt;
+use core::time::Duration;
+use engine::{DropReason, Time};
+use smallvec::SmallVec;
+use std::sync::Arc;
+use wire::rtp::{RtpView, TelephoneEvent};
+
+/// A payload type and its clock rate in Hz.
+pub type PayloadClock = (u8, u32);
+
+/// Handling of a side's telephone events (RFC 4733).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventMapping {
+    /// Relayed as events, under this payload type and clock rate of the other side.
+    Relayed(PayloadClock),
+    /// Converted to tones in the audio.
+    Tones,
+}
+
+/// How the audio of a side is transcoded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TranscodePlan {
+    /// Formats that the side may send, by payload type.
+    pub from: SmallVec<[(u8, Format); 2]>,
+    /// Payload type and format towards the other side.
+    pub to: (u8, Format),
+    /// Packet time towards the other side, in milliseconds.
+    pub packet_ms: u32,
+    /// Payload type and clock rate of the side's telephone events, and their handling.
+    pub events: SmallVec<[(PayloadClock, EventMapping); 2]>,
+    /// Payload type of the side's comfort noise (RFC 3389).
+    pub noise: Option<u8>,
+    /// Payload type and clock rate of the other side's telephone events, if digits in the audio are converted to
+    /// events; `None` if they remain audio.
+    pub digits: Option<PayloadClock>,
+}
+
+/// Larger differences of sequence numbers indicate a new stream (RFC 3550 appendix A.1, MAX_DROPOUT).
+const MAX_DROPOUT: i16 = 3_000;
+/// Minimum time between two codec instances of a side: creating one costs as much as a hundred packets.
+const MIN_RECREATE_INTERVAL: Duration = Duration::from_millis(100);
+/// Longest audio of one packet, in milliseconds. RFC 3551 section 4.2 asks receivers to accept 200. A longer packet
+/// would cause a burst towards the other side: 1,275 octets of G.729 are 127 packets of 10 ms.
+const MAX_PACKET_MS: u64 = 240;
+/// Samples of tone that are generated at a time: 10 ms at 48 kHz.
+const TONE_CHUNK: usize = 480;
+
+/// State of a stream that is being transcoded.
+struct TranscodedStream {
+    payload_type: u8,
+    ssrc: u32,
+    transcoder: Transcoder,
+    inserter: Option<Inserter>,
+    digits: Option<DigitEvents>,
+    next_sequence: u16,
+    next_timestamp: u32,
+    /// One instant as the sender's timestamp and as ours.
+    origin: (u32, u32),
+    clocks: (u32, u32),
+}
+
+impl TranscodedStream {
+    /// Converts units of the sender's clock to units of ours.
+    fn scaled(&self, units: u32) -> u32 {
+        let (from, to) = self.clocks;
+        (u64::from(units) * u64::from(to) / u64::from(from.max(1))) as u32
+    }
+
+    /// Converts a timestamp of the sender to ours.
+    fn mapped(&self, timestamp: u32) -> u32 {
+        let since = timestamp.wrapping_sub(self.origin.0);
+        // Before the origin, the difference is negative.
+        let local = match since as i32 >= 0 {
+            true => self.scaled(since),
+            false => self.scaled(since.wrapping_neg()).wrapping_neg(),
+        };
+        self.origin.1.wrapping_add(local)
+    }
+}
+
+/// The event that is being converted to a tone.
+#[derive(Clone, Copy, Default)]
+struct EventProgress {
+    timestamp: u32,
+    duration: u16,
+    ended: bool,
+}
+
+/// Transcodes one direction of a media line.
+pub(crate) struct StreamTranscoder {
+    plan: Arc<TranscodePlan>,
+    stream: Option<TranscodedStream>,
+    /// When a codec instance was created last.
+    created_at: Option<Time>,
+    sequence: u16,
+    /// Highest sequence number received, extended by its cycles (RFC 3550 section 6.4.1).
+    highest: u32,
+    packets: u32,
+    octets: u32,
+    progress: Option<EventProgress>,
+}
+
+impl fmt::Debug for StreamTranscoder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StreamTranscoder")
+            .field("plan", &self.plan)
+            .field("sequence", &self.sequence)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Writes RTP packets and counts them.
+struct RtpWriter<'s> {
+    sequence: &'s mut u16,
+    packets: &'s mut u32,
+    octets: &'s mut u32,
+    ssrc: u32,
+}
+
+impl RtpWriter<'_> {
+    /// Passes a packet to `send` as header and payload.
+    fn write(
+        &mut self,
+        number: u8,
+        marker: bool,
+        timestamp: u32,
+        payload: &[u8],
+        send: &mut dyn FnMut(&[u8], &[u8]),
+    ) {
+        let header = rtp_header(number, marker, *self.sequence, timestamp, self.ssrc);
+        *self.sequence = self.sequence.wrapping_add(1);
+        *self.packets = self.packets.wrapping_add(1);
+        *self.octets = self.octets.wrapping_add(payload.len() as u32);
+        send(&header, payload);
+    }
+}
+
+impl StreamTranscoder {
+    pub(crate) fn new(plan: Arc<TranscodePlan>) -> StreamTranscoder {
+        StreamTranscoder {
+            plan,
+            stream: None,
+            created_at: None,
+            sequence: 0,
+            highest: 0,
+            packets: 0,
+            octets: 0,
+            progress: None,
+        }
+    }
+
+    /// Applies a new plan. Sequence numbers and counters continue.
+    pub(crate) fn apply(&mut self, plan: &Arc<TranscodePlan>) {
+        if self.plan != *plan {
+            self.plan = plan.clone();
+            self.stream = None;
+            self.created_at = None;
+        }
+    }
+
+    /// Transcodes a packet. `send` receives the resulting packets as header and payload, none or several.
+    ///
+    /// # Errors
+    /// [`DropReason::MediaNotTranscoded`] if the payload type was not negotiated or the payload cannot be decoded,
+    /// [`DropReason::MediaTooLate`], and [`DropReason::MediaMalformed`] for invalid padding.
+    pub(crate) fn transcode(
+        &mut self,
+        view: &RtpView<'_>,
+        arrived: Time,
+        send: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<(), DropReason> {
+        let number = view.payload_type();
+        let payload = view.payload().ok_or(DropReason::MediaMalformed)?;
+        let plan = self.plan.clone();
+        let event = plan.events.iter().find(|(own, _)| own.0 == number);
+        let format = plan.from.iter().find(|(own, _)| *own == number);
+        let noise = plan.noise == Some(number);
+        let first = plan.from.first().ok_or(DropReason::MediaNotTranscoded)?;
+        // Events and comfort noise belong to the codec in use.
+        let codec = match (event.is_some() || noise, format) {
+            (true, _) => self
+                .stream
+                .as_ref()
+                .filter(|stream| stream.ssrc == view.ssrc())
+                .map_or(*first, |stream| {
+                    let used = plan
+                        .from
+                        .iter()
+                        .find(|(own, _)| *own == stream.payload_type);
+                    *used.unwrap_or(first)
+                }),
+            (false, Some(format)) => *format,
+            (false, None) => return Err(DropReason::MediaNotTranscoded),
+        };
+        let ahead = self.select_codec(view, codec, arrived)?;
+        if ahead < 0 {
+            return Err(DropReason::MediaTooLate);
+        }
+        let step = view.sequence().wrapping_sub(self.highest as u16);
+        self.highest = self.highest.wrapping_add(u32::from(step));
+        match event {
+            Some(((_, clock), EventMapping::Relayed(to))) => {
+                self.relay_event(view, payload, (*clock, *to), send)
+            }
+            Some(((_, clock), EventMapping::Tones)) => {
+                self.event_to_tone(view, payload, *clock, send)
+            }
+            None => self.transcode_audio(view, payload, noise, ahead, send),
+        }
+    }
+
+    /// Selects the codec for a packet. Returns the number of packets missing before it, which is negative for a late
+    /// packet.
+    fn select_codec(
+        &mut self,
+        view: &RtpView<'_>,
+        (number, format): (u8, Format),
+        arrived: Time,
+    ) -> Result<i16, DropReason> {
+        let same = self
+            .stream
+            .as_ref()
+            .filter(|stream| stream.ssrc == view.ssrc() && stream.payload_type == number);
+        let ahead = same.map(|stream| view.sequence().wrapping_sub(stream.next_sequence) as i16);
+        if let Some(ahead) = ahead.filter(|ahead| (-MAX_DROPOUT..MAX_DROPOUT).contains(ahead)) {
+            return Ok(ahead);
+        }
+        if self
+            .created_at
+            .is_some_and(|created_at| arrived.since(created_at) < MIN_RECREATE_INTERVAL)
+        {
+            return Err(DropReason::MediaNotTranscoded);
+        }
+        self.created_at = Some(arrived);
+        let (_, to) = self.plan.to;
+        let packing = PacketiserSettings {
+            packet_ms: self.plan.packet_ms,
+            suppress_silence: false,
+        };
+        let mut transcoder = Transcoder::new(&format, &to, packing, u64::from(view.ssrc()))
+            .map_err(|_| DropReason::MediaNotTranscoded)?;
+        let tones = self
+            .plan
+            .events
+            .iter()
+            .any(|(_, mapping)| *mapping == EventMapping::Tones);
+        let rate = transcoder.packetiser().encoder().sample_rate();
+        let decoded_rate = transcoder.unpacker().sample_rate();
+        let mut digits = self
+            .plan
+            .digits
+            .map(|to| DigitEvents::new(decoded_rate, to));
+        let begin = view.timestamp();
+        // Another codec of the same source continues its timeline.
+        let local = match &self.stream {
+            Some(stream) if stream.ssrc == view.ssrc() => stream.mapped(begin),
+            _ => begin,
+        };
+        match self.stream.take() {
+            Some(stream) if stream.ssrc == view.ssrc() => {
+                if let (Some(digits), Some(before)) = (&mut digits, stream.digits) {
+                    digits.resume(before);
+                }
+            }
+            _ => self.highest = u32::from(view.sequence()),
+        }
+        self.stream = Some(TranscodedStream {
+            payload_type: number,
+            ssrc: view.ssrc(),
+            transcoder,
+            inserter: tones.then(|| Inserter::new(rate)),
+            digits,
+            next_sequence: view.sequence(),
+            next_timestamp: begin,
+            origin: (begin, local),
+            clocks: (format.kind().rtp_clock(), to.kind().rtp_clock()),
+        });
+        Ok(0)
+    }
+
+    /// Transcodes audio or comfort noise. `missing` is the number of packets lost before it, which are concealed.
+    fn transcode_audio(
+        &mut self,
+        view: &RtpView<'_>,
+        payload: &[u8],
+        noise: bool,
+        missing: i16,
+        send: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<(), DropReason> {
+        let to = self.plan.to.0;
+        let Some(stream) = &mut self.stream else {
+            return Err(DropReason::MediaNotTranscoded);
+        };
+        let mut writer = RtpWriter {
+            sequence: &mut self.sequence,
+            packets: &mut self.packets,
+            octets: &mut self.octets,
+            ssrc: view.ssrc(),
+        };
+        let origin = stream.origin.1;
+        let clock = stream.clocks.1;
+        let units = (u64::from(clock) * u64::from(self.plan.packet_ms) / 1_000) as u32;
+        let mut emit = |packet: codec::packet::Packet<'_>, digits: &mut Option<DigitEvents>| {
+            // Comfort noise is not encoded: silence is sent as quiet audio.
+            if packet.content != Content::Audio {
+                return;
+            }
+            let timestamp = origin.wrapping_add(packet.timestamp);
+            let relay_audio = digits.as_mut().is_none_or(|digits| {
+                let slot = SpeechSlot {
+                    timestamp,
+                    units,
+                    clock,
+                };
+                digits.emit(slot, &mut |number, marker, timestamp, payload| {
+                    writer.write(number, marker, timestamp, payload, send);
+                })
+            });
+            if relay_audio {
+                writer.write(to, packet.marker, timestamp, packet.payload, send);
+            }
+        };
+        let gap = view.timestamp().wrapping_sub(stream.next_timestamp);
+        let failed = |_| DropReason::MediaNotTranscoded;
+        if gap as i32 > 0 {
+            match missing {
+                // The sender paused (silence suppression). The receiver sees the gap in the timestamps and fills it.
+                0 => {
+                    let units = stream.scaled(gap);
+                    stream.transcoder.packetiser().skip(units);
+                }
+                _ => {
+                    let digits = &mut stream.digits;
+                    let transcoder = &mut stream.transcoder;
+                    let filled = transcoder.gap(gap, &mut |packet| emit(packet, digits));
+                    filled.map_err(failed)?;
+                }
+            }
+        }
+        stream.next_sequence = view.sequence().wrapping_add(1);
+        stream.next_timestamp = view.timestamp();
+        if noise {
+            let digits = &mut stream.digits;
+            let transcoder = &mut stream.transcoder;
+            return transcoder
+                .noise(payload, 0, &mut |packet| emit(packet, digits))
+                .map_err(failed);
+        }
+        let unpacker = stream.transcoder.unpacker();
+        let samples = unpacker.samples_of(payload).map_err(failed)?;
+        let rate = u64::from(unpacker.sample_rate().max(1));
+        if samples as u64 * 1_000 > rate * MAX_PACKET_MS {
+            return Err(DropReason::MediaNotTranscoded);
+        }
+        let units = (samples as u64 * u64::from(stream.clocks.0) / rate) as u32;
+        let samples = stream.transcoder.decode(payload).map_err(failed)?;
+        let count = samples.len();
+        if let Some(digits) = &mut stream.digits {
+            digits.detect(samples);
+        }
+        let digits = &mut stream.digits;
+        let transcoder = &mut stream.transcoder;
+        let encoded = transcoder.encode(count, &mut |packet| emit(packet, digits));
+        encoded.map_err(failed)?;
+        stream.next_timestamp = view.timestamp().wrapping_add(units);
+        Ok(())
+    }
+
+    /// Relays an event with its duration in the other side's clock.
+    fn relay_event(
+        &mut self,
+        view: &RtpView<'_>,
+        payload: &[u8],
+        (clock, to): (u32, PayloadClock),
+        send: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<(), DropReason> {
+        let mut event = TelephoneEvent::parse(payload).ok_or(DropReason::MediaNotTranscoded)?;
+        let Some(stream) = &mut self.stream else {
+            return Err(DropReason::MediaNotTranscoded);
+        };
+        stream.next_sequence = view.sequence().wrapping_add(1);
+        let scaled = u64::from(event.duration) * u64::from(to.1) / u64::from(clock.max(1));
+        event.duration = scaled.min(u64::from(u16::MAX)) as u16;
+        let mut writer = RtpWriter {
+            sequence: &mut self.sequence,
+            packets: &mut self.packets,
+            octets: &mut self.octets,
+            ssrc: view.ssrc(),
+        };
+        let timestamp = stream.mapped(view.timestamp());
+        writer.write(to.0, view.marker(), timestamp, &event.to_bytes(), send);
+        Ok(())
+    }
+
+    /// Converts the new part of an event to a tone in the audio.
+    fn event_to_tone(
+        &mut self,
+        view: &RtpView<'_>,
+        payload: &[u8],
+        clock: u32,
+        send: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<(), DropReason> {
+        let event = TelephoneEvent::parse(payload).ok_or(DropReason::MediaNotTranscoded)?;
+        let to = self.plan.to.0;
+        let Some(stream) = &mut self.stream else {
+            return Err(DropReason::MediaNotTranscoded);
+        };
+        stream.next_sequence = view.sequence().wrapping_add(1);
+        let Some(inserter) = &mut stream.inserter else {
+            return Err(DropReason::MediaNotTranscoded);
+        };
+        let known = self
+            .progress
+            .filter(|progress| progress.timestamp == view.timestamp());
+        let before = known.unwrap_or_default();
+        if before.ended {
+            // The end of an event is sent three times (RFC 4733 section 2.5.1.4).
+            return Ok(());
+        }
+        if known.is_none() && !inserter.begin(event.event, event.volume) {
+            return Err(DropReason::MediaNotTranscoded);
+        }
+        if event.end {
+            inserter.end();
+        }
+        self.progress = Some(EventProgress {
+            timestamp: view.timestamp(),
+            duration: event.duration,
+            ended: event.end,
+        });
+        // One packet adds one second of tone at most, as concealment does: the 16-bit duration is controlled by the
+        // sender.
+        let units = u32::from(event.duration.saturating_sub(before.duration)).min(clock);
+        let rate = stream.transcoder.packetiser().encoder().sample_rate();
+        let mut left = (u64::from(units) * u64::from(rate) / u64::from(clock.max(1))) as usize;
+        let mut writer = RtpWriter {
+            sequence: &mut self.sequence,
+            packets: &mut self.packets,
+            octets: &mut self.octets,
+            ssrc: view.ssrc(),
+        };
+        let origin = stream.origin.1;
+        while left > 0 {
+            let mut samples = [0; TONE_CHUNK];
+            let count = left.min(TONE_CHUNK);
+            left -= count;
+            let chunk = samples.get_mut(..count).unwrap_or_default();
+            inserter.apply(chunk);
+            let mut emit = |packet: codec::packet::Packet<'_>| {
+                let timestamp = origin.wrapping_add(packet.timestamp);
+                writer.write(to, packet.marker, timestamp, packet.payload, send);
+            };
+            let pushed = stream.transcoder.packetiser().push(chunk, &mut emit);
+            pushed.map_err(|_| DropReason::MediaNotTranscoded)?;
+        }
+        // The tone covers the event's part of the sender's timeline.
+        let passed = u64::from(units) * u64::from(stream.clocks.0) / u64::from(clock.max(1));
+        stream.next_timestamp = match known {
+            None => view.timestamp(),
+            Some(_) => stream.next_timestamp,
+        }
+        .wrapping_add(passed as u32);
+        Ok(())
+    }
+}
+
+/// Rewrites relayed RTCP in place, if one or both sides are transcoded. Sender reports get our timestamps and counts.
+/// Reception reports get the sequence numbers of the stream that their receiver sent. `from` transcodes the stream of
+/// the RTCP's sender, `to` the stream that it reports on.
+pub(crate) fn rewrite_rtcp(
+    from: Option<&StreamTranscoder>,
+    to: Option<&StreamTranscoder>,
+    compound: &mut [u8],
+) {
+    let mut at = 0;
+    while let Some(&[head, kind, high, low]) = compound.get(at..at + 4) {
+        let length = 4 * (usize::from(u16::from_be_bytes([high, low])) + 1);
+        let Some(packet) = compound.get_mut(at..at + length) else {
+            return;
+        };
+        at += length;
+        let blocks = match kind {
+            wire::rtcp::packet_type::SR => {
+                if let (Some(transcoder), Some(info)) = (from, packet.get_mut(16..28)) {
+                    transcoder.sender_info(info);
+                }
+                28
+            }
+            wire::rtcp::packet_type::RR => 8,
+            _ => continue,
+        };
+        let Some(transcoder) = to else { continue };
+        let blocks = packet.get_mut(blocks..).unwrap_or_default();
+        for block in blocks.chunks_exact_mut(24).take(usize::from(head & 31)) {
+            transcoder.report_block(block);
+        }
+    }
+}
+
+impl StreamTranscoder {
+    /// Rewrites timestamp, packet count and octet count (RFC 3550 section 6.4.1).
+    fn sender_info(&self, info: &mut [u8]) {
+        let Some(stream) = &self.stream else { return };
+        let (Some(timestamp), Some(counts)) =
+            (info.first_chunk::<4>().copied(), info.get_mut(4..12))
+        else {
+            return;
+        };
+        let local = stream.mapped(u32::from_be_bytes(timestamp));
+        counts
+            .iter_mut()
+            .zip(
+                self.packets
+                    .to_be_bytes()
+                    .into_iter()
+                    .chain(self.octets.to_be_bytes()),
+            )
+            .for_each(|(byte, new)| *byte = new);
+        info.iter_mut()
+            .zip(local.to_be_bytes())
+            .for_each(|(byte, new)| *byte = new);
+    }
+
+    /// Rewrites highest sequence number and jitter of a block about a stream that we sent. Losses remain those between
+    /// us and the receiver.
+    fn report_block(&self, block: &mut [u8]) {
+        let Some(stream) = &self.stream else { return };
+        let (Some(highest), Some(source)) = (block.get(8..12), block.first_chunk::<4>()) else {
+            return;
+        };
+        if u32::from_be_bytes(*source) != stream.ssrc || highest == [0; 4] {
+            return;
+        }
+        let jitter = block.get(12..16).and_then(|four| four.first_chunk::<4>());
+        let jitter = jitter.map_or(0, |four| u32::from_be_bytes(*four));
+        let (remote, local) = stream.clocks;
+        let jitter = u64::from(jitter) * u64::from(remote) / u64::from(local.max(1));
+        let new = self.highest.to_be_bytes();
+        let new = new.into_iter().chain((jitter as u32).to_be_bytes());
+        let fields = block.get_mut(8..16).unwrap_or_default();
+        fields
+            .iter_mut()
+            .zip(new)
+            .for_each(|(byte, new)| *byte = new);
+    }
+}
+
+/// Transcodes a packet into the outbox. `finish` applies SRTP to each resulting packet and counts it.
+pub(crate) fn transcode(
+    transcoder: &mut StreamTranscoder,
+    view: &RtpView<'_>,
+    arrived: Time,
+    outbox: &mut PacketOutbox,
+    finish: &mut dyn FnMut(&mut PacketOutbox),
+) -> Result<(), DropReason> {
+    transcoder.transcode(view, arrived, &mut |head, payload| {
+        outbox.begin(head, payload);
+        finish(outbox);
+    })
+}

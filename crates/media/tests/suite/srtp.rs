@@ -1,0 +1,432 @@
+//! SRTP on one side and on both, and rejected packets. The peers are `protect`'s own contexts, which that crate tests
+//! against libsrtp and the vectors of the RFCs.
+
+use engine::{DropReason, Entropy, Forward, HashKey, MediaPacket, PacketVerdict, SocketId, Time};
+use media::forward::SessionStats;
+use media::{
+    Carriage, Forwarder, ForwarderLimits, Keys, Latching, MediaCommand, MediaEvent, Protection,
+    SessionPlan, SidePlan,
+};
+use protect::srtp::{ContextLimits, Contexts, Inbound, MasterKey, Outbound, Suite};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use wire::rtcp::CompoundBuilder;
+use wire::rtp::RtpHeader;
+
+const A: SocketId = SocketId(70_000);
+const B: SocketId = SocketId(70_001);
+const PHONE: &str = "192.0.2.1:4000";
+const OTHER: &str = "192.0.2.2:5000";
+
+fn addr(text: &str) -> SocketAddr {
+    text.parse().unwrap()
+}
+
+fn key(suite: Suite, number: u64) -> MasterKey {
+    MasterKey::generate(suite, &mut Entropy::from_number(number))
+}
+
+/// The forwarder's keys and the peer's contexts for them.
+fn keys(suite: Suite, number: u64, association: u32) -> (Protection, Contexts) {
+    let (ours, theirs) = (key(suite, number), key(suite, number + 1));
+    let peer = Contexts {
+        outbound: Outbound::new(&theirs, ContextLimits::default()).unwrap(),
+        inbound: Inbound::new(&ours, ContextLimits::default()).unwrap(),
+    };
+    let keys = Keys {
+        association,
+        local: ours,
+        remote: vec![theirs],
+        window: 0,
+    };
+    (Protection::Srtp(Arc::new(keys)), peer)
+}
+
+fn plan(a: Protection, b: Protection) -> SessionPlan {
+    let mut sides = [SidePlan::new(A), SidePlan::new(B)];
+    for (side, (address, protection)) in sides.iter_mut().zip([(PHONE, a), (OTHER, b)]) {
+        side.mux = true;
+        side.signalled_rtp = Some(addr(address));
+        side.protection = protection;
+    }
+    SessionPlan::single(1, Carriage::Rtp, sides)
+}
+
+fn with(plan: SessionPlan) -> Forwarder {
+    let mut forwarder = Forwarder::new(ForwarderLimits::default(), HashKey::default());
+    forwarder.command(MediaCommand::Add(Box::new(plan)), Time::ZERO);
+    forwarder
+}
+
+fn rtp(ssrc: u32, sequence: u16) -> Vec<u8> {
+    RtpHeader {
+        ssrc,
+        sequence,
+        timestamp: u32::from(sequence) * 160,
+        ..RtpHeader::default()
+    }
+    .packet(&[sequence as u8; 160])
+}
+
+fn rtcp(ssrc: u32) -> Vec<u8> {
+    CompoundBuilder::new()
+        .receiver_report(ssrc, &[])
+        .cname(ssrc, "a@b")
+        .finish()
+}
+
+fn sealed(outbound: &mut Outbound, packet: &[u8], rtcp: bool) -> Vec<u8> {
+    let mut buffer = packet.to_vec();
+    buffer.resize(packet.len() + MediaPacket::TAILROOM, 0);
+    let length = match rtcp {
+        true => outbound.protect_rtcp(&mut buffer, packet.len()),
+        false => outbound.protect_rtp(&mut buffer, packet.len()),
+    };
+    buffer.truncate(length.unwrap());
+    buffer
+}
+
+fn opened(inbound: &mut Inbound, packet: &[u8], rtcp: bool) -> Vec<u8> {
+    let mut buffer = packet.to_vec();
+    let length = match rtcp {
+        true => inbound.unprotect_rtcp(&mut buffer),
+        false => inbound.unprotect_rtp(&mut buffer),
+    };
+    buffer.truncate(length.unwrap());
+    buffer
+}
+
+/// The packet that the forwarder sends for a packet, or the drop reason.
+fn pass(
+    forwarder: &mut Forwarder,
+    socket: SocketId,
+    source: &str,
+    bytes: &[u8],
+) -> Result<(SocketAddr, Vec<u8>), DropReason> {
+    let mut buffer = bytes.to_vec();
+    buffer.resize(bytes.len() + MediaPacket::TAILROOM, 0);
+    let mut packet = MediaPacket {
+        length: bytes.len(),
+        ..MediaPacket::new(socket, addr(source), Time::from_secs(1), &mut buffer)
+    };
+    match forwarder.forward(&mut packet, Time::from_secs(1)) {
+        PacketVerdict::Forward { destination, .. } => Ok((destination, packet.bytes().to_vec())),
+        PacketVerdict::Drop(reason) => Err(reason),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn stats(forwarder: &Forwarder) -> SessionStats {
+    forwarder.stats(1).unwrap()
+}
+
+#[test]
+fn every_suite_to_plain_rtp_and_back() {
+    for suite in Suite::ALL {
+        let (protection, mut phone) = keys(suite, 1, 0);
+        let mut forwarder = with(plan(protection, Protection::None));
+        for sequence in [65_534u16, 65_535, 0, 1] {
+            let plain = rtp(7, sequence);
+            let secret = sealed(&mut phone.outbound, &plain, false);
+            let out = pass(&mut forwarder, A, PHONE, &secret).unwrap();
+            assert_eq!(out, (addr(OTHER), plain.clone()), "{suite}");
+            let (to, out) = pass(&mut forwarder, B, OTHER, &plain).unwrap();
+            assert_eq!(to, addr(PHONE));
+            assert_eq!(out.len(), plain.len() + suite.rtp_tag_length());
+            assert_eq!(opened(&mut phone.inbound, &out, false), plain);
+        }
+        let plain = rtcp(7);
+        let secret = sealed(&mut phone.outbound, &plain, true);
+        assert_eq!(pass(&mut forwarder, A, PHONE, &secret).unwrap().1, plain);
+        let (_, out) = pass(&mut forwarder, B, OTHER, &plain).unwrap();
+        assert_eq!(opened(&mut phone.inbound, &out, true), plain);
+        let stats = stats(&forwarder);
+        let [a, b] = &stats.flows[0].sides;
+        assert_eq!((a.srtp, b.srtp), (Some(suite), None));
+        assert_eq!(
+            (a.received.packets, a.received_rtcp.packets, b.sent.packets),
+            (4, 1, 4)
+        );
+    }
+}
+
+#[test]
+fn both_sides_use_srtp() {
+    let (left, mut one) = keys(Suite::AesCm128HmacSha1_80, 1, 0);
+    let (right, mut two) = keys(Suite::AeadAes256Gcm, 9, 0);
+    let mut forwarder = with(plan(left, right));
+    let plain = rtp(7, 1);
+    let secret = sealed(&mut one.outbound, &plain, false);
+    let (_, out) = pass(&mut forwarder, A, PHONE, &secret).unwrap();
+    assert_eq!(opened(&mut two.inbound, &out, false), plain);
+    let secret = sealed(&mut two.outbound, &plain, false);
+    let (_, out) = pass(&mut forwarder, B, OTHER, &secret).unwrap();
+    assert_eq!(opened(&mut one.inbound, &out, false), plain);
+}
+
+#[test]
+fn forged_packets_are_counted_drops() {
+    let (protection, mut phone) = keys(Suite::AesCm128HmacSha1_80, 1, 0);
+    let (_, mut stranger) = keys(Suite::AesCm128HmacSha1_80, 77, 0);
+    let mut forwarder = with(plan(protection, Protection::None));
+    let good = sealed(&mut phone.outbound, &rtp(7, 1), false);
+    let wrong_key = sealed(&mut stranger.outbound, &rtp(8, 1), false);
+    let mut altered = sealed(&mut phone.outbound, &rtp(7, 2), false);
+    altered[20] ^= 1;
+    let late = sealed(&mut phone.outbound, &rtp(7, 3), false);
+    for (bytes, expected) in [
+        (rtp(7, 9), Some(DropReason::SrtpAuthentication)),
+        (wrong_key, Some(DropReason::SrtpAuthentication)),
+        (altered, Some(DropReason::SrtpAuthentication)),
+        (
+            good[..good.len() - 1].to_vec(),
+            Some(DropReason::SrtpAuthentication),
+        ),
+        (good[..14].to_vec(), Some(DropReason::SrtpMalformed)),
+        (good.clone(), None),
+        (good, Some(DropReason::SrtpReplayed)),
+        (late, None),
+        (rtcp(7), Some(DropReason::SrtpMalformed)),
+        (vec![0x80], Some(DropReason::SrtpMalformed)),
+        (vec![], Some(DropReason::MediaMalformed)),
+        (vec![22, 254, 253, 0], Some(DropReason::MediaMalformed)),
+    ] {
+        let result = pass(&mut forwarder, A, PHONE, &bytes);
+        match expected {
+            None => assert!(result.is_ok(), "{result:?}"),
+            Some(DropReason::SrtpMalformed) => assert!(
+                matches!(
+                    result,
+                    Err(DropReason::SrtpMalformed | DropReason::SrtpAuthentication)
+                ),
+                "{result:?}"
+            ),
+            Some(reason) => assert_eq!(result.unwrap_err(), reason),
+        }
+    }
+    let [side, _] = &stats(&forwarder).flows[0].sides;
+    assert_eq!(side.received.packets, 2, "no other packet is accepted");
+    assert!(
+        side.drops.contains(&(DropReason::SrtpReplayed, 1)),
+        "{:?}",
+        side.drops
+    );
+}
+
+#[test]
+fn unknown_master_key_identifier_is_rejected() {
+    let base = key(Suite::AesCm128HmacSha1_80, 1);
+    let marked = base.clone().with_mki(&[1]).unwrap();
+    let other = base.with_mki(&[2]).unwrap();
+    let keys = Keys {
+        association: 0,
+        local: key(Suite::AesCm128HmacSha1_80, 2),
+        remote: vec![marked.clone()],
+        window: 0,
+    };
+    let mut forwarder = with(plan(Protection::Srtp(Arc::new(keys)), Protection::None));
+    let mut wrong = Outbound::new(&other, ContextLimits::default()).unwrap();
+    let mut right = Outbound::new(&marked, ContextLimits::default()).unwrap();
+    let bytes = sealed(&mut wrong, &rtp(7, 1), false);
+    assert_eq!(
+        pass(&mut forwarder, A, PHONE, &bytes),
+        Err(DropReason::SrtpUnknownMki)
+    );
+    let bytes = sealed(&mut right, &rtp(7, 1), false);
+    assert!(pass(&mut forwarder, A, PHONE, &bytes).is_ok());
+}
+
+/// Symmetric RTP: a phone behind NAT sends from another address than it signalled.
+#[test]
+fn only_authentic_packets_latch() {
+    let (protection, mut phone) = keys(Suite::AesCm128HmacSha1_80, 1, 0);
+    let mut plan = plan(protection, Protection::None);
+    plan.flows[0].sides[0].latching = Latching::SameAddress(addr(PHONE).ip());
+    plan.flows[0].sides[0].signalled_rtp = Some(addr("10.0.0.1:4000"));
+    let mut forwarder = with(plan);
+    for sequence in 0..50 {
+        let result = pass(&mut forwarder, A, "192.0.2.1:6666", &rtp(7, sequence));
+        assert_eq!(result, Err(DropReason::SrtpAuthentication));
+    }
+    let bytes = sealed(&mut phone.outbound, &rtp(7, 1), false);
+    assert_eq!(
+        pass(&mut forwarder, A, "203.0.113.9:4000", &bytes),
+        Err(DropReason::MediaUnexpectedSource),
+        "latching forbids this address"
+    );
+    assert!(pass(&mut forwarder, A, PHONE, &bytes).is_ok());
+    let latched = std::iter::from_fn(|| forwarder.next_report()).any(
+        |report| matches!(report, MediaEvent::Latched { address, side: 0, .. } if address == addr(PHONE)),
+    );
+    assert!(latched, "one authentic packet is enough");
+    assert_eq!(
+        pass(&mut forwarder, A, "192.0.2.1:6666", &rtp(7, 51)),
+        Err(DropReason::MediaUnexpectedSource)
+    );
+    let (to, _) = pass(&mut forwarder, B, OTHER, &rtp(3, 1)).unwrap();
+    assert_eq!(to, addr(PHONE));
+}
+
+#[test]
+fn no_packet_is_accepted_without_keys() {
+    let mut forwarder = with(plan(Protection::Pending, Protection::None));
+    assert_eq!(
+        pass(&mut forwarder, A, PHONE, &rtp(7, 1)),
+        Err(DropReason::SrtpNoKey)
+    );
+    assert_eq!(
+        pass(&mut forwarder, B, OTHER, &rtp(7, 1)),
+        Err(DropReason::SrtpNoKey),
+        "no packet is sent unprotected"
+    );
+    let (protection, mut phone) = keys(Suite::AeadAes128Gcm, 1, 0);
+    forwarder.command(
+        MediaCommand::Update(Box::new(plan(protection, Protection::None))),
+        Time::ZERO,
+    );
+    let bytes = sealed(&mut phone.outbound, &rtp(7, 2), false);
+    assert!(pass(&mut forwarder, A, PHONE, &bytes).is_ok(), "late keys");
+}
+
+#[test]
+fn dtls_and_stun_are_punted() {
+    let mut pending = plan(Protection::Pending, Protection::None);
+    pending.flows[0].sides[0].dtls = true;
+    let mut forwarder = with(pending);
+    let mut hello = [22u8, 254, 253, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1];
+    let mut packet = MediaPacket::new(A, addr("203.0.113.5:9"), Time::ZERO, &mut hello);
+    assert_eq!(
+        forwarder.forward(&mut packet, Time::ZERO),
+        PacketVerdict::Punt("dtls")
+    );
+    let mut check = [0u8; 20];
+    check[..8].copy_from_slice(&[0, 1, 0, 0, 0x21, 0x12, 0xa4, 0x42]);
+    let mut packet = MediaPacket::new(A, addr("203.0.113.5:9"), Time::ZERO, &mut check);
+    assert_eq!(
+        forwarder.forward(&mut packet, Time::ZERO),
+        PacketVerdict::Punt("stun")
+    );
+}
+
+/// A re-INVITE with new keys: both remote keys are valid for a while, the local key changes at once, rollover counters
+/// continue.
+#[test]
+fn rekeying_keeps_rollover_counters() {
+    let suite = Suite::AesCm128HmacSha1_80;
+    let (first, mut phone) = keys(suite, 1, 0);
+    let (second, mut renewed) = keys(suite, 11, 0);
+    let mut forwarder = with(plan(first, Protection::None));
+    for sequence in [65_535u16, 0] {
+        let bytes = sealed(&mut phone.outbound, &rtp(7, sequence), false);
+        pass(&mut forwarder, A, PHONE, &bytes).unwrap();
+        pass(&mut forwarder, B, OTHER, &rtp(3, sequence)).unwrap();
+    }
+    forwarder.command(
+        MediaCommand::Update(Box::new(plan(second, Protection::None))),
+        Time::ZERO,
+    );
+    let old = sealed(&mut phone.outbound, &rtp(7, 1), false);
+    assert!(
+        pass(&mut forwarder, A, PHONE, &old).is_ok(),
+        "packet under the previous key"
+    );
+    // Rollover counters continue under a new key (RFC 3711 section 8.1).
+    assert!(renewed.outbound.set_rollover(7, 1));
+    let new = sealed(&mut renewed.outbound, &rtp(7, 2), false);
+    assert!(pass(&mut forwarder, A, PHONE, &new).is_ok());
+    let (_, out) = pass(&mut forwarder, B, OTHER, &rtp(3, 1)).unwrap();
+    renewed.inbound.set_rollover(3, 1);
+    assert_eq!(opened(&mut renewed.inbound, &out, false), rtp(3, 1));
+    assert_eq!(
+        pass(&mut forwarder, B, OTHER, &rtp(3, 1)),
+        Err(DropReason::SrtpIndexReused),
+        "no index is protected twice"
+    );
+}
+
+/// Another association begins with rollover counters at zero.
+#[test]
+fn new_association_resets_rollover_counters() {
+    let suite = Suite::AeadAes128Gcm;
+    let (first, mut phone) = keys(suite, 1, 1);
+    let (second, mut renewed) = keys(suite, 11, 2);
+    let mut forwarder = with(plan(first, Protection::None));
+    for sequence in [65_535u16, 0] {
+        let bytes = sealed(&mut phone.outbound, &rtp(7, sequence), false);
+        pass(&mut forwarder, A, PHONE, &bytes).unwrap();
+        pass(&mut forwarder, B, OTHER, &rtp(3, sequence)).unwrap();
+    }
+    forwarder.command(
+        MediaCommand::Update(Box::new(plan(second, Protection::None))),
+        Time::ZERO,
+    );
+    let (_, out) = pass(&mut forwarder, B, OTHER, &rtp(3, 1)).unwrap();
+    assert_eq!(opened(&mut renewed.inbound, &out, false), rtp(3, 1));
+    let new = sealed(&mut renewed.outbound, &rtp(7, 1), false);
+    assert!(pass(&mut forwarder, A, PHONE, &new).is_ok());
+}
+
+/// Several peers answer one offer with different keys, more of them than can be stored.
+#[test]
+fn forked_answers_have_separate_keys() {
+    let suite = Suite::AesCm128HmacSha1_80;
+    let local = key(suite, 1);
+    let mut forwarder = None;
+    let mut sequence = 0;
+    for fork in 0..20 {
+        let theirs = key(suite, 100 + fork);
+        let keys = Keys {
+            association: 0,
+            local: local.clone(),
+            remote: vec![theirs.clone()],
+            window: 0,
+        };
+        let plan = plan(Protection::Srtp(Arc::new(keys)), Protection::None);
+        let forwarder = match &mut forwarder {
+            None => forwarder.insert(with(plan)),
+            Some(forwarder) => {
+                forwarder.command(MediaCommand::Update(Box::new(plan)), Time::ZERO);
+                forwarder
+            }
+        };
+        let mut peer = Outbound::new(&theirs, ContextLimits::default()).unwrap();
+        let bytes = sealed(&mut peer, &rtp(fork as u32, 1), false);
+        assert!(pass(forwarder, A, PHONE, &bytes).is_ok(), "fork {fork}");
+        sequence += 1;
+        assert!(pass(forwarder, B, OTHER, &rtp(3, sequence)).is_ok());
+        assert_eq!(
+            pass(forwarder, B, OTHER, &rtp(3, sequence)),
+            Err(DropReason::SrtpIndexReused),
+            "the unchanged key remains valid"
+        );
+    }
+}
+
+#[test]
+fn packets_are_authenticated_on_hold() {
+    let (protection, mut phone) = keys(Suite::AesCm128HmacSha1_80, 1, 0);
+    let mut held = plan(protection, Protection::None);
+    held.flows[0].sides[1].receives = false;
+    let mut forwarder = with(held);
+    let bytes = sealed(&mut phone.outbound, &rtp(7, 1), false);
+    assert_eq!(
+        pass(&mut forwarder, A, PHONE, &bytes),
+        Err(DropReason::MediaDirectionClosed)
+    );
+    assert_eq!(
+        pass(&mut forwarder, A, PHONE, &bytes),
+        Err(DropReason::SrtpReplayed)
+    );
+}
+
+#[test]
+fn packet_without_free_space_is_not_protected() {
+    let (protection, _) = keys(Suite::AesCm128HmacSha1_80, 1, 0);
+    let mut forwarder = with(plan(protection, Protection::None));
+    let mut bytes = rtp(3, 1);
+    let mut packet = MediaPacket::new(B, addr(OTHER), Time::ZERO, &mut bytes);
+    assert_eq!(
+        forwarder.forward(&mut packet, Time::ZERO),
+        PacketVerdict::Drop(DropReason::SrtpBufferTooSmall)
+    );
+}

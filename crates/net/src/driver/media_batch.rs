@@ -1,0 +1,170 @@
+//! Batched reception of media from many sockets, for a driver whose forwarder runs on its own thread.
+
+use super::{Driver, ForwarderHost};
+use crate::batch::Receiver;
+use crate::clock::Clock;
+use crate::config::{DriverConfig, MediaSockets};
+use crate::plane::{Plane, Token};
+use engine::{Control, EventKind, Forward, Time};
+use std::io;
+
+impl<F: Forward> Driver<F> {
+    /// Whether the socket at `index` is a media socket that the forwarder of this thread reads.
+    pub(super) fn takes_media(&self, index: u32) -> bool {
+        matches!(self.media, ForwarderHost::SameThread(_))
+            && self.plane.socket(index).is_some_and(|(_, media)| media)
+    }
+
+    /// Runs the forwarder's due timeouts before received packets are processed, so that its packets leave on time.
+    pub(super) fn media_due<C>(&mut self, control: &mut C, now: Time) -> io::Result<()>
+    where
+        C: Control<Command = F::Command, Report = F::Report>,
+    {
+        let ForwarderHost::SameThread(forwarder) = &mut self.media else {
+            return Ok(());
+        };
+        let due = forwarder.next_deadline();
+        if due.is_some_and(|deadline| deadline.at <= now) {
+            self.plane.shared.timeouts.add(1);
+            forwarder.timeout(now);
+            self.plane.drain_forwarder(forwarder);
+            self.plane.flush();
+            self.drain(control, now)?;
+        }
+        Ok(())
+    }
+
+    /// Receives media from all ready sockets, forwards it as one batch and sends it. It runs before all other events
+    /// of the turn, so that no socket is closed in between.
+    pub(super) fn receive_media<C>(
+        &mut self,
+        control: &mut C,
+        ready: usize,
+        mut now: Time,
+    ) -> io::Result<Time>
+    where
+        C: Control<Command = F::Command, Report = F::Report>,
+    {
+        let Some(mut receiver) = self.media_buffers.take() else {
+            return Ok(now);
+        };
+        let (woke, mut packets) = (now, 0);
+        let mut done = Ok(());
+        self.plane.begin_media_turn();
+        for i in 0..ready {
+            let token = match self.plane.event(i) {
+                Some((token @ (Token::SharedPort(_) | Token::AfXdp(_)), _)) => token,
+                Some((token @ Token::Udp(index), _)) if self.takes_media(index) => token,
+                _ => continue,
+            };
+            let mut budget = self.config.datagram_budget;
+            let mut more = true;
+            while more && budget > 0 && done.is_ok() {
+                let before = receiver.filled();
+                more = match token {
+                    Token::Udp(index) => self.plane.receive_batch(index, &mut receiver),
+                    Token::SharedPort(number) => {
+                        self.plane.receive_shared_port(number, &mut receiver)
+                    }
+                    Token::AfXdp(number) => self.plane.receive_af_xdp(number, &mut receiver),
+                    _ => false,
+                };
+                let n = receiver.filled() - before;
+                packets += n;
+                budget = budget.saturating_sub(n);
+                if receiver.room() == 0 {
+                    done = self.forward_batch(control, &mut receiver, now);
+                    now = self.clock.now();
+                }
+            }
+        }
+        if done.is_ok() && receiver.filled() > 0 {
+            done = self.forward_batch(control, &mut receiver, now);
+        }
+        self.media_buffers = Some(receiver);
+        self.media_batcher.end_turn(woke, packets);
+        done.map(|()| now)
+    }
+
+    /// Forwards a batch and passes the packets for control to it.
+    fn forward_batch<C>(
+        &mut self,
+        control: &mut C,
+        receiver: &mut Receiver,
+        now: Time,
+    ) -> io::Result<()>
+    where
+        C: Control<Command = F::Command, Report = F::Report>,
+    {
+        let ForwarderHost::SameThread(forwarder) = &mut self.media else {
+            return Ok(());
+        };
+        self.plane.forward_batch(receiver, forwarder, now);
+        let punted = std::mem::take(&mut self.plane.punted);
+        for &i in &punted {
+            if let Some(id) = self.plane.origin(i) {
+                self.datagram(control, receiver, i, id, true, now)?;
+            }
+        }
+        self.plane.punted = punted;
+        self.plane.clear_batch(receiver);
+        self.drain(control, now)
+    }
+}
+
+/// Sets up the media path of a forwarder on this thread; returns the event that reports it.
+pub(super) fn start<F: Forward>(
+    plane: &mut Plane,
+    config: &DriverConfig,
+    clock: Clock,
+    forwarder: &mut F,
+) -> io::Result<Option<EventKind>> {
+    let path = media_path(plane, config)?;
+    if let Some(table) = &config.af_xdp {
+        if config.relay.is_some() {
+            let why = "AF_XDP and the kernel relay cannot share an interface; disable one of them";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        }
+        plane.start_af_xdp(table.clone(), config)?;
+    }
+    if let Some(relay) = &config.relay {
+        plane.start_offload(relay.clone(), clock);
+        forwarder.allow_offload(true);
+    }
+    Ok(path)
+}
+
+/// Refuses settings that need a forwarder on this thread.
+pub(super) fn check_other_thread(config: &DriverConfig) -> io::Result<()> {
+    let refused = |what: &str| {
+        let why = format!("{what} needs a forwarder on the driver's own thread");
+        Err(io::Error::new(io::ErrorKind::InvalidInput, why))
+    };
+    if config.media_sockets == MediaSockets::One {
+        return refused("the shared-port socket");
+    }
+    if config.relay.is_some() {
+        return refused("the kernel relay");
+    }
+    if config.af_xdp.is_some() {
+        return refused("AF_XDP");
+    }
+    Ok(())
+}
+
+/// Chooses how media ports are served; returns the event that reports it.
+fn media_path(plane: &mut Plane, config: &DriverConfig) -> io::Result<Option<EventKind>> {
+    let tried = match config.media_sockets {
+        MediaSockets::PerPort => return Ok(None),
+        MediaSockets::One => plane.start_shared_ports(config).map(Ok)?,
+        MediaSockets::Auto => plane.start_shared_ports(config),
+    };
+    let (path, why) = match tried {
+        Ok(()) => ("shared_port_socket", String::new()),
+        Err(error) => ("socket_per_port", error.to_string()),
+    };
+    Ok(Some(EventKind::MediaPath {
+        path: path.into(),
+        reason: why,
+    }))
+}

@@ -1,0 +1,357 @@
+//! Rules on the language of comments and pages (docs/glossary.md): counted phrases with a bound each, words that the glossary
+//! replaces, and functions whose name promises a question.
+
+use crate::texts::Text;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Occurrences of each kind of phrase that comments and pages may have together. They are few and not none because a page may quote
+/// a question ("What is not there"), or a table the word that it replaces.
+const PHRASES: [(&str, usize); 3] = [
+    (
+        "nominal clauses (what ..., who ... as subject or object)",
+        10,
+    ),
+    ("indefinite persons (whoever, somebody, nobody ...)", 10),
+    ("persons (he, his, him)", 10),
+];
+
+/// Most of the type names of the workspace that may be defined more than once, in percent of all definitions.
+const REPEATED_TYPES: usize = 12;
+
+const PERSONS: [&str; 4] = ["he", "his", "him", "himself"];
+const INDEFINITE: [&str; 10] = [
+    "whoever",
+    "whomever",
+    "whatever",
+    "somebody",
+    "someone",
+    "nobody",
+    "anybody",
+    "anyone",
+    "everybody",
+    "everyone",
+];
+/// Words after which `who` or `whom` begins a nominal clause; after a noun it begins a relative clause, which is good English.
+const BEFORE_NOMINAL: [&str; 20] = [
+    "of", "to", "by", "for", "from", "with", "on", "at", "in", "than", "as", "and", "or", "that",
+    "is", "are", "says", "tells", "knows", "asks",
+];
+
+/// Every breach, by file or by rule.
+pub fn breaches(files: &[Text]) -> Vec<String> {
+    let mut breaches = Vec::new();
+    let mut found: [Vec<String>; PHRASES.len()] = Default::default();
+    let replaced = replaced_words(files);
+    for file in files.iter().filter(|file| is_ours(&file.name)) {
+        let prose = prose(file);
+        for (number, line) in &prose {
+            let at = || format!("{}:{number}", file.name);
+            let words = words(line);
+            found[0].extend(nominal_clauses(line, &words).map(|_| at()));
+            found[1].extend(
+                words
+                    .iter()
+                    .filter(|word| INDEFINITE.contains(&word.as_str()))
+                    .map(|_| at()),
+            );
+            found[2].extend(
+                words
+                    .iter()
+                    .filter(|word| PERSONS.contains(&word.as_str()))
+                    .map(|_| at()),
+            );
+        }
+        if file.name.ends_with(".rs") {
+            breaches.extend(questions_that_change(file));
+        }
+        breaches.extend(uses_of_replaced(file, &prose, &replaced));
+    }
+    for ((phrase, most), at) in PHRASES.iter().zip(&found) {
+        println!("language: {} {phrase}, at most {most}", at.len());
+        if at.len() > *most {
+            let some = at.iter().take(15).cloned().collect::<Vec<_>>().join(" ");
+            breaches.push(format!(
+                "{} {phrase}, more than {most}: {some} ...",
+                at.len()
+            ));
+        }
+    }
+    breaches.extend(repeated_types(files));
+    breaches
+}
+
+/// Files whose language is judged: all but the glossary, which quotes what it replaces, and texts of others.
+fn is_ours(name: &str) -> bool {
+    (name.ends_with(".rs") || name.ends_with(".md"))
+        && name != "docs/glossary.md"
+        // This file names the words that it counts.
+        && name != "xtask/src/language.rs"
+}
+
+/// Comments of Rust files and the text of pages outside code blocks, line by line.
+fn prose(file: &Text) -> Vec<(usize, String)> {
+    let mut fenced = false;
+    let mut lines = Vec::new();
+    for (number, line) in file.text.lines().enumerate() {
+        if file.name.ends_with(".md") {
+            let fence = line.trim_start().starts_with("```");
+            fenced ^= fence;
+            if !fenced && !fence {
+                lines.push((number + 1, without_code(line)));
+            }
+        } else if let Some(comment) = comment_of(line) {
+            lines.push((number + 1, without_code(comment)));
+        }
+    }
+    lines
+}
+
+/// The comment of a line of Rust; a `//` that follows a quote on the same line may be part of a text, and is left alone.
+fn comment_of(line: &str) -> Option<&str> {
+    let at = line.find("//")?;
+    let before = &line[..at];
+    (before.trim().is_empty() || (before.ends_with(' ') && !before.contains('"')))
+        .then(|| line[at..].trim_start_matches(['/', '!']))
+}
+
+/// A line without its parts in backticks.
+fn without_code(line: &str) -> String {
+    line.split('`').step_by(2).collect::<Vec<_>>().join(" ` ")
+}
+
+/// Words in lower case.
+fn words(line: &str) -> Vec<String> {
+    line.split(|c: char| !c.is_alphanumeric() && c != '_' && c != '\'')
+        .filter(|word| !word.is_empty())
+        .map(str::to_lowercase)
+        .collect()
+}
+
+/// `what` anywhere but in a question, and `who` or `whom` where no noun stands before it.
+fn nominal_clauses<'a>(line: &str, words: &'a [String]) -> impl Iterator<Item = &'a str> {
+    let question = line.trim_end().ends_with('?');
+    words.iter().enumerate().filter_map(move |(at, word)| {
+        let nominal = match word.as_str() {
+            "what" => !question,
+            "who" | "whom" => match at.checked_sub(1).map(|before| words[before].as_str()) {
+                // At the start of a line the noun may end the line before.
+                None => false,
+                Some(before) => BEFORE_NOMINAL.contains(&before),
+            },
+            _ => false,
+        };
+        nominal.then_some(word.as_str())
+    })
+}
+
+/// `fn is_...` and `fn has_...` that take `&mut self`.
+fn questions_that_change(file: &Text) -> Vec<String> {
+    file.text
+        .lines()
+        .enumerate()
+        .filter(|(_, line)| {
+            let Some((_, name)) = line.split_once("fn ") else {
+                return false;
+            };
+            (name.starts_with("is_") || name.starts_with("has_")) && line.contains("&mut self")
+        })
+        .map(|(number, _)| format!("{}:{}: a question takes &mut self", file.name, number + 1))
+        .collect()
+}
+
+/// The words in backticks of the last column of the glossary, with the term of their row.
+fn replaced_words(files: &[Text]) -> Vec<(String, String)> {
+    let Some(glossary) = files.iter().find(|file| file.name == "docs/glossary.md") else {
+        return Vec::new();
+    };
+    let mut replaced = Vec::new();
+    for line in glossary.text.lines().filter(|line| line.starts_with("| ")) {
+        let cells: Vec<&str> = line
+            .trim()
+            .trim_matches('|')
+            .split('|')
+            .map(str::trim)
+            .collect();
+        if let [term, .., not] = &cells[..] {
+            let words = not.split('`').skip(1).step_by(2);
+            replaced.extend(words.map(|word| (word.to_owned(), (*term).to_owned())));
+        }
+    }
+    replaced
+}
+
+/// Replaced words in prose and as parts of identifiers (`crew_size`, `CrewSize`).
+fn uses_of_replaced(
+    file: &Text,
+    prose: &[(usize, String)],
+    replaced: &[(String, String)],
+) -> Vec<String> {
+    let mut breaches = Vec::new();
+    let mut judge = |number: usize, parts: &BTreeSet<String>| {
+        for (word, term) in replaced {
+            if parts.contains(word) {
+                breaches.push(format!(
+                    "{}:{number}: {word} (docs/glossary.md: {term})",
+                    file.name
+                ));
+            }
+        }
+    };
+    if file.name.ends_with(".rs") {
+        for (number, line) in file.text.lines().enumerate() {
+            let defines = [
+                "fn ", "struct ", "enum ", "trait ", "mod ", "const ", "type ",
+            ]
+            .iter()
+            .any(|keyword| line.contains(keyword));
+            if defines {
+                let code = line.split('"').step_by(2).collect::<Vec<_>>().join(" ");
+                judge(number + 1, &identifier_parts(&code));
+            }
+        }
+    }
+    for (number, line) in prose {
+        judge(*number, &words(line).into_iter().collect());
+    }
+    breaches
+}
+
+/// The identifiers of a line, whole and in parts, in lower case.
+fn identifier_parts(code: &str) -> BTreeSet<String> {
+    let mut parts = BTreeSet::new();
+    for identifier in code.split(|c: char| !c.is_alphanumeric() && c != '_') {
+        parts.insert(identifier.to_lowercase());
+        let mut part = String::new();
+        for c in identifier.chars() {
+            if c == '_' || (c.is_uppercase() && part.chars().last().is_some_and(char::is_lowercase))
+            {
+                parts.insert(std::mem::take(&mut part).to_lowercase());
+            }
+            if c != '_' {
+                part.push(c);
+            }
+        }
+        parts.insert(part.to_lowercase());
+    }
+    parts
+}
+
+/// Names of types with more than one definition in the sources.
+fn repeated_types(files: &[Text]) -> Option<String> {
+    let mut places: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+    for file in files
+        .iter()
+        .filter(|file| file.name.ends_with(".rs") && file.name.contains("/src/"))
+    {
+        for name in file.text.lines().filter_map(defined_type) {
+            places.entry(name.to_owned()).or_default().push(&file.name);
+        }
+    }
+    let all: usize = places.values().map(Vec::len).sum();
+    let repeated: usize = places
+        .values()
+        .map(Vec::len)
+        .filter(|count| *count > 1)
+        .sum();
+    let percent = repeated * 100 / all.max(1);
+    println!("language: {percent} % of {all} types share their name, at most {REPEATED_TYPES} %");
+    (percent > REPEATED_TYPES).then(|| {
+        let mut worst: Vec<_> = places.iter().filter(|(_, files)| files.len() > 1).collect();
+        worst.sort_by_key(|(_, files)| std::cmp::Reverse(files.len()));
+        let some: Vec<String> = worst
+            .iter()
+            .take(15)
+            .map(|(name, files)| format!("{name} {}", files.len()))
+            .collect();
+        format!(
+            "{percent} % of types share their name, more than {REPEATED_TYPES} %: {}",
+            some.join(", ")
+        )
+    })
+}
+
+/// The type that a line defines. An associated type (indented `type X`) is no definition of its own.
+fn defined_type(line: &str) -> Option<&str> {
+    let code = line.trim_start();
+    let code = match code.strip_prefix("pub") {
+        Some(rest) if rest.starts_with('(') => rest.split_once(") ")?.1,
+        Some(rest) => rest.strip_prefix(' ')?,
+        None => code,
+    };
+    let rest = ["struct ", "enum ", "trait ", "union "]
+        .iter()
+        .find_map(|keyword| code.strip_prefix(keyword))
+        .or_else(|| {
+            code.strip_prefix("type ")
+                .filter(|_| !line.starts_with(' '))
+        })?;
+    let end = rest
+        .find(|c: char| !c.is_alphanumeric() && c != '_')
+        .unwrap_or(rest.len());
+    rest.starts_with(char::is_uppercase).then(|| &rest[..end])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn count(line: &str) -> usize {
+        nominal_clauses(line, &words(line)).count()
+    }
+
+    #[test]
+    fn nominal_clauses_are_told_from_relative_clauses_and_questions() {
+        assert_eq!(count("what comes from it is opened"), 1);
+        assert_eq!(count("a peer who asks is answered"), 0);
+        assert_eq!(count("the choice of who asks"), 1);
+        assert_eq!(count("What is missing?"), 0);
+    }
+
+    #[test]
+    fn comments_are_found_and_texts_are_not() {
+        assert_eq!(comment_of("    /// Docs."), Some(" Docs."));
+        assert_eq!(comment_of("let a = 1; // Why."), Some(" Why."));
+        assert_eq!(comment_of("let a = \"http://x\";"), None);
+        assert_eq!(without_code("a `what` b").matches("what").count(), 0);
+    }
+
+    #[test]
+    fn replaced_words_are_found_in_names_and_comments() {
+        let glossary = Text {
+            name: "docs/glossary.md".to_owned(),
+            text: "| term | meaning | not |\n| --- | --- | --- |\n| worker pool | x | `crew` |\n"
+                .to_owned(),
+        };
+        let code = Text {
+            name: "crates/x/src/a.rs".to_owned(),
+            text: "struct CrewSize;\n// The crew.\nlet text = \"crew\";\n".to_owned(),
+        };
+        let replaced = replaced_words(&[glossary]);
+        let found = uses_of_replaced(&code, &prose(&code), &replaced);
+        assert_eq!(found.len(), 2, "{found:?}");
+    }
+
+    #[test]
+    fn a_question_that_changes_is_a_breach() {
+        let code = |line: &str| Text {
+            name: "a.rs".to_owned(),
+            text: line.to_owned(),
+        };
+        assert_eq!(
+            questions_that_change(&code("    fn is_due(&mut self) -> bool {")).len(),
+            1
+        );
+        assert_eq!(
+            questions_that_change(&code("    fn is_due(&self) -> bool {")).len(),
+            0
+        );
+    }
+
+    #[test]
+    fn definitions_of_types_are_found() {
+        assert_eq!(defined_type("pub(crate) struct Place {"), Some("Place"));
+        assert_eq!(defined_type("    type Item = u8;"), None);
+        assert_eq!(defined_type("type Part = fn();"), Some("Part"));
+        assert_eq!(defined_type("pub fn x() {}"), None);
+    }
+}
