@@ -14,7 +14,7 @@ const LONG: [(&str, usize); 5] = [
     ("crates/border/src/config/raw.rs", 1_120),
     ("crates/border/src/config/tests.rs", 1_060),
     // Two legs brought together: refresh, transfer, replacement, re-anchoring.
-    ("crates/border/src/call/join.rs", 1_020),
+    ("crates/border/src/call/transfer.rs", 1_020),
     ("crates/net/src/plane.rs", 1_030),
     ("crates/sip/src/process.rs", 1_020),
 ];

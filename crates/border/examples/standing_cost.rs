@@ -1,4 +1,4 @@
-//! What a standing call costs: many calls through the border in memory, media passed by, its caller and callee played
+//! Cost of a standing call: many calls through the border in memory, media passed by, its caller and callee played
 //! by ready-made messages. Prints bytes per standing call (of the heap, counted, and of the process) and the
 //! border's own time per 7-message call. `standing_cost [CALLS]`, by default 100,000.
 

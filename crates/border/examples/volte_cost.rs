@@ -1,4 +1,4 @@
-//! What a call of twenty messages (preconditions, PRACK, UPDATE both ways) costs the border beside one of seven, in memory,
+//! CPU time of a call of twenty messages (preconditions, PRACK, UPDATE both ways) beside one of seven, in memory,
 //! media passed by: the border's own time for each. `volte_cost [CALLS] [plain|volte]`; by default both, 20,000 calls.
 
 mod seven;

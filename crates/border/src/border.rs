@@ -70,7 +70,7 @@ impl Border {
     }
 
     /// Hands a datagram off if another worker owns its call. Returns whether it was handed off.
-    fn is_handed_on(&mut self, input: &Input<'_>, now: Time) -> bool {
+    fn hand_off_if_foreign(&mut self, input: &Input<'_>, now: Time) -> bool {
         match input {
             Input::Datagram(datagram)
                 if datagram.socket.0 < MEDIA_BASE && !self.endpoint.worker().is_alone() =>
@@ -228,14 +228,14 @@ impl Border {
                 remote,
                 ..
             } if !self.core.is_welcome(socket, remote) => {
-                if self.core.may_prove(socket).is_none() {
+                if self.core.interface_with_client_certificates(socket).is_none() {
                     self.core.drops.count(DropReason::SipSourceNotAllowed);
                     self.core.unwelcome.push_back(connection);
                     return;
                 }
                 self.endpoint.feed(input, now, &mut self.core);
                 if self.endpoint.has_connection(connection)
-                    && !self.core.has_to_prove(connection, socket, remote)
+                    && !self.core.await_client_certificate(connection, socket, remote)
                 {
                     self.core.drops.count(DropReason::SipSourceNotAllowed);
                     self.endpoint
@@ -243,7 +243,7 @@ impl Border {
                 }
             }
             Input::Secured { connection, names } => {
-                let known = self.core.has_proven(connection, names);
+                let known = self.core.accept_client_certificate(connection, names);
                 self.core
                     .admitted
                     .record_handshake(Price::TLS_HANDSHAKE, now);
@@ -291,7 +291,7 @@ fn stream_of(input: &Input<'_>) -> Option<engine::ConnectionId> {
 
 impl Engine for Border {
     fn handle(&mut self, input: Input<'_>, now: Time) {
-        if self.is_handed_on(&input, now) {
+        if self.hand_off_if_foreign(&input, now) {
             return;
         }
         let timeout = matches!(input, Input::Timeout);
@@ -303,7 +303,7 @@ impl Engine for Border {
         self.core.replay_deferred(&mut self.endpoint, now);
         self.core.process_media_notices(&mut self.endpoint, now);
         self.core.pump_names(&mut self.endpoint, now);
-        self.core.tell_rules(now);
+        self.core.apply_rule_output(now);
     }
 
     fn next_output(&mut self) -> Option<Output<'_>> {
@@ -483,7 +483,7 @@ impl Core {
                 if let Some(slot) = self.slot_of_leg(endpoint, leg) {
                     self.answered(endpoint, slot, leg, response, now);
                 } else {
-                    self.stray_answer(endpoint, leg, now);
+                    self.end_stray_dialog(endpoint, leg, now);
                 }
             }
             Indication::Failed {
@@ -557,9 +557,9 @@ impl Core {
                 response,
                 flow,
                 ..
-            } => self.outside_answered(endpoint, user, response, flow, now),
+            } => self.out_of_dialog_response(endpoint, user, response, flow, now),
             Indication::OutOfDialogTimedOut { user, .. } => {
-                self.outside_timed_out(endpoint, user, now);
+                self.out_of_dialog_timed_out(endpoint, user, now);
             }
             Indication::Ended {
                 leg,
@@ -578,7 +578,7 @@ impl Core {
             Indication::SessionExpired { leg } => self.session_expired(endpoint, leg, now),
             Indication::FlowFailed { flow } => {
                 if let Some(connection) = flow.connection {
-                    self.has_ended(connection);
+                    self.connection_ended(connection);
                 }
                 self.flow_failed(flow, now);
             }

@@ -38,9 +38,9 @@ impl Border {
         let changes = describe_changes(&before, &config);
         let renamed = IndexRemap::new(&before, &config);
         core.config = config.clone();
-        core.open_locals(&mut self.endpoint, &config);
+        core.open_listeners(&mut self.endpoint, &config);
         core.open_pools(&config, &worker);
-        core.shut_old_media();
+        core.close_unused_media_sockets();
         core.trunks.reload(&config, now);
         core.nodes.reload(&config, now);
         core.report_node_events(now);
@@ -180,7 +180,7 @@ impl Core {
                 join.rename(renamed);
             }
         }
-        self.rename_outside(renamed);
+        self.remap_out_of_dialog_requests(renamed);
     }
 
     /// Finishes a drain when its last call has ended.
@@ -219,7 +219,7 @@ impl Core {
             for slot in left {
                 self.abandon_call(endpoint, slot, now);
             }
-            self.tell_all_ended(now);
+            self.log_all_pending_ends(now);
             return self.finish_drain_if_idle(now);
         }
         // Calls that are ending already are not counted as terminated.

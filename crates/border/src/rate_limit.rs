@@ -189,7 +189,7 @@ impl Core {
         // A refusal here keeps no state, so that a source that does not authenticate costs no transaction.
         if request.method() == Method::Register {
             let user = address_of_record(request);
-            if let Err(seconds) = self.let_register(&user, request, flow, now) {
+            if let Err(seconds) = self.admit_registration(&user, request, flow, now) {
                 return self.refuse_stateless(request, flow, &too_many(seconds), now);
             }
         }

@@ -285,7 +285,7 @@ impl Core {
                 Err(_) => self.dispatch(endpoint, indication, now),
             },
         }
-        self.tell_rules(now);
+        self.apply_rule_output(now);
     }
 
     fn judged(
@@ -379,7 +379,7 @@ impl Core {
 
     /// Applies the stored output of rules: counters, tags, events.
     #[inline]
-    pub(crate) fn tell_rules(&mut self, now: Time) {
+    pub(crate) fn apply_rule_output(&mut self, now: Time) {
         let said = self.said.get_mut();
         if said.is_empty() {
             return;
@@ -425,7 +425,7 @@ impl Core {
     }
 
     /// Logs the initial tags of a call.
-    pub(crate) fn tell_first_tags(&mut self, slot: usize, now: Time) {
+    pub(crate) fn log_initial_tags(&mut self, slot: usize, now: Time) {
         let Some(call) = self.calls.get(slot) else {
             return;
         };

@@ -198,7 +198,7 @@ mod tests {
         }
         let planes = together.divide(Some(0.05), 49, 4_900);
         assert_eq!(planes.signalling_us_per_call, None);
-        assert!(planes.undivided.contains("together"), "{planes:?}");
+        assert!(planes.undivided.contains("correlated"), "{planes:?}");
         let wild = trial(1e-6, 4e-6, 0.9);
         let planes = wild.divide(Some(1.0), 120, 1_000);
         assert!(planes.undivided.contains("varied"), "{planes:?}");

@@ -132,7 +132,7 @@ fn beside_peer(bench: &mut Bench, what: &str, rate: u32, ours: &Medians, peer: &
     }
 }
 
-/// CPU per call of two subjects at once on one core at the same rate: whatever else the machine does meets both alike. The border beside
+/// CPU per call of two subjects at once on one core at the same rate: the noise of the machine affects both alike. The border beside
 /// Kamailio, and with media anchored beside itself with media passed by.
 pub(super) fn calls_beside(bench: &mut Bench) -> Result<(), String> {
     let [border, peer] = &subjects(bench)[..2] else {

@@ -66,8 +66,8 @@ pub(super) fn played(
     load.end(begun)
 }
 
-/// SIPp's built-in calls through two subjects at once, each at an address of its own and at `rate`: both share the cores, and whatever
-/// else the machine does meets both alike, so that small differences show.
+/// SIPp's built-in calls through two systems at once, each at its own address and at `rate`: both share the cores, and the noise of the
+/// machine affects both alike, so that small differences are visible.
 pub(super) fn beside(
     subjects: [(&Subject, &str); 2],
     rate: u32,

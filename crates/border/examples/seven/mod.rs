@@ -9,7 +9,7 @@ use wire::sip::{HeaderId, Message};
 
 const SDP: &str = "v=0\r\no=user1 53655765 2353687637 IN IP4 10.0.0.1\r\ns=-\r\nc=IN IP4 10.0.0.1\r\nt=0 0\r\nm=audio 6000 RTP/AVP 0\r\na=rtpmap:0 PCMU/8000\r\n";
 
-/// A border and what it sent last.
+/// A border and its last output.
 pub struct Bench {
     pub border: Border,
     pub now: Time,
@@ -55,7 +55,7 @@ impl Bench {
         }
     }
 
-    /// Gives a datagram to the border; what it sends is in `out`. Only the border's own time is counted.
+    /// Gives a datagram to the border; its output is in `out`. Only the border's own time is counted.
     pub fn give(&mut self, from: &str, mut bytes: Vec<u8>) {
         let source = from.parse().unwrap();
         self.out.clear();

@@ -303,7 +303,7 @@ impl Core {
             now: Time::ZERO,
             entropy,
         };
-        core.open_locals(endpoint, &config);
+        core.open_listeners(endpoint, &config);
         core.open_pools(&config, &worker);
         core.reset_feedback(endpoint, Time::ZERO);
         core
@@ -314,11 +314,11 @@ impl Core {
         self.now = now;
         self.plane.keying.now = now;
         self.question = None;
-        self.tell_crew();
+        self.publish_call_count();
     }
 
     /// Publishes our number of calls to the other workers.
-    pub(crate) fn tell_crew(&self) {
+    pub(crate) fn publish_call_count(&self) {
         if let Some(siblings) = &self.siblings {
             siblings.publish_calls(self.calls.len());
         }
@@ -465,7 +465,7 @@ impl Core {
         hasher.finish()
     }
 
-    pub(crate) fn trunk_call_began(&mut self, trunk: Option<TrunkId>) {
+    pub(crate) fn count_trunk_call(&mut self, trunk: Option<TrunkId>) {
         if let Some(trunk) = trunk {
             self.trunks.call_began(trunk);
         }
@@ -484,7 +484,7 @@ impl Core {
     }
 
     /// Updates the state of a trunk from the failure of a hop.
-    pub(crate) fn hop_ended(
+    pub(crate) fn record_hop_result(
         &mut self,
         slot: usize,
         hop: u16,
@@ -719,7 +719,7 @@ impl Core {
     }
 
     /// Ends the dialog of a 2xx that belongs to no call any more.
-    pub(crate) fn stray_answer(&mut self, endpoint: &mut Endpoint, leg: LegId, now: Time) {
+    pub(crate) fn end_stray_dialog(&mut self, endpoint: &mut Endpoint, leg: LegId, now: Time) {
         let _ = endpoint.ack(leg, &MessageContent::default(), now);
         let _ = endpoint.hang_up(leg, &MessageContent::default(), now);
     }
@@ -745,28 +745,28 @@ impl Core {
             match alarm {
                 Alarm::RingTimeout(key) => {
                     if let Some(slot) = self.slot_of(key) {
-                        self.rang_too_long(endpoint, slot, now);
+                        self.ring_timed_out(endpoint, slot, now);
                     }
                 }
                 Alarm::AnswerTimeout(key, leg) => {
                     if let Some(slot) = self.slot_of(key) {
-                        self.said_nothing(endpoint, slot, leg, now);
+                        self.answer_timed_out(endpoint, slot, leg, now);
                     }
                 }
                 Alarm::JoinAgain(key) => {
                     if let Some(slot) = self.slot_of(key) {
-                        self.join_alarm(endpoint, slot, now);
+                        self.retry_transfer(endpoint, slot, now);
                     }
                 }
                 Alarm::JoinLate(key, sent) => {
                     if let Some(slot) = self.slot_of(key) {
-                        self.join_late(endpoint, slot, sent, now);
+                        self.reinvite_timed_out(endpoint, slot, sent, now);
                     }
                 }
                 Alarm::DrainOver => self.expire_drain(endpoint, now),
                 Alarm::Subscription(key) => self.end_subscription(endpoint, key),
                 Alarm::KeepAlive(serial) => self.keep_alive(endpoint, serial, now),
-                Alarm::ShutLocal(local, used) => self.shut_local(endpoint, local, used, now),
+                Alarm::ShutLocal(local, used) => self.close_listener(endpoint, local, used, now),
                 Alarm::Keying(key) => self.handle_keying_timeout(key),
                 Alarm::NodeLook(key) => self.query_node_about_call(key, now),
                 Alarm::NodeFailed(key) => self.requeue_failover(key),
@@ -801,7 +801,7 @@ impl Core {
     }
 
     /// Closes unused media sockets outside of the configured ranges.
-    pub(crate) fn shut_old_media(&mut self) {
+    pub(crate) fn close_unused_media_sockets(&mut self) {
         let config = self.config.clone();
         let wanted = |address: SocketAddr| {
             config.media_ranges.iter().any(|range| {

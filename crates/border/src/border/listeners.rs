@@ -41,7 +41,7 @@ impl LocalPoint {
 impl Core {
     /// Opens the new listeners of `config` and closes those that were removed: stream listeners at once (their
     /// connections stay), the others when no call uses them any more.
-    pub(crate) fn open_locals(&mut self, endpoint: &mut Endpoint, config: &Config) {
+    pub(crate) fn open_listeners(&mut self, endpoint: &mut Endpoint, config: &Config) {
         let now = self.now;
         let mut kept = vec![false; self.locals.len()];
         for (index, interface) in config.interfaces.iter().enumerate() {
@@ -72,7 +72,7 @@ impl Core {
                         }
                     }
                     None => {
-                        self.open_local(endpoint, id, &interface.name, listen, advertised);
+                        self.open_listener(endpoint, id, &interface.name, listen, advertised);
                         kept.push(true);
                     }
                 }
@@ -97,7 +97,7 @@ impl Core {
     }
 
     /// Closes a removed listener, unless calls use it now or used it at the previous check.
-    pub(crate) fn shut_local(
+    pub(crate) fn close_listener(
         &mut self,
         endpoint: &Endpoint,
         local: ListenerId,
@@ -128,7 +128,7 @@ impl Core {
         self.plane.work.push_back(SocketWork::Shut(point.socket));
     }
 
-    fn open_local(
+    fn open_listener(
         &mut self,
         endpoint: &mut Endpoint,
         interface: InterfaceId,
@@ -181,7 +181,7 @@ impl Core {
     }
 
     /// The interface of a socket on which a client certificate may admit a source that is not allowed by address.
-    pub(crate) fn may_prove(&self, socket: SocketId) -> Option<InterfaceId> {
+    pub(crate) fn interface_with_client_certificates(&self, socket: SocketId) -> Option<InterfaceId> {
         let point = self.locals.iter().find(|point| point.socket == socket)?;
         let id = point
             .interface
@@ -194,7 +194,7 @@ impl Core {
 
     /// Requires a valid client certificate on a connection from a source that is not allowed. Returns `false` if too
     /// many connections are pending.
-    pub(crate) fn has_to_prove(
+    pub(crate) fn await_client_certificate(
         &mut self,
         connection: ConnectionId,
         socket: SocketId,
@@ -205,7 +205,7 @@ impl Core {
 
     /// Processes the domains of the client certificate of an accepted connection. Returns `false` if the connection is
     /// not allowed.
-    pub(crate) fn has_proven(&mut self, connection: ConnectionId, names: &[String]) -> bool {
+    pub(crate) fn accept_client_certificate(&mut self, connection: ConnectionId, names: &[String]) -> bool {
         if !names.is_empty() && connection.0 & ConnectionId::ACCEPTED != 0 {
             // If the table is full, the certificate is ignored.
             let _ = self.proven.lock().insert(connection, names.into());
@@ -213,7 +213,7 @@ impl Core {
         let Some((socket, remote)) = self.to_prove.remove(&connection) else {
             return true;
         };
-        self.may_prove(socket).is_some_and(|interface| {
+        self.interface_with_client_certificates(socket).is_some_and(|interface| {
             self.config
                 .trunk_of(interface, remote, Transport::Tls, Some(names))
                 .is_some()
@@ -221,7 +221,7 @@ impl Core {
     }
 
     /// A connection was closed: forgets its certificate.
-    pub(crate) fn has_ended(&mut self, connection: ConnectionId) {
+    pub(crate) fn connection_ended(&mut self, connection: ConnectionId) {
         if connection.0 & ConnectionId::ACCEPTED != 0 {
             self.to_prove.remove(&connection);
             self.proven.lock().remove(&connection);

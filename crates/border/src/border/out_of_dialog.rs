@@ -150,7 +150,7 @@ impl Located {
 
 impl Core {
     /// Applies the new interface and trunk indices after a reload.
-    pub(crate) fn rename_outside(&mut self, renamed: &IndexRemap) {
+    pub(crate) fn remap_out_of_dialog_requests(&mut self, renamed: &IndexRemap) {
         for (_, asked) in &mut self.asked {
             match &mut asked.what {
                 What::Relay(relay) => renamed.steps(&mut relay.hops),
@@ -326,7 +326,7 @@ impl Core {
         Some((u64::from(serial) << 32) | (index as u64 + 1))
     }
 
-    fn take_asked(&mut self, user: u64) -> Option<What> {
+    fn take_pending(&mut self, user: u64) -> Option<What> {
         let index = (user & 0xffff_ffff).checked_sub(1)? as usize;
         let asked = self.asked.get(index)?;
         if u64::from(asked.serial) != user >> 32 {
@@ -336,13 +336,13 @@ impl Core {
     }
 
     /// Stores a request within a subscription. Returns the identifier that its response will carry.
-    pub(crate) fn ask_inside(&mut self, passed: ForwardedRequest) -> Option<u64> {
+    pub(crate) fn store_subscription_request(&mut self, passed: ForwardedRequest) -> Option<u64> {
         self.ask(What::Inside(passed))
     }
 
     /// Removes a request that could not be sent.
-    pub(crate) fn forget_asked(&mut self, user: u64) {
-        self.take_asked(user);
+    pub(crate) fn remove_pending(&mut self, user: u64) {
+        self.take_pending(user);
     }
 
     /// Refuses a request that cannot be forwarded, and removes its subscription.
@@ -401,7 +401,7 @@ impl Core {
                 Ok(()) => return,
                 Err(refusal) => refusal,
             };
-            match self.take_asked(user) {
+            match self.take_pending(user) {
                 Some(What::Relay(_)) if refusal.is_some() => {
                     return self.refuse_relay(endpoint, asker, refusal.unwrap_or(500), now);
                 }
@@ -524,7 +524,7 @@ impl Core {
     }
 
     /// A response to an out-of-dialog request sent by us.
-    pub(crate) fn outside_answered(
+    pub(crate) fn out_of_dialog_response(
         &mut self,
         endpoint: &mut Endpoint,
         user: u64,
@@ -536,7 +536,7 @@ impl Core {
         if status < 200 {
             return;
         }
-        match self.take_asked(user) {
+        match self.take_pending(user) {
             Some(What::Ping(ping)) => self.ping_done(ping, PingResult::Response(status), now),
             Some(What::Relay(relay)) => {
                 if status == 503 && relay.next < relay.hops.len() {
@@ -616,8 +616,8 @@ impl Core {
     }
 
     /// An out-of-dialog request sent by us got no response.
-    pub(crate) fn outside_timed_out(&mut self, endpoint: &mut Endpoint, user: u64, now: Time) {
-        match self.take_asked(user) {
+    pub(crate) fn out_of_dialog_timed_out(&mut self, endpoint: &mut Endpoint, user: u64, now: Time) {
+        match self.take_pending(user) {
             Some(What::Ping(ping)) => self.ping_done(ping, PingResult::TimedOut, now),
             Some(What::Relay(relay)) => self.relay_next(endpoint, relay, 408, now),
             Some(What::Inside(passed)) => self.in_dialog_timed_out(endpoint, &passed, now),
@@ -692,7 +692,7 @@ impl Core {
             };
             let sent = endpoint.send(&outside, now).ok();
             if sent.is_none() {
-                self.take_asked(user);
+                self.take_pending(user);
             }
             sent
         });
@@ -702,7 +702,7 @@ impl Core {
     }
 
     /// Name resolution of an out-of-dialog request has ended; without targets if it failed.
-    pub(crate) fn outside_located(
+    pub(crate) fn out_of_dialog_located(
         &mut self,
         endpoint: &mut Endpoint,
         located: Located,
@@ -858,7 +858,7 @@ impl Core {
         };
         let sent = endpoint.send(&outside, now).is_ok();
         if !sent {
-            self.take_asked(user);
+            self.take_pending(user);
         }
         sent
     }

@@ -328,7 +328,7 @@ impl Core {
 
     /// Sends further requests of the dialog to the first address of its name that is reachable from its interface,
     /// unless the current address is one of them.
-    fn lead_dialog(
+    fn redirect_dialog(
         &mut self,
         endpoint: &mut Endpoint,
         leg: LegId,
@@ -416,14 +416,14 @@ impl Core {
             LookupWaiter::Hop(key, index) => {
                 self.hop_located(key, index, targets);
                 if let Some(slot) = self.slot_of(key) {
-                    self.try_next(endpoint, slot, now);
+                    self.call_next_hops(endpoint, slot, now);
                 }
             }
             LookupWaiter::Dialog(leg, hop) => {
-                self.lead_dialog(endpoint, leg, &hop, &targets.unwrap_or_default());
+                self.redirect_dialog(endpoint, leg, &hop, &targets.unwrap_or_default());
             }
             LookupWaiter::Outside(located) => {
-                self.outside_located(endpoint, located, targets.unwrap_or_default(), now);
+                self.out_of_dialog_located(endpoint, located, targets.unwrap_or_default(), now);
             }
         }
     }

@@ -232,12 +232,12 @@ impl Core {
             subscribes: method == Method::Subscribe,
             last,
         };
-        let Some(user) = self.ask_inside(passed) else {
+        let Some(user) = self.store_subscription_request(passed) else {
             return refuse(endpoint, transaction, 503, now);
         };
         let sent = self.pass_in_dialog(endpoint, key, from, other, request, user, now);
         if let Err(status) = sent {
-            self.forget_asked(user);
+            self.remove_pending(user);
             refuse(endpoint, transaction, status, now);
         }
     }

@@ -52,7 +52,7 @@ impl Core {
     }
 
     /// Stores the Call-ID of a challenged INVITE, taken from `response`.
-    pub(crate) fn was_challenged(&mut self, slot: usize, response: &Message<'_>, now: Time) {
+    pub(crate) fn store_challenge(&mut self, slot: usize, response: &Message<'_>, now: Time) {
         let set_up = self.calls.get(slot).and_then(|call| call.set_up.as_deref());
         let (Some(set_up), Ok(call_id)) = (set_up, response.call_id()) else {
             return;

@@ -420,10 +420,10 @@ impl Core {
                 pin_entry: in_lobby.then(pin::PinEntry::default),
             })),
         });
-        self.tell_crew();
+        self.publish_call_count();
         endpoint.set_user(leg, key.0);
         self.locate_dialog(endpoint, leg, None, now);
-        self.trunk_call_began(origin.trunk);
+        self.count_trunk_call(origin.trunk);
         let config = self.config.clone();
         self.events.tell(now, || EventKind::CallOffered {
             call: number,
@@ -434,7 +434,7 @@ impl Core {
             from,
             to: super::hunting::text(request.request_uri()),
         });
-        self.tell_first_tags(slot, now);
+        self.log_initial_tags(slot, now);
         self.negotiate_participant(endpoint, slot, None, sdp_of(request), now);
     }
 

@@ -23,11 +23,11 @@ impl Core {
             return;
         };
         if call.leg(Side::Caller) != Some(leg) {
-            return self.join_cancelled(slot, leg, now);
+            return self.transfer_cancelled(slot, leg, now);
         }
         *call.legs.get_mut(Side::Caller) = None;
         call.status = 487;
-        self.came_to(slot, CallOutcome::Cancelled);
+        self.count_outcome(slot, CallOutcome::Cancelled);
         let callee = self
             .calls
             .get(slot)
@@ -60,7 +60,7 @@ impl Core {
             return;
         };
         let Some(side) = call.side_of(leg) else {
-            return self.join_leg_ended(endpoint, slot, leg, now);
+            return self.transfer_leg_ended(endpoint, slot, leg, now);
         };
         *call.legs.get_mut(side) = None;
         let mut trunk = None;
@@ -95,7 +95,7 @@ impl Core {
         };
         if why == Ending::NoPrack {
             call.status = 500;
-            self.came_to(slot, CallOutcome::Failed);
+            self.count_outcome(slot, CallOutcome::Failed);
         }
         match message.filter(|_| why == Ending::Peer) {
             Some(bye) => self.pass_bye(endpoint, slot, side, bye, text, now),
@@ -257,7 +257,7 @@ impl Core {
                 self.forget_leg(slot, side);
             }
         }
-        self.close_join(endpoint, slot, now);
+        self.close_transfer(endpoint, slot, now);
         self.release_media(slot, now);
         self.finish_if_over(slot, now);
     }
@@ -289,7 +289,7 @@ impl Core {
         if call.relay.is_some() {
             awaited = Awaited::Node;
         }
-        self.tell_ended(slot, awaited, encodings, now);
+        self.log_call_end(slot, awaited, encodings, now);
         self.leave_conference(slot);
         if !self.release_relay(slot) && awaited == Awaited::Node {
             let number = self.calls.get(slot).map_or(0, |call| call.number);
@@ -304,7 +304,7 @@ impl Core {
     }
 
     /// Counts the outcome of a call; only the first one counts.
-    pub(crate) fn came_to(&mut self, slot: usize, outcome: CallOutcome) {
+    pub(crate) fn count_outcome(&mut self, slot: usize, outcome: CallOutcome) {
         if let Some(call) = self.calls.get_mut(slot)
             && !std::mem::replace(&mut call.counted, true)
         {
@@ -323,7 +323,7 @@ impl Core {
         }
         self.release_media(slot, now);
         let status = self.calls.get(slot).map_or(0, |call| call.status);
-        self.came_to(slot, CallOutcome::of(status));
+        self.count_outcome(slot, CallOutcome::of(status));
         let Some(call) = self.calls.try_remove(slot) else {
             return;
         };
@@ -339,7 +339,7 @@ impl Core {
 
     /// Removes a call that we have ended, without waiting for responses.
     pub(crate) fn abandon_call(&mut self, endpoint: &mut Endpoint, slot: usize, now: Time) {
-        self.close_join(endpoint, slot, now);
+        self.close_transfer(endpoint, slot, now);
         let Some(call) = self.calls.get_mut(slot) else {
             return;
         };

@@ -42,7 +42,7 @@ impl SetUp {
 
 impl Core {
     /// Calls the next group of hops; ends the call if none is left and nothing is in progress.
-    pub(crate) fn try_next(&mut self, endpoint: &mut Endpoint, slot: usize, now: Time) {
+    pub(crate) fn call_next_hops(&mut self, endpoint: &mut Endpoint, slot: usize, now: Time) {
         let Some(set_up) = self
             .calls
             .get_mut(slot)
@@ -52,7 +52,7 @@ impl Core {
         };
         let invite = std::mem::take(&mut set_up.invite);
         if let Ok(message) = Message::parse(&invite) {
-            self.try_with(endpoint, slot, &message, now);
+            self.call_next_hops_with(endpoint, slot, &message, now);
         }
         if let Some(set_up) = self
             .calls
@@ -65,7 +65,7 @@ impl Core {
     }
 
     /// The same with the parsed INVITE; the caller continues with [`Core::settle_set_up`].
-    pub(crate) fn try_with(
+    pub(crate) fn call_next_hops_with(
         &mut self,
         endpoint: &mut Endpoint,
         slot: usize,
@@ -311,7 +311,7 @@ impl Core {
         {
             set_up.invite = invite;
         }
-        self.try_next(endpoint, slot, now);
+        self.call_next_hops(endpoint, slot, now);
     }
 
     fn anchor_refusal(&mut self, error: AnchorError, now: Time) -> NotCalled {
@@ -602,7 +602,7 @@ impl Core {
         if let Some(trunk) = trunk {
             self.throttles.record_sent(trunk, now);
         }
-        self.trunk_call_began(trunk);
+        self.count_trunk_call(trunk);
     }
 }
 

@@ -489,7 +489,7 @@ impl Core {
         if let Err(error) = carried {
             self.buffers = buffers;
             let which = (leg, fork, transaction);
-            return self.pracked_badly(endpoint, slot, which, answers, error, now);
+            return self.refuse_prack_sdp(endpoint, slot, which, answers, error, now);
         }
         let sent = carried.map_err(|error| error.status()).and_then(|carried| {
             let call = self.calls.get(slot).ok_or(481u16)?;
@@ -524,7 +524,7 @@ impl Core {
 
     /// The SDP of a PRACK is not acceptable. A bad offer leaves the call unchanged, and the response is acknowledged
     /// without it; after a bad answer there is no session.
-    fn pracked_badly(
+    fn refuse_prack_sdp(
         &mut self,
         endpoint: &mut Endpoint,
         slot: usize,
@@ -566,7 +566,7 @@ impl Core {
             _ => call.take_link(transaction),
         };
         let Some(link) = link else {
-            return self.join_responded(endpoint, slot, leg, transaction, response, now);
+            return self.transfer_response(endpoint, slot, leg, transaction, response, now);
         };
         let success = (200..300).contains(&status);
         self.early_media(slot, link.from.other(), response);
@@ -637,7 +637,7 @@ impl Core {
                 }
                 refuse(endpoint, link.server, 408, now);
             }
-            None => self.join_timed_out(endpoint, slot, transaction, now),
+            None => self.transfer_reinvite_timed_out(endpoint, slot, transaction, now),
         }
     }
 

@@ -59,7 +59,7 @@ const PACKET_MS: f64 = 20.0;
 
 impl Core {
     /// Logs the end of a call, or postpones it until the pending report; once.
-    pub(crate) fn tell_ended(
+    pub(crate) fn log_call_end(
         &mut self,
         slot: usize,
         awaited: Awaited,
@@ -86,7 +86,7 @@ impl Core {
         };
         let number = call.number;
         match awaited {
-            Awaited::Nothing => self.say_ended(number, &ended, None, Default::default(), now),
+            Awaited::Nothing => self.write_call_end(number, &ended, None, Default::default(), now),
             Awaited::Forwarder | Awaited::Node => {
                 self.ended.insert(number, Box::new(ended));
             }
@@ -104,26 +104,26 @@ impl Core {
         });
         let path = kernel.then_some("kernel");
         let heard = stats.map_or_else(Default::default, |stats| heard(stats, &ended.encodings));
-        self.say_ended(number, &ended, path, heard, now);
+        self.write_call_end(number, &ended, path, heard, now);
         self.finish_drain_if_idle(now);
     }
 
     /// The last report of a media node about a call.
     pub(crate) fn ended_at_node(&mut self, number: u64, heard: [ReceptionQuality; 2], now: Time) {
         if let Some(ended) = self.ended.remove(&number) {
-            self.say_ended(number, &ended, None, heard, now);
+            self.write_call_end(number, &ended, None, heard, now);
             self.finish_drain_if_idle(now);
         }
     }
 
     /// Logs the end of all calls with pending statistics.
-    pub(crate) fn tell_all_ended(&mut self, now: Time) {
+    pub(crate) fn log_all_pending_ends(&mut self, now: Time) {
         for (number, ended) in core::mem::take(&mut self.ended) {
-            self.say_ended(number, &ended, None, Default::default(), now);
+            self.write_call_end(number, &ended, None, Default::default(), now);
         }
     }
 
-    fn say_ended(
+    fn write_call_end(
         &mut self,
         call: u64,
         ended: &Ended,

@@ -35,10 +35,10 @@ impl Core {
         let caller = call.leg(Side::Caller);
         let number = call.number;
         let Some(set_up) = call.set_up.as_deref_mut() else {
-            return self.join_progressed(endpoint, slot, leg, response, now);
+            return self.transfer_progressed(endpoint, slot, leg, response, now);
         };
         let Some(branch) = set_up.branches.iter_mut().find(|branch| branch.leg == leg) else {
-            return self.join_progressed(endpoint, slot, leg, response, now);
+            return self.transfer_progressed(endpoint, slot, leg, response, now);
         };
         if branch.cancelled {
             return;
@@ -81,7 +81,7 @@ impl Core {
         };
         if let (Err(error), Some(fork), true) = (carried, fork, reliable) {
             self.buffers = buffers;
-            return self.progressed_badly(endpoint, slot, (leg, fork), error, now);
+            return self.refuse_progress_sdp(endpoint, slot, (leg, fork), error, now);
         }
         // The SDP of an unreliable response is repeated in the answer, and checked there.
         let carried = carried.unwrap_or(Carried::Nothing);
@@ -137,7 +137,7 @@ impl Core {
 
     /// The SDP of a reliable provisional response is not acceptable. For the callee the session is agreed, so that no
     /// other SDP will follow: this target is given up.
-    fn progressed_badly(
+    fn refuse_progress_sdp(
         &mut self,
         endpoint: &mut Endpoint,
         slot: usize,
@@ -159,7 +159,7 @@ impl Core {
         branch.cancelled = true;
         let hop = branch.hop;
         let status = error.status();
-        self.hop_ended(slot, hop, Failure::Response, status, true, now);
+        self.record_hop_result(slot, hop, Failure::Response, status, true, now);
         self.hop_failed(slot, status, None, error.text());
         let reason = reason_of(error);
         let edits = [Edit::Add {
@@ -167,7 +167,7 @@ impl Core {
             value: &reason,
         }];
         let _ = endpoint.cancel(leg, &MessageContent::default().with(&edits), now);
-        self.try_next(endpoint, slot, now);
+        self.call_next_hops(endpoint, slot, now);
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -213,7 +213,7 @@ impl Core {
         let number = call.number;
         let known = |set_up: &super::SetUp| set_up.branches.iter().any(|branch| branch.leg == leg);
         let Some(set_up) = call.set_up.as_deref_mut().filter(|set_up| known(set_up)) else {
-            return self.join_answered(endpoint, slot, leg, response, now);
+            return self.transfer_answered(endpoint, slot, leg, response, now);
         };
         let cancelled = set_up
             .branches
@@ -321,7 +321,7 @@ impl Core {
                 .position(|branch| branch.leg == leg)?;
             Some((set_up, at))
         }) else {
-            return self.join_unanswered(endpoint, slot, leg, why, response, now);
+            return self.transfer_leg_failed(endpoint, slot, leg, why, response, now);
         };
         let branch = set_up.branches.remove(at);
         let trunk = set_up
@@ -336,7 +336,7 @@ impl Core {
             Failure::CancelCrossed | Failure::CancelledWithoutResponse => (487, "cancelled"),
         };
         if !branch.cancelled || why == Failure::Transport {
-            self.hop_ended(slot, branch.hop, why, status, branch.heard, now);
+            self.record_hop_result(slot, branch.hop, why, status, branch.heard, now);
         }
         if !branch.cancelled
             && self
@@ -356,7 +356,7 @@ impl Core {
                 now,
             );
         }
-        self.try_next(endpoint, slot, now);
+        self.call_next_hops(endpoint, slot, now);
     }
 
     /// Continues after a failed hop: with another hop, a redirect, or the end of the call.
@@ -544,10 +544,10 @@ impl Core {
         let Some(caller) = call.legs.get_mut(Side::Caller).take() else {
             return;
         };
-        self.came_to(slot, CallOutcome::of(status));
+        self.count_outcome(slot, CallOutcome::of(status));
         let parsed = message.and_then(|bytes| Message::parse(bytes).ok());
         if let (401 | 407, Some(response)) = (status, &parsed) {
-            self.was_challenged(slot, response, now);
+            self.store_challenge(slot, response, now);
         }
         let Some(call) = self.calls.get(slot) else {
             return;
@@ -663,7 +663,7 @@ fn place_of(uri: &[u8]) -> Option<StepTarget> {
 
 impl Core {
     /// The ring timeout has expired.
-    pub(crate) fn rang_too_long(&mut self, endpoint: &mut Endpoint, slot: usize, now: Time) {
+    pub(crate) fn ring_timed_out(&mut self, endpoint: &mut Endpoint, slot: usize, now: Time) {
         let Some(call) = self
             .calls
             .get_mut(slot)
@@ -680,7 +680,7 @@ impl Core {
     }
 
     /// The answer timeout of a target has expired: the next one is tried.
-    pub(crate) fn said_nothing(
+    pub(crate) fn answer_timed_out(
         &mut self,
         endpoint: &mut Endpoint,
         slot: usize,
@@ -702,9 +702,9 @@ impl Core {
         }
         branch.cancelled = true;
         let hop = branch.hop;
-        self.hop_ended(slot, hop, Failure::TimedOut, 408, false, now);
+        self.record_hop_result(slot, hop, Failure::TimedOut, 408, false, now);
         self.hop_failed(slot, 408, None, "no response from the target");
         let _ = endpoint.cancel(leg, &MessageContent::default(), now);
-        self.try_next(endpoint, slot, now);
+        self.call_next_hops(endpoint, slot, now);
     }
 }

@@ -78,7 +78,7 @@ impl Core {
     ) {
         self.counters.offered += 1;
         let result = self.let_in(request, flow, now).and_then(|let_in| {
-            self.without_loop(request)?;
+            self.check_loop(request)?;
             match breadth_of(request) {
                 Some(0) => Err(RequestRefusal::new(440, "Max-Breadth is exhausted")),
                 _ => Ok(let_in),
@@ -123,7 +123,7 @@ impl Core {
             };
         }
         if admitted.route.is_none()
-            && self.reaches_rooms(origin)
+            && self.reaches_conferences(origin)
             && let Some(called) = self.called_conference(request.request_uri(), origin)
         {
             if let Some(siblings) = &self.siblings
@@ -191,7 +191,7 @@ impl Core {
             located: self.is_located(&flow),
         };
         if self.is_foreign_to_core(origin) {
-            self.without_loop(request)?;
+            self.check_loop(request)?;
             return Err(RequestRefusal::new(
                 403,
                 "source belongs to no trunk of this core interface: add it to `sources` of the trunk, or to `allow`",
@@ -332,14 +332,14 @@ impl Core {
     }
 
     /// Whether calls of this origin may reach conferences; if a trunk authenticates, those of its registered phones.
-    fn reaches_rooms(&self, origin: RequestOrigin) -> bool {
+    fn reaches_conferences(&self, origin: RequestOrigin) -> bool {
         let interface = self.config.interface(origin.interface);
         origin.authenticated || interface.is_none_or(|i| i.authenticate != Authenticate::Trunk)
     }
 
     /// An INVITE of ours that returns with the same Request-URI has looped (RFC 5393 section 4.2); with another one it
     /// is a spiral, which is allowed. Loops through systems that change the Call-ID end by Max-Forwards.
-    fn without_loop(&self, request: &Message<'_>) -> Result<(), RequestRefusal> {
+    fn check_loop(&self, request: &Message<'_>) -> Result<(), RequestRefusal> {
         let call = request
             .call_id()
             .ok()
@@ -518,11 +518,11 @@ impl Core {
             participant: None,
             charging: None,
         });
-        self.tell_crew();
+        self.publish_call_count();
         self.charge(slot, origin, request);
         endpoint.set_user(leg, key.0);
         self.locate_dialog(endpoint, leg, None, now);
-        self.trunk_call_began(origin.trunk);
+        self.count_trunk_call(origin.trunk);
         let config = self.config.clone();
         self.events.tell(now, || EventKind::CallOffered {
             call: number,
@@ -533,8 +533,8 @@ impl Core {
             from: text(request.from().map(|from| from.uri).unwrap_or_default()),
             to: text(request.request_uri()),
         });
-        self.tell_first_tags(slot, now);
-        self.try_with(endpoint, slot, request, now);
+        self.log_initial_tags(slot, now);
+        self.call_next_hops_with(endpoint, slot, request, now);
         self.settle_set_up(endpoint, slot, now);
     }
 }

@@ -258,7 +258,7 @@ impl Core {
             };
             let consulted = Consulted::Here(key);
             let join = Join::new(purpose(Some(consulted)), TransferStage::Offer, from);
-            return match self.take_consulted(endpoint, slot, join, (consulting, key)) {
+            return match self.detach_consultation(endpoint, slot, join, (consulting, key)) {
                 Ok(()) => {
                     refuse(endpoint, transaction, 202, now);
                     self.ask_for_offer(endpoint, slot, now);
@@ -333,8 +333,8 @@ impl Core {
         join.waiting = sent;
         join.stage = TransferStage::Offer;
         match sent {
-            Some(sent) => self.expect_in_time(slot, sent, now),
-            None => self.join_failed(endpoint, slot, 491, now),
+            Some(sent) => self.start_reinvite_timer(slot, sent, now),
+            None => self.transfer_failed(endpoint, slot, 491, now),
         }
     }
 
@@ -422,7 +422,7 @@ impl Core {
         let mut join = Join::new(Purpose::Replace { replaced }, TransferStage::Answer, side);
         join.new = Some(leg);
         join.on_trunk = hop.trunk;
-        self.trunk_call_began(hop.trunk);
+        self.count_trunk_call(hop.trunk);
         join.hops.push(hop);
         if let Some(call) = self.calls.get_mut(slot) {
             call.join = Some(Box::new(join));
@@ -445,7 +445,7 @@ impl Core {
             join.next += 1;
             join.hop = index;
             let Some(hop) = join.hops.get(index).cloned() else {
-                return self.join_failed(endpoint, slot, status, now);
+                return self.transfer_failed(endpoint, slot, status, now);
             };
             let (from, referred_by) = (join.from.clone(), join.referred_by.clone());
             let Some(flow) = self.flow_to(&hop) else {
@@ -484,7 +484,7 @@ impl Core {
                 continue;
             };
             let number = self.calls.get(slot).map_or(0, |call| call.number);
-            self.trunk_call_began(hop.trunk);
+            self.count_trunk_call(hop.trunk);
             self.events.tell(now, || EventKind::CallRouted {
                 call: number,
                 route: "transfer".to_owned(),
@@ -505,7 +505,7 @@ impl Core {
     }
 
     /// The new leg rings.
-    pub(crate) fn join_progressed(
+    pub(crate) fn transfer_progressed(
         &mut self,
         endpoint: &mut Endpoint,
         slot: usize,
@@ -522,7 +522,7 @@ impl Core {
     }
 
     /// The new leg answered with its offer.
-    pub(crate) fn join_answered(
+    pub(crate) fn transfer_answered(
         &mut self,
         endpoint: &mut Endpoint,
         slot: usize,
@@ -539,7 +539,7 @@ impl Core {
             let _ = endpoint.ack(leg, &MessageContent::default(), now);
             let _ = endpoint.hang_up(leg, &MessageContent::default(), now);
             if known {
-                self.join_failed(endpoint, slot, 488, now);
+                self.transfer_failed(endpoint, slot, 488, now);
             }
             return;
         }
@@ -602,7 +602,7 @@ impl Core {
                 }
                 self.offer_to_other(endpoint, slot, now);
             }
-            Err(status) => self.join_failed(endpoint, slot, status, now),
+            Err(status) => self.transfer_failed(endpoint, slot, status, now),
         }
     }
 
@@ -614,7 +614,7 @@ impl Core {
             return;
         };
         let Some(other) = *call.legs.get(join.side.other()) else {
-            return self.join_failed(endpoint, slot, 481, now);
+            return self.transfer_failed(endpoint, slot, 481, now);
         };
         let content = match join.offer.is_empty() {
             true => MessageContent::default(),
@@ -624,14 +624,14 @@ impl Core {
         match endpoint.request(other, Method::Invite, &content, now) {
             Ok(transaction) => {
                 join.waiting = Some(transaction);
-                self.expect_in_time(slot, transaction, now);
+                self.start_reinvite_timer(slot, transaction, now);
             }
-            Err(_) => self.join_again(endpoint, slot, other, 491, now),
+            Err(_) => self.schedule_transfer_retry(endpoint, slot, other, 491, now),
         }
     }
 
     /// Glare: schedules a retry, a few times.
-    fn join_again(
+    fn schedule_transfer_retry(
         &mut self,
         endpoint: &mut Endpoint,
         slot: usize,
@@ -658,12 +658,12 @@ impl Core {
                 join.waiting = None;
                 self.timers.schedule(now + wait, Alarm::JoinAgain(key));
             }
-            None => self.join_failed(endpoint, slot, status, now),
+            None => self.transfer_failed(endpoint, slot, status, now),
         }
     }
 
     /// The delay after glare is over.
-    pub(crate) fn join_alarm(&mut self, endpoint: &mut Endpoint, slot: usize, now: Time) {
+    pub(crate) fn retry_transfer(&mut self, endpoint: &mut Endpoint, slot: usize, now: Time) {
         let stage = self
             .calls
             .get(slot)
@@ -678,7 +678,7 @@ impl Core {
     }
 
     /// A response to a re-INVITE of ours, or to one whose sender is gone.
-    pub(crate) fn join_responded(
+    pub(crate) fn transfer_response(
         &mut self,
         endpoint: &mut Endpoint,
         slot: usize,
@@ -717,21 +717,21 @@ impl Core {
                 self.offer_of_new(endpoint, slot, None, response, now);
             }
             Some(TransferStage::Offer) if status == 491 && self.reanchors(slot) => {
-                self.join_again(endpoint, slot, leg, status, now);
+                self.schedule_transfer_retry(endpoint, slot, leg, status, now);
             }
             Some(TransferStage::Offer) => {
                 if success {
                     let _ = endpoint.ack(leg, &MessageContent::default(), now);
                 }
-                self.join_failed(endpoint, slot, if success { 488 } else { status }, now);
+                self.transfer_failed(endpoint, slot, if success { 488 } else { status }, now);
             }
             Some(TransferStage::Answer) if success => {
-                self.joined(endpoint, slot, leg, response, now)
+                self.transfer_completed(endpoint, slot, leg, response, now)
             }
             Some(TransferStage::Answer) if status == 491 => {
-                self.join_again(endpoint, slot, leg, status, now);
+                self.schedule_transfer_retry(endpoint, slot, leg, status, now);
             }
-            Some(_) => self.join_failed(endpoint, slot, status, now),
+            Some(_) => self.transfer_failed(endpoint, slot, status, now),
             None if success && response.method() == Method::Invite => {
                 // Its sender cancelled: the dialog gets its ACK, then a new offer and answer restores a common session.
                 let _ = endpoint.ack(leg, &MessageContent::default(), now);
@@ -743,7 +743,7 @@ impl Core {
     }
 
     /// The opposite leg has answered: the legs are connected.
-    fn joined(
+    fn transfer_completed(
         &mut self,
         endpoint: &mut Endpoint,
         slot: usize,
@@ -793,7 +793,7 @@ impl Core {
                 let _ = endpoint.ack(new, &content, now);
                 let _ = endpoint.notify_refer(referrer, 200, b"OK", now);
                 self.put_in_place(endpoint, slot, &join, new, now);
-                self.end_consulted(endpoint, consultation, "transferred", now);
+                self.end_consultation(endpoint, consultation, "transferred", now);
             }
             Purpose::Replace { .. } => {
                 let Some(new) = join.new else { return };
@@ -854,7 +854,7 @@ impl Core {
     }
 
     /// Connecting the legs failed: pending requests are answered, and the call continues unchanged if possible.
-    fn join_failed(&mut self, endpoint: &mut Endpoint, slot: usize, status: u16, now: Time) {
+    fn transfer_failed(&mut self, endpoint: &mut Endpoint, slot: usize, status: u16, now: Time) {
         self.abandon_change(slot);
         let Some(call) = self.calls.get_mut(slot) else {
             return;
@@ -893,7 +893,7 @@ impl Core {
                     let _ = endpoint.ack(new, &MessageContent::default(), now);
                     let _ = endpoint.hang_up(new, &MessageContent::default(), now);
                 }
-                self.end_consulted(endpoint, consultation, "transfer failed", now);
+                self.end_consultation(endpoint, consultation, "transfer failed", now);
             }
             Purpose::Replace { .. } => {
                 if let Some(new) = join.new {
@@ -906,7 +906,7 @@ impl Core {
     }
 
     /// The new leg was not answered.
-    pub(crate) fn join_unanswered(
+    pub(crate) fn transfer_leg_failed(
         &mut self,
         endpoint: &mut Endpoint,
         slot: usize,
@@ -941,7 +941,7 @@ impl Core {
     }
 
     /// The INVITE with Replaces was cancelled.
-    pub(crate) fn join_cancelled(&mut self, slot: usize, leg: LegId, _now: Time) {
+    pub(crate) fn transfer_cancelled(&mut self, slot: usize, leg: LegId, _now: Time) {
         let Some(call) = self.calls.get_mut(slot) else {
             return;
         };
@@ -958,7 +958,7 @@ impl Core {
     }
 
     /// A leg in addition to the two of the call has ended.
-    pub(crate) fn join_leg_ended(
+    pub(crate) fn transfer_leg_ended(
         &mut self,
         endpoint: &mut Endpoint,
         slot: usize,
@@ -974,13 +974,13 @@ impl Core {
         };
         if join.new == Some(leg) {
             join.new = None;
-            self.join_failed(endpoint, slot, 487, now);
+            self.transfer_failed(endpoint, slot, 487, now);
         }
         self.finish_if_over(slot, now);
     }
 
     /// Our re-INVITE got no response.
-    pub(crate) fn join_timed_out(
+    pub(crate) fn transfer_reinvite_timed_out(
         &mut self,
         endpoint: &mut Endpoint,
         slot: usize,
@@ -1003,12 +1003,12 @@ impl Core {
             .and_then(|call| call.join.as_deref())
             .is_some_and(|join| join.waiting == Some(transaction));
         if waits {
-            self.join_failed(endpoint, slot, 408, now);
+            self.transfer_failed(endpoint, slot, 408, now);
         }
     }
 
     /// The call ends, and with it the transfer.
-    pub(crate) fn close_join(&mut self, endpoint: &mut Endpoint, slot: usize, now: Time) {
+    pub(crate) fn close_transfer(&mut self, endpoint: &mut Endpoint, slot: usize, now: Time) {
         let Some(join) = self.calls.get_mut(slot).and_then(|call| call.join.take()) else {
             return;
         };
@@ -1016,7 +1016,7 @@ impl Core {
             Some(Consulted::Elsewhere(number)) if join.stage == TransferStage::Asking => {
                 self.withdraw_request(endpoint, number, &join, now);
             }
-            consulted => self.end_consulted(endpoint, consulted, "transfer failed", now),
+            consulted => self.end_consultation(endpoint, consulted, "transfer failed", now),
         }
         self.trunk_call_ended(join.on_trunk);
         if let Some(new) = join.new {

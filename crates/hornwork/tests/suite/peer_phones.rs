@@ -122,7 +122,7 @@ fn baresip_in_pcma_calls_baresip_in_opus() {
     let interface = "transcode = [\"PCMA\", \"opus\"]";
     let codecs = ["PCMA", "opus/48000/2"];
     if let Some(log) = baresip_calls_in(codecs, "phones-opus", interface, ["", ""], "") {
-        let told = "media_transcoded call=1 line=0 caller=PCMA callee=opus";
+        let told = "media_transcoded call=1 line=0 caller_codec=PCMA callee_codec=opus";
         assert!(log.contains(told), "{log}");
     }
 }
@@ -133,7 +133,7 @@ fn baresip_in_g722_with_sdes_calls_baresip_in_pcma() {
     let codecs = ["G722/16000/1", "PCMA"];
     let encryption = ["srtp-mand", ""];
     if let Some(log) = baresip_calls_in(codecs, "phones-g722", &interface, encryption, "") {
-        let told = "media_transcoded call=1 line=0 caller=G722 callee=PCMA";
+        let told = "media_transcoded call=1 line=0 caller_codec=G722 callee_codec=PCMA";
         assert!(log.contains(told), "{log}");
         assert_keyed(&log, "caller", "sdes");
     }

@@ -37,7 +37,7 @@ struct Slot {
     content: Option<SlotContent>,
 }
 
-/// What to play next.
+/// The next item to play.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PlayoutStep {
     /// The payload at this index, see [`JitterBuffer::payload`].

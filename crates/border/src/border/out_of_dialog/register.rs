@@ -58,7 +58,7 @@ impl Core {
 
     /// Whether the rate limit admits a REGISTER. Phones registered from the same address are not counted, and requests
     /// with credentials are counted separately from those that get a challenge.
-    pub(crate) fn let_register(
+    pub(crate) fn admit_registration(
         &mut self,
         user: &str,
         request: &Message<'_>,
@@ -260,7 +260,7 @@ impl Core {
         };
         let domain = settings.domain.as_ref().unwrap_or(&target.host);
         if !self.send_register(endpoint, request, domain, onward, &outline, asked, now) {
-            self.take_asked(asked);
+            self.take_pending(asked);
             refuse(endpoint, transaction, 503, now);
         }
     }

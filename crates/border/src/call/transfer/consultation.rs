@@ -58,7 +58,7 @@ impl Core {
     ///
     /// # Errors
     /// The refusal; nothing was changed.
-    pub(super) fn take_consulted(
+    pub(super) fn detach_consultation(
         &mut self,
         endpoint: &mut Endpoint,
         slot: usize,
@@ -85,7 +85,7 @@ impl Core {
     }
 
     /// Ends the remainder of the consultation call.
-    pub(super) fn end_consulted(
+    pub(super) fn end_consultation(
         &mut self,
         endpoint: &mut Endpoint,
         consulted: Option<Consulted>,
@@ -122,7 +122,7 @@ impl Core {
         match consulted {
             Consulted::Here(key) => {
                 let _ = endpoint.ack(far, &MessageContent::default(), now);
-                self.put_back(endpoint, key, far, join.on_trunk, again, now);
+                self.return_far_leg(endpoint, key, far, join.on_trunk, again, now);
                 true
             }
             // These statuses mean that the dialog of the peer is gone (RFC 3261 section 12.2.1.2).
@@ -139,7 +139,7 @@ impl Core {
     }
 
     /// Returns the far leg to a call of this worker. If the call has ended, the leg is closed.
-    pub(super) fn put_back(
+    pub(super) fn return_far_leg(
         &mut self,
         endpoint: &mut Endpoint,
         key: CallKey,

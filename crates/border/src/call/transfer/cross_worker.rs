@@ -515,7 +515,7 @@ impl Core {
     fn take_leg_back(&mut self, endpoint: &mut Endpoint, given: GivenLeg, again: bool, now: Time) {
         let trunk = given.trunk.and_then(|trunk| self.trunk_named(&trunk));
         match endpoint.adopt(given.moving, given.call.0, now) {
-            Ok(leg) => self.put_back(endpoint, given.call, leg, trunk, again, now),
+            Ok(leg) => self.return_far_leg(endpoint, given.call, leg, trunk, again, now),
             // The name of its peer has changed in the meantime.
             Err(moving) => {
                 self.trunk_call_ended(trunk);

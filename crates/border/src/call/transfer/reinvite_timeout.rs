@@ -14,7 +14,7 @@ const LATE_SILENT: Duration = Duration::from_secs(8);
 
 impl Core {
     /// Starts the timer of a re-INVITE.
-    pub(super) fn expect_in_time(&mut self, slot: usize, sent: TransactionId, now: Time) {
+    pub(super) fn start_reinvite_timer(&mut self, slot: usize, sent: TransactionId, now: Time) {
         let join = self.calls.get(slot).and_then(|call| call.join.as_deref());
         let late = match join.map(|join| join.purpose) {
             Some(Purpose::Transfer { .. }) => LATE,
@@ -26,7 +26,7 @@ impl Core {
     }
 
     /// The timer has fired; ignored if the re-INVITE was answered.
-    pub(crate) fn join_late(
+    pub(crate) fn reinvite_timed_out(
         &mut self,
         endpoint: &mut Endpoint,
         slot: usize,
@@ -43,7 +43,7 @@ impl Core {
             return;
         }
         if matches!(join.purpose, Purpose::Reanchor { .. }) {
-            return self.join_failed(endpoint, slot, 408, now);
+            return self.transfer_failed(endpoint, slot, 408, now);
         }
         let asked = match join.stage {
             TransferStage::Answer => call.leg(join.side.other()),
@@ -57,7 +57,7 @@ impl Core {
         // A 487 follows. Without a provisional response, CANCEL must not be sent (section 9.1): a later response is
         // processed when it arrives.
         if answers && !cancelled {
-            self.join_failed(endpoint, slot, 408, now);
+            self.transfer_failed(endpoint, slot, 408, now);
         }
     }
 }

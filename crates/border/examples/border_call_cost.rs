@@ -1,7 +1,7 @@
-//! What a call through the border costs in CPU time, in memory: its messages as a simple caller and called side write them,
-//! and nothing but the border's own work timed. Two configurations take turns, so that what the machine does meets both.
+//! CPU time of a call through the border, in memory: its messages as a simple caller and called side write them,
+//! and only the border's own work is timed. Two configurations alternate, so that the noise of the machine affects both.
 //!
-//! `cargo run --release -p border --example call_cost FILE [OTHER FILE] [calls]`; the first trunk of a file is at
+//! `cargo run --release -p border --example border_call_cost FILE [OTHER FILE] [calls]`; the first trunk of a file is at
 //! 127.0.0.1:5080, its first interface at 127.0.0.1:5060 (`examples/loopback-bypass.toml`).
 
 use border::border::Border;
@@ -17,7 +17,7 @@ const TURN: u64 = 500;
 /// Between calls, in nanoseconds of virtual time: 4,000 a second.
 const APART: u64 = 250_000;
 
-/// A border, what left it, and the time that it took.
+/// A border, its output, and its CPU time.
 struct Subject {
     border: Border,
     listener: SocketId,
@@ -76,7 +76,7 @@ impl Subject {
         }
     }
 
-    /// What a peer sends, and what the border sends for it, to `to` with this first line.
+    /// Sends a peer's message and returns the border's message to `to` with this first line.
     fn give(&mut self, from: &str, text: &str, to: &str, begins: &str) -> String {
         let mut bytes = text.as_bytes().to_vec();
         let source = from.parse().expect("an address");
