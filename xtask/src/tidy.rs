@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Allowed dependencies between our crates. None points upward.
-const LAYERS: [(&str, &[&str]); 14] = [
+const LAYERS: [(&str, &[&str]); 15] = [
     ("engine", &[]),
     ("wire", &[]),
     ("protect", &["engine", "wire"]),
@@ -25,6 +25,10 @@ const LAYERS: [(&str, &[&str]); 14] = [
     ("net", &["engine", "wire"]),
     ("sim", &["engine", "wire"]),
     (
+        "analyse",
+        &["engine", "wire", "protect", "codec", "sip", "media", "net"],
+    ),
+    (
         "lab",
         &[
             "engine", "wire", "protect", "codec", "sip", "media", "rules", "border", "net", "sim",
@@ -34,7 +38,7 @@ const LAYERS: [(&str, &[&str]); 14] = [
         "hornwork",
         &[
             "engine", "wire", "protect", "codec", "sip", "media", "rules", "border", "net", "sim",
-            "lab",
+            "lab", "analyse",
         ],
     ),
     ("xtask", &["engine"]),

@@ -228,14 +228,20 @@ impl Border {
                 remote,
                 ..
             } if !self.core.is_welcome(socket, remote) => {
-                if self.core.interface_with_client_certificates(socket).is_none() {
+                if self
+                    .core
+                    .interface_with_client_certificates(socket)
+                    .is_none()
+                {
                     self.core.drops.count(DropReason::SipSourceNotAllowed);
                     self.core.unwelcome.push_back(connection);
                     return;
                 }
                 self.endpoint.feed(input, now, &mut self.core);
                 if self.endpoint.has_connection(connection)
-                    && !self.core.await_client_certificate(connection, socket, remote)
+                    && !self
+                        .core
+                        .await_client_certificate(connection, socket, remote)
                 {
                     self.core.drops.count(DropReason::SipSourceNotAllowed);
                     self.endpoint

@@ -17,7 +17,7 @@ fn message(headers: &str) -> Vec<u8> {
     .into_bytes()
 }
 
-/// The headers that are left, without those that every message has.
+/// The remaining headers, without those that every message has.
 fn passed(boundary: &Boundary<'_>, headers: &str) -> String {
     let bytes = message(headers);
     let message = Message::parse(&bytes).unwrap();
@@ -90,7 +90,7 @@ fn a_proven_user_is_asserted_towards_trusted_sides() {
         ),
         "P-Asserted-Identity: \"Alice\" <sip:al%20ice@border.example>"
     );
-    // A wish to be someone else is no identity.
+    // A preferred identity of another user is ignored.
     assert_eq!(
         passed(&proven(true), "P-Preferred-Identity: <sip:boss@phone>\r\n"),
         "P-Asserted-Identity: <sip:al%20ice@border.example>"
@@ -204,7 +204,7 @@ fn who_diverted_a_call_stays_within_trust() {
         ..POLICY
     };
     assert_eq!(passed(&between(&pass, false, true), headers), as_it_is);
-    // An entry that asks for it stays anonymous even there.
+    // An entry that requests privacy stays anonymous there too.
     assert_eq!(
         passed(&between(&pass, true, false), headers),
         format!(

@@ -235,11 +235,11 @@ fn search(options: LabSearchOptions) -> Result<RunVerdict, LabError> {
 }
 
 fn analyse(capture: &Path, json: Option<&Path>) -> Result<RunVerdict, LabError> {
-    let analysis = lab::analyse::analyse_file(capture)
-        .map_err(|error| LabError::bad_input(error.to_string()))?;
+    let analysis =
+        analyse::analyse_file(capture).map_err(|error| LabError::bad_input(error.to_string()))?;
     let to_stdout = json.is_some_and(|path| path.as_os_str() == "-");
     if !to_stdout {
-        print!("{}", lab::analyse::render_text(&analysis));
+        print!("{}", analyse::render_text(&analysis));
     }
     if let Some(path) = json {
         let text = format!("{:#}\n", analysis.to_json());

@@ -1,7 +1,6 @@
 //! Test lab: workloads, pacing, experiments, capture analysis and reports.
 #![forbid(unsafe_code)]
 
-pub mod analyse;
 pub mod caveats;
 pub mod demo;
 pub mod error;

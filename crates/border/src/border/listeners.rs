@@ -181,7 +181,10 @@ impl Core {
     }
 
     /// The interface of a socket on which a client certificate may admit a source that is not allowed by address.
-    pub(crate) fn interface_with_client_certificates(&self, socket: SocketId) -> Option<InterfaceId> {
+    pub(crate) fn interface_with_client_certificates(
+        &self,
+        socket: SocketId,
+    ) -> Option<InterfaceId> {
         let point = self.locals.iter().find(|point| point.socket == socket)?;
         let id = point
             .interface
@@ -205,7 +208,11 @@ impl Core {
 
     /// Processes the domains of the client certificate of an accepted connection. Returns `false` if the connection is
     /// not allowed.
-    pub(crate) fn accept_client_certificate(&mut self, connection: ConnectionId, names: &[String]) -> bool {
+    pub(crate) fn accept_client_certificate(
+        &mut self,
+        connection: ConnectionId,
+        names: &[String],
+    ) -> bool {
         if !names.is_empty() && connection.0 & ConnectionId::ACCEPTED != 0 {
             // If the table is full, the certificate is ignored.
             let _ = self.proven.lock().insert(connection, names.into());
@@ -213,11 +220,12 @@ impl Core {
         let Some((socket, remote)) = self.to_prove.remove(&connection) else {
             return true;
         };
-        self.interface_with_client_certificates(socket).is_some_and(|interface| {
-            self.config
-                .trunk_of(interface, remote, Transport::Tls, Some(names))
-                .is_some()
-        })
+        self.interface_with_client_certificates(socket)
+            .is_some_and(|interface| {
+                self.config
+                    .trunk_of(interface, remote, Transport::Tls, Some(names))
+                    .is_some()
+            })
     }
 
     /// A connection was closed: forgets its certificate.

@@ -616,7 +616,12 @@ impl Core {
     }
 
     /// An out-of-dialog request sent by us got no response.
-    pub(crate) fn out_of_dialog_timed_out(&mut self, endpoint: &mut Endpoint, user: u64, now: Time) {
+    pub(crate) fn out_of_dialog_timed_out(
+        &mut self,
+        endpoint: &mut Endpoint,
+        user: u64,
+        now: Time,
+    ) {
         match self.take_pending(user) {
             Some(What::Ping(ping)) => self.ping_done(ping, PingResult::TimedOut, now),
             Some(What::Relay(relay)) => self.relay_next(endpoint, relay, 408, now),

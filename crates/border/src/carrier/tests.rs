@@ -1,4 +1,4 @@
-//! A carrier's answers one after the other, and when the next REGISTER goes.
+//! Responses of a carrier, and the time of the next REGISTER.
 
 use super::*;
 use crate::config::parse;
@@ -22,7 +22,7 @@ impl Bench {
         }
     }
 
-    /// Waits for the next REGISTER and gives it with the seconds waited.
+    /// Advances to the next REGISTER and returns it with the seconds passed.
     fn next(&mut self) -> (Registration, f64) {
         let before = self.now;
         loop {
@@ -143,7 +143,7 @@ fn behind_nat_the_contact_is_what_the_carrier_saw() {
     );
     let (third, waited) = bench.next();
     assert_eq!(waited, 50.0, "nothing new was learned");
-    // A NAT that gives another port each time does not make a storm.
+    // A NAT that assigns another port each time must not cause repeated registrations.
     bench.answer(
         &third,
         200,
@@ -289,7 +289,7 @@ fn a_stop_takes_registrations_away_and_a_reload_keeps_them() {
 fn the_next_request_is_above_the_one_that_answered_a_challenge() {
     let mut bench = Bench::new(CONFIG);
     let (mut first, _) = bench.next();
-    // The endpoint sent CSeq + 1 with credentials, and that is what was answered.
+    // The endpoint sent CSeq + 1 with credentials, and the response refers to that.
     first.cseq += 1;
     bench.answer(&first, 200, "", "Expires: 100\r\n");
     let (second, _) = bench.next();

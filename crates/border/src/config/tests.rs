@@ -1,14 +1,13 @@
-//! Each kind of mistake with its line and its remedy; what good files become.
+//! Mistakes with line and remedy, and the checked configuration of valid files.
 
 use super::*;
 use codec::kind::Kind;
 
 const INTERFACE: &str = "[[interface]]\nname = \"a\"\nlisten = \"udp:192.0.2.1:5060\"\n";
 
-/// What to write below [`INTERFACE`] (its first line is line 4), the line of the mistake, words of its message and of
-/// its remedy.
+/// Text below [`INTERFACE`] (its first line is line 4), line of the mistake, and parts of its message and remedy.
 const MISTAKES: &[(&str, usize, &str, &str)] = &[
-    // Form.
+    // Syntax and structure.
     ("x = ", 4, "not TOML", "correct the line"),
     ("x = 1\nx = 2", 5, "duplicate key", "correct the line"),
     (
@@ -502,7 +501,7 @@ const MISTAKES: &[(&str, usize, &str, &str)] = &[
         "control characters",
         "one line",
     ),
-    // Users and the rest.
+    // Users and other tables.
     (
         "[[user]]\nname=\"1\"\npassword=\"x\"\n[[user]]\nname=\"1\"\npassword=\"y\"",
         8,
@@ -766,7 +765,7 @@ fn what_is_allowed_but_risky_is_hinted_at() {
     );
 }
 
-/// Each way by which a source that has not authenticated reaches a trunk or a phone; consent in the file is none.
+/// Trunks and phones reachable by unauthenticated sources, unless the file permits it explicitly.
 #[test]
 fn ways_without_authentication_are_warned_of() {
     let warnings = |interface: &str, more: &str| {
@@ -843,7 +842,7 @@ fn authentication_by_a_trunk_requires_forwarded_registrations() {
     );
 }
 
-/// A number is one user's.
+/// A number belongs to one user.
 #[test]
 fn numbers_of_users_are_checked() {
     let users = |a: &str, b: &str| {

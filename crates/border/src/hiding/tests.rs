@@ -1,4 +1,4 @@
-//! The list of hidden headers against its page, and the effect on headers and descriptions.
+//! The list of hidden headers against its page, and the effect on headers and SDP.
 
 use super::*;
 use wire::sip::emit;
@@ -33,7 +33,7 @@ impl Treatment {
     }
 }
 
-/// The page of it.
+/// The generated page.
 fn page() -> String {
     let mut page = String::from(
         "# Topology hiding: headers and lines of descriptions\n\n\

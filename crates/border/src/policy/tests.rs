@@ -1,4 +1,4 @@
-//! A table of calls and plans; the order by weights as a property.
+//! Tables of calls and plans; properties of the order by weights.
 
 use super::*;
 use crate::config::parse;
@@ -75,7 +75,7 @@ fn plan(config: &str, facts: &Facts<'_>, world: &StaticRoutingState) -> Plan {
     decide(&parse(config, "t").expect("configuration"), facts, world)
 }
 
-/// `route group:uri@place ...`, or `status why`.
+/// `route group:uri@place ...`, or `status reason`.
 fn shown(plan: &Plan) -> String {
     match plan {
         Plan::Refuse(refusal) => format!("{} {}", refusal.status, refusal.why),
@@ -103,7 +103,7 @@ fn shown(plan: &Plan) -> String {
 
 const CALLER: &str = "sip:alice@192.0.2.9";
 
-/// RFC 5031: a service takes in those below it; letters of either case are the same.
+/// RFC 5031: a service includes those below it, without regard to case.
 #[test]
 fn services_are_led_to_trunks() {
     let world = StaticRoutingState::default();
@@ -146,10 +146,10 @@ fn services_are_led_to_trunks() {
         &world,
     ));
     assert!(fire.starts_with("fire [0:sip:122@gw.example"), "{fire}");
-    // Conditions on services hold for nothing else, and those on users for no service.
+    // Conditions on services match nothing else, and conditions on users match no service.
     let number = shown(&plan(&config, &facts(CALLER, "sip:sos@x"), &world));
     assert!(number.starts_with("numbers ["), "{number}");
-    // A route without conditions leads services, too, as does having no routes at all.
+    // A route without conditions matches services too, as does a file without routes.
     for routes in ["[[route]]\nname=\"default\"\ntrunk=\"pbx\"\n", ""] {
         let config = format!("{BASE}{routes}");
         let all = shown(&plan(&config, &facts(CALLER, "urn:service:sos"), &world));
@@ -273,7 +273,7 @@ fn without_routes_calls_go_to_the_registered_else_to_the_other_side() {
     assert!(out.starts_with("default [0:sip:2000@10.0.0.2"), "{out}");
 }
 
-/// Registrations that are passed to a trunk are that trunk's: from elsewhere calls to their users go to the trunk.
+/// Registrations forwarded to a trunk belong to that trunk: calls to their users from elsewhere go to the trunk.
 #[test]
 fn contacts_are_looked_up_for_the_trunk_that_owns_them() {
     let mut world = StaticRoutingState::default();
@@ -304,7 +304,7 @@ fn contacts_are_looked_up_for_the_trunk_that_owns_them() {
         assert_eq!(shown(&plan(&passing, &facts, &world)), wanted, "{facts:?}");
     }
     assert_eq!(shown(&plan(&passing, &from_carrier, &world)), to_pbx);
-    // The Contact that the PBX was given is for the PBX alone.
+    // The Contact that was sent to the PBX is valid for the PBX alone.
     let token = "sip:1000@192.0.2.1;hw=00ab";
     let with = |facts: Facts<'_>| {
         let facts = Facts {
@@ -315,10 +315,10 @@ fn contacts_are_looked_up_for_the_trunk_that_owns_them() {
     };
     assert_eq!(with(stranger), to_pbx);
     assert!(with(from_pbx).starts_with("registration [0:sip:1000@192.168.1.7"));
-    // Routes decide before, whatever the source: the file says so.
+    // Routes apply first, for any source.
     let routed = format!("{passing}[[route]]\nregistered=true\n");
     assert!(shown(&plan(&routed, &stranger, &world)).contains("flow:203.0.113.9"));
-    // A trunk that is known by a name alone.
+    // A trunk that is identified by a name.
     let named = passing.replace("target=\"10.0.0.2\"", "target=\"pbx.example\"");
     let located = Facts {
         trunk: None,
@@ -331,7 +331,7 @@ fn contacts_are_looked_up_for_the_trunk_that_owns_them() {
         ..located
     };
     assert_ne!(shown(&plan(&named, &elsewhere, &world)), to_phone);
-    // Those that are kept here are for those who are known.
+    // Registrations kept here are reachable from authenticated sources.
     let local = BASE.replace(
         "name=\"out\"",
         "name=\"out\"\nregister=\"local\"\nauthenticate=\"digest\"",
@@ -344,8 +344,8 @@ fn contacts_are_looked_up_for_the_trunk_that_owns_them() {
     );
 }
 
-/// Where the trunk of registrations authenticates, a source that is not registered reaches that trunk and no other place,
-/// but by routes that say so.
+/// If the trunk of registrations authenticates, an unregistered source reaches that trunk alone, except by routes that
+/// permit more.
 #[test]
 fn where_a_trunk_authenticates_strangers_reach_it_alone() {
     let mut world = StaticRoutingState::default();
@@ -499,7 +499,7 @@ fn a_trunk_that_wants_fewer_calls_gives_way_to_the_next() {
         (503, "overload control of all trunks rejects the call")
     );
     assert_eq!(refusal.retry_after, None, "others may have room at once");
-    // Trunks that are not asked are not throttled.
+    // Trunks without overload control are not throttled.
     let config = format!("{BASE}[[route]]\ntrunk=[\"pbx\"]\n");
     assert!(matches!(plan(&config, &call, &world), Plan::Call(_)));
 }
@@ -652,7 +652,7 @@ fn a_sips_call_stays_on_secure_roads() {
         asked("sip:2@x"),
         "route 2 [0:sip:2@10.0.0.3 udp:10.0.0.3:5060, 1:sip:2@10.0.0.4;transport=tls tls:10.0.0.4:5061, 2:sip:2@sip.example.com:5071;transport=tls name:sip.example.com:5071]"
     );
-    // A name is located for TLS alone.
+    // A name is resolved for TLS alone.
     let Plan::Call(call) = plan(&config, &facts(CALLER, "SIPS:3@x"), &world) else {
         panic!("refused");
     };

@@ -66,7 +66,7 @@ fn drained(location: &mut Location) -> Vec<StoredRegistration> {
 }
 
 fn restore(location: &mut Location, stored: &StoredRegistration, at: u64) -> usize {
-    // Another start may number its listening points otherwise.
+    // After a restart, listeners may have other numbers.
     let listens: SocketAddr = LISTENS.parse().unwrap();
     let place = |contact: &StoredContact| {
         (contact.local == listens).then_some((ListenerId(3), InterfaceId(0)))
@@ -93,7 +93,7 @@ fn contacts_come_back_as_they_were() {
     assert!(again.holds("1000", nat()) && !again.has_changes());
     again.mark_all_changed();
     assert_eq!(drained(&mut again), stored);
-    // The order of requests is known still: an older one changes nothing; expiry goes on.
+    // The order of requests is preserved: an older one changes nothing; expiry continues.
     let old = text("1000", 2, other);
     let old = Message::parse(old.as_bytes()).unwrap();
     let at = Time::from_secs(20);
@@ -136,7 +136,7 @@ fn contacts_that_ended_or_have_no_listener_stay_away_and_the_rest_is_written_ane
     let mut again = location();
     assert_eq!(restore(&mut again, &moved, 1), 0);
     assert!(again.is_empty() && !again.has_changes());
-    // A user who registered before is not disturbed.
+    // The registration of an existing user is unchanged.
     send(
         &mut again,
         "1000",
@@ -149,7 +149,7 @@ fn contacts_that_ended_or_have_no_listener_stay_away_and_the_rest_is_written_ane
     assert_eq!(again.len(), 1);
 }
 
-/// How often a phone that refreshes each `every` seconds is drained in so many seconds.
+/// How often a phone that refreshes each `every` seconds is drained within a number of seconds.
 fn drained_in(seconds: u64, expires: u32, every: u64) -> usize {
     let mut store = location();
     let contact = format!("Contact: <sip:1000@10.1.1.1>;expires={expires}\r\n");
@@ -163,7 +163,7 @@ fn drained_in(seconds: u64, expires: u32, every: u64) -> usize {
 
 #[test]
 fn refreshes_are_drained_only_when_the_written_expiry_is_far_behind() {
-    // Once, and each hour.
+    // Once, and then hourly.
     assert_eq!(drained_in(3_600, 30, 25), 1);
     assert_eq!(drained_in(7_200, 30, 25), 2);
     assert_eq!(drained_in(7_200, 300, 150), 2);
@@ -218,7 +218,7 @@ fn of_streams_only_tcp_contacts_that_take_connections_outlive_a_restart() {
         let stored = drained(&mut store).pop()?;
         let mut again = location();
         assert_eq!(restore(&mut again, &stored, 1), 1);
-        // On its connection it is reached as before; the new one leads where the Contact says.
+        // Reachable on its connection as before; new connections use the address in the Contact.
         assert_eq!(
             store.contacts("1000", None)[0].flow.remote.to_string(),
             remote
@@ -400,7 +400,8 @@ fn any_contact() -> impl Strategy<Value = StoredContact> {
 }
 
 proptest! {
-    /// Any content of a file is restored or left out; restored contacts are drained unchanged, and leave nothing behind at their end.
+    /// Any content of a file is restored or omitted; restored contacts are drained unchanged, and leave nothing behind
+    /// after their expiry.
     #[test]
     fn any_file_is_taken_in_or_left_out(contacts in proptest::collection::vec(any_contact(), 0..5)) {
         let mut store = location();

@@ -1,4 +1,4 @@
-//! REGISTER by REGISTER: each rule, and that nothing leaks.
+//! The rules of the registrar, one REGISTER at a time, and checks for leaks.
 
 use super::*;
 use engine::Transport;
@@ -33,7 +33,7 @@ fn flow(remote: &str, connection: Option<u64>) -> Flow {
     }
 }
 
-/// From the address that [`HERE`] names: not behind NAT.
+/// From the address in [`HERE`]: not behind NAT.
 fn here() -> Flow {
     flow("192.0.2.7:5062", None)
 }
@@ -104,14 +104,14 @@ fn a_contact_is_stored_listed_refreshed_and_removed() {
             ..
         }]
     ));
-    // A fetch changes nothing.
+    // A query changes nothing.
     let answer = send(&mut store, 2, "", here(), 100);
     assert_eq!(
         contacts(&answer),
         ["<sip:1000@192.0.2.7:5062>;q=0.5;+x=\"y\";expires=500"]
     );
     assert!(answer.notes.is_empty());
-    // The same URI, written otherwise.
+    // An equivalent URI in another spelling.
     let other = "Contact: \"A\" <SIP:1000@192.0.2.7:5062;x=y>;expires=700\r\n";
     assert_eq!(contacts(&send(&mut store, 3, other, here(), 100)).len(), 1);
     assert_eq!(store.len(), 1);
@@ -176,7 +176,7 @@ fn how_long_it_lasts_is_ours_to_say() {
         (answer.status, headers(&answer, HeaderId::MinExpires)),
         (423, vec!["60".to_owned()])
     );
-    // Behind NAT the pinhole has to be kept open; not so on TCP.
+    // Behind NAT the NAT binding must stay open; over TCP that is not necessary.
     let nat = flow("203.0.113.5:1024", None);
     assert_eq!(
         given(
@@ -250,7 +250,7 @@ fn an_older_request_of_the_same_registration_changes_nothing() {
         );
         assert_eq!(uris(&store), ["sip:1000@192.0.2.7:5062"]);
     }
-    // Another Call-ID counts anew (the phone was restarted).
+    // Another Call-ID has its own CSeq (the phone was restarted).
     let again = text(1, &format!("Contact: {HERE};expires=0\r\n")).replace("c@1", "c@2");
     let message = Message::parse(again.as_bytes()).unwrap();
     let answer = store.register("1000", &message, InterfaceId(0), here(), Time::from_secs(1));
@@ -330,7 +330,7 @@ fn room_is_limited_for_each_and_for_all() {
         "three more than the two that are left"
     );
     assert_eq!(store.len(), 3);
-    // Removed and named again in one request: no way around the limit.
+    // Removing and adding a contact in one request does not bypass the limit.
     let trick = "Contact: <sip:2@h>;expires=0, <sip:2@h>, <sip:5@h>\r\n";
     assert_eq!(contacts(&send(&mut store, 4, trick, here(), 0)).len(), 3);
 }
@@ -361,7 +361,7 @@ fn flows_of_one_device_stand_beside_each_other() {
         1,
     );
     assert_eq!(contacts(&answer).len(), 2);
-    // The youngest flow is called; when it fails, the other.
+    // The newest flow is used; if it fails, the other.
     let connection = |store: &Location| {
         store
             .contacts("1000", None)
@@ -422,7 +422,7 @@ fn outbound_needs_a_first_hop_that_knows_it() {
         "Supported: outbound\r\nContact: {HERE};+sip.instance=\"<urn:x>\";reg-id=1, <sip:b@h>;+sip.instance=\"<urn:x>\";reg-id=2\r\n"
     );
     assert_eq!(send(&mut store, 9, &two, here(), 0).status, 400);
-    // Without `outbound` reg-id means nothing.
+    // Without `outbound`, reg-id is ignored.
     let plain = format!("Contact: {HERE};+sip.instance=\"<urn:y>\";reg-id=1\r\n");
     assert!(headers(&send(&mut store, 10, &plain, here(), 0), HeaderId::Require).is_empty());
 }
@@ -555,7 +555,7 @@ fn passed_registrations_last_as_the_core_says_and_are_found_again() {
     );
     assert_eq!(uris(&store), ["sip:1000@10.1.1.1"], "found by its user too");
     assert!(store.contacts("1000", Some(b"zz")).is_empty());
-    // A refresh keeps the token; a removal takes it away.
+    // A refresh keeps the token; a removal deletes it.
     let refresh = pass(
         &mut store,
         2,
@@ -585,7 +585,7 @@ fn passed_registrations_last_as_the_core_says_and_are_found_again() {
     assert_eq!(store.by_token.len(), 0);
 }
 
-/// A phone behind NAT that the core has taken, and what is asked of the store for it.
+/// A phone behind NAT that the core has accepted, and queries of its state.
 struct Cached {
     store: Location,
     phone: Flow,
@@ -601,7 +601,7 @@ impl Cached {
         cached
     }
 
-    /// A REGISTER that goes to the core, which takes it.
+    /// A REGISTER that is forwarded to the core, which accepts it.
     fn taken(&mut self, cseq: u32, granted: u32, now: Time) -> RegisterResponse {
         let text = text(cseq, PHONE);
         let message = Message::parse(text.as_bytes()).unwrap();
@@ -658,7 +658,7 @@ fn a_phone_that_repeats_itself_is_answered_here_until_the_core_is_due() {
     );
     assert_eq!(headers(&answer, HeaderId::ServiceRoute), ["<sip:core;lr>"]);
     assert!(answer.notes.is_empty(), "nothing happened");
-    // It stands longer than the first answer said.
+    // Its lifetime exceeds that of the first response.
     assert!(cached.store.expire(Time::from_secs(100)).is_empty());
     assert!(cached.again(3, PHONE, 165).is_some());
     assert!(cached.again(4, PHONE, 250).is_some());
@@ -672,7 +672,7 @@ fn a_phone_that_repeats_itself_is_answered_here_until_the_core_is_due() {
     assert_eq!(at, 650, "the first one behind the ten minutes goes on");
     assert_eq!(cached.taken(20, 1200, Time::from_secs(650)).status, 200);
     assert!(cached.again(21, PHONE, 700).is_some());
-    // It stays away: gone when its own time is over, whatever the core thinks.
+    // The core stays unreachable: the registration expires here, regardless of the expiry at the core.
     assert_eq!(cached.store.expire(Time::from_secs(791)).len(), 1);
     assert!(cached.again(22, PHONE, 792).is_none());
     assert!(cached.away(22, PHONE, 792).is_none());
@@ -741,7 +741,7 @@ fn what_is_kept_here_is_never_answered_as_the_cores() {
     );
 }
 
-/// The core takes less time than it was asked for.
+/// The core grants less than requested.
 #[test]
 fn no_phone_is_promised_more_than_the_core_has() {
     let mut cached = Cached::new(100);
@@ -761,7 +761,7 @@ fn a_core_that_is_away_costs_no_phone_its_registration() {
     for cseq in 2..40 {
         let answer = cached.away(cseq * 2, PHONE, at).unwrap();
         assert_eq!((answer.status, contacts(&answer).len()), (200, 1));
-        // For a while the core is left in peace.
+        // For a while, the core gets no further requests.
         assert!(cached.again(cseq * 2 + 1, PHONE, at + 55).is_some());
         at += 61;
         assert!(cached.store.expire(Time::from_secs(at)).is_empty());
@@ -773,7 +773,7 @@ fn a_core_that_is_away_costs_no_phone_its_registration() {
 
 #[test]
 fn a_registration_is_compact() {
-    // One contact, its place in the record, the record's place in the table and its timer; the texts come on top.
+    // A contact, its entry in the record, the record's entry in the table and its timer; the texts are additional.
     assert!(size_of::<Binding>() <= 152, "{}", size_of::<Binding>());
     assert!(
         size_of::<UserBindings>() <= 192,
@@ -811,7 +811,7 @@ mod authentication {
         )
     }
 
-    /// The credentials of `name` for what was challenged.
+    /// The credentials of `name` for a challenge.
     fn answer(asked: &Authentication, name: &str, password: &str, method: &str) -> String {
         let Authentication::Required { headers, .. } = asked else {
             panic!("no challenge: {asked:?}");
@@ -847,7 +847,7 @@ mod authentication {
             check(&mut authority, &register("1000", &good)),
             Authentication::Authenticated("1000".into())
         );
-        // The same proof again is a replay.
+        // The same credentials again are a replay.
         assert!(
             matches!(check(&mut authority, &register("1000", &good)), Authentication::Required { headers, .. }
             if headers[0].1.ends_with(b"stale=true"))
@@ -869,7 +869,7 @@ mod authentication {
             ),
             "a proof of another user"
         );
-        // Taken from a request to one target, used for another (RFC 7616 section 3.4.6).
+        // Credentials of a request to one target, used for another (RFC 7616 section 3.4.6).
         let asked = check(&mut authority, &request("REGISTER", "1000", ""));
         let good = register("1000", &answer(&asked, "1000", "secret", "REGISTER"));
         for (target, taken) in [
@@ -900,7 +900,7 @@ mod authentication {
     }
 }
 
-/// What a phone may send, for a run of many.
+/// Possible requests of a phone, for property tests.
 fn any_register() -> impl Strategy<Value = (usize, u32, String, Option<u64>, u64)> {
     let contact = (0..6u8, prop_oneof![Just(0u32), 60..300u32], 0..3u8, 0..3u32).prop_map(
         |(host, expires, instance, reg)| {

@@ -197,7 +197,7 @@ const MISTAKES: &[(&str, &str, usize, &str, &str)] = &[
         "one listening point for two interfaces",
         "[[interface]]\nname = \"in\"\nlisten = \"udp:192.0.2.1:5060\"",
         6,
-        "taken already",
+        "is already used by",
         "another port or address",
     ),
     (

@@ -14,7 +14,7 @@ const TARGETS: &[(&str, Target)] = &[
     ("sdp", wire::fuzz::fuzz_sdp),
     ("media", media),
     ("endpoint", sip::fuzz::fuzz_endpoint),
-    ("capture", lab::analyse::fuzz_capture),
+    ("capture", analyse::fuzz_capture),
     ("scenario_xml", lab::sipp::fuzz_scenario),
     ("border", border),
     ("rules", rules::fuzz_rules),

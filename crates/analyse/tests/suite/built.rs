@@ -1,10 +1,8 @@
 //! The analyser on generated captures: every link type, tunnels, fragments, IPv6, truncated packets, SIP over TCP, odd
 //! streams.
 
-use crate::made;
-
-use lab::analyse::{Analysis, CaptureAnalyser, analyse_bytes};
-use made::*;
+use crate::captures::*;
+use analyse::{Analysis, CaptureAnalyser, analyse_bytes};
 use proptest::prelude::*;
 use std::net::{IpAddr, SocketAddr};
 use wire::capture::{PcapWriter, PcapngWriter};
@@ -612,7 +610,7 @@ fn voip_metrics_of_the_receiver_are_reported() {
     let analysis = analyse(file_of(LinkType::Raw, &packets, <[u8]>::to_vec));
     assert_clean(&analysis, A, B, "with XR");
     let rtcp = analysis.streams[0].rtcp.as_ref().expect("RTCP");
-    let expected = lab::analyse::VoipMetricsReport {
+    let expected = analyse::VoipMetricsReport {
         lost_percent: 25.0,
         discarded_percent: 12.5,
         burst_density_percent: 50.0,
@@ -636,7 +634,7 @@ fn voip_metrics_of_the_receiver_are_reported() {
 
 #[test]
 fn hostile_captures_stay_small() {
-    let limits = lab::analyse::AnalyseLimits {
+    let limits = analyse::AnalyseLimits {
         streams: 50,
         candidates: 100,
         calls: 20,
@@ -704,7 +702,7 @@ fn non_capture_is_an_error_and_damage_is_reported() {
         assert!(analyse_bytes(bytes).is_err());
     }
     let path = std::path::Path::new("/nonexistent/capture.pcap");
-    let error = lab::analyse::analyse_file(path)
+    let error = analyse::analyse_file(path)
         .expect_err("there is no such file")
         .to_string();
     assert!(error.contains("/nonexistent/capture.pcap") && error.contains("cannot be read"));
@@ -723,7 +721,7 @@ fn non_capture_is_an_error_and_damage_is_reported() {
 proptest! {
     #[test]
     fn any_bytes(data in proptest::collection::vec(any::<u8>(), 0..1500)) {
-        lab::analyse::fuzz_capture(&data);
+        analyse::fuzz_capture(&data);
     }
 
     #[test]
@@ -743,8 +741,8 @@ proptest! {
             let at = 24 + at.index(file.len() - 24);
             file[at] = byte;
         }
-        lab::analyse::fuzz_capture(&file);
+        analyse::fuzz_capture(&file);
         file.truncate(cut.index(file.len()));
-        lab::analyse::fuzz_capture(&file);
+        analyse::fuzz_capture(&file);
     }
 }

@@ -1,9 +1,7 @@
 //! One set of impaired streams in every supported container, compared with tshark's figures for the same files.
 
-use crate::made;
-
-use lab::analyse::{Analysis, analyse_bytes};
-use made::*;
+use crate::captures::*;
+use analyse::{Analysis, analyse_bytes};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::process::Command;
@@ -62,7 +60,7 @@ fn row(line: &str) -> Option<(String, StreamFigures)> {
 }
 
 fn ours(analysis: &Analysis) -> Rows {
-    let figures = |stream: &lab::analyse::StreamReport| {
+    let figures = |stream: &analyse::StreamReport| {
         let jitter = stream.jitter_ms.expect("jitter");
         (
             stream.packets_received,

@@ -1,10 +1,8 @@
 //! The analyser compared with tshark, on generated captures with loss, duplicates, reordering and jitter. Skipped
 //! without tshark.
 
-use crate::made;
-
-use lab::analyse::analyse_bytes;
-use made::*;
+use crate::captures::*;
+use analyse::analyse_bytes;
 use std::collections::BTreeMap;
 use std::process::Command;
 use wire::capture::PcapWriter;

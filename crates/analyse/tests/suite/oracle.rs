@@ -1,6 +1,6 @@
 //! The analyser against the oracle files of the shared captures: counts exactly, jitter within 0.05 ms or 2 %.
 
-use lab::analyse::{Analysis, analyse_bytes, analyse_file};
+use analyse::{Analysis, analyse_bytes, analyse_file};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -291,7 +291,7 @@ fn captures_without_media_have_no_streams() {
         {
             assert!(analysis.streams.is_empty(), "{name}: {:?}", json["streams"]);
         }
-        let text = lab::analyse::render_text(&analysis);
+        let text = analyse::render_text(&analysis);
         assert!(text.lines().count() > analysis.streams.len());
         assert_eq!(
             analyse_bytes(&std::fs::read(&path).expect("readable"))
@@ -340,7 +340,7 @@ fn damaged_captures_give_their_readable_part() {
             if next() % 4 == 0 {
                 bytes.truncate(next() as usize % bytes.len());
             }
-            lab::analyse::fuzz_capture(&bytes);
+            analyse::fuzz_capture(&bytes);
         }
     }
 }

@@ -1,9 +1,7 @@
 //! Calls in generated captures: undeclared ports, outcomes, compact forms, SIP over TCP, fragments.
 
-use crate::made;
-
-use lab::analyse::{Analysis, analyse_bytes};
-use made::*;
+use crate::captures::*;
+use analyse::{Analysis, analyse_bytes};
 use std::net::SocketAddr;
 use wire::capture::PcapWriter;
 use wire::ethernet::LinkType;

@@ -1,12 +1,13 @@
 //! The analyser: finds calls and media streams in captures or in live packets, without configured ports.
 //!
 //! ```no_run
-//! let analysis = lab::analyse::analyse_file("call.pcapng".as_ref())?;
-//! println!("{}", lab::analyse::render_text(&analysis));
-//! # Ok::<(), lab::analyse::AnalyseError>(())
+//! let analysis = analyse::analyse_file("call.pcapng".as_ref())?;
+//! println!("{}", analyse::render_text(&analysis));
+//! # Ok::<(), analyse::AnalyseError>(())
 //! ```
 //!
 //! Memory is bounded by [`AnalyseLimits`]; everything beyond a limit is counted in [`Analysis::notes`].
+#![forbid(unsafe_code)]
 
 mod calls;
 mod connections;

@@ -1,0 +1,8 @@
+//! The integration tests of `analyse`, one program: shared start-up, one link.
+
+mod built;
+mod captures;
+mod links;
+mod oracle;
+mod sip;
+mod tshark;
