@@ -199,9 +199,9 @@ impl Core {
         let registrations = Price::REGISTRATION.times(self.location.len() as u64 / workers);
         let handshakes = Price {
             memory: 0,
-            processor: self.admitted.handshakes.sum(now),
+            processor: self.reservations.handshakes.sum(now),
         };
-        let reserved = &self.admitted.reserved;
+        let reserved = &self.reservations.reserved;
         CostPart::ALL.map(|part| {
             let price = match part {
                 CostPart::Registrations => registrations,
@@ -237,7 +237,7 @@ impl Core {
             return Ok(self.record_reservation(reservation));
         };
         self.counters.not_admitted += 1;
-        let admitted = &mut self.admitted;
+        let admitted = &mut self.reservations;
         admitted.refused += 1;
         if admitted
             .reported_at
@@ -268,7 +268,7 @@ impl Core {
 
     fn record_reservation(&mut self, reservation: Reservation) -> Reservation {
         for (part, price) in reservation.parts() {
-            self.admitted.add(part, price);
+            self.reservations.add(part, price);
         }
         reservation
     }
@@ -281,7 +281,7 @@ impl Core {
         if !core::mem::replace(&mut call.transcoded, true) {
             let price = Price::of_transcoding(kinds);
             call.reservation.add(CostPart::Transcoding, price);
-            self.admitted.add(CostPart::Transcoding, price);
+            self.reservations.add(CostPart::Transcoding, price);
             if let Some(slot) = self.slot_of(key) {
                 self.update_media_price(slot);
             }
@@ -298,14 +298,14 @@ impl Core {
         now: Time,
     ) {
         if keying == Keying::Dtls {
-            self.admitted.record_handshake(Price::DTLS_HANDSHAKE, now);
+            self.reservations.record_handshake(Price::DTLS_HANDSHAKE, now);
         }
         let Some(call) = self.slot_of(key).and_then(|slot| self.calls.get_mut(slot)) else {
             return;
         };
         let price = Price::of_srtp(keying, suite);
         let before = call.reservation.protect(line, side, price);
-        let sum = &mut self.admitted.reserved[CostPart::Srtp as usize];
+        let sum = &mut self.reservations.reserved[CostPart::Srtp as usize];
         *sum -= before;
         *sum += price;
         if let Some(slot) = self.slot_of(key) {
@@ -316,7 +316,7 @@ impl Core {
     /// Releases the reservation of a call that has ended.
     pub(crate) fn release_reservation(&mut self, reservation: &Reservation) {
         for (part, price) in reservation.parts() {
-            self.admitted.reserved[part as usize] -= price;
+            self.reservations.reserved[part as usize] -= price;
         }
     }
 }

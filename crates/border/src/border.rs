@@ -11,7 +11,7 @@ pub(crate) mod sockets;
 mod subscriptions;
 
 pub(crate) use self::core::{ALLOW, Alarm, Core, HopHosts, MEDIA_SOCKETS, identities};
-pub(crate) use listeners::LocalPoint;
+pub(crate) use listeners::BorderListener;
 pub(crate) use out_of_dialog::address_of_record;
 pub use report::{BorderCensus, BorderCounters, CallInfo, CallOutcome};
 
@@ -116,7 +116,7 @@ impl Border {
         &self.core.config
     }
 
-    pub(crate) fn is_welcome(
+    pub(crate) fn is_source_allowed(
         &mut self,
         socket: SocketId,
         source: std::net::SocketAddr,
@@ -128,11 +128,11 @@ impl Border {
         {
             return true;
         }
-        self.core.is_welcome(socket, source)
+        self.core.is_source_allowed(socket, source)
     }
 
     /// Input on a connection to a DNS server.
-    fn name_server(&mut self, stream: u32, input: Input<'_>, now: Time) {
+    fn dns_stream_input(&mut self, stream: u32, input: Input<'_>, now: Time) {
         match input {
             Input::Stream { bytes, .. } => self.core.resolver_stream(stream, bytes, now),
             Input::Closed { .. } => self.core.resolver_ended(stream, now),
@@ -140,7 +140,7 @@ impl Border {
         }
     }
 
-    fn take(&mut self, input: Input<'_>, now: Time) {
+    fn process_input(&mut self, input: Input<'_>, now: Time) {
         if matches!(input, Input::Stream { .. }) {
             self.core.record_no_queue();
         }
@@ -177,7 +177,7 @@ impl Border {
             Input::Datagram(datagram) => {
                 let waited = now.since(datagram.arrived);
                 self.core.record_queue_delay(datagram.socket, waited, now);
-                if !self.is_welcome(datagram.socket, datagram.source, datagram.bytes) {
+                if !self.is_source_allowed(datagram.socket, datagram.source, datagram.bytes) {
                     self.core.drops.count(DropReason::SipSourceNotAllowed);
                 } else if !self.handle_on_fast_path(
                     datagram.socket,
@@ -201,7 +201,7 @@ impl Border {
                         let point = self.core.point(ListenerId(local));
                         if let Some(socket) = point.map(|point| point.socket) {
                             self.core.record_handoff(socket, arrived, handed, now);
-                            if !self.is_welcome(socket, source, parcel.bytes) {
+                            if !self.is_source_allowed(socket, source, parcel.bytes) {
                                 self.core.drops.count(DropReason::SipSourceNotAllowed);
                                 return;
                             }
@@ -227,14 +227,14 @@ impl Border {
                 socket,
                 remote,
                 ..
-            } if !self.core.is_welcome(socket, remote) => {
+            } if !self.core.is_source_allowed(socket, remote) => {
                 if self
                     .core
                     .interface_with_client_certificates(socket)
                     .is_none()
                 {
                     self.core.drops.count(DropReason::SipSourceNotAllowed);
-                    self.core.unwelcome.push_back(connection);
+                    self.core.rejected_connections.push_back(connection);
                     return;
                 }
                 self.endpoint.feed(input, now, &mut self.core);
@@ -251,7 +251,7 @@ impl Border {
             Input::Secured { connection, names } => {
                 let known = self.core.accept_client_certificate(connection, names);
                 self.core
-                    .admitted
+                    .reservations
                     .record_handshake(Price::TLS_HANDSHAKE, now);
                 self.endpoint.feed(input, now, &mut self.core);
                 if !known {
@@ -278,7 +278,7 @@ impl Border {
                 }
             }
             input => match stream_of(&input).and_then(resolve::resolver_stream_of) {
-                Some(stream) => self.name_server(stream, input, now),
+                Some(stream) => self.dns_stream_input(stream, input, now),
                 None => self.endpoint.feed(input, now, &mut self.core),
             },
         }
@@ -302,13 +302,13 @@ impl Engine for Border {
         }
         let timeout = matches!(input, Input::Timeout);
         self.core.begin(now);
-        self.take(input, now);
+        self.process_input(input, now);
         if timeout {
-            self.core.alarms(&mut self.endpoint, now);
+            self.core.process_timers(&mut self.endpoint, now);
         }
         self.core.replay_deferred(&mut self.endpoint, now);
         self.core.process_media_notices(&mut self.endpoint, now);
-        self.core.pump_names(&mut self.endpoint, now);
+        self.core.deliver_lookups(&mut self.endpoint, now);
         self.core.apply_rule_output(now);
     }
 
@@ -334,15 +334,15 @@ impl Engine for Border {
                 bytes,
             });
         }
-        if self.core.nodes.has_output() {
-            let (socket, destination, bytes) = self.core.nodes.next_datagram()?;
+        if self.core.media_nodes.has_output() {
+            let (socket, destination, bytes) = self.core.media_nodes.next_datagram()?;
             return Some(Output::Datagram {
                 socket,
                 destination,
                 bytes,
             });
         }
-        if let Some(connection) = self.core.unwelcome.pop_front() {
+        if let Some(connection) = self.core.rejected_connections.pop_front() {
             return Some(Output::Close { connection });
         }
         if let Some(event) = self.core.events.queue.pop_front() {
@@ -355,15 +355,15 @@ impl Engine for Border {
             });
         }
         if let Some(query) = self.core.queries.pop_front() {
-            let question = self.core.question.insert(query);
+            let question = self.core.current_query.insert(query);
             return Some(Output::Datagram {
                 socket: question.socket,
                 destination: question.server,
                 bytes: &question.bytes,
             });
         }
-        if self.core.names.has_output() {
-            return self.core.names.next_output();
+        if self.core.resolver.has_output() {
+            return self.core.resolver.next_output();
         }
         self.endpoint.next_output()
     }
@@ -405,7 +405,7 @@ impl Control for Border {
                     self.core.counters.media_sessions_ended += 1;
                     self.core.media_passed(CallKey(session), &stats, now);
                     let number = CallKey(session).number();
-                    self.core.ended_with(number, Some(&stats), now);
+                    self.core.record_session_statistics(number, Some(&stats), now);
                 }
                 self.core
                     .participant_stats(session, last, Some(&stats), now);
@@ -419,7 +419,7 @@ impl Control for Border {
             }
             MediaEvent::Refused { session, .. } => {
                 let number = CallKey(session).number();
-                self.core.ended_with(number, None, now);
+                self.core.record_session_statistics(number, None, now);
                 if self.core.slot_of(CallKey(session)).is_none() {
                     // The participant had left before the forwarder reported its statistics.
                     self.core.participant_stats(session, false, None, now);
@@ -430,13 +430,13 @@ impl Control for Border {
         }
         self.core.replay_deferred(&mut self.endpoint, now);
         self.core.process_media_notices(&mut self.endpoint, now);
-        self.core.pump_names(&mut self.endpoint, now);
+        self.core.deliver_lookups(&mut self.endpoint, now);
     }
 }
 
 impl Handler for Core {
     fn on_indication(&mut self, endpoint: &mut Endpoint, indication: Indication<'_>, now: Time) {
-        self.ruled(endpoint, indication, now);
+        self.apply_rules(endpoint, indication, now);
     }
 
     fn on_new_request(
@@ -465,7 +465,7 @@ impl Core {
         indication: Indication<'_>,
         now: Time,
     ) {
-        if self.asks_trunks {
+        if self.uses_trunk_feedback {
             self.apply_feedback(endpoint, &indication, now);
         }
         if self.defer_for_node(endpoint, &indication, now) {
@@ -551,7 +551,7 @@ impl Core {
                 transaction,
                 request,
                 flow,
-            } => self.outside(endpoint, transaction, request, flow, now),
+            } => self.out_of_dialog(endpoint, transaction, request, flow, now),
             Indication::InDialog {
                 dialog,
                 user,

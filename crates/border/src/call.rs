@@ -335,7 +335,7 @@ pub(crate) struct Call {
     /// Whether its outcome was counted.
     pub(crate) counted: bool,
     /// Whether its end was logged.
-    pub(crate) end_told: bool,
+    pub(crate) end_logged: bool,
     /// Its participant in a conference, which replaces the other side.
     pub(crate) participant: Option<Box<conference::ParticipantState>>,
     /// P-Charging-Vector of the trusted side, for messages of the other one.
@@ -369,7 +369,7 @@ impl Call {
                 .set_up
                 .as_ref()
                 .is_none_or(|set_up| set_up.branches.is_empty() && set_up.locating == 0)
-            && self.join.as_ref().is_none_or(|join| join.legs_are_gone())
+            && self.join.as_ref().is_none_or(|join| join.has_no_new_leg())
     }
 
     /// Removes the link whose forwarded request is `client`.

@@ -180,7 +180,7 @@ impl FuzzHarness {
             9 | 10 => self.respond(choice, bytes),
             11 | 12 => self.send_in_dialog_request(choice, bytes),
             13 => self.media(choice, bytes),
-            14 => self.name_server(choice, bytes),
+            14 => self.dns_stream_input(choice, bytes),
             _ => self.operate(choice, bytes),
         }
     }
@@ -462,7 +462,7 @@ impl FuzzHarness {
         self.drain();
     }
 
-    fn name_server(&mut self, choice: u8, bytes: &[u8]) {
+    fn dns_stream_input(&mut self, choice: u8, bytes: &[u8]) {
         let Some(query) = Self::nth(&self.queries, choice >> 7).cloned() else {
             return;
         };

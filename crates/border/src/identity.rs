@@ -280,14 +280,14 @@ impl Boundary<'_> {
             History::Anonymise => true,
             History::Pass => wish.history || wish.header || wish.user,
         };
-        if self.to || (!everyone && !message.values(id).any(asks_for_privacy)) {
+        if self.to || (!everyone && !message.values(id).any(requests_privacy)) {
             return HeaderFate::Passes;
         }
         for value in message.values(id) {
             if !out.is_empty() {
                 out.extend_from_slice(b", ");
             }
-            match everyone || asks_for_privacy(value) {
+            match everyone || requests_privacy(value) {
                 true => anonymous(value, out),
                 false => out.extend_from_slice(value),
             }
@@ -373,7 +373,7 @@ fn is_of(address: &NameAddr<'_>, user: &str) -> bool {
 
 /// Whether an entry requests privacy: `privacy` of a Diversion (RFC 5806 section 4), Privacy in the URI of a
 /// History-Info (RFC 7044 section 10.1.2).
-fn asks_for_privacy(value: &[u8]) -> bool {
+fn requests_privacy(value: &[u8]) -> bool {
     let Some(address) = NameAddr::parse(value) else {
         // An unreadable entry may contain a request for privacy.
         return true;

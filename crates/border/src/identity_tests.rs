@@ -49,7 +49,7 @@ fn between(policy: &IdentityPolicy, from: bool, to: bool) -> Boundary<'_> {
 }
 
 #[test]
-fn asserted_identities_pass_within_trust_and_are_not_believed_from_outside() {
+fn asserted_identities_are_removed_from_untrusted_sides() {
     let pai = "P-Asserted-Identity: \"A\" <sip:100@10.0.0.1>\nRemote-Party-ID: <sip:100@10.0.0.1>";
     let pai = &format!("{}\r\n", pai.replace('\n', "\r\n"));
     let rewritten =
@@ -74,7 +74,7 @@ fn asserted_identities_pass_within_trust_and_are_not_believed_from_outside() {
 }
 
 #[test]
-fn a_proven_user_is_asserted_towards_trusted_sides() {
+fn authenticated_user_is_asserted_towards_trusted_sides() {
     let proven = |to| Boundary {
         proven: Some("al ice"),
         ..between(&POLICY, false, to)
@@ -111,7 +111,7 @@ fn a_proven_user_is_asserted_towards_trusted_sides() {
 }
 
 #[test]
-fn privacy_is_carried_out_where_trust_ends_and_passes_where_it_does_not() {
+fn privacy_is_applied_at_the_trust_boundary() {
     let all = "P-Asserted-Identity: <sip:100@x>\r\nSubject: s\r\nUser-Agent: u\r\nOrganization: o\r\nX-Other: y\r\n";
     for (privacy, left) in [
         (
@@ -177,7 +177,7 @@ fn privacy_is_carried_out_where_trust_ends_and_passes_where_it_does_not() {
 }
 
 #[test]
-fn who_diverted_a_call_stays_within_trust() {
+fn diversion_and_history_follow_trust_and_privacy() {
     let headers = "Diversion: \"B\" <sip:b@10.0.0.1>;reason=no-answer;counter=2, <tel:+1>;privacy=full\r\n\
                    History-Info: <sip:b@10.0.0.1>;index=1, <sip:c@10.0.0.1?Privacy=history>;index=1.1;rc=1\r\n";
     let as_it_is = headers.trim_end().replace("\r\n", "\n");

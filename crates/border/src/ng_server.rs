@@ -195,7 +195,7 @@ impl NgServer {
         self.control.open(&self.settings, &mut self.plane.work);
         let config = self.config.clone();
         let mut work = VecDeque::new();
-        self.plane.sockets.shut_unwanted(
+        self.plane.sockets.close_outside_ranges(
             |address: SocketAddr| {
                 config.media_ranges.iter().any(|range| {
                     range.address == address.ip()

@@ -42,7 +42,7 @@ impl Border {
         core.open_pools(&config, &worker);
         core.close_unused_media_sockets();
         core.trunks.reload(&config, now);
-        core.nodes.reload(&config, now);
+        core.media_nodes.reload(&config, now);
         core.report_node_events(now);
         core.reset_feedback(&mut self.endpoint, now);
         let first = core.siblings.as_mut().is_none_or(Siblings::begin_reload);
@@ -51,7 +51,7 @@ impl Border {
             core.location
                 .reload(config.registrar, config.limits.registrations);
             core.rate_limiter.lock().reload();
-            for admission in [&mut core.registering, &mut core.proving] {
+            for admission in [&mut core.register_limiter, &mut core.authenticated_register_limiter] {
                 let (rate, limit) = (
                     config.registrar.registrations_per_s,
                     config.limits.registrations,
@@ -62,7 +62,7 @@ impl Border {
         core.carriers.reload(&config, now);
         core.remap_indices(&renamed);
         if config.dns != before.dns {
-            core.reload_names(&mut self.endpoint, now);
+            core.reload_dns(&mut self.endpoint, now);
         }
         if first {
             core.events
@@ -76,7 +76,7 @@ impl Border {
     pub fn drain(&mut self, limit: Duration, now: Time) {
         let core = &mut self.core;
         core.begin(now);
-        let timer = core.timers.schedule(now + limit, Alarm::DrainOver);
+        let timer = core.timers.schedule(now + limit, Alarm::DrainTimeout);
         if let Some(draining) = core.draining.as_mut() {
             let old = match draining.finished {
                 true => Some(timer),
@@ -94,7 +94,7 @@ impl Border {
             time_expired: false,
             finished: false,
         });
-        let calls = core.calls_of_all() as u64;
+        let calls = core.total_calls() as u64;
         if core.siblings.as_ref().is_none_or(Siblings::is_first) {
             core.events.tell(now, || EventKind::DrainStarted { calls });
         }
@@ -186,7 +186,7 @@ impl Core {
     /// Finishes a drain when its last call has ended.
     pub(crate) fn finish_drain_if_idle(&mut self, now: Time) {
         if self.calls.is_empty()
-            && self.ended.is_empty()
+            && self.ended_calls.is_empty()
             && let Some(draining) = self.draining.as_mut()
             && !draining.finished
         {
@@ -226,7 +226,7 @@ impl Core {
         let ending =
             |slot: &usize| self.calls.get(*slot).map(|call| call.phase) == Some(CallPhase::Ending);
         draining.terminated = left.iter().filter(|slot| !ending(slot)).count() as u64;
-        draining.timer = Some(self.timers.schedule(now + BYE_TIMEOUT, Alarm::DrainOver));
+        draining.timer = Some(self.timers.schedule(now + BYE_TIMEOUT, Alarm::DrainTimeout));
         for slot in left {
             let reason = b"SIP;cause=503;text=\"Shutting down\"";
             self.give_up(endpoint, slot, "drained", reason, now);

@@ -280,7 +280,7 @@ impl Border {
         bytes.starts_with(b"ACK ")
             && self.core.is_overloaded()
             && bytes.len() <= self.core.config.limits.message_bytes
-            && self.is_welcome(datagram.socket, datagram.source, bytes)
+            && self.is_source_allowed(datagram.socket, datagram.source, bytes)
             && RefusableRequest::parse(bytes)
                 .is_some_and(|ack| self.endpoint.absorb_ack_on_fast_path(&ack))
     }
@@ -460,7 +460,7 @@ impl Core {
             }
         }
         if self.overload.last_refusal.replace(now).is_none() {
-            self.timers.schedule(now + END_AFTER, Alarm::Calm);
+            self.timers.schedule(now + END_AFTER, Alarm::OverloadCheck);
             // The messages since the beginning give a first sample at once.
             self.schedule_update(now, Duration::ZERO);
             let age = self.overload.age;
@@ -546,7 +546,7 @@ impl Core {
     /// Schedules an update of the queues, unless one is scheduled.
     fn schedule_update(&mut self, now: Time, after: Duration) {
         if !core::mem::replace(&mut self.overload.is_update_scheduled, true) {
-            self.timers.schedule(now + after, Alarm::Sift);
+            self.timers.schedule(now + after, Alarm::SheddingUpdate);
         }
     }
 
@@ -603,7 +603,7 @@ impl Core {
         let end = last + END_AFTER;
         if now < end || self.overload.is_shedding() || self.overload.neighbours.is_reducing() {
             self.timers
-                .schedule(end.max(now + CONTROL_INTERVAL), Alarm::Calm);
+                .schedule(end.max(now + CONTROL_INTERVAL), Alarm::OverloadCheck);
             return;
         }
         self.overload.last_refusal = None;

@@ -568,7 +568,7 @@ impl Router<'_> {
     fn to_own_contacts(&self, route: &str, user: &str) -> Option<Plan> {
         let mut contacts = self.contacts_of(user);
         contacts.retain(|contact| self.owns(contact));
-        self.lead_to(contacts, route, MediaMode::Anchor, user)
+        self.route_to_contacts(contacts, route, MediaMode::Anchor, user)
     }
 
     /// Contacts registered for the called number, otherwise those of the user that the number belongs to.
@@ -585,10 +585,10 @@ impl Router<'_> {
     /// The contacts of a user; `None` if it is not registered.
     fn to_contacts(&self, route: &str, media: MediaMode, user: &str) -> Option<Plan> {
         let contacts = self.contacts_of(user);
-        self.lead_to(contacts, route, media, user)
+        self.route_to_contacts(contacts, route, media, user)
     }
 
-    fn lead_to(
+    fn route_to_contacts(
         &self,
         contacts: Vec<Contact>,
         route: &str,

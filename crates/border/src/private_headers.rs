@@ -149,7 +149,7 @@ mod tests {
     const RINGING: &str = "SIP/2.0 180 Ringing";
 
     #[test]
-    fn what_phones_say_of_their_network_is_for_the_trusted() {
+    fn access_network_info_is_relayed_to_trusted_sides() {
         let own = "P-Access-Network-Info: 3GPP-E-UTRAN-FDD;utran-cell-id-3gpp=1\r\n";
         let own_left = own.trim_end();
         assert_eq!(passed(INVITE, (false, true), own), own_left);
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn services_are_asserted_within_trust_and_preferred_towards_it() {
+    fn asserted_and_preferred_services_follow_trust() {
         let both = "P-Asserted-Service: urn:urn-7:3gpp-service.ims.icsi.mmtel\r\nP-Preferred-Service: urn:x\r\n";
         assert_eq!(
             passed(INVITE, (false, true), both),
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn phones_may_say_that_they_know_early_media_and_no_more() {
+    fn untrusted_early_media_is_reduced_to_supported() {
         for (start, said, left) in [
             (INVITE, "supported", "P-Early-Media: supported"),
             (INVITE, "sendrecv, Supported", "P-Early-Media: supported"),
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_early_media_is_authorised() {
+    fn early_media_direction_is_parsed() {
         let of = |headers: &str| {
             let bytes = message(RINGING, headers);
             EarlyMedia::of(&Message::parse(&bytes).unwrap())
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn charging_vectors_stand_where_they_may() {
+    fn charging_vectors_are_added_to_permitted_messages() {
         for (start, charged) in [
             (INVITE, true),
             ("UPDATE sip:b@h SIP/2.0", true),

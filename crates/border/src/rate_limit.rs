@@ -208,7 +208,7 @@ impl Core {
 
     /// OPTIONS of trunks take the regular path; others are answered statelessly.
     fn respond_to_options(&mut self, flow: Flow) -> NewRequestAction {
-        let location = self.place_of_flow(flow);
+        let location = self.origin_of_flow(flow);
         if location.is_none_or(|(_, trunk)| trunk.is_some()) {
             return NewRequestAction::Process;
         }
@@ -241,7 +241,7 @@ impl Core {
             self.counters.offered += 1;
             self.counters.count(CallOutcome::of(refused.status));
         }
-        self.tell_refusal(request, flow, refused, now);
+        self.report_refusal(request, flow, refused, now);
         NewRequestAction::Respond(StatelessResponse {
             status: refused.status,
             reason: None,

@@ -168,7 +168,7 @@ impl Location {
         flow: Flow,
         now: Time,
     ) -> RegisterResponse {
-        let judged = match self.judge(request, flow) {
+        let judged = match self.validate(request, flow) {
             Ok(judged) => judged,
             Err(answer) => return *answer,
         };
@@ -198,7 +198,7 @@ impl Location {
             self.put(user, place, fresh);
         }
         self.schedule(user);
-        self.tell(
+        self.report_change(
             user,
             before,
             !judged.contacts.is_empty() || judged.star,
@@ -229,7 +229,7 @@ impl Location {
     }
 
     /// Validates a REGISTER independent of stored bindings.
-    fn judge<'m>(
+    fn validate<'m>(
         &self,
         request: &Message<'m>,
         flow: Flow,
@@ -282,7 +282,7 @@ impl Location {
             let Some(uri) = address.parse_uri().filter(Uri::is_sip) else {
                 return refuse(400, "Bad Contact URI");
             };
-            let wanted = self.wish(request, address, uri, flow, supports(b"outbound"), &judged)?;
+            let wanted = self.validate_contact(request, address, uri, flow, supports(b"outbound"), &judged)?;
             judged.outbound |= wanted.reg_id != 0;
             let kept = address.raw.len()
                 + call_id.len()
@@ -313,7 +313,7 @@ impl Location {
     }
 
     /// Validates a contact: its lifetime, and whether it is a flow of RFC 5626.
-    fn wish<'m>(
+    fn validate_contact<'m>(
         &self,
         request: &Message<'m>,
         address: NameAddr<'m>,
@@ -595,7 +595,7 @@ impl Location {
         record.timer = first.map(|at| self.timers.schedule(at, slot as u32));
     }
 
-    fn tell(
+    fn report_change(
         &self,
         user: &str,
         before: usize,

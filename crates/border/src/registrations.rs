@@ -24,7 +24,7 @@ impl Border {
         &mut self,
         take: &mut dyn FnMut(StoredRegistration) -> bool,
     ) -> bool {
-        let locals = &self.core.locals;
+        let locals = &self.core.listeners;
         let address_of = |local| {
             let point = locals.iter().find(|point| point.local == local)?;
             Some(point.address)
@@ -45,9 +45,9 @@ impl Border {
     /// Restores a registration that was drained before a restart. Returns the number of restored contacts. Contacts
     /// that have expired, or whose listener was removed from the configuration, are omitted.
     pub fn restore_registration(&mut self, stored: &StoredRegistration, now: Time) -> usize {
-        let locals = &self.core.locals;
+        let locals = &self.core.listeners;
         let place_of = |contact: &StoredContact| {
-            let same = |point: &&crate::border::LocalPoint| {
+            let same = |point: &&crate::border::BorderListener| {
                 (point.transport, point.address) == (contact.transport, contact.local)
             };
             let point = locals.iter().find(same)?;

@@ -127,7 +127,7 @@ impl Core {
             ..self.scene(RuleDirection::Out, at, flow, message)
         };
         self.config.rules.run(&scene, effects);
-        self.say(call.number, || slot_of(endpoint, call), effects);
+        self.store_rule_output(call.number, || slot_of(endpoint, call), effects);
         let effects = &*effects;
         effects.merge(edits);
         effects.refusal.as_ref().map(|refusal| refusal.status)
@@ -149,7 +149,7 @@ impl Core {
         }
         self.config.rules.run(scene, effects);
         let number = call.map_or(0, |(call, _)| call.number);
-        self.say(number, || call.map(|(_, slot)| slot), effects);
+        self.store_rule_output(number, || call.map(|(_, slot)| slot), effects);
     }
 
     /// The context of a request that creates a dialog and is sent to a hop.
@@ -182,7 +182,7 @@ impl Core {
         {
             return;
         }
-        let Some((interface, trunk)) = self.place_of_flow(flow) else {
+        let Some((interface, trunk)) = self.origin_of_flow(flow) else {
             return;
         };
         let scene = MessageContext {
@@ -203,13 +203,13 @@ impl Core {
             tags: &[],
         };
         self.config.rules.run(&scene, effects);
-        self.say(0, || None, effects);
+        self.store_rule_output(0, || None, effects);
         let effects = &*effects;
         effects.merge(edits);
     }
 
     /// The interface and trunk of a flow.
-    pub(crate) fn place_of_flow(&self, flow: Flow) -> Option<(InterfaceId, Option<TrunkId>)> {
+    pub(crate) fn origin_of_flow(&self, flow: Flow) -> Option<(InterfaceId, Option<TrunkId>)> {
         let interface = self.interface_of(flow.local)?;
         let trunk = self.trunk_at(interface, &flow);
         Some((interface, trunk))
@@ -238,10 +238,10 @@ impl Core {
         {
             return Ok(admitted);
         }
-        let mut effects = self.judge_first(request, origin, flow, admitted.user.as_deref());
+        let mut effects = self.apply_first_rules(request, origin, flow, admitted.user.as_deref());
         admitted.tags = kept(&effects.tags);
         effects.tags.clear();
-        self.say(0, || None, &mut effects);
+        self.store_rule_output(0, || None, &mut effects);
         if let Some(refusal) = effects.refusal.take() {
             return Err(refused(refusal));
         }
@@ -253,7 +253,7 @@ impl Core {
     }
 
     /// The result of rules for a request that creates a dialog, without effects.
-    pub(crate) fn judge_first(
+    pub(crate) fn apply_first_rules(
         &self,
         request: &Message<'_>,
         origin: RequestOrigin,
@@ -272,11 +272,11 @@ impl Core {
     }
 
     /// Processes an indication after rules were applied.
-    pub(crate) fn ruled(&mut self, endpoint: &mut Endpoint, indication: Indication<'_>, now: Time) {
+    pub(crate) fn apply_rules(&mut self, endpoint: &mut Endpoint, indication: Indication<'_>, now: Time) {
         if self.config.rules.is_empty() {
             return self.dispatch(endpoint, indication, now);
         }
-        match self.judged(endpoint, &indication, now) {
+        match self.apply_rules_to_indication(endpoint, &indication, now) {
             RuleOutcome::AsItCame => self.dispatch(endpoint, indication, now),
             RuleOutcome::Refused => {}
             RuleOutcome::Changed(bytes) => match Message::parse(&bytes) {
@@ -288,7 +288,7 @@ impl Core {
         self.apply_rule_output(now);
     }
 
-    fn judged(
+    fn apply_rules_to_indication(
         &mut self,
         endpoint: &mut Endpoint,
         indication: &Indication<'_>,
@@ -325,24 +325,24 @@ impl Core {
                     ..self.scene(RuleDirection::In, at, endpoint.flow_of(leg), message)
                 };
                 self.config.rules.run(&scene, &mut effects);
-                self.say(call.number, || slot, &mut effects);
+                self.store_rule_output(call.number, || slot, &mut effects);
             }
             (None, Indication::OutOfDialogResponse { flow, .. }) => {
-                let Some(at) = self.place_of_flow(*flow) else {
+                let Some(at) = self.origin_of_flow(*flow) else {
                     return RuleOutcome::AsItCame;
                 };
                 let scene = self.scene(RuleDirection::In, at, Some(*flow), message);
                 self.config.rules.run(&scene, &mut effects);
-                self.say(0, || None, &mut effects);
+                self.store_rule_output(0, || None, &mut effects);
             }
             (None, Indication::InDialog { dialog, .. }) => {
                 let flow = endpoint.flow_of_dialog(*dialog);
-                let Some(at) = flow.and_then(|flow| self.place_of_flow(flow)) else {
+                let Some(at) = flow.and_then(|flow| self.origin_of_flow(flow)) else {
                     return RuleOutcome::AsItCame;
                 };
                 let scene = self.scene(RuleDirection::In, at, flow, message);
                 self.config.rules.run(&scene, &mut effects);
-                self.say(0, || None, &mut effects);
+                self.store_rule_output(0, || None, &mut effects);
             }
             _ => return RuleOutcome::AsItCame,
         }
@@ -361,11 +361,11 @@ impl Core {
     }
 
     /// Stores the output of rules until the message is processed.
-    fn say(&self, call: u64, slot: impl FnOnce() -> Option<usize>, effects: &mut Effects) {
+    fn store_rule_output(&self, call: u64, slot: impl FnOnce() -> Option<usize>, effects: &mut Effects) {
         if effects.has_no_reports() {
             return;
         }
-        let said = RuleOutput {
+        let output = RuleOutput {
             call,
             slot: slot(),
             tags: std::mem::take(&mut effects.tags),
@@ -374,49 +374,49 @@ impl Core {
             failed_conditions: effects.failed_conditions,
             refused: effects.refusal.is_some(),
         };
-        self.said.borrow_mut().push(said);
+        self.rule_output.borrow_mut().push(output);
     }
 
     /// Applies the stored output of rules: counters, tags, events.
     #[inline]
     pub(crate) fn apply_rule_output(&mut self, now: Time) {
-        let said = self.said.get_mut();
-        if said.is_empty() {
+        let output = self.rule_output.get_mut();
+        if output.is_empty() {
             return;
         }
-        for said in std::mem::take(said) {
-            self.tell_rule(said, now);
+        for output in std::mem::take(output) {
+            self.log_rule(output, now);
         }
     }
 
-    fn tell_rule(&mut self, said: RuleOutput, now: Time) {
-        let edits = u64::from(said.refused_edits);
+    fn log_rule(&mut self, output: RuleOutput, now: Time) {
+        let edits = u64::from(output.refused_edits);
         self.drops.add(DropReason::RuleEditRefused, edits);
-        let conditions = u64::from(said.failed_conditions);
+        let conditions = u64::from(output.failed_conditions);
         self.drops.add(DropReason::RuleConditionFailed, conditions);
         self.drops
-            .add(DropReason::RuleRefused, u64::from(said.refused));
-        for tag in said.tags {
-            let call = said
+            .add(DropReason::RuleRefused, u64::from(output.refused));
+        for tag in output.tags {
+            let call = output
                 .slot
                 .and_then(|slot| self.calls.get_mut(slot))
-                .filter(|call| call.number == said.call);
+                .filter(|call| call.number == output.call);
             if let Some(call) = call {
                 keep(&mut call.tags, &tag);
             }
-            self.tell_tag(said.call, &tag.name, &tag.value, now);
+            self.log_tag(output.call, &tag.name, &tag.value, now);
         }
         let rules = &self.config.rules;
-        for line in said.log {
+        for line in output.log {
             self.events.tell(now, || EventKind::RuleLogged {
                 rule: rules.name(line.rule).to_owned(),
-                call: said.call,
+                call: output.call,
                 text: line.text,
             });
         }
     }
 
-    fn tell_tag(&mut self, call: u64, tag: &str, value: &str, now: Time) {
+    fn log_tag(&mut self, call: u64, tag: &str, value: &str, now: Time) {
         self.events.tell(now, || EventKind::CallTagged {
             call,
             tag: tag.to_owned(),
@@ -434,7 +434,7 @@ impl Core {
         };
         let number = call.number;
         for (tag, value) in tags.iter() {
-            self.tell_tag(number, tag, value, now);
+            self.log_tag(number, tag, value, now);
         }
     }
 }

@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn pings_come_at_the_interval_and_only_where_wanted() {
+    fn pings_follow_the_configured_interval() {
         let mut trunks = trunks();
         let (pings, notes) = run(&mut trunks, 100, PingResult::Response(200));
         assert!((18..=24).contains(&pings.len()), "{}", pings.len());
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trunk_is_down_when_every_target_failed_often_enough_and_up_at_the_first_answer() {
+    fn trunk_is_down_after_failures_of_all_targets() {
         let mut trunks = trunks();
         let (_, notes) = run(&mut trunks, 6, PingResult::TimedOut);
         assert!(notes.is_empty(), "one failure is none");
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn one_ping_at_a_time_and_answers_from_before_a_reload_do_not_count() {
+    fn ping_results_before_a_reload_are_ignored() {
         let mut trunks = trunks();
         let mut asked = Vec::new();
         for second in 0..60 {
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn failed_calls_count_where_pings_can_bring_it_up_again() {
+    fn failed_calls_mark_only_pinged_targets_down() {
         let mut trunks = trunks();
         for _ in 0..3 {
             assert_eq!(

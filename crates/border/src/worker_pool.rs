@@ -36,11 +36,11 @@ pub(crate) struct WorkerParts {
     pub(crate) trunks: Trunks,
     pub(crate) authority: MaybeShared<Authority>,
     pub(crate) location: Registry,
-    pub(crate) registering: MaybeShared<RegistrationLimiter>,
-    pub(crate) proving: MaybeShared<RegistrationLimiter>,
+    pub(crate) register_limiter: MaybeShared<RegistrationLimiter>,
+    pub(crate) authenticated_register_limiter: MaybeShared<RegistrationLimiter>,
     pub(crate) rate_limiter: MaybeShared<RateLimiter>,
     pub(crate) located_peers: MaybeShared<BoundedMap<IpAddr, ()>>,
-    pub(crate) proven: MaybeShared<CertificateDomains>,
+    pub(crate) certificate_domains: MaybeShared<CertificateDomains>,
     pub(crate) conferences: MaybeShared<ActiveConferences>,
     pub(crate) siblings: Option<Siblings>,
     pub(crate) moves: Option<MovedDialogs>,
@@ -49,8 +49,8 @@ pub(crate) struct WorkerParts {
     /// Key of the socket table.
     pub(crate) sockets: HashKey,
     pub(crate) carriers: Entropy,
-    pub(crate) names: Entropy,
-    pub(crate) marks: HashKey,
+    pub(crate) resolver: Entropy,
+    pub(crate) hash_key: HashKey,
 }
 
 /// Shared state of the workers; a single worker has none.
@@ -127,22 +127,22 @@ impl WorkerParts {
         let authority = Authority::new(config, entropy.fork());
         let limit = config.limits.registrations;
         let location = Location::new(config.registrar, limit, entropy.fork());
-        let (carriers, names) = (entropy.fork(), entropy.fork());
-        let marks = HashKey::new(entropy);
+        let (carriers, resolver) = (entropy.fork(), entropy.fork());
+        let hash_key = HashKey::new(entropy);
         WorkerParts {
             sockets,
             carriers,
-            names,
-            marks,
+            resolver,
+            hash_key,
             worker: Worker::default(),
             trunks,
             authority: MaybeShared::Own(authority),
             location: Registry::Own(Box::new(location)),
-            registering: MaybeShared::Own(admission(config, entropy)),
-            proving: MaybeShared::Own(admission(config, entropy)),
+            register_limiter: MaybeShared::Own(admission(config, entropy)),
+            authenticated_register_limiter: MaybeShared::Own(admission(config, entropy)),
             rate_limiter: MaybeShared::Own(RateLimiter::new(entropy)),
-            located_peers: MaybeShared::Own(BoundedMap::new(LOCATED_PEERS, marks)),
-            proven: MaybeShared::Own(CertificateDomains::new(config.limits.connections, marks)),
+            located_peers: MaybeShared::Own(BoundedMap::new(LOCATED_PEERS, hash_key)),
+            certificate_domains: MaybeShared::Own(CertificateDomains::new(config.limits.connections, hash_key)),
             conferences: MaybeShared::Own(ActiveConferences::default()),
             siblings: None,
             moves: None,
@@ -161,13 +161,13 @@ impl WorkerParts {
         let authority = shared(Authority::new(config, entropy.fork()));
         let limit = config.limits.registrations;
         let parts = SharedRegistry::new(config.registrar, limit, worker, entropy);
-        let registering = shared(admission(config, entropy));
-        let proving = shared(admission(config, entropy));
+        let register_limiter = shared(admission(config, entropy));
+        let authenticated_register_limiter = shared(admission(config, entropy));
         let rate_limiter = shared(RateLimiter::new(entropy));
         let peers = BoundedMap::new(LOCATED_PEERS, HashKey::new(entropy));
         let peers = shared(peers);
         let connections = config.limits.connections;
-        let proven = shared(CertificateDomains::new(connections, HashKey::new(entropy)));
+        let certificate_domains = shared(CertificateDomains::new(connections, HashKey::new(entropy)));
         let conferences = shared(ActiveConferences::default());
         let siblings = Siblings {
             calls: (0..of).map(|_| AtomicUsize::new(0)).collect(),
@@ -186,11 +186,11 @@ impl WorkerParts {
             trunks: Trunks::of_worker(config, entropy.fork(), boards.clone(), number == 0),
             authority: MaybeShared::Shared(authority.clone()),
             location: Registry::Common(parts.of_worker(number)),
-            registering: MaybeShared::Shared(registering.clone()),
-            proving: MaybeShared::Shared(proving.clone()),
+            register_limiter: MaybeShared::Shared(register_limiter.clone()),
+            authenticated_register_limiter: MaybeShared::Shared(authenticated_register_limiter.clone()),
             rate_limiter: MaybeShared::Shared(rate_limiter.clone()),
             located_peers: MaybeShared::Shared(peers.clone()),
-            proven: MaybeShared::Shared(proven.clone()),
+            certificate_domains: MaybeShared::Shared(certificate_domains.clone()),
             conferences: MaybeShared::Shared(conferences.clone()),
             siblings: Some(Siblings {
                 number: usize::from(number),
@@ -200,8 +200,8 @@ impl WorkerParts {
             shed_lists: shed_lists.clone(),
             sockets: HashKey::new(entropy),
             carriers: entropy.fork(),
-            names: entropy.fork(),
-            marks: HashKey::new(entropy),
+            resolver: entropy.fork(),
+            hash_key: HashKey::new(entropy),
         };
         (0..of).map(worker_parts).collect()
     }

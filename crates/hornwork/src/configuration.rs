@@ -19,6 +19,7 @@ pub const DEFAULT_PATH: &str = "/etc/hornwork/hornwork.toml";
 
 /// Options of `hornwork check`.
 #[derive(Debug, Args)]
+#[command(after_help = "Example: hornwork check -c examples/pbx.toml")]
 pub struct CheckOptions {
     /// Configuration file.
     #[arg(short, long, value_name = "FILE", default_value = DEFAULT_PATH)]
@@ -36,6 +37,7 @@ pub struct CheckOptions {
 
 /// Options of `hornwork schema`.
 #[derive(Debug, Args)]
+#[command(after_help = "Example: hornwork schema > hornwork.schema.json")]
 pub struct Schema {
     /// Print the reference page (Markdown) instead of the JSON Schema.
     #[arg(long)]

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 /// Options of `hornwork demo`.
 #[derive(Debug, Args)]
+#[command(after_help = "Example: hornwork demo --stay --seconds 10")]
 pub struct Demo {
     /// Longest run in seconds, 10 to 90.
     #[arg(long, default_value_t = lab::demo::DemoOptions::default().seconds)]
@@ -26,8 +27,10 @@ pub struct Demo {
 #[derive(Debug, Subcommand)]
 pub enum Lab {
     /// List the built-in experiments.
+    #[command(after_help = "Example: hornwork lab list")]
     List,
     /// Print the file of a built-in experiment.
+    #[command(after_help = "Example: hornwork lab show call-capacity > mine.toml")]
     Show {
         /// Name of the experiment.
         name: String,
@@ -37,6 +40,7 @@ pub enum Lab {
     /// Search for the highest level of an experiment at which its thresholds hold (RFC 7502).
     Search(LabSearchOptions),
     /// Analyse calls and media streams in a capture.
+    #[command(after_help = "Example: hornwork lab analyse call.pcap --json figures.json")]
     Analyse {
         /// A pcap or pcapng file.
         capture: PathBuf,
@@ -45,11 +49,13 @@ pub enum Lab {
         json: Option<PathBuf>,
     },
     /// Write the HTML report and the CSV files of a run.
+    #[command(after_help = "Example: hornwork lab report results/b")]
     Report {
         /// Directory of the run.
         dir: PathBuf,
     },
     /// Compare a run with an earlier one of the same experiment; the exit code is 1 if it is worse.
+    #[command(after_help = "Example: hornwork lab compare results/a results/b --tolerance 5")]
     Compare {
         /// Directory of the baseline run.
         baseline: PathBuf,
@@ -66,6 +72,7 @@ pub enum Lab {
 
 /// Options of `hornwork lab run`.
 #[derive(Debug, Args)]
+#[command(after_help = "Example: hornwork lab run small-network --simulate --seed 7 --out results/a")]
 pub struct LabRunOptions {
     /// Name of a built-in experiment, or a file: an experiment (.toml) or a SIPp scenario (.xml).
     experiment: String,
@@ -99,6 +106,7 @@ pub struct LabRunOptions {
 
 /// Options of `hornwork lab search`.
 #[derive(Debug, Args)]
+#[command(after_help = "Example: hornwork lab search call-rate --simulate --set callers.duration_seconds=1 --set levels.to=400 --out results/search")]
 pub struct LabSearchOptions {
     /// Name of a built-in experiment, or a file; its [levels] define the range and the step.
     experiment: String,

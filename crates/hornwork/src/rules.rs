@@ -21,6 +21,7 @@ pub enum Rules {
 
 /// Options of `hornwork rules try`.
 #[derive(Debug, Args)]
+#[command(after_help = "Example: hornwork rules try examples/header-rules.toml < message")]
 pub struct Try {
     /// Configuration file.
     #[arg(value_name = "FILE")]

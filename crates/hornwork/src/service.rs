@@ -38,6 +38,7 @@ const PREALLOCATED_TRANSACTIONS: usize = 32_768;
 
 /// Options of `hornwork run`.
 #[derive(Debug, Args)]
+#[command(after_help = "Example: hornwork run -c examples/pbx.toml")]
 pub struct ServeOptions {
     /// Configuration file.
     #[arg(short, long, value_name = "FILE", default_value = configuration::DEFAULT_PATH)]

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 /// Options of `hornwork completions`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example: hornwork completions bash > /etc/bash_completion.d/hornwork")]
+#[command(after_help = "Example: hornwork completions bash > hornwork.bash")]
 pub struct Completions {
     /// The shell.
     shell: clap_complete::Shell,
@@ -16,7 +16,7 @@ pub struct Completions {
 
 /// Options of `hornwork man`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example: hornwork man /usr/local/share/man/man1")]
+#[command(after_help = "Example: hornwork man .")]
 pub struct Man {
     /// An existing directory; one page is written for each command.
     directory: PathBuf,

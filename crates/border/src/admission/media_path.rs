@@ -82,7 +82,7 @@ impl Core {
             .media_offload
             .path_between(&self.config, interfaces(call));
         let (before, after) = call.reservation.set_media_path(path);
-        let sum = &mut self.admitted.reserved[CostPart::Media as usize];
+        let sum = &mut self.reservations.reserved[CostPart::Media as usize];
         *sum -= before;
         *sum += after;
     }

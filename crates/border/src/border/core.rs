@@ -1,16 +1,16 @@
 //! The state of the border, except the endpoint.
 
-use super::keepalive::KeptFlow;
-use super::listeners::LocalPoint;
+use super::keepalive::RegistrationKeepAlive;
+use super::listeners::BorderListener;
 use super::out_of_dialog::PendingRequest;
-use super::resolve::Names;
+use super::resolve::DnsClient;
 use super::sockets::{MEDIA_BASE, SocketWork};
 use super::subscriptions::Subscription;
 use super::{BorderCounters, EventQueue};
 use crate::admission::{MediaOffload, Reservations};
 use crate::anchor::{MediaPlane, MediaPool, MediaSide, PortReplacement};
 use crate::call::challenge::Challenged;
-use crate::call::quality::Ended;
+use crate::call::quality::EndedCall;
 use crate::call::setup::RequestOrigin;
 use crate::call::{Call, CallKey, HopStep, Side};
 use crate::carrier::Carriers;
@@ -49,7 +49,7 @@ use wire::sip::{HeaderId, Host, Message, NameAddr, Uri};
 pub(crate) const MEDIA_SOCKETS: usize = 16_000;
 
 /// Maximum number of TLS connections from addresses that are not allowed, pending the client certificate.
-const TO_PROVE: usize = 1_024;
+const MAX_PENDING_CERTIFICATES: usize = 1_024;
 
 /// Purpose of a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,17 +59,17 @@ pub(crate) enum Alarm {
     /// A target sent no response.
     AnswerTimeout(CallKey, LegId),
     /// The waiting time after glare is over.
-    JoinAgain(CallKey),
+    TransferRetry(CallKey),
     /// A re-INVITE of a transfer was not answered in time.
-    JoinLate(CallKey, TransactionId),
+    ReinviteTimeout(CallKey, TransactionId),
     /// The time for draining is over.
-    DrainOver,
+    DrainTimeout,
     /// A listener that was removed from the configuration may be closed; whether calls used it at the last check.
-    ShutLocal(ListenerId, bool),
+    CloseListener(ListenerId, bool),
     /// Check whether an overload is over.
-    Calm,
+    OverloadCheck,
     /// Update the load shedding of the socket filter.
-    Sift,
+    SheddingUpdate,
     /// A subscription expired.
     Subscription(u64),
     /// Send a keep-alive on a flow of our registration.
@@ -77,15 +77,15 @@ pub(crate) enum Alarm {
     /// A timeout of media security in a call is due.
     Keying(CallKey),
     /// Query whether a media node still has a call.
-    NodeLook(CallKey),
+    NodeQuery(CallKey),
     /// Retry a call whose media node failed.
-    NodeFailed(CallKey),
+    FailoverRetry(CallKey),
     /// A caller did not enter the PIN of a conference in time.
-    PinLate(CallKey),
+    PinTimeout(CallKey),
     /// Continue a query about a conference with its next participants.
-    RoomLook(u64),
+    ConferenceQueryStep(u64),
     /// Check the state of a transfer whose other call belongs to another worker.
-    TransferLook(u64, CallKey),
+    TransferPoll(u64, CallKey),
 }
 
 /// Buffers for composing messages, reused.
@@ -107,7 +107,7 @@ pub(crate) struct DnsQuery {
 pub(crate) struct Core {
     pub(crate) config: Arc<Config>,
     pub(crate) calls: Slab<Call>,
-    pub(crate) numbers: u64,
+    pub(crate) call_sequence: u64,
     pub(crate) plane: MediaPlane,
     /// The index of the port pool of each range in the configuration.
     pub(crate) pools: Vec<u16>,
@@ -117,59 +117,59 @@ pub(crate) struct Core {
     pub(crate) drops: Drops,
     pub(crate) buffers: Buffers,
     pub(crate) entropy: Entropy,
-    pub(crate) marks: HashKey,
-    pub(crate) locals: Vec<LocalPoint>,
+    pub(crate) hash_key: HashKey,
+    pub(crate) listeners: Vec<BorderListener>,
     pub(crate) next_socket: u32,
-    pub(crate) unwelcome: VecDeque<ConnectionId>,
+    pub(crate) rejected_connections: VecDeque<ConnectionId>,
     pub(crate) trunks: Trunks,
     pub(crate) authority: MaybeShared<Authority>,
     pub(crate) location: Registry,
     /// Rate limits of registrations, without and with credentials.
-    pub(crate) registering: MaybeShared<RegistrationLimiter>,
-    pub(crate) proving: MaybeShared<RegistrationLimiter>,
+    pub(crate) register_limiter: MaybeShared<RegistrationLimiter>,
+    pub(crate) authenticated_register_limiter: MaybeShared<RegistrationLimiter>,
     /// Rate limits of interfaces, trunks and sources.
     pub(crate) rate_limiter: MaybeShared<RateLimiter>,
     /// Origin and user of the current request, determined when it arrived.
     pub(crate) authorized: Option<(RequestOrigin, Option<Box<str>>)>,
     /// Memory and CPU time of calls in progress.
-    pub(crate) admitted: Reservations,
+    pub(crate) reservations: Reservations,
     /// Overload control reported by trunks, and whether any trunk uses it.
     pub(crate) throttles: Throttles,
-    pub(crate) asks_trunks: bool,
+    pub(crate) uses_trunk_feedback: bool,
     /// Queueing delay and load shedding.
     pub(crate) overload: Overload,
     pub(crate) carriers: Carriers,
-    pub(crate) asked: Slab<PendingRequest>,
-    pub(crate) asked_serial: u32,
+    pub(crate) pending_requests: Slab<PendingRequest>,
+    pub(crate) request_serial: u32,
     pub(crate) subscriptions: Slab<Subscription>,
-    pub(crate) kept: Vec<KeptFlow>,
+    pub(crate) keep_alive_flows: Vec<RegistrationKeepAlive>,
     /// Call-IDs of challenged calls.
     pub(crate) challenged: Challenged,
     pub(crate) draining: Option<DrainState>,
     pub(crate) located_peers: MaybeShared<BoundedMap<IpAddr, ()>>,
     /// Domains of the client certificates of accepted connections.
-    pub(crate) proven: MaybeShared<crate::worker_pool::CertificateDomains>,
+    pub(crate) certificate_domains: MaybeShared<crate::worker_pool::CertificateDomains>,
     /// TLS connections that are allowed only if their client certificate is accepted.
-    pub(crate) to_prove: BoundedMap<ConnectionId, (SocketId, SocketAddr)>,
+    pub(crate) pending_certificates: BoundedMap<ConnectionId, (SocketId, SocketAddr)>,
     /// The other workers, if there are several.
     pub(crate) siblings: Option<Siblings>,
-    pub(crate) names: Names,
+    pub(crate) resolver: DnsClient,
     pub(crate) queries: VecDeque<DnsQuery>,
-    pub(crate) question: Option<DnsQuery>,
+    pub(crate) current_query: Option<DnsQuery>,
     /// Log lines of header rules while a message is forwarded.
-    pub(crate) said: RefCell<Vec<RuleOutput>>,
+    pub(crate) rule_output: RefCell<Vec<RuleOutput>>,
     /// Conferences with their participants.
     pub(crate) conferences: crate::call::conference::Conferences,
     /// Pending queries of the control interface about conferences.
     pub(crate) conference_queries: crate::call::conference::requests::ConferenceQueries,
     /// Media nodes that relay the media of calls.
-    pub(crate) nodes: MediaNodes,
+    pub(crate) media_nodes: MediaNodes,
     /// Messages that waited for a media node in calls that have ended.
-    pub(crate) flushing: VecDeque<crate::ng_client::relay::DeferredMessage>,
+    pub(crate) deferred_messages: VecDeque<crate::ng_client::relay::DeferredMessage>,
     /// Whether the indication being dispatched had waited for its media node.
-    pub(crate) resuming: bool,
+    pub(crate) replaying: bool,
     /// Ended calls whose statistics are pending, by call number.
-    pub(crate) ended: BTreeMap<u64, Box<Ended>>,
+    pub(crate) ended_calls: BTreeMap<u64, Box<EndedCall>>,
     /// Path of media that is anchored here.
     pub(crate) media_offload: MediaOffload,
     pub(crate) last_stats: Option<(u64, Box<media::forward::SessionStats>)>,
@@ -246,12 +246,12 @@ impl Core {
         let plane = MediaPlane::new(sockets, share.sockets, entropy.fork());
         let ours = worker.number == 0;
         let carriers = Carriers::new(&config, ours, share.carriers, Time::ZERO);
-        let names = Names::new(&config, share.names);
-        let nodes = MediaNodes::new(&config, worker, entropy.fork());
+        let resolver = DnsClient::new(&config, share.resolver);
+        let media_nodes = MediaNodes::new(&config, worker, entropy.fork());
         let mut core = Core {
             config: config.clone(),
             calls: Slab::new(),
-            numbers: 0,
+            call_sequence: 0,
             plane,
             pools: Vec::new(),
             timers: TimerWheel::new(),
@@ -262,42 +262,42 @@ impl Core {
             counters: BorderCounters::default(),
             drops: Drops::new(),
             buffers: Buffers::default(),
-            marks: share.marks,
-            locals: Vec::new(),
+            hash_key: share.hash_key,
+            listeners: Vec::new(),
             next_socket: 0,
-            unwelcome: VecDeque::new(),
+            rejected_connections: VecDeque::new(),
             trunks: share.trunks,
             authority: share.authority,
             location: share.location,
-            registering: share.registering,
-            proving: share.proving,
+            register_limiter: share.register_limiter,
+            authenticated_register_limiter: share.authenticated_register_limiter,
             rate_limiter: share.rate_limiter,
             authorized: None,
-            admitted: Reservations::default(),
+            reservations: Reservations::default(),
             throttles: Throttles::default(),
-            asks_trunks: false,
+            uses_trunk_feedback: false,
             overload: Overload::new(share.shed_lists, share.worker.count),
             carriers,
-            asked: Slab::new(),
-            asked_serial: 0,
+            pending_requests: Slab::new(),
+            request_serial: 0,
             subscriptions: Slab::new(),
-            kept: Vec::new(),
-            challenged: Challenged::new(share.marks),
+            keep_alive_flows: Vec::new(),
+            challenged: Challenged::new(share.hash_key),
             draining: None,
             located_peers: share.located_peers,
-            proven: share.proven,
-            to_prove: BoundedMap::new(TO_PROVE, share.marks),
+            certificate_domains: share.certificate_domains,
+            pending_certificates: BoundedMap::new(MAX_PENDING_CERTIFICATES, share.hash_key),
             siblings: share.siblings,
-            names,
+            resolver,
             queries: VecDeque::new(),
-            question: None,
-            said: RefCell::default(),
+            current_query: None,
+            rule_output: RefCell::default(),
             conferences: crate::call::conference::Conferences::new(share.conferences),
             conference_queries: Default::default(),
-            nodes,
-            flushing: VecDeque::new(),
-            resuming: false,
-            ended: BTreeMap::new(),
+            media_nodes,
+            deferred_messages: VecDeque::new(),
+            replaying: false,
+            ended_calls: BTreeMap::new(),
             media_offload: MediaOffload::default(),
             last_stats: None,
             now: Time::ZERO,
@@ -313,7 +313,7 @@ impl Core {
     pub(crate) fn begin(&mut self, now: Time) {
         self.now = now;
         self.plane.keying.now = now;
-        self.question = None;
+        self.current_query = None;
         self.publish_call_count();
     }
 
@@ -325,7 +325,7 @@ impl Core {
     }
 
     /// Number of calls of all workers.
-    pub(crate) fn calls_of_all(&self) -> usize {
+    pub(crate) fn total_calls(&self) -> usize {
         self.siblings
             .as_ref()
             .map_or(self.calls.len(), |siblings| siblings.total_calls())
@@ -334,8 +334,8 @@ impl Core {
     /// A new call number, unique among all workers.
     pub(crate) fn next_number(&mut self, endpoint: &Endpoint) -> u64 {
         let worker = endpoint.worker();
-        let number = self.numbers * u64::from(worker.count) + u64::from(worker.number) + 1;
-        self.numbers += 1;
+        let number = self.call_sequence * u64::from(worker.count) + u64::from(worker.number) + 1;
+        self.call_sequence += 1;
         number
     }
 
@@ -431,7 +431,7 @@ impl Core {
 
     /// A keyed hash of a Request-URI.
     pub(crate) fn mark_of(&self, uri: &[u8]) -> u64 {
-        let mut hasher: SipHasher13 = self.marks.build_hasher();
+        let mut hasher: SipHasher13 = self.hash_key.build_hasher();
         hasher.write(uri);
         hasher.finish()
     }
@@ -458,7 +458,7 @@ impl Core {
     }
 
     fn hash_of(&self, values: &[u64]) -> u64 {
-        let mut hasher: SipHasher13 = self.marks.build_hasher();
+        let mut hasher: SipHasher13 = self.hash_key.build_hasher();
         for value in values {
             hasher.write_u64(*value);
         }
@@ -513,7 +513,7 @@ impl Core {
     }
 
     /// Whether a side is trusted with asserted identities (RFC 3325).
-    pub(crate) fn believes(&self, call: &Call, side: Side) -> bool {
+    pub(crate) fn trusts_side(&self, call: &Call, side: Side) -> bool {
         self.config
             .trusts(*call.interfaces.get(side), *call.trunks.get(side))
     }
@@ -552,7 +552,7 @@ impl Core {
             throttles: &self.throttles,
             now: self.now,
             location: &self.location,
-            locals: &self.locals,
+            listeners: &self.listeners,
             config: &self.config,
         }
     }
@@ -583,19 +583,19 @@ impl Core {
     ) {
         for flow in &stats.flows {
             let [caller, callee] = &flow.sides;
-            let heard = [caller, callee].map(heard);
+            let reception = [caller, callee].map(reception_of);
             if stats.offload_allowed && caller.received.packets + callee.received.packets > 0 {
                 self.events.tell(now, || EventKind::MediaRelayedInKernel {
                     call: key.number(),
                     line: flow.line.into(),
                     caller_packets: caller.received.packets,
                     caller_relayed: caller.offloaded.packets,
-                    caller_lost: heard[0].0,
-                    caller_jitter_us: heard[0].1,
+                    caller_lost: reception[0].0,
+                    caller_jitter_us: reception[0].1,
                     callee_packets: callee.received.packets,
                     callee_relayed: callee.offloaded.packets,
-                    callee_lost: heard[1].0,
-                    callee_jitter_us: heard[1].1,
+                    callee_lost: reception[1].0,
+                    callee_jitter_us: reception[1].1,
                 });
             }
         }
@@ -614,12 +614,12 @@ impl Core {
         let plane = &mut self.plane;
         let waiter = plane.sockets.opened(socket, now, &mut plane.work);
         if let Some(slot) = waiter.and_then(|key| self.slot_of(CallKey(key))) {
-            self.go_on(endpoint, slot, now);
+            self.resume_call(endpoint, slot, now);
         }
     }
 
     /// Sends the messages of a call that waited for its media sockets.
-    fn go_on(&mut self, endpoint: &mut Endpoint, slot: usize, now: Time) {
+    fn resume_call(&mut self, endpoint: &mut Endpoint, slot: usize, now: Time) {
         let Some(call) = self.calls.get_mut(slot) else {
             return;
         };
@@ -668,7 +668,7 @@ impl Core {
                     address: address.map_or_else(String::new, |address| address.to_string()),
                     replacement: instead.to_string(),
                 });
-                self.go_on(endpoint, slot, now);
+                self.resume_call(endpoint, slot, now);
             }
             PortReplacement::WithoutRtcp => {}
             PortReplacement::Exhausted | PortReplacement::Announced => {
@@ -689,7 +689,7 @@ impl Core {
         let (address, waiter) = match socket.0 >= MEDIA_BASE {
             true => self.plane.sockets.failed(socket).unzip(),
             false => {
-                let mut locals = self.locals.iter();
+                let mut locals = self.listeners.iter();
                 let point = locals.find(|point| point.socket == socket);
                 (point.map(|point| point.address), None)
             }
@@ -740,7 +740,7 @@ impl Core {
     }
 
     /// Processes timers that are due.
-    pub(crate) fn alarms(&mut self, endpoint: &mut Endpoint, now: Time) {
+    pub(crate) fn process_timers(&mut self, endpoint: &mut Endpoint, now: Time) {
         while let Some(alarm) = self.timers.pop_due(now) {
             match alarm {
                 Alarm::RingTimeout(key) => {
@@ -753,35 +753,35 @@ impl Core {
                         self.answer_timed_out(endpoint, slot, leg, now);
                     }
                 }
-                Alarm::JoinAgain(key) => {
+                Alarm::TransferRetry(key) => {
                     if let Some(slot) = self.slot_of(key) {
                         self.retry_transfer(endpoint, slot, now);
                     }
                 }
-                Alarm::JoinLate(key, sent) => {
+                Alarm::ReinviteTimeout(key, sent) => {
                     if let Some(slot) = self.slot_of(key) {
                         self.reinvite_timed_out(endpoint, slot, sent, now);
                     }
                 }
-                Alarm::DrainOver => self.expire_drain(endpoint, now),
+                Alarm::DrainTimeout => self.expire_drain(endpoint, now),
                 Alarm::Subscription(key) => self.end_subscription(endpoint, key),
                 Alarm::KeepAlive(serial) => self.keep_alive(endpoint, serial, now),
-                Alarm::ShutLocal(local, used) => self.close_listener(endpoint, local, used, now),
+                Alarm::CloseListener(local, used) => self.close_listener(endpoint, local, used, now),
                 Alarm::Keying(key) => self.handle_keying_timeout(key),
-                Alarm::NodeLook(key) => self.query_node_about_call(key, now),
-                Alarm::NodeFailed(key) => self.requeue_failover(key),
-                Alarm::PinLate(key) => self.pin_timeout(endpoint, key, now),
-                Alarm::RoomLook(number) => self.query_next_participants(endpoint, number, now),
-                Alarm::TransferLook(number, call) => {
+                Alarm::NodeQuery(key) => self.query_node_about_call(key, now),
+                Alarm::FailoverRetry(key) => self.requeue_failover(key),
+                Alarm::PinTimeout(key) => self.pin_timeout(endpoint, key, now),
+                Alarm::ConferenceQueryStep(number) => self.query_next_participants(endpoint, number, now),
+                Alarm::TransferPoll(number, call) => {
                     self.poll_transfer(endpoint, number, call, now);
                 }
-                Alarm::Calm => self.check_overload_end(now),
-                Alarm::Sift => self.update_shedding(endpoint, now),
+                Alarm::OverloadCheck => self.check_overload_end(now),
+                Alarm::SheddingUpdate => self.update_shedding(endpoint, now),
             }
         }
         self.plane.close_idle(now);
         self.handle_node_timeouts(endpoint, now);
-        self.names_timeout(now);
+        self.dns_timeout(now);
         self.ping_trunks(endpoint, now);
         self.register_at_carriers(endpoint, now);
         self.expire_registrations(now);
@@ -793,8 +793,8 @@ impl Core {
         let trunks = self.trunks.next_deadline();
         let location = self.location.next_deadline();
         let carriers = self.carriers.next_deadline();
-        let names = self.names.next_deadline();
-        let nodes = self.nodes.next_deadline();
+        let names = self.resolver.next_deadline();
+        let nodes = self.media_nodes.next_deadline();
         [trunks, location, carriers, names, nodes, ports]
             .into_iter()
             .fold(timers, Deadline::earlier)
@@ -810,7 +810,7 @@ impl Core {
             })
         };
         let mut work: VecDeque<SocketWork> = VecDeque::new();
-        self.plane.sockets.shut_unwanted(wanted, &mut work);
+        self.plane.sockets.close_outside_ranges(wanted, &mut work);
         self.plane.work.append(&mut work);
     }
 }
@@ -822,7 +822,7 @@ pub(crate) struct RoutingSnapshot<'a> {
     throttles: &'a Throttles,
     now: Time,
     location: &'a Registry,
-    locals: &'a [LocalPoint],
+    listeners: &'a [BorderListener],
     config: &'a Config,
 }
 
@@ -843,7 +843,7 @@ impl RoutingState for RoutingSnapshot<'_> {
         // A contact belongs to the listener of its flow, even if a reload changed that listener.
         let placed = |mut contact: Contact| {
             let point = self
-                .locals
+                .listeners
                 .iter()
                 .find(|point| point.local == contact.flow.local)?;
             contact.interface = point.interface?;
@@ -921,7 +921,7 @@ pub(crate) fn identities(message: &Message<'_>, host: &[u8], out: &mut Vec<u8>) 
 }
 
 /// Packets lost by the sources of a side, and the mean jitter of its main source in microseconds.
-fn heard(side: &media::forward::SideStats) -> (u64, u64) {
+fn reception_of(side: &media::forward::SideStats) -> (u64, u64) {
     let lost = side
         .sources
         .iter()

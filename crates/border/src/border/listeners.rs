@@ -15,7 +15,7 @@ const LINGER: Duration = Duration::from_secs(33);
 
 /// A listener.
 #[derive(Clone, Debug)]
-pub(crate) struct LocalPoint {
+pub(crate) struct BorderListener {
     /// Its interface; `None` after removal from the configuration.
     pub(crate) interface: Option<InterfaceId>,
     /// Whether its socket is open or being opened.
@@ -28,7 +28,7 @@ pub(crate) struct LocalPoint {
     pub(crate) advertised: Vec<u8>,
 }
 
-impl LocalPoint {
+impl BorderListener {
     fn opening(&self) -> SocketWork {
         SocketWork::Open {
             socket: self.socket,
@@ -43,7 +43,7 @@ impl Core {
     /// connections stay), the others when no call uses them any more.
     pub(crate) fn open_listeners(&mut self, endpoint: &mut Endpoint, config: &Config) {
         let now = self.now;
-        let mut kept = vec![false; self.locals.len()];
+        let mut kept = vec![false; self.listeners.len()];
         for (index, interface) in config.interfaces.iter().enumerate() {
             let id = InterfaceId(u16::try_from(index).unwrap_or(u16::MAX));
             for listen in &interface.listen {
@@ -52,7 +52,7 @@ impl Core {
                     Some(host) => format!("{}:{}", host.uri_host(), listen.address.port()),
                     None => listen.address.to_string(),
                 };
-                let known = self.locals.iter().position(|point| {
+                let known = self.listeners.iter().position(|point| {
                     point.transport == listen.transport
                         && point.address == listen.address
                         && point.advertised == advertised.as_bytes()
@@ -60,7 +60,7 @@ impl Core {
                 match known {
                     Some(at) => {
                         if let (Some(point), Some(kept)) =
-                            (self.locals.get_mut(at), kept.get_mut(at))
+                            (self.listeners.get_mut(at), kept.get_mut(at))
                         {
                             point.interface = Some(id);
                             endpoint.set_closed(point.local, false);
@@ -78,14 +78,14 @@ impl Core {
                 }
             }
         }
-        for (point, kept) in self.locals.iter_mut().zip(kept) {
+        for (point, kept) in self.listeners.iter_mut().zip(kept) {
             if kept || point.interface.take().is_none() {
                 continue;
             }
             endpoint.set_closed(point.local, true);
             match point.transport {
                 Transport::Udp => {
-                    let alarm = Alarm::ShutLocal(point.local, true);
+                    let alarm = Alarm::CloseListener(point.local, true);
                     self.timers.schedule(now + LINGER, alarm);
                 }
                 _ => {
@@ -113,7 +113,7 @@ impl Core {
                     .is_some_and(|flow| flow.local == local)
             })
         });
-        let Some(point) = self.locals.iter_mut().find(|point| point.local == local) else {
+        let Some(point) = self.listeners.iter_mut().find(|point| point.local == local) else {
             return;
         };
         if point.interface.is_some() || !point.open {
@@ -121,7 +121,7 @@ impl Core {
         }
         if used || was_used {
             self.timers
-                .schedule(now + LINGER, Alarm::ShutLocal(local, used));
+                .schedule(now + LINGER, Alarm::CloseListener(local, used));
             return;
         }
         point.open = false;
@@ -144,7 +144,7 @@ impl Core {
             address: listen.address,
             advertised: advertised.clone(),
         });
-        let point = LocalPoint {
+        let point = BorderListener {
             interface: Some(interface),
             open: true,
             local,
@@ -154,12 +154,12 @@ impl Core {
             advertised: advertised.into_bytes(),
         };
         self.plane.work.push_back(point.opening());
-        self.locals.push(point);
+        self.listeners.push(point);
     }
 
     /// Whether requests from `source` are accepted on this socket.
-    pub(crate) fn is_welcome(&self, socket: SocketId, source: SocketAddr) -> bool {
-        let Some(point) = self.locals.iter().find(|point| point.socket == socket) else {
+    pub(crate) fn is_source_allowed(&self, socket: SocketId, source: SocketAddr) -> bool {
+        let Some(point) = self.listeners.iter().find(|point| point.socket == socket) else {
             return true;
         };
         let Some(id) = point.interface else {
@@ -185,7 +185,7 @@ impl Core {
         &self,
         socket: SocketId,
     ) -> Option<InterfaceId> {
-        let point = self.locals.iter().find(|point| point.socket == socket)?;
+        let point = self.listeners.iter().find(|point| point.socket == socket)?;
         let id = point
             .interface
             .filter(|_| point.transport == Transport::Tls)?;
@@ -203,7 +203,7 @@ impl Core {
         socket: SocketId,
         remote: SocketAddr,
     ) -> bool {
-        self.to_prove.insert(connection, (socket, remote)).is_ok()
+        self.pending_certificates.insert(connection, (socket, remote)).is_ok()
     }
 
     /// Processes the domains of the client certificate of an accepted connection. Returns `false` if the connection is
@@ -215,9 +215,9 @@ impl Core {
     ) -> bool {
         if !names.is_empty() && connection.0 & ConnectionId::ACCEPTED != 0 {
             // If the table is full, the certificate is ignored.
-            let _ = self.proven.lock().insert(connection, names.into());
+            let _ = self.certificate_domains.lock().insert(connection, names.into());
         }
-        let Some((socket, remote)) = self.to_prove.remove(&connection) else {
+        let Some((socket, remote)) = self.pending_certificates.remove(&connection) else {
             return true;
         };
         self.interface_with_client_certificates(socket)
@@ -231,8 +231,8 @@ impl Core {
     /// A connection was closed: forgets its certificate.
     pub(crate) fn connection_ended(&mut self, connection: ConnectionId) {
         if connection.0 & ConnectionId::ACCEPTED != 0 {
-            self.to_prove.remove(&connection);
-            self.proven.lock().remove(&connection);
+            self.pending_certificates.remove(&connection);
+            self.certificate_domains.lock().remove(&connection);
         }
     }
 
@@ -247,7 +247,7 @@ impl Core {
         let Some(id) = by_certificate else {
             return self.config.trunk_of(interface, remote, transport, None);
         };
-        self.proven.read(|proven| {
+        self.certificate_domains.read(|proven| {
             let names = proven.get(&id).map_or(&[][..], |names| names);
             let names = Some(names);
             self.config.trunk_of(interface, remote, transport, names)
@@ -259,8 +259,8 @@ impl Core {
         self.point(local)?.interface
     }
 
-    pub(crate) fn point(&self, local: ListenerId) -> Option<&LocalPoint> {
-        self.locals.iter().find(|point| point.local == local)
+    pub(crate) fn point(&self, local: ListenerId) -> Option<&BorderListener> {
+        self.listeners.iter().find(|point| point.local == local)
     }
 
     /// The listener of an interface from which `remote` is reached.
@@ -270,7 +270,7 @@ impl Core {
         transport: Transport,
         remote: SocketAddr,
     ) -> Option<ListenerId> {
-        point_for(&self.locals, interface, transport, remote).map(|point| point.local)
+        find_listener(&self.listeners, interface, transport, remote).map(|point| point.local)
     }
 
     /// Host and port of a listener as seen by peers.
@@ -282,7 +282,7 @@ impl Core {
 
     /// Whether `host:port` (or the host alone) is one of our addresses.
     pub(crate) fn is_ours(&self, host: &[u8]) -> bool {
-        self.locals.iter().any(|point| {
+        self.listeners.iter().any(|point| {
             point.advertised.eq_ignore_ascii_case(host)
                 || point
                     .advertised
@@ -299,7 +299,7 @@ impl Core {
 
     /// A socket is open.
     pub(crate) fn opened(&mut self, socket: SocketId, local: SocketAddr, now: Time) {
-        let Some(point) = self.locals.iter_mut().find(|point| point.socket == socket) else {
+        let Some(point) = self.listeners.iter_mut().find(|point| point.socket == socket) else {
             return;
         };
         if point.address.port() == 0 && point.advertised == point.address.to_string().as_bytes() {
@@ -323,12 +323,12 @@ impl Core {
 }
 
 /// The listener of an interface from which `remote` is reached.
-pub(crate) fn point_for(
-    locals: &[LocalPoint],
+pub(crate) fn find_listener(
+    locals: &[BorderListener],
     interface: InterfaceId,
     transport: Transport,
     remote: SocketAddr,
-) -> Option<&LocalPoint> {
+) -> Option<&BorderListener> {
     locals.iter().find(|point| {
         point.interface == Some(interface)
             && point.address.is_ipv4() == remote.is_ipv4()

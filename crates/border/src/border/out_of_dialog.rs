@@ -6,7 +6,7 @@
 
 mod register;
 
-use super::listeners::point_for;
+use super::listeners::find_listener;
 use super::resolve::{LookupWaiter, placed};
 use super::subscriptions::ForwardedRequest;
 use super::{Core, HopHosts};
@@ -43,32 +43,32 @@ pub(crate) fn too_many(seconds: u32) -> RequestRefusal {
 }
 
 /// Maximum number of forwarded requests that await a response.
-const MAX_ASKED: usize = 100_000;
+const MAX_PENDING_REQUESTS: usize = 100_000;
 
 /// An out-of-dialog request sent by us.
 #[derive(Debug)]
 pub(crate) struct PendingRequest {
     serial: u32,
-    what: What,
+    what: PendingKind,
 }
 
 #[derive(Debug)]
-enum What {
+enum PendingKind {
     Ping(Ping),
-    Relay(Box<Relay>),
-    Register(Box<PassedRegister>),
+    Relay(Box<RequestRelay>),
+    Register(Box<ForwardedRegister>),
     /// A request within a subscription.
-    Inside(ForwardedRequest),
+    InDialog(ForwardedRequest),
     /// A registration of ours: its trunk, and its serial number.
     Carrier(TrunkId, u32),
 }
 
 /// A forwarded request.
 #[derive(Debug)]
-pub(crate) struct Relay {
+pub(crate) struct RequestRelay {
     server: ServerTransaction,
     /// Flow of the received request.
-    asker: Flow,
+    source_flow: Flow,
     /// Whether that side is trusted with identities, and its authenticated user.
     trusted: bool,
     user: Option<Box<str>>,
@@ -81,16 +81,16 @@ pub(crate) struct Relay {
 
 /// A request that waits for name resolution.
 #[derive(Debug)]
-pub(crate) enum Located {
+pub(crate) enum DeferredRequest {
     Ping(Ping),
-    Relay(Box<Relay>),
+    Relay(Box<RequestRelay>),
     Carrier(Box<Registration>),
-    Register(Box<WaitingRegister>),
+    Register(Box<DeferredRegister>),
 }
 
 /// A REGISTER that waits for the name resolution of its core.
 #[derive(Debug)]
-pub(crate) struct WaitingRegister {
+pub(crate) struct DeferredRegister {
     server: ServerTransaction,
     request: Box<[u8]>,
     origin: RequestOrigin,
@@ -100,14 +100,14 @@ pub(crate) struct WaitingRegister {
 
 /// Next hop of a request.
 #[derive(Clone, Copy, Debug)]
-struct Onward<'h> {
+struct HopFlow<'h> {
     hop: &'h HopStep,
     flow: Flow,
 }
 
 /// Origin and flow of a request.
 #[derive(Clone, Copy, Debug)]
-struct From {
+struct RequestSource {
     origin: RequestOrigin,
     flow: Flow,
 }
@@ -121,24 +121,24 @@ struct SenderTrust<'a> {
 
 /// A forwarded REGISTER.
 #[derive(Debug)]
-struct PassedRegister {
+struct ForwardedRegister {
     server: ServerTransaction,
     /// Flow of the received request.
-    asker: Flow,
+    source_flow: Flow,
     passing: Passing,
 }
 
-impl Located {
+impl DeferredRequest {
     /// Applies the new interface and trunk indices after a reload. Returns `false` if the request is obsolete.
     pub(crate) fn rename(&mut self, renamed: &IndexRemap) -> bool {
         match self {
             // The new configuration starts its own pings and registrations.
-            Located::Ping(_) | Located::Carrier(_) => false,
-            Located::Relay(relay) => {
+            DeferredRequest::Ping(_) | DeferredRequest::Carrier(_) => false,
+            DeferredRequest::Relay(relay) => {
                 renamed.steps(&mut relay.hops);
                 true
             }
-            Located::Register(waiting) => {
+            DeferredRequest::Register(waiting) => {
                 waiting.origin.interface = renamed.interface(waiting.origin.interface);
                 waiting.origin.trunk = waiting.origin.trunk.and_then(|trunk| renamed.trunk(trunk));
                 waiting.trunk = renamed.trunk(waiting.trunk).unwrap_or(TrunkId(u16::MAX));
@@ -151,22 +151,22 @@ impl Located {
 impl Core {
     /// Applies the new interface and trunk indices after a reload.
     pub(crate) fn remap_out_of_dialog_requests(&mut self, renamed: &IndexRemap) {
-        for (_, asked) in &mut self.asked {
-            match &mut asked.what {
-                What::Relay(relay) => renamed.steps(&mut relay.hops),
-                What::Carrier(trunk, _) => {
+        for (_, pending) in &mut self.pending_requests {
+            match &mut pending.what {
+                PendingKind::Relay(relay) => renamed.steps(&mut relay.hops),
+                PendingKind::Carrier(trunk, _) => {
                     *trunk = renamed.trunk(*trunk).unwrap_or(TrunkId(u16::MAX));
                 }
-                What::Ping(_) | What::Register(_) | What::Inside(_) => {}
+                PendingKind::Ping(_) | PendingKind::Register(_) | PendingKind::InDialog(_) => {}
             }
         }
-        self.rename_subscriptions(renamed);
-        self.rename_kept(renamed);
-        self.names.rename(renamed);
+        self.remap_subscriptions(renamed);
+        self.remap_keep_alive_flows(renamed);
+        self.resolver.rename(renamed);
     }
 
     /// Processes an out-of-dialog request.
-    pub(crate) fn outside(
+    pub(crate) fn out_of_dialog(
         &mut self,
         endpoint: &mut Endpoint,
         transaction: ServerTransaction,
@@ -181,8 +181,8 @@ impl Core {
             | Method::Subscribe
             | Method::Notify
             | Method::Refer => {
-                if let Err(refused) = self.pass_outside(endpoint, transaction, request, flow, now) {
-                    self.refuse_outside(endpoint, transaction, request, flow, &refused, now);
+                if let Err(refused) = self.forward_out_of_dialog(endpoint, transaction, request, flow, now) {
+                    self.refuse_out_of_dialog(endpoint, transaction, request, flow, &refused, now);
                 }
             }
             Method::Register => self.register(endpoint, transaction, request, flow, now),
@@ -218,7 +218,7 @@ impl Core {
     }
 
     /// Forwards a request.
-    fn pass_outside(
+    fn forward_out_of_dialog(
         &mut self,
         endpoint: &mut Endpoint,
         transaction: ServerTransaction,
@@ -226,7 +226,7 @@ impl Core {
         flow: Flow,
         now: Time,
     ) -> Result<(), RequestRefusal> {
-        let (origin, user) = self.let_in(request, flow, now)?;
+        let (origin, user) = self.authorize_request(request, flow, now)?;
         self.allowed(request, origin)?;
         let admitted = self.admit(request, origin, flow, user)?;
         let changed = admitted.message();
@@ -242,9 +242,9 @@ impl Core {
             false => None,
         };
         self.counters.relayed += 1;
-        let relay = Relay {
+        let relay = RequestRelay {
             server: transaction,
-            asker: flow,
+            source_flow: flow,
             trusted: self.config.trusts(origin.interface, origin.trunk),
             user: admitted.user.clone(),
             request: request.bytes().into(),
@@ -289,7 +289,7 @@ impl Core {
         );
     }
 
-    fn refuse_outside(
+    fn refuse_out_of_dialog(
         &mut self,
         endpoint: &mut Endpoint,
         transaction: ServerTransaction,
@@ -298,7 +298,7 @@ impl Core {
         refused: &RequestRefusal,
         now: Time,
     ) {
-        self.tell_refusal(request, flow, refused, now);
+        self.report_refusal(request, flow, refused, now);
         let mut effects = Effects::default();
         let mut edits: SmallVec<[Edit<'_>; 4]> = refused
             .headers
@@ -316,28 +316,28 @@ impl Core {
     }
 
     /// Stores a sent request. Returns the identifier that its response will carry.
-    fn ask(&mut self, what: What) -> Option<u64> {
-        if self.asked.len() >= MAX_ASKED {
+    fn store_pending(&mut self, what: PendingKind) -> Option<u64> {
+        if self.pending_requests.len() >= MAX_PENDING_REQUESTS {
             return None;
         }
-        self.asked_serial = self.asked_serial.wrapping_add(1);
-        let serial = self.asked_serial;
-        let index = self.asked.insert(PendingRequest { serial, what });
+        self.request_serial = self.request_serial.wrapping_add(1);
+        let serial = self.request_serial;
+        let index = self.pending_requests.insert(PendingRequest { serial, what });
         Some((u64::from(serial) << 32) | (index as u64 + 1))
     }
 
-    fn take_pending(&mut self, user: u64) -> Option<What> {
+    fn take_pending(&mut self, user: u64) -> Option<PendingKind> {
         let index = (user & 0xffff_ffff).checked_sub(1)? as usize;
-        let asked = self.asked.get(index)?;
-        if u64::from(asked.serial) != user >> 32 {
+        let pending = self.pending_requests.get(index)?;
+        if u64::from(pending.serial) != user >> 32 {
             return None;
         }
-        self.asked.try_remove(index).map(|asked| asked.what)
+        self.pending_requests.try_remove(index).map(|pending| pending.what)
     }
 
     /// Stores a request within a subscription. Returns the identifier that its response will carry.
     pub(crate) fn store_subscription_request(&mut self, passed: ForwardedRequest) -> Option<u64> {
-        self.ask(What::Inside(passed))
+        self.store_pending(PendingKind::InDialog(passed))
     }
 
     /// Removes a request that could not be sent.
@@ -363,37 +363,37 @@ impl Core {
     fn relay_next(
         &mut self,
         endpoint: &mut Endpoint,
-        mut relay: Box<Relay>,
+        mut relay: Box<RequestRelay>,
         status: u16,
         now: Time,
     ) {
         loop {
-            let asker = (relay.server, relay.subscription);
+            let server_side = (relay.server, relay.subscription);
             let Some(hop) = relay.hops.get(relay.next).cloned() else {
-                return self.refuse_relay(endpoint, asker, status, now);
+                return self.refuse_relay(endpoint, server_side, status, now);
             };
             relay.next += 1;
             if let StepTarget::Name(host, transport) = &hop.place {
-                let waiting = LookupWaiter::Outside(Located::Relay(relay));
+                let waiting = LookupWaiter::OutOfDialog(DeferredRequest::Relay(relay));
                 return self.locate(endpoint, host, *transport, waiting, now);
             }
             let Some(flow) = self.flow_to(&hop) else {
                 continue;
             };
-            let flow = self.named(endpoint, flow, &hop);
+            let flow = self.with_hop_certificate_name(endpoint, flow, &hop);
             let bytes = relay.request.clone();
             let proven = relay.user.clone();
             let from = SenderTrust {
                 trusted: relay.trusted,
                 proven: proven.as_deref(),
             };
-            let Some(user) = self.ask(What::Relay(relay)) else {
-                return self.refuse_relay(endpoint, asker, 503, now);
+            let Some(user) = self.store_pending(PendingKind::Relay(relay)) else {
+                return self.refuse_relay(endpoint, server_side, 503, now);
             };
             let sent = match Message::parse(&bytes) {
                 Ok(request) => {
-                    let onward = Onward { hop: &hop, flow };
-                    self.send_relay(endpoint, &request, onward, from, asker.1, user, now)
+                    let target = HopFlow { hop: &hop, flow };
+                    self.send_relay(endpoint, &request, target, from, server_side.1, user, now)
                 }
                 Err(_) => Err(None),
             };
@@ -402,11 +402,11 @@ impl Core {
                 Err(refusal) => refusal,
             };
             match self.take_pending(user) {
-                Some(What::Relay(_)) if refusal.is_some() => {
-                    return self.refuse_relay(endpoint, asker, refusal.unwrap_or(500), now);
+                Some(PendingKind::Relay(_)) if refusal.is_some() => {
+                    return self.refuse_relay(endpoint, server_side, refusal.unwrap_or(500), now);
                 }
-                Some(What::Relay(back)) => relay = back,
-                _ => return self.refuse_relay(endpoint, asker, 500, now),
+                Some(PendingKind::Relay(back)) => relay = back,
+                _ => return self.refuse_relay(endpoint, server_side, 500, now),
             }
         }
     }
@@ -420,13 +420,13 @@ impl Core {
         &mut self,
         endpoint: &mut Endpoint,
         request: &Message<'_>,
-        onward: Onward<'_>,
+        target: HopFlow<'_>,
         sender: SenderTrust<'_>,
         subscription: Option<u64>,
         user: u64,
         now: Time,
     ) -> Result<(), Option<u16>> {
-        let Onward { hop, flow } = onward;
+        let HopFlow { hop, flow } = target;
         let config = self.config.clone();
         let trunk = hop.trunk.and_then(|trunk| config.trunk(trunk));
         let placed = HopHosts::new(self, hop, trunk, flow);
@@ -537,53 +537,53 @@ impl Core {
             return;
         }
         match self.take_pending(user) {
-            Some(What::Ping(ping)) => self.ping_done(ping, PingResult::Response(status), now),
-            Some(What::Relay(relay)) => {
+            Some(PendingKind::Ping(ping)) => self.ping_done(ping, PingResult::Response(status), now),
+            Some(PendingKind::Relay(relay)) => {
                 if status == 503 && relay.next < relay.hops.len() {
                     return self.relay_next(endpoint, relay, 503, now);
                 }
-                self.pass_response(endpoint, relay.server, relay.asker, response, now);
+                self.relay_response(endpoint, relay.server, relay.source_flow, response, now);
                 if let Some(key) = relay.subscription {
                     self.subscription_answered(endpoint, key, response, now);
                 }
             }
-            Some(What::Inside(passed)) => {
+            Some(PendingKind::InDialog(passed)) => {
                 self.in_dialog_answered(endpoint, &passed, response, now);
             }
-            Some(What::Register(passed)) => {
+            Some(PendingKind::Register(passed)) => {
                 if (200..300).contains(&status) {
                     let answer = self.location.passed(&passed.passing, response, now);
                     self.answer_register(
                         endpoint,
                         passed.server,
-                        passed.asker,
+                        passed.source_flow,
                         answer,
                         Some(response),
                         now,
                     );
                 } else if !matches!(status, 500 | 502..=504) {
-                    self.pass_response(endpoint, passed.server, passed.asker, response, now);
-                } else if let Err(passed) = self.keep_registered(endpoint, passed, now) {
-                    self.pass_response(endpoint, passed.server, passed.asker, response, now);
+                    self.relay_response(endpoint, passed.server, passed.source_flow, response, now);
+                } else if let Err(passed) = self.refresh_locally(endpoint, passed, now) {
+                    self.relay_response(endpoint, passed.server, passed.source_flow, response, now);
                 }
             }
-            Some(What::Carrier(trunk, number)) => {
+            Some(PendingKind::Carrier(trunk, number)) => {
                 let result = CarrierResult::Response(response);
                 if let Some(note) = self.carriers.result(trunk, number, result, now) {
                     self.events.tell(now, || note);
                 }
-                self.keep_flow(endpoint, trunk, response, flow, now);
+                self.start_keep_alive(endpoint, trunk, response, flow, now);
             }
             None => {}
         }
     }
 
     /// Forwards a response to an out-of-dialog request, with topology hiding.
-    pub(crate) fn pass_response(
+    pub(crate) fn relay_response(
         &self,
         endpoint: &mut Endpoint,
         server: ServerTransaction,
-        asker: Flow,
+        source_flow: Flow,
         response: &Message<'_>,
         now: Time,
     ) {
@@ -592,9 +592,9 @@ impl Core {
         let (mut effects, mut hidden) = (Effects::default(), hiding::HidingTexts::default());
         let mut edits: SmallVec<[Edit<'_>; 4]> = SmallVec::new();
         hide_network(response, &told, &mut edits);
-        self.hide_from(asker, response, &mut hidden, &mut edits);
+        self.hide_from(source_flow, response, &mut hidden, &mut edits);
         let what = (response.method(), response.status());
-        self.rules_answer(asker, Some(response), what, &mut edits, &mut effects);
+        self.rules_answer(source_flow, Some(response), what, &mut edits, &mut effects);
         let content = MessageContent::from_template(response).with(&edits);
         // The transaction may have ended in the meantime.
         let _ = endpoint.respond(server, response.status(), &content, now);
@@ -603,14 +603,14 @@ impl Core {
     /// Adds the edits for topology hiding in a response to the peer of a flow.
     pub(crate) fn hide_from<'e, const N: usize>(
         &self,
-        asker: Flow,
+        source_flow: Flow,
         response: &Message<'e>,
         texts: &'e mut hiding::HidingTexts,
         edits: &mut SmallVec<[Edit<'e>; N]>,
     ) {
-        let interface = self.interface_of(asker.local);
+        let interface = self.interface_of(source_flow.local);
         if let Some(passes) = interface.and_then(|interface| self.config.hiding(interface)) {
-            let host = || self.advertised_host(asker.local);
+            let host = || self.advertised_host(source_flow.local);
             hiding::edits(response, passes, host, texts, edits);
         }
     }
@@ -623,15 +623,15 @@ impl Core {
         now: Time,
     ) {
         match self.take_pending(user) {
-            Some(What::Ping(ping)) => self.ping_done(ping, PingResult::TimedOut, now),
-            Some(What::Relay(relay)) => self.relay_next(endpoint, relay, 408, now),
-            Some(What::Inside(passed)) => self.in_dialog_timed_out(endpoint, &passed, now),
-            Some(What::Register(passed)) => {
-                if let Err(passed) = self.keep_registered(endpoint, passed, now) {
+            Some(PendingKind::Ping(ping)) => self.ping_done(ping, PingResult::TimedOut, now),
+            Some(PendingKind::Relay(relay)) => self.relay_next(endpoint, relay, 408, now),
+            Some(PendingKind::InDialog(passed)) => self.in_dialog_timed_out(endpoint, &passed, now),
+            Some(PendingKind::Register(passed)) => {
+                if let Err(passed) = self.refresh_locally(endpoint, passed, now) {
                     refuse(endpoint, passed.server, 504, now);
                 }
             }
-            Some(What::Carrier(trunk, number)) => {
+            Some(PendingKind::Carrier(trunk, number)) => {
                 let result = CarrierResult::TimedOut;
                 if let Some(note) = self.carriers.result(trunk, number, result, now) {
                     self.events.tell(now, || note);
@@ -658,7 +658,7 @@ impl Core {
             match target.direct() {
                 Some(place) => self.send_ping(endpoint, ping, Some(place), now),
                 None => {
-                    let waiting = LookupWaiter::Outside(Located::Ping(ping));
+                    let waiting = LookupWaiter::OutOfDialog(DeferredRequest::Ping(ping));
                     self.locate(endpoint, &target.host, target.transport, waiting, now);
                 }
             }
@@ -682,9 +682,9 @@ impl Core {
                 remote,
                 connection: None,
             };
-            let flow = self.towards(endpoint, flow, ping.trunk, usize::from(ping.target));
+            let flow = self.with_certificate_name(endpoint, flow, ping.trunk, usize::from(ping.target));
             let uri = format!("sip:{}", trunk.domain.as_ref().unwrap_or(&target.host));
-            let user = self.ask(What::Ping(ping))?;
+            let user = self.store_pending(PendingKind::Ping(ping))?;
             let outside = OutOfDialogRequest {
                 user,
                 ..OutOfDialogRequest::new(
@@ -710,7 +710,7 @@ impl Core {
     pub(crate) fn out_of_dialog_located(
         &mut self,
         endpoint: &mut Endpoint,
-        located: Located,
+        located: DeferredRequest,
         targets: Vec<sip::locate::ResolvedTarget>,
         now: Time,
     ) {
@@ -718,15 +718,15 @@ impl Core {
             .first()
             .map(|target| (target.address, target.transport));
         match located {
-            Located::Ping(ping) => self.send_ping(endpoint, ping, first, now),
-            Located::Relay(mut relay) => {
+            DeferredRequest::Ping(ping) => self.send_ping(endpoint, ping, first, now),
+            DeferredRequest::Relay(mut relay) => {
                 if let Some(hop) = relay.hops.get(relay.next.saturating_sub(1)).cloned() {
                     let at = relay.next.min(relay.hops.len());
                     relay.hops.splice(at..at, placed(&hop, &targets));
                 }
                 self.relay_next(endpoint, relay, 503, now);
             }
-            Located::Carrier(registration) => {
+            DeferredRequest::Carrier(registration) => {
                 let sent = first.is_some_and(|place| {
                     self.send_registration_to(endpoint, &registration, place, now)
                 });
@@ -734,15 +734,15 @@ impl Core {
                     self.registration_not_sent(&registration, now);
                 }
             }
-            Located::Register(waiting) => {
+            DeferredRequest::Register(waiting) => {
                 let request = Message::parse(&waiting.request);
                 match (request, first) {
                     (Ok(request), Some(place)) => {
-                        let from = From {
+                        let from = RequestSource {
                             origin: waiting.origin,
                             flow: waiting.flow,
                         };
-                        self.pass_register_to(
+                        self.forward_register_to(
                             endpoint,
                             waiting.server,
                             &request,
@@ -762,7 +762,7 @@ impl Core {
     pub(crate) fn register_at_carriers(&mut self, endpoint: &mut Endpoint, now: Time) {
         loop {
             let config = self.config.clone();
-            let locals = &self.locals;
+            let locals = &self.listeners;
             let next = self
                 .carriers
                 .next_registration(now, |interface, trunk, target| {
@@ -773,7 +773,7 @@ impl Core {
                     });
                     let point = match target.direct() {
                         Some((remote, transport)) => {
-                            point_for(locals, interface, transport, remote)
+                            find_listener(locals, interface, transport, remote)
                         }
                         None => points.next(),
                     }?;
@@ -792,7 +792,7 @@ impl Core {
                 }
                 Some((target, None)) => {
                     let waiting =
-                        LookupWaiter::Outside(Located::Carrier(Box::new(registration.clone())));
+                        LookupWaiter::OutOfDialog(DeferredRequest::Carrier(Box::new(registration.clone())));
                     self.locate(endpoint, &target.host, target.transport, waiting, now);
                     true
                 }
@@ -830,8 +830,8 @@ impl Core {
             remote,
             connection: None,
         };
-        let flow = self.towards(endpoint, flow, trunk, registration.target);
-        let Some(user) = self.ask(What::Carrier(trunk, registration.number)) else {
+        let flow = self.with_certificate_name(endpoint, flow, trunk, registration.target);
+        let Some(user) = self.store_pending(PendingKind::Carrier(trunk, registration.number)) else {
             return false;
         };
         let expires = registration.expires.to_string();
@@ -877,7 +877,7 @@ impl Core {
 
     /// A flow has failed: contacts registered on it are no longer reachable.
     pub(crate) fn flow_failed(&mut self, flow: Flow, now: Time) {
-        self.kept_flow_failed(flow, now);
+        self.keep_alive_flow_failed(flow, now);
         let Some(connection) = flow.connection else {
             return;
         };

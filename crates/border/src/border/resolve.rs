@@ -1,7 +1,7 @@
 //! Name resolution (RFC 3263) for hops of calls, out-of-dialog requests, pings and registrations.
 
 use super::core::{Core, DnsQuery};
-use super::out_of_dialog::Located;
+use super::out_of_dialog::DeferredRequest;
 use super::sockets::SocketWork;
 use crate::call::{CallKey, HopStep, StepTarget};
 use crate::config::{Config, HostName};
@@ -26,12 +26,12 @@ pub(crate) enum LookupWaiter {
     /// A dialog whose remote target or route is a name.
     Dialog(LegId, NamedHop),
     /// An out-of-dialog request.
-    Outside(Located),
+    OutOfDialog(DeferredRequest),
 }
 
 /// The resolver with its sockets.
 #[derive(Debug)]
-pub(crate) struct Names {
+pub(crate) struct DnsClient {
     resolver: Resolver,
     waiting: BTreeMap<LookupId, LookupWaiter>,
     /// UDP sockets for queries over IPv4 and IPv6, opened by the first query.
@@ -45,8 +45,8 @@ pub(crate) struct Names {
 /// Marks connections to DNS servers: the endpoint counts its own from 1, drivers set the bit above.
 const NAME_SERVER: u64 = 1 << 62;
 
-impl Names {
-    pub(crate) fn new(config: &Config, entropy: Entropy) -> Names {
+impl DnsClient {
+    pub(crate) fn new(config: &Config, entropy: Entropy) -> DnsClient {
         let family = |v4: bool| {
             config
                 .interfaces
@@ -63,7 +63,7 @@ impl Names {
             cache: config.limits.dns_cache,
             ..ResolverConfig::default()
         };
-        Names {
+        DnsClient {
             resolver: Resolver::new(settings, entropy),
             waiting: BTreeMap::new(),
             sockets: [None; 2],
@@ -72,7 +72,7 @@ impl Names {
         }
     }
 
-    /// Whether [`Names::next_output`] returns an output.
+    /// Whether [`DnsClient::next_output`] returns an output.
     pub(crate) fn has_output(&self) -> bool {
         self.resolver.has_stream_work() || self.opening.as_ref().is_some_and(|(_, b)| !b.is_empty())
     }
@@ -120,12 +120,12 @@ impl Names {
     pub(crate) fn rename(&mut self, renamed: &IndexRemap) {
         self.waiting.retain(|_, waiting| match waiting {
             LookupWaiter::Hop(..) | LookupWaiter::Dialog(..) => true,
-            LookupWaiter::Outside(located) => located.rename(renamed),
+            LookupWaiter::OutOfDialog(located) => located.rename(renamed),
         });
     }
 
     /// Replaces the configured servers. Returns the requests of lookups that were aborted.
-    pub(crate) fn replaced(&mut self, with: Names) -> Vec<LookupWaiter> {
+    pub(crate) fn replaced(&mut self, with: DnsClient) -> Vec<LookupWaiter> {
         let sockets = self.sockets;
         let before = std::mem::replace(self, with);
         self.sockets = sockets;
@@ -170,12 +170,12 @@ fn wanted(host: &HostName, transport: Option<Transport>) -> Result<LocateRequest
 impl Core {
     /// Whether a socket is used for DNS queries.
     pub(crate) fn is_resolver(&self, socket: SocketId) -> bool {
-        self.names.sockets.contains(&Some(socket))
+        self.resolver.sockets.contains(&Some(socket))
     }
 
     /// A datagram on a socket for DNS queries.
     pub(crate) fn resolver_answer(&mut self, source: SocketAddr, bytes: &[u8], now: Time) {
-        match self.names.resolver.answer(source, bytes, now) {
+        match self.resolver.resolver.answer(source, bytes, now) {
             Ok(()) => {}
             Err(IgnoredAnswer::Malformed) => self.drops.count(DropReason::DnsMalformed),
             Err(IgnoredAnswer::Unasked | IgnoredAnswer::Question) => {
@@ -186,7 +186,7 @@ impl Core {
 
     /// Bytes on a connection to a DNS server.
     pub(crate) fn resolver_stream(&mut self, stream: u32, bytes: &[u8], now: Time) {
-        match self.names.resolver.stream_bytes(stream, bytes, now) {
+        match self.resolver.resolver.stream_bytes(stream, bytes, now) {
             Ok(()) => {}
             Err(IgnoredAnswer::Malformed) => self.drops.count(DropReason::DnsMalformed),
             Err(IgnoredAnswer::Unasked | IgnoredAnswer::Question) => {
@@ -197,10 +197,10 @@ impl Core {
 
     /// A connection to a DNS server was closed.
     pub(crate) fn resolver_ended(&mut self, stream: u32, now: Time) {
-        self.names.resolver.stream_ended(stream, now);
+        self.resolver.resolver.stream_ended(stream, now);
     }
 
-    /// Starts a lookup. [`Core::pump_names`] delivers the result.
+    /// Starts a lookup. [`Core::deliver_lookups`] delivers the result.
     pub(crate) fn locate(
         &mut self,
         endpoint: &mut Endpoint,
@@ -210,12 +210,12 @@ impl Core {
         now: Time,
     ) {
         let started = match wanted(host, transport) {
-            Ok(wanted) => self.names.resolver.locate(wanted, now),
+            Ok(wanted) => self.resolver.resolver.locate(wanted, now),
             Err(error) => LookupStart::Done(Err(error)),
         };
         match started {
             LookupStart::Pending(lookup) => {
-                self.names.waiting.insert(lookup, waiting);
+                self.resolver.waiting.insert(lookup, waiting);
             }
             LookupStart::Done(result) => {
                 let targets = result.map(|targets| targets.take(MOST_ADDRESSES).collect());
@@ -247,12 +247,12 @@ impl Core {
         };
         set_up.locating += 1;
         let started = match wanted(&host, transport) {
-            Ok(wanted) => self.names.resolver.locate(wanted, now),
+            Ok(wanted) => self.resolver.resolver.locate(wanted, now),
             Err(error) => LookupStart::Done(Err(error)),
         };
         match started {
             LookupStart::Pending(lookup) => {
-                self.names
+                self.resolver
                     .waiting
                     .insert(lookup, LookupWaiter::Hop(key, index));
             }
@@ -266,9 +266,9 @@ impl Core {
     }
 
     /// Sends queries, and delivers the results of finished lookups.
-    pub(crate) fn pump_names(&mut self, endpoint: &mut Endpoint, now: Time) {
-        while let Some(outcome) = self.names.resolver.next_outcome() {
-            let Some(waiting) = self.names.waiting.remove(&outcome.lookup) else {
+    pub(crate) fn deliver_lookups(&mut self, endpoint: &mut Endpoint, now: Time) {
+        while let Some(outcome) = self.resolver.resolver.next_outcome() {
+            let Some(waiting) = self.resolver.waiting.remove(&outcome.lookup) else {
                 continue;
             };
             let targets = outcome
@@ -276,7 +276,7 @@ impl Core {
                 .map(|targets| targets.take(MOST_ADDRESSES).collect());
             self.located(endpoint, waiting, targets, now);
         }
-        while let Some(query) = self.names.resolver.next_query() {
+        while let Some(query) = self.resolver.resolver.next_query() {
             let socket = self.query_socket(query.server.is_ipv4());
             self.queries.push_back(DnsQuery {
                 socket,
@@ -297,7 +297,7 @@ impl Core {
         let Some(hop) = endpoint.named_hop_of(leg, fork) else {
             return;
         };
-        let waited = self.names.waiting.values().any(
+        let waited = self.resolver.waiting.values().any(
             |waiting| matches!(waiting, LookupWaiter::Dialog(other, same) if *other == leg && *same == hop),
         );
         if waited {
@@ -322,7 +322,7 @@ impl Core {
 
     /// Whether the destination of a leg is being resolved.
     pub(crate) fn is_locating(&self, leg: LegId) -> bool {
-        let mut waiting = self.names.waiting.values();
+        let mut waiting = self.resolver.waiting.values();
         waiting.any(|waiting| matches!(waiting, LookupWaiter::Dialog(other, _) if *other == leg))
     }
 
@@ -363,22 +363,22 @@ impl Core {
     }
 
     /// Processes timeouts of queries.
-    pub(crate) fn names_timeout(&mut self, now: Time) {
-        self.names.resolver.timeout(now);
+    pub(crate) fn dns_timeout(&mut self, now: Time) {
+        self.resolver.resolver.timeout(now);
     }
 
     /// Applies changed DNS servers.
-    pub(crate) fn reload_names(&mut self, endpoint: &mut Endpoint, now: Time) {
+    pub(crate) fn reload_dns(&mut self, endpoint: &mut Endpoint, now: Time) {
         let config = self.config.clone();
         let entropy = self.entropy.fork();
-        for waiting in self.names.replaced(Names::new(&config, entropy)) {
+        for waiting in self.resolver.replaced(DnsClient::new(&config, entropy)) {
             self.located(endpoint, waiting, Err(LocateError::NoAnswer), now);
         }
     }
 
     fn query_socket(&mut self, v4: bool) -> SocketId {
         let index = usize::from(!v4);
-        if let Some(Some(socket)) = self.names.sockets.get(index) {
+        if let Some(Some(socket)) = self.resolver.sockets.get(index) {
             return *socket;
         }
         let socket = self.next_socket();
@@ -391,7 +391,7 @@ impl Core {
             kind: SocketKind::UdpSignalling,
             local: SocketAddr::new(any, 0),
         });
-        if let Some(slot) = self.names.sockets.get_mut(index) {
+        if let Some(slot) = self.resolver.sockets.get_mut(index) {
             *slot = Some(socket);
         }
         socket
@@ -422,7 +422,7 @@ impl Core {
             LookupWaiter::Dialog(leg, hop) => {
                 self.redirect_dialog(endpoint, leg, &hop, &targets.unwrap_or_default());
             }
-            LookupWaiter::Outside(located) => {
+            LookupWaiter::OutOfDialog(located) => {
                 self.out_of_dialog_located(endpoint, located, targets.unwrap_or_default(), now);
             }
         }

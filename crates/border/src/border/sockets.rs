@@ -36,7 +36,7 @@ pub(crate) enum SocketWork {
 }
 
 #[derive(Debug)]
-struct Entry {
+struct PooledSocket {
     address: SocketAddr,
     /// Counter of uses, by which outdated entries of the idle queue are recognised.
     stamp: u32,
@@ -51,7 +51,7 @@ struct Entry {
     owner: u64,
 }
 
-impl Entry {
+impl PooledSocket {
     /// Marks it as in use again.
     fn take(&mut self, stamp: u32) {
         self.busy = true;
@@ -62,7 +62,7 @@ impl Entry {
 
 /// A socket that no call uses.
 #[derive(Clone, Copy, Debug)]
-struct Idle {
+struct IdleSocket {
     index: u32,
     /// Counter of its last use.
     stamp: u32,
@@ -72,10 +72,10 @@ struct Idle {
 /// The open media sockets.
 #[derive(Debug)]
 pub(crate) struct MediaSocketPool {
-    entries: Slab<Entry>,
+    entries: Slab<PooledSocket>,
     by_address: BoundedMap<SocketAddr, u32>,
     /// In order of release.
-    idle: VecDeque<Idle>,
+    idle: VecDeque<IdleSocket>,
     /// Next check of idle sockets.
     next_sweep: Time,
     idle_count: usize,
@@ -134,9 +134,9 @@ impl MediaSocketPool {
             return Some(SocketId(MEDIA_BASE + index));
         }
         if self.entries.len() >= self.limit {
-            self.shut_oldest(work)?;
+            self.close_oldest(work)?;
         }
-        let index = self.entries.insert(Entry {
+        let index = self.entries.insert(PooledSocket {
             address,
             stamp: self.stamps,
             busy: true,
@@ -173,7 +173,7 @@ impl MediaSocketPool {
         entry.owner = 0;
         let stamp = entry.stamp;
         self.idle_count += 1;
-        self.idle.push_back(Idle {
+        self.idle.push_back(IdleSocket {
             index,
             stamp,
             since: now,
@@ -202,7 +202,7 @@ impl MediaSocketPool {
         {
             self.idle.pop_front();
             if is_closable(&self.entries, &idle) {
-                self.shut(idle.index, work);
+                self.close_at(idle.index, work);
                 closed += 1;
             }
         }
@@ -248,10 +248,10 @@ impl MediaSocketPool {
         let index = socket.0 - MEDIA_BASE;
         match (entry.busy, entry.unwanted) {
             (true, _) => {}
-            (false, true) => self.shut(index, work),
+            (false, true) => self.close_at(index, work),
             (false, false) => {
                 let stamp = entry.stamp;
-                self.idle.push_back(Idle {
+                self.idle.push_back(IdleSocket {
                     index,
                     stamp,
                     since: now,
@@ -278,24 +278,24 @@ impl MediaSocketPool {
         self.release(socket, now);
         match self.entry_mut(socket).filter(|entry| !entry.busy) {
             Some(entry) if entry.opening => entry.unwanted = true,
-            Some(_) => self.shut(socket.0 - MEDIA_BASE, work),
+            Some(_) => self.close_at(socket.0 - MEDIA_BASE, work),
             None => {}
         }
     }
 
-    fn entry(&self, socket: SocketId) -> Option<&Entry> {
+    fn entry(&self, socket: SocketId) -> Option<&PooledSocket> {
         let index = socket.0.checked_sub(MEDIA_BASE)?;
         let entry = self.entries.get(index as usize)?;
         Some(entry)
     }
 
-    fn entry_mut(&mut self, socket: SocketId) -> Option<&mut Entry> {
+    fn entry_mut(&mut self, socket: SocketId) -> Option<&mut PooledSocket> {
         let index = socket.0.checked_sub(MEDIA_BASE)?;
         self.entries.get_mut(index as usize)
     }
 
     /// Closes idle sockets whose address is not `wanted` after a reload.
-    pub(crate) fn shut_unwanted(
+    pub(crate) fn close_outside_ranges(
         &mut self,
         wanted: impl Fn(SocketAddr) -> bool,
         work: &mut VecDeque<SocketWork>,
@@ -307,7 +307,7 @@ impl MediaSocketPool {
             .map(|(index, _)| index)
             .collect();
         for index in gone {
-            self.shut(index as u32, work);
+            self.close_at(index as u32, work);
         }
     }
 
@@ -321,17 +321,17 @@ impl MediaSocketPool {
         self.entries.len()
     }
 
-    fn shut_oldest(&mut self, work: &mut VecDeque<SocketWork>) -> Option<()> {
+    fn close_oldest(&mut self, work: &mut VecDeque<SocketWork>) -> Option<()> {
         while let Some(idle) = self.idle.pop_front() {
             if is_closable(&self.entries, &idle) {
-                self.shut(idle.index, work);
+                self.close_at(idle.index, work);
                 return Some(());
             }
         }
         None
     }
 
-    fn shut(&mut self, index: u32, work: &mut VecDeque<SocketWork>) {
+    fn close_at(&mut self, index: u32, work: &mut VecDeque<SocketWork>) {
         if let Some(entry) = self.entries.try_remove(index as usize) {
             self.by_address.remove(&entry.address);
             self.idle_count -= 1;
@@ -340,7 +340,7 @@ impl MediaSocketPool {
     }
 }
 
-fn is_idle(entries: &Slab<Entry>, idle: &Idle) -> bool {
+fn is_idle(entries: &Slab<PooledSocket>, idle: &IdleSocket) -> bool {
     entries
         .get(idle.index as usize)
         .is_some_and(|entry| !entry.busy && entry.stamp == idle.stamp)
@@ -348,7 +348,7 @@ fn is_idle(entries: &Slab<Entry>, idle: &Idle) -> bool {
 
 /// Whether it may be closed. A number is reused only after the confirmation of its opening, which would otherwise be
 /// taken for that of the next socket.
-fn is_closable(entries: &Slab<Entry>, idle: &Idle) -> bool {
+fn is_closable(entries: &Slab<PooledSocket>, idle: &IdleSocket) -> bool {
     is_idle(entries, idle)
         && entries
             .get(idle.index as usize)
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_is_opened_once_and_used_again() {
+    fn released_socket_is_reused() {
         let (mut pool, mut work) = (pool(4), VecDeque::new());
         let first = pool.acquire(at(1), &mut work).unwrap();
         assert_eq!(work.len(), 1);
@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn the_one_from_before_is_taken_where_it_is_still_that() {
+    fn previous_socket_is_reused_if_idle() {
         let (mut pool, mut work) = (pool(2), VecDeque::new());
         let first = pool.acquire(at(1), &mut work).unwrap();
         assert_eq!(
@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_idle_one_makes_room_and_a_full_pool_refuses() {
+    fn full_pool_closes_the_oldest_idle_socket_or_refuses() {
         let (mut pool, mut work) = (pool(2), VecDeque::new());
         let first = pool.acquire(at(1), &mut work).unwrap();
         let second = pool.acquire(at(2), &mut work).unwrap();
@@ -475,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn the_idle_queue_does_not_grow_with_use() {
+    fn idle_queue_is_bounded() {
         let (mut pool, mut work) = (pool(4), VecDeque::new());
         for _ in 0..10_000 {
             let socket = pool.acquire(at(7), &mut work).unwrap();
@@ -486,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_socket_is_forgotten() {
+    fn failed_socket_is_removed() {
         let (mut pool, mut work) = (pool(4), VecDeque::new());
         let socket = pool.acquire(at(1), &mut work).unwrap();
         pool.await_open(socket, 7);
@@ -497,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_waits_for_a_socket_is_told_once() {
+    fn waiter_of_a_socket_is_returned_once() {
         let (mut pool, mut work) = (pool(4), VecDeque::new());
         let socket = pool.acquire(at(1), &mut work).unwrap();
         assert!(pool.is_opening(socket));
@@ -509,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_is_free_after_the_drivers_word_alone() {
+    fn socket_id_is_reused_only_after_confirmation() {
         let (mut pool, mut work) = (pool(4), VecDeque::new());
         let first = pool.acquire(at(1), &mut work).unwrap();
         pool.discard(first, NOW, &mut work);

@@ -43,7 +43,7 @@ pub(crate) struct Subscription {
 pub(crate) struct ForwardedRequest {
     server: ServerTransaction,
     /// Flow of the received request.
-    asker: Flow,
+    source_flow: Flow,
     key: u64,
     subscribes: bool,
     /// Whether the subscription ends with this request.
@@ -68,8 +68,8 @@ impl Core {
         (origin, flow): (RequestOrigin, Flow),
         now: Time,
     ) -> Result<u64, RequestRefusal> {
-        self.asked_serial = self.asked_serial.wrapping_add(1);
-        let serial = self.asked_serial;
+        self.request_serial = self.request_serial.wrapping_add(1);
+        let serial = self.request_serial;
         let index = self.subscriptions.insert(Subscription {
             serial,
             dialogs: [None; 2],
@@ -119,8 +119,8 @@ impl Core {
         let Some(subscription) = self.subscription(key) else {
             return endpoint.close_dialog(dialog);
         };
-        let [asker, before] = subscription.dialogs;
-        subscription.dialogs = [asker, Some(dialog)];
+        let [source_flow, before] = subscription.dialogs;
+        subscription.dialogs = [source_flow, Some(dialog)];
         subscription.interfaces[1] = interface;
         subscription.trunks[1] = trunk;
         if let Some(before) = before {
@@ -209,7 +209,7 @@ impl Core {
         };
         let from = usize::from(subscription.dialogs.first() != Some(&Some(dialog)));
         let other = subscription.dialogs.get(1 - from).copied().flatten();
-        let (Some(other), Some(asker)) = (other, endpoint.flow_of_dialog(dialog)) else {
+        let (Some(other), Some(source_flow)) = (other, endpoint.flow_of_dialog(dialog)) else {
             return refuse(endpoint, transaction, 481, now);
         };
         let mut last = false;
@@ -227,7 +227,7 @@ impl Core {
         }
         let passed = ForwardedRequest {
             server: transaction,
-            asker,
+            source_flow,
             key,
             subscribes: method == Method::Subscribe,
             last,
@@ -261,7 +261,7 @@ impl Core {
             (interface, trunks.get(at).copied().flatten())
         };
         let (here, there) = (place(from), place(1 - from));
-        let onward = endpoint.flow_of_dialog(other).ok_or(481u16)?;
+        let target = endpoint.flow_of_dialog(other).ok_or(481u16)?;
         let trunk = there.1.and_then(|trunk| config.trunk(trunk));
         let boundary = Boundary {
             policy: &config.identity,
@@ -276,7 +276,7 @@ impl Core {
         let (mut texts, mut effects) = (IdentityTexts::default(), Effects::default());
         warnings(request, &mut told);
         promised_end_to_end(request, &mut supported);
-        self.refer_to_at(request, onward, &mut refer_to);
+        self.refer_to_at(request, target, &mut refer_to);
         let mut edits: EditList<'_> = SmallVec::new();
         hide_network(request, &told, &mut edits);
         without_credentials(request, &mut edits);
@@ -292,12 +292,12 @@ impl Core {
                 value: &refer_to,
             });
         }
-        let host = || self.advertised_host(onward.local);
+        let host = || self.advertised_host(target.local);
         boundary.edits(request, host, &mut texts, &mut edits);
         let scene = MessageContext {
             initial: false,
             edits: &edits,
-            ..self.first_scene(there, onward, request)
+            ..self.first_scene(there, target, request)
         };
         self.rules_out_first(&scene, None, &mut effects);
         if let Some(refusal) = &effects.refusal {
@@ -323,7 +323,7 @@ impl Core {
     }
 
     /// Refer-To with our address on the side of `onward`, if it contains our address on the side of the request.
-    pub(crate) fn refer_to_at(&self, request: &Message<'_>, onward: Flow, out: &mut Vec<u8>) {
+    pub(crate) fn refer_to_at(&self, request: &Message<'_>, target: Flow, out: &mut Vec<u8>) {
         if request.method() != Method::Refer {
             return;
         }
@@ -334,7 +334,7 @@ impl Core {
             .parse_uri()
             .is_some_and(|uri| self.is_ours(uri.host_port().to_string().as_bytes()));
         if ours {
-            let host = self.advertised_host(onward.local);
+            let host = self.advertised_host(target.local);
             address_with_host(&refer_to, Some(&host), out);
         }
     }
@@ -348,7 +348,7 @@ impl Core {
         now: Time,
     ) {
         let status = response.status();
-        self.pass_response(endpoint, passed.server, passed.asker, response, now);
+        self.relay_response(endpoint, passed.server, passed.source_flow, response, now);
         if passed.subscribes && (200..300).contains(&status) {
             self.subscription_granted(passed.key, response, now);
         }
@@ -369,7 +369,7 @@ impl Core {
     }
 
     /// Applies the new interface and trunk indices after a reload.
-    pub(crate) fn rename_subscriptions(&mut self, renamed: &IndexRemap) {
+    pub(crate) fn remap_subscriptions(&mut self, renamed: &IndexRemap) {
         for (_, subscription) in &mut self.subscriptions {
             for interface in &mut subscription.interfaces {
                 *interface = renamed.interface(*interface);

@@ -43,7 +43,7 @@ impl Challenged {
 impl Core {
     /// Hash of the values that are equal in both INVITEs: Call-ID, From tag and source address.
     fn invite_mark(&self, invite: &Message<'_>, source: IpAddr) -> u64 {
-        let mut hasher = self.marks.build_hasher();
+        let mut hasher = self.hash_key.build_hasher();
         invite.call_id().unwrap_or_default().hash(&mut hasher);
         let tag = invite.from().ok().and_then(|from| from.tag());
         tag.unwrap_or_default().hash(&mut hasher);

@@ -317,7 +317,7 @@ impl Core {
             from: b"",
             to: uri,
             random: 0,
-            calls: self.calls_of_all(),
+            calls: self.total_calls(),
             draining: self.draining.is_some(),
         }
     }
@@ -405,7 +405,7 @@ impl Core {
             tags,
             status: 0,
             counted: false,
-            end_told: false,
+            end_logged: false,
             charging: None,
             transcoded: false,
             participant: Some(Box::new(ParticipantState {
@@ -471,7 +471,7 @@ impl Core {
         refusal: &JoinRefusal,
         now: Time,
     ) -> RequestRefusal {
-        self.report_refusal(name, refusal, now);
+        self.report_join_refusal(name, refusal, now);
         let mut refused = RequestRefusal::new(refusal.status, refusal.text);
         if refusal.status == 503 {
             refused.headers.push((HeaderId::RetryAfter, b"10".to_vec()));
@@ -479,7 +479,7 @@ impl Core {
         refused
     }
 
-    fn report_refusal(&mut self, name: &ConferenceKey, refusal: &JoinRefusal, now: Time) {
+    fn report_join_refusal(&mut self, name: &ConferenceKey, refusal: &JoinRefusal, now: Time) {
         self.events.tell(now, || EventKind::ConferenceFull {
             conference: name.0.clone(),
             number: name.1.clone(),

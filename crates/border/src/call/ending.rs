@@ -1,6 +1,6 @@
 //! Ends of calls: by CANCEL, BYE, timeout or the border; and release of their resources.
 
-use super::quality::Awaited;
+use super::quality::StatisticsSource;
 use super::relay::HeaderChanges;
 use super::{CallKey, CallPhase, Side, Sides};
 use crate::anchor::CallMedia;
@@ -273,13 +273,13 @@ impl Core {
         let Some(call) = self.calls.get_mut(slot) else {
             return;
         };
-        if call.end_told {
+        if call.end_logged {
             return;
         }
         let media = call.media.as_deref();
         let mut awaited = match media.is_some_and(CallMedia::is_added) {
-            true => Awaited::Forwarder,
-            false => Awaited::Nothing,
+            true => StatisticsSource::Forwarder,
+            false => StatisticsSource::Nothing,
         };
         let encodings = media.map(CallMedia::encodings).unwrap_or_default();
         let (answered, status) = (call.answered_at.is_some(), call.status);
@@ -287,13 +287,13 @@ impl Core {
             call.status = 487;
         }
         if call.relay.is_some() {
-            awaited = Awaited::Node;
+            awaited = StatisticsSource::Node;
         }
         self.log_call_end(slot, awaited, encodings, now);
         self.leave_conference(slot);
-        if !self.release_relay(slot) && awaited == Awaited::Node {
+        if !self.release_relay(slot) && awaited == StatisticsSource::Node {
             let number = self.calls.get(slot).map_or(0, |call| call.number);
-            self.ended_at_node(number, Default::default(), now);
+            self.record_node_statistics(number, Default::default(), now);
         }
         if let Some(media) = self.calls.get_mut(slot).and_then(|call| call.media.take()) {
             if let Some(timer) = media.keying_timer {

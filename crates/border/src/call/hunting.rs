@@ -21,7 +21,7 @@ const BREADTH: u16 = 60;
 
 /// The reason for not calling a hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum NotCalled {
+enum HopError {
     /// The next hop may be possible.
     Hop(u16, &'static str),
     /// No other hop is possible.
@@ -30,7 +30,7 @@ enum NotCalled {
 
 impl SetUp {
     /// How many hops of the next group are called at once; the breadth is divided among them.
-    fn take_breadth(&mut self, group: u16) -> u16 {
+    fn divide_breadth(&mut self, group: u16) -> u16 {
         let rest = self.hops.get(self.next..).unwrap_or_default();
         let members = rest.iter().take_while(|hop| hop.group == group).count();
         let breadth = self.breadth.unwrap_or(BREADTH).max(1);
@@ -94,7 +94,7 @@ impl Core {
                 return;
             };
             // The remainder of a group that exceeds the breadth is called after these have failed.
-            let mut broad = set_up.take_breadth(group);
+            let mut broad = set_up.divide_breadth(group);
             while broad > 0 {
                 broad -= 1;
                 let Some(set_up) = self
@@ -145,16 +145,16 @@ impl Core {
             );
             return;
         };
-        let flow = self.named(endpoint, flow, hop);
+        let flow = self.with_hop_certificate_name(endpoint, flow, hop);
         if let Err(why) = self.call_hop(endpoint, slot, index, flow, invite, now) {
-            self.hop_not_called(slot, why);
+            self.handle_hop_error(slot, why);
         }
     }
 
-    fn hop_not_called(&mut self, slot: usize, why: NotCalled) {
+    fn handle_hop_error(&mut self, slot: usize, why: HopError) {
         match why {
-            NotCalled::Hop(status, text) => self.hop_failed(slot, status, None, text),
-            NotCalled::Call(status, text) => {
+            HopError::Hop(status, text) => self.hop_failed(slot, status, None, text),
+            HopError::Call(status, text) => {
                 if let Some(set_up) = self
                     .calls
                     .get_mut(slot)
@@ -185,9 +185,9 @@ impl Core {
     }
 
     /// The flow to a hop, with the name that the certificate of the peer must contain.
-    pub(crate) fn named(&self, endpoint: &mut Endpoint, flow: Flow, hop: &HopStep) -> Flow {
+    pub(crate) fn with_hop_certificate_name(&self, endpoint: &mut Endpoint, flow: Flow, hop: &HopStep) -> Flow {
         match hop.trunk {
-            Some(trunk) => self.towards(endpoint, flow, trunk, usize::from(hop.target)),
+            Some(trunk) => self.with_certificate_name(endpoint, flow, trunk, usize::from(hop.target)),
             None => {
                 let uri = Uri::parse(&hop.uri);
                 let host = uri.map(|uri| uri.host.to_string());
@@ -198,7 +198,7 @@ impl Core {
 
     /// The flow to a target of a trunk, with the name that its certificate must contain: the configured one, otherwise
     /// the host of the target before resolution (RFC 5922 section 7.3).
-    pub(crate) fn towards(
+    pub(crate) fn with_certificate_name(
         &self,
         endpoint: &mut Endpoint,
         flow: Flow,
@@ -237,7 +237,7 @@ impl Core {
         flow: Flow,
         invite: &Message<'_>,
         now: Time,
-    ) -> Result<(), NotCalled> {
+    ) -> Result<(), HopError> {
         let mut buffers = std::mem::take(&mut self.buffers);
         buffers.sdp.clear();
         let placed = self.offer_to_hop(slot, index, flow, invite, &mut buffers.sdp);
@@ -314,11 +314,11 @@ impl Core {
         self.call_next_hops(endpoint, slot, now);
     }
 
-    fn anchor_refusal(&mut self, error: AnchorError, now: Time) -> NotCalled {
+    fn anchor_refusal(&mut self, error: AnchorError, now: Time) -> HopError {
         if let AnchorError::Exhausted(pool) = error {
             self.ports_exhausted(pool, now);
         }
-        NotCalled::Call(error.status(), error.text())
+        HopError::Call(error.status(), error.text())
     }
 
     /// Allocates ports for the offer, or offers the same ports again at later hops.
@@ -393,7 +393,7 @@ impl Core {
     }
 
     /// Records this hop as the destination of the call.
-    fn lead_to(&mut self, slot: usize, index: usize) {
+    fn set_destination(&mut self, slot: usize, index: usize) {
         let Some(hop) = self
             .calls
             .get(slot)
@@ -421,7 +421,7 @@ impl Core {
         carried: Carried,
         sdp: &[u8],
         now: Time,
-    ) -> Result<(LegId, Option<u64>), NotCalled> {
+    ) -> Result<(LegId, Option<u64>), HopError> {
         let key = self.key_of(slot);
         let config = self.config.clone();
         let mut call_id = Vec::with_capacity(48);
@@ -429,25 +429,25 @@ impl Core {
             Some(before) => call_id.extend_from_slice(&before),
             None => self.call_id(endpoint, key, &mut call_id),
         }
-        self.lead_to(slot, index);
+        self.set_destination(slot, index);
         let call = self
             .calls
             .get(slot)
-            .ok_or(NotCalled::Call(500, "call is gone"))?;
+            .ok_or(HopError::Call(500, "call is gone"))?;
         let set_up = call
             .set_up
             .as_deref()
-            .ok_or(NotCalled::Call(500, "call is set up"))?;
+            .ok_or(HopError::Call(500, "call is set up"))?;
         let hop = set_up
             .hops
             .get(index)
-            .ok_or(NotCalled::Hop(500, "no such hop"))?;
+            .ok_or(HopError::Hop(500, "no such hop"))?;
         let trunk = hop.trunk.and_then(|trunk| config.trunk(trunk));
         let placed = HopHosts::new(self, hop, trunk, flow);
         let (mut from, mut to) = (Vec::with_capacity(96), Vec::with_capacity(96));
         let caller = invite
             .from()
-            .map_err(|_| NotCalled::Call(400, "From cannot be read"))?;
+            .map_err(|_| HopError::Call(400, "From cannot be read"))?;
         match trunk.and_then(|trunk| trunk.from_user.as_deref()) {
             Some(user) => {
                 from.extend_from_slice(b"<sip:");
@@ -461,7 +461,7 @@ impl Core {
         let boundary = self.boundary(call, Side::Caller, set_up.user.as_deref());
         let wish = RequestedPrivacy::of(invite);
         if boundary.must_refuse(wish) {
-            return Err(NotCalled::Call(500, "privacy of media cannot be given"));
+            return Err(HopError::Call(500, "privacy of media cannot be given"));
         }
         if boundary.hides_caller(wish) {
             from.clear();
@@ -469,7 +469,7 @@ impl Core {
         }
         let called = invite
             .to()
-            .map_err(|_| NotCalled::Call(400, "To cannot be read"))?;
+            .map_err(|_| HopError::Call(400, "To cannot be read"))?;
         placed.to(&called, &mut to);
         let share = set_up.share.map(|share| share.to_string());
         let mut changes = HeaderChanges::default();
@@ -512,7 +512,7 @@ impl Core {
         self.rules_out_first(&scene, Some((call, slot)), effects);
         let effects = &*effects;
         if let Some(refusal) = &effects.refusal {
-            return Err(NotCalled::Call(refusal.status, "refused by a header rule"));
+            return Err(HopError::Call(refusal.status, "refused by a header rule"));
         }
         let uri = effects.uri().unwrap_or(&hop.uri);
         let (from, to) = (effects.from().unwrap_or(&from), effects.to().unwrap_or(&to));
@@ -549,9 +549,9 @@ impl Core {
             .invite(&request, now)
             .map(|leg| (leg, mark))
             .map_err(|refused| match refused {
-                sip::Refused::Full => NotCalled::Call(503, "table full"),
-                sip::Refused::TooLarge => NotCalled::Call(513, "message too large"),
-                _ => NotCalled::Hop(503, "target is unreachable"),
+                sip::Refused::Full => HopError::Call(503, "table full"),
+                sip::Refused::TooLarge => HopError::Call(513, "message too large"),
+                _ => HopError::Hop(503, "target is unreachable"),
             })
     }
 

@@ -24,7 +24,7 @@ pub(crate) type Encodings = SmallVec<[PayloadEncoding; 2]>;
 
 /// The report that the end of a call waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Awaited {
+pub(crate) enum StatisticsSource {
     /// None.
     #[default]
     Nothing,
@@ -36,7 +36,7 @@ pub(crate) enum Awaited {
 
 /// An ended call whose statistics are pending.
 #[derive(Debug)]
-pub(crate) struct Ended {
+pub(crate) struct EndedCall {
     by: &'static str,
     why: &'static str,
     status: u16,
@@ -62,7 +62,7 @@ impl Core {
     pub(crate) fn log_call_end(
         &mut self,
         slot: usize,
-        awaited: Awaited,
+        pending: StatisticsSource,
         encodings: Encodings,
         now: Time,
     ) {
@@ -70,11 +70,11 @@ impl Core {
         let Some(call) = self.calls.get_mut(slot) else {
             return;
         };
-        if core::mem::replace(&mut call.end_told, true) {
+        if core::mem::replace(&mut call.end_logged, true) {
             return;
         }
         let (by, why) = call.end.unwrap_or(("border", "done"));
-        let ended = Ended {
+        let ended = EndedCall {
             by,
             why,
             status: call.status,
@@ -85,17 +85,17 @@ impl Core {
             encodings,
         };
         let number = call.number;
-        match awaited {
-            Awaited::Nothing => self.write_call_end(number, &ended, None, Default::default(), now),
-            Awaited::Forwarder | Awaited::Node => {
-                self.ended.insert(number, Box::new(ended));
+        match pending {
+            StatisticsSource::Nothing => self.write_call_end(number, &ended, None, Default::default(), now),
+            StatisticsSource::Forwarder | StatisticsSource::Node => {
+                self.ended_calls.insert(number, Box::new(ended));
             }
         }
     }
 
     /// The last report of the forwarder about a call; `None` if it had no session.
-    pub(crate) fn ended_with(&mut self, number: u64, stats: Option<&SessionStats>, now: Time) {
-        let Some(ended) = self.ended.remove(&number) else {
+    pub(crate) fn record_session_statistics(&mut self, number: u64, stats: Option<&SessionStats>, now: Time) {
+        let Some(ended) = self.ended_calls.remove(&number) else {
             return;
         };
         let kernel = stats.is_some_and(|stats| {
@@ -103,22 +103,22 @@ impl Core {
             sides.any(|side| side.offloaded.packets > 0)
         });
         let path = kernel.then_some("kernel");
-        let heard = stats.map_or_else(Default::default, |stats| heard(stats, &ended.encodings));
-        self.write_call_end(number, &ended, path, heard, now);
+        let reception = stats.map_or_else(Default::default, |stats| reception_of(stats, &ended.encodings));
+        self.write_call_end(number, &ended, path, reception, now);
         self.finish_drain_if_idle(now);
     }
 
     /// The last report of a media node about a call.
-    pub(crate) fn ended_at_node(&mut self, number: u64, heard: [ReceptionQuality; 2], now: Time) {
-        if let Some(ended) = self.ended.remove(&number) {
-            self.write_call_end(number, &ended, None, heard, now);
+    pub(crate) fn record_node_statistics(&mut self, number: u64, reception: [ReceptionQuality; 2], now: Time) {
+        if let Some(ended) = self.ended_calls.remove(&number) {
+            self.write_call_end(number, &ended, None, reception, now);
             self.finish_drain_if_idle(now);
         }
     }
 
     /// Logs the end of all calls with pending statistics.
     pub(crate) fn log_all_pending_ends(&mut self, now: Time) {
-        for (number, ended) in core::mem::take(&mut self.ended) {
+        for (number, ended) in core::mem::take(&mut self.ended_calls) {
             self.write_call_end(number, &ended, None, Default::default(), now);
         }
     }
@@ -126,7 +126,7 @@ impl Core {
     fn write_call_end(
         &mut self,
         call: u64,
-        ended: &Ended,
+        ended: &EndedCall,
         path: Option<&'static str>,
         [caller, callee]: [ReceptionQuality; 2],
         now: Time,
@@ -187,10 +187,10 @@ pub(crate) fn main_of<'s>(sides: impl Iterator<Item = &'s SideStats>) -> Option<
 
 /// Statistics of both sides: of the first line whose codec has a quality model, otherwise of the first line with
 /// packets.
-fn heard(stats: &SessionStats, encodings: &Encodings) -> [ReceptionQuality; 2] {
+fn reception_of(stats: &SessionStats, encodings: &Encodings) -> [ReceptionQuality; 2] {
     let lines = || {
-        let heard = |flow: &&FlowStats| flow.sides.iter().any(|side| !side.sources.is_empty());
-        stats.flows.iter().filter(heard)
+        let received = |flow: &&FlowStats| flow.sides.iter().any(|side| !side.sources.is_empty());
+        stats.flows.iter().filter(received)
     };
     let rated = lines().find(|flow| {
         sides_of(flow).iter().any(|(side, own)| {

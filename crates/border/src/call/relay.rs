@@ -369,7 +369,7 @@ impl Core {
             .as_deref()
             .is_some_and(CallMedia::limits_early_media);
         let early = EarlyMedia::of(message);
-        if call.phase != CallPhase::SetUp || !gated || early.is_none() || !self.believes(call, from)
+        if call.phase != CallPhase::SetUp || !gated || early.is_none() || !self.trusts_side(call, from)
         {
             return;
         }
@@ -410,8 +410,8 @@ impl Core {
             .and_then(|trunk| self.config.trunk(trunk));
         Boundary {
             policy: &self.config.identity,
-            from: self.believes(call, from),
-            to: self.believes(call, to),
+            from: self.trusts_side(call, from),
+            to: self.trusts_side(call, to),
             wanted: trunk.is_none_or(|trunk| trunk.identity == IdentityPassing::Pass),
             proven,
             anchored: call.media.is_some()

@@ -1,7 +1,7 @@
 //! New calls: authorization, loop detection, routing.
 
 use super::hunting::{MAX_BREADTH, text};
-use super::transfer::known_step;
+use super::transfer::existing_leg_step;
 use super::{Call, CallKey, CallPhase, SetUp, Sides};
 use crate::admission::Reservation;
 use crate::border::{Alarm, CallOutcome, Core, address_of_record};
@@ -77,11 +77,11 @@ impl Core {
         now: Time,
     ) {
         self.counters.offered += 1;
-        let result = self.let_in(request, flow, now).and_then(|let_in| {
+        let result = self.authorize_request(request, flow, now).and_then(|authorized| {
             self.check_loop(request)?;
             match breadth_of(request) {
                 Some(0) => Err(RequestRefusal::new(440, "Max-Breadth is exhausted")),
-                _ => Ok(let_in),
+                _ => Ok(authorized),
             }
         });
         let admitted = result
@@ -104,7 +104,7 @@ impl Core {
             && let Some(replaced) =
                 endpoint.find_leg(wanted.call_id, wanted.to_tag, wanted.from_tag)
         {
-            let hop = known_step(origin.interface, origin.trunk);
+            let hop = existing_leg_step(origin.interface, origin.trunk);
             return match self.replaceable(endpoint, replaced, wanted.early_only) {
                 Ok((slot, side)) => {
                     // With Replaces it becomes part of the replaced call.
@@ -159,7 +159,7 @@ impl Core {
     ///
     /// # Errors
     /// The source is refused, or has to authenticate.
-    pub(crate) fn let_in(
+    pub(crate) fn authorize_request(
         &mut self,
         request: &Message<'_>,
         flow: Flow,
@@ -171,7 +171,7 @@ impl Core {
         }
     }
 
-    /// Like [`Core::let_in`], for a request that was not authorized on arrival.
+    /// Like [`Core::authorize_request`], for a request that was not authorized on arrival.
     pub(crate) fn authorize(
         &mut self,
         request: &Message<'_>,
@@ -242,7 +242,7 @@ impl Core {
                 user,
                 why,
             } => {
-                self.tell_failure(flow, &aor, &user, why, now);
+                self.report_failure(flow, &aor, &user, why, now);
                 Err(RequestRefusal {
                     headers,
                     ..RequestRefusal::new(status, why)
@@ -250,7 +250,7 @@ impl Core {
             }
             Authentication::Delayed { user, after } => {
                 let why = "credentials not checked: too many failures";
-                self.tell_failure(flow, &aor, &user, why, now);
+                self.report_failure(flow, &aor, &user, why, now);
                 let seconds = after.as_secs() + u64::from(after.subsec_nanos() > 0);
                 Err(RequestRefusal {
                     headers: vec![(HeaderId::RetryAfter, seconds.to_string().into_bytes())],
@@ -260,9 +260,9 @@ impl Core {
         }
     }
 
-    fn tell_failure(&mut self, flow: Flow, aor: &str, user: &str, why: &str, now: Time) {
+    fn report_failure(&mut self, flow: Flow, aor: &str, user: &str, why: &str, now: Time) {
         self.counters.authentication_failed += 1;
-        let Some(untold) = self.authority.lock().tell_failure(now) else {
+        let Some(untold) = self.authority.lock().report_failure(now) else {
             return;
         };
         let short = |name: &str| name.chars().take(100).collect();
@@ -370,7 +370,7 @@ impl Core {
             from,
             to: request.request_uri(),
             random: self.entropy.u64(),
-            calls: self.calls_of_all(),
+            calls: self.total_calls(),
             draining: self.draining.is_some(),
         };
         let plan = match trunk {
@@ -403,7 +403,7 @@ impl Core {
             // The INVITE with credentials follows.
             self.counters.offered -= 1;
         }
-        self.tell_refusal(request, flow, refused, now);
+        self.report_refusal(request, flow, refused, now);
         let mut effects = ::rules::Effects::default();
         let mut edits: SmallVec<[Edit<'_>; 4]> = refused
             .headers
@@ -420,7 +420,7 @@ impl Core {
         let _ = endpoint.reject(leg, refused.status, &content, now);
     }
 
-    pub(crate) fn tell_refusal(
+    pub(crate) fn report_refusal(
         &mut self,
         request: &Message<'_>,
         flow: Flow,
@@ -514,7 +514,7 @@ impl Core {
             tags,
             status: 0,
             counted: false,
-            end_told: false,
+            end_logged: false,
             participant: None,
             charging: None,
         });

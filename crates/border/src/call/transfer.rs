@@ -49,7 +49,7 @@ pub(crate) enum Purpose {
         /// The replaced leg.
         referrer: LegId,
         /// The call with the referrer that ends (attended transfer).
-        consultation: Option<Consulted>,
+        consultation: Option<ConsultationCall>,
     },
     /// INVITE with Replaces: the new leg, which waits for its answer, replaces this one.
     Replace {
@@ -60,11 +60,11 @@ pub(crate) enum Purpose {
 
 /// The consultation call of an attended transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Consulted {
+pub(crate) enum ConsultationCall {
     /// A call of this worker.
-    Here(CallKey),
+    Local(CallKey),
     /// A call of another worker, by the number of the transfer.
-    Elsewhere(u64),
+    Remote(u64),
 }
 
 /// Progress of connecting two legs.
@@ -94,9 +94,9 @@ pub(crate) struct Join {
     /// The leg that is not part of the call yet.
     new: Option<LegId>,
     /// The REFER that waits for the response of another worker.
-    asked_by: Option<ServerTransaction>,
+    refer_transaction: Option<ServerTransaction>,
     /// Deadline of that response.
-    word_by: Option<TimerKey>,
+    response_timer: Option<TimerKey>,
     /// Our pending re-INVITE.
     waiting: Option<TransactionId>,
     /// The offer for the answerer, while it may have to be repeated.
@@ -119,8 +119,8 @@ impl Join {
             stage,
             side,
             new: None,
-            asked_by: None,
-            word_by: None,
+            refer_transaction: None,
+            response_timer: None,
             waiting: None,
             offer: Vec::new(),
             hops: Vec::new(),
@@ -140,7 +140,7 @@ impl Join {
     }
 
     /// The consultation call of an attended transfer.
-    fn consults(&self) -> Option<Consulted> {
+    fn consultation(&self) -> Option<ConsultationCall> {
         match self.purpose {
             Purpose::Transfer { consultation, .. } => consultation,
             _ => None,
@@ -148,7 +148,7 @@ impl Join {
     }
 
     /// Whether no leg exists in addition to the two of the call.
-    pub(crate) fn legs_are_gone(&self) -> bool {
+    pub(crate) fn has_no_new_leg(&self) -> bool {
         self.new.is_none()
     }
 }
@@ -256,7 +256,7 @@ impl Core {
                 // Not a dialog of ours: the target itself must have it.
                 return refuse(endpoint, transaction, 481, now);
             };
-            let consulted = Consulted::Here(key);
+            let consulted = ConsultationCall::Local(key);
             let join = Join::new(purpose(Some(consulted)), TransferStage::Offer, from);
             return match self.detach_consultation(endpoint, slot, join, (consulting, key)) {
                 Ok(()) => {
@@ -304,7 +304,7 @@ impl Core {
             from: request.from().map(|from| from.uri).unwrap_or_default(),
             to: uri,
             random: self.entropy.u64(),
-            calls: self.calls_of_all(),
+            calls: self.total_calls(),
             draining: self.draining.is_some(),
         };
         match decide(&self.config, &facts, &self.view()) {
@@ -451,7 +451,7 @@ impl Core {
             let Some(flow) = self.flow_to(&hop) else {
                 continue;
             };
-            let flow = self.named(endpoint, flow, &hop);
+            let flow = self.with_hop_certificate_name(endpoint, flow, &hop);
             let host = self.advertised_host(flow.local);
             let from = super::hunting::moved_uri(&from, &host);
             let from = [b"<", from.as_slice(), b">"].concat();
@@ -656,7 +656,7 @@ impl Core {
                     _ => TransferStage::Waiting,
                 };
                 join.waiting = None;
-                self.timers.schedule(now + wait, Alarm::JoinAgain(key));
+                self.timers.schedule(now + wait, Alarm::TransferRetry(key));
             }
             None => self.transfer_failed(endpoint, slot, status, now),
         }
@@ -792,13 +792,13 @@ impl Core {
                 let Some(new) = join.new else { return };
                 let _ = endpoint.ack(new, &content, now);
                 let _ = endpoint.notify_refer(referrer, 200, b"OK", now);
-                self.put_in_place(endpoint, slot, &join, new, now);
+                self.replace_leg(endpoint, slot, &join, new, now);
                 self.end_consultation(endpoint, consultation, "transferred", now);
             }
             Purpose::Replace { .. } => {
                 let Some(new) = join.new else { return };
                 if endpoint.answer(new, 200, &content, now).is_ok() {
-                    self.put_in_place(endpoint, slot, &join, new, now);
+                    self.replace_leg(endpoint, slot, &join, new, now);
                     let answered = (join.side.other(), other);
                     self.await_ack(endpoint, slot, answered, !offered, response, now);
                 } else {
@@ -829,7 +829,7 @@ impl Core {
     }
 
     /// The new leg takes its side; the replaced one is closed.
-    fn put_in_place(
+    fn replace_leg(
         &mut self,
         endpoint: &mut Endpoint,
         slot: usize,
@@ -864,7 +864,7 @@ impl Core {
             .leg(join.side)
             .filter(|_| join.stage != TransferStage::Offer);
         if let Purpose::Transfer { referrer, .. } = join.purpose
-            && self.give_back(endpoint, &join, status, now)
+            && self.return_to_consultation(endpoint, &join, status, now)
         {
             let _ = endpoint.notify_refer(referrer, status, b"", now);
             return;
@@ -1012,8 +1012,8 @@ impl Core {
         let Some(join) = self.calls.get_mut(slot).and_then(|call| call.join.take()) else {
             return;
         };
-        match join.consults() {
-            Some(Consulted::Elsewhere(number)) if join.stage == TransferStage::Asking => {
+        match join.consultation() {
+            Some(ConsultationCall::Remote(number)) if join.stage == TransferStage::Asking => {
                 self.withdraw_request(endpoint, number, &join, now);
             }
             consulted => self.end_consultation(endpoint, consulted, "transfer failed", now),
@@ -1028,7 +1028,7 @@ impl Core {
 }
 
 /// A step for an existing leg.
-pub(crate) fn known_step(interface: InterfaceId, trunk: Option<TrunkId>) -> HopStep {
+pub(crate) fn existing_leg_step(interface: InterfaceId, trunk: Option<TrunkId>) -> HopStep {
     HopStep {
         group: 0,
         interface,

@@ -81,7 +81,7 @@ fn contact(registration: &Registration) -> String {
 }
 
 #[test]
-fn it_registers_and_refreshes_at_half_the_time() {
+fn registration_is_refreshed_at_half_its_expiry() {
     let mut bench = Bench::new(CONFIG);
     let (first, waited) = bench.next();
     assert!(waited <= 1.0);
@@ -126,7 +126,7 @@ fn it_registers_and_refreshes_at_half_the_time() {
 }
 
 #[test]
-fn behind_nat_the_contact_is_what_the_carrier_saw() {
+fn contact_behind_nat_uses_received_and_rport() {
     let mut bench = Bench::new(CONFIG);
     let (first, _) = bench.next();
     bench.answer(&first, 200, ";rport=40001;received=203.0.113.7", "");
@@ -162,7 +162,7 @@ fn behind_nat_the_contact_is_what_the_carrier_saw() {
 }
 
 #[test]
-fn an_advertised_address_is_not_overruled() {
+fn advertised_address_overrides_received() {
     let fixed = CONFIG.replace(
         "listen='udp:10.0.0.5:5060'",
         "listen='udp:10.0.0.5:5060'\nadvertise='203.0.113.1'",
@@ -184,7 +184,7 @@ fn an_advertised_address_is_not_overruled() {
 }
 
 #[test]
-fn without_an_answer_the_next_target_is_tried_and_the_wait_grows() {
+fn timeouts_try_the_next_target_with_backoff() {
     let mut bench = Bench::new(CONFIG);
     let mut waits = Vec::new();
     let mut targets = Vec::new();
@@ -208,7 +208,7 @@ fn without_an_answer_the_next_target_is_tried_and_the_wait_grows() {
 }
 
 #[test]
-fn refusals_wait_long_and_too_brief_is_put_right() {
+fn rejected_registration_backs_off_and_423_raises_expires() {
     let one = CONFIG.replace("['192.0.2.1','192.0.2.2']", "'192.0.2.1'");
     let mut bench = Bench::new(&one);
     let (first, _) = bench.next();
@@ -233,7 +233,7 @@ fn refusals_wait_long_and_too_brief_is_put_right() {
 }
 
 #[test]
-fn a_lost_registration_is_told_and_old_answers_do_not_count() {
+fn lost_registration_is_reported_and_stale_responses_ignored() {
     let one = CONFIG.replace("['192.0.2.1','192.0.2.2']", "'192.0.2.1'");
     let mut bench = Bench::new(&one);
     let (first, _) = bench.next();
@@ -253,7 +253,7 @@ fn a_lost_registration_is_told_and_old_answers_do_not_count() {
 }
 
 #[test]
-fn a_stop_takes_registrations_away_and_a_reload_keeps_them() {
+fn drain_removes_registrations_and_reload_keeps_them() {
     let mut bench = Bench::new(CONFIG);
     let (first, _) = bench.next();
     bench.answer(&first, 200, "", "Expires: 100\r\n");
@@ -286,7 +286,7 @@ fn a_stop_takes_registrations_away_and_a_reload_keeps_them() {
 }
 
 #[test]
-fn the_next_request_is_above_the_one_that_answered_a_challenge() {
+fn cseq_exceeds_that_of_the_challenged_request() {
     let mut bench = Bench::new(CONFIG);
     let (mut first, _) = bench.next();
     // The endpoint sent CSeq + 1 with credentials, and the response refers to that.

@@ -102,7 +102,7 @@ fn random_steps_hold_the_invariants() {
 
 /// Former findings of the fuzzer.
 #[test]
-fn former_findings_are_fixed() {
+fn known_fuzz_findings_stay_fixed() {
     const FINDINGS: [&[u8]; 3] = [
         // A reload during a transfer: the new leg was removed from another trunk than it was counted on.
         &[7, 1, 0, 9, 3, 0, 11, 0, 0, 11, 7, 0, 15, 1, 13],

@@ -7,28 +7,28 @@ impl Treatment {
     /// For the page: towards `known`, and towards `all`.
     const fn texts(self) -> [&'static str; 2] {
         match self {
-            Treatment::Passes => ["passes", "passes"],
+            Treatment::Passes => ["relayed", "relayed"],
             Treatment::Own => ["each side has its own", "the same"],
             Treatment::Trust => [
-                "passes by trust ([identities](conformance/identity.md))",
+                "by trust ([identities](conformance/identity.md))",
                 "the same",
             ],
-            Treatment::Network => ["stays on its side", "passes between trusted sides in calls"],
+            Treatment::Network => ["not relayed", "relayed between trusted sides in calls"],
             Treatment::Pseudonym => ["hosts become a pseudonym", "the same"],
             Treatment::Host => [
-                "its address gets our host; parameters that name a host go",
-                "passes",
+                "its address gets our host; parameters that name a host are removed",
+                "relayed",
             ],
             Treatment::Uri => [
-                "URNs pass; other URIs become ours, with their parameters but for those that name a host; values with `purpose` go",
-                "passes",
+                "URNs are relayed; other URIs become ours, with their parameters except those that name a host; values with `purpose` are removed",
+                "relayed",
             ],
             Treatment::Urn => [
-                "URNs and parts of the body (`cid`) pass; other URIs go",
-                "passes",
+                "URNs and parts of the body (`cid`) are relayed; other URIs are removed",
+                "relayed",
             ],
-            Treatment::Text => ["the parameter `text` goes", "passes"],
-            Treatment::Goes => ["goes", "passes"],
+            Treatment::Text => ["the parameter `text` is removed", "relayed"],
+            Treatment::Goes => ["removed", "relayed"],
         }
     }
 }
@@ -36,14 +36,13 @@ impl Treatment {
 /// The generated page.
 fn page() -> String {
     let mut page = String::from(
-        "# Topology hiding: headers and lines of descriptions\n\n\
-         What becomes of each header, and of each line of a session description, on its way from one side of the border to the other, in\n\
-         requests and responses, inside and outside of calls. `known` and `all` are the `headers` of the interface to which it goes\n\
-         ([configuration](configuration.md)): `known` is the default towards interfaces that are not `trusted`, `all` towards those that\n\
-         are. Headers named in that interface's `pass_headers` pass as they came, unknown ones among them. Header rules in direction\n\
-         `out` come after all this: what they add or set leaves; what rules in direction `in` add is as if it came so.\n\n\
-         A test holds this page against the list in `crates/border/src/hiding.rs`; `HORNWORK_WRITE_PAGES=1 cargo test -p border --lib hiding`\n\
-         writes it anew.\n\n\
+        "# Topology hiding\n\n\
+         Treatment of each header and SDP line between the two sides of the border, in requests and responses, in-dialog and out-of-dialog.\n\
+         `known` and `all` are the `headers` of the outgoing interface ([configuration](configuration.md)): `known` is the default for interfaces\n\
+         that are not `trusted`, `all` for those that are. Headers in that interface's `pass_headers` are relayed unchanged, unknown ones included.\n\
+         Header rules in direction `out` are applied afterwards; headers that rules in direction `in` add are treated like received ones.\n\n\
+         A test compares this page with the list in `crates/border/src/hiding.rs`; `HORNWORK_WRITE_PAGES=1 cargo test -p border --lib hiding`\n\
+         regenerates it.\n\n\
          ## Headers\n\n| header | towards `known` | towards `all` |\n| --- | --- | --- |\n",
     );
     let mut rows: Vec<(&str, Treatment)> = HEADERS
@@ -58,27 +57,27 @@ fn page() -> String {
         page.push_str(&format!("| `{name}` | {known} | {all} |\n"));
     }
     page.push_str(
-        "| all others | go | pass |\n\n\
-         Refer-To with our address on one side has our address on the other. Bodies other than session descriptions pass as they came.\n\n\
+        "| all others | removed | relayed |\n\n\
+         Refer-To with our address on one side has our address on the other. Bodies other than session descriptions are relayed unchanged.\n\n\
          ## Lines of session descriptions\n\n\
-         Where media is anchored here or at a media node; where it is passed by, descriptions pass as they came.\n\
-         A description in a response that refuses something stays on its side where media is anchored.\n\n\
+         These apply where media is anchored here or at a media node; with media bypass descriptions are relayed unchanged.\n\
+         A description in a refusal is not relayed where media is anchored.\n\n\
          | line | towards `known` | towards `all` |\n| --- | --- | --- |\n\
          | `o=` | user `-`, our address | the same |\n\
-         | `c=`, `m=`, `a=rtcp`, `a=candidate` and what belongs to ICE | ours | the same |\n",
+         | `c=`, `m=`, `a=rtcp`, `a=candidate` and other ICE attributes | ours | the same |\n",
     );
     for (start, instead) in LINES {
         let line = String::from_utf8_lossy(start);
         let known = match instead {
             Some(instead) => format!("becomes `{}`", String::from_utf8_lossy(instead)),
-            None => "goes".to_owned(),
+            None => "removed".to_owned(),
         };
         page.push_str(&format!(
-            "| `{}` | {known} | passes |\n",
+            "| `{}` | {known} | relayed |\n",
             line.trim_end_matches(':')
         ));
     }
-    page.push_str("| all others | pass | pass |\n");
+    page.push_str("| all others | relayed | relayed |\n");
     page
 }
 
@@ -107,7 +106,7 @@ fn passed(headers: &str, passes: &[&str]) -> String {
 }
 
 #[test]
-fn the_list_is_whole_and_in_order() {
+fn every_header_has_one_treatment() {
     for (index, (id, treatment)) in HEADERS.into_iter().enumerate() {
         assert_eq!(id as usize, index, "{}", id.name());
         let written = matches!(
@@ -126,17 +125,17 @@ fn the_list_is_whole_and_in_order() {
 }
 
 #[test]
-fn the_page_says_what_is_done() {
+fn page_matches_the_treatments() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/topology-hiding.md");
     if std::env::var_os("HORNWORK_WRITE_PAGES").is_some() {
         std::fs::write(path, page()).unwrap();
     }
     let written = std::fs::read_to_string(path).unwrap();
-    assert_eq!(written, page(), "HORNWORK_WRITE_PAGES=1 writes it anew");
+    assert_eq!(written, page(), "HORNWORK_WRITE_PAGES=1 regenerates it");
 }
 
 #[test]
-fn what_names_no_host_passes() {
+fn values_without_hosts_are_relayed() {
     for same in [
         "Subject: lunch at pbx.example",
         "Alert-Info: <urn:alert:source:external>;info=ring2",
@@ -150,7 +149,7 @@ fn what_names_no_host_passes() {
 }
 
 #[test]
-fn what_names_hosts_is_written_anew_or_goes() {
+fn values_with_hosts_are_rewritten_or_removed() {
     for (came, goes) in [
         (
             "Alert-Info: <http://10.2.0.7/ring.wav>;info=alert-autoanswer;delay=0;x=\"pbx\"",
@@ -181,7 +180,7 @@ fn what_names_hosts_is_written_anew_or_goes() {
 }
 
 #[test]
-fn what_is_listed_passes() {
+fn pass_headers_are_relayed() {
     let came = "X-Account: 7\nError-Info: <sip:sorry@10.2.0.7>";
     assert_eq!(
         passed(&format!("{came}\n"), &["x-account", "error-info"]),
@@ -190,7 +189,7 @@ fn what_is_listed_passes() {
 }
 
 #[test]
-fn descriptions_lose_what_tells_of_their_writer() {
+fn sdp_identifying_lines_are_removed() {
     let hide = |text: &str| {
         let mut out = b"before".to_vec();
         out.extend_from_slice(text.as_bytes());

@@ -71,7 +71,7 @@ fn is_unknown(reply: &Value) -> bool {
 impl Core {
     /// Node state for a new call.
     pub(crate) fn new_relay(&mut self) -> NodeRelay {
-        self.nodes.relayed_calls += 1;
+        self.media_nodes.relayed_calls += 1;
         NodeRelay::new(self.relay_name())
     }
 
@@ -234,7 +234,7 @@ impl Core {
             first_offerer,
         });
         // `None` at the limit of pending commands.
-        let id = self.nodes.send_command(node, purpose, &body, now);
+        let id = self.media_nodes.send_command(node, purpose, &body, now);
         let id = id.ok_or(AnchorError::NoNode)?;
         self.open_command_socket(node);
         if let Some(relay) = self.relay_mut(slot) {
@@ -315,20 +315,20 @@ impl Core {
             return Err(AnchorError::NoNode);
         };
         if let Some(node) = relay.node {
-            return match self.nodes.is_down(node) {
+            return match self.media_nodes.is_down(node) {
                 true => Err(AnchorError::NoNode),
                 false => Ok(node),
             };
         }
-        let node = self.nodes.choose(&relay.tried).ok_or(AnchorError::NoNode)?;
-        self.nodes.add_call(node);
+        let node = self.media_nodes.choose(&relay.tried).ok_or(AnchorError::NoNode)?;
+        self.media_nodes.add_call(node);
         relay.node = Some(node);
         relay.query_timer = Some(
             self.timers
-                .schedule(now + CALL_QUERY_INTERVAL, Alarm::NodeLook(key)),
+                .schedule(now + CALL_QUERY_INTERVAL, Alarm::NodeQuery(key)),
         );
         let call_id = relay.call_id.clone();
-        let name = self.nodes.name(node).to_owned();
+        let name = self.media_nodes.name(node).to_owned();
         self.events.tell(now, || EventKind::MediaNodeChosen {
             call: number,
             node: name,
@@ -339,14 +339,14 @@ impl Core {
 
     /// Opens the socket for commands to a node.
     fn open_command_socket(&mut self, node: NodeId) {
-        if let Some(control) = self.nodes.control(node) {
+        if let Some(control) = self.media_nodes.control(node) {
             self.open_socket_towards(control);
         }
     }
 
     fn open_socket_towards(&mut self, control: SocketAddr) {
         let index = usize::from(control.is_ipv6());
-        if self.nodes.sockets.get(index).is_none_or(Option::is_some) {
+        if self.media_nodes.sockets.get(index).is_none_or(Option::is_some) {
             return;
         }
         let socket = self.next_socket();
@@ -359,14 +359,14 @@ impl Core {
             kind: SocketKind::UdpSignalling,
             local: SocketAddr::new(any, 0),
         });
-        if let Some(slot) = self.nodes.sockets.get_mut(index) {
+        if let Some(slot) = self.media_nodes.sockets.get_mut(index) {
             *slot = Some(socket);
         }
     }
 
     /// Whether a socket is a control socket for nodes.
     pub(crate) fn is_for_nodes(&self, socket: SocketId) -> bool {
-        self.nodes.sockets.contains(&Some(socket))
+        self.media_nodes.sockets.contains(&Some(socket))
     }
 
     /// Writes the description from the node's reply to the current message.
@@ -425,7 +425,7 @@ impl Core {
         indication: &Indication<'_>,
         now: Time,
     ) -> bool {
-        if self.nodes.relayed_calls == 0 || self.resuming {
+        if self.media_nodes.relayed_calls == 0 || self.replaying {
             return false;
         }
         let Some(leg) = DeferredMessage::leg_of(indication) else {
@@ -535,7 +535,7 @@ impl Core {
             } if has_sdp(response) && (200..300).contains(&response.status()) => {
                 let mut links = call.links.iter();
                 let Some(link) = links.find(|link| link.client == transaction) else {
-                    let role = call.join.as_deref()?.awaits(transaction)?;
+                    let role = call.join.as_deref()?.awaited_sdp_role(transaction)?;
                     return Some((call.side_of(leg)?, role));
                 };
                 let to = link.from.other();
@@ -637,15 +637,15 @@ impl Core {
     /// Replays a deferred message.
     fn replay(&mut self, endpoint: &mut Endpoint, waiting: &DeferredMessage, now: Time) {
         if let Ok(message) = Message::parse(&waiting.bytes) {
-            self.resuming = true;
+            self.replaying = true;
             self.dispatch(endpoint, waiting.indication(&message), now);
-            self.resuming = false;
+            self.replaying = false;
         }
     }
 
     /// Replays the deferred messages of ending calls, which still need responses and acknowledgements.
     pub(crate) fn replay_deferred(&mut self, endpoint: &mut Endpoint, now: Time) {
-        while let Some(waiting) = self.flushing.pop_front() {
+        while let Some(waiting) = self.deferred_messages.pop_front() {
             self.replay(endpoint, &waiting, now);
         }
     }
@@ -667,7 +667,7 @@ impl Core {
         if first {
             relay.result = None;
             if let Some(asking) = relay.pending.take_if(|asking| asking.first.is_none()) {
-                self.nodes.client.cancel(asking.id);
+                self.media_nodes.client.cancel(asking.id);
             }
             self.process_deferred(endpoint, slot, now);
         }
@@ -684,29 +684,29 @@ impl Core {
             return false;
         };
         let mut relay = *relay;
-        self.nodes.relayed_calls = self.nodes.relayed_calls.saturating_sub(1);
-        self.flushing.append(&mut relay.queue);
+        self.media_nodes.relayed_calls = self.media_nodes.relayed_calls.saturating_sub(1);
+        self.deferred_messages.append(&mut relay.queue);
         if let Some(timer) = relay.query_timer.take() {
             self.timers.cancel(timer);
         }
         if let Some(asking) = relay.pending.take() {
-            self.nodes.client.cancel(asking.id);
+            self.media_nodes.client.cancel(asking.id);
         }
         if let Some(node) = relay.node {
             let (call_id, first_offerer) = (relay.call_id, relay.first_offerer);
-            let asked = match self.nodes.is_down(node) {
+            let asked = match self.media_nodes.is_down(node) {
                 true => {
                     let delete = PendingDelete {
                         number,
                         call_id,
                         first_offerer,
                     };
-                    self.nodes.defer_delete(node, delete);
+                    self.media_nodes.defer_delete(node, delete);
                     false
                 }
                 false => self.send_delete(node, number, (&call_id, first_offerer), true, now),
             };
-            self.nodes.remove_call(node);
+            self.media_nodes.remove_call(node);
             return asked;
         }
         false
@@ -728,9 +728,9 @@ impl Core {
             .with("call-id", call_id)
             .with("from-tag", tag(first_offerer))
             .with("delete-delay", 0i64);
-        let name = self.nodes.name(node).to_owned();
+        let name = self.media_nodes.name(node).to_owned();
         let purpose = CommandPurpose::Delete(number, name, last);
-        self.nodes.send_command(node, purpose, &body, now).is_some()
+        self.media_nodes.send_command(node, purpose, &body, now).is_some()
     }
 
     /// Processes a datagram from a node.
@@ -741,7 +741,7 @@ impl Core {
         bytes: &[u8],
         now: Time,
     ) {
-        match self.nodes.client.match_reply(source, bytes) {
+        match self.media_nodes.client.match_reply(source, bytes) {
             ReplyMatch::Unexpected => self.drops.count(DropReason::NgUnexpectedReply),
             ReplyMatch::Late(purpose) => {
                 // A late reply does not show that a node is up: checks have to be answered in time.
@@ -752,8 +752,8 @@ impl Core {
             }
             ReplyMatch::Reply(id, purpose, reply) => match purpose {
                 CommandPurpose::Check(node) => {
-                    self.nodes.record_check_answer(source);
-                    self.nodes.finish_check(node, Some(&reply));
+                    self.media_nodes.record_check_answer(source);
+                    self.media_nodes.finish_check(node, Some(&reply));
                 }
                 CommandPurpose::Exchange(exchange) => {
                     let sdp = match text(&reply, "result") {
@@ -770,7 +770,7 @@ impl Core {
                     let unknown = is_unknown(&reply);
                     let ours = self.is_call_at(key, node);
                     if ours {
-                        self.nodes.record_query(node, !unknown, now);
+                        self.media_nodes.record_query(node, !unknown, now);
                     }
                     if ours && unknown {
                         self.handle_lost_call(endpoint, key, node, &reason_of(&reply), now);
@@ -780,7 +780,7 @@ impl Core {
                     self.report_statistics(number, node, &reply, now);
                     if last {
                         let heard = quality_of(&reply, Side::BOTH.map(tag));
-                        self.ended_at_node(number, heard, now);
+                        self.record_node_statistics(number, heard, now);
                     }
                 }
             },
@@ -841,7 +841,7 @@ impl Core {
             }
             Err((reason, unknown)) => {
                 let established = relay.established;
-                let name = self.nodes.name(node).to_owned();
+                let name = self.media_nodes.name(node).to_owned();
                 let (told, number) = (reason.clone(), key.number());
                 let command = exchange.command.to_owned();
                 self.events.tell(now, || EventKind::MediaNodeFailed {
@@ -905,7 +905,7 @@ impl Core {
         }
         // The node may have created the call.
         self.send_delete(node, number, (&call_id, first_offerer), false, now);
-        self.nodes.remove_call(node);
+        self.media_nodes.remove_call(node);
     }
 
     /// Handles a call that its node does not have any more.
@@ -929,7 +929,7 @@ impl Core {
         };
         let timer = self
             .timers
-            .schedule(now + CALL_QUERY_INTERVAL, Alarm::NodeLook(key));
+            .schedule(now + CALL_QUERY_INTERVAL, Alarm::NodeQuery(key));
         let Some(relay) = self.relay_mut(slot) else {
             self.timers.cancel(timer);
             return;
@@ -937,17 +937,17 @@ impl Core {
         relay.query_timer = Some(timer);
         let stands = relay.established && relay.failover.is_none();
         let node = relay.node.filter(|_| stands);
-        if let Some(node) = node.filter(|node| !self.nodes.is_down(*node)) {
+        if let Some(node) = node.filter(|node| !self.media_nodes.is_down(*node)) {
             self.query_call(slot, key, node, now);
         }
     }
 
     /// Handles timeouts of commands, checks and failovers.
     pub(crate) fn handle_node_timeouts(&mut self, endpoint: &mut Endpoint, now: Time) {
-        if self.nodes.is_empty() && self.nodes.client.next_deadline().is_none() {
+        if self.media_nodes.is_empty() && self.media_nodes.client.next_deadline().is_none() {
             return;
         }
-        for (id, control, purpose) in self.nodes.client.handle_timeout(now) {
+        for (id, control, purpose) in self.media_nodes.client.handle_timeout(now) {
             // Only checks mark a node as down: other commands may be lost for other reasons.
             let checks = matches!(purpose, CommandPurpose::Check(_));
             self.finish_without_reply(endpoint, (id, purpose), NoReply::NoAnswer, now);
@@ -955,7 +955,7 @@ impl Core {
                 self.handle_silent_node(endpoint, control, NoReply::NoAnswer, now);
             }
         }
-        self.nodes.send_checks(now);
+        self.media_nodes.send_checks(now);
         self.query_samples(now);
         self.open_command_sockets();
         self.process_failovers(endpoint, now);
@@ -963,7 +963,7 @@ impl Core {
     }
 
     fn open_command_sockets(&mut self) {
-        for control in self.nodes.controls() {
+        for control in self.media_nodes.controls() {
             self.open_socket_towards(control);
         }
     }
@@ -987,10 +987,10 @@ impl Core {
         reason: NoReply,
         now: Time,
     ) {
-        self.nodes.mark_down(control, reason.text(), now);
+        self.media_nodes.mark_down(control, reason.text(), now);
         // Before the abandoned commands: calls that are being set up change to another node.
         self.queue_failed_calls(endpoint, now);
-        for expired in self.nodes.client.abandon_node(control) {
+        for expired in self.media_nodes.client.abandon_node(control) {
             self.finish_without_reply(endpoint, expired, reason, now);
         }
     }
@@ -1003,14 +1003,14 @@ impl Core {
         now: Time,
     ) {
         match purpose {
-            CommandPurpose::Check(node) => self.nodes.finish_check(node, None),
+            CommandPurpose::Check(node) => self.media_nodes.finish_check(node, None),
             CommandPurpose::Exchange(exchange) => {
                 let outcome = Err((reason.text().to_owned(), false));
                 self.finish_exchange(endpoint, (id, &exchange), outcome, now);
             }
             // The next query detects it; and a node that is down has no calls.
             CommandPurpose::Delete(number, _, true) => {
-                self.ended_at_node(number, Default::default(), now);
+                self.record_node_statistics(number, Default::default(), now);
             }
             CommandPurpose::Query(..) | CommandPurpose::Delete(..) => {}
         }
@@ -1018,7 +1018,7 @@ impl Core {
 
     /// Writes the events about nodes.
     pub(crate) fn report_node_events(&mut self, now: Time) {
-        for note in self.nodes.take_events() {
+        for note in self.media_nodes.take_events() {
             self.events.tell(now, || note);
         }
     }

@@ -96,8 +96,8 @@ fn is_busy(call: &Call, relay: &NodeRelay) -> bool {
 impl Core {
     /// Queues the calls of failed nodes.
     pub(super) fn queue_failed_calls(&mut self, endpoint: &mut Endpoint, now: Time) {
-        for (node, reason) in core::mem::take(&mut self.nodes.failed) {
-            let down = self.nodes.is_down(node);
+        for (node, reason) in core::mem::take(&mut self.media_nodes.failed) {
+            let down = self.media_nodes.is_down(node);
             // After the restart of a node the calls that it did not have are queued already.
             let at = |call: &Call| {
                 let relay = call.relay.as_deref();
@@ -124,8 +124,8 @@ impl Core {
         now: Time,
     ) {
         let key = self.key_of(slot);
-        let name = self.nodes.name(node).to_owned();
-        let ends = self.nodes.policy.failure == NodeFailure::End;
+        let name = self.media_nodes.name(node).to_owned();
+        let ends = self.media_nodes.policy.failure == NodeFailure::End;
         let Some(call) = self.calls.get_mut(slot) else {
             return;
         };
@@ -159,11 +159,11 @@ impl Core {
                 }));
             }
         }
-        if set_up && !ends && (is_unknown || self.nodes.is_down(node)) {
+        if set_up && !ends && (is_unknown || self.media_nodes.is_down(node)) {
             self.leave_failed_node(slot, now);
             return self.process_deferred(endpoint, slot, now);
         }
-        self.nodes.failovers.queue.push_back(key);
+        self.media_nodes.failovers.queue.push_back(key);
     }
 
     /// Continues a failover after the call was answered and acknowledged: both sides have to agree on the new node
@@ -180,36 +180,36 @@ impl Core {
         relay.discard_set_up();
         if let Some(failover) = relay.failover.as_deref_mut() {
             failover.since = now;
-            self.nodes.failovers.queue.push_front(key);
+            self.media_nodes.failovers.queue.push_front(key);
         }
     }
 
     /// Retries the failover of a call.
     pub(crate) fn requeue_failover(&mut self, key: CallKey) {
-        self.nodes.failovers.queue.push_front(key);
+        self.media_nodes.failovers.queue.push_front(key);
     }
 
     /// Processes as many failovers as the rate allows.
     pub(super) fn process_failovers(&mut self, endpoint: &mut Endpoint, now: Time) {
-        if self.nodes.failovers.next_at().is_none_or(|at| at > now) {
+        if self.media_nodes.failovers.next_at().is_none_or(|at| at > now) {
             return;
         }
-        let rate = self.nodes.policy.failure_rate as usize;
-        let rate = self.nodes.worker.share(rate).max(1);
+        let rate = self.media_nodes.policy.failure_rate as usize;
+        let rate = self.media_nodes.worker.share(rate).max(1);
         let budget = (rate / TURNS_PER_SECOND).max(1);
         let mut pause = Duration::from_micros((1_000_000 * budget / rate) as u64);
         let mut left = budget;
         // Each call once per turn.
         let mut waiting = VecDeque::new();
         while left > 0
-            && let Some(key) = self.nodes.failovers.queue.pop_front()
+            && let Some(key) = self.media_nodes.failovers.queue.pop_front()
         {
             match self.process_failover(endpoint, key, now) {
                 FailoverStep::Done => left -= 1,
                 FailoverStep::Nothing => {}
                 FailoverStep::Busy => {
                     self.timers
-                        .schedule(now + BUSY_INTERVAL, Alarm::NodeFailed(key));
+                        .schedule(now + BUSY_INTERVAL, Alarm::FailoverRetry(key));
                 }
                 FailoverStep::NoNode => waiting.push_back(key),
             }
@@ -217,9 +217,9 @@ impl Core {
         if !waiting.is_empty() {
             pause = pause.max(NO_NODE_INTERVAL);
         }
-        waiting.append(&mut self.nodes.failovers.queue);
-        self.nodes.failovers.queue = waiting;
-        self.nodes.failovers.due = Some(now + pause);
+        waiting.append(&mut self.media_nodes.failovers.queue);
+        self.media_nodes.failovers.queue = waiting;
+        self.media_nodes.failovers.due = Some(now + pause);
     }
 
     fn process_failover(
@@ -231,7 +231,7 @@ impl Core {
         let Some(slot) = self.slot_of(key) else {
             return FailoverStep::Nothing;
         };
-        let policy = self.nodes.policy;
+        let policy = self.media_nodes.policy;
         let Some(call) = self.calls.get(slot) else {
             return FailoverStep::Nothing;
         };
@@ -243,7 +243,7 @@ impl Core {
             return FailoverStep::Nothing;
         };
         if policy.failure == NodeFailure::End && call.phase != CallPhase::Ending {
-            if failover.is_unknown || self.nodes.is_down(failover.node) {
+            if failover.is_unknown || self.media_nodes.is_down(failover.node) {
                 let reason = failover.reason.clone();
                 self.end_after_node_failure(endpoint, slot, &reason, now);
                 return FailoverStep::Done;
@@ -252,7 +252,7 @@ impl Core {
             // A call that is being set up is processed after the ACK.
             return FailoverStep::Nothing;
         }
-        let back = !failover.has_left && !failover.is_unknown && !self.nodes.is_down(failover.node);
+        let back = !failover.has_left && !failover.is_unknown && !self.media_nodes.is_down(failover.node);
         if back && failover.was_agreed {
             // The node is back; perhaps only the path to it had failed.
             let node = failover.node;
@@ -270,7 +270,7 @@ impl Core {
             return FailoverStep::Done;
         }
         let needs_node = relay.node.is_none() || !failover.has_left;
-        if needs_node && self.nodes.choose(&[]).is_none() {
+        if needs_node && self.media_nodes.choose(&[]).is_none() {
             if policy.keep.is_none_or(|keep| failover.since + keep > now) {
                 return FailoverStep::NoNode;
             }
@@ -326,18 +326,18 @@ impl Core {
             is_unknown = failover.is_unknown;
         }
         if let Some(node) = node {
-            if self.nodes.is_down(node) {
+            if self.media_nodes.is_down(node) {
                 let delete = PendingDelete {
                     number,
                     call_id,
                     first_offerer,
                 };
-                self.nodes.defer_delete(node, delete);
+                self.media_nodes.defer_delete(node, delete);
             } else if !is_unknown {
                 // The call continues, so that these figures are not awaited.
                 self.send_delete(node, number, (&call_id, first_offerer), false, now);
             }
-            self.nodes.remove_call(node);
+            self.media_nodes.remove_call(node);
         }
     }
 
@@ -391,7 +391,7 @@ impl Core {
         let Some(failover) = relay.failover.take_if(|failover| failover.has_left) else {
             return;
         };
-        let to = relay.node.map(|node| self.nodes.name(node).to_owned());
+        let to = relay.node.map(|node| self.media_nodes.name(node).to_owned());
         let took = Duration::from_nanos(now.0.saturating_sub(failover.since.0));
         self.events.tell(now, || EventKind::CallReanchored {
             call: number,
@@ -404,7 +404,7 @@ impl Core {
     /// Whether a call has no working node.
     pub(crate) fn is_without_node(&self, slot: usize) -> bool {
         let relay = self.calls.get(slot).and_then(|call| call.relay.as_deref());
-        relay.is_some_and(|relay| relay.node.is_none_or(|node| self.nodes.is_down(node)))
+        relay.is_some_and(|relay| relay.node.is_none_or(|node| self.media_nodes.is_down(node)))
     }
 
     /// Schedules another attempt.
@@ -419,7 +419,7 @@ impl Core {
             return self.end_after_node_failure(endpoint, slot, "re-INVITE refused", now);
         }
         self.timers
-            .schedule(now + BUSY_INTERVAL, Alarm::NodeFailed(key));
+            .schedule(now + BUSY_INTERVAL, Alarm::FailoverRetry(key));
     }
 
     /// Ends a call whose node has failed.
@@ -437,7 +437,7 @@ impl Core {
         });
         let (mut name, node) = name.unwrap_or_default();
         if let (true, Some(node)) = (name.is_empty(), node) {
-            self.nodes.name(node).clone_into(&mut name);
+            self.media_nodes.name(node).clone_into(&mut name);
         }
         self.events.tell(now, || EventKind::CallNotReanchored {
             call: key.number(),
@@ -456,18 +456,18 @@ impl Core {
         let body = Value::dictionary()
             .with("command", "query")
             .with("call-id", relay.call_id.as_str());
-        self.nodes
+        self.media_nodes
             .send_command(node, CommandPurpose::Query(key, node), &body, now);
     }
 
     /// Sends due queries about calls, and kept deletions.
     pub(super) fn query_samples(&mut self, now: Time) {
-        for node in self.nodes.nodes_to_query(now) {
+        for node in self.media_nodes.nodes_to_query(now) {
             if let Some(slot) = self.next_sample(node) {
                 self.query_call(slot, self.key_of(slot), node, now);
             }
         }
-        for (node, delete) in self.nodes.take_due_deletes() {
+        for (node, delete) in self.media_nodes.take_due_deletes() {
             self.send_delete(
                 node,
                 delete.number,
@@ -485,8 +485,8 @@ impl Core {
         };
         let size = self.calls.capacity();
         for _ in 0..MAX_SCANNED.min(size) {
-            self.nodes.cursor = (self.nodes.cursor + 1) % size;
-            let slot = self.nodes.cursor;
+            self.media_nodes.cursor = (self.media_nodes.cursor + 1) % size;
+            let slot = self.media_nodes.cursor;
             let relay = self.calls.get(slot).and_then(|call| call.relay.as_deref());
             if relay.is_some_and(of_node) {
                 return Some(slot);

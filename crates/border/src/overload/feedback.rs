@@ -167,7 +167,7 @@ impl Core {
     pub(crate) fn reset_feedback(&mut self, endpoint: &mut Endpoint, now: Time) {
         let loss = self.config.sip.overload_feedback.then_some(0);
         endpoint.set_loss_feedback(loss, VALID, now);
-        self.asks_trunks = self
+        self.uses_trunk_feedback = self
             .config
             .trunks
             .iter()

@@ -220,7 +220,7 @@ mod tests {
 
     /// Each of two workers reads half of its own messages and as many of the other's, and gets the rest handed over.
     #[test]
-    fn handed_on_messages_reduce_the_call_rate() {
+    fn handed_off_messages_reduce_the_call_rate() {
         let mut work = ServiceTime::new(2);
         let first = Time::from_secs(1);
         let mut now = first;

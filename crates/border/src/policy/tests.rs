@@ -105,7 +105,7 @@ const CALLER: &str = "sip:alice@192.0.2.9";
 
 /// RFC 5031: a service includes those below it, without regard to case.
 #[test]
-fn services_are_led_to_trunks() {
+fn service_urns_are_routed_to_trunks() {
     let world = StaticRoutingState::default();
     let routes = "[[route]]\nname=\"fire\"\nto={urn=\"urn:service:sos.FIRE\"}\nreplace=\"122\"\ntrunk=\"gw\"\n\
         [[route]]\nname=\"sos\"\nto={urn=[\"urn:service:sos\",\"urn:service:counseling\"]}\ntrunk=[\"gw\",\"pbx\"]\n\
@@ -161,7 +161,7 @@ fn services_are_led_to_trunks() {
 }
 
 #[test]
-fn routes_decide_by_conditions_in_order() {
+fn first_matching_route_is_used() {
     let routes = "[[route]]\nname=\"emergency\"\nto={user=[\"112\",\"911\"]}\ntrunk=\"gw\"\n\
         [[route]]\nname=\"premium\"\nto={prefix=\"0900\"}\nreject={status=603, reason=\"No\"}\n\
         [[route]]\nname=\"abroad\"\nto={regex='00([1-9]\\d+)'}\nreplace='+$1'\ntrunk=\"gw\"\n\
@@ -243,7 +243,7 @@ fn routes_decide_by_conditions_in_order() {
 }
 
 #[test]
-fn without_routes_calls_go_to_the_registered_else_to_the_other_side() {
+fn default_route_is_registered_contacts_then_the_other_side() {
     let mut world = StaticRoutingState::default();
     world
         .contacts
@@ -275,7 +275,7 @@ fn without_routes_calls_go_to_the_registered_else_to_the_other_side() {
 
 /// Registrations forwarded to a trunk belong to that trunk: calls to their users from elsewhere go to the trunk.
 #[test]
-fn contacts_are_looked_up_for_the_trunk_that_owns_them() {
+fn forwarded_registrations_belong_to_their_trunk() {
     let mut world = StaticRoutingState::default();
     let phone = "sip:1000@192.168.1.7";
     world.contacts.insert("1000", vec![contact(phone, 1000)]);
@@ -347,7 +347,7 @@ fn contacts_are_looked_up_for_the_trunk_that_owns_them() {
 /// If the trunk of registrations authenticates, an unregistered source reaches that trunk alone, except by routes that
 /// permit more.
 #[test]
-fn where_a_trunk_authenticates_strangers_reach_it_alone() {
+fn unauthenticated_sources_reach_only_the_authenticating_trunk() {
     let mut world = StaticRoutingState::default();
     let phone = "sip:1000@192.168.1.7";
     world.contacts.insert("1000", vec![contact(phone, 1000)]);
@@ -399,7 +399,7 @@ fn where_a_trunk_authenticates_strangers_reach_it_alone() {
 }
 
 #[test]
-fn our_own_contact_leads_to_its_phone_and_past_every_route() {
+fn own_contact_uri_overrides_routes() {
     let mut world = StaticRoutingState::default();
     world
         .contacts
@@ -429,7 +429,7 @@ fn our_own_contact_leads_to_its_phone_and_past_every_route() {
 }
 
 #[test]
-fn contacts_of_equal_preference_ring_together_and_a_route_may_leave_them_to_the_next() {
+fn contacts_of_equal_q_are_forked() {
     let mut world = StaticRoutingState::default();
     let contacts = [("sip:a@h", 1000), ("sip:b@h", 1000), ("sip:c@h", 300)];
     let contacts = contacts.map(|(uri, q)| contact(uri, q)).to_vec();
@@ -447,7 +447,7 @@ fn contacts_of_equal_preference_ring_together_and_a_route_may_leave_them_to_the_
 }
 
 #[test]
-fn what_is_down_or_full_is_left_out_and_nothing_left_is_503() {
+fn unavailable_trunks_are_skipped_or_answered_503() {
     let config = format!("{BASE}[[route]]\ntrunk=[\"gw\",\"pbx\"]\n");
     let call = facts(CALLER, "sip:1@x");
     let mut world = StaticRoutingState::default();
@@ -475,7 +475,7 @@ fn what_is_down_or_full_is_left_out_and_nothing_left_is_503() {
 }
 
 #[test]
-fn a_trunk_that_wants_fewer_calls_gives_way_to_the_next() {
+fn throttled_trunk_is_skipped() {
     let asks = BASE
         .replace("max_calls=2", "overload_control=true")
         .replace(
@@ -505,7 +505,7 @@ fn a_trunk_that_wants_fewer_calls_gives_way_to_the_next() {
 }
 
 #[test]
-fn stopping_and_full_borders_refuse_before_anything_else() {
+fn draining_and_call_limit_precede_routing() {
     let world = StaticRoutingState::default();
     let mut call = facts(CALLER, "nonsense");
     call.draining = true;
@@ -516,7 +516,7 @@ fn stopping_and_full_borders_refuse_before_anything_else() {
 }
 
 #[test]
-fn identities_pass_from_the_believed_to_who_may_have_them() {
+fn identities_pass_between_trusted_sides() {
     let config = format!("{BASE}[[route]]\ntrunk=[\"pbx\",\"gw\"]\n");
     let identities = |interface, trunk| {
         let mut call = facts(CALLER, "sip:1@x");
@@ -540,7 +540,7 @@ fn identities_pass_from_the_believed_to_who_may_have_them() {
 }
 
 #[test]
-fn a_user_part_with_odd_letters_is_escaped() {
+fn user_parts_are_escaped() {
     let config = format!("{BASE}[[route]]\ntrunk=\"pbx\"\n");
     let out = shown(&plan(
         &config,
@@ -551,7 +551,7 @@ fn a_user_part_with_odd_letters_is_escaped() {
 }
 
 #[test]
-fn the_same_facts_give_the_same_plan() {
+fn plan_is_deterministic() {
     let config = format!("{BASE}[[route]]\ntrunk=[{{name=\"gw\",weight=3}},{{name=\"pbx\"}}]\n");
     let world = StaticRoutingState::default();
     let mut call = facts(CALLER, "sip:1@x");
@@ -569,7 +569,7 @@ fn the_same_facts_give_the_same_plan() {
 
 proptest! {
     #[test]
-    fn an_order_holds_everyone_once_by_priority(
+    fn order_is_a_permutation_by_priority(
         entries in proptest::collection::vec((0u16..4, 0u16..6), 0..12), seed: u64,
     ) {
         let mut random = seed;
@@ -586,7 +586,7 @@ proptest! {
     }
 
     #[test]
-    fn shares_follow_weights(a in 1u16..50, b in 1u16..50, seed: u64) {
+    fn selection_follows_weights(a in 1u16..50, b in 1u16..50, seed: u64) {
         const DRAWS: u64 = 4_000;
         let firsts = (0..DRAWS)
             .filter(|draw| {
@@ -602,7 +602,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_get_a_plan(to in proptest::collection::vec(any::<u8>(), 0..60), from in "\\PC{0,40}") {
+    fn arbitrary_request_uris_get_valid_plans(to in proptest::collection::vec(any::<u8>(), 0..60), from in "\\PC{0,40}") {
         let config = parse(&format!("{BASE}[[route]]\nto={{regex='0(\\d+)'}}\nreplace='$1'\ntrunk=\"gw\"\n"), "t").unwrap();
         let call = Facts { to: &to, ..facts(&from, "") };
         if let Plan::Call(call) = decide(&config, &call, &StaticRoutingState::default()) {
@@ -614,7 +614,7 @@ proptest! {
 }
 
 #[test]
-fn a_sips_call_stays_on_secure_roads() {
+fn sips_calls_use_only_tls_hops() {
     let secure = "tls={ca=\"ca.pem\"}";
     let config = format!(
         "[[interface]]\nname=\"out\"\nlisten=[\"udp:192.0.2.1\",\"tls:192.0.2.1\"]\ntls={{certificate={{chain=\"c\",key=\"k\"}}}}\n\

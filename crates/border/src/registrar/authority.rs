@@ -185,8 +185,8 @@ impl Authority {
     }
 
     /// Whether to log a failure: see [`AuthenticationFailures::tell`].
-    pub fn tell_failure(&mut self, now: Time) -> Option<u64> {
-        self.failures.tell(now)
+    pub fn report_failure(&mut self, now: Time) -> Option<u64> {
+        self.failures.take_report(now)
     }
 
     fn challenge(&mut self, status: u16, id: HeaderId, stale: bool, now: Time) -> Authentication {

@@ -238,7 +238,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_kept_is_known_again(text in "(;?(a|b|expires)(=(1|2|\"x;y\"))?){0,4}", other in "(;?(a|b|expires)(=(1|2|\"x;y\"))?){0,4}") {
+        fn kept_parameters_are_compared_by_value(text in "(;?(a|b|expires)(=(1|2|\"x;y\"))?){0,4}", other in "(;?(a|b|expires)(=(1|2|\"x;y\"))?){0,4}") {
             let (params, others) = (Params::new(text.as_bytes()), Params::new(other.as_bytes()));
             let kept = kept_params(params);
             prop_assert!(keeps(&kept, params));

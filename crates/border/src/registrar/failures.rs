@@ -161,7 +161,7 @@ impl AuthenticationFailures {
     }
 
     /// Whether to log a failure; the value is the number of failures that were not logged since the last one.
-    pub fn tell(&mut self, now: Time) -> Option<u64> {
+    pub fn take_report(&mut self, now: Time) -> Option<u64> {
         if self
             .since
             .is_none_or(|since| now.since(since) >= EVENTS_EVERY)
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn an_account_is_judged_so_often_and_then_ever_more_seldom() {
+    fn failure_delay_of_an_account_grows() {
         let one = |_| "1000".to_owned();
         assert_eq!(judged(&mut failures(), "203.0.113.1", one, 39), 10);
         // One more each after 30, 60, 120 ... 3,600 seconds.
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_is_judged_so_often_whatever_the_account() {
+    fn failures_of_a_source_are_limited_over_all_accounts() {
         let each = |number: u64| number.to_string();
         assert_eq!(judged(&mut failures(), "203.0.113.1", each, 49), 20);
         assert_eq!(judged(&mut failures(), "2001:db8::1", each, 49), 20);
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_from_elsewhere_delay_no_phone_at_its_own_address() {
+    fn failures_of_other_sources_do_not_delay_a_known_source() {
         let mut failures = failures();
         failures.succeeded(ip("198.51.100.7"), b"1000");
         judged(&mut failures, "203.0.113.1", |_| "1000".to_owned(), 30);
@@ -282,12 +282,12 @@ mod tests {
     }
 
     #[test]
-    fn events_are_bounded_and_none_is_lost_from_the_count() {
+    fn failure_events_are_rate_limited_and_counted() {
         let mut failures = failures();
         let (mut told, mut untold) = (0, 0);
         for tenth in 0..3_000u64 {
             let now = Time::ZERO + Duration::from_millis(tenth * 100);
-            if let Some(more) = failures.tell(now) {
+            if let Some(more) = failures.take_report(now) {
                 told += 1;
                 untold += more;
             }

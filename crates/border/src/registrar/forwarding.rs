@@ -56,7 +56,7 @@ impl Location {
         host: &str,
         transport: Transport,
     ) -> Result<Passing, Box<RegisterResponse>> {
-        let judged = self.judge(request, flow)?;
+        let judged = self.validate(request, flow)?;
         self.admit(user, &judged)?;
         let mut passing = Passing {
             user: user.to_owned(),
@@ -80,7 +80,7 @@ impl Location {
                 0 => self.entropy.u64() | 1,
                 known => known,
             };
-            let expires = self.asked_of_core(wanted);
+            let expires = self.requested_from_core(wanted);
             passing
                 .contacts
                 .push(our_contact(user, wanted, host, transport, token, expires));
@@ -91,7 +91,7 @@ impl Location {
 
     /// Lifetime in seconds requested from the core: long enough that the next REGISTERs of the phone can be answered
     /// here.
-    fn asked_of_core(&self, wanted: &ContactRequest<'_>) -> u32 {
+    fn requested_from_core(&self, wanted: &ContactRequest<'_>) -> u32 {
         match (wanted.expires, self.settings.refresh_interval_s) {
             (0, _) => 0,
             (_, 0) => wanted.wish,
@@ -120,7 +120,7 @@ impl Location {
             return RegisterResponse::refuse(500, "Registration Lost");
         };
         // It was validated before; the settings may have changed in the meantime.
-        let Ok(judged) = self.judge(&request, passing.flow) else {
+        let Ok(judged) = self.validate(&request, passing.flow) else {
             return RegisterResponse::refuse(500, "Registration Refused Meanwhile");
         };
         let user = passing.user.as_str();
@@ -132,7 +132,7 @@ impl Location {
             .contacts
             .iter()
             .zip(&passing.tokens)
-            .map(|(wanted, &token)| granted(response, token, self.asked_of_core(wanted)))
+            .map(|(wanted, &token)| granted(response, token, self.requested_from_core(wanted)))
             .collect();
         // Removals first, because they free capacity for the others.
         for (wanted, _) in judged
@@ -161,7 +161,7 @@ impl Location {
         }
         self.schedule(user);
         let changed = judged.star || !judged.contacts.is_empty();
-        self.tell(user, before, changed, now, &mut answer.notes);
+        self.report_change(user, before, changed, now, &mut answer.notes);
         for contact in response.contacts().take(MAX_LISTED).flatten() {
             let Some(uri) = contact.parse_uri() else {
                 continue;

@@ -49,7 +49,7 @@ impl RegistrationLimiter {
     ///
     /// # Errors
     /// Seconds until the reserved slot.
-    pub fn ask(&mut self, user: &str, now: Time) -> Result<(), u32> {
+    pub fn reserve_slot(&mut self, user: &str, now: Time) -> Result<(), u32> {
         if self.rate == 0 {
             return Ok(());
         }
@@ -109,24 +109,24 @@ mod tests {
     }
 
     #[test]
-    fn without_a_rate_everyone_comes_in() {
+    fn without_rate_all_registers_are_admitted() {
         let mut admission = admission(0, 1);
         for phone in 0..1_000 {
-            assert_eq!(admission.ask(&phone.to_string(), Time(1)), Ok(()));
+            assert_eq!(admission.reserve_slot(&phone.to_string(), Time(1)), Ok(()));
         }
     }
 
     /// All phones at once, each of which obeys Retry-After: all are registered at the configured rate, and none sends
     /// more than two requests.
     #[test]
-    fn a_storm_is_served_in_turns() {
+    fn registration_storm_is_admitted_at_the_rate() {
         let (rate, phones) = (50, 1_000u32);
         let mut admission = admission(rate, 10_000);
         let start = Time::from_secs(1_000);
         let mut again: Vec<(Time, u32)> = Vec::new();
         let mut at_once = 0;
         for phone in 0..phones {
-            match admission.ask(&phone.to_string(), start) {
+            match admission.reserve_slot(&phone.to_string(), start) {
                 Ok(()) => at_once += 1,
                 Err(wait) => again.push((start + Duration::from_secs(wait.into()), phone)),
             }
@@ -142,41 +142,41 @@ mod tests {
             assert!(second.len() <= rate as usize, "{}", second.len());
         }
         for (at, phone) in again {
-            assert_eq!(admission.ask(&phone.to_string(), at), Ok(()), "{phone}");
+            assert_eq!(admission.reserve_slot(&phone.to_string(), at), Ok(()), "{phone}");
         }
         assert!(admission.turns.is_empty());
     }
 
     #[test]
-    fn impatience_gains_nothing_and_loses_nothing() {
+    fn early_retries_keep_their_reserved_slot() {
         let mut admission = admission(1, 100);
         let start = Time::from_secs(1_000);
-        assert_eq!(admission.ask("a", start), Ok(()));
-        assert_eq!(admission.ask("b", start), Err(1));
-        assert_eq!(admission.ask("c", start), Err(2));
+        assert_eq!(admission.reserve_slot("a", start), Ok(()));
+        assert_eq!(admission.reserve_slot("b", start), Err(1));
+        assert_eq!(admission.reserve_slot("c", start), Err(2));
         for _ in 0..10 {
-            assert_eq!(admission.ask("c", start), Err(2));
+            assert_eq!(admission.reserve_slot("c", start), Err(2));
         }
         let later = start + Duration::from_secs(2);
-        assert_eq!(admission.ask("c", later), Ok(()));
-        assert_eq!(admission.ask("b", later), Ok(()));
+        assert_eq!(admission.reserve_slot("c", later), Ok(()));
+        assert_eq!(admission.reserve_slot("b", later), Ok(()));
     }
 
     #[test]
-    fn what_is_kept_is_bounded_and_forgotten() {
+    fn reserved_slots_are_bounded_and_expire() {
         let mut admission = admission(10, 5);
         let start = Time::from_secs(1_000);
         for phone in 0..1_000 {
-            let _ = admission.ask(&phone.to_string(), start);
+            let _ = admission.reserve_slot(&phone.to_string(), start);
         }
         assert_eq!(admission.turns.len(), 5);
         assert!(admission.order.len() <= 5);
         let later = start + Duration::from_secs(100);
-        assert_eq!(admission.ask("new", later), Ok(()));
+        assert_eq!(admission.reserve_slot("new", later), Ok(()));
         assert!(admission.turns.is_empty() && admission.order.is_empty());
         // Phones beyond the longest delay have no slot.
         let mut admission = self::admission(1, 10_000);
-        let waits = (0..1_000).map(|phone| admission.ask(&phone.to_string(), start));
+        let waits = (0..1_000).map(|phone| admission.reserve_slot(&phone.to_string(), start));
         assert_eq!(waits.filter_map(Result::err).max(), Some(300));
         assert_eq!(admission.turns.len(), 300);
     }

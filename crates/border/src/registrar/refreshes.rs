@@ -85,7 +85,7 @@ impl Location {
             return None;
         }
         let slot = self.slot(user)?;
-        let judged = self.judge(request, flow).ok()?;
+        let judged = self.validate(request, flow).ok()?;
         if judged.star || judged.contacts.is_empty() {
             return None;
         }

@@ -75,7 +75,7 @@ fn restore(location: &mut Location, stored: &StoredRegistration, at: u64) -> usi
 }
 
 #[test]
-fn contacts_come_back_as_they_were() {
+fn stored_contacts_are_restored_unchanged() {
     let mut store = location();
     let headers = "Path: <sip:edge.example.com;lr;ob>, <sip:other;lr>\r\n\
         Contact: <sip:1000@10.1.1.1;ob>;q=0.4;+sip.instance=\"<urn:x>\";reg-id=1;+x=\"a;b\";expires=600\r\n";
@@ -106,7 +106,7 @@ fn contacts_come_back_as_they_were() {
 }
 
 #[test]
-fn contacts_that_ended_or_have_no_listener_stay_away_and_the_rest_is_written_anew() {
+fn expired_or_unreachable_contacts_are_not_restored() {
     let mut store = location();
     send(
         &mut store,
@@ -162,7 +162,7 @@ fn drained_in(seconds: u64, expires: u32, every: u64) -> usize {
 }
 
 #[test]
-fn refreshes_are_drained_only_when_the_written_expiry_is_far_behind() {
+fn refreshes_are_written_after_the_expiry_slack() {
     // Once, and then hourly.
     assert_eq!(drained_in(3_600, 30, 25), 1);
     assert_eq!(drained_in(7_200, 30, 25), 2);
@@ -173,7 +173,7 @@ fn refreshes_are_drained_only_when_the_written_expiry_is_far_behind() {
 }
 
 #[test]
-fn changes_of_anything_but_time_are_drained() {
+fn contact_changes_are_written() {
     let mut store = location();
     let first = "Contact: <sip:1000@10.1.1.1>;expires=60\r\n";
     let mut cseq = 1;
@@ -210,7 +210,7 @@ fn changes_of_anything_but_time_are_drained() {
 }
 
 #[test]
-fn of_streams_only_tcp_contacts_that_take_connections_outlive_a_restart() {
+fn only_reconnectable_tcp_contacts_are_restored() {
     let kept = |transport, remote: &str, contact: &str| {
         let mut store = location();
         let headers = format!("Contact: {contact}\r\n");
@@ -276,7 +276,7 @@ fn of_streams_only_tcp_contacts_that_take_connections_outlive_a_restart() {
 }
 
 #[test]
-fn a_passed_registration_is_found_by_its_token_and_answered_here_as_before() {
+fn restored_forwarded_registration_keeps_token_and_state() {
     let register = |cseq| text("1000", cseq, "Contact: <sip:1000@10.1.1.1>;expires=60\r\n");
     let mut store = location();
     let first = register(1);
@@ -324,7 +324,7 @@ fn a_passed_registration_is_found_by_its_token_and_answered_here_as_before() {
 }
 
 #[test]
-fn more_changes_than_are_kept_are_counted_and_all_users_are_drained() {
+fn change_queue_overflow_drains_all_users() {
     let mut store = location();
     let names: Vec<String> = (0..20_000).map(|number| number.to_string()).collect();
     let contact = "Contact: <sip:x@10.1.1.1>\r\n";
@@ -341,7 +341,7 @@ fn more_changes_than_are_kept_are_counted_and_all_users_are_drained() {
 }
 
 #[test]
-fn without_a_file_nothing_is_remembered() {
+fn changes_are_not_tracked_without_a_file() {
     let mut store = Location::new(SETTINGS, 5, Entropy::from_number(1));
     send(
         &mut store,
@@ -403,7 +403,7 @@ proptest! {
     /// Any content of a file is restored or omitted; restored contacts are drained unchanged, and leave nothing behind
     /// after their expiry.
     #[test]
-    fn any_file_is_taken_in_or_left_out(contacts in proptest::collection::vec(any_contact(), 0..5)) {
+    fn arbitrary_records_are_restored_or_ignored(contacts in proptest::collection::vec(any_contact(), 0..5)) {
         let mut store = location();
         let stored = StoredRegistration { user: "1000".to_owned(), contacts };
         let taken = restore(&mut store, &stored, 0);

@@ -83,7 +83,7 @@ fn uris(location: &Location) -> Vec<String> {
 }
 
 #[test]
-fn a_contact_is_stored_listed_refreshed_and_removed() {
+fn register_stores_lists_refreshes_and_removes_contacts() {
     let mut store = location();
     let answer = send(
         &mut store,
@@ -130,7 +130,7 @@ fn a_contact_is_stored_listed_refreshed_and_removed() {
 }
 
 #[test]
-fn how_long_it_lasts_is_ours_to_say() {
+fn expires_is_bounded_by_configuration() {
     let mut store = location();
     let given = |store: &mut Location, cseq, headers: &str, flow| {
         let answer = send(store, cseq, headers, flow, 0);
@@ -200,7 +200,7 @@ fn how_long_it_lasts_is_ours_to_say() {
 }
 
 #[test]
-fn contacts_are_reached_on_the_flow_on_which_they_came() {
+fn contacts_keep_the_flow_of_their_register() {
     let mut store = location();
     let nat = flow("203.0.113.5:1024", None);
     send(&mut store, 1, "Contact: <sip:1000@10.0.0.5>\r\n", nat, 0);
@@ -212,7 +212,7 @@ fn contacts_are_reached_on_the_flow_on_which_they_came() {
 }
 
 #[test]
-fn the_wildcard_removes_all_and_only_with_expires_zero_and_alone() {
+fn wildcard_contact_requires_expires_zero_and_no_other_contact() {
     let mut store = location();
     send(
         &mut store,
@@ -235,7 +235,7 @@ fn the_wildcard_removes_all_and_only_with_expires_zero_and_alone() {
 }
 
 #[test]
-fn an_older_request_of_the_same_registration_changes_nothing() {
+fn register_with_old_cseq_is_rejected() {
     let mut store = location();
     send(&mut store, 5, &format!("Contact: {HERE}\r\n"), here(), 0);
     for (cseq, headers) in [
@@ -258,7 +258,7 @@ fn an_older_request_of_the_same_registration_changes_nothing() {
 }
 
 #[test]
-fn what_cannot_be_read_changes_nothing() {
+fn invalid_registers_change_no_binding() {
     let mut store = location();
     for (headers, status) in [
         ("Contact: <mailto:a@b>\r\n", 400),
@@ -283,7 +283,7 @@ fn what_cannot_be_read_changes_nothing() {
 }
 
 #[test]
-fn path_is_kept_given_back_and_used() {
+fn path_is_stored_returned_and_used() {
     let mut store = location();
     let answer = send(
         &mut store,
@@ -308,7 +308,7 @@ fn path_is_kept_given_back_and_used() {
 }
 
 #[test]
-fn room_is_limited_for_each_and_for_all() {
+fn contacts_are_limited_per_user_and_in_total() {
     let mut store = location();
     let three = "Contact: <sip:1@h>, <sip:2@h>, <sip:3@h>\r\n";
     assert_eq!(contacts(&send(&mut store, 1, three, here(), 0)).len(), 3);
@@ -336,7 +336,7 @@ fn room_is_limited_for_each_and_for_all() {
 }
 
 #[test]
-fn flows_of_one_device_stand_beside_each_other() {
+fn outbound_flows_of_one_instance_coexist() {
     let mut store = location();
     let contact = |reg: u32| {
         format!(
@@ -397,7 +397,7 @@ fn flows_of_one_device_stand_beside_each_other() {
 }
 
 #[test]
-fn outbound_needs_a_first_hop_that_knows_it() {
+fn outbound_requires_ob_in_the_first_path() {
     let mut store = location();
     let register = |path: &str| {
         text(1, &format!("{path}Supported: path, outbound\r\nContact: {HERE};+sip.instance=\"<urn:x>\";reg-id=1\r\n"))
@@ -428,7 +428,7 @@ fn outbound_needs_a_first_hop_that_knows_it() {
 }
 
 #[test]
-fn a_device_that_comes_back_on_another_port_has_one_contact() {
+fn contact_of_a_known_instance_is_replaced() {
     let mut store = location();
     for (cseq, port) in [(1, 1111), (2, 2222)] {
         let contact = format!("Contact: <sip:1000@10.0.0.5:{port}>;+sip.instance=\"<urn:x>\"\r\n");
@@ -441,7 +441,7 @@ fn a_device_that_comes_back_on_another_port_has_one_contact() {
 }
 
 #[test]
-fn preference_then_youth_decide_the_order() {
+fn contacts_are_ordered_by_q_then_newest() {
     let mut store = location();
     send(&mut store, 1, "Contact: <sip:a@h>;q=0.3\r\n", here(), 0);
     send(&mut store, 2, "Contact: <sip:b@h>;q=0.9\r\n", here(), 1);
@@ -450,7 +450,7 @@ fn preference_then_youth_decide_the_order() {
 }
 
 #[test]
-fn registrations_expire_on_time() {
+fn bindings_expire_at_their_deadline() {
     let mut store = location();
     send(
         &mut store,
@@ -488,7 +488,7 @@ fn core_answer(request_contacts: &[Vec<u8>], params: &str) -> String {
 }
 
 #[test]
-fn passed_registrations_last_as_the_core_says_and_are_found_again() {
+fn forwarded_registrations_use_the_expiry_and_token_of_the_core() {
     let mut store = location();
     let phone = flow("203.0.113.5:1024", None);
     let pass = |store: &mut Location, cseq, headers: &str| {
@@ -647,7 +647,7 @@ impl Cached {
 const PHONE: &str = "Contact: <sip:1000@10.1.1.1>;expires=90\r\n";
 
 #[test]
-fn a_phone_that_repeats_itself_is_answered_here_until_the_core_is_due() {
+fn repeated_registers_are_answered_until_the_core_refresh() {
     let mut cached = Cached::new(1200);
     let answer = cached.again(2, PHONE, 80).unwrap();
     assert_eq!(answer.status, 200);
@@ -679,7 +679,7 @@ fn a_phone_that_repeats_itself_is_answered_here_until_the_core_is_due() {
 }
 
 #[test]
-fn whatever_changes_goes_to_the_core() {
+fn changed_registers_are_forwarded_to_the_core() {
     let mut cached = Cached::new(1200);
     for (what, headers) in [
         ("a question", ""),
@@ -722,7 +722,7 @@ fn whatever_changes_goes_to_the_core() {
 }
 
 #[test]
-fn what_is_kept_here_is_never_answered_as_the_cores() {
+fn local_bindings_are_never_answered_for_the_core() {
     let mut store = location();
     let answer = send(&mut store, 1, &format!("Contact: {HERE}\r\n"), here(), 0);
     assert_eq!(answer.status, 200);
@@ -743,7 +743,7 @@ fn what_is_kept_here_is_never_answered_as_the_cores() {
 
 /// The core grants less than requested.
 #[test]
-fn no_phone_is_promised_more_than_the_core_has() {
+fn local_answers_never_exceed_the_expiry_of_the_core() {
     let mut cached = Cached::new(100);
     let answer = cached.again(2, PHONE, 40).unwrap();
     assert_eq!(
@@ -754,7 +754,7 @@ fn no_phone_is_promised_more_than_the_core_has() {
 }
 
 #[test]
-fn a_core_that_is_away_costs_no_phone_its_registration() {
+fn registrations_survive_an_unreachable_core() {
     let mut cached = Cached::new(100);
     assert!(cached.again(2, PHONE, 60).is_none(), "due");
     let mut at = 60;
@@ -772,7 +772,7 @@ fn a_core_that_is_away_costs_no_phone_its_registration() {
 }
 
 #[test]
-fn a_registration_is_compact() {
+fn bindings_are_compact() {
     // A contact, its entry in the record, the record's entry in the table and its timer; the texts are additional.
     assert!(size_of::<Binding>() <= 152, "{}", size_of::<Binding>());
     assert!(
@@ -832,7 +832,7 @@ mod authentication {
     }
 
     #[test]
-    fn who_knows_the_password_is_believed_and_no_one_else() {
+    fn only_valid_digest_credentials_authenticate() {
         let mut authority = Authority::new(&config(), Entropy::from_number(2));
         let asked = check(&mut authority, &request("REGISTER", "1000", ""));
         assert!(
@@ -930,7 +930,7 @@ fn any_register() -> impl Strategy<Value = (usize, u32, String, Option<u64>, u64
 
 proptest! {
     #[test]
-    fn nothing_leaks_whatever_is_registered(steps in proptest::collection::vec(any_register(), 1..60)) {
+    fn tables_are_empty_after_all_bindings_expire(steps in proptest::collection::vec(any_register(), 1..60)) {
         let mut store = location();
         let mut now = 0;
         for (user, cseq, headers, connection, wait) in steps {

@@ -7,6 +7,8 @@ mod confined;
 mod control;
 mod first_contact;
 mod fuzz_corpus;
+mod guides;
+mod help;
 mod hostile;
 mod install;
 mod isolate;

@@ -367,7 +367,7 @@ fn media_through_sockets_is_reported_as_such() {
         .find(|line| line.contains("media_path path=kernel_relay"));
     let path = path.unwrap_or_else(|| panic!("{log}"));
     assert!(
-        path.contains("10.9.2.2: its interface does not send"),
+        path.contains("10.9.2.2: its interface does not transmit redirected frames"),
         "{log}"
     );
     assert!(!path.contains("10.9.1.2: "), "{log}");

@@ -149,7 +149,7 @@ fn changed_number_of_workers_needs_a_restart() {
     process.signal("HUP");
     until(&process, |log| log.contains("configuration_refused"));
     assert!(
-        process.log().contains("workers: 2 run"),
+        process.log().contains("workers: 2 are running"),
         "{}",
         process.log()
     );
@@ -172,7 +172,7 @@ fn settings_unsupported_with_workers_are_rejected_with_line_and_remedy() {
     for (text, says) in [
         (
             good.replace("23200-23299", "23200-23205"),
-            "too few to be divided among 2 workers",
+            "too few media ports for 2 workers",
         ),
         (
             format!("{good}[limits]\nconnections = 1\n"),

@@ -1,4 +1,4 @@
-//! Checks the README: all of its commands are run, and its files match the shipped ones.
+//! Checks the README and docs/examples.md: all of their commands are run, and their files match the shipped ones.
 //!
 //! Commands are in blocks marked `sh`. Each must be listed in [`COMMANDS`] with the test that runs it; servers are
 //! stopped, and long runs are shortened. Documentation addresses are replaced by loopback addresses.
@@ -34,16 +34,20 @@ const ISOLATE: &str = "hornwork isolate lo --rate 950mbit --voice 50 --signallin
 
 const SEARCH: &str = "hornwork lab search call-rate --out results/capacity";
 
-/// All commands of the README in order.
+/// All commands of the two pages in order.
 const COMMANDS: &[(&str, By)] = &[
     ("make demo", By::Makefile),
     ("make test", By::Makefile),
     ("hornwork check -c examples/pbx.toml", By::Border),
     (RUN, By::Border),
+    (FOREIGN, By::TestLab),
     ("hornwork schema", By::Border),
     ("hornwork check -c examples/conference.toml", By::Border),
     (TRY, By::Rules),
-    ("hornwork check -c examples/crowds.toml", By::Border),
+    (
+        "hornwork check -c examples/registration-load.toml",
+        By::Border,
+    ),
     (ISOLATE, By::Shares),
     ("hornwork check -c examples/volte.toml", By::Border),
     (CERTIFICATE, By::Security),
@@ -66,7 +70,6 @@ const COMMANDS: &[(&str, By)] = &[
         "(echo ports sip 5070; echo register sip:1001@127.0.0.1 sip:127.0.0.1:5060 secret-1001; sleep 3; echo call sip:600@127.0.0.1:5060; sleep 8; echo quit) | linphonec",
         By::Phones,
     ),
-    (FOREIGN, By::TestLab),
     ("hornwork lab list", By::TestLab),
     ("hornwork lab show call-capacity", By::TestLab),
     (
@@ -100,9 +103,10 @@ fn with_local_addresses(text: &str) -> String {
         .fold(text.to_owned(), |text, (from, to)| text.replace(from, to))
 }
 
-/// The README's blocks of a language, without the fences.
+/// The blocks of a language in both pages, without the fences.
 fn blocks(language: &str) -> Vec<String> {
-    let text = std::fs::read_to_string(root().join("README.md")).expect("README");
+    let read = |page| std::fs::read_to_string(root().join(page)).expect(page);
+    let text = read("README.md") + &read("docs/examples.md");
     let mut blocks = Vec::new();
     let mut open: Option<(bool, String)> = None;
     for line in text.lines() {
@@ -141,6 +145,9 @@ impl ReadmeFolder {
             .expect("examples")
             .flatten()
         {
+            if entry.path().is_dir() {
+                continue;
+            }
             let text = std::fs::read_to_string(entry.path()).expect("example");
             std::fs::write(
                 examples.join(entry.file_name()),

@@ -391,7 +391,7 @@ fn full_disk_blocks_no_call_and_changes_are_written_later() {
         phone.assert_registers(&(2_000 + number).to_string(), 2 + number, 600);
     }
     until(&process, "registration_store_failed");
-    assert!(process.log().contains("make room"), "{}", process.log());
+    assert!(process.log().contains("free space"), "{}", process.log());
     let caller = Agent::new(sip);
     caller.call(&format!("sip:2000@127.0.0.1:{sip}"), 1);
     assert!(phone.receive("INVITE ").is_some());
@@ -504,7 +504,7 @@ fn stalled_disk_blocks_no_registration_and_no_call() {
     }
     assert!(begun.elapsed() < Duration::from_secs(20));
     until(&process, "registration_store_failed");
-    assert!(process.log().contains("has not answered"));
+    assert!(process.log().contains("has not responded"));
     drop(frozen);
     until(&process, "registration_store_recovered");
     std::thread::sleep(WRITE_DELAY);

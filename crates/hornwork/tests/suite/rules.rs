@@ -108,7 +108,7 @@ fn refusals_and_failures_are_reported() {
     let (output, log, shown) = attempt(&[&path], &evil);
     assert_eq!(output.status.code(), Some(1), "{log}");
     assert!(
-        log.contains("left out, because the message would break: 1 changes"),
+        log.contains("skipped, because they would make the message invalid: 1 changes"),
         "{log}"
     );
     assert_eq!(shown, evil);
@@ -329,13 +329,13 @@ const MISTAKES: &[(&str, usize, &str, &str)] = &[
     (
         "direction = \"in\"\ndo = [{ value = \"x\" }]",
         2,
-        "does not say what to do",
+        "the action has no verb",
         "exactly one of",
     ),
     (
         "direction = \"in\"\ndo = [{ add = \"X-A\", set = \"X-A\", value = \"x\" }]",
         2,
-        "more than one thing",
+        "the action has several verbs",
         "exactly one of",
     ),
     (

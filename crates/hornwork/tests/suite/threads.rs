@@ -184,5 +184,5 @@ fn mistakes_are_reported() {
         .unwrap();
     let why = String::from_utf8_lossy(&log.stderr).into_owned();
     assert_eq!(log.status.code(), Some(3), "{why}");
-    assert!(why.contains("may not use processor 65000"), "{why}");
+    assert!(why.contains("CPU 65000 is not permitted"), "{why}");
 }

@@ -15,12 +15,12 @@ impl Core {
         let user = address_of_record(request);
         // The rate limit was applied when the request arrived.
         let admitted = self
-            .let_in(request, flow, now)
+            .authorize_request(request, flow, now)
             .and_then(|(origin, user)| Ok((origin, self.admit(request, origin, flow, user)?)));
         let (origin, admitted) = match admitted {
             Ok(admitted) => admitted,
             Err(refused) => {
-                return self.refuse_outside(endpoint, transaction, request, flow, &refused, now);
+                return self.refuse_out_of_dialog(endpoint, transaction, request, flow, &refused, now);
             }
         };
         let changed = admitted.message();
@@ -45,13 +45,13 @@ impl Core {
                         self.answer_register(endpoint, transaction, flow, answer, None, now);
                     }
                     None => {
-                        self.pass_register(endpoint, transaction, request, origin, trunk, flow, now)
+                        self.forward_register(endpoint, transaction, request, origin, trunk, flow, now)
                     }
                 }
             }
             Register::Refuse => {
                 let refused = RequestRefusal::new(403, "registrations are not accepted here");
-                self.refuse_outside(endpoint, transaction, request, flow, &refused, now);
+                self.refuse_out_of_dialog(endpoint, transaction, request, flow, &refused, now);
             }
         }
     }
@@ -71,8 +71,8 @@ impl Core {
         let answers =
             request.has(HeaderId::Authorization) || request.has(HeaderId::ProxyAuthorization);
         match answers {
-            true => self.proving.lock().ask(user, now),
-            false => self.registering.lock().ask(user, now),
+            true => self.authenticated_register_limiter.lock().reserve_slot(user, now),
+            false => self.register_limiter.lock().reserve_slot(user, now),
         }
     }
 
@@ -84,12 +84,12 @@ impl Core {
 
     /// The core is unreachable: the existing registration of a phone stays valid and is confirmed. Returns the
     /// transaction if there is none.
-    pub(super) fn keep_registered(
+    pub(super) fn refresh_locally(
         &mut self,
         endpoint: &mut Endpoint,
-        passed: Box<PassedRegister>,
+        passed: Box<ForwardedRegister>,
         now: Time,
-    ) -> Result<(), Box<PassedRegister>> {
+    ) -> Result<(), Box<ForwardedRegister>> {
         let passing = &passed.passing;
         let Ok(request) = Message::parse(passing.request()) else {
             return Err(passed);
@@ -98,14 +98,14 @@ impl Core {
             &passing.user,
             &request,
             passing.interface(),
-            passed.asker,
+            passed.source_flow,
             now,
         );
         let Some(answer) = kept else {
             return Err(passed);
         };
         self.counters.refreshed += 1;
-        self.answer_register(endpoint, passed.server, passed.asker, answer, None, now);
+        self.answer_register(endpoint, passed.server, passed.source_flow, answer, None, now);
         Ok(())
     }
 
@@ -168,7 +168,7 @@ impl Core {
     }
 
     #[allow(clippy::too_many_arguments)]
-    pub(super) fn pass_register(
+    pub(super) fn forward_register(
         &mut self,
         endpoint: &mut Endpoint,
         transaction: ServerTransaction,
@@ -187,7 +187,7 @@ impl Core {
             return refuse(endpoint, transaction, 503, now);
         };
         let Some((remote, transport)) = target.direct() else {
-            let waiting = LookupWaiter::Outside(Located::Register(Box::new(WaitingRegister {
+            let waiting = LookupWaiter::OutOfDialog(DeferredRequest::Register(Box::new(DeferredRegister {
                 server: transaction,
                 request: request.bytes().into(),
                 origin,
@@ -196,8 +196,8 @@ impl Core {
             })));
             return self.locate(endpoint, &target.host, target.transport, waiting, now);
         };
-        let from = From { origin, flow };
-        self.pass_register_to(
+        let from = RequestSource { origin, flow };
+        self.forward_register_to(
             endpoint,
             transaction,
             request,
@@ -209,17 +209,17 @@ impl Core {
     }
 
     #[allow(clippy::too_many_arguments)]
-    pub(super) fn pass_register_to(
+    pub(super) fn forward_register_to(
         &mut self,
         endpoint: &mut Endpoint,
         transaction: ServerTransaction,
         request: &Message<'_>,
-        from: From,
+        from: RequestSource,
         trunk: TrunkId,
         (remote, transport): (SocketAddr, Transport),
         now: Time,
     ) {
-        let From { origin, flow } = from;
+        let RequestSource { origin, flow } = from;
         let config = self.config.clone();
         let Some((settings, target)) = config.trunk(trunk).and_then(|settings| {
             let place = self.core_target(trunk).unwrap_or(0);
@@ -242,24 +242,24 @@ impl Core {
                     return self.answer_register(endpoint, transaction, flow, *answer, None, now);
                 }
             };
-        let onward = Flow {
+        let hop_flow = Flow {
             local,
             transport,
             remote,
             connection: None,
         };
-        let onward = self.towards(endpoint, onward, trunk, 0);
+        let hop_flow = self.with_certificate_name(endpoint, hop_flow, trunk, 0);
         let outline = passing.clone();
-        let passed = PassedRegister {
+        let passed = ForwardedRegister {
             server: transaction,
-            asker: flow,
+            source_flow: flow,
             passing,
         };
-        let Some(asked) = self.ask(What::Register(Box::new(passed))) else {
+        let Some(asked) = self.store_pending(PendingKind::Register(Box::new(passed))) else {
             return refuse(endpoint, transaction, 503, now);
         };
         let domain = settings.domain.as_ref().unwrap_or(&target.host);
-        if !self.send_register(endpoint, request, domain, onward, &outline, asked, now) {
+        if !self.send_register(endpoint, request, domain, hop_flow, &outline, asked, now) {
             self.take_pending(asked);
             refuse(endpoint, transaction, 503, now);
         }
@@ -293,7 +293,7 @@ impl Core {
             // The core reaches our Contact directly: the proxies of the phone are on our side.
             Edit::Remove(HeaderId::Path),
         ]);
-        if let Some(at) = self.place_of_flow(flow) {
+        if let Some(at) = self.origin_of_flow(flow) {
             let scene = ::rules::MessageContext {
                 uri: Some(&uri),
                 from: Some(&from_value),

@@ -41,7 +41,7 @@ impl Core {
     ) -> Option<super::CalledConference> {
         // Datagrams that are dropped unread must not cost rules.
         let socket = self.point(flow.local)?.socket;
-        if flow.connection.is_none() && !self.is_welcome(socket, flow.remote) {
+        if flow.connection.is_none() && !self.is_source_allowed(socket, flow.remote) {
             return None;
         }
         let request = Message::parse(bytes).ok()?;
@@ -51,9 +51,9 @@ impl Core {
             true => request.from().ok().and_then(|from| user_at(&from)),
             false => self.registered_user(origin, &request, *flow),
         };
-        let judged = self.judge_first(&request, origin, *flow, user.as_deref());
-        let uri = judged.uri().unwrap_or(request.request_uri());
-        let passes = judged.refusal.is_none() && judged.route.is_none();
+        let outcome = self.apply_first_rules(&request, origin, *flow, user.as_deref());
+        let uri = outcome.uri().unwrap_or(request.request_uri());
+        let passes = outcome.refusal.is_none() && outcome.route.is_none();
         passes.then(|| self.called_conference(uri, origin))?
     }
 }

@@ -69,7 +69,7 @@ impl Core {
     /// Prompts a caller for the PIN.
     pub(super) fn request_pin(&mut self, slot: usize, now: Time) {
         let key = self.key_of(slot);
-        let timer = self.timers.schedule(now + PIN_TIMEOUT, Alarm::PinLate(key));
+        let timer = self.timers.schedule(now + PIN_TIMEOUT, Alarm::PinTimeout(key));
         let Some(entry) = self.pin_entry(slot) else {
             self.timers.cancel(timer);
             return;
@@ -146,7 +146,7 @@ impl Core {
         let (spec, name): (_, ConferenceKey) = (participant.spec.clone(), participant.name.clone());
         // The conference may have become full or locked in the meantime.
         if let Err(refusal) = self.conferences.admit(&spec, &name, number) {
-            self.report_refusal(&name, &refusal, now);
+            self.report_join_refusal(&name, &refusal, now);
             let JoinRefusal { reason, text, .. } = refusal;
             return self.end_call(endpoint, slot, "border", text, Some(reason), now);
         }

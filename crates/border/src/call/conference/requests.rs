@@ -261,7 +261,7 @@ impl Core {
         }
         if !query.remaining.is_empty() {
             self.timers
-                .schedule(now + BATCH_INTERVAL, Alarm::RoomLook(number));
+                .schedule(now + BATCH_INTERVAL, Alarm::ConferenceQueryStep(number));
             return;
         }
         let Some(query) = self.conference_queries.table.remove(&number) else {

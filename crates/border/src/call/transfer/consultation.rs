@@ -1,7 +1,7 @@
 //! The consultation call of an attended transfer: its far leg is detached for the transfer. After success the remainder
 //! of the call ends; after a failure the far leg returns, so that no call is lost.
 
-use super::{Consulted, Join, TransferStage, known_step};
+use super::{ConsultationCall, Join, TransferStage, existing_leg_step};
 use crate::border::Core;
 use crate::call::in_dialog::refuse;
 use crate::call::{CallKey, CallPhase, Side};
@@ -77,7 +77,7 @@ impl Core {
         join.new = Some(far);
         // It remains counted at its trunk.
         join.on_trunk = trunk;
-        join.hops.push(known_step(interface, trunk));
+        join.hops.push(existing_leg_step(interface, trunk));
         if let Some(call) = self.calls.get_mut(slot) {
             call.join = Some(Box::new(join));
         }
@@ -88,17 +88,17 @@ impl Core {
     pub(super) fn end_consultation(
         &mut self,
         endpoint: &mut Endpoint,
-        consulted: Option<Consulted>,
+        consulted: Option<ConsultationCall>,
         why: &'static str,
         now: Time,
     ) {
         match consulted {
-            Some(Consulted::Here(key)) => {
+            Some(ConsultationCall::Local(key)) => {
                 if let Some(slot) = self.slot_of(key) {
                     self.end_call(endpoint, slot, "border", why, None, now);
                 }
             }
-            Some(Consulted::Elsewhere(number)) => {
+            Some(ConsultationCall::Remote(number)) => {
                 self.close_remote_consultation(endpoint, number, why)
             }
             None => {}
@@ -107,31 +107,31 @@ impl Core {
 
     /// A transfer has failed with this status: the far leg returns to the consultation call. Returns `false` if there
     /// is none, or it cannot return.
-    pub(super) fn give_back(
+    pub(super) fn return_to_consultation(
         &mut self,
         endpoint: &mut Endpoint,
         join: &Join,
         status: u16,
         now: Time,
     ) -> bool {
-        let (Some(consulted), Some(far)) = (join.consults(), join.new) else {
+        let (Some(consulted), Some(far)) = (join.consultation(), join.new) else {
             return false;
         };
         // Re-INVITEs of the transfer may have changed its session: both ends need a new offer and answer.
         let again = endpoint.owes_ack(far);
         match consulted {
-            Consulted::Here(key) => {
+            ConsultationCall::Local(key) => {
                 let _ = endpoint.ack(far, &MessageContent::default(), now);
                 self.return_far_leg(endpoint, key, far, join.on_trunk, again, now);
                 true
             }
             // These statuses mean that the dialog of the peer is gone (RFC 3261 section 12.2.1.2).
-            Consulted::Elsewhere(_)
+            ConsultationCall::Remote(_)
                 if join.stage == TransferStage::Offer && matches!(status, 408 | 481) =>
             {
                 false
             }
-            Consulted::Elsewhere(number) => {
+            ConsultationCall::Remote(number) => {
                 let _ = endpoint.ack(far, &MessageContent::default(), now);
                 self.return_leg(endpoint, number, (far, join.on_trunk), again, now)
             }

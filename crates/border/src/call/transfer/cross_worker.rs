@@ -7,7 +7,7 @@
 //! cannot be taken over, returns to its call in the same way.
 
 use super::consultation::refuse_transfer;
-use super::{Consulted, Join, Purpose, TransferStage, known_step};
+use super::{ConsultationCall, Join, Purpose, TransferStage, existing_leg_step};
 use crate::border::{Alarm, Core};
 use crate::call::in_dialog::refuse;
 use crate::call::{CallKey, Side};
@@ -31,7 +31,7 @@ type Dialog = (Vec<u8>, Vec<u8>, Vec<u8>);
 
 /// The far leg of a call, given to another worker.
 #[derive(Debug)]
-struct GivenLeg {
+struct TransferredLeg {
     moving: DetachedDialog,
     /// By name: the other worker may have another version of the configuration.
     interface: Option<String>,
@@ -45,13 +45,13 @@ struct GivenLeg {
 enum TransferState {
     Requested(Dialog),
     Refused(u16),
-    Given(Box<GivenLeg>),
+    Given(Box<TransferredLeg>),
     Taken {
         giver: u8,
         call: CallKey,
     },
     /// For the giving worker; whether the ends of its call need a new offer and answer.
-    Returned(Box<GivenLeg>, bool),
+    Returned(Box<TransferredLeg>, bool),
     Over {
         call: CallKey,
         why: &'static str,
@@ -120,7 +120,7 @@ impl Core {
         now: Time,
     ) {
         match step {
-            TransferStep::Requested => self.give_leg(endpoint, number, now),
+            TransferStep::Requested => self.transfer_leg(endpoint, number, now),
             TransferStep::Answered => self.process_result(endpoint, number, now),
             TransferStep::Finished => self.consultation_transfer_ended(endpoint, number, now),
         }
@@ -145,12 +145,12 @@ impl Core {
         let number = lock(&transfers).ask(endpoint.worker().number, key, dialog);
         let purpose = Purpose::Transfer {
             referrer,
-            consultation: Some(Consulted::Elsewhere(number)),
+            consultation: Some(ConsultationCall::Remote(number)),
         };
         let mut join = Join::new(purpose, TransferStage::Asking, from);
-        join.asked_by = Some(transaction);
-        let alarm = Alarm::JoinAgain(key);
-        join.word_by = Some(self.timers.schedule(now + WORD, alarm));
+        join.refer_transaction = Some(transaction);
+        let alarm = Alarm::TransferRetry(key);
+        join.response_timer = Some(self.timers.schedule(now + WORD, alarm));
         if let Some(call) = self.calls.get_mut(slot) {
             call.join = Some(Box::new(join));
         }
@@ -158,7 +158,7 @@ impl Core {
     }
 
     /// Another worker requests the far leg of a call of ours.
-    fn give_leg(&mut self, endpoint: &mut Endpoint, number: u64, now: Time) {
+    fn transfer_leg(&mut self, endpoint: &mut Endpoint, number: u64, now: Time) {
         let Some(transfers) = self.transfers() else {
             return;
         };
@@ -177,7 +177,7 @@ impl Core {
             .and_then(|leg| self.detach_far_leg(endpoint, leg, transfer.asker, now));
         transfer.state = match given {
             Ok(given) => {
-                let alarm = Alarm::TransferLook(number, given.call);
+                let alarm = Alarm::TransferPoll(number, given.call);
                 self.timers.schedule(now + WORD, alarm);
                 transfer.over = now + OVER;
                 TransferState::Given(Box::new(given))
@@ -199,7 +199,7 @@ impl Core {
         consulting: LegId,
         asker: u8,
         now: Time,
-    ) -> Result<GivenLeg, u16> {
+    ) -> Result<TransferredLeg, u16> {
         let (slot, side, far) = self.far_end(endpoint, consulting)?;
         let moving = endpoint
             .detach(far, asker, now)
@@ -216,7 +216,7 @@ impl Core {
         let interface = interface.and_then(|interface| self.config.interface(interface));
         let interface = interface.map(|interface| interface.name.clone());
         let trunk = (self.calls.get_mut(slot)).and_then(|call| call.trunks.get_mut(side).take());
-        Ok(GivenLeg {
+        Ok(TransferredLeg {
             moving,
             interface,
             trunk: self.name_of(trunk),
@@ -242,7 +242,7 @@ impl Core {
         let asking = self.calls.get(slot).is_some_and(|call| {
             call.join.as_deref().is_some_and(|join| {
                 join.stage == TransferStage::Asking
-                    && join.consults() == Some(Consulted::Elsewhere(number))
+                    && join.consultation() == Some(ConsultationCall::Remote(number))
             })
         });
         if asking {
@@ -261,8 +261,8 @@ impl Core {
             .calls
             .get(slot)
             .and_then(|call| call.join.as_deref())
-            .and_then(Join::consults);
-        let (Some(transfers), Some(Consulted::Elsewhere(number))) = (self.transfers(), consulted)
+            .and_then(Join::consultation);
+        let (Some(transfers), Some(ConsultationCall::Remote(number))) = (self.transfers(), consulted)
         else {
             return;
         };
@@ -287,12 +287,12 @@ impl Core {
         else {
             return;
         };
-        let transaction = join.asked_by.take();
+        let transaction = join.refer_transaction.take();
         let referrer = match join.purpose {
             Purpose::Transfer { referrer, .. } => Some(referrer),
             _ => None,
         };
-        if let Some(timer) = join.word_by.take() {
+        if let Some(timer) = join.response_timer.take() {
             self.timers.cancel(timer);
         }
         let taken = match answer {
@@ -321,7 +321,7 @@ impl Core {
                     join.new = Some(leg);
                     // It remains counted at its trunk.
                     join.on_trunk = trunk;
-                    join.hops.push(known_step(interface, trunk));
+                    join.hops.push(existing_leg_step(interface, trunk));
                 }
                 if let Some(transaction) = transaction {
                     refuse(endpoint, transaction, 202, now);
@@ -345,7 +345,7 @@ impl Core {
         &mut self,
         endpoint: &mut Endpoint,
         number: u64,
-        given: GivenLeg,
+        given: TransferredLeg,
         now: Time,
     ) {
         let giver = given.giver;
@@ -393,7 +393,7 @@ impl Core {
         let Ok(moving) = endpoint.detach(leg, giver, now) else {
             return false;
         };
-        let given = GivenLeg {
+        let given = TransferredLeg {
             moving,
             // The leg of its side, there.
             interface: None,
@@ -468,13 +468,13 @@ impl Core {
         let Some(transfers) = self.transfers() else {
             return;
         };
-        if let Some(timer) = join.word_by {
+        if let Some(timer) = join.response_timer {
             self.timers.cancel(timer);
         }
         if let Ok(given) = take(&transfers, number) {
             self.return_unused_leg(endpoint, number, given, now);
         }
-        if let Some(transaction) = join.asked_by {
+        if let Some(transaction) = join.refer_transaction {
             refuse(endpoint, transaction, 481, now);
         }
         self.close_remote_consultation(endpoint, number, "transfer failed");
@@ -512,7 +512,7 @@ impl Core {
     }
 
     /// The far leg of a call of ours has returned.
-    fn take_leg_back(&mut self, endpoint: &mut Endpoint, given: GivenLeg, again: bool, now: Time) {
+    fn take_leg_back(&mut self, endpoint: &mut Endpoint, given: TransferredLeg, again: bool, now: Time) {
         let trunk = given.trunk.and_then(|trunk| self.trunk_named(&trunk));
         match endpoint.adopt(given.moving, given.call.0, now) {
             Ok(leg) => self.return_far_leg(endpoint, given.call, leg, trunk, again, now),
@@ -545,7 +545,7 @@ impl Core {
         };
         if now < open.over {
             drop(table);
-            let alarm = Alarm::TransferLook(number, call);
+            let alarm = Alarm::TransferPoll(number, call);
             self.timers.schedule(now + WORD, alarm);
             return;
         }
@@ -597,7 +597,7 @@ impl Core {
 ///
 /// # Errors
 /// The status of a refusal. A request without a response stays as it is.
-fn take(transfers: &Mutex<Transfers>, number: u64) -> Result<GivenLeg, u16> {
+fn take(transfers: &Mutex<Transfers>, number: u64) -> Result<TransferredLeg, u16> {
     let mut table = lock(transfers);
     let open = table.open.get_mut(&number).ok_or(481u16)?;
     let taken = match &open.state {

@@ -10,7 +10,7 @@ use sip::{Endpoint, MessageContent, TransactionId};
 
 impl Join {
     /// The role of the SDP in the 2xx of this transaction, if the transfer waits for it.
-    pub(crate) fn awaits(&self, transaction: TransactionId) -> Option<SdpRole> {
+    pub(crate) fn awaited_sdp_role(&self, transaction: TransactionId) -> Option<SdpRole> {
         if self.waiting != Some(transaction) {
             return None;
         }

@@ -21,7 +21,7 @@ impl Core {
             Some(Purpose::Reanchor { .. }) => LATE_SILENT,
             Some(Purpose::Refresh | Purpose::Replace { .. }) | None => return,
         };
-        let alarm = Alarm::JoinLate(self.key_of(slot), sent);
+        let alarm = Alarm::ReinviteTimeout(self.key_of(slot), sent);
         self.timers.schedule(now + late, alarm);
     }
 
