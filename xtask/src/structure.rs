@@ -7,11 +7,22 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Largest circle of files that import each other, in files.
 const CIRCLE: usize = 6;
 /// Crates whose largest circle is longer, with its length: ratchets, lowered by hand as circles are cut.
-const CIRCLES: [(&str, usize); 0] = [];
+const CIRCLES: [(&str, usize); 5] = [
+    ("analyse", 8),
+    ("border", 43),
+    ("lab", 8),
+    ("sip", 11),
+    ("wire", 7),
+];
 /// Functions with six parameters or more, in per mille of a crate's functions.
 const MANY_PARAMETERS: usize = 25;
 /// Crates that are above, with their share: ratchets as well.
-const PARAMETERS: [(&str, usize); 0] = [];
+const PARAMETERS: [(&str, usize); 3] = [
+    // One function of C.
+    ("bcg729", 50),
+    ("border", 71),
+    ("sip", 95),
+];
 
 /// Every breach; prints the figures of each crate.
 pub fn breaches(files: &[Text]) -> Vec<String> {

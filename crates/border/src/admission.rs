@@ -298,7 +298,8 @@ impl Core {
         now: Time,
     ) {
         if keying == Keying::Dtls {
-            self.reservations.record_handshake(Price::DTLS_HANDSHAKE, now);
+            self.reservations
+                .record_handshake(Price::DTLS_HANDSHAKE, now);
         }
         let Some(call) = self.slot_of(key).and_then(|slot| self.calls.get_mut(slot)) else {
             return;

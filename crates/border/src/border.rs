@@ -405,7 +405,8 @@ impl Control for Border {
                     self.core.counters.media_sessions_ended += 1;
                     self.core.media_passed(CallKey(session), &stats, now);
                     let number = CallKey(session).number();
-                    self.core.record_session_statistics(number, Some(&stats), now);
+                    self.core
+                        .record_session_statistics(number, Some(&stats), now);
                 }
                 self.core
                     .participant_stats(session, last, Some(&stats), now);

@@ -51,7 +51,10 @@ impl Border {
             core.location
                 .reload(config.registrar, config.limits.registrations);
             core.rate_limiter.lock().reload();
-            for admission in [&mut core.register_limiter, &mut core.authenticated_register_limiter] {
+            for admission in [
+                &mut core.register_limiter,
+                &mut core.authenticated_register_limiter,
+            ] {
                 let (rate, limit) = (
                     config.registrar.registrations_per_s,
                     config.limits.registrations,

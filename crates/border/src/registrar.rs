@@ -282,7 +282,8 @@ impl Location {
             let Some(uri) = address.parse_uri().filter(Uri::is_sip) else {
                 return refuse(400, "Bad Contact URI");
             };
-            let wanted = self.validate_contact(request, address, uri, flow, supports(b"outbound"), &judged)?;
+            let wanted =
+                self.validate_contact(request, address, uri, flow, supports(b"outbound"), &judged)?;
             judged.outbound |= wanted.reg_id != 0;
             let kept = address.raw.len()
                 + call_id.len()

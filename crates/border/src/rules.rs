@@ -272,7 +272,12 @@ impl Core {
     }
 
     /// Processes an indication after rules were applied.
-    pub(crate) fn apply_rules(&mut self, endpoint: &mut Endpoint, indication: Indication<'_>, now: Time) {
+    pub(crate) fn apply_rules(
+        &mut self,
+        endpoint: &mut Endpoint,
+        indication: Indication<'_>,
+        now: Time,
+    ) {
         if self.config.rules.is_empty() {
             return self.dispatch(endpoint, indication, now);
         }
@@ -361,7 +366,12 @@ impl Core {
     }
 
     /// Stores the output of rules until the message is processed.
-    fn store_rule_output(&self, call: u64, slot: impl FnOnce() -> Option<usize>, effects: &mut Effects) {
+    fn store_rule_output(
+        &self,
+        call: u64,
+        slot: impl FnOnce() -> Option<usize>,
+        effects: &mut Effects,
+    ) {
         if effects.has_no_reports() {
             return;
         }

@@ -142,7 +142,10 @@ impl WorkerParts {
             authenticated_register_limiter: MaybeShared::Own(admission(config, entropy)),
             rate_limiter: MaybeShared::Own(RateLimiter::new(entropy)),
             located_peers: MaybeShared::Own(BoundedMap::new(LOCATED_PEERS, hash_key)),
-            certificate_domains: MaybeShared::Own(CertificateDomains::new(config.limits.connections, hash_key)),
+            certificate_domains: MaybeShared::Own(CertificateDomains::new(
+                config.limits.connections,
+                hash_key,
+            )),
             conferences: MaybeShared::Own(ActiveConferences::default()),
             siblings: None,
             moves: None,
@@ -167,7 +170,8 @@ impl WorkerParts {
         let peers = BoundedMap::new(LOCATED_PEERS, HashKey::new(entropy));
         let peers = shared(peers);
         let connections = config.limits.connections;
-        let certificate_domains = shared(CertificateDomains::new(connections, HashKey::new(entropy)));
+        let certificate_domains =
+            shared(CertificateDomains::new(connections, HashKey::new(entropy)));
         let conferences = shared(ActiveConferences::default());
         let siblings = Siblings {
             calls: (0..of).map(|_| AtomicUsize::new(0)).collect(),
@@ -187,7 +191,9 @@ impl WorkerParts {
             authority: MaybeShared::Shared(authority.clone()),
             location: Registry::Common(parts.of_worker(number)),
             register_limiter: MaybeShared::Shared(register_limiter.clone()),
-            authenticated_register_limiter: MaybeShared::Shared(authenticated_register_limiter.clone()),
+            authenticated_register_limiter: MaybeShared::Shared(
+                authenticated_register_limiter.clone(),
+            ),
             rate_limiter: MaybeShared::Shared(rate_limiter.clone()),
             located_peers: MaybeShared::Shared(peers.clone()),
             certificate_domains: MaybeShared::Shared(certificate_domains.clone()),

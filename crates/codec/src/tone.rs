@@ -138,7 +138,7 @@ impl ToneGenerator {
     }
 
     fn next_sample(&mut self) -> i16 {
-        let on = self.is_on();
+        let on = self.next_is_on();
         self.position += 1;
         let mut sum = 0.0;
         for (phase, step) in self.phases.iter_mut().zip(self.steps) {
@@ -152,7 +152,7 @@ impl ToneGenerator {
         }
     }
 
-    fn is_on(&mut self) -> bool {
+    fn next_is_on(&mut self) -> bool {
         let total: u64 = self.pattern.iter().sum();
         if total == 0 {
             return true;

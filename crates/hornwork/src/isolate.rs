@@ -26,7 +26,9 @@ const MIN_RATE_BPS: u64 = 64_000;
 
 /// Options of `hornwork isolate`.
 #[derive(Debug, Args)]
-#[command(after_help = "Example: hornwork isolate lo --rate 950mbit --voice 50 --signalling 5 --others 45")]
+#[command(
+    after_help = "Example: hornwork isolate lo --rate 950mbit --voice 50 --signalling 5 --others 45"
+)]
 pub struct Isolate {
     /// Network interface through which voice leaves.
     #[arg(value_name = "INTERFACE")]

@@ -72,7 +72,9 @@ pub enum Lab {
 
 /// Options of `hornwork lab run`.
 #[derive(Debug, Args)]
-#[command(after_help = "Example: hornwork lab run small-network --simulate --seed 7 --out results/a")]
+#[command(
+    after_help = "Example: hornwork lab run small-network --simulate --seed 7 --out results/a"
+)]
 pub struct LabRunOptions {
     /// Name of a built-in experiment, or a file: an experiment (.toml) or a SIPp scenario (.xml).
     experiment: String,
@@ -106,7 +108,9 @@ pub struct LabRunOptions {
 
 /// Options of `hornwork lab search`.
 #[derive(Debug, Args)]
-#[command(after_help = "Example: hornwork lab search call-rate --simulate --set callers.duration_seconds=1 --set levels.to=400 --out results/search")]
+#[command(
+    after_help = "Example: hornwork lab search call-rate --simulate --set callers.duration_seconds=1 --set levels.to=400 --out results/search"
+)]
 pub struct LabSearchOptions {
     /// Name of a built-in experiment, or a file; its [levels] define the range and the step.
     experiment: String,

@@ -766,12 +766,16 @@ impl Core {
                 Alarm::DrainTimeout => self.expire_drain(endpoint, now),
                 Alarm::Subscription(key) => self.end_subscription(endpoint, key),
                 Alarm::KeepAlive(serial) => self.keep_alive(endpoint, serial, now),
-                Alarm::CloseListener(local, used) => self.close_listener(endpoint, local, used, now),
+                Alarm::CloseListener(local, used) => {
+                    self.close_listener(endpoint, local, used, now)
+                }
                 Alarm::Keying(key) => self.handle_keying_timeout(key),
                 Alarm::NodeQuery(key) => self.query_node_about_call(key, now),
                 Alarm::FailoverRetry(key) => self.requeue_failover(key),
                 Alarm::PinTimeout(key) => self.pin_timeout(endpoint, key, now),
-                Alarm::ConferenceQueryStep(number) => self.query_next_participants(endpoint, number, now),
+                Alarm::ConferenceQueryStep(number) => {
+                    self.query_next_participants(endpoint, number, now)
+                }
                 Alarm::TransferPoll(number, call) => {
                     self.poll_transfer(endpoint, number, call, now);
                 }

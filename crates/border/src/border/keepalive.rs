@@ -32,9 +32,15 @@ impl Core {
         now: Time,
     ) {
         let silence = self.carriers.keeps_alive(trunk, response, flow.transport);
-        let known = self.keep_alive_flows.iter().position(|keep_alive| keep_alive.trunk == trunk);
+        let known = self
+            .keep_alive_flows
+            .iter()
+            .position(|keep_alive| keep_alive.trunk == trunk);
         if let (Some(at), Some(silence)) = (known, silence)
-            && let Some(keep_alive) = self.keep_alive_flows.get_mut(at).filter(|keep_alive| keep_alive.flow == flow)
+            && let Some(keep_alive) = self
+                .keep_alive_flows
+                .get_mut(at)
+                .filter(|keep_alive| keep_alive.flow == flow)
         {
             keep_alive.silence = silence;
             return;
@@ -59,7 +65,12 @@ impl Core {
         });
     }
 
-    fn schedule_keep_alive(&mut self, serial: u32, (least, most): (u64, u64), now: Time) -> TimerKey {
+    fn schedule_keep_alive(
+        &mut self,
+        serial: u32,
+        (least, most): (u64, u64),
+        now: Time,
+    ) -> TimerKey {
         let spread = Duration::from_secs(most - least).mul_f64(self.entropy.unit());
         let at = now + Duration::from_secs(least) + spread;
         self.timers.schedule(at, Alarm::KeepAlive(serial))
@@ -67,10 +78,18 @@ impl Core {
 
     /// Sends a keep-alive.
     pub(crate) fn keep_alive(&mut self, endpoint: &mut Endpoint, serial: u32, now: Time) {
-        let Some(at) = self.keep_alive_flows.iter().position(|keep_alive| keep_alive.serial == serial) else {
+        let Some(at) = self
+            .keep_alive_flows
+            .iter()
+            .position(|keep_alive| keep_alive.serial == serial)
+        else {
             return;
         };
-        let Some((flow, silence)) = self.keep_alive_flows.get(at).map(|keep_alive| (keep_alive.flow, keep_alive.silence)) else {
+        let Some((flow, silence)) = self
+            .keep_alive_flows
+            .get(at)
+            .map(|keep_alive| (keep_alive.flow, keep_alive.silence))
+        else {
             return;
         };
         let timer = self.schedule_keep_alive(serial, silence, now);
@@ -102,7 +121,10 @@ impl Core {
     pub(crate) fn remap_keep_alive_flows(&mut self, renamed: &IndexRemap) {
         for keep_alive in std::mem::take(&mut self.keep_alive_flows) {
             match renamed.trunk(keep_alive.trunk) {
-                Some(trunk) => self.keep_alive_flows.push(RegistrationKeepAlive { trunk, ..keep_alive }),
+                Some(trunk) => self.keep_alive_flows.push(RegistrationKeepAlive {
+                    trunk,
+                    ..keep_alive
+                }),
                 None => {
                     self.timers.cancel(keep_alive.timer);
                 }

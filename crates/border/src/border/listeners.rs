@@ -203,7 +203,9 @@ impl Core {
         socket: SocketId,
         remote: SocketAddr,
     ) -> bool {
-        self.pending_certificates.insert(connection, (socket, remote)).is_ok()
+        self.pending_certificates
+            .insert(connection, (socket, remote))
+            .is_ok()
     }
 
     /// Processes the domains of the client certificate of an accepted connection. Returns `false` if the connection is
@@ -215,7 +217,10 @@ impl Core {
     ) -> bool {
         if !names.is_empty() && connection.0 & ConnectionId::ACCEPTED != 0 {
             // If the table is full, the certificate is ignored.
-            let _ = self.certificate_domains.lock().insert(connection, names.into());
+            let _ = self
+                .certificate_domains
+                .lock()
+                .insert(connection, names.into());
         }
         let Some((socket, remote)) = self.pending_certificates.remove(&connection) else {
             return true;
@@ -299,7 +304,11 @@ impl Core {
 
     /// A socket is open.
     pub(crate) fn opened(&mut self, socket: SocketId, local: SocketAddr, now: Time) {
-        let Some(point) = self.listeners.iter_mut().find(|point| point.socket == socket) else {
+        let Some(point) = self
+            .listeners
+            .iter_mut()
+            .find(|point| point.socket == socket)
+        else {
             return;
         };
         if point.address.port() == 0 && point.advertised == point.address.to_string().as_bytes() {

@@ -181,7 +181,9 @@ impl Core {
             | Method::Subscribe
             | Method::Notify
             | Method::Refer => {
-                if let Err(refused) = self.forward_out_of_dialog(endpoint, transaction, request, flow, now) {
+                if let Err(refused) =
+                    self.forward_out_of_dialog(endpoint, transaction, request, flow, now)
+                {
                     self.refuse_out_of_dialog(endpoint, transaction, request, flow, &refused, now);
                 }
             }
@@ -322,7 +324,9 @@ impl Core {
         }
         self.request_serial = self.request_serial.wrapping_add(1);
         let serial = self.request_serial;
-        let index = self.pending_requests.insert(PendingRequest { serial, what });
+        let index = self
+            .pending_requests
+            .insert(PendingRequest { serial, what });
         Some((u64::from(serial) << 32) | (index as u64 + 1))
     }
 
@@ -332,7 +336,9 @@ impl Core {
         if u64::from(pending.serial) != user >> 32 {
             return None;
         }
-        self.pending_requests.try_remove(index).map(|pending| pending.what)
+        self.pending_requests
+            .try_remove(index)
+            .map(|pending| pending.what)
     }
 
     /// Stores a request within a subscription. Returns the identifier that its response will carry.
@@ -537,7 +543,9 @@ impl Core {
             return;
         }
         match self.take_pending(user) {
-            Some(PendingKind::Ping(ping)) => self.ping_done(ping, PingResult::Response(status), now),
+            Some(PendingKind::Ping(ping)) => {
+                self.ping_done(ping, PingResult::Response(status), now)
+            }
             Some(PendingKind::Relay(relay)) => {
                 if status == 503 && relay.next < relay.hops.len() {
                     return self.relay_next(endpoint, relay, 503, now);
@@ -682,7 +690,8 @@ impl Core {
                 remote,
                 connection: None,
             };
-            let flow = self.with_certificate_name(endpoint, flow, ping.trunk, usize::from(ping.target));
+            let flow =
+                self.with_certificate_name(endpoint, flow, ping.trunk, usize::from(ping.target));
             let uri = format!("sip:{}", trunk.domain.as_ref().unwrap_or(&target.host));
             let user = self.store_pending(PendingKind::Ping(ping))?;
             let outside = OutOfDialogRequest {
@@ -791,8 +800,9 @@ impl Core {
                     self.send_registration_to(endpoint, &registration, place, now)
                 }
                 Some((target, None)) => {
-                    let waiting =
-                        LookupWaiter::OutOfDialog(DeferredRequest::Carrier(Box::new(registration.clone())));
+                    let waiting = LookupWaiter::OutOfDialog(DeferredRequest::Carrier(Box::new(
+                        registration.clone(),
+                    )));
                     self.locate(endpoint, &target.host, target.transport, waiting, now);
                     true
                 }
@@ -831,7 +841,8 @@ impl Core {
             connection: None,
         };
         let flow = self.with_certificate_name(endpoint, flow, trunk, registration.target);
-        let Some(user) = self.store_pending(PendingKind::Carrier(trunk, registration.number)) else {
+        let Some(user) = self.store_pending(PendingKind::Carrier(trunk, registration.number))
+        else {
             return false;
         };
         let expires = registration.expires.to_string();

@@ -196,7 +196,10 @@ impl Border {
             sockets_open: core.plane.sockets.open(),
             at_nodes: core.media_nodes.relayed_calls + core.media_nodes.pending_commands(),
             // Timers of our registrations do not belong to calls.
-            timers: core.timers.len().saturating_sub(core.keep_alive_flows.len()),
+            timers: core
+                .timers
+                .len()
+                .saturating_sub(core.keep_alive_flows.len()),
             admitted: core.reservations.reserved().memory,
             working: core.reservations.reserved().processor,
             trunk_calls: core.trunk_calls(),

@@ -185,9 +185,16 @@ impl Core {
     }
 
     /// The flow to a hop, with the name that the certificate of the peer must contain.
-    pub(crate) fn with_hop_certificate_name(&self, endpoint: &mut Endpoint, flow: Flow, hop: &HopStep) -> Flow {
+    pub(crate) fn with_hop_certificate_name(
+        &self,
+        endpoint: &mut Endpoint,
+        flow: Flow,
+        hop: &HopStep,
+    ) -> Flow {
         match hop.trunk {
-            Some(trunk) => self.with_certificate_name(endpoint, flow, trunk, usize::from(hop.target)),
+            Some(trunk) => {
+                self.with_certificate_name(endpoint, flow, trunk, usize::from(hop.target))
+            }
             None => {
                 let uri = Uri::parse(&hop.uri);
                 let host = uri.map(|uri| uri.host.to_string());

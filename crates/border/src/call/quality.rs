@@ -86,7 +86,9 @@ impl Core {
         };
         let number = call.number;
         match pending {
-            StatisticsSource::Nothing => self.write_call_end(number, &ended, None, Default::default(), now),
+            StatisticsSource::Nothing => {
+                self.write_call_end(number, &ended, None, Default::default(), now)
+            }
             StatisticsSource::Forwarder | StatisticsSource::Node => {
                 self.ended_calls.insert(number, Box::new(ended));
             }
@@ -94,7 +96,12 @@ impl Core {
     }
 
     /// The last report of the forwarder about a call; `None` if it had no session.
-    pub(crate) fn record_session_statistics(&mut self, number: u64, stats: Option<&SessionStats>, now: Time) {
+    pub(crate) fn record_session_statistics(
+        &mut self,
+        number: u64,
+        stats: Option<&SessionStats>,
+        now: Time,
+    ) {
         let Some(ended) = self.ended_calls.remove(&number) else {
             return;
         };
@@ -103,13 +110,20 @@ impl Core {
             sides.any(|side| side.offloaded.packets > 0)
         });
         let path = kernel.then_some("kernel");
-        let reception = stats.map_or_else(Default::default, |stats| reception_of(stats, &ended.encodings));
+        let reception = stats.map_or_else(Default::default, |stats| {
+            reception_of(stats, &ended.encodings)
+        });
         self.write_call_end(number, &ended, path, reception, now);
         self.finish_drain_if_idle(now);
     }
 
     /// The last report of a media node about a call.
-    pub(crate) fn record_node_statistics(&mut self, number: u64, reception: [ReceptionQuality; 2], now: Time) {
+    pub(crate) fn record_node_statistics(
+        &mut self,
+        number: u64,
+        reception: [ReceptionQuality; 2],
+        now: Time,
+    ) {
         if let Some(ended) = self.ended_calls.remove(&number) {
             self.write_call_end(number, &ended, None, reception, now);
             self.finish_drain_if_idle(now);

@@ -369,7 +369,10 @@ impl Core {
             .as_deref()
             .is_some_and(CallMedia::limits_early_media);
         let early = EarlyMedia::of(message);
-        if call.phase != CallPhase::SetUp || !gated || early.is_none() || !self.trusts_side(call, from)
+        if call.phase != CallPhase::SetUp
+            || !gated
+            || early.is_none()
+            || !self.trusts_side(call, from)
         {
             return;
         }

@@ -77,13 +77,15 @@ impl Core {
         now: Time,
     ) {
         self.counters.offered += 1;
-        let result = self.authorize_request(request, flow, now).and_then(|authorized| {
-            self.check_loop(request)?;
-            match breadth_of(request) {
-                Some(0) => Err(RequestRefusal::new(440, "Max-Breadth is exhausted")),
-                _ => Ok(authorized),
-            }
-        });
+        let result = self
+            .authorize_request(request, flow, now)
+            .and_then(|authorized| {
+                self.check_loop(request)?;
+                match breadth_of(request) {
+                    Some(0) => Err(RequestRefusal::new(440, "Max-Breadth is exhausted")),
+                    _ => Ok(authorized),
+                }
+            });
         let admitted = result
             .and_then(|(origin, user)| Ok((origin, self.admit(request, origin, flow, user)?)));
         let (origin, admitted) = match admitted {

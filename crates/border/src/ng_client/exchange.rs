@@ -320,7 +320,10 @@ impl Core {
                 false => Ok(node),
             };
         }
-        let node = self.media_nodes.choose(&relay.tried).ok_or(AnchorError::NoNode)?;
+        let node = self
+            .media_nodes
+            .choose(&relay.tried)
+            .ok_or(AnchorError::NoNode)?;
         self.media_nodes.add_call(node);
         relay.node = Some(node);
         relay.query_timer = Some(
@@ -346,7 +349,12 @@ impl Core {
 
     fn open_socket_towards(&mut self, control: SocketAddr) {
         let index = usize::from(control.is_ipv6());
-        if self.media_nodes.sockets.get(index).is_none_or(Option::is_some) {
+        if self
+            .media_nodes
+            .sockets
+            .get(index)
+            .is_none_or(Option::is_some)
+        {
             return;
         }
         let socket = self.next_socket();
@@ -730,7 +738,9 @@ impl Core {
             .with("delete-delay", 0i64);
         let name = self.media_nodes.name(node).to_owned();
         let purpose = CommandPurpose::Delete(number, name, last);
-        self.media_nodes.send_command(node, purpose, &body, now).is_some()
+        self.media_nodes
+            .send_command(node, purpose, &body, now)
+            .is_some()
     }
 
     /// Processes a datagram from a node.

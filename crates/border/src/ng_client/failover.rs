@@ -191,7 +191,12 @@ impl Core {
 
     /// Processes as many failovers as the rate allows.
     pub(super) fn process_failovers(&mut self, endpoint: &mut Endpoint, now: Time) {
-        if self.media_nodes.failovers.next_at().is_none_or(|at| at > now) {
+        if self
+            .media_nodes
+            .failovers
+            .next_at()
+            .is_none_or(|at| at > now)
+        {
             return;
         }
         let rate = self.media_nodes.policy.failure_rate as usize;
@@ -252,7 +257,8 @@ impl Core {
             // A call that is being set up is processed after the ACK.
             return FailoverStep::Nothing;
         }
-        let back = !failover.has_left && !failover.is_unknown && !self.media_nodes.is_down(failover.node);
+        let back =
+            !failover.has_left && !failover.is_unknown && !self.media_nodes.is_down(failover.node);
         if back && failover.was_agreed {
             // The node is back; perhaps only the path to it had failed.
             let node = failover.node;
@@ -391,7 +397,9 @@ impl Core {
         let Some(failover) = relay.failover.take_if(|failover| failover.has_left) else {
             return;
         };
-        let to = relay.node.map(|node| self.media_nodes.name(node).to_owned());
+        let to = relay
+            .node
+            .map(|node| self.media_nodes.name(node).to_owned());
         let took = Duration::from_nanos(now.0.saturating_sub(failover.since.0));
         self.events.tell(now, || EventKind::CallReanchored {
             call: number,

@@ -142,7 +142,11 @@ mod tests {
             assert!(second.len() <= rate as usize, "{}", second.len());
         }
         for (at, phone) in again {
-            assert_eq!(admission.reserve_slot(&phone.to_string(), at), Ok(()), "{phone}");
+            assert_eq!(
+                admission.reserve_slot(&phone.to_string(), at),
+                Ok(()),
+                "{phone}"
+            );
         }
         assert!(admission.turns.is_empty());
     }

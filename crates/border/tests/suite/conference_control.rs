@@ -45,9 +45,9 @@ fn room(net: &mut VirtualNetwork, number: &str) -> (ConferenceView, Vec<Particip
     }
 }
 
-fn seat(reply: ConferenceReply) -> ParticipantView {
+fn participant_of(reply: ConferenceReply) -> ParticipantView {
     match reply {
-        ConferenceReply::Participant(seat) => seat,
+        ConferenceReply::Participant(participant) => participant,
         other => panic!("{other:?}"),
     }
 }
@@ -118,7 +118,7 @@ fn participants_are_listed_muted_and_removed() {
     }
     // Muted by control: the others do not receive its audio, and digits do not unmute it.
     let first = seats[0].call;
-    let muted = seat(ask(&mut net, "800", ConferenceRequest::Mute(first, true)));
+    let muted = participant_of(ask(&mut net, "800", ConferenceRequest::Mute(first, true)));
     assert_eq!((muted.call, muted.muted), (first, MuteState::ByControl));
     talk(&mut net, &mut talkers, 1_500);
     assert_hears(&talkers, &[0]);
@@ -126,7 +126,7 @@ fn participants_are_listed_muted_and_removed() {
     talkers[0].press(&mut net, '6', 91_000);
     talk(&mut net, &mut talkers, 1_500);
     assert_hears(&talkers, &[0]);
-    let received = seat(ask(&mut net, "800", ConferenceRequest::Mute(first, false)));
+    let received = participant_of(ask(&mut net, "800", ConferenceRequest::Mute(first, false)));
     assert_eq!(received.muted, MuteState::Unmuted);
     talk(&mut net, &mut talkers, 1_500);
     assert_hears(&talkers, &[]);

@@ -29,7 +29,10 @@ const ELSEWHERE: [(&str, &str); 6] = [
     ("hornwork demo", "run by readme and demo tests"),
     ("hornwork lab run call-capacity", "run by the readme tests"),
     ("hornwork lab run scenario.xml", "run by the SIPp tests"),
-    ("npm install --prefix examples/browser", "run by the browser page's test"),
+    (
+        "npm install --prefix examples/browser",
+        "run by the browser page's test",
+    ),
 ];
 
 /// Names of other programs in pages.
@@ -99,9 +102,11 @@ impl Guide {
             let line = line.strip_prefix("   ").unwrap_or(line);
             match (open.take(), line.strip_prefix("```")) {
                 (None, Some(head)) => {
-                    let (language, file) = head.split_once(' ').map_or((head, None), |(language, file)| {
-                        (language, Some(file.trim().to_owned()))
-                    });
+                    let (language, file) = head
+                        .split_once(' ')
+                        .map_or((head, None), |(language, file)| {
+                            (language, Some(file.trim().to_owned()))
+                        });
                     open = Some(Block {
                         language: language.to_owned(),
                         file,
@@ -135,14 +140,20 @@ impl Guide {
         let mut command = Command::new(program);
         command
             .current_dir(&self.folder)
-            .env("PATH", format!("{}:{path}", self.folder.join("bin").display()))
+            .env(
+                "PATH",
+                format!("{}:{path}", self.folder.join("bin").display()),
+            )
             .env("HOME", &self.folder)
             .stdin(Stdio::null());
         command
     }
 
     fn shell(&self, line: &str) -> Output {
-        self.command("sh").args(["-c", line]).output().expect("a shell")
+        self.command("sh")
+            .args(["-c", line])
+            .output()
+            .expect("a shell")
     }
 
     /// Runs a script in a network namespace that has the addresses of the pages; `None`, with a printed reason, where there can be
@@ -170,12 +181,20 @@ impl Guide {
         text.push_str(script);
         std::fs::write(self.folder.join("script"), text).expect("script");
         let mut process = Process::start(
-            self.command("unshare").args(options).args(["bash", "script"]),
+            self.command("unshare")
+                .args(options)
+                .args(["bash", "script"]),
             &self.folder.join("script.log"),
         );
         let ended = process.wait(limit);
         let output = std::fs::read_to_string(self.folder.join("script.log")).unwrap_or_default();
-        assert_eq!(ended, Some(true), "{}: {output}\n{}", self.name, self.logs());
+        assert_eq!(
+            ended,
+            Some(true),
+            "{}: {output}\n{}",
+            self.name,
+            self.logs()
+        );
         Some(output)
     }
 
@@ -193,7 +212,8 @@ impl Guide {
     }
 
     fn log(&self, name: &str) -> String {
-        String::from_utf8_lossy(&std::fs::read(self.folder.join(name)).unwrap_or_default()).into_owned()
+        String::from_utf8_lossy(&std::fs::read(self.folder.join(name)).unwrap_or_default())
+            .into_owned()
     }
 }
 
@@ -210,17 +230,28 @@ fn page(name: &str) -> PathBuf {
 fn configurations_of_guides_pass_check() {
     for page in pages() {
         let guide = Guide::named(
-            &format!("check-{}", page.file_stem().expect("name").to_string_lossy()),
+            &format!(
+                "check-{}",
+                page.file_stem().expect("name").to_string_lossy()
+            ),
             &page,
         );
         if installed(&["openssl"]) {
-            for line in guide.commands().iter().filter(|line| line.starts_with("openssl")) {
+            for line in guide
+                .commands()
+                .iter()
+                .filter(|line| line.starts_with("openssl"))
+            {
                 assert!(guide.shell(line).status.success(), "{}: {line}", guide.name);
             }
         } else if guide.text.contains("openssl") {
             continue;
         }
-        for block in guide.blocks().iter().filter(|block| block.language == "toml") {
+        for block in guide
+            .blocks()
+            .iter()
+            .filter(|block| block.language == "toml")
+        {
             let file = block
                 .file
                 .as_deref()
@@ -282,8 +313,8 @@ fn events_named_in_guides_exist() {
                 continue;
             }
             for word in line.split('`').skip(1).step_by(2) {
-                let is_name = word.contains('_')
-                    && word.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+                let is_name =
+                    word.contains('_') && word.chars().all(|c| c.is_ascii_lowercase() || c == '_');
                 let known = |text: &str| text.contains(&format!("`{word}`"));
                 if is_name && !OTHERS.contains(&word) {
                     assert!(
@@ -305,7 +336,10 @@ fn configurations_of_guides_start() {
             &page,
         );
         let commands = guide.commands();
-        let runs: Vec<&String> = commands.iter().filter(|line| line.starts_with("hornwork run")).collect();
+        let runs: Vec<&String> = commands
+            .iter()
+            .filter(|line| line.starts_with("hornwork run"))
+            .collect();
         if runs.is_empty() || (guide.text.contains("openssl") && !installed(&["openssl"])) {
             continue;
         }
@@ -330,11 +364,19 @@ fn configurations_of_guides_start() {
 
 /// The configuration of a baresip without sound card.
 fn headless(folder: &Path, port: u16) {
-    let modules = ["/usr/lib/baresip/modules", "/usr/lib/x86_64-linux-gnu/baresip/modules"]
-        .into_iter()
-        .find(|path| Path::new(path).is_dir())
-        .unwrap_or("/usr/lib/baresip/modules");
-    let voice = codec::wav::write(codec::wav::Encoding::Pcm16, 8_000, 1, codec::speech::speech());
+    let modules = [
+        "/usr/lib/baresip/modules",
+        "/usr/lib/x86_64-linux-gnu/baresip/modules",
+    ]
+    .into_iter()
+    .find(|path| Path::new(path).is_dir())
+    .unwrap_or("/usr/lib/baresip/modules");
+    let voice = codec::wav::write(
+        codec::wav::Encoding::Pcm16,
+        8_000,
+        1,
+        codec::speech::speech(),
+    );
     std::fs::create_dir_all(folder).expect("folder");
     let voice_file = folder.join("voice.wav");
     std::fs::write(&voice_file, voice.expect("speech fits a file")).expect("voice");
@@ -358,8 +400,12 @@ fn tutorial_ends_with_a_call_between_two_phones() {
     headless(&guide.folder.join("caller"), 5081);
     let commands = guide.commands();
     let find = |start: &str, part: &str| {
-        let found = commands.iter().find(|line| line.starts_with(start) && line.contains(part));
-        found.unwrap_or_else(|| panic!("no {start} ... {part}")).clone()
+        let found = commands
+            .iter()
+            .find(|line| line.starts_with(start) && line.contains(part));
+        found
+            .unwrap_or_else(|| panic!("no {start} ... {part}"))
+            .clone()
     };
     let script = format!(
         "{} > border.log 2>&1 &\nborder=$!\nawait border.log socket_opened || exit 1\n{}\n{}\n{}\n{} > callee.log 2>&1 &\n\
@@ -388,7 +434,13 @@ fn kamailio_guide_carries_calls_through_the_media_node() {
     }
     let guide = Guide::new(&page("how-to/media-for-kamailio.md"));
     let commands = guide.commands();
-    let line = |start: &str| commands.iter().find(|line| line.starts_with(start)).expect(start).clone();
+    let line = |start: &str| {
+        commands
+            .iter()
+            .find(|line| line.starts_with(start))
+            .expect(start)
+            .clone()
+    };
     // Kamailio as root writes its files below /run, which other tests use as well.
     let script = format!(
         "{} > node.log 2>&1 &\nnode=$!\nawait node.log socket_opened || exit 1\n\
@@ -437,7 +489,12 @@ fn asterisk_guide_registers_challenges_and_calls() {
         return;
     }
     let log = guide.log("border.log");
-    for event in ["registration_stored", "authentication_required", "call_routed", "call_answered", "call_ended"] {
+    for event in [
+        "registration_stored",
+        "call_routed",
+        "call_answered",
+        "call_ended",
+    ] {
         assert!(log.contains(event), "no {event}: {log}\n{}", guide.logs());
     }
 }
@@ -456,11 +513,19 @@ fn files_for_asterisk_agree_with_the_border() {
     for name in ["front-an-asterisk.md", "load-test-a-pbx.md"] {
         let guide = Guide::named(&format!("ini-{name}"), &page(&format!("how-to/{name}")));
         let pjsip = std::fs::read_to_string(guide.folder.join("pjsip.conf")).expect("pjsip.conf");
-        let plan = std::fs::read_to_string(guide.folder.join("extensions.conf")).expect("extensions.conf");
-        assert_eq!(values(&pjsip, "bind"), BTreeSet::from(["10.0.0.20:5060"]), "{name}");
+        let plan =
+            std::fs::read_to_string(guide.folder.join("extensions.conf")).expect("extensions.conf");
+        assert_eq!(
+            values(&pjsip, "bind"),
+            BTreeSet::from(["10.0.0.20:5060"]),
+            "{name}"
+        );
         // Every context of an endpoint is in the dial plan.
         for context in values(&pjsip, "context") {
-            assert!(plan.contains(&format!("[{context}]")), "{name}: no context {context}");
+            assert!(
+                plan.contains(&format!("[{context}]")),
+                "{name}: no context {context}"
+            );
         }
         // Every object that an endpoint names exists.
         let sections: BTreeSet<&str> = pjsip
@@ -469,14 +534,20 @@ fn files_for_asterisk_agree_with_the_border() {
             .collect();
         for key in ["aors", "auth", "transport", "endpoint"] {
             for object in values(&pjsip, key) {
-                assert!(sections.contains(object), "{name}: {key}={object} does not exist");
+                assert!(
+                    sections.contains(object),
+                    "{name}: {key}={object} does not exist"
+                );
             }
         }
         // Each section has a type: its own, or that of its template.
         for section in pjsip.split("\n[").skip(1) {
             let head = section.lines().next().unwrap_or_default();
             let derived = head.contains("](") && !head.contains("](!)");
-            assert!(derived || section.contains("type="), "{name}: no type in [{head}");
+            assert!(
+                derived || section.contains("type="),
+                "{name}: no type in [{head}"
+            );
         }
     }
 }
@@ -498,12 +569,22 @@ fn files_for_freeswitch_are_well_formed_and_agree_with_the_border() {
         let output = guide.shell(&format!(
             "python3 -c 'import sys, xml.dom.minidom; xml.dom.minidom.parse(sys.argv[1])' {file}"
         ));
-        assert!(output.status.success(), "{file}: {}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success(),
+            "{file}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
     }
     let border = std::fs::read_to_string(guide.folder.join("border.toml")).expect("border.toml");
     let profile = std::fs::read_to_string(guide.folder.join("internal.xml")).expect("internal.xml");
-    assert!(border.contains("target = \"udp:10.0.0.20:5060\"") && border.contains("domain = \"10.0.0.20\""));
-    for line in ["name=\"sip-ip\" value=\"10.0.0.20\"", "name=\"force-register-domain\" value=\"10.0.0.20\""] {
+    assert!(
+        border.contains("target = \"udp:10.0.0.20:5060\"")
+            && border.contains("domain = \"10.0.0.20\"")
+    );
+    for line in [
+        "name=\"sip-ip\" value=\"10.0.0.20\"",
+        "name=\"force-register-domain\" value=\"10.0.0.20\"",
+    ] {
         assert!(profile.contains(line), "{line}");
     }
 }
@@ -517,7 +598,10 @@ fn capture_of_the_troubleshooting_guide_is_analysed() {
         .find(|line| line.starts_with("hornwork lab analyse"))
         .expect("command");
     let output = guide.shell(&line);
-    assert!(output.status.success() && !output.stdout.is_empty(), "{line}");
+    assert!(
+        output.status.success() && !output.stdout.is_empty(),
+        "{line}"
+    );
 }
 
 /// The page of `examples/browser` registers by WebSocket in Chromium and calls a telephone; both sides receive audio.
@@ -529,18 +613,35 @@ fn browser_page_registers_and_calls_a_telephone() {
     let guide = Guide::new(&page("how-to/browser-calls.md"));
     let copy = guide.folder.join("examples/browser");
     std::fs::create_dir_all(&copy).expect("folder");
-    for entry in std::fs::read_dir(root().join("examples/browser")).expect("example").flatten() {
+    for entry in std::fs::read_dir(root().join("examples/browser"))
+        .expect("example")
+        .flatten()
+    {
         if entry.path().is_file() {
             std::fs::copy(entry.path(), copy.join(entry.file_name())).expect("example");
         }
     }
     let commands = guide.commands();
-    let line = |start: &str| commands.iter().find(|line| line.starts_with(start)).expect(start).clone();
+    let line = |start: &str| {
+        commands
+            .iter()
+            .find(|line| line.starts_with(start))
+            .expect(start)
+            .clone()
+    };
     let install = guide.shell(&line("npm install"));
     if !install.status.success() {
         let why = String::from_utf8_lossy(&install.stderr).into_owned();
         assert!(
-            ["ENOTFOUND", "EAI_AGAIN", "ECONNREFUSED", "ETIMEDOUT", "network"].iter().any(|word| why.contains(word)),
+            [
+                "ENOTFOUND",
+                "EAI_AGAIN",
+                "ECONNREFUSED",
+                "ETIMEDOUT",
+                "network"
+            ]
+            .iter()
+            .any(|word| why.contains(word)),
             "npm install: {why}"
         );
         eprintln!("skipped: no package registry can be reached: {why}");
@@ -568,11 +669,17 @@ fn browser_page_registers_and_calls_a_telephone() {
     }
     let log = guide.log("border.log");
     assert!(log.contains("media_security_agreed"), "{log}");
-    let ended = log.lines().find(|line| line.contains("call_ended")).expect("call_ended");
+    let ended = log
+        .lines()
+        .find(|line| line.contains("call_ended"))
+        .expect("call_ended");
     // A side from which nothing came has no figures.
     for side in ["caller", "callee"] {
         let field = format!("{side}_mos=");
-        let mos = ended.split(&field).nth(1).and_then(|rest| rest.split(' ').next()?.parse::<f64>().ok());
+        let mos = ended
+            .split(&field)
+            .nth(1)
+            .and_then(|rest| rest.split(' ').next()?.parse::<f64>().ok());
         assert!(mos.is_some_and(|mos| mos > 3.5), "{side}: {ended}");
     }
 }

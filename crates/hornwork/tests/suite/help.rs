@@ -98,17 +98,26 @@ fn every_command_has_an_example_that_works() {
     let folder = folder();
     // The runs that `lab report` and `lab compare` read.
     for (seed, out) in [(7, "a"), (8, "b")] {
-        let line = format!("hornwork lab run small-network --simulate --seed {seed} --out results/{out}");
+        let line =
+            format!("hornwork lab run small-network --simulate --seed {seed} --out results/{out}");
         let output = shell(&folder, &line);
-        assert!(matches!(output.status.code(), Some(0 | 1)), "{line}: {}", text(&output.stderr));
+        assert!(
+            matches!(output.status.code(), Some(0 | 1)),
+            "{line}: {}",
+            text(&output.stderr)
+        );
     }
     for command in COMMANDS {
         let mut arguments: Vec<&str> = command.split(' ').collect();
         arguments.push("--help");
         let help = text(&hornwork(&arguments).stdout);
         let example = help.lines().find_map(|line| line.strip_prefix("Example: "));
-        let example = example.unwrap_or_else(|| panic!("{command}: no example in its help:\n{help}"));
-        assert!(example.starts_with(&format!("hornwork {command}")), "{command}: {example}");
+        let example =
+            example.unwrap_or_else(|| panic!("{command}: no example in its help:\n{help}"));
+        assert!(
+            example.starts_with(&format!("hornwork {command}")),
+            "{command}: {example}"
+        );
         if RUN_ELSEWHERE.contains(&command) {
             continue;
         }
@@ -119,8 +128,14 @@ fn every_command_has_an_example_that_works() {
         };
         let output = shell(&folder, &line);
         // 1: a threshold was missed, or the compared run is worse.
-        let accepted = output.status.success() || (command.starts_with("lab") && output.status.code() == Some(1));
-        assert!(accepted, "{line}: {}\n{}", output.status, text(&output.stderr));
+        let accepted = output.status.success()
+            || (command.starts_with("lab") && output.status.code() == Some(1));
+        assert!(
+            accepted,
+            "{line}: {}\n{}",
+            output.status,
+            text(&output.stderr)
+        );
     }
     for page in ["hornwork.1", "hornwork-run.1", "hornwork-lab-run.1"] {
         let page_text = std::fs::read_to_string(folder.join(page)).expect(page);
@@ -130,9 +145,16 @@ fn every_command_has_an_example_that_works() {
 
 #[test]
 fn completions_exist_for_three_shells() {
-    for (shell, word) in [("bash", "complete "), ("zsh", "#compdef hornwork"), ("fish", "complete -c hornwork")] {
+    for (shell, word) in [
+        ("bash", "complete "),
+        ("zsh", "#compdef hornwork"),
+        ("fish", "complete -c hornwork"),
+    ] {
         let output = hornwork(&["completions", shell]);
-        assert!(output.status.success() && text(&output.stdout).contains(word), "{shell}");
+        assert!(
+            output.status.success() && text(&output.stdout).contains(word),
+            "{shell}"
+        );
     }
     assert_eq!(hornwork(&["completions", "cmd"]).status.code(), Some(2));
 }
@@ -142,7 +164,12 @@ fn program_without_arguments_names_the_next_steps() {
     let output = hornwork(&[]);
     let shown = text(&output.stderr);
     assert_eq!(output.status.code(), Some(2));
-    for step in ["hornwork demo", "hornwork check", "hornwork run", "hornwork lab"] {
+    for step in [
+        "hornwork demo",
+        "hornwork check",
+        "hornwork run",
+        "hornwork lab",
+    ] {
         assert!(shown.contains(step), "{step}: {shown}");
     }
 }
@@ -152,7 +179,10 @@ fn version_has_commit_and_features() {
     let shown = text(&hornwork(&["--version"]).stdout);
     let first = format!("hornwork {}", env!("CARGO_PKG_VERSION"));
     assert_eq!(shown.lines().next(), Some(first.as_str()), "{shown}");
-    assert!(shown.contains("\ncommit ") && shown.contains("g729") && shown.contains("bpf"), "{shown}");
+    assert!(
+        shown.contains("\ncommit ") && shown.contains("g729") && shown.contains("bpf"),
+        "{shown}"
+    );
 }
 
 #[test]

@@ -207,7 +207,7 @@ fn watch(
         if end.is_some_and(|end| now >= end) {
             order.fetch_max(END, Ordering::AcqRel);
         }
-        if display.is_due(now) {
+        if display.take_due(now) {
             let total = merged(&figures);
             display.show(now, start, total.as_ref());
             sinks.figures(now, start, total.as_ref())?;
@@ -497,7 +497,7 @@ impl LiveLine {
         eprintln!("at {address}");
     }
 
-    fn is_due(&mut self, now: Time) -> bool {
+    fn take_due(&mut self, now: Time) -> bool {
         if now < self.next {
             return false;
         }

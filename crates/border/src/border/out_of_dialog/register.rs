@@ -20,7 +20,14 @@ impl Core {
         let (origin, admitted) = match admitted {
             Ok(admitted) => admitted,
             Err(refused) => {
-                return self.refuse_out_of_dialog(endpoint, transaction, request, flow, &refused, now);
+                return self.refuse_out_of_dialog(
+                    endpoint,
+                    transaction,
+                    request,
+                    flow,
+                    &refused,
+                    now,
+                );
             }
         };
         let changed = admitted.message();
@@ -44,9 +51,15 @@ impl Core {
                         self.counters.refreshed += 1;
                         self.answer_register(endpoint, transaction, flow, answer, None, now);
                     }
-                    None => {
-                        self.forward_register(endpoint, transaction, request, origin, trunk, flow, now)
-                    }
+                    None => self.forward_register(
+                        endpoint,
+                        transaction,
+                        request,
+                        origin,
+                        trunk,
+                        flow,
+                        now,
+                    ),
                 }
             }
             Register::Refuse => {
@@ -71,7 +84,10 @@ impl Core {
         let answers =
             request.has(HeaderId::Authorization) || request.has(HeaderId::ProxyAuthorization);
         match answers {
-            true => self.authenticated_register_limiter.lock().reserve_slot(user, now),
+            true => self
+                .authenticated_register_limiter
+                .lock()
+                .reserve_slot(user, now),
             false => self.register_limiter.lock().reserve_slot(user, now),
         }
     }
@@ -105,7 +121,14 @@ impl Core {
             return Err(passed);
         };
         self.counters.refreshed += 1;
-        self.answer_register(endpoint, passed.server, passed.source_flow, answer, None, now);
+        self.answer_register(
+            endpoint,
+            passed.server,
+            passed.source_flow,
+            answer,
+            None,
+            now,
+        );
         Ok(())
     }
 
@@ -187,13 +210,14 @@ impl Core {
             return refuse(endpoint, transaction, 503, now);
         };
         let Some((remote, transport)) = target.direct() else {
-            let waiting = LookupWaiter::OutOfDialog(DeferredRequest::Register(Box::new(DeferredRegister {
-                server: transaction,
-                request: request.bytes().into(),
-                origin,
-                trunk,
-                flow,
-            })));
+            let waiting =
+                LookupWaiter::OutOfDialog(DeferredRequest::Register(Box::new(DeferredRegister {
+                    server: transaction,
+                    request: request.bytes().into(),
+                    origin,
+                    trunk,
+                    flow,
+                })));
             return self.locate(endpoint, &target.host, target.transport, waiting, now);
         };
         let from = RequestSource { origin, flow };

@@ -69,7 +69,9 @@ impl Core {
     /// Prompts a caller for the PIN.
     pub(super) fn request_pin(&mut self, slot: usize, now: Time) {
         let key = self.key_of(slot);
-        let timer = self.timers.schedule(now + PIN_TIMEOUT, Alarm::PinTimeout(key));
+        let timer = self
+            .timers
+            .schedule(now + PIN_TIMEOUT, Alarm::PinTimeout(key));
         let Some(entry) = self.pin_entry(slot) else {
             self.timers.cancel(timer);
             return;

@@ -262,7 +262,8 @@ impl Core {
             .get(slot)
             .and_then(|call| call.join.as_deref())
             .and_then(Join::consultation);
-        let (Some(transfers), Some(ConsultationCall::Remote(number))) = (self.transfers(), consulted)
+        let (Some(transfers), Some(ConsultationCall::Remote(number))) =
+            (self.transfers(), consulted)
         else {
             return;
         };
@@ -512,7 +513,13 @@ impl Core {
     }
 
     /// The far leg of a call of ours has returned.
-    fn take_leg_back(&mut self, endpoint: &mut Endpoint, given: TransferredLeg, again: bool, now: Time) {
+    fn take_leg_back(
+        &mut self,
+        endpoint: &mut Endpoint,
+        given: TransferredLeg,
+        again: bool,
+        now: Time,
+    ) {
         let trunk = given.trunk.and_then(|trunk| self.trunk_named(&trunk));
         match endpoint.adopt(given.moving, given.call.0, now) {
             Ok(leg) => self.return_far_leg(endpoint, given.call, leg, trunk, again, now),
