@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Allowed dependencies between our crates. None points upward.
-const LAYERS: [(&str, &[&str]); 15] = [
+const LAYERS: [(&str, &[&str]); 16] = [
     ("engine", &[]),
     ("wire", &[]),
     ("protect", &["engine", "wire"]),
@@ -17,9 +17,13 @@ const LAYERS: [(&str, &[&str]); 15] = [
     ("media", &["engine", "wire", "protect", "codec"]),
     ("rules", &["engine", "wire"]),
     (
+        "config",
+        &["engine", "wire", "protect", "codec", "media", "rules"],
+    ),
+    (
         "border",
         &[
-            "engine", "wire", "protect", "codec", "sip", "media", "rules",
+            "engine", "wire", "protect", "codec", "sip", "media", "rules", "config",
         ],
     ),
     ("net", &["engine", "wire"]),
@@ -31,14 +35,15 @@ const LAYERS: [(&str, &[&str]); 15] = [
     (
         "lab",
         &[
-            "engine", "wire", "protect", "codec", "sip", "media", "rules", "border", "net", "sim",
+            "engine", "wire", "protect", "codec", "sip", "media", "rules", "config", "border",
+            "net", "sim",
         ],
     ),
     (
         "hornwork",
         &[
-            "engine", "wire", "protect", "codec", "sip", "media", "rules", "border", "net", "sim",
-            "lab", "analyse",
+            "engine", "wire", "protect", "codec", "sip", "media", "rules", "config", "border",
+            "net", "sim", "lab", "analyse",
         ],
     ),
     ("xtask", &["engine"]),
@@ -59,8 +64,9 @@ const DRIVER_ONLY: [&str; 7] = [
 ];
 
 /// Crates of engines: input and time in, outputs out, and nothing else.
-const ENGINES: [&str; 10] = [
-    "engine", "wire", "protect", "bcg729", "codec", "sip", "media", "rules", "border", "sim",
+const ENGINES: [&str; 11] = [
+    "engine", "wire", "protect", "bcg729", "codec", "sip", "media", "rules", "config", "border",
+    "sim",
 ];
 
 /// Standard library items that engines must not use.

@@ -31,7 +31,7 @@ struct Subject {
 
 impl Subject {
     fn new(text: &str) -> Subject {
-        let config = border::config::parse(text, "file").expect("a configuration");
+        let config = config::parse(text, "file").expect("a configuration");
         let mut subject = Subject {
             border: Border::new(config, Entropy::from_number(1)),
             listener: SocketId(0),

@@ -15,65 +15,41 @@ pub use price::{CostPart, Price};
 use crate::border::Core;
 use crate::call::setup::{RequestOrigin, RequestRefusal};
 use crate::call::{CallKey, Side};
-use crate::config::{Keying, MediaMode, SrtpPolicy};
 use crate::overload::is_emergency_uri;
 use crate::policy::{CallPlan, StepTarget};
 use codec::kind::Kind;
+use config::{AdmissionLimits, Keying, MachineCapacity, MediaMode, SrtpPolicy};
 use core::time::Duration;
 use engine::{EventKind, Time};
 use protect::srtp::Suite;
 use sip::Flow;
 use wire::sip::HeaderId;
 
-/// Capacity of a machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MachineCapacity {
-    /// Memory available to the border, KiB: of the machine, or of its control group.
-    pub memory: u64,
-    /// Available CPU time, microseconds per second: a million for each worker thread.
-    pub processor: u64,
-}
-
 /// Share of the machine that established calls may take by default: in the study's test the border used 56 % of its
 /// memory, and beginning and ending calls need CPU time, too.
 const MEMORY_PERCENT: u64 = 60;
 const PROCESSOR_PERCENT: u64 = 70;
 
-impl MachineCapacity {
-    /// The part of the capacity that established calls may take.
-    pub fn for_calls(self) -> Price {
+impl Price {
+    /// The part of the capacity of a machine that established calls may take.
+    pub fn for_calls(machine: MachineCapacity) -> Price {
         Price {
-            memory: self.memory / 100 * MEMORY_PERCENT,
-            processor: self.processor / 100 * PROCESSOR_PERCENT,
+            memory: machine.memory / 100 * MEMORY_PERCENT,
+            processor: machine.processor / 100 * PROCESSOR_PERCENT,
         }
     }
-}
 
-/// Configured limits.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct AdmissionLimits {
-    /// Memory for calls and registrations, KiB; `None`: a share of the machine's.
-    pub memory: Option<u64>,
-    /// CPU time for established calls, microseconds per second; `None`: a share of the machine's.
-    pub processor: Option<u64>,
-    /// Status of the response to refused calls.
-    pub status: u16,
-    /// Capacity of the machine, if known.
-    pub machine: Option<MachineCapacity>,
-}
-
-impl AdmissionLimits {
     /// Limit for calls and registrations together; `None`: no limit.
-    pub fn limit(&self) -> Option<Price> {
-        let of_machine = self.machine.map(MachineCapacity::for_calls);
-        if of_machine.is_none() && self.memory.is_none() && self.processor.is_none() {
+    pub fn limit(limits: &AdmissionLimits) -> Option<Price> {
+        let of_machine = limits.machine.map(Price::for_calls);
+        if of_machine.is_none() && limits.memory.is_none() && limits.processor.is_none() {
             return None;
         }
         let or =
             |configured: Option<u64>, found: Option<u64>| configured.or(found).unwrap_or(u64::MAX);
         Some(Price {
-            memory: or(self.memory, of_machine.map(|price| price.memory)),
-            processor: or(self.processor, of_machine.map(|price| price.processor)),
+            memory: or(limits.memory, of_machine.map(|price| price.memory)),
+            processor: or(limits.processor, of_machine.map(|price| price.processor)),
         })
     }
 }
@@ -220,7 +196,7 @@ impl Core {
         now: Time,
     ) -> Result<Reservation, RequestRefusal> {
         let workers = u64::from(self.config.sip.workers.max(1));
-        let limit = self.config.admission.limit().map(|limit| Price {
+        let limit = Price::limit(&self.config.admission).map(|limit| Price {
             memory: limit.memory / workers,
             processor: limit.processor / workers,
         });
@@ -351,12 +327,12 @@ mod tests {
             memory: 16 << 20,
             processor: 8_000_000,
         };
-        assert!(study.for_calls().capacity_for(Price::CALL) > 85_000);
+        assert!(Price::for_calls(study).capacity_for(Price::CALL) > 85_000);
         let small = MachineCapacity {
             memory: 1 << 20,
             processor: 1_000_000,
         };
-        let limit = small.for_calls();
+        let limit = Price::for_calls(small);
         assert_eq!(limit.capacity_for(Price::CALL), (1 << 20) / 100 * 60 / 8);
         let anchored = Price::of_call(true, [None, None]);
         assert_eq!(limit.capacity_for(anchored), 700_000 / 501);
@@ -365,14 +341,20 @@ mod tests {
             memory: Some(80),
             ..AdmissionLimits::default()
         };
-        assert_eq!(AdmissionLimits::default().limit(), None);
-        assert_eq!(configured.limit().unwrap().capacity_for(Price::CALL), 10);
+        assert_eq!(Price::limit(&AdmissionLimits::default()), None);
+        assert_eq!(
+            Price::limit(&configured).unwrap().capacity_for(Price::CALL),
+            10
+        );
         let with_machine = AdmissionLimits {
             machine: Some(small),
             ..configured
         };
-        assert_eq!(with_machine.limit().unwrap().processor, limit.processor);
-        assert_eq!(with_machine.limit().unwrap().memory, 80);
+        assert_eq!(
+            Price::limit(&with_machine).unwrap().processor,
+            limit.processor
+        );
+        assert_eq!(Price::limit(&with_machine).unwrap().memory, 80);
         let idle = Price::default();
         assert_eq!(idle.exceeded(limit, limit), None);
         let excess = Price {

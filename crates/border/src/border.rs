@@ -17,8 +17,8 @@ pub use report::{BorderCensus, BorderCounters, CallInfo, CallOutcome};
 
 use crate::admission::{MediaOffload, Price};
 use crate::call::CallKey;
-use crate::config::Config;
 use crate::worker_pool::WorkerParts;
+use config::Config;
 use engine::{
     Control, Deadline, DropReason, Drops, Engine, Entropy, Event, HandoffKind, Input, Output,
     SocketId, Time,

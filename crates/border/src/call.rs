@@ -14,8 +14,8 @@ pub(crate) mod transfer;
 
 use crate::admission::Reservation;
 use crate::anchor::CallMedia;
-use crate::config::{InterfaceId, TrunkId};
 pub(crate) use crate::policy::{HopStep, StepTarget};
+use config::{InterfaceId, TrunkId};
 use engine::Time;
 use engine::timers::TimerKey;
 use sip::{Fork, LegId, ServerTransaction, TransactionId};

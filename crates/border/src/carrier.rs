@@ -5,8 +5,8 @@
 #[cfg(test)]
 mod tests;
 
-use crate::config::{CarrierAccount, Config, InterfaceId, KeepAlive, TrunkId};
 use crate::policy::escape_user;
+use config::{CarrierAccount, Config, InterfaceId, KeepAlive, TrunkId};
 use core::time::Duration;
 use engine::timers::TimerHeap;
 use engine::{Deadline, Entropy, EventKind, Time, Transport};

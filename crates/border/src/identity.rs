@@ -4,8 +4,8 @@
 //! Pure functions for one message that is forwarded from one side to the other.
 
 use crate::call::headers::address_with_host;
-use crate::config::{History, IdentityPolicy};
 use crate::hiding::{self, PassHeaders};
+use config::{History, IdentityPolicy};
 use smallvec::SmallVec;
 use wire::sip::{Edit, HeaderId, Message, NameAddr, Uri};
 

@@ -7,7 +7,6 @@ pub mod border;
 pub mod call;
 pub mod carrier;
 pub mod conferences;
-pub mod config;
 #[doc(hidden)]
 pub mod fuzz;
 pub(crate) mod hiding;

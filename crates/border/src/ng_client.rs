@@ -14,8 +14,8 @@ mod statistics;
 mod terms;
 
 use crate::call::{CallKey, Side};
-use crate::config::{Config, MediaNodePolicy, MediaNodeSpec, NodeLoad};
 use client::{CommandId, NgClient};
+use config::{Config, MediaNodePolicy, MediaNodeSpec, NodeLoad};
 use core::time::Duration;
 use engine::{Deadline, Entropy, EventKind, SocketId, Time, Worker};
 use std::collections::VecDeque;

@@ -20,9 +20,9 @@ mod statistics;
 use crate::anchor::security::call::unexpected_reason;
 use crate::anchor::{MediaPlane, MediaPool, PortReplacement};
 use crate::border::sockets::{MEDIA_BASE, SocketWork};
-use crate::config::{Config, NgServerSpec};
 use access::{ControlConnection, ControlSockets, ReplyCache, ReplyPath};
 use branches::{BranchTable, Draining};
+use config::{Config, NgServerSpec};
 use core::time::Duration;
 use engine::timers::TimerWheel;
 use engine::{

@@ -2,8 +2,8 @@
 
 use crate::border::{Alarm, Border, Core};
 use crate::call::{CallPhase, HopStep, Side};
-use crate::config::{Config, InterfaceId, TrunkId};
 use crate::worker_pool::Siblings;
+use config::{Config, InterfaceId, TrunkId};
 use core::time::Duration;
 use engine::timers::TimerKey;
 use engine::{EventKind, Time};

@@ -7,11 +7,11 @@ mod tests;
 
 pub use order::in_order;
 
-use crate::config::{
+use crate::overload::is_emergency_uri;
+use config::{
     Authenticate, Config, HostName, IdentityPassing, InterfaceId, Match, MediaMode, NumberRewrite,
     Register, RouteAction, RouteSpec, RouteTrunk, TargetSpec, Trunk, TrunkId,
 };
-use crate::overload::is_emergency_uri;
 use core::time::Duration;
 use engine::Transport;
 use sip::Flow;

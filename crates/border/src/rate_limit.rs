@@ -4,8 +4,8 @@
 use crate::border::out_of_dialog::{OPTIONS_SUPPORTED, too_many};
 use crate::border::{ALLOW, CallOutcome, Core, address_of_record};
 use crate::call::setup::RequestRefusal;
-use crate::config::{Authenticate, InterfaceId, RateLimits, Register, TrunkId};
 use crate::overload::is_emergency_uri;
+use config::{Authenticate, InterfaceId, RateLimits, Register, TrunkId};
 use core::time::Duration;
 use engine::{BoundedMap, Entropy, EventKind, HashKey, Time};
 use sip::{Flow, NewRequestAction, StatelessResponse};

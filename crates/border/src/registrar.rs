@@ -15,15 +15,15 @@ mod stored_tests;
 mod tests;
 
 pub use authority::{Authentication, Authority, Claim};
-pub use failures::{AuthenticationFailures, FailureLimits};
+pub use failures::AuthenticationFailures;
 pub use forwarding::Passing;
 pub use rate_limit::RegistrationLimiter;
 pub use registry::{Registry, SharedRegistry};
 pub use stored::{StoredContact, StoredCore, StoredRegistration, slack};
 
-use crate::config::{InterfaceId, Registrar};
 use crate::policy::Contact;
 use binding::Binding;
+use config::{InterfaceId, Registrar};
 use core::time::Duration;
 use engine::timers::{TimerKey, TimerWheel};
 use engine::{BoundedMap, ConnectionId, Deadline, Entropy, EventKind, HashKey, Time, Transport};

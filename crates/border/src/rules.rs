@@ -9,8 +9,8 @@
 use crate::border::Core;
 use crate::call::setup::{RequestOrigin, RequestRefusal};
 use crate::call::{Call, CallKey, Side};
-use crate::config::{InterfaceId, TrunkId};
 use ::rules::{Effects, MessageContext, RuleDirection, RuleLogLine, RuleRefusal, RuleTag};
+use config::{InterfaceId, TrunkId};
 use engine::{DropReason, EventKind, Time, Transport};
 use sip::{Endpoint, Flow, Indication, LegId, MessageContent, ServerTransaction};
 use smallvec::SmallVec;

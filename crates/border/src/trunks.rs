@@ -1,7 +1,7 @@
 //! State of trunks, determined by OPTIONS pings. This module determines which ping is due and processes its result; it
 //! sends nothing.
 
-use crate::config::{Config, TrunkId};
+use config::{Config, TrunkId};
 use core::time::Duration;
 use engine::timers::TimerHeap;
 use engine::worker::lock;
@@ -345,7 +345,7 @@ mod tests {
         let text = "[[interface]]\nname='a'\nlisten='udp:192.0.2.1:5060'\n\
              [[trunk]]\nname='pbx'\ntarget=['192.0.2.2','192.0.2.3']\nping_interval_s=10\nping_failures=2\n\
              [[trunk]]\nname='quiet'\ntarget='192.0.2.4'\n";
-        let config = crate::config::parse(text, "t").unwrap();
+        let config = config::parse(text, "t").unwrap();
         Trunks::new(&config, Entropy::from_number(7), Time::ZERO)
     }
 
@@ -408,10 +408,7 @@ mod tests {
         let text = "[[interface]]\nname='a'\nlisten='udp:192.0.2.1:5060'\n\
              [[trunk]]\nname='pbx'\ntarget=['192.0.2.2','192.0.2.3']\nping_interval_s=10\nping_failures=1\n";
         trunks.call_began(TrunkId(0));
-        trunks.reload(
-            &crate::config::parse(text, "t").unwrap(),
-            Time::from_secs(60),
-        );
+        trunks.reload(&config::parse(text, "t").unwrap(), Time::from_secs(60));
         assert_eq!(trunks.result(asked[0], PingResult::TimedOut), None);
         assert!(trunks.target_up(TrunkId(0), 0));
         assert_eq!(trunks.calls(TrunkId(0)), 1);

@@ -4,11 +4,11 @@ use crate::findings::{self, Finding, FindingLevel};
 use crate::ports;
 use crate::security::LoadedFiles;
 use border::admission::{MediaOffload, MediaPath, Price};
-use border::config::{
+use clap::Args;
+use config::{
     Authenticate, ConferenceSpec, Config, InterfaceId, InterfaceKind, InterfaceSpec, MediaMode,
     Mistake, Register, RouteAction, RouteSpec, SrtpPolicy, Trunk, TrunkId,
 };
-use clap::Args;
 use std::io::ErrorKind;
 use std::net::{IpAddr, UdpSocket};
 use std::path::{Path, PathBuf};
@@ -76,7 +76,7 @@ fn parse_and_read(
     before: Option<&LoadedFiles>,
 ) -> Result<(Config, LoadedFiles), Vec<Mistake>> {
     let name = path.display().to_string();
-    let mut judged = border::config::judge(text, &name);
+    let mut judged = config::judge(text, &name);
     let Some(mut config) = judged.config else {
         return Err(judged.mistakes);
     };
@@ -108,7 +108,7 @@ fn read(path: &Path) -> Result<String, ExitCode> {
 /// The configuration and its text.
 fn parse(path: &Path) -> Result<(Config, String), ExitCode> {
     let text = read(path)?;
-    match border::config::parse(&text, &path.display().to_string()) {
+    match config::parse(&text, &path.display().to_string()) {
         Ok(mut config) => {
             config.admission.machine = Some(crate::machine::machine());
             Ok((config, text))
@@ -335,7 +335,7 @@ pub fn summary(config: &Config) -> String {
 
 /// Number of calls of either kind for which the machine has capacity if `offload` carries their media.
 pub fn capacity(config: &Config, offload: &MediaOffload) -> String {
-    let Some(limit) = config.admission.limit() else {
+    let Some(limit) = Price::limit(&config.admission) else {
         return String::new();
     };
     let most = config.limits.calls as u64;
@@ -514,9 +514,9 @@ fn trunk_name(config: &Config, trunk: TrunkId) -> &str {
 /// `hornwork schema`.
 pub fn schema(options: &Schema) -> ExitCode {
     if options.markdown {
-        print!("{}", border::config::markdown());
+        print!("{}", config::markdown());
     } else {
-        println!("{}", border::config::json_schema());
+        println!("{}", config::json_schema());
     }
     ExitCode::SUCCESS
 }

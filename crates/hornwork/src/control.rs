@@ -16,7 +16,7 @@ use border::border::Border;
 use border::conferences::{
     ConferenceName, ConferenceReply, ConferenceRequest, ConferenceView, worker_of,
 };
-use border::config::ControlSpec;
+use config::ControlSpec;
 use engine::{Event, EventKind, Time};
 use net::{Clock, Waker};
 use std::collections::BTreeMap;

@@ -1,6 +1,6 @@
 //! Findings of `hornwork check`: as text, coloured on a terminal, and as JSON.
 
-use border::config::Mistake;
+use config::Mistake;
 use serde_json::{Value, json};
 use std::io::IsTerminal;
 
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn mistakes_are_coloured_on_request() {
-        let mistakes = border::config::judge("a = \n", "a.toml").mistakes;
+        let mistakes = config::judge("a = \n", "a.toml").mistakes;
         let plain = mistakes_text("a = \n", &mistakes, false);
         assert!(plain.contains("1 mistake\n") && !plain.contains('\x1b'));
         assert!(mistakes_text("a = \n", &mistakes, true).contains("\x1b[1;31m^\x1b[0m"));

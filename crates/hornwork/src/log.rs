@@ -2,7 +2,7 @@
 //! them to standard error, so that a stalled reader (stopped journal, full disk, pager) blocks neither packets nor
 //! signals. Lines beyond the queue's capacity are counted, and the count is logged once writing works again.
 
-use border::config::Config;
+use config::Config;
 use engine::event::EventLevel;
 use engine::{Event, EventKind};
 use net::Clock;

@@ -1,7 +1,7 @@
 //! Resources of this machine, or of the control group of this process.
 
-use border::admission::{MachineCapacity, MediaOffload, MediaPath};
-use border::config::{Config, OffloadMode};
+use border::admission::{MediaOffload, MediaPath};
+use config::{Config, MachineCapacity, OffloadMode};
 use std::net::IpAddr;
 use std::path::Path;
 
@@ -240,7 +240,7 @@ mod tests {
             let text = format!(
                 "[[interface]]\nname='a'\nlisten='udp:{address}:5060'\nmedia={{address='{address}'}}\n[media]\n{media}\n"
             );
-            border::config::parse(&text, "test").expect("a configuration")
+            config::parse(&text, "test").expect("a configuration")
         };
         let all = "CapEff:\t000001ffffffffff\n";
         let path = |media: &str, address: &str, status: &str, release: &str| {

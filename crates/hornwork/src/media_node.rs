@@ -12,8 +12,8 @@ use crate::service::{
 };
 use crate::sounds::{self, Sounds};
 use crate::threads::ThreadSettings;
-use border::config::Config;
 use border::ng_server::NgServer;
+use config::Config;
 use engine::{Event, EventKind, HashKey, Time};
 use media::forward::{Forwarder, ForwarderLimits};
 use net::{Clock, Driver, DriverConfig, PortClaims, Recorder, Signals};

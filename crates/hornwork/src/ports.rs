@@ -1,7 +1,7 @@
 //! Conflicts of media ports on this host: with the kernel's ephemeral ports, and with another Hornwork's claims.
 
 use crate::machine::EphemeralPorts;
-use border::config::{Config, MediaAddress, MediaMode, MediaRange, MediaSocketMode, Mistake};
+use config::{Config, MediaAddress, MediaMode, MediaRange, MediaSocketMode, Mistake};
 use engine::EventKind;
 use net::{ClaimError, Claimant, PortClaims, PortRange};
 use std::io;

@@ -1,8 +1,8 @@
 //! `hornwork rules try`: applies the header rules of a configuration to one message.
 
 use crate::configuration::load;
-use border::config::{Config, InterfaceId, TrunkId};
 use clap::{Args, Subcommand, ValueEnum};
+use config::{Config, InterfaceId, TrunkId};
 use engine::Transport;
 use rules::{Effects, MessageContext, RuleDirection};
 use std::io::{Read, Write};

@@ -1,7 +1,7 @@
 //! Certificates and keys: read from the configured files, passed to the driver, and monitored for expiry.
 
 use crate::control::BearerToken;
-use border::config::{CertificateFiles, ClientProof, Config, FilePath, Mistake, TlsVersion, Trust};
+use config::{CertificateFiles, ClientProof, Config, FilePath, Mistake, TlsVersion, Trust};
 use engine::{EventKind, Transport};
 use net::tls::{
     Anchors, ClientAuth, ClientSettings, CredentialError, Identity, MinimumVersion, Security,
@@ -267,7 +267,7 @@ fn expiry_event(file: &Path, identities: &net::tls::Identities, now: i64) -> Opt
     })
 }
 
-fn server(reader: &mut FileChecker<'_>, tls: &border::config::ListenTls) -> Option<ServerSettings> {
+fn server(reader: &mut FileChecker<'_>, tls: &config::ListenTls) -> Option<ServerSettings> {
     let identities: Vec<Identity> = tls
         .certificates
         .iter()

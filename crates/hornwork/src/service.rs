@@ -13,8 +13,8 @@ use crate::threads::ThreadSettings;
 use crate::workers::{SiblingWorkers, worker_driver_config};
 use border::admission::{MediaOffload, MediaPath};
 use border::border::Border;
-use border::config::{Config, OffloadMode};
 use clap::{Args, ValueEnum};
+use config::{Config, OffloadMode};
 use engine::{Event, EventKind, HashKey, Time};
 use media::forward::{Forwarder, ForwarderLimits};
 use net::{AfXdp, Clock, Driver, DriverConfig, KernelRelay, MediaSockets, PortClaims, Signals};
@@ -273,9 +273,9 @@ pub(crate) fn driver_config(config: &Config, relay: Option<&KernelRelay>) -> Dri
         relay: relay.cloned(),
         media_batching_delay: config.media.batching_delay,
         media_sockets: match config.media.sockets {
-            border::config::MediaSocketMode::Auto => MediaSockets::Auto,
-            border::config::MediaSocketMode::Shared => MediaSockets::One,
-            border::config::MediaSocketMode::PerPort => MediaSockets::PerPort,
+            config::MediaSocketMode::Auto => MediaSockets::Auto,
+            config::MediaSocketMode::Shared => MediaSockets::One,
+            config::MediaSocketMode::PerPort => MediaSockets::PerPort,
         },
         media_addresses: u8::try_from(media_addresses(config).len()).unwrap_or(u8::MAX),
         signalling_datagram: config.limits.message_bytes,
@@ -776,7 +776,7 @@ mod tests {
     fn changes_for_the_next_start_are_named() {
         let read = |more: &str| {
             let text = format!("[[interface]]\nname=\"x\"\nlisten=\"udp:192.0.2.1\"\n{more}");
-            border::config::parse(&text, "f").unwrap()
+            config::parse(&text, "f").unwrap()
         };
         let old = read("");
         let same = read(

@@ -7,8 +7,8 @@ mod file;
 
 use crate::log::EventLog;
 use border::border::Border;
-use border::config::{Config, Register, RegistrarStore};
 use border::registrar::StoredRegistration;
+use config::{Config, Register, RegistrarStore};
 use engine::{Event, EventKind, Time};
 use file::{
     Batch, DISK_REMEDY, Database, Dates, HEARTBEAT_INTERVAL, StoreFailure, move_aside, probe,

@@ -1,6 +1,6 @@
 //! Applies `[threads]`: real-time priority, CPUs and locked memory, as far as the system permits.
 
-use border::config::{Config, PrivilegedMode};
+use config::{Config, PrivilegedMode};
 use engine::{Event, EventKind};
 use net::{Clock, DriverConfig};
 use std::io;

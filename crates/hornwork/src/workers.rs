@@ -8,7 +8,7 @@ use crate::threads::ThreadSettings;
 use border::admission::MediaOffload;
 use border::border::Border;
 use border::conferences::{ConferenceName, ConferenceReply, ConferenceRequest};
-use border::config::Config;
+use config::Config;
 use engine::{HashKey, Worker};
 use media::forward::{Forwarder, ForwarderLimits};
 use net::tls::Security;

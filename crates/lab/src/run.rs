@@ -67,7 +67,7 @@ pub fn list() -> Vec<BuiltIn> {
 
 fn unknown_experiment(name: &str) -> LabError {
     let names: Vec<&str> = BUILT_IN.iter().map(|(name, _)| *name).collect();
-    let near = border::config::did_you_mean(name, names.iter().copied())
+    let near = config::did_you_mean(name, names.iter().copied())
         .map(|near| format!("did you mean {near:?}? "))
         .unwrap_or_default();
     LabError::bad_input(format!(

@@ -23,7 +23,7 @@ pub struct Bench {
 impl Bench {
     /// A border by this configuration, which tells no events.
     pub fn new(config: &str) -> Bench {
-        let config = border::config::parse(config, "bench").unwrap_or_else(|mistakes| {
+        let config = config::parse(config, "bench").unwrap_or_else(|mistakes| {
             panic!(
                 "{}",
                 mistakes.iter().map(|m| m.to_string()).collect::<String>()

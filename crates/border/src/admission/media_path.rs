@@ -4,7 +4,7 @@
 use super::price::{CostPart, Price, Reservation};
 use crate::border::Core;
 use crate::call::Call;
-use crate::config::{Config, InterfaceId, MediaAddress};
+use config::{Config, InterfaceId, MediaAddress};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -114,7 +114,7 @@ impl Reservation {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Keying;
+    use config::Keying;
     use protect::srtp::Suite;
 
     #[test]

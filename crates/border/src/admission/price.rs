@@ -6,8 +6,8 @@
 
 use super::media_path::MediaPath;
 use crate::call::Side;
-use crate::config::{Keying, MediaSecurity};
 use codec::kind::Kind;
+use config::{Keying, MediaSecurity};
 use core::ops::{AddAssign, SubAssign};
 use engine::Transport;
 use protect::srtp::{CipherKind, Suite};

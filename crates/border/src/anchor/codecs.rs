@@ -6,9 +6,9 @@
 
 use crate::anchor::sdp::words;
 use crate::call::Side;
-use crate::config::{TranscodeWhen, Transcoding};
 use codec::format::Format;
 use codec::kind::Kind;
+use config::{TranscodeWhen, Transcoding};
 use media::{EventMapping, PayloadClock, TranscodePlan};
 use smallvec::SmallVec;
 use std::io::Write as _;

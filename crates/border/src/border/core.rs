@@ -14,7 +14,6 @@ use crate::call::quality::EndedCall;
 use crate::call::setup::RequestOrigin;
 use crate::call::{Call, CallKey, HopStep, Side};
 use crate::carrier::Carriers;
-use crate::config::{Config, InterfaceId, MediaSecurity, Trunk, TrunkId};
 use crate::ng_client::MediaNodes;
 use crate::operate::DrainState;
 use crate::overload::Overload;
@@ -25,6 +24,7 @@ use crate::registrar::{Authority, RegistrationLimiter, Registry};
 use crate::rules::RuleOutput;
 use crate::trunks::{PingResult, Trunks};
 use crate::worker_pool::{Siblings, WorkerParts};
+use config::{Config, InterfaceId, MediaSecurity, Trunk, TrunkId};
 use engine::timers::TimerWheel;
 use engine::{
     BoundedMap, ConnectionId, Deadline, Drops, Entropy, EventKind, HashKey, MaybeShared, SocketId,
@@ -376,7 +376,7 @@ impl Core {
         remote: IpAddr,
     ) -> Option<MediaSide> {
         let media = &self.config.interface(interface)?.media;
-        let same = |at: &&crate::config::MediaAddress| at.address.is_ipv4() == remote.is_ipv4();
+        let same = |at: &&config::MediaAddress| at.address.is_ipv4() == remote.is_ipv4();
         let address = media.iter().find(same).or(media.first())?;
         Some(MediaSide {
             pool: *self.pools.get(address.range)?,
@@ -524,9 +524,7 @@ impl Core {
             && self
                 .config
                 .interface(*call.interfaces.get(side))
-                .is_some_and(|interface| {
-                    interface.authenticate == crate::config::Authenticate::Digest
-                })
+                .is_some_and(|interface| interface.authenticate == config::Authenticate::Digest)
     }
 
     /// Our host towards a side: the domain of the trunk, otherwise our address there.

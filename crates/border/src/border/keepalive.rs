@@ -1,8 +1,8 @@
 //! Keep-alives on the flows of our registrations (RFC 5626 section 4.4). If one fails, the account is registered again.
 
 use super::{Alarm, Core};
-use crate::config::TrunkId;
 use crate::operate::IndexRemap;
+use config::TrunkId;
 use core::time::Duration;
 use engine::Time;
 use engine::timers::TimerKey;

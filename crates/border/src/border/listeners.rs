@@ -3,7 +3,7 @@
 use super::sockets::SocketWork;
 use super::{Alarm, Core};
 use crate::call::Side;
-use crate::config::{Config, InterfaceId, TrunkId};
+use config::{Config, InterfaceId, TrunkId};
 use core::time::Duration;
 use engine::{ConnectionId, EventKind, SocketId, SocketKind, Time, Transport};
 use sip::{Endpoint, Flow, ListenerConfig, ListenerId};
@@ -133,7 +133,7 @@ impl Core {
         endpoint: &mut Endpoint,
         interface: InterfaceId,
         name: &str,
-        listen: &crate::config::ListenAddress,
+        listen: &config::ListenAddress,
         advertised: String,
     ) {
         let socket = self.next_socket();

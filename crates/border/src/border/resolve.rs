@@ -4,8 +4,8 @@ use super::core::{Core, DnsQuery};
 use super::out_of_dialog::DeferredRequest;
 use super::sockets::SocketWork;
 use crate::call::{CallKey, HopStep, StepTarget};
-use crate::config::{Config, HostName};
 use crate::operate::IndexRemap;
+use config::{Config, HostName};
 use engine::{ConnectionId, DropReason, Entropy, Output, SocketId, SocketKind, Time, Transport};
 use sip::locate::{
     IgnoredAnswer, LocateError, LocateHost, LocateRequest, LookupId, LookupStart, ResolvedTarget,

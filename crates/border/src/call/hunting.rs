@@ -5,10 +5,10 @@ use super::relay::{Carried, HeaderChanges, SdpRole, body_of, has_sdp, offer_agai
 use super::{Branch, CallPhase, HopStep, SetUp, Side, StepTarget};
 use crate::anchor::{AnchorError, CallMedia};
 use crate::border::{Alarm, Core, HopHosts};
-use crate::config::TrunkId;
 use crate::identity::{ANONYMOUS, RequestedPrivacy};
 use crate::private_headers::EarlyMedia;
 use crate::rules::EditList;
+use config::TrunkId;
 use engine::{EventKind, Time, Transport};
 use sip::{Endpoint, Flow, Invite, LegId, Login, Prack, Target};
 use smallvec::SmallVec;

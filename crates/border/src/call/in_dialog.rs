@@ -4,8 +4,8 @@ use super::relay::{Carried, HeaderChanges, SdpRole, body_of, has_sdp, offer_agai
 use super::{CallPhase, EarlyRequest, ForwardedLink, LinkKind, MAX_LINKS, QueuedRequest, Side};
 use crate::anchor::AnchorError;
 use crate::border::Core;
-use crate::config::Refer;
 use crate::rules::EditList;
+use config::Refer;
 use engine::Time;
 use sip::{
     Endpoint, Fork, Indication, LegId, MessageContent, Refused, ServerTransaction, TransactionId,

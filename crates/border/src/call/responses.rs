@@ -5,8 +5,8 @@ use super::relay::{Carried, HeaderChanges, SdpRole, body_of, has_sdp, is_multipa
 use super::{CallPhase, Side, StepTarget};
 use crate::anchor::AnchorError;
 use crate::border::{CallOutcome, Core};
-use crate::config::HostName;
-use crate::config::Redirect;
+use config::HostName;
+use config::Redirect;
 use engine::{EventKind, Time, Transport};
 use sip::{Endpoint, Failure, Fork, LegId, MessageContent};
 use smallvec::SmallVec;

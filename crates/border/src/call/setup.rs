@@ -5,12 +5,12 @@ use super::transfer::existing_leg_step;
 use super::{Call, CallKey, CallPhase, SetUp, Sides};
 use crate::admission::Reservation;
 use crate::border::{Alarm, CallOutcome, Core, address_of_record};
-use crate::config::{
-    Authenticate, HostName, InterfaceId, InterfaceKind, InterfaceSpec, MediaMode, Register, TrunkId,
-};
 use crate::policy::{CallPlan, Facts, Plan, Refusal, decide, decide_for};
 use crate::registrar::{Authentication, Claim};
 use crate::rules::Tags;
+use config::{
+    Authenticate, HostName, InterfaceId, InterfaceKind, InterfaceSpec, MediaMode, Register, TrunkId,
+};
 use engine::{EventKind, Time};
 use sip::{Endpoint, Flow, LegId, MessageContent};
 use smallvec::SmallVec;

@@ -20,8 +20,8 @@ use super::relay::{Carried, SdpRole, has_sdp, session_of};
 use super::setup::RequestRefusal;
 use super::{CallKey, CallPhase, HopStep, Side, StepTarget};
 use crate::border::{Alarm, Core};
-use crate::config::{InterfaceId, TrunkId};
 use crate::policy::{Facts, Plan, decide};
+use config::{InterfaceId, TrunkId};
 use engine::timers::TimerKey;
 use engine::{EventKind, Time};
 use sip::{

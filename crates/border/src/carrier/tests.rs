@@ -1,7 +1,7 @@
 //! Responses of a carrier, and the time of the next REGISTER.
 
 use super::*;
-use crate::config::parse;
+use config::parse;
 use core::time::Duration;
 
 const CONFIG: &str = "[[interface]]\nname='out'\nlisten='udp:10.0.0.5:5060'\n\

@@ -1,6 +1,6 @@
 //! Configurations between which the fuzzed border is reloaded.
 
-use crate::config::{Config, parse};
+use config::{Config, parse};
 use std::sync::OnceLock;
 
 /// Calls at a time.

@@ -1,35 +1,34 @@
 //! The list of hidden headers against its page, and the effect on headers and SDP.
 
 use super::*;
+use config::headers::HEADERS;
 use wire::sip::emit;
 
-impl Treatment {
-    /// For the page: towards `known`, and towards `all`.
-    const fn texts(self) -> [&'static str; 2] {
-        match self {
-            Treatment::Passes => ["relayed", "relayed"],
-            Treatment::Own => ["each side has its own", "the same"],
-            Treatment::Trust => [
-                "by trust ([identities](conformance/identity.md))",
-                "the same",
-            ],
-            Treatment::Network => ["not relayed", "relayed between trusted sides in calls"],
-            Treatment::Pseudonym => ["hosts become a pseudonym", "the same"],
-            Treatment::Host => [
-                "its address gets our host; parameters that name a host are removed",
-                "relayed",
-            ],
-            Treatment::Uri => [
-                "URNs are relayed; other URIs become ours, with their parameters except those that name a host; values with `purpose` are removed",
-                "relayed",
-            ],
-            Treatment::Urn => [
-                "URNs and parts of the body (`cid`) are relayed; other URIs are removed",
-                "relayed",
-            ],
-            Treatment::Text => ["the parameter `text` is removed", "relayed"],
-            Treatment::Goes => ["removed", "relayed"],
-        }
+/// For the page: towards `known`, and towards `all`.
+const fn texts(treatment: Treatment) -> [&'static str; 2] {
+    match treatment {
+        Treatment::Passes => ["relayed", "relayed"],
+        Treatment::Own => ["each side has its own", "the same"],
+        Treatment::Trust => [
+            "by trust ([identities](conformance/identity.md))",
+            "the same",
+        ],
+        Treatment::Network => ["not relayed", "relayed between trusted sides in calls"],
+        Treatment::Pseudonym => ["hosts become a pseudonym", "the same"],
+        Treatment::Host => [
+            "its address gets our host; parameters that name a host are removed",
+            "relayed",
+        ],
+        Treatment::Uri => [
+            "URNs are relayed; other URIs become ours, with their parameters except those that name a host; values with `purpose` are removed",
+            "relayed",
+        ],
+        Treatment::Urn => [
+            "URNs and parts of the body (`cid`) are relayed; other URIs are removed",
+            "relayed",
+        ],
+        Treatment::Text => ["the parameter `text` is removed", "relayed"],
+        Treatment::Goes => ["removed", "relayed"],
     }
 }
 
@@ -41,7 +40,7 @@ fn page() -> String {
          `known` and `all` are the `headers` of the outgoing interface ([configuration](configuration.md)): `known` is the default for interfaces\n\
          that are not `trusted`, `all` for those that are. Headers in that interface's `pass_headers` are relayed unchanged, unknown ones included.\n\
          Header rules in direction `out` are applied afterwards; headers that rules in direction `in` add are treated like received ones.\n\n\
-         A test compares this page with the list in `crates/border/src/hiding.rs`; `HORNWORK_WRITE_PAGES=1 cargo test -p border --lib hiding`\n\
+         A test compares this page with the list in `crates/config/src/headers.rs`; `HORNWORK_WRITE_PAGES=1 cargo test -p border --lib hiding`\n\
          regenerates it.\n\n\
          ## Headers\n\n| header | towards `known` | towards `all` |\n| --- | --- | --- |\n",
     );
@@ -53,7 +52,7 @@ fn page() -> String {
     rows.push(("P-Charging-Function-Addresses", Treatment::Network));
     rows.sort_by_key(|row| row.0);
     for (name, treatment) in rows {
-        let [known, all] = treatment.texts();
+        let [known, all] = texts(treatment);
         page.push_str(&format!("| `{name}` | {known} | {all} |\n"));
     }
     page.push_str(

@@ -19,7 +19,7 @@ use crate::border::{Alarm, Core};
 use crate::call::in_dialog::refuse;
 use crate::call::relay::{Carried, SdpRole, has_sdp, is_multipart, session_of};
 use crate::call::{Call, CallKey, CallPhase, LinkKind, MAX_LINKS, Side};
-use crate::config::{InterfaceId, MediaSecurity, TrunkId};
+use config::{InterfaceId, MediaSecurity, TrunkId};
 use core::time::Duration;
 use engine::{DropReason, EventKind, SocketId, SocketKind, Time};
 use sip::{Endpoint, Indication, LegId};

@@ -12,7 +12,7 @@ use crate::anchor::AnchorError;
 use crate::border::{Alarm, Core};
 use crate::call::relay::session_of;
 use crate::call::{Call, CallKey, CallPhase, LinkKind, Side};
-use crate::config::NodeFailure;
+use config::NodeFailure;
 use core::time::Duration;
 use engine::{EventKind, Time};
 use sip::{Endpoint, LegId};

@@ -5,7 +5,7 @@
 //! then the input modifies them.
 
 use crate::border::Border;
-use crate::config::{Config, parse};
+use config::{Config, parse};
 use core::time::Duration;
 use engine::{Datagram, Engine, Entropy, Input, Output, SocketId, Time};
 use std::collections::{BTreeMap, VecDeque};

@@ -3,7 +3,7 @@
 use crate::anchor::AnchorError;
 use crate::anchor::sdp::{LineTransport, parse_media};
 use crate::anchor::security::sdp::{Profile, ProfileTransport, security_attributes};
-use crate::config::{Ice, Keying, MediaSecurity, SrtpPolicy};
+use config::{Ice, Keying, MediaSecurity, SrtpPolicy};
 use protect::srtp::Suite;
 use wire::ng::Value;
 

@@ -1,7 +1,7 @@
 //! Control sockets and connections (UDP, TCP, WebSocket), and the cache of replies.
 
 use crate::border::sockets::SocketWork;
-use crate::config::{ListenAddress, NgServerSpec};
+use config::{ListenAddress, NgServerSpec};
 use core::time::Duration;
 use engine::{BoundedMap, ConnectionId, HashKey, SocketId, SocketKind, Time};
 use std::collections::VecDeque;

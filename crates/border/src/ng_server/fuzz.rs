@@ -1,7 +1,7 @@
 //! Fuzzing entry: arbitrary bytes as commands to a media node with an active call.
 
 use super::NgServer;
-use crate::config::{Config, parse};
+use config::{Config, parse};
 use core::time::Duration;
 use engine::{
     Control, Datagram, Engine, Entropy, Forward, HashKey, Input, Output, SocketId, SocketKind, Time,

@@ -3,7 +3,7 @@
 use super::playback::PlayOptions;
 use super::sdp::CodecFilter;
 use crate::anchor::security::sdp::Profile;
-use crate::config::{Ice, Mux};
+use config::{Ice, Mux};
 use core::time::Duration;
 use protect::srtp::Suite;
 use std::net::IpAddr;

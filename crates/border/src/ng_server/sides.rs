@@ -6,7 +6,7 @@ use super::options::{CommandError, CommandOptions, IceOption};
 use crate::anchor::MediaSide;
 use crate::anchor::sdp::parse_media;
 use crate::anchor::security::sdp::{Profile, ProfileTransport, security_attributes};
-use crate::config::{Ice, Keying, MediaSecurity, SrtpPolicy};
+use config::{Ice, Keying, MediaSecurity, SrtpPolicy};
 use media::Latching;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -215,10 +215,7 @@ fn accepts_offer(
 
 impl NgServer {
     /// The named interface, or the first one.
-    fn interface(
-        &self,
-        name: Option<&str>,
-    ) -> Result<&crate::config::NgServerInterface, CommandError> {
+    fn interface(&self, name: Option<&str>) -> Result<&config::NgServerInterface, CommandError> {
         let found = match name {
             Some(name) => self.settings.interface(name),
             None => self.settings.interfaces.first(),
@@ -239,7 +236,7 @@ impl NgServer {
         security: Option<Arc<MediaSecurity>>,
     ) -> Result<(String, MediaSide), CommandError> {
         let interface = self.interface(interface)?;
-        let fits = |media: &&crate::config::MediaAddress| media.address.is_ipv6() == ipv6;
+        let fits = |media: &&config::MediaAddress| media.address.is_ipv6() == ipv6;
         let found = interface.media.iter().find(fits);
         let address = match found {
             None if demanded => None,

@@ -2,7 +2,7 @@
 //! throttling of new calls to trunks by their feedback.
 
 use crate::border::Core;
-use crate::config::TrunkId;
+use config::TrunkId;
 use core::time::Duration;
 use engine::{EventKind, Time};
 use sip::{Endpoint, Indication};

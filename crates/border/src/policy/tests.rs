@@ -1,7 +1,7 @@
 //! Tables of calls and plans; properties of the order by weights.
 
 use super::*;
-use crate::config::parse;
+use config::parse;
 use engine::ConnectionId;
 use proptest::prelude::*;
 use sip::ListenerId;

@@ -1,7 +1,7 @@
 //! Digest authentication of configured users.
 
 use super::AuthenticationFailures;
-use crate::config::{Config, DigestAlgorithm, UserSecret, UserSpec};
+use config::{Config, DigestAlgorithm, UserSecret, UserSpec};
 use core::time::Duration;
 use engine::{Entropy, Time};
 use protect::digest::{Algorithm, DigestServer, Hash, Hex, NonceKey, Refusal, ServerConfig};

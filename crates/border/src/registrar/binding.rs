@@ -1,8 +1,8 @@
 //! One registered contact in compact form: its texts share one allocation.
 
 use super::{ContactRequest, ValidatedRegister};
-use crate::config::InterfaceId;
 use crate::policy::Contact;
+use config::InterfaceId;
 use core::ops::Range;
 use engine::Time;
 use sip::Flow;

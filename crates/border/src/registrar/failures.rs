@@ -4,6 +4,7 @@
 //! A source from which an account has authenticated before has its own count, so that failures of other sources do not
 //! delay a phone at its usual address. All tables are bounded.
 
+use config::FailureLimits;
 use core::hash::BuildHasher as _;
 use core::time::Duration;
 use engine::{BoundedMap, Entropy, HashKey, Time};
@@ -14,19 +15,6 @@ const ENTRIES: usize = 65_536;
 /// Burst of events, and time until it is available again.
 const EVENTS: u32 = 20;
 const EVENTS_EVERY: Duration = Duration::from_secs(10);
-
-/// Limits of failed authentications.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FailureLimits {
-    /// Failures of one source in a row that are checked; 0: no limit.
-    pub source: u32,
-    /// Failures of one account in a row that are checked; 0: no limit.
-    pub user: u32,
-    /// First delay; it doubles with each further failure.
-    pub delay: Duration,
-    /// Longest delay. Failures older than this and the delay are forgotten.
-    pub longest: Duration,
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum FailureKey {

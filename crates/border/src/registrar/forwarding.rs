@@ -3,8 +3,8 @@
 
 use super::binding::{Binding, CoreState, GrantedValues, kept_params};
 use super::{ContactRequest, LONGEST, Location, MAX_KEPT, MAX_LISTED, RegisterResponse, TOKEN};
-use crate::config::InterfaceId;
 use crate::policy::escape_user;
+use config::InterfaceId;
 use core::hash::BuildHasher as _;
 use core::time::Duration;
 use engine::{Time, Transport};

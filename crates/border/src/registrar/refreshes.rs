@@ -4,7 +4,7 @@
 
 use super::binding::Binding;
 use super::{Location, RegisterResponse};
-use crate::config::InterfaceId;
+use config::InterfaceId;
 use core::time::Duration;
 use engine::Time;
 use sip::Flow;

@@ -3,8 +3,8 @@
 //! lookup at a time. Calls to unregistered users do not take it.
 
 use super::{Location, Passing, RegisterResponse, StoredContact, StoredRegistration};
-use crate::config::{InterfaceId, Registrar};
 use crate::policy::Contact;
+use config::{InterfaceId, Registrar};
 use core::hash::BuildHasher as _;
 use core::time::Duration;
 use engine::worker::lock;

@@ -4,7 +4,7 @@
 
 use super::binding::{Binding, CoreState, GrantedValues};
 use super::{Location, MAX_KEPT};
-use crate::config::InterfaceId;
+use config::InterfaceId;
 use core::time::Duration;
 use engine::{Time, Transport};
 use sip::{Flow, ListenerId};

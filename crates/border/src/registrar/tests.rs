@@ -784,7 +784,7 @@ fn bindings_are_compact() {
 
 mod authentication {
     use super::super::*;
-    use crate::config::{Config, parse};
+    use config::{Config, parse};
     use protect::digest::{Challenge, ClientSession, Secret};
 
     fn config() -> Config {

@@ -489,7 +489,7 @@ fn redirects_are_relayed_or_followed() {
 #[test]
 fn challenge_for_our_credentials_is_not_relayed() {
     let config = format!("{PLAIN}username='us'\npassword='pw'\n");
-    let config = match border::config::parse(&config, "t") {
+    let config = match config::parse(&config, "t") {
         Ok(_) => config,
         Err(_) => format!("{PLAIN}credentials={{username='us',password='pw'}}\n"),
     };

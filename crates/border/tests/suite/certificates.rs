@@ -2,7 +2,6 @@
 
 use border::admission::Price;
 use border::border::Border;
-use border::config;
 use engine::{
     ConnectionId, DropReason, Engine, Entropy, HandoffMessage, Input, Output, SocketId, Time,
 };

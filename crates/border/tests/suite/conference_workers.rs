@@ -460,7 +460,7 @@ fn owner_of_a_conference_handles_its_commands() {
 fn reload_never_splits_a_conference() {
     let plain = with(2, "").replace("max_participants=9", "max_participants=50");
     let mut net = VirtualNetwork::with_workers(&plain.replace("regex='8", "regex='7"), 8);
-    let config = || border::config::parse(&plain, "t").unwrap();
+    let config = || config::parse(&plain, "t").unwrap();
     let inside = net.phone("10.1.0.9:5060", PhoneBehaviour::answering(SDP_A));
     net.control_worker(0, |border, now| border.reload(config(), now));
     // Some calls reach a worker that knows the conferences, some one that does not; in case of conflict they are

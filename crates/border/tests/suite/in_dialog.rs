@@ -830,7 +830,7 @@ fn reload_during_a_transfer_keeps_call_counts_of_trunks() {
     });
     net.run(seconds(1));
     assert_eq!(net.border.census().trunk_calls, 2, "Bob's and Carol's");
-    let config = border::config::parse(&transferring_trunk(), "fewer.toml").unwrap();
+    let config = config::parse(&transferring_trunk(), "fewer.toml").unwrap();
     net.control(|border, now| border.reload(config, now));
     let theirs = net
         .find(carol, |event| *event == PhoneEvent::Offered)

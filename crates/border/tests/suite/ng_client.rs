@@ -395,7 +395,7 @@ fn node_is_drained_from_service() {
     let first = world.call();
     assert_eq!(world.calls(), [1, 0]);
     let text = config("").replace("name='one'", "name='one'\ndrain=true");
-    let reloaded = border::config::parse(&text, "test.toml").unwrap();
+    let reloaded = config::parse(&text, "test.toml").unwrap();
     world
         .net
         .control(|border, now| border.reload(reloaded, now));
@@ -417,13 +417,13 @@ fn node_is_drained_from_service() {
     world.bye(first);
     assert_eq!(world.event_count("media_node_drained"), 1);
     // Back into service; then removed from the file.
-    let back = border::config::parse(&config(""), "test.toml").unwrap();
+    let back = config::parse(&config(""), "test.toml").unwrap();
     world.net.control(|border, now| border.reload(back, now));
     let again = world.call();
     assert_eq!(world.calls(), [1, 2]);
     let text = config("");
     let at = text.find("[[media_node]]\nname='two'").unwrap();
-    let one = border::config::parse(&text[..at], "test.toml").unwrap();
+    let one = config::parse(&text[..at], "test.toml").unwrap();
     world.net.control(|border, now| border.reload(one, now));
     let last = world.call();
     assert_eq!(world.calls(), [2, 2]);
@@ -792,7 +792,7 @@ fn leg_of_a_call_at_a_node_is_not_replaced() {
 #[test]
 fn options_incompatible_with_nodes_are_refused_by_name() {
     let refused = |text: &str| {
-        let mistakes = border::config::parse(text, "test.toml").expect_err(text);
+        let mistakes = config::parse(text, "test.toml").expect_err(text);
         mistakes.iter().map(ToString::to_string).collect::<String>()
     };
     for (from, to, word) in [

@@ -285,7 +285,7 @@ fn two_hundred_calls_move_in_time_oldest_first() {
     let legs: Vec<LegId> = (0..200).map(|_| world.offer()).collect();
     world.net.run(seconds(2));
     assert_eq!(world.calls(), [200, 0]);
-    let open = border::config::parse(&config(""), "test.toml").unwrap();
+    let open = config::parse(&config(""), "test.toml").unwrap();
     world.net.control(|border, now| border.reload(open, now));
     world.kill(0);
     world.net.run(seconds(3));

@@ -267,10 +267,7 @@ fn reload_opens_and_closes_sockets_and_calls_continue() {
         .replace("'udp:192.0.2.1:2223',", "'udp:192.0.2.1:2229',")
         .replace("20000-20039", "21000-21039");
     let now = rig.now;
-    assert!(
-        rig.node
-            .reload(border::config::parse(&config, "f").unwrap(), now)
-    );
+    assert!(rig.node.reload(config::parse(&config, "f").unwrap(), now));
     rig.drain();
     let doors: Vec<u16> = rig
         .sockets
@@ -281,7 +278,7 @@ fn reload_opens_and_closes_sockets_and_calls_continue() {
     assert_eq!(doors, [2229]);
     assert!(rig.send(A, &towards_a, &rtp(7, 1)).is_some());
     let without = "[[interface]]\nname='a'\nlisten='udp:192.0.2.1'\n";
-    let without = border::config::parse(without, "f").unwrap();
+    let without = config::parse(without, "f").unwrap();
     assert!(!rig.node.reload(without, now));
 }
 

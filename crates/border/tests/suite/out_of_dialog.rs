@@ -639,7 +639,7 @@ fn reload_keeps_calls_and_changes_only_differing_sockets() {
         + &PLAIN.replace("['udp:198.51.100.1:5060','tcp:198.51.100.1:5060']", "'udp:198.51.100.1:5060'")
             .replace("[[trunk]]", "[[trunk]]\nname='first'\ninterface='in'\ntarget='udp:10.2.0.44:5060'\n[[trunk]]")
         + "[[route]]\ntrunk='pbx'\n";
-    let config = border::config::parse(&changed, "changed.toml").unwrap();
+    let config = config::parse(&changed, "changed.toml").unwrap();
     let before = net.open_sockets;
     net.control(|border, now| border.reload(config, now));
     net.run(seconds(1));
@@ -672,7 +672,7 @@ fn removed_listener_serves_only_its_calls() {
     let leg = net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
     net.run(seconds(1));
     let moved = PLAIN.replace("udp:192.0.2.1:5060", "udp:192.0.2.1:5070");
-    let config = border::config::parse(&moved, "moved.toml").unwrap();
+    let config = config::parse(&moved, "moved.toml").unwrap();
     net.control(|border, now| border.reload(config, now));
     let sent = net.wire.len();
     let ask = |net: &mut VirtualNetwork, to: &str, mark: &str| {

@@ -4,7 +4,7 @@
 use crate::virtual_network;
 
 use border::admission::{CostPart, MediaOffload, MediaPath, Price};
-use border::config::Keying;
+use config::Keying;
 use engine::{DropReason, EventKind, Transport};
 use protect::srtp::Suite;
 use sip::{Failure, Flow, MessageContent, OutOfDialogRequest, Target};

@@ -381,7 +381,7 @@ fn registered_contact_survives_a_reload_that_moves_its_interface() {
     let moved = format!(
         "[[interface]]\nname='new'\nkind='core'\nlisten='udp:192.0.2.9:5060'\nmedia={{address='192.0.2.9'}}\n{local}"
     );
-    let config = border::config::parse(&moved, "moved.toml").unwrap();
+    let config = config::parse(&moved, "moved.toml").unwrap();
     net.control(|border, now| border.reload(config, now));
     net.call(
         core,
@@ -398,7 +398,7 @@ fn registered_contact_survives_a_reload_that_moves_its_interface() {
     );
     // Without its interface the contact is unreachable.
     let gone = "[[interface]]\nname='in'\nkind='core'\nlisten='udp:198.51.100.1:5060'\nmedia={address='198.51.100.1'}\n[[route]]\nregistered=true\n";
-    let config = border::config::parse(gone, "gone.toml").unwrap();
+    let config = config::parse(gone, "gone.toml").unwrap();
     net.control(|border, now| border.reload(config, now));
     net.call(
         core,
@@ -427,7 +427,7 @@ fn calls_survive_the_removal_of_their_interface_and_trunk() {
     net.run(seconds(1));
     let other = "[[interface]]\nname='new'\nkind='access'\nlisten='udp:192.0.2.9:5060'\nmedia={address='192.0.2.9'}\n\
                  [[trunk]]\nname='another'\ntarget='udp:10.2.0.7:5060'\n[media]\ntimeout_s=0\n";
-    let config = border::config::parse(other, "other.toml").unwrap();
+    let config = config::parse(other, "other.toml").unwrap();
     net.control(|border, now| border.reload(config, now));
     net.run(seconds(200));
     // In both directions, long afterwards.
@@ -476,7 +476,7 @@ fn calls_survive_the_removal_of_their_interface_and_trunk() {
     // One signalling socket is left, that of the new interface; the media sockets of the old addresses are closed.
     assert_eq!(net.open_sockets - net.border.census().sockets_open, 1);
     // A restored interface works as before.
-    let config = border::config::parse(PLAIN, "plain.toml").unwrap();
+    let config = config::parse(PLAIN, "plain.toml").unwrap();
     net.control(|border, now| border.reload(config, now));
     net.run(seconds(1));
     net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
@@ -494,7 +494,7 @@ fn call_set_up_survives_a_change_of_its_trunk() {
     net.call(alice, "sip:bob@192.0.2.1", OUT, &offer());
     net.run(seconds(1));
     let changed = PLAIN.replace("10.2.0.1:5060", "10.2.0.2:5060");
-    let config = border::config::parse(&changed, "changed.toml").unwrap();
+    let config = config::parse(&changed, "changed.toml").unwrap();
     net.control(|border, now| border.reload(config, now));
     let leg = net
         .find(bob, |event| *event == PhoneEvent::Offered)

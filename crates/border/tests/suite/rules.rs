@@ -367,7 +367,7 @@ fn rules_are_reloaded_during_calls() {
     );
     net.run(seconds(1));
     assert_eq!(header(&first(&net, bob, "INVITE"), "X-Border"), None);
-    let config = border::config::parse(&format!("{}{STUDY}", plain()), "test").unwrap();
+    let config = config::parse(&format!("{}{STUDY}", plain()), "test").unwrap();
     net.control(|border, now: Time| border.reload(config, now));
     assert!(has(
         &net,

@@ -2,7 +2,7 @@
 //! file permits it explicitly: `authenticate = "trunk"` names the trunk that is reached, and authenticates.
 
 use border::border::Border;
-use border::config::{Authenticate, Config, InterfaceKind, Register, parse};
+use config::{Authenticate, Config, InterfaceKind, Register, parse};
 use engine::{ConnectionId, Datagram, Engine, Entropy, Input, Output, SocketId, Time, Transport};
 use std::collections::HashMap;
 use std::net::SocketAddr;

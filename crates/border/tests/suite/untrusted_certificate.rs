@@ -66,7 +66,7 @@ fn drain(border: &mut Border) -> Vec<Out> {
 
 #[test]
 fn target_with_a_wrong_certificate_is_skipped() {
-    let config = border::config::parse(CONFIG, "t").expect("configuration");
+    let config = config::parse(CONFIG, "t").expect("configuration");
     let mut border = Border::new(config, Entropy::from_number(1));
     let mut udp = None;
     for out in drain(&mut border) {

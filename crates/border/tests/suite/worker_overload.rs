@@ -1,7 +1,7 @@
 //! Workers of one border under overload; the test delivers their handoff messages.
 
 use border::border::Border;
-use border::config::parse;
+use config::parse;
 use engine::{
     Control as _, Datagram, DropReason, Engine as _, Entropy, HandoffKind, HandoffMessage, Input,
     Output, SocketId, Time,

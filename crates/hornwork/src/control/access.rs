@@ -3,8 +3,7 @@
 
 use axum::http::header::{AUTHORIZATION, HOST, HeaderName, ORIGIN};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
-use border::config::ControlSpec;
-use border::registrar::FailureLimits;
+use config::{ControlSpec, FailureLimits};
 use sha2::{Digest as _, Sha256};
 use std::io::Read as _;
 use std::net::{IpAddr, Ipv6Addr};

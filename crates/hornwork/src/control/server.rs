@@ -2,7 +2,7 @@
 
 use super::api::{ApiState, ClientAddress, router};
 use axum::http::{Request, StatusCode};
-use border::config::ControlSpec;
+use config::ControlSpec;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::{Service as _, service_fn};

@@ -788,7 +788,7 @@ fn with_remedy(message: &str) -> String {
     };
     // Valid names are in back quotes: every second piece.
     let known = known.split('`').skip(1).step_by(2);
-    match border::config::did_you_mean(word, known) {
+    match config::did_you_mean(word, known) {
         Some(near) => format!("{message}; did you mean `{near}`?"),
         None => message.to_owned(),
     }

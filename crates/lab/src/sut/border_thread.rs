@@ -4,7 +4,7 @@
 use super::{DATAGRAM_COST, Layout};
 use crate::error::LabError;
 use border::border::{Border, BorderCensus, BorderCounters};
-use border::config::Config;
+use config::Config;
 use engine::{Control, Deadline, Engine, Entropy, Event, EventKind, HashKey, Input, Output, Time};
 use media::{Forwarder, ForwarderLimits};
 use net::tls::Security;

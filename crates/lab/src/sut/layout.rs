@@ -4,8 +4,8 @@
 use crate::error::LabError;
 use crate::experiment::ConferenceLoad;
 use crate::tls::TrialCredentials;
-use border::config::{self, Config};
 use codec::Kind;
+use config::Config;
 use engine::{Entropy, Transport};
 use net::PortRange;
 use net::tls::Security;
@@ -518,7 +518,10 @@ mod tests {
                     config.interfaces[0].rate_limits.calls_per_s,
                     layout.call_limit
                 );
-                assert_eq!(config.admission.limit().is_some(), users > 0);
+                assert_eq!(
+                    border::admission::Price::limit(&config.admission).is_some(),
+                    users > 0
+                );
                 assert_eq!(config.interfaces.len(), 2);
                 let listen = config.interfaces.iter().map(|one| one.listen.len());
                 assert_eq!(listen.sum::<usize>(), layout.listeners());

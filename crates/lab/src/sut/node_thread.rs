@@ -3,7 +3,6 @@
 
 use super::PortSpan;
 use crate::error::LabError;
-use border::config;
 use border::ng_server::NgServer;
 use engine::{Entropy, EventKind, HashKey, Time};
 use media::{Forwarder, ForwarderLimits};

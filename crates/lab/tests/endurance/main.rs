@@ -9,7 +9,6 @@
 mod random_phone;
 
 use border::border::{Border, BorderCensus, BorderCounters};
-use border::config;
 use engine::{Entropy, HashKey, Time, Transport};
 use lab::experiment::{CallFlow, HangUp, MediaKind};
 use lab::host::{

@@ -1,7 +1,6 @@
 //! Several workers of one border on one host: a message that arrives at any worker reaches the one that owns its call.
 
 use border::border::Border;
-use border::config;
 use engine::{ConnectionId, Engine, HashKey, Input, Output, SocketId, SocketKind, Time};
 use lab::experiment::File;
 use lab::record::AttemptOutcome;

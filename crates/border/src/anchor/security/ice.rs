@@ -2,7 +2,7 @@
 
 use super::sdp::SecurityAttributes;
 use super::side::KeyingContext;
-use crate::config::Ice;
+use config::Ice;
 use core::time::Duration;
 use engine::{DropReason, SocketId, Time};
 use protect::ice::{Agent, CONSENT, IceCandidate, IceCredentials, IceEvent, IceRole, LiteAgent};

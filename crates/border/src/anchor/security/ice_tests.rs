@@ -3,7 +3,7 @@
 
 use super::tests::{MediaRig, NOW, addr, lines, rtp, sdp};
 use crate::anchor::*;
-use crate::config::Ice;
+use config::Ice;
 use core::time::Duration;
 use engine::{DropReason, Drops, Time};
 use protect::ice::{Agent, IceCandidate, IceCredentials, IceRole, LiteAgent};

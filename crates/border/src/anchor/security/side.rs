@@ -5,7 +5,7 @@
 
 use super::ice::{IceAgent, IcePathEvent, RemoteAgent};
 use super::sdp::{DtlsSetup, LineRewrite, Profile, ProfileTransport, SecurityAttributes};
-use crate::config::{Ice, Keying, MediaSecurity, SrtpPolicy};
+use config::{Ice, Keying, MediaSecurity, SrtpPolicy};
 use engine::{DropReason, Entropy, SocketId, Time};
 use media::{Keys, Latching, Protection};
 use protect::dtls::{self, CertificateFingerprint, HashFunction, Role};

@@ -3,7 +3,7 @@
 
 use super::call::MediaStatus;
 use crate::anchor::*;
-use crate::config::{Ice, Keying, SrtpPolicy};
+use config::{Ice, Keying, SrtpPolicy};
 use engine::{DropReason, Forward, MediaPacket, PacketVerdict, Time};
 use media::Forwarder;
 use media::forward::ForwarderLimits;

@@ -197,7 +197,7 @@ impl Core {
         transaction: ServerTransaction,
         request: &Message<'_>,
         origin: RequestOrigin,
-        trunk: crate::config::TrunkId,
+        trunk: config::TrunkId,
         flow: Flow,
         now: Time,
     ) {
@@ -294,7 +294,7 @@ impl Core {
         &mut self,
         endpoint: &mut Endpoint,
         request: &Message<'_>,
-        domain: &crate::config::HostName,
+        domain: &config::HostName,
         flow: Flow,
         passing: &Passing,
         user: u64,

@@ -1,8 +1,8 @@
 //! Session descriptions of conferences (RFC 3264, RFC 8866): codecs in the configured order, telephone events,
 //! comfort noise, packet times.
 
-use crate::config::ConferenceSpec;
 use codec::{Format, Kind};
+use config::ConferenceSpec;
 use media::conference::VoiceFormat;
 use std::io::Write;
 use wire::sdp::{Codec, Direction, Media, Sdp};

@@ -6,7 +6,7 @@
 
 use super::{CallKey, JoinRefusal};
 use crate::border::Core;
-use crate::config::{ConferenceSpec, TrunkId};
+use config::{ConferenceSpec, TrunkId};
 use core::time::Duration;
 use engine::Time;
 use sip::Endpoint;
@@ -168,7 +168,7 @@ mod tests {
         let text = format!(
             "[[interface]]\nname='a'\nlisten='udp:192.0.2.1:5060'\nmedia={{address='192.0.2.1'}}\n[[conference]]\nname='m'\nnumber='1'\npin='1234'\nmax_lobby={max_lobby}\n"
         );
-        let config = crate::config::parse(&text, "t").unwrap();
+        let config = config::parse(&text, "t").unwrap();
         ConferenceSpec::clone(&config.conferences[0])
     }
 

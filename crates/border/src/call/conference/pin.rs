@@ -4,7 +4,7 @@
 use super::{ConferenceKey, JoinRefusal};
 use crate::border::{Alarm, Core};
 use crate::call::CallKey;
-use crate::config::{MAX_PIN, Pin};
+use config::{MAX_PIN, Pin};
 use core::time::Duration;
 use engine::timers::TimerKey;
 use engine::{EventKind, Time};

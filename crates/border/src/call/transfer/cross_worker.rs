@@ -11,7 +11,7 @@ use super::{ConsultationCall, Join, Purpose, TransferStage, existing_leg_step};
 use crate::border::{Alarm, Core};
 use crate::call::in_dialog::refuse;
 use crate::call::{CallKey, Side};
-use crate::config::{InterfaceId, TrunkId};
+use config::{InterfaceId, TrunkId};
 use core::time::Duration;
 use engine::worker::lock;
 use engine::{HandoffKind, Time, TransferStep};

@@ -1,8 +1,8 @@
 //! A media node with its forwarder in virtual time, a commander, and parties on the network.
 #![allow(dead_code)]
 
-use border::config::parse;
 use border::ng_server::NgServer;
+use config::parse;
 use engine::{
     ConnectionId, Control, Datagram, Engine, Entropy, Event, Forward, HashKey, Input, MediaPacket,
     Output, PacketVerdict, RecordingCommand, SocketId, SocketKind, Time,

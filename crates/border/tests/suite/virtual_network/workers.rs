@@ -22,8 +22,8 @@ pub struct Workers {
     pub lost_transfer_step: Option<engine::TransferStep>,
 }
 
-pub(super) fn read(config: &str) -> border::config::Config {
-    border::config::parse(config, "test.toml").unwrap_or_else(|mistakes| {
+pub(super) fn read(config: &str) -> config::Config {
+    config::parse(config, "test.toml").unwrap_or_else(|mistakes| {
         panic!(
             "{}",
             mistakes.iter().map(|m| m.to_string()).collect::<String>()

@@ -109,7 +109,7 @@ impl MediaSecurity {
     }
 
     /// Whether we may write keys into session descriptions that we compose.
-    pub(crate) fn tells_keys(&self) -> bool {
+    pub fn tells_keys(&self) -> bool {
         matches!(self.srtp, SrtpPolicy::Prefer | SrtpPolicy::Require)
             && self.keying.contains(&Keying::Sdes)
     }

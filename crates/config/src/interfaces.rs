@@ -122,7 +122,7 @@ fn pass_headers(
         let problem = match name.as_bytes() {
             [] => Some("is not a header name"),
             name if !name.iter().all(token) => Some("is not a header name"),
-            name if !crate::hiding::may_be_listed(name) => {
+            name if !super::headers::may_be_listed(name) => {
                 Some("is written by the border itself, or subject to the trust domain")
             }
             _ => None,

@@ -257,7 +257,7 @@ fn convert(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{judge, parse};
+    use crate::{judge, parse};
 
     /// A file in which every renamed key and value has its former name.
     const FORMER: &str = include_str!("former_names.toml");

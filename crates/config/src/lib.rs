@@ -6,6 +6,7 @@
 //! contradictions are refused.
 //!
 //! No key is ignored: it has an effect, or it is refused.
+#![forbid(unsafe_code)]
 
 mod address;
 mod check;
@@ -13,7 +14,9 @@ mod codecs;
 mod conferences;
 mod control;
 mod document;
+pub mod headers;
 mod interfaces;
+mod limits;
 mod mistake;
 mod ng_client;
 mod ng_server;
@@ -27,7 +30,7 @@ mod security;
 #[cfg(test)]
 mod tests;
 mod threads;
-pub(crate) mod tls;
+mod tls;
 mod trunks;
 mod warnings;
 mod workers;
@@ -36,6 +39,7 @@ pub use address::{Cidr, HostName, ListenAddress};
 pub use codecs::{TranscodeWhen, Transcoding};
 pub use conferences::{ConferenceSpec, MAX_PIN, Pin};
 pub use control::ControlSpec;
+pub use limits::{AdmissionLimits, FailureLimits, MachineCapacity};
 pub use mistake::{Mistake, did_you_mean};
 pub use ng_client::{MediaNodePolicy, MediaNodeSpec, NodeFailure, NodeLoad};
 pub use ng_server::{NgServerInterface, NgServerSpec};
@@ -48,7 +52,6 @@ pub use tls::{
     CertificateFiles, ClientProof, FilePath, ListenTls, TlsVersion, TrunkTls, Trust, WebSocket,
 };
 
-pub use crate::admission::AdmissionLimits;
 use core::time::Duration;
 use engine::{Limits, Transport, Worker};
 use regex::Regex;
@@ -147,7 +150,7 @@ impl Config {
     }
 
     /// Headers that topology hiding passes unchanged to an interface; `None` if nothing is hidden from it.
-    pub(crate) fn hiding(&self, interface: InterfaceId) -> Option<&[Box<str>]> {
+    pub fn hiding(&self, interface: InterfaceId) -> Option<&[Box<str>]> {
         let interface = self.interface(interface).filter(|known| known.hides)?;
         Some(&interface.pass_headers)
     }
@@ -430,7 +433,7 @@ pub struct MediaRange {
 
 impl MediaRange {
     /// First and last port of the part of a worker. Parts begin at even ports.
-    pub(crate) fn part(&self, worker: &Worker) -> (u16, u16) {
+    pub fn part(&self, worker: &Worker) -> (u16, u16) {
         if worker.is_alone() {
             return (self.first, self.last);
         }
@@ -795,7 +798,7 @@ pub struct Realm {
     /// Lifetime of a nonce.
     pub nonce_lifetime: Duration,
     /// Limits of failed authentications.
-    pub failures: crate::registrar::FailureLimits,
+    pub failures: FailureLimits,
 }
 
 /// The embedded registrar.

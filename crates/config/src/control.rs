@@ -21,7 +21,7 @@ pub struct ControlSpec {
     /// Maximum number of connections from one address, or one IPv6 /64.
     pub connections_per_source: u16,
     /// Limits of wrong tokens.
-    pub failures: crate::registrar::FailureLimits,
+    pub failures: super::FailureLimits,
 }
 
 /// Control of conferences over HTTP; docs/control.md describes the requests. There is no TLS: use a reverse proxy for
@@ -131,7 +131,7 @@ pub(super) fn control(raw: &Raw, sink: &mut Sink<'_>) -> Option<ControlSpec> {
             .collect(),
         connections: written.connections,
         connections_per_source: written.connections_per_source,
-        failures: crate::registrar::FailureLimits {
+        failures: super::FailureLimits {
             source: written.token_failures,
             // One token serves all sources: failures of one source do not delay others.
             user: 0,

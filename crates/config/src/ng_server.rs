@@ -226,7 +226,7 @@ fn listen(
 
 #[cfg(test)]
 mod tests {
-    use crate::config::parse;
+    use crate::parse;
 
     const NODE: &str =
         "[ng_server]\nlisten=['udp:127.0.0.1:2223']\n[[ng_server.interface]]\nname='a'\n";

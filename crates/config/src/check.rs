@@ -378,7 +378,7 @@ fn one_line(text: &str) -> bool {
     !text.chars().any(char::is_control)
 }
 
-fn failures(raw: &Raw, sink: &mut Sink<'_>) -> crate::registrar::FailureLimits {
+fn failures(raw: &Raw, sink: &mut Sink<'_>) -> FailureLimits {
     let realm = &raw.realm;
     if realm.failure_delay_s > realm.failure_delay_max_s {
         sink.report(
@@ -390,7 +390,7 @@ fn failures(raw: &Raw, sink: &mut Sink<'_>) -> crate::registrar::FailureLimits {
             "lower failure_delay_s, or raise failure_delay_max_s",
         );
     }
-    crate::registrar::FailureLimits {
+    FailureLimits {
         source: realm.source_failures,
         user: realm.user_failures,
         delay: seconds(realm.failure_delay_s),
