@@ -217,12 +217,12 @@ fn expand(head: &str, path: &str, found: &mut Vec<String>) {
 fn resolve(path: &str, module: &str) -> Option<String> {
     let mut place: Vec<&str> = module.split("::").filter(|part| !part.is_empty()).collect();
     let mut parts = path.split("::").peekable();
-    match parts.peek()? {
-        &"crate" => {
+    match *parts.peek()? {
+        "crate" => {
             place.clear();
             parts.next();
         }
-        &"self" => {
+        "self" => {
             parts.next();
         }
         _ => {

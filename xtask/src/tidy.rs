@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Allowed dependencies between our crates. None points upward.
-const LAYERS: [(&str, &[&str]); 16] = [
+const LAYERS: [(&str, &[&str]); 17] = [
     ("engine", &[]),
     ("wire", &[]),
     ("protect", &["engine", "wire"]),
@@ -21,9 +21,13 @@ const LAYERS: [(&str, &[&str]); 16] = [
         &["engine", "wire", "protect", "codec", "media", "rules"],
     ),
     (
+        "anchor",
+        &["engine", "wire", "protect", "codec", "media", "config"],
+    ),
+    (
         "border",
         &[
-            "engine", "wire", "protect", "codec", "sip", "media", "rules", "config",
+            "engine", "wire", "protect", "codec", "sip", "media", "rules", "config", "anchor",
         ],
     ),
     ("net", &["engine", "wire"]),
@@ -64,9 +68,9 @@ const DRIVER_ONLY: [&str; 7] = [
 ];
 
 /// Crates of engines: input and time in, outputs out, and nothing else.
-const ENGINES: [&str; 11] = [
-    "engine", "wire", "protect", "bcg729", "codec", "sip", "media", "rules", "config", "border",
-    "sim",
+const ENGINES: [&str; 12] = [
+    "engine", "wire", "protect", "bcg729", "codec", "sip", "media", "rules", "config", "anchor",
+    "border", "sim",
 ];
 
 /// Standard library items that engines must not use.

@@ -13,10 +13,11 @@ pub(crate) use price::Reservation;
 pub use price::{CostPart, Price};
 
 use crate::border::Core;
+use crate::call::CallKey;
 use crate::call::setup::{RequestOrigin, RequestRefusal};
-use crate::call::{CallKey, Side};
 use crate::overload::is_emergency_uri;
 use crate::policy::{CallPlan, StepTarget};
+use anchor::Side;
 use codec::kind::Kind;
 use config::{AdmissionLimits, Keying, MachineCapacity, MediaMode, SrtpPolicy};
 use core::time::Duration;

@@ -7,7 +7,6 @@ mod listeners;
 pub(crate) mod out_of_dialog;
 mod report;
 mod resolve;
-pub(crate) mod sockets;
 mod subscriptions;
 
 pub(crate) use self::core::{ALLOW, Alarm, Core, HopHosts, MEDIA_SOCKETS, identities};
@@ -18,6 +17,7 @@ pub use report::{BorderCensus, BorderCounters, CallInfo, CallOutcome};
 use crate::admission::{MediaOffload, Price};
 use crate::call::CallKey;
 use crate::worker_pool::WorkerParts;
+use anchor::sockets::{MEDIA_BASE, SocketWork};
 use config::Config;
 use engine::{
     Control, Deadline, DropReason, Drops, Engine, Entropy, Event, HandoffKind, Input, Output,
@@ -25,7 +25,6 @@ use engine::{
 };
 use media::{MediaCommand, MediaEvent};
 use sip::{Endpoint, Flow, Handler, Indication, ListenerId, NewRequestAction};
-use sockets::{MEDIA_BASE, SocketWork};
 use std::sync::Arc;
 use wire::sip::Message;
 

@@ -6,6 +6,7 @@ mod ending;
 pub(crate) mod headers;
 pub(crate) mod hunting;
 pub(crate) mod in_dialog;
+mod media_keys;
 pub(crate) mod quality;
 pub(crate) mod relay;
 pub(crate) mod responses;
@@ -13,8 +14,8 @@ pub(crate) mod setup;
 pub(crate) mod transfer;
 
 use crate::admission::Reservation;
-use crate::anchor::CallMedia;
 pub(crate) use crate::policy::{HopStep, StepTarget};
+use anchor::{CallMedia, Side};
 use config::{InterfaceId, TrunkId};
 use engine::Time;
 use engine::timers::TimerKey;
@@ -22,41 +23,6 @@ use sip::{Fork, LegId, ServerTransaction, TransactionId};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-
-/// A side of a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
-    /// The caller.
-    Caller,
-    /// The callee.
-    Callee,
-}
-
-impl Side {
-    /// Both sides.
-    pub const BOTH: [Side; 2] = [Side::Caller, Side::Callee];
-
-    /// The opposite side.
-    pub const fn other(self) -> Side {
-        match self {
-            Side::Caller => Side::Callee,
-            Side::Callee => Side::Caller,
-        }
-    }
-
-    /// 0 for the caller, 1 for the callee.
-    pub const fn index(self) -> usize {
-        self as usize
-    }
-
-    /// The name in events.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Side::Caller => "caller",
-            Side::Callee => "callee",
-        }
-    }
-}
 
 /// One value for each side.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

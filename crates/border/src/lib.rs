@@ -2,7 +2,6 @@
 #![forbid(unsafe_code)]
 
 pub mod admission;
-pub(crate) mod anchor;
 pub mod border;
 pub mod call;
 pub mod carrier;

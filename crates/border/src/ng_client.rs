@@ -13,7 +13,8 @@ pub(crate) mod relay;
 mod statistics;
 mod terms;
 
-use crate::call::{CallKey, Side};
+use crate::call::CallKey;
+use anchor::Side;
 use client::{CommandId, NgClient};
 use config::{Config, MediaNodePolicy, MediaNodeSpec, NodeLoad};
 use core::time::Duration;

@@ -1,7 +1,7 @@
 //! Media node: media for an external SIP server, controlled by the "ng" protocol of rtpengine.
 //!
 //! Offers and answers arrive as commands and are returned with the node's own addresses; ports, forwarder sessions
-//! and media security are those of the border's own calls ([`crate::anchor`]). The node has no SIP. Every key and
+//! and media security are those of the border's own calls ([`anchor`]). The node has no SIP. Every key and
 //! flag of a command is carried out, or the command is refused with the name of the flag.
 
 mod access;
@@ -17,10 +17,10 @@ mod sdp;
 mod sides;
 mod statistics;
 
-use crate::anchor::security::call::unexpected_reason;
-use crate::anchor::{MediaPlane, MediaPool, PortReplacement};
-use crate::border::sockets::{MEDIA_BASE, SocketWork};
 use access::{ControlConnection, ControlSockets, ReplyCache, ReplyPath};
+use anchor::security::call::unexpected_reason;
+use anchor::sockets::{MEDIA_BASE, SocketWork};
+use anchor::{MediaPlane, MediaPool, PortReplacement};
 use branches::{BranchTable, Draining};
 use config::{Config, NgServerSpec};
 use core::time::Duration;

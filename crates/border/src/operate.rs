@@ -1,8 +1,9 @@
 //! Reload of the configuration without dropping calls, and draining.
 
 use crate::border::{Alarm, Border, Core};
-use crate::call::{CallPhase, HopStep, Side};
+use crate::call::{CallPhase, HopStep};
 use crate::worker_pool::Siblings;
+use anchor::Side;
 use config::{Config, InterfaceId, TrunkId};
 use core::time::Duration;
 use engine::timers::TimerKey;

@@ -8,8 +8,9 @@
 
 use crate::border::Core;
 use crate::call::setup::{RequestOrigin, RequestRefusal};
-use crate::call::{Call, CallKey, Side};
+use crate::call::{Call, CallKey};
 use ::rules::{Effects, MessageContext, RuleDirection, RuleLogLine, RuleRefusal, RuleTag};
+use anchor::Side;
 use config::{InterfaceId, TrunkId};
 use engine::{DropReason, EventKind, Time, Transport};
 use sip::{Endpoint, Flow, Indication, LegId, MessageContent, ServerTransaction};

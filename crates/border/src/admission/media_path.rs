@@ -89,7 +89,7 @@ impl Core {
 }
 
 fn interfaces(call: &Call) -> [InterfaceId; 2] {
-    use crate::call::Side;
+    use anchor::Side;
     Side::BOTH.map(|side| *call.interfaces.get(side))
 }
 
@@ -129,7 +129,7 @@ mod tests {
         reservation.set_media_path(MediaPath::Kernel);
         assert_eq!(reservation.total().processor, kernel);
         let keys = Price::of_srtp(Keying::Sdes, Suite::AesCm128HmacSha1_80);
-        reservation.protect(0, crate::call::Side::Caller, keys);
+        reservation.protect(0, anchor::Side::Caller, keys);
         reservation.set_media_path(MediaPath::Kernel);
         let mut sockets = Price::of_call(true, [None, None]);
         sockets += keys;

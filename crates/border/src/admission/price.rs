@@ -5,7 +5,7 @@
 //! on a machine.
 
 use super::media_path::MediaPath;
-use crate::call::Side;
+use anchor::Side;
 use codec::kind::Kind;
 use config::{Keying, MediaSecurity};
 use core::ops::{AddAssign, SubAssign};

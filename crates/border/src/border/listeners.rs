@@ -1,8 +1,8 @@
 //! Listeners: their sockets, and access control by source address and client certificate.
 
-use super::sockets::SocketWork;
 use super::{Alarm, Core};
-use crate::call::Side;
+use anchor::Side;
+use anchor::sockets::SocketWork;
 use config::{Config, InterfaceId, TrunkId};
 use core::time::Duration;
 use engine::{ConnectionId, EventKind, SocketId, SocketKind, Time, Transport};

@@ -2,7 +2,8 @@
 
 use super::Border;
 use crate::admission::{CostPart, Price};
-use crate::call::{CallPhase, Side};
+use crate::call::CallPhase;
+use anchor::Side;
 use engine::Time;
 
 /// How a call ended.

@@ -2,9 +2,9 @@
 
 use super::core::{Core, DnsQuery};
 use super::out_of_dialog::DeferredRequest;
-use super::sockets::SocketWork;
 use crate::call::{CallKey, HopStep, StepTarget};
 use crate::operate::IndexRemap;
+use anchor::sockets::SocketWork;
 use config::{Config, HostName};
 use engine::{ConnectionId, DropReason, Entropy, Output, SocketId, SocketKind, Time, Transport};
 use sip::locate::{

@@ -2,9 +2,10 @@
 
 use super::quality::StatisticsSource;
 use super::relay::HeaderChanges;
-use super::{CallKey, CallPhase, Side, Sides};
-use crate::anchor::CallMedia;
+use super::{CallKey, CallPhase, Sides};
 use crate::border::{CallOutcome, Core};
+use anchor::CallMedia;
+use anchor::Side;
 use engine::{EventKind, Time};
 use sip::{Body, Ending, Endpoint, LegId, MessageContent};
 use wire::sip::{Edit, HeaderId, Message};

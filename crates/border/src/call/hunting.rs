@@ -2,12 +2,13 @@
 
 use super::headers::{address_with_host, uri_with_host};
 use super::relay::{Carried, HeaderChanges, SdpRole, body_of, has_sdp, offer_again};
-use super::{Branch, CallPhase, HopStep, SetUp, Side, StepTarget};
-use crate::anchor::{AnchorError, CallMedia};
+use super::{Branch, CallPhase, HopStep, SetUp, StepTarget};
 use crate::border::{Alarm, Core, HopHosts};
 use crate::identity::{ANONYMOUS, RequestedPrivacy};
-use crate::private_headers::EarlyMedia;
 use crate::rules::EditList;
+use anchor::EarlyMedia;
+use anchor::Side;
+use anchor::{AnchorError, CallMedia};
 use config::TrunkId;
 use engine::{EventKind, Time, Transport};
 use sip::{Endpoint, Flow, Invite, LegId, Login, Prack, Target};

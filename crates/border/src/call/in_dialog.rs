@@ -1,10 +1,11 @@
 //! In-dialog requests: forwarded to the other leg, and the responses back.
 
 use super::relay::{Carried, HeaderChanges, SdpRole, body_of, has_sdp, offer_again, refusal_body};
-use super::{CallPhase, EarlyRequest, ForwardedLink, LinkKind, MAX_LINKS, QueuedRequest, Side};
-use crate::anchor::AnchorError;
+use super::{CallPhase, EarlyRequest, ForwardedLink, LinkKind, MAX_LINKS, QueuedRequest};
 use crate::border::Core;
 use crate::rules::EditList;
+use anchor::AnchorError;
+use anchor::Side;
 use config::Refer;
 use engine::Time;
 use sip::{

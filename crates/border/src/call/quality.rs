@@ -2,25 +2,14 @@
 //!
 //! Nothing is computed per packet: the statistics of sources are read out once.
 
-use super::{Call, Side};
+use super::Call;
 use crate::admission::MediaPath;
 use crate::border::Core;
+use anchor::Encodings;
+use anchor::Side;
 use engine::{EventKind, Hundredths, Time};
 use media::forward::{FlowStats, SessionStats, SideStats, SourceStats};
 use media::quality::{Observation, codec_quality, rate};
-use smallvec::SmallVec;
-
-/// A payload type of a side of a media line, with the name of its encoding.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct PayloadEncoding {
-    pub(crate) line: u8,
-    pub(crate) side: Side,
-    pub(crate) payload_type: u8,
-    pub(crate) name: &'static str,
-}
-
-/// Encodings of the dynamic payload types of a call.
-pub(crate) type Encodings = SmallVec<[PayloadEncoding; 2]>;
 
 /// The report that the end of a call waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

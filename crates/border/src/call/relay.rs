@@ -5,13 +5,15 @@
 //! the peer, identities follow RFC 3325, and Refer-To refers to us.
 
 use super::headers::address_with_host;
-use super::{Call, CallPhase, Side};
-use crate::anchor::{AnchorError, CallMedia, MediaPlane};
+use super::{Call, CallPhase};
 use crate::border::Core;
 use crate::identity::{self, Boundary};
-use crate::private_headers::{EarlyMedia, is_charged};
+use crate::private_headers::is_charged;
 use crate::rules::EditList;
 use ::rules::Effects;
+use anchor::EarlyMedia;
+use anchor::Side;
+use anchor::{AnchorError, CallMedia, MediaPlane};
 use config::IdentityPassing;
 use sip::{Body, Endpoint, MessageContent};
 use smallvec::SmallVec;

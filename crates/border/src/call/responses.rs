@@ -2,9 +2,10 @@
 
 use super::in_dialog::{reason_of, warning_of};
 use super::relay::{Carried, HeaderChanges, SdpRole, body_of, has_sdp, is_multipart, refusal_body};
-use super::{CallPhase, Side, StepTarget};
-use crate::anchor::AnchorError;
+use super::{CallPhase, StepTarget};
 use crate::border::{CallOutcome, Core};
+use anchor::AnchorError;
+use anchor::Side;
 use config::HostName;
 use config::Redirect;
 use engine::{EventKind, Time, Transport};

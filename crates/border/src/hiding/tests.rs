@@ -1,6 +1,7 @@
 //! The list of hidden headers against its page, and the effect on headers and SDP.
 
 use super::*;
+use anchor::hiding::{LINES, description};
 use config::headers::HEADERS;
 use wire::sip::emit;
 

@@ -13,12 +13,13 @@ use super::relay::{
 use super::statistics::{quality_of, text, traffic_of};
 use super::terms::{self, PartyTerms};
 use super::{CommandPurpose, Exchange, NodeId, PendingDelete};
-use crate::anchor::AnchorError;
-use crate::border::sockets::SocketWork;
 use crate::border::{Alarm, Core};
 use crate::call::in_dialog::refuse;
 use crate::call::relay::{Carried, SdpRole, has_sdp, is_multipart, session_of};
-use crate::call::{Call, CallKey, CallPhase, LinkKind, MAX_LINKS, Side};
+use crate::call::{Call, CallKey, CallPhase, LinkKind, MAX_LINKS};
+use anchor::AnchorError;
+use anchor::Side;
+use anchor::sockets::SocketWork;
 use config::{InterfaceId, MediaSecurity, TrunkId};
 use core::time::Duration;
 use engine::{DropReason, EventKind, SocketId, SocketKind, Time};
@@ -162,7 +163,7 @@ impl Core {
             let mut sdp = first.sdp.clone();
             let origin = SdpOrigin::of(&sdp).map(Box::new);
             if hides {
-                crate::hiding::description(&mut sdp, 0);
+                anchor::hiding::description(&mut sdp, 0);
             }
             session.replace(invite.body(), |out| out.extend_from_slice(&sdp), out);
             relay.open_offer = Some(Side::Caller);
@@ -404,7 +405,7 @@ impl Core {
         let sdp = relay.result.take().unwrap_or(Err(AnchorError::NoNode))?;
         let mut sdp = relay.for_side(from.other(), sdp);
         if hides {
-            crate::hiding::description(&mut sdp, 0);
+            anchor::hiding::description(&mut sdp, 0);
         }
         out.extend_from_slice(&sdp);
         match role {

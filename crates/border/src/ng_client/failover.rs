@@ -8,10 +8,11 @@
 
 use super::relay::NodeRelay;
 use super::{CommandPurpose, NodeId, PendingDelete};
-use crate::anchor::AnchorError;
 use crate::border::{Alarm, Core};
 use crate::call::relay::session_of;
-use crate::call::{Call, CallKey, CallPhase, LinkKind, Side};
+use crate::call::{Call, CallKey, CallPhase, LinkKind};
+use anchor::AnchorError;
+use anchor::Side;
 use config::NodeFailure;
 use core::time::Duration;
 use engine::{EventKind, Time};

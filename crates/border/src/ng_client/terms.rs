@@ -1,8 +1,8 @@
 //! Command options that are sent with a description, and the check of descriptions against policy.
 
-use crate::anchor::AnchorError;
-use crate::anchor::sdp::{LineTransport, parse_media};
-use crate::anchor::security::sdp::{Profile, ProfileTransport, security_attributes};
+use anchor::AnchorError;
+use anchor::sdp::{LineTransport, parse_media};
+use anchor::security::sdp::{Profile, ProfileTransport, security_attributes};
 use config::{Ice, Keying, MediaSecurity, SrtpPolicy};
 use protect::srtp::Suite;
 use wire::ng::Value;

@@ -1,6 +1,6 @@
 //! Control sockets and connections (UDP, TCP, WebSocket), and the cache of replies.
 
-use crate::border::sockets::SocketWork;
+use anchor::sockets::SocketWork;
 use config::{ListenAddress, NgServerSpec};
 use core::time::Duration;
 use engine::{BoundedMap, ConnectionId, HashKey, SocketId, SocketKind, Time};

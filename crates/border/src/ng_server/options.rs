@@ -2,7 +2,7 @@
 
 use super::playback::PlayOptions;
 use super::sdp::CodecFilter;
-use crate::anchor::security::sdp::Profile;
+use anchor::security::sdp::Profile;
 use config::{Ice, Mux};
 use core::time::Duration;
 use protect::srtp::Suite;

@@ -9,7 +9,7 @@ use super::branches::NgBranch;
 use super::commands::CommandResult;
 use super::options::{CommandError, CommandOptions};
 use super::replies::{error, ok};
-use crate::call::Side;
+use anchor::Side;
 use codec::Sound;
 use core::time::Duration;
 use engine::{EventKind, Time};

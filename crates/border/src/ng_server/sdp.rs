@@ -1,6 +1,6 @@
 //! Changes to descriptions beyond anchoring: source addresses, codecs, the `o=` line, `a=mid`.
 
-use crate::anchor::sdp::words;
+use anchor::sdp::words;
 use std::net::IpAddr;
 
 /// Codecs to remove from an offer.
@@ -70,7 +70,7 @@ pub(super) fn from_source(sdp: &[u8], address: IpAddr) -> Vec<u8> {
     let mut out = Vec::with_capacity(sdp.len() + 32);
     for (line, end) in lines(sdp) {
         match line {
-            [b'c', b'=', rest @ ..] => crate::anchor::sdp::connection_line(rest, address, &mut out),
+            [b'c', b'=', rest @ ..] => anchor::sdp::connection_line(rest, address, &mut out),
             _ => out.extend_from_slice(line),
         }
         out.extend_from_slice(end);
@@ -251,7 +251,7 @@ pub(super) fn kinds(sdp: &[u8]) -> Vec<(Vec<u8>, Vec<u8>)> {
             let kind = parts.next()?.to_vec();
             Some((kind, parts.nth(1)?.to_vec()))
         })
-        .take(crate::anchor::sdp::MAX_MEDIA)
+        .take(anchor::sdp::MAX_MEDIA)
         .collect()
 }
 

@@ -3,9 +3,9 @@
 use super::NgServer;
 use super::branches::PartyDescription;
 use super::options::{CommandError, CommandOptions, IceOption};
-use crate::anchor::MediaSide;
-use crate::anchor::sdp::parse_media;
-use crate::anchor::security::sdp::{Profile, ProfileTransport, security_attributes};
+use anchor::MediaSide;
+use anchor::sdp::parse_media;
+use anchor::security::sdp::{Profile, ProfileTransport, security_attributes};
 use config::{Ice, Keying, MediaSecurity, SrtpPolicy};
 use media::Latching;
 use std::net::IpAddr;

@@ -1,8 +1,9 @@
 //! Replies to `query` and `delete`, in the format of rtpengine.
 
-use crate::anchor::LineSideView;
-use crate::call::Side;
-use crate::call::quality::{Encodings, encoding_of, main_of};
+use crate::call::quality::{encoding_of, main_of};
+use anchor::Encodings;
+use anchor::LineSideView;
+use anchor::Side;
 use engine::{EventKind, Time};
 use media::forward::{SessionStats, SideStats, SourceStats};
 use media::quality::{Observation, codec_quality, rate};

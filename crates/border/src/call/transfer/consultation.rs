@@ -4,7 +4,8 @@
 use super::{ConsultationCall, Join, TransferStage, existing_leg_step};
 use crate::border::Core;
 use crate::call::in_dialog::refuse;
-use crate::call::{CallKey, CallPhase, Side};
+use crate::call::{CallKey, CallPhase};
+use anchor::Side;
 use config::TrunkId;
 use engine::Time;
 use sip::{Endpoint, LegId, MessageContent, ServerTransaction};

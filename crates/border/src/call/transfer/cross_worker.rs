@@ -9,8 +9,9 @@
 use super::consultation::refuse_transfer;
 use super::{ConsultationCall, Join, Purpose, TransferStage, existing_leg_step};
 use crate::border::{Alarm, Core};
+use crate::call::CallKey;
 use crate::call::in_dialog::refuse;
-use crate::call::{CallKey, Side};
+use anchor::Side;
 use config::{InterfaceId, TrunkId};
 use core::time::Duration;
 use engine::worker::lock;

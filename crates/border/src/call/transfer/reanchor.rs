@@ -3,8 +3,8 @@
 
 use super::{Join, Purpose, TransferStage};
 use crate::border::Core;
-use crate::call::Side;
 use crate::call::relay::SdpRole;
+use anchor::Side;
 use engine::Time;
 use sip::{Endpoint, MessageContent, TransactionId};
 

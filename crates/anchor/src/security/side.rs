@@ -18,20 +18,23 @@ use std::sync::Arc;
 use wire::stun::{MediaProtocol, media_protocol};
 
 /// Resources for keying.
-pub(crate) struct KeyingContext<'m> {
-    pub(crate) entropy: &'m mut Entropy,
-    pub(crate) dtls: Option<&'m dtls::DtlsEndpoint>,
-    pub(crate) now: Time,
+pub struct KeyingContext<'m> {
+    /// Source of keys and identifiers.
+    pub entropy: &'m mut Entropy,
+    /// DTLS certificate and settings, if configured.
+    pub dtls: Option<&'m dtls::DtlsEndpoint>,
+    /// Time of the input.
+    pub now: Time,
     /// Number of candidates above the limit.
-    pub(crate) candidates_dropped: &'m mut u64,
+    pub candidates_dropped: &'m mut u64,
 }
 
 /// Description of a failed negotiation; it never contains a key.
-pub(crate) type SecurityFailure = String;
+pub type SecurityFailure = String;
 
 /// An event of one side.
 #[derive(Debug)]
-pub(crate) enum SecurityEvent {
+pub enum SecurityEvent {
     /// Keys are agreed.
     Keyed(Keying, Suite),
     /// Keying has failed.
@@ -70,7 +73,7 @@ struct PendingSecurity {
 
 /// Media security of one side of a line.
 #[derive(Debug)]
-pub(crate) struct SideSecurity {
+pub struct SideSecurity {
     policy: Arc<MediaSecurity>,
     /// Profile of the line on this side, in the last exchange.
     profile: Profile,
@@ -92,14 +95,15 @@ pub(crate) struct SideSecurity {
 
 /// Result of a datagram or timeout.
 #[derive(Debug, Default)]
-pub(crate) struct SecurityOutput {
+pub struct SecurityOutput {
     /// The forwarder needs a new plan.
-    pub(crate) changed: bool,
-    pub(crate) events: SmallVec<[SecurityEvent; 1]>,
+    pub changed: bool,
+    /// Events, in order.
+    pub events: SmallVec<[SecurityEvent; 1]>,
 }
 
 /// Datagrams to send: socket, destination, bytes.
-pub(crate) type Datagrams = std::collections::VecDeque<(SocketId, SocketAddr, Vec<u8>)>;
+pub type Datagrams = std::collections::VecDeque<(SocketId, SocketAddr, Vec<u8>)>;
 
 const PLAIN_PROFILE: Profile = Profile {
     transport: ProfileTransport::Plain,
@@ -107,7 +111,8 @@ const PLAIN_PROFILE: Profile = Profile {
 };
 
 impl SideSecurity {
-    pub(crate) fn new(policy: Arc<MediaSecurity>) -> SideSecurity {
+    /// A side with this policy, without keys.
+    pub fn new(policy: Arc<MediaSecurity>) -> SideSecurity {
         SideSecurity {
             policy,
             profile: PLAIN_PROFILE,
@@ -125,17 +130,18 @@ impl SideSecurity {
         }
     }
 
-    pub(crate) fn policy(&self) -> &Arc<MediaSecurity> {
+    /// The policy.
+    pub fn policy(&self) -> &Arc<MediaSecurity> {
         &self.policy
     }
 
     /// Whether STUN or DTLS is expected on its media port.
-    pub(crate) fn receives_stun_or_dtls(&self) -> bool {
+    pub fn receives_stun_or_dtls(&self) -> bool {
         self.ice.is_some() || self.association.is_some()
     }
 
     /// Whether it has an ICE agent, or gets one with our answer: the addresses in descriptions are not used then.
-    pub(crate) fn has_ice(&self) -> bool {
+    pub fn has_ice(&self) -> bool {
         self.ice.is_some()
             || self
                 .pending
@@ -144,13 +150,13 @@ impl SideSecurity {
     }
 
     /// Whether the side is a browser, or supports the attributes of browsers.
-    pub(crate) fn is_browser(&self) -> bool {
+    pub fn is_browser(&self) -> bool {
         self.profile.feedback
             && (self.profile.transport == ProfileTransport::Dtls || self.ice.is_some())
     }
 
     /// Protection that the forwarder has to apply.
-    pub(crate) fn protection(&self) -> Protection {
+    pub fn protection(&self) -> Protection {
         match (self.keying, &self.keys) {
             (Some(_), Some(keys)) => Protection::Srtp(keys.clone()),
             (Some(_), None) => Protection::Pending,
@@ -169,12 +175,13 @@ impl SideSecurity {
         }
     }
 
-    pub(crate) fn has_dtls(&self) -> bool {
+    /// Whether it has a DTLS association.
+    pub fn has_dtls(&self) -> bool {
         self.association.is_some()
     }
 
     /// The remote address selected by ICE; the outer `None` means no ICE.
-    pub(crate) fn selected(&self) -> Option<Option<SocketAddr>> {
+    pub fn selected(&self) -> Option<Option<SocketAddr>> {
         self.ice.as_ref().map(|ice| ice.selected())
     }
 
@@ -189,7 +196,7 @@ impl SideSecurity {
     ///
     /// # Errors
     /// Reason why the offer cannot be accepted.
-    pub(crate) fn evaluate_offer(
+    pub fn evaluate_offer(
         &mut self,
         attributes: &SecurityAttributes<'_>,
         context: &mut KeyingContext<'_>,
@@ -305,7 +312,7 @@ impl SideSecurity {
     }
 
     /// Puts the evaluated offer of this side into force. `address` is our advertised address.
-    pub(crate) fn apply_pending(
+    pub fn apply_pending(
         &mut self,
         address: SocketAddr,
         context: &mut KeyingContext<'_>,
@@ -333,7 +340,7 @@ impl SideSecurity {
     }
 
     /// Removes ICE from the answer, although it was offered.
-    pub(crate) fn remove_ice(&mut self) {
+    pub fn remove_ice(&mut self) {
         self.ice = None;
         if let Some(pending) = &mut self.pending {
             pending.ice = None;
@@ -341,7 +348,7 @@ impl SideSecurity {
     }
 
     /// Discards an offer that was refused.
-    pub(crate) fn abandon(&mut self) {
+    pub fn abandon(&mut self) {
         self.pending = None;
         self.offered_cryptos.clear();
     }
@@ -350,7 +357,7 @@ impl SideSecurity {
     ///
     /// # Errors
     /// Reason why the answer cannot be accepted.
-    pub(crate) fn apply_answer(
+    pub fn apply_answer(
         &mut self,
         attributes: &SecurityAttributes<'_>,
         context: &mut KeyingContext<'_>,
@@ -477,7 +484,7 @@ impl SideSecurity {
     /// Prepares an offer of ours to this side: `source` is the profile of the offerer on the other side, `browser`
     /// whether that is a browser; `address` is our advertised address. Repeated calls change nothing, so that one
     /// offer can be sent to several targets.
-    pub(crate) fn prepare_offer(
+    pub fn prepare_offer(
         &mut self,
         source: Option<Profile>,
         browser: bool,
@@ -538,7 +545,7 @@ impl SideSecurity {
     }
 
     /// The line in our offer or answer for this side. `address` is our advertised address.
-    pub(crate) fn rewrite(
+    pub fn rewrite(
         &self,
         offers: bool,
         mux: bool,
@@ -626,7 +633,7 @@ impl SideSecurity {
     }
 
     /// Processes a datagram that the forwarder passed up.
-    pub(crate) fn handle_datagram(
+    pub fn handle_datagram(
         &mut self,
         socket: SocketId,
         source: SocketAddr,
@@ -679,7 +686,7 @@ impl SideSecurity {
     }
 
     /// Starts the handshake if we are the client and the destination is known.
-    pub(crate) fn start_handshake(&mut self, context: &mut KeyingContext<'_>) {
+    pub fn start_handshake(&mut self, context: &mut KeyingContext<'_>) {
         if let Some(association) = &mut self.association
             && association.role == Some(Role::Client)
             && association.peer.is_some()
@@ -690,7 +697,7 @@ impl SideSecurity {
     }
 
     /// Continues keying after a description was received or sent.
-    pub(crate) fn resume_keying(&mut self, context: &mut KeyingContext<'_>) {
+    pub fn resume_keying(&mut self, context: &mut KeyingContext<'_>) {
         if let (Some(ice), Some(association)) = (&self.ice, &mut self.association)
             && association.peer.is_none()
         {
@@ -700,11 +707,7 @@ impl SideSecurity {
     }
 
     /// Sets the peer's signalled media address: without ICE our handshake goes there.
-    pub(crate) fn set_signalled(
-        &mut self,
-        address: Option<SocketAddr>,
-        context: &mut KeyingContext<'_>,
-    ) {
+    pub fn set_signalled(&mut self, address: Option<SocketAddr>, context: &mut KeyingContext<'_>) {
         if self.ice.is_none()
             && let Some(association) = &mut self.association
             && association.session.is_none()
@@ -715,7 +718,7 @@ impl SideSecurity {
     }
 
     /// Processes events of the DTLS association.
-    pub(crate) fn drain_dtls(
+    pub fn drain_dtls(
         &mut self,
         socket: SocketId,
         output: &mut SecurityOutput,
@@ -765,7 +768,7 @@ impl SideSecurity {
     }
 
     /// Handles timeouts.
-    pub(crate) fn timeout(
+    pub fn timeout(
         &mut self,
         socket: SocketId,
         output: &mut SecurityOutput,
@@ -790,7 +793,7 @@ impl SideSecurity {
     }
 
     /// Time of the next timeout, as of `now`.
-    pub(crate) fn next_deadline(&self, now: Time) -> Option<Time> {
+    pub fn next_deadline(&self, now: Time) -> Option<Time> {
         let session = self.association.as_ref().and_then(|existing| {
             let session = existing.session.as_ref()?;
             session.next_deadline().map(|due| due.at)
@@ -834,7 +837,7 @@ impl SideSecurity {
     }
 
     /// Closes the association towards the peer.
-    pub(crate) fn close(&mut self, socket: SocketId, out: &mut Datagrams) {
+    pub fn close(&mut self, socket: SocketId, out: &mut Datagrams) {
         if let Some(session) = self
             .association
             .as_mut()

@@ -4,8 +4,8 @@
 //! RFC 3264 sections 5 to 8 bind both sides: a payload type that we assigned towards a side keeps its meaning for the
 //! whole session, and an answer contains only payload types of the offer.
 
-use crate::anchor::sdp::words;
-use crate::call::Side;
+use crate::Side;
+use crate::sdp::words;
 use codec::format::Format;
 use codec::kind::Kind;
 use config::{TranscodeWhen, Transcoding};
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use wire::sdp::{Media, Sdp};
 
 /// A codec with its payload type.
-pub(crate) type Numbered = (u8, Format);
+pub type Numbered = (u8, Format);
 /// Dynamic payload types (RFC 3551 section 6).
 const DYNAMIC: core::ops::RangeInclusive<u8> = 96..=127;
 /// Default packet time in milliseconds.
@@ -104,20 +104,20 @@ fn detect_digits_for(
 
 /// Codecs of a description, for a sender of media to its side.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct AudioDescription {
+pub struct AudioDescription {
     /// Index of the line.
-    pub(crate) line: u8,
+    pub line: u8,
     /// Whether the line uses SRTP.
-    pub(crate) secure: bool,
+    pub secure: bool,
     /// Supported codecs, in the order of the line.
-    pub(crate) codecs: SmallVec<[Numbered; 4]>,
+    pub codecs: SmallVec<[Numbered; 4]>,
     /// Packet time in milliseconds, if stated.
-    pub(crate) packet_ms: Option<u32>,
+    pub packet_ms: Option<u32>,
 }
 
 impl AudioDescription {
     /// The first line with a supported codec.
-    pub(crate) fn of(sdp: &[u8]) -> Option<AudioDescription> {
+    pub fn of(sdp: &[u8]) -> Option<AudioDescription> {
         let sdp = Sdp::parse(sdp).ok()?;
         let mut lines = sdp.media().take(super::sdp::MAX_MEDIA).enumerate();
         lines.find_map(|(line, media)| {
@@ -303,14 +303,14 @@ impl CodecLine {
 
 /// Codec state of a call.
 #[derive(Debug, Default)]
-pub(crate) struct CallCodecs {
+pub struct CallCodecs {
     lines: Vec<CodecLine>,
 }
 
 impl CallCodecs {
     /// Processes an offer of `from`; returns the offer for the other side if it differs. `readable`: encrypted media
     /// is decrypted by us.
-    pub(crate) fn offer(
+    pub fn offer(
         &mut self,
         from: Side,
         policy: &Transcoding,
@@ -335,7 +335,7 @@ impl CallCodecs {
     }
 
     /// Processes an answer of `from` to the last offer; returns the answer for the offerer if it differs.
-    pub(crate) fn answer(&mut self, from: Side, answer: &[u8], readable: bool) -> Option<Vec<u8>> {
+    pub fn answer(&mut self, from: Side, answer: &[u8], readable: bool) -> Option<Vec<u8>> {
         let sdp = Sdp::parse(answer).ok()?;
         let mut edits = Vec::new();
         for (line, media) in self.lines.iter_mut().zip(sdp.media()) {
@@ -352,12 +352,12 @@ impl CallCodecs {
     }
 
     /// Transcoding plan for the media of a side on a line.
-    pub(crate) fn plan(&self, line: usize, side: usize) -> Option<Arc<TranscodePlan>> {
+    pub fn plan(&self, line: usize, side: usize) -> Option<Arc<TranscodePlan>> {
         self.lines.get(line)?.plans.get(side)?.clone()
     }
 
     /// Lines whose transcoding has begun or changed since the last call, with the codecs of caller and callee.
-    pub(crate) fn take_changes(&mut self) -> SmallVec<[(usize, [Kind; 2]); 1]> {
+    pub fn take_changes(&mut self) -> SmallVec<[(usize, [Kind; 2]); 1]> {
         let mut changes = SmallVec::new();
         for (index, line) in self.lines.iter_mut().enumerate() {
             let now = match (&line.plans, line.last_codecs) {

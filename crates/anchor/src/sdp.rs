@@ -6,11 +6,11 @@ use smallvec::SmallVec;
 use std::net::{IpAddr, SocketAddr};
 
 /// Media lines at most: no known application has more, and each costs ports.
-pub(crate) const MAX_MEDIA: usize = 16;
+pub const MAX_MEDIA: usize = 16;
 
 /// Transport of a media line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LineTransport {
+pub enum LineTransport {
     /// RTP and RTCP over UDP, with or without SRTP.
     Rtp,
     /// Datagrams that are not RTP: T.38 UDPTL, BFCP over UDP, SCTP over DTLS.
@@ -21,7 +21,7 @@ pub(crate) enum LineTransport {
 
 impl LineTransport {
     /// The forwarder's equivalent; `None` for streams.
-    pub(crate) fn forwarded(self) -> Option<MediaCarriage> {
+    pub fn forwarded(self) -> Option<MediaCarriage> {
         match self {
             LineTransport::Rtp => Some(MediaCarriage::Rtp),
             LineTransport::Datagrams => Some(MediaCarriage::Datagrams),
@@ -32,11 +32,11 @@ impl LineTransport {
 
 /// Direction of media, from the point of view of the description's sender (RFC 3264 section 5.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct MediaDirection {
+pub struct MediaDirection {
     /// The sender of the description sends media.
-    pub(crate) sends: bool,
+    pub sends: bool,
     /// The sender of the description receives media.
-    pub(crate) receives: bool,
+    pub receives: bool,
 }
 
 /// Clock rates kept per line at most.
@@ -44,42 +44,42 @@ const MAX_RATES: usize = 16;
 
 /// Parsed fields of one `m=` line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct MediaFacts {
+pub struct MediaFacts {
     /// Port; zero for a rejected or disabled line.
-    pub(crate) port: u16,
+    pub port: u16,
     /// Transport.
-    pub(crate) carriage: LineTransport,
+    pub carriage: LineTransport,
     /// Connection address; `None` for a name, multicast or a missing one.
-    pub(crate) address: Option<IpAddr>,
+    pub address: Option<IpAddr>,
     /// Port (and address, if any) of RTCP (RFC 3605).
-    pub(crate) rtcp: Option<(u16, Option<IpAddr>)>,
+    pub rtcp: Option<(u16, Option<IpAddr>)>,
     /// `a=rtcp-mux` (RFC 5761).
-    pub(crate) mux: bool,
+    pub mux: bool,
     /// Direction of the media.
-    pub(crate) direction: MediaDirection,
+    pub direction: MediaDirection,
     /// Payload types with their clock rates (`a=rtpmap`).
-    pub(crate) clock_rates: SmallVec<[(u8, u32); 2]>,
+    pub clock_rates: SmallVec<[(u8, u32); 2]>,
     /// Dynamic payload types whose encoding has a quality model.
-    pub(crate) encodings: SmallVec<[(u8, &'static str); 1]>,
+    pub encodings: SmallVec<[(u8, &'static str); 1]>,
     /// Payload types that are not ordinary media.
-    pub(crate) special: SmallVec<[u8; 4]>,
+    pub special: SmallVec<[u8; 4]>,
 }
 
 impl MediaFacts {
     /// Hold as in RFC 2543: the connection address is zero.
-    pub(crate) fn is_zero_held(&self) -> bool {
+    pub fn is_zero_held(&self) -> bool {
         self.address.is_some_and(|address| address.is_unspecified())
     }
 
     /// RTP address; `None` for hold by a zero address, disabled lines and unusable addresses.
-    pub(crate) fn rtp(&self) -> Option<SocketAddr> {
+    pub fn rtp(&self) -> Option<SocketAddr> {
         let address = self.address.filter(|address| !address.is_unspecified())?;
         (self.port != 0).then(|| SocketAddr::new(address, self.port))
     }
 
     /// RTCP address; `mux`: multiplexing is agreed. If only one side has offered it, RTCP has its own port (RFC 5761
     /// section 5.1.1).
-    pub(crate) fn rtcp(&self, mux: bool) -> Option<SocketAddr> {
+    pub fn rtcp(&self, mux: bool) -> Option<SocketAddr> {
         let rtp = self.rtp()?;
         if mux {
             return Some(rtp);
@@ -98,7 +98,7 @@ impl MediaFacts {
 
 /// Reason why a description cannot be anchored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum BadSdp {
+pub enum BadSdp {
     /// Not a session description: does not begin with `v=0`.
     NotSdp,
     /// An `m=` line that cannot be parsed.
@@ -111,7 +111,7 @@ pub(crate) enum BadSdp {
 
 impl BadSdp {
     /// Text for the Warning header and the log.
-    pub(crate) fn text(self) -> &'static str {
+    pub fn text(self) -> &'static str {
         match self {
             BadSdp::NotSdp => "body is no session description",
             BadSdp::MediaLine => "media line cannot be read",
@@ -122,10 +122,10 @@ impl BadSdp {
 }
 
 /// Parsed media lines of a description.
-pub(crate) type ParsedLines = SmallVec<[MediaFacts; 2]>;
+pub type ParsedLines = SmallVec<[MediaFacts; 2]>;
 
 /// Parses the fields that anchoring needs.
-pub(crate) fn parse_media(sdp: &[u8]) -> Result<ParsedLines, BadSdp> {
+pub fn parse_media(sdp: &[u8]) -> Result<ParsedLines, BadSdp> {
     if !sdp.starts_with(b"v=0") {
         return Err(BadSdp::NotSdp);
     }
@@ -287,7 +287,8 @@ fn media_line(rest: &[u8]) -> Option<(u16, LineTransport)> {
     Some((port, carriage))
 }
 
-pub(crate) fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
+/// The words of a line, separated by spaces.
+pub fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     line.split(|&byte| byte == b' ')
         .filter(|word| !word.is_empty())
 }
@@ -311,7 +312,7 @@ fn connection(rest: &[u8]) -> Option<IpAddr> {
 /// Writes `sdp` to `out` with our `address`, and for each media line the port in `ports` (zero: rejected). Attributes
 /// that would let media bypass the border (ICE candidates and credentials, `a=rtcp`) are removed; RTCP uses the next
 /// port.
-pub(crate) fn rewrite(sdp: &[u8], address: IpAddr, ports: &[u16], out: &mut Vec<u8>) {
+pub fn rewrite(sdp: &[u8], address: IpAddr, ports: &[u16], out: &mut Vec<u8>) {
     let mut index = 0;
     out.reserve(sdp.len() + 64);
     for raw in sdp.split_inclusive(|&byte| byte == b'\n') {
@@ -363,7 +364,8 @@ pub(super) fn origin(rest: &[u8], address: IpAddr, out: &mut Vec<u8>) {
     write_address(address, out);
 }
 
-pub(crate) fn connection_line(rest: &[u8], address: IpAddr, out: &mut Vec<u8>) {
+/// Writes a `c=` line with our address.
+pub fn connection_line(rest: &[u8], address: IpAddr, out: &mut Vec<u8>) {
     out.extend_from_slice(b"c=");
     // Hold as in RFC 2543 stays hold.
     let held = connection(rest).is_some_and(|address| address.is_unspecified());

@@ -7,22 +7,22 @@ use media::conference::{ConferenceSettings, ParticipantPlan, VoiceFormat};
 
 /// Settings of a participant for the forwarder.
 #[derive(Debug)]
-pub(crate) struct ParticipantSettings {
+pub struct ParticipantSettings {
     /// Number of the conference.
-    pub(crate) conference: u64,
+    pub conference: u64,
     /// Settings of the conference.
-    pub(crate) settings: ConferenceSettings,
+    pub settings: ConferenceSettings,
     /// Media line of the audio and its agreed format; `None` before the first agreement.
-    pub(crate) voice: Option<(usize, VoiceFormat)>,
+    pub voice: Option<(usize, VoiceFormat)>,
     /// Seed of the participant's random numbers.
-    pub(crate) seed: u64,
+    pub seed: u64,
     /// Whether the participant starts in the lobby, without the PIN.
-    pub(crate) in_lobby: bool,
+    pub in_lobby: bool,
 }
 
 impl CallMedia {
     /// Media of a participant; `session` is its number in the forwarder.
-    pub(crate) fn for_participant(
+    pub fn for_participant(
         session: u64,
         side: MediaSide,
         settings: ParticipantSettings,
@@ -38,7 +38,7 @@ impl CallMedia {
     }
 
     /// Sets the format before it is agreed by the answer. Returns the previous one.
-    pub(crate) fn agree_voice(
+    pub fn agree_voice(
         &mut self,
         voice: Option<(usize, VoiceFormat)>,
     ) -> Option<(usize, VoiceFormat)> {
@@ -47,17 +47,17 @@ impl CallMedia {
     }
 
     /// Whether we use SRTP or ICE on its media.
-    pub(crate) fn has_media_security(&self) -> bool {
+    pub fn has_media_security(&self) -> bool {
         self.secures_media()
     }
 
     /// Whether a media line has ports.
-    pub(crate) fn has_line(&self, index: usize) -> bool {
+    pub fn has_line(&self, index: usize) -> bool {
         self.lines.get(index).is_some_and(Option::is_some)
     }
 
     /// The agreed audio line and format.
-    pub(crate) fn voice(&self) -> Option<(usize, VoiceFormat)> {
+    pub fn voice(&self) -> Option<(usize, VoiceFormat)> {
         self.participant.as_ref()?.voice
     }
 

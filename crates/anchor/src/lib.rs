@@ -3,21 +3,26 @@
 //! By offer and answer (RFC 3264): an offer allocates ports on both sides for each new line, an answer puts the
 //! forwarder's session into force, a refused offer leaves the previous state in force. Lines that cannot be anchored
 //! (MSRP and BFCP over TCP) are forwarded as rejected (port 0); an offer without other lines is refused with 488.
+#![forbid(unsafe_code)]
 
-pub(crate) mod codecs;
+pub mod codecs;
+mod early_media;
+mod encodings;
+pub mod hiding;
 mod pairs;
-pub(crate) mod participant;
-pub(crate) mod sdp;
-pub(crate) mod security;
+pub mod participant;
+pub mod sdp;
+pub mod security;
+mod side;
 mod side_change;
+pub mod sockets;
 #[cfg(test)]
 mod tests;
 
-use crate::border::sockets::{MediaSocketPool, SocketWork};
-use crate::call::Side;
-use crate::call::quality::{Encodings, PayloadEncoding};
-use crate::hiding;
-use crate::private_headers::EarlyMedia;
+pub use early_media::EarlyMedia;
+pub use encodings::{Encodings, PayloadEncoding};
+pub use side::Side;
+
 use codecs::CallCodecs;
 use config::{MediaSecurity, Mux, Transcoding};
 use core::time::Duration;
@@ -29,44 +34,46 @@ use sdp::{BadSdp, LineTransport, MediaDirection, MediaFacts, ParsedLines, parse_
 use security::call::{KeyingState, MediaNotice};
 use security::side::SideSecurity;
 use smallvec::SmallVec;
+use sockets::{MediaSocketPool, SocketWork};
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 /// Ports of one range of one address.
 #[derive(Debug)]
-pub(crate) struct MediaPool {
+pub struct MediaPool {
     /// First port of the range.
-    pub(crate) first: u16,
+    pub first: u16,
     /// Last port of the range.
-    pub(crate) last: u16,
+    pub last: u16,
     /// The ports.
-    pub(crate) ports: PortPool,
+    pub ports: PortPool,
 }
 
 /// Resources shared by the media of all calls.
 #[derive(Debug)]
-pub(crate) struct MediaPlane {
+pub struct MediaPlane {
     /// One pool per port range; never removed while its ports are in use.
-    pub(crate) pools: Vec<MediaPool>,
+    pub pools: Vec<MediaPool>,
     /// Media sockets.
-    pub(crate) sockets: MediaSocketPool,
+    pub sockets: MediaSocketPool,
     /// Commands for the forwarder.
-    pub(crate) commands: VecDeque<MediaCommand>,
+    pub commands: VecDeque<MediaCommand>,
     /// Socket work for the driver.
-    pub(crate) work: VecDeque<SocketWork>,
+    pub work: VecDeque<SocketWork>,
     /// Time without media after which a call ends.
-    pub(crate) inactivity: Option<Duration>,
+    pub inactivity: Option<Duration>,
     /// The same during hold.
-    pub(crate) hold_inactivity: Option<Duration>,
+    pub hold_inactivity: Option<Duration>,
     /// Sessions in the forwarder.
-    pub(crate) sessions: usize,
+    pub sessions: usize,
     /// Keying of all calls.
-    pub(crate) keying: KeyingState,
+    pub keying: KeyingState,
 }
 
 impl MediaPlane {
-    pub(crate) fn new(socket_limit: usize, key: HashKey, entropy: Entropy) -> MediaPlane {
+    /// No pools, sockets or sessions yet; at most `socket_limit` open sockets.
+    pub fn new(socket_limit: usize, key: HashKey, entropy: Entropy) -> MediaPlane {
         MediaPlane {
             pools: Vec::new(),
             sockets: MediaSocketPool::new(socket_limit, key),
@@ -80,25 +87,25 @@ impl MediaPlane {
     }
 
     /// Closes idle sockets after their time.
-    pub(crate) fn close_idle(&mut self, now: Time) {
+    pub fn close_idle(&mut self, now: Time) {
         self.sockets.close_idle(now, &mut self.work);
     }
 
     /// Time of the next close.
-    pub(crate) fn next_deadline(&self) -> Option<Deadline> {
+    pub fn next_deadline(&self) -> Option<Deadline> {
         let due = self.sockets.next_close()?;
         Some(Deadline::new(due, "idle media ports"))
     }
 
     /// Ports held by calls.
-    pub(crate) fn ports_in_use(&self) -> usize {
+    pub fn ports_in_use(&self) -> usize {
         self.pools.iter().map(|pool| pool.ports.in_use()).sum()
     }
 }
 
 /// Reason why a description was not anchored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum AnchorError {
+pub enum AnchorError {
     /// It cannot be parsed.
     Bad(BadSdp),
     /// No port (or socket) is left in this pool.
@@ -117,7 +124,7 @@ pub(crate) enum AnchorError {
 
 impl AnchorError {
     /// Status of the response to the request with the description.
-    pub(crate) fn status(self) -> u16 {
+    pub fn status(self) -> u16 {
         match self {
             AnchorError::Bad(_)
             | AnchorError::Unanchorable
@@ -129,7 +136,7 @@ impl AnchorError {
     }
 
     /// Text for events and the Warning header.
-    pub(crate) fn text(self) -> &'static str {
+    pub fn text(self) -> &'static str {
         match self {
             AnchorError::Bad(bad) => bad.text(),
             AnchorError::Exhausted(_) => "no media port left",
@@ -144,7 +151,7 @@ impl AnchorError {
 
 /// Result of the replacement of a port that could not be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum PortReplacement {
+pub enum PortReplacement {
     /// The socket does not belong to this call.
     Foreign,
     /// Replaced by another pair; its RTP address.
@@ -190,19 +197,19 @@ struct AnchoredLine {
 
 /// State of one side of a line, for statistics.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct LineSideView {
+pub struct LineSideView {
     /// Our RTP port.
-    pub(crate) rtp: SocketAddr,
+    pub rtp: SocketAddr,
     /// Our RTCP port, if separate.
-    pub(crate) rtcp: Option<SocketAddr>,
+    pub rtcp: Option<SocketAddr>,
     /// RTP address that the side signalled.
-    pub(crate) signalled_rtp: Option<SocketAddr>,
+    pub signalled_rtp: Option<SocketAddr>,
     /// RTCP address that the side signalled.
-    pub(crate) signalled_rtcp: Option<SocketAddr>,
+    pub signalled_rtcp: Option<SocketAddr>,
     /// RTCP is multiplexed on the RTP port.
-    pub(crate) mux: bool,
+    pub mux: bool,
     /// Direction, from the side's point of view.
-    pub(crate) direction: MediaDirection,
+    pub direction: MediaDirection,
 }
 
 /// An offer without its final answer.
@@ -218,26 +225,26 @@ struct OpenOffer {
 
 /// Media parameters of one side of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct MediaSide {
+pub struct MediaSide {
     /// Pool of its ports.
-    pub(crate) pool: u16,
+    pub pool: u16,
     /// Address in descriptions (differs from the socket's behind a static NAT).
-    pub(crate) advertised: IpAddr,
+    pub advertised: IpAddr,
     /// Constraint on learning its address from packets.
-    pub(crate) latching: Latching,
+    pub latching: Latching,
     /// DSCP towards it.
-    pub(crate) dscp: u8,
+    pub dscp: u8,
     /// Media security, where configured.
-    pub(crate) security: Option<Arc<MediaSecurity>>,
+    pub security: Option<Arc<MediaSecurity>>,
     /// Whether topology hiding applies towards it.
-    pub(crate) hides: bool,
+    pub hides: bool,
     /// Transcoding policy towards it, where configured.
-    pub(crate) transcoding: Option<Arc<Transcoding>>,
+    pub transcoding: Option<Arc<Transcoding>>,
 }
 
 /// The anchored media of one call.
 #[derive(Debug)]
-pub(crate) struct CallMedia {
+pub struct CallMedia {
     session: u64,
     added: bool,
     sides: [MediaSide; 2],
@@ -258,7 +265,7 @@ pub(crate) struct CallMedia {
     /// Codec state, where a side has a transcoding policy.
     codecs: Option<Box<CallCodecs>>,
     /// Its timer, which may be far away and must not outlive the call.
-    pub(crate) keying_timer: Option<engine::timers::TimerKey>,
+    pub keying_timer: Option<engine::timers::TimerKey>,
     /// Present in a call to a conference.
     participant: Option<Box<participant::ParticipantSettings>>,
     /// The previous parameters of a side during a change.
@@ -267,7 +274,7 @@ pub(crate) struct CallMedia {
 
 impl CallMedia {
     /// Media without any negotiation; `session` is the number in the forwarder.
-    pub(crate) fn new(session: u64, sides: [MediaSide; 2]) -> CallMedia {
+    pub fn new(session: u64, sides: [MediaSide; 2]) -> CallMedia {
         CallMedia {
             session,
             added: false,
@@ -288,24 +295,24 @@ impl CallMedia {
     }
 
     /// Sets the number of the call in events.
-    pub(crate) fn with_number(mut self, number: u64) -> CallMedia {
+    pub fn with_number(mut self, number: u64) -> CallMedia {
         self.number = number;
         self
     }
 
     /// Limits early media; only before the first offer.
-    pub(crate) fn with_early_media(mut self, limits: EarlyMedia) -> CallMedia {
+    pub fn with_early_media(mut self, limits: EarlyMedia) -> CallMedia {
         self.early_media = Some(limits);
         self
     }
 
     /// Whether early media is limited.
-    pub(crate) fn limits_early_media(&self) -> bool {
+    pub fn limits_early_media(&self) -> bool {
         self.early_media.is_some()
     }
 
     /// Changes or removes the limit of early media.
-    pub(crate) fn set_early_media(&mut self, plane: &mut MediaPlane, limits: Option<EarlyMedia>) {
+    pub fn set_early_media(&mut self, plane: &mut MediaPlane, limits: Option<EarlyMedia>) {
         if self.early_media != limits {
             self.early_media = limits;
             if self.added {
@@ -319,7 +326,7 @@ impl CallMedia {
     ///
     /// # Errors
     /// [`AnchorError::Exhausted`]; nothing has changed then.
-    pub(crate) fn reserve(&mut self, plane: &mut MediaPlane) -> Result<(), AnchorError> {
+    pub fn reserve(&mut self, plane: &mut MediaPlane) -> Result<(), AnchorError> {
         if self.lines.is_empty() {
             let line = self.new_line(plane, media::Carriage::Rtp)?;
             self.lines.push(Some(line));
@@ -329,7 +336,7 @@ impl CallMedia {
     }
 
     /// The side whose offer is open, if any.
-    pub(crate) fn open_offer(&self) -> Option<Side> {
+    pub fn open_offer(&self) -> Option<Side> {
         self.offer.as_ref().map(|offer| offer.from)
     }
 
@@ -337,7 +344,7 @@ impl CallMedia {
     ///
     /// # Errors
     /// [`AnchorError`]; nothing has changed then.
-    pub(crate) fn offer(
+    pub fn offer(
         &mut self,
         plane: &mut MediaPlane,
         from: Side,
@@ -453,7 +460,7 @@ impl CallMedia {
     ///
     /// # Errors
     /// [`AnchorError`]; nothing has changed then.
-    pub(crate) fn answer(
+    pub fn answer(
         &mut self,
         plane: &mut MediaPlane,
         from: Side,
@@ -497,7 +504,7 @@ impl CallMedia {
 
     /// Discards the open offer after a refusal; the previous state remains. An offer that an early dialog has
     /// answered stays as answered.
-    pub(crate) fn abandon(&mut self, plane: &mut MediaPlane) {
+    pub fn abandon(&mut self, plane: &mut MediaPlane) {
         if let Some(offer) = self.offer.take()
             && !offer.answered
         {
@@ -516,7 +523,7 @@ impl CallMedia {
     }
 
     /// Writes the same offer for another target to `out`.
-    pub(crate) fn offer_again(&mut self, plane: &mut MediaPlane, offer: &[u8], out: &mut Vec<u8>) {
+    pub fn offer_again(&mut self, plane: &mut MediaPlane, offer: &[u8], out: &mut Vec<u8>) {
         if let Some(from) = self.open_offer() {
             self.write_offer(plane, from, offer, out);
         }
@@ -524,7 +531,7 @@ impl CallMedia {
 
     /// Whether a socket of this call is still being opened. The last description must not be sent then, because the
     /// port may be in use by another program; the session is notified when each socket is open.
-    pub(crate) fn defer_until_open(&mut self, plane: &mut MediaPlane) -> bool {
+    pub fn defer_until_open(&mut self, plane: &mut MediaPlane) -> bool {
         let mut any = false;
         for side in self
             .lines
@@ -546,11 +553,7 @@ impl CallMedia {
     }
 
     /// Replaces the pair of a socket that could not be opened; the pair is set aside.
-    pub(crate) fn replace_pair(
-        &mut self,
-        plane: &mut MediaPlane,
-        socket: SocketId,
-    ) -> PortReplacement {
+    pub fn replace_pair(&mut self, plane: &mut MediaPlane, socket: SocketId) -> PortReplacement {
         let place = self.lines.iter().enumerate().find_map(|(index, line)| {
             let side = line.as_ref()?.sides.iter().position(|s| s.has(socket))?;
             Some((index, side))
@@ -612,7 +615,7 @@ impl CallMedia {
     }
 
     /// Parameters of a side.
-    pub(crate) fn side(&self, side: Side) -> &MediaSide {
+    pub fn side(&self, side: Side) -> &MediaSide {
         let [caller, callee] = &self.sides;
         match side {
             Side::Caller => caller,
@@ -621,7 +624,7 @@ impl CallMedia {
     }
 
     /// Removes ICE from the answer to `side`, although its offer had it.
-    pub(crate) fn answer_without_ice(&mut self, side: Side) {
+    pub fn answer_without_ice(&mut self, side: Side) {
         for line in self.lines.iter_mut().flatten() {
             if let Some(security) = line
                 .sides
@@ -634,7 +637,7 @@ impl CallMedia {
     }
 
     /// Number and both sides of each line.
-    pub(crate) fn line_views(&self) -> impl Iterator<Item = (usize, [LineSideView; 2])> {
+    pub fn line_views(&self) -> impl Iterator<Item = (usize, [LineSideView; 2])> {
         let view = |side: &LineSide| LineSideView {
             rtp: side.pair.rtp(),
             rtcp: side.rtcp.map(|_| side.pair.rtcp()),
@@ -653,12 +656,12 @@ impl CallMedia {
     }
 
     /// Whether the forwarder has the session, and reports its figures at the end.
-    pub(crate) fn is_added(&self) -> bool {
+    pub fn is_added(&self) -> bool {
         self.added
     }
 
     /// Encodings of dynamic payload types, by the side that sends them.
-    pub(crate) fn encodings(&self) -> Encodings {
+    pub fn encodings(&self) -> Encodings {
         let mut found = Encodings::new();
         for (index, line) in self.lines.iter().enumerate() {
             for side in Side::BOTH {
@@ -685,7 +688,7 @@ impl CallMedia {
     }
 
     /// Whether a socket belongs to this call.
-    pub(crate) fn uses(&self, socket: SocketId) -> bool {
+    pub fn uses(&self, socket: SocketId) -> bool {
         self.lines
             .iter()
             .flatten()
@@ -694,7 +697,7 @@ impl CallMedia {
     }
 
     /// Releases all resources; the forwarder reports the figures of the session.
-    pub(crate) fn release(mut self, plane: &mut MediaPlane) {
+    pub fn release(mut self, plane: &mut MediaPlane) {
         self.keep_side(plane);
         for index in 0..self.lines.len() {
             self.drop_line(plane, index);

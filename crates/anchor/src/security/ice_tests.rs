@@ -2,7 +2,7 @@
 //! interoperability with telephones and a browser is tested in `crates/hornwork/tests/peer_phones.rs`.
 
 use super::tests::{MediaRig, NOW, addr, lines, rtp, sdp};
-use crate::anchor::*;
+use crate::*;
 use config::Ice;
 use core::time::Duration;
 use engine::{DropReason, Drops, Time};

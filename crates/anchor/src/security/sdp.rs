@@ -3,14 +3,14 @@
 //!
 //! In a call with media security on either side none of these is forwarded: each side gets its own.
 
-use crate::anchor::sdp::{connection_line, origin, words, write_address};
+use crate::sdp::{connection_line, origin, words, write_address};
 use protect::dtls::CertificateFingerprint;
 use smallvec::SmallVec;
 use std::net::IpAddr;
 
 /// Protection of a media line by its profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ProfileTransport {
+pub enum ProfileTransport {
     /// `RTP/AVP`, possibly with keys (RFC 8643).
     Plain,
     /// `RTP/SAVP` (RFC 3711).
@@ -21,10 +21,11 @@ pub(crate) enum ProfileTransport {
 
 /// Profile of a media line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Profile {
-    pub(crate) transport: ProfileTransport,
+pub struct Profile {
+    /// Transport below RTP.
+    pub transport: ProfileTransport,
     /// With feedback (RFC 4585, RFC 5124): `AVPF`, `SAVPF`.
-    pub(crate) feedback: bool,
+    pub feedback: bool,
 }
 
 impl Profile {
@@ -37,7 +38,8 @@ impl Profile {
         ("UDP/TLS/RTP/SAVPF", ProfileTransport::Dtls, true),
     ];
 
-    pub(crate) fn parse(text: &[u8]) -> Option<Profile> {
+    /// The profile of this name in a media line; `None`: unknown.
+    pub fn parse(text: &[u8]) -> Option<Profile> {
         let existing = Profile::ALL
             .iter()
             .find(|existing| existing.0.as_bytes().eq_ignore_ascii_case(text))?;
@@ -48,7 +50,7 @@ impl Profile {
     }
 
     /// Name in a media line.
-    pub(crate) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         Profile::ALL
             .iter()
             .find(|existing| (existing.1, existing.2) == (self.transport, self.feedback))
@@ -58,10 +60,14 @@ impl Profile {
 
 /// Role in the DTLS handshake (`a=setup`, RFC 4145, RFC 8842).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum DtlsSetup {
+pub enum DtlsSetup {
+    /// `active`
     Active,
+    /// `passive`
     Passive,
+    /// `actpass`
     Actpass,
+    /// `holdconn`
     Holdconn,
 }
 
@@ -70,28 +76,35 @@ const MAX_CANDIDATES: usize = 64;
 
 /// Security attributes of one media line, of its own or of the session.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct SecurityAttributes<'a> {
+pub struct SecurityAttributes<'a> {
     /// `None`: not a profile of RTP over UDP.
-    pub(crate) profile: Option<Profile>,
+    pub profile: Option<Profile>,
     /// Values of `a=crypto`.
-    pub(crate) cryptos: SmallVec<[&'a [u8]; 4]>,
-    pub(crate) fingerprints: SmallVec<[CertificateFingerprint; 1]>,
+    pub cryptos: SmallVec<[&'a [u8]; 4]>,
+    /// Values of `a=fingerprint`.
+    pub fingerprints: SmallVec<[CertificateFingerprint; 1]>,
     /// A fingerprint cannot be parsed.
-    pub(crate) bad_fingerprint: bool,
-    pub(crate) setup: Option<DtlsSetup>,
-    pub(crate) tls_id: Option<&'a [u8]>,
-    pub(crate) ice_ufrag: Option<&'a [u8]>,
-    pub(crate) ice_pwd: Option<&'a [u8]>,
+    pub bad_fingerprint: bool,
+    /// Value of `a=setup`.
+    pub setup: Option<DtlsSetup>,
+    /// Value of `a=tls-id`.
+    pub tls_id: Option<&'a [u8]>,
+    /// Value of `a=ice-ufrag`.
+    pub ice_ufrag: Option<&'a [u8]>,
+    /// Value of `a=ice-pwd`.
+    pub ice_pwd: Option<&'a [u8]>,
     /// Values of `a=candidate`.
-    pub(crate) candidates: SmallVec<[&'a [u8]; 2]>,
+    pub candidates: SmallVec<[&'a [u8]; 2]>,
     /// Number of candidates that were not parsed.
-    pub(crate) candidates_skipped: u64,
+    pub candidates_skipped: u64,
     /// The sender is a lite agent.
-    pub(crate) ice_lite: bool,
-    pub(crate) mux: bool,
-    pub(crate) mid: Option<&'a [u8]>,
+    pub ice_lite: bool,
+    /// `a=rtcp-mux` is present.
+    pub mux: bool,
+    /// Value of `a=mid`.
+    pub mid: Option<&'a [u8]>,
     /// The line is in a BUNDLE group.
-    pub(crate) bundled: bool,
+    pub bundled: bool,
 }
 
 impl<'a> SecurityAttributes<'a> {
@@ -140,7 +153,7 @@ impl<'a> SecurityAttributes<'a> {
 }
 
 /// Parses the security attributes of all media lines.
-pub(crate) fn security_attributes(sdp: &[u8]) -> SmallVec<[SecurityAttributes<'_>; 2]> {
+pub fn security_attributes(sdp: &[u8]) -> SmallVec<[SecurityAttributes<'_>; 2]> {
     let mut session = SecurityAttributes::default();
     let mut lines: SmallVec<[SecurityAttributes<'_>; 2]> = SmallVec::new();
     let mut bundle: SmallVec<[&[u8]; 4]> = SmallVec::new();
@@ -179,21 +192,21 @@ pub(crate) fn security_attributes(sdp: &[u8]) -> SmallVec<[SecurityAttributes<'_
 
 /// Rewriting of one media line.
 #[derive(Debug, Default)]
-pub(crate) struct LineRewrite {
+pub struct LineRewrite {
     /// Zero: rejected.
-    pub(crate) port: u16,
+    pub port: u16,
     /// `None`: as received, for transports other than RTP.
-    pub(crate) profile: Option<Profile>,
+    pub profile: Option<Profile>,
     /// Our attributes, each with its line end.
-    pub(crate) attributes: Vec<u8>,
+    pub attributes: Vec<u8>,
     /// Whether attributes that only browsers use are kept.
-    pub(crate) browser: bool,
+    pub browser: bool,
     /// Value of `a=mid`, where the line stays in a group.
-    pub(crate) bundled: Option<Vec<u8>>,
+    pub bundled: Option<Vec<u8>>,
     /// We are a lite ICE agent on the line.
-    pub(crate) lite: bool,
+    pub lite: bool,
     /// The line is not RTP: its security attributes are forwarded.
-    pub(crate) foreign: bool,
+    pub foreign: bool,
 }
 
 /// Attributes that terminate at the border and are replaced by its own.
@@ -246,7 +259,7 @@ fn name_of(attribute: &[u8]) -> &[u8] {
 
 /// Writes `sdp` to `out` with our `address`, and each media line as in `rewrites`; `zero_holds`: a zero connection
 /// address is kept, because it means hold.
-pub(crate) fn write_description(
+pub fn write_description(
     sdp: &[u8],
     address: IpAddr,
     rewrites: &[LineRewrite],
@@ -286,7 +299,7 @@ pub(crate) fn write_description(
                     || matches!(name, b"group" | b"msid-semantic");
                 let dropped = match rewrite {
                     // Lines other than RTP keep their attributes, except those that let media bypass the border.
-                    Some(rewrite) if rewrite.foreign => crate::anchor::sdp::bypasses_anchor(rest),
+                    Some(rewrite) if rewrite.foreign => crate::sdp::bypasses_anchor(rest),
                     Some(rewrite) => {
                         is_ours || (!rewrite.browser && BROWSER_ATTRIBUTES.contains(&name))
                     }

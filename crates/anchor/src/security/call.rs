@@ -4,16 +4,14 @@ use super::sdp::{LineRewrite, SecurityAttributes, security_attributes, write_des
 use super::side::{
     Datagrams, KeyingContext, SecurityEvent, SecurityFailure, SecurityOutput, SideSecurity,
 };
-use crate::anchor::sdp::{LineTransport, ParsedLines, parse_media};
-use crate::anchor::{AnchorError, AnchoredLine, CallMedia, LineSide, MediaPlane, OpenOffer};
-use crate::border::{Alarm, Core};
-use crate::call::{CallKey, Side};
+use crate::Side;
+use crate::sdp::{LineTransport, ParsedLines, parse_media};
+use crate::{AnchorError, AnchoredLine, CallMedia, LineSide, MediaPlane, OpenOffer};
 use codec::kind::Kind;
 use config::{Keying, MediaSecurity, Mux};
 use engine::{DropReason, Drops, Entropy, EventKind, SocketId, Time};
 use protect::dtls;
 use protect::srtp::Suite;
-use sip::Endpoint;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -21,7 +19,7 @@ use std::sync::Arc;
 
 /// An event of one side's media.
 #[derive(Debug)]
-pub(crate) enum MediaStatus {
+pub enum MediaStatus {
     /// Keys are agreed.
     Keyed(Keying, Suite),
     /// Keying has failed, for this reason.
@@ -38,19 +36,23 @@ pub(crate) enum MediaStatus {
 
 /// An event with its call, side and line.
 #[derive(Debug)]
-pub(crate) struct MediaNotice {
-    pub(crate) session: u64,
+pub struct MediaNotice {
+    /// Session of the call in the forwarder.
+    pub session: u64,
     number: u64,
-    side: Side,
-    line: usize,
-    status: MediaStatus,
+    /// The side.
+    pub side: Side,
+    /// Index of the line.
+    pub line: usize,
+    /// The event.
+    pub status: MediaStatus,
     /// The call has to end.
-    pub(crate) is_fatal: bool,
+    pub is_fatal: bool,
 }
 
 impl MediaNotice {
     /// The event for the log.
-    pub(crate) fn event(&self) -> EventKind {
+    pub fn event(&self) -> EventKind {
         let call = self.number;
         let side = self.side.name().to_owned();
         let line = self.line as u64;
@@ -91,7 +93,7 @@ impl MediaNotice {
 }
 
 /// Drop reason of an unexpected packet on a media port.
-pub(crate) fn unexpected_reason(bytes: &[u8]) -> DropReason {
+pub fn unexpected_reason(bytes: &[u8]) -> DropReason {
     use wire::stun::{MediaProtocol, media_protocol};
     match media_protocol(bytes) {
         MediaProtocol::Stun => DropReason::StunUnexpected,
@@ -102,7 +104,7 @@ pub(crate) fn unexpected_reason(bytes: &[u8]) -> DropReason {
 
 impl MediaNotice {
     /// Transcoding of a call's line has begun.
-    pub(crate) fn transcoded(session: u64, number: u64, line: usize, kinds: [Kind; 2]) -> Self {
+    pub fn transcoded(session: u64, number: u64, line: usize, kinds: [Kind; 2]) -> Self {
         MediaNotice {
             session,
             number,
@@ -116,15 +118,16 @@ impl MediaNotice {
 
 /// State of keying that all calls share.
 #[derive(Debug)]
-pub(crate) struct KeyingState {
+pub struct KeyingState {
     entropy: Entropy,
     /// DTLS certificate and settings, if configured.
-    pub(crate) dtls: Option<dtls::DtlsEndpoint>,
-    pub(crate) now: Time,
+    pub dtls: Option<dtls::DtlsEndpoint>,
+    /// Time of the current input.
+    pub now: Time,
     /// STUN and DTLS datagrams to send.
-    pub(crate) datagrams: Datagrams,
+    pub datagrams: Datagrams,
     sending: Vec<u8>,
-    pub(in crate::anchor) notices: VecDeque<MediaNotice>,
+    pub(crate) notices: VecDeque<MediaNotice>,
     /// Sessions with a requested timeout.
     timeout_requests: VecDeque<(u64, Time)>,
     /// Candidates above the limit that were not counted yet.
@@ -132,7 +135,8 @@ pub(crate) struct KeyingState {
 }
 
 impl KeyingState {
-    pub(crate) fn new(entropy: Entropy) -> KeyingState {
+    /// No DTLS, and nothing pending.
+    pub fn new(entropy: Entropy) -> KeyingState {
         KeyingState {
             entropy,
             dtls: None,
@@ -146,31 +150,31 @@ impl KeyingState {
     }
 
     /// Adds the dropped candidates to the drop counters.
-    pub(crate) fn count_drops(&mut self, drops: &mut Drops) {
+    pub fn count_drops(&mut self, drops: &mut Drops) {
         let dropped = core::mem::take(&mut self.candidates_dropped);
         drops.add(DropReason::IceTooManyCandidates, dropped);
     }
 
     /// The next datagram to send.
-    pub(crate) fn next_datagram(&mut self) -> Option<(SocketId, SocketAddr, &[u8])> {
+    pub fn next_datagram(&mut self) -> Option<(SocketId, SocketAddr, &[u8])> {
         let (socket, destination, bytes) = self.datagrams.pop_front()?;
         self.sending = bytes;
         Some((socket, destination, &self.sending))
     }
 
     /// The next session with a requested timeout, and its time.
-    pub(crate) fn next_timeout_request(&mut self) -> Option<(u64, Time)> {
+    pub fn next_timeout_request(&mut self) -> Option<(u64, Time)> {
         self.timeout_requests.pop_front()
     }
 
     /// The next notice.
-    pub(crate) fn next_notice(&mut self) -> Option<MediaNotice> {
+    pub fn next_notice(&mut self) -> Option<MediaNotice> {
         self.notices.pop_front()
     }
 
     /// The next status, for tests.
     #[cfg(test)]
-    pub(in crate::anchor) fn next_status(&mut self) -> Option<(Side, MediaStatus)> {
+    pub(crate) fn next_status(&mut self) -> Option<(Side, MediaStatus)> {
         let notice = self.notices.pop_front()?;
         Some((notice.side, notice.status))
     }
@@ -217,7 +221,7 @@ impl AnchoredLine {
 
 impl CallMedia {
     /// Whether either side requires or forbids SRTP, or uses ICE.
-    pub(in crate::anchor) fn secures_media(&self) -> bool {
+    pub(crate) fn secures_media(&self) -> bool {
         self.sides
             .iter()
             .filter_map(|side| side.security.as_ref())
@@ -255,7 +259,7 @@ impl CallMedia {
 
     /// Evaluates the lines of an offer: an unacceptable new line is removed; if an existing line or all lines are
     /// unacceptable, the offer is refused.
-    pub(in crate::anchor) fn evaluate_offer_security(
+    pub(crate) fn evaluate_offer_security(
         &mut self,
         plane: &mut MediaPlane,
         from: Side,
@@ -299,7 +303,7 @@ impl CallMedia {
     }
 
     /// Applies the security of an answer, and puts the offerer's into force.
-    pub(in crate::anchor) fn apply_answer_security(
+    pub(crate) fn apply_answer_security(
         &mut self,
         plane: &mut MediaPlane,
         offer: &OpenOffer,
@@ -369,7 +373,7 @@ impl CallMedia {
     }
 
     /// Continues keying after an answer.
-    pub(in crate::anchor) fn resume_keying(&mut self, plane: &mut MediaPlane) {
+    pub(crate) fn resume_keying(&mut self, plane: &mut MediaPlane) {
         if !self.secures_media() {
             return;
         }
@@ -451,7 +455,7 @@ impl CallMedia {
     }
 
     /// Registers for STUN and DTLS on the call's ports.
-    pub(in crate::anchor) fn claim_sockets(&self, plane: &mut MediaPlane) {
+    pub(crate) fn claim_sockets(&self, plane: &mut MediaPlane) {
         for side in self.lines.iter().flatten().flat_map(|line| &line.sides) {
             if side
                 .security
@@ -464,7 +468,7 @@ impl CallMedia {
     }
 
     /// Processes a datagram that the forwarder passed up.
-    pub(crate) fn handle_datagram(
+    pub fn handle_datagram(
         &mut self,
         plane: &mut MediaPlane,
         socket: SocketId,
@@ -500,7 +504,7 @@ impl CallMedia {
     }
 
     /// Handles the requested timeout.
-    pub(crate) fn handle_keying_timeout(&mut self, plane: &mut MediaPlane) {
+    pub fn handle_keying_timeout(&mut self, plane: &mut MediaPlane) {
         self.timeout_at = None;
         self.keying_timer = None;
         let changed = self.for_each_security(plane, |security, local, output, context, out| {
@@ -512,7 +516,7 @@ impl CallMedia {
     }
 
     /// Appends `sdp` as written for `towards`, with its media security.
-    pub(in crate::anchor) fn write_with_security(
+    pub(crate) fn write_with_security(
         &mut self,
         plane: &mut MediaPlane,
         towards: Side,
@@ -595,73 +599,5 @@ impl LineSide {
         }
         let mux = if offers { self.mux_offered } else { self.mux };
         *rewrite = security.rewrite(offers, mux, address, context);
-    }
-}
-
-impl Core {
-    /// Processes STUN or DTLS from a media port.
-    pub(crate) fn handle_media_datagram(
-        &mut self,
-        socket: SocketId,
-        source: SocketAddr,
-        bytes: &[u8],
-    ) -> Result<(), DropReason> {
-        let unexpected = unexpected_reason(bytes);
-        let owner = self.plane.sockets.owner(socket).ok_or(unexpected)?;
-        let slot = self.slot_of(CallKey(owner)).ok_or(unexpected)?;
-        let media = self
-            .calls
-            .get_mut(slot)
-            .and_then(|call| call.media.as_deref_mut())
-            .ok_or(unexpected)?;
-        media.handle_datagram(&mut self.plane, socket, source, bytes)
-    }
-
-    /// Handles the requested timeout of a call.
-    pub(crate) fn handle_keying_timeout(&mut self, key: CallKey) {
-        if let Some(slot) = self.slot_of(key)
-            && let Some(media) = self
-                .calls
-                .get_mut(slot)
-                .and_then(|call| call.media.as_deref_mut())
-        {
-            media.handle_keying_timeout(&mut self.plane);
-        }
-    }
-
-    /// Schedules requested timeouts, writes events, and ends calls whose keying has failed.
-    pub(crate) fn process_media_notices(&mut self, endpoint: &mut Endpoint, now: Time) {
-        while let Some((session, at)) = self.plane.keying.next_timeout_request() {
-            // The call may have ended in the meantime.
-            let media = self
-                .slot_of(CallKey(session))
-                .and_then(|slot| self.calls.get_mut(slot)?.media.as_deref_mut());
-            let Some(media) = media else { continue };
-            let timer = self.timers.schedule(at, Alarm::Keying(CallKey(session)));
-            if let Some(later) = media.keying_timer.replace(timer) {
-                self.timers.cancel(later);
-            }
-        }
-        self.plane.keying.count_drops(&mut self.drops);
-        while let Some(notice) = self.plane.keying.next_notice() {
-            self.process_notice(endpoint, notice, now);
-        }
-    }
-
-    fn process_notice(&mut self, endpoint: &mut Endpoint, notice: MediaNotice, now: Time) {
-        if let MediaStatus::Transcoded(kinds) = notice.status {
-            self.reserve_transcoding(CallKey(notice.session), kinds);
-        }
-        if let MediaStatus::Keyed(keying, suite) = notice.status {
-            let line_side = (notice.line, notice.side);
-            self.reserve_srtp(CallKey(notice.session), line_side, (keying, suite), now);
-        }
-        self.events.tell(now, || notice.event());
-        if notice.is_fatal
-            && let Some(slot) = self.slot_of(CallKey(notice.session))
-        {
-            let reason = b"SIP;cause=488;text=\"Media keys\"";
-            self.give_up(endpoint, slot, "media keys", reason, now);
-        }
     }
 }

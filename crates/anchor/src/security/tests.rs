@@ -2,7 +2,7 @@
 //! tests of its own; interoperability with telephones is tested in `crates/hornwork/tests/peer_phones.rs`.
 
 use super::call::MediaStatus;
-use crate::anchor::*;
+use crate::*;
 use config::{Ice, Keying, SrtpPolicy};
 use engine::{DropReason, Forward, MediaPacket, PacketVerdict, Time};
 use media::Forwarder;

@@ -3,7 +3,7 @@
 
 use super::pairs::{drop_side, new_side};
 use super::{AnchorError, CallMedia, LineSide, MediaPlane, MediaSide};
-use crate::call::Side;
+use crate::Side;
 use smallvec::SmallVec;
 
 /// The previous state of a side.
@@ -20,7 +20,7 @@ impl CallMedia {
     ///
     /// # Errors
     /// [`AnchorError::Exhausted`]; nothing has changed then.
-    pub(crate) fn change_side(
+    pub fn change_side(
         &mut self,
         plane: &mut MediaPlane,
         side: Side,
@@ -35,7 +35,7 @@ impl CallMedia {
     ///
     /// # Errors
     /// [`AnchorError::Exhausted`]; nothing has changed then.
-    pub(crate) fn try_side(
+    pub fn try_side(
         &mut self,
         plane: &mut MediaPlane,
         side: Side,
@@ -73,7 +73,7 @@ impl CallMedia {
     }
 
     /// Makes the change of a side final and releases its previous ports.
-    pub(crate) fn keep_side(&mut self, plane: &mut MediaPlane) {
+    pub fn keep_side(&mut self, plane: &mut MediaPlane) {
         let Some(home) = self.previous_side.take() else {
             return;
         };
@@ -83,7 +83,7 @@ impl CallMedia {
     }
 
     /// Undoes the change of a side. No offer is open then, and no line was added since.
-    pub(crate) fn restore_side(&mut self, plane: &mut MediaPlane) {
+    pub fn restore_side(&mut self, plane: &mut MediaPlane) {
         let Some(home) = self.previous_side.take() else {
             return;
         };

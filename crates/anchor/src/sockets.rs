@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 /// First number of media sockets; lower ones are signalling sockets.
-pub(crate) const MEDIA_BASE: u32 = 1 << 16;
+pub const MEDIA_BASE: u32 = 1 << 16;
 
 /// Time for which a socket stays open after its call. Opening and closing the four sockets of a call costs half as much
 /// as the rest of the call; from a thousand calls per second on, most sockets are reused within this time.
@@ -21,7 +21,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 
 /// A socket operation for the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SocketWork {
+pub enum SocketWork {
     /// Open a socket.
     Open {
         /// Number of the socket.
@@ -71,7 +71,7 @@ struct IdleSocket {
 
 /// The open media sockets.
 #[derive(Debug)]
-pub(crate) struct MediaSocketPool {
+pub struct MediaSocketPool {
     entries: Slab<PooledSocket>,
     by_address: BoundedMap<SocketAddr, u32>,
     /// In order of release.
@@ -85,7 +85,7 @@ pub(crate) struct MediaSocketPool {
 
 impl MediaSocketPool {
     /// An empty table for at most `limit` open sockets.
-    pub(crate) fn new(limit: usize, key: HashKey) -> MediaSocketPool {
+    pub fn new(limit: usize, key: HashKey) -> MediaSocketPool {
         MediaSocketPool {
             entries: Slab::new(),
             by_address: BoundedMap::new(limit, key),
@@ -99,7 +99,7 @@ impl MediaSocketPool {
 
     /// Like [`MediaSocketPool::acquire`]. `before` is the socket of the previous use of this address, which saves the
     /// lookup in most cases.
-    pub(crate) fn acquire_again(
+    pub fn acquire_again(
         &mut self,
         address: SocketAddr,
         before: Option<SocketId>,
@@ -118,7 +118,7 @@ impl MediaSocketPool {
     }
 
     /// The socket at `address`, opened if necessary; `None` if the limit of sockets is in use.
-    pub(crate) fn acquire(
+    pub fn acquire(
         &mut self,
         address: SocketAddr,
         work: &mut VecDeque<SocketWork>,
@@ -159,7 +159,7 @@ impl MediaSocketPool {
     }
 
     /// Releases a socket after a call. It stays open for a while.
-    pub(crate) fn release(&mut self, socket: SocketId, now: Time) {
+    pub fn release(&mut self, socket: SocketId, now: Time) {
         let Some(index) = socket.0.checked_sub(MEDIA_BASE) else {
             return;
         };
@@ -185,13 +185,13 @@ impl MediaSocketPool {
     }
 
     /// When [`MediaSocketPool::close_idle`] is due.
-    pub(crate) fn next_close(&self) -> Option<Time> {
+    pub fn next_close(&self) -> Option<Time> {
         let oldest = self.idle.front()?;
         Some((oldest.since + KEEP).max(self.next_sweep))
     }
 
     /// Closes sockets that have been idle for too long.
-    pub(crate) fn close_idle(&mut self, now: Time, work: &mut VecDeque<SocketWork>) {
+    pub fn close_idle(&mut self, now: Time, work: &mut VecDeque<SocketWork>) {
         if self.next_close().is_none_or(|due| due > now) {
             return;
         }
@@ -211,32 +211,32 @@ impl MediaSocketPool {
     }
 
     /// Whether the opening of `socket` is not confirmed yet.
-    pub(crate) fn is_opening(&self, socket: SocketId) -> bool {
+    pub fn is_opening(&self, socket: SocketId) -> bool {
         self.entry(socket).is_some_and(|entry| entry.opening)
     }
 
     /// Registers `waiter` (not 0) for the opening of `socket`.
-    pub(crate) fn await_open(&mut self, socket: SocketId, waiter: u64) {
+    pub fn await_open(&mut self, socket: SocketId, waiter: u64) {
         if let Some(entry) = self.entry_mut(socket).filter(|entry| entry.opening) {
             entry.waiter = waiter;
         }
     }
 
     /// Assigns STUN and DTLS packets of `socket` to `owner` (not 0) until its release.
-    pub(crate) fn own(&mut self, socket: SocketId, owner: u64) {
+    pub fn own(&mut self, socket: SocketId, owner: u64) {
         if let Some(entry) = self.entry_mut(socket) {
             entry.owner = owner;
         }
     }
 
     /// The owner of packets that the forwarder passes up.
-    pub(crate) fn owner(&self, socket: SocketId) -> Option<u64> {
+    pub fn owner(&self, socket: SocketId) -> Option<u64> {
         let owner = self.entry(socket)?.owner;
         (owner != 0).then_some(owner)
     }
 
     /// The driver has opened `socket`. Returns the call that waits for it.
-    pub(crate) fn opened(
+    pub fn opened(
         &mut self,
         socket: SocketId,
         now: Time,
@@ -262,7 +262,7 @@ impl MediaSocketPool {
     }
 
     /// The driver could not open `socket`, which is removed. Returns its address and the call that waits for it.
-    pub(crate) fn failed(&mut self, socket: SocketId) -> Option<(SocketAddr, Option<u64>)> {
+    pub fn failed(&mut self, socket: SocketId) -> Option<(SocketAddr, Option<u64>)> {
         let index = socket.0.checked_sub(MEDIA_BASE)?;
         let entry = self.entries.try_remove(index as usize)?;
         if !entry.busy {
@@ -274,7 +274,7 @@ impl MediaSocketPool {
     }
 
     /// Releases a socket that no other call may use.
-    pub(crate) fn discard(&mut self, socket: SocketId, now: Time, work: &mut VecDeque<SocketWork>) {
+    pub fn discard(&mut self, socket: SocketId, now: Time, work: &mut VecDeque<SocketWork>) {
         self.release(socket, now);
         match self.entry_mut(socket).filter(|entry| !entry.busy) {
             Some(entry) if entry.opening => entry.unwanted = true,
@@ -295,7 +295,7 @@ impl MediaSocketPool {
     }
 
     /// Closes idle sockets whose address is not `wanted` after a reload.
-    pub(crate) fn close_outside_ranges(
+    pub fn close_outside_ranges(
         &mut self,
         wanted: impl Fn(SocketAddr) -> bool,
         work: &mut VecDeque<SocketWork>,
@@ -312,12 +312,12 @@ impl MediaSocketPool {
     }
 
     /// Sockets that calls hold.
-    pub(crate) fn busy(&self) -> usize {
+    pub fn busy(&self) -> usize {
         self.entries.len() - self.idle_count
     }
 
     /// Sockets that are open.
-    pub(crate) fn open(&self) -> usize {
+    pub fn open(&self) -> usize {
         self.entries.len()
     }
 
