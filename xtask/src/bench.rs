@@ -1,5 +1,5 @@
 //! `make bench`: the border beside its peers, interleaved, at the same rate, one core each, part by part; at the end every bar
-//! beside its figure. Measured is the build of `make build` with its log as shipped; where a part compares with a peer, the optimised
+//! beside its figure. It measures the build of `make build` with its log as shipped; where a part compares with a peer, the optimised
 //! build of `make release` is a second column.
 
 mod calls;
@@ -55,7 +55,7 @@ struct Bench {
     /// A folder for temporary files of the run.
     scratch: PathBuf,
     bars: Vec<Bar>,
-    /// The optimised build, once a part has asked for it; none where it cannot be made here.
+    /// The optimised build, once a part has requested it; none where it cannot be made here.
     optimised: Option<Option<PathBuf>>,
 }
 
@@ -72,7 +72,7 @@ enum Bound {
 }
 
 impl Bench {
-    /// Notes a figure beside its bound, and prints it.
+    /// Records a figure beside its bound, and prints it.
     fn bar(&mut self, what: &str, measured: f64, bound: Bound) {
         let bar = Bar {
             what: what.to_owned(),
@@ -85,7 +85,7 @@ impl Bench {
 }
 
 impl Bench {
-    /// The program of the optimised build; built when it is asked for the first time.
+    /// The program of the optimised build; built at the first request.
     fn optimised(&mut self) -> Option<PathBuf> {
         self.optimised
             .get_or_insert_with(|| {
@@ -126,7 +126,7 @@ impl std::fmt::Display for Bar {
     }
 }
 
-/// One of the systems that are measured.
+/// A system under test.
 #[derive(Clone)]
 struct Subject {
     name: &'static str,
@@ -156,20 +156,23 @@ impl Subject {
     }
 }
 
-/// Runs the parts that are named (all, where none is) and prints the table of bars: `bench [ROUNDS] [PART...]`.
+/// Runs the parts that are named (all by default) and prints the table of bars: `bench [ROUNDS] [PART...]`.
 ///
 /// # Errors
-/// A program is missing, a part is unknown, some part could not be measured (the others are, all the same), or a bar is missed.
+/// A program is missing, a part is unknown, some part could not be measured (the others are measured), or a bar is missed.
 pub fn run(arguments: &[String]) -> Result<(), String> {
     let (rounds, names) = match arguments.first().map(|word| word.parse::<usize>()) {
-        Some(Ok(0)) => return Err("no round, nothing to measure".into()),
+        Some(Ok(0)) => return Err("bench: the number of rounds must be at least 1".into()),
         Some(Ok(rounds)) => (rounds, &arguments[1..]),
         _ => (ROUNDS, arguments),
     };
     let known = || PARTS.map(|(name, _)| name).join(", ");
     for name in names {
         if !PARTS.iter().any(|(known, _)| known == name) {
-            return Err(format!("{name}: no such part; there are {}", known()));
+            return Err(format!(
+                "bench: there is no part {name}; there are {}",
+                known()
+            ));
         }
     }
     let missing: Vec<&str> = ["sipp", "kamailio", "taskset"]
@@ -216,7 +219,7 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
     }
 }
 
-/// The border with media passed by, the peer, the border with media anchored.
+/// The border with media bypass, the peer, the border with media anchored.
 fn subjects(bench: &Bench) -> Vec<Subject> {
     let hornwork = program().display().to_string();
     let example = |name: &str| root().join("examples").join(name).display().to_string();
@@ -246,7 +249,7 @@ fn subjects(bench: &Bench) -> Vec<Subject> {
     .map(|word| (*word).to_owned())
     .collect();
     vec![
-        border("border, media passed by", "loopback-bypass.toml"),
+        border("border, media bypass", "loopback-bypass.toml"),
         Subject {
             name: "kamailio",
             program: "kamailio".into(),
@@ -257,7 +260,7 @@ fn subjects(bench: &Bench) -> Vec<Subject> {
     ]
 }
 
-/// Measures each of `count` subjects in turn, `rounds` times; returns the measurements of each.
+/// Measures each of `count` systems in turn, `rounds` times; returns the measurements of each.
 ///
 /// # Errors
 /// The error of a measurement.

@@ -31,7 +31,7 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
     let seconds: u64 = arguments
         .first()
         .and_then(|word| word.parse().ok())
-        .ok_or("say for how many seconds: cargo xtask fuzz 3600")?;
+        .ok_or("fuzz: the number of seconds is missing: cargo xtask fuzz 3600")?;
     if !installed("cargo-fuzz") {
         return Err("cargo-fuzz is missing: cargo install cargo-fuzz --locked".into());
     }
@@ -92,7 +92,7 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
     }
 }
 
-/// cargo-fuzz without a sanitizer, so that the stable compiler will do; our own assertions are the judges.
+/// cargo-fuzz without a sanitizer, so that the stable compiler suffices; our own assertions detect the errors.
 fn fuzz(command: &[&str], options: &[&str]) -> Result<Child, String> {
     let (verb, rest) = command.split_first().ok_or("no command")?;
     Command::new("cargo")
@@ -110,7 +110,7 @@ fn folder(target: &str) -> PathBuf {
     root().join("fuzz/corpus").join(target)
 }
 
-/// Lays the packed corpus and the seeds into the folder that the fuzzer works in.
+/// Writes the packed corpus and the seeds into the folder that the fuzzer works in.
 fn unpack(target: &str) -> Result<(), String> {
     let folder = folder(target);
     std::fs::create_dir_all(&folder).map_err(|e| e.to_string())?;

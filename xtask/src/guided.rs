@@ -187,7 +187,7 @@ impl Guide {
         match Guide::found().map_or_else(make, Ok) {
             Ok(guide) => Some(guide),
             Err(why) => {
-                println!("no profile to guide a build: {why}");
+                println!("no profile for a guided build: {why}");
                 None
             }
         }
@@ -223,7 +223,7 @@ impl Guide {
             return Ok(());
         }
         if let Err(why) = tools.arrange(&built, &counts(), &arranged) {
-            println!("the program stays as the linker left it: {why}");
+            println!("the program is not reordered: {why}");
             let _ = std::fs::remove_file(arranged);
         }
         Ok(())
@@ -374,13 +374,13 @@ fn make() -> Result<Guide, String> {
     let _ = std::fs::remove_file(arranged());
     let guide = Guide::found().ok_or_else(|| "the profile was not written".to_owned())?;
     match &guide.tools {
-        None => println!(
-            "llvm-bolt is missing (Debian: bolt-15): the order of the code is the compiler's"
-        ),
+        None => {
+            println!("llvm-bolt is missing (Debian: bolt-15): the code keeps the compiler's order")
+        }
         Some(tools) => {
             guide.build(&["-p", "hornwork"])?;
             if let Err(why) = count_order(tools, &guide.release().join("hornwork")) {
-                println!("the order of the code is the compiler's: {why}");
+                println!("the code keeps the compiler's order: {why}");
             }
         }
     }
@@ -430,7 +430,9 @@ impl Worker<'_> {
         let all = EXPERIMENTS.len() + SERVED.len();
         // A missing codec or a port in use skips one of them.
         match done * 2 < all {
-            true => Err(format!("of {all} pieces of work {done} could be run")),
+            true => Err(format!(
+                "only {done} of {all} training workloads could be run"
+            )),
             false => Ok(()),
         }
     }

@@ -127,7 +127,7 @@ fn words(line: &str) -> Vec<String> {
         .collect()
 }
 
-/// `what` anywhere but in a question, and `who` or `whom` where no noun stands before it.
+/// `what` anywhere but in a question, and `who` or `whom` where no noun precedes it.
 fn nominal_clauses<'a>(line: &str, words: &'a [String]) -> impl Iterator<Item = &'a str> {
     let question = line.trim_end().ends_with('?');
     words.iter().enumerate().filter_map(move |(at, word)| {

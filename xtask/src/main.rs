@@ -24,10 +24,10 @@ usage: cargo xtask COMMAND
                   retried alone and fails the run unless xtask/flaky.txt names it. With HORNWORK_TEST_COMPLETE=1 a test that is skipped
                   for a missing program fails the run
   docs            regenerate the documents
-  bench [ROUNDS] [PART...]   CPU per call beside Kamailio, per standing call, of the load generator beside SIPp ...: all parts
-                  and 5 rounds by default, every bar beside its figure at the end; fails where a bar is missed
+  bench [ROUNDS] [PART...]   CPU per call beside Kamailio, memory per call, load generator beside SIPp ...: all parts
+                  and 5 rounds by default, every bar beside its figure at the end; fails if a bar is missed
   release         build the program with profile-guided optimisation and a new profile; bench does so for its second column
-                  where there is no profile yet
+                  if there is no profile yet
   fuzz SECONDS [TARGET...]   run the fuzz targets, all by default, SECONDS each, in parallel";
 
 fn main() -> ExitCode {

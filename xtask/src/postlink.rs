@@ -76,7 +76,7 @@ impl Tools {
             files.push(entry.map_err(cannot)?.path());
         }
         if files.is_empty() {
-            return Err("the program that counts has left no counts".to_owned());
+            return Err("the instrumented program wrote no counts".to_owned());
         }
         quietly(Command::new(&self.merge).args(files).arg("-o").arg(merged))
     }

@@ -94,7 +94,7 @@ impl Running {
         Running { child }
     }
 
-    /// Asks it to end (SIGTERM).
+    /// Requests its end (SIGTERM).
     pub fn terminate(&self) {
         let _ = Command::new("kill")
             .arg(self.child.id().to_string())

@@ -14,7 +14,7 @@ const COMPLETE: &str = "HORNWORK_TEST_COMPLETE";
 const FLAKY: &str = "xtask/flaky.txt";
 /// Mark of a skipped test in its output.
 const SKIPPED: &str = "skipped: ";
-/// Begin of a reason that the installation of a package removes.
+/// Beginning of a reason that the installation of a package removes.
 const MISSING: &str = "not installed";
 
 /// A test program.

@@ -8,7 +8,7 @@ use std::process::Command;
 
 /// Longest Rust file, in lines, that needs no entry in [`LONG`].
 const LINES: usize = 1_000;
-/// Longer files of one subject, with the length that each may have: a ratchet that is set by hand, downward where a file gets shorter.
+/// Longer files on one topic, with the length that each may have: a ratchet that is set by hand, downward where a file gets shorter.
 const LONG: [(&str, usize); 12] = [
     // Every key of the configuration, table by table.
     ("crates/config/src/raw.rs", 1_122),

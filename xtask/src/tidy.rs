@@ -1,4 +1,4 @@
-//! `cargo xtask tidy`: the rules of the house that a tool can hold.
+//! `cargo xtask tidy`: the rules of the project that a tool can check.
 
 use crate::docs;
 use crate::process::{check, installed, root};
@@ -165,7 +165,7 @@ const SUBJECTS_SINCE: &str = "6432eeb";
 /// Longest subject of a commit, in characters.
 const SUBJECT: usize = 72;
 
-/// Subjects of commits that are too long. A shallow clone that lacks the first commit has nothing to judge, and says so.
+/// Subjects of commits that are too long. A shallow clone that lacks the first commit is skipped, with a printed reason.
 fn subjects() -> Vec<String> {
     let range = format!("{SUBJECTS_SINCE}..HEAD");
     let log = Command::new("git")
@@ -292,7 +292,9 @@ fn sources() -> Result<Vec<String>, String> {
                 words
                     .iter()
                     .filter(|word| text.contains(**word))
-                    .map(|word| format!("{}: {word} has no place in {name}", file.display())),
+                    .map(|word| {
+                        format!("{}: {word} is not allowed in crate {name}", file.display())
+                    }),
             );
         }
     }

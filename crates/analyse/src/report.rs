@@ -260,7 +260,7 @@ pub struct RtcpReport {
 pub struct VoipMetricsReport {
     /// Packets lost, percent.
     pub lost_percent: f64,
-    /// Packets that came too late or too early for the jitter buffer, percent.
+    /// Packets that arrived too late or too early for the jitter buffer, percent.
     pub discarded_percent: f64,
     /// Lost or discarded within bursts, percent.
     pub burst_density_percent: f64,

@@ -153,7 +153,7 @@ const VOIP_METRICS: u8 = 7;
 /// Blocks of one extended report that are examined.
 const MAX_BLOCKS: usize = 32;
 
-/// The source that a VoIP Metrics Report Block concerns, and its values; 127 stands for "unavailable".
+/// The source that a VoIP Metrics Report Block concerns, and its values; 127 means "unavailable".
 fn voip_metrics(block: &[u8]) -> Option<(u32, VoipMetricsReport)> {
     let block = block.first_chunk::<32>()?;
     let wide = |at: usize| u16::from_be_bytes([block[at], block[at + 1]]);

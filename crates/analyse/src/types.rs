@@ -1,4 +1,4 @@
-//! The meaning of a payload type: from SDP, RFC 3551, custom or measurement.
+//! The meaning of a payload type: from SDP, RFC 3551, convention or measurement.
 
 /// Source of the meaning of a payload type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
@@ -46,7 +46,7 @@ const FURTHER_RATES: [u32; 7] = [11_025, 12_000, 22_050, 24_000, 32_000, 44_100,
 /// The duration of a long stream, and the tolerance of the measured rate.
 const LONG_SECONDS: f64 = 1.9;
 const NEAR: f64 = 1.02;
-/// A shorter stream gives too little evidence about its clock: custom has priority.
+/// A shorter stream gives too little evidence about its clock: convention has priority.
 const SHORT_SECONDS: f64 = 1.0;
 
 /// The clock rate that browsers and PBXs use with a dynamic number: 107 and 111 Opus, 120 VP8.

@@ -264,7 +264,7 @@ pub struct CallMedia {
     timeout_at: Option<engine::Time>,
     /// Codec state, where a side has a transcoding policy.
     codecs: Option<Box<CallCodecs>>,
-    /// Its timer, which may be far away and must not outlive the call.
+    /// Timer for `timeout_at`, which may be far away and must not outlive the call.
     pub keying_timer: Option<engine::timers::TimerKey>,
     /// Present in a call to a conference.
     participant: Option<Box<participant::ParticipantSettings>>,

@@ -1,5 +1,5 @@
-//! Media security of anchored calls: SRTP and its keying by SDES or DTLS, and ICE. Each side of a call has its own; between both sides
-//! packets are in the clear.
+//! Media security of anchored calls: SRTP and its keying by SDES or DTLS, and ICE. Each side of a call has its own;
+//! between both sides packets are in the clear.
 
 pub mod call;
 mod ice;

@@ -2,8 +2,8 @@
 //! for it. Emergency calls are always admitted.
 //!
 //! The prices (`price.rs`) are twice the values measured for established calls, relayed packets, transcoders, SRTP
-//! and handshakes on the machine of the project; they were calibrated on no other machine. The capacity is `[limits]
-//! memory` and `processor`, or a share of the machine's.
+//! and handshakes on the machine of the project; they were calibrated on no other machine. The capacity is
+//! `memory_mib` and `cpu_percent` of `[limits]`, or a share of the machine's.
 
 mod media_path;
 mod price;

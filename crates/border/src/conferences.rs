@@ -1,6 +1,6 @@
 //! Control interface of conferences, in plain values: requests and their replies. A request has a number; its reply
-//! has the same one and comes after one of the next turns, because the figures of participants are collected from the
-//! forwarder.
+//! has the same number and follows after one of the next turns, because the figures of participants are collected from
+//! the forwarder.
 
 use crate::border::Border;
 use core::hash::Hasher as _;
@@ -106,7 +106,7 @@ pub struct ParticipantView {
     pub received: u64,
     /// RTP packets sent to the participant.
     pub sent: u64,
-    /// Packets lost on the way from the participant: expected less received, of all sources.
+    /// Packets from the participant that were lost: expected less received, of all sources.
     pub lost: u64,
     /// Mean interarrival jitter from the participant (RFC 3550 section 6.4.1) in milliseconds; `None` before two
     /// packets.
@@ -114,9 +114,10 @@ pub struct ParticipantView {
 }
 
 impl Border {
-    /// Requests something of the conference `name` (of all of this worker's for [`ConferenceRequest::List`]).
+    /// Handles a request about the conference `name` (about all conferences of this worker for
+    /// [`ConferenceRequest::List`]).
     /// [`Border::next_conference_reply`] returns the reply under the same `number`, after this or one of the next
-    /// turns. With several workers the request goes to the one selected by [`worker_of`].
+    /// turns. With several workers the caller passes the request to the one selected by [`worker_of`].
     pub fn request_conference(
         &mut self,
         number: u64,

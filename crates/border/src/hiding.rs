@@ -1,5 +1,5 @@
-//! Topology hiding of headers in messages to a side with `headers = "known"`. The list
-//! of known headers is that of [`config::headers`].
+//! Topology hiding of headers in messages to a side with `headers = "known"`. The list of known headers is that of
+//! [`config::headers`].
 //!
 //! Pure functions for one message that is forwarded from one side to the other.
 
@@ -132,7 +132,7 @@ fn listed(passes: &PassHeaders, name: &[u8]) -> bool {
         .any(|passed| passed.as_bytes().eq_ignore_ascii_case(name))
 }
 
-/// Writes the values of a header as they pass; nothing where none does.
+/// Writes the values of a header in the form in which they are forwarded; nothing if none is.
 fn write(message: &Message<'_>, id: HeaderId, host: &impl Fn() -> Vec<u8>, out: &mut Vec<u8>) {
     let treatment = treatment(id);
     let own = match treatment {

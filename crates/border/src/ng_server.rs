@@ -1,8 +1,8 @@
-//! Media node: media for an external SIP server, controlled by the "ng" protocol of rtpengine.
+//! ng server: media for an external SIP server, controlled by the "ng" protocol of rtpengine.
 //!
-//! Offers and answers arrive as commands and are returned with the node's own addresses; ports, forwarder sessions
-//! and media security are those of the border's own calls ([`anchor`]). The node has no SIP. Every key and
-//! flag of a command is carried out, or the command is refused with the name of the flag.
+//! Offers and answers arrive as commands and are returned with the ng server's own addresses; ports, forwarder
+//! sessions and media security are those of the border's own calls ([`anchor`]). It has no SIP. Every key and flag of
+//! a command is carried out, or the command is refused with the name of the flag.
 
 mod access;
 mod branches;
@@ -41,7 +41,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use wire::ng::NgStreamFramer;
 
-/// A timer of the node.
+/// A timer of the ng server.
 #[derive(Clone, Copy, Debug)]
 enum NgAlarm {
     /// Keying of a session has requested a timeout.
@@ -52,7 +52,7 @@ enum NgAlarm {
     DrainTimeout,
 }
 
-/// Counters of a node since its start.
+/// Counters of an ng server since its start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NgCounters {
     /// Commands that were carried out or refused, by name.
@@ -75,7 +75,7 @@ pub struct NgCounters {
     pub errors: u64,
 }
 
-/// Number of objects that a node holds.
+/// Number of objects that an ng server holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NgCensus {
     /// Calls, by Call-ID.
@@ -130,7 +130,8 @@ pub struct NgServer {
 }
 
 impl NgServer {
-    /// A node by the `[ng_server]` table of `config`; `None` without one. It opens its sockets with its first outputs.
+    /// An ng server by the `[ng_server]` table of `config`; `None` without one. It opens its sockets with its first
+    /// outputs.
     /// `epoch`: wall clock at the driver's time zero, nanoseconds since 1970.
     pub fn new(
         config: impl Into<Arc<Config>>,
@@ -352,8 +353,8 @@ impl NgServer {
             }
             Input::OpenFailed { socket, error } => self.open_failed(socket, error),
             Input::Timeout => self.handle_timers(),
-            // The node opens no connections, has no socket filter and no siblings; unreachable peers show as a media
-            // timeout.
+            // An ng server opens no connections, has no socket filter and no siblings; unreachable peers show as a
+            // media timeout.
             Input::Connected { .. }
             | Input::Secured { .. }
             | Input::Shed { .. }
@@ -585,7 +586,7 @@ impl Control for NgServer {
                 self.add_stats(session, false, None);
                 self.end_branch(session, "media refused");
             }
-            // A node has no conferences.
+            // An ng server has no conferences.
             MediaEvent::Participant { .. } => {}
             MediaEvent::PlaybackEnded { result, .. } => self.playback_ended(&result),
             MediaEvent::Recorded {

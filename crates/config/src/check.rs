@@ -15,8 +15,8 @@ const SYNTAX_MISTAKES: usize = 10;
 
 /// All mistakes of a text that are independent of each other, and the configuration if it can be interpreted.
 ///
-/// Lines that are not TOML are skipped; then the structure is validated. Keys that the schema does not allow are removed; if
-/// the rest is complete, its meaning is checked, except in tables from which keys were removed.
+/// Lines that are not TOML are skipped; then the structure is validated. Keys that the schema does not allow are
+/// removed; if the rest is complete, its meaning is checked, except in tables from which keys were removed.
 pub(super) fn judge(text: &str, file: &str) -> CheckedConfig {
     let (sound, mut mistakes) = without_syntax_mistakes(text, file);
     let Ok(document) = toml_edit::ImDocument::parse(sound.as_str()) else {

@@ -928,8 +928,8 @@ pub(super) struct RawSip {
     #[schemars(range(max = 1_048_576))]
     pub burst_bytes: u32,
     /// Queueing delay in the socket, in milliseconds, above which the border counts as overloaded: new calls and
-    /// registrations that waited nine tenths of it are refused with 503; established calls are served. It must be well
-    /// above `batching_delay_ms`. 0: never. Default: 25, or three times `batching_delay_ms` if that is more.
+    /// registrations that waited 90 % of it (70 % with several workers) are refused with 503; established calls are
+    /// served. It must be well above `batching_delay_ms`. 0: never. Default: 25, or three times `batching_delay_ms` if that is more.
     #[schemars(range(max = 10_000))]
     pub queueing_delay_ms: Option<u32>,
     /// Worker threads for signalling and its media, each pinned to a CPU if there is one for each. A call belongs to

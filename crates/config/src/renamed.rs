@@ -8,8 +8,8 @@ use super::mistake::Mistake;
 /// A key that was renamed, or whose values were renamed.
 #[derive(Debug)]
 pub(super) struct RenamedKey {
-    /// The table by its current name, parts separated by dots (`interface.rate_limits`); empty at the top level. Lists of
-    /// tables are looked through.
+    /// The table by its current name, parts separated by dots (`interface.rate_limits`); empty at the top level. Of a
+    /// list of tables, each one is searched.
     pub(super) table: &'static str,
     pub(super) old: &'static str,
     /// Equal to `old` where only values were renamed.
@@ -127,8 +127,8 @@ pub(super) const RENAMED: &[RenamedKey] = &[
     key("drain", "timeout", "timeout_s"),
 ];
 
-/// Renames former keys and values in `document`. Returns one warning for each of them, and a mistake for each key that is present
-/// under both names; the former one is then removed from the document.
+/// Renames former keys and values in `document`. Returns one warning for each of them, and a mistake for each key that
+/// is present under both names; the former one is then removed from the document.
 pub(super) fn apply(
     document: &mut DocumentNode,
     text: &str,

@@ -3,8 +3,8 @@
 use super::*;
 
 impl Config {
-    /// Warnings, one sentence each: former names of keys, and trunks and phones that unauthenticated sources reach, unless
-    /// `allow`, `authenticate = "trunk"` or `unauthenticated = true` of a route permits it explicitly.
+    /// Warnings, one sentence each: former names of keys, and trunks and phones that unauthenticated sources reach,
+    /// unless `allow`, `authenticate = "trunk"` or `unauthenticated = true` of a route permits it explicitly.
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = self.renamed_keys.clone();
         for (index, interface) in self.interfaces.iter().enumerate() {

@@ -788,7 +788,7 @@ events! {
         /// The changes, in a few words.
         changes: String,
     }
-    /// A new configuration was refused; the old one stays in force.
+    /// A new configuration was refused; the current one stays in effect.
     ConfigurationRefused "configuration_refused" Error {
         /// Reason.
         reason: String,

@@ -273,7 +273,7 @@ pub fn node_summary(config: &Config) -> String {
             })
             .collect();
         text.push_str(&format!(
-            "node interface {}: media {}\n",
+            "ng server interface {}: media {}\n",
             interface.name,
             media.join(", ")
         ));
@@ -461,7 +461,7 @@ fn conference_line(config: &Config, room: &ConferenceSpec) -> String {
     );
     let codecs: Vec<&str> = room.codecs.iter().map(|kind| kind.name()).collect();
     let mut parts = vec![format!(
-        "conferences at {}, {} of them with {} seats each",
+        "conferences at {}, at most {} with {} participants each",
         called.join(", "),
         room.max_conferences,
         room.settings.max_participants
@@ -486,7 +486,7 @@ fn conference_line(config: &Config, room: &ConferenceSpec) -> String {
     if room.pin.is_some() {
         parts.push("with a PIN".to_owned());
     }
-    format!("room {}: {}\n", room.name, parts.join("; "))
+    format!("conference {}: {}\n", room.name, parts.join("; "))
 }
 
 fn route_line(config: &Config, route: &RouteSpec) -> String {

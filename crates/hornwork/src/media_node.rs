@@ -80,7 +80,7 @@ fn library(config: &Config) -> io::Result<Option<PathBuf>> {
 /// Runs the node of a configuration.
 ///
 /// # Errors
-/// If it cannot run: a socket, a right or a folder is missing.
+/// If it cannot run: a socket, a privilege or a folder is missing.
 pub fn serve(
     path: &Path,
     config: Config,
@@ -184,7 +184,7 @@ impl Service<'_> {
             let folder = self.library.as_deref();
             let requested = folder.is_some_and(|folder| self.sounds.request(folder, request));
             if !requested {
-                let why = "the folder for sounds no longer exists".to_owned();
+                let why = "no folder for sounds is configured, or its reader has ended".to_owned();
                 node.sound_read(number, Err(why), self.clock.now());
             }
         }

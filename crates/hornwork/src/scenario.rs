@@ -27,7 +27,7 @@ pub struct Scenario {
     /// Exponentially distributed intervals between calls (Poisson arrivals) instead of constant ones.
     #[arg(long)]
     poisson: bool,
-    /// Limit of open calls; further calls are not started and counted separately.
+    /// Limit of open calls; further calls are delayed, and their lateness is reported separately.
     #[arg(long, value_name = "CALLS")]
     limit: Option<u64>,
     /// Number of calls; the run ends after the last one.

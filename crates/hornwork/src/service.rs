@@ -332,7 +332,7 @@ pub(crate) fn log_machine_limits(config: &Config) {
                 );
             }
         }
-        Err(error) => tracing::warn!("the limit of open files unchanged as it is: {error}"),
+        Err(error) => tracing::warn!("cannot raise the limit of open files: {error}; use ulimit"),
     }
     let root = std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0);
     if root {
@@ -600,7 +600,7 @@ impl NewBorderConfig {
     /// Why it is rejected.
     fn of(path: &Path, before: &LoadedFiles, claims: Claims) -> Result<NewBorderConfig, String> {
         let read = configuration::load_all(path, Some(before));
-        let unchanged = "the old one unchanged in force";
+        let unchanged = "the current configuration stays in effect";
         let (config, loaded) = read.map_err(|_| format!("{}: {unchanged}", path.display()))?;
         let claimed = claims.claim(&config);
         Ok(NewBorderConfig {

@@ -1,5 +1,5 @@
-//! Shell completions, manual pages, and the text of `hornwork` without a command. All of them come from the description of the command
-//! line, so that they cannot differ from it.
+//! Shell completions and manual pages, both generated from the description of the command line, so that they cannot
+//! differ from it; and the text of `hornwork` without a command.
 
 use clap::CommandFactory;
 use std::io::Write as _;

@@ -143,13 +143,13 @@ impl FlagTranslation {
         } else if word == "-sn" {
             let name = value()?;
             return Err(format!(
-                "-sn {name}: scenarios that are built into SIPp are not here; write it to a file with `sipp -sd {name}` and \
+                "-sn {name}: SIPp's built-in scenarios are not included; write it to a file with `sipp -sd {name}` and \
                  give that with -sf"
             ));
         } else {
             return Err(format!(
                 "{word}: neither an option of `lab run` nor one of SIPp's that is supported; `hornwork lab run --help` and \
-                 docs/sipp.md name them"
+                 docs/sipp.md list them"
             ));
         }
         Ok(())

@@ -117,8 +117,12 @@ pub fn run(options: &DemoOptions) -> Result<RunVerdict, LabError> {
 
 /// Runs in the network namespace of the calling thread.
 fn run_here(options: &DemoOptions) -> Result<RunVerdict, LabError> {
-    let signals = Signals::install()
-        .map_err(|error| LabError::cannot_run(format!("signal handlers: {error}"), ""))?;
+    let signals = Signals::install().map_err(|error| {
+        LabError::cannot_run(
+            format!("cannot install signal handlers: {error}"),
+            "run it outside the sandbox",
+        )
+    })?;
     ensure_writable(options.json.as_deref())?;
     let dir = out_dir(options.out.as_deref(), "demo")?;
     let raw = RawWriter::create(&dir)?;
@@ -258,8 +262,12 @@ impl DemoNetwork {
     fn run_calls(&mut self, times: Times, signals: &Signals) -> Result<DemoResults, LabError> {
         let clock = self.clock;
         let phones = HostThread::start(phones_plan(times), None, self.entropy.fork(), clock)?;
-        let noise = NoiseSampler::start(Duration::from_millis(1), None)
-            .map_err(|error| LabError::cannot_run(format!("noise sampler: {error}"), ""))?;
+        let noise = NoiseSampler::start(Duration::from_millis(1), None).map_err(|error| {
+            LabError::cannot_run(
+                format!("cannot start the noise sampler: {error}"),
+                "raise the limit of threads (ulimit -u)",
+            )
+        })?;
         let kernel_before = receive_buffer_errors()?;
         let before = self.border.state()?;
         let start = clock.now() + Duration::from_millis(100);

@@ -5,7 +5,7 @@ use crate::figures::quantile;
 use crate::record::{Attempt, AttemptKind, AttemptOutcome};
 use serde::{Deserialize, Serialize};
 
-/// Statistics of a duration, milliseconds (seconds if the field name says so).
+/// Statistics of a duration, milliseconds (seconds if the field name has that unit).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DurationStats {
     /// Number of measurements.

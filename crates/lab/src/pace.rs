@@ -62,7 +62,7 @@ fn ramp_time(from: f64, to: f64, over: f64, n: f64) -> Option<f64> {
     Some(if sum > 0.0 { 2.0 * n / sum } else { 0.0 })
 }
 
-/// The due times of a [`ArrivalProcess`], in order, without end.
+/// The due times of an [`ArrivalProcess`], in order, without end.
 #[derive(Clone, Debug)]
 pub struct Arrivals {
     pace: ArrivalProcess,

@@ -33,7 +33,7 @@ pub struct Sample {
 #[derive(Clone, Debug, Default)]
 pub struct Samples {
     samples: Vec<Sample>,
-    /// One of `stride` samples is samples.
+    /// One of `stride` samples is kept.
     stride: u64,
     count: u64,
 }

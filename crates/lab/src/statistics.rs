@@ -48,7 +48,7 @@ pub fn variance(values: &[f64]) -> Option<f64> {
     (values.len() > 1).then(|| squares / (n - 1.0))
 }
 
-/// Whether a quantile of so many samples is close to the largest of them: fewer than three lie beyond it.
+/// Whether a quantile of this number of samples is close to the largest of them: fewer than three lie beyond it.
 pub fn has_too_few_samples(samples: u64, q: f64) -> bool {
     // 300 for the 99th percentile; (1 - q) is not exact.
     samples as f64 * (1.0 - q) < 3.0 - 1e-9

@@ -124,7 +124,7 @@ pub enum MediaEvent {
         /// The address.
         address: SocketAddr,
     },
-    /// No acceptable packet came from any side of the session for the time that its plan allows.
+    /// No acceptable packet was received from any side of the session for the time that its plan allows.
     Timeout {
         /// Session number.
         session: u64,

@@ -213,7 +213,7 @@ pub enum Prack {
 pub struct Invite<'a> {
     /// The destination. `flow.local` is the listener that sends.
     pub target: Target<'a>,
-    /// From without tag, as `"IdToken" <sip:...>`; `None`: the template's, else our Contact.
+    /// From without tag, as `"Name" <sip:...>`; `None`: the template's, else our Contact.
     pub from: Option<&'a [u8]>,
     /// To; `None`: the template's, else the target URI.
     pub to: Option<&'a [u8]>,
@@ -339,7 +339,7 @@ pub enum Failure {
     TimedOut,
     /// A 2xx crossed our CANCEL. It was acknowledged, and BYE was sent.
     CancelCrossed,
-    /// Cancelled before the first response, and none has come since, so that no CANCEL could be sent.
+    /// Cancelled before the first response, and none was received since, so that no CANCEL could be sent.
     CancelledWithoutResponse,
     /// The connection failed or could not be opened (RFC 3261 section 8.1.3.1: treated as 503).
     Transport,

@@ -642,7 +642,7 @@ impl Endpoint {
         }
     }
 
-    #[allow(clippy::too_many_arguments)] // what is left of a transaction that is gone
+    #[allow(clippy::too_many_arguments)] // the remaining state of a removed transaction
     fn leg_request_failed(
         &mut self,
         id: LegId,

@@ -16,10 +16,10 @@ const MEDIAN_MORE: f64 = 1.0;
 const LATE_MORE: f64 = 3.0;
 /// Calls a second through each of both at once: together as many as SIPp's default buffers take.
 const AT_ONCE: [u32; 1] = [2_000];
-/// Where the border listens beside the peer, which has the address that its file says.
+/// Where the border listens beside the peer, which has the address that its file names.
 const OURS: &str = "127.0.0.2";
 const PEERS: &str = "127.0.0.1";
-/// CPU per call with media anchored, in that with media passed by.
+/// CPU per call with media anchored, in that with media bypass.
 const ANCHORED_BAR: f64 = 1.3;
 /// The rate that has to be held without a failed call, and for how many seconds.
 const HELD_RATE: u32 = 5_000;
@@ -33,10 +33,10 @@ pub(super) fn calls(bench: &mut Bench) -> Result<(), String> {
     }
     let optimised = bench.optimised();
     if let (Some(program), Some(border)) = (optimised, subjects.first()) {
-        subjects.push(border.built("border, media passed by, optimised", &program));
+        subjects.push(border.built("border, media bypass, optimised", &program));
     }
     println!(
-        "7-message calls, {SECONDS} s a run, subject on core {SUBJECT_CORE}, SIPp with its default buffers on core {LOAD_CORE}"
+        "7-message calls, {SECONDS} s a run, system under test on core {SUBJECT_CORE}, SIPp with its default buffers on core {LOAD_CORE}"
     );
     for rate in RATES {
         let runs = in_turn(bench.rounds, subjects.len(), |subject| {
@@ -46,7 +46,7 @@ pub(super) fn calls(bench: &mut Bench) -> Result<(), String> {
         })?;
         let of: Vec<Medians> = runs.iter().map(|runs| Medians::of(runs)).collect();
         let [passed_by, peer, anchored, optimised @ ..] = &of[..] else {
-            return Err("three subjects were to be measured".into());
+            return Err("calls: three systems under test are required".into());
         };
         let columns = [("make build", passed_by, BAR)].into_iter();
         let columns = columns.chain(
@@ -59,7 +59,7 @@ pub(super) fn calls(bench: &mut Bench) -> Result<(), String> {
         }
         bench.bar(
             &format!(
-                "call, media anchored, {rate}/s: CPU in that of media passed by ({:.1} us)",
+                "call, media anchored, {rate}/s: CPU in that of media bypass ({:.1} us)",
                 anchored.micros
             ),
             anchored.micros / passed_by.micros,
@@ -69,7 +69,7 @@ pub(super) fn calls(bench: &mut Bench) -> Result<(), String> {
     Ok(())
 }
 
-/// Medians of the runs of a subject; failed calls of all runs together.
+/// Medians of the runs of a system; failed calls of all runs together.
 struct Medians {
     micros: f64,
     failed: u64,
@@ -132,11 +132,11 @@ fn beside_peer(bench: &mut Bench, what: &str, rate: u32, ours: &Medians, peer: &
     }
 }
 
-/// CPU per call of two subjects at once on one core at the same rate: the noise of the machine affects both alike. The border beside
-/// Kamailio, and with media anchored beside itself with media passed by.
+/// CPU per call of two systems at once on one core at the same rate: the noise of the machine affects both alike. The border beside
+/// Kamailio, and with media anchored beside itself with media bypass.
 pub(super) fn calls_beside(bench: &mut Bench) -> Result<(), String> {
     let [border, peer] = &subjects(bench)[..2] else {
-        return Err("two subjects were to be measured".into());
+        return Err("calls: two systems under test are required".into());
     };
     println!("CPU per 7-message call, two at once on core {SUBJECT_CORE}");
     let border = listening_at(OURS, border, "loopback-bypass.toml", bench)?;
@@ -147,7 +147,7 @@ pub(super) fn calls_beside(bench: &mut Bench) -> Result<(), String> {
             ratios.push(ratio(pair, rate, bench)?);
         }
         bench.bar(
-            &format!("call, media passed by, {rate}/s, both at once: CPU in Kamailio's"),
+            &format!("call, media bypass, {rate}/s, both at once: CPU in Kamailio's"),
             median(ratios),
             Bound::AtMost(BAR),
         );
@@ -158,7 +158,7 @@ pub(super) fn calls_beside(bench: &mut Bench) -> Result<(), String> {
         for (first, second) in [(OURS, PEERS), (PEERS, OURS)] {
             let all = subjects(bench);
             let (Some(passed_by), Some(anchored)) = (all.first(), all.last()) else {
-                return Err("two subjects were to be measured".into());
+                return Err("calls: two systems under test are required".into());
             };
             let passed_by = listening_at(second, passed_by, "loopback-bypass.toml", bench)?;
             let anchored = unlimited(anchored.clone(), bench)?;
@@ -172,9 +172,7 @@ pub(super) fn calls_beside(bench: &mut Bench) -> Result<(), String> {
             }
         }
         bench.bar(
-            &format!(
-                "call, media anchored, {rate}/s, both at once: CPU in that of media passed by"
-            ),
+            &format!("call, media anchored, {rate}/s, both at once: CPU in that of media bypass"),
             median(ratios),
             Bound::AtMost(ANCHORED_BAR),
         );

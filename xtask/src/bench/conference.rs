@@ -14,7 +14,7 @@ const MEAN: f64 = 0.1;
 /// The 99th percentile above the host's.
 const ABOVE: f64 = 0.2;
 
-/// Jitter at a probe conference beside [`ROOMS`], and processor time per stream: the laboratory's experiment `conference-jitter`
+/// Jitter at a probe conference beside [`ROOMS`], and CPU time per stream: the test lab's experiment `conference-jitter`
 /// against a border of its own process and core.
 pub(super) fn conference(bench: &mut Bench) -> Result<(), String> {
     build(&["-p", "hornwork"])?;

@@ -11,7 +11,7 @@ const SIPP: [&str; 3] = ["-nostdin", "-l", "200000"];
 pub(super) const ROOMY_SIPP: [&str; 5] = ["-nostdin", "-buff_size", "4000000", "-l", "200000"];
 /// SIPp writes its statistics each second.
 const STATISTICS: [&str; 3] = ["-trace_stat", "-fd", "1"];
-/// SIPp writes the response time of each call: from INVITE to 200, as its built-in scenario says. Its clock has steps of about 4 ms.
+/// SIPp writes the response time of each call: from INVITE to 200, as its built-in scenario defines. Its clock has steps of about 4 ms.
 const RESPONSE_TIMES: [&str; 3] = ["-trace_rtt", "-rtt_freq", "1"];
 
 /// Figures of one run.
@@ -39,7 +39,7 @@ impl Run {
     }
 }
 
-/// One run: subject up, SIPp's built-in UAS behind it, SIPp's built-in UAC before it.
+/// One run: SUT up, SIPp's built-in UAS behind it, SIPp's built-in UAC before it.
 pub(super) fn plain(subject: &Subject, rate: u32, scratch: &Path) -> Result<Run, String> {
     played(
         subject,
@@ -89,7 +89,7 @@ fn settle() {
     std::thread::sleep(Duration::from_millis(1_500));
 }
 
-/// A subject with SIPp's called side behind it.
+/// A SUT with SIPp's called side behind it.
 struct Load<'a> {
     subject: &'a Subject,
     address: &'a str,
@@ -103,7 +103,7 @@ struct Begun {
     caller: Running,
     total: u32,
     seconds: u32,
-    /// Of the subject, and of the kernel, when they began.
+    /// Of the SUT, and of the kernel, when they began.
     cpu: u64,
     errors: u64,
 }
@@ -274,7 +274,7 @@ fn figure(screen: &str, name: &str) -> Option<u64> {
         .ok()
 }
 
-/// Datagrams that the kernel dropped for want of room in a socket's buffer.
+/// Datagrams that the kernel dropped for lack of space in a socket's buffer.
 pub(super) fn receive_buffer_errors() -> u64 {
     udp_counter("RcvbufErrors")
 }

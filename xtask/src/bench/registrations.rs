@@ -1,4 +1,4 @@
-//! Registrations beside the peer: full ones with digest, and refreshes that the core need not hear of.
+//! Registrations beside the peer: full ones with digest, and refreshes that do not reach the core.
 
 use super::{Bench, Bound, LOAD_CORE, SUBJECT_CORE, Subject, interleaved, subjects};
 use crate::process::{Running, program, root};
@@ -40,7 +40,7 @@ pub(super) fn registrations(bench: &mut Bench) -> Result<(), String> {
     std::fs::write(&injected, users).map_err(|e| format!("{}: {e}", injected.display()))?;
     let mut all = subjects(bench).into_iter();
     let (Some(border), Some(peer)) = (all.next(), all.next()) else {
-        return Err("no subjects".into());
+        return Err("registrations: no system under test".into());
     };
     let both = [
         border.with("loopback-bypass.toml", &file),
@@ -135,7 +135,7 @@ pub(super) fn refreshes(bench: &mut Bench) -> Result<(), String> {
     )?;
     let mut all = subjects(bench).into_iter();
     let (Some(border), Some(peer)) = (all.next(), all.next()) else {
-        return Err("no subjects".into());
+        return Err("registrations: no system under test".into());
     };
     let mut peer = peer.with("kamailio.cfg", &root().join("bench/kamailio-registrar.cfg"));
     peer.arguments.extend(["-A".into(), "OPEN".into()]);
@@ -192,10 +192,10 @@ fn refreshed(subject: &Subject, core: &Path, load: &Path, scratch: &Path) -> Res
     let (cpu, heard, begun) = (running.cpu_nanos(), core.cpu_nanos(), Instant::now());
     std::thread::sleep(Duration::from_secs(turn * 2));
     let (cpu, heard) = (running.cpu_nanos() - cpu, core.cpu_nanos() - heard);
-    // Datagrams cannot be counted by the kernel's counters, which take a train for one: the plan says how many there are.
+    // Datagrams cannot be counted by the kernel's counters, which count a GSO burst as one: their number follows from the plan.
     let refreshes = f64::from(REFRESH_RATE) * begun.elapsed().as_secs_f64();
     let good = player.wait(Duration::from_secs(turn * 4 + 30))?;
-    // A core that hears of them works for each of them.
+    // A core that receives them works for each of them.
     if !good || heard as f64 > refreshes * 1_000.0 {
         let said = std::fs::read_to_string(&said).unwrap_or_default();
         return Err(format!(

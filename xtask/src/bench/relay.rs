@@ -18,10 +18,10 @@ const SECURE_BAR: f64 = 0.6;
 /// Microseconds of CPU per packet that SRTP on one side may add to the plain relay on the same path.
 const SECURE_MORE: f64 = 0.8;
 
-/// Of both at once, for each round.
+/// Runs of both at once in each round.
 const MORE: usize = 3;
 
-/// A relay that is measured.
+/// A relay under test.
 #[derive(Clone)]
 struct Relay {
     name: &'static str,
@@ -68,7 +68,7 @@ pub(super) fn relay(bench: &mut Bench) -> Result<(), String> {
             Ok(line)
         })?;
         let [peer, ours @ ..] = &runs[..] else {
-            return Err("rtpengine was to be measured".into());
+            return Err("relay: rtpengine is required beside the border".into());
         };
         for (relay, ours) in relays.iter().skip(1).zip(ours) {
             beside_peer(
@@ -148,7 +148,7 @@ pub(super) fn srtp(bench: &mut Bench) -> Result<(), String> {
             Ok(line)
         })?;
         let [peer, ours @ ..] = &runs[..] else {
-            return Err("rtpengine was to be measured".into());
+            return Err("relay: rtpengine is required beside the border".into());
         };
         for (relay, ours) in relays.iter().skip(1).zip(ours) {
             beside_peer(
@@ -161,7 +161,7 @@ pub(super) fn srtp(bench: &mut Bench) -> Result<(), String> {
         }
         if networks.iter().any(|network| network.name.is_none()) {
             println!(
-                "  (what SRTP adds to the plain relay is not measured: both at once need a network each)"
+                "  (the cost of SRTP above the plain relay is not measured: both at once need a network each)"
             );
             continue;
         }
@@ -183,7 +183,7 @@ pub(super) fn srtp(bench: &mut Bench) -> Result<(), String> {
     Ok(())
 }
 
-/// Programs and the load are there.
+/// Checks that the programs are installed, and builds the load generator.
 fn ready() -> Result<(), String> {
     let missing: Vec<&str> = ["rtpengine", "ip", "nsenter"]
         .into_iter()
@@ -316,7 +316,7 @@ fn micros(line: &str) -> Result<f64, String> {
     figure(line, "us/packet").ok_or(format!("no figure in: {line}"))
 }
 
-/// The number in front of which `name` stands in a line of figures.
+/// The number before `name` in a line of figures.
 pub(super) fn figure(line: &str, name: &str) -> Option<f64> {
     let mut words = line.split_whitespace();
     words.find(|word| *word == name)?;

@@ -28,7 +28,7 @@ const SECONDS: u32 = 6;
 /// Where both listen.
 const ADDRESSES: [&str; 2] = ["127.0.0.1", "127.0.0.2"];
 
-/// The border with and without header rules at once, media passed by.
+/// The border with and without header rules at once, media bypass.
 pub(super) fn header_rules(bench: &mut Bench) -> Result<(), String> {
     let text = std::fs::read_to_string(root().join("examples/loopback-bypass.toml"))
         .map_err(|error| error.to_string())?;

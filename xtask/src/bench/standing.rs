@@ -1,18 +1,18 @@
-//! Memory of calls that stand.
+//! Memory of established calls.
 
 use super::load::column;
 use super::{Bench, Bound, LOAD_CORE, SUBJECT_CORE, subjects};
 use crate::process::Running;
 use std::time::Duration;
 
-/// Calls that stand at once where memory per call is measured, and how fast they are set up.
+/// Concurrent established calls where memory per call is measured, and how fast they are set up.
 const STANDING: u32 = 100_000;
 const STANDING_RATE: u32 = 2_500;
 
-/// Bytes that a standing call may cost.
+/// Bytes that an established call may cost.
 const BAR: f64 = 4_096.0;
 
-/// Resident memory per standing call, media passed by: growth from before the first call until the last one stands and
+/// Resident memory per established call, media bypass: growth from before the first call until the last one is up and
 /// the transactions that set them up have ended.
 pub(super) fn standing(bench: &mut Bench) -> Result<(), String> {
     let scratch = bench.scratch.clone();
@@ -79,14 +79,14 @@ pub(super) fn standing(bench: &mut Bench) -> Result<(), String> {
     let failed = column(&text, "FailedCall(C)").unwrap_or(0);
     let growth = running.resident_bytes().saturating_sub(before);
     println!(
-        "standing calls, media passed by: {current} stand, {failed} failed, resident memory +{} KiB",
+        "established calls, media bypass: {current} up, {failed} failed, resident memory +{} KiB",
         growth / 1024
     );
     if current == 0 {
-        return Err("no call stands".into());
+        return Err("no call is up at the end of set-up".into());
     }
     bench.bar(
-        &format!("resident bytes per standing call, {current} of {STANDING} standing"),
+        &format!("resident bytes per established call, {current} of {STANDING} up"),
         growth as f64 / current as f64,
         Bound::AtMost(BAR),
     );

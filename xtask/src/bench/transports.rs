@@ -9,13 +9,13 @@ use std::time::Duration;
 /// CPU time of a call over TLS on both sides at most, in that of a call over UDP.
 const BAR: f64 = 1.4;
 
-/// CPU per 7-message call, media passed by, by our own callers (Debian's SIPp has no TLS).
+/// CPU per 7-message call, media bypass, by our own callers (Debian's SIPp has no TLS).
 pub(super) fn transports(bench: &mut Bench) -> Result<(), String> {
     build(&["-p", "lab", "--example", "transport_calls"])?;
     let load = release().join("examples/transport_calls");
     let folder = bench.scratch.display().to_string();
     check(Command::new(&load).args(["certificates", &folder]))?;
-    println!("TLS on both sides beside UDP on both sides, media passed by");
+    println!("TLS on both sides beside UDP on both sides, media bypass");
     let transports = ["udp", "tls"];
     for rate in RATES {
         let medians = interleaved(bench.rounds, &transports, |transport| {

@@ -9,7 +9,7 @@ const RATE: u32 = 1_000;
 /// CPU time of a VoLTE call at most, in plain calls.
 const BAR: f64 = 2.6;
 
-/// CPU per call of twenty messages beside that of seven, interleaved, at one rate, media passed by.
+/// CPU per call of twenty messages beside that of seven, interleaved, at one rate, media bypass.
 pub(super) fn volte(bench: &mut Bench) -> Result<(), String> {
     let subjects = subjects(bench);
     let border = subjects.first().ok_or("no border to measure")?;
@@ -18,7 +18,7 @@ pub(super) fn volte(bench: &mut Bench) -> Result<(), String> {
         path.display().to_string()
     };
     let (uac, uas) = (scenario("volte-uac.xml"), scenario("volte-uas.xml"));
-    println!("VoLTE calls (20 messages) beside plain ones (7), {RATE}/s, media passed by");
+    println!("VoLTE calls (20 messages) beside plain ones (7), {RATE}/s, media bypass");
     let flows = [
         ("plain", ["-sn", "uac"], ["-sn", "uas"]),
         ("VoLTE", ["-sf", &uac], ["-sf", &uas]),

@@ -14,7 +14,7 @@ const SLICES: usize = 5;
 /// Packets that pass, in those of the empty program.
 const BAR: f64 = 0.75;
 
-/// Turn by turn in networks of its own; says why where that cannot be here.
+/// Turn by turn in networks of its own; prints the reason where that is not possible.
 pub(super) fn xdp(bench: &mut Bench) -> Result<(), String> {
     build(&["-p", "net", "--example", "relay_rate"])?;
     println!("packets of {FLOWS} streams of G.729, one core that relays, {SLICE} ms a turn");

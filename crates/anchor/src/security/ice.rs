@@ -62,7 +62,7 @@ pub(super) enum IcePathEvent {
 /// An ICE agent of either kind.
 #[derive(Debug)]
 pub(super) enum IceAgent {
-    /// With the time until which consent of before a restart is valid.
+    /// With the time until which the consent given before a restart is valid.
     Lite(Box<LiteAgent>, Time),
     Full(Box<Agent>),
 }
@@ -105,8 +105,8 @@ impl IceAgent {
     }
 
     /// Applies the peer's parameters. `answers`: we answer its description, so that new credentials are a restart,
-    /// for which ours are new as well (RFC 8445 section 9). Several answers to an offer of ours have credentials of
-    /// their own each, and ours are those of the offer.
+    /// for which ours are new as well (RFC 8445 section 9). Several answers to an offer of ours each have credentials
+    /// of their own, and ours are those of the offer.
     pub(super) fn apply_remote(
         &mut self,
         remote: RemoteAgent,

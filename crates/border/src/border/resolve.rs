@@ -454,7 +454,7 @@ impl Core {
                 let at = set_up.next.min(set_up.hops.len());
                 set_up.hops.splice(at..at, placed(&hop, &targets));
             }
-            Err(_) => set_up.best.offer(503, None, "name cannot be located"),
+            Err(_) => set_up.best.offer(503, None, "name cannot be resolved"),
         }
     }
 }

@@ -417,7 +417,7 @@ impl Core {
         }
     }
 
-    /// Returns the leg, and the hash of the Request-URI if header rules changed it.
+    /// Sends the INVITE to a hop. Returns the leg, and the hash of the Request-URI if header rules changed it.
     #[allow(clippy::too_many_arguments)]
     fn send_invite(
         &mut self,
@@ -441,11 +441,11 @@ impl Core {
         let call = self
             .calls
             .get(slot)
-            .ok_or(HopError::Call(500, "call is gone"))?;
+            .ok_or(HopError::Call(500, "the call has ended"))?;
         let set_up = call
             .set_up
             .as_deref()
-            .ok_or(HopError::Call(500, "call is set up"))?;
+            .ok_or(HopError::Call(500, "the call is already answered"))?;
         let hop = set_up
             .hops
             .get(index)
@@ -469,7 +469,7 @@ impl Core {
         let boundary = self.boundary(call, Side::Caller, set_up.user.as_deref());
         let wish = RequestedPrivacy::of(invite);
         if boundary.must_refuse(wish) {
-            return Err(HopError::Call(500, "privacy of media cannot be given"));
+            return Err(HopError::Call(500, "media privacy requires anchored media"));
         }
         if boundary.hides_caller(wish) {
             from.clear();

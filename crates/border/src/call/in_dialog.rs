@@ -150,8 +150,9 @@ impl Core {
         }
     }
 
-    /// Queues a request that would change the session until the ACK of the other side. Its sender has our ACK and cannot know that
-    /// the other side has not acknowledged yet, so that a refusal (491) would be wrong. Returns whether the request was queued.
+    /// Queues a request that would change the session until the ACK of the other side. Its sender has our ACK and
+    /// cannot know that the other side has not acknowledged yet, so that a refusal (491) would be wrong. Returns
+    /// whether the request was queued.
     fn hold_early_request(
         &mut self,
         slot: usize,

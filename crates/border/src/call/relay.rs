@@ -358,7 +358,8 @@ impl Core {
         }
     }
 
-    /// Applies P-Early-Media in a message of `from` to the gate of the call, if there is one and `from` is authorised.
+    /// Applies P-Early-Media in a message of `from` to the limit of early media, if the call has one and `from` is
+    /// trusted.
     pub(crate) fn early_media(&mut self, slot: usize, from: Side, message: &Message<'_>) {
         if from != Side::Callee || !message.has(HeaderId::PEarlyMedia) {
             return;
@@ -381,7 +382,7 @@ impl Core {
         self.set_early_media(slot, early);
     }
 
-    /// Changes or removes the gate of early media.
+    /// Changes or removes the limit of early media.
     pub(crate) fn set_early_media(&mut self, slot: usize, gate: Option<EarlyMedia>) {
         if let Some(media) = self
             .calls

@@ -1,4 +1,4 @@
-//! Fuzzing entry: arbitrary bytes as commands to a media node with an active call.
+//! Fuzzing entry: arbitrary bytes as commands to an ng server with an active call.
 
 use super::NgServer;
 use config::{Config, parse};

@@ -195,7 +195,7 @@ impl NgServer {
     }
 
     fn refuse_new_call(&self, options: &CommandOptions<'_>, reason: &str) -> CommandResult {
-        // A client that supports load limits uses another node.
+        // A client that supports load limits uses another media node.
         CommandResult::Now(match options.load_limit {
             true => Value::dictionary()
                 .with("result", "load limit")

@@ -293,7 +293,7 @@ fn source_value(source: &SourceStats, side: &SideStats, codec: Option<&str>) -> 
         let observed = Observation {
             loss_percent: summary.lost_percent,
             burst_ratio: summary.burst_ratio,
-            // The delay to the ear is unknown; half the round trip is the available estimate.
+            // The delay to the listener is unknown; half the round trip is the available estimate.
             delay_ms: side
                 .round_trip
                 .map_or(0.0, |round_trip| round_trip.as_secs_f64() * 500.0),

@@ -20,7 +20,7 @@ const MEMORY: Duration = Duration::from_millis(500);
 /// Rate at which a thread processes datagrams, measured while the next message is queued.
 #[derive(Debug)]
 pub(super) struct ServiceTime {
-    /// Datagrams per call, with those handed on for other workers.
+    /// Datagrams per call, with those handed off to other workers.
     datagrams_per_call: f64,
     /// Time of the last messages and their datagrams: the messages of one driver turn have the same time.
     last: Time,
@@ -33,9 +33,9 @@ pub(super) struct ServiceTime {
 }
 
 impl ServiceTime {
-    /// For one of `workers` workers. The worker that reads a message is chance: messages read of own calls and
-    /// messages handed on of others are together as many as the incoming ones of a call, and handed-over messages
-    /// were read by the others.
+    /// For one of `workers` workers. Which worker reads a message is random: messages of its own calls that it reads
+    /// and messages of other calls that it hands off are together as many as the incoming ones of a call; messages
+    /// handed off to it were read by the others.
     pub(super) fn new(workers: u8) -> ServiceTime {
         let others = 1.0 - 1.0 / f64::from(workers.max(1));
         ServiceTime {
@@ -218,13 +218,14 @@ mod tests {
         assert!((7_900.0..=8_100.0).contains(&datagrams), "{datagrams}");
     }
 
-    /// Each of two workers reads half of its own messages and as many of the other's, and gets the rest handed over.
+    /// Each of two workers reads half of its own messages and as many of the other's, and receives the rest as
+    /// handoff messages.
     #[test]
     fn handed_off_messages_reduce_the_call_rate() {
         let mut work = ServiceTime::new(2);
         let first = Time::from_secs(1);
         let mut now = first;
-        // A datagram takes a tenth of a millisecond: a call has sixteen, with three that are handed on.
+        // A datagram takes a tenth of a millisecond: a call has sixteen, with three that are handed off.
         for _ in 0..200 {
             for message in 0..9 {
                 work.record_message(first, true, now);

@@ -157,7 +157,7 @@ struct RateEstimate {
     /// Time of the last update.
     updated_at: Time,
     /// Arrival times of the first and the last call below the limit since then, their number, and the number of all
-    /// arrivals that they stand for.
+    /// arrivals that they represent.
     first: Time,
     last: Time,
     number: u64,
@@ -354,7 +354,7 @@ struct Shedding {
     usual: f64,
     /// Recent peak of accepted calls per interval.
     peak: f64,
-    /// Refusals per interval for which there is time beside.
+    /// Refusals per interval for which there is spare time.
     spare: f64,
     /// All refusals per interval, averaged over half a second.
     refused: f64,
@@ -430,9 +430,9 @@ impl Shedding {
     /// was reduced because of a flood.
     ///
     /// Reducing it is free: the calls are dropped. Raising it is expensive: all dropped calls of the ranks in
-    /// question are retransmitted and have to be refused first, at the cost of many calls. Therefore the limit comes
-    /// from above, in one step by the arrival rate and slowly from there on, and it rises only where nothing else
-    /// helps.
+    /// question are retransmitted and have to be refused first, at the cost of many calls. Therefore the limit is
+    /// approached from above, in one step by the arrival rate and slowly from there on, and it is raised only where
+    /// nothing else helps.
     fn adjust_accepted(&mut self, sample: LoadSample, delay_ratio: f64) -> bool {
         let [accepted, late] = [sample.accepted, sample.late].map(|count| count as f64);
         let free = (FREE_REFUSALS as f64).max(accepted / 50.0);
@@ -486,7 +486,7 @@ impl Shedding {
         };
         let before = self.accept_share;
         self.accept_share = (self.accept_share * factor).clamp(MIN_ACCEPTED, 1.0);
-        // The share that passes the filter is the matter of the second limit.
+        // The share that passes the filter is controlled by the second limit.
         if !flood && self.idle <= IDLE_INTERVALS {
             self.refuse_share += (before - self.accept_share).max(0.0);
         }

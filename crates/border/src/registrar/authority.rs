@@ -184,7 +184,7 @@ impl Authority {
         }
     }
 
-    /// Whether to log a failure: see [`AuthenticationFailures::tell`].
+    /// Whether to log a failure: see [`AuthenticationFailures::take_report`].
     pub fn report_failure(&mut self, now: Time) -> Option<u64> {
         self.failures.take_report(now)
     }

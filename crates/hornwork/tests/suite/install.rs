@@ -69,3 +69,94 @@ fn installed_program_is_stripped_with_separate_debug_information() {
     );
     let _ = std::fs::remove_dir_all(&folder);
 }
+
+/// Installs, runs and purges the Debian package in an overlay over the root file system, which ends with the process.
+const INSTALL_IN_OVERLAY: &str = r#"
+set -e
+mount --make-rprivate /
+mount -t tmpfs tmpfs /mnt
+mkdir /mnt/upper /mnt/work /mnt/tree
+mount -t overlay overlay -o lowerdir=/,upperdir=/mnt/upper,workdir=/mnt/work /mnt/tree
+mount -t proc proc /mnt/tree/proc
+cp "$1" /mnt/tree/package.deb
+cat > /mnt/tree/steps <<'EOF'
+set -e
+dpkg -i /package.deb
+hornwork --version
+hornwork check -c /etc/hornwork/hornwork.toml > /dev/null
+test "$(stat -c '%U:%G %a' /etc/hornwork/hornwork.toml)" = 'root:hornwork 640'
+for file in /usr/share/man/man1/hornwork.1.gz /usr/share/man/man1/hornwork-run.1.gz \
+  /usr/share/bash-completion/completions/hornwork /usr/share/zsh/vendor-completions/_hornwork \
+  /usr/share/fish/vendor_completions.d/hornwork.fish /usr/lib/systemd/system/hornwork.service \
+  /usr/share/doc/hornwork/examples/pbx.toml; do test -s "$file" || { echo "no $file"; exit 1; }; done
+dpkg -P hornwork
+for file in /usr/bin/hornwork /etc/hornwork/hornwork.toml /usr/share/man/man1/hornwork.1.gz; do
+  test ! -e "$file" || { echo "$file stays"; exit 1; }
+done
+echo purged
+EOF
+PATH=$PATH:/usr/sbin:/sbin chroot /mnt/tree sh /steps
+"#;
+
+#[test]
+fn debian_package_is_installed_run_and_purged() {
+    for program in [
+        "dpkg-deb",
+        "dpkg-shlibdeps",
+        "objcopy",
+        "gzip",
+        "systemd-sysusers",
+    ] {
+        if Command::new(program).arg("--version").output().is_err() {
+            println!("skipped: not installed: {program}");
+            return;
+        }
+    }
+    let out = common::scratch("deb");
+    let built = Command::new(root().join("packaging/deb"))
+        .arg(env!("CARGO_BIN_EXE_hornwork"))
+        .arg(&out)
+        // The program of the tests is large, and the package lives for a moment.
+        .env("DPKG_DEB_COMPRESSOR_TYPE", "gzip")
+        .env("DPKG_DEB_COMPRESSOR_LEVEL", "1")
+        .output()
+        .expect("packaging/deb");
+    assert!(
+        built.status.success(),
+        "{}",
+        String::from_utf8_lossy(&built.stderr)
+    );
+    let names = String::from_utf8_lossy(&built.stdout).into_owned();
+    let package = names.lines().next().expect("a package");
+    let overlay = Command::new("unshare")
+        .args(["-m", "sh", "-c", INSTALL_IN_OVERLAY, "sh", package])
+        .output()
+        .expect("unshare");
+    let log = format!(
+        "{}{}",
+        String::from_utf8_lossy(&overlay.stdout),
+        String::from_utf8_lossy(&overlay.stderr)
+    );
+    let no_right = [
+        "Operation not permitted",
+        "permission denied",
+        "unshare failed",
+    ];
+    if !overlay.status.success() && no_right.iter().any(|text| log.contains(text)) {
+        println!("skipped: no right to mount an overlay: {log}");
+        return;
+    }
+    assert!(overlay.status.success() && log.contains("purged"), "{log}");
+    // Lintian judges the packages where it is installed.
+    let mut lintian = Command::new("lintian");
+    lintian.args(["--fail-on", "error,warning", package]);
+    match lintian.output() {
+        Ok(report) => assert!(
+            report.status.success(),
+            "{}{}",
+            String::from_utf8_lossy(&report.stdout),
+            String::from_utf8_lossy(&report.stderr)
+        ),
+        Err(_) => println!("skipped: not installed: lintian"),
+    }
+}

@@ -190,8 +190,8 @@ pub struct Sut {
     /// Number of media nodes that are taken out of service (`drain`): they get no calls.
     #[serde(skip_serializing_if = "is_zero_u8")]
     pub media_nodes_drained: u8,
-    /// Share of one core that the border may use, percent; 0: all of it. Each datagram that it receives then costs 9
-    /// microseconds of a whole core, which is 63 for a call of seven messages: in simulation exactly; on sockets at
+    /// Share of one core that the border may use, percent; 0: all of it. Each datagram, in or out, then costs 4
+    /// microseconds of a whole core, which is 52 for a call of seven messages: in simulation exactly; on sockets at
     /// least, and time that the machine withheld from its thread is made up for, for 100 ms at most. With several
     /// `workers` each has this share, and a datagram that one hands to another costs as much again.
     #[serde(skip_serializing_if = "is_zero_f64")]

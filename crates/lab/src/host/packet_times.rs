@@ -20,7 +20,7 @@ pub struct PacketTimes {
 }
 
 impl PacketTimes {
-    /// A timeline on which `timestamp` stands for the time `at`.
+    /// A timeline on which `timestamp` corresponds to the time `at`.
     pub fn new(timestamp: u32, at: Time) -> PacketTimes {
         PacketTimes {
             timestamp,

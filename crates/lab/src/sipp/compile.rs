@@ -473,7 +473,7 @@ impl Compiler<'_> {
         if let Some(at) = methods.iter().position(|known| known == word) {
             return Ok(at as u8);
         }
-        // The last bit stands for methods that are determined at run time.
+        // The last bit represents methods that are determined at run time.
         if methods.len() >= 63 {
             return Err(ScenarioError::new(element.line, "more than 63 methods"));
         }

@@ -28,7 +28,7 @@ pub fn compile(expression: &str) -> Result<Regex, String> {
         })
 }
 
-/// Rewrites POSIX notation to the library's. Characters stand for bytes.
+/// Rewrites POSIX notation to the library's. Characters represent bytes.
 fn rewrite(expression: &str) -> String {
     let characters: Vec<char> = expression.chars().collect();
     let mut out = String::with_capacity(expression.len() + 8);

@@ -100,8 +100,12 @@ pub fn on_sockets(options: &ScenarioOptions) -> Result<ScenarioResult, LabError>
         LabError::cannot_run(format!("limit of open files: {error}"), "ulimit -n")
     })?;
     let clock = Clock::new();
-    let noise = NoiseSampler::start(Duration::from_millis(5), None)
-        .map_err(|error| LabError::cannot_run(format!("noise sampler: {error}"), ""))?;
+    let noise = NoiseSampler::start(Duration::from_millis(5), None).map_err(|error| {
+        LabError::cannot_run(
+            format!("cannot start the noise sampler: {error}"),
+            "raise the limit of threads (ulimit -u)",
+        )
+    })?;
     let order = AtomicU32::new(CONTINUE);
     let (reports, inbox) = mpsc::channel();
     let mut sinks = Sinks::open(options, clock)?;

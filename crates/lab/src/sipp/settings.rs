@@ -56,7 +56,7 @@ pub struct ScenarioSettings {
     pub password: String,
     /// The `uri` of digest, in place of the request's.
     pub digest_uri: Option<String>,
-    /// Behaviour where the scenario says nothing.
+    /// Behaviour that the scenario does not define.
     pub behaviours: Behaviours,
     /// INFO, NOTIFY, OPTIONS and UPDATE are answered if they are not expected.
     pub auto_answer: bool,

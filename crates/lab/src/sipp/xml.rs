@@ -86,7 +86,7 @@ pub fn read(file: &[u8]) -> Result<Element, ScenarioError> {
     reader.document()
 }
 
-/// Characters, each of which stands for a byte.
+/// Characters, each of which represents a byte.
 fn characters(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| char::from(*byte)).collect()
 }

@@ -269,8 +269,12 @@ pub(super) fn on_sockets(
         near.push(start(plan)?);
         targets.push(target(instance)?);
     }
-    let sampler = NoiseSampler::start(Duration::from_millis(1), None)
-        .map_err(|error| LabError::cannot_run(format!("noise sampler: {error}"), ""))?;
+    let sampler = NoiseSampler::start(Duration::from_millis(1), None).map_err(|error| {
+        LabError::cannot_run(
+            format!("cannot start the noise sampler: {error}"),
+            "raise the limit of threads (ulimit -u)",
+        )
+    })?;
     let kernel_before = receive_buffer_errors()?;
     let begin = clock.now() + LEAD;
     far[0].begin(targets[0], begin)?;

@@ -269,8 +269,12 @@ pub(super) fn on_sockets(
     };
     let far = start_all(far_plans, &networks[1])?;
     let near = start_all(near_plans, &networks[0])?;
-    let sampler = NoiseSampler::start(Duration::from_millis(1), None)
-        .map_err(|error| LabError::cannot_run(format!("noise sampler: {error}"), ""))?;
+    let sampler = NoiseSampler::start(Duration::from_millis(1), None).map_err(|error| {
+        LabError::cannot_run(
+            format!("cannot start the noise sampler: {error}"),
+            "raise the limit of threads (ulimit -u)",
+        )
+    })?;
     let kernel_before = in_namespace(&networks[1], receive_buffer_errors)?;
     let bulk = Bulk::start(link, &networks, clock)?;
     let begin = clock.now() + LEAD;

@@ -177,8 +177,12 @@ fn run_calls(
         sut.address().or(called).unwrap_or(own)
     };
 
-    let noise = NoiseSampler::start(Duration::from_millis(1), None)
-        .map_err(|error| LabError::cannot_run(format!("noise sampler: {error}"), ""))?;
+    let noise = NoiseSampler::start(Duration::from_millis(1), None).map_err(|error| {
+        LabError::cannot_run(
+            format!("cannot start the noise sampler: {error}"),
+            "raise the limit of threads (ulimit -u)",
+        )
+    })?;
     let kernel_before = receive_buffer_errors()?;
     let mut cpu_before = sut.cpu_seconds()?;
     let memory_before = sut.resident_bytes()?;

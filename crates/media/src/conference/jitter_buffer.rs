@@ -412,7 +412,7 @@ mod tests {
             .insert(at(20), 0x4000_0000, 160, SlotContent::Audio, &[77])
             .unwrap();
         assert_eq!(play(&mut buffer, 32, false), Some(77));
-        // A payload that is excess than the codec's.
+        // A payload that is longer than the codec's.
         assert_eq!(
             buffer.insert(at(20), 0x4000_0000, 160, SlotContent::Audio, &[0; 5]),
             Err(DropReason::ConferenceOverrun)

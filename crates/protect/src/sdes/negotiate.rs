@@ -257,7 +257,6 @@ impl SdesAgreement {
     ///
     /// # Errors
     /// There is no room for another key, or identifiers conflict.
-    /// No room for another key, or identifiers in conflict.
     pub fn rekey(&self, contexts: &mut Contexts, before: &SdesAgreement) -> Result<(), KeyError> {
         let existing = |keys: &[MasterKey], key: &MasterKey| {
             keys.iter().any(|existing| {

@@ -334,7 +334,7 @@ impl<'e> Evaluation<'e> {
 
 /// SRV records in the order of trying: priorities ascending, within one drawn by weight (RFC 2782).
 pub(super) fn ordered(mut records: Vec<Srv>, entropy: &mut Entropy) -> Vec<Srv> {
-    // Records of weight 0 come first within a priority, so that they have their small chance.
+    // Records of weight 0 are first within a priority, so that they have their small chance.
     records.sort_by_key(|srv| (srv.priority, srv.weight != 0));
     let mut ordered = Vec::with_capacity(records.len());
     while let Some(priority) = records.first().map(|srv| srv.priority) {

@@ -391,7 +391,6 @@ mod tests {
         assert_eq!(HeaderId::Other as usize, HEADER_IDS - 1);
     }
 
-    /// The fast lookup agrees with the lookup byte by byte.
     #[test]
     fn first_of_a_set_is_found() {
         for (id, ..) in DECLARED {
@@ -403,6 +402,7 @@ mod tests {
         assert_eq!(HeaderId::first_in(two), HeaderId::Via);
     }
 
+    /// The fast lookup agrees with the lookup byte by byte.
     #[test]
     fn names_are_found_at_the_beginning_of_a_line() {
         let behind = ": <sip:a@b>;tag=1, and more that follows\r\n";

@@ -91,7 +91,7 @@ pub(super) struct MessageFaults {
     pub bare_lf: bool,
     /// Content-Length is no number, or differs between two fields.
     pub bad_length: bool,
-    /// Content-Length goes beyond the bytes.
+    /// Content-Length exceeds the bytes.
     pub truncated: bool,
     /// Line ends between the headers and the body.
     pub lines: u32,

@@ -9,7 +9,7 @@ use sip::{Endpoint, MessageContent, TransactionId};
 
 /// The timeout. Phones that ask their user need seconds; others respond at once.
 const LATE: Duration = Duration::from_secs(20);
-/// The same for a call without media that moves to another media node: four transmissions over UDP.
+/// The same for a call without media that moves to another media node: five transmissions over UDP.
 const LATE_SILENT: Duration = Duration::from_secs(8);
 
 impl Core {
