@@ -5,7 +5,7 @@ use crate::texts::Text;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Occurrences of each kind of phrase that comments and pages may have together. They are few and not none because a page may quote
-/// a question ("What is not there"), or a table the word that it replaces.
+/// an old word, or have a question as a heading.
 const PHRASES: [(&str, usize); 3] = [
     (
         "nominal clauses (what ..., who ... as subject or object)",

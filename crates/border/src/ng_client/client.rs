@@ -196,7 +196,7 @@ impl<W> NgClient<W> {
         }
     }
 
-    /// Retransmits what is due; returns the commands that are abandoned.
+    /// Retransmits due commands; returns the commands that are abandoned.
     pub(crate) fn handle_timeout(&mut self, now: Time) -> Vec<(CommandId, SocketAddr, W)>
     where
         W: Clone,

@@ -461,7 +461,7 @@ fn kamailio_guide_carries_calls_through_the_media_node() {
     assert_eq!(log.matches("ng_call_ended").count(), 5, "{log}");
 }
 
-/// Debian has no Asterisk: Kamailio takes its place, with the same users and passwords as the guide's `pjsip.conf`.
+/// Debian has no Asterisk: Kamailio takes its place and accepts no request without credentials, with the same users and passwords as the guide's `pjsip.conf`.
 #[test]
 fn asterisk_guide_registers_challenges_and_calls() {
     if !installed(&["kamailio", "baresip"]) {
