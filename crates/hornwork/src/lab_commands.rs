@@ -129,6 +129,9 @@ pub struct LabSearchOptions {
     /// Seed of all random values.
     #[arg(long)]
     seed: Option<u64>,
+    /// Replace the results of an earlier search in the directory of --out.
+    #[arg(long, requires = "out")]
+    force: bool,
     /// Do not probe the system under test before the search.
     #[arg(long)]
     no_probe: bool,
@@ -240,7 +243,7 @@ fn search(options: LabSearchOptions) -> Result<RunVerdict, LabError> {
         simulate: options.simulate,
         seed: options.seed,
         repeat: None,
-        force: false,
+        force: options.force,
         no_probe: options.no_probe,
     };
     lab::search::search(&options.experiment, &run)

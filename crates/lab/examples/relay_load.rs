@@ -4,7 +4,9 @@
 //! `relay_load border SIP_ADDRESS PROCESS CALLS SECONDS [BYTES [srtp]]` calls through a border whose trunk is at port
 //! 5080; `relay_load rtpengine NG_ADDRESS PROCESS CALLS SECONDS [BYTES [srtp]]` commands a media proxy over its ng
 //! protocol. BYTES is the payload of a packet: 20 (G.729, default) or 160 (G.711). With `srtp` the callers use SRTP
-//! (SDES, AES_CM_128_HMAC_SHA1_80) and the callees RTP. The output is one line of figures.
+//! (SDES, AES_CM_128_HMAC_SHA1_80) and the callees RTP. `burst=MICROSECONDS` as last word sends all packets of such an
+//! interval at its end, as media servers with a timer do; by default each packet leaves at a time of its own. The output
+//! is one line of figures.
 
 use engine::MediaPacket;
 use protect::sdes::CryptoAttribute;
@@ -47,13 +49,20 @@ struct Ways {
 struct Kind {
     bytes: usize,
     keys: bool,
+    /// Nanoseconds whose packets leave at once; 1 for none.
+    burst: u64,
 }
 
 fn main() -> Outcome<()> {
-    let words: Vec<String> = std::env::args().skip(1).collect();
+    let mut words: Vec<String> = std::env::args().skip(1).collect();
+    let burst = match words.last().and_then(|word| word.strip_prefix("burst=")) {
+        Some(micros) => 1_000 * micros.parse::<u64>()?.max(1),
+        None => 1,
+    };
+    words.retain(|word| !word.starts_with("burst="));
     let [kind, address, process, calls, seconds, rest @ ..] = words.as_slice() else {
         return Err(
-            "usage: relay_load border|rtpengine ADDRESS PROCESS CALLS SECONDS [BYTES [srtp]]"
+            "usage: relay_load border|rtpengine ADDRESS PROCESS CALLS SECONDS [BYTES [srtp]] [burst=MICROSECONDS]"
                 .into(),
         );
     };
@@ -70,7 +79,7 @@ fn main() -> Outcome<()> {
         Some("srtp") => true,
         Some(other) => return Err(format!("{other}: only srtp can stand there").into()),
     };
-    let what = Kind { bytes, keys };
+    let what = Kind { bytes, keys, burst };
     let ends = Ends::open()?;
     let ways = match kind.as_str() {
         "border" => border(address, &ends, calls, what)?,
@@ -369,7 +378,7 @@ fn play(ends: &Ends, ways: Vec<Ways>, span: Duration, what: Kind, process: u32) 
         if now >= end + 250_000_000 {
             break;
         }
-        while next <= now && next < end {
+        while next <= now - now % what.burst && next < end {
             let stream = &mut streams[order[turn]];
             stream.sequence = stream.sequence.wrapping_add(1);
             stream.timestamp = stream.timestamp.wrapping_add(160);

@@ -11,6 +11,11 @@ use std::time::Duration;
 const CALLS: [u32; 3] = [100, 250, 500];
 /// Seconds that are counted in a run.
 const SECONDS: u32 = 8;
+/// Arrivals of packets at the relay, as names and words of the load generator: each packet at a time of its own, as from
+/// independent phones, where nearly every packet wakes the relay; and all packets of a millisecond at once, as from media
+/// servers with a timer, where a relay without a batching delay has several packets to take at each wake-up.
+const ARRIVALS: [(&str, Option<&str>); 2] =
+    [("single", None), ("bursts of 1 ms", Some("burst=1000"))];
 /// CPU per packet, in rtpengine's.
 const BAR: f64 = 0.55;
 /// The same with SRTP on the callers' side.
@@ -60,24 +65,38 @@ pub(super) fn relay(bench: &mut Bench) -> Result<(), String> {
         relays.push(one.built("border, one socket, optimised", &program));
     }
     println!("relayed packets of G.729 (20 ms, both directions), {SECONDS} s a run");
-    for calls in CALLS {
-        let runs = in_turn(bench.rounds, relays.len(), |which| {
-            let relay = &relays[which];
-            let line = end(begin(relay, calls, false, &network, &bench.scratch)?)?;
-            println!("  {:<30} {line}", relay.name);
-            Ok(line)
-        })?;
-        let [peer, ours @ ..] = &runs[..] else {
-            return Err("relay: rtpengine is required beside the border".into());
-        };
-        for (relay, ours) in relays.iter().skip(1).zip(ours) {
-            beside_peer(
-                bench,
-                &format!("{}, {calls} calls", relay.name),
-                ours,
-                peer,
-                BAR,
-            )?;
+    every_load(bench, &relays, false, BAR, &network)
+}
+
+/// Runs all relays with each number of calls and each kind of arrivals, and judges them beside the first one, rtpengine.
+fn every_load(
+    bench: &mut Bench,
+    relays: &[Relay],
+    keys: bool,
+    bar: f64,
+    network: &Network,
+) -> Result<(), String> {
+    for (arrivals, word) in ARRIVALS {
+        for calls in CALLS {
+            let load = MediaLoad { calls, keys, word };
+            let runs = in_turn(bench.rounds, relays.len(), |which| {
+                let relay = &relays[which];
+                let line = end(begin(relay, load, network, &bench.scratch)?)?;
+                println!("  {:<30} {arrivals}: {line}", relay.name);
+                Ok(line)
+            })?;
+            let [peer, ours @ ..] = &runs[..] else {
+                return Err("relay: rtpengine is required beside the border".into());
+            };
+            for (relay, ours) in relays.iter().skip(1).zip(ours) {
+                beside_peer(
+                    bench,
+                    &format!("{}, {calls} calls, arrivals {arrivals}", relay.name),
+                    ours,
+                    peer,
+                    bar,
+                )?;
+            }
         }
     }
     Ok(())
@@ -140,25 +159,13 @@ pub(super) fn srtp(bench: &mut Bench) -> Result<(), String> {
     println!(
         "CPU per relayed packet of G.729 (20 ms, both directions), AES_CM_128_HMAC_SHA1_80 on one side, {SECONDS} s a run"
     );
+    every_load(bench, &relays, true, SECURE_BAR, &networks[0])?;
     for calls in CALLS {
-        let runs = in_turn(bench.rounds, relays.len(), |which| {
-            let relay = &relays[which];
-            let line = end(begin(relay, calls, true, &networks[0], &bench.scratch)?)?;
-            println!("  {:<30} {line}", relay.name);
-            Ok(line)
-        })?;
-        let [peer, ours @ ..] = &runs[..] else {
-            return Err("relay: rtpengine is required beside the border".into());
+        let load = |keys| MediaLoad {
+            calls,
+            keys,
+            word: None,
         };
-        for (relay, ours) in relays.iter().skip(1).zip(ours) {
-            beside_peer(
-                bench,
-                &format!("{}, {calls} calls", relay.name),
-                ours,
-                peer,
-                SECURE_BAR,
-            )?;
-        }
         if networks.iter().any(|network| network.name.is_none()) {
             println!(
                 "  (the cost of SRTP above the plain relay is not measured: both at once need a network each)"
@@ -167,8 +174,8 @@ pub(super) fn srtp(bench: &mut Bench) -> Result<(), String> {
         }
         let mut more = Vec::new();
         for _ in 0..bench.rounds * MORE {
-            let without = begin(&plain, calls, false, &networks[0], &bench.scratch)?;
-            let with = begin(&keyed, calls, true, &networks[1], &bench.scratch)?;
+            let without = begin(&plain, load(false), &networks[0], &bench.scratch)?;
+            let with = begin(&keyed, load(true), &networks[1], &bench.scratch)?;
             let (without, with) = (end(without)?, end(with)?);
             println!("  {:<28} {without}", "at once: plain");
             println!("  {:<28} {with}", "at once: SRTP to RTP");
@@ -261,11 +268,18 @@ struct Begun {
     logs: [PathBuf; 2],
 }
 
+/// A load: calls, SRTP on the callers' side, and a further word of the load generator.
+#[derive(Clone, Copy)]
+struct MediaLoad {
+    calls: u32,
+    keys: bool,
+    word: Option<&'static str>,
+}
+
 /// Starts a relay and the load on it.
 fn begin(
     relay: &Relay,
-    calls: u32,
-    keys: bool,
+    load: MediaLoad,
     network: &Network,
     scratch: &Path,
 ) -> Result<Begun, String> {
@@ -273,18 +287,19 @@ fn begin(
     let logs = [file("subject"), file("load")];
     let subject = network.start(SUBJECT_CORE, &relay.arguments, &logs[0])?;
     std::thread::sleep(Duration::from_millis(1_500));
-    let load = release().join("examples/relay_load");
+    let player = release().join("examples/relay_load");
     let mut words = vec![
-        load.display().to_string(),
+        player.display().to_string(),
         relay.kind.into(),
         relay.address.into(),
         subject.id().to_string(),
-        calls.to_string(),
+        load.calls.to_string(),
         SECONDS.to_string(),
     ];
-    if keys {
+    if load.keys {
         words.extend(["20".to_owned(), "srtp".to_owned()]);
     }
+    words.extend(load.word.map(str::to_owned));
     let player = network.start(LOAD_CORE, &words, &logs[1])?;
     Ok(Begun {
         name: relay.name,

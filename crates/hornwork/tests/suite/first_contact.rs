@@ -75,29 +75,35 @@ fn earlier_results_are_kept_unless_forced() {
     let folder = scratch("first-contact-out");
     let out = folder.join("run");
     let out = out.to_str().expect("UTF-8");
-    let run = |more: &[&str]| {
-        let mut arguments = vec![
-            "lab",
-            "run",
-            "small-network",
-            "--simulate",
-            "--repeat",
-            "1",
-            "--out",
-            out,
-        ];
-        arguments.extend(more);
-        hornwork(&arguments)
-    };
-    assert!(matches!(run(&[]).status.code(), Some(0 | 1)));
-    let again = run(&[]);
-    assert_eq!(again.status.code(), Some(2));
-    let error = text(&again.stderr);
-    assert!(
-        error.contains("--force") && error.contains("run-2"),
-        "{error}"
-    );
-    assert!(matches!(run(&["--force"]).status.code(), Some(0 | 1)));
+    let run = "run small-network --simulate --repeat 1 --out";
+    let search =
+        "search call-rate --simulate --set callers.duration_seconds=1 --set levels.to=400 --out";
+    // The search replaces what the run left.
+    for (command, forced) in [(run, false), (run, true), (search, true)] {
+        let with = |more: &[&str]| {
+            let mut arguments = vec!["lab"];
+            arguments.extend(command.split(' '));
+            arguments.push(out);
+            arguments.extend(more);
+            hornwork(&arguments)
+        };
+        if forced {
+            let refused = with(&[]);
+            assert_eq!(refused.status.code(), Some(2), "{command}");
+            let error = text(&refused.stderr);
+            assert!(
+                error.contains("--force") && error.contains("run-2"),
+                "{error}"
+            );
+        }
+        let more: &[&str] = if forced { &["--force"] } else { &[] };
+        let output = with(more);
+        assert!(
+            matches!(output.status.code(), Some(0 | 1)),
+            "{command}: {}",
+            text(&output.stderr)
+        );
+    }
 }
 
 #[test]
