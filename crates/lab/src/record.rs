@@ -28,13 +28,17 @@ pub enum AttemptOutcome {
     LimitReached,
     /// Due, and the generator could not start it (no socket, table full).
     CouldNotStart,
+    /// A refresh that was due for a subscriber without a registration: an earlier attempt failed.
+    NotRegistered,
+    /// A refresh that was due while the previous request of the subscriber had no final response.
+    PreviousPending,
     /// Still open at the end of the trial.
     Unfinished,
 }
 
 impl AttemptOutcome {
     /// All of them, in the order of reports.
-    pub const ALL: [AttemptOutcome; 11] = [
+    pub const ALL: [AttemptOutcome; 13] = [
         AttemptOutcome::Completed,
         AttemptOutcome::Refused,
         AttemptOutcome::TimedOut,
@@ -45,6 +49,8 @@ impl AttemptOutcome {
         AttemptOutcome::ByeUnanswered,
         AttemptOutcome::LimitReached,
         AttemptOutcome::CouldNotStart,
+        AttemptOutcome::NotRegistered,
+        AttemptOutcome::PreviousPending,
         AttemptOutcome::Unfinished,
     ];
 
@@ -61,6 +67,8 @@ impl AttemptOutcome {
             AttemptOutcome::ByeUnanswered => "bye_unanswered",
             AttemptOutcome::LimitReached => "limit_reached",
             AttemptOutcome::CouldNotStart => "could_not_start",
+            AttemptOutcome::NotRegistered => "not_registered",
+            AttemptOutcome::PreviousPending => "previous_pending",
             AttemptOutcome::Unfinished => "unfinished",
         }
     }
@@ -78,6 +86,8 @@ impl AttemptOutcome {
             AttemptOutcome::ByeUnanswered => "BYE not answered",
             AttemptOutcome::LimitReached => "not started: limit of open calls",
             AttemptOutcome::CouldNotStart => "not started: no socket or connection",
+            AttemptOutcome::NotRegistered => "not started: the registration had failed",
+            AttemptOutcome::PreviousPending => "not started: the previous request was unanswered",
             AttemptOutcome::Unfinished => "unfinished at the end of the trial",
         }
     }
@@ -91,7 +101,10 @@ impl AttemptOutcome {
     pub const fn was_started(self) -> bool {
         !matches!(
             self,
-            AttemptOutcome::LimitReached | AttemptOutcome::CouldNotStart
+            AttemptOutcome::LimitReached
+                | AttemptOutcome::CouldNotStart
+                | AttemptOutcome::NotRegistered
+                | AttemptOutcome::PreviousPending
         )
     }
 }

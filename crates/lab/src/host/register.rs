@@ -375,12 +375,10 @@ impl HostState {
         }
         self.progress.due += 1;
         let mut attempt = Attempt::new(&name, AttemptKind::Reregistration, due.number, due.at);
-        attempt.outcome = AttemptOutcome::CouldNotStart;
-        attempt.why = match entry {
-            Some(entry) if entry.registered => "the previous request is unanswered",
-            _ => "not registered",
-        }
-        .to_owned();
+        attempt.outcome = match entry {
+            Some(entry) if entry.registered => AttemptOutcome::PreviousPending,
+            _ => AttemptOutcome::NotRegistered,
+        };
         attempt.ended = Some(now.0);
         if let Some(refresh_schedule) = &mut self.refresh_schedule {
             refresh_schedule.closed();
