@@ -160,3 +160,75 @@ fn debian_package_is_installed_run_and_purged() {
         Err(_) => println!("skipped: not installed: lintian"),
     }
 }
+
+/// Builds the image of packaging/Containerfile with buildah, and runs the border in a container of it.
+#[test]
+fn image_is_built_and_runs_the_border() {
+    if !common::installed(&["buildah", "objcopy", "ldd"]) {
+        return;
+    }
+    let folder = common::scratch("image");
+    let files = folder.join("files");
+    let collected = Command::new(root().join("packaging/image"))
+        .arg(env!("CARGO_BIN_EXE_hornwork"))
+        .arg(&files)
+        .output()
+        .expect("packaging/image");
+    assert!(collected.status.success(), "{collected:?}");
+    // Storage of its own without layers, which needs no file system driver of the kernel.
+    let buildah = || {
+        let mut command = Command::new("buildah");
+        command
+            .args(["--storage-driver", "vfs", "--root"])
+            .arg(folder.join("storage"))
+            .arg("--runroot")
+            .arg(folder.join("state"));
+        command
+    };
+    let built = buildah()
+        .args(["bud", "--isolation", "chroot", "-t", "hornwork", "-f"])
+        .arg(root().join("packaging/Containerfile"))
+        .arg(&files)
+        .output()
+        .expect("buildah bud");
+    let log = String::from_utf8_lossy(&built.stderr).into_owned();
+    let no_right = [
+        "peration not permitted",
+        "ermission denied",
+        "user namespace",
+    ];
+    if !built.status.success() && no_right.iter().any(|text| log.contains(text)) {
+        println!("skipped: no right to build an image: {log}");
+        return;
+    }
+    assert!(built.status.success(), "{log}");
+    let container = buildah().args(["from", "hornwork"]).output();
+    let container = String::from_utf8_lossy(&container.expect("buildah from").stdout).into_owned();
+    let sip = common::free_port();
+    let configuration = folder.join("configuration");
+    std::fs::create_dir(&configuration).expect("folder");
+    let text = common::example(
+        "loopback.toml",
+        sip,
+        common::free_port(),
+        common::media_ports(200),
+        "",
+    );
+    std::fs::write(configuration.join("hornwork.toml"), text).expect("configuration");
+    let mut border = common::Process::start(
+        buildah()
+            .args(["run", "--isolation", "chroot", "-v"])
+            .arg(format!("{}:/etc/hornwork:ro", configuration.display()))
+            .args([container.trim(), "/usr/bin/hornwork", "run", "-c"])
+            .arg("/etc/hornwork/hornwork.toml"),
+        &folder.join("border.log"),
+    );
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while !common::answers_options(sip) {
+        let over = std::time::Instant::now() > end;
+        assert!(!over, "the border does not answer: {}", border.log());
+    }
+    border.signal("TERM");
+    assert!(border.wait(std::time::Duration::from_secs(10)).is_some());
+    let _ = std::fs::remove_dir_all(&folder);
+}
