@@ -1,5 +1,5 @@
 # The doors. Each one does its own set-up on a fresh Debian 12 that has Rust, Node and make.
-.PHONY: build release install deb image demo test bench tidy docs fuzz setup peers clean
+.PHONY: build release install deb image sbom demo test bench tidy docs fuzz setup peers clean
 
 CARGO ?= cargo
 HORNWORK = target/release/hornwork
@@ -19,15 +19,19 @@ install: build
 	@packaging/setup objcopy:binutils
 	packaging/install $(HORNWORK) $(DESTDIR)
 
+# The software bill of materials: crates of the program with versions, licences and checksums (CycloneDX).
+sbom:
+	$(CARGO) xtask sbom target/hornwork.cdx.json
+
 # A Debian package and its debug symbols.
-deb: build
+deb: build sbom
 	@packaging/setup dpkg-shlibdeps:dpkg-dev objcopy:binutils
-	packaging/deb $(HORNWORK) target/debian
+	packaging/deb $(HORNWORK) target/debian target/hornwork.cdx.json
 
 # The root file system of packaging/Containerfile.
-image: build
+image: build sbom
 	@packaging/setup objcopy:binutils
-	packaging/image $(HORNWORK) target/image
+	packaging/image $(HORNWORK) target/image target/hornwork.cdx.json
 
 demo: build
 	$(HORNWORK) demo

@@ -1,5 +1,5 @@
-//! Automation of the workspace: `cargo xtask test | tidy | docs | bench | release | fuzz`. The product does
-//! not depend on it.
+//! Automation of the workspace: `cargo xtask test | tidy | docs | bench | release | fuzz | sbom`. The
+//! product does not depend on it.
 #![forbid(unsafe_code)]
 
 mod bench;
@@ -9,6 +9,7 @@ mod guided;
 mod language;
 mod postlink;
 mod process;
+mod sbom;
 mod structure;
 mod test;
 mod texts;
@@ -28,7 +29,9 @@ usage: cargo xtask COMMAND
                   and 5 rounds by default, every bar beside its figure at the end; fails if a bar is missed
   release         build the program with profile-guided optimisation and a new profile; bench does so for its second column
                   if there is no profile yet
-  fuzz SECONDS [TARGET...]   run the fuzz targets, all by default, SECONDS each, in parallel";
+  fuzz SECONDS [TARGET...]   run the fuzz targets, all by default, SECONDS each, in parallel
+  sbom [FILE]     write the software bill of materials (CycloneDX 1.5, JSON) to FILE, by default target/hornwork.cdx.json; - is
+                  standard output";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -39,6 +42,7 @@ fn main() -> ExitCode {
         Some("bench") => bench::run(&arguments[1..]),
         Some("release") => guided::run(),
         Some("fuzz") => fuzz::run(&arguments[1..]),
+        Some("sbom") => sbom::write(&arguments.get(1).cloned().unwrap_or_else(sbom::default_file)),
         _ => Err(USAGE.to_owned()),
     };
     match outcome {
