@@ -26,6 +26,93 @@ const PARAMETERS: [(&str, usize); 4] = [
     ("sip", 95),
 ];
 
+/// Layers of `border`, from the bottom. A module belongs to the layer of the longest prefix of its path, and imports only from its own
+/// layer and those below. The media node (`ng_server`) is a program of its own, and the fuzz targets use everything.
+const LAYERS: [(&str, &[&str]); 5] = [
+    (
+        "values",
+        &[
+            "bodies",
+            "calls::key",
+            "conferences",
+            "counters",
+            "emergency",
+            "endpoint_settings",
+            "headers",
+            "hiding",
+            "identity",
+            "index_remap",
+            "policy",
+            "request",
+            "responses",
+            "shared",
+        ],
+    ),
+    (
+        "components",
+        &[
+            "admission",
+            "calls",
+            "calls::challenge",
+            "calls::conference::describe",
+            "calls::conference::lobby",
+            "calls::conference::pin_entry",
+            "calls::conference::state",
+            "calls::ended",
+            "calls::table",
+            "calls::transfer::handover",
+            "calls::transfer::join",
+            "carrier",
+            "keepalive",
+            "listeners",
+            "media",
+            "ng_client",
+            "out_of_dialog::state",
+            "registrar",
+            "resolve",
+            "rules",
+            "trunks",
+            "workers",
+        ],
+    ),
+    ("lent", &["components"]),
+    (
+        "stages",
+        &[
+            "admission::screening",
+            "calls::conference",
+            "calls::dispatch",
+            "calls::ending",
+            "calls::in_dialog",
+            "calls::media",
+            "calls::quality",
+            "calls::relay",
+            "calls::reservations",
+            "calls::setup",
+            "calls::transfer",
+            "ng_client::exchange",
+            "ng_client::failover",
+            "out_of_dialog",
+            "resolve::lookups",
+            "routing_snapshot",
+            "rules::apply",
+        ],
+    ),
+    (
+        "engine",
+        &[
+            "admission::fast_path",
+            "border",
+            "fuzz",
+            "ng_client::fuzz",
+            "ng_server",
+            "operate",
+            "registrations",
+            "report",
+        ],
+    ),
+];
+
 /// Every breach; prints the figures of each crate.
 pub fn breaches(files: &[Text]) -> Vec<String> {
     let mut breaches = Vec::new();
@@ -44,6 +131,9 @@ pub fn breaches(files: &[Text]) -> Vec<String> {
             share / 10,
             share % 10
         );
+        if name == "border" {
+            breaches.extend(graph.upward());
+        }
         let most = bound(&CIRCLES, name, CIRCLE);
         if circle.len() > most {
             breaches.push(format!(
@@ -117,6 +207,29 @@ impl Graph {
         Self { modules, imports }
     }
 
+    /// Imports from a higher layer of [`LAYERS`], and modules without a layer.
+    fn upward(&self) -> Vec<String> {
+        let mut breaches = Vec::new();
+        for (module, imports) in self.modules.iter().zip(&self.imports) {
+            if module.is_empty() {
+                continue;
+            }
+            let Some(own) = layer_of(module) else {
+                breaches.push(format!("border: {module} belongs to no layer: add it to LAYERS in xtask/src/structure.rs"));
+                continue;
+            };
+            for other in imports.iter().map(|at| &self.modules[*at]) {
+                if layer_of(other).is_some_and(|layer| layer > own) {
+                    breaches.push(format!(
+                        "border: {module} ({}) imports {other} of a higher layer",
+                        LAYERS[own].0
+                    ));
+                }
+            }
+        }
+        breaches
+    }
+
     /// Strongly connected components of two files or more (Tarjan).
     fn circles(&self) -> Vec<Vec<String>> {
         let count = self.modules.len();
@@ -154,6 +267,26 @@ impl Graph {
     }
 }
 
+/// The layer of a module of `border`.
+fn layer_of(module: &str) -> Option<usize> {
+    let begins = |prefix: &&&str| {
+        let rest = module.strip_prefix(**prefix);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
+    };
+    let longest = |(_, prefixes): &(&str, &[&str])| {
+        prefixes
+            .iter()
+            .filter(begins)
+            .map(|prefix| prefix.len())
+            .max()
+    };
+    let layers = LAYERS.iter().enumerate();
+    let (_, layer) = layers
+        .filter_map(|(at, layer)| Some((longest(layer)?, at)))
+        .max()?;
+    Some(layer)
+}
+
 /// `crates/x/src/a/b.rs` and `crates/x/src/a/b/mod.rs` are `a::b`.
 fn module_of(name: &str) -> String {
     let path = name.split_once("/src/").map_or(name, |(_, path)| path);
@@ -166,6 +299,11 @@ fn module_of(name: &str) -> String {
 
 /// All paths of a text that begin with `crate::`, `super::` or `self::`, groups in braces taken apart.
 fn paths(text: &str) -> Vec<String> {
+    // `super` in a test module is the file itself.
+    let text = text
+        .split("\n#[cfg(test)]\nmod tests {")
+        .next()
+        .unwrap_or_default();
     let code: String = text
         .lines()
         .filter(|line| !line.trim_start().starts_with("//"))
@@ -339,6 +477,36 @@ mod tests {
         let refs: Vec<&Text> = files.iter().collect();
         let graph = Graph::of(&refs);
         assert_eq!(graph.circles(), [["a".to_owned(), "b".to_owned()]]);
+    }
+
+    #[test]
+    fn imports_from_a_higher_layer_are_found() {
+        assert_eq!(layer_of("calls::setup::hunting"), Some(3));
+        assert_eq!(layer_of("calls::key"), Some(0));
+        assert_eq!(layer_of("callsign"), None);
+        let files = [
+            text("crates/border/src/lib.rs", ""),
+            text(
+                "crates/border/src/trunks.rs",
+                "use crate::components::Components;\n",
+            ),
+            text(
+                "crates/border/src/components.rs",
+                "use crate::trunks::Trunks;\n",
+            ),
+            text("crates/border/src/new.rs", ""),
+        ];
+        let refs: Vec<&Text> = files.iter().collect();
+        let breaches = Graph::of(&refs).upward();
+        assert!(
+            breaches[0].contains("trunks (components) imports components"),
+            "{breaches:?}"
+        );
+        assert!(
+            breaches[1].contains("new belongs to no layer"),
+            "{breaches:?}"
+        );
+        assert_eq!(breaches.len(), 2);
     }
 
     #[test]

@@ -2,7 +2,6 @@
 //! has the same number and follows after one of the next turns, because the figures of participants are collected from
 //! the forwarder.
 
-use crate::border::Border;
 use core::hash::Hasher as _;
 use engine::Time;
 use media::conference::MuteState;
@@ -111,27 +110,4 @@ pub struct ParticipantView {
     /// Mean interarrival jitter from the participant (RFC 3550 section 6.4.1) in milliseconds; `None` before two
     /// packets.
     pub jitter_ms: Option<f64>,
-}
-
-impl Border {
-    /// Handles a request about the conference `name` (about all conferences of this worker for
-    /// [`ConferenceRequest::List`]).
-    /// [`Border::next_conference_reply`] returns the reply under the same `number`, after this or one of the next
-    /// turns. With several workers the caller passes the request to the one selected by [`worker_of`].
-    pub fn request_conference(
-        &mut self,
-        number: u64,
-        name: &ConferenceName,
-        request: &ConferenceRequest,
-        now: Time,
-    ) {
-        self.core.begin(now);
-        self.core
-            .handle_conference_request(&mut self.endpoint, number, name, request, now);
-    }
-
-    /// The next reply to a request about conferences.
-    pub fn next_conference_reply(&mut self) -> Option<(u64, ConferenceReply)> {
-        self.core.conference_queries.replies.pop_front()
-    }
 }

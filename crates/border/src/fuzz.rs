@@ -42,7 +42,7 @@ pub fn fuzz_border_with_dtls(data: &[u8], endpoint: &protect::dtls::DtlsEndpoint
 #[derive(Clone, Debug, Default)]
 pub struct Reached {
     /// The border's counters at the end.
-    pub counters: crate::border::BorderCounters,
+    pub counters: crate::counters::BorderCounters,
     /// Names of all events, in order.
     pub events: Vec<&'static str>,
     /// SIP messages that the border sent.
@@ -720,7 +720,7 @@ impl FuzzHarness {
         // Both sides, and a third one during a transfer or hunting.
         assert!(census.trunk_calls <= 2 * CALLS as u64, "{}", described());
         assert!(
-            self.border.core.location.len() <= REGISTRATIONS,
+            self.border.parts.registrar.location.len() <= REGISTRATIONS,
             "{}",
             described()
         );
@@ -759,7 +759,7 @@ impl FuzzHarness {
         let longest = self.border.config().registrar.max_expires_s;
         self.advance(Duration::from_secs(u64::from(longest)));
         assert_eq!(
-            self.border.core.location.len(),
+            self.border.parts.registrar.location.len(),
             0,
             "registrations that do not expire"
         );

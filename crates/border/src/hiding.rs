@@ -3,7 +3,7 @@
 //!
 //! Pure functions for one message that is forwarded from one side to the other.
 
-use crate::call::headers::address_with_host;
+use crate::headers::address_with_host;
 use config::headers::{NAMED, Treatment, treatment};
 use smallvec::SmallVec;
 use wire::sip::{Edit, HeaderId, Message, NameAddr, TokenValue};

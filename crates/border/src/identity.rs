@@ -3,8 +3,11 @@
 //!
 //! Pure functions for one message that is forwarded from one side to the other.
 
-use crate::call::headers::address_with_host;
-use crate::hiding::{self, PassHeaders};
+pub(crate) mod private_headers;
+
+use crate::headers::address_with_host;
+use crate::hiding;
+use crate::hiding::PassHeaders;
 use config::{History, IdentityPolicy};
 use smallvec::SmallVec;
 use wire::sip::{Edit, HeaderId, Message, NameAddr, Uri};
@@ -181,7 +184,7 @@ impl Boundary<'_> {
             history_text,
         );
         let privacy = self.privacy_left(message, wish, privacy_text);
-        crate::private_headers::edits(message, (self.from, self.to), access, edits);
+        crate::identity::private_headers::edits(message, (self.from, self.to), access, edits);
         push(
             edits,
             message,
@@ -255,7 +258,7 @@ impl Boundary<'_> {
         if !self.wanted || (!self.to && wish.hides_identity()) {
             return HeaderFate::Goes;
         }
-        crate::border::identities(message, &host(), out);
+        crate::identity::identities(message, &host(), out);
         match out.is_empty() {
             true => HeaderFate::Goes,
             false => HeaderFate::Becomes,
@@ -406,6 +409,15 @@ fn anonymous(value: &[u8], out: &mut Vec<u8>) {
     }
 }
 
+/// Appends the P-Asserted-Identity values of a message, with `host` in them.
+pub(crate) fn identities(message: &Message<'_>, host: &[u8], out: &mut Vec<u8>) {
+    for identity in message.name_addrs(HeaderId::PAssertedIdentity).flatten() {
+        if !out.is_empty() {
+            out.extend_from_slice(b", ");
+        }
+        crate::headers::address_with_host(&identity, Some(host), out);
+    }
+}
+
 #[cfg(test)]
-#[path = "identity_tests.rs"]
 mod tests;

@@ -2,26 +2,41 @@
 #![forbid(unsafe_code)]
 
 pub mod admission;
+mod bodies;
 pub mod border;
-pub mod call;
+pub mod calls;
 pub mod carrier;
+mod certificate_names;
+pub(crate) mod components;
 pub mod conferences;
+pub mod counters;
+mod emergency;
+mod endpoint_settings;
 #[doc(hidden)]
 pub mod fuzz;
+mod headers;
 pub(crate) mod hiding;
 pub(crate) mod identity;
+mod index_remap;
+mod keepalive;
+mod listeners;
+mod media;
 mod ng_client;
 pub mod ng_server;
 pub mod operate;
-pub(crate) mod overload;
+mod out_of_dialog;
 pub mod policy;
-mod private_headers;
-mod rate_limit;
 pub mod registrar;
 pub mod registrations;
+pub mod report;
+mod request;
+mod resolve;
+mod responses;
+mod routing_snapshot;
 pub(crate) mod rules;
+mod shared;
 pub mod trunks;
-pub(crate) mod worker_pool;
+pub(crate) mod workers;
 
 #[doc(hidden)]
 pub use fuzz::{fuzz_border, fuzz_border_with_dtls};

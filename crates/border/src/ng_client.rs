@@ -13,7 +13,7 @@ pub(crate) mod relay;
 mod statistics;
 mod terms;
 
-use crate::call::CallKey;
+use crate::calls::key::CallKey;
 use anchor::Side;
 use client::{CommandId, NgClient};
 use config::{Config, MediaNodePolicy, MediaNodeSpec, NodeLoad};

@@ -146,7 +146,7 @@ impl NgServer {
         let branches = BranchTable::new(config.limits.calls, key());
         let sockets = key();
         let mark = entropy.u64().to_string().into_bytes();
-        let plane = MediaPlane::new(crate::border::MEDIA_SOCKETS, sockets, entropy.fork());
+        let plane = MediaPlane::new(crate::media::MEDIA_SOCKETS, sockets, entropy.fork());
         let mut node = NgServer {
             config,
             settings,

@@ -1,28 +1,21 @@
 //! Reload of the configuration without dropping calls, and draining.
 
-use crate::border::{Alarm, Border, Core};
-use crate::call::{CallPhase, HopStep};
-use crate::worker_pool::Siblings;
+use crate::border::Border;
+use crate::calls::CallPhase;
+use crate::calls::key::CallSlot;
+use crate::components::{Calls, Components};
+use crate::conferences::{ConferenceName, ConferenceReply, ConferenceRequest};
+use crate::index_remap::IndexRemap;
+use crate::shared::Alarm;
+use crate::workers::{DrainState, Siblings, WorkerParts};
 use anchor::Side;
-use config::{Config, InterfaceId, TrunkId};
+use config::Config;
 use core::time::Duration;
-use engine::timers::TimerKey;
-use engine::{EventKind, Time};
-use sip::Endpoint;
+use engine::{Entropy, EventKind, Time, Worker};
 use std::sync::Arc;
 
 /// Time for peers to answer the BYE at the end of a drain; a BYE is sent three times in it.
 const BYE_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// State of a drain.
-#[derive(Debug)]
-pub(crate) struct DrainState {
-    timer: Option<TimerKey>,
-    terminated: u64,
-    /// The time limit has passed: remaining calls were terminated, and answers to the BYEs are awaited.
-    time_expired: bool,
-    finished: bool,
-}
 
 impl Border {
     /// Applies a checked configuration. Established calls are not changed; sockets are opened and closed by
@@ -33,28 +26,37 @@ impl Border {
     pub fn reload(&mut self, config: impl Into<Arc<Config>>, now: Time) {
         let config = config.into();
         let worker = *self.endpoint.worker();
-        let core = &mut self.core;
-        core.begin(now);
-        let before = core.config.clone();
+        self.parts.begin(now);
+        let before = self.parts.ctx.config.clone();
         let changes = describe_changes(&before, &config);
         let renamed = IndexRemap::new(&before, &config);
-        core.config = config.clone();
-        core.open_listeners(&mut self.endpoint, &config);
-        core.open_pools(&config, &worker);
-        core.close_unused_media_sockets();
-        core.trunks.reload(&config, now);
-        core.media_nodes.reload(&config, now);
-        core.report_node_events(now);
-        core.reset_feedback(&mut self.endpoint, now);
-        let first = core.siblings.as_mut().is_none_or(Siblings::begin_reload);
+        self.parts.ctx.config = config.clone();
+        self.parts.open_listeners(&mut self.endpoint);
+        let parts = &mut self.parts;
+        parts.media.open_pools(&mut parts.ctx, &worker);
+        parts.media.close_unused_sockets(&config);
+        parts.trunks.reload(&config, now);
+        parts.media_nodes.reload(&config, now);
+        self.parts.report_node_events();
+        let parts = &mut self.parts;
+        parts
+            .admission
+            .reset_feedback(&parts.ctx, &mut self.endpoint);
+        let first = parts
+            .worker
+            .siblings
+            .as_mut()
+            .is_none_or(Siblings::begin_reload);
         if first {
-            core.authority.lock().reload(&config, &before);
-            core.location
+            parts.registrar.authority.lock().reload(&config, &before);
+            parts
+                .registrar
+                .location
                 .reload(config.registrar, config.limits.registrations);
-            core.rate_limiter.lock().reload();
+            parts.admission.rate_limiter.lock().reload();
             for admission in [
-                &mut core.register_limiter,
-                &mut core.authenticated_register_limiter,
+                &mut parts.registrar.limiter,
+                &mut parts.registrar.authenticated_limiter,
             ] {
                 let (rate, limit) = (
                     config.registrar.registrations_per_s,
@@ -63,13 +65,15 @@ impl Border {
                 admission.lock().reload(rate, limit);
             }
         }
-        core.carriers.reload(&config, now);
-        core.remap_indices(&renamed);
+        parts.carriers.reload(&config, now);
+        self.parts.remap_indices(&renamed);
         if config.dns != before.dns {
-            core.reload_dns(&mut self.endpoint, now);
+            self.lend().reload_dns();
         }
         if first {
-            core.events
+            self.parts
+                .ctx
+                .events
                 .tell(now, || EventKind::ConfigurationReloaded { changes });
         }
     }
@@ -78,31 +82,34 @@ impl Border {
     /// call has ended, the event `drain_finished` is written and [`Border::is_drained`] is true. After `limit` the
     /// remaining calls are terminated; the drain ends at most two seconds later. A repeated call sets a new limit.
     pub fn drain(&mut self, limit: Duration, now: Time) {
-        let core = &mut self.core;
-        core.begin(now);
-        let timer = core.timers.schedule(now + limit, Alarm::DrainTimeout);
-        if let Some(draining) = core.draining.as_mut() {
+        let parts = &mut self.parts;
+        parts.begin(now);
+        let timer = parts.ctx.timers.schedule(now + limit, Alarm::DrainTimeout);
+        if let Some(draining) = parts.worker.draining.as_mut() {
             let old = match draining.finished {
                 true => Some(timer),
                 false => draining.timer.replace(timer),
             };
             if let Some(old) = old {
-                core.timers.cancel(old);
+                parts.ctx.timers.cancel(old);
             }
             return;
         }
-        core.carriers.remove_all(now);
-        core.draining = Some(DrainState {
+        parts.carriers.remove_all(now);
+        parts.worker.draining = Some(DrainState {
             timer: Some(timer),
             terminated: 0,
             time_expired: false,
             finished: false,
         });
-        let calls = core.total_calls() as u64;
-        if core.siblings.as_ref().is_none_or(Siblings::is_first) {
-            core.events.tell(now, || EventKind::DrainStarted { calls });
+        let calls = parts.total_calls() as u64;
+        if parts.worker.is_first() {
+            parts
+                .ctx
+                .events
+                .tell(now, || EventKind::DrainStarted { calls });
         }
-        core.finish_drain_if_idle(now);
+        self.parts.finish_drain_if_idle();
     }
 
     /// This worker, among those of one border.
@@ -112,65 +119,67 @@ impl Border {
 
     /// Whether no carrier has a registration of ours (any more).
     pub fn is_unregistered(&self) -> bool {
-        self.core.carriers.none_registered()
+        self.parts.carriers.none_registered()
     }
 
     /// Whether a drain has finished.
     pub fn is_drained(&self) -> bool {
-        self.core
+        self.parts
+            .worker
             .draining
             .as_ref()
             .is_some_and(|draining| draining.finished)
     }
 }
 
-/// Mapping of indices of the old configuration to the new one, by name.
-#[derive(Debug)]
-pub(crate) struct IndexRemap {
-    interfaces: Vec<Option<InterfaceId>>,
-    trunks: Vec<Option<TrunkId>>,
-}
-
-impl IndexRemap {
-    fn new(before: &Config, after: &Config) -> IndexRemap {
-        IndexRemap {
-            interfaces: before
-                .interfaces
-                .iter()
-                .map(|interface| after.interface_named(&interface.name))
-                .collect(),
-            trunks: before
-                .trunks
-                .iter()
-                .map(|trunk| after.trunk_named(&trunk.name))
-                .collect(),
+impl Border {
+    /// The workers of one border, 1 to [`Worker::MAX`]. Each needs sockets of its own at the same addresses, and
+    /// hands off the messages of its siblings. Every reload and every drain has to be passed to each of them.
+    pub fn worker_pool(
+        config: impl Into<Arc<Config>>,
+        of: u8,
+        mut entropy: Entropy,
+    ) -> Vec<Border> {
+        let config = config.into();
+        if of <= 1 {
+            return vec![Border::new(config, entropy)];
         }
-    }
-
-    /// The new index of an interface; an unused index for a removed one.
-    pub(crate) fn interface(&self, old: InterfaceId) -> InterfaceId {
-        let new = self.interfaces.get(usize::from(old.0)).copied().flatten();
-        new.unwrap_or(InterfaceId(u16::MAX))
-    }
-
-    /// The new index of a trunk; `None` for a removed one.
-    pub(crate) fn trunk(&self, old: TrunkId) -> Option<TrunkId> {
-        self.trunks.get(usize::from(old.0)).copied().flatten()
-    }
-
-    /// Maps the indices in planned steps.
-    pub(crate) fn steps(&self, steps: &mut [HopStep]) {
-        for step in steps {
-            step.interface = self.interface(step.interface);
-            step.trunk = step.trunk.and_then(|trunk| self.trunk(trunk));
-        }
+        let of = of.min(Worker::MAX);
+        let parts = WorkerParts::several(&config, of, &mut entropy);
+        let border = |parts| {
+            let endpoint = entropy.fork();
+            Border::with(config.clone(), parts, endpoint, entropy.fork())
+        };
+        parts.into_iter().map(border).collect()
     }
 }
 
-impl Core {
+impl Border {
+    /// Handles a request about the conference `name` (about all conferences of this worker for
+    /// [`ConferenceRequest::List`]).
+    /// [`Border::next_conference_reply`] returns the reply under the same `number`, after this or one of the next
+    /// turns. With several workers the caller passes the request to the one selected by [`worker_of`].
+    pub fn request_conference(
+        &mut self,
+        number: u64,
+        name: &ConferenceName,
+        request: &ConferenceRequest,
+        now: Time,
+    ) {
+        self.parts.begin(now);
+        self.lend().handle_conference_request(number, name, request);
+    }
+
+    /// The next reply to a request about conferences.
+    pub fn next_conference_reply(&mut self) -> Option<(u64, ConferenceReply)> {
+        self.parts.conferences.queries.replies.pop_front()
+    }
+}
+
+impl Components {
     /// Maps the indices in all state that outlives a reload; references to removed objects are cleared.
     fn remap_indices(&mut self, renamed: &IndexRemap) {
-        for (_, call) in &mut self.calls {
+        for call in self.calls.values_mut() {
             for side in Side::BOTH {
                 let interface = call.interfaces.get_mut(side);
                 *interface = renamed.interface(*interface);
@@ -188,54 +197,65 @@ impl Core {
     }
 
     /// Finishes a drain when its last call has ended.
-    pub(crate) fn finish_drain_if_idle(&mut self, now: Time) {
+    pub(crate) fn finish_drain_if_idle(&mut self) {
+        let now = self.ctx.now;
         if self.calls.is_empty()
-            && self.ended_calls.is_empty()
-            && let Some(draining) = self.draining.as_mut()
+            && self.calls.ended.is_empty()
+            && let Some(draining) = self.worker.draining.as_mut()
             && !draining.finished
         {
             if let Some(timer) = draining.timer.take() {
-                self.timers.cancel(timer);
+                self.ctx.timers.cancel(timer);
             }
             draining.finished = true;
             // The last worker writes the event for all.
-            let terminated = match &self.siblings {
+            let terminated = match &self.worker.siblings {
                 None => Some(draining.terminated),
                 Some(siblings) => siblings.finish_drain(draining.terminated),
             };
             let Some(terminated) = terminated else { return };
-            self.events
+            self.ctx
+                .events
                 .tell(now, || EventKind::DrainFinished { terminated });
         }
     }
+}
 
+impl Calls<'_> {
     /// Terminates the remaining calls at the time limit, and abandons unanswered BYEs at its second expiry.
-    pub(crate) fn expire_drain(&mut self, endpoint: &mut Endpoint, now: Time) {
-        let Some(draining) = self.draining.as_mut() else {
+    pub(crate) fn expire_drain(&mut self) {
+        let now = self.parts.ctx.now;
+        let Some(draining) = self.parts.worker.draining.as_mut() else {
             return;
         };
         draining.timer = None;
         if draining.finished {
             return;
         }
-        let left: Vec<usize> = self.calls.iter().map(|(slot, _)| slot).collect();
+        let left = self.parts.calls.slots();
         if std::mem::replace(&mut draining.time_expired, true) {
             for slot in left {
-                self.abandon_call(endpoint, slot, now);
+                self.abandon_call(slot);
             }
-            self.log_all_pending_ends(now);
-            return self.finish_drain_if_idle(now);
+            self.parts.calls.log_all_pending_ends(&mut self.parts.ctx);
+            return self.parts.finish_drain_if_idle();
         }
         // Calls that are ending already are not counted as terminated.
-        let ending =
-            |slot: &usize| self.calls.get(*slot).map(|call| call.phase) == Some(CallPhase::Ending);
+        let ending = |slot: &CallSlot| {
+            self.parts.calls.get(*slot).map(|call| call.phase) == Some(CallPhase::Ending)
+        };
         draining.terminated = left.iter().filter(|slot| !ending(slot)).count() as u64;
-        draining.timer = Some(self.timers.schedule(now + BYE_TIMEOUT, Alarm::DrainTimeout));
+        draining.timer = Some(
+            self.parts
+                .ctx
+                .timers
+                .schedule(now + BYE_TIMEOUT, Alarm::DrainTimeout),
+        );
         for slot in left {
             let reason = b"SIP;cause=503;text=\"Shutting down\"";
-            self.give_up(endpoint, slot, "drained", reason, now);
+            self.give_up(slot, "drained", reason);
         }
-        self.finish_drain_if_idle(now);
+        self.parts.finish_drain_if_idle();
     }
 }
 

@@ -2,12 +2,13 @@
 //! and registrations through a trait, uses a random number that is one of the facts, and changes nothing.
 
 mod order;
+
 #[cfg(test)]
 mod tests;
 
 pub use order::in_order;
 
-use crate::overload::is_emergency_uri;
+use crate::emergency::is_emergency_uri;
 use config::{
     Authenticate, Config, HostName, IdentityPassing, InterfaceId, Match, MediaMode, NumberRewrite,
     Register, RouteAction, RouteSpec, RouteTrunk, TargetSpec, Trunk, TrunkId,
@@ -373,7 +374,7 @@ fn by_routes(config: &Config, facts: &Facts<'_>, view: &dyn RoutingState) -> Pla
         view,
         token: to
             .params
-            .get(crate::registrar::TOKEN)
+            .get(crate::headers::TOKEN)
             .filter(|t| !t.is_empty()),
     };
     if router.token.is_some() && router.owns_registrations() {

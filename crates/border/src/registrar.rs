@@ -11,6 +11,7 @@ mod registry;
 mod stored;
 #[cfg(test)]
 mod stored_tests;
+
 #[cfg(test)]
 mod tests;
 
@@ -26,14 +27,13 @@ use binding::Binding;
 use config::{InterfaceId, Registrar};
 use core::time::Duration;
 use engine::timers::{TimerKey, TimerWheel};
-use engine::{BoundedMap, ConnectionId, Deadline, Entropy, EventKind, HashKey, Time, Transport};
+use engine::{
+    BoundedMap, ConnectionId, Deadline, Entropy, EventKind, HashKey, MaybeShared, Time, Transport,
+};
 use sip::Flow;
 use slab::Slab;
 use smallvec::SmallVec;
 use wire::sip::{HeaderId, Message, NameAddr, Uri};
-
-/// URI parameter that identifies the contact of a forwarded registration.
-pub const TOKEN: &[u8] = b"hw";
 
 /// Longest lifetime requested from the core in seconds: a week.
 const LONGEST: u32 = 604_800;
@@ -41,6 +41,16 @@ const LONGEST: u32 = 604_800;
 const MAX_LISTED: usize = 32;
 /// Maximum size of a contact in bytes: URI, parameters, Path, Call-ID.
 const MAX_KEPT: usize = 4_096;
+
+/// The registrar: locations of users, authentication and rates of registrations.
+#[derive(Debug)]
+pub(crate) struct BorderRegistrar {
+    pub(crate) authority: MaybeShared<Authority>,
+    pub(crate) location: Registry,
+    /// Rate limits of registrations, without and with credentials.
+    pub(crate) limiter: MaybeShared<RegistrationLimiter>,
+    pub(crate) authenticated_limiter: MaybeShared<RegistrationLimiter>,
+}
 
 /// Response to a REGISTER.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -6,7 +6,8 @@ use core::time::Duration;
 use engine::timers::TimerHeap;
 use engine::worker::lock;
 use engine::{Deadline, Entropy, EventKind, Time};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Mutex};
 
 /// A ping to send now. Report the result by [`Trunks::result`].
@@ -303,6 +304,26 @@ impl Trunks {
         self.trunks
             .get(usize::from(trunk.0))
             .map_or(0, |trunk| trunk.board.calls.load(Relaxed))
+    }
+
+    /// Calls of all trunks.
+    pub(crate) fn all_calls(&self) -> u64 {
+        let calls = |trunk: &TrunkState| u64::from(trunk.board.calls.load(Relaxed));
+        self.trunks.iter().map(calls).sum()
+    }
+
+    /// Counts a call, if it uses a trunk.
+    pub(crate) fn begin_call(&mut self, trunk: Option<TrunkId>) {
+        if let Some(trunk) = trunk {
+            self.call_began(trunk);
+        }
+    }
+
+    /// A call has ended, which may have used a trunk.
+    pub(crate) fn end_call(&mut self, trunk: Option<TrunkId>) {
+        if let Some(trunk) = trunk {
+            self.call_ended(trunk);
+        }
     }
 
     /// Counts a call of this trunk.

@@ -1,9 +1,7 @@
 //! The path of anchored media through this machine, as detected by the program, and its effect on the price of a
 //! call.
 
-use super::price::{CostPart, Price, Reservation};
-use crate::border::Core;
-use crate::call::Call;
+use crate::admission::{CostPart, Price, Reservation};
 use config::{Config, InterfaceId, MediaAddress};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -58,39 +56,6 @@ impl MediaOffload {
             _ => MediaPath::Sockets,
         }
     }
-}
-
-impl Core {
-    /// Changes the fast path; reservations of established calls are updated.
-    pub(crate) fn set_media_offload(&mut self, offload: MediaOffload) {
-        if self.media_offload == offload {
-            return;
-        }
-        self.media_offload = offload;
-        let slots: Vec<usize> = self.calls.iter().map(|(slot, _)| slot).collect();
-        for slot in slots {
-            self.update_media_price(slot);
-        }
-    }
-
-    /// Updates the reservation for a call's media to its current path.
-    pub(super) fn update_media_price(&mut self, slot: usize) {
-        let Some(call) = self.calls.get_mut(slot) else {
-            return;
-        };
-        let path = self
-            .media_offload
-            .path_between(&self.config, interfaces(call));
-        let (before, after) = call.reservation.set_media_path(path);
-        let sum = &mut self.reservations.reserved[CostPart::Media as usize];
-        *sum -= before;
-        *sum += after;
-    }
-}
-
-fn interfaces(call: &Call) -> [InterfaceId; 2] {
-    use anchor::Side;
-    Side::BOTH.map(|side| *call.interfaces.get(side))
 }
 
 impl Reservation {

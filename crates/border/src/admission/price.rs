@@ -4,7 +4,7 @@
 //! was quiet and processors differ. `cargo run --release -p protect --example srtp_speed` measures the cost of SRTP
 //! on a machine.
 
-use super::media_path::MediaPath;
+use crate::admission::MediaPath;
 use anchor::Side;
 use codec::kind::Kind;
 use config::{Keying, MediaSecurity};

@@ -4,26 +4,27 @@
 //! deferred behind it, so that the order is kept. An INVITE is deferred as for media sockets: its targets are called
 //! after the reply. The end of a call is never deferred.
 
-use super::client::{CommandId, ReplyMatch};
-use super::origin::SdpOrigin;
-use super::relay::{
+use crate::bodies::{Carried, SdpRole, has_sdp, is_multipart, session_of};
+use crate::calls::key::{CallKey, CallSlot};
+use crate::calls::{Call, CallPhase, LinkKind, MAX_LINKS};
+use crate::components::{Calls, Components};
+use crate::ng_client::client::{CommandId, ReplyMatch};
+use crate::ng_client::origin::SdpOrigin;
+use crate::ng_client::relay::{
     DeferredKind, DeferredMessage, ForwardedAnswer, MAX_DEFERRED, NodeRelay, OfferResult,
     PendingExchange, tag,
 };
-use super::statistics::{quality_of, text, traffic_of};
-use super::terms::{self, PartyTerms};
-use super::{CommandPurpose, Exchange, NodeId, PendingDelete};
-use crate::border::{Alarm, Core};
-use crate::call::in_dialog::refuse;
-use crate::call::relay::{Carried, SdpRole, has_sdp, is_multipart, session_of};
-use crate::call::{Call, CallKey, CallPhase, LinkKind, MAX_LINKS};
-use anchor::AnchorError;
-use anchor::Side;
+use crate::ng_client::statistics::{quality_of, text, traffic_of};
+use crate::ng_client::terms::PartyTerms;
+use crate::ng_client::{CommandPurpose, Exchange, NodeId, PendingDelete, terms};
+use crate::responses::refuse;
+use crate::shared::Alarm;
 use anchor::sockets::SocketWork;
+use anchor::{AnchorError, Side};
 use config::{InterfaceId, MediaSecurity, TrunkId};
 use core::time::Duration;
-use engine::{DropReason, EventKind, SocketId, SocketKind, Time};
-use sip::{Endpoint, Indication, LegId};
+use engine::{DropReason, EventKind, SocketId, SocketKind};
+use sip::{Indication, LegId};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use wire::ng::Value;
 use wire::sip::{Message, Method, Session};
@@ -69,7 +70,7 @@ fn is_unknown(reply: &Value) -> bool {
     })
 }
 
-impl Core {
+impl Components {
     /// Node state for a new call.
     pub(crate) fn new_relay(&mut self) -> NodeRelay {
         self.media_nodes.relayed_calls += 1;
@@ -78,11 +79,11 @@ impl Core {
 
     /// A unique Call-ID for a call at nodes.
     pub(super) fn relay_name(&mut self) -> String {
-        let (high, low) = (self.entropy.u64(), self.entropy.u64());
+        let (high, low) = (self.ctx.entropy.u64(), self.ctx.entropy.u64());
         format!("{high:016x}{low:016x}")
     }
 
-    pub(super) fn relay_mut(&mut self, slot: usize) -> Option<&mut NodeRelay> {
+    pub(super) fn relay_mut(&mut self, slot: CallSlot) -> Option<&mut NodeRelay> {
         self.calls.get_mut(slot)?.relay.as_deref_mut()
     }
 
@@ -92,9 +93,10 @@ impl Core {
         trunk: Option<TrunkId>,
         usual: &'c MediaSecurity,
     ) -> PartyTerms<'c> {
-        let security = self.config.security(interface, trunk);
+        let security = self.ctx.config.security(interface, trunk);
         PartyTerms {
             interface: self
+                .ctx
                 .config
                 .interface(interface)
                 .and_then(|interface| interface.node_interface.as_deref()),
@@ -122,7 +124,7 @@ impl Core {
                 ..self.party(interface, trunk, &usual)
             }
         };
-        terms::offer_options(of(from), of(from.other()), self.config.media.dscp)
+        terms::offer_options(of(from), of(from.other()), self.ctx.config.media.dscp)
     }
 
     /// Writes the offer of an INVITE for the target, if the node has replied; otherwise the target is deferred
@@ -132,7 +134,7 @@ impl Core {
     /// [`AnchorError`].
     pub(crate) fn relay_offer(
         &mut self,
-        slot: usize,
+        slot: CallSlot,
         callee: (InterfaceId, Option<TrunkId>),
         invite: &Message<'_>,
         out: &mut Vec<u8>,
@@ -147,7 +149,7 @@ impl Core {
             return Ok(Carried::Untouched);
         };
         let terms = self.terms(call, Side::Caller, callee);
-        let hides = self.config.hiding(callee.0).is_some();
+        let hides = self.ctx.config.hiding(callee.0).is_some();
         let Some(relay) = self.relay_mut(slot) else {
             return Ok(Carried::Untouched);
         };
@@ -182,15 +184,15 @@ impl Core {
     /// Sends a description of `from` to the call's node, which is selected if there is none yet.
     fn send_exchange(
         &mut self,
-        slot: usize,
+        slot: CallSlot,
         from: Side,
         role: SdpRole,
         sdp: &[u8],
         first: Option<Value>,
     ) -> Result<(), AnchorError> {
         self.check_side_policy(slot, from, sdp)?;
-        let now = self.now;
-        let key = self.key_of(slot);
+        let now = self.ctx.now;
+        let key = self.calls.key_of(slot);
         let node = self.node_for_call(slot)?;
         let call = self.calls.get(slot).ok_or(AnchorError::NoNode)?;
         let relay = call.relay.as_deref().ok_or(AnchorError::NoNode)?;
@@ -251,7 +253,7 @@ impl Core {
     /// [`AnchorError`].
     pub(super) fn relay_offer_first(
         &mut self,
-        slot: usize,
+        slot: CallSlot,
         callee: (InterfaceId, Option<TrunkId>),
         sdp: &[u8],
     ) -> Result<(), AnchorError> {
@@ -263,7 +265,7 @@ impl Core {
     /// Checks a description against the policy of its side.
     fn check_side_policy(
         &mut self,
-        slot: usize,
+        slot: CallSlot,
         from: Side,
         sdp: &[u8],
     ) -> Result<(), AnchorError> {
@@ -290,14 +292,16 @@ impl Core {
                 Ok(())
             }
             Err((error, reason)) => {
-                let now = self.now;
+                let now = self.ctx.now;
                 if let Some((line, reason)) = reason {
-                    self.events.tell(now, || EventKind::MediaSecurityFailed {
-                        call: number,
-                        side: from.name().to_owned(),
-                        line: line as u64,
-                        reason: reason.to_owned(),
-                    });
+                    self.ctx
+                        .events
+                        .tell(now, || EventKind::MediaSecurityFailed {
+                            call: number,
+                            side: from.name().to_owned(),
+                            line: line as u64,
+                            reason: reason.to_owned(),
+                        });
                 }
                 Err(error)
             }
@@ -305,9 +309,9 @@ impl Core {
     }
 
     /// The node of a call, selected if it has none.
-    fn node_for_call(&mut self, slot: usize) -> Result<NodeId, AnchorError> {
-        let key = self.key_of(slot);
-        let now = self.now;
+    fn node_for_call(&mut self, slot: CallSlot) -> Result<NodeId, AnchorError> {
+        let key = self.calls.key_of(slot);
+        let now = self.ctx.now;
         let Some(call) = self.calls.get_mut(slot) else {
             return Err(AnchorError::NoNode);
         };
@@ -328,12 +332,13 @@ impl Core {
         self.media_nodes.add_call(node);
         relay.node = Some(node);
         relay.query_timer = Some(
-            self.timers
+            self.ctx
+                .timers
                 .schedule(now + CALL_QUERY_INTERVAL, Alarm::NodeQuery(key)),
         );
         let call_id = relay.call_id.clone();
         let name = self.media_nodes.name(node).to_owned();
-        self.events.tell(now, || EventKind::MediaNodeChosen {
+        self.ctx.events.tell(now, || EventKind::MediaNodeChosen {
             call: number,
             node: name,
             call_id,
@@ -358,12 +363,12 @@ impl Core {
         {
             return;
         }
-        let socket = self.next_socket();
+        let socket = self.listeners.next_socket();
         let any: IpAddr = match control.is_ipv4() {
             true => Ipv4Addr::UNSPECIFIED.into(),
             false => Ipv6Addr::UNSPECIFIED.into(),
         };
-        self.plane.work.push_back(SocketWork::Open {
+        self.media.plane.work.push_back(SocketWork::Open {
             socket,
             kind: SocketKind::UdpSignalling,
             local: SocketAddr::new(any, 0),
@@ -381,7 +386,7 @@ impl Core {
     /// Writes the description from the node's reply to the current message.
     pub(crate) fn apply_node_description(
         &mut self,
-        slot: usize,
+        slot: CallSlot,
         from: Side,
         message: &Message<'_>,
         role: SdpRole,
@@ -396,7 +401,7 @@ impl Core {
         };
         let hides = self.calls.get(slot).is_some_and(|call| {
             let interface = *call.interfaces.get(from.other());
-            self.config.hiding(interface).is_some()
+            self.ctx.config.hiding(interface).is_some()
         });
         let Some(relay) = self.relay_mut(slot) else {
             return Ok(Carried::Untouched);
@@ -426,53 +431,8 @@ impl Core {
         Ok(Carried::Rewritten)
     }
 
-    /// Defers an indication whose description has to be sent to the node, or that follows a deferred one. Returns
-    /// whether it was deferred.
-    pub(crate) fn defer_for_node(
-        &mut self,
-        endpoint: &mut Endpoint,
-        indication: &Indication<'_>,
-        now: Time,
-    ) -> bool {
-        if self.media_nodes.relayed_calls == 0 || self.replaying {
-            return false;
-        }
-        let Some(leg) = DeferredMessage::leg_of(indication) else {
-            return false;
-        };
-        let Some(slot) = self.slot_of_leg(endpoint, leg) else {
-            return false;
-        };
-        let Some(relay) = self.calls.get(slot).and_then(|call| call.relay.as_deref()) else {
-            return false;
-        };
-        if !relay.is_busy() && self.exchange_of(slot, indication).is_none() {
-            return false;
-        }
-        let full = relay.queue.len() >= MAX_DEFERRED;
-        let Some(waiting) = DeferredMessage::of(indication) else {
-            return false;
-        };
-        if full {
-            match waiting.kind {
-                DeferredKind::Request(server) | DeferredKind::Pracked(server) => {
-                    refuse(endpoint, server, 503, now);
-                    return true;
-                }
-                DeferredKind::Progressed(..) => return true,
-                // Bounded by the transactions of the call.
-                DeferredKind::Answered | DeferredKind::Acked | DeferredKind::Response(_) => {}
-            }
-        }
-        if let Some(relay) = self.relay_mut(slot) {
-            relay.queue.push_back(waiting);
-        }
-        self.process_deferred(endpoint, slot, now);
-        true
-    }
-
     /// The side and role of a message's description, if it has to be sent to the node.
-    fn exchange_of(&self, slot: usize, indication: &Indication<'_>) -> Option<(Side, SdpRole)> {
+    fn exchange_of(&self, slot: CallSlot, indication: &Indication<'_>) -> Option<(Side, SdpRole)> {
         let call = self.calls.get(slot)?;
         let relay = call.relay.as_deref()?;
         match *indication {
@@ -527,7 +487,7 @@ impl Core {
                 if !invites && request.method() != Method::Update {
                     return None;
                 }
-                let glare = |link: &crate::call::ForwardedLink| link.offer && link.from != from;
+                let glare = |link: &crate::calls::ForwardedLink| link.offer && link.from != from;
                 // The description of a message that is refused anyway is not sent.
                 let refused = call.phase == CallPhase::Ending
                     || call.held.is_some()
@@ -558,50 +518,10 @@ impl Core {
         }
     }
 
-    /// Processes deferred messages up to the next one that needs a reply of the node.
-    pub(super) fn process_deferred(&mut self, endpoint: &mut Endpoint, slot: usize, now: Time) {
-        let key = self.key_of(slot);
-        loop {
-            // The call may have ended.
-            if self.slot_of(key) != Some(slot) {
-                return;
-            }
-            let Some(relay) = self.relay_mut(slot) else {
-                return;
-            };
-            if relay.pending.is_some() {
-                return;
-            }
-            let Some(waiting) = relay.queue.pop_front() else {
-                break;
-            };
-            let existing = relay.result.is_some();
-            if let (Ok(message), false) = (Message::parse(&waiting.bytes), existing) {
-                let exchange = self.exchange_of(slot, &waiting.indication(&message));
-                let asked = exchange.is_some_and(|exchange| {
-                    self.begin_exchange(slot, waiting.leg, exchange, &message)
-                });
-                if asked {
-                    if let Some(relay) = self.relay_mut(slot) {
-                        relay.queue.push_front(waiting);
-                    }
-                    return;
-                }
-            }
-            self.replay(endpoint, &waiting, now);
-            if self.slot_of(key) == Some(slot)
-                && let Some(relay) = self.relay_mut(slot)
-            {
-                relay.result = None;
-            }
-        }
-        self.call_opened_hops(endpoint, slot, now);
-    }
-
     /// Sends the description of a message; `false` if it is known already or cannot be sent.
     fn begin_exchange(
         &mut self,
-        slot: usize,
+        slot: CallSlot,
         leg: LegId,
         (from, role): (Side, SdpRole),
         message: &Message<'_>,
@@ -643,48 +563,8 @@ impl Core {
         }
     }
 
-    /// Replays a deferred message.
-    fn replay(&mut self, endpoint: &mut Endpoint, waiting: &DeferredMessage, now: Time) {
-        if let Ok(message) = Message::parse(&waiting.bytes) {
-            self.replaying = true;
-            self.dispatch(endpoint, waiting.indication(&message), now);
-            self.replaying = false;
-        }
-    }
-
-    /// Replays the deferred messages of ending calls, which still need responses and acknowledgements.
-    pub(crate) fn replay_deferred(&mut self, endpoint: &mut Endpoint, now: Time) {
-        while let Some(waiting) = self.deferred_messages.pop_front() {
-            self.replay(endpoint, &waiting, now);
-        }
-    }
-
-    /// Removes a cancelled re-INVITE, which has been answered, from the queue.
-    pub(crate) fn relay_cancelled(
-        &mut self,
-        endpoint: &mut Endpoint,
-        slot: usize,
-        server: sip::ServerTransaction,
-        now: Time,
-    ) {
-        let Some(relay) = self.relay_mut(slot) else {
-            return;
-        };
-        let of_it = |waiting: &DeferredMessage| matches!(waiting.kind, DeferredKind::Request(other) if other == server);
-        let first = relay.queue.front().is_some_and(of_it);
-        relay.queue.retain(|waiting| !of_it(waiting));
-        if first {
-            relay.result = None;
-            if let Some(asking) = relay.pending.take_if(|asking| asking.first.is_none()) {
-                self.media_nodes.client.cancel(asking.id);
-            }
-            self.process_deferred(endpoint, slot, now);
-        }
-    }
-
     /// Releases the call's ports at its node. Returns whether the node was asked for its figures.
-    pub(crate) fn release_relay(&mut self, slot: usize) -> bool {
-        let now = self.now;
+    pub(crate) fn release_relay(&mut self, slot: CallSlot) -> bool {
         let Some(call) = self.calls.get_mut(slot) else {
             return false;
         };
@@ -694,9 +574,9 @@ impl Core {
         };
         let mut relay = *relay;
         self.media_nodes.relayed_calls = self.media_nodes.relayed_calls.saturating_sub(1);
-        self.deferred_messages.append(&mut relay.queue);
+        self.calls.deferred_messages.append(&mut relay.queue);
         if let Some(timer) = relay.query_timer.take() {
-            self.timers.cancel(timer);
+            self.ctx.timers.cancel(timer);
         }
         if let Some(asking) = relay.pending.take() {
             self.media_nodes.client.cancel(asking.id);
@@ -713,7 +593,7 @@ impl Core {
                     self.media_nodes.defer_delete(node, delete);
                     false
                 }
-                false => self.send_delete(node, number, (&call_id, first_offerer), true, now),
+                false => self.send_delete(node, number, (&call_id, first_offerer), true),
             };
             self.media_nodes.remove_call(node);
             return asked;
@@ -729,8 +609,8 @@ impl Core {
         number: u64,
         (call_id, first_offerer): (&str, Side),
         last: bool,
-        now: Time,
     ) -> bool {
+        let now = self.ctx.now;
         // rtpengine returns figures if a tag is given, and deletes the call with it.
         let body = Value::dictionary()
             .with("command", "delete")
@@ -744,27 +624,242 @@ impl Core {
             .is_some()
     }
 
+    /// Whether a call is at this node and is not being moved.
+    fn is_call_at(&self, key: CallKey, node: NodeId) -> bool {
+        let call = self
+            .calls
+            .slot_of(key)
+            .and_then(|slot| self.calls.get(slot));
+        call.and_then(|call| call.relay.as_deref())
+            .is_some_and(|relay| relay.node == Some(node) && relay.failover.is_none())
+    }
+
+    fn report_statistics(&mut self, call: u64, node: String, reply: &Value) {
+        let now = self.ctx.now;
+        if text(reply, "result") != Some(b"ok") {
+            return;
+        }
+        let traffic = traffic_of(reply, Side::BOTH.map(tag));
+        let [caller, callee] = traffic.packets;
+        self.ctx
+            .events
+            .tell(now, || EventKind::MediaNodeStatistics {
+                call,
+                node,
+                caller_packets: caller,
+                callee_packets: callee,
+                octets: traffic.octets,
+                errors: traffic.errors,
+            });
+    }
+
+    /// Deletes a call at a node whose reply was late, unless the call is at that node.
+    fn release_late_exchange(&mut self, exchange: &Exchange) {
+        let relay = self
+            .calls
+            .slot_of(exchange.key)
+            .and_then(|slot| self.calls.get(slot)?.relay.as_deref());
+        if relay.is_none_or(|relay| relay.node != Some(exchange.node)) {
+            let number = exchange.key.number();
+            let named = (exchange.call_id.as_str(), exchange.first_offerer);
+            self.send_delete(exchange.node, number, named, false);
+        }
+    }
+
+    /// Moves a call that is being set up away from a node that refused it.
+    fn leave_node(&mut self, slot: CallSlot, node: NodeId) {
+        let Some(call) = self.calls.get_mut(slot) else {
+            return;
+        };
+        let number = call.number;
+        let Some(relay) = call.relay.as_deref_mut() else {
+            return;
+        };
+        relay.node = None;
+        relay.tried.push(node);
+        let (call_id, first_offerer) = (relay.call_id.clone(), relay.first_offerer);
+        if let Some(timer) = relay.query_timer.take() {
+            self.ctx.timers.cancel(timer);
+        }
+        // The node may have created the call.
+        self.send_delete(node, number, (&call_id, first_offerer), false);
+        self.media_nodes.remove_call(node);
+    }
+
+    /// Queries whether a node still has a call.
+    pub(crate) fn query_node_about_call(&mut self, key: CallKey) {
+        let now = self.ctx.now;
+        let Some(slot) = self.calls.slot_of(key) else {
+            return;
+        };
+        let timer = self
+            .ctx
+            .timers
+            .schedule(now + CALL_QUERY_INTERVAL, Alarm::NodeQuery(key));
+        let Some(relay) = self.relay_mut(slot) else {
+            self.ctx.timers.cancel(timer);
+            return;
+        };
+        relay.query_timer = Some(timer);
+        let stands = relay.established && relay.failover.is_none();
+        let node = relay.node.filter(|_| stands);
+        if let Some(node) = node.filter(|node| !self.media_nodes.is_down(*node)) {
+            self.query_call(slot, key, node);
+        }
+    }
+
+    fn open_command_sockets(&mut self) {
+        for control in self.media_nodes.controls() {
+            self.open_socket_towards(control);
+        }
+    }
+
+    /// Writes the events about nodes.
+    pub(crate) fn report_node_events(&mut self) {
+        let now = self.ctx.now;
+        for note in self.media_nodes.take_events() {
+            self.ctx.events.tell(now, || note);
+        }
+    }
+}
+
+impl Calls<'_> {
+    /// Defers an indication whose description has to be sent to the node, or that follows a deferred one. Returns
+    /// whether it was deferred.
+    pub(crate) fn defer_for_node(&mut self, indication: &Indication<'_>) -> bool {
+        let now = self.parts.ctx.now;
+        if self.parts.media_nodes.relayed_calls == 0 || self.parts.calls.replaying {
+            return false;
+        }
+        let Some(leg) = DeferredMessage::leg_of(indication) else {
+            return false;
+        };
+        let Some(slot) = self.parts.calls.slot_of_leg(self.endpoint, leg) else {
+            return false;
+        };
+        let Some(relay) = self
+            .parts
+            .calls
+            .get(slot)
+            .and_then(|call| call.relay.as_deref())
+        else {
+            return false;
+        };
+        if !relay.is_busy() && self.parts.exchange_of(slot, indication).is_none() {
+            return false;
+        }
+        let full = relay.queue.len() >= MAX_DEFERRED;
+        let Some(waiting) = DeferredMessage::of(indication) else {
+            return false;
+        };
+        if full {
+            match waiting.kind {
+                DeferredKind::Request(server) | DeferredKind::Pracked(server) => {
+                    refuse(self.endpoint, server, 503, now);
+                    return true;
+                }
+                DeferredKind::Progressed(..) => return true,
+                // Bounded by the transactions of the call.
+                DeferredKind::Answered | DeferredKind::Acked | DeferredKind::Response(_) => {}
+            }
+        }
+        if let Some(relay) = self.parts.relay_mut(slot) {
+            relay.queue.push_back(waiting);
+        }
+        self.process_deferred(slot);
+        true
+    }
+
+    /// Processes deferred messages up to the next one that needs a reply of the node.
+    pub(super) fn process_deferred(&mut self, slot: CallSlot) {
+        let key = self.parts.calls.key_of(slot);
+        loop {
+            // The call may have ended.
+            if self.parts.calls.slot_of(key) != Some(slot) {
+                return;
+            }
+            let Some(relay) = self.parts.relay_mut(slot) else {
+                return;
+            };
+            if relay.pending.is_some() {
+                return;
+            }
+            let Some(waiting) = relay.queue.pop_front() else {
+                break;
+            };
+            let existing = relay.result.is_some();
+            if let (Ok(message), false) = (Message::parse(&waiting.bytes), existing) {
+                let exchange = self.parts.exchange_of(slot, &waiting.indication(&message));
+                let asked = exchange.is_some_and(|exchange| {
+                    self.parts
+                        .begin_exchange(slot, waiting.leg, exchange, &message)
+                });
+                if asked {
+                    if let Some(relay) = self.parts.relay_mut(slot) {
+                        relay.queue.push_front(waiting);
+                    }
+                    return;
+                }
+            }
+            self.replay(&waiting);
+            if self.parts.calls.slot_of(key) == Some(slot)
+                && let Some(relay) = self.parts.relay_mut(slot)
+            {
+                relay.result = None;
+            }
+        }
+        self.call_opened_hops(slot);
+    }
+
+    /// Replays a deferred message.
+    fn replay(&mut self, waiting: &DeferredMessage) {
+        if let Ok(message) = Message::parse(&waiting.bytes) {
+            self.parts.calls.replaying = true;
+            self.dispatch(waiting.indication(&message));
+            self.parts.calls.replaying = false;
+        }
+    }
+
+    /// Replays the deferred messages of ending calls, which still need responses and acknowledgements.
+    pub(crate) fn replay_deferred(&mut self) {
+        while let Some(waiting) = self.parts.calls.deferred_messages.pop_front() {
+            self.replay(&waiting);
+        }
+    }
+
+    /// Removes a cancelled re-INVITE, which has been answered, from the queue.
+    pub(crate) fn relay_cancelled(&mut self, slot: CallSlot, server: sip::ServerTransaction) {
+        let Some(relay) = self.parts.relay_mut(slot) else {
+            return;
+        };
+        let of_it = |waiting: &DeferredMessage| matches!(waiting.kind, DeferredKind::Request(other) if other == server);
+        let first = relay.queue.front().is_some_and(of_it);
+        relay.queue.retain(|waiting| !of_it(waiting));
+        if first {
+            relay.result = None;
+            if let Some(asking) = relay.pending.take_if(|asking| asking.first.is_none()) {
+                self.parts.media_nodes.client.cancel(asking.id);
+            }
+            self.process_deferred(slot);
+        }
+    }
+
     /// Processes a datagram from a node.
-    pub(crate) fn handle_node_datagram(
-        &mut self,
-        endpoint: &mut Endpoint,
-        source: SocketAddr,
-        bytes: &[u8],
-        now: Time,
-    ) {
-        match self.media_nodes.client.match_reply(source, bytes) {
-            ReplyMatch::Unexpected => self.drops.count(DropReason::NgUnexpectedReply),
+    pub(crate) fn handle_node_datagram(&mut self, source: SocketAddr, bytes: &[u8]) {
+        let now = self.parts.ctx.now;
+        match self.parts.media_nodes.client.match_reply(source, bytes) {
+            ReplyMatch::Unexpected => self.parts.ctx.drops.count(DropReason::NgUnexpectedReply),
             ReplyMatch::Late(purpose) => {
                 // A late reply does not show that a node is up: checks have to be answered in time.
-                self.drops.count(DropReason::NgLate);
+                self.parts.ctx.drops.count(DropReason::NgLate);
                 if let CommandPurpose::Exchange(exchange) = purpose {
-                    self.release_late_exchange(&exchange, now);
+                    self.parts.release_late_exchange(&exchange);
                 }
             }
             ReplyMatch::Reply(id, purpose, reply) => match purpose {
                 CommandPurpose::Check(node) => {
-                    self.media_nodes.record_check_answer(source);
-                    self.media_nodes.finish_check(node, Some(&reply));
+                    self.parts.media_nodes.record_check_answer(source);
+                    self.parts.media_nodes.finish_check(node, Some(&reply));
                 }
                 CommandPurpose::Exchange(exchange) => {
                     let sdp = match text(&reply, "result") {
@@ -775,68 +870,44 @@ impl Core {
                         Some(sdp) => Ok(sdp.to_vec()),
                         None => Err((reason_of(&reply), is_unknown(&reply))),
                     };
-                    self.finish_exchange(endpoint, (id, &exchange), outcome, now);
+                    self.finish_exchange((id, &exchange), outcome);
                 }
                 CommandPurpose::Query(key, node) => {
                     let unknown = is_unknown(&reply);
-                    let ours = self.is_call_at(key, node);
+                    let ours = self.parts.is_call_at(key, node);
                     if ours {
-                        self.media_nodes.record_query(node, !unknown, now);
+                        self.parts.media_nodes.record_query(node, !unknown, now);
                     }
                     if ours && unknown {
-                        self.handle_lost_call(endpoint, key, node, &reason_of(&reply), now);
+                        self.handle_lost_call(key, node, &reason_of(&reply));
                     }
                 }
                 CommandPurpose::Delete(number, node, last) => {
-                    self.report_statistics(number, node, &reply, now);
+                    self.parts.report_statistics(number, node, &reply);
                     if last {
                         let heard = quality_of(&reply, Side::BOTH.map(tag));
-                        self.record_node_statistics(number, heard, now);
+                        self.parts.record_node_statistics(number, heard);
                     }
                 }
             },
         }
-        self.queue_failed_calls(endpoint, now);
-        self.report_node_events(now);
-    }
-
-    /// Whether a call is at this node and is not being moved.
-    fn is_call_at(&self, key: CallKey, node: NodeId) -> bool {
-        let call = self.slot_of(key).and_then(|slot| self.calls.get(slot));
-        call.and_then(|call| call.relay.as_deref())
-            .is_some_and(|relay| relay.node == Some(node) && relay.failover.is_none())
-    }
-
-    fn report_statistics(&mut self, call: u64, node: String, reply: &Value, now: Time) {
-        if text(reply, "result") != Some(b"ok") {
-            return;
-        }
-        let traffic = traffic_of(reply, Side::BOTH.map(tag));
-        let [caller, callee] = traffic.packets;
-        self.events.tell(now, || EventKind::MediaNodeStatistics {
-            call,
-            node,
-            caller_packets: caller,
-            callee_packets: callee,
-            octets: traffic.octets,
-            errors: traffic.errors,
-        });
+        self.queue_failed_calls();
+        self.parts.report_node_events();
     }
 
     /// Processes the reply to a description: the new description, or the reason of a refusal and whether the node
     /// does not have the call.
     fn finish_exchange(
         &mut self,
-        endpoint: &mut Endpoint,
         (id, exchange): (CommandId, &Exchange),
         outcome: Result<Vec<u8>, (String, bool)>,
-        now: Time,
     ) {
+        let now = self.parts.ctx.now;
         let (key, node) = (exchange.key, exchange.node);
-        let Some(slot) = self.slot_of(key) else {
+        let Some(slot) = self.parts.calls.slot_of(key) else {
             return;
         };
-        let Some(relay) = self.relay_mut(slot) else {
+        let Some(relay) = self.parts.relay_mut(slot) else {
             return;
         };
         let Some(asking) = relay.pending.take_if(|asking| asking.id == id) else {
@@ -852,19 +923,22 @@ impl Core {
             }
             Err((reason, unknown)) => {
                 let established = relay.established;
-                let name = self.media_nodes.name(node).to_owned();
+                let name = self.parts.media_nodes.name(node).to_owned();
                 let (told, number) = (reason.clone(), key.number());
                 let command = exchange.command.to_owned();
-                self.events.tell(now, || EventKind::MediaNodeFailed {
-                    call: number,
-                    node: name,
-                    command,
-                    reason: told,
-                });
-                if established && unknown && self.is_call_at(key, node) {
-                    self.handle_lost_call(endpoint, key, node, &reason, now);
+                self.parts
+                    .ctx
+                    .events
+                    .tell(now, || EventKind::MediaNodeFailed {
+                        call: number,
+                        node: name,
+                        command,
+                        reason: told,
+                    });
+                if established && unknown && self.parts.is_call_at(key, node) {
+                    self.handle_lost_call(key, node, &reason);
                 }
-                let Some(relay) = self.relay_mut(slot) else {
+                let Some(relay) = self.parts.relay_mut(slot) else {
                     return;
                 };
                 if established != relay.established {
@@ -873,164 +947,86 @@ impl Core {
                 }
                 if established {
                     let failed = Err(AnchorError::NoNode);
-                    match (asking.first, self.relay_mut(slot)) {
+                    match (asking.first, self.parts.relay_mut(slot)) {
                         (Some(_), Some(relay)) => relay.failure = Some(AnchorError::NoNode),
                         (None, Some(relay)) => relay.result = Some(failed),
                         (_, None) => {}
                     }
                 } else if relay.node == Some(node) {
                     // No side has this node's ports yet: try another node.
-                    self.leave_node(slot, node, now);
+                    self.parts.leave_node(slot, node);
                 }
             }
         }
-        self.process_deferred(endpoint, slot, now);
-    }
-
-    /// Deletes a call at a node whose reply was late, unless the call is at that node.
-    fn release_late_exchange(&mut self, exchange: &Exchange, now: Time) {
-        let relay = self
-            .slot_of(exchange.key)
-            .and_then(|slot| self.calls.get(slot)?.relay.as_deref());
-        if relay.is_none_or(|relay| relay.node != Some(exchange.node)) {
-            let number = exchange.key.number();
-            let named = (exchange.call_id.as_str(), exchange.first_offerer);
-            self.send_delete(exchange.node, number, named, false, now);
-        }
-    }
-
-    /// Moves a call that is being set up away from a node that refused it.
-    fn leave_node(&mut self, slot: usize, node: NodeId, now: Time) {
-        let Some(call) = self.calls.get_mut(slot) else {
-            return;
-        };
-        let number = call.number;
-        let Some(relay) = call.relay.as_deref_mut() else {
-            return;
-        };
-        relay.node = None;
-        relay.tried.push(node);
-        let (call_id, first_offerer) = (relay.call_id.clone(), relay.first_offerer);
-        if let Some(timer) = relay.query_timer.take() {
-            self.timers.cancel(timer);
-        }
-        // The node may have created the call.
-        self.send_delete(node, number, (&call_id, first_offerer), false, now);
-        self.media_nodes.remove_call(node);
+        self.process_deferred(slot);
     }
 
     /// Handles a call that its node does not have any more.
-    fn handle_lost_call(
-        &mut self,
-        endpoint: &mut Endpoint,
-        key: CallKey,
-        node: NodeId,
-        reason: &str,
-        now: Time,
-    ) {
-        if let Some(slot) = self.slot_of(key) {
-            self.handle_node_failure(endpoint, slot, node, (reason, true), now);
-        }
-    }
-
-    /// Queries whether a node still has a call.
-    pub(crate) fn query_node_about_call(&mut self, key: CallKey, now: Time) {
-        let Some(slot) = self.slot_of(key) else {
-            return;
-        };
-        let timer = self
-            .timers
-            .schedule(now + CALL_QUERY_INTERVAL, Alarm::NodeQuery(key));
-        let Some(relay) = self.relay_mut(slot) else {
-            self.timers.cancel(timer);
-            return;
-        };
-        relay.query_timer = Some(timer);
-        let stands = relay.established && relay.failover.is_none();
-        let node = relay.node.filter(|_| stands);
-        if let Some(node) = node.filter(|node| !self.media_nodes.is_down(*node)) {
-            self.query_call(slot, key, node, now);
+    fn handle_lost_call(&mut self, key: CallKey, node: NodeId, reason: &str) {
+        if let Some(slot) = self.parts.calls.slot_of(key) {
+            self.handle_node_failure(slot, node, (reason, true));
         }
     }
 
     /// Handles timeouts of commands, checks and failovers.
-    pub(crate) fn handle_node_timeouts(&mut self, endpoint: &mut Endpoint, now: Time) {
-        if self.media_nodes.is_empty() && self.media_nodes.client.next_deadline().is_none() {
+    pub(crate) fn handle_node_timeouts(&mut self) {
+        let now = self.parts.ctx.now;
+        if self.parts.media_nodes.is_empty()
+            && self.parts.media_nodes.client.next_deadline().is_none()
+        {
             return;
         }
-        for (id, control, purpose) in self.media_nodes.client.handle_timeout(now) {
+        for (id, control, purpose) in self.parts.media_nodes.client.handle_timeout(now) {
             // Only checks mark a node as down: other commands may be lost for other reasons.
             let checks = matches!(purpose, CommandPurpose::Check(_));
-            self.finish_without_reply(endpoint, (id, purpose), NoReply::NoAnswer, now);
+            self.finish_without_reply((id, purpose), NoReply::NoAnswer);
             if checks {
-                self.handle_silent_node(endpoint, control, NoReply::NoAnswer, now);
+                self.handle_silent_node(control, NoReply::NoAnswer);
             }
         }
-        self.media_nodes.send_checks(now);
-        self.query_samples(now);
-        self.open_command_sockets();
-        self.process_failovers(endpoint, now);
-        self.report_node_events(now);
-    }
-
-    fn open_command_sockets(&mut self) {
-        for control in self.media_nodes.controls() {
-            self.open_socket_towards(control);
-        }
+        self.parts.media_nodes.send_checks(now);
+        self.parts.query_samples();
+        self.parts.open_command_sockets();
+        self.process_failovers();
+        self.parts.report_node_events();
     }
 
     /// Handles an ICMP error from a node's control address.
-    pub(crate) fn node_unreachable(
-        &mut self,
-        endpoint: &mut Endpoint,
-        control: SocketAddr,
-        now: Time,
-    ) {
-        self.handle_silent_node(endpoint, control, NoReply::Unreachable, now);
-        self.report_node_events(now);
+    pub(crate) fn node_unreachable(&mut self, control: SocketAddr) {
+        self.handle_silent_node(control, NoReply::Unreachable);
+        self.parts.report_node_events();
     }
 
     /// Marks a node as down and abandons its commands.
-    fn handle_silent_node(
-        &mut self,
-        endpoint: &mut Endpoint,
-        control: SocketAddr,
-        reason: NoReply,
-        now: Time,
-    ) {
-        self.media_nodes.mark_down(control, reason.text(), now);
+    fn handle_silent_node(&mut self, control: SocketAddr, reason: NoReply) {
+        let now = self.parts.ctx.now;
+        self.parts
+            .media_nodes
+            .mark_down(control, reason.text(), now);
         // Before the abandoned commands: calls that are being set up change to another node.
-        self.queue_failed_calls(endpoint, now);
-        for expired in self.media_nodes.client.abandon_node(control) {
-            self.finish_without_reply(endpoint, expired, reason, now);
+        self.queue_failed_calls();
+        for expired in self.parts.media_nodes.client.abandon_node(control) {
+            self.finish_without_reply(expired, reason);
         }
     }
 
     fn finish_without_reply(
         &mut self,
-        endpoint: &mut Endpoint,
         (id, purpose): (CommandId, CommandPurpose),
         reason: NoReply,
-        now: Time,
     ) {
         match purpose {
-            CommandPurpose::Check(node) => self.media_nodes.finish_check(node, None),
+            CommandPurpose::Check(node) => self.parts.media_nodes.finish_check(node, None),
             CommandPurpose::Exchange(exchange) => {
                 let outcome = Err((reason.text().to_owned(), false));
-                self.finish_exchange(endpoint, (id, &exchange), outcome, now);
+                self.finish_exchange((id, &exchange), outcome);
             }
             // The next query detects it; and a node that is down has no calls.
             CommandPurpose::Delete(number, _, true) => {
-                self.record_node_statistics(number, Default::default(), now);
+                self.parts
+                    .record_node_statistics(number, Default::default());
             }
             CommandPurpose::Query(..) | CommandPurpose::Delete(..) => {}
-        }
-    }
-
-    /// Writes the events about nodes.
-    pub(crate) fn report_node_events(&mut self, now: Time) {
-        for note in self.media_nodes.take_events() {
-            self.events.tell(now, || note);
         }
     }
 }

@@ -6,17 +6,18 @@
 //! call that is being set up uses another node for its next description, and is renegotiated with both sides after it
 //! is answered.
 
-use super::relay::NodeRelay;
-use super::{CommandPurpose, NodeId, PendingDelete};
-use crate::border::{Alarm, Core};
-use crate::call::relay::session_of;
-use crate::call::{Call, CallKey, CallPhase, LinkKind};
-use anchor::AnchorError;
-use anchor::Side;
+use crate::bodies::session_of;
+use crate::calls::key::{CallKey, CallSlot};
+use crate::calls::{Call, CallPhase, LinkKind};
+use crate::components::{Calls, Components};
+use crate::ng_client::relay::{Failover, NodeRelay};
+use crate::ng_client::{CommandPurpose, NodeId, PendingDelete};
+use crate::shared::Alarm;
+use anchor::{AnchorError, Side};
 use config::NodeFailure;
 use core::time::Duration;
 use engine::{EventKind, Time};
-use sip::{Endpoint, LegId};
+use sip::LegId;
 use std::collections::VecDeque;
 use wire::ng::Value;
 use wire::sip::Message;
@@ -35,26 +36,6 @@ const MAX_NODES: u8 = 3;
 const MAX_RETRIES: u8 = 10;
 /// Calls that are scanned to find one for a query.
 const MAX_SCANNED: usize = 4_096;
-
-/// Failover of one call.
-#[derive(Debug)]
-pub(crate) struct Failover {
-    /// The failed node, and its name, which may leave the configuration in the meantime.
-    node: NodeId,
-    name: String,
-    reason: String,
-    since: Time,
-    /// The node answers, but does not have the call.
-    is_unknown: bool,
-    /// Both sides had agreed on that node.
-    was_agreed: bool,
-    /// The call has been removed from that node.
-    has_left: bool,
-    /// Number of nodes that the call has left.
-    tries: u8,
-    /// Renegotiations that failed for temporary reasons.
-    retries: u8,
-}
 
 /// Calls whose node has failed.
 #[derive(Debug, Default)]
@@ -84,7 +65,7 @@ enum FailoverStep {
 
 /// Whether a pending transaction of the call has to end first.
 fn is_busy(call: &Call, relay: &NodeRelay) -> bool {
-    let negotiates = |link: &crate::call::ForwardedLink| {
+    let negotiates = |link: &crate::calls::ForwardedLink| {
         link.offer || matches!(link.kind, LinkKind::Invite | LinkKind::Update)
     };
     call.join.is_some()
@@ -94,23 +75,23 @@ fn is_busy(call: &Call, relay: &NodeRelay) -> bool {
         || call.links.iter().any(negotiates)
 }
 
-impl Core {
+impl Calls<'_> {
     /// Queues the calls of failed nodes.
-    pub(super) fn queue_failed_calls(&mut self, endpoint: &mut Endpoint, now: Time) {
-        for (node, reason) in core::mem::take(&mut self.media_nodes.failed) {
-            let down = self.media_nodes.is_down(node);
+    pub(super) fn queue_failed_calls(&mut self) {
+        for (node, reason) in core::mem::take(&mut self.parts.media_nodes.failed) {
+            let down = self.parts.media_nodes.is_down(node);
             // After the restart of a node the calls that it did not have are queued already.
             let at = |call: &Call| {
                 let relay = call.relay.as_deref();
                 relay.is_some_and(|r| r.node == Some(node) && (down || r.failover.is_none()))
             };
-            let calls = self.calls.iter().filter(|(_, call)| at(call));
-            let mut slots: Vec<(Time, u64, usize)> = calls
+            let calls = self.parts.calls.iter().filter(|(_, call)| at(call));
+            let mut slots: Vec<(Time, u64, CallSlot)> = calls
                 .map(|(slot, call)| (call.offered_at, call.number, slot))
                 .collect();
             slots.sort_unstable();
             for (_, _, slot) in slots {
-                self.handle_node_failure(endpoint, slot, node, (reason, false), now);
+                self.handle_node_failure(slot, node, (reason, false));
             }
         }
     }
@@ -118,16 +99,15 @@ impl Core {
     /// Starts the failover of a call; `is_unknown`: the node answers, but does not have the call.
     pub(super) fn handle_node_failure(
         &mut self,
-        endpoint: &mut Endpoint,
-        slot: usize,
+        slot: CallSlot,
         node: NodeId,
         (reason, is_unknown): (&str, bool),
-        now: Time,
     ) {
-        let key = self.key_of(slot);
-        let name = self.media_nodes.name(node).to_owned();
-        let ends = self.media_nodes.policy.failure == NodeFailure::End;
-        let Some(call) = self.calls.get_mut(slot) else {
+        let now = self.parts.ctx.now;
+        let key = self.parts.calls.key_of(slot);
+        let name = self.parts.media_nodes.name(node).to_owned();
+        let ends = self.parts.media_nodes.policy.failure == NodeFailure::End;
+        let Some(call) = self.parts.calls.get_mut(slot) else {
             return;
         };
         let set_up = call.phase == CallPhase::SetUp;
@@ -160,17 +140,176 @@ impl Core {
                 }));
             }
         }
-        if set_up && !ends && (is_unknown || self.media_nodes.is_down(node)) {
-            self.leave_failed_node(slot, now);
-            return self.process_deferred(endpoint, slot, now);
+        if set_up && !ends && (is_unknown || self.parts.media_nodes.is_down(node)) {
+            self.parts.leave_failed_node(slot);
+            return self.process_deferred(slot);
         }
-        self.media_nodes.failovers.queue.push_back(key);
+        self.parts.media_nodes.failovers.queue.push_back(key);
     }
 
+    /// Processes as many failovers as the rate allows.
+    pub(super) fn process_failovers(&mut self) {
+        let now = self.parts.ctx.now;
+        if self
+            .parts
+            .media_nodes
+            .failovers
+            .next_at()
+            .is_none_or(|at| at > now)
+        {
+            return;
+        }
+        let rate = self.parts.media_nodes.policy.failure_rate as usize;
+        let rate = self.parts.media_nodes.worker.share(rate).max(1);
+        let budget = (rate / TURNS_PER_SECOND).max(1);
+        let mut pause = Duration::from_micros((1_000_000 * budget / rate) as u64);
+        let mut left = budget;
+        // Each call once per turn.
+        let mut waiting = VecDeque::new();
+        while left > 0
+            && let Some(key) = self.parts.media_nodes.failovers.queue.pop_front()
+        {
+            match self.process_failover(key) {
+                FailoverStep::Done => left -= 1,
+                FailoverStep::Nothing => {}
+                FailoverStep::Busy => {
+                    self.parts
+                        .ctx
+                        .timers
+                        .schedule(now + BUSY_INTERVAL, Alarm::FailoverRetry(key));
+                }
+                FailoverStep::NoNode => waiting.push_back(key),
+            }
+        }
+        if !waiting.is_empty() {
+            pause = pause.max(NO_NODE_INTERVAL);
+        }
+        waiting.append(&mut self.parts.media_nodes.failovers.queue);
+        self.parts.media_nodes.failovers.queue = waiting;
+        self.parts.media_nodes.failovers.due = Some(now + pause);
+    }
+
+    fn process_failover(&mut self, key: CallKey) -> FailoverStep {
+        let now = self.parts.ctx.now;
+        let Some(slot) = self.parts.calls.slot_of(key) else {
+            return FailoverStep::Nothing;
+        };
+        let policy = self.parts.media_nodes.policy;
+        let Some(call) = self.parts.calls.get(slot) else {
+            return FailoverStep::Nothing;
+        };
+        let Some((relay, failover)) = call
+            .relay
+            .as_deref()
+            .and_then(|relay| Some((relay, relay.failover.as_deref()?)))
+        else {
+            return FailoverStep::Nothing;
+        };
+        if policy.failure == NodeFailure::End && call.phase != CallPhase::Ending {
+            if failover.is_unknown || self.parts.media_nodes.is_down(failover.node) {
+                let reason = failover.reason.clone();
+                self.end_after_node_failure(slot, &reason);
+                return FailoverStep::Done;
+            }
+        } else if call.phase != CallPhase::Confirmed {
+            // A call that is being set up is processed after the ACK.
+            return FailoverStep::Nothing;
+        }
+        let back = !failover.has_left
+            && !failover.is_unknown
+            && !self.parts.media_nodes.is_down(failover.node);
+        if back && failover.was_agreed {
+            // The node is back; perhaps only the path to it had failed.
+            let node = failover.node;
+            self.parts.query_call(slot, key, node);
+            if let Some(relay) = self.parts.relay_mut(slot) {
+                relay.failover = None;
+            }
+            return FailoverStep::Done;
+        }
+        if is_busy(call, relay) {
+            if failover.since + MAX_BUSY > now {
+                return FailoverStep::Busy;
+            }
+            self.end_after_node_failure(slot, "transaction pending for too long");
+            return FailoverStep::Done;
+        }
+        let needs_node = relay.node.is_none() || !failover.has_left;
+        if needs_node && self.parts.media_nodes.choose(&[]).is_none() {
+            if policy.keep.is_none_or(|keep| failover.since + keep > now) {
+                return FailoverStep::NoNode;
+            }
+            self.end_after_node_failure(slot, "no other node");
+            return FailoverStep::Done;
+        }
+        if !failover.has_left && failover.tries >= MAX_NODES {
+            self.end_after_node_failure(slot, "too many nodes have failed");
+            return FailoverStep::Done;
+        }
+        let side = match relay.holding {
+            // The side that holds repeats the hold; the other one might offer sendrecv.
+            [false, true] => Side::Callee,
+            _ => Side::Caller,
+        };
+        if !failover.has_left {
+            self.parts.leave_failed_node(slot);
+        }
+        self.reanchor(slot, side);
+        FailoverStep::Done
+    }
+
+    /// Schedules another attempt.
+    pub(crate) fn reanchor_later(&mut self, slot: CallSlot) {
+        let now = self.parts.ctx.now;
+        let key = self.parts.calls.key_of(slot);
+        let relay = self.parts.relay_mut(slot);
+        let Some(failover) = relay.and_then(|relay| relay.failover.as_deref_mut()) else {
+            return;
+        };
+        failover.retries += 1;
+        if failover.retries > MAX_RETRIES {
+            return self.end_after_node_failure(slot, "re-INVITE refused");
+        }
+        self.parts
+            .ctx
+            .timers
+            .schedule(now + BUSY_INTERVAL, Alarm::FailoverRetry(key));
+    }
+
+    /// Ends a call whose node has failed.
+    pub(crate) fn end_after_node_failure(&mut self, slot: CallSlot, reason: &str) {
+        let now = self.parts.ctx.now;
+        let key = self.parts.calls.key_of(slot);
+        let name = self
+            .parts
+            .relay_mut(slot)
+            .map(|relay| match &relay.failover {
+                Some(failover) => (failover.name.clone(), relay.node),
+                None => (String::new(), relay.node),
+            });
+        let (mut name, node) = name.unwrap_or_default();
+        if let (true, Some(node)) = (name.is_empty(), node) {
+            self.parts.media_nodes.name(node).clone_into(&mut name);
+        }
+        self.parts
+            .ctx
+            .events
+            .tell(now, || EventKind::CallNotReanchored {
+                call: key.number(),
+                node: name,
+                reason: reason.to_owned(),
+            });
+        let reason = b"SIP;cause=408;text=\"Media lost\"";
+        self.give_up(slot, "media node lost", reason);
+    }
+}
+
+impl Components {
     /// Continues a failover after the call was answered and acknowledged: both sides have to agree on the new node
     /// now.
-    pub(crate) fn confirm_failover(&mut self, slot: usize, now: Time) {
-        let key = self.key_of(slot);
+    pub(crate) fn confirm_failover(&mut self, slot: CallSlot) {
+        let now = self.ctx.now;
+        let key = self.calls.key_of(slot);
         let Some(relay) = self
             .calls
             .get_mut(slot)
@@ -190,119 +329,9 @@ impl Core {
         self.media_nodes.failovers.queue.push_front(key);
     }
 
-    /// Processes as many failovers as the rate allows.
-    pub(super) fn process_failovers(&mut self, endpoint: &mut Endpoint, now: Time) {
-        if self
-            .media_nodes
-            .failovers
-            .next_at()
-            .is_none_or(|at| at > now)
-        {
-            return;
-        }
-        let rate = self.media_nodes.policy.failure_rate as usize;
-        let rate = self.media_nodes.worker.share(rate).max(1);
-        let budget = (rate / TURNS_PER_SECOND).max(1);
-        let mut pause = Duration::from_micros((1_000_000 * budget / rate) as u64);
-        let mut left = budget;
-        // Each call once per turn.
-        let mut waiting = VecDeque::new();
-        while left > 0
-            && let Some(key) = self.media_nodes.failovers.queue.pop_front()
-        {
-            match self.process_failover(endpoint, key, now) {
-                FailoverStep::Done => left -= 1,
-                FailoverStep::Nothing => {}
-                FailoverStep::Busy => {
-                    self.timers
-                        .schedule(now + BUSY_INTERVAL, Alarm::FailoverRetry(key));
-                }
-                FailoverStep::NoNode => waiting.push_back(key),
-            }
-        }
-        if !waiting.is_empty() {
-            pause = pause.max(NO_NODE_INTERVAL);
-        }
-        waiting.append(&mut self.media_nodes.failovers.queue);
-        self.media_nodes.failovers.queue = waiting;
-        self.media_nodes.failovers.due = Some(now + pause);
-    }
-
-    fn process_failover(
-        &mut self,
-        endpoint: &mut Endpoint,
-        key: CallKey,
-        now: Time,
-    ) -> FailoverStep {
-        let Some(slot) = self.slot_of(key) else {
-            return FailoverStep::Nothing;
-        };
-        let policy = self.media_nodes.policy;
-        let Some(call) = self.calls.get(slot) else {
-            return FailoverStep::Nothing;
-        };
-        let Some((relay, failover)) = call
-            .relay
-            .as_deref()
-            .and_then(|relay| Some((relay, relay.failover.as_deref()?)))
-        else {
-            return FailoverStep::Nothing;
-        };
-        if policy.failure == NodeFailure::End && call.phase != CallPhase::Ending {
-            if failover.is_unknown || self.media_nodes.is_down(failover.node) {
-                let reason = failover.reason.clone();
-                self.end_after_node_failure(endpoint, slot, &reason, now);
-                return FailoverStep::Done;
-            }
-        } else if call.phase != CallPhase::Confirmed {
-            // A call that is being set up is processed after the ACK.
-            return FailoverStep::Nothing;
-        }
-        let back =
-            !failover.has_left && !failover.is_unknown && !self.media_nodes.is_down(failover.node);
-        if back && failover.was_agreed {
-            // The node is back; perhaps only the path to it had failed.
-            let node = failover.node;
-            self.query_call(slot, key, node, now);
-            if let Some(relay) = self.relay_mut(slot) {
-                relay.failover = None;
-            }
-            return FailoverStep::Done;
-        }
-        if is_busy(call, relay) {
-            if failover.since + MAX_BUSY > now {
-                return FailoverStep::Busy;
-            }
-            self.end_after_node_failure(endpoint, slot, "transaction pending for too long", now);
-            return FailoverStep::Done;
-        }
-        let needs_node = relay.node.is_none() || !failover.has_left;
-        if needs_node && self.media_nodes.choose(&[]).is_none() {
-            if policy.keep.is_none_or(|keep| failover.since + keep > now) {
-                return FailoverStep::NoNode;
-            }
-            self.end_after_node_failure(endpoint, slot, "no other node", now);
-            return FailoverStep::Done;
-        }
-        if !failover.has_left && failover.tries >= MAX_NODES {
-            self.end_after_node_failure(endpoint, slot, "too many nodes have failed", now);
-            return FailoverStep::Done;
-        }
-        let side = match relay.holding {
-            // The side that holds repeats the hold; the other one might offer sendrecv.
-            [false, true] => Side::Callee,
-            _ => Side::Caller,
-        };
-        if !failover.has_left {
-            self.leave_failed_node(slot, now);
-        }
-        self.reanchor(endpoint, slot, side, now);
-        FailoverStep::Done
-    }
-
     /// Removes a call from its failed node. It gets a new Call-ID for the next node, because a late delete at the
     /// failed node could otherwise end it where it is then.
-    fn leave_failed_node(&mut self, slot: usize, now: Time) {
+    fn leave_failed_node(&mut self, slot: CallSlot) {
         let call_id = self.relay_name();
         let Some(call) = self.calls.get_mut(slot) else {
             return;
@@ -324,7 +353,7 @@ impl Core {
             relay.open_offer = None;
         }
         if let Some(timer) = relay.query_timer.take() {
-            self.timers.cancel(timer);
+            self.ctx.timers.cancel(timer);
         }
         let mut is_unknown = false;
         if let Some(failover) = relay.failover.as_deref_mut() {
@@ -342,7 +371,7 @@ impl Core {
                 self.media_nodes.defer_delete(node, delete);
             } else if !is_unknown {
                 // The call continues, so that these figures are not awaited.
-                self.send_delete(node, number, (&call_id, first_offerer), false, now);
+                self.send_delete(node, number, (&call_id, first_offerer), false);
             }
             self.media_nodes.remove_call(node);
         }
@@ -355,7 +384,7 @@ impl Core {
     /// [`AnchorError`].
     pub(super) fn offer_before_answer(
         &mut self,
-        slot: usize,
+        slot: CallSlot,
         leg: LegId,
     ) -> Result<bool, AnchorError> {
         let Some(call) = self.calls.get(slot) else {
@@ -386,7 +415,8 @@ impl Core {
     }
 
     /// Finishes a failover: both sides have agreed on the new node.
-    pub(crate) fn reanchored(&mut self, slot: usize, now: Time) {
+    pub(crate) fn reanchored(&mut self, slot: CallSlot) {
+        let now = self.ctx.now;
         let Some(call) = self.calls.get_mut(slot) else {
             return;
         };
@@ -402,7 +432,7 @@ impl Core {
             .node
             .map(|node| self.media_nodes.name(node).to_owned());
         let took = Duration::from_nanos(now.0.saturating_sub(failover.since.0));
-        self.events.tell(now, || EventKind::CallReanchored {
+        self.ctx.events.tell(now, || EventKind::CallReanchored {
             call: number,
             from_node: failover.name,
             to_node: to.unwrap_or_default(),
@@ -411,54 +441,14 @@ impl Core {
     }
 
     /// Whether a call has no working node.
-    pub(crate) fn is_without_node(&self, slot: usize) -> bool {
+    pub(crate) fn is_without_node(&self, slot: CallSlot) -> bool {
         let relay = self.calls.get(slot).and_then(|call| call.relay.as_deref());
         relay.is_some_and(|relay| relay.node.is_none_or(|node| self.media_nodes.is_down(node)))
     }
 
-    /// Schedules another attempt.
-    pub(crate) fn reanchor_later(&mut self, endpoint: &mut Endpoint, slot: usize, now: Time) {
-        let key = self.key_of(slot);
-        let relay = self.relay_mut(slot);
-        let Some(failover) = relay.and_then(|relay| relay.failover.as_deref_mut()) else {
-            return;
-        };
-        failover.retries += 1;
-        if failover.retries > MAX_RETRIES {
-            return self.end_after_node_failure(endpoint, slot, "re-INVITE refused", now);
-        }
-        self.timers
-            .schedule(now + BUSY_INTERVAL, Alarm::FailoverRetry(key));
-    }
-
-    /// Ends a call whose node has failed.
-    pub(crate) fn end_after_node_failure(
-        &mut self,
-        endpoint: &mut Endpoint,
-        slot: usize,
-        reason: &str,
-        now: Time,
-    ) {
-        let key = self.key_of(slot);
-        let name = self.relay_mut(slot).map(|relay| match &relay.failover {
-            Some(failover) => (failover.name.clone(), relay.node),
-            None => (String::new(), relay.node),
-        });
-        let (mut name, node) = name.unwrap_or_default();
-        if let (true, Some(node)) = (name.is_empty(), node) {
-            self.media_nodes.name(node).clone_into(&mut name);
-        }
-        self.events.tell(now, || EventKind::CallNotReanchored {
-            call: key.number(),
-            node: name,
-            reason: reason.to_owned(),
-        });
-        let reason = b"SIP;cause=408;text=\"Media lost\"";
-        self.give_up(endpoint, slot, "media node lost", reason, now);
-    }
-
     /// Queries whether a node still has a call.
-    pub(super) fn query_call(&mut self, slot: usize, key: CallKey, node: NodeId, now: Time) {
+    pub(super) fn query_call(&mut self, slot: CallSlot, key: CallKey, node: NodeId) {
+        let now = self.ctx.now;
         let Some(relay) = self.relay_mut(slot) else {
             return;
         };
@@ -470,10 +460,11 @@ impl Core {
     }
 
     /// Sends due queries about calls, and kept deletions.
-    pub(super) fn query_samples(&mut self, now: Time) {
+    pub(super) fn query_samples(&mut self) {
+        let now = self.ctx.now;
         for node in self.media_nodes.nodes_to_query(now) {
             if let Some(slot) = self.next_sample(node) {
-                self.query_call(slot, self.key_of(slot), node, now);
+                self.query_call(slot, self.calls.key_of(slot), node);
             }
         }
         for (node, delete) in self.media_nodes.take_due_deletes() {
@@ -482,20 +473,19 @@ impl Core {
                 delete.number,
                 (&delete.call_id, delete.first_offerer),
                 false,
-                now,
             );
         }
     }
 
     /// A call of this node, another one each time.
-    fn next_sample(&mut self, node: NodeId) -> Option<usize> {
+    fn next_sample(&mut self, node: NodeId) -> Option<CallSlot> {
         let of_node = |relay: &NodeRelay| {
             relay.node == Some(node) && relay.established && relay.failover.is_none()
         };
         let size = self.calls.capacity();
         for _ in 0..MAX_SCANNED.min(size) {
             self.media_nodes.cursor = (self.media_nodes.cursor + 1) % size;
-            let slot = self.media_nodes.cursor;
+            let slot = CallSlot(self.media_nodes.cursor);
             let relay = self.calls.get(slot).and_then(|call| call.relay.as_deref());
             if relay.is_some_and(of_node) {
                 return Some(slot);

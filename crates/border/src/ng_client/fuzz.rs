@@ -300,7 +300,7 @@ pub fn fuzz_ng_client(data: &[u8]) -> usize {
         let length = (usize::from(*length) * 2).min(more.len());
         let (bytes, left) = more.split_at(length);
         harness.step(*kind, bytes);
-        pending = pending.max(harness.border.core.media_nodes.pending_commands());
+        pending = pending.max(harness.border.parts.media_nodes.pending_commands());
         rest = left;
     }
     harness.border.drain(Duration::ZERO, harness.now);

@@ -1,12 +1,11 @@
 //! State of a call at a media node, and its messages that are deferred until the node replies.
 
-use super::NodeId;
-use super::client::CommandId;
-use super::failover::Failover;
-use super::origin::SdpOrigin;
-use anchor::AnchorError;
-use anchor::Side;
+use crate::ng_client::NodeId;
+use crate::ng_client::client::CommandId;
+use crate::ng_client::origin::SdpOrigin;
 use anchor::security::sdp::Profile;
+use anchor::{AnchorError, Side};
+use engine::Time;
 use engine::timers::TimerKey;
 use sip::{Fork, Indication, LegId, ServerTransaction};
 use smallvec::SmallVec;
@@ -142,6 +141,26 @@ pub(super) struct ForwardedAnswer {
     pub(super) from: Side,
     pub(super) received: Box<[u8]>,
     pub(super) forwarded: Box<[u8]>,
+}
+
+/// Failover of one call.
+#[derive(Debug)]
+pub(crate) struct Failover {
+    /// The failed node, and its name, which may leave the configuration in the meantime.
+    pub(super) node: NodeId,
+    pub(super) name: String,
+    pub(super) reason: String,
+    pub(super) since: Time,
+    /// The node answers, but does not have the call.
+    pub(super) is_unknown: bool,
+    /// Both sides had agreed on that node.
+    pub(super) was_agreed: bool,
+    /// The call has been removed from that node.
+    pub(super) has_left: bool,
+    /// Number of nodes that the call has left.
+    pub(super) tries: u8,
+    /// Renegotiations that failed for temporary reasons.
+    pub(super) retries: u8,
 }
 
 /// See the module's documentation.

@@ -1,6 +1,6 @@
 //! Figures in the replies of nodes.
 
-use crate::call::quality::ReceptionQuality;
+use crate::calls::ended::ReceptionQuality;
 use engine::Hundredths;
 use wire::ng::Value;
 

@@ -1,6 +1,6 @@
 //! Replies to `query` and `delete`, in the format of rtpengine.
 
-use crate::call::quality::{encoding_of, main_of};
+use crate::calls::quality::{encoding_of, main_of};
 use anchor::Encodings;
 use anchor::LineSideView;
 use anchor::Side;

@@ -2,7 +2,8 @@
 //! calls from the core. The core determines the lifetime.
 
 use super::binding::{Binding, CoreState, GrantedValues, kept_params};
-use super::{ContactRequest, LONGEST, Location, MAX_KEPT, MAX_LISTED, RegisterResponse, TOKEN};
+use super::{ContactRequest, LONGEST, Location, MAX_KEPT, MAX_LISTED, RegisterResponse};
+use crate::headers::TOKEN;
 use crate::policy::escape_user;
 use config::InterfaceId;
 use core::hash::BuildHasher as _;

@@ -1,0 +1,260 @@
+//! Overload control between neighbours (RFC 7339, RFC 7415): loss feedback for neighbours that request it, and
+//! throttling of new calls to trunks by their feedback.
+
+use config::TrunkId;
+use core::time::Duration;
+use engine::Time;
+use std::collections::BTreeMap;
+use wire::sip::{Feedback, Throttle, Via};
+
+/// The whole of a share.
+const ALL: u64 = 65_536;
+/// Minimum of the share: one of twenty, so that neighbours can observe the end of the overload.
+const MIN_SHARE: u64 = ALL / 20;
+/// Control intervals per decision: the last feedback must have had its effect.
+const INTERVALS: u32 = 5;
+/// Validity of our feedback.
+pub(crate) const VALID: Duration = Duration::from_secs(1);
+
+/// State of the feedback that is sent to neighbours.
+#[derive(Debug)]
+pub(crate) struct LossFeedback {
+    /// Whether any neighbour has requested feedback since the overload began.
+    is_requested: bool,
+    /// The share of new calls that neighbours should send, of [`ALL`].
+    share: u64,
+    accepted: u64,
+    offered: u64,
+    intervals: u32,
+}
+
+impl Default for LossFeedback {
+    fn default() -> LossFeedback {
+        LossFeedback {
+            is_requested: false,
+            share: ALL,
+            accepted: 0,
+            offered: 0,
+            intervals: 0,
+        }
+    }
+}
+
+impl LossFeedback {
+    /// Records whether a request's sender supports feedback.
+    pub(crate) fn record_request(&mut self, via: &Via<'_>) {
+        self.is_requested |= via.requests_feedback();
+    }
+
+    /// Whether neighbours are asked to reduce.
+    pub(crate) fn is_reducing(&self) -> bool {
+        self.share < ALL
+    }
+
+    /// Adds the calls of one interval; returns the loss to report, in percent, where it changes.
+    pub(crate) fn update(&mut self, accepted: u64, offered: u64) -> Option<u8> {
+        if !self.is_requested {
+            return None;
+        }
+        self.accepted += accepted;
+        self.offered += offered;
+        self.intervals += 1;
+        if self.intervals < INTERVALS {
+            return None;
+        }
+        self.intervals = 0;
+        let (accepted, offered) = (
+            core::mem::take(&mut self.accepted),
+            core::mem::take(&mut self.offered),
+        );
+        let before = self.loss_percent();
+        // Neighbours have reduced already: the shares multiply.
+        self.share = match offered > accepted + accepted / 50 {
+            true => (self.share * accepted / offered)
+                .max(self.share / 2)
+                .max(MIN_SHARE),
+            false => ALL.min(self.share + self.share / 4 + ALL / 32),
+        };
+        let now = self.loss_percent();
+        (now != before).then_some(now)
+    }
+
+    fn loss_percent(&self) -> u8 {
+        u8::try_from((ALL - self.share) * 100 / ALL).unwrap_or(100)
+    }
+}
+
+/// Feedback received from trunks.
+#[derive(Debug, Default)]
+pub struct Throttles {
+    trunks: BTreeMap<TrunkId, Throttled>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Throttled {
+    feedback: Feedback,
+    until: Time,
+    /// For a rate: time at which the next call may be sent.
+    next: Time,
+}
+
+impl Throttled {
+    fn is_reducing(&self) -> bool {
+        self.feedback.throttle != Throttle::Loss(0)
+    }
+}
+
+impl Throttles {
+    /// Applies the feedback of a trunk. Returns whether the trunk now asks to reduce and did not before.
+    pub fn update(&mut self, trunk: TrunkId, feedback: Feedback, now: Time) -> bool {
+        let before = self.trunks.get(&trunk).copied();
+        let old = before.and_then(|before| before.feedback.sequence);
+        if feedback.sequence.is_some() && feedback.sequence < old {
+            return false;
+        }
+        if feedback.validity == 0 {
+            self.trunks.remove(&trunk);
+            return false;
+        }
+        let new = Throttled {
+            feedback,
+            until: now + Duration::from_millis(feedback.validity.into()),
+            next: before.map_or(now, |before| before.next),
+        };
+        let was_reducing = before.is_some_and(|before| before.until > now && before.is_reducing());
+        self.trunks.insert(trunk, new);
+        new.is_reducing() && !was_reducing
+    }
+
+    /// Whether a new call may be sent to a trunk; `random` selects the share of calls under a loss.
+    pub fn admits(&self, trunk: TrunkId, random: u64, now: Time) -> bool {
+        let Some(throttled) = self.trunks.get(&trunk).filter(|t| t.until > now) else {
+            return true;
+        };
+        match throttled.feedback.throttle {
+            Throttle::Loss(percent) => {
+                // The trunks of one call are decided independently.
+                let mixed = (random ^ u64::from(trunk.0)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                (mixed >> 32) % 100 >= u64::from(percent)
+            }
+            Throttle::Rate(0) => false,
+            Throttle::Rate(_) => throttled.next <= now,
+        }
+    }
+
+    /// Counts a new call that is sent to a trunk.
+    pub fn record_sent(&mut self, trunk: TrunkId, now: Time) {
+        if let Some(throttled) = self.trunks.get_mut(&trunk)
+            && let Throttle::Rate(rate @ 1..) = throttled.feedback.throttle
+        {
+            // One call that was not sent may be made up for.
+            let step = Duration::from_secs(1) / rate;
+            let earliest = Time(now.0.saturating_sub(step.as_nanos() as u64));
+            throttled.next = throttled.next.max(earliest) + step;
+        }
+    }
+
+    /// Removes all feedback: trunk indices have changed.
+    pub fn clear(&mut self) {
+        self.trunks.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn feedback(throttle: Throttle, sequence: u64) -> Feedback {
+        Feedback {
+            throttle,
+            validity: 500,
+            sequence: Some((sequence, 0)),
+        }
+    }
+
+    const TRUNK: TrunkId = TrunkId(3);
+
+    #[test]
+    fn a_loss_is_applied_for_its_validity() {
+        let mut throttles = Throttles::default();
+        let now = Time::from_secs(10);
+        assert!(throttles.update(TRUNK, feedback(Throttle::Loss(30), 5), now));
+        let mut entropy = engine::Entropy::from_number(1);
+        let mut of = |throttles: &Throttles, trunk, now| {
+            let admits = |_: &u32| throttles.admits(trunk, entropy.u64(), now);
+            (0..10_000).filter(admits).count()
+        };
+        let accepted = of(&throttles, TRUNK, now);
+        assert!((6_800..7_200).contains(&accepted), "{accepted}");
+        assert_eq!(of(&throttles, TrunkId(2), now), 10_000);
+        // Feedback with an older sequence is ignored, and an unchanged value is no event.
+        assert!(!throttles.update(TRUNK, feedback(Throttle::Loss(0), 4), now));
+        assert!(!throttles.update(TRUNK, feedback(Throttle::Loss(30), 5), now));
+        assert!(of(&throttles, TRUNK, now) < 8_000);
+        assert_eq!(
+            of(&throttles, TRUNK, now + Duration::from_millis(500)),
+            10_000
+        );
+        assert!(!throttles.update(TRUNK, feedback(Throttle::Loss(0), 6), now));
+        assert_eq!(of(&throttles, TRUNK, now), 10_000);
+        throttles.update(TRUNK, feedback(Throttle::Loss(100), 7), now);
+        assert_eq!(of(&throttles, TRUNK, now), 0);
+        let end = Feedback {
+            validity: 0,
+            ..feedback(Throttle::Loss(100), 8)
+        };
+        throttles.update(TRUNK, end, now);
+        assert_eq!(of(&throttles, TRUNK, now), 10_000);
+    }
+
+    #[test]
+    fn a_rate_is_not_exceeded() {
+        let mut throttles = Throttles::default();
+        let mut now = Time::from_secs(10);
+        let mut sent = 0;
+        for tick in 0..10_000u64 {
+            if tick % 100 == 0 {
+                throttles.update(TRUNK, feedback(Throttle::Rate(150), tick), now);
+            }
+            if throttles.admits(TRUNK, tick, now) {
+                throttles.record_sent(TRUNK, now);
+                sent += 1;
+            }
+            now += Duration::from_millis(1);
+        }
+        assert!((1_495..=1_502).contains(&sent), "{sent}");
+        throttles.update(TRUNK, feedback(Throttle::Rate(0), 20_000), now);
+        assert!(!throttles.admits(TRUNK, 1, now));
+    }
+
+    /// The loss settles near the capacity for neighbours that comply, and returns to zero afterwards.
+    #[test]
+    fn loss_feedback_settles_near_the_capacity() {
+        let mut feedback = LossFeedback::default();
+        assert_eq!(feedback.update(10, 1_000), None, "not requested");
+        feedback.record_request(
+            &Via::parse(b"SIP/2.0/UDP h;branch=z9hG4bKa;oc;oc-algo=\"loss\"").unwrap(),
+        );
+        let mut loss = 0;
+        let mut refused = Vec::new();
+        for interval in 0..200u64 {
+            // The capacity is 80 of 400 in each tenth of a second.
+            let offered = 400 * u64::from(100 - loss) / 100;
+            let accepts = offered.min(80);
+            if interval > 50 {
+                refused.push(offered - accepts);
+            }
+            loss = feedback.update(accepts, offered).unwrap_or(loss);
+        }
+        assert!((60..=85).contains(&loss), "{loss}");
+        let mean = refused.iter().sum::<u64>() / refused.len() as u64;
+        assert!(mean <= 30, "{mean}");
+        let mut intervals = 0;
+        while feedback.is_reducing() {
+            feedback.update(40, 40);
+            intervals += 1;
+        }
+        assert!(intervals <= 60, "{intervals}");
+        assert_eq!(feedback.loss_percent(), 0);
+    }
+}

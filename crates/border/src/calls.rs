@@ -1,0 +1,334 @@
+//! Calls: two legs, the state that couples them, and the plan of the set-up.
+
+pub(crate) mod challenge;
+pub(crate) mod conference;
+mod dispatch;
+pub(crate) mod ended;
+mod ending;
+pub(crate) mod in_dialog;
+pub(crate) mod key;
+pub(crate) mod media;
+pub(crate) mod quality;
+pub(crate) mod relay;
+mod reservations;
+pub(crate) mod setup;
+pub(crate) mod table;
+pub(crate) mod transfer;
+
+use crate::admission::Reservation;
+use crate::calls::conference::state::ParticipantState;
+use crate::calls::transfer::join::Join;
+use crate::ng_client::relay::NodeRelay;
+use crate::policy::HopStep;
+use crate::rules::Tags;
+use anchor::{CallMedia, Side};
+use config::{InterfaceId, TrunkId};
+use engine::Time;
+use engine::timers::TimerKey;
+use sip::{Fork, LegId, ServerTransaction, TransactionId};
+use smallvec::SmallVec;
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+
+/// One value for each side.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Sides<T> {
+    caller: T,
+    callee: T,
+}
+
+impl<T> Sides<T> {
+    pub(crate) const fn new(caller: T, callee: T) -> Sides<T> {
+        Sides { caller, callee }
+    }
+
+    pub(crate) fn get(&self, side: Side) -> &T {
+        match side {
+            Side::Caller => &self.caller,
+            Side::Callee => &self.callee,
+        }
+    }
+
+    pub(crate) fn get_mut(&mut self, side: Side) -> &mut T {
+        match side {
+            Side::Caller => &mut self.caller,
+            Side::Callee => &mut self.callee,
+        }
+    }
+}
+
+/// State of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallPhase {
+    /// The callee has not answered.
+    SetUp,
+    /// The callee has answered; the caller has not acknowledged yet.
+    Answered,
+    /// The dialog of each side is confirmed.
+    Confirmed,
+    /// The remaining legs are being closed.
+    Ending,
+}
+
+/// An outgoing leg that is not answered yet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Branch {
+    pub(crate) leg: LegId,
+    /// Index into [`SetUp::hops`].
+    pub(crate) hop: u16,
+    /// Whether a provisional response above 100 was received.
+    pub(crate) heard: bool,
+    /// Whether the call has given up this branch.
+    pub(crate) cancelled: bool,
+}
+
+/// State that is needed only until a call is answered.
+#[derive(Debug)]
+pub(crate) struct SetUp {
+    /// The received INVITE, template of each branch.
+    pub(crate) invite: Box<[u8]>,
+    /// Hops to try, in order.
+    pub(crate) hops: Vec<HopStep>,
+    /// Index of the next hop.
+    pub(crate) next: usize,
+    /// Number of pending name lookups.
+    pub(crate) locating: u16,
+    /// Hops to call when the media sockets are open.
+    pub(crate) opening: SmallVec<[u16; 2]>,
+    /// Legs that are being called.
+    pub(crate) branches: SmallVec<[Branch; 1]>,
+    /// Whether a provisional response was sent to the caller; no other hop is tried after that.
+    pub(crate) progressed: bool,
+    /// Whether the INVITE has an offer.
+    pub(crate) offered: bool,
+    /// Whether the caller supports reliable provisional responses.
+    pub(crate) reliable: bool,
+    /// The early dialog in which an offer was answered by a reliable provisional response.
+    pub(crate) answered_by: Option<(LegId, Option<Fork>)>,
+    /// The early dialog of the last response to the caller.
+    pub(crate) spoke: Option<(LegId, Fork)>,
+    /// Reliable provisional responses without a PRACK of the caller, in order.
+    pub(crate) to_prack: VecDeque<(LegId, Fork)>,
+    /// The best final response so far.
+    pub(crate) best: Best,
+    /// Max-Breadth of the INVITE (RFC 5393 section 5), and the share of each hop that is being called.
+    pub(crate) breadth: Option<u16>,
+    pub(crate) share: Option<u16>,
+    /// Name of the route.
+    pub(crate) route: Box<str>,
+    /// Whether media is anchored.
+    pub(crate) anchor: bool,
+    /// The authenticated user of the caller.
+    pub(crate) user: Option<Box<str>>,
+    /// Origin of the INVITE.
+    pub(crate) source: SocketAddr,
+    /// Timer of the ring timeout.
+    pub(crate) ring_timer: Option<TimerKey>,
+    /// Timer of the answer timeout of a hop.
+    pub(crate) answer_timer: Option<TimerKey>,
+}
+
+impl SetUp {
+    /// Whether a branch or lookup is in progress.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.locating > 0
+            || !self.opening.is_empty()
+            || self.branches.iter().any(|branch| !branch.cancelled)
+    }
+
+    /// The early dialog of requests from the caller. Towards the caller there is one early dialog: that of the answer
+    /// it got (RFC 3311 section 5.1), otherwise that of the last response. Branches that were given up are excluded.
+    pub(crate) fn dialog_of_caller(&self) -> Option<(LegId, Option<Fork>)> {
+        let lives = |leg: LegId| {
+            let mut branches = self.branches.iter();
+            branches.any(|branch| branch.leg == leg && !branch.cancelled)
+        };
+        let answered = self.answered_by.filter(|(leg, _)| lives(*leg));
+        let spoke = self.spoke.filter(|(leg, _)| lives(*leg));
+        answered.or(spoke.map(|(leg, fork)| (leg, Some(fork))))
+    }
+
+    /// Whether the SDP of a called leg was sent to the caller reliably; no other leg can be called after that.
+    pub(crate) fn answered_reliably(&self) -> bool {
+        self.answered_by.is_some()
+    }
+}
+
+/// The best final response so far (RFC 3261 section 16.7 step 6).
+#[derive(Debug, Default)]
+pub(crate) struct Best {
+    /// Status; 0 if there is none.
+    pub(crate) status: u16,
+    /// The received response, if there was one.
+    pub(crate) message: Option<Box<[u8]>>,
+    /// Reason in the event.
+    pub(crate) why: &'static str,
+}
+
+impl Best {
+    /// Rank of a status: lower classes are better, but 6xx beats all; within 4xx, statuses that permit a retry are
+    /// better.
+    fn rank(status: u16) -> u32 {
+        match status {
+            0 => u32::MAX,
+            600..=699 => 0,
+            401 | 407 | 415 | 420 | 484 => 4_000,
+            503 => 5_999,
+            408 => 4_999,
+            _ => u32::from(status / 100) * 1_000 + 500,
+        }
+    }
+
+    /// Keeps the better of this and `status`.
+    pub(crate) fn offer(&mut self, status: u16, message: Option<&[u8]>, why: &'static str) {
+        if Best::rank(status) < Best::rank(self.status) {
+            *self = Best {
+                status,
+                message: message.map(Box::from),
+                why,
+            };
+        }
+    }
+}
+
+/// A forwarded request without a final response.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ForwardedLink {
+    /// The side that sent it.
+    pub(crate) from: Side,
+    /// The transaction to answer.
+    pub(crate) server: ServerTransaction,
+    /// The transaction of the forwarded request.
+    pub(crate) client: TransactionId,
+    /// The kind of request.
+    pub(crate) kind: LinkKind,
+    /// Whether it has an offer.
+    pub(crate) offer: bool,
+}
+
+/// Kinds of requests with different handling.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LinkKind {
+    /// re-INVITE
+    Invite,
+    /// UPDATE
+    Update,
+    /// PRACK
+    Prack,
+    /// Other requests.
+    Other,
+}
+
+/// A request with an offer that waits for media sockets.
+#[derive(Debug)]
+pub(crate) struct QueuedRequest {
+    /// The side that sent it.
+    pub(crate) from: Side,
+    /// The leg to forward it to.
+    pub(crate) to: LegId,
+    /// The transaction to answer.
+    pub(crate) server: ServerTransaction,
+    /// The received request.
+    pub(crate) request: Box<[u8]>,
+}
+
+/// A request that changes the session before the other side has sent its ACK.
+#[derive(Debug)]
+pub(crate) struct EarlyRequest {
+    pub(crate) leg: LegId,
+    pub(crate) server: ServerTransaction,
+    /// The request after header rules.
+    pub(crate) request: Box<[u8]>,
+}
+
+/// Maximum number of pending requests within a call; further ones are answered with 503.
+pub(crate) const MAX_LINKS: usize = 16;
+
+/// A call.
+#[derive(Debug)]
+pub(crate) struct Call {
+    /// Number among the calls of this border; for events and logs.
+    pub(crate) number: u64,
+    pub(crate) phase: CallPhase,
+    /// The legs; that of the callee is set by its answer.
+    pub(crate) legs: Sides<Option<LegId>>,
+    pub(crate) interfaces: Sides<InterfaceId>,
+    pub(crate) trunks: Sides<Option<TrunkId>>,
+    pub(crate) set_up: Option<Box<SetUp>>,
+    pub(crate) media: Option<Box<CallMedia>>,
+    /// State of the call at a media node.
+    pub(crate) relay: Option<Box<NodeRelay>>,
+    pub(crate) links: Vec<ForwardedLink>,
+    pub(crate) held: Option<Box<QueuedRequest>>,
+    pub(crate) join: Option<Box<Join>>,
+    /// The side whose 2xx is not acknowledged by the other side yet; until then neither side may change the session.
+    pub(crate) ack_due: Option<Side>,
+    /// Whether we have acknowledged that 2xx: only an ACK with an answer must come from the other side.
+    pub(crate) ack_sent: bool,
+    /// A request of the acknowledged side that waits for the ACK of the other side.
+    pub(crate) early_request: Option<Box<EarlyRequest>>,
+    /// Reservation of admission control.
+    pub(crate) reservation: Reservation,
+    /// Whether transcoding is included in the reservation.
+    pub(crate) transcoded: bool,
+    /// Hash of the Request-URI sent to the callee: an INVITE of ours that returns with it has looped.
+    pub(crate) mark: u64,
+    pub(crate) offered_at: Time,
+    pub(crate) answered_at: Option<Time>,
+    /// The side that ended the call, and the reason, for the event.
+    pub(crate) end: Option<(&'static str, &'static str)>,
+    /// Values stored by header rules.
+    pub(crate) tags: Tags,
+    /// The status for the event.
+    pub(crate) status: u16,
+    /// Whether its outcome was counted.
+    pub(crate) counted: bool,
+    /// Whether its end was logged.
+    pub(crate) end_logged: bool,
+    /// Its participant in a conference, which replaces the other side.
+    pub(crate) participant: Option<Box<ParticipantState>>,
+    /// P-Charging-Vector of the trusted side, for messages of the other one.
+    pub(crate) charging: Option<Box<[u8]>>,
+}
+
+impl Call {
+    /// The side of a leg; legs that are not answered yet belong to the callee's side.
+    pub(crate) fn side_of(&self, leg: LegId) -> Option<Side> {
+        if *self.legs.get(Side::Caller) == Some(leg) {
+            return Some(Side::Caller);
+        }
+        if *self.legs.get(Side::Callee) == Some(leg) {
+            return Some(Side::Callee);
+        }
+        let branches = self.set_up.as_ref().map(|set_up| &set_up.branches)?;
+        branches
+            .iter()
+            .any(|branch| branch.leg == leg)
+            .then_some(Side::Callee)
+    }
+
+    pub(crate) fn leg(&self, side: Side) -> Option<LegId> {
+        *self.legs.get(side)
+    }
+
+    /// Whether all legs are gone.
+    pub(crate) fn is_over(&self) -> bool {
+        Side::BOTH.iter().all(|&side| self.leg(side).is_none())
+            && self
+                .set_up
+                .as_ref()
+                .is_none_or(|set_up| set_up.branches.is_empty() && set_up.locating == 0)
+            && self.join.as_ref().is_none_or(|join| join.has_no_new_leg())
+    }
+
+    /// Removes the link whose forwarded request is `client`.
+    pub(crate) fn take_link(&mut self, client: TransactionId) -> Option<ForwardedLink> {
+        let at = self.links.iter().position(|link| link.client == client)?;
+        let link = self.links.swap_remove(at);
+        if self.links.is_empty() {
+            // Established calls keep no memory for future requests.
+            self.links = Vec::new();
+        }
+        Some(link)
+    }
+}

@@ -1,0 +1,197 @@
+//! PIN entry of a conference: prompted by a tone, entered by digits. Until the PIN is correct the caller is in the
+//! lobby, without audio in either direction.
+
+use crate::calls::conference::lobby::{LobbySource, LobbySpace};
+use crate::calls::conference::pin_entry::{DigitResult, MAX_ATTEMPTS, PIN_TIMEOUT, PinEntry};
+use crate::calls::conference::state::{ConferenceKey, JoinRefusal};
+use crate::calls::key::{CallKey, CallSlot};
+use crate::calls::table::OngoingCalls;
+use crate::components::Calls;
+use crate::shared::{Alarm, Ctx};
+use config::ConferenceSpec;
+use engine::EventKind;
+use media::MediaCommand;
+use media::conference::ParticipantCommand;
+
+impl OngoingCalls {
+    /// Prompts a caller for the PIN.
+    pub(super) fn request_pin(&mut self, ctx: &mut Ctx, slot: CallSlot) {
+        let now = ctx.now;
+        let key = self.key_of(slot);
+        let timer = ctx
+            .timers
+            .schedule(now + PIN_TIMEOUT, Alarm::PinTimeout(key));
+        let Some(entry) = self.pin_entry(slot) else {
+            ctx.timers.cancel(timer);
+            return;
+        };
+        entry.timer = Some(timer);
+        self.report_pin(ctx, slot, "requested");
+    }
+
+    fn pin_entry(&mut self, slot: CallSlot) -> Option<&mut PinEntry> {
+        let participant = self.get_mut(slot)?.participant.as_deref_mut()?;
+        participant.pin_entry.as_mut()
+    }
+
+    fn report_pin(&mut self, ctx: &mut Ctx, slot: CallSlot, outcome: &str) {
+        let now = ctx.now;
+        let Some(call) = self.get(slot) else {
+            return;
+        };
+        let Some(participant) = call.participant.as_deref() else {
+            return;
+        };
+        ctx.events.tell(now, || EventKind::ConferencePin {
+            call: call.number,
+            conference: participant.name.0.clone(),
+            number: participant.name.1.clone(),
+            outcome: outcome.to_owned(),
+            wrong_pins: participant
+                .pin_entry
+                .as_ref()
+                .map_or(0, |entry| entry.wrong_pins.into()),
+        });
+    }
+}
+
+impl Calls<'_> {
+    /// Makes space in the lobby for a newcomer, or refuses the call.
+    pub(super) fn make_lobby_space(
+        &mut self,
+        spec: &ConferenceSpec,
+        source: &LobbySource,
+    ) -> Result<(), JoinRefusal> {
+        let now = self.parts.ctx.now;
+        match self.parts.conferences.lobby.space(spec, source, now) {
+            LobbySpace::Free => Ok(()),
+            LobbySpace::Full => Err(JoinRefusal::LOBBY),
+            LobbySpace::Displace(call) => {
+                self.displace_from_lobby(call);
+                Ok(())
+            }
+        }
+    }
+
+    /// Processes a digit of a caller in the lobby.
+    pub(super) fn handle_pin_digit(&mut self, slot: CallSlot, digit: u8) {
+        let now = self.parts.ctx.now;
+        let participant = self
+            .parts
+            .calls
+            .get_mut(slot)
+            .and_then(|call| call.participant.as_deref_mut());
+        let Some(participant) = participant else {
+            return;
+        };
+        // Digits that arrive after admission are ignored.
+        let (Some(entry), Some(pin)) = (
+            participant.pin_entry.as_mut(),
+            participant.spec.pin.as_ref(),
+        ) else {
+            return;
+        };
+        let result = entry.add_digit(digit, pin);
+        let number = self.parts.calls.get(slot).map_or(0, |call| call.number);
+        self.parts.conferences.lobby.record_digit(number, now);
+        match result {
+            DigitResult::Incomplete => {}
+            DigitResult::Correct => self.accept_pin(slot),
+            DigitResult::Wrong => self.reject_pin(slot),
+        }
+    }
+
+    fn accept_pin(&mut self, slot: CallSlot) {
+        self.parts
+            .calls
+            .report_pin(&mut self.parts.ctx, slot, "accepted");
+        let Some(call) = self.parts.calls.get_mut(slot) else {
+            return;
+        };
+        let number = call.number;
+        let Some(participant) = call.participant.as_deref_mut() else {
+            return;
+        };
+        let (spec, name): (_, ConferenceKey) = (participant.spec.clone(), participant.name.clone());
+        // The conference may have become full or locked in the meantime.
+        if let Err(refusal) = self.parts.conferences.admit(&spec, &name, number) {
+            refusal.report(&mut self.parts.ctx, &name);
+            let JoinRefusal { reason, text, .. } = refusal;
+            return self.end_call(slot, "border", text, Some(reason));
+        }
+        if let Some(timer) = participant
+            .pin_entry
+            .take()
+            .and_then(|mut entry| entry.take_timer())
+        {
+            self.parts.ctx.timers.cancel(timer);
+        }
+        let key = CallKey::new(slot, number);
+        self.parts
+            .media
+            .plane
+            .commands
+            .push_back(MediaCommand::ControlParticipant(
+                key.0,
+                ParticipantCommand::Admit,
+            ));
+        self.parts.report_joined(slot);
+    }
+
+    fn reject_pin(&mut self, slot: CallSlot) {
+        self.parts.ctx.counters.pins_wrong += 1;
+        self.parts
+            .calls
+            .report_pin(&mut self.parts.ctx, slot, "wrong");
+        if self
+            .parts
+            .calls
+            .pin_entry(slot)
+            .is_some_and(|entry| entry.wrong_pins >= MAX_ATTEMPTS)
+        {
+            return self.end_without_pin(slot, "wrong PIN");
+        }
+        let key = self.parts.calls.key_of(slot);
+        self.parts
+            .media
+            .plane
+            .commands
+            .push_back(MediaCommand::ControlParticipant(
+                key.0,
+                ParticipantCommand::RejectPin,
+            ));
+    }
+
+    /// The time limit for the PIN has passed.
+    pub(crate) fn pin_timeout(&mut self, key: CallKey) {
+        let Some(slot) = self.parts.calls.slot_of(key) else {
+            return;
+        };
+        if let Some(entry) = self.parts.calls.pin_entry(slot) {
+            entry.timer = None;
+            self.parts
+                .calls
+                .report_pin(&mut self.parts.ctx, slot, "timeout");
+            self.end_without_pin(slot, "no PIN");
+        }
+    }
+
+    /// Ends the call of the caller that was idle for longest, in favour of another.
+    pub(super) fn displace_from_lobby(&mut self, key: CallKey) {
+        let Some(slot) = self.parts.calls.slot_of(key) else {
+            return;
+        };
+        self.parts.ctx.counters.pins_refused += 1;
+        self.parts
+            .calls
+            .report_pin(&mut self.parts.ctx, slot, "displaced");
+        let reason = b"SIP;cause=486;text=\"Displaced from the lobby\"";
+        self.give_up(slot, "displaced from the lobby", reason);
+    }
+
+    fn end_without_pin(&mut self, slot: CallSlot, cause: &'static str) {
+        self.parts.ctx.counters.pins_refused += 1;
+        let reason = b"SIP;cause=403;text=\"PIN missing or wrong\"";
+        self.end_call(slot, "border", cause, Some(reason));
+    }
+}

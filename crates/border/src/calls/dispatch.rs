@@ -1,0 +1,294 @@
+//! Dispatch of the endpoint's indications and of timers to the stages of calls and to out-of-dialog requests.
+
+use crate::components::{Calls, Components};
+use crate::shared::Alarm;
+use anchor::Side;
+use engine::Time;
+use sip::{
+    Endpoint, Flow, Handler, Indication, LegId, ListenerId, MessageContent, NewRequestAction,
+};
+use wire::sip::Message;
+
+impl Handler for Components {
+    fn on_indication(&mut self, endpoint: &mut Endpoint, indication: Indication<'_>, now: Time) {
+        debug_assert_eq!(self.ctx.now, now);
+        let mut calls = Calls {
+            endpoint,
+            parts: self,
+        };
+        calls.apply_rules(indication);
+    }
+
+    fn on_new_request(
+        &mut self,
+        request: &Message<'_>,
+        flow: &Flow,
+        now: Time,
+    ) -> NewRequestAction {
+        debug_assert_eq!(self.ctx.now, now);
+        self.screen_request(request, *flow)
+    }
+
+    fn select_worker(&self, bytes: &[u8], flow: &Flow) -> Option<u8> {
+        self.conference_owner(bytes, flow)
+    }
+
+    fn on_parked_dialog(&mut self, endpoint: &mut Endpoint, now: Time) {
+        debug_assert_eq!(self.ctx.now, now);
+        let mut calls = Calls {
+            endpoint,
+            parts: self,
+        };
+        calls.take_over_given_legs();
+    }
+}
+
+impl Calls<'_> {
+    /// Processes an indication after header rules were applied.
+    pub(crate) fn dispatch(&mut self, indication: Indication<'_>) {
+        let now = self.parts.ctx.now;
+        if self.parts.admission.uses_trunk_feedback {
+            let flow = self.flow_of_response(&indication);
+            let Components {
+                ctx,
+                listeners,
+                admission,
+                ..
+            } = &mut *self.parts;
+            admission.apply_feedback(ctx, listeners, &indication, flow);
+        }
+        if self.defer_for_node(&indication) {
+            return;
+        }
+        match indication {
+            Indication::Offered { leg, request, flow } => {
+                self.offered(leg, request, flow);
+            }
+            Indication::Progressed {
+                leg,
+                fork,
+                response,
+                reliable,
+            } => {
+                if let Some(slot) = self.parts.calls.slot_of_leg(self.endpoint, leg) {
+                    self.progressed(slot, leg, fork, response, reliable);
+                }
+            }
+            Indication::Answered { leg, response } => {
+                if let Some(slot) = self.parts.calls.slot_of_leg(self.endpoint, leg) {
+                    self.answered(slot, leg, response);
+                } else {
+                    self.end_stray_dialog(leg);
+                }
+            }
+            Indication::Failed {
+                leg,
+                reason: why,
+                response,
+            } => {
+                if let Some(slot) = self.parts.calls.slot_of_leg(self.endpoint, leg) {
+                    self.failed(slot, leg, why, response);
+                }
+            }
+            Indication::Acked { leg, request } => {
+                if let Some(slot) = self.parts.calls.slot_of_leg(self.endpoint, leg) {
+                    self.acked(slot, leg, request);
+                }
+            }
+            Indication::Cancelled { leg, request } => {
+                if let Some(slot) = self.parts.calls.slot_of_leg(self.endpoint, leg) {
+                    self.cancelled(slot, leg, request);
+                }
+            }
+            Indication::Pracked {
+                leg,
+                transaction,
+                request,
+            } => match self.parts.calls.slot_of_leg(self.endpoint, leg) {
+                Some(slot) => self.pracked(slot, transaction, request),
+                None => crate::responses::refuse(self.endpoint, transaction, 200, now),
+            },
+            Indication::Request {
+                leg,
+                transaction,
+                request,
+            } => match self.parts.calls.slot_of_leg(self.endpoint, leg) {
+                Some(slot) => self.requested(slot, leg, transaction, request),
+                None => crate::responses::refuse(self.endpoint, transaction, 481, now),
+            },
+            Indication::RequestCancelled { leg, transaction } => {
+                if let Some(slot) = self.parts.calls.slot_of_leg(self.endpoint, leg) {
+                    self.parts.request_cancelled(slot, transaction);
+                    self.relay_cancelled(slot, transaction);
+                }
+            }
+            Indication::Response {
+                leg,
+                transaction,
+                response,
+            } => {
+                if let Some(slot) = self.parts.calls.slot_of_leg(self.endpoint, leg) {
+                    self.responded(slot, leg, transaction, response);
+                }
+            }
+            Indication::TimedOut { leg, transaction } => {
+                if let Some(slot) = self.parts.calls.slot_of_leg(self.endpoint, leg) {
+                    self.request_timed_out(slot, transaction);
+                }
+            }
+            Indication::OutOfDialog {
+                transaction,
+                request,
+                flow,
+            } => self.out_of_dialog(transaction, request, flow),
+            Indication::InDialog {
+                dialog,
+                user,
+                transaction,
+                request,
+            } => self.in_dialog((dialog, user), transaction, request),
+            Indication::OutOfDialogResponse {
+                user,
+                response,
+                flow,
+                ..
+            } => self.out_of_dialog_response(user, response, flow),
+            Indication::OutOfDialogTimedOut { user, .. } => {
+                self.out_of_dialog_timed_out(user);
+            }
+            Indication::Ended {
+                leg,
+                reason: why,
+                message,
+            } => {
+                if let Some(slot) = self.parts.calls.slot_of_leg(self.endpoint, leg) {
+                    self.ended(slot, leg, why, message);
+                }
+            }
+            Indication::RefreshDue { leg } => {
+                if let Some(slot) = self.parts.calls.slot_of_leg(self.endpoint, leg) {
+                    self.refresh(slot, leg);
+                }
+            }
+            Indication::SessionExpired { leg } => self.session_expired(leg),
+            Indication::FlowFailed { flow } => {
+                if let Some(connection) = flow.connection {
+                    self.parts.listeners.connection_ended(connection);
+                }
+                self.parts.flow_failed(flow);
+            }
+        }
+    }
+
+    /// Ends the dialog of a 2xx that belongs to no call any more.
+    pub(crate) fn end_stray_dialog(&mut self, leg: LegId) {
+        let now = self.parts.ctx.now;
+        let _ = self.endpoint.ack(leg, &MessageContent::default(), now);
+        let _ = self.endpoint.hang_up(leg, &MessageContent::default(), now);
+    }
+
+    /// The session timer of a leg expired.
+    pub(crate) fn session_expired(&mut self, leg: LegId) {
+        if let Some(slot) = self.parts.calls.slot_of_leg(self.endpoint, leg) {
+            let reason = b"SIP;cause=408;text=\"Session expired\"";
+            self.end_call(slot, "border", "session expired", Some(reason));
+        }
+    }
+
+    /// Processes timers that are due.
+    pub(crate) fn process_timers(&mut self) {
+        let now = self.parts.ctx.now;
+        while let Some(alarm) = self.parts.ctx.timers.pop_due(now) {
+            match alarm {
+                Alarm::RingTimeout(key) => {
+                    if let Some(slot) = self.parts.calls.slot_of(key) {
+                        self.ring_timed_out(slot);
+                    }
+                }
+                Alarm::AnswerTimeout(key, leg) => {
+                    if let Some(slot) = self.parts.calls.slot_of(key) {
+                        self.answer_timed_out(slot, leg);
+                    }
+                }
+                Alarm::TransferRetry(key) => {
+                    if let Some(slot) = self.parts.calls.slot_of(key) {
+                        self.retry_transfer(slot);
+                    }
+                }
+                Alarm::ReinviteTimeout(key, sent) => {
+                    if let Some(slot) = self.parts.calls.slot_of(key) {
+                        self.reinvite_timed_out(slot, sent);
+                    }
+                }
+                Alarm::DrainTimeout => self.expire_drain(),
+                Alarm::Subscription(key) => self.end_subscription(key),
+                Alarm::KeepAlive(serial) => {
+                    let Calls { endpoint, parts } = self;
+                    let failed = parts.keep_alives.send(&mut parts.ctx, endpoint, serial);
+                    if let Some(flow) = failed {
+                        parts
+                            .keep_alives
+                            .flow_failed(&mut parts.ctx, &mut parts.carriers, flow);
+                    }
+                }
+                Alarm::CloseListener(local, used) => {
+                    let in_use = self.is_listener_used(local);
+                    let Components {
+                        ctx,
+                        listeners,
+                        media,
+                        ..
+                    } = &mut *self.parts;
+                    listeners.close(ctx, &mut media.plane, local, (in_use, used));
+                }
+                Alarm::Keying(key) => self.parts.handle_keying_timeout(key),
+                Alarm::NodeQuery(key) => self.parts.query_node_about_call(key),
+                Alarm::FailoverRetry(key) => self.parts.requeue_failover(key),
+                Alarm::PinTimeout(key) => self.pin_timeout(key),
+                Alarm::ConferenceQueryStep(number) => self.query_next_participants(number),
+                Alarm::TransferPoll(number, call) => {
+                    self.poll_transfer(number, call);
+                }
+                Alarm::OverloadCheck => self
+                    .parts
+                    .admission
+                    .overload
+                    .check_overload_end(&mut self.parts.ctx),
+                Alarm::SheddingUpdate => {
+                    let Calls { endpoint, parts } = self;
+                    parts.admission.overload.update(&mut parts.ctx, endpoint);
+                }
+            }
+        }
+        self.parts.media.plane.close_idle(now);
+        self.handle_node_timeouts();
+        self.parts.resolver.dns_timeout(&self.parts.ctx);
+        self.ping_trunks();
+        self.register_at_carriers();
+        self.parts.expire_registrations();
+    }
+
+    /// Whether a call uses a listener.
+    fn is_listener_used(&self, local: ListenerId) -> bool {
+        self.parts.calls.iter().any(|(_, call)| {
+            let early = call.set_up.iter().flat_map(|set_up| &set_up.branches);
+            let legs = Side::BOTH.iter().filter_map(|&side| call.leg(side));
+            legs.chain(early.map(|branch| branch.leg)).any(|leg| {
+                self.endpoint
+                    .flow_of(leg)
+                    .is_some_and(|flow| flow.local == local)
+            })
+        })
+    }
+
+    /// The flow of a response that may have overload feedback.
+    fn flow_of_response(&self, indication: &Indication<'_>) -> Option<Flow> {
+        match indication {
+            Indication::Progressed { leg, .. }
+            | Indication::Answered { leg, .. }
+            | Indication::Failed { leg, .. } => self.endpoint.flow_of(*leg),
+            Indication::OutOfDialogResponse { flow, .. } => Some(*flow),
+            _ => None,
+        }
+    }
+}

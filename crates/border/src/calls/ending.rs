@@ -1,0 +1,388 @@
+//! Ends of calls: by CANCEL, BYE, timeout or the border; and release of their resources.
+
+use crate::calls::ended::StatisticsSource;
+use crate::calls::key::{CallKey, CallSlot};
+use crate::calls::relay::HeaderChanges;
+use crate::calls::table::OngoingCalls;
+use crate::calls::{CallPhase, Sides};
+use crate::components::{Calls, Components};
+use crate::counters::CallOutcome;
+use crate::shared::Ctx;
+use anchor::{CallMedia, Side};
+use engine::EventKind;
+use sip::{Body, Ending, LegId, MessageContent};
+use wire::sip::{Edit, HeaderId, Message};
+
+impl Calls<'_> {
+    /// The caller has cancelled an unanswered call; its leg is gone.
+    pub(crate) fn cancelled(&mut self, slot: CallSlot, leg: LegId, request: &Message<'_>) {
+        let Some(call) = self.parts.calls.get_mut(slot) else {
+            return;
+        };
+        if call.leg(Side::Caller) != Some(leg) {
+            return self.parts.transfer_cancelled(slot, leg);
+        }
+        *call.legs.get_mut(Side::Caller) = None;
+        call.status = 487;
+        self.parts
+            .calls
+            .count_outcome(&mut self.parts.ctx, slot, CallOutcome::Cancelled);
+        let callee = self
+            .parts
+            .calls
+            .get(slot)
+            .map(|call| *call.interfaces.get(Side::Callee));
+        let hides = callee.is_some_and(|callee| self.parts.ctx.config.hiding(callee).is_some());
+        let mut hidden = Vec::new();
+        let reason = request.header(HeaderId::Reason).filter(|reason| {
+            crate::hiding::reason(reason, &mut hidden);
+            !hides || !hidden.is_empty()
+        });
+        let reason = if hides {
+            reason.map(|_| &*hidden)
+        } else {
+            reason
+        };
+        self.end_call(slot, "caller", "cancelled", reason);
+    }
+
+    /// An established leg has ended.
+    pub(crate) fn ended(
+        &mut self,
+        slot: CallSlot,
+        leg: LegId,
+        why: Ending,
+        message: Option<&Message<'_>>,
+    ) {
+        let Some(call) = self.parts.calls.get_mut(slot) else {
+            return;
+        };
+        let Some(side) = call.side_of(leg) else {
+            return self.transfer_leg_ended(slot, leg);
+        };
+        *call.legs.get_mut(side) = None;
+        let mut trunk = None;
+        if let Some(set_up) = call.set_up.as_deref_mut() {
+            // It was answered after the call had given it up.
+            let at = set_up.branches.iter().position(|branch| branch.leg == leg);
+            let branch = at.map(|at| set_up.branches.remove(at));
+            let hop = branch.and_then(|branch| set_up.hops.get(usize::from(branch.hop)));
+            trunk = hop.and_then(|hop| hop.trunk);
+        }
+        if trunk.is_some() {
+            self.parts.trunks.end_call(trunk);
+        }
+        let Some(call) = self.parts.calls.get_mut(slot) else {
+            return;
+        };
+        let text = match why {
+            Ending::Peer => "bye",
+            Ending::Local => "done",
+            Ending::Unanswered => "bye not answered",
+            Ending::NoAck => "no ack",
+            Ending::NoPrack => "no prack",
+            Ending::SessionExpired => "session expired",
+            Ending::UnknownDialog => "dialog unknown",
+        };
+        if call.phase == CallPhase::Ending {
+            return self.parts.finish_if_over(slot);
+        }
+        let by = match why {
+            Ending::Peer | Ending::UnknownDialog => side.name(),
+            _ => "border",
+        };
+        if why == Ending::NoPrack {
+            call.status = 500;
+            self.parts
+                .calls
+                .count_outcome(&mut self.parts.ctx, slot, CallOutcome::Failed);
+        }
+        match message.filter(|_| why == Ending::Peer) {
+            Some(bye) => self.pass_bye(slot, side, bye, text),
+            None => {
+                let reason: Option<&[u8]> = match why {
+                    Ending::NoAck => Some(b"SIP;cause=408;text=\"ACK missing\""),
+                    Ending::SessionExpired => Some(b"SIP;cause=408;text=\"Session expired\""),
+                    Ending::UnknownDialog => Some(b"SIP;cause=481;text=\"Dialog unknown\""),
+                    _ => None,
+                };
+                self.end_call(slot, by, text, reason);
+            }
+        }
+    }
+
+    /// Forwards BYE with the headers of the received one (Reason, User-to-User and others).
+    fn pass_bye(&mut self, slot: CallSlot, from: Side, bye: &Message<'_>, why: &'static str) {
+        let now = self.parts.ctx.now;
+        let Some(call) = self.parts.calls.get_mut(slot) else {
+            return;
+        };
+        let other = call.leg(from.other()).filter(|_| call.join.is_none());
+        let ack_due = call.ack_due.take();
+        if let Some(other) = other {
+            if ack_due == Some(from.other()) {
+                let _ = self.endpoint.ack(other, &MessageContent::default(), now);
+            }
+            if let Some(call) = self.parts.calls.get(slot) {
+                let mut changes = HeaderChanges::default();
+                let edits = self.pass_edits(call, from, bye, None, &mut changes);
+                let content = Components::passed(bye, &edits, Body::Template);
+                if self.endpoint.bye(other, &content, now).is_err() {
+                    let _ = self
+                        .endpoint
+                        .hang_up(other, &MessageContent::default(), now);
+                }
+            }
+        }
+        self.close(slot, from.name(), why, None, other);
+    }
+
+    /// Ends a call for lack of a resource: an unanswered caller gets 503.
+    pub(crate) fn give_up(&mut self, slot: CallSlot, why: &'static str, reason: &[u8]) {
+        if self
+            .parts
+            .calls
+            .get(slot)
+            .is_some_and(|call| call.phase == CallPhase::SetUp)
+        {
+            self.reject_caller(slot, 503, None);
+        }
+        self.end_call(slot, "border", why, Some(reason));
+    }
+
+    /// Ends a call: closes its remaining legs and releases its media.
+    pub(crate) fn end_call(
+        &mut self,
+        slot: CallSlot,
+        by: &'static str,
+        why: &'static str,
+        reason: Option<&[u8]>,
+    ) {
+        self.close(slot, by, why, reason, None);
+    }
+
+    fn close(
+        &mut self,
+        slot: CallSlot,
+        by: &'static str,
+        why: &'static str,
+        reason: Option<&[u8]>,
+        closed: Option<LegId>,
+    ) {
+        let now = self.parts.ctx.now;
+        let Some(call) = self.parts.calls.get_mut(slot) else {
+            return;
+        };
+        call.phase = CallPhase::Ending;
+        if call.end.is_none() {
+            call.end = Some((by, why));
+        }
+        let edit = reason.map(|value| {
+            [Edit::Add {
+                id: HeaderId::Reason,
+                value,
+            }]
+        });
+        let edits: &[Edit<'_>] = edit.as_ref().map_or(&[], |edit| edit);
+        let content = MessageContent::default().with(edits);
+        let ack_due = call.ack_due.take();
+        let legs = Side::BOTH.map(|side| (side, call.leg(side)));
+        let mut branches = Vec::new();
+        if let Some(set_up) = call.set_up.as_deref_mut() {
+            set_up.next = set_up.hops.len();
+            set_up.locating = 0;
+            set_up.opening.clear();
+            for timer in [set_up.ring_timer.take(), set_up.answer_timer.take()]
+                .into_iter()
+                .flatten()
+            {
+                self.parts.ctx.timers.cancel(timer);
+            }
+            for branch in &mut set_up.branches {
+                if !branch.cancelled {
+                    branch.cancelled = true;
+                    branches.push(branch.leg);
+                }
+            }
+        }
+        let asked = std::mem::take(&mut call.links).into_iter();
+        let held = call.held.take().map(|held| held.server);
+        let early = call.early_request.take().map(|early| early.server);
+        let participant = call
+            .participant
+            .as_deref_mut()
+            .and_then(|participant| participant.take_pending_transaction());
+        for server in asked
+            .map(|link| link.server)
+            .chain(held)
+            .chain(early)
+            .chain(participant)
+        {
+            // Pending requests of an ending call are answered.
+            let _ = self
+                .endpoint
+                .respond(server, 487, &MessageContent::default(), now);
+        }
+        for leg in branches {
+            let _ = self.endpoint.cancel(leg, &content, now);
+        }
+        for (side, leg) in legs {
+            let Some(leg) = leg.filter(|leg| Some(*leg) != closed) else {
+                continue;
+            };
+            if ack_due == Some(side) {
+                let _ = self.endpoint.ack(leg, &MessageContent::default(), now);
+            }
+            // The reason may be too large for the message; the end itself must be sent.
+            let over = self
+                .endpoint
+                .hang_up(leg, &content, now)
+                .or_else(|_| self.endpoint.hang_up(leg, &MessageContent::default(), now));
+            if over.is_err() {
+                self.parts.calls.forget_leg(slot, side);
+            } else if self.endpoint.state_of(leg).is_none() {
+                // An unanswered incoming leg is gone at once; no `Ended` follows.
+                self.parts.calls.forget_leg(slot, side);
+            }
+        }
+        self.close_transfer(slot);
+        self.parts.release_media(slot);
+        self.parts.finish_if_over(slot);
+    }
+
+    /// Removes a call that we have ended, without waiting for responses.
+    pub(crate) fn abandon_call(&mut self, slot: CallSlot) {
+        let now = self.parts.ctx.now;
+        self.close_transfer(slot);
+        let Some(call) = self.parts.calls.get_mut(slot) else {
+            return;
+        };
+        let mut legs: Vec<LegId> = Side::BOTH
+            .iter()
+            .filter_map(|&side| call.leg(side))
+            .collect();
+        call.legs = Sides::default();
+        call.phase = CallPhase::Ending;
+        let mut trunks = Vec::new();
+        if let Some(set_up) = call.set_up.take() {
+            for branch in &set_up.branches {
+                legs.push(branch.leg);
+                trunks.extend(
+                    set_up
+                        .hops
+                        .get(usize::from(branch.hop))
+                        .map(|hop| hop.trunk),
+                );
+            }
+        }
+        for trunk in trunks {
+            self.parts.trunks.end_call(trunk);
+        }
+        for leg in legs {
+            self.endpoint.abandon(leg, now);
+        }
+        self.parts.finish_if_over(slot);
+    }
+
+    /// No media was received in a call for too long.
+    pub(crate) fn media_timed_out(&mut self, key: CallKey) {
+        let now = self.parts.ctx.now;
+        let Some(slot) = self.parts.calls.slot_of(key) else {
+            return;
+        };
+        let Some(call) = self.parts.calls.get(slot) else {
+            return;
+        };
+        if call.phase != CallPhase::Confirmed && call.phase != CallPhase::Answered {
+            return;
+        }
+        let number = call.number;
+        self.parts.ctx.counters.media_timeouts += 1;
+        self.parts
+            .ctx
+            .events
+            .tell(now, || EventKind::MediaTimeout { call: number });
+        let reason = b"SIP;cause=408;text=\"No media\"";
+        self.end_call(slot, "border", "media timeout", Some(reason));
+    }
+}
+
+impl OngoingCalls {
+    fn forget_leg(&mut self, slot: CallSlot, side: Side) {
+        if let Some(call) = self.get_mut(slot) {
+            *call.legs.get_mut(side) = None;
+        }
+    }
+
+    /// Counts the outcome of a call; only the first one counts.
+    pub(crate) fn count_outcome(&mut self, ctx: &mut Ctx, slot: CallSlot, outcome: CallOutcome) {
+        if let Some(call) = self.get_mut(slot)
+            && !std::mem::replace(&mut call.counted, true)
+        {
+            ctx.counters.count(outcome);
+        }
+    }
+}
+
+impl Components {
+    /// Releases ports and session of an ended call, and logs its end; once.
+    fn release_media(&mut self, slot: CallSlot) {
+        let Some(call) = self.calls.get_mut(slot) else {
+            return;
+        };
+        if call.end_logged {
+            return;
+        }
+        let media = call.media.as_deref();
+        let mut awaited = match media.is_some_and(CallMedia::is_added) {
+            true => StatisticsSource::Forwarder,
+            false => StatisticsSource::Nothing,
+        };
+        let encodings = media.map(CallMedia::encodings).unwrap_or_default();
+        let (answered, status) = (call.answered_at.is_some(), call.status);
+        if call.participant.is_some() && !answered && status == 0 {
+            call.status = 487;
+        }
+        if call.relay.is_some() {
+            awaited = StatisticsSource::Node;
+        }
+        self.log_call_end(slot, awaited, encodings);
+        self.leave_conference(slot);
+        if !self.release_relay(slot) && awaited == StatisticsSource::Node {
+            let number = self.calls.get(slot).map_or(0, |call| call.number);
+            self.record_node_statistics(number, Default::default());
+        }
+        if let Some(media) = self.calls.get_mut(slot).and_then(|call| call.media.take()) {
+            if let Some(timer) = media.keying_timer {
+                self.ctx.timers.cancel(timer);
+            }
+            media.release(&mut self.media.plane);
+        }
+    }
+
+    /// Removes the call if all legs are gone.
+    pub(crate) fn finish_if_over(&mut self, slot: CallSlot) {
+        let over = self
+            .calls
+            .get(slot)
+            .is_some_and(|call| call.phase == CallPhase::Ending && call.is_over());
+        if !over {
+            return;
+        }
+        self.release_media(slot);
+        let status = self.calls.get(slot).map_or(0, |call| call.status);
+        self.calls
+            .count_outcome(&mut self.ctx, slot, CallOutcome::of(status));
+        let Some(call) = self.calls.remove(slot) else {
+            return;
+        };
+        self.admission.reservations.release(&call.reservation);
+        if let Some(trunk) = *call.trunks.get(Side::Callee)
+            && call.answered_at.is_some()
+        {
+            self.trunks.end_call(Some(trunk));
+        }
+        self.trunks.end_call(*call.trunks.get(Side::Caller));
+        self.finish_drain_if_idle();
+    }
+}

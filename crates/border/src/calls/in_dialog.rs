@@ -1,0 +1,676 @@
+//! In-dialog requests: forwarded to the other leg, and the responses back.
+
+use crate::bodies::{Carried, SdpRole, body_of, has_sdp, offer_again};
+use crate::calls::key::CallSlot;
+use crate::calls::relay::{HeaderChanges, refusal_body};
+use crate::calls::table::OngoingCalls;
+use crate::calls::{CallPhase, EarlyRequest, ForwardedLink, LinkKind, MAX_LINKS, QueuedRequest};
+use crate::components::{Calls, Components};
+use crate::headers::EditList;
+use crate::responses::{reason_of, refuse, refuse_with};
+use anchor::{AnchorError, Side};
+use sip::{Fork, Indication, LegId, MessageContent, Refused, ServerTransaction, TransactionId};
+use wire::sip::{HeaderId, Message, Method};
+
+/// The status for a request that the endpoint refused to send (RFC 3261 section 14, RFC 3311 section 5.2).
+fn status_of(refused: Refused) -> u16 {
+    match refused {
+        Refused::InvitePending | Refused::OfferPending => 491,
+        Refused::Gone => 481,
+        Refused::Full => 503,
+        Refused::TooLarge => 513,
+        Refused::State | Refused::Transport | Refused::Edit(_) | Refused::Value => 500,
+        Refused::NotSupported => 420,
+    }
+}
+
+impl Calls<'_> {
+    /// The ACK of a 2xx that we sent.
+    pub(crate) fn acked(&mut self, slot: CallSlot, leg: LegId, ack: &Message<'_>) {
+        let now = self.parts.ctx.now;
+        let Some(call) = self.parts.calls.get_mut(slot) else {
+            return;
+        };
+        let Some(from) = call.side_of(leg) else {
+            return;
+        };
+        let first = call.phase == CallPhase::Answered;
+        if first {
+            call.phase = CallPhase::Confirmed;
+        }
+        if call.participant.is_some() {
+            return self.participant_acked(slot, ack);
+        }
+        let due = call.ack_due.take();
+        let sent = std::mem::take(&mut call.ack_sent);
+        self.parts.calls.free_set_up(slot);
+        if first {
+            self.parts.confirm_failover(slot);
+        }
+        if sent {
+            return self.pass_early_request(slot);
+        }
+        let Some(call) = self.parts.calls.get(slot) else {
+            return;
+        };
+        let Some(other) = call.leg(from.other()).filter(|_| due == Some(from.other())) else {
+            return;
+        };
+        let mut buffers = std::mem::take(&mut self.parts.calls.buffers);
+        buffers.sdp.clear();
+        let answers = has_sdp(ack) && self.parts.calls.open_offer(slot) == Some(from.other());
+        let mut bad = None;
+        let carried = match (has_sdp(ack), answers) {
+            (true, true) => self
+                .parts
+                .carry_body(slot, from, ack, SdpRole::Answer, &mut buffers.sdp)
+                .unwrap_or_else(|error| {
+                    bad = Some(error);
+                    Carried::Nothing
+                }),
+            (true, false)
+                if self
+                    .parts
+                    .calls
+                    .get(slot)
+                    .is_some_and(|call| call.media.is_some() || call.relay.is_some()) =>
+            {
+                Carried::Nothing
+            }
+            _ => Carried::Untouched,
+        };
+        if let Some(call) = self.parts.calls.get(slot) {
+            let mut changes = HeaderChanges::default();
+            let edits = self.pass_edits(call, from, ack, None, &mut changes);
+            let content = Components::passed(ack, &edits, body_of(carried, &buffers.sdp, ack));
+            if self.endpoint.ack(other, &content, now).is_err() {
+                let _ = self.endpoint.ack(other, &MessageContent::default(), now);
+            }
+        }
+        self.parts.calls.buffers = buffers;
+        match bad {
+            // Without an answer there is no session; a later offer without an answer changes nothing.
+            Some(error) if first => {
+                let reason = reason_of(error);
+                self.end_call(slot, "border", error.text(), Some(&reason));
+            }
+            Some(_) => self.parts.abandon_offer(slot),
+            None => {}
+        }
+    }
+
+    /// A 2xx of `side` was forwarded, and the ACK of the other side is pending. The 2xx is acknowledged at once, so
+    /// that a lost or invalid ACK of the other side does not cause retransmissions for 32 s (RFC 3261 section
+    /// 13.3.1.4); except if that ACK must contain the answer.
+    pub(crate) fn await_ack(
+        &mut self,
+        slot: CallSlot,
+        (side, leg): (Side, LegId),
+        offers: bool,
+        response: &Message<'_>,
+    ) {
+        // While the host in its Contact is being resolved, the destination of the ACK is unknown.
+        let at_once = !offers && !self.parts.resolver.is_locating(leg);
+        if at_once {
+            self.ack_at_once(slot, (side, leg), response);
+        }
+        if let Some(call) = self.parts.calls.get_mut(slot) {
+            call.ack_due = Some(side);
+            call.ack_sent = at_once;
+        }
+    }
+
+    fn ack_at_once(&mut self, slot: CallSlot, (side, leg): (Side, LegId), response: &Message<'_>) {
+        let now = self.parts.ctx.now;
+        let outgoing = ::rules::RuleDirection::Out;
+        let ruled = self
+            .parts
+            .ctx
+            .config
+            .rules
+            .applies_to(outgoing, true, &Method::Ack);
+        let bytes = if ruled { ack_of(response) } else { Vec::new() };
+        let mut effects = ::rules::Effects::default();
+        let ack = Message::parse(&bytes).ok();
+        let mut edits = EditList::new();
+        if let (Some(call), Some(ack)) = (self.parts.calls.get(slot), &ack) {
+            self.rules_out(call, side.other(), ack, &mut edits, &mut effects);
+        }
+        let content = MessageContent::default().with(&edits);
+        if self.endpoint.ack(leg, &content, now).is_err() {
+            let _ = self.endpoint.ack(leg, &MessageContent::default(), now);
+        }
+    }
+
+    /// The ACK for which a request waited was received.
+    fn pass_early_request(&mut self, slot: CallSlot) {
+        let now = self.parts.ctx.now;
+        let call = self.parts.calls.get_mut(slot);
+        let Some(early) = call.and_then(|call| call.early_request.take()) else {
+            return;
+        };
+        match Message::parse(&early.request) {
+            Ok(request) => {
+                let indication = Indication::Request {
+                    leg: early.leg,
+                    transaction: early.server,
+                    request: &request,
+                };
+                self.dispatch(indication);
+            }
+            Err(_) => refuse(self.endpoint, early.server, 500, now),
+        }
+    }
+
+    /// An in-dialog request of a leg.
+    pub(crate) fn requested(
+        &mut self,
+        slot: CallSlot,
+        leg: LegId,
+        transaction: ServerTransaction,
+        request: &Message<'_>,
+    ) {
+        let now = self.parts.ctx.now;
+        let Some(call) = self.parts.calls.get(slot) else {
+            return refuse(self.endpoint, transaction, 481, now);
+        };
+        let Some(from) = call.side_of(leg) else {
+            // A leg of a transfer that is not yet, or no longer, part of the call.
+            let status = match request.method() {
+                Method::Notify | Method::Options | Method::Info => 200,
+                _ => 491,
+            };
+            return refuse(self.endpoint, transaction, status, now);
+        };
+        if call.phase == CallPhase::Ending {
+            return refuse(self.endpoint, transaction, 481, now);
+        }
+        if call.participant.is_some() {
+            return self.participant_request(slot, leg, transaction, request);
+        }
+        if self
+            .parts
+            .calls
+            .hold_early_request(slot, from, (leg, transaction), request)
+        {
+            return;
+        }
+        let Some(call) = self.parts.calls.get(slot) else {
+            return;
+        };
+        if request.method() == Method::Refer && call.acts_on_refer(&self.parts.ctx.config, from) {
+            return self.referred(slot, from, leg, transaction, request);
+        }
+        let busy = call.links.len() >= MAX_LINKS;
+        let joining = call.join.is_some() || call.ack_due.is_some();
+        let negotiates = matches!(request.method(), Method::Invite | Method::Update);
+        let held = call.held.is_some();
+        // With a media node, an offer in UPDATE would conflict with ours.
+        let crosses = call.relay.is_some() && call.join.is_some() && has_sdp(request);
+        if negotiates {
+            // Its Contact may contain another host.
+            self.locate_dialog(leg, None);
+        }
+        if negotiates && ((joining && request.method() == Method::Invite) || crosses) {
+            return refuse(self.endpoint, transaction, 491, now);
+        }
+        let Some(other) = self
+            .parts
+            .calls
+            .peer_leg(slot, from)
+            .filter(|_| !(held && negotiates))
+        else {
+            return refuse(self.endpoint, transaction, 491, now);
+        };
+        if busy {
+            return refuse(self.endpoint, transaction, 503, now);
+        }
+        self.parts.early_media(slot, from, request);
+        self.pass_request(slot, from, other, transaction, request, false);
+    }
+
+    /// Forwards a request whose media sockets are open now.
+    pub(crate) fn pass_held(&mut self, slot: CallSlot, held: &QueuedRequest) {
+        let now = self.parts.ctx.now;
+        match Message::parse(&held.request) {
+            Ok(request) => self.pass_request(slot, held.from, held.to, held.server, &request, true),
+            Err(_) => refuse(self.endpoint, held.server, 500, now),
+        }
+    }
+
+    fn pass_request(
+        &mut self,
+        slot: CallSlot,
+        from: Side,
+        other: LegId,
+        transaction: ServerTransaction,
+        request: &Message<'_>,
+        again: bool,
+    ) {
+        let now = self.parts.ctx.now;
+        let kind = match request.method() {
+            Method::Invite => LinkKind::Invite,
+            Method::Update => LinkKind::Update,
+            _ => LinkKind::Other,
+        };
+        let offer = has_sdp(request) && kind != LinkKind::Other;
+        if offer
+            && self.parts.calls.get(slot).is_some_and(|call| {
+                call.links
+                    .iter()
+                    .any(|link| link.offer && link.from != from)
+            })
+        {
+            return refuse(self.endpoint, transaction, 491, now);
+        }
+        let mut buffers = std::mem::take(&mut self.parts.calls.buffers);
+        buffers.sdp.clear();
+        let carried = match offer {
+            true => self
+                .parts
+                .carry_offer(slot, from, request, again, &mut buffers.sdp),
+            false => Ok(Carried::Untouched),
+        };
+        if offer
+            && carried.is_ok()
+            && self
+                .parts
+                .hold_request(slot, from, other, transaction, request)
+        {
+            self.parts.calls.buffers = buffers;
+            return;
+        }
+        let why = carried.err().map(AnchorError::text);
+        let sent = carried
+            .map_err(|error| {
+                if let AnchorError::Exhausted(pool) = error {
+                    self.parts.media.ports_exhausted(&mut self.parts.ctx, pool);
+                }
+                error.status()
+            })
+            .and_then(|carried| {
+                let call = self.parts.calls.get(slot).ok_or(481u16)?;
+                let mut changes = HeaderChanges::default();
+                let edits = self.pass_edits(call, from, request, None, &mut changes);
+                if let Some(status) = edits.refused {
+                    return Err(status);
+                }
+                let content =
+                    Components::passed(request, &edits, body_of(carried, &buffers.sdp, request));
+                let method = request.method();
+                match self.parts.calls.early_dialog(slot, from, other) {
+                    None => self.endpoint.request(other, method, &content, now),
+                    fork => self
+                        .endpoint
+                        .request_fork(other, fork, method, &content, now),
+                }
+                .map_err(status_of)
+            });
+        self.parts.calls.buffers = buffers;
+        match sent {
+            Ok(client) => {
+                if let Some(call) = self.parts.calls.get_mut(slot) {
+                    call.links.push(ForwardedLink {
+                        from,
+                        server: transaction,
+                        client,
+                        kind,
+                        offer,
+                    });
+                }
+            }
+            Err(status) => {
+                if offer {
+                    self.parts.abandon_offer(slot);
+                }
+                refuse_with(self.endpoint, transaction, status, why, now);
+            }
+        }
+    }
+
+    /// PRACK of the caller: forwarded to the early dialog of the acknowledged response.
+    pub(crate) fn pracked(
+        &mut self,
+        slot: CallSlot,
+        transaction: ServerTransaction,
+        prack: &Message<'_>,
+    ) {
+        let now = self.parts.ctx.now;
+        let waiting = self
+            .parts
+            .calls
+            .get_mut(slot)
+            .and_then(|call| call.set_up.as_deref_mut())
+            .and_then(|set_up| set_up.to_prack.pop_front());
+        let Some((leg, fork)) = waiting else {
+            return refuse(self.endpoint, transaction, 200, now);
+        };
+        let sdp = has_sdp(prack);
+        let answers = self.parts.calls.open_offer(slot) == Some(Side::Callee);
+        let role = if answers {
+            SdpRole::Answer
+        } else {
+            SdpRole::Offer
+        };
+        let mut buffers = std::mem::take(&mut self.parts.calls.buffers);
+        buffers.sdp.clear();
+        let carried = match sdp {
+            true => self
+                .parts
+                .carry_body(slot, Side::Caller, prack, role, &mut buffers.sdp),
+            false => Ok(Carried::Untouched),
+        };
+        if let Err(error) = carried {
+            self.parts.calls.buffers = buffers;
+            let which = (leg, fork, transaction);
+            return self.refuse_prack_sdp(slot, which, answers, error);
+        }
+        let sent = carried.map_err(|error| error.status()).and_then(|carried| {
+            let call = self.parts.calls.get(slot).ok_or(481u16)?;
+            let mut changes = HeaderChanges::default();
+            let edits = self.pass_edits(call, Side::Caller, prack, None, &mut changes);
+            let content = Components::passed(prack, &edits, body_of(carried, &buffers.sdp, prack));
+            self.endpoint
+                .prack(leg, fork, &content, now)
+                .map_err(status_of)
+        });
+        self.parts.calls.buffers = buffers;
+        match (sent, self.parts.calls.get_mut(slot)) {
+            (Ok(client), Some(call)) => {
+                if sdp
+                    && answers
+                    && let Some(set_up) = call.set_up.as_deref_mut()
+                {
+                    set_up.answered_by = Some((leg, Some(fork)));
+                }
+                call.links.push(ForwardedLink {
+                    from: Side::Caller,
+                    server: transaction,
+                    client,
+                    kind: LinkKind::Prack,
+                    offer: sdp && !answers,
+                });
+            }
+            // The branch is gone; the PRACK of the caller is accepted nevertheless.
+            (Err(481), _) => refuse(self.endpoint, transaction, 200, now),
+            (Err(status), _) => refuse(self.endpoint, transaction, status, now),
+            (Ok(_), None) => {}
+        }
+    }
+
+    /// The SDP of a PRACK is not acceptable. A bad offer leaves the call unchanged, and the response is acknowledged
+    /// without it; after a bad answer there is no session.
+    fn refuse_prack_sdp(
+        &mut self,
+        slot: CallSlot,
+        (leg, fork, transaction): (LegId, Fork, ServerTransaction),
+        answers: bool,
+        error: AnchorError,
+    ) {
+        let now = self.parts.ctx.now;
+        let status = error.status();
+        refuse_with(self.endpoint, transaction, status, Some(error.text()), now);
+        let _ = self
+            .endpoint
+            .prack(leg, fork, &MessageContent::default(), now);
+        if answers {
+            let reason = reason_of(error);
+            self.reject_caller_for(slot, status, Some(error.text()));
+            self.end_call(slot, "border", error.text(), Some(&reason));
+        }
+    }
+
+    /// A response to a forwarded request, or to a request of a transfer.
+    pub(crate) fn responded(
+        &mut self,
+        slot: CallSlot,
+        leg: LegId,
+        transaction: TransactionId,
+        response: &Message<'_>,
+    ) {
+        let now = self.parts.ctx.now;
+        let Some(call) = self.parts.calls.get_mut(slot) else {
+            return;
+        };
+        let status = response.status();
+        let link = match status {
+            100..=199 => call
+                .links
+                .iter()
+                .find(|link| link.client == transaction)
+                .copied(),
+            _ => call.take_link(transaction),
+        };
+        let Some(link) = link else {
+            return self.transfer_response(slot, leg, transaction, response);
+        };
+        let success = (200..300).contains(&status);
+        self.parts.early_media(slot, link.from.other(), response);
+        let answers = has_sdp(response) && link.offer && success;
+        let late = has_sdp(response) && !link.offer && success && link.kind == LinkKind::Invite;
+        let to = link.from.other();
+        if success && matches!(link.kind, LinkKind::Invite | LinkKind::Update) {
+            self.locate_dialog(leg, None);
+        }
+        let mut buffers = std::mem::take(&mut self.parts.calls.buffers);
+        buffers.sdp.clear();
+        let carried = match (answers, late) {
+            (true, _) => {
+                self.parts
+                    .carry_body(slot, to, response, SdpRole::Answer, &mut buffers.sdp)
+            }
+            (_, true) => {
+                self.parts
+                    .carry_body(slot, to, response, SdpRole::Offer, &mut buffers.sdp)
+            }
+            _ if status >= 300 => {
+                let call = self.parts.calls.get(slot);
+                Ok(call.map_or(Carried::Untouched, |call| refusal_body(call, response)))
+            }
+            _ => Ok(Carried::Untouched),
+        };
+        let why = carried.err().map(AnchorError::text);
+        if why.is_some() || (link.offer && status >= 200 && !answers) {
+            self.parts.abandon_offer(slot);
+        }
+        let sent = carried.map_err(|error| error.status()).and_then(|carried| {
+            let call = self.parts.calls.get(slot).ok_or(481u16)?;
+            let mut changes = HeaderChanges::default();
+            let edits = self.pass_edits(call, to, response, None, &mut changes);
+            let content =
+                Components::passed(response, &edits, body_of(carried, &buffers.sdp, response));
+            self.endpoint
+                .respond(link.server, status, &content, now)
+                .map_err(status_of)
+        });
+        self.parts.calls.buffers = buffers;
+        let accepted = link.kind == LinkKind::Invite && success;
+        match sent {
+            Ok(()) if accepted => {
+                self.await_ack(slot, (to, leg), late, response);
+            }
+            Ok(()) => {}
+            Err(status) => {
+                if accepted {
+                    // The response cannot be forwarded; its dialog needs the ACK nevertheless.
+                    let _ = self.endpoint.ack(leg, &MessageContent::default(), now);
+                }
+                if (200..700).contains(&response.status()) {
+                    refuse_with(self.endpoint, link.server, status, why, now);
+                }
+            }
+        }
+    }
+
+    /// A forwarded request got no response.
+    pub(crate) fn request_timed_out(&mut self, slot: CallSlot, transaction: TransactionId) {
+        let now = self.parts.ctx.now;
+        let Some(call) = self.parts.calls.get_mut(slot) else {
+            return;
+        };
+        match call.take_link(transaction) {
+            Some(link) => {
+                if link.offer {
+                    self.parts.abandon_offer(slot);
+                }
+                refuse(self.endpoint, link.server, 408, now);
+            }
+            None => self.transfer_reinvite_timed_out(slot, transaction),
+        }
+    }
+}
+
+impl OngoingCalls {
+    /// Queues a request that would change the session until the ACK of the other side. Its sender has our ACK and
+    /// cannot know that the other side has not acknowledged yet, so that a refusal (491) would be wrong. Returns
+    /// whether the request was queued.
+    fn hold_early_request(
+        &mut self,
+        slot: CallSlot,
+        from: Side,
+        (leg, server): (LegId, ServerTransaction),
+        request: &Message<'_>,
+    ) -> bool {
+        let Some(call) = self.get_mut(slot) else {
+            return false;
+        };
+        let early = call.ack_sent && call.ack_due == Some(from);
+        let changes = matches!(request.method(), Method::Invite | Method::Refer);
+        let free = call.join.is_none() && call.held.is_none() && call.early_request.is_none();
+        if !(early && changes && free) {
+            return false;
+        }
+        call.early_request = Some(Box::new(EarlyRequest {
+            leg,
+            server,
+            request: request.bytes().into(),
+        }));
+        true
+    }
+
+    /// Releases the state of the set-up.
+    pub(crate) fn free_set_up(&mut self, slot: CallSlot) {
+        if let Some(call) = self.get_mut(slot)
+            && call.phase != CallPhase::SetUp
+            && call
+                .set_up
+                .as_deref()
+                .is_some_and(|set_up| set_up.branches.is_empty() && set_up.locating == 0)
+        {
+            call.set_up = None;
+        }
+    }
+
+    /// The leg for requests of `from`. During the set-up: the one with the early dialog of the caller, otherwise the
+    /// only one that is being called.
+    fn peer_leg(&self, slot: CallSlot, from: Side) -> Option<LegId> {
+        let call = self.get(slot)?;
+        if let Some(leg) = call.leg(from.other()) {
+            return Some(leg);
+        }
+        let set_up = call.set_up.as_deref().filter(|_| from == Side::Caller)?;
+        if let Some((leg, _)) = set_up.dialog_of_caller() {
+            return Some(leg);
+        }
+        let mut live = set_up.branches.iter().filter(|branch| !branch.cancelled);
+        let only = live.next()?;
+        live.next().is_none().then_some(only.leg)
+    }
+
+    /// The early dialog of `leg` for requests of the caller, while it is being called.
+    fn early_dialog(&self, slot: CallSlot, from: Side, leg: LegId) -> Option<Fork> {
+        let set_up = self.get(slot)?.set_up.as_deref();
+        let (own, fork) = set_up
+            .filter(|_| from == Side::Caller)?
+            .dialog_of_caller()?;
+        fork.filter(|_| own == leg)
+    }
+}
+
+impl Components {
+    /// Allocates ports for the offer of a request, or repeats the offer with existing ports.
+    fn carry_offer(
+        &mut self,
+        slot: CallSlot,
+        from: Side,
+        request: &Message<'_>,
+        again: bool,
+        out: &mut Vec<u8>,
+    ) -> Result<Carried, AnchorError> {
+        let media = self
+            .calls
+            .get_mut(slot)
+            .and_then(|call| call.media.as_deref_mut());
+        match media {
+            Some(media) if again => {
+                offer_again(media, &mut self.media.plane, request, out);
+                Ok(Carried::Rewritten)
+            }
+            _ => self.carry_body(slot, from, request, SdpRole::Offer, out),
+        }
+    }
+
+    /// Queues a request until the sockets of its offer are open. Returns whether it was queued.
+    fn hold_request(
+        &mut self,
+        slot: CallSlot,
+        from: Side,
+        to: LegId,
+        server: ServerTransaction,
+        request: &Message<'_>,
+    ) -> bool {
+        let Some(call) = self.calls.get_mut(slot) else {
+            return false;
+        };
+        let plane = &mut self.media.plane;
+        let opening = call
+            .media
+            .as_deref_mut()
+            .is_some_and(|media| media.defer_until_open(plane));
+        if opening {
+            call.held = Some(Box::new(QueuedRequest {
+                from,
+                to,
+                server,
+                request: request.bytes().into(),
+            }));
+        }
+        opening
+    }
+
+    /// A forwarded re-INVITE was cancelled. The other side is not: its 2xx is acknowledged, and a new offer and answer
+    /// restores a common session.
+    pub(crate) fn request_cancelled(&mut self, slot: CallSlot, transaction: ServerTransaction) {
+        if let Some(call) = self.calls.get_mut(slot) {
+            call.links.retain(|link| link.server != transaction);
+            call.early_request
+                .take_if(|early| early.server == transaction);
+            if call
+                .held
+                .as_ref()
+                .is_some_and(|held| held.server == transaction)
+            {
+                call.held = None;
+                self.abandon_offer(slot);
+            }
+        }
+    }
+}
+
+/// The ACK of a 2xx, as input of header rules.
+fn ack_of(response: &Message<'_>) -> Vec<u8> {
+    let mut ack =
+        b"ACK sip:hornwork.invalid SIP/2.0\r\nVia: SIP/2.0/UDP hornwork.invalid\r\n".to_vec();
+    for (id, name) in [
+        (HeaderId::From, "From"),
+        (HeaderId::To, "To"),
+        (HeaderId::CallId, "Call-ID"),
+    ] {
+        let value = response.header(id).unwrap_or_default();
+        for part in [name.as_bytes(), b": ", value, b"\r\n"] {
+            ack.extend_from_slice(part);
+        }
+    }
+    ack.extend_from_slice(b"CSeq: 1 ACK\r\nContent-Length: 0\r\n\r\n");
+    ack
+}

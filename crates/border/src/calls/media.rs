@@ -1,0 +1,275 @@
+//! Media security of calls: packets for the keying of a call, its timeouts, and the end of calls whose keying failed.
+
+use crate::calls::Call;
+use crate::calls::key::{CallKey, CallSlot};
+use crate::calls::table::OngoingCalls;
+use crate::components::{Calls, Components};
+use crate::shared::{Alarm, Ctx};
+use anchor::security::call::{MediaNotice, MediaStatus, unexpected_reason};
+use anchor::sockets::MEDIA_BASE;
+use anchor::{PortReplacement, Side};
+use engine::{DropReason, EventKind, SocketId};
+use std::net::SocketAddr;
+
+impl OngoingCalls {
+    pub(crate) fn media_latched(
+        &mut self,
+        ctx: &mut Ctx,
+        key: CallKey,
+        side: u8,
+        address: SocketAddr,
+    ) {
+        let now = ctx.now;
+        let Some(call) = self.slot_of(key).and_then(|slot| self.get(slot)) else {
+            return;
+        };
+        let number = call.number;
+        let side = if side == 0 {
+            Side::Caller
+        } else {
+            Side::Callee
+        };
+        ctx.events.tell(now, || EventKind::MediaLatched {
+            call: number,
+            side: side.name().to_owned(),
+            address: address.to_string(),
+        });
+    }
+}
+
+impl Components {
+    /// Processes STUN or DTLS from a media port.
+    pub(crate) fn handle_media_datagram(
+        &mut self,
+        socket: SocketId,
+        source: SocketAddr,
+        bytes: &[u8],
+    ) -> Result<(), DropReason> {
+        let unexpected = unexpected_reason(bytes);
+        let owner = self.media.plane.sockets.owner(socket).ok_or(unexpected)?;
+        let slot = self.calls.slot_of(CallKey(owner)).ok_or(unexpected)?;
+        let media = self
+            .calls
+            .get_mut(slot)
+            .and_then(|call| call.media.as_deref_mut())
+            .ok_or(unexpected)?;
+        media.handle_datagram(&mut self.media.plane, socket, source, bytes)
+    }
+
+    /// Handles the requested timeout of a call.
+    pub(crate) fn handle_keying_timeout(&mut self, key: CallKey) {
+        if let Some(slot) = self.calls.slot_of(key)
+            && let Some(media) = self
+                .calls
+                .get_mut(slot)
+                .and_then(|call| call.media.as_deref_mut())
+        {
+            media.handle_keying_timeout(&mut self.media.plane);
+        }
+    }
+}
+
+impl Calls<'_> {
+    /// The forwarder refused a session: the call is ended, because it would have no audio.
+    pub(crate) fn media_refused(&mut self, key: CallKey) {
+        if let Some(slot) = self.parts.calls.slot_of(key) {
+            let reason = b"SIP;cause=503;text=\"Media refused\"";
+            self.give_up(slot, "media refused", reason);
+        }
+    }
+
+    /// A media socket is open: resumes the call that waited for it.
+    pub(crate) fn media_opened(&mut self, socket: SocketId) {
+        let now = self.parts.ctx.now;
+        let plane = &mut self.parts.media.plane;
+        let waiter = plane.sockets.opened(socket, now, &mut plane.work);
+        if let Some(slot) = waiter.and_then(|key| self.parts.calls.slot_of(CallKey(key))) {
+            self.resume_call(slot);
+        }
+    }
+
+    /// Sends the messages of a call that waited for its media sockets.
+    fn resume_call(&mut self, slot: CallSlot) {
+        let Some(call) = self.parts.calls.get_mut(slot) else {
+            return;
+        };
+        let plane = &mut self.parts.media.plane;
+        if call
+            .media
+            .as_deref_mut()
+            .is_none_or(|media| media.defer_until_open(plane))
+        {
+            return;
+        }
+        if call.participant.is_some() {
+            return self.participant_sockets_opened(slot);
+        }
+        if let Some(held) = call.held.take() {
+            self.pass_held(slot, &held);
+        }
+        self.call_opened_hops(slot);
+    }
+
+    /// A media socket could not be opened: the call uses another port pair, or is ended.
+    fn media_failed(&mut self, slot: CallSlot, (socket, address): (SocketId, Option<SocketAddr>)) {
+        let now = self.parts.ctx.now;
+        let Some(call) = self.parts.calls.get_mut(slot) else {
+            return;
+        };
+        let number = call.number;
+        let plane = &mut self.parts.media.plane;
+        let replaced = call
+            .media
+            .as_deref_mut()
+            .map_or(PortReplacement::Foreign, |media| {
+                media.replace_pair(plane, socket)
+            });
+        match replaced {
+            PortReplacement::Foreign => {}
+            PortReplacement::By(instead) => {
+                self.parts.ctx.counters.ports_taken += 1;
+                self.parts
+                    .ctx
+                    .events
+                    .tell(now, || EventKind::MediaPortInUse {
+                        call: number,
+                        address: address.map_or_else(String::new, |address| address.to_string()),
+                        replacement: instead.to_string(),
+                    });
+                self.resume_call(slot);
+            }
+            PortReplacement::WithoutRtcp => {}
+            PortReplacement::Exhausted | PortReplacement::Announced => {
+                let reason = b"SIP;cause=503;text=\"Media port\"";
+                self.give_up(slot, "media port", reason);
+            }
+        }
+    }
+
+    /// A socket could not be opened: a call that waits for it uses another one, or is ended.
+    pub(crate) fn open_failed(&mut self, socket: SocketId, error: &str) {
+        let now = self.parts.ctx.now;
+        let (address, waiter) = match socket.0 >= MEDIA_BASE {
+            true => self.parts.media.plane.sockets.failed(socket).unzip(),
+            false => {
+                let mut locals = self.parts.listeners.list.iter();
+                let point = locals.find(|point| point.socket == socket);
+                (point.map(|point| point.address), None)
+            }
+        };
+        self.parts.ctx.events.tell(now, || EventKind::SocketFailed {
+            purpose: if socket.0 >= MEDIA_BASE {
+                "media"
+            } else {
+                "sip"
+            }
+            .to_owned(),
+            address: address.map_or_else(String::new, |address| address.to_string()),
+            error: error.to_owned(),
+        });
+        if socket.0 < MEDIA_BASE {
+            return;
+        }
+        let waiting = waiter
+            .flatten()
+            .and_then(|key| self.parts.calls.slot_of(CallKey(key)));
+        let user = waiting.or_else(|| {
+            let mut calls = self.parts.calls.iter();
+            let uses = |call: &Call| call.media.as_ref().is_some_and(|media| media.uses(socket));
+            calls.find(|(_, call)| uses(call)).map(|(slot, _)| slot)
+        });
+        if let Some(slot) = user {
+            self.media_failed(slot, (socket, address));
+        }
+    }
+
+    /// Schedules requested timeouts, writes events, and ends calls whose keying has failed.
+    pub(crate) fn process_media_notices(&mut self) {
+        while let Some((session, at)) = self.parts.media.plane.keying.next_timeout_request() {
+            // The call may have ended in the meantime.
+            let media = self
+                .parts
+                .calls
+                .slot_of(CallKey(session))
+                .and_then(|slot| self.parts.calls.get_mut(slot)?.media.as_deref_mut());
+            let Some(media) = media else { continue };
+            let timer = self
+                .parts
+                .ctx
+                .timers
+                .schedule(at, Alarm::Keying(CallKey(session)));
+            if let Some(later) = media.keying_timer.replace(timer) {
+                self.parts.ctx.timers.cancel(later);
+            }
+        }
+        self.parts
+            .media
+            .plane
+            .keying
+            .count_drops(&mut self.parts.ctx.drops);
+        while let Some(notice) = self.parts.media.plane.keying.next_notice() {
+            self.process_notice(notice);
+        }
+    }
+
+    fn process_notice(&mut self, notice: MediaNotice) {
+        let now = self.parts.ctx.now;
+        if let MediaStatus::Transcoded(kinds) = notice.status {
+            self.parts
+                .reserve_transcoding(CallKey(notice.session), kinds);
+        }
+        if let MediaStatus::Keyed(keying, suite) = notice.status {
+            let line_side = (notice.line, notice.side);
+            self.parts
+                .reserve_srtp(CallKey(notice.session), line_side, (keying, suite));
+        }
+        self.parts.ctx.events.tell(now, || notice.event());
+        if notice.is_fatal
+            && let Some(slot) = self.parts.calls.slot_of(CallKey(notice.session))
+        {
+            let reason = b"SIP;cause=488;text=\"Media keys\"";
+            self.give_up(slot, "media keys", reason);
+        }
+    }
+}
+
+/// Logs the packets of a session that were relayed by the kernel, if any.
+pub(crate) fn log_kernel_relay(ctx: &mut Ctx, key: CallKey, stats: &media::forward::SessionStats) {
+    let now = ctx.now;
+    for flow in &stats.flows {
+        let [caller, callee] = &flow.sides;
+        let reception = [caller, callee].map(reception_of);
+        if stats.offload_allowed && caller.received.packets + callee.received.packets > 0 {
+            ctx.events.tell(now, || EventKind::MediaRelayedInKernel {
+                call: key.number(),
+                line: flow.line.into(),
+                caller_packets: caller.received.packets,
+                caller_relayed: caller.offloaded.packets,
+                caller_lost: reception[0].0,
+                caller_jitter_us: reception[0].1,
+                callee_packets: callee.received.packets,
+                callee_relayed: callee.offloaded.packets,
+                callee_lost: reception[1].0,
+                callee_jitter_us: reception[1].1,
+            });
+        }
+    }
+}
+
+/// Packets lost by the sources of a side, and the mean jitter of its main source in microseconds.
+fn reception_of(side: &media::forward::SideStats) -> (u64, u64) {
+    let lost = side
+        .sources
+        .iter()
+        .map(|source| source.summary.lost_unique)
+        .sum();
+    let main = side
+        .sources
+        .iter()
+        .max_by_key(|source| source.summary.received);
+    let jitter = main.and_then(|main| main.summary.jitter_ms.as_ref());
+    (
+        lost,
+        jitter.map_or(0, |jitter| (jitter.mean * 1_000.0) as u64),
+    )
+}

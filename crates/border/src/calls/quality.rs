@@ -1,0 +1,187 @@
+//! Quality statistics of ended calls, logged with their end after the forwarder or the media node has reported them.
+//!
+//! Nothing is computed per packet: the statistics of sources are read out once.
+
+use crate::admission::MediaPath;
+use crate::calls::Call;
+use crate::calls::ended::{EndedCall, ReceptionQuality, StatisticsSource};
+use crate::calls::key::CallSlot;
+use crate::components::Components;
+use anchor::{Encodings, Side};
+use engine::Hundredths;
+use media::forward::{FlowStats, SessionStats, SideStats, SourceStats};
+use media::quality::{Observation, codec_quality, rate};
+
+/// Default packet time of speech in milliseconds (RFC 3551 section 4.5).
+const PACKET_MS: f64 = 20.0;
+
+impl Components {
+    /// Logs the end of a call, or postpones it until the pending report; once.
+    pub(crate) fn log_call_end(
+        &mut self,
+        slot: CallSlot,
+        pending: StatisticsSource,
+        encodings: Encodings,
+    ) {
+        let now = self.ctx.now;
+        let carrier = self.media.offload.path;
+        let Some(call) = self.calls.get_mut(slot) else {
+            return;
+        };
+        if core::mem::replace(&mut call.end_logged, true) {
+            return;
+        }
+        let (by, why) = call.end.unwrap_or(("border", "done"));
+        let ended = EndedCall {
+            by,
+            why,
+            status: call.status,
+            duration_ms: call
+                .answered_at
+                .map(|answered| now.since(answered).as_millis() as u64),
+            path: path_of(call, carrier),
+            encodings,
+        };
+        let number = call.number;
+        match pending {
+            StatisticsSource::Nothing => {
+                ended.report(&mut self.ctx, number, None, Default::default())
+            }
+            StatisticsSource::Forwarder | StatisticsSource::Node => {
+                self.calls.ended.insert(number, Box::new(ended));
+            }
+        }
+    }
+
+    /// The last report of the forwarder about a call; `None` if it had no session.
+    pub(crate) fn record_session_statistics(&mut self, number: u64, stats: Option<&SessionStats>) {
+        let Some(ended) = self.calls.ended.remove(&number) else {
+            return;
+        };
+        let kernel = stats.is_some_and(|stats| {
+            let mut sides = stats.flows.iter().flat_map(|flow| &flow.sides);
+            sides.any(|side| side.offloaded.packets > 0)
+        });
+        let path = kernel.then_some("kernel");
+        let reception = stats.map_or_else(Default::default, |stats| {
+            reception_of(stats, &ended.encodings)
+        });
+        ended.report(&mut self.ctx, number, path, reception);
+        self.finish_drain_if_idle();
+    }
+
+    /// The last report of a media node about a call.
+    pub(crate) fn record_node_statistics(&mut self, number: u64, reception: [ReceptionQuality; 2]) {
+        if let Some(ended) = self.calls.ended.remove(&number) {
+            ended.report(&mut self.ctx, number, None, reception);
+            self.finish_drain_if_idle();
+        }
+    }
+}
+
+/// The media path of a call, as far as the call knows it; packets relayed by the kernel are reported later.
+fn path_of(call: &Call, carrier: MediaPath) -> Option<&'static str> {
+    if call.participant.is_some() {
+        return Some("conference");
+    }
+    if call.relay.is_some() {
+        return Some("node");
+    }
+    if call.media.is_some() {
+        return Some(match carrier {
+            MediaPath::AfXdp => "af_xdp",
+            MediaPath::Sockets | MediaPath::Kernel => "sockets",
+        });
+    }
+    call.answered_at.map(|_| "bypass")
+}
+
+fn sides_of(flow: &FlowStats) -> [(Side, &SideStats); 2] {
+    let [caller, callee] = &flow.sides;
+    [(Side::Caller, caller), (Side::Callee, callee)]
+}
+
+/// The source of a side with most packets.
+pub(crate) fn main_of<'s>(sides: impl Iterator<Item = &'s SideStats>) -> Option<&'s SourceStats> {
+    sides
+        .flat_map(|side| &side.sources)
+        .max_by_key(|source| source.summary.received)
+}
+
+/// Statistics of both sides: of the first line whose codec has a quality model, otherwise of the first line with
+/// packets.
+fn reception_of(stats: &SessionStats, encodings: &Encodings) -> [ReceptionQuality; 2] {
+    let lines = || {
+        let received = |flow: &&FlowStats| flow.sides.iter().any(|side| !side.sources.is_empty());
+        stats.flows.iter().filter(received)
+    };
+    let rated = lines().find(|flow| {
+        sides_of(flow).iter().any(|(side, own)| {
+            main_of(core::iter::once(*own))
+                .and_then(|source| encoding_of(source, flow.line, *side, encodings))
+                .is_some_and(|name| codec_quality(name).is_some())
+        })
+    });
+    let Some(line) = rated.or_else(|| lines().next()).map(|flow| flow.line) else {
+        return Default::default();
+    };
+    let round_trip_ms: f64 = lines()
+        .filter(|flow| flow.line == line)
+        .flat_map(|flow| &flow.sides)
+        .filter_map(|side| side.round_trip)
+        .map(|span| span.as_secs_f64() * 1e3)
+        .sum();
+    Side::BOTH.map(|side| {
+        let own = || {
+            let flows = stats.flows.iter().filter(|flow| flow.line == line);
+            flows.filter_map(move |flow| flow.sides.get(side.index()))
+        };
+        let (mut lost, mut expected) = (0, 0);
+        for source in own().flat_map(|side| &side.sources) {
+            lost += source.summary.lost_unique;
+            expected += source.summary.expected;
+        }
+        let Some(main) = main_of(own()) else {
+            return ReceptionQuality::default();
+        };
+        let codec = encoding_of(main, line, side, encodings);
+        ReceptionQuality {
+            codec: codec.map(str::to_owned),
+            loss_percent: (expected > 0)
+                .then(|| Hundredths::of(lost as f64 * 100.0 / expected as f64)),
+            jitter_ms: main
+                .summary
+                .jitter_ms
+                .map(|jitter| Hundredths::of(jitter.mean)),
+            mos: codec.and_then(|codec| mos(main, codec, round_trip_ms / 2.0)),
+        }
+    })
+}
+
+/// The name of the encoding with most packets of a source.
+pub(crate) fn encoding_of(
+    source: &SourceStats,
+    line: u8,
+    side: Side,
+    encodings: &Encodings,
+) -> Option<&'static str> {
+    let payload_type = source.main_payload_type?;
+    let described = encodings.iter().find(|encoding| {
+        (encoding.line, encoding.side, encoding.payload_type) == (line, side, payload_type)
+    });
+    let fixed = || wire::rtp::static_payload_type(payload_type).map(|(name, _, _)| name);
+    described.map(|encoding| encoding.name).or_else(fixed)
+}
+
+/// MOS of a source by its loss, the network delay as far as reported by RTCP, the packet time, and the delay of a
+/// jitter buffer for 99 of 100 packets.
+fn mos(source: &SourceStats, codec: &str, network_ms: f64) -> Option<Hundredths> {
+    let (quality, summary) = (codec_quality(codec)?, &source.summary);
+    let buffer = summary.jitter_ms?.p99.max(PACKET_MS);
+    let observed = Observation {
+        loss_percent: summary.lost_percent,
+        burst_ratio: summary.burst_ratio,
+        delay_ms: network_ms + PACKET_MS + buffer,
+    };
+    Some(Hundredths::of(rate(quality, &observed).mos))
+}

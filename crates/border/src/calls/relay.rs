@@ -1,0 +1,427 @@
+//! Forwarding of messages from one leg to the other: the body by the media of the call, the headers by a few rules.
+//!
+//! The endpoint composes the headers of a leg (Via, From, To, Call-ID, CSeq, Contact, routes); other headers are copied
+//! byte for byte, with these exceptions: end-to-end option tags are added to those of the endpoint, Allow is that of
+//! the peer, identities follow RFC 3325, and Refer-To refers to us.
+
+use crate::bodies::{Carried, SdpRole, has_sdp, is_multipart, session_of};
+use crate::calls::key::CallSlot;
+use crate::calls::table::OngoingCalls;
+use crate::calls::{Call, CallPhase};
+use crate::components::{Calls, Components};
+use crate::headers::{EditList, OWN_TAGS, address_with_host, hide_network, warnings};
+use crate::headers::{end_to_end_tags, hide_warn_agents, promises};
+use crate::identity;
+use crate::identity::Boundary;
+use crate::identity::private_headers::is_charged;
+use ::rules::Effects;
+use anchor::{AnchorError, CallMedia, EarlyMedia, Side};
+use config::{Config, IdentityPassing, Refer};
+use sip::{Body, MessageContent};
+use wire::sip::{Edit, HeaderId, Message, Method, Session};
+
+/// Header edits of a forwarded message, and their buffers.
+#[derive(Debug, Default)]
+pub(crate) struct HeaderChanges {
+    pub(crate) texts: Texts,
+    /// Edits of header rules.
+    pub(crate) effects: Effects,
+}
+
+/// Buffers of the edits of the border.
+#[derive(Debug, Default)]
+pub(crate) struct Texts {
+    own: OwnTexts,
+    identity: identity::IdentityTexts,
+}
+
+#[derive(Debug, Default)]
+struct OwnTexts {
+    supported: Vec<u8>,
+    require: Vec<u8>,
+    refer_to: Vec<u8>,
+    warnings: Vec<u8>,
+}
+
+/// Edits of one message.
+#[derive(Debug)]
+pub(crate) struct Edits<'e> {
+    list: EditList<'e>,
+    /// A header rule refuses the request with this status.
+    pub(crate) refused: Option<u16>,
+}
+
+impl<'e> core::ops::Deref for Edits<'e> {
+    type Target = [Edit<'e>];
+
+    fn deref(&self) -> &[Edit<'e>] {
+        &self.list
+    }
+}
+
+impl Texts {
+    fn clear(&mut self) {
+        let OwnTexts {
+            supported,
+            require,
+            refer_to,
+            warnings,
+        } = &mut self.own;
+        for text in [supported, require, refer_to, warnings] {
+            text.clear();
+        }
+    }
+}
+
+impl OwnTexts {
+    fn tags<'e>(&'e self, edits: &mut EditList<'e>) {
+        if !self.supported.is_empty() {
+            edits.push(Edit::Replace {
+                id: HeaderId::Supported,
+                value: &self.supported,
+            });
+        }
+        if !self.require.is_empty() {
+            edits.push(Edit::Add {
+                id: HeaderId::Require,
+                value: &self.require,
+            });
+        }
+    }
+}
+
+/// The body of a forwarded refusal: an SDP in it would reveal addresses although media is anchored.
+pub(crate) fn refusal_body(call: &Call, response: &Message<'_>) -> Carried {
+    let anchored = call.media.is_some() || call.relay.is_some();
+    match anchored && has_sdp(response) {
+        true => Carried::Nothing,
+        false => Carried::Untouched,
+    }
+}
+
+impl Call {
+    /// Whether a side is trusted with asserted identities (RFC 3325).
+    pub(crate) fn is_trusted(&self, config: &Config, side: Side) -> bool {
+        config.trusts(*self.interfaces.get(side), *self.trunks.get(side))
+    }
+
+    /// Whether digest credentials in requests of this side are consumed by us.
+    pub(crate) fn consumes_credentials(&self, config: &Config, side: Side) -> bool {
+        self.trunks.get(side).is_none()
+            && config
+                .interface(*self.interfaces.get(side))
+                .is_some_and(|interface| interface.authenticate == config::Authenticate::Digest)
+    }
+
+    /// The boundary of trust between two sides of the call.
+    pub(crate) fn boundary<'a>(
+        &'a self,
+        config: &'a Config,
+        from: Side,
+        proven: Option<&'a str>,
+    ) -> Boundary<'a> {
+        let to = from.other();
+        let trunk = self.trunks.get(to).and_then(|trunk| config.trunk(trunk));
+        Boundary {
+            policy: &config.identity,
+            from: self.is_trusted(config, from),
+            to: self.is_trusted(config, to),
+            wanted: trunk.is_none_or(|trunk| trunk.identity == IdentityPassing::Pass),
+            proven,
+            anchored: self.media.is_some()
+                || self.relay.is_some()
+                || self.set_up.as_ref().is_some_and(|set_up| set_up.anchor),
+            hiding: config.hiding(*self.interfaces.get(to)),
+        }
+    }
+
+    /// Whether we carry out a REFER of this side.
+    pub(crate) fn acts_on_refer(&self, config: &Config, from: Side) -> bool {
+        self.trunks
+            .get(from)
+            .and_then(|trunk| config.trunk(trunk))
+            .is_some_and(|trunk| trunk.refer == Refer::Act)
+    }
+}
+
+impl OngoingCalls {
+    /// The side with a pending offer, as far as anchoring knows.
+    pub(crate) fn open_offer(&self, slot: CallSlot) -> Option<Side> {
+        let call = self.get(slot)?;
+        match call.relay.as_deref() {
+            Some(relay) => relay.open_offer,
+            None => call.media.as_deref()?.open_offer(),
+        }
+    }
+}
+
+impl Components {
+    /// Processes the body of `message` of side `from`, and appends the body for the other side to `out`. Body parts
+    /// other than the SDP are unchanged.
+    ///
+    /// # Errors
+    /// [`AnchorError`]; the media of the call is then unchanged.
+    pub(crate) fn carry_body(
+        &mut self,
+        slot: CallSlot,
+        from: Side,
+        message: &Message<'_>,
+        role: SdpRole,
+        out: &mut Vec<u8>,
+    ) -> Result<Carried, AnchorError> {
+        if !is_multipart(message) {
+            return self.carry_sdp(slot, from, message, role, out);
+        }
+        let mut sdp = Vec::new();
+        let carried = self.carry_sdp(slot, from, message, role, &mut sdp)?;
+        if carried == Carried::Rewritten {
+            let write = |out: &mut Vec<u8>| out.extend_from_slice(&sdp);
+            session_of(message).replace(message.body(), write, out);
+        }
+        Ok(carried)
+    }
+
+    /// The same for the SDP alone.
+    ///
+    /// # Errors
+    /// See [`Components::carry_body`].
+    pub(crate) fn carry_sdp(
+        &mut self,
+        slot: CallSlot,
+        from: Side,
+        message: &Message<'_>,
+        role: SdpRole,
+        out: &mut Vec<u8>,
+    ) -> Result<Carried, AnchorError> {
+        let relayed = |call: &Call| call.relay.is_some();
+        if self.calls.get(slot).is_some_and(relayed) {
+            return self.apply_node_description(slot, from, message, role, out);
+        }
+        let Some(media) = self
+            .calls
+            .get_mut(slot)
+            .and_then(|call| call.media.as_deref_mut())
+        else {
+            return Ok(Carried::Untouched);
+        };
+        let session = session_of(message);
+        if session == Session::Encoded {
+            return Err(AnchorError::Encoded);
+        }
+        let Some(sdp) = session.bytes(message.body()) else {
+            return Ok(Carried::Untouched);
+        };
+        let plane = &mut self.media.plane;
+        match role {
+            SdpRole::Offer => media.offer(plane, from, sdp, out)?,
+            SdpRole::Answer => media.answer(plane, from, sdp, false, out)?,
+            SdpRole::EarlyAnswer => media.answer(plane, from, sdp, true, out)?,
+        }
+        Ok(Carried::Rewritten)
+    }
+
+    /// Discards a refused offer.
+    pub(crate) fn abandon_offer(&mut self, slot: CallSlot) {
+        let Some(call) = self.calls.get_mut(slot) else {
+            return;
+        };
+        if let Some(media) = call.media.as_deref_mut() {
+            media.abandon(&mut self.media.plane);
+        }
+        if let Some(relay) = call.relay.as_deref_mut() {
+            relay.open_offer = None;
+        }
+    }
+
+    /// Discards the pending offer, and a pending transfer.
+    pub(crate) fn abandon_change(&mut self, slot: CallSlot) {
+        self.abandon_offer(slot);
+        let call = self.calls.get_mut(slot);
+        if let Some(media) = call.and_then(|call| call.media.as_deref_mut()) {
+            media.restore_side(&mut self.media.plane);
+        }
+    }
+
+    /// Applies P-Early-Media in a message of `from` to the limit of early media, if the call has one and `from` is
+    /// trusted.
+    pub(crate) fn early_media(&mut self, slot: CallSlot, from: Side, message: &Message<'_>) {
+        if from != Side::Callee || !message.has(HeaderId::PEarlyMedia) {
+            return;
+        }
+        let Some(call) = self.calls.get(slot) else {
+            return;
+        };
+        let gated = call
+            .media
+            .as_deref()
+            .is_some_and(CallMedia::limits_early_media);
+        let early = EarlyMedia::of(message);
+        if call.phase != CallPhase::SetUp
+            || !gated
+            || early.is_none()
+            || !call.is_trusted(&self.ctx.config, from)
+        {
+            return;
+        }
+        self.set_early_media(slot, early);
+    }
+
+    /// Changes or removes the limit of early media.
+    pub(crate) fn set_early_media(&mut self, slot: CallSlot, gate: Option<EarlyMedia>) {
+        if let Some(media) = self
+            .calls
+            .get_mut(slot)
+            .and_then(|call| call.media.as_deref_mut())
+        {
+            media.set_early_media(&mut self.media.plane, gate);
+        }
+    }
+
+    /// Content that forwards `message`.
+    pub(crate) fn passed<'e>(
+        message: &'e Message<'e>,
+        edits: &'e [Edit<'e>],
+        body: Body<'e>,
+    ) -> MessageContent<'e> {
+        MessageContent {
+            template: Some(message),
+            edits,
+            body,
+            reason: None,
+        }
+    }
+}
+
+impl Calls<'_> {
+    /// Our host towards a side: the domain of the trunk, otherwise our address there.
+    pub(crate) fn own_host(&self, call: &Call, side: Side) -> Vec<u8> {
+        let domain = call
+            .trunks
+            .get(side)
+            .and_then(|trunk| self.parts.ctx.config.trunk(trunk))
+            .and_then(|trunk| trunk.domain.as_ref());
+        if let Some(domain) = domain {
+            return domain.to_string().into_bytes();
+        }
+        call.leg(side)
+            .and_then(|leg| self.endpoint.flow_of(leg))
+            .map(|flow| self.parts.listeners.advertised_host(flow.local))
+            .unwrap_or_default()
+    }
+
+    /// Refer-To with our address on the other side, if it contains our address on this side: the target is reached
+    /// through us.
+    fn refer_to(&self, call: &Call, from: Side, message: &Message<'_>, out: &mut Vec<u8>) {
+        let Ok(refer_to) = message.refer_to() else {
+            return;
+        };
+        let ours = refer_to.parse_uri().is_some_and(|uri| {
+            self.parts
+                .listeners
+                .is_ours(uri.host_port().to_string().as_bytes())
+        });
+        if ours {
+            let host = self.own_host(call, from.other());
+            address_with_host(&refer_to, Some(&host), out);
+        }
+    }
+
+    /// The edits of an in-dialog message of `from`, including those of header rules; `host` is our host on the other
+    /// side if known.
+    pub(crate) fn pass_edits<'e>(
+        &self,
+        call: &'e Call,
+        from: Side,
+        message: &Message<'e>,
+        host: Option<&[u8]>,
+        changes: &'e mut HeaderChanges,
+    ) -> Edits<'e> {
+        let HeaderChanges { texts, effects } = changes;
+        let boundary = call.boundary(&self.parts.ctx.config, from, None);
+        let mut edits = Edits {
+            list: EditList::new(),
+            refused: None,
+        };
+        let list = &mut edits.list;
+        self.own_edits(call, from, message, &boundary, host, texts, list);
+        edits.refused = self.rules_out(call, from, message, list, effects);
+        edits
+    }
+
+    /// Adds the edits of the border to `edits`, in place because the list is large.
+    pub(crate) fn own_edits<'e>(
+        &self,
+        call: &'e Call,
+        from: Side,
+        message: &Message<'e>,
+        boundary: &Boundary<'_>,
+        host: Option<&[u8]>,
+        changes: &'e mut Texts,
+        edits: &mut EditList<'e>,
+    ) {
+        changes.clear();
+        let Texts { own, identity } = changes;
+        if promises(message) {
+            own.supported.extend_from_slice(OWN_TAGS);
+            end_to_end_tags(message, HeaderId::Supported, &mut own.supported);
+        }
+        end_to_end_tags(message, HeaderId::Require, &mut own.require);
+        if message.method() == Method::Refer {
+            self.refer_to(call, from, message, &mut own.refer_to);
+        }
+        warnings(message, &mut own.warnings);
+        let own = &*own;
+        if let Some(value) = message.header(HeaderId::Allow) {
+            edits.push(Edit::Replace {
+                id: HeaderId::Allow,
+                value,
+            });
+        }
+        own.tags(edits);
+        // Contacts of a redirect, and unsupported option tags, belong to the response itself.
+        let content: &[HeaderId] = match message.status() {
+            300..=399 | 485 => &[HeaderId::Contact],
+            420 => &[HeaderId::Unsupported],
+            _ => &[],
+        };
+        for &id in content {
+            for value in message.all(id) {
+                edits.push(Edit::Add { id, value });
+            }
+        }
+        let own_host = || match host {
+            Some(host) => host.to_vec(),
+            None => self.own_host(call, from.other()),
+        };
+        boundary.edits(message, own_host, identity, edits);
+        match boundary.from && boundary.to {
+            true => hide_warn_agents(message, &own.warnings, edits),
+            false => hide_network(message, &own.warnings, edits),
+        }
+        if let Some(value) = &call.charging
+            && boundary.to
+            && !boundary.from
+            && is_charged(message)
+        {
+            // Values written by its own side were removed before.
+            edits.retain(|edit| !matches!(edit, Edit::Remove(HeaderId::PChargingVector)));
+            edits.push(Edit::Replace {
+                id: HeaderId::PChargingVector,
+                value,
+            });
+        }
+        if !own.refer_to.is_empty() {
+            edits.push(Edit::Replace {
+                id: HeaderId::ReferTo,
+                value: &own.refer_to,
+            });
+        }
+        if message.is_request() && call.consumes_credentials(&self.parts.ctx.config, from) {
+            for id in [HeaderId::Authorization, HeaderId::ProxyAuthorization] {
+                if message.has(id) {
+                    edits.push(Edit::Remove(id));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! Capacity that calls hold.
+
+use crate::admission::{CostPart, CurrentLoad, MediaOffload, Price, Reservation};
+use crate::calls::key::{CallKey, CallSlot};
+use crate::components::Components;
+use crate::request::RequestRefusal;
+use anchor::Side;
+use codec::kind::Kind;
+use config::Keying;
+use protect::srtp::Suite;
+
+impl Components {
+    fn load(&self) -> CurrentLoad {
+        CurrentLoad {
+            registrations: self.registrar.location.len(),
+            calls: self.calls.len(),
+        }
+    }
+
+    /// Reserves capacity for a call to `uri`, or refuses it.
+    pub(crate) fn reserve(
+        &mut self,
+        uri: &[u8],
+        reservation: Reservation,
+    ) -> Result<Reservation, RequestRefusal> {
+        let load = self.load();
+        self.admission
+            .reservations
+            .admit(&mut self.ctx, load, uri, reservation)
+    }
+
+    /// Current reservations by part, of this worker.
+    pub(crate) fn reserved(&mut self) -> [(CostPart, Price); CostPart::ALL.len()] {
+        let load = self.load();
+        self.admission.reservations.by_part(&self.ctx, load)
+    }
+
+    /// Reserves for transcoding in an established call, once.
+    pub(super) fn reserve_transcoding(&mut self, key: CallKey, kinds: [Kind; 2]) {
+        let Some(slot) = self.calls.slot_of(key) else {
+            return;
+        };
+        if let Some(call) = self.calls.get_mut(slot)
+            && !core::mem::replace(&mut call.transcoded, true)
+        {
+            let reservations = &mut self.admission.reservations;
+            reservations.add_transcoding(&mut call.reservation, kinds);
+            self.update_media_price(slot);
+        }
+    }
+
+    /// Reserves for SRTP keys of one side of a media line.
+    pub(super) fn reserve_srtp(
+        &mut self,
+        key: CallKey,
+        line_side: (usize, Side),
+        (keying, suite): (Keying, Suite),
+    ) {
+        let reservations = &mut self.admission.reservations;
+        if keying == Keying::Dtls {
+            reservations.record_handshake(Price::DTLS_HANDSHAKE, self.ctx.now);
+        }
+        let Some(slot) = self.calls.slot_of(key) else {
+            return;
+        };
+        if let Some(call) = self.calls.get_mut(slot) {
+            reservations.add_srtp(&mut call.reservation, line_side, (keying, suite));
+            self.update_media_price(slot);
+        }
+    }
+
+    /// Changes the fast path of media; reservations of established calls are updated.
+    pub(crate) fn set_media_offload(&mut self, offload: MediaOffload) {
+        if self.media.offload == offload {
+            return;
+        }
+        self.media.offload = offload;
+        for slot in self.calls.slots() {
+            self.update_media_price(slot);
+        }
+    }
+
+    /// Updates the reservation for a call's media to its current path.
+    fn update_media_price(&mut self, slot: CallSlot) {
+        if let Some(call) = self.calls.get_mut(slot) {
+            let interfaces = Side::BOTH.map(|side| *call.interfaces.get(side));
+            let path = self
+                .media
+                .offload
+                .path_between(&self.ctx.config, interfaces);
+            let reservations = &mut self.admission.reservations;
+            reservations.set_media_path(&mut call.reservation, path);
+        }
+    }
+}

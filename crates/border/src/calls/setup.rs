@@ -1,0 +1,511 @@
+//! New calls: authorization, loop detection, routing.
+
+mod answering;
+pub(crate) mod hop_hosts;
+pub(crate) mod hunting;
+
+use crate::admission::Reservation;
+use crate::calls::key::{CallKey, CallSlot};
+use crate::calls::setup::hunting::MAX_BREADTH;
+use crate::calls::table::OngoingCalls;
+use crate::calls::transfer::join::existing_leg_step;
+use crate::calls::{Call, CallPhase, SetUp, Sides};
+use crate::components::{Calls, Components};
+use crate::counters::CallOutcome;
+use crate::headers::text;
+use crate::policy::{CallPlan, Facts, Plan, decide, decide_for};
+use crate::registrar::{Authentication, Claim};
+use crate::request::{
+    AUTHENTICATION_REQUIRED, RequestOrigin, RequestRefusal, address_of_record, user_at,
+};
+use crate::rules::Tags;
+use crate::shared::Alarm;
+use config::{HostName, InterfaceKind, InterfaceSpec, MediaMode, TrunkId};
+use engine::EventKind;
+use sip::{Flow, LegId, MessageContent};
+use smallvec::SmallVec;
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use wire::sip::{Edit, HeaderId, Message, Method};
+
+impl Calls<'_> {
+    /// A new INVITE.
+    pub(crate) fn offered(&mut self, leg: LegId, request: &Message<'_>, flow: Flow) {
+        self.parts.ctx.counters.offered += 1;
+        let result = self
+            .parts
+            .authorize_request(request, flow)
+            .and_then(|authorized| {
+                self.parts.calls.check_loop(request)?;
+                match breadth_of(request) {
+                    Some(0) => Err(RequestRefusal::new(440, "Max-Breadth is exhausted")),
+                    _ => Ok(authorized),
+                }
+            });
+        let admitted = result.and_then(|(origin, user)| {
+            Ok((origin, self.parts.admit(request, origin, flow, user)?))
+        });
+        let (origin, admitted) = match admitted {
+            Ok(admitted) => admitted,
+            Err(refused) => return self.refuse_call(leg, request, flow, &refused),
+        };
+        let changed = admitted.message();
+        let request = changed.as_ref().unwrap_or(request);
+        if self
+            .parts
+            .ctx
+            .config
+            .interface(origin.interface)
+            .is_some_and(|interface| interface.kind == InterfaceKind::Access)
+        {
+            // Phones behind NAT write unreachable addresses in Contact: they are reached on their flow.
+            let _ = self.endpoint.pin(leg, flow);
+        }
+        if let Ok(wanted) = request.replaces()
+            && let Some(replaced) =
+                self.endpoint
+                    .find_leg(wanted.call_id, wanted.to_tag, wanted.from_tag)
+        {
+            let hop = existing_leg_step(origin.interface, origin.trunk);
+            return match self.replaceable(replaced, wanted.early_only) {
+                Ok((slot, side)) => {
+                    // With Replaces it becomes part of the replaced call.
+                    self.parts.ctx.counters.offered -= 1;
+                    self.replace(leg, (slot, side, replaced), request, flow, hop);
+                }
+                Err(refused) => self.refuse_call(leg, request, flow, &refused),
+            };
+        }
+        if admitted.route.is_none()
+            && origin.reaches_conferences(&self.parts.ctx.config)
+            && let Some(called) = self.parts.called_conference(request.request_uri(), origin)
+        {
+            if let Some(siblings) = &self.parts.worker.siblings
+                && !siblings.owns_conference(&called.number)
+            {
+                // The other worker has another version of the configuration, or the caller has just registered: a
+                // temporary state.
+                let mut refused =
+                    RequestRefusal::new(503, "the conference belongs to another worker");
+                refused.headers.push((HeaderId::RetryAfter, b"1".to_vec()));
+                return self.refuse_call(leg, request, flow, &refused);
+            }
+            let kept = (admitted.tags.clone(), admitted.user.clone(), called);
+            return self.join_conference(leg, request, flow, origin, kept);
+        }
+        let planned = self.parts.plan(request, origin, admitted.route);
+        let planned = planned.and_then(|plan| {
+            let parts = &mut *self.parts;
+            let wanted =
+                Reservation::for_plan(&parts.ctx.config, &parts.media.offload, &plan, flow, origin);
+            let reservation = parts.reserve(request.request_uri(), wanted)?;
+            Ok((plan, reservation))
+        });
+        match planned {
+            Ok((plan, reservation)) => {
+                let kept = (admitted.tags.clone(), admitted.user.clone(), reservation);
+                self.begin_call(leg, request, flow, origin, plan, kept);
+            }
+            Err(refused) => self.refuse_call(leg, request, flow, &refused),
+        }
+    }
+
+    pub(crate) fn refuse_call(
+        &mut self,
+        leg: LegId,
+        request: &Message<'_>,
+        flow: Flow,
+        refused: &RequestRefusal,
+    ) {
+        let now = self.parts.ctx.now;
+        if refused.status != 401 && refused.status != 407 {
+            self.parts
+                .ctx
+                .counters
+                .count(CallOutcome::of(refused.status));
+        } else {
+            // The INVITE with credentials follows.
+            self.parts.ctx.counters.offered -= 1;
+        }
+        refused.report(&mut self.parts.ctx, request, flow);
+        let mut effects = ::rules::Effects::default();
+        let mut edits: SmallVec<[Edit<'_>; 4]> = refused
+            .headers
+            .iter()
+            .map(|(id, value)| Edit::Add { id: *id, value })
+            .collect();
+        let what = (request.method(), refused.status);
+        self.parts
+            .rules_answer(flow, None, what, &mut edits, &mut effects);
+        let content = MessageContent {
+            edits: &edits,
+            reason: refused.reason.as_deref().map(str::as_bytes),
+            ..MessageContent::default()
+        };
+        let _ = self.endpoint.reject(leg, refused.status, &content, now);
+    }
+
+    fn begin_call(
+        &mut self,
+        leg: LegId,
+        request: &Message<'_>,
+        flow: Flow,
+        origin: RequestOrigin,
+        plan: CallPlan,
+        (tags, user, reservation): (Tags, Option<Box<str>>, Reservation),
+    ) {
+        let now = self.parts.ctx.now;
+        let number = self.parts.calls.next_number(self.endpoint);
+        let relay = match plan.media {
+            MediaMode::Node => Some(Box::new(self.parts.new_relay())),
+            MediaMode::Anchor | MediaMode::Bypass => None,
+        };
+        let slot = self.parts.calls.next_slot();
+        let key = CallKey::new(slot, number);
+        let ring_timer = self
+            .parts
+            .ctx
+            .timers
+            .schedule(now + plan.ring_timeout, Alarm::RingTimeout(key));
+        let reliable = request.lists(HeaderId::Supported, b"100rel")
+            || request.lists(HeaderId::Require, b"100rel");
+        self.parts.calls.insert(Call {
+            number,
+            phase: CallPhase::SetUp,
+            legs: Sides::new(Some(leg), None),
+            interfaces: Sides::new(origin.interface, origin.interface),
+            trunks: Sides::new(origin.trunk, None),
+            set_up: Some(Box::new(SetUp {
+                invite: request.bytes().into(),
+                hops: plan.steps,
+                next: 0,
+                locating: 0,
+                opening: SmallVec::new(),
+                branches: SmallVec::new(),
+                progressed: false,
+                offered: crate::bodies::has_sdp(request),
+                reliable,
+                answered_by: None,
+                spoke: None,
+                to_prack: VecDeque::new(),
+                best: super::Best::default(),
+                breadth: breadth_of(request),
+                share: None,
+                route: plan.route.into(),
+                anchor: plan.media == MediaMode::Anchor,
+                user,
+                source: flow.remote,
+                ring_timer: Some(ring_timer),
+                answer_timer: None,
+            })),
+            media: None,
+            relay,
+            transcoded: false,
+            links: Vec::new(),
+            held: None,
+            join: None,
+            ack_due: None,
+            ack_sent: false,
+            early_request: None,
+            mark: 0,
+            reservation,
+            offered_at: now,
+            answered_at: None,
+            end: None,
+            tags,
+            status: 0,
+            counted: false,
+            end_logged: false,
+            participant: None,
+            charging: None,
+        });
+        self.parts.publish_call_count();
+        self.parts.charge(slot, origin, request);
+        self.endpoint.set_user(leg, key.0);
+        self.locate_dialog(leg, None);
+        self.parts.trunks.begin_call(origin.trunk);
+        let config = self.parts.ctx.config.clone();
+        self.parts.ctx.events.tell(now, || EventKind::CallOffered {
+            call: number,
+            interface: config
+                .interface(origin.interface)
+                .map_or_else(String::new, |interface| interface.name.clone()),
+            call_id: text(request.call_id().unwrap_or_default()),
+            from: text(request.from().map(|from| from.uri).unwrap_or_default()),
+            to: text(request.request_uri()),
+        });
+        self.parts.log_initial_tags(slot);
+        self.call_next_hops_with(slot, request);
+        self.settle_set_up(slot);
+    }
+}
+
+impl OngoingCalls {
+    /// An INVITE of ours that returns with the same Request-URI has looped (RFC 5393 section 4.2); with another one it
+    /// is a spiral, which is allowed. Loops through systems that change the Call-ID end by Max-Forwards.
+    fn check_loop(&self, request: &Message<'_>) -> Result<(), RequestRefusal> {
+        let call = request
+            .call_id()
+            .ok()
+            .and_then(|id| self.call_of_id(id))
+            .and_then(|key| self.slot_of(key))
+            .and_then(|slot| self.get(slot));
+        match call {
+            Some(call) if call.mark == self.mark_of(request.request_uri()) => {
+                Err(RequestRefusal::new(482, "loop"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Components {
+    /// Origin and authenticated user of an out-of-dialog request. The result of [`Components::authorize`] on arrival is
+    /// reused, because a nonce count is valid once.
+    ///
+    /// # Errors
+    /// The source is refused, or has to authenticate.
+    pub(crate) fn authorize_request(
+        &mut self,
+        request: &Message<'_>,
+        flow: Flow,
+    ) -> Result<(RequestOrigin, Option<Box<str>>), RequestRefusal> {
+        match self.admission.authorized.take() {
+            Some(authorized) => Ok(authorized),
+            None => self.authorize(request, flow),
+        }
+    }
+
+    /// Like [`Components::authorize_request`], for a request that was not authorized on arrival.
+    pub(crate) fn authorize(
+        &mut self,
+        request: &Message<'_>,
+        flow: Flow,
+    ) -> Result<(RequestOrigin, Option<Box<str>>), RequestRefusal> {
+        let now = self.ctx.now;
+        let interface = self
+            .listeners
+            .interface_of(flow.local)
+            .ok_or(RequestRefusal::new(
+                503,
+                "the interface was removed from the configuration",
+            ))?;
+        let config = self.ctx.config.clone();
+        let trunk = self.listeners.trunk_at(&self.ctx, interface, &flow);
+        let origin = RequestOrigin {
+            interface,
+            trunk,
+            authenticated: trunk.is_some(),
+            located: self.is_located(&flow),
+        };
+        if origin.is_foreign_to_core(&self.ctx.config) {
+            self.calls.check_loop(request)?;
+            return Err(RequestRefusal::new(
+                403,
+                "source belongs to no trunk of this core interface: add it to `sources` of the trunk, or to `allow`",
+            ));
+        }
+        if !origin.requires_authentication(&self.ctx.config) {
+            let core = config
+                .interface(interface)
+                .is_some_and(|settings| settings.kind == InterfaceKind::Core);
+            let origin = RequestOrigin {
+                authenticated: core || trunk.is_some() || self.is_registered(request, flow),
+                ..origin
+            };
+            return Ok((origin, self.registered_user(origin, request, flow)));
+        }
+        let origin = RequestOrigin {
+            authenticated: true,
+            ..origin
+        };
+        let aor = match request.method() {
+            Method::Register => address_of_record(request),
+            _ => {
+                let from = request.from().ok().and_then(|from| user_at(&from));
+                from.map_or_else(String::new, String::from)
+            }
+        };
+        let claim = Claim {
+            source: flow.remote.ip(),
+            registered: self.registrar.location.holds(&aor, flow),
+        };
+        let result = self
+            .registrar
+            .authority
+            .lock()
+            .check(&config, request, claim, now);
+        match result {
+            Authentication::Authenticated(user) => {
+                self.ctx.events.tell(now, || EventKind::Authenticated {
+                    method: text(request.method().as_bytes()),
+                    user: user.clone(),
+                    source: flow.remote.to_string(),
+                });
+                Ok((origin, Some(user.into())))
+            }
+            Authentication::Required { status, headers } => Err(RequestRefusal {
+                headers,
+                ..RequestRefusal::new(status, AUTHENTICATION_REQUIRED)
+            }),
+            Authentication::Failed {
+                status,
+                headers,
+                user,
+                why,
+            } => {
+                self.report_failure(flow, &aor, &user, why);
+                Err(RequestRefusal {
+                    headers,
+                    ..RequestRefusal::new(status, why)
+                })
+            }
+            Authentication::Delayed { user, after } => {
+                let why = "credentials not checked: too many failures";
+                self.report_failure(flow, &aor, &user, why);
+                let seconds = after.as_secs() + u64::from(after.subsec_nanos() > 0);
+                Err(RequestRefusal {
+                    headers: vec![(HeaderId::RetryAfter, seconds.to_string().into_bytes())],
+                    ..RequestRefusal::new(503, why)
+                })
+            }
+        }
+    }
+
+    fn report_failure(&mut self, flow: Flow, aor: &str, user: &str, why: &str) {
+        let now = self.ctx.now;
+        self.ctx.counters.authentication_failed += 1;
+        let Some(untold) = self.registrar.authority.lock().report_failure(now) else {
+            return;
+        };
+        let short = |name: &str| name.chars().take(100).collect();
+        self.ctx
+            .events
+            .tell(now, || EventKind::AuthenticationFailed {
+                source: flow.remote.to_string(),
+                aor: short(aor),
+                user: short(user),
+                reason: why.to_owned(),
+                suppressed: untold,
+            });
+    }
+
+    /// Whether we send requests to this address by a resolved name.
+    fn is_located(&self, flow: &Flow) -> bool {
+        self.listeners
+            .located_peers
+            .read(|peers| peers.get(&flow.remote.ip()).is_some())
+    }
+
+    /// Whether the user in From is registered from the source of the request.
+    pub(crate) fn is_registered(&self, request: &Message<'_>, flow: Flow) -> bool {
+        let user = request.from().ok().and_then(|from| user_at(&from));
+        user.is_some_and(|user| self.registrar.location.holds(&user, flow))
+    }
+
+    /// The user that is registered from the source of a request, if that counts as authentication: the preferred
+    /// identity (RFC 3325 section 6), otherwise the user in From.
+    pub(crate) fn registered_user(
+        &self,
+        origin: RequestOrigin,
+        request: &Message<'_>,
+        flow: Flow,
+    ) -> Option<Box<str>> {
+        let asserts = self
+            .ctx
+            .config
+            .interface(origin.interface)
+            .is_some_and(|interface| interface.assert_registered);
+        if !asserts || origin.trunk.is_some() {
+            return None;
+        }
+        let preferred = request
+            .name_addrs(HeaderId::PPreferredIdentity)
+            .flatten()
+            .filter_map(|address| user_at(&address));
+        let mut candidates = preferred.chain(request.from().ok().and_then(|from| user_at(&from)));
+        candidates.find(|user| self.registrar.location.holds(user, flow))
+    }
+
+    /// Applies policy to a request. `trunk`: a header rule has selected this trunk.
+    pub(crate) fn plan(
+        &mut self,
+        request: &Message<'_>,
+        origin: RequestOrigin,
+        trunk: Option<TrunkId>,
+    ) -> Result<CallPlan, RequestRefusal> {
+        let from = request.from().map(|from| from.uri).unwrap_or_default();
+        let facts = Facts {
+            interface: origin.interface,
+            trunk: origin.trunk,
+            authenticated: origin.authenticated,
+            located: origin.located,
+            from,
+            to: request.request_uri(),
+            random: self.ctx.entropy.u64(),
+            calls: self.total_calls(),
+            draining: self.worker.is_draining(),
+        };
+        let plan = match trunk {
+            Some(trunk) => decide_for(trunk, &self.ctx.config, &facts, &self.view()),
+            None => decide(&self.ctx.config, &facts, &self.view()),
+        };
+        match plan {
+            Plan::Call(mut plan) => {
+                if plan.media == MediaMode::Anchor && self.ctx.config.media.at_nodes {
+                    plan.media = MediaMode::Node;
+                }
+                Ok(plan)
+            }
+            Plan::Refuse(refusal) => Err(refusal.into()),
+        }
+    }
+}
+
+impl Components {
+    /// The charging vector of a new call: generated for calls from an untrusted side if its interface is configured so,
+    /// kept for those of a trusted side.
+    pub(crate) fn charge(&mut self, slot: CallSlot, origin: RequestOrigin, request: &Message<'_>) {
+        let config = self.ctx.config.clone();
+        let value = match config.trusts(origin.interface, origin.trunk) {
+            true => request
+                .header(HeaderId::PChargingVector)
+                .filter(|_| config.interfaces.iter().any(|i| i.charging_vector))
+                .map(Box::from),
+            false => config
+                .interface(origin.interface)
+                .filter(|interface| interface.charging_vector)
+                .map(|interface| self.charging_vector(interface)),
+        };
+        if let Some(call) = self.calls.get_mut(slot) {
+            call.charging = value;
+        }
+    }
+
+    /// A unique value that does not reveal the number of calls.
+    fn charging_vector(&mut self, interface: &InterfaceSpec) -> Box<[u8]> {
+        let (high, low) = (self.ctx.entropy.u64(), self.ctx.entropy.u64());
+        let address = interface.listen.first().map(|listen| listen.address.ip());
+        let advertised = interface.advertise.as_ref();
+        let ip = advertised.map_or(address, HostName::ip);
+        let host = match ip {
+            Some(IpAddr::V6(ip)) => format!("[{ip}]"),
+            Some(IpAddr::V4(ip)) => ip.to_string(),
+            None => advertised.map_or_else(String::new, |name| name.text().to_owned()),
+        };
+        format!("icid-value={high:016x}{low:016x};icid-generated-at={host}")
+            .into_bytes()
+            .into()
+    }
+}
+
+/// Max-Breadth (RFC 5393 section 5.3): the maximum number of simultaneous branches.
+fn breadth_of(request: &Message<'_>) -> Option<u16> {
+    if !request.has(HeaderId::Other) {
+        return None;
+    }
+    let value = request.header_named(MAX_BREADTH)?;
+    let digits = std::str::from_utf8(value).ok()?.trim();
+    let all = !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_digit());
+    all.then(|| digits.parse().unwrap_or(u16::MAX))
+}

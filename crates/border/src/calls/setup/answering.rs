@@ -1,0 +1,738 @@
+//! Responses to outgoing INVITEs of a call.
+
+use crate::bodies::{Carried, SdpRole, body_of, has_sdp, is_multipart};
+use crate::calls::CallPhase;
+use crate::calls::key::CallSlot;
+use crate::calls::relay::{HeaderChanges, refusal_body};
+use crate::calls::table::OngoingCalls;
+use crate::components::{Calls, Components};
+use crate::counters::CallOutcome;
+use crate::policy::StepTarget;
+use crate::responses::{reason_of, warning_of};
+use crate::shared::Ctx;
+use crate::trunks::PingResult;
+use anchor::{AnchorError, Side};
+use config::{HostName, Redirect};
+use engine::{EventKind, Transport};
+use sip::{Failure, Fork, LegId, MessageContent};
+use smallvec::SmallVec;
+use std::net::SocketAddr;
+use wire::sip::{Edit, HeaderId, Message, NameAddr};
+
+/// Maximum number of redirect contacts followed, and of hops per call.
+const MAX_HOPS: usize = 16;
+
+impl Calls<'_> {
+    /// A provisional response of an outgoing leg.
+    pub(crate) fn progressed(
+        &mut self,
+        slot: CallSlot,
+        leg: LegId,
+        fork: Option<Fork>,
+        response: &Message<'_>,
+        reliable: bool,
+    ) {
+        let now = self.parts.ctx.now;
+        let Some(call) = self.parts.calls.get_mut(slot) else {
+            return;
+        };
+        let caller = call.leg(Side::Caller);
+        let number = call.number;
+        let Some(set_up) = call.set_up.as_deref_mut() else {
+            return self.transfer_progressed(slot, leg, response);
+        };
+        let Some(branch) = set_up.branches.iter_mut().find(|branch| branch.leg == leg) else {
+            return self.transfer_progressed(slot, leg, response);
+        };
+        if branch.cancelled {
+            return;
+        }
+        let Some(caller) = caller else { return };
+        branch.heard = true;
+        set_up.progressed = true;
+        self.parts.early_media(slot, Side::Callee, response);
+        let Some(set_up) = self
+            .parts
+            .calls
+            .get_mut(slot)
+            .and_then(|call| call.set_up.as_deref_mut())
+        else {
+            return;
+        };
+        let offered = set_up.offered;
+        let couple = reliable && set_up.reliable;
+        if let Some(timer) = set_up.answer_timer.take() {
+            self.parts.ctx.timers.cancel(timer);
+        }
+        let status = response.status();
+        let sdp = has_sdp(response);
+        let (role, carry) = match (sdp, offered) {
+            (false, _) => (SdpRole::Offer, false),
+            (true, true) => (SdpRole::EarlyAnswer, true),
+            // An offer of the callee is valid only in a coupled reliable response, in which it can be answered.
+            (true, false) => (SdpRole::Offer, couple),
+        };
+        let another = sdp
+            && couple
+            && set_up
+                .answered_by
+                .is_some_and(|answered| answered != (leg, fork));
+        let mut buffers = std::mem::take(&mut self.parts.calls.buffers);
+        buffers.sdp.clear();
+        let carried = match carry {
+            true => self
+                .parts
+                .carry_body(slot, Side::Callee, response, role, &mut buffers.sdp),
+            false if sdp => Ok(Carried::Nothing),
+            false => Ok(Carried::Untouched),
+        };
+        if let (Err(error), Some(fork), true) = (carried, fork, reliable) {
+            self.parts.calls.buffers = buffers;
+            return self.refuse_progress_sdp(slot, (leg, fork), error);
+        }
+        // The SDP of an unreliable response is repeated in the answer, and checked there.
+        let carried = carried.unwrap_or(Carried::Nothing);
+        // The caller has one early dialog with one reliable answer: that of the first fork.
+        let carried = if another { Carried::Nothing } else { carried };
+        let sent = self.pass_progress(
+            slot,
+            caller,
+            status,
+            response,
+            carried,
+            &buffers.sdp,
+            couple,
+        );
+        self.parts.calls.buffers = buffers;
+        let Some(set_up) = self
+            .parts
+            .calls
+            .get_mut(slot)
+            .and_then(|call| call.set_up.as_deref_mut())
+        else {
+            return;
+        };
+        match (sent && couple, couple, fork) {
+            (true, _, Some(fork)) => {
+                set_up.to_prack.push_back((leg, fork));
+                if sdp && carried != Carried::Nothing && set_up.answered_by.is_none() {
+                    set_up.answered_by = Some((leg, Some(fork)));
+                }
+            }
+            // It was not forwarded reliably, so that the caller sends no PRACK: ours has no body.
+            (false, true, Some(fork)) => {
+                let _ = self
+                    .endpoint
+                    .prack(leg, fork, &MessageContent::default(), now);
+            }
+            _ => {}
+        }
+        self.parts
+            .ctx
+            .events
+            .tell(now, || EventKind::CallProgressed {
+                call: number,
+                status,
+            });
+        if let Some(heard) = fork {
+            if let Some(set_up) = self
+                .parts
+                .calls
+                .get_mut(slot)
+                .and_then(|call| call.set_up.as_deref_mut())
+            {
+                set_up.spoke = Some((leg, heard));
+            }
+            self.locate_dialog(leg, fork);
+        }
+    }
+
+    /// The SDP of a reliable provisional response is not acceptable. For the callee the session is agreed, so that no
+    /// other SDP will follow: this target is given up.
+    fn refuse_progress_sdp(
+        &mut self,
+        slot: CallSlot,
+        (leg, fork): (LegId, Fork),
+        error: AnchorError,
+    ) {
+        let now = self.parts.ctx.now;
+        let _ = self
+            .endpoint
+            .prack(leg, fork, &MessageContent::default(), now);
+        let set_up = self
+            .parts
+            .calls
+            .get_mut(slot)
+            .and_then(|call| call.set_up.as_deref_mut());
+        let mut branches = set_up
+            .into_iter()
+            .flat_map(|set_up| set_up.branches.iter_mut());
+        let Some(branch) = branches.find(|branch| branch.leg == leg) else {
+            return;
+        };
+        branch.cancelled = true;
+        let hop = branch.hop;
+        let status = error.status();
+        self.parts
+            .record_hop_result(slot, hop, Failure::Response, status, true);
+        self.parts
+            .calls
+            .hop_failed(slot, status, None, error.text());
+        let reason = reason_of(error);
+        let edits = [Edit::Add {
+            id: HeaderId::Reason,
+            value: &reason,
+        }];
+        let _ = self
+            .endpoint
+            .cancel(leg, &MessageContent::default().with(&edits), now);
+        self.call_next_hops(slot);
+    }
+
+    fn pass_progress(
+        &mut self,
+        slot: CallSlot,
+        caller: LegId,
+        status: u16,
+        response: &Message<'_>,
+        carried: Carried,
+        sdp: &[u8],
+        reliable: bool,
+    ) -> bool {
+        let now = self.parts.ctx.now;
+        let Some(call) = self.parts.calls.get(slot) else {
+            return false;
+        };
+        let mut changes = HeaderChanges::default();
+        let edits = self.pass_edits(call, Side::Callee, response, None, &mut changes);
+        let content = Components::passed(response, &edits, body_of(carried, sdp, response));
+        let sent = self
+            .endpoint
+            .progress(caller, status, &content, reliable, now);
+        if sent.is_err() && reliable {
+            // A previous response still waits for its PRACK: this one is forwarded unreliably.
+            let _ = self.endpoint.progress(caller, status, &content, false, now);
+        }
+        sent.is_ok()
+    }
+
+    /// An outgoing leg was answered.
+    pub(crate) fn answered(&mut self, slot: CallSlot, leg: LegId, response: &Message<'_>) {
+        let now = self.parts.ctx.now;
+        let Some(call) = self.parts.calls.get_mut(slot) else {
+            return;
+        };
+        let caller = call.leg(Side::Caller);
+        let number = call.number;
+        let known =
+            |set_up: &crate::calls::SetUp| set_up.branches.iter().any(|branch| branch.leg == leg);
+        let Some(set_up) = call.set_up.as_deref_mut().filter(|set_up| known(set_up)) else {
+            return self.transfer_answered(slot, leg, response);
+        };
+        let cancelled = set_up
+            .branches
+            .iter()
+            .find(|branch| branch.leg == leg)
+            .is_none_or(|branch| branch.cancelled);
+        let Some(caller) = caller.filter(|_| !cancelled) else {
+            // The call has ended or been answered by another leg.
+            let _ = self.endpoint.ack(leg, &MessageContent::default(), now);
+            let _ = self.endpoint.hang_up(leg, &MessageContent::default(), now);
+            return;
+        };
+        let offered = set_up.offered;
+        let settled = set_up.answered_by.is_some();
+        set_up.branches.retain(|branch| branch.leg != leg);
+        for timer in [set_up.ring_timer.take(), set_up.answer_timer.take()]
+            .into_iter()
+            .flatten()
+        {
+            self.parts.ctx.timers.cancel(timer);
+        }
+        *call.legs.get_mut(Side::Callee) = Some(leg);
+        call.phase = CallPhase::Answered;
+        call.answered_at = Some(now);
+        call.status = 200;
+        self.parts.set_early_media(slot, None);
+        let mut buffers = std::mem::take(&mut self.parts.calls.buffers);
+        buffers.sdp.clear();
+        let role = match offered {
+            true => SdpRole::Answer,
+            false => SdpRole::Offer,
+        };
+        let carried = match has_sdp(response) {
+            // The SDP was forwarded before; other body parts of the response are forwarded now.
+            true if settled && !is_multipart(response) => Ok(Carried::Nothing),
+            true => self
+                .parts
+                .carry_body(slot, Side::Callee, response, role, &mut buffers.sdp),
+            false => Ok(Carried::Untouched),
+        };
+        let error = carried.err();
+        let result = match carried {
+            Ok(carried) => self.pass_answer(slot, caller, response, carried, &buffers.sdp),
+            Err(error) => Err(error.status()),
+        };
+        self.parts.calls.buffers = buffers;
+        self.locate_dialog(leg, None);
+        self.cancel_branches(slot, Some(200));
+        match result {
+            Ok(()) => {
+                let offers = !offered && !settled && has_sdp(response);
+                self.await_ack(slot, (Side::Callee, leg), offers, response);
+                self.parts.ctx.counters.answered += 1;
+                self.parts
+                    .ctx
+                    .events
+                    .tell(now, || EventKind::CallAnswered { call: number });
+            }
+            Err(status) => {
+                // The answer of the callee cannot be forwarded to the caller.
+                let _ = self.endpoint.ack(leg, &MessageContent::default(), now);
+                let why = error.map_or("answer cannot be forwarded", AnchorError::text);
+                let reason = error.map(reason_of);
+                self.reject_caller_for(slot, status, error.map(AnchorError::text));
+                self.end_call(slot, "border", why, reason.as_deref());
+            }
+        }
+    }
+
+    fn pass_answer(
+        &mut self,
+        slot: CallSlot,
+        caller: LegId,
+        response: &Message<'_>,
+        carried: Carried,
+        sdp: &[u8],
+    ) -> Result<(), u16> {
+        let now = self.parts.ctx.now;
+        let call = self.parts.calls.get(slot).ok_or(500u16)?;
+        let mut changes = HeaderChanges::default();
+        let edits = self.pass_edits(call, Side::Callee, response, None, &mut changes);
+        let content = Components::passed(response, &edits, body_of(carried, sdp, response));
+        self.endpoint
+            .answer(caller, response.status(), &content, now)
+            .map_err(|_| 500)
+    }
+
+    /// An outgoing leg has failed.
+    pub(crate) fn failed(
+        &mut self,
+        slot: CallSlot,
+        leg: LegId,
+        why: Failure,
+        response: Option<&Message<'_>>,
+    ) {
+        let Some(call) = self.parts.calls.get_mut(slot) else {
+            return;
+        };
+        let Some((set_up, at)) = call.set_up.as_deref_mut().and_then(|set_up| {
+            let at = set_up
+                .branches
+                .iter()
+                .position(|branch| branch.leg == leg)?;
+            Some((set_up, at))
+        }) else {
+            return self.transfer_leg_failed(slot, leg, why, response);
+        };
+        let branch = set_up.branches.remove(at);
+        let trunk = set_up
+            .hops
+            .get(usize::from(branch.hop))
+            .and_then(|hop| hop.trunk);
+        self.parts.trunks.end_call(trunk);
+        let (status, text) = match why {
+            Failure::Response => (response.map_or(500, Message::status), "refused"),
+            Failure::TimedOut => (408, "no response from the target"),
+            Failure::Transport => (503, "target is unreachable"),
+            Failure::CancelCrossed | Failure::CancelledWithoutResponse => (487, "cancelled"),
+        };
+        if !branch.cancelled || why == Failure::Transport {
+            self.parts
+                .record_hop_result(slot, branch.hop, why, status, branch.heard);
+        }
+        if !branch.cancelled
+            && self
+                .parts
+                .calls
+                .get(slot)
+                .is_some_and(|call| call.phase == CallPhase::SetUp)
+        {
+            self.take_failure(slot, branch.hop, branch.heard, why, status, text, response);
+        }
+        self.call_next_hops(slot);
+    }
+
+    /// Continues after a failed hop: with another hop, a redirect, or the end of the call.
+    fn take_failure(
+        &mut self,
+        slot: CallSlot,
+        hop: u16,
+        heard: bool,
+        why: Failure,
+        status: u16,
+        text: &'static str,
+        response: Option<&Message<'_>>,
+    ) {
+        if let Some(response) = response
+            && (300..400).contains(&status)
+            && self
+                .parts
+                .calls
+                .follow(&self.parts.ctx, slot, hop, response)
+        {
+            return;
+        }
+        let config = self.parts.ctx.config.clone();
+        let Some(set_up) = self
+            .parts
+            .calls
+            .get_mut(slot)
+            .and_then(|call| call.set_up.as_deref_mut())
+        else {
+            return;
+        };
+        // A challenge to our own credentials is not forwarded to the caller.
+        let own_login = set_up
+            .hops
+            .get(usize::from(hop))
+            .and_then(|hop| hop.trunk)
+            .and_then(|trunk| config.trunk(trunk))
+            .is_some_and(|trunk| trunk.credentials.is_some());
+        let (status, message) = match status {
+            401 | 407 if own_login => (403, None),
+            _ => (status, response.map(Message::bytes)),
+        };
+        set_up.best.offer(status, message, text);
+        let elsewhere = matches!(status, 408 | 503) || why != Failure::Response;
+        // Contacts of lower preference of a registered user are tried after any failure.
+        let user = set_up
+            .hops
+            .get(set_up.next)
+            .is_some_and(|next| next.trunk.is_none());
+        let moves_on = match user {
+            true => status < 600 && status != 603 && !set_up.answered_reliably(),
+            false => elsewhere && !heard && !set_up.progressed,
+        };
+        if !moves_on {
+            set_up.next = set_up.hops.len();
+        }
+        if status >= 600 {
+            self.cancel_branches(slot, None);
+        }
+    }
+
+    /// If no branch is left, sends the best final response to the caller and ends the call.
+    pub(crate) fn settle_set_up(&mut self, slot: CallSlot) {
+        let Some(call) = self.parts.calls.get_mut(slot) else {
+            return;
+        };
+        if call.phase != CallPhase::SetUp {
+            return self.parts.finish_if_over(slot);
+        }
+        let Some(set_up) = call.set_up.as_deref_mut() else {
+            return;
+        };
+        if set_up.is_busy() || set_up.next < set_up.hops.len() {
+            return;
+        }
+        let best = std::mem::take(&mut set_up.best);
+        let status = match best.status {
+            0 => 480,
+            // RFC 3261 section 16.7 step 6: an overload of the target is not ours. Our own 503 has no message.
+            503 if best.message.is_some() => 500,
+            status => status,
+        };
+        let why = if best.why.is_empty() {
+            "no target to call"
+        } else {
+            best.why
+        };
+        match best.message.filter(|_| status == best.status) {
+            Some(message) => self.reject_caller(slot, status, Some(&message)),
+            None => self.reject_caller_for(slot, status, Some(why)),
+        }
+        self.end_call(slot, "callee", why, None);
+    }
+
+    /// Refuses the INVITE of the caller, with the headers of `message` if present.
+    pub(crate) fn reject_caller(&mut self, slot: CallSlot, status: u16, message: Option<&[u8]>) {
+        self.reject_caller_with(slot, status, message, None);
+    }
+
+    /// Refuses the INVITE of the caller by our own decision; `why` is added in Warning if its SDP was the reason.
+    pub(crate) fn reject_caller_for(&mut self, slot: CallSlot, status: u16, why: Option<&str>) {
+        self.reject_caller_with(slot, status, None, why);
+    }
+
+    fn reject_caller_with(
+        &mut self,
+        slot: CallSlot,
+        status: u16,
+        message: Option<&[u8]>,
+        why: Option<&str>,
+    ) {
+        let now = self.parts.ctx.now;
+        let Some(call) = self.parts.calls.get_mut(slot) else {
+            return;
+        };
+        call.status = status;
+        let Some(caller) = call.legs.get_mut(Side::Caller).take() else {
+            return;
+        };
+        self.parts
+            .calls
+            .count_outcome(&mut self.parts.ctx, slot, CallOutcome::of(status));
+        let parsed = message.and_then(|bytes| Message::parse(bytes).ok());
+        if let (401 | 407, Some(response)) = (status, &parsed) {
+            self.parts
+                .calls
+                .store_challenge(&self.parts.ctx, slot, response);
+        }
+        let Some(call) = self.parts.calls.get(slot) else {
+            return;
+        };
+        let mut changes = HeaderChanges::default();
+        let sent = match &parsed {
+            Some(response) => {
+                // Its leg no longer belongs to the call.
+                let flow = self.endpoint.flow_of(caller);
+                let host = flow.map(|flow| self.parts.listeners.advertised_host(flow.local));
+                let from = Side::Callee;
+                let host = host.as_deref();
+                let edits = self.pass_edits(call, from, response, host, &mut changes);
+                let carried = refusal_body(call, response);
+                let content = Components::passed(response, &edits, body_of(carried, b"", response));
+                self.endpoint.reject(caller, status, &content, now)
+            }
+            None => {
+                let warning = why.and_then(|why| warning_of(status, why));
+                let mut effects = ::rules::Effects::default();
+                let mut edits: SmallVec<[Edit<'_>; 4]> = SmallVec::new();
+                if let Some(value) = &warning {
+                    let id = HeaderId::Warning;
+                    edits.push(Edit::Add { id, value });
+                }
+                if status == 503 {
+                    edits.push(Edit::Add {
+                        id: HeaderId::RetryAfter,
+                        value: b"10",
+                    });
+                }
+                if let Some(flow) = self.endpoint.flow_of(caller) {
+                    let what = (wire::sip::Method::Invite, status);
+                    self.parts
+                        .rules_answer(flow, None, what, &mut edits, &mut effects);
+                }
+                self.endpoint
+                    .reject(caller, status, &MessageContent::default().with(&edits), now)
+            }
+        };
+        if sent.is_err() {
+            let _ = self
+                .endpoint
+                .hang_up(caller, &MessageContent::default(), now);
+        }
+    }
+
+    /// Cancels all branches.
+    pub(crate) fn cancel_branches(&mut self, slot: CallSlot, reason: Option<u16>) {
+        let now = self.parts.ctx.now;
+        let Some(set_up) = self
+            .parts
+            .calls
+            .get_mut(slot)
+            .and_then(|call| call.set_up.as_deref_mut())
+        else {
+            return;
+        };
+        set_up.next = set_up.hops.len();
+        set_up.opening.clear();
+        let mut legs = Vec::new();
+        for branch in &mut set_up.branches {
+            if !branch.cancelled {
+                branch.cancelled = true;
+                legs.push(branch.leg);
+            }
+        }
+        let elsewhere = [Edit::Add {
+            id: HeaderId::Reason,
+            value: b"SIP;cause=200;text=\"Call completed elsewhere\"",
+        }];
+        let edits = if reason == Some(200) {
+            &elsewhere[..]
+        } else {
+            &[]
+        };
+        for leg in legs {
+            let _ = self
+                .endpoint
+                .cancel(leg, &MessageContent::default().with(edits), now);
+        }
+    }
+}
+
+impl OngoingCalls {
+    /// Adds the contacts of a 3xx to the hops, if the trunk is configured so. Returns whether any was added.
+    fn follow(&mut self, ctx: &Ctx, slot: CallSlot, hop: u16, response: &Message<'_>) -> bool {
+        let config = ctx.config.clone();
+        let Some(set_up) = self
+            .get_mut(slot)
+            .and_then(|call| call.set_up.as_deref_mut())
+        else {
+            return false;
+        };
+        let Some(from) = set_up.hops.get(usize::from(hop)).cloned() else {
+            return false;
+        };
+        let follows = from
+            .trunk
+            .and_then(|trunk| config.trunk(trunk))
+            .is_some_and(|trunk| trunk.redirect == Redirect::Follow);
+        if !follows || set_up.progressed {
+            return false;
+        }
+        let mut contacts: Vec<(u16, Vec<u8>)> = response
+            .contacts()
+            .flatten()
+            .filter(|contact| contact.parse_uri().is_some_and(|uri| uri.is_sip()))
+            .map(|contact: NameAddr<'_>| {
+                (
+                    contact.q_thousandths().unwrap_or(1_000),
+                    contact.uri.to_vec(),
+                )
+            })
+            .collect();
+        contacts.sort_by_key(|(q, _)| core::cmp::Reverse(*q));
+        let mut added = false;
+        for (_, uri) in contacts {
+            let known = set_up.hops.iter().any(|hop| hop.uri == uri);
+            if known || set_up.hops.len() >= MAX_HOPS {
+                continue;
+            }
+            let mut next = from.clone();
+            next.group = set_up.hops.len() as u16;
+            let Some(place) = place_of(&uri) else {
+                continue;
+            };
+            next.place = place;
+            next.routes = Vec::new();
+            next.uri = uri;
+            next.redirected = true;
+            let at = set_up.next + usize::from(added);
+            set_up.hops.insert(at.min(set_up.hops.len()), next);
+            added = true;
+        }
+        added
+    }
+}
+
+impl Components {
+    /// Updates the state of a trunk from the failure of a hop.
+    pub(crate) fn record_hop_result(
+        &mut self,
+        slot: CallSlot,
+        hop: u16,
+        why: Failure,
+        status: u16,
+        heard: bool,
+    ) {
+        let now = self.ctx.now;
+        let Some((trunk, target)) = self
+            .calls
+            .get(slot)
+            .and_then(|call| call.set_up.as_deref())
+            .and_then(|set_up| set_up.hops.get(usize::from(hop)))
+            .and_then(|hop| Some((hop.trunk?, hop.target)))
+        else {
+            return;
+        };
+        let result = match why {
+            Failure::TimedOut | Failure::Transport if !heard => PingResult::TimedOut,
+            Failure::Response if status == 503 => PingResult::Response(503),
+            _ => return,
+        };
+        if let Some(note) = self.trunks.call_failed(trunk, target, result) {
+            self.ctx.events.tell(now, || note);
+        }
+    }
+}
+
+/// The target of a redirect.
+fn place_of(uri: &[u8]) -> Option<StepTarget> {
+    let uri = wire::sip::Uri::parse(uri)?;
+    let host = HostName::parse(&uri.host_port().to_string())?;
+    let secure = uri.scheme == wire::sip::Scheme::Sips;
+    let transport = match uri.transport() {
+        Some(name) if name.eq_ignore_ascii_case(b"tls") => Some(Transport::Tls),
+        // A sips URI requires TLS (RFC 3261 section 26.2.2).
+        Some(name) if secure && name.eq_ignore_ascii_case(b"tcp") => Some(Transport::Tls),
+        None if secure => Some(Transport::Tls),
+        Some(_) if secure => return None,
+        Some(name) if name.eq_ignore_ascii_case(b"udp") => Some(Transport::Udp),
+        Some(name) if name.eq_ignore_ascii_case(b"tcp") => Some(Transport::Tcp),
+        Some(_) => return None,
+        None => None,
+    };
+    Some(match host.ip() {
+        Some(ip) => StepTarget::Address(
+            SocketAddr::new(
+                ip,
+                host.port.unwrap_or(match transport {
+                    Some(Transport::Tls) => 5061,
+                    _ => 5060,
+                }),
+            ),
+            transport.unwrap_or(Transport::Udp),
+        ),
+        None => StepTarget::Name(host, transport),
+    })
+}
+
+impl Calls<'_> {
+    /// The ring timeout has expired.
+    pub(crate) fn ring_timed_out(&mut self, slot: CallSlot) {
+        let Some(call) = self
+            .parts
+            .calls
+            .get_mut(slot)
+            .filter(|call| call.phase == CallPhase::SetUp)
+        else {
+            return;
+        };
+        if let Some(set_up) = call.set_up.as_deref_mut() {
+            set_up.ring_timer = None;
+        }
+        self.reject_caller(slot, 480, None);
+        let reason = b"SIP;cause=480;text=\"No answer\"";
+        self.end_call(slot, "border", "no answer", Some(reason));
+    }
+
+    /// The answer timeout of a target has expired: the next one is tried.
+    pub(crate) fn answer_timed_out(&mut self, slot: CallSlot, leg: LegId) {
+        let now = self.parts.ctx.now;
+        let Some(set_up) = self
+            .parts
+            .calls
+            .get_mut(slot)
+            .and_then(|call| call.set_up.as_deref_mut())
+        else {
+            return;
+        };
+        let Some(branch) = set_up.branches.iter_mut().find(|branch| branch.leg == leg) else {
+            return;
+        };
+        if branch.heard || branch.cancelled || self.endpoint.has_response(leg) {
+            return;
+        }
+        branch.cancelled = true;
+        let hop = branch.hop;
+        self.parts
+            .record_hop_result(slot, hop, Failure::TimedOut, 408, false);
+        self.parts
+            .calls
+            .hop_failed(slot, 408, None, "no response from the target");
+        let _ = self.endpoint.cancel(leg, &MessageContent::default(), now);
+        self.call_next_hops(slot);
+    }
+}

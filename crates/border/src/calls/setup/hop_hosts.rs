@@ -1,0 +1,65 @@
+//! Our host and that of the target in messages of a hop.
+
+use crate::listeners::Listeners;
+use crate::policy::HopStep;
+use config::Trunk;
+use engine::Transport;
+use sip::Flow;
+use wire::sip::{Host, NameAddr, Uri};
+
+/// Our host and the host of the target at one hop.
+#[derive(Debug)]
+pub(crate) struct HopHosts {
+    /// Host of From.
+    pub(crate) from_host: Vec<u8>,
+    to_host: Vec<u8>,
+    /// Whether the target also accepts TCP at the same address and port.
+    pub(crate) takes_tcp: bool,
+}
+
+impl HopHosts {
+    pub(crate) fn new(
+        listeners: &Listeners,
+        hop: &HopStep,
+        trunk: Option<&Trunk>,
+        flow: Flow,
+    ) -> HopHosts {
+        let own = listeners.advertised_host(flow.local);
+        let domain = trunk
+            .and_then(|trunk| trunk.domain.as_ref())
+            .map(|domain| domain.to_string().into_bytes());
+        let to_host = match (trunk, &domain) {
+            (_, Some(domain)) => domain.clone(),
+            (Some(_), None) => Uri::parse(&hop.uri)
+                .map(|uri| uri.raw_host_port().to_vec())
+                .unwrap_or_default(),
+            // The address of record of a registered user is in our domain.
+            (None, None) => own.clone(),
+        };
+        let takes_tcp = flow.transport == Transport::Udp
+            && trunk.is_some_and(|trunk| {
+                trunk.targets.iter().any(|target| {
+                    target.transport == Some(Transport::Tcp)
+                        && target.address(Transport::Tcp) == Some(flow.remote)
+                })
+            });
+        HopHosts {
+            from_host: domain.unwrap_or(own),
+            to_host,
+            takes_tcp,
+        }
+    }
+
+    /// The host for From; `None`: unchanged (anonymous callers, RFC 3323 section 4.1).
+    pub(crate) fn caller_host(&self, caller: &NameAddr<'_>) -> Option<&[u8]> {
+        let anonymous = caller.parse_uri().is_some_and(
+            |uri| matches!(uri.host, Host::Name(name) if name.to_ascii_lowercase().ends_with(b".invalid")),
+        );
+        (!anonymous).then_some(self.from_host.as_slice())
+    }
+
+    /// Appends To.
+    pub(crate) fn to(&self, called: &NameAddr<'_>, out: &mut Vec<u8>) {
+        crate::headers::address_with_host(called, Some(&self.to_host), out);
+    }
+}

@@ -1,0 +1,567 @@
+//! Hunting: calls the hops of a plan, one group after the other, until one answers.
+
+use crate::bodies::{Carried, SdpRole, body_of, has_sdp, offer_again};
+use crate::calls::key::CallSlot;
+use crate::calls::relay::HeaderChanges;
+use crate::calls::setup::hop_hosts::HopHosts;
+use crate::calls::table::OngoingCalls;
+use crate::calls::{Branch, CallPhase, SetUp};
+use crate::certificate_names::with_hop_certificate_name;
+use crate::components::{Calls, Components};
+use crate::headers::{EditList, address_of, address_with_host, text};
+use crate::identity::{ANONYMOUS, RequestedPrivacy};
+use crate::policy::{HopStep, StepTarget};
+use crate::shared::Alarm;
+use anchor::{AnchorError, CallMedia, EarlyMedia, Side};
+use engine::EventKind;
+use sip::{Flow, Invite, LegId, Login, Prack, Target};
+use smallvec::SmallVec;
+use wire::sip::{Edit, HeaderId, Message};
+
+/// The header that limits parallel forking (RFC 5393 section 5).
+pub(crate) const MAX_BREADTH: &[u8] = b"Max-Breadth";
+/// Its default (section 5.3.3).
+const BREADTH: u16 = 60;
+
+/// The reason for not calling a hop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum HopError {
+    /// The next hop may be possible.
+    Hop(u16, &'static str),
+    /// No other hop is possible.
+    Call(u16, &'static str),
+}
+
+impl SetUp {
+    /// How many hops of the next group are called at once; the breadth is divided among them.
+    fn divide_breadth(&mut self, group: u16) -> u16 {
+        let rest = self.hops.get(self.next..).unwrap_or_default();
+        let members = rest.iter().take_while(|hop| hop.group == group).count();
+        let breadth = self.breadth.unwrap_or(BREADTH).max(1);
+        let count = u16::try_from(members).unwrap_or(u16::MAX).clamp(1, breadth);
+        self.share = (self.breadth.is_some() || count > 1).then_some(breadth / count);
+        count
+    }
+}
+
+impl Calls<'_> {
+    /// Calls the next group of hops; ends the call if none is left and nothing is in progress.
+    pub(crate) fn call_next_hops(&mut self, slot: CallSlot) {
+        let Some(set_up) = self
+            .parts
+            .calls
+            .get_mut(slot)
+            .and_then(|call| call.set_up.as_mut())
+        else {
+            return;
+        };
+        let invite = std::mem::take(&mut set_up.invite);
+        if let Ok(message) = Message::parse(&invite) {
+            self.call_next_hops_with(slot, &message);
+        }
+        if let Some(set_up) = self
+            .parts
+            .calls
+            .get_mut(slot)
+            .and_then(|call| call.set_up.as_mut())
+        {
+            set_up.invite = invite;
+        }
+        self.settle_set_up(slot);
+    }
+
+    /// The same with the parsed INVITE; the caller continues with [`Components::settle_set_up`].
+    pub(crate) fn call_next_hops_with(&mut self, slot: CallSlot, invite: &Message<'_>) {
+        loop {
+            if self
+                .parts
+                .calls
+                .get(slot)
+                .is_none_or(|call| call.phase != CallPhase::SetUp)
+            {
+                return;
+            }
+            let Some(set_up) = self
+                .parts
+                .calls
+                .get_mut(slot)
+                .and_then(|call| call.set_up.as_mut())
+            else {
+                return;
+            };
+            if set_up.is_busy() {
+                return;
+            }
+            let Some(group) = set_up.hops.get(set_up.next).map(|hop| hop.group) else {
+                return;
+            };
+            // The remainder of a group that exceeds the breadth is called after these have failed.
+            let mut broad = set_up.divide_breadth(group);
+            while broad > 0 {
+                broad -= 1;
+                let Some(set_up) = self
+                    .parts
+                    .calls
+                    .get_mut(slot)
+                    .and_then(|call| call.set_up.as_mut())
+                else {
+                    return;
+                };
+                let index = set_up.next;
+                if set_up.hops.get(index).is_none_or(|hop| hop.group != group) {
+                    break;
+                }
+                set_up.next += 1;
+                self.begin_hop(slot, index, invite);
+            }
+        }
+    }
+
+    /// Calls a hop, after resolution of its name if necessary.
+    fn begin_hop(&mut self, slot: CallSlot, index: usize, invite: &Message<'_>) {
+        let Some(call) = self.parts.calls.get(slot) else {
+            return;
+        };
+        let Some(hop) = call
+            .set_up
+            .as_ref()
+            .and_then(|set_up| set_up.hops.get(index))
+        else {
+            return;
+        };
+        if matches!(hop.place, StepTarget::Name(..)) {
+            return self.locate_hop(slot, index);
+        }
+        let Some(flow) = self.parts.flow_to(hop) else {
+            self.parts.calls.hop_failed(
+                slot,
+                503,
+                None,
+                "no listener of the interface reaches the target",
+            );
+            return;
+        };
+        let flow = with_hop_certificate_name(self.endpoint, &self.parts.ctx.config, flow, hop);
+        if let Err(why) = self.call_hop(slot, index, flow, invite) {
+            self.parts.calls.handle_hop_error(slot, why);
+        }
+    }
+
+    fn call_hop(
+        &mut self,
+        slot: CallSlot,
+        index: usize,
+        flow: Flow,
+        invite: &Message<'_>,
+    ) -> Result<(), HopError> {
+        let mut buffers = std::mem::take(&mut self.parts.calls.buffers);
+        buffers.sdp.clear();
+        let placed = self
+            .parts
+            .offer_to_hop(slot, index, flow, invite, &mut buffers.sdp);
+        let result = match placed {
+            Ok(_) if self.parts.waits_for_sockets(slot, index) => Ok(None),
+            Ok(carried) => self
+                .send_invite(slot, index, flow, invite, carried, &buffers.sdp)
+                .map(Some),
+            Err(error) => Err(self.parts.anchor_refusal(error)),
+        };
+        self.parts.calls.buffers = buffers;
+        if let Some((leg, mark)) = result? {
+            if let (Some(mark), Some(call)) = (mark, self.parts.calls.get_mut(slot)) {
+                // An INVITE that returns with the Request-URI set by header rules has looped.
+                call.mark = mark;
+            }
+            self.branch_began(slot, index, (leg, &flow));
+        }
+        Ok(())
+    }
+
+    /// Calls the hops that waited for media sockets.
+    pub(crate) fn call_opened_hops(&mut self, slot: CallSlot) {
+        let Some(set_up) = self
+            .parts
+            .calls
+            .get_mut(slot)
+            .and_then(|call| call.set_up.as_deref_mut())
+        else {
+            return;
+        };
+        let opening = std::mem::take(&mut set_up.opening);
+        if opening.is_empty() {
+            return;
+        }
+        let invite = std::mem::take(&mut set_up.invite);
+        if let Ok(message) = Message::parse(&invite) {
+            for index in opening {
+                self.begin_hop(slot, usize::from(index), &message);
+            }
+        }
+        if let Some(set_up) = self
+            .parts
+            .calls
+            .get_mut(slot)
+            .and_then(|call| call.set_up.as_deref_mut())
+        {
+            set_up.invite = invite;
+        }
+        self.call_next_hops(slot);
+    }
+
+    /// Sends the INVITE to a hop. Returns the leg, and the hash of the Request-URI if header rules changed it.
+    fn send_invite(
+        &mut self,
+        slot: CallSlot,
+        index: usize,
+        flow: Flow,
+        invite: &Message<'_>,
+        carried: Carried,
+        sdp: &[u8],
+    ) -> Result<(LegId, Option<u64>), HopError> {
+        let now = self.parts.ctx.now;
+        let key = self.parts.calls.key_of(slot);
+        let config = self.parts.ctx.config.clone();
+        let mut call_id = Vec::with_capacity(48);
+        match self
+            .parts
+            .calls
+            .challenged_call_id(&self.parts.ctx, slot, invite)
+        {
+            Some(before) => call_id.extend_from_slice(&before),
+            None => self.parts.calls.call_id(
+                &mut self.parts.ctx.entropy,
+                self.endpoint,
+                key,
+                &mut call_id,
+            ),
+        }
+        self.parts.calls.set_destination(slot, index);
+        let call = self
+            .parts
+            .calls
+            .get(slot)
+            .ok_or(HopError::Call(500, "the call has ended"))?;
+        let set_up = call
+            .set_up
+            .as_deref()
+            .ok_or(HopError::Call(500, "the call is already answered"))?;
+        let hop = set_up
+            .hops
+            .get(index)
+            .ok_or(HopError::Hop(500, "no such hop"))?;
+        let trunk = hop.trunk.and_then(|trunk| config.trunk(trunk));
+        let placed = HopHosts::new(&self.parts.listeners, hop, trunk, flow);
+        let (mut from, mut to) = (Vec::with_capacity(96), Vec::with_capacity(96));
+        let caller = invite
+            .from()
+            .map_err(|_| HopError::Call(400, "From cannot be read"))?;
+        match trunk.and_then(|trunk| trunk.from_user.as_deref()) {
+            Some(user) => {
+                from.extend_from_slice(b"<sip:");
+                from.extend_from_slice(user.as_bytes());
+                from.push(b'@');
+                from.extend_from_slice(&placed.from_host);
+                from.push(b'>');
+            }
+            None => address_with_host(&caller, placed.caller_host(&caller), &mut from),
+        }
+        let boundary = call.boundary(&self.parts.ctx.config, Side::Caller, set_up.user.as_deref());
+        let wish = RequestedPrivacy::of(invite);
+        if boundary.must_refuse(wish) {
+            return Err(HopError::Call(500, "media privacy requires anchored media"));
+        }
+        if boundary.hides_caller(wish) {
+            from.clear();
+            from.extend_from_slice(ANONYMOUS);
+        }
+        let called = invite
+            .to()
+            .map_err(|_| HopError::Call(400, "To cannot be read"))?;
+        placed.to(&called, &mut to);
+        let share = set_up.share.map(|share| share.to_string());
+        let mut changes = HeaderChanges::default();
+        let HeaderChanges { texts, effects } = &mut changes;
+        let mut edits = EditList::new();
+        self.own_edits(
+            call,
+            Side::Caller,
+            invite,
+            &boundary,
+            Some(&placed.from_host),
+            texts,
+            &mut edits,
+        );
+        if !set_up.reliable && !set_up.offered {
+            // The answer to an offer in a reliable response belongs in PRACK, which this caller does not support.
+            edits.push(Edit::Replace {
+                id: HeaderId::Supported,
+                value: b"timer, replaces",
+            });
+        }
+        if set_up.breadth.is_some() {
+            edits.push(Edit::RemoveNamed(MAX_BREADTH));
+        }
+        if let Some(share) = &share {
+            edits.push(Edit::AddNamed {
+                name: MAX_BREADTH,
+                value: share.as_bytes(),
+            });
+        }
+        let scene = ::rules::MessageContext {
+            uri: Some(&hop.uri),
+            from: Some(&from),
+            to: Some(&to),
+            edits: &edits,
+            tags: call.tags.as_deref().map_or(&[], Vec::as_slice),
+            ..self
+                .parts
+                .first_scene((hop.interface, hop.trunk), flow, invite)
+        };
+        self.parts
+            .rules_out_first(&scene, Some((call, slot)), effects);
+        let effects = &*effects;
+        if let Some(refusal) = &effects.refusal {
+            return Err(HopError::Call(refusal.status, "refused by a header rule"));
+        }
+        let uri = effects.uri().unwrap_or(&hop.uri);
+        let (from, to) = (effects.from().unwrap_or(&from), effects.to().unwrap_or(&to));
+        let mark = effects.uri().map(|uri| self.parts.calls.mark_of(uri));
+        effects.merge(&mut edits);
+        let routes: SmallVec<[&[u8]; 2]> = hop.routes.iter().map(|route| &**route).collect();
+        let request = Invite {
+            target: Target {
+                uri,
+                flow,
+                routes: &routes,
+                pinned: matches!(hop.place, StepTarget::Flow(_)),
+                tcp_when_large: placed.takes_tcp,
+                feedback: trunk.is_some_and(|trunk| trunk.overload_control),
+            },
+            from: Some(from),
+            to: Some(to),
+            call_id: Some(&call_id),
+            content: Components::passed(invite, &edits, body_of(carried, sdp, invite)),
+            user: key.0,
+            login: trunk
+                .and_then(|trunk| trunk.credentials.as_ref())
+                .map(|login| Login {
+                    user: login.username.as_bytes(),
+                    password: login.password.as_bytes(),
+                }),
+            prack: if set_up.reliable {
+                Prack::Handler
+            } else {
+                Prack::Automatic
+            },
+        };
+        self.endpoint
+            .invite(&request, now)
+            .map(|leg| (leg, mark))
+            .map_err(|refused| match refused {
+                sip::Refused::Full => HopError::Call(503, "table full"),
+                sip::Refused::TooLarge => HopError::Call(513, "message too large"),
+                _ => HopError::Hop(503, "target is unreachable"),
+            })
+    }
+
+    /// Records an outgoing leg.
+    fn branch_began(&mut self, slot: CallSlot, index: usize, (leg, flow): (LegId, &Flow)) {
+        let now = self.parts.ctx.now;
+        let key = self.parts.calls.key_of(slot);
+        let Some(call) = self.parts.calls.get_mut(slot) else {
+            return;
+        };
+        let number = call.number;
+        let Some(set_up) = call.set_up.as_deref_mut() else {
+            return;
+        };
+        set_up.branches.push(Branch {
+            leg,
+            hop: index as u16,
+            heard: false,
+            cancelled: false,
+        });
+        let Some(hop) = set_up.hops.get(index) else {
+            return;
+        };
+        let trunk = hop.trunk;
+        self.parts.ctx.events.tell(now, || EventKind::CallRouted {
+            call: number,
+            route: match hop.redirected {
+                true => "redirect".to_owned(),
+                false => set_up.route.to_string(),
+            },
+            target: hop.label.clone(),
+            address: address_of(flow),
+            call_id: text(self.endpoint.call_id_of(leg).unwrap_or_default()),
+        });
+        if let Some(timeout) = trunk
+            .and_then(|trunk| self.parts.ctx.config.trunk(trunk))
+            .map(|trunk| trunk.answer_timeout)
+        {
+            let alarm = Alarm::AnswerTimeout(key, leg);
+            set_up.answer_timer = Some(self.parts.ctx.timers.schedule(now + timeout, alarm));
+        }
+        if let Some(trunk) = trunk {
+            self.parts.admission.throttles.record_sent(trunk, now);
+        }
+        self.parts.trunks.begin_call(trunk);
+    }
+}
+
+impl OngoingCalls {
+    fn handle_hop_error(&mut self, slot: CallSlot, why: HopError) {
+        match why {
+            HopError::Hop(status, text) => self.hop_failed(slot, status, None, text),
+            HopError::Call(status, text) => {
+                if let Some(set_up) = self.get_mut(slot).and_then(|call| call.set_up.as_mut()) {
+                    set_up.next = set_up.hops.len();
+                }
+                self.hop_failed(slot, status, None, text);
+            }
+        }
+    }
+
+    /// Records the failure of a hop, if it is the best response so far.
+    pub(crate) fn hop_failed(
+        &mut self,
+        slot: CallSlot,
+        status: u16,
+        message: Option<&[u8]>,
+        why: &'static str,
+    ) {
+        if let Some(set_up) = self.get_mut(slot).and_then(|call| call.set_up.as_mut()) {
+            set_up.best.offer(status, message, why);
+        }
+    }
+
+    /// Records this hop as the destination of the call.
+    fn set_destination(&mut self, slot: CallSlot, index: usize) {
+        let Some(hop) = self
+            .get(slot)
+            .and_then(|call| call.set_up.as_deref()?.hops.get(index))
+        else {
+            return;
+        };
+        let (mark, interface, trunk) = (self.mark_of(&hop.uri), hop.interface, hop.trunk);
+        if let Some(call) = self.get_mut(slot) {
+            call.mark = mark;
+            *call.interfaces.get_mut(Side::Callee) = interface;
+            *call.trunks.get_mut(Side::Callee) = trunk;
+        }
+    }
+}
+
+impl Components {
+    /// The flow to a hop.
+    pub(crate) fn flow_to(&self, hop: &HopStep) -> Option<Flow> {
+        match hop.place {
+            StepTarget::Flow(flow) => Some(flow),
+            StepTarget::Address(remote, transport) => Some(Flow {
+                local: self.listeners.local_for(hop.interface, transport, remote)?,
+                transport,
+                remote,
+                connection: None,
+            }),
+            StepTarget::Name(..) => None,
+        }
+    }
+
+    /// Whether a hop has to wait until the media sockets of its offer are open.
+    fn waits_for_sockets(&mut self, slot: CallSlot, index: usize) -> bool {
+        let Some(call) = self.calls.get_mut(slot) else {
+            return false;
+        };
+        let plane = &mut self.media.plane;
+        let held = match (&call.relay, &mut call.media) {
+            (Some(relay), _) => relay.defers_hop,
+            (None, Some(media)) => media.defer_until_open(plane),
+            (None, None) => false,
+        };
+        if held && let Some(set_up) = call.set_up.as_deref_mut() {
+            set_up.opening.push(index as u16);
+        }
+        held
+    }
+
+    fn anchor_refusal(&mut self, error: AnchorError) -> HopError {
+        if let AnchorError::Exhausted(pool) = error {
+            self.media.ports_exhausted(&mut self.ctx, pool);
+        }
+        HopError::Call(error.status(), error.text())
+    }
+
+    /// Allocates ports for the offer, or offers the same ports again at later hops.
+    fn offer_to_hop(
+        &mut self,
+        slot: CallSlot,
+        index: usize,
+        flow: Flow,
+        invite: &Message<'_>,
+        sdp: &mut Vec<u8>,
+    ) -> Result<Carried, AnchorError> {
+        let Some(call) = self.calls.get(slot) else {
+            return Ok(Carried::Untouched);
+        };
+        if call.relay.is_some() {
+            let hop = call
+                .set_up
+                .as_ref()
+                .and_then(|set_up| set_up.hops.get(index));
+            let Some(hop) = hop else {
+                return Ok(Carried::Untouched);
+            };
+            let callee = (hop.interface, hop.trunk);
+            return self.relay_offer(slot, callee, invite, sdp);
+        }
+        let Some(set_up) = call.set_up.as_ref().filter(|set_up| set_up.anchor) else {
+            return Ok(Carried::Untouched);
+        };
+        let Some(hop) = set_up.hops.get(index) else {
+            return Ok(Carried::Untouched);
+        };
+        let callee =
+            self.media
+                .media_side(&self.ctx.config, hop.interface, hop.trunk, flow.remote.ip());
+        let callee = callee.ok_or(AnchorError::Unanchorable)?;
+        let repeated = call.media.is_some();
+        if !repeated {
+            let caller = self.media.media_side(
+                &self.ctx.config,
+                *call.interfaces.get(Side::Caller),
+                *call.trunks.get(Side::Caller),
+                set_up.source.ip(),
+            );
+            let caller = caller.ok_or(AnchorError::Unanchorable)?;
+            let key = self.calls.key_of(slot);
+            let gated = [*call.interfaces.get(Side::Caller), hop.interface]
+                .into_iter()
+                .filter_map(|interface| self.ctx.config.interface(interface))
+                .any(|interface| interface.gate_early_media);
+            let mut media = CallMedia::new(key.0, [caller, callee]).with_number(call.number);
+            if gated {
+                media = media.with_early_media(EarlyMedia::default());
+            }
+            if let Some(call) = self.calls.get_mut(slot) {
+                if !has_sdp(invite) {
+                    media.reserve(&mut self.media.plane)?;
+                }
+                call.media = Some(Box::new(media));
+            }
+            return self.carry_body(slot, Side::Caller, invite, SdpRole::Offer, sdp);
+        }
+        let Some(media) = self
+            .calls
+            .get_mut(slot)
+            .and_then(|call| call.media.as_deref_mut())
+        else {
+            return Ok(Carried::Untouched);
+        };
+        media.change_side(&mut self.media.plane, Side::Callee, callee)?;
+        if !has_sdp(invite) {
+            return Ok(Carried::Untouched);
+        }
+        offer_again(media, &mut self.media.plane, invite, sdp);
+        Ok(Carried::Rewritten)
+    }
+}

@@ -1,0 +1,910 @@
+//! Third-party call control: connecting two legs that did not call each other. Used for transfer (REFER carried out by
+//! us, RFC 3515, RFC 5589), INVITE with Replaces (RFC 3891), session refreshes of peers without UPDATE (RFC 4028), and
+//! moves to another media node.
+//!
+//! One leg is asked for an offer (or has just sent one), the other gets it by re-INVITE, and its answer is sent in the
+//! ACK of the first (RFC 3725 flow I; the side that may ring for long is asked first, so that no 2xx has to wait).
+
+mod consultation;
+mod cross_worker;
+pub(crate) mod handover;
+pub(crate) mod join;
+mod reanchor;
+mod reinvite_timeout;
+
+use crate::bodies::{Carried, SdpRole, has_sdp, session_of};
+use crate::calls::CallPhase;
+use crate::calls::key::{CallKey, CallSlot};
+use crate::calls::transfer::join::{ConsultationCall, Join, Purpose, TransferStage};
+use crate::certificate_names::with_hop_certificate_name;
+use crate::components::{Calls, Components};
+use crate::headers::{address_of, text};
+use crate::policy::{Facts, HopStep, Plan, StepTarget, decide};
+use crate::request::RequestRefusal;
+use crate::responses::refuse;
+use crate::shared::Alarm;
+use anchor::Side;
+use consultation::refuse_transfer;
+use cross_worker::dialog_owner;
+use engine::EventKind;
+use sip::{
+    Failure, Flow, Invite, LegId, MessageContent, Prack, ServerTransaction, Target, TransactionId,
+};
+use smallvec::SmallVec;
+use wire::sip::{Edit, HeaderId, Message, Method, percent_decode};
+
+/// Maximum number of retries after glare.
+const TRIES: u8 = 3;
+
+/// The target of a REFER.
+struct Referral {
+    uri: Vec<u8>,
+    /// Call-ID and tags of Replaces.
+    replaces: Option<(Vec<u8>, Vec<u8>, Vec<u8>)>,
+}
+
+fn referral(request: &Message<'_>) -> Option<Referral> {
+    let refer_to = request.refer_to().ok()?;
+    let uri = refer_to.parse_uri().filter(|uri| uri.is_sip())?;
+    if uri
+        .params
+        .get(b"method")
+        .is_some_and(|method| !method.eq_ignore_ascii_case(b"INVITE"))
+    {
+        return None;
+    }
+    let replaces = uri
+        .header_pairs()
+        .find(|(name, _)| name.eq_ignore_ascii_case(b"Replaces"))
+        .map(|(_, value)| percent_decode(value).into_owned());
+    let replaces = match replaces {
+        None => None,
+        Some(value) => {
+            let parsed = wire::sip::Replaces::parse(&value)?;
+            Some((
+                parsed.call_id.to_vec(),
+                parsed.to_tag.to_vec(),
+                parsed.from_tag.to_vec(),
+            ))
+        }
+    };
+    let end = refer_to
+        .uri
+        .iter()
+        .position(|&byte| byte == b'?')
+        .unwrap_or(refer_to.uri.len());
+    Some(Referral {
+        uri: refer_to.uri.get(..end)?.to_vec(),
+        replaces,
+    })
+}
+
+/// The SDP of a message, if it has one.
+fn description<'m>(message: &Message<'m>) -> &'m [u8] {
+    session_of(message)
+        .bytes(message.body())
+        .unwrap_or_default()
+}
+
+impl Calls<'_> {
+    /// Carries out a REFER.
+    pub(crate) fn referred(
+        &mut self,
+        slot: CallSlot,
+        from: Side,
+        leg: LegId,
+        transaction: ServerTransaction,
+        request: &Message<'_>,
+    ) {
+        let now = self.parts.ctx.now;
+        let Some(referral) = referral(request) else {
+            return refuse(self.endpoint, transaction, 400, now);
+        };
+        let ready = self.parts.calls.get(slot).is_some_and(|call| {
+            call.phase == CallPhase::Confirmed
+                && call.join.is_none()
+                && call.ack_due.is_none()
+                && call.leg(from.other()).is_some()
+        });
+        if !ready {
+            return refuse(self.endpoint, transaction, 491, now);
+        }
+        let purpose = |consultation| Purpose::Transfer {
+            referrer: leg,
+            consultation,
+        };
+        if let Some((call_id, to_tag, from_tag)) = &referral.replaces {
+            let consultation = self
+                .endpoint
+                .find_leg(call_id, to_tag, from_tag)
+                .or_else(|| self.endpoint.find_leg(call_id, from_tag, to_tag))
+                .and_then(|leg| Some((leg, CallKey(self.endpoint.user_of(leg)?))));
+            if consultation.is_none()
+                && let Some(worker) = dialog_owner(self.endpoint, to_tag, from_tag)
+            {
+                let dialog = (call_id.clone(), to_tag.clone(), from_tag.clone());
+                let referrer = (from, leg);
+                return self.request_leg(slot, referrer, transaction, worker, dialog);
+            }
+            let Some((consulting, key)) = consultation else {
+                // Not a dialog of ours: the target itself must have it.
+                return refuse(self.endpoint, transaction, 481, now);
+            };
+            let consulted = ConsultationCall::Local(key);
+            let join = Join::new(purpose(Some(consulted)), TransferStage::Offer, from);
+            return match self.detach_consultation(slot, join, (consulting, key)) {
+                Ok(()) => {
+                    refuse(self.endpoint, transaction, 202, now);
+                    self.ask_for_offer(slot);
+                }
+                Err(status) => refuse_transfer(self.endpoint, leg, transaction, status, now),
+            };
+        }
+        let hops = self
+            .parts
+            .hops_for_transfer(slot, from, &referral.uri, request);
+        if hops.is_empty() {
+            return refuse(self.endpoint, transaction, 404, now);
+        }
+        let mut join = Join::new(purpose(None), TransferStage::Calling, from);
+        join.hops = hops;
+        join.from = request.to().map(|to| to.uri.to_vec()).unwrap_or_default();
+        join.referred_by = request
+            .header(HeaderId::ReferredBy)
+            .map(<[u8]>::to_vec)
+            .unwrap_or_default();
+        refuse(self.endpoint, transaction, 202, now);
+        let _ = self.endpoint.notify_refer(leg, 100, b"Trying", now);
+        if let Some(call) = self.parts.calls.get_mut(slot) {
+            call.join = Some(Box::new(join));
+        }
+        self.call_next_transfer(slot, 503);
+    }
+
+    /// Sends a re-INVITE without SDP to the offerer.
+    fn ask_for_offer(&mut self, slot: CallSlot) {
+        let now = self.parts.ctx.now;
+        let Some(call) = self.parts.calls.get_mut(slot) else {
+            return;
+        };
+        let Some(join) = call.join.as_deref_mut() else {
+            return;
+        };
+        let leg = match join.purpose {
+            Purpose::Refresh | Purpose::Reanchor { .. } => *call.legs.get(join.side),
+            _ => join.new,
+        };
+        let sent = leg.and_then(|leg| {
+            self.endpoint
+                .request(leg, Method::Invite, &MessageContent::default(), now)
+                .ok()
+        });
+        join.waiting = sent;
+        join.stage = TransferStage::Offer;
+        match sent {
+            Some(sent) => self
+                .parts
+                .calls
+                .start_reinvite_timer(&mut self.parts.ctx, slot, sent),
+            None => self.transfer_failed(slot, 491),
+        }
+    }
+
+    /// Refreshes the session of a leg whose peer does not support UPDATE.
+    pub(crate) fn refresh(&mut self, slot: CallSlot, leg: LegId) {
+        let Some(call) = self.parts.calls.get_mut(slot) else {
+            return;
+        };
+        let Some(side) = call.side_of(leg) else {
+            return;
+        };
+        if call.participant.is_some() {
+            return self.refresh_participant(slot, leg);
+        }
+        let changes = call.join.is_some() || call.ack_due.is_some();
+        // A leg whose other end was taken by a transfer is refreshed after its return.
+        let whole = call.leg(side.other()).is_some();
+        if changes || !whole || call.phase != CallPhase::Confirmed {
+            return;
+        }
+        call.join = Some(Box::new(Join::new(
+            Purpose::Refresh,
+            TransferStage::Offer,
+            side,
+        )));
+        self.ask_for_offer(slot);
+    }
+
+    /// The call and side of the leg in Replaces of an INVITE, if it may be replaced.
+    ///
+    /// # Errors
+    /// The refusal (RFC 3891 section 3).
+    pub(crate) fn replaceable(
+        &self,
+        replaced: LegId,
+        early_only: bool,
+    ) -> Result<(CallSlot, Side), RequestRefusal> {
+        let none = || RequestRefusal::new(481, "the dialog in Replaces does not exist");
+        let slot = self
+            .endpoint
+            .user_of(replaced)
+            .and_then(|user| self.parts.calls.slot_of(CallKey(user)))
+            .ok_or_else(none)?;
+        let call = self.parts.calls.get(slot).ok_or_else(none)?;
+        if call.phase != CallPhase::Confirmed {
+            return Err(none());
+        }
+        if early_only {
+            return Err(RequestRefusal::new(
+                486,
+                "the dialog in Replaces is already answered",
+            ));
+        }
+        if call.join.is_some() || call.ack_due.is_some() {
+            return Err(RequestRefusal::new(
+                491,
+                "the dialog in Replaces is changing",
+            ));
+        }
+        if call.relay.is_some() {
+            return Err(RequestRefusal::new(
+                488,
+                "Replaces is not supported for a dialog with media at a media node",
+            ));
+        }
+        match call.side_of(replaced) {
+            Some(side) if call.leg(side.other()).is_some() => Ok((slot, side)),
+            _ => Err(none()),
+        }
+    }
+
+    /// Replaces a leg of that side by the new leg, which waits for its answer; see [`Components::replaceable`].
+    pub(crate) fn replace(
+        &mut self,
+        leg: LegId,
+        (slot, side, replaced): (CallSlot, Side, LegId),
+        request: &Message<'_>,
+        flow: Flow,
+        hop: HopStep,
+    ) {
+        self.endpoint.set_user(leg, self.parts.calls.key_of(slot).0);
+        let mut join = Join::new(Purpose::Replace { replaced }, TransferStage::Answer, side);
+        join.new = Some(leg);
+        join.on_trunk = hop.trunk;
+        self.parts.trunks.begin_call(hop.trunk);
+        join.hops.push(hop);
+        if let Some(call) = self.parts.calls.get_mut(slot) {
+            call.join = Some(Box::new(join));
+        }
+        self.offer_of_new(slot, Some(flow), request);
+    }
+
+    /// Calls the next hop of a transfer.
+    fn call_next_transfer(&mut self, slot: CallSlot, status: u16) {
+        let now = self.parts.ctx.now;
+        let key = self.parts.calls.key_of(slot);
+        loop {
+            let Some(join) = self
+                .parts
+                .calls
+                .get_mut(slot)
+                .and_then(|call| call.join.as_deref_mut())
+            else {
+                return;
+            };
+            let index = join.next;
+            join.next += 1;
+            join.hop = index;
+            let Some(hop) = join.hops.get(index).cloned() else {
+                return self.transfer_failed(slot, status);
+            };
+            let (from, referred_by) = (join.from.clone(), join.referred_by.clone());
+            let Some(flow) = self.parts.flow_to(&hop) else {
+                continue;
+            };
+            let flow = with_hop_certificate_name(self.endpoint, &self.parts.ctx.config, flow, &hop);
+            let host = self.parts.listeners.advertised_host(flow.local);
+            let from = crate::headers::moved_uri(&from, &host);
+            let from = [b"<", from.as_slice(), b">"].concat();
+            let referred_by = match self.parts.ctx.config.hiding(hop.interface) {
+                Some(_) => {
+                    let mut hidden = Vec::new();
+                    crate::hiding::address(&referred_by, &host, &mut hidden);
+                    hidden
+                }
+                None => referred_by,
+            };
+            let edit = [Edit::Add {
+                id: HeaderId::ReferredBy,
+                value: &referred_by,
+            }];
+            let routes: SmallVec<[&[u8]; 2]> = hop.routes.iter().map(|route| &**route).collect();
+            let mut invite = Invite::new(Target {
+                uri: &hop.uri,
+                flow,
+                routes: &routes,
+                pinned: matches!(hop.place, StepTarget::Flow(_)),
+                tcp_when_large: false,
+                feedback: false,
+            });
+            invite.from = Some(&from);
+            invite.user = key.0;
+            invite.prack = Prack::Automatic;
+            invite.content.edits = if referred_by.is_empty() { &[] } else { &edit };
+            let Ok(leg) = self.endpoint.invite(&invite, now) else {
+                continue;
+            };
+            let number = self.parts.calls.get(slot).map_or(0, |call| call.number);
+            self.parts.trunks.begin_call(hop.trunk);
+            self.parts.ctx.events.tell(now, || EventKind::CallRouted {
+                call: number,
+                route: "transfer".to_owned(),
+                target: hop.label,
+                address: address_of(&flow),
+                call_id: text(self.endpoint.call_id_of(leg).unwrap_or_default()),
+            });
+            if let Some(join) = self
+                .parts
+                .calls
+                .get_mut(slot)
+                .and_then(|call| call.join.as_deref_mut())
+            {
+                join.new = Some(leg);
+                join.on_trunk = hop.trunk;
+            }
+            return;
+        }
+    }
+
+    /// The new leg rings.
+    pub(crate) fn transfer_progressed(
+        &mut self,
+        slot: CallSlot,
+        leg: LegId,
+        response: &Message<'_>,
+    ) {
+        let now = self.parts.ctx.now;
+        let Some(join) = self
+            .parts
+            .calls
+            .get(slot)
+            .and_then(|call| call.join.as_deref())
+        else {
+            return;
+        };
+        if let (true, Purpose::Transfer { referrer, .. }) = (join.new == Some(leg), join.purpose) {
+            let _ = self
+                .endpoint
+                .notify_refer(referrer, response.status(), response.reason(), now);
+        }
+    }
+
+    /// The new leg answered with its offer.
+    pub(crate) fn transfer_answered(&mut self, slot: CallSlot, leg: LegId, response: &Message<'_>) {
+        let now = self.parts.ctx.now;
+        let known = self
+            .parts
+            .calls
+            .get(slot)
+            .and_then(|call| call.join.as_deref())
+            .is_some_and(|join| join.new == Some(leg) && join.stage == TransferStage::Calling);
+        if !known || !has_sdp(response) {
+            let _ = self.endpoint.ack(leg, &MessageContent::default(), now);
+            let _ = self.endpoint.hang_up(leg, &MessageContent::default(), now);
+            if known {
+                self.transfer_failed(slot, 488);
+            }
+            return;
+        }
+        self.offer_of_new(slot, None, response);
+    }
+
+    /// Sends the offer in `message` of the new or refreshed leg, or the request for one, to the opposite leg.
+    fn offer_of_new(&mut self, slot: CallSlot, flow: Option<Flow>, message: &Message<'_>) {
+        let Some(join) = self
+            .parts
+            .calls
+            .get(slot)
+            .and_then(|call| call.join.as_deref())
+        else {
+            return;
+        };
+        let (side, new) = (join.side, join.new);
+        let hop = join.hops.get(join.hop).cloned();
+        let mut sdp = Vec::new();
+        let rehomed = match (hop, new) {
+            (Some(hop), Some(leg)) => {
+                let remote = flow
+                    .or_else(|| self.endpoint.flow_of(leg))
+                    .map(|flow| flow.remote.ip());
+                let media = remote.and_then(|ip| {
+                    self.parts.media.media_side(
+                        &self.parts.ctx.config,
+                        hop.interface,
+                        hop.trunk,
+                        ip,
+                    )
+                });
+                match (
+                    media,
+                    self.parts
+                        .calls
+                        .get_mut(slot)
+                        .and_then(|call| call.media.as_deref_mut()),
+                ) {
+                    (Some(media), Some(anchored)) => anchored
+                        .try_side(&mut self.parts.media.plane, side, media)
+                        .map_err(|error| error.status()),
+                    (None, Some(_)) => Err(488),
+                    (_, None) => Ok(()),
+                }
+            }
+            _ => Ok(()),
+        };
+        let carried = rehomed.and_then(|()| match has_sdp(message) {
+            true => self
+                .parts
+                .carry_sdp(slot, side, message, SdpRole::Offer, &mut sdp)
+                .map_err(|error| error.status()),
+            false => Ok(Carried::Nothing),
+        });
+        match carried {
+            Ok(carried) => {
+                if carried == Carried::Untouched {
+                    sdp.extend_from_slice(description(message));
+                }
+                if let Some(join) = self
+                    .parts
+                    .calls
+                    .get_mut(slot)
+                    .and_then(|call| call.join.as_deref_mut())
+                {
+                    join.offer = sdp;
+                }
+                self.offer_to_other(slot);
+            }
+            Err(status) => self.transfer_failed(slot, status),
+        }
+    }
+
+    fn offer_to_other(&mut self, slot: CallSlot) {
+        let now = self.parts.ctx.now;
+        let Some(call) = self.parts.calls.get_mut(slot) else {
+            return;
+        };
+        let Some(join) = call.join.as_deref_mut() else {
+            return;
+        };
+        let Some(other) = *call.legs.get(join.side.other()) else {
+            return self.transfer_failed(slot, 481);
+        };
+        let content = match join.offer.is_empty() {
+            true => MessageContent::default(),
+            false => MessageContent::sdp(&join.offer),
+        };
+        join.stage = TransferStage::Answer;
+        match self.endpoint.request(other, Method::Invite, &content, now) {
+            Ok(transaction) => {
+                join.waiting = Some(transaction);
+                self.parts
+                    .calls
+                    .start_reinvite_timer(&mut self.parts.ctx, slot, transaction);
+            }
+            Err(_) => self.schedule_transfer_retry(slot, other, 491),
+        }
+    }
+
+    /// Glare: schedules a retry, a few times.
+    fn schedule_transfer_retry(&mut self, slot: CallSlot, leg: LegId, status: u16) {
+        let now = self.parts.ctx.now;
+        let key = self.parts.calls.key_of(slot);
+        let wait = self.endpoint.glare_wait(leg);
+        let Some(join) = self
+            .parts
+            .calls
+            .get_mut(slot)
+            .and_then(|call| call.join.as_deref_mut())
+        else {
+            return;
+        };
+        join.tries += 1;
+        match wait.filter(|_| join.tries < TRIES && status == 491) {
+            Some(wait) => {
+                join.stage = match join.stage {
+                    TransferStage::Offer => TransferStage::AskAgain,
+                    _ => TransferStage::Waiting,
+                };
+                join.waiting = None;
+                self.parts
+                    .ctx
+                    .timers
+                    .schedule(now + wait, Alarm::TransferRetry(key));
+            }
+            None => self.transfer_failed(slot, status),
+        }
+    }
+
+    /// The delay after glare is over.
+    pub(crate) fn retry_transfer(&mut self, slot: CallSlot) {
+        let stage = self
+            .parts
+            .calls
+            .get(slot)
+            .and_then(|call| call.join.as_deref())
+            .map(|join| join.stage);
+        match stage {
+            Some(TransferStage::Waiting) => self.offer_to_other(slot),
+            Some(TransferStage::AskAgain) => self.ask_for_offer(slot),
+            Some(TransferStage::Asking) => self.transfer_request_timed_out(slot),
+            _ => {}
+        }
+    }
+
+    /// A response to a re-INVITE of ours, or to one whose sender is gone.
+    pub(crate) fn transfer_response(
+        &mut self,
+        slot: CallSlot,
+        leg: LegId,
+        transaction: TransactionId,
+        response: &Message<'_>,
+    ) {
+        let now = self.parts.ctx.now;
+        let status = response.status();
+        if status < 200 {
+            return;
+        }
+        if self
+            .parts
+            .calls
+            .get(slot)
+            .is_some_and(|call| call.participant.is_some())
+        {
+            return self.participant_refreshed(slot, leg, transaction, Some(response));
+        }
+        let success = status < 300;
+        let stage = self
+            .parts
+            .calls
+            .get(slot)
+            .and_then(|call| call.join.as_deref())
+            .filter(|join| join.waiting == Some(transaction))
+            .map(|join| join.stage);
+        match stage {
+            Some(TransferStage::Offer) if success && has_sdp(response) => {
+                self.offer_of_new(slot, None, response);
+            }
+            Some(TransferStage::Offer) if status == 491 && self.parts.calls.reanchors(slot) => {
+                self.schedule_transfer_retry(slot, leg, status);
+            }
+            Some(TransferStage::Offer) => {
+                if success {
+                    let _ = self.endpoint.ack(leg, &MessageContent::default(), now);
+                }
+                self.transfer_failed(slot, if success { 488 } else { status });
+            }
+            Some(TransferStage::Answer) if success => self.transfer_completed(slot, leg, response),
+            Some(TransferStage::Answer) if status == 491 => {
+                self.schedule_transfer_retry(slot, leg, status);
+            }
+            Some(_) => self.transfer_failed(slot, status),
+            None if success && response.method() == Method::Invite => {
+                // Its sender cancelled: the dialog gets its ACK, then a new offer and answer restores a common session.
+                let _ = self.endpoint.ack(leg, &MessageContent::default(), now);
+                self.parts.abandon_offer(slot);
+                self.refresh(slot, leg);
+            }
+            None => {}
+        }
+    }
+
+    /// The opposite leg has answered: the legs are connected.
+    fn transfer_completed(&mut self, slot: CallSlot, other: LegId, response: &Message<'_>) {
+        let now = self.parts.ctx.now;
+        let Some(join) = self
+            .parts
+            .calls
+            .get_mut(slot)
+            .and_then(|call| call.join.take())
+        else {
+            return;
+        };
+        let offered = !join.offer.is_empty();
+        let role = if offered {
+            SdpRole::Answer
+        } else {
+            SdpRole::Offer
+        };
+        let mut sdp = Vec::new();
+        let carried = match has_sdp(response) {
+            true => self
+                .parts
+                .carry_sdp(slot, join.side.other(), response, role, &mut sdp),
+            false => Ok(Carried::Nothing),
+        };
+        if carried == Ok(Carried::Untouched) {
+            sdp.extend_from_slice(description(response));
+        }
+        let content = match sdp.is_empty() {
+            true => MessageContent::default(),
+            false => MessageContent::sdp(&sdp),
+        };
+        let good = carried.is_ok();
+        if let Some(media) =
+            (self.parts.calls.get_mut(slot)).and_then(|call| call.media.as_deref_mut())
+        {
+            media.keep_side(&mut self.parts.media.plane);
+        }
+        match join.purpose {
+            Purpose::Refresh | Purpose::Reanchor { .. } => {
+                let _ = self.endpoint.ack(other, &MessageContent::default(), now);
+                let leg = self
+                    .parts
+                    .calls
+                    .get(slot)
+                    .and_then(|call| call.leg(join.side));
+                if let Some(leg) = leg {
+                    let _ = self.endpoint.ack(leg, &content, now);
+                }
+            }
+            Purpose::Transfer {
+                referrer,
+                consultation,
+            } => {
+                let _ = self.endpoint.ack(other, &MessageContent::default(), now);
+                let Some(new) = join.new else { return };
+                let _ = self.endpoint.ack(new, &content, now);
+                let _ = self.endpoint.notify_refer(referrer, 200, b"OK", now);
+                self.replace_leg(slot, &join, new);
+                self.end_consultation(consultation, "transferred");
+            }
+            Purpose::Replace { .. } => {
+                let Some(new) = join.new else { return };
+                if self.endpoint.answer(new, 200, &content, now).is_ok() {
+                    self.replace_leg(slot, &join, new);
+                    let answered = (join.side.other(), other);
+                    self.await_ack(slot, answered, !offered, response);
+                } else {
+                    // It has ended in the meantime.
+                    self.parts.trunks.end_call(join.on_trunk);
+                    let _ = self.endpoint.ack(other, &MessageContent::default(), now);
+                    self.endpoint.set_user(new, 0);
+                    let _ = self.endpoint.hang_up(new, &MessageContent::default(), now);
+                }
+            }
+        }
+        let moves = matches!(join.purpose, Purpose::Reanchor { .. });
+        match (good, moves) {
+            (true, true) => self.parts.reanchored(slot),
+            (true, false) => {}
+            (false, true) if self.parts.is_without_node(slot) => self.reanchor_later(slot),
+            (false, _) => {
+                self.end_call(slot, "border", "answer cannot be forwarded", None);
+            }
+        }
+    }
+
+    /// The new leg takes its side; the replaced one is closed.
+    fn replace_leg(&mut self, slot: CallSlot, join: &Join, new: LegId) {
+        let now = self.parts.ctx.now;
+        let Some(call) = self.parts.calls.get_mut(slot) else {
+            return;
+        };
+        let old = call.legs.get_mut(join.side).replace(new);
+        let mut left = None;
+        if let Some(hop) = join.hops.get(join.hop) {
+            left = core::mem::replace(call.trunks.get_mut(join.side), hop.trunk);
+            *call.interfaces.get_mut(join.side) = hop.interface;
+        }
+        self.parts.trunks.end_call(left);
+        if let Some(old) = old {
+            self.endpoint.set_user(old, 0);
+            let _ = self.endpoint.hang_up(old, &MessageContent::default(), now);
+        }
+    }
+
+    /// Connecting the legs failed: pending requests are answered, and the call continues unchanged if possible.
+    fn transfer_failed(&mut self, slot: CallSlot, status: u16) {
+        let now = self.parts.ctx.now;
+        self.parts.abandon_change(slot);
+        let Some(call) = self.parts.calls.get_mut(slot) else {
+            return;
+        };
+        let Some(join) = call.join.take() else { return };
+        let leg = call
+            .leg(join.side)
+            .filter(|_| join.stage != TransferStage::Offer);
+        if let Purpose::Transfer { referrer, .. } = join.purpose
+            && self.return_to_consultation(&join, status)
+        {
+            let _ = self.endpoint.notify_refer(referrer, status, b"", now);
+            return;
+        }
+        self.parts.trunks.end_call(join.on_trunk);
+        match join.purpose {
+            Purpose::Reanchor { .. } => self.reanchor_failed(slot, &join, status),
+            Purpose::Refresh => {
+                if leg.is_none() {
+                    // Its offer could not be forwarded; its 2xx needs an ACK nevertheless.
+                    self.acknowledge_both(slot);
+                }
+                if let Some(leg) = leg {
+                    // Its offer was not answered: there is no session to return to.
+                    let _ = self.endpoint.ack(leg, &MessageContent::default(), now);
+                    self.end_call(slot, "border", "refresh failed", None);
+                }
+            }
+            Purpose::Transfer {
+                referrer,
+                consultation,
+            } => {
+                let _ = self.endpoint.notify_refer(referrer, status, b"", now);
+                if let Some(new) = join.new {
+                    self.endpoint.set_user(new, 0);
+                    let _ = self.endpoint.ack(new, &MessageContent::default(), now);
+                    let _ = self.endpoint.hang_up(new, &MessageContent::default(), now);
+                }
+                self.end_consultation(consultation, "transfer failed");
+            }
+            Purpose::Replace { .. } => {
+                if let Some(new) = join.new {
+                    let status = if status < 400 { 500 } else { status };
+                    self.endpoint.set_user(new, 0);
+                    let _ = self
+                        .endpoint
+                        .reject(new, status, &MessageContent::default(), now);
+                }
+            }
+        }
+    }
+
+    /// The new leg was not answered.
+    pub(crate) fn transfer_leg_failed(
+        &mut self,
+        slot: CallSlot,
+        leg: LegId,
+        why: Failure,
+        response: Option<&Message<'_>>,
+    ) {
+        let Some(join) = self
+            .parts
+            .calls
+            .get_mut(slot)
+            .and_then(|call| call.join.as_deref_mut())
+        else {
+            return;
+        };
+        if join.new != Some(leg) {
+            return;
+        }
+        join.new = None;
+        let trunk = join.on_trunk.take();
+        let status = match why {
+            Failure::Response => response.map_or(500, Message::status),
+            Failure::TimedOut => 408,
+            Failure::Transport => 503,
+            Failure::CancelCrossed | Failure::CancelledWithoutResponse => 487,
+        };
+        if why == Failure::Response && status != 503 {
+            join.next = join.hops.len();
+        }
+        self.parts.trunks.end_call(trunk);
+        self.call_next_transfer(slot, status);
+    }
+
+    /// A leg in addition to the two of the call has ended.
+    pub(crate) fn transfer_leg_ended(&mut self, slot: CallSlot, leg: LegId) {
+        let Some(join) = self
+            .parts
+            .calls
+            .get_mut(slot)
+            .and_then(|call| call.join.as_deref_mut())
+        else {
+            return self.parts.finish_if_over(slot);
+        };
+        if join.new == Some(leg) {
+            join.new = None;
+            self.transfer_failed(slot, 487);
+        }
+        self.parts.finish_if_over(slot);
+    }
+
+    /// Our re-INVITE got no response.
+    pub(crate) fn transfer_reinvite_timed_out(
+        &mut self,
+        slot: CallSlot,
+        transaction: TransactionId,
+    ) {
+        if let Some(call) = self
+            .parts
+            .calls
+            .get(slot)
+            .filter(|call| call.participant.is_some())
+        {
+            if let Some(leg) = call.leg(Side::Caller) {
+                self.participant_refreshed(slot, leg, transaction, None);
+            }
+            return;
+        }
+        let waits = self
+            .parts
+            .calls
+            .get(slot)
+            .and_then(|call| call.join.as_deref())
+            .is_some_and(|join| join.waiting == Some(transaction));
+        if waits {
+            self.transfer_failed(slot, 408);
+        }
+    }
+
+    /// The call ends, and with it the transfer.
+    pub(crate) fn close_transfer(&mut self, slot: CallSlot) {
+        let now = self.parts.ctx.now;
+        let Some(join) = self
+            .parts
+            .calls
+            .get_mut(slot)
+            .and_then(|call| call.join.take())
+        else {
+            return;
+        };
+        match join.consultation() {
+            Some(ConsultationCall::Remote(number)) if join.stage == TransferStage::Asking => {
+                self.withdraw_request(number, &join);
+            }
+            consulted => self.end_consultation(consulted, "transfer failed"),
+        }
+        self.parts.trunks.end_call(join.on_trunk);
+        if let Some(new) = join.new {
+            self.endpoint.set_user(new, 0);
+            let _ = self.endpoint.ack(new, &MessageContent::default(), now);
+            let _ = self.endpoint.hang_up(new, &MessageContent::default(), now);
+        }
+    }
+}
+
+impl Components {
+    /// The hops of a transfer, by policy as for a call of the referrer.
+    fn hops_for_transfer(
+        &mut self,
+        slot: CallSlot,
+        from: Side,
+        uri: &[u8],
+        request: &Message<'_>,
+    ) -> Vec<HopStep> {
+        let Some(call) = self.calls.get(slot) else {
+            return Vec::new();
+        };
+        let facts = Facts {
+            interface: *call.interfaces.get(from),
+            trunk: *call.trunks.get(from),
+            authenticated: call.trunks.get(from).is_some(),
+            located: false,
+            from: request.from().map(|from| from.uri).unwrap_or_default(),
+            to: uri,
+            random: self.ctx.entropy.u64(),
+            calls: self.total_calls(),
+            draining: self.worker.is_draining(),
+        };
+        match decide(&self.ctx.config, &facts, &self.view()) {
+            Plan::Call(plan) => plan.steps,
+            Plan::Refuse(_) => Vec::new(),
+        }
+    }
+
+    /// The INVITE with Replaces was cancelled.
+    pub(crate) fn transfer_cancelled(&mut self, slot: CallSlot, leg: LegId) {
+        let Some(call) = self.calls.get_mut(slot) else {
+            return;
+        };
+        if call
+            .join
+            .as_deref()
+            .is_some_and(|join| join.new == Some(leg))
+        {
+            // The response to our re-INVITE finds no transfer, and restores a common session of the old legs.
+            let trunk = call.join.take().and_then(|join| join.on_trunk);
+            self.trunks.end_call(trunk);
+            self.abandon_change(slot);
+        }
+    }
+}

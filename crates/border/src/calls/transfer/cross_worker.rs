@@ -1,0 +1,506 @@
+//! Attended transfer of calls of different workers. The worker that received the REFER carries out the transfer. It
+//! requests the far leg of the consultation call from the other worker; the dialog of that leg moves
+//! ([`sip::DetachedDialog`]), and the remainder of that call ends with the transfer.
+//!
+//! Requests and results are in a table shared by all workers; handoff messages only announce changes. A worker that
+//! waits for a result also polls the table, so that a lost message does no harm. A far leg that is no longer needed, or
+//! cannot be taken over, returns to its call in the same way.
+
+use crate::calls::key::{CallKey, CallSlot};
+use crate::calls::transfer::consultation::refuse_transfer;
+use crate::calls::transfer::handover::{
+    Dialog, OVER, Transfer, TransferState, TransferredLeg, Transfers, take,
+};
+use crate::calls::transfer::join::{
+    ConsultationCall, Join, Purpose, TransferStage, existing_leg_step,
+};
+use crate::components::{Calls, Components};
+use crate::responses::refuse;
+use crate::shared::Alarm;
+use anchor::Side;
+use config::{InterfaceId, TrunkId};
+use core::time::Duration;
+use engine::worker::lock;
+use engine::{HandoffKind, TransferStep};
+use sip::{Endpoint, LegId, Refused, ServerTransaction};
+use std::sync::{Arc, Mutex};
+
+/// Time to wait for another worker, less than the retransmission of REFER takes; also the interval at which the giving
+/// worker polls the result.
+const WORD: Duration = Duration::from_secs(4);
+
+fn word(endpoint: &mut Endpoint, worker: u8, number: u64, step: TransferStep) {
+    endpoint.send_to_worker(worker, HandoffKind::Transfer { number, step });
+}
+
+/// The other worker that has the dialog of Replaces. Our tag should be the to-tag, but some phones exchange the tags.
+pub(super) fn dialog_owner(endpoint: &Endpoint, to_tag: &[u8], from_tag: &[u8]) -> Option<u8> {
+    let mut tags = [to_tag, from_tag].into_iter();
+    tags.find_map(|tag| endpoint.worker_of_dialog(tag))
+}
+
+impl Components {
+    fn transfers(&self) -> Option<Arc<Mutex<Transfers>>> {
+        Some(self.worker.siblings.as_ref()?.transfers.clone())
+    }
+
+    /// Number of transfers that involve calls of several workers.
+    pub(crate) fn open_transfers(&self) -> usize {
+        self.transfers()
+            .map_or(0, |transfers| lock(&transfers).open.len())
+    }
+
+    fn name_of(&self, trunk: Option<TrunkId>) -> Option<String> {
+        let trunk = trunk.and_then(|trunk| self.ctx.config.trunk(trunk));
+        trunk.map(|trunk| trunk.name.clone())
+    }
+
+    fn interface_named(&self, name: Option<&str>) -> InterfaceId {
+        let mut interfaces = self.ctx.config.interfaces.iter();
+        let at = interfaces.position(|interface| Some(interface.name.as_str()) == name);
+        // As after removal by a reload.
+        InterfaceId(at.map_or(u16::MAX, |at| at as u16))
+    }
+
+    fn trunk_named(&self, name: &str) -> Option<TrunkId> {
+        let mut trunks = self.ctx.config.trunks.iter();
+        let at = trunks.position(|trunk| trunk.name == name)?;
+        Some(TrunkId(at as u16))
+    }
+}
+
+impl Calls<'_> {
+    /// A handoff message about a transfer arrived.
+    pub(crate) fn transfer_handoff(&mut self, number: u64, step: TransferStep) {
+        match step {
+            TransferStep::Requested => self.transfer_leg(number),
+            TransferStep::Answered => self.process_result(number),
+            TransferStep::Finished => self.consultation_transfer_ended(number),
+        }
+    }
+
+    /// Requests the far leg of the consultation call from the worker that has it.
+    pub(super) fn request_leg(
+        &mut self,
+        slot: CallSlot,
+        (from, referrer): (Side, LegId),
+        transaction: ServerTransaction,
+        worker: u8,
+        dialog: Dialog,
+    ) {
+        let now = self.parts.ctx.now;
+        let key = self.parts.calls.key_of(slot);
+        let Some(transfers) = self.parts.transfers() else {
+            return refuse(self.endpoint, transaction, 481, now);
+        };
+        let number = lock(&transfers).ask(self.endpoint.worker().number, key, dialog);
+        let purpose = Purpose::Transfer {
+            referrer,
+            consultation: Some(ConsultationCall::Remote(number)),
+        };
+        let mut join = Join::new(purpose, TransferStage::Asking, from);
+        join.refer_transaction = Some(transaction);
+        let alarm = Alarm::TransferRetry(key);
+        join.response_timer = Some(self.parts.ctx.timers.schedule(now + WORD, alarm));
+        if let Some(call) = self.parts.calls.get_mut(slot) {
+            call.join = Some(Box::new(join));
+        }
+        word(self.endpoint, worker, number, TransferStep::Requested);
+    }
+
+    /// Another worker requests the far leg of a call of ours.
+    fn transfer_leg(&mut self, number: u64) {
+        let now = self.parts.ctx.now;
+        let Some(transfers) = self.parts.transfers() else {
+            return;
+        };
+        let mut table = lock(&transfers);
+        let Some(transfer) = table.open.get_mut(&number) else {
+            return;
+        };
+        let TransferState::Requested((call_id, to_tag, from_tag)) = &transfer.state else {
+            return;
+        };
+        let leg = self
+            .endpoint
+            .find_leg(call_id, to_tag, from_tag)
+            .or_else(|| self.endpoint.find_leg(call_id, from_tag, to_tag));
+        let given = leg
+            .ok_or(481)
+            .and_then(|leg| self.detach_far_leg(leg, transfer.asker));
+        transfer.state = match given {
+            Ok(given) => {
+                let alarm = Alarm::TransferPoll(number, given.call);
+                self.parts.ctx.timers.schedule(now + WORD, alarm);
+                transfer.over = now + OVER;
+                TransferState::Given(Box::new(given))
+            }
+            Err(status) => TransferState::Refused(status),
+        };
+        let asker = transfer.asker;
+        drop(table);
+        word(self.endpoint, asker, number, TransferStep::Answered);
+    }
+
+    /// Detaches the far leg of the call of a leg. Its media stays allocated, because it may return.
+    ///
+    /// # Errors
+    /// The refusal.
+    fn detach_far_leg(&mut self, consulting: LegId, asker: u8) -> Result<TransferredLeg, u16> {
+        let now = self.parts.ctx.now;
+        let (slot, side, far) = self.far_end(consulting)?;
+        let moving = self
+            .endpoint
+            .detach(far, asker, now)
+            .map_err(|refused| match refused {
+                Refused::InvitePending | Refused::OfferPending => 491,
+                Refused::Full => 503,
+                _ => 481u16,
+            })?;
+        let call = self.parts.calls.key_of(slot);
+        let interface = self.parts.calls.get_mut(slot).map(|call| {
+            *call.legs.get_mut(side) = None;
+            *call.interfaces.get(side)
+        });
+        let interface = interface.and_then(|interface| self.parts.ctx.config.interface(interface));
+        let interface = interface.map(|interface| interface.name.clone());
+        let trunk =
+            (self.parts.calls.get_mut(slot)).and_then(|call| call.trunks.get_mut(side).take());
+        Ok(TransferredLeg {
+            moving,
+            interface,
+            trunk: self.parts.name_of(trunk),
+            giver: self.endpoint.worker().number,
+            call,
+        })
+    }
+
+    /// The other worker has given the requested leg, or refused.
+    fn process_result(&mut self, number: u64) {
+        let Some(transfers) = self.parts.transfers() else {
+            return;
+        };
+        let key = lock(&transfers).open.get(&number).map(|open| open.call);
+        let Some(slot) = key.and_then(|key| self.parts.calls.slot_of(key)) else {
+            return;
+        };
+        let asking = self.parts.calls.get(slot).is_some_and(|call| {
+            call.join.as_deref().is_some_and(|join| {
+                join.stage == TransferStage::Asking
+                    && join.consultation() == Some(ConsultationCall::Remote(number))
+            })
+        });
+        if asking {
+            self.continue_with_leg(slot, number);
+        }
+    }
+
+    /// The time to wait for another worker is over: the state of the table decides.
+    pub(super) fn transfer_request_timed_out(&mut self, slot: CallSlot) {
+        let consulted = self
+            .parts
+            .calls
+            .get(slot)
+            .and_then(|call| call.join.as_deref())
+            .and_then(Join::consultation);
+        let (Some(transfers), Some(ConsultationCall::Remote(number))) =
+            (self.parts.transfers(), consulted)
+        else {
+            return;
+        };
+        if let Some(open) = lock(&transfers).open.get_mut(&number)
+            && matches!(open.state, TransferState::Requested(_))
+        {
+            open.state = TransferState::Refused(503);
+        }
+        self.continue_with_leg(slot, number);
+    }
+
+    fn continue_with_leg(&mut self, slot: CallSlot, number: u64) {
+        let now = self.parts.ctx.now;
+        let Some(transfers) = self.parts.transfers() else {
+            return;
+        };
+        let answer = take(&transfers, number);
+        let key = self.parts.calls.key_of(slot);
+        let Some(join) = self
+            .parts
+            .calls
+            .get_mut(slot)
+            .and_then(|call| call.join.as_deref_mut())
+        else {
+            return;
+        };
+        let transaction = join.refer_transaction.take();
+        let referrer = match join.purpose {
+            Purpose::Transfer { referrer, .. } => Some(referrer),
+            _ => None,
+        };
+        if let Some(timer) = join.response_timer.take() {
+            self.parts.ctx.timers.cancel(timer);
+        }
+        let taken = match answer {
+            Err(status) => Err(status),
+            Ok(mut given) => match self.endpoint.adopt(given.moving, key.0, now) {
+                Ok(leg) => {
+                    let interface = self.parts.interface_named(given.interface.as_deref());
+                    let trunk = given.trunk.and_then(|trunk| self.parts.trunk_named(&trunk));
+                    Ok((leg, interface, trunk))
+                }
+                // The table of peer names is full; the original worker has the name.
+                Err(moving) => {
+                    given.moving = moving;
+                    self.return_unused_leg(number, given);
+                    Err(503)
+                }
+            },
+        };
+        match taken {
+            Ok((leg, interface, trunk)) => {
+                if let Some(join) = self
+                    .parts
+                    .calls
+                    .get_mut(slot)
+                    .and_then(|call| call.join.as_deref_mut())
+                {
+                    join.new = Some(leg);
+                    // It remains counted at its trunk.
+                    join.on_trunk = trunk;
+                    join.hops.push(existing_leg_step(interface, trunk));
+                }
+                if let Some(transaction) = transaction {
+                    refuse(self.endpoint, transaction, 202, now);
+                }
+                self.ask_for_offer(slot);
+            }
+            Err(status) => {
+                if let Some(call) = self.parts.calls.get_mut(slot) {
+                    call.join = None;
+                }
+                if let (Some(transaction), Some(referrer)) = (transaction, referrer) {
+                    refuse_transfer(self.endpoint, referrer, transaction, status, now);
+                }
+                self.close_remote_consultation(number, "transfer failed");
+            }
+        }
+    }
+
+    /// Returns a leg to the worker that gave it.
+    fn return_unused_leg(&mut self, number: u64, given: TransferredLeg) {
+        let now = self.parts.ctx.now;
+        let giver = given.giver;
+        let trunk = given.trunk.as_deref();
+        let trunk = trunk.and_then(|trunk| self.parts.trunk_named(trunk));
+        let Some(transfers) = self.parts.transfers() else {
+            return;
+        };
+        let mut table = lock(&transfers);
+        match table.open.get_mut(&number) {
+            Some(open) => {
+                self.endpoint.reassign(&given.moving, giver);
+                open.state = TransferState::Returned(Box::new(given), false);
+                drop(table);
+                word(self.endpoint, giver, number, TransferStep::Finished);
+            }
+            // The giving worker has ended the call.
+            None => {
+                drop(table);
+                self.parts.trunks.end_call(trunk);
+                self.endpoint.end_detached(given.moving, now);
+            }
+        }
+    }
+
+    /// Returns a leg of another worker to its call. Returns `false`, without changes, if that is impossible.
+    pub(super) fn return_leg(
+        &mut self,
+        number: u64,
+        (leg, trunk): (LegId, Option<TrunkId>),
+        again: bool,
+    ) -> bool {
+        let now = self.parts.ctx.now;
+        let Some(transfers) = self.parts.transfers() else {
+            return false;
+        };
+        let mut table = lock(&transfers);
+        let Some(open) = table.open.get_mut(&number) else {
+            return false;
+        };
+        let TransferState::Taken { giver, call } = open.state else {
+            return false;
+        };
+        let Ok(moving) = self.endpoint.detach(leg, giver, now) else {
+            return false;
+        };
+        let given = TransferredLeg {
+            moving,
+            // The leg of its side, there.
+            interface: None,
+            trunk: self.parts.name_of(trunk),
+            giver,
+            call,
+        };
+        open.state = TransferState::Returned(Box::new(given), again);
+        drop(table);
+        word(self.endpoint, giver, number, TransferStep::Finished);
+        true
+    }
+
+    /// Ends the call of another worker whose far leg we have; a call that nothing was taken from is unchanged.
+    pub(super) fn close_remote_consultation(&mut self, number: u64, why: &'static str) {
+        let Some(transfers) = self.parts.transfers() else {
+            return;
+        };
+        let mut table = lock(&transfers);
+        let Some(open) = table.open.remove(&number) else {
+            return;
+        };
+        let (state, giver) = match open.state {
+            TransferState::Requested(_) | TransferState::Refused(_) => return,
+            TransferState::Taken { giver, call } => (TransferState::Over { call, why }, giver),
+            // It was given in the meantime.
+            TransferState::Given(given) => {
+                let giver = given.giver;
+                self.endpoint.reassign(&given.moving, giver);
+                (TransferState::Returned(given, false), giver)
+            }
+            told @ (TransferState::Returned(..) | TransferState::Over { .. }) => {
+                let open = Transfer {
+                    state: told,
+                    ..open
+                };
+                table.open.insert(number, open);
+                return;
+            }
+        };
+        table.open.insert(number, Transfer { state, ..open });
+        drop(table);
+        word(self.endpoint, giver, number, TransferStep::Finished);
+    }
+
+    /// The call of the REFER ends before the other worker responded.
+    pub(super) fn withdraw_request(&mut self, number: u64, join: &Join) {
+        let now = self.parts.ctx.now;
+        let Some(transfers) = self.parts.transfers() else {
+            return;
+        };
+        if let Some(timer) = join.response_timer {
+            self.parts.ctx.timers.cancel(timer);
+        }
+        if let Ok(given) = take(&transfers, number) {
+            self.return_unused_leg(number, given);
+        }
+        if let Some(transaction) = join.refer_transaction {
+            refuse(self.endpoint, transaction, 481, now);
+        }
+        self.close_remote_consultation(number, "transfer failed");
+    }
+
+    /// A transfer with the far leg of a call of ours is over: the remainder of the call ends, or gets its far leg back.
+    fn consultation_transfer_ended(&mut self, number: u64) {
+        let Some(transfers) = self.parts.transfers() else {
+            return;
+        };
+        let mut table = lock(&transfers);
+        let done = table.open.get(&number).is_some_and(|open| {
+            matches!(
+                open.state,
+                TransferState::Over { .. } | TransferState::Returned(..)
+            )
+        });
+        let open = if done {
+            table.open.remove(&number)
+        } else {
+            None
+        };
+        drop(table);
+        match open.map(|open| open.state) {
+            Some(TransferState::Over { call, why }) => {
+                if let Some(slot) = self.parts.calls.slot_of(call) {
+                    self.end_call(slot, "border", why, None);
+                }
+            }
+            Some(TransferState::Returned(given, again)) => {
+                self.take_leg_back(*given, again);
+            }
+            _ => {}
+        }
+    }
+
+    /// The far leg of a call of ours has returned.
+    fn take_leg_back(&mut self, given: TransferredLeg, again: bool) {
+        let now = self.parts.ctx.now;
+        let trunk = given.trunk.and_then(|trunk| self.parts.trunk_named(&trunk));
+        match self.endpoint.adopt(given.moving, given.call.0, now) {
+            Ok(leg) => self.return_far_leg(given.call, leg, trunk, again),
+            // The name of its peer has changed in the meantime.
+            Err(moving) => {
+                self.parts.trunks.end_call(trunk);
+                self.endpoint.end_detached(moving, now);
+                if let Some(slot) = self.parts.calls.slot_of(given.call) {
+                    self.end_call(slot, "border", "transfer failed", None);
+                }
+            }
+        }
+    }
+
+    /// Polls the result of a transfer for which a far leg was given.
+    pub(crate) fn poll_transfer(&mut self, number: u64, call: CallKey) {
+        let now = self.parts.ctx.now;
+        let Some(transfers) = self.parts.transfers() else {
+            return;
+        };
+        self.consultation_transfer_ended(number);
+        let mut table = lock(&transfers);
+        let Some(open) = table.open.get(&number) else {
+            return;
+        };
+        if now < open.over {
+            drop(table);
+            let alarm = Alarm::TransferPoll(number, call);
+            self.parts.ctx.timers.schedule(now + WORD, alarm);
+            return;
+        }
+        // The transfer has expired.
+        let open = table.open.remove(&number);
+        drop(table);
+        match open.map(|open| open.state) {
+            Some(TransferState::Given(given) | TransferState::Returned(given, _)) => {
+                self.endpoint.reassign(&given.moving, given.giver);
+                self.take_leg_back(*given, false);
+            }
+            _ => {
+                if let Some(slot) = self.parts.calls.slot_of(call) {
+                    self.end_call(slot, "border", "transfer failed", None);
+                }
+            }
+        }
+    }
+
+    /// A message arrived for a dialog that another worker gave to us, before its handoff message: takes over all given
+    /// legs.
+    pub(crate) fn take_over_given_legs(&mut self) {
+        let Some(transfers) = self.parts.transfers() else {
+            return;
+        };
+        let own = self.endpoint.worker().number;
+        let table = lock(&transfers);
+        let ours = table
+            .open
+            .iter()
+            .filter_map(|(number, open)| match &open.state {
+                TransferState::Given(_) if open.asker == own => {
+                    Some((*number, TransferStep::Answered))
+                }
+                TransferState::Returned(given, _) if given.giver == own => {
+                    Some((*number, TransferStep::Finished))
+                }
+                _ => None,
+            });
+        let ours: Vec<(u64, TransferStep)> = ours.collect();
+        drop(table);
+        for (number, step) in ours {
+            self.transfer_handoff(number, step);
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Legs handed over between workers: a table shared by all of them.
+
+use crate::calls::key::CallKey;
+use core::time::Duration;
+use engine::Time;
+use engine::worker::lock;
+use sip::DetachedDialog;
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+/// Lifetime of a transfer: two re-INVITEs of 32 s each, and glare.
+pub(super) const OVER: Duration = Duration::from_secs(90);
+
+/// Call-ID and tags, as in Replaces.
+pub(super) type Dialog = (Vec<u8>, Vec<u8>, Vec<u8>);
+
+/// The far leg of a call, given to another worker.
+#[derive(Debug)]
+pub(super) struct TransferredLeg {
+    pub(super) moving: DetachedDialog,
+    /// By name: the other worker may have another version of the configuration.
+    pub(super) interface: Option<String>,
+    pub(super) trunk: Option<String>,
+    /// The giving worker and its call.
+    pub(super) giver: u8,
+    pub(super) call: CallKey,
+}
+
+#[derive(Debug)]
+pub(super) enum TransferState {
+    Requested(Dialog),
+    Refused(u16),
+    Given(Box<TransferredLeg>),
+    Taken {
+        giver: u8,
+        call: CallKey,
+    },
+    /// For the giving worker; whether the ends of its call need a new offer and answer.
+    Returned(Box<TransferredLeg>, bool),
+    Over {
+        call: CallKey,
+        why: &'static str,
+    },
+}
+
+#[derive(Debug)]
+pub(super) struct Transfer {
+    /// The worker that carries it out, and its call.
+    pub(super) asker: u8,
+    pub(super) call: CallKey,
+    /// When the transfer expires, after the leg was given.
+    pub(super) over: Time,
+    pub(super) state: TransferState,
+}
+
+/// Transfers that involve calls of two workers. Each exists for at most [`OVER`].
+#[derive(Debug, Default)]
+pub(crate) struct Transfers {
+    pub(super) last: u64,
+    pub(super) open: BTreeMap<u64, Transfer>,
+}
+
+impl Transfers {
+    pub(super) fn ask(&mut self, asker: u8, call: CallKey, dialog: Dialog) -> u64 {
+        self.last += 1;
+        let state = TransferState::Requested(dialog);
+        let transfer = Transfer {
+            asker,
+            call,
+            over: Time::NEVER,
+            state,
+        };
+        self.open.insert(self.last, transfer);
+        self.last
+    }
+}
+
+/// Takes a given leg; the transfer is then marked as taken.
+///
+/// # Errors
+/// The status of a refusal. A request without a response stays as it is.
+pub(super) fn take(transfers: &Mutex<Transfers>, number: u64) -> Result<TransferredLeg, u16> {
+    let mut table = lock(transfers);
+    let open = table.open.get_mut(&number).ok_or(481u16)?;
+    let taken = match &open.state {
+        TransferState::Given(given) => TransferState::Taken {
+            giver: given.giver,
+            call: given.call,
+        },
+        TransferState::Refused(status) => return Err(*status),
+        _ => return Err(481),
+    };
+    match core::mem::replace(&mut open.state, taken) {
+        TransferState::Given(given) => Ok(*given),
+        _ => Err(481),
+    }
+}

@@ -1,0 +1,147 @@
+//! Two legs that are being connected.
+
+use crate::calls::key::CallKey;
+use crate::index_remap::IndexRemap;
+use crate::policy::{HopStep, StepTarget};
+use anchor::Side;
+use config::{InterfaceId, TrunkId};
+use engine::timers::TimerKey;
+use sip::{LegId, ServerTransaction, TransactionId};
+
+/// Purpose of connecting two legs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// Refresh of the session of this side.
+    Refresh,
+    /// Move of the media of the call to another media node.
+    Reanchor {
+        /// Whether the other side was asked for an offer before, without success.
+        swapped: bool,
+    },
+    /// Transfer: the new leg replaces the referrer.
+    Transfer {
+        /// The replaced leg.
+        referrer: LegId,
+        /// The call with the referrer that ends (attended transfer).
+        consultation: Option<ConsultationCall>,
+    },
+    /// INVITE with Replaces: the new leg, which waits for its answer, replaces this one.
+    Replace {
+        /// The replaced leg.
+        replaced: LegId,
+    },
+}
+
+/// The consultation call of an attended transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ConsultationCall {
+    /// A call of this worker.
+    Local(CallKey),
+    /// A call of another worker, by the number of the transfer.
+    Remote(u64),
+}
+
+/// Progress of connecting two legs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TransferStage {
+    /// Another worker was asked for the new leg.
+    Asking,
+    /// The new leg is being called.
+    Calling,
+    /// The offerer was asked for an offer.
+    Offer,
+    /// The offer was sent to the answerer.
+    Answer,
+    /// Glare: the re-INVITE with the offer is repeated after a delay.
+    Waiting,
+    /// Glare: the offerer is asked again after a delay.
+    AskAgain,
+}
+
+/// Two legs that are being connected.
+#[derive(Debug)]
+pub(crate) struct Join {
+    pub(crate) purpose: Purpose,
+    pub(crate) stage: TransferStage,
+    /// The side of the new leg (of a refresh: the refreshed side).
+    pub(super) side: Side,
+    /// The leg that is not part of the call yet.
+    pub(super) new: Option<LegId>,
+    /// The REFER that waits for the response of another worker.
+    pub(super) refer_transaction: Option<ServerTransaction>,
+    /// Deadline of that response.
+    pub(super) response_timer: Option<TimerKey>,
+    /// Our pending re-INVITE.
+    pub(super) waiting: Option<TransactionId>,
+    /// The offer for the answerer, while it may have to be repeated.
+    pub(super) offer: Vec<u8>,
+    pub(super) hops: Vec<HopStep>,
+    pub(super) next: usize,
+    /// Headers of the transferred call.
+    pub(super) from: Vec<u8>,
+    pub(super) referred_by: Vec<u8>,
+    pub(super) hop: usize,
+    /// The trunk that counts the new leg until it is part of the call.
+    pub(super) on_trunk: Option<TrunkId>,
+    pub(super) tries: u8,
+}
+
+impl Join {
+    pub(super) fn new(purpose: Purpose, stage: TransferStage, side: Side) -> Join {
+        Join {
+            purpose,
+            stage,
+            side,
+            new: None,
+            refer_transaction: None,
+            response_timer: None,
+            waiting: None,
+            offer: Vec::new(),
+            hops: Vec::new(),
+            next: 0,
+            from: Vec::new(),
+            referred_by: Vec::new(),
+            hop: 0,
+            on_trunk: None,
+            tries: 0,
+        }
+    }
+
+    /// Applies the new interface and trunk indices after a reload.
+    pub(crate) fn rename(&mut self, renamed: &IndexRemap) {
+        renamed.steps(&mut self.hops);
+        self.on_trunk = self.on_trunk.and_then(|trunk| renamed.trunk(trunk));
+    }
+
+    /// The consultation call of an attended transfer.
+    pub(super) fn consultation(&self) -> Option<ConsultationCall> {
+        match self.purpose {
+            Purpose::Transfer { consultation, .. } => consultation,
+            _ => None,
+        }
+    }
+
+    /// Whether no leg exists in addition to the two of the call.
+    pub(crate) fn has_no_new_leg(&self) -> bool {
+        self.new.is_none()
+    }
+}
+
+/// A step for an existing leg.
+pub(crate) fn existing_leg_step(interface: InterfaceId, trunk: Option<TrunkId>) -> HopStep {
+    HopStep {
+        group: 0,
+        interface,
+        trunk,
+        target: 0,
+        label: String::new(),
+        uri: Vec::new(),
+        routes: Vec::new(),
+        place: StepTarget::Address(
+            std::net::SocketAddr::from(([0, 0, 0, 0], 0)),
+            engine::Transport::Udp,
+        ),
+        identity: false,
+        redirected: false,
+    }
+}

@@ -1,0 +1,84 @@
+//! Moves a call to another media node: one side is asked for an offer by re-INVITE without SDP (RFC 3725 flow I); the
+//! offer goes through the new node to the other side, and its answer back.
+
+use crate::bodies::SdpRole;
+use crate::calls::key::CallSlot;
+use crate::calls::table::OngoingCalls;
+use crate::calls::transfer::join::{Join, Purpose, TransferStage};
+use crate::components::Calls;
+use anchor::Side;
+use sip::{MessageContent, TransactionId};
+
+impl Join {
+    /// The role of the SDP in the 2xx of this transaction, if the transfer waits for it.
+    pub(crate) fn awaited_sdp_role(&self, transaction: TransactionId) -> Option<SdpRole> {
+        if self.waiting != Some(transaction) {
+            return None;
+        }
+        match self.stage {
+            TransferStage::Offer => Some(SdpRole::Offer),
+            TransferStage::Answer if self.offer.is_empty() => Some(SdpRole::Offer),
+            TransferStage::Answer => Some(SdpRole::Answer),
+            TransferStage::Asking
+            | TransferStage::Calling
+            | TransferStage::Waiting
+            | TransferStage::AskAgain => None,
+        }
+    }
+}
+
+impl Calls<'_> {
+    /// Restores a common session of both sides by a new offer and answer; `side` is asked for the offer.
+    pub(crate) fn reanchor(&mut self, slot: CallSlot, side: Side) {
+        self.reanchor_by(slot, side, false);
+    }
+
+    fn reanchor_by(&mut self, slot: CallSlot, side: Side, swapped: bool) {
+        let purpose = Purpose::Reanchor { swapped };
+        if let Some(call) = self.parts.calls.get_mut(slot) {
+            call.join = Some(Box::new(Join::new(purpose, TransferStage::Offer, side)));
+        }
+        self.ask_for_offer(slot);
+    }
+
+    /// Offer and answer failed.
+    pub(super) fn reanchor_failed(&mut self, slot: CallSlot, join: &Join, status: u16) {
+        let Purpose::Reanchor { swapped } = join.purpose else {
+            return;
+        };
+        self.acknowledge_both(slot);
+        if status == 491 || self.parts.is_without_node(slot) {
+            return self.reanchor_later(slot);
+        }
+        let asked = matches!(join.stage, TransferStage::Offer | TransferStage::AskAgain);
+        if asked && !swapped && status != 408 {
+            // Some peers refuse a re-INVITE without SDP; the other side may accept it.
+            return self.reanchor_by(slot, join.side.other(), true);
+        }
+        let why = match status {
+            408 => "re-INVITE was not answered",
+            _ => "re-INVITE refused",
+        };
+        self.end_after_node_failure(slot, why);
+    }
+
+    /// Sends pending ACKs, without which the dialogs could neither end nor change.
+    pub(super) fn acknowledge_both(&mut self, slot: CallSlot) {
+        let now = self.parts.ctx.now;
+        let legs =
+            Side::BOTH.map(|side| self.parts.calls.get(slot).and_then(|call| call.leg(side)));
+        for leg in legs.into_iter().flatten() {
+            if self.endpoint.owes_ack(leg) {
+                let _ = self.endpoint.ack(leg, &MessageContent::default(), now);
+            }
+        }
+    }
+}
+
+impl OngoingCalls {
+    /// Whether the call is being moved to another media node.
+    pub(super) fn reanchors(&self, slot: CallSlot) -> bool {
+        let join = self.get(slot).and_then(|call| call.join.as_deref());
+        join.is_some_and(|join| matches!(join.purpose, Purpose::Reanchor { .. }))
+    }
+}

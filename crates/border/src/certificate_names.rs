@@ -1,0 +1,59 @@
+//! Names that the certificates of peers must contain.
+
+use crate::policy::HopStep;
+use config::{Config, TrunkId};
+use engine::Transport;
+use sip::{Endpoint, Flow};
+use wire::sip::Uri;
+
+/// The flow to a hop, with the name that the certificate of the peer must contain.
+pub(crate) fn with_hop_certificate_name(
+    endpoint: &mut Endpoint,
+    config: &Config,
+    flow: Flow,
+    hop: &HopStep,
+) -> Flow {
+    match hop.trunk {
+        Some(trunk) => {
+            let target = (trunk, usize::from(hop.target));
+            with_certificate_name(endpoint, config, flow, target)
+        }
+        None => {
+            let uri = Uri::parse(&hop.uri);
+            let host = uri.map(|uri| uri.host.to_string());
+            with_peer(endpoint, flow, || (host.as_deref().unwrap_or_default(), ""))
+        }
+    }
+}
+
+/// The flow to a target of a trunk, with the name that its certificate must contain: the configured one, otherwise
+/// the host of the target before resolution (RFC 5922 section 7.3).
+pub(crate) fn with_certificate_name(
+    endpoint: &mut Endpoint,
+    config: &Config,
+    flow: Flow,
+    (trunk, target): (TrunkId, usize),
+) -> Flow {
+    with_peer(endpoint, flow, || {
+        let Some(trunk) = config.trunk(trunk) else {
+            return ("", "");
+        };
+        let own = trunk.tls.as_ref().and_then(|tls| tls.name.as_deref());
+        let host = trunk.targets.get(target).map(|target| target.host.text());
+        (own.or(host).unwrap_or_default(), trunk.name.as_str())
+    })
+}
+
+/// Registers the name of the peer for a flow whose TLS connection is not open yet.
+fn with_peer<'n>(
+    endpoint: &mut Endpoint,
+    mut flow: Flow,
+    name: impl FnOnce() -> (&'n str, &'n str),
+) -> Flow {
+    if flow.transport == Transport::Tls && flow.connection.is_none() {
+        let (name, profile) = name();
+        // If the table of names is full, the address is the name, which no certificate contains by mistake.
+        flow.connection = endpoint.peer(name, profile).ok();
+    }
+    flow
+}

@@ -1,0 +1,99 @@
+//! Counters of the border.
+
+/// How a call ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallOutcome {
+    /// Answered, and ended by either side.
+    Completed,
+    /// Cancelled by the caller.
+    Cancelled,
+    /// 486, 600, 603: declined by the callee.
+    Declined,
+    /// 408, 480, 487: no answer.
+    Unanswered,
+    /// Other statuses from 401 to 499.
+    Refused,
+    /// 300 to 399.
+    Redirected,
+    /// 5xx and all others.
+    Failed,
+}
+
+impl CallOutcome {
+    /// The outcome of an unanswered call by its final status.
+    pub fn of(status: u16) -> CallOutcome {
+        match status {
+            200..=299 => CallOutcome::Completed,
+            300..=399 => CallOutcome::Redirected,
+            486 | 600 | 603 => CallOutcome::Declined,
+            408 | 480 | 487 => CallOutcome::Unanswered,
+            400..=499 | 604..=699 => CallOutcome::Refused,
+            _ => CallOutcome::Failed,
+        }
+    }
+}
+
+/// Counters since the start.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BorderCounters {
+    /// Calls received.
+    pub offered: u64,
+    /// Calls answered.
+    pub answered: u64,
+    /// Answered calls that have ended.
+    pub completed: u64,
+    /// Calls cancelled by the caller.
+    pub cancelled: u64,
+    /// Calls declined by the callee.
+    pub declined: u64,
+    /// Calls without answer.
+    pub unanswered: u64,
+    /// Calls refused by us or the target (4xx, 6xx).
+    pub refused: u64,
+    /// Calls redirected.
+    pub redirected: u64,
+    /// Calls that failed (5xx).
+    pub failed: u64,
+    /// Calls ended because their media stopped.
+    pub media_timeouts: u64,
+    /// Calls or media lines refused for lack of ports.
+    pub ports_exhausted: u64,
+    /// Media port pairs that other programs held in part or whole, and that calls replaced.
+    pub ports_taken: u64,
+    /// Media sessions with final statistics.
+    pub media_sessions_ended: u64,
+    /// Forwarded out-of-dialog requests.
+    pub relayed: u64,
+    /// Calls and registrations refused by rate limits.
+    pub shielded: u64,
+    /// Requests with wrong credentials, and requests during the lockout that follows them.
+    pub authentication_failed: u64,
+    /// Requests refused because of the queueing delay.
+    pub shed: u64,
+    /// New calls dropped unread because of the limit of refusals.
+    pub unread: u64,
+    /// Calls refused by admission control.
+    pub not_admitted: u64,
+    /// REGISTERs confirmed without the core, because it was unreachable.
+    pub refreshed: u64,
+    /// Wrong PINs entered in conferences.
+    pub pins_wrong: u64,
+    /// Calls to conferences that ended without the right PIN.
+    pub pins_refused: u64,
+    /// Accepted subscriptions and out-of-dialog REFERs.
+    pub subscriptions: u64,
+}
+
+impl BorderCounters {
+    pub(crate) fn count(&mut self, outcome: CallOutcome) {
+        *match outcome {
+            CallOutcome::Completed => &mut self.completed,
+            CallOutcome::Cancelled => &mut self.cancelled,
+            CallOutcome::Declined => &mut self.declined,
+            CallOutcome::Unanswered => &mut self.unanswered,
+            CallOutcome::Refused => &mut self.refused,
+            CallOutcome::Redirected => &mut self.redirected,
+            CallOutcome::Failed => &mut self.failed,
+        } += 1;
+    }
+}

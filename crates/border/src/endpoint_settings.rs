@@ -1,0 +1,64 @@
+//! Settings of the SIP endpoint, derived from the configuration.
+
+use config::Config;
+use engine::Worker;
+use sip::MovedDialogs;
+use sip::{EndpointConfig, SessionConfig, TimerConfig};
+
+/// Supported methods.
+pub(crate) const ALLOW: &str = "INVITE, ACK, CANCEL, BYE, OPTIONS, INFO, UPDATE, PRACK, REFER, SUBSCRIBE, NOTIFY, MESSAGE, REGISTER, PUBLISH";
+
+/// Settings of the endpoint, derived from a configuration.
+pub(crate) fn endpoint_config(
+    config: &Config,
+    worker: Worker,
+    moves: Option<MovedDialogs>,
+) -> EndpointConfig {
+    EndpointConfig {
+        user_agent: config.sip.agent.clone(),
+        allow: String::from(ALLOW),
+        // In addition to its own option tags, the border passes those that both ends negotiate with each other.
+        supported: [
+            "100rel",
+            "timer",
+            "replaces",
+            "norefersub",
+            "precondition",
+            "histinfo",
+            "join",
+            "answermode",
+            "early-session",
+            "path",
+            "outbound",
+            "gruu",
+            "uui",
+            "199",
+            "eventlist",
+        ]
+        .map(String::from)
+        .to_vec(),
+        session: config.session_timer.expires.map(|expires| SessionConfig {
+            expires: seconds(expires),
+            min_se: seconds(config.session_timer.min_se).max(90),
+        }),
+        timers: TimerConfig {
+            trying: core::time::Duration::ZERO,
+            idle: config.limits.connection_idle,
+            ..TimerConfig::default()
+        },
+        limits: engine::Limits {
+            transactions: worker.share(config.limits.transactions),
+            ..config.limits.clone()
+        },
+        opens_websockets: false,
+        worker,
+        moved_dialogs: moves,
+        check_max_forwards: true,
+        symmetric_responses: true,
+        bounded_answers: true,
+    }
+}
+
+fn seconds(span: core::time::Duration) -> u32 {
+    u32::try_from(span.as_secs()).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,229 @@
+//! Headers of forwarded messages: replaced hosts, end-to-end option tags, headers about a network.
+
+use sip::Flow;
+use smallvec::SmallVec;
+use wire::sip::{Edit, HeaderId, Message, Method, NameAddr, Scheme, Uri};
+
+/// URI parameter that identifies the contact of a forwarded registration.
+pub(crate) const TOKEN: &[u8] = b"hw";
+
+/// Edits of a forwarded message.
+pub(crate) type EditList<'e> = SmallVec<[Edit<'e>; 24]>;
+
+/// Appends `uri` with its host and port replaced by `host`. URIs without a host stay unchanged.
+pub(crate) fn uri_with_host(uri: &[u8], host: &[u8], out: &mut Vec<u8>) {
+    let Some(parsed) =
+        Uri::parse(uri).filter(|uri| matches!(uri.scheme, Scheme::Sip | Scheme::Sips))
+    else {
+        out.extend_from_slice(uri);
+        return;
+    };
+    out.extend_from_slice(match parsed.scheme {
+        Scheme::Sips => b"sips:".as_slice(),
+        _ => b"sip:".as_slice(),
+    });
+    if let Some(user) = parsed.user {
+        out.extend_from_slice(user);
+        out.push(b'@');
+    }
+    out.extend_from_slice(host);
+    if !parsed.params.is_empty() {
+        out.push(b';');
+        out.extend_from_slice(parsed.params.as_bytes());
+    }
+    if !parsed.headers.is_empty() {
+        out.push(b'?');
+        out.extend_from_slice(parsed.headers);
+    }
+}
+
+/// Appends a name-addr with its host replaced by `host`. Display name and parameters stay; the tag is removed, because
+/// each leg has its own.
+pub(crate) fn address_with_host(address: &NameAddr<'_>, host: Option<&[u8]>, out: &mut Vec<u8>) {
+    if !address.display.is_empty() {
+        out.extend_from_slice(address.display);
+        out.push(b' ');
+    }
+    out.push(b'<');
+    match host {
+        Some(host) => uri_with_host(address.uri, host, out),
+        None => out.extend_from_slice(address.uri),
+    }
+    out.push(b'>');
+    for param in address.params.iter() {
+        if param.name.eq_ignore_ascii_case(b"tag") {
+            continue;
+        }
+        out.push(b';');
+        out.extend_from_slice(param.name);
+        if let Some(value) = param.value {
+            out.push(b'=');
+            out.extend_from_slice(value);
+        }
+    }
+}
+
+/// Option tags that the ends of a leg negotiate between themselves, or that the endpoint writes.
+pub(crate) const HOP_TAGS: [&[u8]; 6] = [
+    b"timer",
+    b"100rel",
+    b"replaces",
+    b"path",
+    b"outbound",
+    b"gruu",
+];
+
+/// Option tags that we support on each leg independently.
+pub(crate) const OWN_TAGS: &[u8] = b"100rel, timer, replaces";
+
+/// Whether Supported in this message matters (RFC 3261 section 20.37): then it must contain only tags that both sides
+/// support.
+pub(crate) fn promises(message: &Message<'_>) -> bool {
+    matches!(message.method(), Method::Invite | Method::Update)
+        && (message.is_request() || (200..300).contains(&message.status()))
+}
+
+/// Appends the end-to-end option tags of header `id` to `out`.
+pub(crate) fn end_to_end_tags(message: &Message<'_>, id: HeaderId, out: &mut Vec<u8>) {
+    if !message.has(id) {
+        return;
+    }
+    for tag in message.values(id) {
+        if HOP_TAGS.iter().any(|hop| hop.eq_ignore_ascii_case(tag)) {
+            continue;
+        }
+        if !out.is_empty() {
+            out.extend_from_slice(b", ");
+        }
+        out.extend_from_slice(tag);
+    }
+}
+
+/// Appends the option tags to `out` that a request declares as supported end to end.
+pub(crate) fn promised_end_to_end(message: &Message<'_>, out: &mut Vec<u8>) {
+    end_to_end_tags(message, HeaderId::Supported, out);
+}
+
+/// Headers about the network of their sender that are meant for the same network: charging (RFC 7315 sections 4.5 and
+/// 4.6), the visited network (4.3), and the route to its registrar (RFC 3608), which is ours to use.
+pub(crate) const NETWORK: [HeaderId; 3] = [
+    HeaderId::PChargingVector,
+    HeaderId::PVisitedNetworkId,
+    HeaderId::ServiceRoute,
+];
+
+/// The same, for a name without identifier.
+pub(crate) const CHARGING_ADDRESSES: &[u8] = b"P-Charging-Function-Addresses";
+
+/// Pseudonym in place of the host in Warning (RFC 3261 section 20.43).
+pub(crate) const WARN_AGENT: &[u8] = b"hornwork";
+
+/// The values of Warning without their hosts.
+pub(crate) fn warnings(message: &Message<'_>, out: &mut Vec<u8>) {
+    if !message.has(HeaderId::Warning) {
+        return;
+    }
+    for value in message.values(HeaderId::Warning) {
+        let mut words = value.splitn(3, |byte| byte.is_ascii_whitespace());
+        let (Some(code), Some(_), Some(text)) = (words.next(), words.next(), words.next()) else {
+            continue;
+        };
+        if !out.is_empty() {
+            out.extend_from_slice(b", ");
+        }
+        for part in [code, b" ", WARN_AGENT, b" ", text] {
+            out.extend_from_slice(part);
+        }
+    }
+}
+
+/// Removes headers that reveal the network; `warnings` is the result of [`warnings`].
+pub(crate) fn hide_network<'e, const N: usize>(
+    message: &Message<'e>,
+    warnings: &'e [u8],
+    edits: &mut SmallVec<[Edit<'e>; N]>,
+) {
+    for id in NETWORK {
+        if message.has(id) {
+            edits.push(Edit::Remove(id));
+        }
+    }
+    if message.has(HeaderId::Other) && message.header_named(CHARGING_ADDRESSES).is_some() {
+        edits.push(Edit::RemoveNamed(CHARGING_ADDRESSES));
+    }
+    hide_warn_agents(message, warnings, edits);
+}
+
+pub(crate) fn hide_warn_agents<'e, const N: usize>(
+    message: &Message<'e>,
+    warnings: &'e [u8],
+    edits: &mut SmallVec<[Edit<'e>; N]>,
+) {
+    match (message.has(HeaderId::Warning), warnings) {
+        (false, _) => {}
+        (true, []) => edits.push(Edit::Remove(HeaderId::Warning)),
+        (true, value) => edits.push(Edit::Replace {
+            id: HeaderId::Warning,
+            value,
+        }),
+    }
+}
+
+/// Transport and address of the peer of a flow, for an event.
+pub(crate) fn address_of(flow: &Flow) -> String {
+    format!("{}:{}", flow.transport, flow.remote)
+}
+
+/// The text of bytes of a message, for an event.
+pub(crate) fn text(bytes: &[u8]) -> String {
+    match core::str::from_utf8(bytes) {
+        // Scanned by words; invalid UTF-8 is then searched byte by byte.
+        Ok(text) => text.to_owned(),
+        Err(_) => String::from_utf8_lossy(bytes).into_owned(),
+    }
+}
+
+/// The user of `uri` at `host`.
+pub(crate) fn moved_uri(uri: &[u8], host: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(uri.len() + host.len());
+    uri_with_host(uri, host, &mut out);
+    out
+}
+
+/// Removes credentials that are consumed by us.
+pub(crate) fn without_credentials<'e>(request: &Message<'_>, edits: &mut EditList<'e>) {
+    for id in [HeaderId::Authorization, HeaderId::ProxyAuthorization] {
+        if request.has(id) {
+            edits.push(Edit::Remove(id));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn moved(text: &str) -> String {
+        let mut out = Vec::new();
+        address_with_host(
+            &NameAddr::parse(text.as_bytes()).unwrap(),
+            Some(b"192.0.2.1:5070"),
+            &mut out,
+        );
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn only_the_host_and_the_tag_change() {
+        assert_eq!(
+            moved("\"A, <x>\" <sips:a;b=c:pw@10.0.0.1:5061;transport=tcp?x=y>;tag=1;isup-oli=2"),
+            // Passwords are removed.
+            "\"A, <x>\" <sips:a;b=c@192.0.2.1:5070;transport=tcp?x=y>;isup-oli=2"
+        );
+        assert_eq!(moved("sip:10.0.0.1;tag=7"), "<sip:192.0.2.1:5070>");
+        assert_eq!(
+            moved("<tel:+431234;phone-context=x>;tag=7"),
+            "<tel:+431234;phone-context=x>"
+        );
+    }
+}

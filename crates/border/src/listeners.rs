@@ -1,0 +1,381 @@
+//! Listeners: their sockets, and access control by source address and client certificate.
+
+use crate::shared::{Alarm, Ctx};
+use anchor::MediaPlane;
+use anchor::sockets::SocketWork;
+use config::{InterfaceId, TrunkId};
+use core::time::Duration;
+use engine::{
+    BoundedMap, ConnectionId, EventKind, HashKey, MaybeShared, SocketId, SocketKind, Transport,
+};
+use sip::{Endpoint, Flow, ListenerConfig, ListenerId};
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
+
+/// Time for which a socket stays open after its removal from the configuration, for remaining messages of its last call
+/// and transactions: 64*T1 (RFC 3261 section 17.1.1.2).
+const LINGER: Duration = Duration::from_secs(33);
+
+/// Maximum number of TLS connections from addresses that are not allowed, pending the client certificate.
+const MAX_PENDING_CERTIFICATES: usize = 1_024;
+
+/// The SIP domains in verified certificates of peers, by connection (RFC 5922 section 7.4).
+pub(crate) type CertificateDomains = BoundedMap<ConnectionId, Box<[String]>>;
+
+/// A listener.
+#[derive(Clone, Debug)]
+pub(crate) struct BorderListener {
+    /// Its interface; `None` after removal from the configuration.
+    pub(crate) interface: Option<InterfaceId>,
+    /// Whether its socket is open or being opened.
+    open: bool,
+    pub(crate) local: ListenerId,
+    pub(crate) socket: SocketId,
+    pub(crate) transport: Transport,
+    pub(crate) address: SocketAddr,
+    /// `host:port` as seen by peers.
+    pub(crate) advertised: Vec<u8>,
+}
+
+impl BorderListener {
+    fn add(
+        interface: InterfaceId,
+        settings: ListenerConfig,
+        endpoint: &mut Endpoint,
+    ) -> BorderListener {
+        BorderListener {
+            interface: Some(interface),
+            open: true,
+            socket: settings.socket,
+            transport: settings.transport,
+            address: settings.address,
+            advertised: settings.advertised.clone().into_bytes(),
+            local: endpoint.add_listener(settings),
+        }
+    }
+
+    fn opening(&self) -> SocketWork {
+        SocketWork::Open {
+            socket: self.socket,
+            kind: SocketKind::signalling(self.transport),
+            local: self.address,
+        }
+    }
+}
+
+/// The listeners, and the sources that they admit.
+#[derive(Debug)]
+pub(crate) struct Listeners {
+    pub(crate) list: Vec<BorderListener>,
+    next_socket: u32,
+    /// Connections that are refused before the endpoint sees them.
+    pub(crate) rejected_connections: VecDeque<ConnectionId>,
+    /// Domains of the client certificates of accepted connections.
+    certificate_domains: MaybeShared<CertificateDomains>,
+    /// TLS connections that are allowed only if their client certificate is accepted.
+    pending_certificates: BoundedMap<ConnectionId, (SocketId, SocketAddr)>,
+    /// Addresses of names that we send requests to.
+    pub(crate) located_peers: MaybeShared<BoundedMap<IpAddr, ()>>,
+}
+
+impl Listeners {
+    pub(crate) fn new(
+        certificate_domains: MaybeShared<CertificateDomains>,
+        located_peers: MaybeShared<BoundedMap<IpAddr, ()>>,
+        hash_key: HashKey,
+    ) -> Listeners {
+        Listeners {
+            list: Vec::new(),
+            next_socket: 0,
+            rejected_connections: VecDeque::new(),
+            certificate_domains,
+            pending_certificates: BoundedMap::new(MAX_PENDING_CERTIFICATES, hash_key),
+            located_peers,
+        }
+    }
+}
+
+impl Listeners {
+    /// Opens the new listeners of the configuration and closes those that were removed: stream listeners at once
+    /// (their connections stay), the others when no call uses them any more.
+    pub(crate) fn open(&mut self, ctx: &mut Ctx, plane: &mut MediaPlane, endpoint: &mut Endpoint) {
+        let config = ctx.config.clone();
+        let mut kept = vec![false; self.list.len()];
+        for (index, interface) in config.interfaces.iter().enumerate() {
+            let id = InterfaceId(u16::try_from(index).unwrap_or(u16::MAX));
+            for listen in &interface.listen {
+                let advertised = match &interface.advertise {
+                    Some(host) if host.port.is_some() => host.to_string(),
+                    Some(host) => format!("{}:{}", host.uri_host(), listen.address.port()),
+                    None => listen.address.to_string(),
+                };
+                let known = self.list.iter().position(|point| {
+                    point.transport == listen.transport
+                        && point.address == listen.address
+                        && point.advertised == advertised.as_bytes()
+                });
+                match known {
+                    Some(at) => {
+                        if let (Some(point), Some(kept)) = (self.list.get_mut(at), kept.get_mut(at))
+                        {
+                            point.interface = Some(id);
+                            endpoint.set_closed(point.local, false);
+                            *kept = true;
+                            if !point.open {
+                                point.open = true;
+                                plane.work.push_back(point.opening());
+                            }
+                        }
+                    }
+                    None => {
+                        let settings = ListenerConfig {
+                            name: interface.name.clone(),
+                            socket: self.next_socket(),
+                            transport: listen.transport,
+                            address: listen.address,
+                            advertised,
+                        };
+                        let point = BorderListener::add(id, settings, endpoint);
+                        plane.work.push_back(point.opening());
+                        self.list.push(point);
+                        kept.push(true);
+                    }
+                }
+            }
+        }
+        for (point, kept) in self.list.iter_mut().zip(kept) {
+            if kept || point.interface.take().is_none() {
+                continue;
+            }
+            endpoint.set_closed(point.local, true);
+            match point.transport {
+                Transport::Udp => {
+                    let alarm = Alarm::CloseListener(point.local, true);
+                    ctx.timers.schedule(ctx.now + LINGER, alarm);
+                }
+                _ => {
+                    point.open = false;
+                    plane.work.push_back(SocketWork::Shut(point.socket));
+                }
+            }
+        }
+    }
+
+    /// Closes a removed listener, unless calls use it now or used it at the previous check.
+    pub(crate) fn close(
+        &mut self,
+        ctx: &mut Ctx,
+        plane: &mut MediaPlane,
+        local: ListenerId,
+        (is_used, was_used): (bool, bool),
+    ) {
+        let Some(point) = self.list.iter_mut().find(|point| point.local == local) else {
+            return;
+        };
+        if point.interface.is_some() || !point.open {
+            return;
+        }
+        if is_used || was_used {
+            ctx.timers
+                .schedule(ctx.now + LINGER, Alarm::CloseListener(local, is_used));
+            return;
+        }
+        point.open = false;
+        plane.work.push_back(SocketWork::Shut(point.socket));
+    }
+
+    /// A socket is open. The first worker reports it: one event for all workers is enough.
+    pub(crate) fn opened(
+        &mut self,
+        ctx: &mut Ctx,
+        socket: SocketId,
+        local: SocketAddr,
+        is_first_worker: bool,
+    ) {
+        let Some(point) = self.list.iter_mut().find(|point| point.socket == socket) else {
+            return;
+        };
+        if point.address.port() == 0 && point.advertised == point.address.to_string().as_bytes() {
+            point.advertised = local.to_string().into_bytes();
+        }
+        point.address = local;
+        let transport = point.transport;
+        if is_first_worker {
+            ctx.events.tell(ctx.now, || EventKind::SocketOpened {
+                purpose: format!("sip {transport}"),
+                address: local.to_string(),
+            });
+        }
+    }
+
+    /// Whether requests from `source` are accepted on this socket.
+    pub(crate) fn is_source_allowed(
+        &self,
+        ctx: &Ctx,
+        socket: SocketId,
+        source: SocketAddr,
+    ) -> bool {
+        let Some(point) = self.list.iter().find(|point| point.socket == socket) else {
+            return true;
+        };
+        let Some(id) = point.interface else {
+            return true;
+        };
+        let Some(interface) = ctx.config.interface(id) else {
+            return true;
+        };
+        // Trunks identified by certificates are not accepted by address.
+        let proven = (point.transport == Transport::Tls).then_some(&[][..]);
+        interface.allows(source.ip())
+            || ctx
+                .config
+                .trunk_of(id, source, point.transport, proven)
+                .is_some()
+            || self
+                .located_peers
+                .read(|peers| peers.get(&source.ip()).is_some())
+    }
+
+    /// The interface of a socket on which a client certificate may admit a source that is not allowed by address.
+    pub(crate) fn interface_with_client_certificates(
+        &self,
+        ctx: &Ctx,
+        socket: SocketId,
+    ) -> Option<InterfaceId> {
+        let point = self.list.iter().find(|point| point.socket == socket)?;
+        let id = point
+            .interface
+            .filter(|_| point.transport == Transport::Tls)?;
+        let mut trunks = ctx.config.trunks.iter();
+        trunks
+            .any(|trunk| trunk.interface == id && !trunk.client_names().is_empty())
+            .then_some(id)
+    }
+
+    /// Requires a valid client certificate on a connection from a source that is not allowed. Returns `false` if too
+    /// many connections are pending.
+    pub(crate) fn await_client_certificate(
+        &mut self,
+        connection: ConnectionId,
+        socket: SocketId,
+        remote: SocketAddr,
+    ) -> bool {
+        self.pending_certificates
+            .insert(connection, (socket, remote))
+            .is_ok()
+    }
+
+    /// Processes the domains of the client certificate of an accepted connection. Returns `false` if the connection is
+    /// not allowed.
+    pub(crate) fn accept_client_certificate(
+        &mut self,
+        ctx: &Ctx,
+        connection: ConnectionId,
+        names: &[String],
+    ) -> bool {
+        if !names.is_empty() && connection.0 & ConnectionId::ACCEPTED != 0 {
+            // If the table is full, the certificate is ignored.
+            let _ = self
+                .certificate_domains
+                .lock()
+                .insert(connection, names.into());
+        }
+        let Some((socket, remote)) = self.pending_certificates.remove(&connection) else {
+            return true;
+        };
+        self.interface_with_client_certificates(ctx, socket)
+            .is_some_and(|interface| {
+                ctx.config
+                    .trunk_of(interface, remote, Transport::Tls, Some(names))
+                    .is_some()
+            })
+    }
+
+    /// A connection was closed: forgets its certificate.
+    pub(crate) fn connection_ended(&mut self, connection: ConnectionId) {
+        if connection.0 & ConnectionId::ACCEPTED != 0 {
+            self.pending_certificates.remove(&connection);
+            self.certificate_domains.lock().remove(&connection);
+        }
+    }
+
+    /// The trunk of a flow.
+    pub(crate) fn trunk_at(
+        &self,
+        ctx: &Ctx,
+        interface: InterfaceId,
+        flow: &Flow,
+    ) -> Option<TrunkId> {
+        let (remote, transport) = (flow.remote, flow.transport);
+        let accepted = |id: &ConnectionId| id.0 & ConnectionId::ACCEPTED != 0;
+        // On connections opened by us, the certificate was verified for the name of the target.
+        let by_certificate = flow
+            .connection
+            .filter(|id| transport == Transport::Tls && accepted(id));
+        let Some(id) = by_certificate else {
+            return ctx.config.trunk_of(interface, remote, transport, None);
+        };
+        self.certificate_domains.read(|proven| {
+            let names = proven.get(&id).map_or(&[][..], |names| names);
+            let names = Some(names);
+            ctx.config.trunk_of(interface, remote, transport, names)
+        })
+    }
+
+    /// The interface of a listener.
+    pub(crate) fn interface_of(&self, local: ListenerId) -> Option<InterfaceId> {
+        self.point(local)?.interface
+    }
+
+    pub(crate) fn point(&self, local: ListenerId) -> Option<&BorderListener> {
+        self.list.iter().find(|point| point.local == local)
+    }
+
+    /// The listener of an interface from which `remote` is reached.
+    pub(crate) fn local_for(
+        &self,
+        interface: InterfaceId,
+        transport: Transport,
+        remote: SocketAddr,
+    ) -> Option<ListenerId> {
+        find_listener(&self.list, interface, transport, remote).map(|point| point.local)
+    }
+
+    /// Host and port of a listener as seen by peers.
+    pub(crate) fn advertised_host(&self, local: ListenerId) -> Vec<u8> {
+        self.point(local)
+            .map(|point| point.advertised.clone())
+            .unwrap_or_default()
+    }
+
+    /// Whether `host:port` (or the host alone) is one of our addresses.
+    pub(crate) fn is_ours(&self, host: &[u8]) -> bool {
+        self.list.iter().any(|point| {
+            point.advertised.eq_ignore_ascii_case(host)
+                || point
+                    .advertised
+                    .strip_suffix(format!(":{}", point.address.port()).as_bytes())
+                    .is_some_and(|bare| bare.eq_ignore_ascii_case(host))
+        })
+    }
+
+    pub(crate) fn next_socket(&mut self) -> SocketId {
+        let socket = SocketId(self.next_socket);
+        self.next_socket += 1;
+        socket
+    }
+}
+
+/// The listener of an interface from which `remote` is reached.
+pub(crate) fn find_listener(
+    locals: &[BorderListener],
+    interface: InterfaceId,
+    transport: Transport,
+    remote: SocketAddr,
+) -> Option<&BorderListener> {
+    locals.iter().find(|point| {
+        point.interface == Some(interface)
+            && point.address.is_ipv4() == remote.is_ipv4()
+            && point.transport == transport
+    })
+}

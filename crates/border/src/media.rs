@@ -1,0 +1,127 @@
+//! Media that is anchored here: the plane with its sockets and sessions, and the port pools of the configuration.
+
+use crate::admission::MediaOffload;
+use crate::shared::Ctx;
+use anchor::sockets::SocketWork;
+use anchor::{MediaPlane, MediaPool, MediaSide};
+use config::{Config, InterfaceId, MediaSecurity, TrunkId};
+use engine::{EventKind, Worker};
+use media::Latching;
+use media::forward::SessionStats;
+use media::ports::PortPool;
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
+
+/// Maximum number of open media sockets: below the limit of descriptors that systems grant.
+pub(crate) const MEDIA_SOCKETS: usize = 16_000;
+
+/// Anchored media of this worker.
+#[derive(Debug)]
+pub(crate) struct BorderMedia {
+    pub(crate) plane: MediaPlane,
+    /// The index of the port pool of each range in the configuration.
+    pools: Vec<u16>,
+    /// Path of media that is anchored here.
+    pub(crate) offload: MediaOffload,
+    pub(crate) last_stats: Option<(u64, Box<SessionStats>)>,
+}
+
+impl BorderMedia {
+    pub(crate) fn new(plane: MediaPlane) -> BorderMedia {
+        BorderMedia {
+            plane,
+            pools: Vec::new(),
+            offload: MediaOffload::default(),
+            last_stats: None,
+        }
+    }
+
+    /// Opens the port pools of a configuration. Existing pools are kept with the ports that calls hold.
+    pub(crate) fn open_pools(&mut self, ctx: &mut Ctx, worker: &Worker) {
+        let config = ctx.config.clone();
+        self.pools.clear();
+        for range in &config.media_ranges {
+            let (first, last) = range.part(worker);
+            let known = self.plane.pools.iter().position(|pool| {
+                (pool.ports.address(), pool.first, pool.last) == (range.address, first, last)
+            });
+            let index = match known {
+                Some(index) => index,
+                None => {
+                    let entropy = ctx.entropy.fork();
+                    match PortPool::new(range.address, first, last, entropy) {
+                        Ok(ports) => {
+                            self.plane.pools.push(MediaPool { first, last, ports });
+                            self.plane.pools.len() - 1
+                        }
+                        // Checked configurations have at least one pair per range. An index beyond all pools refuses
+                        // calls.
+                        Err(_) => usize::from(u16::MAX),
+                    }
+                }
+            };
+            self.pools.push(u16::try_from(index).unwrap_or(u16::MAX));
+        }
+        self.plane.inactivity = config.media.timeout;
+        self.plane.hold_inactivity = config.media.hold_timeout;
+    }
+
+    /// The media side of an interface towards a peer whose signalling address is `remote`.
+    pub(crate) fn media_side(
+        &self,
+        config: &Config,
+        interface: InterfaceId,
+        trunk: Option<TrunkId>,
+        remote: IpAddr,
+    ) -> Option<MediaSide> {
+        let media = &config.interface(interface)?.media;
+        let same = |at: &&config::MediaAddress| at.address.is_ipv4() == remote.is_ipv4();
+        let address = media.iter().find(same).or(media.first())?;
+        Some(MediaSide {
+            pool: *self.pools.get(address.range)?,
+            advertised: address.signalled(),
+            latching: Latching::SameAddress(remote),
+            dscp: config.media.dscp,
+            hides: config.hiding(interface).is_some(),
+            transcoding: config
+                .transcoding(interface, trunk)
+                .filter(|transcoding| !transcoding.codecs.is_empty())
+                .cloned(),
+            security: config
+                .security(interface, trunk)
+                .filter(|security| ***security != MediaSecurity::default())
+                .cloned(),
+        })
+    }
+
+    /// Reports that a port pool is exhausted.
+    pub(crate) fn ports_exhausted(&self, ctx: &mut Ctx, pool: u16) {
+        ctx.counters.ports_exhausted += 1;
+        let config = ctx.config.clone();
+        let pools = &self.pools;
+        ctx.events.tell(ctx.now, || {
+            let interface = config.interfaces.iter().find(|interface| {
+                interface
+                    .media
+                    .iter()
+                    .any(|media| pools.get(media.range) == Some(&pool))
+            });
+            EventKind::MediaPortsExhausted {
+                interface: interface.map_or_else(String::new, |interface| interface.name.clone()),
+            }
+        });
+    }
+
+    /// Closes unused media sockets outside of the configured ranges.
+    pub(crate) fn close_unused_sockets(&mut self, config: &Config) {
+        let wanted = |address: SocketAddr| {
+            config.media_ranges.iter().any(|range| {
+                range.address == address.ip()
+                    && (range.first..=range.last).contains(&address.port())
+            })
+        };
+        let mut work: VecDeque<SocketWork> = VecDeque::new();
+        self.plane.sockets.close_outside_ranges(wanted, &mut work);
+        self.plane.work.append(&mut work);
+    }
+}

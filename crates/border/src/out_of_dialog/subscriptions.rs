@@ -1,0 +1,309 @@
+//! Subscriptions, and dialogs created by out-of-dialog REFER (RFC 6665, RFC 3515): two dialogs are coupled like the
+//! legs of a call, with topology hiding. Requests and responses are passed unchanged, except the headers of the dialog.
+
+use crate::components::{Calls, Components};
+use crate::headers::{
+    EditList, address_with_host, hide_network, promised_end_to_end, warnings, without_credentials,
+};
+use crate::identity::{Boundary, IdentityTexts};
+use crate::out_of_dialog::state::{ForwardedRequest, Subscription};
+use crate::request::{RequestOrigin, RequestRefusal};
+use crate::responses::refuse;
+use ::rules::{Effects, MessageContext};
+use config::{IdentityPassing, InterfaceId, InterfaceKind, TrunkId};
+use sip::{DialogId, Flow, Login, MessageContent, ServerTransaction};
+use smallvec::SmallVec;
+use wire::sip::{Edit, HeaderId, Message, Method, TokenValue};
+
+/// Lifetime in seconds of a subscription without a stated expiry.
+const UNSAID: u32 = 180;
+/// States in the response to REFER that there is no subscription (RFC 4488).
+const REFER_SUB: &[u8] = b"Refer-Sub";
+
+/// Whether a final response ends the subscription of its request (RFC 6665 section 4.2.2, RFC 5057).
+fn ends(status: u16) -> bool {
+    matches!(status, 404 | 405 | 410 | 416 | 480..=485 | 489 | 501 | 604)
+}
+
+impl Calls<'_> {
+    /// Couples the dialog of the sender of `request` with a future one. Returns the key of both.
+    ///
+    /// # Errors
+    /// The refusal of the request.
+    pub(crate) fn subscription_asked(
+        &mut self,
+        transaction: ServerTransaction,
+        request: &Message<'_>,
+        (origin, flow): (RequestOrigin, Flow),
+    ) -> Result<u64, RequestRefusal> {
+        let serial = self.parts.out_of_dialog.next_serial();
+        let index = self.parts.out_of_dialog.subscriptions.insert(Subscription {
+            serial,
+            dialogs: [None; 2],
+            interfaces: [origin.interface; 2],
+            trunks: [origin.trunk, None],
+            timer: None,
+        });
+        let key = (u64::from(serial) << 32) | (index as u64 + 1);
+        // Phones behind NAT write unreachable addresses in Contact: they are reached on their flow.
+        let access = self
+            .parts
+            .ctx
+            .config
+            .interface(origin.interface)
+            .is_some_and(|interface| interface.kind == InterfaceKind::Access);
+        match self
+            .endpoint
+            .open_dialog(transaction, request, flow, access, key)
+        {
+            Ok(dialog) => {
+                if let Some(subscription) = self.parts.out_of_dialog.subscriptions.get_mut(index) {
+                    subscription.dialogs = [Some(dialog), None];
+                }
+                self.parts
+                    .out_of_dialog
+                    .subscription_lasts(&mut self.parts.ctx, key, UNSAID);
+                Ok(key)
+            }
+            Err(refused) => {
+                self.parts.out_of_dialog.subscriptions.try_remove(index);
+                Err(match refused {
+                    sip::Refused::Full => RequestRefusal::new(503, "too many subscriptions"),
+                    _ => RequestRefusal::new(400, "no Contact"),
+                })
+            }
+        }
+    }
+
+    /// The request was sent to the other side, in `dialog`.
+    pub(crate) fn subscription_sent(
+        &mut self,
+        key: u64,
+        dialog: DialogId,
+        interface: InterfaceId,
+        trunk: Option<TrunkId>,
+    ) {
+        let Some(subscription) = self.parts.out_of_dialog.subscription(key) else {
+            return self.endpoint.close_dialog(dialog);
+        };
+        let [source_flow, before] = subscription.dialogs;
+        subscription.dialogs = [source_flow, Some(dialog)];
+        subscription.interfaces[1] = interface;
+        subscription.trunks[1] = trunk;
+        if let Some(before) = before {
+            self.endpoint.close_dialog(before);
+        }
+    }
+
+    /// The final response of the other side was forwarded.
+    pub(crate) fn subscription_answered(&mut self, key: u64, response: &Message<'_>) {
+        let none = response
+            .header_named(REFER_SUB)
+            .is_some_and(|value| value.trim_ascii().eq_ignore_ascii_case(b"false"));
+        if !(200..300).contains(&response.status()) || none {
+            return self.end_subscription(key);
+        }
+        self.parts.ctx.counters.subscriptions += 1;
+        self.parts
+            .out_of_dialog
+            .subscription_granted(&mut self.parts.ctx, key, response);
+    }
+
+    /// Ends a subscription.
+    pub(crate) fn end_subscription(&mut self, key: u64) {
+        if self.parts.out_of_dialog.subscription(key).is_none() {
+            return;
+        }
+        let index = (key & 0xffff_ffff) as usize - 1;
+        let Some(subscription) = self.parts.out_of_dialog.subscriptions.try_remove(index) else {
+            return;
+        };
+        for dialog in subscription.dialogs.into_iter().flatten() {
+            self.endpoint.close_dialog(dialog);
+        }
+        if let Some(timer) = subscription.timer {
+            self.parts.ctx.timers.cancel(timer);
+        }
+    }
+
+    /// Forwards a request within a subscription to the other side.
+    pub(crate) fn in_dialog(
+        &mut self,
+        (dialog, key): (DialogId, u64),
+        transaction: ServerTransaction,
+        request: &Message<'_>,
+    ) {
+        let now = self.parts.ctx.now;
+        let method = request.method();
+        if !matches!(
+            method,
+            Method::Subscribe | Method::Notify | Method::Refer | Method::Message | Method::Info
+        ) {
+            let status = match method {
+                Method::Options => 200,
+                Method::Invite | Method::Bye | Method::Update | Method::Prack => 481,
+                _ => 405,
+            };
+            return refuse(self.endpoint, transaction, status, now);
+        }
+        let Some(subscription) = self.parts.out_of_dialog.subscription(key) else {
+            return refuse(self.endpoint, transaction, 481, now);
+        };
+        let from = usize::from(subscription.dialogs.first() != Some(&Some(dialog)));
+        let other = subscription.dialogs.get(1 - from).copied().flatten();
+        let (Some(other), Some(source_flow)) = (other, self.endpoint.flow_of_dialog(dialog)) else {
+            return refuse(self.endpoint, transaction, 481, now);
+        };
+        let mut last = false;
+        if method == Method::Notify {
+            let state = request
+                .header(HeaderId::SubscriptionState)
+                .and_then(TokenValue::parse);
+            last = state.is_some_and(|state| state.token.eq_ignore_ascii_case(b"terminated"));
+            let seconds = state
+                .and_then(|state| state.params.get(b"expires"))
+                .and_then(|value| std::str::from_utf8(value).ok()?.parse().ok());
+            if let Some(seconds) = seconds.filter(|_| !last) {
+                self.parts
+                    .out_of_dialog
+                    .subscription_lasts(&mut self.parts.ctx, key, seconds);
+            }
+        }
+        let passed = ForwardedRequest {
+            server: transaction,
+            source_flow,
+            key,
+            subscribes: method == Method::Subscribe,
+            last,
+        };
+        let Some(user) = self.parts.out_of_dialog.store_subscription_request(passed) else {
+            return refuse(self.endpoint, transaction, 503, now);
+        };
+        let sent = self.pass_in_dialog(key, from, other, request, user);
+        if let Err(status) = sent {
+            self.parts.out_of_dialog.remove_pending(user);
+            refuse(self.endpoint, transaction, status, now);
+        }
+    }
+
+    fn pass_in_dialog(
+        &mut self,
+        key: u64,
+        from: usize,
+        other: DialogId,
+        request: &Message<'_>,
+        user: u64,
+    ) -> Result<(), u16> {
+        let now = self.parts.ctx.now;
+        let config = self.parts.ctx.config.clone();
+        let subscription = self.parts.out_of_dialog.subscription(key).ok_or(481u16)?;
+        let (interfaces, trunks) = (subscription.interfaces, subscription.trunks);
+        let place = |at: usize| {
+            let interface = interfaces.get(at).copied().unwrap_or(InterfaceId(u16::MAX));
+            (interface, trunks.get(at).copied().flatten())
+        };
+        let (here, there) = (place(from), place(1 - from));
+        let target = self.endpoint.flow_of_dialog(other).ok_or(481u16)?;
+        let trunk = there.1.and_then(|trunk| config.trunk(trunk));
+        let boundary = Boundary {
+            policy: &config.identity,
+            from: config.trusts(here.0, here.1),
+            to: config.trusts(there.0, there.1),
+            wanted: trunk.is_none_or(|trunk| trunk.identity == IdentityPassing::Pass),
+            proven: None,
+            anchored: false,
+            hiding: config.hiding(there.0),
+        };
+        let (mut told, mut supported, mut refer_to) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut texts, mut effects) = (IdentityTexts::default(), Effects::default());
+        warnings(request, &mut told);
+        promised_end_to_end(request, &mut supported);
+        self.parts.refer_to_at(request, target, &mut refer_to);
+        let mut edits: EditList<'_> = SmallVec::new();
+        hide_network(request, &told, &mut edits);
+        without_credentials(request, &mut edits);
+        if !supported.is_empty() {
+            edits.push(Edit::Add {
+                id: HeaderId::Supported,
+                value: &supported,
+            });
+        }
+        if !refer_to.is_empty() {
+            edits.push(Edit::Replace {
+                id: HeaderId::ReferTo,
+                value: &refer_to,
+            });
+        }
+        let host = || self.parts.listeners.advertised_host(target.local);
+        boundary.edits(request, host, &mut texts, &mut edits);
+        let scene = MessageContext {
+            initial: false,
+            edits: &edits,
+            ..self.parts.first_scene(there, target, request)
+        };
+        self.parts.rules_out_first(&scene, None, &mut effects);
+        if let Some(refusal) = &effects.refusal {
+            return Err(refusal.status);
+        }
+        effects.merge(&mut edits);
+        let content = MessageContent::from_template(request).with(&edits);
+        let login = trunk
+            .and_then(|trunk| trunk.credentials.as_ref())
+            .map(|login| Login {
+                user: login.username.as_bytes(),
+                password: login.password.as_bytes(),
+            });
+        self.endpoint
+            .dialog_request(other, request.method(), &content, user, login.as_ref(), now)
+            .map(|_| ())
+            .map_err(|refused| match refused {
+                sip::Refused::Gone => 481,
+                sip::Refused::Full => 503,
+                sip::Refused::TooLarge => 513,
+                _ => 500,
+            })
+    }
+
+    /// A final response to a request within a subscription.
+    pub(crate) fn in_dialog_answered(&mut self, passed: &ForwardedRequest, response: &Message<'_>) {
+        let status = response.status();
+        self.relay_response(passed.server, passed.source_flow, response);
+        if passed.subscribes && (200..300).contains(&status) {
+            self.parts.out_of_dialog.subscription_granted(
+                &mut self.parts.ctx,
+                passed.key,
+                response,
+            );
+        }
+        if passed.last || ends(status) {
+            self.end_subscription(passed.key);
+        }
+    }
+
+    /// A request within a subscription got no response: the subscription has ended.
+    pub(crate) fn in_dialog_timed_out(&mut self, passed: &ForwardedRequest) {
+        let now = self.parts.ctx.now;
+        refuse(self.endpoint, passed.server, 481, now);
+        self.end_subscription(passed.key);
+    }
+}
+
+impl Components {
+    /// Refer-To with our address on the side of `onward`, if it contains our address on the side of the request.
+    pub(crate) fn refer_to_at(&self, request: &Message<'_>, target: Flow, out: &mut Vec<u8>) {
+        if request.method() != Method::Refer {
+            return;
+        }
+        let Ok(refer_to) = request.refer_to() else {
+            return;
+        };
+        let ours = refer_to.parse_uri().is_some_and(|uri| {
+            self.listeners
+                .is_ours(uri.host_port().to_string().as_bytes())
+        });
+        if ours {
+            let host = self.listeners.advertised_host(target.local);
+            address_with_host(&refer_to, Some(&host), out);
+        }
+    }
+}

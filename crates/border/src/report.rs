@@ -1,0 +1,171 @@
+//! State and counters of the border, as plain values.
+
+use crate::admission::{CostPart, Price};
+use crate::border::Border;
+use crate::calls::CallPhase;
+use crate::counters::BorderCounters;
+use anchor::Side;
+use engine::Time;
+
+/// Sizes of all tables of the border. Tests check them for leaks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BorderCensus {
+    /// Tables of the endpoint.
+    pub sip: sip::Census,
+    /// Calls.
+    pub calls: usize,
+    /// Name lookups in progress.
+    pub lookups: usize,
+    /// Out-of-dialog requests that await a response.
+    pub outside: usize,
+    /// Forwarded subscriptions.
+    pub subscriptions: usize,
+    /// Participants of conferences.
+    pub seats: usize,
+    /// Media port pairs held by calls.
+    pub ports: usize,
+    /// Sessions in the forwarder.
+    pub sessions: usize,
+    /// Media sockets held by calls.
+    pub sockets_busy: usize,
+    /// Open media sockets, including idle ones.
+    pub sockets_open: usize,
+    /// Calls with media at media nodes, and pending commands about calls.
+    pub at_nodes: usize,
+    /// Timers of calls.
+    pub timers: usize,
+    /// Memory of admitted calls in KiB.
+    pub admitted: u64,
+    /// CPU time of admitted calls in microseconds per second.
+    pub working: u64,
+    /// Calls counted on trunks.
+    pub trunk_calls: u64,
+    /// Transfers between workers, and dialogs that moved to another worker; of all workers.
+    pub moved: usize,
+    /// Registered users of all workers.
+    pub registrations: usize,
+}
+
+impl BorderCensus {
+    /// Whether no call and nothing that belongs to a call is left.
+    pub fn is_quiet(&self) -> bool {
+        self.sip.is_quiet()
+            && *self
+                == BorderCensus {
+                    sip: self.sip,
+                    sockets_open: self.sockets_open,
+                    registrations: self.registrations,
+                    ..BorderCensus::default()
+                }
+    }
+}
+
+/// A call, as a plain value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallInfo {
+    /// Number.
+    pub number: u64,
+    /// State.
+    pub phase: CallPhase,
+    /// Call-IDs of the caller's and the callee's leg, if they exist.
+    pub call_ids: [Option<String>; 2],
+    /// Names of the interfaces.
+    pub interfaces: [String; 2],
+    /// Names of the trunks.
+    pub trunks: [Option<String>; 2],
+    /// When the INVITE arrived.
+    pub offered_at: Time,
+    /// When it was answered.
+    pub answered_at: Option<Time>,
+    /// Whether its media is anchored at the border or a media node.
+    pub anchored: bool,
+    /// Values stored by header rules.
+    pub tags: Vec<(String, String)>,
+}
+
+impl Border {
+    /// Sizes of all tables.
+    pub fn census(&self) -> BorderCensus {
+        let parts = &self.parts;
+        BorderCensus {
+            sip: self.endpoint.census(),
+            calls: parts.calls.len(),
+            lookups: parts.resolver.waiting(),
+            outside: parts.out_of_dialog.pending.len(),
+            subscriptions: parts.out_of_dialog.subscriptions.len(),
+            seats: parts.conferences.participants(),
+            ports: parts.media.plane.ports_in_use(),
+            sessions: parts.media.plane.sessions,
+            sockets_busy: parts.media.plane.sockets.busy(),
+            sockets_open: parts.media.plane.sockets.open(),
+            at_nodes: parts.media_nodes.relayed_calls + parts.media_nodes.pending_commands(),
+            // Timers of our registrations do not belong to calls.
+            timers: parts
+                .ctx
+                .timers
+                .len()
+                .saturating_sub(parts.keep_alives.len()),
+            admitted: parts.admission.reservations.reserved().memory,
+            working: parts.admission.reservations.reserved().processor,
+            trunk_calls: parts.trunks.all_calls(),
+            moved: parts.open_transfers() + self.endpoint.moved_dialogs(),
+            registrations: parts.registrar.location.len(),
+        }
+    }
+
+    /// Use of memory and CPU time by calls, registrations and handshakes.
+    pub fn taken(&mut self, now: Time) -> [(CostPart, Price); CostPart::ALL.len()] {
+        self.parts.ctx.now = now;
+        self.parts.reserved()
+    }
+
+    /// Counters since the start.
+    pub fn counters(&self) -> &BorderCounters {
+        &self.parts.ctx.counters
+    }
+
+    /// The calls in progress, ordered by number.
+    pub fn calls(&self) -> Vec<CallInfo> {
+        let parts = &self.parts;
+        let mut calls: Vec<CallInfo> = parts
+            .calls
+            .iter()
+            .map(|(_, call)| {
+                let call_id = |side| {
+                    let leg = call.leg(side)?;
+                    let id = self.endpoint.call_id_of(leg)?;
+                    Some(String::from_utf8_lossy(id).into_owned())
+                };
+                let interface = |side| {
+                    parts
+                        .ctx
+                        .config
+                        .interface(*call.interfaces.get(side))
+                        .map_or_else(String::new, |interface| interface.name.clone())
+                };
+                let trunk = |side| {
+                    let trunk = parts.ctx.config.trunk((*call.trunks.get(side))?)?;
+                    Some(trunk.name.clone())
+                };
+                CallInfo {
+                    number: call.number,
+                    phase: call.phase,
+                    call_ids: Side::BOTH.map(call_id),
+                    interfaces: Side::BOTH.map(interface),
+                    trunks: Side::BOTH.map(trunk),
+                    offered_at: call.offered_at,
+                    answered_at: call.answered_at,
+                    anchored: call.media.is_some() || call.relay.is_some(),
+                    tags: call
+                        .tags
+                        .iter()
+                        .flat_map(|tags| tags.iter())
+                        .map(|(name, value)| (name.to_string(), value.to_string()))
+                        .collect(),
+                }
+            })
+            .collect();
+        calls.sort_by_key(|call| call.number);
+        calls
+    }
+}

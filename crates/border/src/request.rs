@@ -1,0 +1,153 @@
+//! Origin and refusal of a request that creates a dialog or a transaction.
+
+use crate::headers::text;
+use crate::policy::Refusal;
+use crate::shared::Ctx;
+use config::{Authenticate, Config, InterfaceId, InterfaceKind, Register, TrunkId};
+use engine::EventKind;
+use sip::Flow;
+use wire::sip::{HeaderId, Message, Method, NameAddr, Uri, percent_decode};
+
+/// Origin of a request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RequestOrigin {
+    pub(crate) interface: InterfaceId,
+    pub(crate) trunk: Option<TrunkId>,
+    /// Whether the source is authenticated: see [`Facts::authenticated`].
+    pub(crate) authenticated: bool,
+    /// Whether the source is a resolved address: see [`Facts::located`].
+    pub(crate) located: bool,
+}
+
+impl RequestOrigin {
+    /// Whether a request arrived on a core interface without `allow` from a source that belongs to no trunk: the core
+    /// consists of configured systems, not of all hosts that reach the address.
+    pub(crate) fn is_foreign_to_core(&self, config: &Config) -> bool {
+        let interface = config.interface(self.interface);
+        self.trunk.is_none()
+            && interface.is_some_and(|interface| {
+                interface.kind == InterfaceKind::Core
+                    && interface.allow.is_empty()
+                    && interface.authenticate == Authenticate::None
+                    && interface.register == Register::Refuse
+            })
+            && !self.located
+    }
+
+    /// Whether requests of this origin must authenticate by digest.
+    pub(crate) fn requires_authentication(&self, config: &Config) -> bool {
+        let interface = config.interface(self.interface);
+        let asks = interface.is_some_and(|i| i.authenticate == Authenticate::Digest);
+        asks && self.trunk.is_none()
+    }
+
+    /// Whether calls of this origin may reach conferences; if a trunk authenticates, those of its registered phones.
+    pub(crate) fn reaches_conferences(&self, config: &Config) -> bool {
+        let interface = config.interface(self.interface);
+        self.authenticated || interface.is_none_or(|i| i.authenticate != Authenticate::Trunk)
+    }
+
+    /// Whether the interface permits out-of-dialog requests of this method.
+    pub(crate) fn permits(
+        &self,
+        config: &Config,
+        request: &Message<'_>,
+    ) -> Result<(), RequestRefusal> {
+        let Some(interface) = config.interface(self.interface) else {
+            return Ok(());
+        };
+        match request.method() {
+            Method::Subscribe if !interface.subscribe => {
+                Err(RequestRefusal::new(489, "subscriptions are not forwarded"))
+            }
+            Method::Notify if !interface.subscribe => {
+                Err(RequestRefusal::new(481, "notifications are not forwarded"))
+            }
+            Method::Refer if !interface.refer => Err(RequestRefusal::new(
+                403,
+                "out-of-dialog REFER is not forwarded",
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A refusal with its headers.
+#[derive(Debug)]
+pub(crate) struct RequestRefusal {
+    pub(crate) status: u16,
+    pub(crate) reason: Option<String>,
+    pub(crate) why: &'static str,
+    pub(crate) headers: Vec<(HeaderId, Vec<u8>)>,
+}
+
+impl RequestRefusal {
+    pub(crate) fn new(status: u16, why: &'static str) -> RequestRefusal {
+        RequestRefusal {
+            status,
+            reason: None,
+            why,
+            headers: Vec::new(),
+        }
+    }
+
+    /// Logs the refusal of a request.
+    pub(crate) fn report(&self, ctx: &mut Ctx, request: &Message<'_>, flow: Flow) {
+        let method = || text(request.method().as_bytes());
+        ctx.events.tell(ctx.now, || match self.why {
+            AUTHENTICATION_REQUIRED => EventKind::AuthenticationRequired {
+                method: method(),
+                status: self.status,
+                source: flow.remote.to_string(),
+            },
+            why => EventKind::RequestRefused {
+                method: method(),
+                status: self.status,
+                reason: why.to_owned(),
+                source: flow.remote.to_string(),
+            },
+        });
+    }
+}
+
+impl From<Refusal> for RequestRefusal {
+    fn from(refusal: Refusal) -> RequestRefusal {
+        let headers = refusal
+            .retry_after
+            .map(|seconds| (HeaderId::RetryAfter, seconds.to_string().into_bytes()));
+        RequestRefusal {
+            status: refusal.status,
+            reason: refusal.reason,
+            why: refusal.why,
+            headers: headers.into_iter().collect(),
+        }
+    }
+}
+
+/// The decoded user part of an address.
+pub(crate) fn user_at(address: &NameAddr<'_>) -> Option<Box<str>> {
+    let uri = address.parse_uri().filter(Uri::is_sip)?;
+    let user = percent_decode(uri.user?);
+    Some(std::str::from_utf8(&user).ok()?.into())
+}
+
+/// The reason of a challenge to a request without credentials, which is not a failure.
+pub(crate) const AUTHENTICATION_REQUIRED: &str = "authentication required";
+
+/// The refusal of a REGISTER above the rate limit.
+pub(crate) fn too_many(seconds: u32) -> RequestRefusal {
+    RequestRefusal {
+        headers: vec![(HeaderId::RetryAfter, seconds.to_string().into_bytes())],
+        ..RequestRefusal::new(503, "too many registrations at a time")
+    }
+}
+
+/// The user part of To.
+pub(crate) fn address_of_record(request: &Message<'_>) -> String {
+    let user = request
+        .to()
+        .ok()
+        .and_then(|to| to.parse_uri()?.user)
+        .unwrap_or_default();
+    String::from_utf8_lossy(&wire::sip::percent_decode(user)).into_owned()
+}

@@ -1,0 +1,277 @@
+//! Name resolution (RFC 3263) for hops of calls, out-of-dialog requests, pings and registrations.
+
+mod lookups;
+
+use crate::calls::key::CallKey;
+use crate::index_remap::IndexRemap;
+use crate::listeners::Listeners;
+use crate::out_of_dialog::state::DeferredRequest;
+use crate::policy::{HopStep, StepTarget};
+use crate::shared::Ctx;
+use anchor::MediaPlane;
+use anchor::sockets::SocketWork;
+use config::{Config, HostName};
+use engine::{ConnectionId, DropReason, Entropy, Output, SocketId, SocketKind, Transport};
+use sip::locate::{
+    IgnoredAnswer, LocateError, LocateHost, LocateRequest, LookupId, ResolvedTarget, Resolver,
+    ResolverConfig, StreamWork,
+};
+use sip::{LegId, NamedHop};
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+
+/// Maximum number of addresses tried per name.
+const MOST_ADDRESSES: usize = 8;
+
+/// The request that waits for a lookup.
+#[derive(Debug)]
+pub(crate) enum LookupWaiter {
+    /// A hop of a call.
+    Hop(CallKey, usize),
+    /// A dialog whose remote target or route is a name.
+    Dialog(LegId, NamedHop),
+    /// An out-of-dialog request.
+    OutOfDialog(DeferredRequest),
+}
+
+/// A DNS query to send.
+#[derive(Debug)]
+pub(crate) struct DnsQuery {
+    pub(crate) socket: SocketId,
+    pub(crate) server: SocketAddr,
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// The resolver with its sockets.
+#[derive(Debug)]
+pub(crate) struct DnsClient {
+    resolver: Resolver,
+    waiting: BTreeMap<LookupId, LookupWaiter>,
+    /// UDP sockets for queries over IPv4 and IPv6, opened by the first query.
+    sockets: [Option<SocketId>; 2],
+    /// A requested connection, and the query to send over it.
+    opening: Option<(ConnectionId, Vec<u8>)>,
+    /// That query while the driver sends it.
+    query: Vec<u8>,
+    /// Queries over UDP, and the one that the driver sends.
+    pub(crate) queries: VecDeque<DnsQuery>,
+    pub(crate) current_query: Option<DnsQuery>,
+}
+
+/// Marks connections to DNS servers: the endpoint counts its own from 1, drivers set the bit above.
+const NAME_SERVER: u64 = 1 << 62;
+
+impl DnsClient {
+    pub(crate) fn new(config: &Config, entropy: Entropy) -> DnsClient {
+        let family = |v4: bool| {
+            config
+                .interfaces
+                .iter()
+                .flat_map(|interface| &interface.listen)
+                .any(|listen| listen.address.is_ipv4() == v4)
+        };
+        let settings = ResolverConfig {
+            servers: config.dns.servers.clone(),
+            transports: transports(config),
+            ipv4: family(true),
+            ipv6: family(false),
+            lookups: config.limits.dns_queries,
+            cache: config.limits.dns_cache,
+            ..ResolverConfig::default()
+        };
+        DnsClient {
+            resolver: Resolver::new(settings, entropy),
+            waiting: BTreeMap::new(),
+            sockets: [None; 2],
+            opening: None,
+            query: Vec::new(),
+            queries: VecDeque::new(),
+            current_query: None,
+        }
+    }
+
+    /// Whether [`DnsClient::next_output`] returns an output.
+    pub(crate) fn has_output(&self) -> bool {
+        self.resolver.has_stream_work() || self.opening.as_ref().is_some_and(|(_, b)| !b.is_empty())
+    }
+
+    /// The next output for queries over TCP.
+    pub(crate) fn next_output(&mut self) -> Option<Output<'_>> {
+        if let Some((connection, bytes)) = self.opening.as_mut().filter(|(_, b)| !b.is_empty()) {
+            self.query = std::mem::take(bytes);
+            return Some(Output::Stream {
+                connection: *connection,
+                bytes: &self.query,
+            });
+        }
+        Some(match self.resolver.next_stream_work()? {
+            StreamWork::Open {
+                stream,
+                server,
+                bytes,
+            } => {
+                let connection = ConnectionId(NAME_SERVER | u64::from(stream));
+                self.opening = Some((connection, bytes));
+                Output::Connect {
+                    connection,
+                    local: None,
+                    remote: server,
+                    tls: None,
+                    websocket: false,
+                }
+            }
+            StreamWork::Close { stream } => Output::Close {
+                connection: ConnectionId(NAME_SERVER | u64::from(stream)),
+            },
+        })
+    }
+
+    pub(crate) fn next_deadline(&self) -> Option<engine::Deadline> {
+        self.resolver.next_deadline()
+    }
+
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Applies the new interface and trunk indices after a reload, and drops obsolete lookups.
+    pub(crate) fn rename(&mut self, renamed: &IndexRemap) {
+        self.waiting.retain(|_, waiting| match waiting {
+            LookupWaiter::Hop(..) | LookupWaiter::Dialog(..) => true,
+            LookupWaiter::OutOfDialog(located) => located.rename(renamed),
+        });
+    }
+
+    /// Replaces the configured servers. Returns the requests of lookups that were aborted.
+    pub(crate) fn replaced(&mut self, with: DnsClient) -> Vec<LookupWaiter> {
+        let sockets = self.sockets;
+        let mut before = std::mem::replace(self, with);
+        self.sockets = sockets;
+        self.queries = std::mem::take(&mut before.queries);
+        self.current_query = before.current_query.take();
+        self.resolver.take_over(&before.resolver);
+        before.waiting.into_values().collect()
+    }
+}
+
+/// Transports for resolution, the preferred one first: UDP and TCP, and TLS if an interface has it.
+fn transports(config: &Config) -> Vec<Transport> {
+    let tls = config
+        .interfaces
+        .iter()
+        .flat_map(|interface| &interface.listen)
+        .any(|listen| listen.transport == Transport::Tls);
+    let plain = [Transport::Udp, Transport::Tcp];
+    plain
+        .into_iter()
+        .chain(tls.then_some(Transport::Tls))
+        .collect()
+}
+
+/// The resolver's number of a connection to a DNS server.
+pub(crate) fn resolver_stream_of(connection: ConnectionId) -> Option<u32> {
+    let ours = connection.0 & (ConnectionId::ACCEPTED | NAME_SERVER) == NAME_SERVER;
+    u32::try_from(connection.0 & !NAME_SERVER)
+        .ok()
+        .filter(|_| ours)
+}
+
+/// The lookup for a target.
+fn wanted(host: &HostName, transport: Option<Transport>) -> Result<LocateRequest, LocateError> {
+    let parsed = wire::sip::Host::parse(host.text().as_bytes()).ok_or(LocateError::BadName)?;
+    Ok(LocateRequest {
+        host: LocateHost::from_host(&parsed)?,
+        port: host.port,
+        transport,
+        secure: false,
+    })
+}
+
+impl DnsClient {
+    /// Whether a socket is used for DNS queries.
+    pub(crate) fn is_resolver(&self, socket: SocketId) -> bool {
+        self.sockets.contains(&Some(socket))
+    }
+
+    /// A datagram on a socket for DNS queries.
+    pub(crate) fn resolver_answer(&mut self, ctx: &mut Ctx, source: SocketAddr, bytes: &[u8]) {
+        let now = ctx.now;
+        match self.resolver.answer(source, bytes, now) {
+            Ok(()) => {}
+            Err(IgnoredAnswer::Malformed) => ctx.drops.count(DropReason::DnsMalformed),
+            Err(IgnoredAnswer::Unasked | IgnoredAnswer::Question) => {
+                ctx.drops.count(DropReason::DnsUnexpected);
+            }
+        }
+    }
+
+    /// Bytes on a connection to a DNS server.
+    pub(crate) fn resolver_stream(&mut self, ctx: &mut Ctx, stream: u32, bytes: &[u8]) {
+        let now = ctx.now;
+        match self.resolver.stream_bytes(stream, bytes, now) {
+            Ok(()) => {}
+            Err(IgnoredAnswer::Malformed) => ctx.drops.count(DropReason::DnsMalformed),
+            Err(IgnoredAnswer::Unasked | IgnoredAnswer::Question) => {
+                ctx.drops.count(DropReason::DnsUnexpected);
+            }
+        }
+    }
+
+    /// A connection to a DNS server was closed.
+    pub(crate) fn resolver_ended(&mut self, ctx: &Ctx, stream: u32) {
+        let now = ctx.now;
+        self.resolver.stream_ended(stream, now);
+    }
+
+    /// Whether the destination of a leg is being resolved.
+    pub(crate) fn is_locating(&self, leg: LegId) -> bool {
+        let mut waiting = self.waiting.values();
+        waiting.any(|waiting| matches!(waiting, LookupWaiter::Dialog(other, _) if *other == leg))
+    }
+
+    /// Processes timeouts of queries.
+    pub(crate) fn dns_timeout(&mut self, ctx: &Ctx) {
+        let now = ctx.now;
+        self.resolver.timeout(now);
+    }
+
+    /// The socket for queries over IPv4 or IPv6; the first query opens it.
+    pub(crate) fn query_socket(
+        &mut self,
+        listeners: &mut Listeners,
+        plane: &mut MediaPlane,
+        v4: bool,
+    ) -> SocketId {
+        let index = usize::from(!v4);
+        if let Some(Some(socket)) = self.sockets.get(index) {
+            return *socket;
+        }
+        let socket = listeners.next_socket();
+        let any: std::net::IpAddr = match v4 {
+            true => std::net::Ipv4Addr::UNSPECIFIED.into(),
+            false => std::net::Ipv6Addr::UNSPECIFIED.into(),
+        };
+        plane.work.push_back(SocketWork::Open {
+            socket,
+            kind: SocketKind::UdpSignalling,
+            local: SocketAddr::new(any, 0),
+        });
+        if let Some(slot) = self.sockets.get_mut(index) {
+            *slot = Some(socket);
+        }
+        socket
+    }
+}
+
+/// A step for each of the addresses, tried in order.
+pub(crate) fn placed(hop: &HopStep, targets: &[ResolvedTarget]) -> Vec<HopStep> {
+    targets
+        .iter()
+        .enumerate()
+        .map(|(number, target)| HopStep {
+            place: StepTarget::Address(target.address, target.transport),
+            group: 0x8000 | (hop.group << 4) | number as u16,
+            ..hop.clone()
+        })
+        .collect()
+}

@@ -1,0 +1,67 @@
+//! The state of the border as policy sees it.
+
+use crate::admission::overload::feedback::Throttles;
+use crate::components::Components;
+use crate::listeners::BorderListener;
+use crate::policy::{Contact, RoutingState};
+use crate::registrar::Registry;
+use crate::trunks::Trunks;
+use config::{Config, TrunkId};
+use engine::Time;
+
+/// The state of the border as seen by policy.
+#[derive(Debug)]
+pub(crate) struct RoutingSnapshot<'a> {
+    trunks: &'a Trunks,
+    throttles: &'a Throttles,
+    now: Time,
+    location: &'a Registry,
+    listeners: &'a [BorderListener],
+    config: &'a Config,
+}
+
+impl RoutingState for RoutingSnapshot<'_> {
+    fn target_up(&self, trunk: TrunkId, target: usize) -> bool {
+        self.trunks.target_up(trunk, target)
+    }
+
+    fn trunk_takes(&self, trunk: TrunkId, random: u64) -> bool {
+        self.throttles.admits(trunk, random, self.now)
+    }
+
+    fn trunk_calls(&self, trunk: TrunkId) -> u32 {
+        self.trunks.calls(trunk)
+    }
+
+    fn contacts(&self, user: &str, token: Option<&[u8]>) -> Vec<Contact> {
+        // A contact belongs to the listener of its flow, even if a reload changed that listener.
+        let placed = |mut contact: Contact| {
+            let point = self
+                .listeners
+                .iter()
+                .find(|point| point.local == contact.flow.local)?;
+            contact.interface = point.interface?;
+            let interface = self.config.interface(contact.interface)?;
+            if interface.contacts_by_address {
+                contact.lead_to_address();
+            }
+            Some(contact)
+        };
+        let contacts = self.location.contacts(user, token).into_iter();
+        contacts.filter_map(placed).collect()
+    }
+}
+
+impl Components {
+    /// Registrations, trunk states and transports as seen by policy.
+    pub(crate) fn view(&self) -> RoutingSnapshot<'_> {
+        RoutingSnapshot {
+            trunks: &self.trunks,
+            throttles: &self.admission.throttles,
+            now: self.ctx.now,
+            location: &self.registrar.location,
+            listeners: &self.listeners.list,
+            config: &self.ctx.config,
+        }
+    }
+}

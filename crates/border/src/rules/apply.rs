@@ -1,0 +1,572 @@
+use super::{MAX_TAGS, RuleOutcome};
+use crate::calls::Call;
+use crate::calls::key::{CallKey, CallSlot};
+use crate::components::{Calls, Components};
+use crate::headers::EditList;
+use crate::request::{RequestOrigin, RequestRefusal};
+use crate::rules::{AdmittedRequest, RuleOutput, Tags};
+use ::rules::{Effects, MessageContext, RuleDirection, RuleRefusal, RuleTag};
+use anchor::Side;
+use config::{InterfaceId, TrunkId};
+use engine::{DropReason, EventKind, Time, Transport};
+use sip::{Endpoint, Flow, Indication, LegId, MessageContent, ServerTransaction};
+use smallvec::SmallVec;
+use wire::sip::emit;
+use wire::sip::{Edit, Message, Method};
+
+impl Components {
+    /// The context of a message for rules.
+    fn scene<'a>(
+        &self,
+        direction: RuleDirection,
+        (interface, trunk): (InterfaceId, Option<TrunkId>),
+        flow: Option<Flow>,
+        message: &'a Message<'a>,
+    ) -> MessageContext<'a> {
+        MessageContext {
+            direction,
+            remote: self.ctx.config.peer_ref(interface, trunk),
+            peer: flow.map(|flow| flow.remote),
+            transport: flow.map_or(Transport::Udp, |flow| flow.transport),
+            trusted: self.ctx.config.trusts(interface, trunk),
+            user: "",
+            message: Some(message),
+            method: message.method(),
+            status: message.status(),
+            initial: false,
+            uri: None,
+            from: None,
+            to: None,
+            edits: &[],
+            tags: &[],
+        }
+    }
+
+    /// Applies rules to a request that creates a dialog, when it is sent; the context has its Request-URI, From and To.
+    pub(crate) fn rules_out_first(
+        &self,
+        scene: &MessageContext<'_>,
+        call: Option<(&Call, CallSlot)>,
+        effects: &mut Effects,
+    ) {
+        if !self
+            .ctx
+            .config
+            .rules
+            .applies_to(RuleDirection::Out, scene.is_request(), &scene.method)
+        {
+            return;
+        }
+        self.ctx.config.rules.run(scene, effects);
+        let number = call.map_or(0, |(call, _)| call.number);
+        self.store_rule_output(number, || call.map(|(_, slot)| slot), effects);
+    }
+
+    /// The context of a request that creates a dialog and is sent to a hop.
+    pub(crate) fn first_scene<'a>(
+        &self,
+        at: (InterfaceId, Option<TrunkId>),
+        flow: Flow,
+        message: &'a Message<'a>,
+    ) -> MessageContext<'a> {
+        MessageContext {
+            initial: true,
+            ..self.scene(RuleDirection::Out, at, Some(flow), message)
+        }
+    }
+
+    /// Applies rules to an out-of-dialog response, or to a response of our own (`example` is `None`), and merges their
+    /// changes into `edits`.
+    pub(crate) fn rules_answer<'e, const N: usize>(
+        &self,
+        flow: Flow,
+        example: Option<&Message<'e>>,
+        (method, status): (Method<'_>, u16),
+        edits: &mut SmallVec<[Edit<'e>; N]>,
+        effects: &'e mut Effects,
+    ) {
+        if !self
+            .ctx
+            .config
+            .rules
+            .applies_to(RuleDirection::Out, false, &method)
+        {
+            return;
+        }
+        let Some((interface, trunk)) = self.origin_of_flow(flow) else {
+            return;
+        };
+        let scene = MessageContext {
+            direction: RuleDirection::Out,
+            remote: self.ctx.config.peer_ref(interface, trunk),
+            peer: Some(flow.remote),
+            transport: flow.transport,
+            trusted: self.ctx.config.trusts(interface, trunk),
+            user: "",
+            message: example,
+            method,
+            status,
+            initial: false,
+            uri: None,
+            from: None,
+            to: None,
+            edits,
+            tags: &[],
+        };
+        self.ctx.config.rules.run(&scene, effects);
+        self.store_rule_output(0, || None, effects);
+        let effects = &*effects;
+        effects.merge(edits);
+    }
+
+    /// The interface and trunk of a flow.
+    pub(crate) fn origin_of_flow(&self, flow: Flow) -> Option<(InterfaceId, Option<TrunkId>)> {
+        let interface = self.listeners.interface_of(flow.local)?;
+        let trunk = self.listeners.trunk_at(&self.ctx, interface, &flow);
+        Some((interface, trunk))
+    }
+
+    /// Applies rules to a request that creates a dialog, after authentication.
+    ///
+    /// # Errors
+    /// A rule refuses it.
+    pub(crate) fn admit(
+        &mut self,
+        request: &Message<'_>,
+        origin: RequestOrigin,
+        flow: Flow,
+        user: Option<Box<str>>,
+    ) -> Result<AdmittedRequest, RequestRefusal> {
+        let mut admitted = AdmittedRequest {
+            user,
+            ..AdmittedRequest::default()
+        };
+        let method = request.method();
+        if !self
+            .ctx
+            .config
+            .rules
+            .applies_to(RuleDirection::In, true, &method)
+        {
+            return Ok(admitted);
+        }
+        let mut effects = self.apply_first_rules(request, origin, flow, admitted.user.as_deref());
+        admitted.tags = kept(&effects.tags);
+        effects.tags.clear();
+        self.store_rule_output(0, || None, &mut effects);
+        if let Some(refusal) = effects.refusal.take() {
+            return Err(refused(refusal));
+        }
+        admitted.route = effects.route.map(TrunkId);
+        if !effects.changes_nothing() {
+            admitted.bytes = Some(changed(request, &effects));
+        }
+        Ok(admitted)
+    }
+
+    /// The result of rules for a request that creates a dialog, without effects.
+    pub(crate) fn apply_first_rules(
+        &self,
+        request: &Message<'_>,
+        origin: RequestOrigin,
+        flow: Flow,
+        user: Option<&str>,
+    ) -> Effects {
+        let at = (origin.interface, origin.trunk);
+        let scene = MessageContext {
+            user: user.unwrap_or_default(),
+            initial: true,
+            ..self.scene(RuleDirection::In, at, Some(flow), request)
+        };
+        let mut effects = Effects::default();
+        self.ctx.config.rules.run(&scene, &mut effects);
+        effects
+    }
+
+    /// Stores the output of rules until the message is processed.
+    fn store_rule_output(
+        &self,
+        call: u64,
+        slot: impl FnOnce() -> Option<CallSlot>,
+        effects: &mut Effects,
+    ) {
+        if effects.has_no_reports() {
+            return;
+        }
+        let output = RuleOutput {
+            call,
+            slot: slot(),
+            tags: std::mem::take(&mut effects.tags),
+            log: std::mem::take(&mut effects.log),
+            refused_edits: effects.refused_edits,
+            failed_conditions: effects.failed_conditions,
+            refused: effects.refusal.is_some(),
+        };
+        self.rule_output.borrow_mut().push(output);
+    }
+
+    /// Applies the stored output of rules: counters, tags, events.
+    #[inline]
+    pub(crate) fn apply_rule_output(&mut self) {
+        let output = self.rule_output.get_mut();
+        if output.is_empty() {
+            return;
+        }
+        for output in std::mem::take(output) {
+            self.log_rule(output);
+        }
+    }
+
+    fn log_rule(&mut self, output: RuleOutput) {
+        let now = self.ctx.now;
+        let edits = u64::from(output.refused_edits);
+        self.ctx.drops.add(DropReason::RuleEditRefused, edits);
+        let conditions = u64::from(output.failed_conditions);
+        self.ctx
+            .drops
+            .add(DropReason::RuleConditionFailed, conditions);
+        self.ctx
+            .drops
+            .add(DropReason::RuleRefused, u64::from(output.refused));
+        for tag in output.tags {
+            let call = output
+                .slot
+                .and_then(|slot| self.calls.get_mut(slot))
+                .filter(|call| call.number == output.call);
+            if let Some(call) = call {
+                keep(&mut call.tags, &tag);
+            }
+            self.log_tag(output.call, &tag.name, &tag.value);
+        }
+        let rules = &self.ctx.config.rules;
+        for line in output.log {
+            self.ctx.events.tell(now, || EventKind::RuleLogged {
+                rule: rules.name(line.rule).to_owned(),
+                call: output.call,
+                text: line.text,
+            });
+        }
+    }
+
+    fn log_tag(&mut self, call: u64, tag: &str, value: &str) {
+        let now = self.ctx.now;
+        self.ctx.events.tell(now, || EventKind::CallTagged {
+            call,
+            tag: tag.to_owned(),
+            value: value.to_owned(),
+        });
+    }
+
+    /// Logs the initial tags of a call.
+    pub(crate) fn log_initial_tags(&mut self, slot: CallSlot) {
+        let Some(call) = self.calls.get(slot) else {
+            return;
+        };
+        let Some(tags) = call.tags.clone() else {
+            return;
+        };
+        let number = call.number;
+        for (tag, value) in tags.iter() {
+            self.log_tag(number, tag, value);
+        }
+    }
+}
+
+impl Calls<'_> {
+    /// Applies rules to a message that is sent on the other side of a call, and merges their changes into `edits`.
+    /// `Some`: the request is refused.
+    pub(crate) fn rules_out<'e>(
+        &self,
+        call: &Call,
+        from: Side,
+        message: &Message<'e>,
+        edits: &mut EditList<'e>,
+        effects: &'e mut Effects,
+    ) -> Option<u16> {
+        let method = message.method();
+        if !self.parts.ctx.config.rules.applies_to(
+            RuleDirection::Out,
+            message.is_request(),
+            &method,
+        ) {
+            return None;
+        }
+        let to = from.other();
+        let leg = call.leg(to).or_else(|| {
+            let branches = &call.set_up.as_ref()?.branches;
+            branches.first().map(|branch| branch.leg)
+        });
+        let flow = leg.and_then(|leg| self.endpoint.flow_of(leg));
+        let at = (*call.interfaces.get(to), *call.trunks.get(to));
+        let scene = MessageContext {
+            edits,
+            tags: call.tags.as_deref().map_or(&[], Vec::as_slice),
+            ..self.parts.scene(RuleDirection::Out, at, flow, message)
+        };
+        self.parts.ctx.config.rules.run(&scene, effects);
+        self.parts
+            .store_rule_output(call.number, || slot_of(self.endpoint, call), effects);
+        let effects = &*effects;
+        effects.merge(edits);
+        effects.refusal.as_ref().map(|refusal| refusal.status)
+    }
+
+    /// Processes an indication after rules were applied.
+    pub(crate) fn apply_rules(&mut self, indication: Indication<'_>) {
+        if self.parts.ctx.config.rules.is_empty() {
+            return self.dispatch(indication);
+        }
+        match self.apply_rules_to_indication(&indication) {
+            RuleOutcome::AsItCame => self.dispatch(indication),
+            RuleOutcome::Refused => {}
+            RuleOutcome::Changed(bytes) => match Message::parse(&bytes) {
+                Ok(message) => self.dispatch(with(indication, &message)),
+                // Rules always produce a valid message; otherwise the received one is used.
+                Err(_) => self.dispatch(indication),
+            },
+        }
+        self.parts.apply_rule_output();
+    }
+
+    fn apply_rules_to_indication(&mut self, indication: &Indication<'_>) -> RuleOutcome {
+        let now = self.parts.ctx.now;
+        if !self.parts.ctx.config.rules.has_rules_for(RuleDirection::In) {
+            return RuleOutcome::AsItCame;
+        }
+        let Some((leg, message)) = subject(indication) else {
+            return RuleOutcome::AsItCame;
+        };
+        let method = message.method();
+        let request = message.is_request();
+        if !self
+            .parts
+            .ctx
+            .config
+            .rules
+            .applies_to(RuleDirection::In, request, &method)
+        {
+            return RuleOutcome::AsItCame;
+        }
+        let mut effects = Effects::default();
+        match (leg, indication) {
+            (Some(leg), _) => {
+                let slot = self.parts.calls.slot_of_leg(self.endpoint, leg);
+                let Some(call) = slot.and_then(|slot| self.parts.calls.get(slot)) else {
+                    return RuleOutcome::AsItCame;
+                };
+                let Some(side) = call.side_of(leg) else {
+                    return RuleOutcome::AsItCame;
+                };
+                let at = (*call.interfaces.get(side), *call.trunks.get(side));
+                let scene = MessageContext {
+                    tags: call.tags.as_deref().map_or(&[], Vec::as_slice),
+                    ..self
+                        .parts
+                        .scene(RuleDirection::In, at, self.endpoint.flow_of(leg), message)
+                };
+                self.parts.ctx.config.rules.run(&scene, &mut effects);
+                self.parts
+                    .store_rule_output(call.number, || slot, &mut effects);
+            }
+            (None, Indication::OutOfDialogResponse { flow, .. }) => {
+                let Some(at) = self.parts.origin_of_flow(*flow) else {
+                    return RuleOutcome::AsItCame;
+                };
+                let scene = self
+                    .parts
+                    .scene(RuleDirection::In, at, Some(*flow), message);
+                self.parts.ctx.config.rules.run(&scene, &mut effects);
+                self.parts.store_rule_output(0, || None, &mut effects);
+            }
+            (None, Indication::InDialog { dialog, .. }) => {
+                let flow = self.endpoint.flow_of_dialog(*dialog);
+                let Some(at) = flow.and_then(|flow| self.parts.origin_of_flow(flow)) else {
+                    return RuleOutcome::AsItCame;
+                };
+                let scene = self.parts.scene(RuleDirection::In, at, flow, message);
+                self.parts.ctx.config.rules.run(&scene, &mut effects);
+                self.parts.store_rule_output(0, || None, &mut effects);
+            }
+            _ => return RuleOutcome::AsItCame,
+        }
+        if let (
+            Some(refusal),
+            Indication::Request { transaction, .. } | Indication::InDialog { transaction, .. },
+        ) = (effects.refusal.take(), indication)
+        {
+            refuse(self.endpoint, *transaction, &refusal, now);
+            return RuleOutcome::Refused;
+        }
+        match effects.changes_nothing() {
+            true => RuleOutcome::AsItCame,
+            false => RuleOutcome::Changed(changed(message, &effects)),
+        }
+    }
+}
+
+/// The slot of a call, from any of its legs.
+fn slot_of(endpoint: &Endpoint, call: &Call) -> Option<CallSlot> {
+    let leg = Side::BOTH.iter().find_map(|&side| call.leg(side))?;
+    CallKey(endpoint.user_of(leg)?).slot()
+}
+
+/// The initial tags of a call.
+fn kept(tags: &[RuleTag]) -> Tags {
+    let mut kept = None;
+    for tag in tags {
+        keep(&mut kept, tag);
+    }
+    kept
+}
+
+/// Stores a tag, replacing one of the same name.
+fn keep(tags: &mut Tags, tag: &RuleTag) {
+    let tags = tags.get_or_insert_with(Box::default);
+    let full = tags.len() >= MAX_TAGS;
+    match tags.iter_mut().find(|(name, _)| *name == tag.name) {
+        Some((_, value)) => value.clone_from(&tag.value),
+        None if full => {}
+        None => tags.push((tag.name.clone(), tag.value.clone())),
+    }
+}
+
+fn refused(refusal: RuleRefusal) -> RequestRefusal {
+    RequestRefusal {
+        reason: refusal.reason.map(Into::into),
+        ..RequestRefusal::new(refusal.status, "refused by a header rule")
+    }
+}
+
+fn refuse(
+    endpoint: &mut Endpoint,
+    transaction: ServerTransaction,
+    refusal: &RuleRefusal,
+    now: Time,
+) {
+    let content = MessageContent {
+        reason: refusal.reason.as_deref().map(str::as_bytes),
+        ..MessageContent::default()
+    };
+    let _ = endpoint.respond(transaction, refusal.status, &content, now);
+}
+
+/// The message after rules.
+fn changed(message: &Message<'_>, effects: &Effects) -> Vec<u8> {
+    let edits: EditList<'_> = effects.all_edits().collect();
+    let mut out = Vec::with_capacity(message.bytes().len() + 512);
+    emit(message, &edits, &mut out);
+    out
+}
+
+/// The message of an indication that is subject to rules here, and its leg.
+fn subject<'i>(indication: &Indication<'i>) -> Option<(Option<LegId>, &'i Message<'i>)> {
+    Some(match *indication {
+        Indication::Progressed { leg, response, .. }
+        | Indication::Answered { leg, response }
+        | Indication::Response { leg, response, .. }
+        | Indication::Failed {
+            leg,
+            response: Some(response),
+            ..
+        } => (Some(leg), response),
+        Indication::Acked { leg, request }
+        | Indication::Cancelled { leg, request }
+        | Indication::Pracked { leg, request, .. }
+        | Indication::Request { leg, request, .. }
+        | Indication::Ended {
+            leg,
+            message: Some(request),
+            ..
+        } => (Some(leg), request),
+        Indication::OutOfDialogResponse { response, .. } => (None, response),
+        Indication::InDialog { request, .. } => (None, request),
+        _ => return None,
+    })
+}
+
+/// The same indication with another message.
+fn with<'m>(indication: Indication<'m>, message: &'m Message<'m>) -> Indication<'m> {
+    match indication {
+        Indication::Progressed {
+            leg,
+            fork,
+            reliable,
+            ..
+        } => Indication::Progressed {
+            leg,
+            fork,
+            response: message,
+            reliable,
+        },
+        Indication::Answered { leg, .. } => Indication::Answered {
+            leg,
+            response: message,
+        },
+        Indication::Failed {
+            leg, reason: why, ..
+        } => Indication::Failed {
+            leg,
+            reason: why,
+            response: Some(message),
+        },
+        Indication::Acked { leg, .. } => Indication::Acked {
+            leg,
+            request: message,
+        },
+        Indication::Cancelled { leg, .. } => Indication::Cancelled {
+            leg,
+            request: message,
+        },
+        Indication::Pracked {
+            leg, transaction, ..
+        } => Indication::Pracked {
+            leg,
+            transaction,
+            request: message,
+        },
+        Indication::Request {
+            leg, transaction, ..
+        } => Indication::Request {
+            leg,
+            transaction,
+            request: message,
+        },
+        Indication::Response {
+            leg, transaction, ..
+        } => Indication::Response {
+            leg,
+            transaction,
+            response: message,
+        },
+        Indication::OutOfDialogResponse {
+            transaction,
+            user,
+            flow,
+            ..
+        } => Indication::OutOfDialogResponse {
+            transaction,
+            user,
+            response: message,
+            flow,
+        },
+        Indication::InDialog {
+            dialog,
+            user,
+            transaction,
+            ..
+        } => Indication::InDialog {
+            dialog,
+            user,
+            transaction,
+            request: message,
+        },
+        Indication::Ended {
+            leg, reason: why, ..
+        } => Indication::Ended {
+            leg,
+            reason: why,
+            message: Some(message),
+        },
+        other => other,
+    }
+}

@@ -1,0 +1,93 @@
+//! State common to all components of the border. It is lent to them; each component owns the rest of its state.
+
+use crate::calls::key::CallKey;
+use crate::counters::BorderCounters;
+use config::Config;
+use engine::timers::TimerWheel;
+use engine::{Drops, Entropy, Event, Time};
+use sip::{LegId, ListenerId, TransactionId};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// What every component may use while an input is processed.
+#[derive(Debug)]
+pub(crate) struct Ctx {
+    /// Time of the current input.
+    pub(crate) now: Time,
+    pub(crate) config: Arc<Config>,
+    pub(crate) events: EventQueue,
+    pub(crate) counters: BorderCounters,
+    pub(crate) drops: Drops,
+    pub(crate) entropy: Entropy,
+    pub(crate) timers: TimerWheel<Alarm>,
+}
+
+impl Ctx {
+    pub(crate) fn new(config: Arc<Config>, entropy: Entropy) -> Ctx {
+        Ctx {
+            now: Time::ZERO,
+            config,
+            events: EventQueue {
+                wanted: true,
+                queue: VecDeque::new(),
+            },
+            counters: BorderCounters::default(),
+            drops: Drops::new(),
+            entropy,
+            timers: TimerWheel::new(),
+        }
+    }
+}
+
+/// Purpose of a timer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Alarm {
+    /// A call rang for too long.
+    RingTimeout(CallKey),
+    /// A target sent no response.
+    AnswerTimeout(CallKey, LegId),
+    /// The waiting time after glare is over.
+    TransferRetry(CallKey),
+    /// A re-INVITE of a transfer was not answered in time.
+    ReinviteTimeout(CallKey, TransactionId),
+    /// The time for draining is over.
+    DrainTimeout,
+    /// A listener that was removed from the configuration may be closed; whether calls used it at the last check.
+    CloseListener(ListenerId, bool),
+    /// Check whether an overload is over.
+    OverloadCheck,
+    /// Update the load shedding of the socket filter.
+    SheddingUpdate,
+    /// A subscription expired.
+    Subscription(u64),
+    /// Send a keep-alive on a flow of our registration.
+    KeepAlive(u32),
+    /// A timeout of media security in a call is due.
+    Keying(CallKey),
+    /// Query whether a media node still has a call.
+    NodeQuery(CallKey),
+    /// Retry a call whose media node failed.
+    FailoverRetry(CallKey),
+    /// A caller did not enter the PIN of a conference in time.
+    PinTimeout(CallKey),
+    /// Continue a query about a conference with its next participants.
+    ConferenceQueryStep(u64),
+    /// Check the state of a transfer whose other call belongs to another worker.
+    TransferPoll(u64, CallKey),
+}
+
+/// Queue of events.
+#[derive(Debug)]
+pub(crate) struct EventQueue {
+    pub(crate) wanted: bool,
+    pub(crate) queue: VecDeque<Event>,
+}
+
+impl EventQueue {
+    /// Queues the event that `make` composes, if events are enabled.
+    pub(crate) fn tell(&mut self, now: Time, make: impl FnOnce() -> engine::EventKind) {
+        if self.wanted {
+            self.queue.push_back(Event::new(now, make()));
+        }
+    }
+}
