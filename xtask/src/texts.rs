@@ -9,10 +9,11 @@ use std::process::Command;
 /// Longest Rust file, in lines, that needs no entry in [`LONG`].
 const LINES: usize = 1_000;
 /// Longer files on one topic, with the length that each may have: a ratchet that is set by hand, downward where a file gets shorter.
-const LONG: [(&str, usize); 10] = [
+const LONG: [(&str, usize); 11] = [
     // Every key of the configuration, table by table.
     ("crates/config/src/raw.rs", 1_122),
     ("crates/config/src/tests.rs", 1_060),
+    ("crates/border/src/ng_client/exchange.rs", 1_036),
     ("crates/border/tests/suite/virtual_network/mod.rs", 1_054),
     ("crates/lab/src/host/calls.rs", 1_049),
     ("crates/lab/src/sipp/engine.rs", 1_002),

@@ -7,7 +7,7 @@ mod seven;
 use seven::{Bench, CALLEE, CALLER, find, inside, reply, set_up, tear_down};
 use std::time::Duration;
 
-const CONFIG: &str = "[[interface]]\nname='a'\nkind='core'\nlisten='udp:192.0.2.1:5060'\n\
+const CONFIG: &str = "[[interface]]\nname='a'\nkind='core'\nlisten='udp:192.0.2.1:5060'\nallow='203.0.113.0/24'\n\
     [[trunk]]\nname='b'\ninterface='a'\ntarget='udp:198.51.100.1:5060'\n\
     [[route]]\ntrunk='b'\nmedia='bypass'\n";
 

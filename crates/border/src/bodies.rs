@@ -24,6 +24,19 @@ pub(crate) enum Carried {
     Nothing,
 }
 
+/// The body of a forwarded message, with the buffer for its SDP.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CarriedBody<'b> {
+    pub(crate) carried: Carried,
+    pub(crate) sdp: &'b [u8],
+}
+
+impl<'b> CarriedBody<'b> {
+    pub(crate) fn of(self, message: &'b Message<'_>) -> Body<'b> {
+        body_of(self.carried, self.sdp, message)
+    }
+}
+
 /// The SDP in a message. An unreadable Content-Type counts as none.
 pub(crate) fn session_of(message: &Message<'_>) -> Session {
     if message.body().is_empty() {

@@ -65,7 +65,7 @@ impl Border {
 
     /// Sets the path of anchored media, when the program has activated a path other than sockets, or lost it.
     pub fn set_media_offload(&mut self, carrier: MediaOffload) {
-        self.parts.set_media_offload(carrier);
+        self.lend().set_media_offload(carrier);
     }
 
     /// Hands a datagram off if another worker owns its call. Returns whether it was handed off.
@@ -157,7 +157,7 @@ impl Border {
             Input::Datagram(datagram) if datagram.socket.0 >= MEDIA_BASE => {
                 // Media datagrams belong to the forwarder, which passes STUN and DTLS to us. Without a forwarder, or
                 // with a faulty driver, any packet may arrive here.
-                let done = self.parts.handle_media_datagram(
+                let done = self.lend().handle_media_datagram(
                     datagram.socket,
                     datagram.source,
                     datagram.bytes,
@@ -445,9 +445,9 @@ impl Control for Border {
                     self.parts.ctx.counters.media_sessions_ended += 1;
                     log_kernel_relay(&mut self.parts.ctx, CallKey(session), &stats);
                     let number = CallKey(session).number();
-                    self.parts.record_session_statistics(number, Some(&stats));
+                    self.lend().record_session_statistics(number, Some(&stats));
                 }
-                self.parts.participant_stats(session, last, Some(&stats));
+                self.lend().participant_stats(session, last, Some(&stats));
                 self.parts.media.last_stats = Some((session, stats));
             }
             // Calls of the border are not recorded.
@@ -457,10 +457,10 @@ impl Control for Border {
             }
             MediaEvent::Refused { session, .. } => {
                 let number = CallKey(session).number();
-                self.parts.record_session_statistics(number, None);
+                self.lend().record_session_statistics(number, None);
                 if self.parts.calls.slot_of(CallKey(session)).is_none() {
                     // The participant had left before the forwarder reported its statistics.
-                    self.parts.participant_stats(session, false, None);
+                    self.lend().participant_stats(session, false, None);
                 }
                 self.lend().media_refused(CallKey(session));
             }

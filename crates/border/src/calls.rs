@@ -20,15 +20,17 @@ use crate::calls::conference::state::ParticipantState;
 use crate::calls::transfer::join::Join;
 use crate::ng_client::relay::NodeRelay;
 use crate::policy::HopStep;
+use crate::request::RequestOrigin;
 use crate::rules::Tags;
 use anchor::{CallMedia, Side};
 use config::{InterfaceId, TrunkId};
 use engine::Time;
 use engine::timers::TimerKey;
-use sip::{Fork, LegId, ServerTransaction, TransactionId};
+use sip::{Flow, Fork, LegId, ServerTransaction, TransactionId};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use wire::sip::Message;
 
 /// One value for each side.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -243,6 +245,20 @@ pub(crate) struct EarlyRequest {
 
 /// Maximum number of pending requests within a call; further ones are answered with 503.
 pub(crate) const MAX_LINKS: usize = 16;
+
+/// An admitted INVITE.
+#[derive(Debug)]
+pub(crate) struct NewCall<'c, 'm> {
+    pub(crate) leg: LegId,
+    /// The request after header rules.
+    pub(crate) request: &'c Message<'m>,
+    pub(crate) flow: Flow,
+    pub(crate) origin: RequestOrigin,
+    /// Values stored by header rules.
+    pub(crate) tags: Tags,
+    /// The authenticated user.
+    pub(crate) user: Option<Box<str>>,
+}
 
 /// A call.
 #[derive(Debug)]

@@ -2,8 +2,7 @@
 
 use config::Config;
 use engine::Worker;
-use sip::MovedDialogs;
-use sip::{EndpointConfig, SessionConfig, TimerConfig};
+use sip::{EndpointConfig, MovedDialogs, SessionConfig, TimerConfig};
 
 /// Supported methods.
 pub(crate) const ALLOW: &str = "INVITE, ACK, CANCEL, BYE, OPTIONS, INFO, UPDATE, PRACK, REFER, SUBSCRIBE, NOTIFY, MESSAGE, REGISTER, PUBLISH";

@@ -9,7 +9,7 @@ pub mod carrier;
 mod certificate_names;
 pub(crate) mod components;
 pub mod conferences;
-pub mod counters;
+mod counters;
 mod emergency;
 mod endpoint_settings;
 #[doc(hidden)]
@@ -28,7 +28,7 @@ mod out_of_dialog;
 pub mod policy;
 pub mod registrar;
 pub mod registrations;
-pub mod report;
+mod report;
 mod request;
 mod resolve;
 mod responses;

@@ -3,7 +3,7 @@
 use crate::border::Border;
 use crate::calls::CallPhase;
 use crate::calls::key::CallSlot;
-use crate::components::{Calls, Components};
+use crate::components::Calls;
 use crate::conferences::{ConferenceName, ConferenceReply, ConferenceRequest};
 use crate::index_remap::IndexRemap;
 use crate::shared::Alarm;
@@ -66,7 +66,7 @@ impl Border {
             }
         }
         parts.carriers.reload(&config, now);
-        self.parts.remap_indices(&renamed);
+        self.lend().remap_indices(&renamed);
         if config.dns != before.dns {
             self.lend().reload_dns();
         }
@@ -109,7 +109,7 @@ impl Border {
                 .events
                 .tell(now, || EventKind::DrainStarted { calls });
         }
-        self.parts.finish_drain_if_idle();
+        self.lend().finish_drain_if_idle();
     }
 
     /// This worker, among those of one border.
@@ -176,10 +176,46 @@ impl Border {
     }
 }
 
-impl Components {
+impl Calls<'_> {
+    /// Terminates the remaining calls at the time limit, and abandons unanswered BYEs at its second expiry.
+    pub(crate) fn expire_drain(&mut self) {
+        let now = self.parts.ctx.now;
+        let Some(draining) = self.parts.worker.draining.as_mut() else {
+            return;
+        };
+        draining.timer = None;
+        if draining.finished {
+            return;
+        }
+        let left = self.parts.calls.slots();
+        if std::mem::replace(&mut draining.time_expired, true) {
+            for slot in left {
+                self.abandon_call(slot);
+            }
+            self.parts.calls.log_all_pending_ends(&mut self.parts.ctx);
+            return self.finish_drain_if_idle();
+        }
+        // Calls that are ending already are not counted as terminated.
+        let ending = |slot: &CallSlot| {
+            self.parts.calls.get(*slot).map(|call| call.phase) == Some(CallPhase::Ending)
+        };
+        draining.terminated = left.iter().filter(|slot| !ending(slot)).count() as u64;
+        draining.timer = Some(
+            self.parts
+                .ctx
+                .timers
+                .schedule(now + BYE_TIMEOUT, Alarm::DrainTimeout),
+        );
+        for slot in left {
+            let reason = b"SIP;cause=503;text=\"Shutting down\"";
+            self.give_up(slot, "drained", reason);
+        }
+        self.finish_drain_if_idle();
+    }
+
     /// Maps the indices in all state that outlives a reload; references to removed objects are cleared.
     fn remap_indices(&mut self, renamed: &IndexRemap) {
-        for call in self.calls.values_mut() {
+        for call in self.parts.calls.values_mut() {
             for side in Side::BOTH {
                 let interface = call.interfaces.get_mut(side);
                 *interface = renamed.interface(*interface);
@@ -198,64 +234,27 @@ impl Components {
 
     /// Finishes a drain when its last call has ended.
     pub(crate) fn finish_drain_if_idle(&mut self) {
-        let now = self.ctx.now;
-        if self.calls.is_empty()
-            && self.calls.ended.is_empty()
-            && let Some(draining) = self.worker.draining.as_mut()
+        let now = self.parts.ctx.now;
+        if self.parts.calls.is_empty()
+            && self.parts.calls.ended.is_empty()
+            && let Some(draining) = self.parts.worker.draining.as_mut()
             && !draining.finished
         {
             if let Some(timer) = draining.timer.take() {
-                self.ctx.timers.cancel(timer);
+                self.parts.ctx.timers.cancel(timer);
             }
             draining.finished = true;
             // The last worker writes the event for all.
-            let terminated = match &self.worker.siblings {
+            let terminated = match &self.parts.worker.siblings {
                 None => Some(draining.terminated),
                 Some(siblings) => siblings.finish_drain(draining.terminated),
             };
             let Some(terminated) = terminated else { return };
-            self.ctx
+            self.parts
+                .ctx
                 .events
                 .tell(now, || EventKind::DrainFinished { terminated });
         }
-    }
-}
-
-impl Calls<'_> {
-    /// Terminates the remaining calls at the time limit, and abandons unanswered BYEs at its second expiry.
-    pub(crate) fn expire_drain(&mut self) {
-        let now = self.parts.ctx.now;
-        let Some(draining) = self.parts.worker.draining.as_mut() else {
-            return;
-        };
-        draining.timer = None;
-        if draining.finished {
-            return;
-        }
-        let left = self.parts.calls.slots();
-        if std::mem::replace(&mut draining.time_expired, true) {
-            for slot in left {
-                self.abandon_call(slot);
-            }
-            self.parts.calls.log_all_pending_ends(&mut self.parts.ctx);
-            return self.parts.finish_drain_if_idle();
-        }
-        // Calls that are ending already are not counted as terminated.
-        let ending = |slot: &CallSlot| {
-            self.parts.calls.get(*slot).map(|call| call.phase) == Some(CallPhase::Ending)
-        };
-        draining.terminated = left.iter().filter(|slot| !ending(slot)).count() as u64;
-        draining.timer = Some(
-            self.parts
-                .ctx
-                .timers
-                .schedule(now + BYE_TIMEOUT, Alarm::DrainTimeout),
-        );
-        for slot in left {
-            let reason = b"SIP;cause=503;text=\"Shutting down\"";
-            self.give_up(slot, "drained", reason);
-        }
-        self.parts.finish_drain_if_idle();
     }
 }
 

@@ -108,7 +108,7 @@ impl Border {
             admitted: parts.admission.reservations.reserved().memory,
             working: parts.admission.reservations.reserved().processor,
             trunk_calls: parts.trunks.all_calls(),
-            moved: parts.open_transfers() + self.endpoint.moved_dialogs(),
+            moved: parts.worker.open_transfers() + self.endpoint.moved_dialogs(),
             registrations: parts.registrar.location.len(),
         }
     }
@@ -116,7 +116,7 @@ impl Border {
     /// Use of memory and CPU time by calls, registrations and handshakes.
     pub fn taken(&mut self, now: Time) -> [(CostPart, Price); CostPart::ALL.len()] {
         self.parts.ctx.now = now;
-        self.parts.reserved()
+        self.lend().reserved()
     }
 
     /// Counters since the start.

@@ -9,7 +9,7 @@ use sip::{LegId, ListenerId, TransactionId};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// What every component may use while an input is processed.
+/// State that every component may use while an input is processed.
 #[derive(Debug)]
 pub(crate) struct Ctx {
     /// Time of the current input.

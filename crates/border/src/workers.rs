@@ -105,6 +105,18 @@ impl PoolMember {
         self.siblings.as_ref().is_none_or(Siblings::is_first)
     }
 
+    /// The table of transfers between workers, if there are several.
+    pub(crate) fn transfers(&self) -> Option<Arc<Mutex<Transfers>>> {
+        Some(self.siblings.as_ref()?.transfers.clone())
+    }
+
+    /// Number of transfers that involve calls of several workers.
+    pub(crate) fn open_transfers(&self) -> usize {
+        self.siblings
+            .as_ref()
+            .map_or(0, |siblings| lock(&siblings.transfers).len())
+    }
+
     pub(crate) fn is_draining(&self) -> bool {
         self.draining.is_some()
     }

@@ -110,7 +110,7 @@ impl Components {
         };
         let interface = self.listeners.interface_of(flow.local)?;
         let trunk = self.listeners.trunk_at(&self.ctx, interface, &flow);
-        let refused = self.enforce_rates(request, request_kind, interface, trunk, flow);
+        let refused = self.enforce_rates(request, request_kind, (interface, trunk), flow);
         if refused.is_some() || request_kind == LimitedRequest::Call {
             return refused;
         }
@@ -121,8 +121,7 @@ impl Components {
         &mut self,
         request: &Message<'_>,
         request_kind: LimitedRequest,
-        interface: InterfaceId,
-        trunk: Option<TrunkId>,
+        (interface, trunk): (InterfaceId, Option<TrunkId>),
         flow: Flow,
     ) -> Option<StatelessResponse> {
         let now = self.ctx.now;

@@ -14,13 +14,12 @@ use crate::calls::conference::pin_entry::PinEntry;
 use crate::calls::conference::state::{CalledConference, ParticipantState, PendingAnswer};
 use crate::calls::key::{CallKey, CallSlot};
 use crate::calls::table::OngoingCalls;
-use crate::calls::{Call, CallPhase, Sides};
+use crate::calls::{Call, CallPhase, NewCall, Sides};
 use crate::components::{Calls, Components};
 use crate::headers::text;
 use crate::policy::{Facts, called_number};
 use crate::request::{RequestOrigin, RequestRefusal};
 use crate::responses::{refuse, refuse_with};
-use crate::rules::Tags;
 use crate::shared::Ctx;
 use anchor::participant::ParticipantSettings;
 use anchor::{AnchorError, CallMedia, Side};
@@ -89,196 +88,21 @@ impl Components {
             draining: self.worker.is_draining(),
         }
     }
-
-    /// Checks the limits of a new call and reserves capacity.
-    fn admit_participant(
-        &mut self,
-        request: &Message<'_>,
-        flow: Flow,
-        origin: RequestOrigin,
-        called: &CalledConference,
-    ) -> Result<Reservation, RequestRefusal> {
-        let uri = request.request_uri();
-        let facts = self.policy_facts(uri, origin);
-        called_number(&self.ctx.config, &facts).map_err(RequestRefusal::from)?;
-        let spec = &called.spec;
-        let name = (spec.name.clone(), called.number.clone());
-        if let Some(refusal) = self.conferences.join_refusal(spec, &name) {
-            return Err(refusal.refuse(&mut self.ctx, &name));
-        }
-        // By the codec that will be chosen; by the first configured one for an offer of ours.
-        let kind = match sdp_of(request) {
-            Some(Ok(offer)) => describe::preferred_codec(spec, offer),
-            _ => None,
-        };
-        let kind = kind.or(spec.codecs.first().copied()).unwrap_or(Kind::Pcma);
-        self.reserve(uri, Reservation::of_participant(kind, flow.transport))
-    }
-
-    /// Finishes joining once audio is agreed; with a PIN, prompts for it.
-    fn finish_joining(&mut self, slot: CallSlot) {
-        let now = self.ctx.now;
-        let Some(call) = self.calls.get_mut(slot) else {
-            return;
-        };
-        if call
-            .media
-            .as_ref()
-            .and_then(|media| media.voice())
-            .is_none()
-        {
-            return;
-        }
-        let Some(participant) = call
-            .participant
-            .as_deref_mut()
-            .filter(|participant| participant.joined_at.is_none())
-        else {
-            return;
-        };
-        participant.joined_at = Some(now);
-        match participant.pin_entry {
-            Some(_) => self.calls.request_pin(&mut self.ctx, slot),
-            None => self.report_joined(slot),
-        }
-    }
-
-    /// Writes the event about a new participant.
-    fn report_joined(&mut self, slot: CallSlot) {
-        let now = self.ctx.now;
-        let Some(call) = self.calls.get(slot) else {
-            return;
-        };
-        let number = call.number;
-        let voice = call.media.as_ref().and_then(|media| media.voice());
-        let (Some((_, voice)), Some(participant)) = (voice, call.participant.as_deref()) else {
-            return;
-        };
-        let participants = self.conferences.participants_of(&participant.name);
-        let name = &participant.name;
-        self.ctx.events.tell(now, || EventKind::ConferenceJoined {
-            call: number,
-            conference: name.0.clone(),
-            number: name.1.clone(),
-            participants: participants.into(),
-            codec: format!("{} {} ms", voice.format.kind().name(), voice.packet_ms),
-        });
-    }
-
-    /// Appends our answer to `offer` to `out`; the media has accepted the offer.
-    fn describe_answer(
-        &mut self,
-        slot: CallSlot,
-        offer: &[u8],
-        out: &mut Vec<u8>,
-    ) -> Result<(), AnchorError> {
-        let call = self.calls.get_mut(slot).ok_or(AnchorError::Unanchorable)?;
-        let (Some(media), Some(participant)) =
-            (call.media.as_deref_mut(), call.participant.as_deref_mut())
-        else {
-            return Err(AnchorError::Unanchorable);
-        };
-        let accepts_srtp = media.has_media_security();
-        let sdp = Sdp::parse(offer).map_err(|_| AnchorError::Unanchorable)?;
-        let choice = describe::choose_from_offer(&participant.spec, &sdp, accepts_srtp);
-        let choice = choice.filter(|choice| media.has_line(choice.line));
-        let choice = choice.ok_or(AnchorError::NoCodec);
-        let plane = &mut self.media.plane;
-        let choice = choice.inspect_err(|_| media.abandon(plane))?;
-        let answer = participant.description.answer(&sdp, &choice);
-        let before = media.agree_voice(Some((choice.line, choice.voice)));
-        media
-            .answer(plane, Side::Callee, &answer, false, out)
-            .inspect_err(|_| {
-                media.agree_voice(before);
-                media.abandon(plane);
-            })
-    }
-
-    /// Appends our offer to `out`.
-    fn describe_offer(&mut self, slot: CallSlot, out: &mut Vec<u8>) -> Result<(), AnchorError> {
-        let call = self.calls.get_mut(slot).ok_or(AnchorError::Unanchorable)?;
-        let (Some(media), Some(participant)) =
-            (call.media.as_deref_mut(), call.participant.as_deref_mut())
-        else {
-            return Err(AnchorError::Unanchorable);
-        };
-        let line = media.voice().map_or(0, |voice| voice.0);
-        let offer = participant.description.offer(&participant.spec, line);
-        media.offer(&mut self.media.plane, Side::Callee, &offer, out)
-    }
-
-    /// Applies the caller's answer to our offer.
-    fn apply_answer(&mut self, slot: CallSlot, answer: &[u8]) -> Result<(), AnchorError> {
-        let call = self.calls.get_mut(slot).ok_or(AnchorError::Unanchorable)?;
-        let (Some(media), Some(participant)) =
-            (call.media.as_deref_mut(), call.participant.as_deref_mut())
-        else {
-            return Err(AnchorError::Unanchorable);
-        };
-        let plane = &mut self.media.plane;
-        let accepts_srtp = media.has_media_security();
-        let sdp = Sdp::parse(answer).ok();
-        // The answer has chosen: its first codec counts.
-        let choice =
-            sdp.and_then(|sdp| describe::choose_from_answer(&participant.spec, &sdp, accepts_srtp));
-        let Some(choice) = choice.filter(|choice| media.has_line(choice.line)) else {
-            media.abandon(plane);
-            return Err(AnchorError::NoCodec);
-        };
-        let before = media.agree_voice(Some((choice.line, choice.voice)));
-        let mut unused = Vec::new();
-        media
-            .answer(plane, Side::Caller, answer, false, &mut unused)
-            .inspect_err(|_| {
-                media.agree_voice(before);
-            })
-    }
-
-    /// Removes the participant, once.
-    pub(crate) fn leave_conference(&mut self, slot: CallSlot) {
-        let Some(call) = self.calls.get_mut(slot) else {
-            return;
-        };
-        let Some(mut participant) = call.participant.take() else {
-            return;
-        };
-        let number = call.number;
-        let was_in_lobby = participant.pin_entry.is_some();
-        if let Some(timer) = participant
-            .pin_entry
-            .as_mut()
-            .and_then(PinEntry::take_timer)
-        {
-            self.ctx.timers.cancel(timer);
-        }
-        let participants = self
-            .conferences
-            .remove(&participant.name, number, was_in_lobby);
-        if participant.joined_at.is_some() && !was_in_lobby {
-            let now = self.ctx.now;
-            self.ctx.events.tell(now, || EventKind::ConferenceLeft {
-                call: number,
-                conference: participant.name.0.clone(),
-                number: participant.name.1.clone(),
-                participants: participants.into(),
-            });
-        }
-    }
 }
 
 impl Calls<'_> {
     /// Processes a call to a conference.
-    pub(crate) fn join_conference(
-        &mut self,
-        leg: LegId,
-        request: &Message<'_>,
-        flow: Flow,
-        origin: RequestOrigin,
-        (tags, user, called): (Tags, Option<Box<str>>, CalledConference),
-    ) {
+    pub(crate) fn join_conference(&mut self, new: NewCall<'_, '_>, called: CalledConference) {
+        let NewCall {
+            leg,
+            request,
+            flow,
+            origin,
+            tags,
+            user,
+        } = new;
         let now = self.parts.ctx.now;
-        let admitted = self.parts.admit_participant(request, flow, origin, &called);
+        let admitted = self.admit_participant(request, flow, origin, &called);
         let reservation = match admitted {
             Ok(reservation) => reservation,
             Err(refused) => return self.refuse_call(leg, request, flow, &refused),
@@ -448,8 +272,8 @@ impl Calls<'_> {
         let now = self.parts.ctx.now;
         let mut sdp = Vec::new();
         let described = match offer {
-            Some(offer) => self.parts.describe_answer(slot, offer, &mut sdp),
-            None => self.parts.describe_offer(slot, &mut sdp),
+            Some(offer) => self.describe_answer(slot, offer, &mut sdp),
+            None => self.describe_offer(slot, &mut sdp),
         };
         if let Err(error) = described {
             return self.refuse_participant(slot, server, error);
@@ -481,7 +305,7 @@ impl Calls<'_> {
             .ctx
             .events
             .tell(now, || EventKind::CallAnswered { call: number });
-        self.parts.finish_joining(slot);
+        self.finish_joining(slot);
     }
 
     /// Refuses a call or an in-dialog request for an unusable description.
@@ -515,12 +339,12 @@ impl Calls<'_> {
             return;
         }
         let result = match sdp_of(ack) {
-            Some(Ok(answer)) => self.parts.apply_answer(slot, answer),
+            Some(Ok(answer)) => self.apply_answer(slot, answer),
             Some(Err(error)) => Err(error),
             None => Err(AnchorError::NoCodec),
         };
         match result {
-            Ok(()) => self.parts.finish_joining(slot),
+            Ok(()) => self.finish_joining(slot),
             Err(error) => {
                 let reason = b"SIP;cause=488;text=\"No usable answer\"";
                 self.end_call(slot, "border", error.text(), Some(reason));
@@ -589,7 +413,7 @@ impl Calls<'_> {
             return;
         }
         let mut sdp = Vec::new();
-        if self.parts.describe_offer(slot, &mut sdp).is_err() {
+        if self.describe_offer(slot, &mut sdp).is_err() {
             return;
         }
         let sent = self
@@ -604,7 +428,7 @@ impl Calls<'_> {
         ) {
             (Ok(transaction), Some(participant)) => participant.refreshing = Some(transaction),
             // Glare: the other request refreshes the session as well.
-            _ => self.parts.abandon_offer(slot),
+            _ => self.abandon_offer(slot),
         }
     }
 
@@ -629,14 +453,14 @@ impl Calls<'_> {
         if let Some(response) = accepted.filter(|response| response.method() == Method::Invite) {
             let _ = self.endpoint.ack(leg, &MessageContent::default(), now);
             let result = match sdp_of(response) {
-                Some(Ok(answer)) if is_ours => self.parts.apply_answer(slot, answer),
+                Some(Ok(answer)) if is_ours => self.apply_answer(slot, answer),
                 _ => Err(AnchorError::NoCodec),
             };
             if let Err(error) = result {
                 self.end_call(slot, "border", error.text(), None);
             }
         } else if is_ours {
-            self.parts.abandon_offer(slot);
+            self.abandon_offer(slot);
             let status = response.map_or(408, Message::status);
             // 491 and similar leave the session unchanged; the session timer decides.
             if matches!(status, 408 | 481) {
@@ -663,6 +487,201 @@ impl Calls<'_> {
                     self.handle_pin_digit(slot, digit);
                 }
             }
+        }
+    }
+
+    /// Checks the limits of a new call and reserves capacity.
+    fn admit_participant(
+        &mut self,
+        request: &Message<'_>,
+        flow: Flow,
+        origin: RequestOrigin,
+        called: &CalledConference,
+    ) -> Result<Reservation, RequestRefusal> {
+        let uri = request.request_uri();
+        let facts = self.parts.policy_facts(uri, origin);
+        called_number(&self.parts.ctx.config, &facts).map_err(RequestRefusal::from)?;
+        let spec = &called.spec;
+        let name = (spec.name.clone(), called.number.clone());
+        if let Some(refusal) = self.parts.conferences.join_refusal(spec, &name) {
+            return Err(refusal.refuse(&mut self.parts.ctx, &name));
+        }
+        // By the codec that will be chosen; by the first configured one for an offer of ours.
+        let kind = match sdp_of(request) {
+            Some(Ok(offer)) => describe::preferred_codec(spec, offer),
+            _ => None,
+        };
+        let kind = kind.or(spec.codecs.first().copied()).unwrap_or(Kind::Pcma);
+        self.reserve(uri, Reservation::of_participant(kind, flow.transport))
+    }
+
+    /// Finishes joining once audio is agreed; with a PIN, prompts for it.
+    fn finish_joining(&mut self, slot: CallSlot) {
+        let now = self.parts.ctx.now;
+        let Some(call) = self.parts.calls.get_mut(slot) else {
+            return;
+        };
+        if call
+            .media
+            .as_ref()
+            .and_then(|media| media.voice())
+            .is_none()
+        {
+            return;
+        }
+        let Some(participant) = call
+            .participant
+            .as_deref_mut()
+            .filter(|participant| participant.joined_at.is_none())
+        else {
+            return;
+        };
+        participant.joined_at = Some(now);
+        match participant.pin_entry {
+            Some(_) => self.parts.calls.request_pin(&mut self.parts.ctx, slot),
+            None => self.report_joined(slot),
+        }
+    }
+
+    /// Writes the event about a new participant.
+    fn report_joined(&mut self, slot: CallSlot) {
+        let now = self.parts.ctx.now;
+        let Some(call) = self.parts.calls.get(slot) else {
+            return;
+        };
+        let number = call.number;
+        let voice = call.media.as_ref().and_then(|media| media.voice());
+        let (Some((_, voice)), Some(participant)) = (voice, call.participant.as_deref()) else {
+            return;
+        };
+        let participants = self.parts.conferences.participants_of(&participant.name);
+        let name = &participant.name;
+        self.parts
+            .ctx
+            .events
+            .tell(now, || EventKind::ConferenceJoined {
+                call: number,
+                conference: name.0.clone(),
+                number: name.1.clone(),
+                participants: participants.into(),
+                codec: format!("{} {} ms", voice.format.kind().name(), voice.packet_ms),
+            });
+    }
+
+    /// Appends our answer to `offer` to `out`; the media has accepted the offer.
+    fn describe_answer(
+        &mut self,
+        slot: CallSlot,
+        offer: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<(), AnchorError> {
+        let call = self
+            .parts
+            .calls
+            .get_mut(slot)
+            .ok_or(AnchorError::Unanchorable)?;
+        let (Some(media), Some(participant)) =
+            (call.media.as_deref_mut(), call.participant.as_deref_mut())
+        else {
+            return Err(AnchorError::Unanchorable);
+        };
+        let accepts_srtp = media.has_media_security();
+        let sdp = Sdp::parse(offer).map_err(|_| AnchorError::Unanchorable)?;
+        let choice = describe::choose_from_offer(&participant.spec, &sdp, accepts_srtp);
+        let choice = choice.filter(|choice| media.has_line(choice.line));
+        let choice = choice.ok_or(AnchorError::NoCodec);
+        let plane = &mut self.parts.media.plane;
+        let choice = choice.inspect_err(|_| media.abandon(plane))?;
+        let answer = participant.description.answer(&sdp, &choice);
+        let before = media.agree_voice(Some((choice.line, choice.voice)));
+        media
+            .answer(plane, Side::Callee, &answer, false, out)
+            .inspect_err(|_| {
+                media.agree_voice(before);
+                media.abandon(plane);
+            })
+    }
+
+    /// Appends our offer to `out`.
+    fn describe_offer(&mut self, slot: CallSlot, out: &mut Vec<u8>) -> Result<(), AnchorError> {
+        let call = self
+            .parts
+            .calls
+            .get_mut(slot)
+            .ok_or(AnchorError::Unanchorable)?;
+        let (Some(media), Some(participant)) =
+            (call.media.as_deref_mut(), call.participant.as_deref_mut())
+        else {
+            return Err(AnchorError::Unanchorable);
+        };
+        let line = media.voice().map_or(0, |voice| voice.0);
+        let offer = participant.description.offer(&participant.spec, line);
+        media.offer(&mut self.parts.media.plane, Side::Callee, &offer, out)
+    }
+
+    /// Applies the caller's answer to our offer.
+    fn apply_answer(&mut self, slot: CallSlot, answer: &[u8]) -> Result<(), AnchorError> {
+        let call = self
+            .parts
+            .calls
+            .get_mut(slot)
+            .ok_or(AnchorError::Unanchorable)?;
+        let (Some(media), Some(participant)) =
+            (call.media.as_deref_mut(), call.participant.as_deref_mut())
+        else {
+            return Err(AnchorError::Unanchorable);
+        };
+        let plane = &mut self.parts.media.plane;
+        let accepts_srtp = media.has_media_security();
+        let sdp = Sdp::parse(answer).ok();
+        // The answer has chosen: its first codec counts.
+        let choice =
+            sdp.and_then(|sdp| describe::choose_from_answer(&participant.spec, &sdp, accepts_srtp));
+        let Some(choice) = choice.filter(|choice| media.has_line(choice.line)) else {
+            media.abandon(plane);
+            return Err(AnchorError::NoCodec);
+        };
+        let before = media.agree_voice(Some((choice.line, choice.voice)));
+        let mut unused = Vec::new();
+        media
+            .answer(plane, Side::Caller, answer, false, &mut unused)
+            .inspect_err(|_| {
+                media.agree_voice(before);
+            })
+    }
+
+    /// Removes the participant, once.
+    pub(crate) fn leave_conference(&mut self, slot: CallSlot) {
+        let Some(call) = self.parts.calls.get_mut(slot) else {
+            return;
+        };
+        let Some(mut participant) = call.participant.take() else {
+            return;
+        };
+        let number = call.number;
+        let was_in_lobby = participant.pin_entry.is_some();
+        if let Some(timer) = participant
+            .pin_entry
+            .as_mut()
+            .and_then(PinEntry::take_timer)
+        {
+            self.parts.ctx.timers.cancel(timer);
+        }
+        let participants = self
+            .parts
+            .conferences
+            .remove(&participant.name, number, was_in_lobby);
+        if participant.joined_at.is_some() && !was_in_lobby {
+            let now = self.parts.ctx.now;
+            self.parts
+                .ctx
+                .events
+                .tell(now, || EventKind::ConferenceLeft {
+                    call: number,
+                    conference: participant.name.0.clone(),
+                    number: participant.name.1.clone(),
+                    participants: participants.into(),
+                });
         }
     }
 }

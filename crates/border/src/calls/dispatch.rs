@@ -118,7 +118,7 @@ impl Calls<'_> {
             },
             Indication::RequestCancelled { leg, transaction } => {
                 if let Some(slot) = self.parts.calls.slot_of_leg(self.endpoint, leg) {
-                    self.parts.request_cancelled(slot, transaction);
+                    self.request_cancelled(slot, transaction);
                     self.relay_cancelled(slot, transaction);
                 }
             }
@@ -175,7 +175,7 @@ impl Calls<'_> {
                 if let Some(connection) = flow.connection {
                     self.parts.listeners.connection_ended(connection);
                 }
-                self.parts.flow_failed(flow);
+                self.flow_failed(flow);
             }
         }
     }
@@ -241,7 +241,7 @@ impl Calls<'_> {
                     } = &mut *self.parts;
                     listeners.close(ctx, &mut media.plane, local, (in_use, used));
                 }
-                Alarm::Keying(key) => self.parts.handle_keying_timeout(key),
+                Alarm::Keying(key) => self.handle_keying_timeout(key),
                 Alarm::NodeQuery(key) => self.parts.query_node_about_call(key),
                 Alarm::FailoverRetry(key) => self.parts.requeue_failover(key),
                 Alarm::PinTimeout(key) => self.pin_timeout(key),
@@ -265,7 +265,7 @@ impl Calls<'_> {
         self.parts.resolver.dns_timeout(&self.parts.ctx);
         self.ping_trunks();
         self.register_at_carriers();
-        self.parts.expire_registrations();
+        self.expire_registrations();
     }
 
     /// Whether a call uses a listener.

@@ -5,7 +5,7 @@ use crate::calls::key::{CallKey, CallSlot};
 use crate::calls::relay::HeaderChanges;
 use crate::calls::table::OngoingCalls;
 use crate::calls::{CallPhase, Sides};
-use crate::components::{Calls, Components};
+use crate::components::Calls;
 use crate::counters::CallOutcome;
 use crate::shared::Ctx;
 use anchor::{CallMedia, Side};
@@ -20,7 +20,7 @@ impl Calls<'_> {
             return;
         };
         if call.leg(Side::Caller) != Some(leg) {
-            return self.parts.transfer_cancelled(slot, leg);
+            return self.transfer_cancelled(slot, leg);
         }
         *call.legs.get_mut(Side::Caller) = None;
         call.status = 487;
@@ -85,7 +85,7 @@ impl Calls<'_> {
             Ending::UnknownDialog => "dialog unknown",
         };
         if call.phase == CallPhase::Ending {
-            return self.parts.finish_if_over(slot);
+            return self.finish_if_over(slot);
         }
         let by = match why {
             Ending::Peer | Ending::UnknownDialog => side.name(),
@@ -125,8 +125,8 @@ impl Calls<'_> {
             }
             if let Some(call) = self.parts.calls.get(slot) {
                 let mut changes = HeaderChanges::default();
-                let edits = self.pass_edits(call, from, bye, None, &mut changes);
-                let content = Components::passed(bye, &edits, Body::Template);
+                let edits = self.pass_edits(call, from, bye, &mut changes);
+                let content = Self::passed(bye, &edits, Body::Template);
                 if self.endpoint.bye(other, &content, now).is_err() {
                     let _ = self
                         .endpoint
@@ -134,7 +134,7 @@ impl Calls<'_> {
                 }
             }
         }
-        self.close(slot, from.name(), why, None, other);
+        self.close(slot, (from.name(), why), None, other);
     }
 
     /// Ends a call for lack of a resource: an unanswered caller gets 503.
@@ -158,14 +158,13 @@ impl Calls<'_> {
         why: &'static str,
         reason: Option<&[u8]>,
     ) {
-        self.close(slot, by, why, reason, None);
+        self.close(slot, (by, why), reason, None);
     }
 
     fn close(
         &mut self,
         slot: CallSlot,
-        by: &'static str,
-        why: &'static str,
+        end: (&'static str, &'static str),
         reason: Option<&[u8]>,
         closed: Option<LegId>,
     ) {
@@ -175,7 +174,7 @@ impl Calls<'_> {
         };
         call.phase = CallPhase::Ending;
         if call.end.is_none() {
-            call.end = Some((by, why));
+            call.end = Some(end);
         }
         let edit = reason.map(|value| {
             [Edit::Add {
@@ -246,8 +245,8 @@ impl Calls<'_> {
             }
         }
         self.close_transfer(slot);
-        self.parts.release_media(slot);
-        self.parts.finish_if_over(slot);
+        self.release_media(slot);
+        self.finish_if_over(slot);
     }
 
     /// Removes a call that we have ended, without waiting for responses.
@@ -281,7 +280,7 @@ impl Calls<'_> {
         for leg in legs {
             self.endpoint.abandon(leg, now);
         }
-        self.parts.finish_if_over(slot);
+        self.finish_if_over(slot);
     }
 
     /// No media was received in a call for too long.
@@ -305,29 +304,10 @@ impl Calls<'_> {
         let reason = b"SIP;cause=408;text=\"No media\"";
         self.end_call(slot, "border", "media timeout", Some(reason));
     }
-}
 
-impl OngoingCalls {
-    fn forget_leg(&mut self, slot: CallSlot, side: Side) {
-        if let Some(call) = self.get_mut(slot) {
-            *call.legs.get_mut(side) = None;
-        }
-    }
-
-    /// Counts the outcome of a call; only the first one counts.
-    pub(crate) fn count_outcome(&mut self, ctx: &mut Ctx, slot: CallSlot, outcome: CallOutcome) {
-        if let Some(call) = self.get_mut(slot)
-            && !std::mem::replace(&mut call.counted, true)
-        {
-            ctx.counters.count(outcome);
-        }
-    }
-}
-
-impl Components {
     /// Releases ports and session of an ended call, and logs its end; once.
     fn release_media(&mut self, slot: CallSlot) {
-        let Some(call) = self.calls.get_mut(slot) else {
+        let Some(call) = self.parts.calls.get_mut(slot) else {
             return;
         };
         if call.end_logged {
@@ -348,21 +328,27 @@ impl Components {
         }
         self.log_call_end(slot, awaited, encodings);
         self.leave_conference(slot);
-        if !self.release_relay(slot) && awaited == StatisticsSource::Node {
-            let number = self.calls.get(slot).map_or(0, |call| call.number);
+        if !self.parts.release_relay(slot) && awaited == StatisticsSource::Node {
+            let number = self.parts.calls.get(slot).map_or(0, |call| call.number);
             self.record_node_statistics(number, Default::default());
         }
-        if let Some(media) = self.calls.get_mut(slot).and_then(|call| call.media.take()) {
+        if let Some(media) = self
+            .parts
+            .calls
+            .get_mut(slot)
+            .and_then(|call| call.media.take())
+        {
             if let Some(timer) = media.keying_timer {
-                self.ctx.timers.cancel(timer);
+                self.parts.ctx.timers.cancel(timer);
             }
-            media.release(&mut self.media.plane);
+            media.release(&mut self.parts.media.plane);
         }
     }
 
     /// Removes the call if all legs are gone.
     pub(crate) fn finish_if_over(&mut self, slot: CallSlot) {
         let over = self
+            .parts
             .calls
             .get(slot)
             .is_some_and(|call| call.phase == CallPhase::Ending && call.is_over());
@@ -370,19 +356,37 @@ impl Components {
             return;
         }
         self.release_media(slot);
-        let status = self.calls.get(slot).map_or(0, |call| call.status);
-        self.calls
-            .count_outcome(&mut self.ctx, slot, CallOutcome::of(status));
-        let Some(call) = self.calls.remove(slot) else {
+        let status = self.parts.calls.get(slot).map_or(0, |call| call.status);
+        self.parts
+            .calls
+            .count_outcome(&mut self.parts.ctx, slot, CallOutcome::of(status));
+        let Some(call) = self.parts.calls.remove(slot) else {
             return;
         };
-        self.admission.reservations.release(&call.reservation);
+        self.parts.admission.reservations.release(&call.reservation);
         if let Some(trunk) = *call.trunks.get(Side::Callee)
             && call.answered_at.is_some()
         {
-            self.trunks.end_call(Some(trunk));
+            self.parts.trunks.end_call(Some(trunk));
         }
-        self.trunks.end_call(*call.trunks.get(Side::Caller));
+        self.parts.trunks.end_call(*call.trunks.get(Side::Caller));
         self.finish_drain_if_idle();
+    }
+}
+
+impl OngoingCalls {
+    fn forget_leg(&mut self, slot: CallSlot, side: Side) {
+        if let Some(call) = self.get_mut(slot) {
+            *call.legs.get_mut(side) = None;
+        }
+    }
+
+    /// Counts the outcome of a call; only the first one counts.
+    pub(crate) fn count_outcome(&mut self, ctx: &mut Ctx, slot: CallSlot, outcome: CallOutcome) {
+        if let Some(call) = self.get_mut(slot)
+            && !std::mem::replace(&mut call.counted, true)
+        {
+            ctx.counters.count(outcome);
+        }
     }
 }

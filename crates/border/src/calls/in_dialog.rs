@@ -1,11 +1,11 @@
 //! In-dialog requests: forwarded to the other leg, and the responses back.
 
 use crate::bodies::{Carried, SdpRole, body_of, has_sdp, offer_again};
-use crate::calls::key::CallSlot;
-use crate::calls::relay::{HeaderChanges, refusal_body};
+use crate::calls::key::{CallSlot, SideKey};
+use crate::calls::relay::{Forwarded, HeaderChanges, refusal_body};
 use crate::calls::table::OngoingCalls;
 use crate::calls::{CallPhase, EarlyRequest, ForwardedLink, LinkKind, MAX_LINKS, QueuedRequest};
-use crate::components::{Calls, Components};
+use crate::components::Calls;
 use crate::headers::EditList;
 use crate::responses::{reason_of, refuse, refuse_with};
 use anchor::{AnchorError, Side};
@@ -22,6 +22,17 @@ fn status_of(refused: Refused) -> u16 {
         Refused::State | Refused::Transport | Refused::Edit(_) | Refused::Value => 500,
         Refused::NotSupported => 420,
     }
+}
+
+/// Path of a forwarded request.
+#[derive(Clone, Copy, Debug)]
+struct RequestPath {
+    /// The side that sent it.
+    from: SideKey,
+    /// The leg to forward it to.
+    to: LegId,
+    /// The transaction to answer.
+    server: ServerTransaction,
 }
 
 impl Calls<'_> {
@@ -62,8 +73,7 @@ impl Calls<'_> {
         let mut bad = None;
         let carried = match (has_sdp(ack), answers) {
             (true, true) => self
-                .parts
-                .carry_body(slot, from, ack, SdpRole::Answer, &mut buffers.sdp)
+                .carry_body(slot.side(from), ack, SdpRole::Answer, &mut buffers.sdp)
                 .unwrap_or_else(|error| {
                     bad = Some(error);
                     Carried::Nothing
@@ -81,8 +91,8 @@ impl Calls<'_> {
         };
         if let Some(call) = self.parts.calls.get(slot) {
             let mut changes = HeaderChanges::default();
-            let edits = self.pass_edits(call, from, ack, None, &mut changes);
-            let content = Components::passed(ack, &edits, body_of(carried, &buffers.sdp, ack));
+            let edits = self.pass_edits(call, from, ack, &mut changes);
+            let content = Self::passed(ack, &edits, body_of(carried, &buffers.sdp, ack));
             if self.endpoint.ack(other, &content, now).is_err() {
                 let _ = self.endpoint.ack(other, &MessageContent::default(), now);
             }
@@ -94,7 +104,7 @@ impl Calls<'_> {
                 let reason = reason_of(error);
                 self.end_call(slot, "border", error.text(), Some(&reason));
             }
-            Some(_) => self.parts.abandon_offer(slot),
+            Some(_) => self.abandon_offer(slot),
             None => {}
         }
     }
@@ -134,7 +144,13 @@ impl Calls<'_> {
         let ack = Message::parse(&bytes).ok();
         let mut edits = EditList::new();
         if let (Some(call), Some(ack)) = (self.parts.calls.get(slot), &ack) {
-            self.rules_out(call, side.other(), ack, &mut edits, &mut effects);
+            let forwarded = Forwarded {
+                call,
+                from: side.other(),
+                message: ack,
+                host: None,
+            };
+            self.rules_out(forwarded, &mut edits, &mut effects);
         }
         let content = MessageContent::default().with(&edits);
         if self.endpoint.ack(leg, &content, now).is_err() {
@@ -199,7 +215,7 @@ impl Calls<'_> {
             return;
         };
         if request.method() == Method::Refer && call.acts_on_refer(&self.parts.ctx.config, from) {
-            return self.referred(slot, from, leg, transaction, request);
+            return self.referred(slot.side(from), leg, transaction, request);
         }
         let busy = call.links.len() >= MAX_LINKS;
         let joining = call.join.is_some() || call.ack_due.is_some();
@@ -225,28 +241,35 @@ impl Calls<'_> {
         if busy {
             return refuse(self.endpoint, transaction, 503, now);
         }
-        self.parts.early_media(slot, from, request);
-        self.pass_request(slot, from, other, transaction, request, false);
+        self.early_media(slot, from, request);
+        let path = RequestPath {
+            from: slot.side(from),
+            to: other,
+            server: transaction,
+        };
+        self.pass_request(path, request, false);
     }
 
     /// Forwards a request whose media sockets are open now.
     pub(crate) fn pass_held(&mut self, slot: CallSlot, held: &QueuedRequest) {
         let now = self.parts.ctx.now;
+        let path = RequestPath {
+            from: slot.side(held.from),
+            to: held.to,
+            server: held.server,
+        };
         match Message::parse(&held.request) {
-            Ok(request) => self.pass_request(slot, held.from, held.to, held.server, &request, true),
+            Ok(request) => self.pass_request(path, &request, true),
             Err(_) => refuse(self.endpoint, held.server, 500, now),
         }
     }
 
-    fn pass_request(
-        &mut self,
-        slot: CallSlot,
-        from: Side,
-        other: LegId,
-        transaction: ServerTransaction,
-        request: &Message<'_>,
-        again: bool,
-    ) {
+    fn pass_request(&mut self, path: RequestPath, request: &Message<'_>, again: bool) {
+        let RequestPath {
+            from: SideKey { slot, side: from },
+            to: other,
+            server: transaction,
+        } = path;
         let now = self.parts.ctx.now;
         let kind = match request.method() {
             Method::Invite => LinkKind::Invite,
@@ -266,17 +289,10 @@ impl Calls<'_> {
         let mut buffers = std::mem::take(&mut self.parts.calls.buffers);
         buffers.sdp.clear();
         let carried = match offer {
-            true => self
-                .parts
-                .carry_offer(slot, from, request, again, &mut buffers.sdp),
+            true => self.carry_offer(path.from, request, again, &mut buffers.sdp),
             false => Ok(Carried::Untouched),
         };
-        if offer
-            && carried.is_ok()
-            && self
-                .parts
-                .hold_request(slot, from, other, transaction, request)
-        {
+        if offer && carried.is_ok() && self.hold_request(path, request) {
             self.parts.calls.buffers = buffers;
             return;
         }
@@ -291,12 +307,12 @@ impl Calls<'_> {
             .and_then(|carried| {
                 let call = self.parts.calls.get(slot).ok_or(481u16)?;
                 let mut changes = HeaderChanges::default();
-                let edits = self.pass_edits(call, from, request, None, &mut changes);
+                let edits = self.pass_edits(call, from, request, &mut changes);
                 if let Some(status) = edits.refused {
                     return Err(status);
                 }
                 let content =
-                    Components::passed(request, &edits, body_of(carried, &buffers.sdp, request));
+                    Self::passed(request, &edits, body_of(carried, &buffers.sdp, request));
                 let method = request.method();
                 match self.parts.calls.early_dialog(slot, from, other) {
                     None => self.endpoint.request(other, method, &content, now),
@@ -321,7 +337,7 @@ impl Calls<'_> {
             }
             Err(status) => {
                 if offer {
-                    self.parts.abandon_offer(slot);
+                    self.abandon_offer(slot);
                 }
                 refuse_with(self.endpoint, transaction, status, why, now);
             }
@@ -339,8 +355,7 @@ impl Calls<'_> {
         let waiting = self
             .parts
             .calls
-            .get_mut(slot)
-            .and_then(|call| call.set_up.as_deref_mut())
+            .set_up_mut(slot)
             .and_then(|set_up| set_up.to_prack.pop_front());
         let Some((leg, fork)) = waiting else {
             return refuse(self.endpoint, transaction, 200, now);
@@ -355,9 +370,7 @@ impl Calls<'_> {
         let mut buffers = std::mem::take(&mut self.parts.calls.buffers);
         buffers.sdp.clear();
         let carried = match sdp {
-            true => self
-                .parts
-                .carry_body(slot, Side::Caller, prack, role, &mut buffers.sdp),
+            true => self.carry_body(slot.side(Side::Caller), prack, role, &mut buffers.sdp),
             false => Ok(Carried::Untouched),
         };
         if let Err(error) = carried {
@@ -368,8 +381,8 @@ impl Calls<'_> {
         let sent = carried.map_err(|error| error.status()).and_then(|carried| {
             let call = self.parts.calls.get(slot).ok_or(481u16)?;
             let mut changes = HeaderChanges::default();
-            let edits = self.pass_edits(call, Side::Caller, prack, None, &mut changes);
-            let content = Components::passed(prack, &edits, body_of(carried, &buffers.sdp, prack));
+            let edits = self.pass_edits(call, Side::Caller, prack, &mut changes);
+            let content = Self::passed(prack, &edits, body_of(carried, &buffers.sdp, prack));
             self.endpoint
                 .prack(leg, fork, &content, now)
                 .map_err(status_of)
@@ -445,7 +458,7 @@ impl Calls<'_> {
             return self.transfer_response(slot, leg, transaction, response);
         };
         let success = (200..300).contains(&status);
-        self.parts.early_media(slot, link.from.other(), response);
+        self.early_media(slot, link.from.other(), response);
         let answers = has_sdp(response) && link.offer && success;
         let late = has_sdp(response) && !link.offer && success && link.kind == LinkKind::Invite;
         let to = link.from.other();
@@ -456,13 +469,9 @@ impl Calls<'_> {
         buffers.sdp.clear();
         let carried = match (answers, late) {
             (true, _) => {
-                self.parts
-                    .carry_body(slot, to, response, SdpRole::Answer, &mut buffers.sdp)
+                self.carry_body(slot.side(to), response, SdpRole::Answer, &mut buffers.sdp)
             }
-            (_, true) => {
-                self.parts
-                    .carry_body(slot, to, response, SdpRole::Offer, &mut buffers.sdp)
-            }
+            (_, true) => self.carry_body(slot.side(to), response, SdpRole::Offer, &mut buffers.sdp),
             _ if status >= 300 => {
                 let call = self.parts.calls.get(slot);
                 Ok(call.map_or(Carried::Untouched, |call| refusal_body(call, response)))
@@ -471,14 +480,13 @@ impl Calls<'_> {
         };
         let why = carried.err().map(AnchorError::text);
         if why.is_some() || (link.offer && status >= 200 && !answers) {
-            self.parts.abandon_offer(slot);
+            self.abandon_offer(slot);
         }
         let sent = carried.map_err(|error| error.status()).and_then(|carried| {
             let call = self.parts.calls.get(slot).ok_or(481u16)?;
             let mut changes = HeaderChanges::default();
-            let edits = self.pass_edits(call, to, response, None, &mut changes);
-            let content =
-                Components::passed(response, &edits, body_of(carried, &buffers.sdp, response));
+            let edits = self.pass_edits(call, to, response, &mut changes);
+            let content = Self::passed(response, &edits, body_of(carried, &buffers.sdp, response));
             self.endpoint
                 .respond(link.server, status, &content, now)
                 .map_err(status_of)
@@ -511,11 +519,68 @@ impl Calls<'_> {
         match call.take_link(transaction) {
             Some(link) => {
                 if link.offer {
-                    self.parts.abandon_offer(slot);
+                    self.abandon_offer(slot);
                 }
                 refuse(self.endpoint, link.server, 408, now);
             }
             None => self.transfer_reinvite_timed_out(slot, transaction),
+        }
+    }
+
+    /// Allocates ports for the offer of a request, or repeats the offer with existing ports.
+    fn carry_offer(
+        &mut self,
+        from: SideKey,
+        request: &Message<'_>,
+        again: bool,
+        out: &mut Vec<u8>,
+    ) -> Result<Carried, AnchorError> {
+        let media = self.parts.calls.media_mut(from.slot);
+        match media {
+            Some(media) if again => {
+                offer_again(media, &mut self.parts.media.plane, request, out);
+                Ok(Carried::Rewritten)
+            }
+            _ => self.carry_body(from, request, SdpRole::Offer, out),
+        }
+    }
+
+    /// Queues a request until the sockets of its offer are open. Returns whether it was queued.
+    fn hold_request(&mut self, path: RequestPath, request: &Message<'_>) -> bool {
+        let Some(call) = self.parts.calls.get_mut(path.from.slot) else {
+            return false;
+        };
+        let plane = &mut self.parts.media.plane;
+        let opening = call
+            .media
+            .as_deref_mut()
+            .is_some_and(|media| media.defer_until_open(plane));
+        if opening {
+            call.held = Some(Box::new(QueuedRequest {
+                from: path.from.side,
+                to: path.to,
+                server: path.server,
+                request: request.bytes().into(),
+            }));
+        }
+        opening
+    }
+
+    /// A forwarded re-INVITE was cancelled. The other side is not: its 2xx is acknowledged, and a new offer and answer
+    /// restores a common session.
+    pub(crate) fn request_cancelled(&mut self, slot: CallSlot, transaction: ServerTransaction) {
+        if let Some(call) = self.parts.calls.get_mut(slot) {
+            call.links.retain(|link| link.server != transaction);
+            call.early_request
+                .take_if(|early| early.server == transaction);
+            if call
+                .held
+                .as_ref()
+                .is_some_and(|held| held.server == transaction)
+            {
+                call.held = None;
+                self.abandon_offer(slot);
+            }
         }
     }
 }
@@ -584,76 +649,6 @@ impl OngoingCalls {
             .filter(|_| from == Side::Caller)?
             .dialog_of_caller()?;
         fork.filter(|_| own == leg)
-    }
-}
-
-impl Components {
-    /// Allocates ports for the offer of a request, or repeats the offer with existing ports.
-    fn carry_offer(
-        &mut self,
-        slot: CallSlot,
-        from: Side,
-        request: &Message<'_>,
-        again: bool,
-        out: &mut Vec<u8>,
-    ) -> Result<Carried, AnchorError> {
-        let media = self
-            .calls
-            .get_mut(slot)
-            .and_then(|call| call.media.as_deref_mut());
-        match media {
-            Some(media) if again => {
-                offer_again(media, &mut self.media.plane, request, out);
-                Ok(Carried::Rewritten)
-            }
-            _ => self.carry_body(slot, from, request, SdpRole::Offer, out),
-        }
-    }
-
-    /// Queues a request until the sockets of its offer are open. Returns whether it was queued.
-    fn hold_request(
-        &mut self,
-        slot: CallSlot,
-        from: Side,
-        to: LegId,
-        server: ServerTransaction,
-        request: &Message<'_>,
-    ) -> bool {
-        let Some(call) = self.calls.get_mut(slot) else {
-            return false;
-        };
-        let plane = &mut self.media.plane;
-        let opening = call
-            .media
-            .as_deref_mut()
-            .is_some_and(|media| media.defer_until_open(plane));
-        if opening {
-            call.held = Some(Box::new(QueuedRequest {
-                from,
-                to,
-                server,
-                request: request.bytes().into(),
-            }));
-        }
-        opening
-    }
-
-    /// A forwarded re-INVITE was cancelled. The other side is not: its 2xx is acknowledged, and a new offer and answer
-    /// restores a common session.
-    pub(crate) fn request_cancelled(&mut self, slot: CallSlot, transaction: ServerTransaction) {
-        if let Some(call) = self.calls.get_mut(slot) {
-            call.links.retain(|link| link.server != transaction);
-            call.early_request
-                .take_if(|early| early.server == transaction);
-            if call
-                .held
-                .as_ref()
-                .is_some_and(|held| held.server == transaction)
-            {
-                call.held = None;
-                self.abandon_offer(slot);
-            }
-        }
     }
 }
 

@@ -1,8 +1,23 @@
 //! Identity of a call.
 
+use anchor::Side;
+
 /// Slot of a call in the table of calls. It is reused after the end of the call; [`CallKey`] is not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct CallSlot(pub(crate) usize);
+
+impl CallSlot {
+    pub(crate) fn side(self, side: Side) -> SideKey {
+        SideKey { slot: self, side }
+    }
+}
+
+/// A side of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SideKey {
+    pub(crate) slot: CallSlot,
+    pub(crate) side: Side,
+}
 
 /// Identifies a call: its slot, and a number that distinguishes it from earlier calls in that slot. It is also the user
 /// value of the legs of the call and the number of its media session; never 0.

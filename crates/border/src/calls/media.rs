@@ -1,9 +1,10 @@
-//! Media security of calls: packets for the keying of a call, its timeouts, and the end of calls whose keying failed.
+//! Media of calls: sockets that open or fail, packets and timeouts of the keying, and the end of calls whose media
+//! failed.
 
 use crate::calls::Call;
 use crate::calls::key::{CallKey, CallSlot};
 use crate::calls::table::OngoingCalls;
-use crate::components::{Calls, Components};
+use crate::components::Calls;
 use crate::shared::{Alarm, Ctx};
 use anchor::security::call::{MediaNotice, MediaStatus, unexpected_reason};
 use anchor::sockets::MEDIA_BASE;
@@ -34,38 +35,6 @@ impl OngoingCalls {
             side: side.name().to_owned(),
             address: address.to_string(),
         });
-    }
-}
-
-impl Components {
-    /// Processes STUN or DTLS from a media port.
-    pub(crate) fn handle_media_datagram(
-        &mut self,
-        socket: SocketId,
-        source: SocketAddr,
-        bytes: &[u8],
-    ) -> Result<(), DropReason> {
-        let unexpected = unexpected_reason(bytes);
-        let owner = self.media.plane.sockets.owner(socket).ok_or(unexpected)?;
-        let slot = self.calls.slot_of(CallKey(owner)).ok_or(unexpected)?;
-        let media = self
-            .calls
-            .get_mut(slot)
-            .and_then(|call| call.media.as_deref_mut())
-            .ok_or(unexpected)?;
-        media.handle_datagram(&mut self.media.plane, socket, source, bytes)
-    }
-
-    /// Handles the requested timeout of a call.
-    pub(crate) fn handle_keying_timeout(&mut self, key: CallKey) {
-        if let Some(slot) = self.calls.slot_of(key)
-            && let Some(media) = self
-                .calls
-                .get_mut(slot)
-                .and_then(|call| call.media.as_deref_mut())
-        {
-            media.handle_keying_timeout(&mut self.media.plane);
-        }
     }
 }
 
@@ -215,13 +184,11 @@ impl Calls<'_> {
     fn process_notice(&mut self, notice: MediaNotice) {
         let now = self.parts.ctx.now;
         if let MediaStatus::Transcoded(kinds) = notice.status {
-            self.parts
-                .reserve_transcoding(CallKey(notice.session), kinds);
+            self.reserve_transcoding(CallKey(notice.session), kinds);
         }
         if let MediaStatus::Keyed(keying, suite) = notice.status {
             let line_side = (notice.line, notice.side);
-            self.parts
-                .reserve_srtp(CallKey(notice.session), line_side, (keying, suite));
+            self.reserve_srtp(CallKey(notice.session), line_side, (keying, suite));
         }
         self.parts.ctx.events.tell(now, || notice.event());
         if notice.is_fatal
@@ -229,6 +196,35 @@ impl Calls<'_> {
         {
             let reason = b"SIP;cause=488;text=\"Media keys\"";
             self.give_up(slot, "media keys", reason);
+        }
+    }
+
+    /// Processes STUN or DTLS from a media port.
+    pub(crate) fn handle_media_datagram(
+        &mut self,
+        socket: SocketId,
+        source: SocketAddr,
+        bytes: &[u8],
+    ) -> Result<(), DropReason> {
+        let unexpected = unexpected_reason(bytes);
+        let owner = self
+            .parts
+            .media
+            .plane
+            .sockets
+            .owner(socket)
+            .ok_or(unexpected)?;
+        let slot = self.parts.calls.slot_of(CallKey(owner)).ok_or(unexpected)?;
+        let media = self.parts.calls.media_mut(slot).ok_or(unexpected)?;
+        media.handle_datagram(&mut self.parts.media.plane, socket, source, bytes)
+    }
+
+    /// Handles the requested timeout of a call.
+    pub(crate) fn handle_keying_timeout(&mut self, key: CallKey) {
+        if let Some(slot) = self.parts.calls.slot_of(key)
+            && let Some(media) = self.parts.calls.media_mut(slot)
+        {
+            media.handle_keying_timeout(&mut self.parts.media.plane);
         }
     }
 }

@@ -6,16 +6,13 @@ use crate::admission::MediaPath;
 use crate::calls::Call;
 use crate::calls::ended::{EndedCall, ReceptionQuality, StatisticsSource};
 use crate::calls::key::CallSlot;
-use crate::components::Components;
+use crate::components::Calls;
 use anchor::{Encodings, Side};
 use engine::Hundredths;
 use media::forward::{FlowStats, SessionStats, SideStats, SourceStats};
 use media::quality::{Observation, codec_quality, rate};
 
-/// Default packet time of speech in milliseconds (RFC 3551 section 4.5).
-const PACKET_MS: f64 = 20.0;
-
-impl Components {
+impl Calls<'_> {
     /// Logs the end of a call, or postpones it until the pending report; once.
     pub(crate) fn log_call_end(
         &mut self,
@@ -23,9 +20,9 @@ impl Components {
         pending: StatisticsSource,
         encodings: Encodings,
     ) {
-        let now = self.ctx.now;
-        let carrier = self.media.offload.path;
-        let Some(call) = self.calls.get_mut(slot) else {
+        let now = self.parts.ctx.now;
+        let carrier = self.parts.media.offload.path;
+        let Some(call) = self.parts.calls.get_mut(slot) else {
             return;
         };
         if core::mem::replace(&mut call.end_logged, true) {
@@ -45,17 +42,17 @@ impl Components {
         let number = call.number;
         match pending {
             StatisticsSource::Nothing => {
-                ended.report(&mut self.ctx, number, None, Default::default())
+                ended.report(&mut self.parts.ctx, number, None, Default::default())
             }
             StatisticsSource::Forwarder | StatisticsSource::Node => {
-                self.calls.ended.insert(number, Box::new(ended));
+                self.parts.calls.ended.insert(number, Box::new(ended));
             }
         }
     }
 
     /// The last report of the forwarder about a call; `None` if it had no session.
     pub(crate) fn record_session_statistics(&mut self, number: u64, stats: Option<&SessionStats>) {
-        let Some(ended) = self.calls.ended.remove(&number) else {
+        let Some(ended) = self.parts.calls.ended.remove(&number) else {
             return;
         };
         let kernel = stats.is_some_and(|stats| {
@@ -66,18 +63,21 @@ impl Components {
         let reception = stats.map_or_else(Default::default, |stats| {
             reception_of(stats, &ended.encodings)
         });
-        ended.report(&mut self.ctx, number, path, reception);
+        ended.report(&mut self.parts.ctx, number, path, reception);
         self.finish_drain_if_idle();
     }
 
     /// The last report of a media node about a call.
     pub(crate) fn record_node_statistics(&mut self, number: u64, reception: [ReceptionQuality; 2]) {
-        if let Some(ended) = self.calls.ended.remove(&number) {
-            ended.report(&mut self.ctx, number, None, reception);
+        if let Some(ended) = self.parts.calls.ended.remove(&number) {
+            ended.report(&mut self.parts.ctx, number, None, reception);
             self.finish_drain_if_idle();
         }
     }
 }
+
+/// Default packet time of speech in milliseconds (RFC 3551 section 4.5).
+const PACKET_MS: f64 = 20.0;
 
 /// The media path of a call, as far as the call knows it; packets relayed by the kernel are reported later.
 fn path_of(call: &Call, carrier: MediaPath) -> Option<&'static str> {

@@ -5,12 +5,14 @@
 //! the peer, identities follow RFC 3325, and Refer-To refers to us.
 
 use crate::bodies::{Carried, SdpRole, has_sdp, is_multipart, session_of};
-use crate::calls::key::CallSlot;
+use crate::calls::key::{CallSlot, SideKey};
 use crate::calls::table::OngoingCalls;
 use crate::calls::{Call, CallPhase};
-use crate::components::{Calls, Components};
-use crate::headers::{EditList, OWN_TAGS, address_with_host, hide_network, warnings};
-use crate::headers::{end_to_end_tags, hide_warn_agents, promises};
+use crate::components::Calls;
+use crate::headers::{
+    EditList, OWN_TAGS, address_with_host, end_to_end_tags, hide_network, hide_warn_agents,
+    promises, warnings,
+};
 use crate::identity;
 use crate::identity::Boundary;
 use crate::identity::private_headers::is_charged;
@@ -19,6 +21,16 @@ use anchor::{AnchorError, CallMedia, EarlyMedia, Side};
 use config::{Config, IdentityPassing, Refer};
 use sip::{Body, MessageContent};
 use wire::sip::{Edit, HeaderId, Message, Method, Session};
+
+/// A message that is forwarded from a side of a call to the other.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Forwarded<'m, 'e> {
+    pub(crate) call: &'e Call,
+    pub(crate) from: Side,
+    pub(crate) message: &'m Message<'e>,
+    /// Our host on the other side, if known.
+    pub(crate) host: Option<&'m [u8]>,
+}
 
 /// Header edits of a forwarded message, and their buffers.
 #[derive(Debug, Default)]
@@ -155,143 +167,6 @@ impl OngoingCalls {
     }
 }
 
-impl Components {
-    /// Processes the body of `message` of side `from`, and appends the body for the other side to `out`. Body parts
-    /// other than the SDP are unchanged.
-    ///
-    /// # Errors
-    /// [`AnchorError`]; the media of the call is then unchanged.
-    pub(crate) fn carry_body(
-        &mut self,
-        slot: CallSlot,
-        from: Side,
-        message: &Message<'_>,
-        role: SdpRole,
-        out: &mut Vec<u8>,
-    ) -> Result<Carried, AnchorError> {
-        if !is_multipart(message) {
-            return self.carry_sdp(slot, from, message, role, out);
-        }
-        let mut sdp = Vec::new();
-        let carried = self.carry_sdp(slot, from, message, role, &mut sdp)?;
-        if carried == Carried::Rewritten {
-            let write = |out: &mut Vec<u8>| out.extend_from_slice(&sdp);
-            session_of(message).replace(message.body(), write, out);
-        }
-        Ok(carried)
-    }
-
-    /// The same for the SDP alone.
-    ///
-    /// # Errors
-    /// See [`Components::carry_body`].
-    pub(crate) fn carry_sdp(
-        &mut self,
-        slot: CallSlot,
-        from: Side,
-        message: &Message<'_>,
-        role: SdpRole,
-        out: &mut Vec<u8>,
-    ) -> Result<Carried, AnchorError> {
-        let relayed = |call: &Call| call.relay.is_some();
-        if self.calls.get(slot).is_some_and(relayed) {
-            return self.apply_node_description(slot, from, message, role, out);
-        }
-        let Some(media) = self
-            .calls
-            .get_mut(slot)
-            .and_then(|call| call.media.as_deref_mut())
-        else {
-            return Ok(Carried::Untouched);
-        };
-        let session = session_of(message);
-        if session == Session::Encoded {
-            return Err(AnchorError::Encoded);
-        }
-        let Some(sdp) = session.bytes(message.body()) else {
-            return Ok(Carried::Untouched);
-        };
-        let plane = &mut self.media.plane;
-        match role {
-            SdpRole::Offer => media.offer(plane, from, sdp, out)?,
-            SdpRole::Answer => media.answer(plane, from, sdp, false, out)?,
-            SdpRole::EarlyAnswer => media.answer(plane, from, sdp, true, out)?,
-        }
-        Ok(Carried::Rewritten)
-    }
-
-    /// Discards a refused offer.
-    pub(crate) fn abandon_offer(&mut self, slot: CallSlot) {
-        let Some(call) = self.calls.get_mut(slot) else {
-            return;
-        };
-        if let Some(media) = call.media.as_deref_mut() {
-            media.abandon(&mut self.media.plane);
-        }
-        if let Some(relay) = call.relay.as_deref_mut() {
-            relay.open_offer = None;
-        }
-    }
-
-    /// Discards the pending offer, and a pending transfer.
-    pub(crate) fn abandon_change(&mut self, slot: CallSlot) {
-        self.abandon_offer(slot);
-        let call = self.calls.get_mut(slot);
-        if let Some(media) = call.and_then(|call| call.media.as_deref_mut()) {
-            media.restore_side(&mut self.media.plane);
-        }
-    }
-
-    /// Applies P-Early-Media in a message of `from` to the limit of early media, if the call has one and `from` is
-    /// trusted.
-    pub(crate) fn early_media(&mut self, slot: CallSlot, from: Side, message: &Message<'_>) {
-        if from != Side::Callee || !message.has(HeaderId::PEarlyMedia) {
-            return;
-        }
-        let Some(call) = self.calls.get(slot) else {
-            return;
-        };
-        let gated = call
-            .media
-            .as_deref()
-            .is_some_and(CallMedia::limits_early_media);
-        let early = EarlyMedia::of(message);
-        if call.phase != CallPhase::SetUp
-            || !gated
-            || early.is_none()
-            || !call.is_trusted(&self.ctx.config, from)
-        {
-            return;
-        }
-        self.set_early_media(slot, early);
-    }
-
-    /// Changes or removes the limit of early media.
-    pub(crate) fn set_early_media(&mut self, slot: CallSlot, gate: Option<EarlyMedia>) {
-        if let Some(media) = self
-            .calls
-            .get_mut(slot)
-            .and_then(|call| call.media.as_deref_mut())
-        {
-            media.set_early_media(&mut self.media.plane, gate);
-        }
-    }
-
-    /// Content that forwards `message`.
-    pub(crate) fn passed<'e>(
-        message: &'e Message<'e>,
-        edits: &'e [Edit<'e>],
-        body: Body<'e>,
-    ) -> MessageContent<'e> {
-        MessageContent {
-            template: Some(message),
-            edits,
-            body,
-            reason: None,
-        }
-    }
-}
-
 impl Calls<'_> {
     /// Our host towards a side: the domain of the trunk, otherwise our address there.
     pub(crate) fn own_host(&self, call: &Call, side: Side) -> Vec<u8> {
@@ -326,39 +201,56 @@ impl Calls<'_> {
         }
     }
 
-    /// The edits of an in-dialog message of `from`, including those of header rules; `host` is our host on the other
-    /// side if known.
+    /// The edits of an in-dialog message of `from`, including those of header rules.
     pub(crate) fn pass_edits<'e>(
         &self,
         call: &'e Call,
         from: Side,
         message: &Message<'e>,
-        host: Option<&[u8]>,
+        changes: &'e mut HeaderChanges,
+    ) -> Edits<'e> {
+        let forwarded = Forwarded {
+            call,
+            from,
+            message,
+            host: None,
+        };
+        self.edits_of(forwarded, changes)
+    }
+
+    /// The same for a message that may know our host on the other side.
+    pub(crate) fn edits_of<'e>(
+        &self,
+        forwarded: Forwarded<'_, 'e>,
         changes: &'e mut HeaderChanges,
     ) -> Edits<'e> {
         let HeaderChanges { texts, effects } = changes;
-        let boundary = call.boundary(&self.parts.ctx.config, from, None);
+        let config = &self.parts.ctx.config;
+        let boundary = forwarded.call.boundary(config, forwarded.from, None);
         let mut edits = Edits {
             list: EditList::new(),
             refused: None,
         };
         let list = &mut edits.list;
-        self.own_edits(call, from, message, &boundary, host, texts, list);
-        edits.refused = self.rules_out(call, from, message, list, effects);
+        self.own_edits(forwarded, &boundary, texts, list);
+        edits.refused = self.rules_out(forwarded, list, effects);
         edits
     }
 
     /// Adds the edits of the border to `edits`, in place because the list is large.
     pub(crate) fn own_edits<'e>(
         &self,
-        call: &'e Call,
-        from: Side,
-        message: &Message<'e>,
+        forwarded: Forwarded<'_, 'e>,
         boundary: &Boundary<'_>,
-        host: Option<&[u8]>,
         changes: &'e mut Texts,
         edits: &mut EditList<'e>,
     ) {
+        let Forwarded {
+            call,
+            from,
+            message,
+            host,
+        } = forwarded;
         changes.clear();
         let Texts { own, identity } = changes;
         if promises(message) {
@@ -422,6 +314,132 @@ impl Calls<'_> {
                     edits.push(Edit::Remove(id));
                 }
             }
+        }
+    }
+
+    /// Processes the body of `message` of side `from`, and appends the body for the other side to `out`. Body parts
+    /// other than the SDP are unchanged.
+    ///
+    /// # Errors
+    /// [`AnchorError`]; the media of the call is then unchanged.
+    pub(crate) fn carry_body(
+        &mut self,
+        from: SideKey,
+        message: &Message<'_>,
+        role: SdpRole,
+        out: &mut Vec<u8>,
+    ) -> Result<Carried, AnchorError> {
+        if !is_multipart(message) {
+            return self.carry_sdp(from, message, role, out);
+        }
+        let mut sdp = Vec::new();
+        let carried = self.carry_sdp(from, message, role, &mut sdp)?;
+        if carried == Carried::Rewritten {
+            let write = |out: &mut Vec<u8>| out.extend_from_slice(&sdp);
+            session_of(message).replace(message.body(), write, out);
+        }
+        Ok(carried)
+    }
+
+    /// The same for the SDP alone.
+    ///
+    /// # Errors
+    /// See [`Calls::carry_body`].
+    pub(crate) fn carry_sdp(
+        &mut self,
+        from: SideKey,
+        message: &Message<'_>,
+        role: SdpRole,
+        out: &mut Vec<u8>,
+    ) -> Result<Carried, AnchorError> {
+        let relayed = |call: &Call| call.relay.is_some();
+        let SideKey { slot, side } = from;
+        if self.parts.calls.get(slot).is_some_and(relayed) {
+            return self.parts.apply_node_description(from, message, role, out);
+        }
+        let Some(media) = self.parts.calls.media_mut(slot) else {
+            return Ok(Carried::Untouched);
+        };
+        let session = session_of(message);
+        if session == Session::Encoded {
+            return Err(AnchorError::Encoded);
+        }
+        let Some(sdp) = session.bytes(message.body()) else {
+            return Ok(Carried::Untouched);
+        };
+        let plane = &mut self.parts.media.plane;
+        match role {
+            SdpRole::Offer => media.offer(plane, side, sdp, out)?,
+            SdpRole::Answer => media.answer(plane, side, sdp, false, out)?,
+            SdpRole::EarlyAnswer => media.answer(plane, side, sdp, true, out)?,
+        }
+        Ok(Carried::Rewritten)
+    }
+
+    /// Discards a refused offer.
+    pub(crate) fn abandon_offer(&mut self, slot: CallSlot) {
+        let Some(call) = self.parts.calls.get_mut(slot) else {
+            return;
+        };
+        if let Some(media) = call.media.as_deref_mut() {
+            media.abandon(&mut self.parts.media.plane);
+        }
+        if let Some(relay) = call.relay.as_deref_mut() {
+            relay.open_offer = None;
+        }
+    }
+
+    /// Discards the pending offer, and a pending transfer.
+    pub(crate) fn abandon_change(&mut self, slot: CallSlot) {
+        self.abandon_offer(slot);
+        let call = self.parts.calls.get_mut(slot);
+        if let Some(media) = call.and_then(|call| call.media.as_deref_mut()) {
+            media.restore_side(&mut self.parts.media.plane);
+        }
+    }
+
+    /// Applies P-Early-Media in a message of `from` to the limit of early media, if the call has one and `from` is
+    /// trusted.
+    pub(crate) fn early_media(&mut self, slot: CallSlot, from: Side, message: &Message<'_>) {
+        if from != Side::Callee || !message.has(HeaderId::PEarlyMedia) {
+            return;
+        }
+        let Some(call) = self.parts.calls.get(slot) else {
+            return;
+        };
+        let gated = call
+            .media
+            .as_deref()
+            .is_some_and(CallMedia::limits_early_media);
+        let early = EarlyMedia::of(message);
+        if call.phase != CallPhase::SetUp
+            || !gated
+            || early.is_none()
+            || !call.is_trusted(&self.parts.ctx.config, from)
+        {
+            return;
+        }
+        self.set_early_media(slot, early);
+    }
+
+    /// Changes or removes the limit of early media.
+    pub(crate) fn set_early_media(&mut self, slot: CallSlot, gate: Option<EarlyMedia>) {
+        if let Some(media) = self.parts.calls.media_mut(slot) {
+            media.set_early_media(&mut self.parts.media.plane, gate);
+        }
+    }
+
+    /// Content that forwards `message`.
+    pub(crate) fn passed<'e>(
+        message: &'e Message<'e>,
+        edits: &'e [Edit<'e>],
+        body: Body<'e>,
+    ) -> MessageContent<'e> {
+        MessageContent {
+            template: Some(message),
+            edits,
+            body,
+            reason: None,
         }
     }
 }

@@ -2,18 +2,18 @@
 
 use crate::admission::{CostPart, CurrentLoad, MediaOffload, Price, Reservation};
 use crate::calls::key::{CallKey, CallSlot};
-use crate::components::Components;
+use crate::components::Calls;
 use crate::request::RequestRefusal;
 use anchor::Side;
 use codec::kind::Kind;
 use config::Keying;
 use protect::srtp::Suite;
 
-impl Components {
+impl Calls<'_> {
     fn load(&self) -> CurrentLoad {
         CurrentLoad {
-            registrations: self.registrar.location.len(),
-            calls: self.calls.len(),
+            registrations: self.parts.registrar.location.len(),
+            calls: self.parts.calls.len(),
         }
     }
 
@@ -24,26 +24,30 @@ impl Components {
         reservation: Reservation,
     ) -> Result<Reservation, RequestRefusal> {
         let load = self.load();
-        self.admission
+        self.parts
+            .admission
             .reservations
-            .admit(&mut self.ctx, load, uri, reservation)
+            .admit(&mut self.parts.ctx, load, uri, reservation)
     }
 
     /// Current reservations by part, of this worker.
     pub(crate) fn reserved(&mut self) -> [(CostPart, Price); CostPart::ALL.len()] {
         let load = self.load();
-        self.admission.reservations.by_part(&self.ctx, load)
+        self.parts
+            .admission
+            .reservations
+            .by_part(&self.parts.ctx, load)
     }
 
     /// Reserves for transcoding in an established call, once.
     pub(super) fn reserve_transcoding(&mut self, key: CallKey, kinds: [Kind; 2]) {
-        let Some(slot) = self.calls.slot_of(key) else {
+        let Some(slot) = self.parts.calls.slot_of(key) else {
             return;
         };
-        if let Some(call) = self.calls.get_mut(slot)
+        if let Some(call) = self.parts.calls.get_mut(slot)
             && !core::mem::replace(&mut call.transcoded, true)
         {
-            let reservations = &mut self.admission.reservations;
+            let reservations = &mut self.parts.admission.reservations;
             reservations.add_transcoding(&mut call.reservation, kinds);
             self.update_media_price(slot);
         }
@@ -56,14 +60,14 @@ impl Components {
         line_side: (usize, Side),
         (keying, suite): (Keying, Suite),
     ) {
-        let reservations = &mut self.admission.reservations;
+        let reservations = &mut self.parts.admission.reservations;
         if keying == Keying::Dtls {
-            reservations.record_handshake(Price::DTLS_HANDSHAKE, self.ctx.now);
+            reservations.record_handshake(Price::DTLS_HANDSHAKE, self.parts.ctx.now);
         }
-        let Some(slot) = self.calls.slot_of(key) else {
+        let Some(slot) = self.parts.calls.slot_of(key) else {
             return;
         };
-        if let Some(call) = self.calls.get_mut(slot) {
+        if let Some(call) = self.parts.calls.get_mut(slot) {
             reservations.add_srtp(&mut call.reservation, line_side, (keying, suite));
             self.update_media_price(slot);
         }
@@ -71,24 +75,25 @@ impl Components {
 
     /// Changes the fast path of media; reservations of established calls are updated.
     pub(crate) fn set_media_offload(&mut self, offload: MediaOffload) {
-        if self.media.offload == offload {
+        if self.parts.media.offload == offload {
             return;
         }
-        self.media.offload = offload;
-        for slot in self.calls.slots() {
+        self.parts.media.offload = offload;
+        for slot in self.parts.calls.slots() {
             self.update_media_price(slot);
         }
     }
 
     /// Updates the reservation for a call's media to its current path.
     fn update_media_price(&mut self, slot: CallSlot) {
-        if let Some(call) = self.calls.get_mut(slot) {
+        if let Some(call) = self.parts.calls.get_mut(slot) {
             let interfaces = Side::BOTH.map(|side| *call.interfaces.get(side));
             let path = self
+                .parts
                 .media
                 .offload
-                .path_between(&self.ctx.config, interfaces);
-            let reservations = &mut self.admission.reservations;
+                .path_between(&self.parts.ctx.config, interfaces);
+            let reservations = &mut self.parts.admission.reservations;
             reservations.set_media_path(&mut call.reservation, path);
         }
     }

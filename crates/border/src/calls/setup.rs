@@ -9,7 +9,7 @@ use crate::calls::key::{CallKey, CallSlot};
 use crate::calls::setup::hunting::MAX_BREADTH;
 use crate::calls::table::OngoingCalls;
 use crate::calls::transfer::join::existing_leg_step;
-use crate::calls::{Call, CallPhase, SetUp, Sides};
+use crate::calls::{Call, CallPhase, NewCall, SetUp, Sides};
 use crate::components::{Calls, Components};
 use crate::counters::CallOutcome;
 use crate::headers::text;
@@ -18,7 +18,6 @@ use crate::registrar::{Authentication, Claim};
 use crate::request::{
     AUTHENTICATION_REQUIRED, RequestOrigin, RequestRefusal, address_of_record, user_at,
 };
-use crate::rules::Tags;
 use crate::shared::Alarm;
 use config::{HostName, InterfaceKind, InterfaceSpec, MediaMode, TrunkId};
 use engine::EventKind;
@@ -33,7 +32,6 @@ impl Calls<'_> {
     pub(crate) fn offered(&mut self, leg: LegId, request: &Message<'_>, flow: Flow) {
         self.parts.ctx.counters.offered += 1;
         let result = self
-            .parts
             .authorize_request(request, flow)
             .and_then(|authorized| {
                 self.parts.calls.check_loop(request)?;
@@ -90,21 +88,39 @@ impl Calls<'_> {
                 refused.headers.push((HeaderId::RetryAfter, b"1".to_vec()));
                 return self.refuse_call(leg, request, flow, &refused);
             }
-            let kept = (admitted.tags.clone(), admitted.user.clone(), called);
-            return self.join_conference(leg, request, flow, origin, kept);
+            let new = NewCall {
+                leg,
+                request,
+                flow,
+                origin,
+                tags: admitted.tags.clone(),
+                user: admitted.user.clone(),
+            };
+            return self.join_conference(new, called);
         }
-        let planned = self.parts.plan(request, origin, admitted.route);
+        let planned = self.plan(request, origin, admitted.route);
         let planned = planned.and_then(|plan| {
-            let parts = &mut *self.parts;
-            let wanted =
-                Reservation::for_plan(&parts.ctx.config, &parts.media.offload, &plan, flow, origin);
-            let reservation = parts.reserve(request.request_uri(), wanted)?;
+            let wanted = Reservation::for_plan(
+                &self.parts.ctx.config,
+                &self.parts.media.offload,
+                &plan,
+                flow,
+                origin,
+            );
+            let reservation = self.reserve(request.request_uri(), wanted)?;
             Ok((plan, reservation))
         });
         match planned {
             Ok((plan, reservation)) => {
-                let kept = (admitted.tags.clone(), admitted.user.clone(), reservation);
-                self.begin_call(leg, request, flow, origin, plan, kept);
+                let new = NewCall {
+                    leg,
+                    request,
+                    flow,
+                    origin,
+                    tags: admitted.tags.clone(),
+                    user: admitted.user.clone(),
+                };
+                self.begin_call(new, plan, reservation);
             }
             Err(refused) => self.refuse_call(leg, request, flow, &refused),
         }
@@ -145,15 +161,15 @@ impl Calls<'_> {
         let _ = self.endpoint.reject(leg, refused.status, &content, now);
     }
 
-    fn begin_call(
-        &mut self,
-        leg: LegId,
-        request: &Message<'_>,
-        flow: Flow,
-        origin: RequestOrigin,
-        plan: CallPlan,
-        (tags, user, reservation): (Tags, Option<Box<str>>, Reservation),
-    ) {
+    fn begin_call(&mut self, new: NewCall<'_, '_>, plan: CallPlan, reservation: Reservation) {
+        let NewCall {
+            leg,
+            request,
+            flow,
+            origin,
+            tags,
+            user,
+        } = new;
         let now = self.parts.ctx.now;
         let number = self.parts.calls.next_number(self.endpoint);
         let relay = match plan.media {
@@ -220,7 +236,7 @@ impl Calls<'_> {
             charging: None,
         });
         self.parts.publish_call_count();
-        self.parts.charge(slot, origin, request);
+        self.charge(slot, origin, request);
         self.endpoint.set_user(leg, key.0);
         self.locate_dialog(leg, None);
         self.parts.trunks.begin_call(origin.trunk);
@@ -237,6 +253,91 @@ impl Calls<'_> {
         self.parts.log_initial_tags(slot);
         self.call_next_hops_with(slot, request);
         self.settle_set_up(slot);
+    }
+
+    /// Origin and authenticated user of an out-of-dialog request. The result of [`Components::authorize`] on arrival is
+    /// reused, because a nonce count is valid once.
+    ///
+    /// # Errors
+    /// The source is refused, or has to authenticate.
+    pub(crate) fn authorize_request(
+        &mut self,
+        request: &Message<'_>,
+        flow: Flow,
+    ) -> Result<(RequestOrigin, Option<Box<str>>), RequestRefusal> {
+        match self.parts.admission.authorized.take() {
+            Some(authorized) => Ok(authorized),
+            None => self.parts.authorize(request, flow),
+        }
+    }
+
+    /// Applies policy to a request. `trunk`: a header rule has selected this trunk.
+    pub(crate) fn plan(
+        &mut self,
+        request: &Message<'_>,
+        origin: RequestOrigin,
+        trunk: Option<TrunkId>,
+    ) -> Result<CallPlan, RequestRefusal> {
+        let from = request.from().map(|from| from.uri).unwrap_or_default();
+        let facts = Facts {
+            interface: origin.interface,
+            trunk: origin.trunk,
+            authenticated: origin.authenticated,
+            located: origin.located,
+            from,
+            to: request.request_uri(),
+            random: self.parts.ctx.entropy.u64(),
+            calls: self.parts.total_calls(),
+            draining: self.parts.worker.is_draining(),
+        };
+        let plan = match trunk {
+            Some(trunk) => decide_for(trunk, &self.parts.ctx.config, &facts, &self.parts.view()),
+            None => decide(&self.parts.ctx.config, &facts, &self.parts.view()),
+        };
+        match plan {
+            Plan::Call(mut plan) => {
+                if plan.media == MediaMode::Anchor && self.parts.ctx.config.media.at_nodes {
+                    plan.media = MediaMode::Node;
+                }
+                Ok(plan)
+            }
+            Plan::Refuse(refusal) => Err(refusal.into()),
+        }
+    }
+
+    /// The charging vector of a new call: generated for calls from an untrusted side if its interface is configured so,
+    /// kept for those of a trusted side.
+    pub(crate) fn charge(&mut self, slot: CallSlot, origin: RequestOrigin, request: &Message<'_>) {
+        let config = self.parts.ctx.config.clone();
+        let value = match config.trusts(origin.interface, origin.trunk) {
+            true => request
+                .header(HeaderId::PChargingVector)
+                .filter(|_| config.interfaces.iter().any(|i| i.charging_vector))
+                .map(Box::from),
+            false => config
+                .interface(origin.interface)
+                .filter(|interface| interface.charging_vector)
+                .map(|interface| self.charging_vector(interface)),
+        };
+        if let Some(call) = self.parts.calls.get_mut(slot) {
+            call.charging = value;
+        }
+    }
+
+    /// A unique value that does not reveal the number of calls.
+    fn charging_vector(&mut self, interface: &InterfaceSpec) -> Box<[u8]> {
+        let (high, low) = (self.parts.ctx.entropy.u64(), self.parts.ctx.entropy.u64());
+        let address = interface.listen.first().map(|listen| listen.address.ip());
+        let advertised = interface.advertise.as_ref();
+        let ip = advertised.map_or(address, HostName::ip);
+        let host = match ip {
+            Some(IpAddr::V6(ip)) => format!("[{ip}]"),
+            Some(IpAddr::V4(ip)) => ip.to_string(),
+            None => advertised.map_or_else(String::new, |name| name.text().to_owned()),
+        };
+        format!("icid-value={high:016x}{low:016x};icid-generated-at={host}")
+            .into_bytes()
+            .into()
     }
 }
 
@@ -260,23 +361,7 @@ impl OngoingCalls {
 }
 
 impl Components {
-    /// Origin and authenticated user of an out-of-dialog request. The result of [`Components::authorize`] on arrival is
-    /// reused, because a nonce count is valid once.
-    ///
-    /// # Errors
-    /// The source is refused, or has to authenticate.
-    pub(crate) fn authorize_request(
-        &mut self,
-        request: &Message<'_>,
-        flow: Flow,
-    ) -> Result<(RequestOrigin, Option<Box<str>>), RequestRefusal> {
-        match self.admission.authorized.take() {
-            Some(authorized) => Ok(authorized),
-            None => self.authorize(request, flow),
-        }
-    }
-
-    /// Like [`Components::authorize_request`], for a request that was not authorized on arrival.
+    /// Like [`Calls::authorize_request`], for a request that was not authorized on arrival.
     pub(crate) fn authorize(
         &mut self,
         request: &Message<'_>,
@@ -425,77 +510,6 @@ impl Components {
             .filter_map(|address| user_at(&address));
         let mut candidates = preferred.chain(request.from().ok().and_then(|from| user_at(&from)));
         candidates.find(|user| self.registrar.location.holds(user, flow))
-    }
-
-    /// Applies policy to a request. `trunk`: a header rule has selected this trunk.
-    pub(crate) fn plan(
-        &mut self,
-        request: &Message<'_>,
-        origin: RequestOrigin,
-        trunk: Option<TrunkId>,
-    ) -> Result<CallPlan, RequestRefusal> {
-        let from = request.from().map(|from| from.uri).unwrap_or_default();
-        let facts = Facts {
-            interface: origin.interface,
-            trunk: origin.trunk,
-            authenticated: origin.authenticated,
-            located: origin.located,
-            from,
-            to: request.request_uri(),
-            random: self.ctx.entropy.u64(),
-            calls: self.total_calls(),
-            draining: self.worker.is_draining(),
-        };
-        let plan = match trunk {
-            Some(trunk) => decide_for(trunk, &self.ctx.config, &facts, &self.view()),
-            None => decide(&self.ctx.config, &facts, &self.view()),
-        };
-        match plan {
-            Plan::Call(mut plan) => {
-                if plan.media == MediaMode::Anchor && self.ctx.config.media.at_nodes {
-                    plan.media = MediaMode::Node;
-                }
-                Ok(plan)
-            }
-            Plan::Refuse(refusal) => Err(refusal.into()),
-        }
-    }
-}
-
-impl Components {
-    /// The charging vector of a new call: generated for calls from an untrusted side if its interface is configured so,
-    /// kept for those of a trusted side.
-    pub(crate) fn charge(&mut self, slot: CallSlot, origin: RequestOrigin, request: &Message<'_>) {
-        let config = self.ctx.config.clone();
-        let value = match config.trusts(origin.interface, origin.trunk) {
-            true => request
-                .header(HeaderId::PChargingVector)
-                .filter(|_| config.interfaces.iter().any(|i| i.charging_vector))
-                .map(Box::from),
-            false => config
-                .interface(origin.interface)
-                .filter(|interface| interface.charging_vector)
-                .map(|interface| self.charging_vector(interface)),
-        };
-        if let Some(call) = self.calls.get_mut(slot) {
-            call.charging = value;
-        }
-    }
-
-    /// A unique value that does not reveal the number of calls.
-    fn charging_vector(&mut self, interface: &InterfaceSpec) -> Box<[u8]> {
-        let (high, low) = (self.ctx.entropy.u64(), self.ctx.entropy.u64());
-        let address = interface.listen.first().map(|listen| listen.address.ip());
-        let advertised = interface.advertise.as_ref();
-        let ip = advertised.map_or(address, HostName::ip);
-        let host = match ip {
-            Some(IpAddr::V6(ip)) => format!("[{ip}]"),
-            Some(IpAddr::V4(ip)) => ip.to_string(),
-            None => advertised.map_or_else(String::new, |name| name.text().to_owned()),
-        };
-        format!("icid-value={high:016x}{low:016x};icid-generated-at={host}")
-            .into_bytes()
-            .into()
     }
 }
 

@@ -1,11 +1,13 @@
 //! The table of calls, with state that outlives a call or belongs to none yet.
 
-use crate::calls::Call;
 use crate::calls::challenge::Challenged;
 use crate::calls::ended::EndedCall;
 use crate::calls::key::{CallKey, CallSlot};
+use crate::calls::transfer::join::Join;
+use crate::calls::{Call, SetUp};
 use crate::ng_client::relay::DeferredMessage;
 use crate::shared::Ctx;
+use anchor::CallMedia;
 use engine::{Entropy, HashKey};
 use sip::{Endpoint, LegId};
 use siphasher::sip::SipHasher13;
@@ -60,6 +62,25 @@ impl OngoingCalls {
 
     pub(crate) fn get_mut(&mut self, slot: CallSlot) -> Option<&mut Call> {
         self.slots.get_mut(slot.0)
+    }
+
+    /// The set-up of a call that is not answered.
+    pub(crate) fn set_up_mut(&mut self, slot: CallSlot) -> Option<&mut SetUp> {
+        self.get_mut(slot)?.set_up.as_deref_mut()
+    }
+
+    /// The anchored media of a call.
+    pub(crate) fn media_mut(&mut self, slot: CallSlot) -> Option<&mut CallMedia> {
+        self.get_mut(slot)?.media.as_deref_mut()
+    }
+
+    /// The transfer or refresh of a call.
+    pub(crate) fn join(&self, slot: CallSlot) -> Option<&Join> {
+        self.get(slot)?.join.as_deref()
+    }
+
+    pub(crate) fn join_mut(&mut self, slot: CallSlot) -> Option<&mut Join> {
+        self.get_mut(slot)?.join.as_deref_mut()
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (CallSlot, &Call)> {

@@ -14,10 +14,10 @@ mod reinvite_timeout;
 
 use crate::bodies::{Carried, SdpRole, has_sdp, session_of};
 use crate::calls::CallPhase;
-use crate::calls::key::{CallKey, CallSlot};
-use crate::calls::transfer::join::{ConsultationCall, Join, Purpose, TransferStage};
+use crate::calls::key::{CallKey, CallSlot, SideKey};
+use crate::calls::transfer::join::{AwaitedStep, ConsultationCall, Join, Purpose};
 use crate::certificate_names::with_hop_certificate_name;
-use crate::components::{Calls, Components};
+use crate::components::Calls;
 use crate::headers::{address_of, text};
 use crate::policy::{Facts, HopStep, Plan, StepTarget, decide};
 use crate::request::RequestRefusal;
@@ -90,8 +90,7 @@ impl Calls<'_> {
     /// Carries out a REFER.
     pub(crate) fn referred(
         &mut self,
-        slot: CallSlot,
-        from: Side,
+        SideKey { slot, side: from }: SideKey,
         leg: LegId,
         transaction: ServerTransaction,
         request: &Message<'_>,
@@ -131,7 +130,7 @@ impl Calls<'_> {
                 return refuse(self.endpoint, transaction, 481, now);
             };
             let consulted = ConsultationCall::Local(key);
-            let join = Join::new(purpose(Some(consulted)), TransferStage::Offer, from);
+            let join = Join::new(purpose(Some(consulted)), AwaitedStep::Offer, from);
             return match self.detach_consultation(slot, join, (consulting, key)) {
                 Ok(()) => {
                     refuse(self.endpoint, transaction, 202, now);
@@ -140,13 +139,11 @@ impl Calls<'_> {
                 Err(status) => refuse_transfer(self.endpoint, leg, transaction, status, now),
             };
         }
-        let hops = self
-            .parts
-            .hops_for_transfer(slot, from, &referral.uri, request);
+        let hops = self.hops_for_transfer(slot, from, &referral.uri, request);
         if hops.is_empty() {
             return refuse(self.endpoint, transaction, 404, now);
         }
-        let mut join = Join::new(purpose(None), TransferStage::Calling, from);
+        let mut join = Join::new(purpose(None), AwaitedStep::Target, from);
         join.hops = hops;
         join.from = request.to().map(|to| to.uri.to_vec()).unwrap_or_default();
         join.referred_by = request
@@ -180,7 +177,7 @@ impl Calls<'_> {
                 .ok()
         });
         join.waiting = sent;
-        join.stage = TransferStage::Offer;
+        join.stage = AwaitedStep::Offer;
         match sent {
             Some(sent) => self
                 .parts
@@ -209,7 +206,7 @@ impl Calls<'_> {
         }
         call.join = Some(Box::new(Join::new(
             Purpose::Refresh,
-            TransferStage::Offer,
+            AwaitedStep::Offer,
             side,
         )));
         self.ask_for_offer(slot);
@@ -258,7 +255,7 @@ impl Calls<'_> {
         }
     }
 
-    /// Replaces a leg of that side by the new leg, which waits for its answer; see [`Components::replaceable`].
+    /// Replaces a leg of that side by the new leg, which waits for its answer; see [`Calls::replaceable`].
     pub(crate) fn replace(
         &mut self,
         leg: LegId,
@@ -268,7 +265,7 @@ impl Calls<'_> {
         hop: HopStep,
     ) {
         self.endpoint.set_user(leg, self.parts.calls.key_of(slot).0);
-        let mut join = Join::new(Purpose::Replace { replaced }, TransferStage::Answer, side);
+        let mut join = Join::new(Purpose::Replace { replaced }, AwaitedStep::Answer, side);
         join.new = Some(leg);
         join.on_trunk = hop.trunk;
         self.parts.trunks.begin_call(hop.trunk);
@@ -284,12 +281,7 @@ impl Calls<'_> {
         let now = self.parts.ctx.now;
         let key = self.parts.calls.key_of(slot);
         loop {
-            let Some(join) = self
-                .parts
-                .calls
-                .get_mut(slot)
-                .and_then(|call| call.join.as_deref_mut())
-            else {
+            let Some(join) = self.parts.calls.join_mut(slot) else {
                 return;
             };
             let index = join.next;
@@ -299,7 +291,7 @@ impl Calls<'_> {
                 return self.transfer_failed(slot, status);
             };
             let (from, referred_by) = (join.from.clone(), join.referred_by.clone());
-            let Some(flow) = self.parts.flow_to(&hop) else {
+            let Some(flow) = self.flow_to(&hop) else {
                 continue;
             };
             let flow = with_hop_certificate_name(self.endpoint, &self.parts.ctx.config, flow, &hop);
@@ -343,12 +335,7 @@ impl Calls<'_> {
                 address: address_of(&flow),
                 call_id: text(self.endpoint.call_id_of(leg).unwrap_or_default()),
             });
-            if let Some(join) = self
-                .parts
-                .calls
-                .get_mut(slot)
-                .and_then(|call| call.join.as_deref_mut())
-            {
+            if let Some(join) = self.parts.calls.join_mut(slot) {
                 join.new = Some(leg);
                 join.on_trunk = hop.trunk;
             }
@@ -364,12 +351,7 @@ impl Calls<'_> {
         response: &Message<'_>,
     ) {
         let now = self.parts.ctx.now;
-        let Some(join) = self
-            .parts
-            .calls
-            .get(slot)
-            .and_then(|call| call.join.as_deref())
-        else {
+        let Some(join) = self.parts.calls.join(slot) else {
             return;
         };
         if let (true, Purpose::Transfer { referrer, .. }) = (join.new == Some(leg), join.purpose) {
@@ -385,9 +367,8 @@ impl Calls<'_> {
         let known = self
             .parts
             .calls
-            .get(slot)
-            .and_then(|call| call.join.as_deref())
-            .is_some_and(|join| join.new == Some(leg) && join.stage == TransferStage::Calling);
+            .join(slot)
+            .is_some_and(|join| join.new == Some(leg) && join.stage == AwaitedStep::Target);
         if !known || !has_sdp(response) {
             let _ = self.endpoint.ack(leg, &MessageContent::default(), now);
             let _ = self.endpoint.hang_up(leg, &MessageContent::default(), now);
@@ -401,12 +382,7 @@ impl Calls<'_> {
 
     /// Sends the offer in `message` of the new or refreshed leg, or the request for one, to the opposite leg.
     fn offer_of_new(&mut self, slot: CallSlot, flow: Option<Flow>, message: &Message<'_>) {
-        let Some(join) = self
-            .parts
-            .calls
-            .get(slot)
-            .and_then(|call| call.join.as_deref())
-        else {
+        let Some(join) = self.parts.calls.join(slot) else {
             return;
         };
         let (side, new) = (join.side, join.new);
@@ -425,13 +401,7 @@ impl Calls<'_> {
                         ip,
                     )
                 });
-                match (
-                    media,
-                    self.parts
-                        .calls
-                        .get_mut(slot)
-                        .and_then(|call| call.media.as_deref_mut()),
-                ) {
+                match (media, self.parts.calls.media_mut(slot)) {
                     (Some(media), Some(anchored)) => anchored
                         .try_side(&mut self.parts.media.plane, side, media)
                         .map_err(|error| error.status()),
@@ -443,8 +413,7 @@ impl Calls<'_> {
         };
         let carried = rehomed.and_then(|()| match has_sdp(message) {
             true => self
-                .parts
-                .carry_sdp(slot, side, message, SdpRole::Offer, &mut sdp)
+                .carry_sdp(slot.side(side), message, SdpRole::Offer, &mut sdp)
                 .map_err(|error| error.status()),
             false => Ok(Carried::Nothing),
         });
@@ -453,12 +422,7 @@ impl Calls<'_> {
                 if carried == Carried::Untouched {
                     sdp.extend_from_slice(description(message));
                 }
-                if let Some(join) = self
-                    .parts
-                    .calls
-                    .get_mut(slot)
-                    .and_then(|call| call.join.as_deref_mut())
-                {
+                if let Some(join) = self.parts.calls.join_mut(slot) {
                     join.offer = sdp;
                 }
                 self.offer_to_other(slot);
@@ -482,7 +446,7 @@ impl Calls<'_> {
             true => MessageContent::default(),
             false => MessageContent::sdp(&join.offer),
         };
-        join.stage = TransferStage::Answer;
+        join.stage = AwaitedStep::Answer;
         match self.endpoint.request(other, Method::Invite, &content, now) {
             Ok(transaction) => {
                 join.waiting = Some(transaction);
@@ -499,20 +463,15 @@ impl Calls<'_> {
         let now = self.parts.ctx.now;
         let key = self.parts.calls.key_of(slot);
         let wait = self.endpoint.glare_wait(leg);
-        let Some(join) = self
-            .parts
-            .calls
-            .get_mut(slot)
-            .and_then(|call| call.join.as_deref_mut())
-        else {
+        let Some(join) = self.parts.calls.join_mut(slot) else {
             return;
         };
         join.tries += 1;
         match wait.filter(|_| join.tries < TRIES && status == 491) {
             Some(wait) => {
                 join.stage = match join.stage {
-                    TransferStage::Offer => TransferStage::AskAgain,
-                    _ => TransferStage::Waiting,
+                    AwaitedStep::Offer => AwaitedStep::OfferRetry,
+                    _ => AwaitedStep::AnswerRetry,
                 };
                 join.waiting = None;
                 self.parts
@@ -526,16 +485,11 @@ impl Calls<'_> {
 
     /// The delay after glare is over.
     pub(crate) fn retry_transfer(&mut self, slot: CallSlot) {
-        let stage = self
-            .parts
-            .calls
-            .get(slot)
-            .and_then(|call| call.join.as_deref())
-            .map(|join| join.stage);
+        let stage = self.parts.calls.join(slot).map(|join| join.stage);
         match stage {
-            Some(TransferStage::Waiting) => self.offer_to_other(slot),
-            Some(TransferStage::AskAgain) => self.ask_for_offer(slot),
-            Some(TransferStage::Asking) => self.transfer_request_timed_out(slot),
+            Some(AwaitedStep::AnswerRetry) => self.offer_to_other(slot),
+            Some(AwaitedStep::OfferRetry) => self.ask_for_offer(slot),
+            Some(AwaitedStep::Leg) => self.transfer_request_timed_out(slot),
             _ => {}
         }
     }
@@ -565,32 +519,31 @@ impl Calls<'_> {
         let stage = self
             .parts
             .calls
-            .get(slot)
-            .and_then(|call| call.join.as_deref())
+            .join(slot)
             .filter(|join| join.waiting == Some(transaction))
             .map(|join| join.stage);
         match stage {
-            Some(TransferStage::Offer) if success && has_sdp(response) => {
+            Some(AwaitedStep::Offer) if success && has_sdp(response) => {
                 self.offer_of_new(slot, None, response);
             }
-            Some(TransferStage::Offer) if status == 491 && self.parts.calls.reanchors(slot) => {
+            Some(AwaitedStep::Offer) if status == 491 && self.parts.calls.reanchors(slot) => {
                 self.schedule_transfer_retry(slot, leg, status);
             }
-            Some(TransferStage::Offer) => {
+            Some(AwaitedStep::Offer) => {
                 if success {
                     let _ = self.endpoint.ack(leg, &MessageContent::default(), now);
                 }
                 self.transfer_failed(slot, if success { 488 } else { status });
             }
-            Some(TransferStage::Answer) if success => self.transfer_completed(slot, leg, response),
-            Some(TransferStage::Answer) if status == 491 => {
+            Some(AwaitedStep::Answer) if success => self.transfer_completed(slot, leg, response),
+            Some(AwaitedStep::Answer) if status == 491 => {
                 self.schedule_transfer_retry(slot, leg, status);
             }
             Some(_) => self.transfer_failed(slot, status),
             None if success && response.method() == Method::Invite => {
                 // Its sender cancelled: the dialog gets its ACK, then a new offer and answer restores a common session.
                 let _ = self.endpoint.ack(leg, &MessageContent::default(), now);
-                self.parts.abandon_offer(slot);
+                self.abandon_offer(slot);
                 self.refresh(slot, leg);
             }
             None => {}
@@ -616,9 +569,7 @@ impl Calls<'_> {
         };
         let mut sdp = Vec::new();
         let carried = match has_sdp(response) {
-            true => self
-                .parts
-                .carry_sdp(slot, join.side.other(), response, role, &mut sdp),
+            true => self.carry_sdp(slot.side(join.side.other()), response, role, &mut sdp),
             false => Ok(Carried::Nothing),
         };
         if carried == Ok(Carried::Untouched) {
@@ -705,14 +656,14 @@ impl Calls<'_> {
     /// Connecting the legs failed: pending requests are answered, and the call continues unchanged if possible.
     fn transfer_failed(&mut self, slot: CallSlot, status: u16) {
         let now = self.parts.ctx.now;
-        self.parts.abandon_change(slot);
+        self.abandon_change(slot);
         let Some(call) = self.parts.calls.get_mut(slot) else {
             return;
         };
         let Some(join) = call.join.take() else { return };
         let leg = call
             .leg(join.side)
-            .filter(|_| join.stage != TransferStage::Offer);
+            .filter(|_| join.stage != AwaitedStep::Offer);
         if let Purpose::Transfer { referrer, .. } = join.purpose
             && self.return_to_consultation(&join, status)
         {
@@ -765,12 +716,7 @@ impl Calls<'_> {
         why: Failure,
         response: Option<&Message<'_>>,
     ) {
-        let Some(join) = self
-            .parts
-            .calls
-            .get_mut(slot)
-            .and_then(|call| call.join.as_deref_mut())
-        else {
+        let Some(join) = self.parts.calls.join_mut(slot) else {
             return;
         };
         if join.new != Some(leg) {
@@ -793,19 +739,14 @@ impl Calls<'_> {
 
     /// A leg in addition to the two of the call has ended.
     pub(crate) fn transfer_leg_ended(&mut self, slot: CallSlot, leg: LegId) {
-        let Some(join) = self
-            .parts
-            .calls
-            .get_mut(slot)
-            .and_then(|call| call.join.as_deref_mut())
-        else {
-            return self.parts.finish_if_over(slot);
+        let Some(join) = self.parts.calls.join_mut(slot) else {
+            return self.finish_if_over(slot);
         };
         if join.new == Some(leg) {
             join.new = None;
             self.transfer_failed(slot, 487);
         }
-        self.parts.finish_if_over(slot);
+        self.finish_if_over(slot);
     }
 
     /// Our re-INVITE got no response.
@@ -828,8 +769,7 @@ impl Calls<'_> {
         let waits = self
             .parts
             .calls
-            .get(slot)
-            .and_then(|call| call.join.as_deref())
+            .join(slot)
             .is_some_and(|join| join.waiting == Some(transaction));
         if waits {
             self.transfer_failed(slot, 408);
@@ -848,7 +788,7 @@ impl Calls<'_> {
             return;
         };
         match join.consultation() {
-            Some(ConsultationCall::Remote(number)) if join.stage == TransferStage::Asking => {
+            Some(ConsultationCall::Remote(number)) if join.stage == AwaitedStep::Leg => {
                 self.withdraw_request(number, &join);
             }
             consulted => self.end_consultation(consulted, "transfer failed"),
@@ -860,9 +800,7 @@ impl Calls<'_> {
             let _ = self.endpoint.hang_up(new, &MessageContent::default(), now);
         }
     }
-}
 
-impl Components {
     /// The hops of a transfer, by policy as for a call of the referrer.
     fn hops_for_transfer(
         &mut self,
@@ -871,7 +809,7 @@ impl Components {
         uri: &[u8],
         request: &Message<'_>,
     ) -> Vec<HopStep> {
-        let Some(call) = self.calls.get(slot) else {
+        let Some(call) = self.parts.calls.get(slot) else {
             return Vec::new();
         };
         let facts = Facts {
@@ -881,11 +819,11 @@ impl Components {
             located: false,
             from: request.from().map(|from| from.uri).unwrap_or_default(),
             to: uri,
-            random: self.ctx.entropy.u64(),
-            calls: self.total_calls(),
-            draining: self.worker.is_draining(),
+            random: self.parts.ctx.entropy.u64(),
+            calls: self.parts.total_calls(),
+            draining: self.parts.worker.is_draining(),
         };
-        match decide(&self.ctx.config, &facts, &self.view()) {
+        match decide(&self.parts.ctx.config, &facts, &self.parts.view()) {
             Plan::Call(plan) => plan.steps,
             Plan::Refuse(_) => Vec::new(),
         }
@@ -893,7 +831,7 @@ impl Components {
 
     /// The INVITE with Replaces was cancelled.
     pub(crate) fn transfer_cancelled(&mut self, slot: CallSlot, leg: LegId) {
-        let Some(call) = self.calls.get_mut(slot) else {
+        let Some(call) = self.parts.calls.get_mut(slot) else {
             return;
         };
         if call
@@ -903,7 +841,7 @@ impl Components {
         {
             // The response to our re-INVITE finds no transfer, and restores a common session of the old legs.
             let trunk = call.join.take().and_then(|join| join.on_trunk);
-            self.trunks.end_call(trunk);
+            self.parts.trunks.end_call(trunk);
             self.abandon_change(slot);
         }
     }

@@ -5,7 +5,7 @@
 //! after the reply. The end of a call is never deferred.
 
 use crate::bodies::{Carried, SdpRole, has_sdp, is_multipart, session_of};
-use crate::calls::key::{CallKey, CallSlot};
+use crate::calls::key::{CallKey, CallSlot, SideKey};
 use crate::calls::{Call, CallPhase, LinkKind, MAX_LINKS};
 use crate::components::{Calls, Components};
 use crate::ng_client::client::{CommandId, ReplyMatch};
@@ -173,7 +173,7 @@ impl Components {
             return Ok(Carried::Rewritten);
         }
         if !relay.is_busy() {
-            self.send_exchange(slot, Side::Caller, SdpRole::Offer, sdp, Some(terms))?;
+            self.send_exchange(slot.side(Side::Caller), SdpRole::Offer, sdp, Some(terms))?;
         }
         if let Some(relay) = self.relay_mut(slot) {
             relay.defers_hop = true;
@@ -184,8 +184,7 @@ impl Components {
     /// Sends a description of `from` to the call's node, which is selected if there is none yet.
     fn send_exchange(
         &mut self,
-        slot: CallSlot,
-        from: Side,
+        SideKey { slot, side: from }: SideKey,
         role: SdpRole,
         sdp: &[u8],
         first: Option<Value>,
@@ -259,7 +258,7 @@ impl Components {
     ) -> Result<(), AnchorError> {
         let call = self.calls.get(slot).ok_or(AnchorError::NoNode)?;
         let terms = self.terms(call, Side::Caller, callee);
-        self.send_exchange(slot, Side::Caller, SdpRole::Offer, sdp, Some(terms))
+        self.send_exchange(slot.side(Side::Caller), SdpRole::Offer, sdp, Some(terms))
     }
 
     /// Checks a description against the policy of its side.
@@ -386,8 +385,7 @@ impl Components {
     /// Writes the description from the node's reply to the current message.
     pub(crate) fn apply_node_description(
         &mut self,
-        slot: CallSlot,
-        from: Side,
+        SideKey { slot, side: from }: SideKey,
         message: &Message<'_>,
         role: SdpRole,
         out: &mut Vec<u8>,
@@ -552,7 +550,7 @@ impl Components {
             relay.result = Some(Ok(existing.forwarded.to_vec()));
             return false;
         }
-        match self.send_exchange(slot, from, role, sdp, None) {
+        match self.send_exchange(slot.side(from), role, sdp, None) {
             Ok(()) => true,
             Err(error) => {
                 if let Some(relay) = self.relay_mut(slot) {
@@ -886,7 +884,7 @@ impl Calls<'_> {
                     self.parts.report_statistics(number, node, &reply);
                     if last {
                         let heard = quality_of(&reply, Side::BOTH.map(tag));
-                        self.parts.record_node_statistics(number, heard);
+                        self.record_node_statistics(number, heard);
                     }
                 }
             },
@@ -1023,8 +1021,7 @@ impl Calls<'_> {
             }
             // The next query detects it; and a node that is down has no calls.
             CommandPurpose::Delete(number, _, true) => {
-                self.parts
-                    .record_node_statistics(number, Default::default());
+                self.record_node_statistics(number, Default::default());
             }
             CommandPurpose::Query(..) | CommandPurpose::Delete(..) => {}
         }

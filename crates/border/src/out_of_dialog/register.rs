@@ -1,8 +1,9 @@
 //! REGISTER: kept here, answered from the state granted by the core, forwarded, or refused.
 
-use super::*;
+use crate::certificate_names::with_certificate_name;
 use crate::components::{Calls, Components};
 use crate::headers::{EditList, address_with_host, hide_network, warnings};
+use crate::out_of_dialog::RequestSource;
 use crate::out_of_dialog::state::{
     DeferredRegister, DeferredRequest, ForwardedRegister, PendingKind,
 };
@@ -31,7 +32,6 @@ impl Calls<'_> {
         let user = address_of_record(request);
         // The rate limit was applied when the request arrived.
         let admitted = self
-            .parts
             .authorize_request(request, flow)
             .and_then(|(origin, user)| {
                 Ok((origin, self.parts.admit(request, origin, flow, user)?))
@@ -73,7 +73,12 @@ impl Calls<'_> {
                         self.parts.ctx.counters.refreshed += 1;
                         self.answer_register(transaction, flow, answer, None);
                     }
-                    None => self.forward_register(transaction, request, origin, trunk, flow),
+                    None => self.forward_register(
+                        transaction,
+                        request,
+                        RequestSource { origin, flow },
+                        trunk,
+                    ),
                 }
             }
             Register::Refuse => {
@@ -149,8 +154,7 @@ impl Calls<'_> {
             .collect();
         if let Some(response) = response {
             hide_network(response, &told, &mut edits);
-            self.parts
-                .hide_from(flow, response, &mut hidden, &mut edits);
+            self.hide_from(flow, response, &mut hidden, &mut edits);
         }
         let what = (Method::Register, answer.status);
         self.parts
@@ -174,10 +178,10 @@ impl Calls<'_> {
         &mut self,
         transaction: ServerTransaction,
         request: &Message<'_>,
-        origin: RequestOrigin,
-        trunk: config::TrunkId,
-        flow: Flow,
+        from: RequestSource,
+        trunk: TrunkId,
     ) {
+        let RequestSource { origin, flow } = from;
         let now = self.parts.ctx.now;
         let config = self.parts.ctx.config.clone();
         let place = self.parts.core_target(trunk).unwrap_or(0);
@@ -198,8 +202,7 @@ impl Calls<'_> {
                 })));
             return self.locate(&target.host, target.transport, waiting);
         };
-        let from = RequestSource { origin, flow };
-        self.forward_register_to(transaction, request, from, trunk, (remote, transport));
+        self.forward_register_to(transaction, request, from, (trunk, remote, transport));
     }
 
     pub(super) fn forward_register_to(
@@ -207,8 +210,7 @@ impl Calls<'_> {
         transaction: ServerTransaction,
         request: &Message<'_>,
         from: RequestSource,
-        trunk: TrunkId,
-        (remote, transport): (SocketAddr, Transport),
+        (trunk, remote, transport): (TrunkId, SocketAddr, Transport),
     ) {
         let now = self.parts.ctx.now;
         let RequestSource { origin, flow } = from;
@@ -351,5 +353,13 @@ impl Components {
     pub(crate) fn core_target(&self, trunk: TrunkId) -> Option<usize> {
         let targets = self.ctx.config.trunk(trunk).map_or(0, |t| t.targets.len());
         (0..targets).find(|&target| self.trunks.target_up(trunk, target))
+    }
+}
+
+/// Sets the header to this value, or removes it if the value is empty.
+fn replacing(id: HeaderId, value: &[u8]) -> Edit<'_> {
+    match value {
+        [] => Edit::Remove(id),
+        value => Edit::Replace { id, value },
     }
 }

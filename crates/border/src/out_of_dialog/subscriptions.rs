@@ -1,7 +1,7 @@
 //! Subscriptions, and dialogs created by out-of-dialog REFER (RFC 6665, RFC 3515): two dialogs are coupled like the
 //! legs of a call, with topology hiding. Requests and responses are passed unchanged, except the headers of the dialog.
 
-use crate::components::{Calls, Components};
+use crate::components::Calls;
 use crate::headers::{
     EditList, address_with_host, hide_network, promised_end_to_end, warnings, without_credentials,
 };
@@ -179,7 +179,7 @@ impl Calls<'_> {
         let Some(user) = self.parts.out_of_dialog.store_subscription_request(passed) else {
             return refuse(self.endpoint, transaction, 503, now);
         };
-        let sent = self.pass_in_dialog(key, from, other, request, user);
+        let sent = self.pass_in_dialog(key, (from, other), request, user);
         if let Err(status) = sent {
             self.parts.out_of_dialog.remove_pending(user);
             refuse(self.endpoint, transaction, status, now);
@@ -189,8 +189,7 @@ impl Calls<'_> {
     fn pass_in_dialog(
         &mut self,
         key: u64,
-        from: usize,
-        other: DialogId,
+        (from, other): (usize, DialogId),
         request: &Message<'_>,
         user: u64,
     ) -> Result<(), u16> {
@@ -218,7 +217,7 @@ impl Calls<'_> {
         let (mut texts, mut effects) = (IdentityTexts::default(), Effects::default());
         warnings(request, &mut told);
         promised_end_to_end(request, &mut supported);
-        self.parts.refer_to_at(request, target, &mut refer_to);
+        self.refer_to_at(request, target, &mut refer_to);
         let mut edits: EditList<'_> = SmallVec::new();
         hide_network(request, &told, &mut edits);
         without_credentials(request, &mut edits);
@@ -286,9 +285,7 @@ impl Calls<'_> {
         refuse(self.endpoint, passed.server, 481, now);
         self.end_subscription(passed.key);
     }
-}
 
-impl Components {
     /// Refer-To with our address on the side of `onward`, if it contains our address on the side of the request.
     pub(crate) fn refer_to_at(&self, request: &Message<'_>, target: Flow, out: &mut Vec<u8>) {
         if request.method() != Method::Refer {
@@ -298,11 +295,12 @@ impl Components {
             return;
         };
         let ours = refer_to.parse_uri().is_some_and(|uri| {
-            self.listeners
+            self.parts
+                .listeners
                 .is_ours(uri.host_port().to_string().as_bytes())
         });
         if ours {
-            let host = self.listeners.advertised_host(target.local);
+            let host = self.parts.listeners.advertised_host(target.local);
             address_with_host(&refer_to, Some(&host), out);
         }
     }

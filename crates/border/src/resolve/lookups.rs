@@ -1,17 +1,16 @@
 //! Lookups of hops, dialogs and out-of-dialog requests, and the use of their results.
 
-use super::placed;
 use crate::calls::key::{CallKey, CallSlot};
 use crate::components::{Calls, Components};
 use crate::policy::StepTarget;
-use crate::resolve::{DnsClient, DnsQuery, LookupWaiter, MOST_ADDRESSES, wanted};
+use crate::resolve::{DnsClient, DnsQuery, LookupWaiter, MOST_ADDRESSES, placed, wanted};
 use config::HostName;
 use engine::Transport;
 use sip::locate::{LocateError, LookupStart, ResolvedTarget};
 use sip::{Flow, Fork, LegId, NamedHop};
 
 impl Calls<'_> {
-    /// Starts a lookup. [`Components::deliver_lookups`] delivers the result.
+    /// Starts a lookup. [`Calls::deliver_lookups`] delivers the result.
     pub(crate) fn locate(
         &mut self,
         host: &HostName,
@@ -38,12 +37,7 @@ impl Calls<'_> {
     pub(crate) fn locate_hop(&mut self, slot: CallSlot, index: usize) {
         let now = self.parts.ctx.now;
         let key = self.parts.calls.key_of(slot);
-        let Some(set_up) = self
-            .parts
-            .calls
-            .get_mut(slot)
-            .and_then(|call| call.set_up.as_deref_mut())
-        else {
+        let Some(set_up) = self.parts.calls.set_up_mut(slot) else {
             return;
         };
         let Some(StepTarget::Name(host, transport)) =
@@ -66,7 +60,7 @@ impl Calls<'_> {
             LookupStart::Done(result) => {
                 let targets = result.map(|targets| targets.take(MOST_ADDRESSES).collect());
                 // The loop of the caller continues with the inserted steps.
-                self.parts.hop_located(key, index, targets);
+                self.hop_located(key, index, targets);
             }
         }
         let _ = self.endpoint;
@@ -184,7 +178,7 @@ impl Calls<'_> {
         }
         match waiting {
             LookupWaiter::Hop(key, index) => {
-                self.parts.hop_located(key, index, targets);
+                self.hop_located(key, index, targets);
                 if let Some(slot) = self.parts.calls.slot_of(key) {
                     self.call_next_hops(slot);
                 }
@@ -197,9 +191,7 @@ impl Calls<'_> {
             }
         }
     }
-}
 
-impl Components {
     /// Inserts the addresses of a hop's name after it.
     fn hop_located(
         &mut self,
@@ -207,14 +199,10 @@ impl Components {
         index: usize,
         targets: Result<Vec<ResolvedTarget>, LocateError>,
     ) {
-        let Some(slot) = self.calls.slot_of(key) else {
+        let Some(slot) = self.parts.calls.slot_of(key) else {
             return;
         };
-        let Some(set_up) = self
-            .calls
-            .get_mut(slot)
-            .and_then(|call| call.set_up.as_deref_mut())
-        else {
+        let Some(set_up) = self.parts.calls.set_up_mut(slot) else {
             return;
         };
         set_up.locating = set_up.locating.saturating_sub(1);

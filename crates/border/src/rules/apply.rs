@@ -1,18 +1,19 @@
-use super::{MAX_TAGS, RuleOutcome};
+//! Header rules applied to messages of calls and to out-of-dialog requests.
+
 use crate::calls::Call;
 use crate::calls::key::{CallKey, CallSlot};
+use crate::calls::relay::Forwarded;
 use crate::components::{Calls, Components};
 use crate::headers::EditList;
 use crate::request::{RequestOrigin, RequestRefusal};
-use crate::rules::{AdmittedRequest, RuleOutput, Tags};
+use crate::rules::{AdmittedRequest, MAX_TAGS, RuleOutcome, RuleOutput, Tags};
 use ::rules::{Effects, MessageContext, RuleDirection, RuleRefusal, RuleTag};
 use anchor::Side;
 use config::{InterfaceId, TrunkId};
 use engine::{DropReason, EventKind, Time, Transport};
 use sip::{Endpoint, Flow, Indication, LegId, MessageContent, ServerTransaction};
 use smallvec::SmallVec;
-use wire::sip::emit;
-use wire::sip::{Edit, Message, Method};
+use wire::sip::{Edit, Message, Method, emit};
 
 impl Components {
     /// The context of a message for rules.
@@ -277,12 +278,16 @@ impl Calls<'_> {
     /// `Some`: the request is refused.
     pub(crate) fn rules_out<'e>(
         &self,
-        call: &Call,
-        from: Side,
-        message: &Message<'e>,
+        forwarded: Forwarded<'_, 'e>,
         edits: &mut EditList<'e>,
         effects: &'e mut Effects,
     ) -> Option<u16> {
+        let Forwarded {
+            call,
+            from,
+            message,
+            ..
+        } = forwarded;
         let method = message.method();
         if !self.parts.ctx.config.rules.applies_to(
             RuleDirection::Out,

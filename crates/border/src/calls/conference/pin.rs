@@ -135,7 +135,7 @@ impl Calls<'_> {
                 key.0,
                 ParticipantCommand::Admit,
             ));
-        self.parts.report_joined(slot);
+        self.report_joined(slot);
     }
 
     fn reject_pin(&mut self, slot: CallSlot) {

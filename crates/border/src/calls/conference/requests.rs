@@ -4,7 +4,7 @@
 use crate::calls::conference::state::{ConferenceKey, ConferenceQuery};
 use crate::calls::key::{CallKey, CallSlot};
 use crate::calls::table::OngoingCalls;
-use crate::components::{Calls, Components};
+use crate::components::Calls;
 use crate::conferences::{
     ConferenceName, ConferenceReply, ConferenceRequest, MAX_CONFERENCE_REQUESTS, ParticipantView,
 };
@@ -39,7 +39,7 @@ impl Calls<'_> {
                 Some(ConferenceReply::NoConference)
             }
             ConferenceRequest::Lock(locked) => {
-                self.parts.lock_conference(&name, locked);
+                self.lock_conference(&name, locked);
                 self.start_query(number, name, None)
             }
             ConferenceRequest::Show => self.start_query(number, name, None),
@@ -58,7 +58,7 @@ impl Calls<'_> {
                     }
                     (Some(key), request) => {
                         if let ConferenceRequest::Mute(_, muted) = *request {
-                            self.parts.mute_participant(key, muted);
+                            self.mute_participant(key, muted);
                         }
                         self.start_query(number, name, Some(key))
                     }
@@ -137,7 +137,7 @@ impl Calls<'_> {
                     .push_back(MediaCommand::Query(key.0));
             }
         }
-        self.parts.finish_query(number);
+        self.finish_query(number);
     }
 
     /// The view of a participant without figures.
@@ -164,26 +164,18 @@ impl Calls<'_> {
             jitter_ms: None,
         })
     }
-}
 
-impl OngoingCalls {
-    /// Whether a participant has an agreed audio format; others are not shown.
-    fn has_joined(&self, key: CallKey) -> bool {
-        let call = self.slot_of(key).and_then(|slot| self.get(slot));
-        call.and_then(|call| call.participant.as_deref())
-            .is_some_and(|participant| participant.joined_at.is_some())
-    }
-}
-
-impl Components {
     fn lock_conference(&mut self, name: &ConferenceKey, locked: bool) {
-        let now = self.ctx.now;
-        if self.conferences.lock(name, locked) {
-            self.ctx.events.tell(now, || EventKind::ConferenceLocked {
-                conference: name.0.clone(),
-                number: name.1.clone(),
-                locked,
-            });
+        let now = self.parts.ctx.now;
+        if self.parts.conferences.lock(name, locked) {
+            self.parts
+                .ctx
+                .events
+                .tell(now, || EventKind::ConferenceLocked {
+                    conference: name.0.clone(),
+                    number: name.1.clone(),
+                    locked,
+                });
         }
     }
 
@@ -192,12 +184,14 @@ impl Components {
             true => ParticipantCommand::Mute,
             false => ParticipantCommand::Unmute,
         };
-        self.media
+        self.parts
+            .media
             .plane
             .commands
             .push_back(MediaCommand::ControlParticipant(key.0, command));
-        self.calls
-            .report_muted(&mut self.ctx, key, muted, "control");
+        self.parts
+            .calls
+            .report_muted(&mut self.parts.ctx, key, muted, "control");
     }
 
     /// Stores the figures of a session, `last` if it has ended; `None` if the forwarder has no such session.
@@ -208,16 +202,17 @@ impl Components {
         stats: Option<&SessionStats>,
     ) {
         while let Some(at) = self
+            .parts
             .conferences
             .queries
             .outstanding
             .iter()
             .position(|entry| entry.0 == session)
         {
-            let Some((_, number)) = self.conferences.queries.outstanding.remove(at) else {
+            let Some((_, number)) = self.parts.conferences.queries.outstanding.remove(at) else {
                 return;
             };
-            if let Some(query) = self.conferences.queries.table.get_mut(&number) {
+            if let Some(query) = self.parts.conferences.queries.table.get_mut(&number) {
                 query.outstanding -= 1;
                 let mut participants = query.participants.iter_mut();
                 match stats.filter(|_| !last) {
@@ -240,31 +235,45 @@ impl Components {
 
     /// Replies when all figures are collected; schedules the next batch otherwise.
     fn finish_query(&mut self, number: u64) {
-        let now = self.ctx.now;
-        let Some(query) = self.conferences.queries.table.get(&number) else {
+        let now = self.parts.ctx.now;
+        let Some(query) = self.parts.conferences.queries.table.get(&number) else {
             return;
         };
         if query.outstanding > 0 {
             return;
         }
         if !query.remaining.is_empty() {
-            self.ctx
+            self.parts
+                .ctx
                 .timers
                 .schedule(now + BATCH_INTERVAL, Alarm::ConferenceQueryStep(number));
             return;
         }
-        let Some(query) = self.conferences.queries.table.remove(&number) else {
+        let Some(query) = self.parts.conferences.queries.table.remove(&number) else {
             return;
         };
         let mut participants = query.participants.into_iter().map(|(_, view)| view);
-        let reply = match (query.single, self.conferences.view(&query.name)) {
+        let reply = match (query.single, self.parts.conferences.view(&query.name)) {
             (true, _) => participants
                 .next()
                 .map_or(ConferenceReply::NoParticipant, ConferenceReply::Participant),
             (false, None) => ConferenceReply::NoConference,
             (false, Some(view)) => ConferenceReply::Conference(view, participants.collect()),
         };
-        self.conferences.queries.replies.push_back((number, reply));
+        self.parts
+            .conferences
+            .queries
+            .replies
+            .push_back((number, reply));
+    }
+}
+
+impl OngoingCalls {
+    /// Whether a participant has an agreed audio format; others are not shown.
+    fn has_joined(&self, key: CallKey) -> bool {
+        let call = self.slot_of(key).and_then(|slot| self.get(slot));
+        call.and_then(|call| call.participant.as_deref())
+            .is_some_and(|participant| participant.joined_at.is_some())
     }
 }
 

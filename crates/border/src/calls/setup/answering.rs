@@ -1,11 +1,11 @@
 //! Responses to outgoing INVITEs of a call.
 
-use crate::bodies::{Carried, SdpRole, body_of, has_sdp, is_multipart};
+use crate::bodies::{Carried, CarriedBody, SdpRole, body_of, has_sdp, is_multipart};
 use crate::calls::CallPhase;
 use crate::calls::key::CallSlot;
-use crate::calls::relay::{HeaderChanges, refusal_body};
+use crate::calls::relay::{Forwarded, HeaderChanges, refusal_body};
 use crate::calls::table::OngoingCalls;
-use crate::components::{Calls, Components};
+use crate::components::Calls;
 use crate::counters::CallOutcome;
 use crate::policy::StepTarget;
 use crate::responses::{reason_of, warning_of};
@@ -21,6 +21,20 @@ use wire::sip::{Edit, HeaderId, Message, NameAddr};
 
 /// Maximum number of redirect contacts followed, and of hops per call.
 const MAX_HOPS: usize = 16;
+
+/// Failure of a branch.
+#[derive(Clone, Copy, Debug)]
+struct HopFailure<'c, 'm> {
+    /// Index of the hop.
+    hop: u16,
+    /// Whether a provisional response above 100 was received.
+    heard: bool,
+    reason: Failure,
+    status: u16,
+    /// Reason in the event.
+    text: &'static str,
+    response: Option<&'c Message<'m>>,
+}
 
 impl Calls<'_> {
     /// A provisional response of an outgoing leg.
@@ -47,16 +61,13 @@ impl Calls<'_> {
         if branch.cancelled {
             return;
         }
-        let Some(caller) = caller else { return };
+        if caller.is_none() {
+            return;
+        }
         branch.heard = true;
         set_up.progressed = true;
-        self.parts.early_media(slot, Side::Callee, response);
-        let Some(set_up) = self
-            .parts
-            .calls
-            .get_mut(slot)
-            .and_then(|call| call.set_up.as_deref_mut())
-        else {
+        self.early_media(slot, Side::Callee, response);
+        let Some(set_up) = self.parts.calls.set_up_mut(slot) else {
             return;
         };
         let offered = set_up.offered;
@@ -80,9 +91,7 @@ impl Calls<'_> {
         let mut buffers = std::mem::take(&mut self.parts.calls.buffers);
         buffers.sdp.clear();
         let carried = match carry {
-            true => self
-                .parts
-                .carry_body(slot, Side::Callee, response, role, &mut buffers.sdp),
+            true => self.carry_body(slot.side(Side::Callee), response, role, &mut buffers.sdp),
             false if sdp => Ok(Carried::Nothing),
             false => Ok(Carried::Untouched),
         };
@@ -94,22 +103,13 @@ impl Calls<'_> {
         let carried = carried.unwrap_or(Carried::Nothing);
         // The caller has one early dialog with one reliable answer: that of the first fork.
         let carried = if another { Carried::Nothing } else { carried };
-        let sent = self.pass_progress(
-            slot,
-            caller,
-            status,
-            response,
+        let body = CarriedBody {
             carried,
-            &buffers.sdp,
-            couple,
-        );
+            sdp: &buffers.sdp,
+        };
+        let sent = self.pass_progress(slot, response, body, couple);
         self.parts.calls.buffers = buffers;
-        let Some(set_up) = self
-            .parts
-            .calls
-            .get_mut(slot)
-            .and_then(|call| call.set_up.as_deref_mut())
-        else {
+        let Some(set_up) = self.parts.calls.set_up_mut(slot) else {
             return;
         };
         match (sent && couple, couple, fork) {
@@ -135,12 +135,7 @@ impl Calls<'_> {
                 status,
             });
         if let Some(heard) = fork {
-            if let Some(set_up) = self
-                .parts
-                .calls
-                .get_mut(slot)
-                .and_then(|call| call.set_up.as_deref_mut())
-            {
+            if let Some(set_up) = self.parts.calls.set_up_mut(slot) {
                 set_up.spoke = Some((leg, heard));
             }
             self.locate_dialog(leg, fork);
@@ -159,11 +154,7 @@ impl Calls<'_> {
         let _ = self
             .endpoint
             .prack(leg, fork, &MessageContent::default(), now);
-        let set_up = self
-            .parts
-            .calls
-            .get_mut(slot)
-            .and_then(|call| call.set_up.as_deref_mut());
+        let set_up = self.parts.calls.set_up_mut(slot);
         let mut branches = set_up
             .into_iter()
             .flat_map(|set_up| set_up.branches.iter_mut());
@@ -173,8 +164,9 @@ impl Calls<'_> {
         branch.cancelled = true;
         let hop = branch.hop;
         let status = error.status();
-        self.parts
-            .record_hop_result(slot, hop, Failure::Response, status, true);
+        if status == 503 {
+            self.record_hop_result(slot, hop, PingResult::Response(503));
+        }
         self.parts
             .calls
             .hop_failed(slot, status, None, error.text());
@@ -192,20 +184,21 @@ impl Calls<'_> {
     fn pass_progress(
         &mut self,
         slot: CallSlot,
-        caller: LegId,
-        status: u16,
         response: &Message<'_>,
-        carried: Carried,
-        sdp: &[u8],
+        body: CarriedBody<'_>,
         reliable: bool,
     ) -> bool {
         let now = self.parts.ctx.now;
         let Some(call) = self.parts.calls.get(slot) else {
             return false;
         };
+        let Some(caller) = call.leg(Side::Caller) else {
+            return false;
+        };
+        let status = response.status();
         let mut changes = HeaderChanges::default();
-        let edits = self.pass_edits(call, Side::Callee, response, None, &mut changes);
-        let content = Components::passed(response, &edits, body_of(carried, sdp, response));
+        let edits = self.pass_edits(call, Side::Callee, response, &mut changes);
+        let content = Self::passed(response, &edits, body.of(response));
         let sent = self
             .endpoint
             .progress(caller, status, &content, reliable, now);
@@ -253,7 +246,7 @@ impl Calls<'_> {
         call.phase = CallPhase::Answered;
         call.answered_at = Some(now);
         call.status = 200;
-        self.parts.set_early_media(slot, None);
+        self.set_early_media(slot, None);
         let mut buffers = std::mem::take(&mut self.parts.calls.buffers);
         buffers.sdp.clear();
         let role = match offered {
@@ -263,14 +256,18 @@ impl Calls<'_> {
         let carried = match has_sdp(response) {
             // The SDP was forwarded before; other body parts of the response are forwarded now.
             true if settled && !is_multipart(response) => Ok(Carried::Nothing),
-            true => self
-                .parts
-                .carry_body(slot, Side::Callee, response, role, &mut buffers.sdp),
+            true => self.carry_body(slot.side(Side::Callee), response, role, &mut buffers.sdp),
             false => Ok(Carried::Untouched),
         };
         let error = carried.err();
         let result = match carried {
-            Ok(carried) => self.pass_answer(slot, caller, response, carried, &buffers.sdp),
+            Ok(carried) => {
+                let body = CarriedBody {
+                    carried,
+                    sdp: &buffers.sdp,
+                };
+                self.pass_answer(slot, caller, response, body)
+            }
             Err(error) => Err(error.status()),
         };
         self.parts.calls.buffers = buffers;
@@ -302,14 +299,13 @@ impl Calls<'_> {
         slot: CallSlot,
         caller: LegId,
         response: &Message<'_>,
-        carried: Carried,
-        sdp: &[u8],
+        body: CarriedBody<'_>,
     ) -> Result<(), u16> {
         let now = self.parts.ctx.now;
         let call = self.parts.calls.get(slot).ok_or(500u16)?;
         let mut changes = HeaderChanges::default();
-        let edits = self.pass_edits(call, Side::Callee, response, None, &mut changes);
-        let content = Components::passed(response, &edits, body_of(carried, sdp, response));
+        let edits = self.pass_edits(call, Side::Callee, response, &mut changes);
+        let content = Self::passed(response, &edits, body.of(response));
         self.endpoint
             .answer(caller, response.status(), &content, now)
             .map_err(|_| 500)
@@ -348,8 +344,16 @@ impl Calls<'_> {
             Failure::CancelCrossed | Failure::CancelledWithoutResponse => (487, "cancelled"),
         };
         if !branch.cancelled || why == Failure::Transport {
-            self.parts
-                .record_hop_result(slot, branch.hop, why, status, branch.heard);
+            let result = match why {
+                Failure::TimedOut | Failure::Transport if !branch.heard => {
+                    Some(PingResult::TimedOut)
+                }
+                Failure::Response if status == 503 => Some(PingResult::Response(503)),
+                _ => None,
+            };
+            if let Some(result) = result {
+                self.record_hop_result(slot, branch.hop, result);
+            }
         }
         if !branch.cancelled
             && self
@@ -358,22 +362,29 @@ impl Calls<'_> {
                 .get(slot)
                 .is_some_and(|call| call.phase == CallPhase::SetUp)
         {
-            self.take_failure(slot, branch.hop, branch.heard, why, status, text, response);
+            let failure = HopFailure {
+                hop: branch.hop,
+                heard: branch.heard,
+                reason: why,
+                status,
+                text,
+                response,
+            };
+            self.take_failure(slot, failure);
         }
         self.call_next_hops(slot);
     }
 
     /// Continues after a failed hop: with another hop, a redirect, or the end of the call.
-    fn take_failure(
-        &mut self,
-        slot: CallSlot,
-        hop: u16,
-        heard: bool,
-        why: Failure,
-        status: u16,
-        text: &'static str,
-        response: Option<&Message<'_>>,
-    ) {
+    fn take_failure(&mut self, slot: CallSlot, failure: HopFailure<'_, '_>) {
+        let HopFailure {
+            hop,
+            heard,
+            reason: why,
+            status,
+            text,
+            response,
+        } = failure;
         if let Some(response) = response
             && (300..400).contains(&status)
             && self
@@ -384,12 +395,7 @@ impl Calls<'_> {
             return;
         }
         let config = self.parts.ctx.config.clone();
-        let Some(set_up) = self
-            .parts
-            .calls
-            .get_mut(slot)
-            .and_then(|call| call.set_up.as_deref_mut())
-        else {
+        let Some(set_up) = self.parts.calls.set_up_mut(slot) else {
             return;
         };
         // A challenge to our own credentials is not forwarded to the caller.
@@ -428,7 +434,7 @@ impl Calls<'_> {
             return;
         };
         if call.phase != CallPhase::SetUp {
-            return self.parts.finish_if_over(slot);
+            return self.finish_if_over(slot);
         }
         let Some(set_up) = call.set_up.as_deref_mut() else {
             return;
@@ -498,11 +504,15 @@ impl Calls<'_> {
                 // Its leg no longer belongs to the call.
                 let flow = self.endpoint.flow_of(caller);
                 let host = flow.map(|flow| self.parts.listeners.advertised_host(flow.local));
-                let from = Side::Callee;
-                let host = host.as_deref();
-                let edits = self.pass_edits(call, from, response, host, &mut changes);
+                let forwarded = Forwarded {
+                    call,
+                    from: Side::Callee,
+                    message: response,
+                    host: host.as_deref(),
+                };
+                let edits = self.edits_of(forwarded, &mut changes);
                 let carried = refusal_body(call, response);
-                let content = Components::passed(response, &edits, body_of(carried, b"", response));
+                let content = Self::passed(response, &edits, body_of(carried, b"", response));
                 self.endpoint.reject(caller, status, &content, now)
             }
             None => {
@@ -538,12 +548,7 @@ impl Calls<'_> {
     /// Cancels all branches.
     pub(crate) fn cancel_branches(&mut self, slot: CallSlot, reason: Option<u16>) {
         let now = self.parts.ctx.now;
-        let Some(set_up) = self
-            .parts
-            .calls
-            .get_mut(slot)
-            .and_then(|call| call.set_up.as_deref_mut())
-        else {
+        let Some(set_up) = self.parts.calls.set_up_mut(slot) else {
             return;
         };
         set_up.next = set_up.hops.len();
@@ -570,16 +575,31 @@ impl Calls<'_> {
                 .cancel(leg, &MessageContent::default().with(edits), now);
         }
     }
+
+    /// Updates the state of a trunk from the failure of a hop.
+    fn record_hop_result(&mut self, slot: CallSlot, hop: u16, result: PingResult) {
+        let now = self.parts.ctx.now;
+        let Some((trunk, target)) = self
+            .parts
+            .calls
+            .get(slot)
+            .and_then(|call| call.set_up.as_deref())
+            .and_then(|set_up| set_up.hops.get(usize::from(hop)))
+            .and_then(|hop| Some((hop.trunk?, hop.target)))
+        else {
+            return;
+        };
+        if let Some(note) = self.parts.trunks.call_failed(trunk, target, result) {
+            self.parts.ctx.events.tell(now, || note);
+        }
+    }
 }
 
 impl OngoingCalls {
     /// Adds the contacts of a 3xx to the hops, if the trunk is configured so. Returns whether any was added.
     fn follow(&mut self, ctx: &Ctx, slot: CallSlot, hop: u16, response: &Message<'_>) -> bool {
         let config = ctx.config.clone();
-        let Some(set_up) = self
-            .get_mut(slot)
-            .and_then(|call| call.set_up.as_deref_mut())
-        else {
+        let Some(set_up) = self.set_up_mut(slot) else {
             return false;
         };
         let Some(from) = set_up.hops.get(usize::from(hop)).cloned() else {
@@ -624,37 +644,6 @@ impl OngoingCalls {
             added = true;
         }
         added
-    }
-}
-
-impl Components {
-    /// Updates the state of a trunk from the failure of a hop.
-    pub(crate) fn record_hop_result(
-        &mut self,
-        slot: CallSlot,
-        hop: u16,
-        why: Failure,
-        status: u16,
-        heard: bool,
-    ) {
-        let now = self.ctx.now;
-        let Some((trunk, target)) = self
-            .calls
-            .get(slot)
-            .and_then(|call| call.set_up.as_deref())
-            .and_then(|set_up| set_up.hops.get(usize::from(hop)))
-            .and_then(|hop| Some((hop.trunk?, hop.target)))
-        else {
-            return;
-        };
-        let result = match why {
-            Failure::TimedOut | Failure::Transport if !heard => PingResult::TimedOut,
-            Failure::Response if status == 503 => PingResult::Response(503),
-            _ => return,
-        };
-        if let Some(note) = self.trunks.call_failed(trunk, target, result) {
-            self.ctx.events.tell(now, || note);
-        }
     }
 }
 
@@ -711,12 +700,7 @@ impl Calls<'_> {
     /// The answer timeout of a target has expired: the next one is tried.
     pub(crate) fn answer_timed_out(&mut self, slot: CallSlot, leg: LegId) {
         let now = self.parts.ctx.now;
-        let Some(set_up) = self
-            .parts
-            .calls
-            .get_mut(slot)
-            .and_then(|call| call.set_up.as_deref_mut())
-        else {
+        let Some(set_up) = self.parts.calls.set_up_mut(slot) else {
             return;
         };
         let Some(branch) = set_up.branches.iter_mut().find(|branch| branch.leg == leg) else {
@@ -727,8 +711,7 @@ impl Calls<'_> {
         }
         branch.cancelled = true;
         let hop = branch.hop;
-        self.parts
-            .record_hop_result(slot, hop, Failure::TimedOut, 408, false);
+        self.record_hop_result(slot, hop, PingResult::TimedOut);
         self.parts
             .calls
             .hop_failed(slot, 408, None, "no response from the target");

@@ -1,13 +1,13 @@
 //! Hunting: calls the hops of a plan, one group after the other, until one answers.
 
-use crate::bodies::{Carried, SdpRole, body_of, has_sdp, offer_again};
+use crate::bodies::{Carried, CarriedBody, SdpRole, has_sdp, offer_again};
 use crate::calls::key::CallSlot;
-use crate::calls::relay::HeaderChanges;
+use crate::calls::relay::{Forwarded, HeaderChanges};
 use crate::calls::setup::hop_hosts::HopHosts;
 use crate::calls::table::OngoingCalls;
 use crate::calls::{Branch, CallPhase, SetUp};
 use crate::certificate_names::with_hop_certificate_name;
-use crate::components::{Calls, Components};
+use crate::components::Calls;
 use crate::headers::{EditList, address_of, address_with_host, text};
 use crate::identity::{ANONYMOUS, RequestedPrivacy};
 use crate::policy::{HopStep, StepTarget};
@@ -44,33 +44,32 @@ impl SetUp {
     }
 }
 
+/// A hop that is being called.
+#[derive(Clone, Copy, Debug)]
+struct HopTarget {
+    slot: CallSlot,
+    /// Index into [`SetUp::hops`].
+    index: usize,
+    flow: Flow,
+}
+
 impl Calls<'_> {
     /// Calls the next group of hops; ends the call if none is left and nothing is in progress.
     pub(crate) fn call_next_hops(&mut self, slot: CallSlot) {
-        let Some(set_up) = self
-            .parts
-            .calls
-            .get_mut(slot)
-            .and_then(|call| call.set_up.as_mut())
-        else {
+        let Some(set_up) = self.parts.calls.set_up_mut(slot) else {
             return;
         };
         let invite = std::mem::take(&mut set_up.invite);
         if let Ok(message) = Message::parse(&invite) {
             self.call_next_hops_with(slot, &message);
         }
-        if let Some(set_up) = self
-            .parts
-            .calls
-            .get_mut(slot)
-            .and_then(|call| call.set_up.as_mut())
-        {
+        if let Some(set_up) = self.parts.calls.set_up_mut(slot) {
             set_up.invite = invite;
         }
         self.settle_set_up(slot);
     }
 
-    /// The same with the parsed INVITE; the caller continues with [`Components::settle_set_up`].
+    /// The same with the parsed INVITE; the caller continues with [`Calls::settle_set_up`].
     pub(crate) fn call_next_hops_with(&mut self, slot: CallSlot, invite: &Message<'_>) {
         loop {
             if self
@@ -81,12 +80,7 @@ impl Calls<'_> {
             {
                 return;
             }
-            let Some(set_up) = self
-                .parts
-                .calls
-                .get_mut(slot)
-                .and_then(|call| call.set_up.as_mut())
-            else {
+            let Some(set_up) = self.parts.calls.set_up_mut(slot) else {
                 return;
             };
             if set_up.is_busy() {
@@ -99,12 +93,7 @@ impl Calls<'_> {
             let mut broad = set_up.divide_breadth(group);
             while broad > 0 {
                 broad -= 1;
-                let Some(set_up) = self
-                    .parts
-                    .calls
-                    .get_mut(slot)
-                    .and_then(|call| call.set_up.as_mut())
-                else {
+                let Some(set_up) = self.parts.calls.set_up_mut(slot) else {
                     return;
                 };
                 let index = set_up.next;
@@ -132,7 +121,7 @@ impl Calls<'_> {
         if matches!(hop.place, StepTarget::Name(..)) {
             return self.locate_hop(slot, index);
         }
-        let Some(flow) = self.parts.flow_to(hop) else {
+        let Some(flow) = self.flow_to(hop) else {
             self.parts.calls.hop_failed(
                 slot,
                 503,
@@ -142,29 +131,27 @@ impl Calls<'_> {
             return;
         };
         let flow = with_hop_certificate_name(self.endpoint, &self.parts.ctx.config, flow, hop);
-        if let Err(why) = self.call_hop(slot, index, flow, invite) {
+        let target = HopTarget { slot, index, flow };
+        if let Err(why) = self.call_hop(target, invite) {
             self.parts.calls.handle_hop_error(slot, why);
         }
     }
 
-    fn call_hop(
-        &mut self,
-        slot: CallSlot,
-        index: usize,
-        flow: Flow,
-        invite: &Message<'_>,
-    ) -> Result<(), HopError> {
+    fn call_hop(&mut self, target: HopTarget, invite: &Message<'_>) -> Result<(), HopError> {
+        let HopTarget { slot, index, flow } = target;
         let mut buffers = std::mem::take(&mut self.parts.calls.buffers);
         buffers.sdp.clear();
-        let placed = self
-            .parts
-            .offer_to_hop(slot, index, flow, invite, &mut buffers.sdp);
+        let placed = self.offer_to_hop(target, invite, &mut buffers.sdp);
         let result = match placed {
-            Ok(_) if self.parts.waits_for_sockets(slot, index) => Ok(None),
-            Ok(carried) => self
-                .send_invite(slot, index, flow, invite, carried, &buffers.sdp)
-                .map(Some),
-            Err(error) => Err(self.parts.anchor_refusal(error)),
+            Ok(_) if self.waits_for_sockets(slot, index) => Ok(None),
+            Ok(carried) => {
+                let body = CarriedBody {
+                    carried,
+                    sdp: &buffers.sdp,
+                };
+                self.send_invite(target, invite, body).map(Some)
+            }
+            Err(error) => Err(self.anchor_refusal(error)),
         };
         self.parts.calls.buffers = buffers;
         if let Some((leg, mark)) = result? {
@@ -179,12 +166,7 @@ impl Calls<'_> {
 
     /// Calls the hops that waited for media sockets.
     pub(crate) fn call_opened_hops(&mut self, slot: CallSlot) {
-        let Some(set_up) = self
-            .parts
-            .calls
-            .get_mut(slot)
-            .and_then(|call| call.set_up.as_deref_mut())
-        else {
+        let Some(set_up) = self.parts.calls.set_up_mut(slot) else {
             return;
         };
         let opening = std::mem::take(&mut set_up.opening);
@@ -197,12 +179,7 @@ impl Calls<'_> {
                 self.begin_hop(slot, usize::from(index), &message);
             }
         }
-        if let Some(set_up) = self
-            .parts
-            .calls
-            .get_mut(slot)
-            .and_then(|call| call.set_up.as_deref_mut())
-        {
+        if let Some(set_up) = self.parts.calls.set_up_mut(slot) {
             set_up.invite = invite;
         }
         self.call_next_hops(slot);
@@ -211,12 +188,9 @@ impl Calls<'_> {
     /// Sends the INVITE to a hop. Returns the leg, and the hash of the Request-URI if header rules changed it.
     fn send_invite(
         &mut self,
-        slot: CallSlot,
-        index: usize,
-        flow: Flow,
+        HopTarget { slot, index, flow }: HopTarget,
         invite: &Message<'_>,
-        carried: Carried,
-        sdp: &[u8],
+        body: CarriedBody<'_>,
     ) -> Result<(LegId, Option<u64>), HopError> {
         let now = self.parts.ctx.now;
         let key = self.parts.calls.key_of(slot);
@@ -282,15 +256,13 @@ impl Calls<'_> {
         let mut changes = HeaderChanges::default();
         let HeaderChanges { texts, effects } = &mut changes;
         let mut edits = EditList::new();
-        self.own_edits(
+        let forwarded = Forwarded {
             call,
-            Side::Caller,
-            invite,
-            &boundary,
-            Some(&placed.from_host),
-            texts,
-            &mut edits,
-        );
+            from: Side::Caller,
+            message: invite,
+            host: Some(&placed.from_host),
+        };
+        self.own_edits(forwarded, &boundary, texts, &mut edits);
         if !set_up.reliable && !set_up.offered {
             // The answer to an offer in a reliable response belongs in PRACK, which this caller does not support.
             edits.push(Edit::Replace {
@@ -340,7 +312,7 @@ impl Calls<'_> {
             from: Some(from),
             to: Some(to),
             call_id: Some(&call_id),
-            content: Components::passed(invite, &edits, body_of(carried, sdp, invite)),
+            content: Self::passed(invite, &edits, body.of(invite)),
             user: key.0,
             login: trunk
                 .and_then(|trunk| trunk.credentials.as_ref())
@@ -407,6 +379,118 @@ impl Calls<'_> {
         }
         self.parts.trunks.begin_call(trunk);
     }
+
+    /// The flow to a hop.
+    pub(crate) fn flow_to(&self, hop: &HopStep) -> Option<Flow> {
+        match hop.place {
+            StepTarget::Flow(flow) => Some(flow),
+            StepTarget::Address(remote, transport) => Some(Flow {
+                local: self
+                    .parts
+                    .listeners
+                    .local_for(hop.interface, transport, remote)?,
+                transport,
+                remote,
+                connection: None,
+            }),
+            StepTarget::Name(..) => None,
+        }
+    }
+
+    /// Whether a hop has to wait until the media sockets of its offer are open.
+    fn waits_for_sockets(&mut self, slot: CallSlot, index: usize) -> bool {
+        let Some(call) = self.parts.calls.get_mut(slot) else {
+            return false;
+        };
+        let plane = &mut self.parts.media.plane;
+        let held = match (&call.relay, &mut call.media) {
+            (Some(relay), _) => relay.defers_hop,
+            (None, Some(media)) => media.defer_until_open(plane),
+            (None, None) => false,
+        };
+        if held && let Some(set_up) = call.set_up.as_deref_mut() {
+            set_up.opening.push(index as u16);
+        }
+        held
+    }
+
+    fn anchor_refusal(&mut self, error: AnchorError) -> HopError {
+        if let AnchorError::Exhausted(pool) = error {
+            self.parts.media.ports_exhausted(&mut self.parts.ctx, pool);
+        }
+        HopError::Call(error.status(), error.text())
+    }
+
+    /// Allocates ports for the offer, or offers the same ports again at later hops.
+    fn offer_to_hop(
+        &mut self,
+        HopTarget { slot, index, flow }: HopTarget,
+        invite: &Message<'_>,
+        sdp: &mut Vec<u8>,
+    ) -> Result<Carried, AnchorError> {
+        let Some(call) = self.parts.calls.get(slot) else {
+            return Ok(Carried::Untouched);
+        };
+        if call.relay.is_some() {
+            let hop = call
+                .set_up
+                .as_ref()
+                .and_then(|set_up| set_up.hops.get(index));
+            let Some(hop) = hop else {
+                return Ok(Carried::Untouched);
+            };
+            let callee = (hop.interface, hop.trunk);
+            return self.parts.relay_offer(slot, callee, invite, sdp);
+        }
+        let Some(set_up) = call.set_up.as_ref().filter(|set_up| set_up.anchor) else {
+            return Ok(Carried::Untouched);
+        };
+        let Some(hop) = set_up.hops.get(index) else {
+            return Ok(Carried::Untouched);
+        };
+        let callee = self.parts.media.media_side(
+            &self.parts.ctx.config,
+            hop.interface,
+            hop.trunk,
+            flow.remote.ip(),
+        );
+        let callee = callee.ok_or(AnchorError::Unanchorable)?;
+        let repeated = call.media.is_some();
+        if !repeated {
+            let caller = self.parts.media.media_side(
+                &self.parts.ctx.config,
+                *call.interfaces.get(Side::Caller),
+                *call.trunks.get(Side::Caller),
+                set_up.source.ip(),
+            );
+            let caller = caller.ok_or(AnchorError::Unanchorable)?;
+            let key = self.parts.calls.key_of(slot);
+            let gated = [*call.interfaces.get(Side::Caller), hop.interface]
+                .into_iter()
+                .filter_map(|interface| self.parts.ctx.config.interface(interface))
+                .any(|interface| interface.gate_early_media);
+            let mut media = CallMedia::new(key.0, [caller, callee]).with_number(call.number);
+            if gated {
+                media = media.with_early_media(EarlyMedia::default());
+            }
+            if let Some(call) = self.parts.calls.get_mut(slot) {
+                if !has_sdp(invite) {
+                    media.reserve(&mut self.parts.media.plane)?;
+                }
+                call.media = Some(Box::new(media));
+            }
+            return self.carry_body(slot.side(Side::Caller), invite, SdpRole::Offer, sdp);
+        }
+        let Some(media) = self.parts.calls.media_mut(slot) else {
+            return Ok(Carried::Untouched);
+        };
+        media.change_side(&mut self.parts.media.plane, Side::Callee, callee)?;
+        if !has_sdp(invite) {
+            return Ok(Carried::Untouched);
+        }
+        offer_again(media, &mut self.parts.media.plane, invite, sdp);
+        Ok(Carried::Rewritten)
+    }
 }
 
 impl OngoingCalls {
@@ -414,7 +498,7 @@ impl OngoingCalls {
         match why {
             HopError::Hop(status, text) => self.hop_failed(slot, status, None, text),
             HopError::Call(status, text) => {
-                if let Some(set_up) = self.get_mut(slot).and_then(|call| call.set_up.as_mut()) {
+                if let Some(set_up) = self.set_up_mut(slot) {
                     set_up.next = set_up.hops.len();
                 }
                 self.hop_failed(slot, status, None, text);
@@ -430,7 +514,7 @@ impl OngoingCalls {
         message: Option<&[u8]>,
         why: &'static str,
     ) {
-        if let Some(set_up) = self.get_mut(slot).and_then(|call| call.set_up.as_mut()) {
+        if let Some(set_up) = self.set_up_mut(slot) {
             set_up.best.offer(status, message, why);
         }
     }
@@ -449,119 +533,5 @@ impl OngoingCalls {
             *call.interfaces.get_mut(Side::Callee) = interface;
             *call.trunks.get_mut(Side::Callee) = trunk;
         }
-    }
-}
-
-impl Components {
-    /// The flow to a hop.
-    pub(crate) fn flow_to(&self, hop: &HopStep) -> Option<Flow> {
-        match hop.place {
-            StepTarget::Flow(flow) => Some(flow),
-            StepTarget::Address(remote, transport) => Some(Flow {
-                local: self.listeners.local_for(hop.interface, transport, remote)?,
-                transport,
-                remote,
-                connection: None,
-            }),
-            StepTarget::Name(..) => None,
-        }
-    }
-
-    /// Whether a hop has to wait until the media sockets of its offer are open.
-    fn waits_for_sockets(&mut self, slot: CallSlot, index: usize) -> bool {
-        let Some(call) = self.calls.get_mut(slot) else {
-            return false;
-        };
-        let plane = &mut self.media.plane;
-        let held = match (&call.relay, &mut call.media) {
-            (Some(relay), _) => relay.defers_hop,
-            (None, Some(media)) => media.defer_until_open(plane),
-            (None, None) => false,
-        };
-        if held && let Some(set_up) = call.set_up.as_deref_mut() {
-            set_up.opening.push(index as u16);
-        }
-        held
-    }
-
-    fn anchor_refusal(&mut self, error: AnchorError) -> HopError {
-        if let AnchorError::Exhausted(pool) = error {
-            self.media.ports_exhausted(&mut self.ctx, pool);
-        }
-        HopError::Call(error.status(), error.text())
-    }
-
-    /// Allocates ports for the offer, or offers the same ports again at later hops.
-    fn offer_to_hop(
-        &mut self,
-        slot: CallSlot,
-        index: usize,
-        flow: Flow,
-        invite: &Message<'_>,
-        sdp: &mut Vec<u8>,
-    ) -> Result<Carried, AnchorError> {
-        let Some(call) = self.calls.get(slot) else {
-            return Ok(Carried::Untouched);
-        };
-        if call.relay.is_some() {
-            let hop = call
-                .set_up
-                .as_ref()
-                .and_then(|set_up| set_up.hops.get(index));
-            let Some(hop) = hop else {
-                return Ok(Carried::Untouched);
-            };
-            let callee = (hop.interface, hop.trunk);
-            return self.relay_offer(slot, callee, invite, sdp);
-        }
-        let Some(set_up) = call.set_up.as_ref().filter(|set_up| set_up.anchor) else {
-            return Ok(Carried::Untouched);
-        };
-        let Some(hop) = set_up.hops.get(index) else {
-            return Ok(Carried::Untouched);
-        };
-        let callee =
-            self.media
-                .media_side(&self.ctx.config, hop.interface, hop.trunk, flow.remote.ip());
-        let callee = callee.ok_or(AnchorError::Unanchorable)?;
-        let repeated = call.media.is_some();
-        if !repeated {
-            let caller = self.media.media_side(
-                &self.ctx.config,
-                *call.interfaces.get(Side::Caller),
-                *call.trunks.get(Side::Caller),
-                set_up.source.ip(),
-            );
-            let caller = caller.ok_or(AnchorError::Unanchorable)?;
-            let key = self.calls.key_of(slot);
-            let gated = [*call.interfaces.get(Side::Caller), hop.interface]
-                .into_iter()
-                .filter_map(|interface| self.ctx.config.interface(interface))
-                .any(|interface| interface.gate_early_media);
-            let mut media = CallMedia::new(key.0, [caller, callee]).with_number(call.number);
-            if gated {
-                media = media.with_early_media(EarlyMedia::default());
-            }
-            if let Some(call) = self.calls.get_mut(slot) {
-                if !has_sdp(invite) {
-                    media.reserve(&mut self.media.plane)?;
-                }
-                call.media = Some(Box::new(media));
-            }
-            return self.carry_body(slot, Side::Caller, invite, SdpRole::Offer, sdp);
-        }
-        let Some(media) = self
-            .calls
-            .get_mut(slot)
-            .and_then(|call| call.media.as_deref_mut())
-        else {
-            return Ok(Carried::Untouched);
-        };
-        media.change_side(&mut self.media.plane, Side::Callee, callee)?;
-        if !has_sdp(invite) {
-            return Ok(Carried::Untouched);
-        }
-        offer_again(media, &mut self.media.plane, invite, sdp);
-        Ok(Carried::Rewritten)
     }
 }

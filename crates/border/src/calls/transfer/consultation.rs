@@ -3,7 +3,7 @@
 
 use crate::calls::CallPhase;
 use crate::calls::key::{CallKey, CallSlot};
-use crate::calls::transfer::join::{ConsultationCall, Join, TransferStage, existing_leg_step};
+use crate::calls::transfer::join::{AwaitedStep, ConsultationCall, Join, existing_leg_step};
 use crate::components::Calls;
 use crate::responses::refuse;
 use anchor::Side;
@@ -115,7 +115,7 @@ impl Calls<'_> {
             }
             // These statuses mean that the dialog of the peer is gone (RFC 3261 section 12.2.1.2).
             ConsultationCall::Remote(_)
-                if join.stage == TransferStage::Offer && matches!(status, 408 | 481) =>
+                if join.stage == AwaitedStep::Offer && matches!(status, 408 | 481) =>
             {
                 false
             }

@@ -9,12 +9,12 @@
 use crate::calls::key::{CallKey, CallSlot};
 use crate::calls::transfer::consultation::refuse_transfer;
 use crate::calls::transfer::handover::{
-    Dialog, OVER, Transfer, TransferState, TransferredLeg, Transfers, take,
+    Dialog, OVER, Transfer, TransferState, TransferredLeg, take,
 };
 use crate::calls::transfer::join::{
-    ConsultationCall, Join, Purpose, TransferStage, existing_leg_step,
+    AwaitedStep, ConsultationCall, Join, Purpose, existing_leg_step,
 };
-use crate::components::{Calls, Components};
+use crate::components::Calls;
 use crate::responses::refuse;
 use crate::shared::Alarm;
 use anchor::Side;
@@ -23,7 +23,6 @@ use core::time::Duration;
 use engine::worker::lock;
 use engine::{HandoffKind, TransferStep};
 use sip::{Endpoint, LegId, Refused, ServerTransaction};
-use std::sync::{Arc, Mutex};
 
 /// Time to wait for another worker, less than the retransmission of REFER takes; also the interval at which the giving
 /// worker polls the result.
@@ -37,36 +36,6 @@ fn word(endpoint: &mut Endpoint, worker: u8, number: u64, step: TransferStep) {
 pub(super) fn dialog_owner(endpoint: &Endpoint, to_tag: &[u8], from_tag: &[u8]) -> Option<u8> {
     let mut tags = [to_tag, from_tag].into_iter();
     tags.find_map(|tag| endpoint.worker_of_dialog(tag))
-}
-
-impl Components {
-    fn transfers(&self) -> Option<Arc<Mutex<Transfers>>> {
-        Some(self.worker.siblings.as_ref()?.transfers.clone())
-    }
-
-    /// Number of transfers that involve calls of several workers.
-    pub(crate) fn open_transfers(&self) -> usize {
-        self.transfers()
-            .map_or(0, |transfers| lock(&transfers).open.len())
-    }
-
-    fn name_of(&self, trunk: Option<TrunkId>) -> Option<String> {
-        let trunk = trunk.and_then(|trunk| self.ctx.config.trunk(trunk));
-        trunk.map(|trunk| trunk.name.clone())
-    }
-
-    fn interface_named(&self, name: Option<&str>) -> InterfaceId {
-        let mut interfaces = self.ctx.config.interfaces.iter();
-        let at = interfaces.position(|interface| Some(interface.name.as_str()) == name);
-        // As after removal by a reload.
-        InterfaceId(at.map_or(u16::MAX, |at| at as u16))
-    }
-
-    fn trunk_named(&self, name: &str) -> Option<TrunkId> {
-        let mut trunks = self.ctx.config.trunks.iter();
-        let at = trunks.position(|trunk| trunk.name == name)?;
-        Some(TrunkId(at as u16))
-    }
 }
 
 impl Calls<'_> {
@@ -90,7 +59,7 @@ impl Calls<'_> {
     ) {
         let now = self.parts.ctx.now;
         let key = self.parts.calls.key_of(slot);
-        let Some(transfers) = self.parts.transfers() else {
+        let Some(transfers) = self.parts.worker.transfers() else {
             return refuse(self.endpoint, transaction, 481, now);
         };
         let number = lock(&transfers).ask(self.endpoint.worker().number, key, dialog);
@@ -98,7 +67,7 @@ impl Calls<'_> {
             referrer,
             consultation: Some(ConsultationCall::Remote(number)),
         };
-        let mut join = Join::new(purpose, TransferStage::Asking, from);
+        let mut join = Join::new(purpose, AwaitedStep::Leg, from);
         join.refer_transaction = Some(transaction);
         let alarm = Alarm::TransferRetry(key);
         join.response_timer = Some(self.parts.ctx.timers.schedule(now + WORD, alarm));
@@ -111,7 +80,7 @@ impl Calls<'_> {
     /// Another worker requests the far leg of a call of ours.
     fn transfer_leg(&mut self, number: u64) {
         let now = self.parts.ctx.now;
-        let Some(transfers) = self.parts.transfers() else {
+        let Some(transfers) = self.parts.worker.transfers() else {
             return;
         };
         let mut table = lock(&transfers);
@@ -169,7 +138,7 @@ impl Calls<'_> {
         Ok(TransferredLeg {
             moving,
             interface,
-            trunk: self.parts.name_of(trunk),
+            trunk: self.name_of(trunk),
             giver: self.endpoint.worker().number,
             call,
         })
@@ -177,7 +146,7 @@ impl Calls<'_> {
 
     /// The other worker has given the requested leg, or refused.
     fn process_result(&mut self, number: u64) {
-        let Some(transfers) = self.parts.transfers() else {
+        let Some(transfers) = self.parts.worker.transfers() else {
             return;
         };
         let key = lock(&transfers).open.get(&number).map(|open| open.call);
@@ -186,7 +155,7 @@ impl Calls<'_> {
         };
         let asking = self.parts.calls.get(slot).is_some_and(|call| {
             call.join.as_deref().is_some_and(|join| {
-                join.stage == TransferStage::Asking
+                join.stage == AwaitedStep::Leg
                     && join.consultation() == Some(ConsultationCall::Remote(number))
             })
         });
@@ -197,14 +166,9 @@ impl Calls<'_> {
 
     /// The time to wait for another worker is over: the state of the table decides.
     pub(super) fn transfer_request_timed_out(&mut self, slot: CallSlot) {
-        let consulted = self
-            .parts
-            .calls
-            .get(slot)
-            .and_then(|call| call.join.as_deref())
-            .and_then(Join::consultation);
+        let consulted = self.parts.calls.join(slot).and_then(Join::consultation);
         let (Some(transfers), Some(ConsultationCall::Remote(number))) =
-            (self.parts.transfers(), consulted)
+            (self.parts.worker.transfers(), consulted)
         else {
             return;
         };
@@ -218,17 +182,12 @@ impl Calls<'_> {
 
     fn continue_with_leg(&mut self, slot: CallSlot, number: u64) {
         let now = self.parts.ctx.now;
-        let Some(transfers) = self.parts.transfers() else {
+        let Some(transfers) = self.parts.worker.transfers() else {
             return;
         };
         let answer = take(&transfers, number);
         let key = self.parts.calls.key_of(slot);
-        let Some(join) = self
-            .parts
-            .calls
-            .get_mut(slot)
-            .and_then(|call| call.join.as_deref_mut())
-        else {
+        let Some(join) = self.parts.calls.join_mut(slot) else {
             return;
         };
         let transaction = join.refer_transaction.take();
@@ -243,8 +202,8 @@ impl Calls<'_> {
             Err(status) => Err(status),
             Ok(mut given) => match self.endpoint.adopt(given.moving, key.0, now) {
                 Ok(leg) => {
-                    let interface = self.parts.interface_named(given.interface.as_deref());
-                    let trunk = given.trunk.and_then(|trunk| self.parts.trunk_named(&trunk));
+                    let interface = self.interface_named(given.interface.as_deref());
+                    let trunk = given.trunk.and_then(|trunk| self.trunk_named(&trunk));
                     Ok((leg, interface, trunk))
                 }
                 // The table of peer names is full; the original worker has the name.
@@ -257,12 +216,7 @@ impl Calls<'_> {
         };
         match taken {
             Ok((leg, interface, trunk)) => {
-                if let Some(join) = self
-                    .parts
-                    .calls
-                    .get_mut(slot)
-                    .and_then(|call| call.join.as_deref_mut())
-                {
+                if let Some(join) = self.parts.calls.join_mut(slot) {
                     join.new = Some(leg);
                     // It remains counted at its trunk.
                     join.on_trunk = trunk;
@@ -290,8 +244,8 @@ impl Calls<'_> {
         let now = self.parts.ctx.now;
         let giver = given.giver;
         let trunk = given.trunk.as_deref();
-        let trunk = trunk.and_then(|trunk| self.parts.trunk_named(trunk));
-        let Some(transfers) = self.parts.transfers() else {
+        let trunk = trunk.and_then(|trunk| self.trunk_named(trunk));
+        let Some(transfers) = self.parts.worker.transfers() else {
             return;
         };
         let mut table = lock(&transfers);
@@ -319,7 +273,7 @@ impl Calls<'_> {
         again: bool,
     ) -> bool {
         let now = self.parts.ctx.now;
-        let Some(transfers) = self.parts.transfers() else {
+        let Some(transfers) = self.parts.worker.transfers() else {
             return false;
         };
         let mut table = lock(&transfers);
@@ -336,7 +290,7 @@ impl Calls<'_> {
             moving,
             // The leg of its side, there.
             interface: None,
-            trunk: self.parts.name_of(trunk),
+            trunk: self.name_of(trunk),
             giver,
             call,
         };
@@ -348,7 +302,7 @@ impl Calls<'_> {
 
     /// Ends the call of another worker whose far leg we have; a call that nothing was taken from is unchanged.
     pub(super) fn close_remote_consultation(&mut self, number: u64, why: &'static str) {
-        let Some(transfers) = self.parts.transfers() else {
+        let Some(transfers) = self.parts.worker.transfers() else {
             return;
         };
         let mut table = lock(&transfers);
@@ -381,7 +335,7 @@ impl Calls<'_> {
     /// The call of the REFER ends before the other worker responded.
     pub(super) fn withdraw_request(&mut self, number: u64, join: &Join) {
         let now = self.parts.ctx.now;
-        let Some(transfers) = self.parts.transfers() else {
+        let Some(transfers) = self.parts.worker.transfers() else {
             return;
         };
         if let Some(timer) = join.response_timer {
@@ -398,7 +352,7 @@ impl Calls<'_> {
 
     /// A transfer with the far leg of a call of ours is over: the remainder of the call ends, or gets its far leg back.
     fn consultation_transfer_ended(&mut self, number: u64) {
-        let Some(transfers) = self.parts.transfers() else {
+        let Some(transfers) = self.parts.worker.transfers() else {
             return;
         };
         let mut table = lock(&transfers);
@@ -430,7 +384,7 @@ impl Calls<'_> {
     /// The far leg of a call of ours has returned.
     fn take_leg_back(&mut self, given: TransferredLeg, again: bool) {
         let now = self.parts.ctx.now;
-        let trunk = given.trunk.and_then(|trunk| self.parts.trunk_named(&trunk));
+        let trunk = given.trunk.and_then(|trunk| self.trunk_named(&trunk));
         match self.endpoint.adopt(given.moving, given.call.0, now) {
             Ok(leg) => self.return_far_leg(given.call, leg, trunk, again),
             // The name of its peer has changed in the meantime.
@@ -447,7 +401,7 @@ impl Calls<'_> {
     /// Polls the result of a transfer for which a far leg was given.
     pub(crate) fn poll_transfer(&mut self, number: u64, call: CallKey) {
         let now = self.parts.ctx.now;
-        let Some(transfers) = self.parts.transfers() else {
+        let Some(transfers) = self.parts.worker.transfers() else {
             return;
         };
         self.consultation_transfer_ended(number);
@@ -480,7 +434,7 @@ impl Calls<'_> {
     /// A message arrived for a dialog that another worker gave to us, before its handoff message: takes over all given
     /// legs.
     pub(crate) fn take_over_given_legs(&mut self) {
-        let Some(transfers) = self.parts.transfers() else {
+        let Some(transfers) = self.parts.worker.transfers() else {
             return;
         };
         let own = self.endpoint.worker().number;
@@ -502,5 +456,23 @@ impl Calls<'_> {
         for (number, step) in ours {
             self.transfer_handoff(number, step);
         }
+    }
+
+    fn name_of(&self, trunk: Option<TrunkId>) -> Option<String> {
+        let trunk = trunk.and_then(|trunk| self.parts.ctx.config.trunk(trunk));
+        trunk.map(|trunk| trunk.name.clone())
+    }
+
+    fn interface_named(&self, name: Option<&str>) -> InterfaceId {
+        let mut interfaces = self.parts.ctx.config.interfaces.iter();
+        let at = interfaces.position(|interface| Some(interface.name.as_str()) == name);
+        // As after removal by a reload.
+        InterfaceId(at.map_or(u16::MAX, |at| at as u16))
+    }
+
+    fn trunk_named(&self, name: &str) -> Option<TrunkId> {
+        let mut trunks = self.parts.ctx.config.trunks.iter();
+        let at = trunks.position(|trunk| trunk.name == name)?;
+        Some(TrunkId(at as u16))
     }
 }

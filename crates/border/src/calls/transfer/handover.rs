@@ -61,6 +61,11 @@ pub(crate) struct Transfers {
 }
 
 impl Transfers {
+    /// Number of transfers.
+    pub(crate) fn len(&self) -> usize {
+        self.open.len()
+    }
+
     pub(super) fn ask(&mut self, asker: u8, call: CallKey, dialog: Dialog) -> u64 {
         self.last += 1;
         let state = TransferState::Requested(dialog);

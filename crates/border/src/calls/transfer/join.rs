@@ -41,28 +41,28 @@ pub(crate) enum ConsultationCall {
     Remote(u64),
 }
 
-/// Progress of connecting two legs.
+/// The event that connecting two legs awaits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TransferStage {
+pub(crate) enum AwaitedStep {
     /// Another worker was asked for the new leg.
-    Asking,
+    Leg,
     /// The new leg is being called.
-    Calling,
+    Target,
     /// The offerer was asked for an offer.
     Offer,
     /// The offer was sent to the answerer.
     Answer,
     /// Glare: the re-INVITE with the offer is repeated after a delay.
-    Waiting,
+    AnswerRetry,
     /// Glare: the offerer is asked again after a delay.
-    AskAgain,
+    OfferRetry,
 }
 
 /// Two legs that are being connected.
 #[derive(Debug)]
 pub(crate) struct Join {
     pub(crate) purpose: Purpose,
-    pub(crate) stage: TransferStage,
+    pub(crate) stage: AwaitedStep,
     /// The side of the new leg (of a refresh: the refreshed side).
     pub(super) side: Side,
     /// The leg that is not part of the call yet.
@@ -87,7 +87,7 @@ pub(crate) struct Join {
 }
 
 impl Join {
-    pub(super) fn new(purpose: Purpose, stage: TransferStage, side: Side) -> Join {
+    pub(super) fn new(purpose: Purpose, stage: AwaitedStep, side: Side) -> Join {
         Join {
             purpose,
             stage,

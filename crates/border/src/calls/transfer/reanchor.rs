@@ -4,7 +4,7 @@
 use crate::bodies::SdpRole;
 use crate::calls::key::CallSlot;
 use crate::calls::table::OngoingCalls;
-use crate::calls::transfer::join::{Join, Purpose, TransferStage};
+use crate::calls::transfer::join::{AwaitedStep, Join, Purpose};
 use crate::components::Calls;
 use anchor::Side;
 use sip::{MessageContent, TransactionId};
@@ -16,13 +16,13 @@ impl Join {
             return None;
         }
         match self.stage {
-            TransferStage::Offer => Some(SdpRole::Offer),
-            TransferStage::Answer if self.offer.is_empty() => Some(SdpRole::Offer),
-            TransferStage::Answer => Some(SdpRole::Answer),
-            TransferStage::Asking
-            | TransferStage::Calling
-            | TransferStage::Waiting
-            | TransferStage::AskAgain => None,
+            AwaitedStep::Offer => Some(SdpRole::Offer),
+            AwaitedStep::Answer if self.offer.is_empty() => Some(SdpRole::Offer),
+            AwaitedStep::Answer => Some(SdpRole::Answer),
+            AwaitedStep::Leg
+            | AwaitedStep::Target
+            | AwaitedStep::AnswerRetry
+            | AwaitedStep::OfferRetry => None,
         }
     }
 }
@@ -36,7 +36,7 @@ impl Calls<'_> {
     fn reanchor_by(&mut self, slot: CallSlot, side: Side, swapped: bool) {
         let purpose = Purpose::Reanchor { swapped };
         if let Some(call) = self.parts.calls.get_mut(slot) {
-            call.join = Some(Box::new(Join::new(purpose, TransferStage::Offer, side)));
+            call.join = Some(Box::new(Join::new(purpose, AwaitedStep::Offer, side)));
         }
         self.ask_for_offer(slot);
     }
@@ -50,7 +50,7 @@ impl Calls<'_> {
         if status == 491 || self.parts.is_without_node(slot) {
             return self.reanchor_later(slot);
         }
-        let asked = matches!(join.stage, TransferStage::Offer | TransferStage::AskAgain);
+        let asked = matches!(join.stage, AwaitedStep::Offer | AwaitedStep::OfferRetry);
         if asked && !swapped && status != 408 {
             // Some peers refuse a re-INVITE without SDP; the other side may accept it.
             return self.reanchor_by(slot, join.side.other(), true);
@@ -78,7 +78,7 @@ impl Calls<'_> {
 impl OngoingCalls {
     /// Whether the call is being moved to another media node.
     pub(super) fn reanchors(&self, slot: CallSlot) -> bool {
-        let join = self.get(slot).and_then(|call| call.join.as_deref());
+        let join = self.join(slot);
         join.is_some_and(|join| matches!(join.purpose, Purpose::Reanchor { .. }))
     }
 }

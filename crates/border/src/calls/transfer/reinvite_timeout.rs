@@ -3,7 +3,7 @@
 
 use crate::calls::key::CallSlot;
 use crate::calls::table::OngoingCalls;
-use crate::calls::transfer::join::{Purpose, TransferStage};
+use crate::calls::transfer::join::{AwaitedStep, Purpose};
 use crate::components::Calls;
 use crate::shared::{Alarm, Ctx};
 use core::time::Duration;
@@ -23,7 +23,7 @@ impl OngoingCalls {
         sent: TransactionId,
     ) {
         let now = ctx.now;
-        let join = self.get(slot).and_then(|call| call.join.as_deref());
+        let join = self.join(slot);
         let late = match join.map(|join| join.purpose) {
             Some(Purpose::Transfer { .. }) => LATE,
             Some(Purpose::Reanchor { .. }) => LATE_SILENT,
@@ -51,10 +51,10 @@ impl Calls<'_> {
             return self.transfer_failed(slot, 408);
         }
         let asked = match join.stage {
-            TransferStage::Answer => call.leg(join.side.other()),
+            AwaitedStep::Answer => call.leg(join.side.other()),
             _ => join.new,
         };
-        let answers = join.stage == TransferStage::Answer;
+        let answers = join.stage == AwaitedStep::Answer;
         let cancelled = asked.is_some_and(|leg| {
             let content = MessageContent::default();
             self.endpoint.cancel(leg, &content, now).is_ok()

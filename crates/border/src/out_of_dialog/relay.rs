@@ -1,0 +1,303 @@
+//! Requests forwarded as a pair of transactions, with failover to the next hop.
+
+use crate::calls::setup::hop_hosts::HopHosts;
+use crate::certificate_names::with_hop_certificate_name;
+use crate::components::Calls;
+use crate::headers::{
+    EditList, address_with_host, hide_network, promised_end_to_end, warnings, without_credentials,
+};
+use crate::hiding;
+use crate::identity::{ANONYMOUS, Boundary, IdentityTexts, RequestedPrivacy};
+use crate::out_of_dialog::state::{DeferredRequest, PendingKind, RequestRelay};
+use crate::policy::{CallPlan, HopStep, StepTarget};
+use crate::request::RequestRefusal;
+use crate::resolve::LookupWaiter;
+use crate::responses::refuse;
+use ::rules::Effects;
+use config::IdentityPassing;
+use sip::{Flow, Login, MessageContent, OutOfDialogRequest, ServerTransaction, Target};
+use smallvec::SmallVec;
+use wire::sip::{Edit, HeaderId, Message, Method};
+
+/// Next hop of a request.
+#[derive(Clone, Copy, Debug)]
+struct HopFlow<'h> {
+    hop: &'h HopStep,
+    flow: Flow,
+}
+
+/// Trust and authentication of the sender of a request.
+#[derive(Clone, Copy, Debug)]
+struct SenderTrust<'a> {
+    trusted: bool,
+    proven: Option<&'a str>,
+}
+
+impl Calls<'_> {
+    /// Forwards a request.
+    pub(super) fn forward_out_of_dialog(
+        &mut self,
+        transaction: ServerTransaction,
+        request: &Message<'_>,
+        flow: Flow,
+    ) -> Result<(), RequestRefusal> {
+        let (origin, user) = self.authorize_request(request, flow)?;
+        origin.permits(&self.parts.ctx.config, request)?;
+        let admitted = self.parts.admit(request, origin, flow, user)?;
+        let changed = admitted.message();
+        let request = changed.as_ref().unwrap_or(request);
+        let plan = self.plan(request, origin, admitted.route)?;
+        let hops = served(request, plan)?;
+        let founds = matches!(request.method(), Method::Subscribe | Method::Refer);
+        let subscription = match founds {
+            true => {
+                let from = (origin, flow);
+                Some(self.subscription_asked(transaction, request, from)?)
+            }
+            false => None,
+        };
+        self.parts.ctx.counters.relayed += 1;
+        let relay = RequestRelay {
+            server: transaction,
+            source_flow: flow,
+            trusted: self.parts.ctx.config.trusts(origin.interface, origin.trunk),
+            user: admitted.user.clone(),
+            request: request.bytes().into(),
+            hops,
+            next: 0,
+            subscription,
+        };
+        self.relay_next(Box::new(relay), 503);
+        Ok(())
+    }
+
+    /// Refuses a request that cannot be forwarded, and removes its subscription.
+    fn refuse_relay(
+        &mut self,
+        (server, subscription): (ServerTransaction, Option<u64>),
+        status: u16,
+    ) {
+        let now = self.parts.ctx.now;
+        refuse(self.endpoint, server, status, now);
+        if let Some(key) = subscription {
+            self.end_subscription(key);
+        }
+    }
+
+    /// Forwards a request to its next hop. Refuses it with `status` if there is none.
+    pub(super) fn relay_next(&mut self, mut relay: Box<RequestRelay>, status: u16) {
+        loop {
+            let server_side = (relay.server, relay.subscription);
+            let Some(hop) = relay.hops.get(relay.next).cloned() else {
+                return self.refuse_relay(server_side, status);
+            };
+            relay.next += 1;
+            if let StepTarget::Name(host, transport) = &hop.place {
+                let waiting = LookupWaiter::OutOfDialog(DeferredRequest::Relay(relay));
+                return self.locate(host, *transport, waiting);
+            }
+            let Some(flow) = self.flow_to(&hop) else {
+                continue;
+            };
+            let flow = with_hop_certificate_name(self.endpoint, &self.parts.ctx.config, flow, &hop);
+            let bytes = relay.request.clone();
+            let proven = relay.user.clone();
+            let from = SenderTrust {
+                trusted: relay.trusted,
+                proven: proven.as_deref(),
+            };
+            let Some(user) = self
+                .parts
+                .out_of_dialog
+                .store_pending(PendingKind::Relay(relay))
+            else {
+                return self.refuse_relay(server_side, 503);
+            };
+            let sent = match Message::parse(&bytes) {
+                Ok(request) => {
+                    let target = HopFlow { hop: &hop, flow };
+                    self.send_relay(&request, target, from, server_side.1, user)
+                }
+                Err(_) => Err(None),
+            };
+            let refusal = match sent {
+                Ok(()) => return,
+                Err(refusal) => refusal,
+            };
+            match self.parts.out_of_dialog.take_pending(user) {
+                Some(PendingKind::Relay(_)) if refusal.is_some() => {
+                    return self.refuse_relay(server_side, refusal.unwrap_or(500));
+                }
+                Some(PendingKind::Relay(back)) => relay = back,
+                _ => return self.refuse_relay(server_side, 500),
+            }
+        }
+    }
+
+    /// Sends a request to a hop.
+    ///
+    /// # Errors
+    /// The request cannot be sent there; with a status, a header rule refuses it.
+    fn send_relay(
+        &mut self,
+        request: &Message<'_>,
+        target: HopFlow<'_>,
+        sender: SenderTrust<'_>,
+        subscription: Option<u64>,
+        user: u64,
+    ) -> Result<(), Option<u16>> {
+        let now = self.parts.ctx.now;
+        let HopFlow { hop, flow } = target;
+        let config = self.parts.ctx.config.clone();
+        let trunk = hop.trunk.and_then(|trunk| config.trunk(trunk));
+        let placed = HopHosts::new(&self.parts.listeners, hop, trunk, flow);
+        let (Ok(caller), Ok(called)) = (request.from(), request.to()) else {
+            return Err(None);
+        };
+        let boundary = Boundary {
+            policy: &config.identity,
+            from: sender.trusted,
+            to: config.trusts(hop.interface, hop.trunk),
+            wanted: trunk.is_none_or(|trunk| trunk.identity == IdentityPassing::Pass),
+            proven: sender.proven,
+            anchored: false,
+            hiding: config.hiding(hop.interface),
+        };
+        let (mut from, mut to) = (Vec::new(), Vec::new());
+        match boundary.hides_caller(RequestedPrivacy::of(request)) {
+            true => from.extend_from_slice(ANONYMOUS),
+            false => address_with_host(&caller, placed.caller_host(&caller), &mut from),
+        }
+        placed.to(&called, &mut to);
+        let routes: SmallVec<[&[u8]; 2]> = hop.routes.iter().map(|route| &**route).collect();
+        let mut told = Vec::new();
+        warnings(request, &mut told);
+        let mut texts = IdentityTexts::default();
+        let mut effects = Effects::default();
+        let (mut supported, mut refer_to) = (Vec::new(), Vec::new());
+        promised_end_to_end(request, &mut supported);
+        self.refer_to_at(request, flow, &mut refer_to);
+        let mut edits: EditList<'_> = SmallVec::new();
+        hide_network(request, &told, &mut edits);
+        without_credentials(request, &mut edits);
+        if !supported.is_empty() {
+            edits.push(Edit::Add {
+                id: HeaderId::Supported,
+                value: &supported,
+            });
+        }
+        if !refer_to.is_empty() {
+            edits.push(Edit::Replace {
+                id: HeaderId::ReferTo,
+                value: &refer_to,
+            });
+        }
+        let host = || placed.from_host.clone();
+        boundary.edits(request, host, &mut texts, &mut edits);
+        let scene = ::rules::MessageContext {
+            uri: Some(&hop.uri),
+            from: Some(&from),
+            to: Some(&to),
+            edits: &edits,
+            ..self
+                .parts
+                .first_scene((hop.interface, hop.trunk), flow, request)
+        };
+        self.parts.rules_out_first(&scene, None, &mut effects);
+        if let Some(refusal) = &effects.refusal {
+            return Err(Some(refusal.status));
+        }
+        effects.merge(&mut edits);
+        let outside = OutOfDialogRequest {
+            from: Some(effects.from().unwrap_or(&from)),
+            to: Some(effects.to().unwrap_or(&to)),
+            content: MessageContent::from_template(request).with(&edits),
+            user,
+            login: trunk
+                .and_then(|trunk| trunk.credentials.as_ref())
+                .map(|login| Login {
+                    user: login.username.as_bytes(),
+                    password: login.password.as_bytes(),
+                }),
+            ..OutOfDialogRequest::new(
+                request.method(),
+                Target {
+                    uri: effects.uri().unwrap_or(&hop.uri),
+                    flow,
+                    routes: &routes,
+                    pinned: matches!(hop.place, StepTarget::Flow(_)),
+                    tcp_when_large: placed.takes_tcp,
+                    feedback: trunk.is_some_and(|trunk| trunk.overload_control),
+                },
+            )
+        };
+        let Some(key) = subscription else {
+            return match self.endpoint.send(&outside, now) {
+                Ok(_) => Ok(()),
+                Err(_) => Err(None),
+            };
+        };
+        match self.endpoint.subscribe(&outside, key, now) {
+            Ok((dialog, _)) => {
+                self.subscription_sent(key, dialog, hop.interface, hop.trunk);
+                Ok(())
+            }
+            Err(_) => Err(None),
+        }
+    }
+
+    /// Forwards a response to an out-of-dialog request, with topology hiding.
+    pub(crate) fn relay_response(
+        &mut self,
+        server: ServerTransaction,
+        source_flow: Flow,
+        response: &Message<'_>,
+    ) {
+        let now = self.parts.ctx.now;
+        let mut told = Vec::new();
+        warnings(response, &mut told);
+        let (mut effects, mut hidden) = (Effects::default(), hiding::HidingTexts::default());
+        let mut edits: SmallVec<[Edit<'_>; 4]> = SmallVec::new();
+        hide_network(response, &told, &mut edits);
+        self.hide_from(source_flow, response, &mut hidden, &mut edits);
+        let what = (response.method(), response.status());
+        self.parts
+            .rules_answer(source_flow, Some(response), what, &mut edits, &mut effects);
+        let content = MessageContent::from_template(response).with(&edits);
+        // The transaction may have ended in the meantime.
+        let _ = self
+            .endpoint
+            .respond(server, response.status(), &content, now);
+    }
+
+    /// Adds the edits for topology hiding in a response to the peer of a flow.
+    pub(crate) fn hide_from<'e, const N: usize>(
+        &self,
+        source_flow: Flow,
+        response: &Message<'e>,
+        texts: &'e mut hiding::HidingTexts,
+        edits: &mut SmallVec<[Edit<'e>; N]>,
+    ) {
+        let interface = self.parts.listeners.interface_of(source_flow.local);
+        if let Some(passes) =
+            interface.and_then(|interface| self.parts.ctx.config.hiding(interface))
+        {
+            let host = || self.parts.listeners.advertised_host(source_flow.local);
+            hiding::edits(response, passes, host, texts, edits);
+        }
+    }
+}
+
+/// The hops of a plan, unless a phone subscribes to its own state: no other system provides it, and the request would
+/// go to the phone itself.
+fn served(request: &Message<'_>, plan: CallPlan) -> Result<Vec<HopStep>, RequestRefusal> {
+    let own = |request: &Message<'_>| {
+        let user = request.from().ok()?.parse_uri()?.user?;
+        Some(request.to().ok()?.parse_uri()?.user? == user)
+    };
+    let here = plan.steps.iter().all(|step| step.trunk.is_none());
+    if request.method() == Method::Subscribe && here && own(request) == Some(true) {
+        return Err(RequestRefusal::new(489, "no server for this subscription"));
+    }
+    Ok(plan.steps)
+}
