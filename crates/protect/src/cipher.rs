@@ -6,16 +6,22 @@
 //! states is always faster than a library that sets up a context for each packet. AES-GCM is always fastest in
 //! aws-lc.
 
+mod aead;
+mod cbc;
+mod hmac;
+
+pub use aead::{ChaChaKey, GcmKey, TruncatedAead};
+pub use cbc::CbcKey;
+pub use hmac::{Hmac, HmacMd5, HmacSha1, HmacSha256, HmacSha384, HmacSha512};
+
 use aes::cipher::array::Array;
 use aes::cipher::consts::U16;
 use aes::cipher::{BlockCipherEncrypt, InnerIvInit, KeyInit, StreamCipherCore};
-use aws_lc_rs::aead::{AES_128_GCM, AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use aws_lc_rs::cipher::{
     AES_128, AES_192, AES_256, EncryptingKey, EncryptionContext, UnboundCipherKey,
 };
 use ctr::CtrCore;
 use ctr::flavors::Ctr128BE;
-use sha1::block_api::compress;
 use zeroize::Zeroize;
 
 /// A key of invalid length.
@@ -37,8 +43,10 @@ pub trait PacketCipher {
 
 /// A message authentication code with its key.
 pub trait PacketMac {
+    /// The untruncated tag, an array of bytes.
+    type Tag: AsRef<[u8]>;
     /// The untruncated tag over `data` followed by `suffix`.
-    fn tag(&self, data: &[u8], suffix: &[u8]) -> [u8; 20];
+    fn tag(&self, data: &[u8], suffix: &[u8]) -> Self::Tag;
 }
 
 /// Authenticated encryption with its key.
@@ -202,164 +210,6 @@ impl PacketCipher for CounterKey {
     }
 }
 
-/// HMAC-SHA1 (RFC 2104) with precomputed states of the two keyed blocks: a packet costs only its own blocks.
-pub struct HmacSha1 {
-    inner: [u32; 5],
-    outer: [u32; 5],
-}
-
-const SHA1_START: [u32; 5] = [
-    0x6745_2301,
-    0xefcd_ab89,
-    0x98ba_dcfe,
-    0x1032_5476,
-    0xc3d2_e1f0,
-];
-
-impl HmacSha1 {
-    /// A key of any length; one of more than 64 bytes is hashed first (RFC 2104 section 2).
-    pub fn new(key: &[u8]) -> HmacSha1 {
-        let mut block = [0u8; 64];
-        match block.get_mut(..key.len()) {
-            Some(head) => head.copy_from_slice(key),
-            None => {
-                let mut state = SHA1_START;
-                let (blocks, rest) = key.as_chunks::<64>();
-                compress(&mut state, blocks);
-                finish(&mut state, rest, &[], key.len());
-                write_state(&mut block, &state);
-            }
-        }
-        let keyed = |pad: u8| {
-            let mut state = SHA1_START;
-            let mut padded = block.map(|byte| byte ^ pad);
-            compress(&mut state, &[padded]);
-            padded.zeroize();
-            state
-        };
-        let mac = HmacSha1 {
-            inner: keyed(0x36),
-            outer: keyed(0x5c),
-        };
-        block.zeroize();
-        mac
-    }
-}
-
-impl HmacSha1 {
-    /// Reads the states to load them into the cache.
-    pub(crate) fn prefetch(&self) -> u64 {
-        u64::from(self.inner[0] ^ self.outer[4])
-    }
-}
-
-impl Drop for HmacSha1 {
-    fn drop(&mut self) {
-        self.inner.zeroize();
-        self.outer.zeroize();
-    }
-}
-
-impl PacketMac for HmacSha1 {
-    #[inline]
-    fn tag(&self, data: &[u8], suffix: &[u8]) -> [u8; 20] {
-        let mut state = self.inner;
-        let (blocks, rest) = data.as_chunks::<64>();
-        if !blocks.is_empty() {
-            compress(&mut state, blocks);
-        }
-        finish(&mut state, rest, suffix, 64 + data.len() + suffix.len());
-        let mut block = [0u8; 64];
-        write_state(&mut block, &state);
-        block[20] = 0x80;
-        block[56..].copy_from_slice(&((64 + 20) * 8u64).to_be_bytes());
-        let mut state = self.outer;
-        compress(&mut state, &[block]);
-        let mut tag = [0u8; 20];
-        write_state(&mut tag, &state);
-        tag
-    }
-}
-
-/// Processes the rest of a message, the padding and the total length in bytes (FIPS 180-4 section 5.1.1).
-#[inline]
-fn finish(state: &mut [u32; 5], rest: &[u8], suffix: &[u8], length: usize) {
-    let mut tail = [0u8; 128];
-    let used = rest.len() + suffix.len();
-    // A longer suffix may not fit the two blocks; it is processed in parts.
-    if used > 119 {
-        return finish_long(state, rest, suffix, length);
-    }
-    tail[..rest.len()].copy_from_slice(rest);
-    tail[rest.len()..used].copy_from_slice(suffix);
-    tail[used] = 0x80;
-    let blocks = if used < 56 { 1 } else { 2 };
-    tail[blocks * 64 - 8..blocks * 64].copy_from_slice(&(8 * length as u64).to_be_bytes());
-    let (tail, _) = tail.as_chunks::<64>();
-    compress(state, &tail[..blocks]);
-}
-
-#[cold]
-fn finish_long(state: &mut [u32; 5], rest: &[u8], suffix: &[u8], length: usize) {
-    let whole = [rest, suffix].concat();
-    let (blocks, rest) = whole.as_chunks::<64>();
-    compress(state, blocks);
-    finish(state, rest, &[], length);
-}
-
-#[inline]
-fn write_state(to: &mut [u8], state: &[u32; 5]) {
-    for (bytes, word) in to.chunks_exact_mut(4).zip(state) {
-        bytes.copy_from_slice(&word.to_be_bytes());
-    }
-}
-
-/// AES in Galois/counter mode with tags of 16 bytes (RFC 7714 section 13.1).
-pub struct GcmKey(Box<LessSafeKey>);
-
-impl GcmKey {
-    /// A key of 16 or 32 bytes.
-    ///
-    /// # Errors
-    /// [`BadKey`] for another length.
-    pub fn new(key: &[u8]) -> Result<GcmKey, BadKey> {
-        let algorithm = match key.len() {
-            16 => &AES_128_GCM,
-            32 => &AES_256_GCM,
-            _ => return Err(BadKey),
-        };
-        let key = UnboundKey::new(algorithm, key).map_err(|_| BadKey)?;
-        Ok(GcmKey(Box::new(LessSafeKey::new(key))))
-    }
-}
-
-impl PacketAead for GcmKey {
-    #[inline]
-    fn encrypt(&self, nonce: [u8; 12], aad: &[u8], data: &mut [u8]) -> Result<[u8; 16], BadTag> {
-        let nonce = Nonce::assume_unique_for_key(nonce);
-        let sealed = self
-            .0
-            .seal_in_place_separate_tag(nonce, Aad::from(aad), data);
-        let tag = sealed.map_err(|_| BadTag)?;
-        tag.as_ref().try_into().map_err(|_| BadTag)
-    }
-
-    #[inline]
-    fn decrypt(
-        &self,
-        nonce: [u8; 12],
-        aad: &[u8],
-        data: &mut [u8],
-        tag: &[u8],
-    ) -> Result<(), BadTag> {
-        let nonce = Nonce::assume_unique_for_key(nonce);
-        let opened = self
-            .0
-            .open_in_place_separate_tag(nonce, Aad::from(aad), tag, data);
-        opened.map(|_| ()).map_err(|_| BadTag)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -381,7 +231,7 @@ mod tests {
             }
         }
         assert!(CounterKey::new(&[0; 17]).is_err() && CounterKey::new(&[]).is_err());
-        assert!(GcmKey::new(&[0; 24]).is_err());
+        assert!(GcmKey::new(&[0; 23]).is_err());
     }
 
     #[test]

@@ -1,14 +1,18 @@
-//! Digest authentication, SRTP and its keying, ICE. Sans-IO: nothing here opens a socket.
+//! Digest authentication, SRTP and its keying, ESP, ICE. Sans-IO: nothing here opens a socket.
 #![forbid(unsafe_code)]
 
 pub mod cipher;
 pub mod digest;
 pub mod dtls;
+pub mod esp;
 mod fuzz;
 pub mod ice;
+mod replay;
 pub mod sdes;
 pub mod srtp;
 pub mod stun;
 
+#[doc(hidden)]
+pub use esp::fuzz_esp;
 #[doc(hidden)]
 pub use fuzz::{fuzz_ice, fuzz_srtp};

@@ -9,6 +9,8 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Protocol numbers in use here.
 pub mod protocol {
+    /// ICMP (RFC 792).
+    pub const ICMP: u8 = 1;
     /// IPv4 in IP (RFC 2003).
     pub const IPIP: u8 = 4;
     /// TCP.
@@ -285,6 +287,24 @@ pub fn skip_extensions(mut protocol: u8, mut payload: &[u8]) -> Option<(u8, &[u8
         payload = payload.get(length..)?;
     }
     None
+}
+
+/// The Internet checksum (RFC 1071) over `parts`, one after the other; parts other than the last have even lengths.
+pub fn internet_checksum(parts: &[&[u8]]) -> u16 {
+    let mut sum = 0u64;
+    for part in parts {
+        let (words, rest) = part.as_chunks::<2>();
+        for word in words {
+            sum += u64::from(u16::from_be_bytes(*word));
+        }
+        if let [last] = rest {
+            sum += u64::from(*last) << 8;
+        }
+    }
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    !(sum as u16)
 }
 
 /// The packet inside a GRE header (RFC 2784, RFC 2890): EtherType and payload. 0x6558 is bridged Ethernet.

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod capture;
+pub mod esp;
 pub mod ethernet;
 #[doc(hidden)]
 pub mod fuzz;

@@ -1,10 +1,11 @@
 //! Unprotection of received packets.
 
 use super::keyring::{KeyEntry, KeyUse, Keyring};
-use super::window::{Stale, Window, estimate};
+use super::window::estimate;
 use super::{
     ContextLimits, KeyError, MAX_KEYS, MasterKey, SourceState, SrtpFailure, rtcp_sender, rtp_fields,
 };
+use crate::replay::{Stale, Window};
 use smallvec::SmallVec;
 
 /// Packets unprotected with a newer key after which an older one without an identifier is removed: about twenty

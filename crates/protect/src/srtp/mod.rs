@@ -17,12 +17,13 @@ mod suite;
 mod transform;
 mod window;
 
+pub use crate::replay::{MAX_WINDOW, MIN_WINDOW};
 pub use inbound::Inbound;
 pub use key::{KeyError, MAX_MKI, MAX_SRTCP_PACKETS, MAX_SRTP_PACKETS, MasterKey, Options};
 pub use keyring::{KeyUse, MAX_KEYS};
 pub use outbound::Outbound;
 pub use suite::{CipherKind, Suite};
-pub use window::{DEFAULT_WINDOW, MAX_WINDOW, MIN_WINDOW};
+pub use window::DEFAULT_WINDOW;
 
 use core::fmt;
 use engine::DropReason;
@@ -80,11 +81,11 @@ impl From<SrtpFailure> for DropReason {
     }
 }
 
-impl From<window::Stale> for SrtpFailure {
-    fn from(stale: window::Stale) -> SrtpFailure {
+impl From<crate::replay::Stale> for SrtpFailure {
+    fn from(stale: crate::replay::Stale) -> SrtpFailure {
         match stale {
-            window::Stale::Replayed => SrtpFailure::Replayed,
-            window::Stale::TooOld => SrtpFailure::TooOld,
+            crate::replay::Stale::Replayed => SrtpFailure::Replayed,
+            crate::replay::Stale::TooOld => SrtpFailure::TooOld,
         }
     }
 }

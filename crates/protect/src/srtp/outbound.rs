@@ -1,10 +1,11 @@
 //! Protection of sent packets.
 
 use super::keyring::{KeyEntry, KeyUse, Keyring};
-use super::window::{Window, estimate};
+use super::window::estimate;
 use super::{
     ContextLimits, KeyError, MasterKey, SourceState, SrtpFailure, rtcp_sender, rtp_fields,
 };
+use crate::replay::Window;
 use smallvec::SmallVec;
 
 /// A source of sent packets.

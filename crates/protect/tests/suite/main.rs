@@ -4,6 +4,7 @@ mod common;
 mod digest;
 mod dtls;
 mod dtls_openssl;
+mod esp_vectors;
 mod fuzz_seeds;
 mod ice;
 mod ice_rtpengine;

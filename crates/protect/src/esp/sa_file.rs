@@ -1,0 +1,423 @@
+//! Key files in the format of Wireshark's `esp_sa` table, for captures.
+//!
+//! A line has eight or ten quoted fields: protocol, source address, destination address, SPI, encryption, its key,
+//! authentication, its key, and since Wireshark 3.6 the length of sequence numbers and their upper half.
+
+use super::spec::EspKeys;
+use super::{EspEncryption, EspIntegrity, EspSuite, EspTransform};
+use core::fmt;
+use core::net::IpAddr;
+use zeroize::Zeroizing;
+
+/// Lines of a file beyond this are refused.
+const MAX_LINES: usize = 100_000;
+
+/// A mistake in a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EspSaFileError {
+    /// Line number from 1.
+    pub line: usize,
+    /// The mistake and its remedy.
+    pub message: String,
+}
+
+impl fmt::Display for EspSaFileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {}: {}", self.line, self.message)
+    }
+}
+
+impl std::error::Error for EspSaFileError {}
+
+/// An address with wildcards: hexadecimal digits, each absent if it is `*`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum AddressPattern {
+    Any,
+    One(IpAddr),
+    /// The first bits of an address.
+    Prefix(super::AddressPrefix),
+    /// An IPv4 address with `*` in place of some numbers.
+    Octets([Option<u8>; 4]),
+    /// An IPv6 address with `*` in place of some groups.
+    Groups([Option<u16>; 8]),
+}
+
+/// A line: an association with its keys.
+#[derive(Clone)]
+pub struct EspSaLine {
+    v6: bool,
+    source: AddressPattern,
+    destination: AddressPattern,
+    /// Hexadecimal digits from the first, `None` for a wildcard digit; empty for all SPIs.
+    spi: Vec<Option<u8>>,
+    /// Algorithms.
+    pub suite: EspSuite,
+    /// Keys.
+    pub keys: EspKeys,
+    /// Length of an ICV that is not verified: `ANY ... [no checking]`.
+    pub unverified_icv: Option<usize>,
+    /// Sequence numbers of 64 bits; the upper half where it begins.
+    pub extended_sequence: Option<u32>,
+}
+
+impl fmt::Debug for EspSaLine {
+    /// Omits the keys.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EspSaLine")
+            .field("source", &self.source)
+            .field("destination", &self.destination)
+            .field("suite", &self.suite)
+            .finish_non_exhaustive()
+    }
+}
+
+impl EspSaLine {
+    /// Whether packets with these addresses and SPI belong to the association.
+    pub fn matches(&self, source: IpAddr, destination: IpAddr, spi: u32) -> bool {
+        let digits = (0..8).map(|at| (spi >> (28 - 4 * at) & 15) as u8);
+        source.is_ipv6() == self.v6
+            && self.source.matches(source)
+            && self.destination.matches(destination)
+            && (self.spi.is_empty()
+                || self
+                    .spi
+                    .iter()
+                    .zip(digits)
+                    .all(|(want, digit)| want.is_none_or(|want| want == digit)))
+    }
+
+    /// The algorithms with their keys.
+    ///
+    /// # Errors
+    /// Never for a line that was parsed.
+    pub fn transform(&self) -> Result<EspTransform, super::SaError> {
+        EspTransform::new(self.suite, &self.keys)
+    }
+}
+
+impl AddressPattern {
+    fn parse(text: &str, v6: bool) -> Option<AddressPattern> {
+        if text.is_empty() || text.chars().all(|c| c == '*') {
+            return Some(AddressPattern::Any);
+        }
+        if let Ok(address) = text.parse::<IpAddr>() {
+            return (address.is_ipv6() == v6).then_some(AddressPattern::One(address));
+        }
+        if text.contains('/') {
+            let prefix = text.parse().ok()?;
+            return Some(AddressPattern::Prefix(prefix));
+        }
+        if v6 {
+            let groups: Vec<Option<u16>> = text
+                .split(':')
+                .map(|group| match group {
+                    "*" | "****" => Some(None),
+                    digits => u16::from_str_radix(digits, 16).ok().map(Some),
+                })
+                .collect::<Option<_>>()?;
+            return Some(AddressPattern::Groups(groups.try_into().ok()?));
+        }
+        let octets: Vec<Option<u8>> = text
+            .split('.')
+            .map(|octet| match octet {
+                "*" => Some(None),
+                digits => digits.parse().ok().map(Some),
+            })
+            .collect::<Option<_>>()?;
+        Some(AddressPattern::Octets(octets.try_into().ok()?))
+    }
+
+    fn matches(&self, address: IpAddr) -> bool {
+        match (self, address) {
+            (AddressPattern::Any, _) => true,
+            (AddressPattern::One(one), address) => *one == address,
+            (AddressPattern::Prefix(prefix), address) => prefix.contains(address),
+            (AddressPattern::Octets(octets), IpAddr::V4(v4)) => octets
+                .iter()
+                .zip(v4.octets())
+                .all(|(want, octet)| want.is_none_or(|want| want == octet)),
+            (AddressPattern::Groups(groups), IpAddr::V6(v6)) => groups
+                .iter()
+                .zip(v6.segments())
+                .all(|(want, group)| want.is_none_or(|want| want == group)),
+            _ => false,
+        }
+    }
+}
+
+/// Reads a file. Empty lines and those that begin with `#` are ignored.
+///
+/// # Errors
+/// The first line that is no association, or whose algorithm is unknown.
+pub fn parse_esp_sa_file(text: &str) -> Result<Vec<EspSaLine>, EspSaFileError> {
+    let mut lines = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        let line = line.trim_start_matches('\u{feff}').trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let failed = |message| EspSaFileError {
+            line: index + 1,
+            message,
+        };
+        if lines.len() >= MAX_LINES {
+            return Err(failed(format!("more than {MAX_LINES} associations")));
+        }
+        lines.push(parse_line(line).map_err(failed)?);
+    }
+    Ok(lines)
+}
+
+fn parse_line(line: &str) -> Result<EspSaLine, String> {
+    let fields = split_fields(line)?;
+    let (required, sequence) = match fields.as_slice() {
+        [a, b, c, d, e, f, g, h] => ([a, b, c, d, e, f, g, h], None),
+        [a, b, c, d, e, f, g, h, length, upper] => {
+            ([a, b, c, d, e, f, g, h], Some((length, upper)))
+        }
+        fields => {
+            return Err(format!(
+                "an association has 8 fields, or 10 with the length of sequence numbers, not {}",
+                fields.len()
+            ));
+        }
+    };
+    let [
+        protocol,
+        source,
+        destination,
+        spi,
+        encryption,
+        encryption_key,
+        authentication,
+        authentication_key,
+    ] = required.map(|field| field.as_str());
+    let v6 = match protocol.to_ascii_lowercase().as_str() {
+        "ipv4" => false,
+        "ipv6" => true,
+        _ => return Err(format!("protocol \"{protocol}\" is neither IPv4 nor IPv6")),
+    };
+    let address = |text: &str| {
+        AddressPattern::parse(text, v6)
+            .ok_or_else(|| format!("\"{text}\" is no {protocol} address; * stands for any"))
+    };
+    let encryption_key = parse_key(encryption_key)?;
+    let authentication_key = parse_key(authentication_key)?;
+    let (suite, unverified_icv) = suite_of(encryption, authentication)?;
+    let keys = EspKeys::new(&encryption_key, &authentication_key);
+    let line = EspSaLine {
+        v6,
+        source: address(source)?,
+        destination: address(destination)?,
+        spi: parse_spi(spi)?,
+        suite,
+        keys,
+        unverified_icv,
+        extended_sequence: match sequence {
+            Some((length, upper)) => parse_sequence(length, upper)?,
+            None => None,
+        },
+    };
+    line.transform().map_err(|error| error.to_string())?;
+    Ok(line)
+}
+
+/// Fields in double quotes, separated by commas; `\"`, `\\` and `\xHH` are escapes, as Wireshark writes them.
+fn split_fields(line: &str) -> Result<Vec<Zeroizing<String>>, String> {
+    let mut fields = Vec::new();
+    let mut rest = line;
+    loop {
+        rest = rest.trim_start();
+        let (field, behind) = match rest.strip_prefix('"') {
+            Some(quoted) => quoted_field(quoted)?,
+            None => {
+                let end = rest.find(',').unwrap_or(rest.len());
+                let (field, behind) = rest.split_at(end);
+                (Zeroizing::new(field.trim().to_owned()), behind)
+            }
+        };
+        fields.push(field);
+        rest = behind.trim_start();
+        match rest.strip_prefix(',') {
+            Some(behind) => rest = behind,
+            None if rest.is_empty() => return Ok(fields),
+            None => return Err("fields are separated by commas".to_owned()),
+        }
+    }
+}
+
+fn quoted_field(text: &str) -> Result<(Zeroizing<String>, &str), String> {
+    let mut field = Zeroizing::new(String::new());
+    let mut chars = text.char_indices();
+    while let Some((at, c)) = chars.next() {
+        match c {
+            '"' => return Ok((field, text.get(at + 1..).unwrap_or_default())),
+            '\\' => match chars.next() {
+                Some((_, 'x')) => {
+                    let digits: String = chars.by_ref().take(2).map(|(_, c)| c).collect();
+                    let byte = u8::from_str_radix(&digits, 16)
+                        .map_err(|_| format!("\\x{digits} is no escape"))?;
+                    field.push(char::from(byte));
+                }
+                Some((_, escaped)) => field.push(escaped),
+                None => break,
+            },
+            c => field.push(c),
+        }
+    }
+    Err("a field has no closing quotation mark".to_owned())
+}
+
+/// A key: `0x` and hexadecimal digits, or text. Empty for none.
+fn parse_key(text: &str) -> Result<Zeroizing<Vec<u8>>, String> {
+    let Some(digits) = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) else {
+        // Characters above 127 come from \x escapes and stand for one byte.
+        let bytes = text.chars().map(|c| u8::try_from(u32::from(c)));
+        let bytes: Result<Vec<u8>, _> = bytes.collect();
+        return bytes.map(Zeroizing::new).map_err(|_| {
+            "a key in text has characters of one byte; write 0x and digits".to_owned()
+        });
+    };
+    let wrong = || "a key has an even number of hexadecimal digits behind 0x".to_owned();
+    if !digits.is_ascii() || digits.len() % 2 != 0 {
+        return Err(wrong());
+    }
+    let bytes = digits.as_bytes().chunks(2).map(|pair| {
+        let pair = core::str::from_utf8(pair).ok()?;
+        u8::from_str_radix(pair, 16).ok()
+    });
+    let bytes: Option<Vec<u8>> = bytes.collect();
+    bytes.map(Zeroizing::new).ok_or_else(wrong)
+}
+
+fn parse_spi(text: &str) -> Result<Vec<Option<u8>>, String> {
+    if text.chars().all(|c| c == '*') {
+        return Ok(Vec::new());
+    }
+    let wrong = || format!("SPI \"{text}\" is no number; * stands for any");
+    match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+        Some("*") => Ok(Vec::new()),
+        Some(digits) => {
+            if digits.is_empty() || digits.len() > 8 {
+                return Err(wrong());
+            }
+            // A short number stands for its value; with wildcards it is read from the first digit.
+            let fill = 8 - digits.chars().count().min(8);
+            let lead = core::iter::repeat_n(Some(0), fill);
+            let digits = digits.chars().map(|c| match c {
+                '*' => Ok(None),
+                c => c
+                    .to_digit(16)
+                    .map(|digit| Some(digit as u8))
+                    .ok_or_else(wrong),
+            });
+            lead.map(Ok).chain(digits).collect()
+        }
+        None => {
+            let number: u32 = text.parse().map_err(|_| wrong())?;
+            Ok((0..8)
+                .map(|at| Some((number >> (28 - 4 * at) & 15) as u8))
+                .collect())
+        }
+    }
+}
+
+fn parse_sequence(length: &str, upper: &str) -> Result<Option<u32>, String> {
+    match length {
+        "32-bit" | "32" => Ok(None),
+        "64-bit" | "64" => {
+            let digits = upper.strip_prefix("0x");
+            let number = match digits {
+                Some(digits) => u32::from_str_radix(digits, 16),
+                None => upper.parse(),
+            };
+            number
+                .map(Some)
+                .map_err(|_| format!("\"{upper}\" is no upper half of a sequence number"))
+        }
+        _ => Err(format!(
+            "sequence numbers are \"32-bit\" or \"64-bit\", not \"{length}\""
+        )),
+    }
+}
+
+/// Wireshark's name of encryption and what it stands for.
+const ENCRYPTIONS: [(&str, EspEncryption); 10] = [
+    ("NULL", EspEncryption::Null),
+    ("TripleDES-CBC [RFC2451]", EspEncryption::TripleDes),
+    ("AES-CBC [RFC3602]", EspEncryption::AesCbc),
+    ("AES-CTR [RFC3686]", EspEncryption::AesCtr),
+    ("DES-CBC [RFC2405]", EspEncryption::Des),
+    ("BLOWFISH-CBC [RFC2451]", EspEncryption::Blowfish),
+    ("AES-GCM with 8 octet ICV [RFC4106]", EspEncryption::AesGcm8),
+    (
+        "AES-GCM with 12 octet ICV [RFC4106]",
+        EspEncryption::AesGcm12,
+    ),
+    (
+        "AES-GCM with 16 octet ICV [RFC4106]",
+        EspEncryption::AesGcm16,
+    ),
+    (
+        "ChaCha20 with Poly1305 [RFC7634]",
+        EspEncryption::ChaCha20Poly1305,
+    ),
+];
+
+/// Wireshark's name of authentication and what it stands for.
+const AUTHENTICATIONS: [(&str, EspIntegrity); 7] = [
+    ("NULL", EspIntegrity::None),
+    ("HMAC-SHA-1-96 [RFC2404]", EspIntegrity::HmacSha1),
+    (
+        "HMAC-SHA-256-96 [draft-ietf-ipsec-ciph-sha-256-00]",
+        EspIntegrity::HmacSha256Truncated96,
+    ),
+    ("HMAC-SHA-256-128 [RFC4868]", EspIntegrity::HmacSha256),
+    ("HMAC-SHA-384-192 [RFC4868]", EspIntegrity::HmacSha384),
+    ("HMAC-SHA-512-256 [RFC4868]", EspIntegrity::HmacSha512),
+    ("HMAC-MD5-96 [RFC2403]", EspIntegrity::HmacMd5),
+];
+
+/// Algorithms that Wireshark has and this module has not.
+const UNSUPPORTED: [&str; 4] = [
+    "CAST5-CBC [RFC2144]",
+    "TWOFISH-CBC",
+    "AES-GCM [RFC4106]",
+    "MAC-RIPEMD-160-96 [RFC2857]",
+];
+
+fn suite_of(encryption: &str, authentication: &str) -> Result<(EspSuite, Option<usize>), String> {
+    let unknown = |kind: &str, name: &str, names: String| {
+        if UNSUPPORTED.contains(&name) {
+            return format!("{kind} \"{name}\" is not supported; supported are {names}");
+        }
+        format!("unknown {kind} \"{name}\"; Wireshark's names that are supported are {names}")
+    };
+    let found = ENCRYPTIONS.iter().find(|(name, _)| *name == encryption);
+    let cipher = found.map(|(_, cipher)| *cipher).ok_or_else(|| {
+        let names = ENCRYPTIONS.map(|(name, _)| name).join(", ");
+        unknown("encryption", encryption, names)
+    })?;
+    let any = authentication
+        .strip_prefix("ANY ")
+        .and_then(|rest| rest.strip_suffix(" bit authentication [no checking]"))
+        .and_then(|bits| bits.parse::<usize>().ok())
+        .filter(|bits| matches!(bits, 64 | 96 | 128 | 192 | 256));
+    let integrity = AUTHENTICATIONS
+        .iter()
+        .find(|(name, _)| *name == authentication)
+        .map(|(_, integrity)| *integrity);
+    if cipher.icv_length().is_some() && (any.is_some() || integrity != Some(EspIntegrity::None)) {
+        return Err(format!(
+            "encryption \"{encryption}\" authenticates itself; its authentication is \"NULL\""
+        ));
+    }
+    match (any, integrity) {
+        (Some(bits), _) => Ok((EspSuite::new(cipher, EspIntegrity::None), Some(bits / 8))),
+        (None, Some(integrity)) => Ok((EspSuite::new(cipher, integrity), None)),
+        (None, None) => {
+            let names = AUTHENTICATIONS.map(|(name, _)| name).join(", ");
+            Err(unknown("authentication", authentication, names))
+        }
+    }
+}
