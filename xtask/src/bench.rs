@@ -4,6 +4,7 @@
 
 mod calls;
 mod conference;
+mod esp;
 mod generator;
 mod load;
 mod memory;
@@ -30,7 +31,7 @@ const LOAD_CORE: usize = 1;
 
 /// A part by its name; parts can be run one by one.
 type Part = fn(&mut Bench) -> Result<(), String>;
-const PARTS: [(&str, Part); 15] = [
+const PARTS: [(&str, Part); 16] = [
     ("calls", calls::calls),
     ("calls-beside", calls::calls_beside),
     ("held", calls::held),
@@ -42,6 +43,7 @@ const PARTS: [(&str, Part); 15] = [
     ("refreshes", registrations::refreshes),
     ("relay", relay::relay),
     ("srtp", relay::srtp),
+    ("esp", esp::esp),
     ("xdp", xdp::xdp),
     ("conference", conference::conference),
     ("standing", standing::standing),

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command};
 
 /// The targets; `fuzz/Cargo.toml` has one binary for each.
-pub const TARGETS: [&str; 14] = [
+pub const TARGETS: [&str; 15] = [
     "sip",
     "sdp",
     "media",
@@ -14,6 +14,7 @@ pub const TARGETS: [&str; 14] = [
     "border",
     "capture",
     "srtp",
+    "esp",
     "codec",
     "rules",
     "ws",

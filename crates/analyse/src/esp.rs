@@ -1,8 +1,11 @@
-//! ESP security associations (RFC 4303): counted, and decapsulated where encryption is NULL (RFC 2410, as IMS uses it).
+//! ESP security associations (RFC 4303): counted, decapsulated where encryption is NULL (RFC 2410, as IMS uses it), and
+//! opened with the keys of an `esp_sa` file.
 
 use super::keys::FlowKey;
 use super::report::EspReport;
 use engine::{BoundedMap, HashKey};
+use protect::esp::{EspFailure, EspSaLine, EspTransform};
+use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
 use wire::esp::{EspView, unencrypted_payload};
 use wire::ip::IpPacket;
@@ -23,12 +26,34 @@ struct EspAssociation {
     /// Length of the check value, once packets have shown NULL encryption.
     plain: Option<usize>,
     plain_packets: u64,
+    /// Index of its keys.
+    key: Option<usize>,
+    opened: u64,
+    failed: u64,
 }
 
-#[derive(Debug)]
+/// A line of the key file, prepared.
+struct AssociationKey {
+    line: EspSaLine,
+    transform: EspTransform,
+}
+
+/// A payload with its protocol.
+type InnerPayload<'a> = (u8, Cow<'a, [u8]>);
+
 pub(super) struct EspAssociations {
     index: BoundedMap<FlowKey, usize>,
     list: Vec<EspAssociation>,
+    keys: Vec<AssociationKey>,
+}
+
+impl std::fmt::Debug for EspAssociations {
+    /// Omits the keys.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EspAssociations")
+            .field("list", &self.list)
+            .finish_non_exhaustive()
+    }
 }
 
 impl EspAssociations {
@@ -36,15 +61,41 @@ impl EspAssociations {
         EspAssociations {
             index: BoundedMap::new(limit, key),
             list: Vec::new(),
+            keys: Vec::new(),
         }
     }
 
-    /// Counts a packet; returns protocol and payload of an unencrypted one.
+    /// Opens packets with these keys; the first line that matches an association counts, as in Wireshark.
+    pub(super) fn set_keys(&mut self, lines: Vec<EspSaLine>) {
+        let prepare = |line: EspSaLine| {
+            let transform = line.transform().ok()?;
+            Some(AssociationKey { line, transform })
+        };
+        self.keys = lines.into_iter().filter_map(prepare).collect();
+    }
+
+    /// Whether there are keys for a packet.
+    pub(super) fn has_key(&self, source: IpAddr, destination: IpAddr, spi: u32) -> bool {
+        self.key_of(source, destination, spi).is_some()
+    }
+
+    fn key_of(&self, source: IpAddr, destination: IpAddr, spi: u32) -> Option<usize> {
+        self.keys
+            .iter()
+            .position(|key| key.line.matches(source, destination, spi))
+    }
+
+    /// Packets with keys that did not open them.
+    pub(super) fn failed(&self) -> u64 {
+        self.list.iter().map(|association| association.failed).sum()
+    }
+
+    /// Counts a packet; returns protocol and payload of an unencrypted one, and of one that keys open.
     pub(super) fn receive<'a>(
         &mut self,
         time: u64,
         packet: &IpPacket<'a>,
-    ) -> Option<(u8, &'a [u8])> {
+    ) -> Option<InnerPayload<'a>> {
         let esp = EspView::parse(packet.payload)?;
         let (spi, sequence) = (esp.spi(), esp.sequence());
         let key = FlowKey::new(
@@ -56,6 +107,7 @@ impl EspAssociations {
             Some(index) => *index,
             None => {
                 self.index.insert(key, self.list.len()).ok()?;
+                let key = self.key_of(packet.source, packet.destination, spi);
                 self.list.push(EspAssociation {
                     source: packet.source,
                     destination: packet.destination,
@@ -67,6 +119,9 @@ impl EspAssociations {
                     last_at: time,
                     plain: None,
                     plain_packets: 0,
+                    key,
+                    opened: 0,
+                    failed: 0,
                 });
                 self.list.len() - 1
             }
@@ -79,6 +134,15 @@ impl EspAssociations {
         if packet.is_truncated() {
             return None;
         }
+        if let Some(key) = association.key.and_then(|key| self.keys.get(key)) {
+            let opened = key.open(packet.payload);
+            match &opened {
+                Ok(_) => association.opened += 1,
+                Err(_) => association.failed += 1,
+            }
+            let (protocol, payload) = opened.ok()?;
+            return Some((protocol, Cow::Owned(payload)));
+        }
         let (length, inner) = match association.plain {
             Some(length) => (length, unencrypted_payload(packet, &esp, length)?),
             None => CHECK_VALUES
@@ -87,7 +151,8 @@ impl EspAssociations {
         };
         association.plain = Some(length);
         association.plain_packets += 1;
-        Some(inner)
+        let (protocol, payload) = inner;
+        Some((protocol, Cow::Borrowed(payload)))
     }
 
     pub(super) fn report(&self) -> Vec<EspReport> {
@@ -102,7 +167,33 @@ impl EspAssociations {
                 highest_seq: association.highest,
                 duration_s: association.last_at.saturating_sub(association.first_at) as f64 / 1e9,
                 encrypted: association.plain_packets * 2 < association.packets,
+                opened: association.opened,
+                failed: association.failed,
             })
             .collect()
+    }
+}
+
+impl AssociationKey {
+    /// Opens an ESP packet from the SPI on; protocol and payload.
+    fn open(&self, esp: &[u8]) -> Result<(u8, Vec<u8>), EspFailure> {
+        let unverified = self.line.unverified_icv.unwrap_or(0);
+        let length = esp.len().checked_sub(unverified);
+        let esp = length
+            .and_then(|length| esp.get(..length))
+            .ok_or(EspFailure::Malformed)?;
+        let Some(upper) = self.line.extended_sequence else {
+            return self.open_once(esp, None);
+        };
+        // The upper half is that of the first packets; a long capture passes into the next cycle.
+        self.open_once(esp, Some(upper))
+            .or_else(|_| self.open_once(esp, Some(upper.wrapping_add(1))))
+    }
+
+    fn open_once(&self, esp: &[u8], upper: Option<u32>) -> Result<(u8, Vec<u8>), EspFailure> {
+        let mut bytes = esp.to_vec();
+        let opened = self.transform.open(&mut bytes, upper)?;
+        let payload = bytes.get(opened.range).ok_or(EspFailure::Malformed)?;
+        Ok((opened.next_header, payload.to_vec()))
     }
 }

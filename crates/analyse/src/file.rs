@@ -68,12 +68,23 @@ pub fn analyse_bytes(bytes: &[u8]) -> Result<Analysis, CaptureError> {
 /// # Errors
 /// The file cannot be opened or is not a capture.
 pub fn analyse_file(path: &Path) -> Result<Analysis, AnalyseError> {
+    analyse_file_with(CaptureAnalyser::default(), path)
+}
+
+/// As [`analyse_file`], with an analyser that has its limits and keys.
+///
+/// # Errors
+/// As [`analyse_file`].
+pub fn analyse_file_with(
+    analyser: CaptureAnalyser,
+    path: &Path,
+) -> Result<Analysis, AnalyseError> {
     let read_error = |source| AnalyseError::Read {
         path: path.to_owned(),
         source,
     };
     let file = std::fs::File::open(path).map_err(read_error)?;
-    match analyse_reader(file) {
+    match read_all(analyser, file) {
         Ok(analysis) => Ok(analysis),
         Err(AnalyseReaderError::Read(source)) => Err(read_error(source)),
         Err(AnalyseReaderError::Capture(source)) => Err(AnalyseError::Capture {
@@ -96,8 +107,14 @@ pub enum AnalyseReaderError {
 ///
 /// # Errors
 /// Nothing is readable, or the input is not a capture. A later read error ends the analysis and is added to its errors.
-pub fn analyse_reader(mut reader: impl Read) -> Result<Analysis, AnalyseReaderError> {
-    let mut analyser = CaptureAnalyser::default();
+pub fn analyse_reader(reader: impl Read) -> Result<Analysis, AnalyseReaderError> {
+    read_all(CaptureAnalyser::default(), reader)
+}
+
+fn read_all(
+    mut analyser: CaptureAnalyser,
+    mut reader: impl Read,
+) -> Result<Analysis, AnalyseReaderError> {
     let mut run = CaptureReading::default();
     let mut buffer = vec![0; CHUNK];
     let (mut start, mut end, mut last) = (0, 0, false);

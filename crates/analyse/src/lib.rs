@@ -24,7 +24,9 @@ mod stream;
 mod text;
 mod types;
 
-pub use file::{AnalyseError, AnalyseReaderError, analyse_bytes, analyse_file, analyse_reader};
+pub use file::{
+    AnalyseError, AnalyseReaderError, analyse_bytes, analyse_file, analyse_file_with, analyse_reader,
+};
 pub use report::{
     Analysis, CallReport, DtmfEvent, EspReport, JitterReport, MinMeanMaxReport, QualityReport,
     RtcpReport, SdpMediaReport, StreamReport, VoipMetricsReport,
@@ -107,6 +109,12 @@ impl CaptureAnalyser {
         }
     }
 
+    /// Opens ESP packets with these keys ([`protect::esp::parse_esp_sa_file`]).
+    pub fn with_esp_keys(mut self, lines: Vec<protect::esp::EspSaLine>) -> CaptureAnalyser {
+        self.esp.set_keys(lines);
+        self
+    }
+
     /// Takes a frame of the given link type, captured at `time` (nanoseconds, any epoch). `original_length` is its
     /// length on the wire.
     pub fn frame(&mut self, time: u64, link: LinkType, data: &[u8], original_length: usize) {
@@ -182,6 +190,10 @@ impl CaptureAnalyser {
         notes.add_counted(
             "fragmented IP packets that could not be reassembled",
             incomplete,
+        );
+        notes.add_counted(
+            "ESP packets that the keys of their association do not open",
+            self.esp.failed(),
         );
         notes.add_counted("TCP streams beyond the limit", self.connections.refused());
         notes.add_counted(

@@ -3,6 +3,7 @@
 use super::report::Messages;
 use super::{CaptureAnalyser, connections};
 use std::net::SocketAddr;
+use wire::esp::{EspView, NAT_TRAVERSAL_PORT, NatTraversalDatagram};
 use wire::ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, LinkType};
 use wire::ip::{IpPacket, gre_inner, protocol, skip_extensions};
 use wire::tcp::TcpView;
@@ -113,6 +114,16 @@ impl CaptureAnalyser {
 
     fn transport(&mut self, time: u64, packet: &IpPacket<'_>, depth: usize) {
         match packet.protocol {
+            protocol::UDP if self.is_encapsulated_esp(packet) => {
+                let esp = packet.payload.get(UdpView::HEADER..).unwrap_or_default();
+                let packet = IpPacket {
+                    protocol: protocol::ESP,
+                    payload: esp,
+                    payload_length: packet.payload_length.saturating_sub(UdpView::HEADER),
+                    ..*packet
+                };
+                self.esp_of(time, &packet, depth);
+            }
             protocol::UDP => self.udp_of(time, packet),
             protocol::TCP => self.tcp_of(time, packet),
             protocol::IPIP | protocol::IPV6 => self.ip(time, packet.payload, depth + 1),
@@ -128,6 +139,22 @@ impl CaptureAnalyser {
             },
             protocol::ESP => self.esp_of(time, packet, depth),
             _ => {}
+        }
+    }
+
+    /// Whether a datagram is ESP for which there are keys (RFC 3948). Without keys nothing tells it from RTP on that
+    /// port.
+    fn is_encapsulated_esp(&self, packet: &IpPacket<'_>) -> bool {
+        let Some(udp) = UdpView::parse(packet.payload) else {
+            return false;
+        };
+        if ![udp.source_port(), udp.destination_port()].contains(&NAT_TRAVERSAL_PORT) {
+            return false;
+        }
+        match NatTraversalDatagram::parse(udp.payload()) {
+            NatTraversalDatagram::Esp(esp) => EspView::parse(esp)
+                .is_some_and(|esp| self.esp.has_key(packet.source, packet.destination, esp.spi())),
+            _ => false,
         }
     }
 
@@ -167,7 +194,7 @@ impl CaptureAnalyser {
         if let Some((protocol, payload)) = inner {
             let packet = IpPacket {
                 protocol,
-                payload,
+                payload: &payload,
                 payload_length: payload.len(),
                 ..*packet
             };

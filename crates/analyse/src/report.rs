@@ -364,6 +364,10 @@ pub struct EspReport {
     pub duration_s: f64,
     /// False where the packets are readable without a key.
     pub encrypted: bool,
+    /// Packets that were opened with the keys of a key file.
+    pub opened: u64,
+    /// Packets that the keys did not open: modified, truncated, or other keys.
+    pub failed: u64,
 }
 
 /// Rounds to four decimal places: a tenth of a microsecond, which is enough and easier to compare.

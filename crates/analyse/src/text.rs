@@ -56,7 +56,14 @@ pub fn render_text(analysis: &Analysis) -> String {
     );
     table(
         &mut out,
-        &["esp source", "destination", "spi", "packets", "encrypted"],
+        &[
+            "esp source",
+            "destination",
+            "spi",
+            "packets",
+            "encrypted",
+            "opened",
+        ],
         analysis.esp.iter().map(|esp| {
             vec![
                 esp.src.clone(),
@@ -64,6 +71,7 @@ pub fn render_text(analysis: &Analysis) -> String {
                 esp.spi.clone(),
                 esp.packets.to_string(),
                 if esp.encrypted { "yes" } else { "no" }.to_owned(),
+                esp.opened.to_string(),
             ]
         }),
     );

@@ -47,6 +47,9 @@ pub enum Lab {
         /// Write the figures as JSON to this file; - is standard output.
         #[arg(long, value_name = "FILE")]
         json: Option<PathBuf>,
+        /// Open ESP with the keys of this file, which has the lines of Wireshark's esp_sa table.
+        #[arg(long, value_name = "FILE")]
+        keys: Option<PathBuf>,
     },
     /// Write the HTML report and the CSV files of a run.
     #[command(after_help = "Example: hornwork lab report results/b")]
@@ -160,7 +163,11 @@ pub fn run(command: Lab) -> ExitCode {
             false => experiment(*options),
         },
         Lab::Search(options) => search(options),
-        Lab::Analyse { capture, json } => analyse(&capture, json.as_deref()),
+        Lab::Analyse {
+            capture,
+            json,
+            keys,
+        } => analyse(&capture, json.as_deref(), keys.as_deref()),
         Lab::Report { dir } => lab::report::write(&dir).map(|path| {
             println!("{}", path.display());
             RunVerdict::Passed
@@ -249,9 +256,20 @@ fn search(options: LabSearchOptions) -> Result<RunVerdict, LabError> {
     lab::search::search(&options.experiment, &run)
 }
 
-fn analyse(capture: &Path, json: Option<&Path>) -> Result<RunVerdict, LabError> {
-    let analysis =
-        analyse::analyse_file(capture).map_err(|error| LabError::bad_input(error.to_string()))?;
+fn analyse(
+    capture: &Path,
+    json: Option<&Path>,
+    keys: Option<&Path>,
+) -> Result<RunVerdict, LabError> {
+    let mut analyser = analyse::CaptureAnalyser::default();
+    if let Some(path) = keys {
+        let failed = |error: String| LabError::bad_input(format!("{}: {error}", path.display()));
+        let text = std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
+        let lines = protect::esp::parse_esp_sa_file(&text);
+        analyser = analyser.with_esp_keys(lines.map_err(|error| failed(error.to_string()))?);
+    }
+    let analysis = analyse::analyse_file_with(analyser, capture)
+        .map_err(|error| LabError::bad_input(error.to_string()))?;
     let to_stdout = json.is_some_and(|path| path.as_os_str() == "-");
     if !to_stdout {
         print!("{}", analyse::render_text(&analysis));

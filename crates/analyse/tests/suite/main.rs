@@ -2,6 +2,7 @@
 
 mod built;
 mod captures;
+mod esp_keys;
 mod links;
 mod oracle;
 mod sip;

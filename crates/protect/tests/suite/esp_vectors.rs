@@ -394,7 +394,7 @@ fn gcm_vectors() {
         );
         tested += 1;
     }
-    assert!(tested >= 10, "{tested}");
+    assert!(tested >= 8, "{tested}");
 }
 
 /// RFC 2202, RFC 4231 and RFC 4868.

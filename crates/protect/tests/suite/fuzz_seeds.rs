@@ -23,6 +23,19 @@ fn seeds() {
     assert!(seeds >= 15);
 }
 
+#[test]
+fn esp_seeds() {
+    let mut seeds = 0;
+    for entry in std::fs::read_dir(folder("seeds/esp")).unwrap() {
+        let bytes = std::fs::read(entry.unwrap().path()).unwrap();
+        for length in 0..=bytes.len() {
+            protect::fuzz_esp(&bytes[..length]);
+        }
+        seeds += 1;
+    }
+    assert!(seeds >= 9);
+}
+
 /// Each input of a packed corpus follows its length in four bytes, big-endian.
 #[test]
 fn minimised_corpus() {

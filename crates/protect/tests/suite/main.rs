@@ -4,6 +4,8 @@ mod common;
 mod digest;
 mod dtls;
 mod dtls_openssl;
+mod esp;
+mod esp_simulation;
 mod esp_vectors;
 mod fuzz_seeds;
 mod ice;
