@@ -23,10 +23,10 @@ static double now(void)
     return t.tv_sec * 1e9 + t.tv_nsec;
 }
 
-static void must(int ok, const char *what)
+static void must(int ok, const char *step)
 {
     if (ok != 1) {
-        fprintf(stderr, "%s failed\n", what);
+        fprintf(stderr, "%s failed\n", step);
         exit(1);
     }
 }

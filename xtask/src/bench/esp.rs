@@ -67,7 +67,7 @@ fn figures_of(program: &Path) -> Result<Vec<(String, f64)>, String> {
     text.lines()
         .map(|line| {
             let (name, nanos) = line.rsplit_once(' ').ok_or("a line without a figure")?;
-            let nanos = nanos.parse().map_err(|_| "a figure that is no number")?;
+            let nanos = nanos.parse::<f64>().map_err(|_| "a figure that is no number")?;
             Ok((name.to_owned(), nanos))
         })
         .collect()

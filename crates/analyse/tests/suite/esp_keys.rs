@@ -138,7 +138,7 @@ fn analyse(capture: &Path, keys: &str) -> Analysis {
     analyse_file_with(analyser, capture).unwrap()
 }
 
-/// Every algorithm with every length of key, in both modes: tshark reads the SIP request in what we sealed, and finds
+/// Every algorithm with every length of key, in both modes: tshark reads the SIP request in our sealed packets, and finds
 /// the ICV right. The analyser reads all of them, too.
 #[test]
 fn tshark_opens_every_algorithm() {
@@ -167,6 +167,22 @@ fn tshark_opens_every_algorithm() {
         println!("skipped: tshark is not installed");
         return;
     }
+    // A version may not know an algorithm: 4.0 has no ChaCha20. It then refuses the whole table.
+    let known = |key: &String| {
+        let table = format!("uat:esp_sa:{key}");
+        let probe = Command::new("tshark").args(["-o", &table, "-c", "1", "-r"]).arg(&path).output();
+        probe.is_ok_and(|output| output.status.success())
+    };
+    let mut algorithms = std::collections::BTreeMap::new();
+    for (key, spec) in keys.iter().zip(&all) {
+        algorithms.entry(spec.suite.to_string()).or_insert_with(|| known(key));
+    }
+    let unknown: Vec<&String> = algorithms.iter().filter(|(_, known)| !**known).map(|(name, _)| name).collect();
+    println!("tshark does not know {unknown:?}");
+    assert!(unknown.len() <= 1, "{unknown:?}");
+    let is_known = |spec: &SaSpec| algorithms[&spec.suite.to_string()];
+    let keys: Vec<&String> =
+        keys.iter().zip(&all).filter(|(_, spec)| is_known(spec)).map(|(key, _)| key).collect();
     let mut command = Command::new("tshark");
     command.args(["-o", "esp.enable_encryption_decode:TRUE"]);
     command.args(["-o", "esp.enable_authentication_check:TRUE"]);
@@ -184,12 +200,10 @@ fn tshark_opens_every_algorithm() {
         let fields: Vec<&str> = row.split('\t').collect();
         let read = fields.get(1) == Some(&format!("esp-{number}").as_str());
         let bad = fields.get(2).is_some_and(|bad| *bad == "1" || *bad == "True");
-        if !read || bad {
+        if is_known(spec) && (!read || bad) {
             unread.push(format!("{} {row}", spec.suite));
         }
     }
-    // tshark 4.0 does not name Poly1305 in its table and reads no GCM with a key of 192 bits in some builds; all
-    // others it must read.
     assert!(unread.is_empty(), "{unread:#?}");
 }
 

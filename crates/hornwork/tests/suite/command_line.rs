@@ -419,6 +419,32 @@ fn file_that_is_no_capture_is_invalid_input() {
 }
 
 #[test]
+fn esp_key_file_opens_a_capture() {
+    let Some(data) = testdata() else { return };
+    let folder = scratch("esp-keys");
+    let keys = folder.join("esp_sa");
+    let line = r#""IPv4","*","*","0xd1234567","AES-CBC [RFC3602]","0xaaaabbbbccccdddd4043434545464649494a4a4c4c4f4f515152525454575758","ANY 96 bit authentication [no checking]","""#;
+    let capture = data.join("captures/esp/tcpdump-aes256-tunnel.pcap");
+    let run = |text: &str| {
+        std::fs::write(&keys, text).expect("a scratch folder");
+        let (capture, keys) = (capture.display().to_string(), keys.display().to_string());
+        hornwork(&["lab", "analyse", &capture, "--keys", &keys, "--json", "-"])
+    };
+    let output = run(line);
+    assert_eq!(code(&output), 0, "{}", error(&output));
+    let figures: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(figures["esp"][0]["opened"], 8);
+    let output = run(&format!("{line}\n{}", line.replace("AES-CBC [RFC3602]", "AES")));
+    assert_eq!(code(&output), 2);
+    assert!(error(&output).contains("line 2: unknown encryption \"AES\""), "{}", error(&output));
+    std::fs::remove_file(&keys).expect("written above");
+    let missing = keys.display().to_string();
+    let output = hornwork(&["lab", "analyse", &capture.display().to_string(), "--keys", &missing]);
+    assert_eq!(code(&output), 2);
+    assert!(error(&output).contains(&missing));
+}
+
+#[test]
 fn analysis_output_follows_contract() {
     let Some(data) = testdata() else { return };
     let capture = data.join("captures/rtp/sipp-g711a.pcap");

@@ -21,6 +21,7 @@ const TARGETS: &[(&str, Target)] = &[
     ("ng", ng),
     ("ice", protect::fuzz_ice),
     ("recode", media::fuzz_transcode),
+    ("esp", protect::fuzz_esp),
 ];
 
 fn media(data: &[u8]) {

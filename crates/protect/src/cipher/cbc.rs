@@ -109,23 +109,26 @@ fn keyed<K: KeyInit>(key: &[u8], wrap: fn(K) -> Cbc) -> Result<CbcKey, BadKey> {
 }
 
 /// The chain runs inside the cipher's backend, so that its instructions are selected once for a packet.
-struct Chain<'a, S: ArraySize> {
+struct CbcChain<'a, S: ArraySize> {
     iv: Array<u8, S>,
     blocks: &'a mut [Array<u8, S>],
 }
 
-impl<S: ArraySize> BlockSizeUser for Chain<'_, S> {
+impl<S: ArraySize> BlockSizeUser for CbcChain<'_, S> {
     type BlockSize = S;
 }
 
-impl<S: ArraySize> BlockCipherEncClosure for Chain<'_, S> {
+impl<S: ArraySize> BlockCipherEncClosure for CbcChain<'_, S> {
     #[inline(always)]
     fn call<B: BlockCipherEncBackend<BlockSize = S>>(self, backend: &B) {
         let mut chain = self.iv;
         for block in self.blocks {
-            xor(block, &chain);
-            backend.encrypt_block_inplace(block);
-            chain = block.clone();
+            // A local block stays in a register between the rounds of one block and the next.
+            let mut state = block.clone();
+            xor(&mut state, &chain);
+            backend.encrypt_block_inplace(&mut state);
+            block.clone_from(&state);
+            chain = state;
         }
     }
 }
@@ -136,7 +139,7 @@ fn encrypt<K: BlockCipherEncrypt>(key: &K, iv: &[u8], data: &mut [u8]) {
     let Some(iv) = first_block::<K>(iv) else {
         return;
     };
-    key.encrypt_with_backend(Chain { iv, blocks });
+    key.encrypt_with_backend(CbcChain { iv, blocks });
 }
 
 #[inline]

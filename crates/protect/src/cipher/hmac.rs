@@ -254,12 +254,18 @@ impl<H: BlockHash> PacketMac for Hmac<H> {
     #[inline]
     fn tag(&self, data: &[u8], suffix: &[u8]) -> H::Digest {
         let mut state = self.inner;
-        let (blocks, rest) = H::blocks(data);
-        if !blocks.is_empty() {
-            H::compress(&mut state, blocks);
-        }
         let block = size_of::<H::Block>();
-        finish::<H>(&mut state, rest, suffix, block + data.len() + suffix.len());
+        let length = data.len() + suffix.len();
+        let mut rest = data;
+        // A message that fits the two blocks of the tail with its padding is processed in one call.
+        if length + 1 + H::LENGTH_FIELD > 2 * block {
+            let (blocks, behind) = H::blocks(data);
+            if !blocks.is_empty() {
+                H::compress(&mut state, blocks);
+            }
+            rest = behind;
+        }
+        finish::<H>(&mut state, rest, suffix, block + length);
         let inner = H::digest(&state);
         let mut state = self.outer;
         // A digest with its padding fits one block for all these functions.

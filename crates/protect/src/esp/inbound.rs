@@ -25,6 +25,29 @@ pub struct ArrivedEsp {
     pub traffic_class: u8,
 }
 
+impl ArrivedEsp {
+    #[inline]
+    fn of(packet: &[u8], place: &PayloadPlace) -> Option<ArrivedEsp> {
+        Some(if place.is_v4 {
+            let header = packet.first_chunk::<20>()?;
+            let [.., a, b, c, d, e, f, g, h] = *header;
+            ArrivedEsp {
+                source: IpAddr::from([a, b, c, d]),
+                destination: IpAddr::from([e, f, g, h]),
+                traffic_class: header[1],
+            }
+        } else {
+            let addresses = packet.get(8..40)?;
+            let (source, destination) = addresses.split_first_chunk::<16>()?;
+            ArrivedEsp {
+                source: IpAddr::from(*source),
+                destination: IpAddr::from(*destination.first_chunk::<16>()?),
+                traffic_class: packet.first()? << 4 | packet.get(1)? >> 4,
+            }
+        })
+    }
+}
+
 /// An opened packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenedPacket {
@@ -159,13 +182,7 @@ impl InboundSa {
         if place.is_fragment {
             return Err(EspFailure::Fragment);
         }
-        let header = InnerHeader::read(packet).ok_or(EspFailure::Malformed)?;
-        let outer = IpPacket::parse(packet).ok_or(EspFailure::Malformed)?;
-        let arrived = ArrivedEsp {
-            source: outer.source,
-            destination: outer.destination,
-            traffic_class: header.traffic_class,
-        };
+        let arrived = ArrivedEsp::of(packet, &place).ok_or(EspFailure::Malformed)?;
         let esp_at = match place.protocol {
             protocol::ESP => place.offset,
             protocol::UDP => place.offset + 8,

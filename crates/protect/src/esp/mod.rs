@@ -29,7 +29,7 @@ pub use lifetime::{LifetimeStatus, RekeyReason, SaLifetime, SaUsage};
 pub use outbound::{OutboundSa, OutboundState, SealedPacket};
 pub use packet::PacketRoom;
 pub use sa_file::{EspSaFileError, EspSaLine, parse_esp_sa_file};
-pub use selector::{PacketFacts, PortRange, TrafficSelector};
+pub use selector::{PacketFacts, SelectorPorts, TrafficSelector};
 pub use spec::{DfPolicy, EcnPolicy, EspKeys, SaError, SaMode, SaSpec, UdpEncapsulation};
 pub use suite::{EspEncryption, EspIntegrity, EspSuite};
 pub use table::{SaTable, SecurityAssociation};

@@ -275,7 +275,8 @@ impl OuterHeader {
                 header[9] = protocol;
                 header[12..16].copy_from_slice(&source.octets());
                 header[16..20].copy_from_slice(&destination.octets());
-                write_v4_checksum(header);
+                let checksum = internet_checksum(&[&header[..]]);
+                header[10..12].copy_from_slice(&checksum.to_be_bytes());
             }
             (IpAddr::V6(source), IpAddr::V6(destination)) => {
                 let header = packet.first_chunk_mut::<40>().ok_or(EspFailure::NoRoom)?;

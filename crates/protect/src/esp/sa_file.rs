@@ -341,7 +341,7 @@ fn parse_sequence(length: &str, upper: &str) -> Result<Option<u32>, String> {
     }
 }
 
-/// Wireshark's name of encryption and what it stands for.
+/// Wireshark's names of encryption.
 const ENCRYPTIONS: [(&str, EspEncryption); 10] = [
     ("NULL", EspEncryption::Null),
     ("TripleDES-CBC [RFC2451]", EspEncryption::TripleDes),
@@ -364,7 +364,7 @@ const ENCRYPTIONS: [(&str, EspEncryption); 10] = [
     ),
 ];
 
-/// Wireshark's name of authentication and what it stands for.
+/// Wireshark's names of authentication.
 const AUTHENTICATIONS: [(&str, EspIntegrity); 7] = [
     ("NULL", EspIntegrity::None),
     ("HMAC-SHA-1-96 [RFC2404]", EspIntegrity::HmacSha1),

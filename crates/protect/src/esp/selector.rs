@@ -7,23 +7,23 @@ use wire::ip::IpPacket;
 
 /// A range of ports, inclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PortRange {
+pub struct SelectorPorts {
     /// First port.
     pub first: u16,
     /// Last port.
     pub last: u16,
 }
 
-impl PortRange {
+impl SelectorPorts {
     /// All ports; also of packets without a port.
-    pub const ANY: PortRange = PortRange {
+    pub const ANY: SelectorPorts = SelectorPorts {
         first: 0,
         last: u16::MAX,
     };
 
     /// One port.
-    pub const fn one(port: u16) -> PortRange {
-        PortRange {
+    pub const fn one(port: u16) -> SelectorPorts {
+        SelectorPorts {
             first: port,
             last: port,
         }
@@ -31,7 +31,7 @@ impl PortRange {
 
     #[inline]
     fn contains(self, port: Option<u16>) -> bool {
-        self == PortRange::ANY || port.is_some_and(|port| self.first <= port && port <= self.last)
+        self == SelectorPorts::ANY || port.is_some_and(|port| self.first <= port && port <= self.last)
     }
 }
 
@@ -45,9 +45,9 @@ pub struct TrafficSelector {
     /// Protocol of the transport layer; all if absent.
     pub protocol: Option<u8>,
     /// Source ports. For ICMP the type and code as 256 times type plus code (RFC 4301 section 4.4.1.1).
-    pub source_ports: PortRange,
+    pub source_ports: SelectorPorts,
     /// Destination ports.
-    pub destination_ports: PortRange,
+    pub destination_ports: SelectorPorts,
 }
 
 impl TrafficSelector {
@@ -56,8 +56,8 @@ impl TrafficSelector {
         source: None,
         destination: None,
         protocol: None,
-        source_ports: PortRange::ANY,
-        destination_ports: PortRange::ANY,
+        source_ports: SelectorPorts::ANY,
+        destination_ports: SelectorPorts::ANY,
     };
 
     /// The selector of the other direction.

@@ -281,7 +281,7 @@ impl EspMac {
     }
 }
 
-/// Header, upper half of the sequence number and initialisation vector: what an AEAD authenticates beside the payload.
+/// Header, upper half of the sequence number and initialisation vector: an AEAD authenticates them beside the payload.
 type Clear<'a> = (&'a [u8; 8], Option<u32>, &'a [u8]);
 
 #[inline]

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use protect::esp::{
     ArrivedEsp, DfPolicy, EcnPolicy, EspEncryption, EspFailure, EspIntegrity, EspKeys, EspSuite,
     InboundSa, InboundState, LifetimeStatus, MAX_ESP_WINDOW, MAX_HEADROOM, MAX_TAILROOM,
-    OpenedPacket, OutboundSa, OutboundState, PacketRoom, PortRange, RekeyReason, SaError,
+    OpenedPacket, OutboundSa, OutboundState, PacketRoom, SelectorPorts, RekeyReason, SaError,
     SaLifetime, SaSpec, SaTable, SaUsage, SealedPacket, TrafficSelector, UdpEncapsulation,
 };
 use std::collections::BTreeSet;
@@ -212,7 +212,7 @@ fn faults_are_counted_drops() {
     let suite = cbc_sha1();
     let mut selected = tunnel(spec(suite));
     selected.selectors = vec![TrafficSelector {
-        destination_ports: PortRange::one(5060),
+        destination_ports: SelectorPorts::one(5060),
         protocol: Some(protocol::UDP),
         ..TrafficSelector::ANY
     }];
@@ -294,7 +294,7 @@ fn faults_are_counted_drops() {
     huge.truncate(65_528);
     huge[2..4].copy_from_slice(&65_528u16.to_be_bytes());
     expect(&huge, Some(DropReason::EspAuthentication));
-    // A dummy packet is discarded, and counted as what it is.
+    // A dummy packet is discarded, and counted under its own reason.
     let (_, esp) = with_room(&[], |room| outbound.seal_dummy(room, 100, NOW).unwrap());
     let mut dummy = wire[..20].to_vec();
     dummy.extend(&esp);
@@ -578,7 +578,7 @@ fn lifetimes_end_softly_and_hard() {
     open(&mut inbound, &wire).unwrap();
 }
 
-/// RFC 6040: what the outer header says, and what arrives, for every pair.
+/// RFC 6040: the congestion marks of both headers, for every pair.
 #[test]
 fn congestion_marks_are_carried() {
     for make in [tunnel as fn(SaSpec) -> SaSpec, tunnel_v6] {
@@ -733,7 +733,7 @@ fn payloads_for_sockets() {
     transport.selectors = vec![TrafficSelector {
         source: Some("192.0.2.0/24".parse().unwrap()),
         protocol: Some(protocol::UDP),
-        destination_ports: PortRange { first: 5060, last: 5061 },
+        destination_ports: SelectorPorts { first: 5060, last: 5061 },
         ..TrafficSelector::ANY
     }];
     let (mut outbound, mut inbound) = ends(&transport);
@@ -775,8 +775,8 @@ fn selectors_match_and_reverse() {
         source: Some("192.0.2.0/24".parse().unwrap()),
         destination: Some("198.51.100.2".parse().unwrap()),
         protocol: Some(protocol::UDP),
-        source_ports: PortRange { first: 4000, last: 4001 },
-        destination_ports: PortRange::one(5060),
+        source_ports: SelectorPorts { first: 4000, last: 4001 },
+        destination_ports: SelectorPorts::one(5060),
     };
     let facts = |packet: &[u8]| protect::esp::PacketFacts::of(&IpPacket::parse(packet).unwrap());
     let packet = v4(b"x", 0, 0);
@@ -796,7 +796,7 @@ fn selectors_match_and_reverse() {
     ping[20..22].copy_from_slice(&[8, 0]);
     let echo = TrafficSelector {
         protocol: Some(protocol::ICMP),
-        source_ports: PortRange::one(8 << 8),
+        source_ports: SelectorPorts::one(8 << 8),
         ..TrafficSelector::ANY
     };
     assert!(echo.matches(&facts(&ping)));
@@ -823,7 +823,7 @@ fn table_is_bounded() {
     assert_eq!(table.iter_unordered().count(), 2);
 }
 
-/// Batches do what single packets do.
+/// Batches give the results of single packets.
 #[test]
 fn batches() {
     let spec = tunnel(spec(gcm()));

@@ -14,9 +14,9 @@ const WRITTEN_EVERY: u64 = 16;
 /// The link delays a packet by at most this many others: less than the smallest window.
 const REORDERING: u64 = 40;
 
-/// Outcome of a run.
+/// TunnelOutcome of a run.
 #[derive(Debug, Default)]
-struct Outcome {
+struct TunnelOutcome {
     sent: u32,
     arrived: u32,
     lost: u32,
@@ -33,7 +33,7 @@ struct Tunnel {
     outbound: OutboundSa,
     inbound: SaTable<InboundSa>,
     drops: Drops,
-    /// What survives a restart.
+    /// The state that survives a restart.
     sealing: (OutboundState, u64),
     opening: BTreeMap<u32, InboundState>,
     specs: BTreeMap<u32, SaSpec>,
@@ -41,7 +41,7 @@ struct Tunnel {
     doubtful: BTreeMap<u32, u64>,
     /// SPI and sequence number of every delivered packet.
     delivered: BTreeSet<u64>,
-    outcome: Outcome,
+    outcome: TunnelOutcome,
 }
 
 impl Tunnel {
@@ -75,7 +75,7 @@ impl Tunnel {
             specs: BTreeMap::new(),
             doubtful: BTreeMap::new(),
             delivered: BTreeSet::new(),
-            outcome: Outcome::default(),
+            outcome: TunnelOutcome::default(),
             template,
             entropy,
         };
@@ -193,7 +193,7 @@ fn numbered(number: u32, more: usize) -> Vec<u8> {
     packet
 }
 
-fn run(seed: u64) -> Outcome {
+fn run(seed: u64) -> TunnelOutcome {
     let mut tunnel = Tunnel::new(seed);
     let mut link: BTreeMap<(u64, u64), Vec<u8>> = BTreeMap::new();
     let mut arrived = BTreeSet::new();
@@ -260,7 +260,7 @@ fn deliver(tunnel: &mut Tunnel, wire: &[u8], arrived: &mut BTreeSet<u32>) {
 
 #[test]
 fn nothing_is_opened_twice_and_nothing_valid_is_lost() {
-    let mut total = Outcome::default();
+    let mut total = TunnelOutcome::default();
     for seed in 0..SEEDS {
         let outcome = run(seed);
         total.sent += outcome.sent;

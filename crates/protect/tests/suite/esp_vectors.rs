@@ -429,8 +429,7 @@ fn hmac_vectors() {
     assert!(tested >= 30, "{tested}");
 }
 
-/// Our own packets with the numbers of a vector: an outbound association restored to number 5 seals what RFC 7634
-/// opens.
+/// Our own packets with the numbers of a vector: an outbound association is restored to number 5.
 #[test]
 fn sealed_packet_has_the_bytes_of_its_fields() {
     let key: Vec<u8> = (0x80..=0x9f).chain(0xa0..=0xa3).collect();
