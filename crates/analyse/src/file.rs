@@ -75,10 +75,7 @@ pub fn analyse_file(path: &Path) -> Result<Analysis, AnalyseError> {
 ///
 /// # Errors
 /// As [`analyse_file`].
-pub fn analyse_file_with(
-    analyser: CaptureAnalyser,
-    path: &Path,
-) -> Result<Analysis, AnalyseError> {
+pub fn analyse_file_with(analyser: CaptureAnalyser, path: &Path) -> Result<Analysis, AnalyseError> {
     let read_error = |source| AnalyseError::Read {
         path: path.to_owned(),
         source,

@@ -25,7 +25,8 @@ mod text;
 mod types;
 
 pub use file::{
-    AnalyseError, AnalyseReaderError, analyse_bytes, analyse_file, analyse_file_with, analyse_reader,
+    AnalyseError, AnalyseReaderError, analyse_bytes, analyse_file, analyse_file_with,
+    analyse_reader,
 };
 pub use report::{
     Analysis, CallReport, DtmfEvent, EspReport, JitterReport, MinMeanMaxReport, QualityReport,

@@ -152,8 +152,10 @@ impl CaptureAnalyser {
             return false;
         }
         match NatTraversalDatagram::parse(udp.payload()) {
-            NatTraversalDatagram::Esp(esp) => EspView::parse(esp)
-                .is_some_and(|esp| self.esp.has_key(packet.source, packet.destination, esp.spi())),
+            NatTraversalDatagram::Esp(esp) => EspView::parse(esp).is_some_and(|esp| {
+                self.esp
+                    .has_key(packet.source, packet.destination, esp.spi())
+            }),
             _ => false,
         }
     }

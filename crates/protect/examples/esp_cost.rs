@@ -24,12 +24,20 @@ fn packet(length: usize) -> Vec<u8> {
 }
 
 /// The least mean of a few stretches of a round: other load of the machine only adds.
-fn measure(name: &str, length: usize, encryption: EspEncryption, integrity: EspIntegrity, keys: (usize, usize)) {
+fn measure(
+    name: &str,
+    length: usize,
+    encryption: EspEncryption,
+    integrity: EspIntegrity,
+    keys: (usize, usize),
+) {
     let suite = EspSuite::new(encryption, integrity);
     let keys = EspKeys::new(&vec![3; keys.0], &vec![5; keys.1]);
-    let spec = SaSpec::new(0x1234, suite, keys).tunnel([192, 0, 2, 1].into(), [192, 0, 2, 2].into());
+    let spec =
+        SaSpec::new(0x1234, suite, keys).tunnel([192, 0, 2, 1].into(), [192, 0, 2, 2].into());
     let mut entropy = Entropy::from_number(1);
-    let mut outbound = OutboundSa::new(spec.clone(), &mut entropy, Time::ZERO).expect("a valid description");
+    let mut outbound =
+        OutboundSa::new(spec.clone(), &mut entropy, Time::ZERO).expect("a valid description");
     let mut inbound = InboundSa::new(spec, Time::ZERO).expect("a valid description");
     let inner = packet(length);
     let mut buffers = vec![vec![0u8; MAX_HEADROOM + length + MAX_TAILROOM]; PACKETS];
@@ -60,10 +68,36 @@ fn measure(name: &str, length: usize, encryption: EspEncryption, integrity: EspI
 }
 
 fn main() {
-    let length = std::env::args().nth(1).map_or(60, |text| text.parse().expect("a number of bytes"));
+    let length = std::env::args()
+        .nth(1)
+        .map_or(60, |text| text.parse().expect("a number of bytes"));
     let length: usize = length;
-    measure("AES-128-CBC+HMAC-SHA1-96", length, EspEncryption::AesCbc, EspIntegrity::HmacSha1, (16, 20));
-    measure("AES-128-GCM", length, EspEncryption::AesGcm16, EspIntegrity::None, (20, 0));
-    measure("AES-128-CBC+HMAC-SHA2-256-128", length, EspEncryption::AesCbc, EspIntegrity::HmacSha256, (16, 32));
-    measure("CHACHA20-POLY1305", length, EspEncryption::ChaCha20Poly1305, EspIntegrity::None, (36, 0));
+    measure(
+        "AES-128-CBC+HMAC-SHA1-96",
+        length,
+        EspEncryption::AesCbc,
+        EspIntegrity::HmacSha1,
+        (16, 20),
+    );
+    measure(
+        "AES-128-GCM",
+        length,
+        EspEncryption::AesGcm16,
+        EspIntegrity::None,
+        (20, 0),
+    );
+    measure(
+        "AES-128-CBC+HMAC-SHA2-256-128",
+        length,
+        EspEncryption::AesCbc,
+        EspIntegrity::HmacSha256,
+        (16, 32),
+    );
+    measure(
+        "CHACHA20-POLY1305",
+        length,
+        EspEncryption::ChaCha20Poly1305,
+        EspIntegrity::None,
+        (36, 0),
+    );
 }

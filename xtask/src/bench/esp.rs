@@ -18,14 +18,25 @@ const MORE: usize = 5;
 pub(super) fn esp(bench: &mut Bench) -> Result<(), String> {
     let guide = Guide::none();
     let example = ["-p", "protect", "--example", "esp_cost"];
-    check(guide.cargo().args(["build", "--release", "--locked", "--quiet"]).args(example))?;
+    check(
+        guide
+            .cargo()
+            .args(["build", "--release", "--locked", "--quiet"])
+            .args(example),
+    )?;
     let ours = crate::process::release().join("examples/esp_cost");
     let theirs = bench.scratch.join("evp_esp");
     if !installed("cc") || !Path::new("/usr/include/openssl/evp.h").is_file() {
         return Err("OpenSSL's headers are missing: install gcc and libssl-dev".to_owned());
     }
     let source = root().join("bench/evp_esp.c");
-    check(Command::new("cc").args(["-O2", "-o"]).arg(&theirs).arg(&source).arg("-lcrypto"))?;
+    check(
+        Command::new("cc")
+            .args(["-O2", "-o"])
+            .arg(&theirs)
+            .arg(&source)
+            .arg("-lcrypto"),
+    )?;
     let mut figures: BTreeMap<String, [Vec<f64>; 2]> = BTreeMap::new();
     for round in 0..bench.rounds * MORE {
         for turn in 0..2 {
@@ -67,7 +78,9 @@ fn figures_of(program: &Path) -> Result<Vec<(String, f64)>, String> {
     text.lines()
         .map(|line| {
             let (name, nanos) = line.rsplit_once(' ').ok_or("a line without a figure")?;
-            let nanos = nanos.parse::<f64>().map_err(|_| "a figure that is no number")?;
+            let nanos = nanos
+                .parse::<f64>()
+                .map_err(|_| "a figure that is no number")?;
             Ok((name.to_owned(), nanos))
         })
         .collect()

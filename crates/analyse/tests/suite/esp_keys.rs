@@ -45,7 +45,13 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 fn line(v6: bool, spec: &SaSpec) -> String {
-    let optional = |bytes: &[u8]| if bytes.is_empty() { String::new() } else { hex(bytes) };
+    let optional = |bytes: &[u8]| {
+        if bytes.is_empty() {
+            String::new()
+        } else {
+            hex(bytes)
+        }
+    };
     format!(
         "\"{}\",\"*\",\"*\",\"{:#010x}\",\"{}\",\"{}\",\"{}\",\"{}\"",
         if v6 { "IPv6" } else { "IPv4" },
@@ -160,7 +166,10 @@ fn tshark_opens_every_algorithm() {
     let path = file("algorithms.pcap", &capture.finish());
     let analysis = analyse(&path, &keys.join("\n"));
     assert_eq!(analysis.sip_messages, all.len() as u64);
-    assert_eq!(analysis.esp.iter().map(|esp| esp.opened).sum::<u64>(), all.len() as u64);
+    assert_eq!(
+        analysis.esp.iter().map(|esp| esp.opened).sum::<u64>(),
+        all.len() as u64
+    );
     assert!(analysis.esp.iter().all(|esp| esp.failed == 0));
 
     if !installed("tshark") {
@@ -170,19 +179,32 @@ fn tshark_opens_every_algorithm() {
     // A version may not know an algorithm: 4.0 has no ChaCha20. It then refuses the whole table.
     let known = |key: &String| {
         let table = format!("uat:esp_sa:{key}");
-        let probe = Command::new("tshark").args(["-o", &table, "-c", "1", "-r"]).arg(&path).output();
+        let probe = Command::new("tshark")
+            .args(["-o", &table, "-c", "1", "-r"])
+            .arg(&path)
+            .output();
         probe.is_ok_and(|output| output.status.success())
     };
     let mut algorithms = std::collections::BTreeMap::new();
     for (key, spec) in keys.iter().zip(&all) {
-        algorithms.entry(spec.suite.to_string()).or_insert_with(|| known(key));
+        algorithms
+            .entry(spec.suite.to_string())
+            .or_insert_with(|| known(key));
     }
-    let unknown: Vec<&String> = algorithms.iter().filter(|(_, known)| !**known).map(|(name, _)| name).collect();
+    let unknown: Vec<&String> = algorithms
+        .iter()
+        .filter(|(_, known)| !**known)
+        .map(|(name, _)| name)
+        .collect();
     println!("tshark does not know {unknown:?}");
     assert!(unknown.len() <= 1, "{unknown:?}");
     let is_known = |spec: &SaSpec| algorithms[&spec.suite.to_string()];
-    let keys: Vec<&String> =
-        keys.iter().zip(&all).filter(|(_, spec)| is_known(spec)).map(|(key, _)| key).collect();
+    let keys: Vec<&String> = keys
+        .iter()
+        .zip(&all)
+        .filter(|(_, spec)| is_known(spec))
+        .map(|(key, _)| key)
+        .collect();
     let mut command = Command::new("tshark");
     command.args(["-o", "esp.enable_encryption_decode:TRUE"]);
     command.args(["-o", "esp.enable_authentication_check:TRUE"]);
@@ -190,16 +212,32 @@ fn tshark_opens_every_algorithm() {
         command.args(["-o", &format!("uat:esp_sa:{key}")]);
     }
     command.arg("-r").arg(&path);
-    command.args(["-T", "fields", "-e", "esp.spi", "-e", "sip.Call-ID", "-e", "esp.icv_bad"]);
+    command.args([
+        "-T",
+        "fields",
+        "-e",
+        "esp.spi",
+        "-e",
+        "sip.Call-ID",
+        "-e",
+        "esp.icv_bad",
+    ]);
     let output = command.output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     let rows: Vec<&str> = text.lines().collect();
-    assert_eq!(rows.len(), all.len(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(
+        rows.len(),
+        all.len(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     let mut unread = Vec::new();
     for (number, (row, spec)) in rows.iter().zip(&all).enumerate() {
         let fields: Vec<&str> = row.split('\t').collect();
         let read = fields.get(1) == Some(&format!("esp-{number}").as_str());
-        let bad = fields.get(2).is_some_and(|bad| *bad == "1" || *bad == "True");
+        let bad = fields
+            .get(2)
+            .is_some_and(|bad| *bad == "1" || *bad == "True");
         if is_known(spec) && (!read || bad) {
             unread.push(format!("{} {row}", spec.suite));
         }
@@ -218,7 +256,10 @@ fn media_in_esp_is_analysed() {
     for (v6, encapsulated) in [(false, false), (false, true), (true, false), (true, true)] {
         let mut spec = SaSpec::new(0x8000_1234, suite, EspKeys::new(&[7; 20], &[]));
         let ends: [IpAddr; 2] = if v6 {
-            ["2001:db8::1".parse().unwrap(), "2001:db8::2".parse().unwrap()]
+            [
+                "2001:db8::1".parse().unwrap(),
+                "2001:db8::2".parse().unwrap(),
+            ]
         } else {
             [[203, 0, 113, 1].into(), [203, 0, 113, 2].into()]
         };
@@ -248,16 +289,29 @@ fn media_in_esp_is_analysed() {
                 _ => capture.frame(time, &sealed),
             }
         }
-        let path = file(&format!("media-{v6}-{encapsulated}.pcap"), &capture.finish());
+        let path = file(
+            &format!("media-{v6}-{encapsulated}.pcap"),
+            &capture.finish(),
+        );
         let analysis = analyse(&path, &line(v6, &spec));
         assert_eq!(analysis.streams.len(), 1, "{v6} {encapsulated}");
         let stream = &analysis.streams[0];
         assert_eq!((stream.packets_received, stream.lost_unique), (179, 21));
         assert_eq!((analysis.esp[0].opened, analysis.esp[0].failed), (179, 1));
-        assert!(analysis.notes.iter().any(|note| note.contains("do not open")));
+        assert!(
+            analysis
+                .notes
+                .iter()
+                .any(|note| note.contains("do not open"))
+        );
         assert!(analyse::render_text(&analysis).contains("opened"));
         let without = analyse(&path, "");
-        assert!(without.streams.iter().all(|stream| stream.ssrc != analysis.streams[0].ssrc));
+        assert!(
+            without
+                .streams
+                .iter()
+                .all(|stream| stream.ssrc != analysis.streams[0].ssrc)
+        );
     }
 }
 
@@ -279,10 +333,16 @@ fn tcpdump_captures_open() {
         let oracle: serde_json::Value = serde_json::from_str(&text).unwrap();
         let mut keys = std::collections::BTreeSet::new();
         let mut layers = 0;
-        for layer in oracle["packets"].as_array().unwrap().iter().flat_map(|packet| {
-            packet["layers"].as_array().unwrap()
-        }) {
-            let (spi, key) = (layer["spi"].as_str().unwrap(), layer["key"].as_str().unwrap());
+        for layer in oracle["packets"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .flat_map(|packet| packet["layers"].as_array().unwrap())
+        {
+            let (spi, key) = (
+                layer["spi"].as_str().unwrap(),
+                layer["key"].as_str().unwrap(),
+            );
             let key = oracle["keys"][key].as_str().unwrap();
             keys.insert(format!(
                 "\"IPv4\",\"*\",\"*\",\"{spi}\",\"{encryption}\",\"0x{key}\",\"ANY 96 bit authentication [no checking]\",\"\""
@@ -291,7 +351,10 @@ fn tcpdump_captures_open() {
         }
         let keys: Vec<String> = keys.into_iter().collect();
         let analysis = analyse(&folder.join(format!("{name}.pcap")), &keys.join("\n"));
-        assert_eq!(analysis.esp.iter().map(|esp| esp.opened).sum::<u64>(), layers);
+        assert_eq!(
+            analysis.esp.iter().map(|esp| esp.opened).sum::<u64>(),
+            layers
+        );
         assert_eq!(analysis.esp.iter().map(|esp| esp.failed).sum::<u64>(), 0);
     }
 }
@@ -307,7 +370,11 @@ fn lines_match_by_address_and_spi() {
     let v6: IpAddr = "2001:db8::7".parse().unwrap();
     for (addresses, spi, expected) in [
         ("\"IPv4\",\"*\",\"*\"", "*", true),
-        ("\"IPv4\",\"192.0.2.1\",\"198.51.100.7\"", "0x00001234", true),
+        (
+            "\"IPv4\",\"192.0.2.1\",\"198.51.100.7\"",
+            "0x00001234",
+            true,
+        ),
         ("\"IPv4\",\"192.0.2.1\",\"198.51.100.7\"", "0x1234", true),
         ("\"IPv4\",\"192.0.2.1\",\"198.51.100.7\"", "4660", true),
         ("\"IPv4\",\"192.0.2.*\",\"198.*.*.7\"", "0x0000123*", true),
@@ -319,7 +386,11 @@ fn lines_match_by_address_and_spi() {
         ("\"IPv6\",\"*\",\"*\"", "*", false),
     ] {
         let line = parse(addresses, spi);
-        assert_eq!(line.matches(source, destination, 0x1234), expected, "{addresses} {spi}");
+        assert_eq!(
+            line.matches(source, destination, 0x1234),
+            expected,
+            "{addresses} {spi}"
+        );
     }
     assert!(parse("\"IPv6\",\"2001:db8::7\",\"*\"", "*").matches(v6, v6, 1));
     assert!(parse("\"IPv6\",\"2001:db8:*:*:*:*:*:7\",\"*\"", "*").matches(v6, v6, 1));
@@ -331,13 +402,25 @@ fn mistakes_are_named_with_their_line() {
     let good = "\"IPv4\",\"*\",\"*\",\"*\",\"AES-CBC [RFC3602]\",\"0x00112233445566778899aabbccddeeff\",\"NULL\",\"\"";
     let with = |from: &str, to: &str| good.replace(from, to);
     for (bad, says) in [
-        (with("AES-CBC [RFC3602]", "AES"), "unknown encryption \"AES\""),
-        (with("AES-CBC [RFC3602]", "TWOFISH-CBC"), "\"TWOFISH-CBC\" is not supported"),
-        (with("\"NULL\",\"\"", "\"SHA1\",\"0x00\""), "unknown authentication \"SHA1\""),
+        (
+            with("AES-CBC [RFC3602]", "AES"),
+            "unknown encryption \"AES\"",
+        ),
+        (
+            with("AES-CBC [RFC3602]", "TWOFISH-CBC"),
+            "\"TWOFISH-CBC\" is not supported",
+        ),
+        (
+            with("\"NULL\",\"\"", "\"SHA1\",\"0x00\""),
+            "unknown authentication \"SHA1\"",
+        ),
         (with("ff\"", "f\""), "even number"),
         (with("eeff\"", "ee\""), "15 bytes does not fit AES-CBC"),
         (with("IPv4", "IPv5"), "neither IPv4 nor IPv6"),
-        (with("\"*\",\"*\",\"*\"", "\"1.2.3\",\"*\",\"*\""), "is no IPv4 address"),
+        (
+            with("\"*\",\"*\",\"*\"", "\"1.2.3\",\"*\",\"*\""),
+            "is no IPv4 address",
+        ),
         (with("\"*\",\"AES", "\"0xzz\",\"AES"), "SPI \"0xzz\""),
         (with(",\"\"", ""), "8 fields"),
         (with(",\"\"", ",\""), "closing quotation mark"),
@@ -348,11 +431,19 @@ fn mistakes_are_named_with_their_line() {
         let error = parse_esp_sa_file(&text).unwrap_err();
         assert_eq!(error.line, 4, "{bad}");
         assert!(error.to_string().contains(says), "{error}");
-        assert!(!error.to_string().contains("00112233"), "a key is printed: {error}");
+        assert!(
+            !error.to_string().contains("00112233"),
+            "a key is printed: {error}"
+        );
     }
     let fields = format!("{good},\"64-bit\",\"0x00000001\"");
     let read = parse_esp_sa_file(&fields).unwrap();
     assert_eq!(read[0].extended_sequence, Some(1));
     let text = with("0x00112233445566778899aabbccddeeff", "sixteen \\x22bytes!!");
-    assert_eq!(parse_esp_sa_file(&text).unwrap()[0].keys.expose_encryption(), b"sixteen \"bytes!!");
+    assert_eq!(
+        parse_esp_sa_file(&text).unwrap()[0]
+            .keys
+            .expose_encryption(),
+        b"sixteen \"bytes!!"
+    );
 }

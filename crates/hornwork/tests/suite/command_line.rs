@@ -434,12 +434,25 @@ fn esp_key_file_opens_a_capture() {
     assert_eq!(code(&output), 0, "{}", error(&output));
     let figures: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(figures["esp"][0]["opened"], 8);
-    let output = run(&format!("{line}\n{}", line.replace("AES-CBC [RFC3602]", "AES")));
+    let output = run(&format!(
+        "{line}\n{}",
+        line.replace("AES-CBC [RFC3602]", "AES")
+    ));
     assert_eq!(code(&output), 2);
-    assert!(error(&output).contains("line 2: unknown encryption \"AES\""), "{}", error(&output));
+    assert!(
+        error(&output).contains("line 2: unknown encryption \"AES\""),
+        "{}",
+        error(&output)
+    );
     std::fs::remove_file(&keys).expect("written above");
     let missing = keys.display().to_string();
-    let output = hornwork(&["lab", "analyse", &capture.display().to_string(), "--keys", &missing]);
+    let output = hornwork(&[
+        "lab",
+        "analyse",
+        &capture.display().to_string(),
+        "--keys",
+        &missing,
+    ]);
     assert_eq!(code(&output), 2);
     assert!(error(&output).contains(&missing));
 }

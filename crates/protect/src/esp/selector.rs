@@ -31,7 +31,8 @@ impl SelectorPorts {
 
     #[inline]
     fn contains(self, port: Option<u16>) -> bool {
-        self == SelectorPorts::ANY || port.is_some_and(|port| self.first <= port && port <= self.last)
+        self == SelectorPorts::ANY
+            || port.is_some_and(|port| self.first <= port && port <= self.last)
     }
 }
 

@@ -5,8 +5,8 @@ use proptest::prelude::*;
 use protect::esp::{
     ArrivedEsp, DfPolicy, EcnPolicy, EspEncryption, EspFailure, EspIntegrity, EspKeys, EspSuite,
     InboundSa, InboundState, LifetimeStatus, MAX_ESP_WINDOW, MAX_HEADROOM, MAX_TAILROOM,
-    OpenedPacket, OutboundSa, OutboundState, PacketRoom, SelectorPorts, RekeyReason, SaError,
-    SaLifetime, SaSpec, SaTable, SaUsage, SealedPacket, TrafficSelector, UdpEncapsulation,
+    OpenedPacket, OutboundSa, OutboundState, PacketRoom, RekeyReason, SaError, SaLifetime, SaSpec,
+    SaTable, SaUsage, SealedPacket, SelectorPorts, TrafficSelector, UdpEncapsulation,
 };
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -17,7 +17,9 @@ const NOW: Time = Time(1_000_000_000);
 
 /// Longest key that the algorithms accept, filled with distinct bytes.
 fn keys(suite: EspSuite) -> EspKeys {
-    let length = (0..64).rev().find(|n| suite.encryption.accepts_key_length(*n));
+    let length = (0..64)
+        .rev()
+        .find(|n| suite.encryption.accepts_key_length(*n));
     let fill = |length: usize, salt: u8| (0..length).map(|at| at as u8 ^ salt).collect::<Vec<_>>();
     EspKeys::new(
         &fill(length.unwrap(), 0x55),
@@ -83,8 +85,18 @@ fn v6(payload: &[u8], traffic_class: u8, options: bool) -> Vec<u8> {
     let mut packet = vec![0x60 | traffic_class >> 4, traffic_class << 4, 0, 0];
     packet.extend(length.to_be_bytes());
     packet.extend([if options { 0 } else { protocol::UDP }, 64]);
-    packet.extend("2001:db8:1::1".parse::<std::net::Ipv6Addr>().unwrap().octets());
-    packet.extend("2001:db8:2::2".parse::<std::net::Ipv6Addr>().unwrap().octets());
+    packet.extend(
+        "2001:db8:1::1"
+            .parse::<std::net::Ipv6Addr>()
+            .unwrap()
+            .octets(),
+    );
+    packet.extend(
+        "2001:db8:2::2"
+            .parse::<std::net::Ipv6Addr>()
+            .unwrap()
+            .octets(),
+    );
     if options {
         packet.extend([protocol::UDP, 0, 1, 4, 0, 0, 0, 0]);
     }
@@ -152,17 +164,26 @@ fn sealed_packets_open_to_themselves() {
                 assert_eq!(opened.sequence, sealed.sequence);
                 let outer = IpPacket::parse(&wire).unwrap();
                 let encapsulated = spec.encapsulation.is_some();
-                let protocol = if encapsulated { protocol::UDP } else { protocol::ESP };
-                assert_eq!((outer.protocol, outer.is_truncated()), (protocol, false));
-                let head = outer.payload.len() - suite.packet_length(if transport {
-                    expected.len() - 20
+                let protocol = if encapsulated {
+                    protocol::UDP
                 } else {
-                    expected.len()
-                });
+                    protocol::ESP
+                };
+                assert_eq!((outer.protocol, outer.is_truncated()), (protocol, false));
+                let head = outer.payload.len()
+                    - suite.packet_length(if transport {
+                        expected.len() - 20
+                    } else {
+                        expected.len()
+                    });
                 assert_eq!(head, if encapsulated { 8 } else { 0 });
                 let expected = v6(&payload, 0xb9, length % 2 == 0);
                 let (_, wire) = seal(&mut outbound, &expected).unwrap();
-                assert_eq!(open(&mut inbound, &wire).unwrap().1, expected, "{suite} {mode}");
+                assert_eq!(
+                    open(&mut inbound, &wire).unwrap().1,
+                    expected,
+                    "{suite} {mode}"
+                );
                 if !payload.is_empty() {
                     let hidden = payload.len() > 8 && suite.encryption != EspEncryption::Null;
                     let shows = wire.windows(payload.len()).any(|window| window == payload);
@@ -221,7 +242,9 @@ fn faults_are_counted_drops() {
     let mut outbound = OutboundSa::new(open_spec, &mut Entropy::from_number(1), NOW).unwrap();
     let key = HashKey::new(&mut Entropy::from_number(2));
     let mut table = SaTable::new(1, key);
-    table.insert(InboundSa::new(selected.clone(), NOW).unwrap()).unwrap();
+    table
+        .insert(InboundSa::new(selected.clone(), NOW).unwrap())
+        .unwrap();
     let mut drops = Drops::new();
     let mut expect = |packet: &[u8], reason: Option<DropReason>| {
         let before = drops.clone();
@@ -310,7 +333,12 @@ fn bad_padding_and_wrong_mode_are_found() {
     let spec = tunnel(spec(suite));
     let transform = protect::esp::EspTransform::new(suite, &spec.keys).unwrap();
     let by_hand = |sequence: u8, plain: &[u8]| {
-        let mut esp = [&0x1234_5678u32.to_be_bytes()[..], &[0, 0, 0, sequence], plain].concat();
+        let mut esp = [
+            &0x1234_5678u32.to_be_bytes()[..],
+            &[0, 0, 0, sequence],
+            plain,
+        ]
+        .concat();
         esp.resize(esp.len() + 16, 0);
         transform.seal(&mut esp, None).unwrap();
         let mut wire = v4(&[], 0, 0)[..20].to_vec();
@@ -329,7 +357,11 @@ fn bad_padding_and_wrong_mode_are_found() {
     check(1, &[1, 1, 2, 4], EspFailure::Replayed);
     check(2, &[1, 2, 3, 4, 200, 4, 200, 4], EspFailure::Padding);
     // UDP where a tunnel carries IP; an IPv6 packet said to be IPv4; an empty one; one longer than the payload.
-    check(3, &[0, 1, 0, 2, 0, 8, 0, 0, 1, 2, 2, 17], EspFailure::Selector);
+    check(
+        3,
+        &[0, 1, 0, 2, 0, 8, 0, 0, 1, 2, 2, 17],
+        EspFailure::Selector,
+    );
     let mut inner = v6(&[], 0, false);
     inner.extend([1, 2, 2, 4]);
     check(4, &inner, EspFailure::Malformed);
@@ -358,11 +390,19 @@ fn weak_algorithms_require_permission() {
         assert_eq!(outbound.is_ok(), !suite.is_weak());
     }
     let strong = |name: &str| {
-        ["HMAC-SHA1-96", "HMAC-SHA2-256-128", "HMAC-SHA2-256-96", "HMAC-SHA2-384-192", "HMAC-SHA2-512-256"]
-            .map(|integrity| format!("{name}+{integrity}"))
+        [
+            "HMAC-SHA1-96",
+            "HMAC-SHA2-256-128",
+            "HMAC-SHA2-256-96",
+            "HMAC-SHA2-384-192",
+            "HMAC-SHA2-512-256",
+        ]
+        .map(|integrity| format!("{name}+{integrity}"))
     };
     let mut expected: BTreeSet<String> =
-        ["AES-GCM-16", "AES-GCM-12", "AES-GCM-8", "CHACHA20-POLY1305"].map(str::to_owned).into();
+        ["AES-GCM-16", "AES-GCM-12", "AES-GCM-8", "CHACHA20-POLY1305"]
+            .map(str::to_owned)
+            .into();
     expected.extend(strong("AES-CBC"));
     expected.extend(strong("AES-CTR"));
     assert_eq!(allowed, expected);
@@ -382,7 +422,10 @@ fn invalid_descriptions_are_refused() {
     };
     check(|spec| spec.spi = 255, SaError::ReservedSpi(255));
     check(|spec| spec.spi = 0, SaError::ReservedSpi(0));
-    check(|spec| spec.replay_window = MAX_ESP_WINDOW + 1, SaError::ReplayWindow(4_097));
+    check(
+        |spec| spec.replay_window = MAX_ESP_WINDOW + 1,
+        SaError::ReplayWindow(4_097),
+    );
     check(|spec| spec.dscp = Some(64), SaError::Dscp);
     check(|spec| spec.tfc_length = 1_400, SaError::TfcInTransport);
     check(
@@ -398,23 +441,41 @@ fn invalid_descriptions_are_refused() {
     );
     check(
         |spec| spec.keys = EspKeys::new(&[1; 17], &[2; 20]),
-        SaError::EncryptionKey { encryption: EspEncryption::AesCbc, actual: 17 },
+        SaError::EncryptionKey {
+            encryption: EspEncryption::AesCbc,
+            actual: 17,
+        },
     );
     check(
         |spec| spec.keys = EspKeys::new(&[1; 16], &[2; 19]),
-        SaError::IntegrityKey { integrity: EspIntegrity::HmacSha1, actual: 19 },
+        SaError::IntegrityKey {
+            integrity: EspIntegrity::HmacSha1,
+            actual: 19,
+        },
     );
     let combination = |encryption, integrity| {
         let suite = EspSuite::new(encryption, integrity);
-        let spec = SaSpec { allow_weak: true, ..SaSpec::new(300, suite, keys(suite)) };
-        assert_eq!(InboundSa::new(spec, NOW).unwrap_err(), SaError::Combination(suite));
+        let spec = SaSpec {
+            allow_weak: true,
+            ..SaSpec::new(300, suite, keys(suite))
+        };
+        assert_eq!(
+            InboundSa::new(spec, NOW).unwrap_err(),
+            SaError::Combination(suite)
+        );
     };
     combination(EspEncryption::Null, EspIntegrity::None);
     combination(EspEncryption::AesCtr, EspIntegrity::None);
     combination(EspEncryption::AesGcm16, EspIntegrity::HmacSha1);
     let unauthenticated = EspSuite::new(EspEncryption::AesCbc, EspIntegrity::None);
-    let spec = SaSpec { replay_window: 64, ..spec(unauthenticated) };
-    assert_eq!(InboundSa::new(spec, NOW).unwrap_err(), SaError::ReplayWithoutIntegrity);
+    let spec = SaSpec {
+        replay_window: 64,
+        ..spec(unauthenticated)
+    };
+    assert_eq!(
+        InboundSa::new(spec, NOW).unwrap_err(),
+        SaError::ReplayWithoutIntegrity
+    );
 }
 
 #[test]
@@ -427,9 +488,15 @@ fn keys_are_not_printed_and_not_written() {
         assert!(!printed.contains(secret), "{printed}");
     }
     let written = serde_json::to_string(&spec).unwrap();
-    assert!(!written.contains("171") && !written.contains("keys"), "{written}");
+    assert!(
+        !written.contains("171") && !written.contains("keys"),
+        "{written}"
+    );
     let read: SaSpec = serde_json::from_str(&written).unwrap();
-    assert!(InboundSa::new(read.clone(), NOW).is_err(), "keys are added on purpose");
+    assert!(
+        InboundSa::new(read.clone(), NOW).is_err(),
+        "keys are added on purpose"
+    );
     assert_eq!(read.with_keys(spec.keys.clone()), spec);
 }
 
@@ -441,8 +508,9 @@ fn state_is_written_and_read_back() {
     spec.extended_sequence = true;
     let (mut outbound, mut inbound) = ends(&spec);
     let packet = v4(b"x", 0, 0);
-    let wires: Vec<Vec<u8>> =
-        (0..10).map(|_| seal(&mut outbound, &packet).unwrap().1).collect();
+    let wires: Vec<Vec<u8>> = (0..10)
+        .map(|_| seal(&mut outbound, &packet).unwrap().1)
+        .collect();
     for at in [0, 2, 4, 9] {
         open(&mut inbound, &wires[at]).unwrap();
     }
@@ -453,7 +521,11 @@ fn state_is_written_and_read_back() {
     let mut resumed = InboundSa::resume(spec.clone(), &state, 0, Time::ZERO).unwrap();
     for (at, wire) in wires.iter().enumerate() {
         let opened = open(&mut resumed, wire).map(|_| ());
-        let expected = if [0, 2, 4, 9].contains(&at) { Err(EspFailure::Replayed) } else { Ok(()) };
+        let expected = if [0, 2, 4, 9].contains(&at) {
+            Err(EspFailure::Replayed)
+        } else {
+            Ok(())
+        };
         assert_eq!(opened, expected, "{at}");
     }
     // A stale state with a skip opens nothing that may have been opened since.
@@ -466,15 +538,28 @@ fn state_is_written_and_read_back() {
     let (sealed, wire) = seal(&mut again, &packet).unwrap();
     assert_eq!(sealed.sequence, 16);
     open(&mut stale, &wire).unwrap();
-    let other = InboundState { spi: 999, ..state.clone() };
+    let other = InboundState {
+        spi: 999,
+        ..state.clone()
+    };
     let refused = InboundSa::resume(spec.clone(), &other, 0, NOW);
     assert_eq!(refused.unwrap_err(), SaError::State);
-    let short = InboundState { received: vec![], ..state };
-    assert_eq!(InboundSa::resume(spec, &short, 0, NOW).unwrap_err(), SaError::State);
+    let short = InboundState {
+        received: vec![],
+        ..state
+    };
+    assert_eq!(
+        InboundSa::resume(spec, &short, 0, NOW).unwrap_err(),
+        SaError::State
+    );
 }
 
 fn at_sequence(spec: &SaSpec, next_sequence: u64) -> OutboundSa {
-    let state = OutboundState { spi: spec.spi, next_sequence, usage: SaUsage::default() };
+    let state = OutboundState {
+        spi: spec.spi,
+        next_sequence,
+        usage: SaUsage::default(),
+    };
     OutboundSa::resume(spec.clone(), &state, 0, &mut Entropy::from_number(1), NOW).unwrap()
 }
 
@@ -483,10 +568,16 @@ fn sequence_numbers_end() {
     let spec = spec(gcm());
     let packet = v4(b"x", 0, 0);
     let mut sa = at_sequence(&spec, 0xffff_fffe);
-    assert_eq!(seal(&mut sa, &packet).unwrap().0.rekey, Some(RekeyReason::Sequence));
+    assert_eq!(
+        seal(&mut sa, &packet).unwrap().0.rekey,
+        Some(RekeyReason::Sequence)
+    );
     assert_eq!(seal(&mut sa, &packet).unwrap().0.sequence, 0xffff_ffff);
     for _ in 0..3 {
-        assert_eq!(seal(&mut sa, &packet).err(), Some(EspFailure::SequenceExhausted));
+        assert_eq!(
+            seal(&mut sa, &packet).err(),
+            Some(EspFailure::SequenceExhausted)
+        );
     }
     let mut spec = spec.clone();
     spec.extended_sequence = true;
@@ -496,7 +587,10 @@ fn sequence_numbers_end() {
     let mut sa = at_sequence(&spec, u64::MAX);
     assert_eq!(seal(&mut sa, &packet).unwrap().0.sequence, u64::MAX);
     for _ in 0..3 {
-        assert_eq!(seal(&mut sa, &packet).err(), Some(EspFailure::SequenceExhausted));
+        assert_eq!(
+            seal(&mut sa, &packet).err(),
+            Some(EspFailure::SequenceExhausted)
+        );
     }
 }
 
@@ -516,8 +610,9 @@ fn extended_sequence_numbers_wrap() {
             usage: SaUsage::default(),
         };
         let mut inbound = InboundSa::resume(spec.clone(), &state, 0, NOW).unwrap();
-        let wires: Vec<Vec<u8>> =
-            (0..512).map(|_| seal(&mut outbound, &v4(b"x", 0, 0)).unwrap().1).collect();
+        let wires: Vec<Vec<u8>> = (0..512)
+            .map(|_| seal(&mut outbound, &v4(b"x", 0, 0)).unwrap().1)
+            .collect();
         // Reordered by up to 60 packets across the wrap.
         for chunk in wires.chunks(60) {
             for wire in chunk.iter().rev() {
@@ -550,7 +645,10 @@ fn lifetimes_end_softly_and_hard() {
         .collect();
     assert_eq!(rekeys, [None, Some(RekeyReason::Bytes), None], "said once");
     assert_eq!(outbound.lifetime(NOW), LifetimeStatus::Expired);
-    assert_eq!(seal(&mut outbound, &packet).err(), Some(EspFailure::Expired));
+    assert_eq!(
+        seal(&mut outbound, &packet).err(),
+        Some(EspFailure::Expired)
+    );
 
     spec.lifetime = SaLifetime {
         soft_time: Some(Duration::from_secs(10)),
@@ -558,23 +656,36 @@ fn lifetimes_end_softly_and_hard() {
         ..SaLifetime::default()
     };
     let (mut outbound, mut inbound) = ends(&spec);
-    assert_eq!(outbound.next_bound(NOW), Some(NOW + Duration::from_secs(10)));
+    assert_eq!(
+        outbound.next_bound(NOW),
+        Some(NOW + Duration::from_secs(10))
+    );
     let at = |seconds| NOW + Duration::from_secs(seconds);
     let mut send = |seconds| {
-        with_room(&packet, |room| outbound.seal_packet(room, at(seconds)).map(|sealed| sealed.rekey))
+        with_room(&packet, |room| {
+            outbound
+                .seal_packet(room, at(seconds))
+                .map(|sealed| sealed.rekey)
+        })
     };
     assert_eq!(send(9).0, Ok(None));
     assert_eq!(send(10).0, Ok(Some(RekeyReason::Time)));
     let (last, wire) = send(19);
     assert_eq!(last, Ok(None));
     assert_eq!(send(20).0, Err(EspFailure::Expired));
-    assert_eq!(outbound.lifetime(at(12)), LifetimeStatus::RekeyDue(RekeyReason::Time));
+    assert_eq!(
+        outbound.lifetime(at(12)),
+        LifetimeStatus::RekeyDue(RekeyReason::Time)
+    );
     assert_eq!(outbound.next_bound(at(12)), Some(at(20)));
     assert_eq!(outbound.next_bound(at(20)), None);
     let mut late = wire.clone();
     let length = late.len();
     let mut room = PacketRoom::new(&mut late, 0, length);
-    assert_eq!(inbound.open_packet(&mut room, at(20)), Err(EspFailure::Expired));
+    assert_eq!(
+        inbound.open_packet(&mut room, at(20)),
+        Err(EspFailure::Expired)
+    );
     open(&mut inbound, &wire).unwrap();
 }
 
@@ -657,11 +768,17 @@ fn dont_fragment_and_path_mtu() {
         let (_, wire) = seal(&mut outbound, &v4(&vec![0; longest - 28], 0, 0x40)).unwrap();
         assert!(wire.len() <= 1_400 && wire.len() > 1_400 - suite.encryption.alignment());
         let longer = v4(&vec![0; longest - 27], 0, 0x40);
-        assert_eq!(seal(&mut outbound, &longer).err(), Some(EspFailure::TooLarge));
+        assert_eq!(
+            seal(&mut outbound, &longer).err(),
+            Some(EspFailure::TooLarge)
+        );
         let fragmentable = v4(&vec![0; longest - 27], 0, 0);
         assert!(seal(&mut outbound, &fragmentable).is_ok());
         outbound.set_path_mtu(Some(10));
-        assert!(outbound.inner_mtu().unwrap() < 68, "a report below 68 is not believed");
+        assert!(
+            outbound.inner_mtu().unwrap() < 68,
+            "a report below 68 is not believed"
+        );
         outbound.set_path_mtu(None);
         assert!(seal(&mut outbound, &longer).is_ok());
     }
@@ -676,7 +793,10 @@ fn lengths_at_the_limits() {
     assert!(wire.len() > 65_530);
     assert_eq!(open(&mut inbound, &wire).unwrap().1, longest);
     let longer = v4(&vec![1; 65_535 - 28], 0, 0);
-    assert_eq!(seal(&mut outbound, &longer).err(), Some(EspFailure::TooLarge));
+    assert_eq!(
+        seal(&mut outbound, &longer).err(),
+        Some(EspFailure::TooLarge)
+    );
     for bad in [&[][..], &[0x45], &[0x45; 19], &[0x60; 39], &[0x15; 60]] {
         assert_eq!(seal(&mut outbound, bad).err(), Some(EspFailure::Malformed));
     }
@@ -686,7 +806,10 @@ fn lengths_at_the_limits() {
         let mut buffer = vec![0; before + packet.len() + behind];
         buffer[before..][..packet.len()].copy_from_slice(&packet);
         let mut room = PacketRoom::new(&mut buffer, before, packet.len());
-        assert_eq!(outbound.seal_packet(&mut room, NOW), Err(EspFailure::NoRoom));
+        assert_eq!(
+            outbound.seal_packet(&mut room, NOW),
+            Err(EspFailure::NoRoom)
+        );
         assert_eq!(room.packet(), packet);
     }
     let mut buffer = vec![0; 36 + packet.len() + 21];
@@ -701,13 +824,20 @@ fn fragments_are_not_sealed_in_transport_mode() {
     for field in [[0x20, 0], [0, 5]] {
         let mut packet = v4(b"x", 0, 0);
         packet[6..8].copy_from_slice(&field);
-        assert_eq!(seal(&mut outbound, &packet).err(), Some(EspFailure::Fragment));
+        assert_eq!(
+            seal(&mut outbound, &packet).err(),
+            Some(EspFailure::Fragment)
+        );
     }
     let (mut outbound, mut inbound) = ends(&tunnel(spec(gcm())));
     let mut packet = v4(b"x", 0, 0);
     packet[6] = 0x20;
     let (_, wire) = seal(&mut outbound, &packet).unwrap();
-    assert_eq!(open(&mut inbound, &wire).unwrap().1, packet, "a tunnel carries fragments");
+    assert_eq!(
+        open(&mut inbound, &wire).unwrap().1,
+        packet,
+        "a tunnel carries fragments"
+    );
 }
 
 /// TFC padding hides the length and is cut off.
@@ -733,7 +863,10 @@ fn payloads_for_sockets() {
     transport.selectors = vec![TrafficSelector {
         source: Some("192.0.2.0/24".parse().unwrap()),
         protocol: Some(protocol::UDP),
-        destination_ports: SelectorPorts { first: 5060, last: 5061 },
+        destination_ports: SelectorPorts {
+            first: 5060,
+            last: 5061,
+        },
         ..TrafficSelector::ANY
     }];
     let (mut outbound, mut inbound) = ends(&transport);
@@ -744,28 +877,37 @@ fn payloads_for_sockets() {
     };
     let payload = &v4(b"INVITE", 0, 0)[20..];
     let mut esp = || {
-        let sealed = |room: &mut PacketRoom<'_>| {
-            outbound.seal_payload(room, protocol::UDP, NOW).map(|_| ())
-        };
+        let sealed =
+            |room: &mut PacketRoom<'_>| outbound.seal_payload(room, protocol::UDP, NOW).map(|_| ());
         let (sealed, esp) = with_room(payload, sealed);
         sealed.unwrap();
         esp
     };
     let mut bytes = esp();
-    let opened = inbound.open_payload(&mut bytes, &arrived("192.0.2.9"), NOW).unwrap();
-    assert_eq!((&bytes[opened.range], opened.next_header), (payload, protocol::UDP));
+    let opened = inbound
+        .open_payload(&mut bytes, &arrived("192.0.2.9"), NOW)
+        .unwrap();
+    assert_eq!(
+        (&bytes[opened.range], opened.next_header),
+        (payload, protocol::UDP)
+    );
     let mut bytes = esp();
     let refused = inbound.open_payload(&mut bytes, &arrived("192.0.3.9"), NOW);
     assert_eq!(refused, Err(EspFailure::Selector));
     // In a tunnel the next header is that of the packet.
     let (mut outbound, mut inbound) = ends(&tunnel(spec(gcm())));
     let packet = v4(b"x", 0xb8, 0);
-    let wrong = with_room(&packet, |room| outbound.seal_payload(room, protocol::IPV6, NOW));
+    let wrong = with_room(&packet, |room| {
+        outbound.seal_payload(room, protocol::IPV6, NOW)
+    });
     assert_eq!(wrong.0, Err(EspFailure::Malformed));
-    let (sealed, mut esp) =
-        with_room(&packet, |room| outbound.seal_payload(room, protocol::IPIP, NOW).unwrap());
+    let (sealed, mut esp) = with_room(&packet, |room| {
+        outbound.seal_payload(room, protocol::IPIP, NOW).unwrap()
+    });
     assert_eq!(sealed.traffic_class, 0xb8);
-    let opened = inbound.open_payload(&mut esp, &arrived("192.0.2.9"), NOW).unwrap();
+    let opened = inbound
+        .open_payload(&mut esp, &arrived("192.0.2.9"), NOW)
+        .unwrap();
     assert_eq!(esp[opened.range], packet);
 }
 
@@ -775,7 +917,10 @@ fn selectors_match_and_reverse() {
         source: Some("192.0.2.0/24".parse().unwrap()),
         destination: Some("198.51.100.2".parse().unwrap()),
         protocol: Some(protocol::UDP),
-        source_ports: SelectorPorts { first: 4000, last: 4001 },
+        source_ports: SelectorPorts {
+            first: 4000,
+            last: 4001,
+        },
         destination_ports: SelectorPorts::one(5060),
     };
     let facts = |packet: &[u8]| protect::esp::PacketFacts::of(&IpPacket::parse(packet).unwrap());
@@ -828,7 +973,9 @@ fn table_is_bounded() {
 fn batches() {
     let spec = tunnel(spec(gcm()));
     let (mut outbound, inbound) = ends(&spec);
-    let packets: Vec<Vec<u8>> = (0..32).map(|at| v4(&vec![at; usize::from(at)], 0, 0)).collect();
+    let packets: Vec<Vec<u8>> = (0..32)
+        .map(|at| v4(&vec![at; usize::from(at)], 0, 0))
+        .collect();
     let mut buffers = vec![vec![0u8; 256]; 32];
     let mut rooms: Vec<PacketRoom<'_>> = buffers
         .iter_mut()

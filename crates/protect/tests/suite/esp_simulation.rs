@@ -153,11 +153,20 @@ impl Tunnel {
         let mut bytes = wire.to_vec();
         let mut room = PacketRoom::new(&mut bytes, 0, wire.len());
         let before = self.drops.total();
-        let opened = self.inbound.open_packet(&mut room, Time::ZERO, &mut self.drops);
+        let opened = self
+            .inbound
+            .open_packet(&mut room, Time::ZERO, &mut self.drops);
         assert_eq!(self.drops.total() - before, u64::from(opened.is_none()));
         let Some(opened) = opened else {
-            let doubtful = self.doubtful.get(&spi).is_some_and(|highest| u64::from(low) <= *highest);
-            assert!(refusal_allowed || doubtful, "a valid packet was refused: {:?}", self.drops);
+            let doubtful = self
+                .doubtful
+                .get(&spi)
+                .is_some_and(|highest| u64::from(low) <= *highest);
+            assert!(
+                refusal_allowed || doubtful,
+                "a valid packet was refused: {:?}",
+                self.drops
+            );
             return None;
         };
         let written = self.opening.get_mut(&spi).unwrap();
@@ -171,11 +180,16 @@ impl Tunnel {
 
 fn keyed(template: &SaSpec, spi: u32, entropy: &mut Entropy) -> SaSpec {
     let suite = template.suite;
-    let length = (0..64).rev().find(|n| suite.encryption.accepts_key_length(*n)).unwrap();
+    let length = (0..64)
+        .rev()
+        .find(|n| suite.encryption.accepts_key_length(*n))
+        .unwrap();
     let mut bytes = vec![0; length + suite.integrity.key_length()];
     entropy.fill(&mut bytes);
     let (encryption, integrity) = bytes.split_at(length);
-    let mut spec = template.clone().with_keys(EspKeys::new(encryption, integrity));
+    let mut spec = template
+        .clone()
+        .with_keys(EspKeys::new(encryption, integrity));
     spec.spi = spi;
     spec
 }
@@ -243,7 +257,10 @@ fn run(seed: u64) -> TunnelOutcome {
     if restarts && tunnel.template.extended_sequence {
         allowed.push(DropReason::EspAuthentication);
     }
-    let unexpected = tunnel.drops.iter().find(|(reason, _)| !allowed.contains(reason));
+    let unexpected = tunnel
+        .drops
+        .iter()
+        .find(|(reason, _)| !allowed.contains(reason));
     assert_eq!(unexpected, None, "seed {seed}");
     tunnel.outcome
 }
