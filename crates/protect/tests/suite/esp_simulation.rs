@@ -212,7 +212,7 @@ fn run(seed: u64) -> TunnelOutcome {
     let mut link: BTreeMap<(u64, u64), Vec<u8>> = BTreeMap::new();
     let mut arrived = BTreeSet::new();
     let mut serial = 0;
-    let restarts = seed % 2 == 0;
+    let restarts = seed.is_multiple_of(2);
     for number in 0..PACKETS {
         let wire = tunnel.seal(number);
         tunnel.outcome.sent += 1;
