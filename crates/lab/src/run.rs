@@ -215,7 +215,7 @@ pub(crate) fn mark_interrupted(run: &mut RunRecord) {
 }
 
 /// Keeps the results of an earlier run unless they may be replaced.
-fn clear_results(dir: &Path, force: bool) -> Result<(), LabError> {
+pub(crate) fn clear_results(dir: &Path, force: bool) -> Result<(), LabError> {
     let record = dir.join("run.json");
     if !record.exists() {
         return Ok(());

@@ -500,6 +500,7 @@ pub fn search(name_or_file: &str, options: &RunOptions) -> Result<RunVerdict, La
     }
     let dir = run::out_dir(options.out.as_deref(), &file.experiment().name)?;
     run::probe(&file, options)?;
+    run::clear_results(&dir, options.force)?;
     let mut raw = RawWriter::create(&dir)?;
     let mut record = run::new_run(&file, options.simulate)?;
     record.overrides.clone_from(&options.set);
