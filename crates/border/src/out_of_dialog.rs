@@ -13,6 +13,7 @@ mod subscriptions;
 
 use crate::carrier::CarrierResult;
 use crate::components::Calls;
+use crate::headers::{EditList, hide_network, promised_end_to_end, warnings, without_credentials};
 use crate::index_remap::IndexRemap;
 use crate::out_of_dialog::state::{DeferredRequest, PendingKind};
 use crate::request::{RequestOrigin, RequestRefusal};
@@ -21,7 +22,7 @@ use crate::responses::refuse;
 use crate::trunks::PingResult;
 use ::rules::Effects;
 use config::TrunkId;
-use sip::{Flow, MessageContent, ServerTransaction};
+use sip::{Endpoint, Flow, MessageContent, ServerTransaction};
 use smallvec::SmallVec;
 use wire::sip::{Edit, HeaderId, Message, Method};
 
@@ -35,7 +36,44 @@ pub(crate) struct RequestSource {
     pub(crate) flow: Flow,
 }
 
+/// Values of header fields of an out-of-dialog request that is forwarded; empty ones stay as they are.
+#[derive(Debug, Default)]
+struct ForwardedFields {
+    warnings: Vec<u8>,
+    supported: Vec<u8>,
+    refer_to: Vec<u8>,
+}
+
+impl ForwardedFields {
+    /// Appends the changes: nothing about our network or our peer's, no credentials.
+    fn edits<'e>(&'e self, request: &Message<'e>, edits: &mut EditList<'e>) {
+        hide_network(request, &self.warnings, edits);
+        without_credentials(request, edits);
+        if !self.supported.is_empty() {
+            edits.push(Edit::Add {
+                id: HeaderId::Supported,
+                value: &self.supported,
+            });
+        }
+        if !self.refer_to.is_empty() {
+            edits.push(Edit::Replace {
+                id: HeaderId::ReferTo,
+                value: &self.refer_to,
+            });
+        }
+    }
+}
+
 impl Calls<'_> {
+    /// The header fields of a request that is forwarded to `target`.
+    fn forwarded_fields(&self, request: &Message<'_>, target: Flow) -> ForwardedFields {
+        let mut fields = ForwardedFields::default();
+        warnings(request, &mut fields.warnings);
+        promised_end_to_end(request, &mut fields.supported);
+        self.refer_to_at(request, target, &mut fields.refer_to);
+        fields
+    }
+
     /// Processes an out-of-dialog request.
     pub(crate) fn out_of_dialog(
         &mut self,
@@ -108,6 +146,20 @@ impl Calls<'_> {
         refused: &RequestRefusal,
     ) {
         let now = self.parts.ctx.now;
+        self.send_refusal(request, flow, refused, |endpoint, content| {
+            let _ = endpoint.respond(transaction, refused.status, content, now);
+        });
+    }
+
+    /// Logs the refusal of a request that creates a dialog or a transaction, and hands its response to `send`, with the
+    /// changes of header rules.
+    pub(crate) fn send_refusal(
+        &mut self,
+        request: &Message<'_>,
+        flow: Flow,
+        refused: &RequestRefusal,
+        send: impl FnOnce(&mut Endpoint, &MessageContent<'_>),
+    ) {
         refused.report(&mut self.parts.ctx, request, flow);
         let mut effects = Effects::default();
         let mut edits: SmallVec<[Edit<'_>; 4]> = refused
@@ -123,9 +175,7 @@ impl Calls<'_> {
             reason: refused.reason.as_deref().map(str::as_bytes),
             ..MessageContent::default()
         };
-        let _ = self
-            .endpoint
-            .respond(transaction, refused.status, &content, now);
+        send(self.endpoint, &content);
     }
 
     /// A response to an out-of-dialog request sent by us.

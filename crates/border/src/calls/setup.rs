@@ -21,11 +21,11 @@ use crate::request::{
 use crate::shared::Alarm;
 use config::{HostName, InterfaceKind, InterfaceSpec, MediaMode, TrunkId};
 use engine::EventKind;
-use sip::{Flow, LegId, MessageContent};
+use sip::{Flow, LegId};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::net::IpAddr;
-use wire::sip::{Edit, HeaderId, Message, Method};
+use wire::sip::{HeaderId, Message, Method};
 
 impl Calls<'_> {
     /// A new INVITE.
@@ -143,22 +143,9 @@ impl Calls<'_> {
             // The INVITE with credentials follows.
             self.parts.ctx.counters.offered -= 1;
         }
-        refused.report(&mut self.parts.ctx, request, flow);
-        let mut effects = ::rules::Effects::default();
-        let mut edits: SmallVec<[Edit<'_>; 4]> = refused
-            .headers
-            .iter()
-            .map(|(id, value)| Edit::Add { id: *id, value })
-            .collect();
-        let what = (request.method(), refused.status);
-        self.parts
-            .rules_answer(flow, None, what, &mut edits, &mut effects);
-        let content = MessageContent {
-            edits: &edits,
-            reason: refused.reason.as_deref().map(str::as_bytes),
-            ..MessageContent::default()
-        };
-        let _ = self.endpoint.reject(leg, refused.status, &content, now);
+        self.send_refusal(request, flow, refused, |endpoint, content| {
+            let _ = endpoint.reject(leg, refused.status, content, now);
+        });
     }
 
     fn begin_call(&mut self, new: NewCall<'_, '_>, plan: CallPlan, reservation: Reservation) {

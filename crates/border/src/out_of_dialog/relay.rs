@@ -3,9 +3,7 @@
 use crate::calls::setup::hop_hosts::HopHosts;
 use crate::certificate_names::with_hop_certificate_name;
 use crate::components::Calls;
-use crate::headers::{
-    EditList, address_with_host, hide_network, promised_end_to_end, warnings, without_credentials,
-};
+use crate::headers::{EditList, address_with_host, hide_network, warnings};
 use crate::hiding;
 use crate::identity::{ANONYMOUS, Boundary, IdentityTexts, RequestedPrivacy};
 use crate::out_of_dialog::state::{DeferredRequest, PendingKind, RequestRelay};
@@ -17,7 +15,7 @@ use ::rules::Effects;
 use config::IdentityPassing;
 use sip::{Flow, Login, MessageContent, OutOfDialogRequest, ServerTransaction, Target};
 use smallvec::SmallVec;
-use wire::sip::{Edit, HeaderId, Message, Method};
+use wire::sip::{Edit, Message, Method};
 
 /// Next hop of a request.
 #[derive(Clone, Copy, Debug)]
@@ -170,28 +168,11 @@ impl Calls<'_> {
         }
         placed.to(&called, &mut to);
         let routes: SmallVec<[&[u8]; 2]> = hop.routes.iter().map(|route| &**route).collect();
-        let mut told = Vec::new();
-        warnings(request, &mut told);
         let mut texts = IdentityTexts::default();
         let mut effects = Effects::default();
-        let (mut supported, mut refer_to) = (Vec::new(), Vec::new());
-        promised_end_to_end(request, &mut supported);
-        self.refer_to_at(request, flow, &mut refer_to);
+        let fields = self.forwarded_fields(request, flow);
         let mut edits: EditList<'_> = SmallVec::new();
-        hide_network(request, &told, &mut edits);
-        without_credentials(request, &mut edits);
-        if !supported.is_empty() {
-            edits.push(Edit::Add {
-                id: HeaderId::Supported,
-                value: &supported,
-            });
-        }
-        if !refer_to.is_empty() {
-            edits.push(Edit::Replace {
-                id: HeaderId::ReferTo,
-                value: &refer_to,
-            });
-        }
+        fields.edits(request, &mut edits);
         let host = || placed.from_host.clone();
         boundary.edits(request, host, &mut texts, &mut edits);
         let scene = ::rules::MessageContext {

@@ -2,9 +2,7 @@
 //! legs of a call, with topology hiding. Requests and responses are passed unchanged, except the headers of the dialog.
 
 use crate::components::Calls;
-use crate::headers::{
-    EditList, address_with_host, hide_network, promised_end_to_end, warnings, without_credentials,
-};
+use crate::headers::{EditList, address_with_host};
 use crate::identity::{Boundary, IdentityTexts};
 use crate::out_of_dialog::state::{ForwardedRequest, Subscription};
 use crate::request::{RequestOrigin, RequestRefusal};
@@ -13,7 +11,7 @@ use ::rules::{Effects, MessageContext};
 use config::{IdentityPassing, InterfaceId, InterfaceKind, TrunkId};
 use sip::{DialogId, Flow, Login, MessageContent, ServerTransaction};
 use smallvec::SmallVec;
-use wire::sip::{Edit, HeaderId, Message, Method, TokenValue};
+use wire::sip::{HeaderId, Message, Method, TokenValue};
 
 /// Lifetime in seconds of a subscription without a stated expiry.
 const UNSAID: u32 = 180;
@@ -213,26 +211,10 @@ impl Calls<'_> {
             anchored: false,
             hiding: config.hiding(there.0),
         };
-        let (mut told, mut supported, mut refer_to) = (Vec::new(), Vec::new(), Vec::new());
         let (mut texts, mut effects) = (IdentityTexts::default(), Effects::default());
-        warnings(request, &mut told);
-        promised_end_to_end(request, &mut supported);
-        self.refer_to_at(request, target, &mut refer_to);
+        let fields = self.forwarded_fields(request, target);
         let mut edits: EditList<'_> = SmallVec::new();
-        hide_network(request, &told, &mut edits);
-        without_credentials(request, &mut edits);
-        if !supported.is_empty() {
-            edits.push(Edit::Add {
-                id: HeaderId::Supported,
-                value: &supported,
-            });
-        }
-        if !refer_to.is_empty() {
-            edits.push(Edit::Replace {
-                id: HeaderId::ReferTo,
-                value: &refer_to,
-            });
-        }
+        fields.edits(request, &mut edits);
         let host = || self.parts.listeners.advertised_host(target.local);
         boundary.edits(request, host, &mut texts, &mut edits);
         let scene = MessageContext {
