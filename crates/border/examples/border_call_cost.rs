@@ -132,7 +132,8 @@ impl Subject {
         let uri = contact.trim_start_matches('<');
         let uri = uri.split('>').next().unwrap_or(uri);
         let ack = format!("{}Content-Length: 0\r\n\r\n", head("ACK", 1, uri, tag));
-        self.give(CALLER, &ack, CALLED, "ACK ");
+        // The border has acknowledged the 200 of the called side already.
+        self.give(CALLER, &ack, "", "");
         let bye = format!("{}Content-Length: 0\r\n\r\n", head("BYE", 2, uri, tag));
         let inner = self.give(CALLER, &bye, CALLED, "BYE ");
         let ok = answer(&inner, "200 OK", "");

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 use wire::sip::{HeaderId, Message};
 
-const CONFIG: &str = "[[interface]]\nname='a'\nkind='core'\nlisten='udp:192.0.2.1:5060'\n\
+const CONFIG: &str = "[[interface]]\nname='a'\nkind='core'\nlisten='udp:192.0.2.1:5060'\nallow='203.0.113.0/24'\n\
     [[trunk]]\nname='b'\ninterface='a'\ntarget='udp:198.51.100.1:5060'\n\
     [[route]]\ntrunk='b'\nmedia='bypass'\n";
 
@@ -169,8 +169,9 @@ fn call(bench: &mut Bench, number: usize) {
     let more = format!("{theirs}{ALLOW}");
     bench.give(CALLEE, answer(&invite, "200 OK", &tag, &more, ""));
     find(&bench.out, "SIP/2.0 200");
-    bench.give(CALLER, caller.request("ACK", "", ""));
+    // The border acknowledges the callee's 200 at once.
     find(&bench.out, "ACK");
+    bench.give(CALLER, caller.request("ACK", "", ""));
     bench.give(CALLER, caller.request("UPDATE", &own, ""));
     let update = find(&bench.out, "UPDATE");
     bench.give(CALLEE, answer(&update, "200 OK", "", &theirs, ""));

@@ -166,7 +166,8 @@ pub fn find(messages: &[Vec<u8>], start: &str) -> Vec<u8> {
 pub const CALLER: &str = "203.0.113.1:5060";
 pub const CALLEE: &str = "198.51.100.1:5060";
 
-/// Sets a call up (INVITE, 100, 180, 200, ACK); the 200 that the caller got.
+/// Sets a call up (INVITE, 100, 180, 200, ACK); the 200 that the caller got. The border acknowledges the callee's 200 at
+/// once.
 pub fn set_up(bench: &mut Bench, call: usize) -> Vec<u8> {
     bench.give(CALLER, invite(call));
     let offered = find(&bench.out, "INVITE");
@@ -176,8 +177,8 @@ pub fn set_up(bench: &mut Bench, call: usize) -> Vec<u8> {
     );
     bench.give(CALLEE, reply(&offered, "200 OK", &format!("b{call}"), SDP));
     let ok = find(&bench.out, "SIP/2.0 200");
-    bench.give(CALLER, inside(call, "ACK", 1, &ok));
     find(&bench.out, "ACK");
+    bench.give(CALLER, inside(call, "ACK", 1, &ok));
     ok
 }
 
