@@ -40,7 +40,7 @@ test: setup peers
 	$(CARGO) xtask test
 
 bench: setup peers
-	@packaging/setup --wanted $(BOLT)
+	@packaging/setup --wanted $(BOLT) /usr/include/openssl/evp.h:libssl-dev
 	$(CARGO) xtask bench
 
 tidy: setup

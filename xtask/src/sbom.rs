@@ -34,7 +34,7 @@ pub fn write(file: &str) -> Result<(), String> {
 
 fn bill() -> Result<Value, String> {
     let output = Command::new(std::env::var("CARGO").unwrap_or("cargo".into()))
-        .args(["metadata", "--format-version", "1", "--locked", "--offline"])
+        .args(["metadata", "--format-version", "1", "--locked"])
         .args(["--filter-platform", "x86_64-unknown-linux-gnu"])
         .current_dir(root())
         .output()

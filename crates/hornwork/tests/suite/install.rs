@@ -230,5 +230,10 @@ fn image_is_built_and_runs_the_border() {
     }
     border.signal("TERM");
     assert!(border.wait(std::time::Duration::from_secs(10)).is_some());
+    // The process in the container has ended as well.
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    while common::answers_options(sip) {
+        assert!(std::time::Instant::now() < end, "the border runs on");
+    }
     let _ = std::fs::remove_dir_all(&folder);
 }

@@ -14,7 +14,7 @@ const WRITTEN_EVERY: u64 = 16;
 /// The link delays a packet by at most this many others: less than the smallest window.
 const REORDERING: u64 = 40;
 
-/// TunnelOutcome of a run.
+/// Counts of a run.
 #[derive(Debug, Default)]
 struct TunnelOutcome {
     sent: u32,
