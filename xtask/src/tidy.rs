@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Allowed dependencies between our crates. None points upward.
-const LAYERS: [(&str, &[&str]); 17] = [
+const LAYERS: [(&str, &[&str]); 18] = [
     ("engine", &[]),
     ("wire", &[]),
     ("protect", &["engine", "wire"]),
@@ -36,6 +36,7 @@ const LAYERS: [(&str, &[&str]); 17] = [
         "analyse",
         &["engine", "wire", "protect", "codec", "sip", "media", "net"],
     ),
+    ("console", &["engine", "wire"]),
     (
         "lab",
         &[
@@ -47,7 +48,7 @@ const LAYERS: [(&str, &[&str]); 17] = [
         "hornwork",
         &[
             "engine", "wire", "protect", "codec", "sip", "media", "rules", "config", "border",
-            "net", "sim", "lab", "analyse",
+            "net", "sim", "lab", "analyse", "console",
         ],
     ),
     ("xtask", &["engine"]),

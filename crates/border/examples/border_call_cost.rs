@@ -5,7 +5,7 @@
 //! 127.0.0.1:5080, its first interface at 127.0.0.1:5060 (`examples/loopback-bypass.toml`).
 
 use border::border::Border;
-use engine::{Datagram, Engine, Entropy, Input, Output, SocketId, SocketKind, Time};
+use engine::{Datagram, Engine, Entropy, Input, MessageBatch, Output, SocketId, SocketKind, Time};
 use std::net::SocketAddr;
 use std::time::Instant;
 
@@ -27,6 +27,8 @@ struct Subject {
     turns: Vec<f64>,
     spent: u64,
     sent: Vec<(SocketAddr, Vec<u8>)>,
+    /// Whether messages are recorded.
+    records: bool,
 }
 
 impl Subject {
@@ -40,8 +42,16 @@ impl Subject {
             turns: Vec::new(),
             spent: 0,
             sent: Vec::new(),
+            records: false,
         };
-        subject.border.set_events_wanted(false);
+        // With [store] messages and events are recorded, as by the program.
+        subject.records = subject.border.config().store.is_some();
+        subject.border.set_events_wanted(subject.records);
+        if subject.records {
+            subject
+                .border
+                .record_messages(Some(MessageBatch::new(1 << 20)));
+        }
         let mut opened = Vec::new();
         while let Some(output) = subject.border.next_output() {
             if let Output::OpenSocket {
@@ -73,6 +83,11 @@ impl Subject {
             {
                 self.sent.push((destination, bytes.to_vec()));
             }
+        }
+        if let Some(batch) = self.border.recorded_messages()
+            && batch.is_half_full()
+        {
+            batch.clear();
         }
     }
 

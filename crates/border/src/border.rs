@@ -13,8 +13,8 @@ use crate::workers::WorkerParts;
 use anchor::sockets::{MEDIA_BASE, SocketWork};
 use config::Config;
 use engine::{
-    Control, Deadline, DropReason, Drops, Engine, Entropy, HandoffKind, Input, Output, SocketId,
-    Time,
+    Control, Deadline, DropReason, Drops, Engine, Entropy, HandoffKind, Input, MessageBatch,
+    Output, SocketId, Time,
 };
 use media::{MediaCommand, MediaEvent};
 use sip::{Endpoint, ListenerId};
@@ -99,6 +99,17 @@ impl Border {
     /// Enables or disables events; they are enabled initially. Disabled events are not composed.
     pub fn set_events_wanted(&mut self, wanted: bool) {
         self.parts.ctx.events.wanted = wanted;
+    }
+
+    /// Records the SIP messages that are processed and sent into `batch` from now on; `None`: no recording. Malformed
+    /// datagrams, keep-alives and messages of sources that are not allowed are not recorded; their drops are counted.
+    pub fn record_messages(&mut self, batch: Option<MessageBatch>) {
+        self.endpoint.record_messages(batch);
+    }
+
+    /// The recorded messages. The program exchanges the batch for an empty one.
+    pub fn recorded_messages(&mut self) -> Option<&mut MessageBatch> {
+        self.endpoint.recorded_messages()
     }
 
     /// Reserves memory for this number of transactions of each kind, within the limits, because growing a table moves

@@ -279,6 +279,7 @@ fn check(raw: &Raw, sink: &mut Sink<'_>) -> Config {
             servers: servers(raw, sink),
         },
         control: super::control::control(raw, sink),
+        store: super::store::store(raw, sink),
         renamed_keys: Vec::new(),
         drain: Drain {
             timeout: seconds(raw.drain.timeout_s),

@@ -27,6 +27,7 @@ mod routes;
 mod rules;
 mod schema;
 mod security;
+mod store;
 #[cfg(test)]
 mod tests;
 mod threads;
@@ -47,6 +48,7 @@ pub use rate_limits::RateLimits;
 pub use rules::{History, IdentityPolicy};
 pub use schema::{json_schema, markdown};
 pub use security::{Ice, Keying, MediaSecurity, Mux, SrtpPolicy};
+pub use store::{HepSpec, StoreSpec};
 pub use threads::{PrivilegedMode, Threads};
 pub use tls::{
     CertificateFiles, ClientProof, FilePath, ListenTls, TlsVersion, TrunkTls, Trust, WebSocket,
@@ -119,6 +121,8 @@ pub struct Config {
     pub dns: Dns,
     /// Control of conferences over HTTP.
     pub control: Option<ControlSpec>,
+    /// The history of calls, messages and events.
+    pub store: Option<StoreSpec>,
     /// Graceful shutdown.
     pub drain: Drain,
     /// Logging.

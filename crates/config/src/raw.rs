@@ -68,6 +68,8 @@ pub(super) struct Raw {
     pub dns: RawDns,
     /// Control of conferences over HTTP. Off if the table is absent.
     pub control: Option<super::control::RawControl>,
+    /// The history of calls, messages and events. Off if the table is absent.
+    pub store: Option<super::store::RawStore>,
     /// Graceful shutdown.
     #[serde(default)]
     pub drain: RawDrain,

@@ -727,6 +727,55 @@ events! {
         /// Reason.
         reason: String,
     }
+    /// The store of calls and messages cannot be written: calls go on, and messages are counted instead of stored.
+    StoreFailed "store_failed" Warn {
+        /// Folder of the store.
+        folder: String,
+        /// Reason.
+        reason: String,
+        /// Remedy.
+        remedy: String,
+    }
+    /// The store of calls and messages is written again.
+    StoreResumed "store_resumed" Info {
+        /// Folder of the store.
+        folder: String,
+        /// Duration of the outage, seconds.
+        outage_s: u64,
+    }
+    /// Messages or events were not stored, because the disk was too slow, full or failed; logged at most every ten
+    /// seconds.
+    StoreMessagesLost "store_messages_lost" Warn {
+        /// Folder of the store.
+        folder: String,
+        /// Messages and events not stored since the last such event.
+        messages: u64,
+    }
+    /// The index of the store was completed at the start, because the program had not ended regularly.
+    StoreCompleted "store_completed" Info {
+        /// Folder of the store.
+        folder: String,
+        /// Messages that were added to the index.
+        messages: u64,
+        /// Calls in progress when the program ended.
+        interrupted: u64,
+    }
+    /// A part of the store could not be read and was moved aside.
+    StorePartReplaced "store_part_replaced" Warn {
+        /// New name of the part.
+        moved_to: String,
+        /// Reason.
+        reason: String,
+    }
+    /// HEP packets were dropped; logged at most every ten seconds.
+    HepPacketsDropped "hep_packets_dropped" Info {
+        /// received or sent.
+        direction: String,
+        /// Reason: malformed, no SIP, rate limit, queue full, socket (the network did not accept it), too long.
+        reason: String,
+        /// Packets since the last such event.
+        packets: u64,
+    }
     /// Log lines were dropped because standard error did not accept them; it accepts lines again.
     LogLinesDropped "log_lines_dropped" Warn {
         /// Number of lines.

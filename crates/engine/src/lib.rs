@@ -13,6 +13,7 @@ pub mod limits;
 pub mod offload;
 pub mod socket_filter;
 pub mod table;
+pub mod tap;
 pub mod time;
 pub mod timers;
 pub mod worker;
@@ -28,6 +29,7 @@ pub use limits::Limits;
 pub use offload::{OffloadChange, OffloadStatistics, OffloadedStream};
 pub use socket_filter::{Prefix, SocketFilter};
 pub use table::{BoundedMap, Full, HashKey};
+pub use tap::{MessageBatch, RecordedMessage};
 pub use time::{Deadline, Time};
 pub use worker::{
     HandoffKind, HandoffMessage, MaybeShared, MaybeSharedGuard, TransferStep, Worker,

@@ -327,6 +327,7 @@ pub fn summary(config: &Config) -> String {
         ));
     }
     text.push_str(&crate::store::summary(config));
+    text.push_str(&crate::history::summary(config));
     if !config.users.is_empty() {
         text.push_str(&format!("users: {}\n", config.users.len()));
     }

@@ -291,7 +291,7 @@ fn analyse(
 }
 
 /// The exit code; prints an error to standard error.
-fn end(outcome: Result<RunVerdict, LabError>) -> ExitCode {
+pub fn end(outcome: Result<RunVerdict, LabError>) -> ExitCode {
     match outcome {
         Ok(verdict) => ExitCode::from(verdict.exit_code()),
         Err(error) => {

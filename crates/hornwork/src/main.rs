@@ -5,12 +5,14 @@ mod background_read;
 mod configuration;
 mod control;
 mod findings;
+mod history;
 mod isolate;
 mod lab_commands;
 mod log;
 mod machine;
 mod media_node;
 mod notify;
+mod phone;
 mod ports;
 mod rules;
 mod scenario;
@@ -21,6 +23,7 @@ mod sipp_flags;
 mod sounds;
 mod store;
 mod threads;
+mod trace;
 mod workers;
 
 use clap::{Parser, Subcommand};
@@ -70,6 +73,11 @@ enum Command {
     /// Test lab: run experiments, write reports, analyse captures.
     #[command(subcommand)]
     Lab(lab_commands::Lab),
+    /// Softphone: register a user, call, answer; audio from and to WAV files.
+    #[command(subcommand)]
+    Phone(phone::PhoneSubcommand),
+    /// Find calls and messages in the store of a border; with a Call-ID, print the ladder of the call.
+    Trace(Box<trace::Trace>),
     /// Print completions for a shell.
     Completions(shell::Completions),
     /// Write manual pages, one for each command.
@@ -83,13 +91,14 @@ impl Command {
             Command::Check(_)
             | Command::Schema(_)
             | Command::Rules(_)
+            | Command::Trace(_)
             | Command::Completions(_)
             | Command::Man(_) => true,
             Command::Lab(lab) => !matches!(
                 lab,
                 lab_commands::Lab::Run(_) | lab_commands::Lab::Search(_)
             ),
-            Command::Run(_) | Command::Isolate(_) | Command::Demo(_) => false,
+            Command::Run(_) | Command::Isolate(_) | Command::Demo(_) | Command::Phone(_) => false,
         }
     }
 }
@@ -118,6 +127,8 @@ fn main() -> ExitCode {
         Command::Isolate(options) => isolate::run(&options),
         Command::Demo(demo) => lab_commands::demo(demo),
         Command::Lab(lab) => lab_commands::run(lab),
+        Command::Phone(command) => lab_commands::end(phone::run(command)),
+        Command::Trace(options) => trace::run(&options),
         Command::Completions(options) => shell::completions::<Arguments>(&options),
         Command::Man(options) => shell::man::<Arguments>(&options),
     }

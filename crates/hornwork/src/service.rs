@@ -3,6 +3,7 @@
 use crate::background_read::BackgroundRead;
 use crate::configuration;
 use crate::control::{ConferenceControl, ControlPolicy};
+use crate::history::{CallHistory, HistorySink};
 use crate::log::EventLog;
 use crate::media_node;
 use crate::notify::{Watchdog, notify};
@@ -102,6 +103,9 @@ pub fn run(options: &ServeOptions) -> ExitCode {
     }
     if media && config.control.is_some() {
         tracing::warn!("[control] is ignored: a media node has no conferences");
+    }
+    if media && config.store.is_some() {
+        tracing::warn!("[store] is ignored: a media node has no signalling");
     }
     let own = log.clone();
     let served = match media {
@@ -390,6 +394,15 @@ fn serve(
     let mut border = borders.remove(0);
     let store = Store::start(&mut border, &log, clock)?;
     let sink = store.as_ref().map(Store::sink);
+    let mut history = CallHistory::start(border.config(), &log, clock)?;
+    let mut histories = history
+        .as_mut()
+        .map_or_else(Vec::new, CallHistory::take_sinks)
+        .into_iter();
+    let own_history = histories.next();
+    if let Some(history) = &own_history {
+        history.attach(&mut border);
+    }
     let settings = DriverConfig {
         af_xdp: af_xdp.clone(),
         ..driver_config(border.config(), relay)
@@ -406,7 +419,8 @@ fn serve(
             driver.attach_mailbox(mailbox);
         }
         let others = borders.into_iter().zip(worker_mailboxes);
-        let others = others.map(|(border, mailbox)| (border, mailbox, sink.clone()));
+        let others =
+            others.map(|(border, mailbox)| (border, mailbox, sink.clone(), histories.next()));
         let others = others.collect();
         let first = driver.waker();
         siblings = SiblingWorkers::start(
@@ -433,6 +447,7 @@ fn serve(
     let mut service = BorderService {
         control,
         sink,
+        history: own_history,
         loaded,
         certificates_logged: None,
         reading: BackgroundRead::new(driver.waker()),
@@ -455,7 +470,13 @@ fn serve(
             true => service
                 .control
                 .as_ref()
-                .map_or(SIGNAL_WAIT, ConferenceControl::wait),
+                .map_or(SIGNAL_WAIT, ConferenceControl::wait)
+                .min(
+                    service
+                        .history
+                        .as_ref()
+                        .map_or(SIGNAL_WAIT, HistorySink::wait),
+                ),
             false => Duration::ZERO,
         };
         driver.turn(&mut border, wait)?;
@@ -473,6 +494,9 @@ fn serve(
         if !service.events(&mut driver) {
             return Ok(ExitCode::from(3));
         }
+        if let Some(history) = &mut service.history {
+            history.hand_over(&mut border, clock.now());
+        }
         service.log_expiring_certificates();
         service.signals(&signals, &mut border);
         service.poll_reload(&mut border, &mut driver)?;
@@ -484,6 +508,12 @@ fn serve(
             if let (Some(store), Some(mut sink)) = (store, service.sink) {
                 while sink.drain_from(&mut border) {}
                 store.end();
+            }
+            if let Some(sink) = service.history.take() {
+                sink.finish(&mut border, &clock);
+            }
+            if let Some(history) = history {
+                history.end();
             }
             return Ok(ExitCode::SUCCESS);
         }
@@ -533,6 +563,7 @@ fn changes_for_next_start(old: &Config, new: &Config) -> Vec<&'static str> {
             "[registrar] store",
             old.registrar_store != new.registrar_store,
         ),
+        ("[store]", old.store != new.store),
         ("[limits]", limits(old) != limits(new)),
         ("[log]", old.log != new.log),
     ];
@@ -565,6 +596,8 @@ struct BorderService<'a> {
     control: Option<ConferenceControl>,
     /// Takes changed registrations, if they are stored.
     sink: Option<RegistrationSink>,
+    /// Takes messages and events, if they are stored.
+    history: Option<HistorySink>,
     loaded: LoadedFiles,
     /// Time of the last report about certificates.
     certificates_logged: Option<Time>,
@@ -621,6 +654,9 @@ impl BorderService<'_> {
             {
                 self.log.end(&format!("hornwork: {error}"));
                 return false;
+            }
+            if let Some(history) = &mut self.history {
+                history.event(event);
             }
         }
         self.log.flush();

@@ -32,6 +32,7 @@ hornwork is a session border controller and a test lab for SIP systems.
   hornwork lab list                      experiments of the test lab
   hornwork lab run call-capacity --set sut.address=HOST:PORT --set callees.address=HERE:5080
                                          load-test the PBX at HOST
+  hornwork phone call sip:USER@HOST      call with the softphone
   hornwork help                          all commands
 ";
 

@@ -1,6 +1,7 @@
 //! The additional workers: each runs a border of its own on sockets at the same addresses, and executes the requests of
 //! the first worker.
 
+use crate::history::HistorySink;
 use crate::log::EventLog;
 use crate::service::{driver_config, opened};
 use crate::store::RegistrationSink;
@@ -79,7 +80,12 @@ impl SiblingWorkers {
     /// # Errors
     /// If the system provides no thread, epoll set or entropy.
     pub(crate) fn start(
-        borders: Vec<(Border, WorkerMailbox, Option<RegistrationSink>)>,
+        borders: Vec<(
+            Border,
+            WorkerMailbox,
+            Option<RegistrationSink>,
+            Option<HistorySink>,
+        )>,
         relay: Option<&net::KernelRelay>,
         placing: &ThreadSettings,
         security: &Security,
@@ -90,7 +96,7 @@ impl SiblingWorkers {
         let cpus = net::allowed_cpus();
         let (said, replies) = channel();
         let mut siblings = Vec::new();
-        for (border, mailbox, sink) in borders {
+        for (mut border, mailbox, sink, history) in borders {
             let worker = *border.worker();
             let settings =
                 worker_driver_config(driver_config(border.config(), relay), &worker, &cpus);
@@ -103,6 +109,9 @@ impl SiblingWorkers {
             driver.set_security(security.clone());
             driver.attach_mailbox(mailbox);
             let waker = driver.waker();
+            if let Some(history) = &history {
+                history.attach(&mut border);
+            }
             if let Some(sink) = &sink {
                 sink.wake_by(waker.clone());
             }
@@ -113,6 +122,7 @@ impl SiblingWorkers {
                 border,
                 driver,
                 sink,
+                history,
                 log: log.clone(),
                 clock,
                 inbox,
@@ -245,6 +255,7 @@ struct WorkerLoop {
     border: Border,
     driver: Driver<Forwarder>,
     sink: Option<RegistrationSink>,
+    history: Option<HistorySink>,
     log: EventLog,
     clock: Clock,
     inbox: Receiver<WorkerRequest>,
@@ -265,7 +276,7 @@ impl WorkerLoop {
         loop {
             let wait = match (at_once, self.pending) {
                 (true, _) => Duration::ZERO,
-                (false, 0) => IDLE_WAIT,
+                (false, 0) => self.history.as_ref().map_or(IDLE_WAIT, HistorySink::wait),
                 (false, _) => PENDING_WAIT,
             };
             self.driver.turn(&mut self.border, wait)?;
@@ -275,6 +286,12 @@ impl WorkerLoop {
                 if !ready {
                     opened(&event.kind)?;
                 }
+                if let Some(history) = &mut self.history {
+                    history.event(event);
+                }
+            }
+            if let Some(history) = &mut self.history {
+                history.hand_over(&mut self.border, self.clock.now());
             }
             self.log.flush();
             while let Some(reply) = self.border.next_conference_reply() {
@@ -304,6 +321,9 @@ impl WorkerLoop {
                         self.driver.turn(&mut self.border, Duration::ZERO)?;
                         if let Some(sink) = &mut self.sink {
                             while sink.drain_from(&mut self.border) {}
+                        }
+                        if let Some(history) = self.history.take() {
+                            history.finish(&mut self.border, &self.clock);
                         }
                         return Ok(());
                     }

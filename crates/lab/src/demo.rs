@@ -487,6 +487,7 @@ fn phones_plan(times: Times) -> HostPlan {
         domain: String::new(),
         expires: 300,
         refresh: None,
+        follows_expiry: false,
         refreshes: 0,
         refresh_rate: 0.0,
         remove: false,

@@ -62,6 +62,9 @@ pub struct JitterFigures {
     pub p99: Option<f64>,
     /// Largest.
     pub max: Option<f64>,
+    /// Longest time between two packets of a stream.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delta_max: Option<f64>,
 }
 
 /// Speech quality of the calls whose audio was analysed.
@@ -461,6 +464,7 @@ fn jitter(streams: &[&StreamRecord]) -> JitterFigures {
         mean: (weighted.1 > 0.0).then(|| weighted.0 / weighted.1),
         p99: quantile(&p99, 0.99),
         max: largest(streams.iter().filter_map(|s| s.jitter_max_ms)),
+        delta_max: largest(streams.iter().filter_map(|s| s.delta_max_ms)),
     }
 }
 

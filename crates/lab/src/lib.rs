@@ -11,6 +11,7 @@ pub mod link;
 pub mod metrics;
 pub mod pace;
 pub mod peak;
+pub mod phone;
 pub mod planes;
 pub mod probe;
 pub mod progress;

@@ -53,6 +53,13 @@ pub fn description(file: &File) -> String {
             plain(plan.duration_seconds)
         ));
     }
+    if let Some(plan) = &experiment.phone {
+        sentences.push(format!(
+            "A telephone program calls a receiver, whose kernel times its packets for {} s; {} streams load the machine.",
+            plain(plan.duration_seconds),
+            plan.load_streams
+        ));
+    }
     if let Some(levels) = &experiment.levels {
         let values = file.levels().unwrap_or_default();
         let values: Vec<String> = values.iter().filter_map(|l| l.value).map(plain).collect();

@@ -13,7 +13,7 @@
 //! In the steady state nothing is allocated per packet or per turn.
 
 mod commands;
-mod decoder;
+pub(crate) mod decoder;
 mod jitter_buffer;
 mod mix_encoder;
 mod outbox;
@@ -58,7 +58,7 @@ const MARGIN_NS: u64 = 80_000;
 const MAX_BATCH_NS: u64 = 100_000;
 
 /// The sampling rate of a codec in a conference, in Hz.
-fn rate_of(kind: Kind) -> u32 {
+pub(crate) fn rate_of(kind: Kind) -> u32 {
     kind.sample_rates().first().copied().unwrap_or(8000)
 }
 

@@ -14,6 +14,8 @@ pub struct SinkConfig {
     pub laws: Vec<(u8, Law)>,
     /// Payload type of telephone events.
     pub event_payload_type: Option<u8>,
+    /// Clock rates in Hz of other payload types; static ones have a default.
+    pub clock_rates: Vec<(u8, u32)>,
     /// Time from the arrival of the first packet to its playout. A packet that arrives after its playout time is late.
     pub playout: Duration,
     /// Seconds of audio that are kept, the latest ones.
@@ -26,6 +28,7 @@ impl Default for SinkConfig {
         SinkConfig {
             laws: vec![(0, Law::Mu), (8, Law::A)],
             event_payload_type: None,
+            clock_rates: Vec::new(),
             playout: Duration::from_millis(60),
             capture_s: 20,
         }
@@ -39,7 +42,9 @@ pub enum Received {
     Audio,
     /// Audio after its playout time.
     Late,
-    /// A part of a telephone event.
+    /// The first received part of a telephone event: the last of [`RtpSink::events`].
+    EventBegin,
+    /// A further part of a telephone event, or an unreadable one.
     Event,
     /// RTP of a payload type that is not decoded.
     Undecoded,
@@ -111,6 +116,19 @@ impl RtpSink {
         }
     }
 
+    /// Sets the payload type of telephone events and the clock rates of payload types, as negotiated.
+    pub fn set_payload_types(&mut self, events: Option<u8>, clock_rates: &[(u8, u32)]) {
+        self.config.event_payload_type = events;
+        self.config.clock_rates = clock_rates.to_vec();
+        self.set_clock_rates();
+    }
+
+    fn set_clock_rates(&mut self) {
+        for &(payload_type, rate) in &self.config.clock_rates {
+            self.statistics.set_clock_rate(payload_type, rate);
+        }
+    }
+
     /// Takes a datagram that arrived at `arrived`.
     pub fn receive(&mut self, datagram: &[u8], arrived: Time) -> Received {
         let Some(view) = RtpView::parse(datagram) else {
@@ -126,10 +144,12 @@ impl RtpSink {
         });
         let payload = view.payload().unwrap_or_default();
         if self.config.event_payload_type == Some(view.payload_type()) {
-            if let Some(event) = TelephoneEvent::parse(payload) {
-                self.events.receive(view.timestamp(), event);
-            }
-            return Received::Event;
+            let event = TelephoneEvent::parse(payload);
+            let begins = event.is_some_and(|event| self.events.receive(view.timestamp(), event));
+            return match begins {
+                true => Received::EventBegin,
+                false => Received::Event,
+            };
         }
         let law = self
             .config
@@ -167,6 +187,7 @@ impl RtpSink {
                 self.statistics.set_clock_rate(payload_type, RATE);
             }
         }
+        self.set_clock_rates();
     }
 
     /// Places a packet's audio at its playout position, unless it is late.

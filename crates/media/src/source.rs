@@ -22,12 +22,14 @@ pub enum SourceContent {
     /// Encoded frames of any codec, one per packet, repeated without end.
     Frames(Arc<[Vec<u8>]>),
     /// Prepared packets of any codec by packet time, repeated without end. A packet time in which the speaker is silent
-    /// may have no packet. The first packet time sent is `first`.
+    /// may have no packet. The first packet time sent is `first`; `repeat_from` follows the last one.
     Ready {
         /// Packets of each packet time.
         slots: Arc<[Vec<ReadyPacket>]>,
         /// Index of the first packet time.
         first: usize,
+        /// Index of the first packet time of the repeated part; 0 repeats all.
+        repeat_from: usize,
     },
     /// A tone.
     Tone(ToneGenerator),
@@ -119,13 +121,19 @@ enum Audio {
 struct Ready {
     slots: Arc<[Vec<ReadyPacket>]>,
     first: usize,
+    repeat_from: usize,
     /// Packets of the present packet time that were already sent.
     sent: usize,
 }
 
 impl Ready {
     fn packets_at(&self, slot: u64) -> &[ReadyPacket] {
-        let at = (self.first as u64 + slot % self.slots.len() as u64) % self.slots.len() as u64;
+        let (count, from) = (self.slots.len() as u64, self.repeat_from as u64);
+        let at = self.first as u64 + slot;
+        let at = match at.checked_sub(count) {
+            None => at,
+            Some(beyond) => from + beyond % (count - from),
+        };
         self.slots.get(at as usize).map_or(&[], Vec::as_slice)
     }
 }
@@ -455,11 +463,20 @@ fn prepare(content: SourceContent, law: Law) -> Result<Audio, SourceError> {
         {
             Ok(Audio::Frames { frames, at: 0 })
         }
-        SourceContent::Ready { slots, first } if is_sendable(&slots) => Ok(Audio::Ready(Ready {
-            first: first % slots.len(),
+        SourceContent::Ready {
             slots,
-            sent: 0,
-        })),
+            first,
+            repeat_from,
+        } if repeat_from < slots.len()
+            && is_sendable(slots.get(repeat_from..).unwrap_or_default()) =>
+        {
+            Ok(Audio::Ready(Ready {
+                first: first % slots.len(),
+                repeat_from,
+                slots,
+                sent: 0,
+            }))
+        }
         SourceContent::Tone(generator) => Ok(Audio::Tone(generator)),
         SourceContent::Silence => Ok(Audio::Silence),
         SourceContent::Loop(_)
@@ -469,7 +486,7 @@ fn prepare(content: SourceContent, law: Law) -> Result<Audio, SourceError> {
     }
 }
 
-/// Whether there are packets, and none is too long.
+/// Whether the repeated part has packets, and none is too long.
 fn is_sendable(slots: &[Vec<ReadyPacket>]) -> bool {
     let mut packets = slots.iter().flatten().peekable();
     packets.peek().is_some() && packets.all(|packet| packet.payload.len() <= 1400)

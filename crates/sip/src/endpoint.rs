@@ -14,7 +14,7 @@ use core::hash::BuildHasher as _;
 use engine::timers::TimerWheel;
 use engine::{
     BoundedMap, CloseReason, ConnectionId, Deadline, DropReason, Drops, Entropy, HashKey, Input,
-    Output, SocketId, Time, Transport,
+    MessageBatch, Output, RecordedMessage, SocketId, Time, Transport,
 };
 use slab::Slab;
 use std::collections::BTreeMap;
@@ -61,6 +61,8 @@ pub struct Endpoint {
     pub(crate) pending_ends: Vec<(LegId, Ending)>,
     /// Workers that have handed off the current message before us.
     pub(crate) hops: u8,
+    /// Copies of the messages that were processed and sent, if the host records them.
+    pub(crate) recorded: Option<Box<MessageBatch>>,
     pub(crate) now: Time,
 }
 
@@ -99,9 +101,59 @@ impl Endpoint {
             spare_servers: Vec::new(),
             pending_ends: Vec::new(),
             hops: 0,
+            recorded: None,
             now: Time::ZERO,
             config,
             entropy,
+        }
+    }
+
+    /// Records messages into `batch` from now on; `None`: no recording.
+    pub fn record_messages(&mut self, batch: Option<MessageBatch>) {
+        self.recorded = batch.map(Box::new);
+    }
+
+    /// The recorded messages. The host exchanges the batch for an empty one.
+    pub fn recorded_messages(&mut self) -> Option<&mut MessageBatch> {
+        self.recorded.as_deref_mut()
+    }
+
+    /// Records a received datagram that [`Endpoint::feed`] does not get.
+    pub fn record_datagram(
+        &mut self,
+        socket: SocketId,
+        source: SocketAddr,
+        bytes: &[u8],
+        now: Time,
+    ) {
+        if self.recorded.is_none() {
+            return;
+        }
+        if let Some(local) = self.net.local_of(socket, Some(Transport::Udp)) {
+            let flow = Flow {
+                local,
+                transport: Transport::Udp,
+                remote: source,
+                connection: None,
+            };
+            self.record_received(&flow, bytes, now);
+        }
+    }
+
+    /// Records a received message.
+    pub(crate) fn record_received(&mut self, flow: &Flow, bytes: &[u8], now: Time) {
+        let Some(batch) = self.recorded.as_deref_mut() else {
+            return;
+        };
+        if let Some(listener) = self.net.listener(flow.local) {
+            let message = RecordedMessage {
+                at: now,
+                sent: false,
+                transport: flow.transport,
+                local: listener.address,
+                remote: flow.remote,
+            };
+            batch.push(message, bytes);
         }
     }
 
@@ -191,6 +243,11 @@ impl Endpoint {
 
     /// The next output, in order. Slices are valid until the next call.
     pub fn next_output(&mut self) -> Option<Output<'_>> {
+        if let Some(batch) = self.recorded.as_deref_mut()
+            && let Some((message, bytes)) = self.net.next_message(self.now)
+        {
+            batch.push(message, bytes);
+        }
         self.net.out.next()
     }
 

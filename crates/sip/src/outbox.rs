@@ -119,6 +119,13 @@ impl Outbox {
         self.arena.get(start..).unwrap_or_default()
     }
 
+    /// The next item with its bytes.
+    pub(crate) fn front(&self) -> Option<(OutboxItem, &[u8])> {
+        let &(item, start, end) = self.queue.front()?;
+        let bytes = self.arena.get(start as usize..end as usize);
+        Some((item, bytes.unwrap_or_default()))
+    }
+
     pub(crate) fn next(&mut self) -> Option<Output<'_>> {
         let (item, start, end) = self.queue.pop_front()?;
         let bytes = self

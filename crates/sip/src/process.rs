@@ -23,6 +23,7 @@ impl Endpoint {
         now: Time,
         handler: &mut dyn Handler,
     ) {
+        self.record_received(flow, message.bytes(), now);
         match (message.is_request(), message.validate()) {
             (true, Ok(())) => self.on_request(message, flow, now, handler),
             (true, Err(rejection)) => {

@@ -6,7 +6,9 @@ use crate::outbox::{Outbox, OutboxItem, PeerName};
 use crate::timer::Timer;
 use core::fmt::Write as _;
 use engine::timers::{TimerKey, TimerWheel};
-use engine::{BoundedMap, ConnectionId, Entropy, HashKey, SocketId, Time, Transport};
+use engine::{
+    BoundedMap, ConnectionId, Entropy, HashKey, RecordedMessage, SocketId, Time, Transport,
+};
 use slab::Slab;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -254,6 +256,40 @@ impl Net {
         } else {
             Err(Refused::Transport)
         }
+    }
+
+    /// The next output if it is a message that this worker sends, with its bytes. A message on a connection of another
+    /// worker is recorded by that one.
+    pub(crate) fn next_message(&self, now: Time) -> Option<(RecordedMessage, &[u8])> {
+        let (item, bytes) = self.out.front()?;
+        // Keep-alives and DNS queries are no messages.
+        if !bytes.first()?.is_ascii_alphabetic() {
+            return None;
+        }
+        let (listener, remote) = match item {
+            OutboxItem::Datagram {
+                socket,
+                destination,
+            } => {
+                let is_sender =
+                    |one: &&SipListener| one.socket == socket && one.transport == Transport::Udp;
+                (self.listeners.iter().find(is_sender)?, destination)
+            }
+            OutboxItem::Stream { connection } if !self.out.is_foreign(connection) => {
+                let slot = self.connection(connection)?;
+                let connection = self.connections.get(slot as usize)?;
+                (self.listener(connection.local)?, connection.remote)
+            }
+            _ => return None,
+        };
+        let message = RecordedMessage {
+            at: now,
+            sent: true,
+            transport: listener.transport,
+            local: listener.address,
+            remote,
+        };
+        Some((message, bytes))
     }
 
     pub(crate) fn connection(&self, id: ConnectionId) -> Option<u32> {

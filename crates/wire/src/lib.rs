@@ -6,6 +6,7 @@ pub mod esp;
 pub mod ethernet;
 #[doc(hidden)]
 pub mod fuzz;
+pub mod hep;
 pub mod ip;
 pub mod ng;
 pub mod rtcp;

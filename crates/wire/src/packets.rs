@@ -2,6 +2,7 @@
 
 use crate::capture::{Reader, Step};
 use crate::ethernet::{LinkType, network_packet};
+use crate::hep::HepPacket;
 use crate::ip::{IpPacket, Reassembler, gre_inner};
 use crate::rtcp::Compound;
 use crate::rtp::{RtpView, TelephoneEvent};
@@ -11,6 +12,10 @@ use crate::udp::UdpView;
 
 /// Parses `data` as a capture and as a packet of every layer.
 pub fn fuzz(data: &[u8]) {
+    if let Ok(packet) = HepPacket::parse(data) {
+        let mut again = Vec::new();
+        assert!(!packet.write(&mut again) || HepPacket::parse(&again).is_ok());
+    }
     let mut reassembler = Reassembler::default();
     let mut stream = StreamReassembler::new(4096, 8);
     let mut reader = Reader::new();

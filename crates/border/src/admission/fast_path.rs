@@ -27,6 +27,7 @@ impl Border {
             let absorbed =
                 fields.is_some_and(|fields| self.endpoint.absorb_ack_on_fast_path(&fields));
             if absorbed {
+                self.endpoint.record_datagram(socket, source, bytes, now);
                 self.parts.admission.overload.record_no_reply();
             }
             return absorbed;
@@ -72,6 +73,7 @@ impl Border {
             self.endpoint
                 .refuse_on_fast_path(&fields, socket, source, retry_after_s, now);
         if refused {
+            self.endpoint.record_datagram(socket, source, bytes, now);
             self.parts.admission.overload.record_refusal(
                 &mut self.parts.ctx,
                 Method::Invite,

@@ -25,6 +25,7 @@ mod ng_server_playback;
 mod ng_server_rig;
 mod out_of_dialog;
 mod overload_control;
+mod recorded_messages;
 mod registration_load;
 mod restart;
 mod routing;

@@ -23,20 +23,27 @@ const ADDRESSES: [&str; 7] = [
 ];
 
 /// Commands that only prepare something outside this repository's reach, each with the reason why no test of this file runs it.
-const ELSEWHERE: [(&str, &str); 6] = [
+const ELSEWHERE: [(&str, &str); 7] = [
     ("make build", "the build that this test belongs to"),
     ("export PATH=", "done by Guide::new"),
     ("hornwork demo", "run by readme and demo tests"),
     ("hornwork lab run call-capacity", "run by the readme tests"),
     ("hornwork lab run scenario.xml", "run by the SIPp tests"),
+    ("hornwork trace", "run by the tests of the store"),
     (
         "npm install --prefix examples/browser",
         "run by the browser page's test",
     ),
 ];
 
-/// Names of other programs in pages.
-const OTHERS: [&str; 3] = ["chan_pjsip", "qualify_frequency", "rtpengine_sock"];
+/// Names of other programs in pages, and of figures in JSON.
+const OTHERS: [&str; 5] = [
+    "chan_pjsip",
+    "qualify_frequency",
+    "rtpengine_sock",
+    "jitter_ms",
+    "delta_ms",
+];
 
 /// A page and a folder with its files.
 struct Guide {
@@ -284,6 +291,9 @@ fn commands_of_guides_are_run_by_a_test() {
         "openssl req",
         "mkdir -p callee caller",
         "echo '<sip:100",
+        "echo secret-100",
+        "hornwork phone answer",
+        "hornwork phone call",
         "baresip -f",
         "kamailio -f kamailio.cfg -DD -E",
         "python3 -m http.server --directory examples/browser",
@@ -425,6 +435,46 @@ fn tutorial_ends_with_a_call_between_two_phones() {
     for event in ["call_offered", "call_routed", "call_answered", "call_ended"] {
         assert!(log.contains(event), "no {event}: {log}");
     }
+}
+
+#[test]
+fn phone_guide_ends_with_a_recorded_call() {
+    let guide = Guide::new(&page("how-to/phone.md"));
+    let hello = codec::wav::write(
+        codec::wav::Encoding::Pcm16,
+        8_000,
+        1,
+        codec::speech::speech(),
+    );
+    let file = guide.folder.join("hello.wav");
+    std::fs::write(file, hello.expect("speech fits a file")).expect("voice");
+    let commands = guide.commands();
+    let find = |start: &str| {
+        let found = commands.iter().find(|line| line.starts_with(start));
+        found.unwrap_or_else(|| panic!("no {start}")).clone()
+    };
+    let passwords: Vec<&str> = commands
+        .iter()
+        .filter(|line| line.starts_with("echo secret-"))
+        .map(String::as_str)
+        .collect();
+    let script = format!(
+        "{}\n{} > border.log 2>&1 &\nborder=$!\nawait border.log socket_opened || exit 1\n{} > answer.log 2>&1 &\nanswer=$!\n\
+         await answer.log 'registered for' || exit 1\n{} > call.log 2>&1 || exit 1\nwait $answer || exit 1\nkill -TERM $border\n\
+         wait $border\n",
+        passwords.join("\n"),
+        find("hornwork run"),
+        find("hornwork phone answer"),
+        find("hornwork phone call"),
+    );
+    if guide.in_network(&script, Duration::from_secs(60)).is_none() {
+        return;
+    }
+    let log = guide.log("answer.log");
+    assert!(log.contains("digits received  123"), "{log}");
+    let heard = std::fs::read(guide.folder.join("heard.wav")).expect("recording");
+    let seconds = codec::wav::Wav::parse(&heard).map(|wav| wav.frames() / wav.rate as usize);
+    assert!((4..=6).contains(&seconds.expect("WAV")), "{log}");
 }
 
 #[test]

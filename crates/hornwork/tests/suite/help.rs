@@ -7,11 +7,12 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 /// Every command that has no subcommands.
-const COMMANDS: [&str; 15] = [
+const COMMANDS: [&str; 19] = [
     "run",
     "check",
     "schema",
     "rules try",
+    "trace",
     "isolate",
     "demo",
     "lab list",
@@ -21,12 +22,23 @@ const COMMANDS: [&str; 15] = [
     "lab analyse",
     "lab report",
     "lab compare",
+    "phone register",
+    "phone call",
+    "phone answer",
     "completions",
     "man",
 ];
 
-/// Examples that other tests run: servers, and the tools that need rights.
-const RUN_ELSEWHERE: [&str; 3] = ["run", "demo", "isolate"];
+/// Examples that other tests run: servers, the tools that need rights or a store, and phones, which need a peer.
+const RUN_ELSEWHERE: [&str; 7] = [
+    "run",
+    "demo",
+    "isolate",
+    "trace",
+    "phone register",
+    "phone call",
+    "phone answer",
+];
 
 fn hornwork(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_hornwork"))

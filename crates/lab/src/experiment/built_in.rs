@@ -75,6 +75,10 @@ pub const BUILT_IN: &[(&str, &str)] = &[
         include_str!("../../../../scenarios/overload-volte.toml"),
     ),
     (
+        "phone-jitter",
+        include_str!("../../../../scenarios/phone-jitter.toml"),
+    ),
+    (
         "re-registration-rate",
         include_str!("../../../../scenarios/re-registration-rate.toml"),
     ),

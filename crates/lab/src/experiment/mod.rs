@@ -7,6 +7,7 @@ mod bound;
 mod built_in;
 mod model;
 mod parse;
+mod phone_load;
 mod renamed_keys;
 mod search_plan;
 mod study;
@@ -20,6 +21,7 @@ pub use model::{
     RegistrarLocation, Registrations, StreamLoad, Sut, SutMedia, Thresholds, TransportName,
 };
 pub use parse::{File, Level};
+pub use phone_load::PhoneLoad;
 pub use search_plan::SearchPlan;
 pub use study::{CAPACITY, Study, StudyLevel};
-pub use template::fill;
+pub use template::{escape, fill};

@@ -1,6 +1,7 @@
 //! The data model of an experiment file. Times are in seconds unless the name has another unit.
 
 use super::bound::{FigureBound, PeakPlan};
+use super::phone_load::PhoneLoad;
 use super::search_plan::SearchPlan;
 use super::study::Study;
 use crate::pace::{ArrivalProcess, HoldTime};
@@ -57,6 +58,9 @@ pub struct Experiment {
     /// Conferences of the SUT.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conference: Option<ConferenceLoad>,
+    /// A telephone whose stream is measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phone: Option<PhoneLoad>,
     /// Certificates and trust of callers and callees, towards an external SUT or a border in a process of its own. For
     /// the border in this process they are generated for the trial.
     #[serde(default, skip_serializing_if = "TlsSettings::is_default")]

@@ -75,6 +75,7 @@ impl Experiment {
         let registrations = experiment.registrations.as_ref().map_or(0.0, |plan| {
             over(plan.users, plan.rate) + plan.refresh_seconds * f64::from(plan.refreshes)
         });
+        let callers = callers.max(super::phone_load::seconds(experiment));
         callers.max(streams).max(conference).max(registrations)
     }
 }
@@ -358,10 +359,10 @@ fn check_experiment(experiment: &Experiment) -> Result<(), String> {
     if experiment.callers.is_none()
         && experiment.registrations.is_none()
         && experiment.streams.is_none()
-        && experiment.conference.is_none()
+        && !super::phone_load::has_conference_or_phone(experiment)
     {
         return Err(
-            "nothing to do: add [callers], [registrations], [streams] or [conference]".to_owned(),
+            "nothing to do: add [callers], [registrations], [streams] or others".to_owned(),
         );
     }
     check_link(experiment)?;
@@ -441,7 +442,7 @@ fn check_link(experiment: &Experiment) -> Result<(), String> {
 /// Checks conferences.
 fn check_conference(experiment: &Experiment) -> Result<(), String> {
     let Some(plan) = &experiment.conference else {
-        return Ok(());
+        return super::phone_load::check_phone(experiment);
     };
     let others = [
         experiment.callers.is_some(),

@@ -1,6 +1,6 @@
 //! Templates of numbers and names: `{number}` becomes the number of the attempt, `{number:4}` the same with at least
 //! four digits, `{number/4+8000}` a quarter of it (whole) plus 8000, so that four in a row share a value, `{user}` the
-//! user.
+//! user, `{open}` an opening brace.
 
 /// Fills the placeholders of `template`. Unknown names in braces are left unchanged.
 pub fn fill(template: &str, number: u64, user: &str) -> String {
@@ -23,9 +23,17 @@ pub fn fill(template: &str, number: u64, user: &str) -> String {
     out
 }
 
+/// The template of a constant text.
+pub fn escape(text: &str) -> String {
+    text.replace('{', "{open}")
+}
+
 fn place(name: &str, number: u64, user: &str) -> Option<String> {
     if name == "user" {
         return Some(user.to_owned());
+    }
+    if name == "open" {
+        return Some("{".to_owned());
     }
     let (name, width) = name.split_once(':').unwrap_or((name, "0"));
     let width: usize = width.parse().ok().filter(|width| *width <= 20)?;
@@ -46,7 +54,14 @@ fn computed(how: &str, number: u64) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::fill;
+    use super::{escape, fill};
+
+    #[test]
+    fn escaped_text_is_constant() {
+        for text in ["a{number}b", "{user}", "{", "}", "{{open}}", "{number:4"] {
+            assert_eq!(fill(&escape(text), 7, "alice"), text);
+        }
+    }
 
     #[test]
     fn placeholders_are_filled_and_other_text_stays() {

@@ -1,20 +1,23 @@
 //! Outgoing and incoming calls of a host.
 
 mod changes;
+mod incoming;
+mod phone;
 mod security;
 mod volte;
 
 use super::media::{MediaSessionPlan, StreamResult, VoiceSide};
 use super::names::hex;
+use super::phone::PhoneOccurrence;
 use super::plan::MediaKind;
-use super::sdp::{self, OfferParameters};
+use super::sdp::{self, CodecOrder, OfferParameters};
 use super::{HostState, HostTimer, is_websocket};
 use crate::experiment::{HangUp, fill};
 use crate::pace::Due;
 use crate::record::{Attempt, AttemptKind, AttemptOutcome};
 use codec::Format;
 use engine::{Entropy, SocketId, Time, Transport};
-use protect::sdes::CryptoAttribute;
+use protect::sdes::{CryptoAttribute, SdesAgreement};
 use sip::{
     Ending, Endpoint, Failure, Indication, Invite, LegId, Login, MessageContent, Refused,
     ServerTransaction, Target,
@@ -26,6 +29,8 @@ use wire::sip::{Message, Method, NameAddr};
 
 /// Talk time above which a call without a received packet counts as one without media.
 const MEDIA_EXPECTED: Duration = Duration::from_millis(500);
+/// Reason of a call that the peer of a phone has ended.
+pub(crate) const PEER_ENDED: &str = "ended by the peer";
 /// Port in session descriptions of calls that send and receive no media.
 const NO_MEDIA_PORT: u16 = 6000;
 
@@ -74,8 +79,12 @@ pub(crate) struct HostCall {
     sends: MediaKind,
     expects: MediaKind,
     codec: Format,
-    /// SRTP keys of the offer.
+    /// SRTP keys of our offer, until it is answered.
     keys: Vec<CryptoAttribute>,
+    /// Agreed SRTP keys.
+    agreement: Option<Box<SdesAgreement>>,
+    /// The peer does not want to receive.
+    peer_holds: bool,
     timed: bool,
     /// The peer's offer, until it is answered.
     offer: Vec<u8>,
@@ -92,6 +101,12 @@ pub(crate) struct HostCall {
     volte: Option<Box<volte::Volte>>,
     /// BYE of the peer is the planned end.
     peer_hangs_up: bool,
+}
+
+impl HostCall {
+    fn established_at(&self) -> Option<u64> {
+        self.attempt.established
+    }
 }
 
 fn drawn(percent: f64, entropy: &mut Entropy) -> bool {
@@ -186,6 +201,8 @@ impl HostState {
             expects: plan.expects,
             codec: plan.codec,
             keys: Vec::new(),
+            agreement: None,
+            peer_holds: false,
             timed: plan.timed,
             offer: Vec::new(),
             version: 1,
@@ -296,6 +313,19 @@ impl HostState {
         }
     }
 
+    /// The codecs of a call: those of a phone, or that of its plan.
+    fn codecs_of(&self, key: HostCallKey) -> CodecOrder {
+        let call = self.calls.get(key.index as usize);
+        call.map_or(Format::Pcma.into(), |call| self.codecs(call.codec))
+    }
+
+    fn codecs(&self, planned: Format) -> CodecOrder {
+        match &self.plan.phone {
+            Some(phone) => CodecOrder::new(phone.codecs.iter().copied()),
+            None => planned.into(),
+        }
+    }
+
     fn ours(&self, call: &HostCall, direction: Direction) -> OfferParameters {
         let host = self.address.unwrap_or(self.plan.address);
         OfferParameters {
@@ -305,7 +335,7 @@ impl HostState {
             id: u64::from(call.generation),
             version: call.version,
             direction,
-            codec: call.codec,
+            codecs: self.codecs(call.codec),
             secure: false,
         }
     }
@@ -348,20 +378,25 @@ impl HostState {
             number
         };
         let login = plan.login.as_ref().map(|login| login.of(turn));
+        let secured = plan.srtp && call.volte.is_none() && call.session.is_some();
+        let keys = match secured {
+            true => self.offered_keys()?,
+            false => Vec::new(),
+        };
+        let call = self.calls.get(key.index as usize).ok_or("gone")?;
         let mut ours = self.ours(call, Direction::SendRecv);
         let ring_limit = plan.ring_limit;
         let (dialled, caller) = (&call.attempt.to, &call.attempt.from);
         let names = &mut self.names;
         names.write(&plan.domain, flow.remote, dialled, caller);
-        let (written, mut keys) = (&mut Vec::new(), Vec::new());
+        let written = &mut Vec::new();
         let offer = match (&call.volte, call.session) {
             (Some(volte), _) => {
                 *written = volte.first_offer(&ours);
                 &written[..]
             }
-            (None, Some(_)) if plan.srtp => {
+            (None, Some(_)) if secured => {
                 ours.secure = true;
-                keys = security::keys(&mut self.entropy)?;
                 *written = ours.offer_with(&security::lines(&keys));
                 &written[..]
             }
@@ -386,8 +421,9 @@ impl HostState {
         let leg = endpoint
             .invite(&invite, now)
             .map_err(|refused| refused.to_string())?;
-        if is_websocket(flow.transport) {
-            // A WebSocket client has no listener: all requests of the dialog use its connection.
+        if is_websocket(flow.transport) || self.plan.phone.is_some() {
+            // A WebSocket client has no listener, and a phone is often behind NAT: all requests of the dialog use the
+            // flow of the first.
             let pinned = endpoint.pin(leg, flow);
             pinned.map_err(|refused| refused.to_string())?;
         }
@@ -510,7 +546,10 @@ impl HostState {
                 response,
                 ..
             } => self.failed(key, why, response, now),
-            Indication::Acked { .. } => self.acked(key, now),
+            Indication::Acked { request, .. } => {
+                self.answered_in_ack(key, request, now);
+                self.acked(key, now);
+            }
             Indication::Cancelled { .. } => {
                 self.end(key, AttemptOutcome::Cancelled, 487, String::new(), now)
             }
@@ -545,6 +584,9 @@ impl HostState {
 
     fn progressed(&mut self, key: HostCallKey, response: &Message<'_>, now: Time) {
         let received_at = self.received_at.0;
+        self.report(PhoneOccurrence::Progress {
+            status: response.status(),
+        });
         let Some(call) = self.call(key) else { return };
         call.attempt.first_answer.get_or_insert(received_at);
         // With preconditions 183 precedes alerting.
@@ -567,11 +609,12 @@ impl HostState {
         now: Time,
     ) {
         let received_at = self.received_at.0;
+        let codecs = self.codecs_of(key);
         let Some(call) = self.call(key) else { return };
         let Some(leg) = call.leg else { return };
         // Only sending depends on it.
         let agreed = call.session.and_then(|_| {
-            sdp::agreed(response.body(), call.codec).or_else(|| call.volte.as_ref()?.agreed())
+            sdp::agreed(response.body(), codecs).or_else(|| call.volte.as_ref()?.agreed())
         });
         call.attempt.first_answer.get_or_insert(received_at);
         call.attempt.established = Some(received_at);
@@ -597,6 +640,7 @@ impl HostState {
             }
             (None, _) => {}
         }
+        self.report_established(key);
         if hangs_up {
             self.agenda.push(now + hold, HostTimer::HangUp(key));
         }
@@ -615,6 +659,7 @@ impl HostState {
     ) {
         let status = response.map_or(0, Message::status);
         let received_at = self.received_at.0;
+        let phrase = self.reason_of(response);
         let Some(call) = self.call(key) else { return };
         let ending = call.phase == HostCallPhase::Ending;
         let (outcome, text) = match why {
@@ -638,12 +683,28 @@ impl HostState {
         if response.is_some() {
             call.attempt.first_answer.get_or_insert(received_at);
         }
-        self.end(key, outcome, status, text.to_owned(), now);
+        let text = match phrase {
+            Some(phrase) if text.is_empty() => phrase,
+            _ => text.to_owned(),
+        };
+        self.end(key, outcome, status, text, now);
     }
 
     fn ended(&mut self, key: HostCallKey, why: Ending, now: Time) {
+        let is_phone = self.plan.phone.is_some();
         let Some(call) = self.call(key) else { return };
         let planned = call.peer_hangs_up || call.phase == HostCallPhase::Ending;
+        if let Ending::Peer = why
+            && is_phone
+        {
+            return self.end(
+                key,
+                AttemptOutcome::Completed,
+                0,
+                PEER_ENDED.to_owned(),
+                now,
+            );
+        }
         let (outcome, text) = match why {
             Ending::Local => (AttemptOutcome::Completed, ""),
             Ending::Peer if planned => (AttemptOutcome::Completed, ""),
@@ -717,187 +778,6 @@ impl HostState {
                 format!("CANCEL: {refused}"),
                 now,
             );
-        }
-    }
-
-    // --- incoming calls
-
-    fn offered(&mut self, endpoint: &mut Endpoint, leg: LegId, request: &Message<'_>, now: Time) {
-        let Some(plan) = self.plan.answers.clone() else {
-            if let Err(refused) = endpoint.reject(leg, 480, &MessageContent::default(), now) {
-                self.fatal.get_or_insert_with(|| format!("480: {refused}"));
-            }
-            return;
-        };
-        let mut attempt = Attempt::new(&plan.name, AttemptKind::Answer, self.answered, now);
-        self.answered += 1;
-        attempt.sent = Some(now.0);
-        attempt.call_id = request.call_id().map(text).unwrap_or_default();
-        attempt.from = request
-            .from()
-            .ok()
-            .map(|from| user_of(&from))
-            .unwrap_or_default();
-        attempt.to = user_of_uri(request.request_uri());
-        let echo = plan
-            .echo_number
-            .as_ref()
-            .is_some_and(|number| *number == attempt.to);
-        let sends = if echo { MediaKind::Echo } else { plan.sends };
-        let busy = drawn(plan.busy_percent, &mut self.entropy);
-        let rings_only = drawn(plan.no_answer_percent, &mut self.entropy);
-        let listen = drawn(plan.listen_percent, &mut self.entropy);
-        let hold = plan.hang_up.map(|hold| hold.draw(&mut self.entropy));
-        let key = self.insert(HostCall {
-            generation: 0,
-            workload: None,
-            attempt,
-            leg: Some(leg),
-            phase: HostCallPhase::Offered,
-            session: None,
-            local: None,
-            sends,
-            expects: plan.expects,
-            codec: plan.codec,
-            keys: Vec::new(),
-            timed: plan.timed,
-            offer: request.body().to_vec(),
-            version: 1,
-            held: false,
-            wants_hold: false,
-            // The caller ends it: this side rings without an answer.
-            will_cancel: rings_only,
-            will_hold: false,
-            listen,
-            ring_limit_hit: false,
-            hold: hold.unwrap_or_default(),
-            volte: volte::Volte::callee(&plan, request),
-            hangs_up: hold.is_some(),
-            peer_hangs_up: hold.is_none(),
-        });
-        endpoint.set_user(leg, key.user());
-        if busy {
-            let result = endpoint.reject(leg, 486, &MessageContent::default(), now);
-            let why = result
-                .err()
-                .map(|refused| refused.to_string())
-                .unwrap_or_default();
-            self.end(key, AttemptOutcome::Refused, 486, why, now);
-        } else if self.find_socket(key) {
-            self.plan_answer(endpoint, key, now);
-        }
-    }
-
-    /// Rings and answers at once or by timer.
-    fn plan_answer(&mut self, endpoint: &mut Endpoint, key: HostCallKey, now: Time) {
-        let Some(plan) = self.plan.answers.clone() else {
-            return;
-        };
-        // Delays count from the INVITE, so that the time for opening a socket does not add to them.
-        let offered = self.call(key).map_or(now, |call| Time(call.attempt.due));
-        let answer = match plan.random {
-            true => Duration::from_secs_f64(self.entropy.exponential(plan.answer.as_secs_f64())),
-            false => plan.answer,
-        };
-        let ring_at = offered + plan.ring.min(answer);
-        if self.plan_volte(endpoint, key, (ring_at, offered + answer), now) {
-            return;
-        }
-        if ring_at <= now {
-            self.ring(endpoint, key, now);
-        } else {
-            self.agenda.push(ring_at, HostTimer::Ring(key));
-        }
-        if self.call(key).is_some_and(|call| call.will_cancel) {
-            return;
-        }
-        if offered + answer <= now {
-            self.answer(endpoint, key, now);
-        } else {
-            self.agenda.push(offered + answer, HostTimer::Answer(key));
-        }
-    }
-
-    pub(crate) fn ring(&mut self, endpoint: &mut Endpoint, key: HostCallKey, now: Time) {
-        let Some(call) = self
-            .call(key)
-            .filter(|call| call.phase == HostCallPhase::Offered)
-        else {
-            return;
-        };
-        call.attempt.ringing = Some(now.0);
-        let Some(leg) = call.leg else { return };
-        if let Err(refused) = endpoint.progress(leg, 180, &MessageContent::default(), false, now) {
-            self.command_refused(key, refused);
-        }
-    }
-
-    pub(crate) fn answer(&mut self, endpoint: &mut Endpoint, key: HostCallKey, now: Time) {
-        let Some(call) = self.calls.get(key.index as usize).filter(|call| {
-            call.generation == key.generation && call.phase == HostCallPhase::Offered
-        }) else {
-            return;
-        };
-        let Some(leg) = call.leg else { return };
-        let ours = self.ours(call, Direction::SendRecv);
-        // The 2xx to an INVITE without an offer carries the offer (RFC 3264 section 4; RFC 3261 section 13.2.1).
-        let written;
-        let described = match (call.offer.is_empty(), call.session) {
-            (true, _) => {
-                written = ours.offer();
-                Some((&written[..], None))
-            }
-            (false, None) => {
-                let answer = self.descriptions.answer(&ours, &call.offer);
-                answer.map(|(body, agreed)| (body, Some(agreed)))
-            }
-            (false, Some(_)) => match ours.answer(&call.offer) {
-                Some((body, agreed)) => {
-                    written = body;
-                    Some((&written[..], Some(agreed)))
-                }
-                None => None,
-            },
-        };
-        let Some((body, agreed)) = described else {
-            let result = endpoint.reject(leg, 488, &MessageContent::default(), now);
-            let why = result.err().map(|refused| refused.to_string());
-            self.end(
-                key,
-                AttemptOutcome::Refused,
-                488,
-                why.unwrap_or_default(),
-                now,
-            );
-            return;
-        };
-        if let Err(refused) = endpoint.answer(leg, 200, &MessageContent::sdp(body), now) {
-            let why = format!("200: {refused}");
-            self.end(key, AttemptOutcome::CouldNotStart, 0, why, now);
-            return;
-        }
-        let Some(call) = self.call(key) else { return };
-        call.phase = HostCallPhase::Answered;
-        call.offer = Vec::new();
-        if let (Some(session), Some(agreed)) = (call.session, agreed) {
-            self.media.agree(session, &agreed, now);
-        }
-    }
-
-    fn acked(&mut self, key: HostCallKey, now: Time) {
-        let Some(call) = self
-            .call(key)
-            .filter(|call| call.phase == HostCallPhase::Answered)
-        else {
-            return;
-        };
-        call.phase = HostCallPhase::Up;
-        call.attempt.established = Some(now.0);
-        let (hold, hangs_up) = (call.hold, call.hangs_up);
-        self.progress.established += 1;
-        self.progress.up += 1;
-        if hangs_up {
-            self.agenda.push(now + hold, HostTimer::HangUp(key));
         }
     }
 
@@ -987,6 +867,11 @@ impl HostState {
         if let Some(result) = result {
             self.keep_stream(result, &attempt);
         }
+        self.report(PhoneOccurrence::Ended {
+            outcome: attempt.outcome,
+            status: attempt.status,
+            reason: attempt.why.clone(),
+        });
         if up {
             self.progress.up = self.progress.up.saturating_sub(1);
         }

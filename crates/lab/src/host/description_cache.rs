@@ -141,7 +141,7 @@ mod tests {
             id,
             version,
             direction: Direction::SendRecv,
-            codec: Format::Pcma,
+            codecs: Format::Pcma.into(),
             secure: false,
         }
     }
@@ -154,7 +154,7 @@ mod tests {
             ..ours(4000, 3, 2)
         };
         let mu = OfferParameters {
-            codec: Format::Pcmu,
+            codecs: Format::Pcmu.into(),
             ..ours(4000, 3, 2)
         };
         let all = [

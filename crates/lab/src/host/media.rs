@@ -2,6 +2,7 @@
 
 use super::outbox::HostOutbox;
 use super::packet_times::PacketTimes;
+use super::phone::{PhonePlan, PhoneRefusal};
 use super::plan::{HostPlan, MediaKind};
 use super::sdp::NegotiatedMedia;
 use super::sounds::{SoundCache, SoundKind, TURN};
@@ -11,8 +12,10 @@ use codec::{Format, Tone, ToneGenerator, speech};
 use engine::timers::TimerHeap;
 use engine::{Datagram, Deadline, Entropy, SocketId, SocketKind, Time};
 use media::echo::Echo;
-use media::sink::{RtpSink, SinkConfig};
+use media::playout::{Playout, TURN as PLAYOUT_TURN};
+use media::sink::{Received, RtpSink, SinkConfig};
 use media::source::{RtpSource, SourceConfig, SourceContent};
+use protect::sdes::SdesAgreement;
 use protect::srtp::{Contexts, MAX_OVERHEAD};
 use slab::Slab;
 use std::collections::VecDeque;
@@ -29,6 +32,12 @@ pub(super) const TONE: Tone = Tone::sine(1004.0, -10.0);
 const PACKET_TIME: Duration = Duration::from_millis(20);
 /// Seconds of audio kept of a compared call.
 const LISTEN_SECONDS: u32 = 8;
+/// Duration of a digit that a phone sends.
+const DIGIT: Duration = Duration::from_millis(160);
+/// Received digits that are kept until they are read.
+const MAX_DIGITS: usize = 256;
+/// Recorded samples that are kept until they are read: 10 s at 48 kHz.
+const MAX_RECORDED: usize = 480_000;
 
 /// The voice of a side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,13 +75,14 @@ pub struct Transit {
 }
 
 impl Transit {
-    fn receive(&mut self, timestamp: u32, arrived: Time) {
+    fn receive(&mut self, timestamp: u32, arrived: Time, clock_rate: u32) {
         if self.count == 0 {
             self.first_timestamp = timestamp;
             self.first_arrival = arrived;
         }
         self.count += 1;
-        let media = f64::from(timestamp.wrapping_sub(self.first_timestamp) as i32) * 125_000.0;
+        let media = f64::from(timestamp.wrapping_sub(self.first_timestamp) as i32)
+            * (1e9 / f64::from(clock_rate));
         let wall = arrived.0 as f64 - self.first_arrival.0 as f64;
         self.sum += wall - media;
         self.max = self.max.max(wall - media);
@@ -169,7 +179,11 @@ struct HostMediaSession {
     sink: RtpSink,
     transit: Transit,
     format: Format,
+    /// Payload type of the agreed codec.
+    payload_type: u8,
     srtp: SessionSecurity,
+    /// Playout of a phone that records.
+    playout: Option<Box<Playout>>,
     /// As in [`StreamResult`].
     times: [Option<PacketTimes>; 2],
 }
@@ -227,6 +241,14 @@ pub(crate) struct HostMedia {
     epoch: Time,
     /// The interval in which received media counts.
     window: Option<(Time, Time)>,
+    /// Softphone functions.
+    phone: Option<PhonePlan>,
+    /// Playout turns of recording sessions.
+    turns: TimerHeap<(u32, u32)>,
+    /// Received digits.
+    digits: VecDeque<char>,
+    /// Recorded audio and its sample rate.
+    recorded: (Vec<i16>, Option<u32>),
     /// Buffer for outgoing packets.
     scratch: Vec<u8>,
     packets_in: u64,
@@ -247,7 +269,7 @@ impl HostMedia {
             generation: 0,
             clock: TimerHeap::new(),
             voices: Vec::new(),
-            sound_cache: SoundCache::default(),
+            sound_cache: SoundCache::new(plan.phone.as_ref().and_then(|phone| phone.audio.clone())),
             participants: plan
                 .calls
                 .iter()
@@ -256,6 +278,10 @@ impl HostMedia {
                 .unwrap_or(0),
             epoch: Time::ZERO,
             window: None,
+            phone: plan.phone.clone(),
+            turns: TimerHeap::new(),
+            digits: VecDeque::new(),
+            recorded: (Vec::new(), None),
             scratch: Vec::new(),
             packets_in: 0,
             packets_out: 0,
@@ -281,7 +307,9 @@ impl HostMedia {
             .streams
             .iter()
             .map(|plan| (plan.sends, VoiceSide::Caller, plan.codec));
-        let contents: Vec<_> = calls.chain(answers).chain(streams).collect();
+        let phone = plan.phone.iter().flat_map(|phone| &phone.codecs);
+        let phone = phone.map(|format| (MediaKind::Speech, VoiceSide::Caller, *format));
+        let contents: Vec<_> = calls.chain(answers).chain(streams).chain(phone).collect();
         for (sends, voice, format) in contents {
             if let Some(sound) = self.sound(sends, voice, format) {
                 self.sound_cache.content(sound, format, 0);
@@ -292,6 +320,9 @@ impl HostMedia {
     /// The prepared sound of a session; `None` for G.711, which is encoded by table.
     fn sound(&self, sends: MediaKind, voice: VoiceSide, format: Format) -> Option<SoundKind> {
         let pauses = matches!(format, Format::G729 { annex_b: true });
+        if self.phone.is_some() {
+            return (sends != MediaKind::None).then_some(SoundKind::Phone);
+        }
         match (sends, format.kind().law()) {
             (MediaKind::Turns, _) => Some(SoundKind::Turns(self.participants)),
             (MediaKind::None | MediaKind::Echo, _) | (_, Some(_)) => None,
@@ -314,6 +345,25 @@ impl HostMedia {
                 Some(contexts) => SessionSecurity::With(Box::new(contexts)),
                 None => SessionSecurity::Failed,
             };
+        }
+    }
+
+    /// Updates the SRTP contexts of a session from the agreement `before` to `after`.
+    ///
+    /// # Errors
+    /// The contexts refuse a key; they are unchanged then, or the session has no media.
+    pub(crate) fn rekey(
+        &mut self,
+        session: u32,
+        before: &SdesAgreement,
+        after: &SdesAgreement,
+    ) -> Result<(), String> {
+        let entry = self.sessions.get_mut(session as usize);
+        match entry.map(|entry| &mut entry.srtp) {
+            Some(SessionSecurity::With(contexts)) => after
+                .rekey(contexts, before)
+                .map_err(|error| error.to_string()),
+            _ => Err("no keys before".to_owned()),
         }
     }
 
@@ -394,7 +444,9 @@ impl HostMedia {
             }),
             transit: Transit::default(),
             format: Format::Pcma,
+            payload_type: 0,
             srtp: SessionSecurity::None,
+            playout: None,
             times: [None, None],
         }) as u32;
         self.sockets.get_mut(socket as usize)?.session = Some(session);
@@ -408,7 +460,22 @@ impl HostMedia {
         };
         entry.remote = Some(agreed.remote);
         entry.may_send = agreed.send;
+        if self.phone.is_some() {
+            let clock_rate = agreed.format.kind().rtp_clock();
+            let clock_rates = [(agreed.payload_type, clock_rate)];
+            entry.sink.set_payload_types(agreed.events, &clock_rates);
+        }
+        let changed = entry.format != agreed.format || entry.payload_type != agreed.payload_type;
         entry.format = agreed.format;
+        entry.payload_type = agreed.payload_type;
+        // Another codec begins another stream; the packets of the former one are not in the figure of sent packets.
+        if changed && self.phone.is_some() {
+            entry.source = None;
+        }
+        self.plan_playout(session, agreed.format, now);
+        let Some(entry) = self.sessions.get_mut(session as usize) else {
+            return;
+        };
         match (entry.plan.sends, &mut entry.source) {
             (MediaKind::None, _) => {}
             (MediaKind::Echo, _) => {
@@ -456,9 +523,11 @@ impl HostMedia {
         let Some(content) = content else { return };
         let config = SourceConfig {
             payload_type: agreed.payload_type,
+            clock_rate: agreed.format.kind().rtp_clock(),
+            event_payload_type: agreed.events.filter(|_| self.phone.is_some()),
             ..SourceConfig::g711(law, content, now)
         };
-        // 20 ms at 8 kHz is always a valid configuration.
+        // 20 ms at the clock rate of the codec is always a valid configuration.
         let Ok(source) = RtpSource::new(config, &mut self.entropy) else {
             return;
         };
@@ -510,13 +579,84 @@ impl HostMedia {
         }
     }
 
+    /// Begins the playout of a session, or continues it with another codec.
+    fn plan_playout(&mut self, session: u32, format: Format, now: Time) {
+        let Some(phone) = self.phone.as_ref().filter(|phone| phone.records) else {
+            return;
+        };
+        let max_delay = phone.max_playout_delay;
+        let Some(entry) = self.sessions.get_mut(session as usize) else {
+            return;
+        };
+        if entry
+            .playout
+            .as_ref()
+            .is_some_and(|playout| playout.format() == format)
+        {
+            return;
+        }
+        let rate = *self.recorded.1.get_or_insert(Playout::rate_of(format));
+        // A codec that is missing in this build was refused before, and all rates of codecs have filters.
+        let Ok(playout) = Playout::new(format, rate, max_delay, self.entropy.u64()) else {
+            return;
+        };
+        if entry.playout.replace(Box::new(playout)).is_none() {
+            self.turns
+                .push(now + PLAYOUT_TURN, (session, entry.generation));
+        }
+    }
+
+    /// Plays the turns that are due. They have absolute times, so that the recording has the length of the call.
+    fn run_turns(&mut self, now: Time) {
+        while let Some((at, (session, generation))) = self.turns.pop_due(now) {
+            let entry = self.sessions.get_mut(session as usize);
+            let Some(entry) = entry.filter(|entry| entry.generation == generation) else {
+                continue;
+            };
+            if let Some(playout) = &mut entry.playout {
+                playout.turn(at, &mut self.recorded.0);
+                // A reader that stopped reading loses the oldest audio.
+                let excess = self.recorded.0.len().saturating_sub(MAX_RECORDED);
+                self.recorded.0.drain(..excess);
+                self.turns.push(at + PLAYOUT_TURN, (session, generation));
+            }
+        }
+    }
+
+    /// As [`super::LabHost::take_recording`].
+    pub(crate) fn take_recording(&mut self, out: &mut Vec<i16>) -> Option<u32> {
+        out.append(&mut self.recorded.0);
+        self.recorded.1
+    }
+
+    /// The next received digit.
+    pub(crate) fn take_digit(&mut self) -> Option<char> {
+        self.digits.pop_front()
+    }
+
+    /// Sends digits in a session.
+    pub(crate) fn send_digits(&mut self, session: u32, digits: &str) -> Result<(), PhoneRefusal> {
+        let entry = self.sessions.get_mut(session as usize);
+        let source = entry.and_then(|entry| entry.source.as_mut());
+        let source = source.ok_or(PhoneRefusal::NoCall)?;
+        match source.send_digits(digits, DIGIT) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(PhoneRefusal::NoEvents),
+            Err(error) => Err(PhoneRefusal::Digits(error)),
+        }
+    }
+
     pub(crate) fn next_deadline(&self) -> Option<Deadline> {
-        self.clock
-            .next_at()
-            .map(|at| Deadline::new(at, "rtp packet"))
+        let packet = self.clock.next_at();
+        let turn = self.turns.next_at();
+        Deadline::earlier(
+            packet.map(|at| Deadline::new(at, "rtp packet")),
+            turn.map(|at| Deadline::new(at, "playout turn")),
+        )
     }
 
     pub(crate) fn run_due(&mut self, now: Time, out: &mut HostOutbox) {
+        self.run_turns(now);
         while let Some((_, (session, generation))) = self.clock.pop_due(now) {
             let Some(entry) = self.sessions.get_mut(session as usize) else {
                 continue;
@@ -583,7 +723,8 @@ impl HostMedia {
                 entry.transit = Transit::default();
                 entry.times[1] = None;
             }
-            entry.transit.receive(view.timestamp(), arrived);
+            let clock_rate = entry.format.kind().rtp_clock();
+            entry.transit.receive(view.timestamp(), arrived, clock_rate);
             if entry.plan.timed {
                 let timestamp = view.timestamp();
                 entry.times[1]
@@ -591,7 +732,20 @@ impl HostMedia {
                     .note(timestamp, arrived);
             }
         }
-        entry.sink.receive(packet, arrived);
+        if entry.sink.receive(packet, arrived) == Received::EventBegin
+            && let Some(digit) = entry.sink.events().digits().last()
+            && let Some(digit) = digit.character()
+            && self.digits.len() < MAX_DIGITS
+        {
+            self.digits.push_back(digit);
+        }
+        if let (Some(playout), Some(view)) = (&mut entry.playout, RtpView::parse(packet))
+            && view.payload_type() == entry.payload_type
+            && let Some(payload) = view.payload()
+        {
+            // Late packets and duplicates are in the statistics already.
+            let _ = playout.insert(arrived, view.timestamp(), payload);
+        }
         let (Some((echo, seen)), Some(remote), true) =
             (&mut entry.echo, entry.remote, entry.may_send)
         else {
@@ -607,6 +761,12 @@ impl HostMedia {
             self.packets_out += 1;
             out.datagram(datagram.socket, remote, packet);
         }
+    }
+
+    /// The agreed codec, if media was agreed.
+    pub(crate) fn agreed_format(&self, session: u32) -> Option<Format> {
+        let entry = self.sessions.get(session as usize)?;
+        entry.remote.map(|_| entry.format)
     }
 
     /// Number of received packets.

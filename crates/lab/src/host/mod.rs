@@ -10,6 +10,8 @@ mod media;
 mod names;
 mod outbox;
 mod packet_times;
+mod phone;
+mod phone_commands;
 mod plan;
 mod record;
 mod register;
@@ -20,6 +22,7 @@ mod stream;
 pub use live::LiveFigures;
 pub use media::{ReceivedSpeech, SentStream, StreamResult, Transit, VoiceSide};
 pub use packet_times::PacketTimes;
+pub use phone::{PhoneAudio, PhoneOccurrence, PhonePlan, PhoneRefusal, SrtpUse};
 pub use plan::{
     AnswerPlan, CallFlow, HostPlan, LoginTemplates, MediaKind, OutgoingCallPlan, RegistrationPlan,
     StreamPeer, StreamPlan,
@@ -191,14 +194,17 @@ pub(crate) struct HostState {
     pub(crate) names: UriBuffers,
     pub(crate) progress: HostProgress,
     pub(crate) answered: u64,
+    /// Occurrences of a phone that were not read yet; a phone has one call at a time.
+    pub(crate) phone_events: VecDeque<PhoneOccurrence>,
     pub(crate) fatal: Option<String>,
 }
 
 impl LabHost {
     /// A host; it opens its sockets with the first [`Engine::handle`] and is idle until [`LabHost::begin`].
     pub fn new(plan: HostPlan, mut entropy: Entropy) -> LabHost {
+        let product = if plan.phone.is_some() { "phone" } else { "lab" };
         let mut config = EndpointConfig {
-            user_agent: format!("Hornwork-lab/{}", env!("CARGO_PKG_VERSION")),
+            user_agent: format!("Hornwork-{product}/{}", env!("CARGO_PKG_VERSION")),
             // In a flood nearly every call stays for half a minute.
             limits: Limits {
                 calls: 2_000_000,
@@ -294,6 +300,7 @@ impl LabHost {
                 names: UriBuffers::default(),
                 progress: HostProgress::default(),
                 answered: 0,
+                phone_events: VecDeque::new(),
                 fatal: None,
                 plan,
                 entropy,
@@ -631,7 +638,7 @@ impl HostState {
     /// The transport of the stream listener.
     fn listening_stream(&self) -> Option<Transport> {
         let (_, transport) = self.stream?;
-        (!is_websocket(transport)).then_some(transport)
+        (!is_websocket(transport) && self.plan.listens).then_some(transport)
     }
 
     /// Draws the connections that are used in turn. Each is a named peer: the endpoint opens one connection to each of
@@ -692,7 +699,8 @@ impl HostState {
     pub(crate) fn own_address(&self, transport: Transport) -> Option<SocketAddr> {
         match transport {
             Transport::Udp => self.address,
-            _ => self.stream_address,
+            // Without a listener requests arrive on the own connections.
+            _ => self.stream_address.or(self.address),
         }
     }
 

@@ -1,5 +1,6 @@
 //! The plan of a host: its workloads and parameters.
 
+use super::phone::PhonePlan;
 use crate::experiment::{HangUp, fill};
 use crate::pace::{ArrivalProcess, Arrivals, AttemptSchedule, Bounds, HoldTime, PlanShare};
 use codec::Format;
@@ -22,6 +23,10 @@ pub struct HostPlan {
     pub stream: Option<Transport>,
     /// TLS or WebSocket address of the SUT; needed before anything is sent over them.
     pub stream_peer: Option<StreamPeer>,
+    /// The stream transport is listened on; otherwise it serves outgoing connections only.
+    pub listens: bool,
+    /// Softphone functions.
+    pub phone: Option<PhonePlan>,
     /// Media sockets opened in advance.
     pub media_sockets: usize,
     /// First port of the media sockets opened in advance; 0 lets the driver choose each.
@@ -61,6 +66,8 @@ impl HostPlan {
             address,
             stream: None,
             stream_peer: None,
+            listens: true,
+            phone: None,
             media_sockets: 0,
             media_port: 0,
             attempts_remembered: 0,
@@ -263,6 +270,8 @@ pub struct RegistrationPlan {
     pub expires: u32,
     /// Interval from an answer to the next refresh; `None`: no refresh.
     pub refresh: Option<Duration>,
+    /// The interval follows from the expiry that the registrar grants, in place of `refresh`: half of it.
+    pub follows_expiry: bool,
     /// Refreshes of each user.
     pub refreshes: u32,
     /// Rate of refreshes, by users in turn, after all first registrations; 0: each user by its own timer.

@@ -1,5 +1,6 @@
 //! Registrations: first, refresh, removal; each is an attempt.
 
+use super::phone::PhoneOccurrence;
 use super::{HostState, HostTimer, is_websocket};
 use crate::experiment::fill;
 use crate::pace::{AttemptSchedule, Due};
@@ -28,6 +29,19 @@ pub(super) fn authority(entropy: &mut Entropy) -> DigestServer {
     DigestServer::new(config, NonceKey(key), entropy)
 }
 
+/// The lifetime of the only contact in a response to REGISTER, or that of all (RFC 3261 section 10.2.4).
+fn granted_s(response: &Message<'_>) -> Option<u32> {
+    let number = |text: &[u8]| std::str::from_utf8(text).ok()?.trim().parse().ok();
+    let contact = response.header(HeaderId::Contact);
+    let parameter = contact.and_then(|contact| {
+        let at = contact.windows(9).rposition(|part| part == b";expires=")? + 9;
+        let rest = contact.get(at..)?;
+        let end = rest.iter().position(|byte| !byte.is_ascii_digit());
+        number(rest.get(..end.unwrap_or(rest.len()))?)
+    });
+    parameter.or_else(|| number(response.header(HeaderId::Expires)?))
+}
+
 /// One user.
 #[derive(Debug)]
 pub(crate) struct UserRegistration {
@@ -39,6 +53,8 @@ pub(crate) struct UserRegistration {
     attempt: Option<Attempt>,
     refreshes_left: u32,
     registered: bool,
+    /// Lifetime that the registrar granted, seconds.
+    granted_s: Option<u32>,
     /// Whether it counts as open in the schedule.
     open: bool,
 }
@@ -69,6 +85,7 @@ impl HostState {
                 false => plan.refreshes,
             },
             registered: false,
+            granted_s: None,
             open: true,
         });
         self.unanswered_registrations += 1;
@@ -156,9 +173,11 @@ impl HostState {
             return;
         };
         attempt.first_answer.get_or_insert(received_at);
+        let phrase = String::from_utf8_lossy(response.reason()).into_owned();
         match response.status() {
             100..200 => {}
             status @ 200..300 => {
+                entry.granted_s = granted_s(response);
                 attempt.established = Some(received_at);
                 self.registration_over(
                     index,
@@ -169,7 +188,11 @@ impl HostState {
                 );
             }
             status => {
-                self.registration_over(index, AttemptOutcome::Refused, status, String::new(), now)
+                let why = match self.plan.phone {
+                    Some(_) => phrase,
+                    None => String::new(),
+                };
+                self.registration_over(index, AttemptOutcome::Refused, status, why, now);
             }
         }
     }
@@ -285,6 +308,7 @@ impl HostState {
         attempt.why = why;
         attempt.ended = Some(now.0);
         let registered = entry.registered;
+        let granted = entry.granted_s;
         let good = outcome == AttemptOutcome::Completed;
         match (attempt.kind, good) {
             (AttemptKind::Deregistration, true) => entry.registered = false,
@@ -303,7 +327,14 @@ impl HostState {
         if cycle && let Some(refresh_schedule) = &mut self.refresh_schedule {
             refresh_schedule.closed();
         }
-        if let (true, Some(wait)) = (more, plan.refresh) {
+        let wait = match plan.follows_expiry {
+            true => {
+                let lifetime = entry.granted_s.unwrap_or(plan.expires);
+                Some(Duration::from_millis(u64::from(lifetime) * 500))
+            }
+            false => plan.refresh,
+        };
+        if let (true, Some(wait)) = (more, wait) {
             self.agenda.push(now + wait, HostTimer::Refresh(index));
         } else if more && until_end {
             // The binding exists, and counts as open, until all are removed.
@@ -314,6 +345,15 @@ impl HostState {
         {
             schedule.closed();
         }
+        let expires_s = match attempt.kind {
+            AttemptKind::Deregistration => 0,
+            _ => granted.unwrap_or(plan.expires),
+        };
+        self.report(PhoneOccurrence::Registration {
+            status: attempt.status,
+            expires_s,
+            reason: attempt.why.clone(),
+        });
         self.record(attempt, now);
         if until_end {
             self.remove_when_complete(plan.rate(), now);

@@ -1,4 +1,4 @@
-//! Session descriptions of lab hosts: one audio line, G.711 of either law or one other codec, telephone events.
+//! Session descriptions of lab hosts: one audio line with the codecs in order of preference, telephone events.
 
 use codec::{Format, Kind};
 use sip::{Preconditions, Unmet};
@@ -6,8 +6,47 @@ use std::net::SocketAddr;
 use wire::sdp::offer::{MediaPlan, Plan, write_answer, write_offer};
 use wire::sdp::{Codec, Direction, Sdp};
 
-/// Offered payload type of telephone events.
+/// Offered payload type of telephone events at 8 kHz.
 const EVENTS: u8 = 101;
+/// The same at the clock rate of Opus (RFC 4733 section 2.1: the clock rate is that of the audio).
+const EVENTS_48K: u8 = 102;
+/// Offered payload type of Opus, which has no static one.
+const OPUS: u8 = 107;
+
+/// Codecs in order of preference, each at most once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CodecOrder([Option<Format>; Kind::ALL.len()]);
+
+impl CodecOrder {
+    /// These codecs; repetitions are left out.
+    pub(crate) fn new(formats: impl IntoIterator<Item = Format>) -> CodecOrder {
+        let mut order = CodecOrder([None; Kind::ALL.len()]);
+        for format in formats {
+            let known = order.iter().any(|known| known.kind() == format.kind());
+            let free = order.0.iter_mut().find(|place| place.is_none() && !known);
+            if let Some(place) = free {
+                *place = Some(format);
+            }
+        }
+        order
+    }
+
+    fn iter(&self) -> impl Iterator<Item = Format> + '_ {
+        self.0.iter().flatten().copied()
+    }
+}
+
+impl From<Format> for CodecOrder {
+    /// One codec; of G.711 both laws, with this one preferred.
+    fn from(first: Format) -> CodecOrder {
+        let second = match first {
+            Format::Pcma => Some(Format::Pcmu),
+            Format::Pcmu => Some(Format::Pcma),
+            _ => None,
+        };
+        CodecOrder::new([first].into_iter().chain(second))
+    }
+}
 
 /// Result of offer and answer, for sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +57,8 @@ pub(crate) struct NegotiatedMedia {
     pub(crate) format: Format,
     /// Its payload type.
     pub(crate) payload_type: u8,
+    /// Payload type of telephone events at the clock rate of the format.
+    pub(crate) events: Option<u8>,
     /// Whether sending is permitted.
     pub(crate) send: bool,
 }
@@ -25,8 +66,7 @@ pub(crate) struct NegotiatedMedia {
 fn line(format: Format) -> Codec<'static> {
     let kind = format.kind();
     Codec {
-        // Opus, which has no static payload type, is not used here.
-        payload_type: kind.payload_type().unwrap_or_default(),
+        payload_type: kind.payload_type().unwrap_or(OPUS),
         name: kind.name().as_bytes(),
         clock_rate: kind.rtp_clock(),
         channels: kind.sdp_channels(),
@@ -37,23 +77,24 @@ fn line(format: Format) -> Codec<'static> {
     }
 }
 
-/// The codecs with `first` preferred: of G.711 both laws.
-fn codecs(first: Format) -> Vec<Codec<'static>> {
-    let second = match first {
-        Format::Pcma => Some(Format::Pcmu),
-        Format::Pcmu => Some(Format::Pcma),
-        _ => None,
-    };
-    let events = Codec {
-        payload_type: EVENTS,
+/// Telephone events at a clock rate.
+fn events(payload_type: u8, clock_rate: u32) -> Codec<'static> {
+    Codec {
+        payload_type,
         name: b"telephone-event",
-        clock_rate: 8000,
+        clock_rate,
         channels: 1,
         fmtp: Some(b"0-16"),
-    };
-    let mut codecs = vec![line(first)];
-    codecs.extend(second.map(line));
-    codecs.push(events);
+    }
+}
+
+/// The lines of these codecs, and telephone events at each of their clock rates.
+fn codecs(order: &CodecOrder) -> Vec<Codec<'static>> {
+    let mut codecs: Vec<Codec<'static>> = order.iter().map(line).collect();
+    let has = |rate| order.iter().any(|format| format.kind().rtp_clock() == rate);
+    let (narrow, wide) = (has(8000), has(48_000));
+    codecs.extend(narrow.then(|| events(EVENTS, 8000)));
+    codecs.extend(wide.then(|| events(EVENTS_48K, 48_000)));
     codecs
 }
 
@@ -68,8 +109,8 @@ pub(crate) struct OfferParameters {
     pub(crate) version: u64,
     /// Requested direction.
     pub(crate) direction: Direction,
-    /// The codec, or the preferred law.
-    pub(crate) codec: Format,
+    /// The codecs.
+    pub(crate) codecs: CodecOrder,
     /// With SRTP.
     pub(crate) secure: bool,
 }
@@ -78,13 +119,13 @@ impl OfferParameters {
     /// Whether both are equal except for identifier and version.
     pub(crate) fn equals_except_version(&self, other: &OfferParameters) -> bool {
         let parameters =
-            |ours: &OfferParameters| (ours.address, ours.direction, ours.codec, ours.secure);
+            |ours: &OfferParameters| (ours.address, ours.direction, ours.codecs, ours.secure);
         parameters(self) == parameters(other)
     }
 
     fn with_plan<T>(&self, extra: &[String], make: impl FnOnce(&Plan<'_>) -> T) -> T {
         let extra: Vec<&[u8]> = extra.iter().map(String::as_bytes).collect();
-        let codecs = codecs(self.codec);
+        let codecs = codecs(&self.codecs);
         let media = [MediaPlan {
             kind: "audio",
             port: self.address.port(),
@@ -133,46 +174,53 @@ impl OfferParameters {
             write_answer(
                 &sdp,
                 plan,
-                |accepted| {
-                    agreed = agreed.or(Some((accepted.index, accepted.codec, accepted.direction)))
-                },
+                |accepted| agreed = agreed.or(Some(accepted)),
                 &mut out,
             );
         });
-        let (index, codec, direction) = agreed?;
+        let accepted = agreed?;
         let agreed = NegotiatedMedia {
-            remote: sdp.media_at(index)?.rtp_address()?,
-            format: format_of(&codec, self.codec)?,
-            payload_type: codec.payload_type,
-            send: direction.sends(),
+            remote: sdp.media_at(accepted.index)?.rtp_address()?,
+            format: format_of(&accepted.codec, &self.codecs)?,
+            payload_type: accepted.codec.payload_type,
+            events: accepted.events,
+            send: accepted.direction.sends(),
         };
         Some((out, agreed))
     }
 }
 
 /// The codec of a description, restricted to the parameters in common.
-fn format_of(codec: &Codec<'_>, ours: Format) -> Option<Format> {
+fn format_of(codec: &Codec<'_>, ours: &CodecOrder) -> Option<Format> {
     let kind = Kind::of_rtpmap(codec.name, codec.clock_rate, codec.channels)?;
     let theirs = Format::parse(kind, codec.fmtp);
-    match (kind.law(), ours.kind().law()) {
-        (Some(_), Some(_)) => Some(theirs),
+    let ours = ours.iter().find(|format| format.kind() == kind)?;
+    match kind {
+        // Each side declares its own parameters as a receiver: an encoder obeys those of the peer.
+        Kind::Opus => Some(theirs),
         _ => theirs.answer(&ours),
     }
 }
 
 /// The result of an answer to an own offer; `None` if the line was refused or has no supported codec.
-pub(crate) fn agreed(answer: &[u8], ours: Format) -> Option<NegotiatedMedia> {
+pub(crate) fn agreed(answer: &[u8], ours: impl Into<CodecOrder>) -> Option<NegotiatedMedia> {
+    let ours = ours.into();
     let sdp = Sdp::parse(answer).ok()?;
     let media = sdp
         .media()
         .find(|media| media.line.kind == b"audio" && !media.is_rejected())?;
     let (format, payload_type) = media
         .codecs()
-        .find_map(|codec| Some((format_of(&codec, ours)?, codec.payload_type)))?;
+        .find_map(|codec| Some((format_of(&codec, &ours)?, codec.payload_type)))?;
+    let events = media.codecs().find(|codec| {
+        codec.name.eq_ignore_ascii_case(b"telephone-event")
+            && codec.clock_rate == format.kind().rtp_clock()
+    });
     Some(NegotiatedMedia {
         remote: media.rtp_address()?,
         format,
         payload_type,
+        events: events.map(|codec| codec.payload_type),
         send: media.effective_direction().receives(),
     })
 }
@@ -205,7 +253,7 @@ mod tests {
             id: 7,
             version: 1,
             direction,
-            codec,
+            codecs: codec.into(),
             secure: false,
         }
     }
@@ -244,6 +292,30 @@ mod tests {
                 .is_none()
         );
         assert!(agreed(b"nonsense", Format::Pcma).is_none());
+    }
+
+    #[test]
+    fn codecs_keep_their_order_and_events_have_the_clock_of_the_codec() {
+        let opus = Format::new(Kind::Opus);
+        let mut offering = ours(4000, Format::Pcma, Direction::SendRecv);
+        offering.codecs = CodecOrder::new([opus, Format::G722, Format::Pcma, Format::G722]);
+        let offer = offering.offer();
+        let text = String::from_utf8(offer.clone()).unwrap();
+        assert!(
+            text.contains("m=audio 4000 RTP/AVP 107 9 8 101 102\r\n"),
+            "{text}"
+        );
+        for (answers, format, events) in [
+            (opus, opus, 102),
+            (Format::G722, Format::G722, 101),
+            (Format::Pcmu, Format::Pcma, 101),
+        ] {
+            let answering = ours(5000, answers, Direction::SendRecv);
+            let (answer, callee) = answering.answer(&offer).unwrap();
+            let caller = agreed(&answer, offering.codecs).unwrap();
+            assert_eq!((callee.format, callee.events), (format, Some(events)));
+            assert_eq!((caller.format, caller.events), (format, Some(events)));
+        }
     }
 
     #[test]

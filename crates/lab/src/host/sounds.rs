@@ -1,6 +1,7 @@
 //! Speech that is encoded in advance: encoding during the timed part would measure the generator itself.
 
 use super::media::VoiceSide;
+use super::phone::PhoneAudio;
 use codec::packet::{Packetiser, PacketiserSettings};
 use codec::resample::Resampler;
 use codec::{Format, ToneGenerator, speech};
@@ -9,8 +10,10 @@ use std::sync::Arc;
 
 /// Milliseconds of a packet.
 const PACKET_MS: u32 = 20;
-/// Samples of a packet at 8 kHz, equal to its timestamp units.
+/// Samples of a packet at 8 kHz.
 const PACKET: usize = 160;
+/// Packets of silence that a phone repeats after its file.
+const SILENT_PACKETS: usize = 50;
 /// Packets of one turn of a conference participant, and the packets at its end in which the next one speaks too.
 pub(crate) const TURN: usize = 200;
 const BOTH: usize = 25;
@@ -26,18 +29,29 @@ pub(crate) enum SoundKind {
     Tone,
     /// One turn of the given number of participants.
     Turns(u64),
+    /// The audio of a phone.
+    Phone,
 }
 
-/// A sound in a format, by packet times.
-type EncodedSound = Arc<[Vec<ReadyPacket>]>;
+/// A sound in a format, by packet times, and the first packet time of its repeated part.
+type EncodedSound = (Arc<[Vec<ReadyPacket>]>, usize);
 
 /// Sounds encoded so far.
 #[derive(Debug, Default)]
 pub(crate) struct SoundCache {
     sounds: Vec<(SoundKind, Format, EncodedSound)>,
+    phone: Option<PhoneAudio>,
 }
 
 impl SoundCache {
+    /// A cache with the audio of a phone.
+    pub(crate) fn new(phone: Option<PhoneAudio>) -> SoundCache {
+        SoundCache {
+            sounds: Vec::new(),
+            phone,
+        }
+    }
+
     /// A sound, encoded at its first use; `None` if this build has no encoder for it.
     pub(crate) fn content(
         &mut self,
@@ -47,15 +61,22 @@ impl SoundCache {
     ) -> Option<SourceContent> {
         let known =
             |sounds: &&(SoundKind, Format, EncodedSound)| sounds.0 == sound && sounds.1 == format;
-        let slots = match self.sounds.iter().find(known) {
-            Some((_, _, slots)) => slots.clone(),
+        let (slots, repeat_from) = match self.sounds.iter().find(known) {
+            Some((_, _, encoded)) => encoded.clone(),
             None => {
-                let slots = encode(sound, format)?;
-                self.sounds.push((sound, format, slots.clone()));
-                slots
+                let encoded = match sound {
+                    SoundKind::Phone => encode_phone(self.phone.as_ref(), format)?,
+                    _ => encode(sound, format)?,
+                };
+                self.sounds.push((sound, format, encoded.clone()));
+                encoded
             }
         };
-        Some(SourceContent::Ready { slots, first })
+        Some(SourceContent::Ready {
+            slots,
+            first,
+            repeat_from,
+        })
     }
 }
 
@@ -81,6 +102,7 @@ fn samples(sound: SoundKind) -> Vec<i16> {
             samples.resize(round, 0);
             samples
         }
+        SoundKind::Phone => Vec::new(),
     };
     samples.resize(samples.len().next_multiple_of(PACKET), 0);
     if let SoundKind::Pauses(voice) = sound {
@@ -107,19 +129,55 @@ fn background_noise(length: usize) -> Vec<i16> {
 }
 
 fn encode(sound: SoundKind, format: Format) -> Option<EncodedSound> {
+    let suppress_silence = matches!(sound, SoundKind::Pauses(_));
+    let slots = encode_samples(&samples(sound), speech::RATE, format, suppress_silence)?;
+    Some((slots.into(), 0))
+}
+
+/// The audio of a phone: its file repeated, or once with silence behind it, or silence.
+fn encode_phone(audio: Option<&PhoneAudio>, format: Format) -> Option<EncodedSound> {
+    let (file, rate, repeats) = match audio {
+        Some(audio) => (audio.samples.as_slice(), audio.rate, audio.repeats),
+        None => (&[][..], speech::RATE, false),
+    };
+    let packet = (rate * PACKET_MS / 1000) as usize;
+    let mut samples = file.to_vec();
+    samples.resize(file.len().next_multiple_of(packet), 0);
+    let whole = samples.len() / packet;
+    let repeat_from = if repeats { 0 } else { whole };
+    // The delay of a resampler holds back the end of the file, so silence follows it in any case.
+    samples.resize(samples.len() + SILENT_PACKETS * packet, 0);
+    let mut slots = encode_samples(&samples, rate, format, false)?;
+    if repeats {
+        slots.truncate(whole);
+    } else {
+        while slots.last().is_some_and(Vec::is_empty) {
+            slots.pop();
+        }
+    }
+    Some((slots.into(), repeat_from))
+}
+
+fn encode_samples(
+    samples: &[i16],
+    from_rate: u32,
+    format: Format,
+    suppress_silence: bool,
+) -> Option<Vec<Vec<ReadyPacket>>> {
     let packing = PacketiserSettings {
         packet_ms: PACKET_MS,
-        suppress_silence: matches!(sound, SoundKind::Pauses(_)),
+        suppress_silence,
     };
-    let rate = format.kind().rate_near(speech::RATE);
+    let units = (format.kind().rtp_clock() / 1000 * PACKET_MS) as usize;
+    let rate = format.kind().rate_near(from_rate);
     let mut packetiser = Packetiser::new(&format, rate, packing).ok()?;
-    let samples = samples(sound);
-    let mut slots = vec![Vec::new(); samples.len() / PACKET];
-    let samples = Resampler::whole(&samples, speech::RATE, rate).ok()?;
+    let packet = (from_rate * PACKET_MS / 1000) as usize;
+    let mut slots = vec![Vec::new(); samples.len() / packet];
+    let samples = Resampler::whole(samples, from_rate, rate).ok()?;
     let pushed = packetiser.push(&samples, &mut |packet| {
         let (at, offset) = (
-            packet.timestamp as usize / PACKET,
-            packet.timestamp as usize % PACKET,
+            packet.timestamp as usize / units,
+            packet.timestamp as usize % units,
         );
         if let Some(slot) = slots.get_mut(at) {
             slot.push(ReadyPacket {
@@ -129,15 +187,40 @@ fn encode(sound: SoundKind, format: Format) -> Option<EncodedSound> {
             });
         }
     });
-    pushed.ok().map(|()| slots.into())
+    pushed.ok().map(|()| slots)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn slots(sound: SoundKind, format: Format) -> EncodedSound {
-        encode(sound, format).unwrap()
+    fn slots(sound: SoundKind, format: Format) -> Arc<[Vec<ReadyPacket>]> {
+        encode(sound, format).unwrap().0
+    }
+
+    #[test]
+    fn phone_sends_its_file_once_or_repeated_in_every_codec() {
+        let second = |rate: u32, repeats| PhoneAudio {
+            samples: vec![1_000; rate as usize],
+            rate,
+            repeats,
+        };
+        for kind in codec::Kind::ALL
+            .into_iter()
+            .filter(|kind| kind.is_available())
+        {
+            let format = Format::new(kind);
+            for rate in [8_000, 16_000, 44_100, 48_000] {
+                let (slots, from) = encode_phone(Some(&second(rate, true)), format).unwrap();
+                assert_eq!((slots.len(), from), (50, 0), "{kind:?} {rate}");
+                assert!(slots.iter().all(|slot| slot.len() == 1), "{kind:?} {rate}");
+                let (slots, from) = encode_phone(Some(&second(rate, false)), format).unwrap();
+                assert_eq!(from, 50, "{kind:?} {rate}");
+                assert!(slots.len() > 90 && slots.iter().all(|slot| slot.len() == 1));
+            }
+            let (slots, from) = encode_phone(None, format).unwrap();
+            assert!(slots.len() > 40 && from == 0);
+        }
     }
 
     #[test]

@@ -48,6 +48,7 @@ impl HostState {
                 remote,
                 format: plan.codec,
                 payload_type: plan.codec.kind().payload_type().unwrap_or_default(),
+                events: None,
                 send: plan.sends != MediaKind::None,
             };
             self.media.agree(session, &agreed, now);

@@ -62,6 +62,8 @@ pub struct LevelSummary {
     pub jitter_p99: Option<f64>,
     /// Largest jitter over the repetitions.
     pub jitter_max: Option<f64>,
+    /// Longest time between two packets over the repetitions, ms.
+    pub delta_max: Option<f64>,
     /// Mean of the runs' mean jitter without the best and the worst run, ms; of all runs if there are fewer than three.
     pub jitter_trimmed_mean: Option<f64>,
     /// The same for the runs' 99th percentiles.
@@ -110,7 +112,7 @@ pub struct LevelSummary {
 
 impl LevelSummary {
     /// Names of the figures, the columns of `levels.csv`; [`LevelSummary::figure`] accepts each of them.
-    pub const FIGURES: [&str; 40] = [
+    pub const FIGURES: [&str; 41] = [
         "attempted",
         "established",
         "completed",
@@ -133,6 +135,7 @@ impl LevelSummary {
         "jitter_mean_ms",
         "jitter_p99_ms",
         "jitter_max_ms",
+        "delta_max_ms",
         "jitter_trimmed_mean_ms",
         "jitter_trimmed_p99_ms",
         "noise_jitter_mean_ms",
@@ -183,6 +186,7 @@ impl LevelSummary {
             "jitter_mean_ms" => self.jitter_mean,
             "jitter_p99_ms" => self.jitter_p99,
             "jitter_max_ms" => self.jitter_max,
+            "delta_max_ms" => self.delta_max,
             "jitter_trimmed_mean_ms" => self.jitter_trimmed_mean,
             "jitter_trimmed_p99_ms" => self.jitter_trimmed_p99,
             "noise_jitter_mean_ms" => self.noise_jitter_mean,
@@ -295,6 +299,7 @@ fn summarise_level(level: Option<f64>, trials: &[&TrialRecord]) -> LevelSummary 
         jitter_mean: mean_of(&|t| t.figures.jitter_ms.mean),
         jitter_p99: mean_of(&|t| t.figures.jitter_ms.p99),
         jitter_max: largest(&|t| t.figures.jitter_ms.max),
+        delta_max: largest(&|t| t.figures.jitter_ms.delta_max),
         jitter_trimmed_mean: trimmed(known(&|t| t.figures.jitter_ms.mean)),
         jitter_trimmed_p99: trimmed(known(&|t| t.figures.jitter_ms.p99)),
         noise_jitter_mean: trimmed(known(&|t| t.details.noise_jitter_ms.mean)),

@@ -311,6 +311,7 @@ fn registration_plan(registrations: &Registrations) -> RegistrationPlan {
         expires: registrations.expires_seconds,
         refresh: (registrations.refresh_seconds > 0.0)
             .then(|| seconds(registrations.refresh_seconds)),
+        follows_expiry: false,
         refreshes: registrations.refreshes,
         refresh_rate: registrations.refresh_rate,
         remove: registrations.remove,

@@ -3,6 +3,7 @@
 mod conference;
 mod hosts;
 mod isolated;
+mod phones;
 mod simulated;
 mod sockets;
 mod thread;
@@ -10,7 +11,7 @@ mod thread;
 pub use hosts::TrialHosts;
 pub use simulated::{simulate, simulate_watched, simulate_with_log};
 pub use sockets::on_sockets;
-pub(crate) use sockets::{SAMPLED_EVERY_S, from_start, in_network};
+pub(crate) use sockets::{SAMPLED_EVERY_S, from_start, in_network, local_ip_towards};
 pub use thread::{HostPlacement, HostResults, HostThread};
 
 use crate::experiment::{Experiment, HoldKind};

@@ -69,6 +69,11 @@ fn in_world(trial: &Trial, mut world: World) -> Result<(Outcomes, World), LabErr
             "TLS is not supported in virtual time: remove --simulate, or set the transport to udp or tcp",
         ));
     }
+    if experiment.phone.is_some() {
+        return Err(LabError::bad_input(
+            "[phone] measures programs of this machine, whose timing does not exist in virtual time: remove --simulate",
+        ));
+    }
     if experiment.link.is_some() {
         return Err(LabError::bad_input(
             "[link] needs this machine's kernel: remove --simulate",

@@ -50,6 +50,9 @@ pub fn on_sockets(
 
 /// Runs a trial in the network namespace of the calling thread.
 fn run_here(trial: &Trial, progress: impl FnMut(f64, &HostProgress)) -> Result<Outcomes, LabError> {
+    if trial.experiment.phone.is_some() {
+        return super::phones::on_sockets(trial, progress);
+    }
     match (&trial.experiment.conference, &trial.experiment.link) {
         (Some(_), _) => super::conference::on_sockets(trial, progress),
         (None, Some(_)) => super::isolated::on_sockets(trial, progress),
@@ -337,7 +340,7 @@ pub(super) fn receive_buffer_errors() -> Result<u64, LabError> {
 }
 
 /// Local address of the route to a foreign SUT.
-pub(super) fn local_ip_towards(sut: SocketAddr) -> Result<IpAddr, LabError> {
+pub(crate) fn local_ip_towards(sut: SocketAddr) -> Result<IpAddr, LabError> {
     let any: SocketAddr = match sut {
         SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
         SocketAddr::V6(_) => (std::net::Ipv6Addr::UNSPECIFIED, 0).into(),

@@ -244,6 +244,7 @@ fn phones(duration: Duration, round: u64) -> HostPlan {
         domain: "pbx.example".to_owned(),
         expires: 120,
         refresh: Some(Duration::from_secs(50)),
+        follows_expiry: false,
         refreshes: (duration.as_secs() / 50).saturating_sub(2) as u32,
         // In every other round they stop without deregistering.
         refresh_rate: 0.0,

@@ -58,8 +58,10 @@ impl UndecodedHistory {
 }
 
 /// See the module's documentation.
-pub(super) struct ParticipantDecoder {
+pub(crate) struct ParticipantDecoder {
     unpacker: Unpacker,
+    /// All audio is decoded and played, that without speech too.
+    plays_silence: bool,
     /// Only for G.729: estimates the level without decoding.
     follower: Option<(GainFollower, Box<UndecodedHistory>)>,
     pub(super) buffer: JitterBuffer,
@@ -115,6 +117,7 @@ impl ParticipantDecoder {
         };
         Ok(ParticipantDecoder {
             unpacker: Unpacker::new(&voice.format, rate, seed)?,
+            plays_silence: false,
             follower: (kind == Kind::G729).then(|| (GainFollower::new(), kept())),
             buffer: JitterBuffer::new(payload, kind.rtp_clock(), max_delay),
             queue: Vec::with_capacity(MAX_QUEUED + MAX_TURN),
@@ -125,6 +128,20 @@ impl ParticipantDecoder {
             figures: DecoderFigures::default(),
             digits: detects_digits(voice).then(|| Box::new(Detector::new(rate))),
         })
+    }
+
+    /// A decoder that plays all audio, for one listener, without digit detection.
+    pub(crate) fn for_playout(
+        voice: &VoiceFormat,
+        rate: u32,
+        max_delay: Duration,
+        seed: u64,
+    ) -> Result<ParticipantDecoder, CodecError> {
+        let mut decoder = ParticipantDecoder::new(voice, rate, max_delay, seed)?;
+        decoder.plays_silence = true;
+        decoder.follower = None;
+        decoder.digits = None;
+        Ok(decoder)
     }
 
     /// Sets another mixing rate.
@@ -147,7 +164,7 @@ impl ParticipantDecoder {
         &self.speech
     }
 
-    pub(super) fn figures(&self) -> DecoderFigures {
+    pub(crate) fn figures(&self) -> DecoderFigures {
         DecoderFigures {
             wait_us: self.buffer.wait_us().max(0) as u64,
             ..self.figures
@@ -155,7 +172,7 @@ impl ParticipantDecoder {
     }
 
     /// Inserts a payload into the jitter buffer.
-    pub(super) fn insert(
+    pub(crate) fn insert(
         &mut self,
         arrived: Time,
         timestamp: u32,
@@ -185,7 +202,7 @@ impl ParticipantDecoder {
     /// Plays the next turn and appends its samples at the mixing rate to `out` if the participant speaks. `wanted` is
     /// false while the participant is muted or on hold; the audio is consumed nevertheless. `on_digit` receives the
     /// digits that begin in the audio. Returns whether samples were appended.
-    pub(super) fn turn(
+    pub(crate) fn turn(
         &mut self,
         now: Time,
         wanted: bool,
@@ -235,7 +252,7 @@ impl ParticipantDecoder {
             });
         }
         let speaks = self.speech.update(level);
-        let audible = speaks && wanted;
+        let audible = (speaks || self.plays_silence) && wanted;
         if audible {
             self.resampler.process(turn, out);
         }

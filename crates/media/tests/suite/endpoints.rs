@@ -112,7 +112,11 @@ fn ready(slots: Vec<Vec<(u32, bool, Vec<u8>)>>) -> SourceContent {
         .into_iter()
         .map(|slot| slot.into_iter().map(packet).collect())
         .collect();
-    SourceContent::Ready { slots, first: 0 }
+    SourceContent::Ready {
+        slots,
+        first: 0,
+        repeat_from: 0,
+    }
 }
 
 #[test]

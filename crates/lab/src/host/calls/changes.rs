@@ -1,7 +1,7 @@
 //! Changes in a call, in both directions: hold, refresh, other descriptions.
 
 use super::super::{HostState, HostTimer, sdp};
-use super::{HostCallKey, HostCallPhase, note};
+use super::{HostCallKey, HostCallPhase, note, security};
 use engine::Time;
 use sip::{Endpoint, MessageContent, Refused, ServerTransaction};
 use std::time::Duration;
@@ -42,8 +42,19 @@ impl HostState {
         } else {
             Direction::SendRecv
         };
+        let keys = match self.keys_of_offer(key) {
+            Ok(keys) => keys,
+            Err(why) => {
+                if let Some(call) = self.call(key) {
+                    note(&mut call.attempt.why, &format!("re-INVITE: {why}"));
+                }
+                return;
+            }
+        };
         let call = &self.calls[key.index as usize];
-        let offer = self.ours(call, direction).offer();
+        let mut ours = self.ours(call, direction);
+        ours.secure = !keys.is_empty();
+        let offer = ours.offer_with(&security::lines(&keys));
         match endpoint.request(leg, Method::Invite, &MessageContent::sdp(&offer), now) {
             Ok(_) => {}
             Err(Refused::InvitePending | Refused::OfferPending | Refused::State) => {
@@ -61,6 +72,7 @@ impl HostState {
         response: &Message<'_>,
         now: Time,
     ) {
+        self.report_response(key, response);
         let method = response.cseq().map(|cseq| cseq.method);
         if method != Ok(Method::Invite) {
             if let Ok(method @ (Method::Update | Method::Prack)) = method {
@@ -70,16 +82,21 @@ impl HostState {
         }
         let Some(call) = self.call(key) else { return };
         let (leg, session, wants_hold) = (call.leg, call.session, call.wants_hold);
-        let codec = call.codec;
         let Some(leg) = leg else { return };
+        let codecs = self.codecs_of(key);
         match response.status() {
             200..300 => {
-                call.held = wants_hold;
+                if let Some(call) = self.call(key) {
+                    call.held = wants_hold;
+                }
                 if let Err(refused) = endpoint.ack(leg, &MessageContent::default(), now) {
                     self.command_refused(key, refused);
                 }
+                if let Some(session) = session {
+                    self.secure(key, session, response.body());
+                }
                 if let (Some(session), Some(agreed)) =
-                    (session, sdp::agreed(response.body(), codec))
+                    (session, sdp::agreed(response.body(), codecs))
                 {
                     // On hold the host sends nothing although sendonly would permit it: music on hold is not tested.
                     let agreed = sdp::NegotiatedMedia {
@@ -98,10 +115,12 @@ impl HostState {
                 let wait = endpoint.glare_wait(leg).unwrap_or(Duration::from_secs(2));
                 self.agenda.push(now + wait, HostTimer::Reinvite(key));
             }
-            status @ 300.. => note(
-                &mut call.attempt.why,
-                &format!("re-INVITE refused with {status}"),
-            ),
+            status @ 300.. => {
+                if let Some(call) = self.call(key) {
+                    let refusal = format!("re-INVITE refused with {status}");
+                    note(&mut call.attempt.why, &refusal);
+                }
+            }
             _ => {}
         }
     }
@@ -114,6 +133,9 @@ impl HostState {
         request: &Message<'_>,
         now: Time,
     ) {
+        if self.phone_request(endpoint, transaction, request, now) {
+            return;
+        }
         // INFO, OPTIONS and an UPDATE that only refreshes the session change nothing.
         let changes = matches!(request.method(), Method::Invite | Method::Update);
         if !changes || (request.body().is_empty() && request.method() == Method::Update) {
@@ -125,12 +147,26 @@ impl HostState {
         }
         let Some(call) = self.call(key) else { return };
         call.version += 1;
-        let session = call.session;
+        let (session, wants_hold) = (call.session, call.wants_hold);
+        let lines = match request.body().is_empty() {
+            true => self.keys_of_offer(key).map(|keys| security::lines(&keys)),
+            false => self.answer_keys(key, request.body()),
+        };
+        let Ok(lines) = lines else {
+            // The call goes on as before (RFC 3261 section 14.2).
+            self.respond(endpoint, transaction, 488, &MessageContent::default(), now);
+            return;
+        };
         let call = &self.calls[key.index as usize];
-        let ours = self.ours(call, Direction::SendRecv);
+        let direction = match wants_hold && self.plan.phone.is_some() {
+            true => Direction::SendOnly,
+            false => Direction::SendRecv,
+        };
+        let mut ours = self.ours(call, direction);
+        ours.secure = !lines.is_empty();
         // A re-INVITE without an offer gets one in the 200 (RFC 3261 section 14.2).
         if request.body().is_empty() {
-            let offer = ours.offer();
+            let offer = ours.offer_with(&lines);
             self.respond(
                 endpoint,
                 transaction,
@@ -140,11 +176,14 @@ impl HostState {
             );
             return;
         }
-        match ours.answer(request.body()) {
+        match ours.answer_with(request.body(), &lines) {
             Some((body, agreed)) => {
                 self.respond(endpoint, transaction, 200, &MessageContent::sdp(&body), now);
+                self.report_peer_hold(key, agreed.send);
                 if let Some(session) = session {
-                    self.media.agree(session, &agreed, now);
+                    let send = agreed.send && direction == Direction::SendRecv;
+                    self.media
+                        .agree(session, &sdp::NegotiatedMedia { send, ..agreed }, now);
                 }
             }
             None => self.respond(endpoint, transaction, 488, &MessageContent::default(), now),

@@ -1,0 +1,813 @@
+//! Calls in progress, folded from messages and events until they are written to the index of a partition.
+
+use crate::call::{CallKind, CallState, SideQuality, StoredCall};
+use crate::segment::{StoredDirection, StoredMessage};
+use engine::{Event, EventKind, EventLevel, Hundredths};
+use siphasher::sip::SipHasher13;
+use slab::Slab;
+use std::collections::HashMap;
+use std::hash::Hasher as _;
+use std::net::SocketAddr;
+use wire::sip::{HeaderId, Message, NameAddr, Uri};
+
+/// Maximum number of calls in memory. Messages of further ones are in their segments, but cannot be searched.
+const MAX_ENTRIES: usize = 400_000;
+/// Calls of one slice: keys are sorted within slices, so that new keys touch few pages of the index.
+pub(crate) const SLICE_CALLS: u32 = 16_384;
+/// The slice of calls that began in an earlier partition.
+pub(crate) const CONTINUED_SLICE: i64 = 0;
+/// Legs, addresses, numbers and transports of one call, at most.
+const MAX_LIST: usize = 16;
+/// Longest text of a call, bytes.
+const MAX_TEXT: usize = 256;
+/// Longest collection of words of a call, bytes.
+const MAX_WORDS: usize = 1_024;
+/// Time after its last message until an ended call leaves the memory: retransmissions end after 32 s (RFC 3261 section
+/// 17), microseconds.
+const ENDED_LINGER: i64 = 35_000_000;
+/// As [`ENDED_LINGER`], for exchanges that are no calls: there may be many thousands per second.
+const SHORT_LINGER: i64 = 2_000_000;
+/// As [`ENDED_LINGER`], for messages that belong to no call of the border and have no known end.
+const IDLE_LINGER: i64 = 120_000_000;
+/// As [`IDLE_LINGER`], for answered calls that capture agents report: their BYE may have been missed.
+const OBSERVED_LINGER: i64 = 4 * 3_600 * 1_000_000;
+/// Entries examined per sweep.
+const SWEEP: usize = 100_000;
+/// Time after which the words of a call are indexed although it has not ended, microseconds.
+const WORDS_DELAY: i64 = 30_000_000;
+/// Maximum number of events that wait for the index.
+const MAX_EVENTS: usize = 200_000;
+
+/// The key of a value in the index. Collisions are harmless: results are compared with the value itself.
+pub(crate) fn key_of(kind: u8, value: &[u8]) -> i64 {
+    let mut hasher = SipHasher13::new_with_keys(0x686f_726e_776f_726b, 1);
+    hasher.write_u8(kind);
+    hasher.write(value);
+    hasher.finish() as i64
+}
+
+/// Kind of a key: a Call-ID.
+pub(crate) const CALL_ID_KEY: u8 = b'c';
+/// Kind of a key: an IP address.
+pub(crate) const ADDRESS_KEY: u8 = b'a';
+
+/// The IP address in the text of a socket address.
+pub(crate) fn ip_text(address: &str) -> &str {
+    let ip = address.rsplit_once(':').map_or(address, |(ip, _)| ip);
+    ip.trim_start_matches('[').trim_end_matches(']')
+}
+
+/// A text of at most [`MAX_TEXT`] bytes.
+fn text_of(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes.get(..MAX_TEXT).unwrap_or(bytes)).into_owned()
+}
+
+/// The user of a URI, or its host without one.
+fn user_of(uri: &[u8]) -> String {
+    match Uri::parse(uri) {
+        Some(uri) => match uri.user {
+            Some(user) => text_of(user),
+            None => uri.host.to_string(),
+        },
+        None => text_of(uri),
+    }
+}
+
+/// An event for the index.
+#[derive(Debug)]
+pub(crate) struct PendingEvent {
+    pub(crate) at: i64,
+    pub(crate) level: EventLevel,
+    pub(crate) name: &'static str,
+    pub(crate) call: Option<i64>,
+    /// The fields as a JSON object.
+    pub(crate) fields: String,
+}
+
+/// A call in memory.
+#[derive(Debug, Default)]
+pub(crate) struct CallEntry {
+    pub(crate) call: StoredCall,
+    /// Whether the index has it.
+    pub(crate) inserted: bool,
+    pub(crate) is_dirty: bool,
+    pub(crate) slice: i64,
+    pub(crate) keys: Vec<i64>,
+    /// Number of keys and numbers that the index has.
+    pub(crate) keys_written: usize,
+    pub(crate) numbers: Vec<String>,
+    pub(crate) numbers_written: usize,
+    /// Segments and offsets of messages that the index does not have.
+    pub(crate) chunks: Vec<(u32, Vec<u32>)>,
+    words: String,
+    pub(crate) words_written: bool,
+    /// Addresses of the peers.
+    peers: Vec<SocketAddr>,
+    /// Tag of the caller.
+    caller_tag: Vec<u8>,
+    /// Keying of the media security of caller and callee.
+    keying: [String; 2],
+    last: i64,
+}
+
+impl CallEntry {
+    fn add_key(&mut self, key: i64) {
+        if !self.keys.contains(&key) {
+            self.keys.push(key);
+        }
+    }
+
+    fn add_number(&mut self, number: String) {
+        if !number.is_empty() && self.numbers.len() < MAX_LIST && !self.numbers.contains(&number) {
+            self.numbers.push(number);
+        }
+    }
+
+    fn add_call_id(&mut self, id: String, key: i64) {
+        if self.call.call_ids.len() < MAX_LIST && !self.call.call_ids.contains(&id) {
+            self.call.call_ids.push(id);
+            self.add_key(key);
+        }
+    }
+
+    fn add_peer(&mut self, peer: SocketAddr) {
+        if self.peers.len() < MAX_LIST && !self.peers.contains(&peer) {
+            self.peers.push(peer);
+            let text = peer.to_string();
+            self.add_key(key_of(ADDRESS_KEY, ip_text(&text).as_bytes()));
+            if !self.call.addresses.contains(&text) {
+                self.call.addresses.push(text);
+            }
+        }
+    }
+
+    fn add_words(&mut self, words: &[u8]) {
+        let words = text_of(words);
+        if self.words.len() + words.len() < MAX_WORDS && !self.words.contains(&words) {
+            self.words.push_str(&words);
+            self.words.push('\n');
+        }
+    }
+
+    /// The words that are to be written to the index now.
+    pub(crate) fn due_words(&self) -> Option<&str> {
+        let due = !self.call.state.is_open() || self.last - self.call.started > WORDS_DELAY;
+        (!self.words_written && due && !self.words.is_empty()).then_some(&self.words)
+    }
+
+    /// Whether it may leave the memory at `now`.
+    fn is_over(&self, now: i64) -> bool {
+        let idle = now - self.last;
+        if self.is_dirty {
+            return false;
+        }
+        match (self.call.state.is_open(), self.call.call.is_some()) {
+            (false, _) if self.call.kind == CallKind::Call => idle > ENDED_LINGER,
+            (false, _) => idle > SHORT_LINGER,
+            (true, true) => false,
+            (true, false) => match self.call.state {
+                CallState::Answered => idle > OBSERVED_LINGER,
+                _ => idle > IDLE_LINGER,
+            },
+        }
+    }
+}
+
+/// The calls in memory.
+#[derive(Debug)]
+pub(crate) struct OpenCalls {
+    pub(crate) entries: Slab<CallEntry>,
+    by_call_id: HashMap<i64, usize>,
+    by_call: HashMap<u64, usize>,
+    by_correlation: HashMap<i64, usize>,
+    pub(crate) dirty: Vec<usize>,
+    pub(crate) events: Vec<PendingEvent>,
+    pub(crate) last_id: i64,
+    pub(crate) slice: i64,
+    /// Calls of the current slice.
+    slice_calls: u32,
+    /// First calls of slices that the index does not have.
+    pub(crate) new_slices: Vec<(i64, i64)>,
+    full_text: bool,
+    swept: usize,
+    /// The entry of the last message.
+    last_entry: Option<usize>,
+    /// Messages that could not be indexed because of [`MAX_ENTRIES`], and events beyond [`MAX_EVENTS`].
+    pub(crate) unindexed: u64,
+}
+
+impl OpenCalls {
+    pub(crate) fn new(full_text: bool) -> OpenCalls {
+        OpenCalls {
+            entries: Slab::new(),
+            by_call_id: HashMap::default(),
+            by_call: HashMap::default(),
+            by_correlation: HashMap::default(),
+            dirty: Vec::new(),
+            events: Vec::new(),
+            last_id: 0,
+            slice: CONTINUED_SLICE,
+            slice_calls: SLICE_CALLS,
+            new_slices: Vec::new(),
+            full_text,
+            swept: 0,
+            last_entry: None,
+            unindexed: 0,
+        }
+    }
+
+    fn mark(&mut self, at: usize) {
+        if let Some(entry) = self.entries.get_mut(at)
+            && !entry.is_dirty
+        {
+            entry.is_dirty = true;
+            self.dirty.push(at);
+        }
+    }
+
+    /// Adds an entry; `None` if there are too many.
+    fn create(&mut self, started: i64) -> Option<usize> {
+        if self.entries.len() >= MAX_ENTRIES {
+            self.unindexed += 1;
+            return None;
+        }
+        self.last_id = started.max(self.last_id + 1);
+        if self.slice_calls >= SLICE_CALLS {
+            self.slice += 1;
+            self.slice_calls = 0;
+            self.new_slices.push((self.slice, self.last_id));
+        }
+        self.slice_calls += 1;
+        Some(self.entries.insert(CallEntry {
+            call: StoredCall {
+                id: self.last_id,
+                started,
+                ..StoredCall::default()
+            },
+            slice: self.slice,
+            last: started,
+            ..CallEntry::default()
+        }))
+    }
+
+    /// Takes a call of the index back into memory, after a restart.
+    pub(crate) fn restore(&mut self, call: StoredCall, slice: i64) {
+        let (ids, number) = (call.call_ids.clone(), call.call);
+        let last = call.started;
+        let at = self.entries.insert(CallEntry {
+            call,
+            inserted: true,
+            slice,
+            last,
+            ..CallEntry::default()
+        });
+        for id in ids {
+            let key = key_of(CALL_ID_KEY, id.as_bytes());
+            self.by_call_id.insert(key, at);
+        }
+        if let Some(number) = number {
+            self.by_call.insert(number, at);
+        }
+    }
+
+    /// Marks all open calls as interrupted, and leaves only those in memory that are to be written.
+    pub(crate) fn interrupt_open(&mut self) -> u64 {
+        let mut interrupted = 0;
+        let open: Vec<usize> = self
+            .entries
+            .iter()
+            .filter(|(_, entry)| entry.call.state.is_open() && entry.call.kind == CallKind::Call)
+            .map(|(at, _)| at)
+            .collect();
+        for at in open {
+            let Some(entry) = self.entries.get_mut(at) else {
+                continue;
+            };
+            entry.call.state = CallState::Interrupted;
+            entry.call.ended = Some(entry.last.max(entry.call.started));
+            entry.call.ended_by = "border".to_owned();
+            entry.call.reason = "the border was interrupted".to_owned();
+            interrupted += 1;
+            self.mark(at);
+        }
+        // Numbers of calls begin anew with each start of the border.
+        self.by_call.clear();
+        interrupted
+    }
+
+    /// Prepares for a new partition: calls in progress are written there too.
+    pub(crate) fn begin_partition(&mut self) {
+        self.slice = CONTINUED_SLICE;
+        self.slice_calls = SLICE_CALLS;
+        self.new_slices = vec![(CONTINUED_SLICE, 0)];
+        let open: Vec<usize> = self.entries.iter().map(|(at, _)| at).collect();
+        for at in open {
+            let Some(entry) = self.entries.get_mut(at) else {
+                continue;
+            };
+            entry.inserted = false;
+            (entry.keys_written, entry.numbers_written) = (0, 0);
+            entry.words_written = false;
+            entry.slice = CONTINUED_SLICE;
+            if entry.call.state.is_open() && entry.call.call.is_some() {
+                self.mark(at);
+            }
+        }
+    }
+
+    /// Folds a message; `segment` and `offset` say where it is. `correlation` is that of a capture agent.
+    pub(crate) fn message(
+        &mut self,
+        stored: &StoredMessage<'_>,
+        segment: u32,
+        offset: u32,
+        correlation: &[u8],
+    ) {
+        self.last_entry = None;
+        let Ok(message) = Message::parse_datagram(stored.bytes) else {
+            self.unindexed += 1;
+            return;
+        };
+        // A malformed value is kept too: malformed requests are often searched for.
+        let Some(call_id) = message.header(HeaderId::CallId) else {
+            self.unindexed += 1;
+            return;
+        };
+        let key = key_of(CALL_ID_KEY, call_id);
+        let now = stored.micros();
+        let Some(at) = self.entry_for(call_id, key, correlation, now) else {
+            return;
+        };
+        let full_text = self.full_text;
+        if let Some(entry) = self.entries.get_mut(at) {
+            entry.last = entry.last.max(now);
+            entry.call.messages += 1;
+            match entry.chunks.last_mut() {
+                Some((number, offsets)) if *number == segment => offsets.push(offset),
+                _ => entry.chunks.push((segment, vec![offset])),
+            }
+            fold_addresses(entry, stored);
+            fold_message(entry, &message, call_id, now);
+            if full_text {
+                fold_words(entry, &message);
+            }
+        }
+        self.mark(at);
+        self.last_entry = Some(at);
+    }
+
+    /// The first Call-ID of the call of the last message.
+    pub(crate) fn last_call_id(&self) -> Option<&str> {
+        let entry = self.entries.get(self.last_entry?)?;
+        entry.call.call_ids.first().map(String::as_str)
+    }
+
+    fn entry_for(
+        &mut self,
+        call_id: &[u8],
+        key: i64,
+        correlation: &[u8],
+        now: i64,
+    ) -> Option<usize> {
+        if let Some(&at) = self.by_call_id.get(&key) {
+            return Some(at);
+        }
+        let group = key_of(b'x', correlation);
+        let known = match correlation.is_empty() {
+            true => None,
+            // Agents often correlate by the Call-ID of the first leg.
+            false => self
+                .by_correlation
+                .get(&group)
+                .or_else(|| self.by_call_id.get(&key_of(CALL_ID_KEY, correlation)))
+                .copied(),
+        };
+        let at = match known {
+            Some(at) => at,
+            None => self.create(now)?,
+        };
+        self.by_call_id.insert(key, at);
+        if !correlation.is_empty() {
+            self.by_correlation.insert(group, at);
+            // An agent may correlate by the Call-ID of the other leg.
+            self.by_call_id
+                .entry(key_of(CALL_ID_KEY, correlation))
+                .or_insert(at);
+        }
+        if let Some(entry) = self.entries.get_mut(at) {
+            entry.add_call_id(text_of(call_id), key);
+        }
+        Some(at)
+    }
+
+    /// Folds an event; `at` is its time in microseconds since the Unix epoch.
+    pub(crate) fn event(&mut self, event: &Event, at: i64) {
+        match &event.kind {
+            EventKind::CallOffered { call, call_id, .. } => {
+                let key = key_of(CALL_ID_KEY, call_id.as_bytes());
+                if let Some(slot) = self.entry_for(call_id.as_bytes(), key, b"", at) {
+                    self.by_call.insert(*call, slot);
+                    self.fold_event(slot, &event.kind, at);
+                }
+            }
+            EventKind::CallRouted { call, call_id, .. } => {
+                if let Some(&slot) = self.by_call.get(call) {
+                    self.add_leg(slot, call_id);
+                    self.fold_event(slot, &event.kind, at);
+                }
+            }
+            EventKind::CallAnswered { call, .. } | EventKind::CallEnded { call, .. } => {
+                if let Some(&slot) = self.by_call.get(call) {
+                    self.fold_event(slot, &event.kind, at);
+                }
+            }
+            // Visible in the messages.
+            EventKind::CallProgressed { .. } => {}
+            kind => {
+                let slot = call_of(kind).and_then(|call| self.by_call.get(&call).copied());
+                if let Some(slot) = slot {
+                    self.fold_event(slot, kind, at);
+                }
+                let id = slot
+                    .and_then(|slot| self.entries.get(slot))
+                    .map(|entry| entry.call.id);
+                self.keep_event(kind, at, id);
+            }
+        }
+    }
+
+    fn keep_event(&mut self, kind: &EventKind, at: i64, call: Option<i64>) {
+        if call.is_none() && kind.level() == EventLevel::Debug {
+            return;
+        }
+        if self.events.len() >= MAX_EVENTS {
+            self.unindexed += 1;
+            return;
+        }
+        let mut fields = serde_json::Map::new();
+        kind.fields(&mut |name, value| {
+            fields.insert(name.to_owned(), value.to_string().into());
+        });
+        self.events.push(PendingEvent {
+            at,
+            level: kind.level(),
+            name: kind.name(),
+            call,
+            fields: serde_json::Value::Object(fields).to_string(),
+        });
+    }
+
+    /// Adds the Call-ID of a further leg to a call.
+    fn add_leg(&mut self, slot: usize, call_id: &str) {
+        let key = key_of(CALL_ID_KEY, call_id.as_bytes());
+        let other = self.by_call_id.insert(key, slot);
+        let mut moved = Vec::new();
+        if let Some(other) = other.filter(|other| *other != slot)
+            && self.entries.get(other).is_some_and(|entry| !entry.inserted)
+        {
+            // Its messages came before the event.
+            moved = std::mem::take(&mut self.entries[other].chunks);
+            self.dirty.retain(|dirty| *dirty != other);
+            self.entries.remove(other);
+        }
+        if let Some(entry) = self.entries.get_mut(slot) {
+            let count: usize = moved.iter().map(|(_, offsets)| offsets.len()).sum();
+            entry.call.messages += count as u64;
+            entry.chunks.append(&mut moved);
+            entry.add_call_id(text_of(call_id.as_bytes()), key);
+        }
+    }
+
+    fn fold_event(&mut self, slot: usize, kind: &EventKind, at: i64) {
+        if let Some(entry) = self.entries.get_mut(slot) {
+            entry.last = entry.last.max(at);
+            fold_event(entry, kind, at);
+            self.mark(slot);
+        }
+    }
+
+    /// The index has all additions.
+    pub(crate) fn written(&mut self) {
+        for at in self.dirty.drain(..) {
+            let Some(entry) = self.entries.get_mut(at) else {
+                continue;
+            };
+            entry.words_written |= entry.due_words().is_some();
+            entry.inserted = true;
+            entry.is_dirty = false;
+            entry.keys_written = entry.keys.len();
+            entry.numbers_written = entry.numbers.len();
+            entry.chunks.clear();
+        }
+        self.events.clear();
+        self.new_slices.clear();
+    }
+
+    /// Removes the messages of a segment from the offset `from` on, which were not written; returns their number.
+    pub(crate) fn discard(&mut self, segment: u32, from: u32) -> u64 {
+        let mut discarded = 0;
+        for &at in &self.dirty {
+            let Some(entry) = self.entries.get_mut(at) else {
+                continue;
+            };
+            let before: usize = entry.chunks.iter().map(|(_, offsets)| offsets.len()).sum();
+            for (number, offsets) in &mut entry.chunks {
+                if *number == segment {
+                    offsets.retain(|offset| *offset < from);
+                }
+            }
+            entry.chunks.retain(|(_, offsets)| !offsets.is_empty());
+            let after: usize = entry.chunks.iter().map(|(_, offsets)| offsets.len()).sum();
+            let lost = (before - after) as u64;
+            entry.call.messages = entry.call.messages.saturating_sub(lost);
+            discarded += lost;
+        }
+        discarded
+    }
+
+    /// Removes entries that are over from the memory; a part of them per call.
+    pub(crate) fn sweep(&mut self, now: i64) {
+        let capacity = self.entries.capacity();
+        for _ in 0..SWEEP.min(capacity) {
+            self.swept = (self.swept + 1) % capacity.max(1);
+            let over = self
+                .entries
+                .get(self.swept)
+                .is_some_and(|entry| entry.is_over(now));
+            if !over {
+                continue;
+            }
+            let at = self.swept;
+            if let Some(entry) = self.entries.get_mut(at)
+                && entry.call.state.is_open()
+            {
+                entry.call.state = CallState::Interrupted;
+                entry.call.ended = Some(entry.last);
+                entry.call.reason = "no end was seen".to_owned();
+                self.mark(at);
+                continue;
+            }
+            let entry = self.entries.remove(at);
+            for id in &entry.call.call_ids {
+                let key = key_of(CALL_ID_KEY, id.as_bytes());
+                if self.by_call_id.get(&key) == Some(&at) {
+                    self.by_call_id.remove(&key);
+                }
+            }
+            if let Some(call) = entry.call.call
+                && self.by_call.get(&call) == Some(&at)
+            {
+                self.by_call.remove(&call);
+            }
+        }
+        // Other keys of agents are few; those of removed entries must not stay, because slots are reused.
+        if self.by_correlation.len() + self.by_call_id.len() > 4 * self.entries.len() + 4_096 {
+            let entries = &self.entries;
+            self.by_correlation.clear();
+            self.by_call_id.retain(|key, at| {
+                entries
+                    .get(*at)
+                    .is_some_and(|entry| entry.keys.contains(key))
+            });
+        }
+    }
+}
+
+/// The number of the call that an event is about.
+fn call_of(kind: &EventKind) -> Option<u64> {
+    let mut call = None;
+    kind.fields(&mut |name, value| {
+        if name == "call" {
+            call = value.to_string().parse().ok();
+        }
+    });
+    call
+}
+
+fn fold_addresses(entry: &mut CallEntry, stored: &StoredMessage<'_>) {
+    match stored.direction {
+        StoredDirection::Received => entry.add_peer(stored.source),
+        StoredDirection::Sent => entry.add_peer(stored.destination),
+        StoredDirection::Observed => {
+            entry.add_peer(stored.source);
+            entry.add_peer(stored.destination);
+        }
+    }
+    let transport = stored.transport.uri_name();
+    if !entry.call.transports.iter().any(|known| known == transport) {
+        entry.call.transports.push(transport.to_owned());
+    }
+}
+
+fn fold_message(entry: &mut CallEntry, message: &Message<'_>, call_id: &[u8], now: i64) {
+    let first_leg = entry
+        .call
+        .call_ids
+        .first()
+        .is_some_and(|id| id.as_bytes() == call_id);
+    if message.is_request() {
+        let is_first = entry.call.method.is_empty();
+        let method = message.method();
+        let method = method.as_bytes();
+        if is_first {
+            entry.call.method = text_of(method);
+            entry.call.kind = match entry.call.call {
+                Some(_) => CallKind::Call,
+                None => CallKind::of_method(method),
+            };
+        }
+        let user = |address: Option<NameAddr<'_>>| address.map(|address| user_of(address.uri));
+        // Later requests of a dialog have the same users, or those of the other direction.
+        if is_first || method == b"INVITE" {
+            let (from, to) = (message.from().ok(), message.to().ok());
+            if is_first {
+                let tag = from.as_ref().and_then(NameAddr::tag).unwrap_or_default();
+                entry.caller_tag = tag.get(..MAX_TEXT).unwrap_or(tag).to_vec();
+                entry.call.from = user(from).unwrap_or_default();
+                entry.call.to = user(to).unwrap_or_default();
+            }
+            let numbers = [user(from), user(to), Some(user_of(message.request_uri()))];
+            for number in numbers.into_iter().flatten() {
+                entry.add_number(number);
+            }
+        }
+        if first_leg && method == b"BYE" && entry.call.state == CallState::Answered {
+            let tag = message.from().ok().and_then(|from| from.tag());
+            let by_caller = tag == Some(entry.caller_tag.as_slice());
+            entry.call.ended_by = if by_caller { "caller" } else { "callee" }.to_owned();
+            entry.call.ended = Some(now);
+            entry.call.state = CallState::Ended;
+        }
+        return;
+    }
+    if entry.call.from.is_empty()
+        && let (Ok(from), Ok(to)) = (message.from(), message.to())
+    {
+        (entry.call.from, entry.call.to) = (user_of(from.uri), user_of(to.uri));
+        let numbers = [entry.call.from.clone(), entry.call.to.clone()];
+        numbers
+            .into_iter()
+            .for_each(|number| entry.add_number(number));
+        // An agent may report the response alone.
+        if entry.call.method.is_empty()
+            && let Ok(cseq) = message.cseq()
+        {
+            entry.call.kind = CallKind::of_method(cseq.method.as_bytes());
+        }
+    }
+    let status = message.status();
+    if first_leg && status >= 200 {
+        fold_final(entry, message, status, now);
+    }
+}
+
+/// A final response on the first leg.
+fn fold_final(entry: &mut CallEntry, message: &Message<'_>, status: u16, now: i64) {
+    let Ok(cseq) = message.cseq() else { return };
+    let call = &mut entry.call;
+    // A response alone, without its request, answers no call that is known here.
+    if call.kind != CallKind::Call || call.method.is_empty() {
+        call.status = Some(status);
+        if !matches!(status, 401 | 407) {
+            call.state = CallState::Ended;
+            call.ended = Some(now);
+        }
+        return;
+    }
+    if cseq.method.as_bytes() != b"INVITE" || !matches!(call.state, CallState::Offered) {
+        return;
+    }
+    call.status = Some(if status < 300 { 200 } else { status });
+    match status {
+        ..300 => {
+            call.state = CallState::Answered;
+            call.answered = Some(now);
+        }
+        // The caller sends the request again, with credentials.
+        401 | 407 => {}
+        _ => {
+            call.state = CallState::Ended;
+            call.ended = Some(now);
+            call.reason = text_of(message.reason());
+        }
+    }
+}
+
+fn fold_words(entry: &mut CallEntry, message: &Message<'_>) {
+    if entry.words.len() >= MAX_WORDS || entry.words_written {
+        return;
+    }
+    let headers = [
+        HeaderId::UserAgent,
+        HeaderId::Server,
+        HeaderId::Reason,
+        HeaderId::Warning,
+        HeaderId::Subject,
+    ];
+    for value in headers.into_iter().filter_map(|id| message.header(id)) {
+        entry.add_words(value);
+    }
+    if message.is_request() {
+        for address in [message.from(), message.to()].into_iter().flatten() {
+            if !address.display.is_empty() {
+                entry.add_words(address.display);
+            }
+        }
+    }
+}
+
+fn hundredths(value: &Option<Hundredths>) -> Option<u64> {
+    value.as_ref().map(|value| value.0)
+}
+
+fn fold_event(entry: &mut CallEntry, kind: &EventKind, at: i64) {
+    match kind {
+        EventKind::CallOffered {
+            call,
+            interface,
+            from,
+            to,
+            ..
+        } => {
+            entry.call.kind = CallKind::Call;
+            entry.call.call = Some(*call);
+            entry.call.state = CallState::Offered;
+            entry.call.ended = None;
+            entry.call.interface.clone_from(interface);
+            if entry.call.from.is_empty() {
+                (entry.call.from, entry.call.to) =
+                    (user_of(from.as_bytes()), user_of(to.as_bytes()));
+            }
+            for number in [user_of(from.as_bytes()), user_of(to.as_bytes())] {
+                entry.add_number(number);
+            }
+        }
+        EventKind::CallRouted { route, target, .. } => {
+            // The target that is tried last is the one that counts.
+            entry.call.route.clone_from(route);
+            entry.call.trunk.clone_from(target);
+        }
+        EventKind::CallAnswered { .. } => {
+            entry.call.state = CallState::Answered;
+            entry.call.answered = Some(at);
+            entry.call.status = Some(200);
+        }
+        EventKind::CallEnded { .. } => fold_end(entry, kind, at),
+        EventKind::MediaSecurityAgreed { side, keying, .. } => {
+            let index = usize::from(side == "callee");
+            entry.keying[index].clone_from(keying);
+            let [caller, callee] = &entry.keying;
+            let named = |keying: &String| match keying.is_empty() {
+                true => "none".to_owned(),
+                false => keying.clone(),
+            };
+            entry.call.protection = match caller == callee {
+                true => caller.clone(),
+                false => format!("{}/{}", named(caller), named(callee)),
+            };
+        }
+        _ => {}
+    }
+}
+
+fn fold_end(entry: &mut CallEntry, kind: &EventKind, at: i64) {
+    if let EventKind::CallEnded {
+        ended_by,
+        reason,
+        status,
+        duration_ms,
+        path,
+        codec,
+        caller_loss_percent,
+        caller_jitter_ms,
+        caller_mos,
+        callee_loss_percent,
+        callee_jitter_ms,
+        callee_mos,
+        ..
+    } = kind
+    {
+        let call = &mut entry.call;
+        call.state = CallState::Ended;
+        call.ended = Some(at);
+        if let Some(ms) = duration_ms {
+            call.answered = Some(at - i64::try_from(*ms).unwrap_or(0) * 1_000);
+        }
+        call.ended_by.clone_from(ended_by);
+        call.reason.clone_from(reason);
+        call.status = Some(*status);
+        call.path = path.clone().unwrap_or_default();
+        call.codec = codec.clone().unwrap_or_default();
+        call.caller = SideQuality {
+            loss: hundredths(caller_loss_percent),
+            jitter: hundredths(caller_jitter_ms),
+            mos: hundredths(caller_mos),
+        };
+        call.callee = SideQuality {
+            loss: hundredths(callee_loss_percent),
+            jitter: hundredths(callee_jitter_ms),
+            mos: hundredths(callee_mos),
+        };
+        entry.add_words(reason.as_bytes());
+    }
+}

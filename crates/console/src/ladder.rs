@@ -1,0 +1,359 @@
+//! The ladder diagram of a call, as text.
+
+use crate::call::StoredCall;
+use crate::reader::{LoadedMessage, StoredEvent};
+use crate::segment::StoredDirection;
+use crate::text::{clock_time, escape_controls, rfc3339};
+use core::fmt::Write as _;
+use serde_json::Value;
+use std::net::SocketAddr;
+use wire::sip::Message;
+
+/// Width of the column of times.
+const TIME_WIDTH: usize = 17;
+/// Narrowest and widest distance of the columns of participants.
+const COLUMN: (usize, usize) = (22, 36);
+/// Participants in a ladder, at most; the messages of further ones are in a list.
+const MAX_PARTICIPANTS: usize = 12;
+
+/// Appearance of a ladder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LadderStyle {
+    /// Width in characters; the ladder may need more.
+    pub width: usize,
+    /// Whether the header with the facts of the call is written.
+    pub header: bool,
+}
+
+impl Default for LadderStyle {
+    fn default() -> Self {
+        LadderStyle {
+            width: 80,
+            header: true,
+        }
+    }
+}
+
+/// An end of arrows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum LadderColumn {
+    Border,
+    Peer(SocketAddr),
+}
+
+/// A line of a ladder with its time in microseconds.
+enum LadderItem<'a> {
+    Message(&'a LoadedMessage),
+    Event(&'a StoredEvent),
+}
+
+fn ends(message: &LoadedMessage) -> (LadderColumn, LadderColumn) {
+    let peer = LadderColumn::Peer;
+    match message.direction {
+        StoredDirection::Received => (peer(message.source), LadderColumn::Border),
+        StoredDirection::Sent => (LadderColumn::Border, peer(message.destination)),
+        StoredDirection::Observed => (peer(message.source), peer(message.destination)),
+    }
+}
+
+/// Participants from left to right: the caller's side, the border, the others.
+fn participants(messages: &[LoadedMessage]) -> Vec<LadderColumn> {
+    let mut all: Vec<LadderColumn> = Vec::new();
+    for message in messages {
+        let (from, to) = ends(message);
+        for end in [from, to] {
+            if !all.contains(&end) && all.len() < MAX_PARTICIPANTS {
+                all.push(end);
+            }
+        }
+    }
+    // The border stands between the first peer and the others, also if it sent the first message.
+    if let Some(at) = all.iter().position(|one| *one == LadderColumn::Border)
+        && all.len() > 1
+    {
+        let border = all.remove(at);
+        all.insert(1, border);
+    }
+    all
+}
+
+/// The text of an arrow: method or status, and a mark for a session description.
+fn label(message: &LoadedMessage) -> String {
+    let Ok(parsed) = Message::parse_datagram(&message.bytes) else {
+        return "unparsable".to_owned();
+    };
+    let mut text = match parsed.is_request() {
+        true => escape_controls(parsed.method().as_bytes()),
+        false => format!("{} {}", parsed.status(), escape_controls(parsed.reason())),
+    };
+    let is_sdp = parsed
+        .content_type()
+        .is_ok_and(|kind| kind.is("application", "sdp"));
+    if is_sdp && !parsed.body().is_empty() {
+        text.push_str(" (SDP)");
+    }
+    text
+}
+
+fn shorten(text: &str, width: usize) -> String {
+    if text.chars().count() <= width {
+        return text.to_owned();
+    }
+    let mut short: String = text.chars().take(width.saturating_sub(1)).collect();
+    short.push('~');
+    short
+}
+
+fn centered(text: &str, width: usize) -> String {
+    let text = shorten(text, width);
+    format!("{text:^width$}")
+}
+
+fn header(call: &StoredCall) -> String {
+    let mut out = String::new();
+    let safe = |text: &str| escape_controls(text.as_bytes());
+    let (from, to) = (safe(&call.from), safe(&call.to));
+    // Writing into a String cannot fail.
+    let _ = writeln!(
+        out,
+        "{} {}: {from} -> {to}, {}",
+        call.kind.name(),
+        call.id,
+        outcome(call)
+    );
+    let mut line = |name: &str, value: &str| {
+        if !value.is_empty() {
+            let _ = writeln!(out, "  {name:<11}{}", safe(value));
+        }
+    };
+    line("started", &rfc3339(call.started));
+    line("answered", &call.answered.map(rfc3339).unwrap_or_default());
+    line("ended", &call.ended.map(rfc3339).unwrap_or_default());
+    let by = match call.ended_by.as_str() {
+        "" => call.reason.clone(),
+        by => format!("{} (by {by})", call.reason),
+    };
+    line("reason", &by);
+    for id in &call.call_ids {
+        line("Call-ID", id);
+    }
+    line("route", &call.route);
+    line("trunk", &call.trunk);
+    line("codec", &call.codec);
+    line("protection", &call.protection);
+    for (name, side) in [("caller", &call.caller), ("callee", &call.callee)] {
+        let figure = |value: Option<u64>| value.map(|value| value as f64 / 100.0);
+        let figures = [
+            figure(side.mos).map(|value| format!("MOS {value:.2}")),
+            figure(side.loss).map(|value| format!("loss {value:.2} %")),
+            figure(side.jitter).map(|value| format!("jitter {value:.2} ms")),
+        ];
+        let figures: Vec<String> = figures.into_iter().flatten().collect();
+        line(name, &figures.join(", "));
+    }
+    out
+}
+
+/// The outcome in a few words.
+pub(crate) fn outcome(call: &StoredCall) -> String {
+    let mut text = call.state.name().to_owned();
+    if let Some(status) = call.status {
+        let _ = write!(text, ", status {status}");
+    }
+    if let Some(ms) = call.duration_ms() {
+        let _ = write!(text, ", {:.1} s", ms as f64 / 1_000.0);
+    }
+    text
+}
+
+/// The ladder of a call: header, messages and events in order of time. All values from the network are escaped.
+pub fn ladder(
+    call: &StoredCall,
+    messages: &[LoadedMessage],
+    events: &[StoredEvent],
+    style: LadderStyle,
+) -> String {
+    let mut out = match style.header {
+        true => header(call),
+        false => String::new(),
+    };
+    let all = participants(messages);
+    let gaps = all.len().saturating_sub(1).max(1);
+    let free = style.width.saturating_sub(TIME_WIDTH + COLUMN.0);
+    let column = (free / gaps).clamp(COLUMN.0, COLUMN.1);
+    // The first line stands in the middle of its name.
+    let margin = COLUMN.0 / 2;
+    if style.header && !all.is_empty() {
+        let names = all.iter().map(|one| match one {
+            LadderColumn::Border => centered("hornwork", column),
+            LadderColumn::Peer(address) => centered(&address.to_string(), column),
+        });
+        let names: String = names.collect();
+        let shift = (TIME_WIDTH + margin).saturating_sub(column / 2);
+        let _ = writeln!(out, "\n{:shift$}{}", "", names.trim_end());
+    }
+    let mut items: Vec<(i64, LadderItem<'_>)> = Vec::new();
+    items.extend(
+        messages
+            .iter()
+            .map(|message| ((message.time / 1_000) as i64, LadderItem::Message(message))),
+    );
+    items.extend(
+        events
+            .iter()
+            .map(|event| (event.at, LadderItem::Event(event))),
+    );
+    items.sort_by_key(|(at, _)| *at);
+    for (at, item) in items {
+        let time = clock_time(at, 6);
+        match item {
+            LadderItem::Message(message) => {
+                let line = arrow(message, &all, column, margin);
+                let _ = writeln!(out, "{time:<TIME_WIDTH$}{line}");
+            }
+            LadderItem::Event(event) => {
+                let _ = writeln!(out, "{time:<TIME_WIDTH$}* {}", event_text(event));
+            }
+        }
+    }
+    out
+}
+
+fn event_text(event: &StoredEvent) -> String {
+    let mut text = escape_controls(event.name.as_bytes());
+    if let Ok(Value::Object(fields)) = serde_json::from_str(&event.fields) {
+        for (name, value) in &fields {
+            if let Some(value) = value.as_str().filter(|_| name != "call") {
+                let _ = write!(text, " {name}={}", escape_controls(value.as_bytes()));
+            }
+        }
+    }
+    text
+}
+
+/// A line with an arrow between two columns.
+fn arrow(message: &LoadedMessage, all: &[LadderColumn], column: usize, margin: usize) -> String {
+    let (from, to) = ends(message);
+    let position = |end: &LadderColumn| all.iter().position(|one| one == end);
+    let label = label(message);
+    let (Some(from), Some(to)) = (position(&from), position(&to)) else {
+        return format!("{} -> {}  {label}", message.source, message.destination);
+    };
+    let (left, right) = (from.min(to), from.max(to));
+    let mut line = " ".repeat(margin);
+    let mut at = 0;
+    loop {
+        line.push('|');
+        if at + 1 >= all.len() {
+            break;
+        }
+        // The shaft crosses the lines between its ends.
+        let span = if at == left { (right - left).max(1) } else { 1 };
+        match at == left && right > left {
+            true => line.push_str(&shaft(&label, span * column - 1, from < to)),
+            false => line.push_str(&" ".repeat(column - 1)),
+        }
+        at += span;
+    }
+    if left == right {
+        line.push_str(&label);
+    }
+    line
+}
+
+/// The shaft of an arrow with its text.
+fn shaft(label: &str, width: usize, rightwards: bool) -> String {
+    let text = shorten(label, width.saturating_sub(4));
+    let body = format!("{text:-^inner$}", inner = width - 1);
+    match rightwards {
+        true => format!("{body}>"),
+        false => format!("<{body}"),
+    }
+}
+
+/// The messages of a call with all their text.
+pub fn messages_in_full(messages: &[LoadedMessage]) -> String {
+    let mut out = String::new();
+    for message in messages {
+        let at = (message.time / 1_000) as i64;
+        let _ = writeln!(
+            out,
+            "--- {} {} -> {} {} {}",
+            rfc3339(at),
+            message.source,
+            message.destination,
+            message.transport,
+            message.direction.name()
+        );
+        for line in message.bytes.split(|byte| *byte == b'\n') {
+            let line = line.strip_suffix(b"\r").unwrap_or(line);
+            let _ = writeln!(out, "{}", escape_controls(line));
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use engine::Transport;
+
+    fn message(time: u64, sent: bool, peer: &str, bytes: &str) -> LoadedMessage {
+        let (peer, ours) = (peer.parse().unwrap(), "192.0.2.1:5060".parse().unwrap());
+        let (source, destination) = if sent { (ours, peer) } else { (peer, ours) };
+        LoadedMessage {
+            time,
+            direction: match sent {
+                true => StoredDirection::Sent,
+                false => StoredDirection::Received,
+            },
+            transport: Transport::Udp,
+            source,
+            destination,
+            bytes: bytes.as_bytes().to_vec(),
+        }
+    }
+
+    #[test]
+    fn both_legs_are_drawn_around_the_border() {
+        let (a, b) = ("192.0.2.10:5060", "192.0.2.20:5080");
+        let text = "INVITE sip:b@x SIP/2.0\r\nCall-ID: 1\r\n\r\n";
+        let messages = [
+            message(1_000_000_000, false, a, text),
+            message(1_001_000_000, true, b, text),
+            message(
+                1_002_000_000,
+                false,
+                b,
+                "SIP/2.0 180 Ri\u{1b}ng\r\nCall-ID: 1\r\n\r\n",
+            ),
+            message(
+                1_003_000_000,
+                true,
+                a,
+                "SIP/2.0 180 Ringing\r\nCall-ID: 1\r\n\r\n",
+            ),
+        ];
+        let events = [StoredEvent {
+            at: 1_001_500,
+            name: "call_tagged".into(),
+            fields: r#"{"call":"1","tag":"x","value":"\u001b[2J"}"#.into(),
+        }];
+        let style = LadderStyle {
+            header: false,
+            ..LadderStyle::default()
+        };
+        let drawn = ladder(&StoredCall::default(), &messages, &events, style);
+        let expected = "\
+00:00:01.000000             |-------INVITE------->|                     |
+00:00:01.001000             |                     |-------INVITE------->|
+00:00:01.001500  * call_tagged tag=x value=\\x1b[2J
+00:00:01.002000             |                     |<----180 Ri\\x1bng----|
+00:00:01.003000             |<----180 Ringing-----|                     |
+";
+        assert_eq!(drawn, expected);
+        assert!(drawn.lines().all(|line| line.len() <= 80));
+        let full = messages_in_full(&messages[2..3]);
+        assert!(full.contains("180 Ri\\x1bng\n"), "{full}");
+    }
+}

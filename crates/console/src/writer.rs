@@ -1,0 +1,553 @@
+//! Writes messages, calls and events into the newest partition.
+
+use crate::index::OpenCalls;
+use crate::partition::{Additions, Partition};
+use crate::recovery::recover;
+use crate::secure::{is_secure, reduce};
+use crate::segment::{self, MAX_SEGMENT, SegmentWriter, StoredMessage};
+use crate::text::{day_of, partition_name, partition_start};
+use engine::Event;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+/// Time between transactions, microseconds. Messages are safe before, in their segment.
+const COMMIT_INTERVAL: i64 = 1_000_000;
+/// Time after which messages are written to their segment, microseconds.
+const FLUSH_INTERVAL: i64 = 200_000;
+/// Time between attempts after a failure, microseconds.
+const RETRY_INTERVAL: i64 = 2_000_000;
+/// Time between reports of lost messages, microseconds.
+const REPORT_INTERVAL: i64 = 10_000_000;
+/// Time between checks of age and size, microseconds.
+const RETENTION_INTERVAL: i64 = 10_000_000;
+/// Time between sweeps of the memory, microseconds.
+const SWEEP_INTERVAL: i64 = 1_000_000;
+/// Parts of the maximum size that a partition may have, so that removing one frees a bounded share.
+const PARTITIONS: u64 = 8;
+/// Beginning of the names of partitions that are being removed.
+const REMOVED: &str = "removed-";
+/// Beginning of the names of partitions that could not be read.
+const DAMAGED: &str = "damaged-";
+/// Microseconds per day.
+const DAY: i64 = 86_400_000_000;
+
+/// Settings of a store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoreSettings {
+    /// Its folder.
+    pub folder: PathBuf,
+    /// Age in days from which partitions are removed.
+    pub retention_days: u32,
+    /// Size in bytes above which the oldest partitions are removed.
+    pub size: u64,
+    /// Whether messages of TLS, WS and WSS are stored in full.
+    pub secure_content: bool,
+    /// Whether words are indexed for full-text search.
+    pub full_text: bool,
+}
+
+/// A report of the store for the event log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoreNote {
+    /// The store was completed after a crash.
+    Completed {
+        /// Messages added to the index.
+        messages: u64,
+        /// Calls that were open when the program ended.
+        interrupted: u64,
+    },
+    /// Nothing can be written: messages are counted and not stored.
+    Failed {
+        /// Reason.
+        reason: String,
+    },
+    /// Writing works again.
+    Resumed {
+        /// Duration of the outage, seconds.
+        outage_s: u64,
+    },
+    /// Messages and events were not stored, since the last such note.
+    Lost {
+        /// Number of messages.
+        messages: u64,
+    },
+    /// A partition could not be read and was moved aside.
+    Replaced {
+        /// Its new path.
+        moved_to: String,
+        /// Reason.
+        reason: String,
+    },
+}
+
+/// A failure of writing that lasts.
+#[derive(Debug)]
+struct Outage {
+    since: i64,
+    retry_at: i64,
+}
+
+/// Writes a store. One at a time writes to a folder; any number may read it.
+#[derive(Debug)]
+pub struct HistoryWriter {
+    settings: StoreSettings,
+    /// Its lock is held as long as it is open.
+    _lock: File,
+    folder: PathBuf,
+    partition: Option<Partition>,
+    segment: Option<SegmentWriter>,
+    next_segment: u32,
+    /// Day of the partition, days since 1970.
+    day: i64,
+    /// Bytes of its closed segments.
+    closed_bytes: u64,
+    index: OpenCalls,
+    progress: Vec<(u32, u64)>,
+    drops: Vec<(i64, &'static str, u64)>,
+    reduced: Vec<u8>,
+    outage: Option<Outage>,
+    lost: u64,
+    notes: Vec<StoreNote>,
+    /// Time of the last call of [`HistoryWriter::tick`]; times of messages from agents may be wrong.
+    now: i64,
+    committed: i64,
+    flushed: i64,
+    swept: i64,
+    reported: i64,
+    checked: i64,
+}
+
+fn sql_error(error: rusqlite::Error) -> io::Error {
+    io::Error::other(error.to_string())
+}
+
+/// The partitions of a store, oldest first.
+pub(crate) fn partitions(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        let name = path.file_name().and_then(|name| name.to_str());
+        if name.and_then(partition_start).is_some() {
+            found.push(path);
+        }
+    }
+    found.sort_unstable();
+    Ok(found)
+}
+
+/// Start of a partition by its name.
+pub(crate) fn start_of(partition: &Path) -> i64 {
+    let name = partition.file_name().and_then(|name| name.to_str());
+    name.and_then(partition_start).unwrap_or(0)
+}
+
+/// Bytes of the files in a folder.
+fn size_of(folder: &Path) -> u64 {
+    let Ok(entries) = std::fs::read_dir(folder) else {
+        return 0;
+    };
+    // A file that is removed meanwhile counts nothing.
+    let sizes = entries.filter_map(|entry| Some(entry.ok()?.metadata().ok()?.len()));
+    sizes.sum()
+}
+
+impl HistoryWriter {
+    /// Opens a store, or creates it; completes its index after a crash. `now`: microseconds since the Unix epoch.
+    ///
+    /// # Errors
+    /// The folder cannot be created or written, or another program writes to it.
+    pub fn open(settings: StoreSettings, now: i64) -> io::Result<HistoryWriter> {
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&settings.folder)?;
+        let lock = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .mode(0o600)
+            .open(settings.folder.join("lock"))?;
+        if lock.try_lock().is_err() {
+            return Err(io::Error::new(
+                io::ErrorKind::ResourceBusy,
+                "another program writes to it",
+            ));
+        }
+        let mut writer = HistoryWriter {
+            index: OpenCalls::new(settings.full_text),
+            _lock: lock,
+            folder: PathBuf::new(),
+            partition: None,
+            segment: None,
+            next_segment: 1,
+            day: 0,
+            closed_bytes: 0,
+            progress: Vec::new(),
+            drops: Vec::new(),
+            reduced: Vec::new(),
+            outage: None,
+            lost: 0,
+            notes: Vec::new(),
+            now,
+            committed: now,
+            flushed: now,
+            swept: now,
+            reported: i64::MIN / 2,
+            checked: i64::MIN / 2,
+            settings,
+        };
+        writer.remove_leftovers();
+        if let Some(newest) = partitions(&writer.settings.folder)?.pop()
+            && let Err(reason) = writer.resume(&newest)
+        {
+            writer.move_aside(&newest, reason)?;
+        }
+        if writer.partition.is_none() || writer.day != day_of(now) {
+            writer.begin_partition(now)?;
+        }
+        writer.write_index().map_err(sql_error)?;
+        writer.remove_old(now);
+        Ok(writer)
+    }
+
+    /// Removes partitions whose removal was interrupted.
+    fn remove_leftovers(&self) {
+        let Ok(entries) = std::fs::read_dir(&self.settings.folder) else {
+            return;
+        };
+        for entry in entries.flatten() {
+            if entry.file_name().to_string_lossy().starts_with(REMOVED) {
+                // Tried again at the next start.
+                let _ = std::fs::remove_dir_all(entry.path());
+            }
+        }
+    }
+
+    /// Continues the newest partition, after a crash or a regular end.
+    fn resume(&mut self, folder: &Path) -> Result<(), String> {
+        let mut partition = Partition::open(folder).map_err(|error| error.to_string())?;
+        let (recovered, progress) = recover(folder, &partition, &mut self.index)?;
+        let additions = Additions {
+            index: &self.index,
+            progress: &progress,
+            drops: &[],
+        };
+        partition
+            .write(&additions)
+            .map_err(|error| error.to_string())?;
+        self.written();
+        if recovered.messages > 0 || recovered.interrupted > 0 {
+            self.notes.push(StoreNote::Completed {
+                messages: recovered.messages,
+                interrupted: recovered.interrupted,
+            });
+        }
+        let numbers = segment::numbers(folder).map_err(|error| error.to_string())?;
+        self.next_segment = numbers.last().map_or(1, |last| last + 1);
+        self.closed_bytes = size_of(folder);
+        self.day = day_of(start_of(folder));
+        self.folder = folder.to_owned();
+        self.partition = Some(partition);
+        Ok(())
+    }
+
+    fn move_aside(&mut self, folder: &Path, reason: String) -> io::Result<()> {
+        let name = folder.file_name().unwrap_or_default().to_string_lossy();
+        let moved = self.settings.folder.join(format!("{DAMAGED}{name}"));
+        std::fs::rename(folder, &moved)?;
+        self.index = OpenCalls::new(self.settings.full_text);
+        self.notes.push(StoreNote::Replaced {
+            moved_to: moved.display().to_string(),
+            reason,
+        });
+        Ok(())
+    }
+
+    fn begin_partition(&mut self, now: i64) -> io::Result<()> {
+        // Names must ascend, also when the clock was set back.
+        let newest = partitions(&self.settings.folder)?.pop();
+        let start = newest.map_or(now, |newest| now.max(start_of(&newest) + 1));
+        let folder = self.settings.folder.join(partition_name(start));
+        std::fs::DirBuilder::new().mode(0o700).create(&folder)?;
+        let opened = Partition::open(&folder).map_err(sql_error);
+        let partition = match opened {
+            Ok(partition) => partition,
+            Err(error) => {
+                let _ = std::fs::remove_dir_all(&folder);
+                return Err(error);
+            }
+        };
+        if let Some(old) = self.partition.replace(partition) {
+            old.close();
+        }
+        self.segment = None;
+        self.next_segment = 1;
+        self.closed_bytes = 0;
+        self.folder = folder;
+        self.day = day_of(now);
+        self.index.begin_partition();
+        self.progress.clear();
+        Ok(())
+    }
+
+    /// Maximum size of a segment.
+    fn segment_size(&self) -> u64 {
+        MAX_SEGMENT.min(self.settings.size / PARTITIONS / 2)
+    }
+
+    /// Stores a message. `correlation`: an id that both legs of a call have in common, from a capture agent; empty:
+    /// none. A message that cannot be stored is counted.
+    pub fn message(&mut self, message: &StoredMessage<'_>, correlation: &[u8]) {
+        if self.outage.is_some() {
+            self.lost += 1;
+            return;
+        }
+        let mut message = *message;
+        let mut reduced = std::mem::take(&mut self.reduced);
+        if is_secure(message.transport) && !self.settings.secure_content {
+            reduce(message.bytes, &mut reduced);
+            message.bytes = &reduced;
+        }
+        self.append(&message, correlation);
+        self.reduced = reduced;
+    }
+
+    fn append(&mut self, message: &StoredMessage<'_>, correlation: &[u8]) {
+        let limit = self.segment_size();
+        let is_full = |segment: &SegmentWriter| segment.length() >= limit || segment.is_full();
+        if self.segment.as_ref().is_none_or(is_full)
+            && let Err(error) = self.next_segment()
+        {
+            self.lost += 1;
+            self.fail(&error.to_string(), self.now);
+            return;
+        }
+        let Some(segment) = &mut self.segment else {
+            return;
+        };
+        let (number, offset) = (segment.number, segment.append(message));
+        let is_due = segment.is_due();
+        self.index.message(message, number, offset, correlation);
+        if is_due && let Err(error) = self.flush() {
+            self.fail(&error.to_string(), self.now);
+        }
+    }
+
+    /// The first Call-ID of the call of the last message.
+    pub fn correlation(&self) -> Option<&str> {
+        self.index.last_call_id()
+    }
+
+    fn next_segment(&mut self) -> io::Result<()> {
+        self.flush()?;
+        if let Some(segment) = self.segment.take() {
+            self.closed_bytes += segment.written();
+            self.set_progress(segment.number, segment.written());
+        }
+        self.segment = Some(SegmentWriter::create(&self.folder, self.next_segment)?);
+        self.next_segment += 1;
+        Ok(())
+    }
+
+    fn set_progress(&mut self, number: u32, bytes: u64) {
+        self.progress.retain(|(known, _)| *known != number);
+        self.progress.push((number, bytes));
+    }
+
+    /// Writes buffered messages to their segment. On failure they are lost.
+    fn flush(&mut self) -> io::Result<()> {
+        let Some(segment) = &mut self.segment else {
+            return Ok(());
+        };
+        let done = segment.flush();
+        let (number, written) = (segment.number, segment.written());
+        if done.is_err() {
+            self.lost += self.index.discard(number, written as u32);
+        }
+        self.set_progress(number, written);
+        done
+    }
+
+    /// Stores an event that happened at `at`, microseconds since the Unix epoch.
+    pub fn event(&mut self, event: &Event, at: i64) {
+        self.index.event(event, at);
+    }
+
+    /// Stores a number of drops since the last call for this reason.
+    pub fn drops(&mut self, at: i64, reason: &'static str, count: u64) {
+        const MAX_DROPS: usize = 10_000;
+        if count > 0 && self.drops.len() < MAX_DROPS {
+            self.drops.push((at, reason, count));
+        }
+    }
+
+    /// Counts messages that did not reach the store, because its queue was full.
+    pub fn count_lost(&mut self, messages: u64) {
+        self.lost += messages;
+    }
+
+    fn fail(&mut self, reason: &str, now: i64) {
+        let retry_at = now + RETRY_INTERVAL;
+        match &mut self.outage {
+            Some(outage) => outage.retry_at = retry_at,
+            None => {
+                self.outage = Some(Outage {
+                    since: now,
+                    retry_at,
+                });
+                self.notes.push(StoreNote::Failed {
+                    reason: reason.to_owned(),
+                });
+            }
+        }
+    }
+
+    /// Does the work that is due; to be called about five times per second, and after each batch of messages. `now`:
+    /// microseconds since the Unix epoch.
+    pub fn tick(&mut self, now: i64) {
+        self.now = now;
+        if self
+            .outage
+            .as_ref()
+            .is_some_and(|outage| now < outage.retry_at)
+        {
+            return;
+        }
+        if now - self.committed >= COMMIT_INTERVAL || now < self.committed || self.outage.is_some()
+        {
+            self.committed = now;
+            self.flushed = now;
+            self.commit(now);
+        } else if now - self.flushed >= FLUSH_INTERVAL {
+            self.flushed = now;
+            if let Err(error) = self.flush() {
+                self.fail(&error.to_string(), now);
+            }
+        }
+        if now - self.swept >= SWEEP_INTERVAL || now < self.swept {
+            self.swept = now;
+            self.index.sweep(now);
+        }
+        if now - self.checked >= RETENTION_INTERVAL || now < self.checked {
+            self.remove_old(now);
+        }
+        if self.outage.is_none() && (now - self.reported >= REPORT_INTERVAL || now < self.reported)
+        {
+            let lost = std::mem::take(&mut self.lost) + std::mem::take(&mut self.index.unindexed);
+            if lost > 0 {
+                self.reported = now;
+                self.notes.push(StoreNote::Lost { messages: lost });
+            }
+        }
+    }
+
+    fn commit(&mut self, now: i64) {
+        let written = self
+            .flush()
+            .and_then(|()| self.write_index().map_err(sql_error));
+        if let Err(error) = written {
+            self.fail(&error.to_string(), now);
+            return;
+        }
+        if let Some(outage) = self.outage.take() {
+            let outage_s = u64::try_from((now - outage.since) / 1_000_000).unwrap_or(0);
+            self.notes.push(StoreNote::Resumed { outage_s });
+        }
+        let open = self.segment.as_ref().map_or(0, SegmentWriter::length);
+        let is_large = self.closed_bytes + open > self.settings.size / PARTITIONS;
+        if (is_large || self.day != day_of(now))
+            && let Err(error) = self.begin_partition(now)
+        {
+            self.fail(&error.to_string(), now);
+        }
+    }
+
+    fn write_index(&mut self) -> rusqlite::Result<()> {
+        let Some(partition) = &mut self.partition else {
+            return Ok(());
+        };
+        let is_idle = self.index.dirty.is_empty()
+            && self.index.events.is_empty()
+            && self.index.new_slices.is_empty()
+            && self.drops.is_empty();
+        if is_idle {
+            return Ok(());
+        }
+        partition.write(&Additions {
+            index: &self.index,
+            progress: &self.progress,
+            drops: &self.drops,
+        })?;
+        self.written();
+        Ok(())
+    }
+
+    /// The index has all additions.
+    fn written(&mut self) {
+        self.index.written();
+        self.drops.clear();
+        let open = self.segment.as_ref().map(|segment| segment.number);
+        self.progress.retain(|(number, _)| Some(*number) == open);
+    }
+
+    /// Removes partitions that are too old, and the oldest ones while the store is too large. A thread removes the
+    /// files, because that may take long.
+    fn remove_old(&mut self, now: i64) {
+        self.checked = now;
+        let Ok(mut all) = partitions(&self.settings.folder) else {
+            return;
+        };
+        // The newest one is being written.
+        all.pop();
+        let ends = all.iter().skip(1).map(|next| start_of(next));
+        let current = start_of(&self.folder);
+        let ends: Vec<i64> = ends.chain([current]).collect();
+        let sizes: Vec<u64> = all.iter().map(|partition| size_of(partition)).collect();
+        let mut total = sizes.iter().sum::<u64>() + size_of(&self.folder);
+        let oldest = now - i64::from(self.settings.retention_days) * DAY;
+        let mut removed = Vec::new();
+        for ((partition, end), size) in all.iter().zip(ends).zip(sizes) {
+            if end > oldest && total <= self.settings.size {
+                break;
+            }
+            total -= size;
+            let name = partition.file_name().unwrap_or_default().to_string_lossy();
+            let target = self.settings.folder.join(format!("{REMOVED}{name}"));
+            // A partition that cannot be renamed is tried again.
+            if std::fs::rename(partition, &target).is_ok() {
+                removed.push(target);
+            }
+        }
+        if removed.is_empty() {
+            return;
+        }
+        let remove = move || {
+            for partition in removed {
+                // Removed at the next start otherwise.
+                let _ = std::fs::remove_dir_all(partition);
+            }
+        };
+        // Without a thread the next start removes them.
+        let _ = std::thread::Builder::new()
+            .name("removal".to_owned())
+            .spawn(remove);
+    }
+
+    /// The next report.
+    pub fn next_note(&mut self) -> Option<StoreNote> {
+        match self.notes.is_empty() {
+            true => None,
+            false => Some(self.notes.remove(0)),
+        }
+    }
+
+    /// Writes all that is left.
+    pub fn end(mut self, now: i64) {
+        self.commit(now);
+        if let Some(partition) = self.partition.take() {
+            partition.close();
+        }
+    }
+}

@@ -1,0 +1,443 @@
+//! `hornwork phone`: a softphone.
+
+use clap::{Args, Subcommand, ValueEnum};
+use codec::{Format, Kind};
+use engine::Transport;
+use lab::host::SrtpUse;
+use lab::phone::{PhoneAccount, PhoneAction, PhoneOptions, PhoneTask};
+use lab::tls::TlsSettings;
+use lab::{LabError, RunVerdict};
+use std::io::IsTerminal as _;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Subcommands of `hornwork phone`.
+#[derive(Debug, Subcommand)]
+pub enum PhoneSubcommand {
+    /// Register a user, refresh the registration, and remove it at the end.
+    Register(Box<RegisterOptions>),
+    /// Call a URI; prints the statistics of the call at its end.
+    Call(Box<CallOptions>),
+    /// Answer one call; prints its statistics at its end.
+    Answer(Box<AnswerOptions>),
+}
+
+/// Options of `hornwork phone register`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Example: hornwork phone register sip:601@127.0.0.1:5060 --password-file 601.password --seconds 2\n\n\
+                  Exit status 0: registered, 1: refused or no answer, 2: invalid input, 3: could not run, 130: interrupted."
+)]
+pub struct RegisterOptions {
+    /// Address of record: sip:USER@DOMAIN[:PORT].
+    uri: String,
+    #[command(flatten)]
+    password: PasswordOptions,
+    /// Requested lifetime in seconds; refreshed after half of the granted one.
+    #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..))]
+    expires: u32,
+    /// Remove the registration and end after this time [default: at Ctrl-C].
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    seconds: Option<Duration>,
+    /// Write the result as JSON to this file; - is standard output.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    #[command(flatten)]
+    line: LineOptions,
+}
+
+/// Options of `hornwork phone call`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Example: hornwork phone call sip:600@127.0.0.1:5060 --wav-in hello.wav --wav-out heard.wav --seconds 3\n\n\
+                  Exit status 0: done, 1: the call failed or its MOS is below --min-mos, 2: invalid input, 3: could not run,\n\
+                  130: interrupted."
+)]
+pub struct CallOptions {
+    /// The called URI: sip:USER@HOST[:PORT][;transport=tcp|tls], or sips:.
+    uri: String,
+    /// Calling user: sip:USER@DOMAIN; its user is written into From and used for the digest.
+    #[arg(long, value_name = "URI")]
+    user: Option<String>,
+    /// User name of the digest, if it is not that of --user.
+    #[arg(long, value_name = "NAME", requires = "user")]
+    login: Option<String>,
+    #[command(flatten)]
+    password: PasswordOptions,
+    /// Longest ringing.
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
+    ring_seconds: Duration,
+    #[command(flatten)]
+    call: InCallOptions,
+    #[command(flatten)]
+    line: LineOptions,
+}
+
+/// Options of `hornwork phone answer`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Example: hornwork phone answer --local 127.0.0.1:5062 --wav-in hello.wav --wait 2 --seconds 3\n\n\
+                  Exit status as for `hornwork phone call`; 1 without a call in the time of --wait."
+)]
+pub struct AnswerOptions {
+    /// Register this user first: sip:USER@DOMAIN[:PORT].
+    #[arg(long, value_name = "URI")]
+    register: Option<String>,
+    #[command(flatten)]
+    password: PasswordOptions,
+    /// Requested lifetime of the registration in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..))]
+    expires: u32,
+    /// Longest wait for a call [default: until Ctrl-C].
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    wait: Option<Duration>,
+    /// Time from the INVITE to the answer.
+    #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = seconds)]
+    answer_after: Duration,
+    #[command(flatten)]
+    call: InCallOptions,
+    #[command(flatten)]
+    line: LineOptions,
+}
+
+/// The password of a user.
+#[derive(Debug, Args)]
+pub struct PasswordOptions {
+    /// File whose first line is the password.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["password_env", "password"])]
+    password_file: Option<PathBuf>,
+    /// Environment variable with the password.
+    #[arg(long, value_name = "NAME", conflicts_with = "password")]
+    password_env: Option<String>,
+    /// The password; other users of this machine see it in the list of processes.
+    #[arg(long)]
+    password: Option<String>,
+}
+
+/// Options within a call.
+#[derive(Debug, Args)]
+pub struct InCallOptions {
+    /// Audio to send: a WAV file of at most 600 s, at any usual sample rate; silence without it, and after its end.
+    #[arg(long, value_name = "FILE")]
+    wav_in: Option<PathBuf>,
+    /// Repeat the file of --wav-in.
+    #[arg(long = "loop", requires = "wav_in")]
+    repeats: bool,
+    /// Write the received audio, as played after the jitter buffer, to this WAV file.
+    #[arg(long, value_name = "FILE")]
+    wav_out: Option<PathBuf>,
+    /// Longest delay of the jitter buffer of --wav-out, in milliseconds.
+    #[arg(long, value_name = "MS", default_value_t = 200, value_parser = clap::value_parser!(u64).range(20..=1000))]
+    jitter_buffer_ms: u64,
+    /// Hang up this long after the answer [default: when the peer hangs up, or at Ctrl-C].
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    seconds: Option<Duration>,
+    /// Codecs in order of preference: opus, g722, pcma, pcmu, g729. An answer keeps the order of the caller.
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        default_value = "opus,g722,pcma,pcmu,g729"
+    )]
+    codec: Vec<CodecChoice>,
+    /// Media security [default: off for a call, accept for an answer].
+    #[arg(long)]
+    srtp: Option<SrtpChoice>,
+    /// Send these digits as telephone events (RFC 4733), one second after the answer.
+    #[arg(long, value_name = "DIGITS", value_parser = digits)]
+    dtmf: Option<String>,
+    /// Put the call on hold this long after the answer.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    hold_at: Option<Duration>,
+    /// Resume the call this long after the answer.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    resume_at: Option<Duration>,
+    /// Transfer the call to a URI (blind, by REFER) this long after the answer.
+    #[arg(long, num_args = 2, value_names = ["SECONDS", "URI"])]
+    transfer_at: Option<Vec<String>>,
+    /// Read commands from standard input even if it is no terminal: h, t URI, digits, q, each with Enter.
+    #[arg(long)]
+    commands: bool,
+    /// Write the statistics as JSON to this file; - is standard output.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Lowest acceptable mean opinion score; below it the exit status is 1.
+    #[arg(long, value_name = "MOS")]
+    min_mos: Option<f64>,
+    /// Pin the thread of the phone, run it under SCHED_FIFO, poll before deadlines, lock memory; refused if a right is
+    /// missing.
+    #[arg(long)]
+    real_time: bool,
+}
+
+/// Options of the signalling.
+#[derive(Debug, Args)]
+pub struct LineOptions {
+    /// Transport of SIP [default: that of the URI, or udp].
+    #[arg(long)]
+    transport: Option<TransportChoice>,
+    /// Next hop instead of the host of the URI.
+    #[arg(long, value_name = "HOST[:PORT]")]
+    proxy: Option<String>,
+    /// Local address [default: that of the route to the peer; port 5060 for an answer without --register].
+    #[arg(long, value_name = "ADDRESS[:PORT]")]
+    local: Option<String>,
+    /// TLS: trusted authorities (PEM) instead of the system's.
+    #[arg(long, value_name = "FILE", conflicts_with = "insecure")]
+    ca: Option<PathBuf>,
+    /// TLS: own certificate with its chain (PEM).
+    #[arg(long, value_name = "FILE", requires = "key")]
+    certificate: Option<PathBuf>,
+    /// TLS: private key of the certificate (PEM).
+    #[arg(long, value_name = "FILE", requires = "certificate")]
+    key: Option<PathBuf>,
+    /// TLS: name that the certificate of the peer must contain [default: the host].
+    #[arg(long, value_name = "NAME")]
+    tls_name: Option<String>,
+    /// TLS: accept any certificate of the peer.
+    #[arg(long)]
+    insecure: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum CodecChoice {
+    Opus,
+    G722,
+    Pcma,
+    Pcmu,
+    G729,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum SrtpChoice {
+    /// RTP only.
+    Off,
+    /// Offer RTP, accept both.
+    Accept,
+    /// SRTP only, with keys in the session description (RFC 4568).
+    Sdes,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum TransportChoice {
+    Udp,
+    Tcp,
+    Tls,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text
+        .parse()
+        .map_err(|_| "not a number of seconds".to_owned())?;
+    match Duration::try_from_secs_f64(seconds) {
+        Ok(duration) if seconds <= 1e9 => Ok(duration),
+        _ => Err("not from 0 to 1000000000 seconds".to_owned()),
+    }
+}
+
+fn digits(text: &str) -> Result<String, String> {
+    match PhoneAction::parse(text) {
+        Ok(PhoneAction::Digits(digits)) if digits.len() <= 64 => Ok(digits),
+        _ => Err("1 to 64 of 0123456789*#ABCD".to_owned()),
+    }
+}
+
+fn format(name: CodecChoice) -> Result<Format, LabError> {
+    let kind = match name {
+        CodecChoice::Opus => Kind::Opus,
+        CodecChoice::G722 => Kind::G722,
+        CodecChoice::Pcma => Kind::Pcma,
+        CodecChoice::Pcmu => Kind::Pcmu,
+        CodecChoice::G729 => Kind::G729,
+    };
+    match kind.is_available() {
+        // Silence is sent as audio, so that the other side has no gaps.
+        true if kind == Kind::G729 => Ok(Format::G729 { annex_b: false }),
+        true => Ok(Format::new(kind)),
+        false => Err(LabError::cannot_run(
+            format!("this build has no {}", kind.name()),
+            "build it with libbcg729-dev, or name other codecs with --codec",
+        )),
+    }
+}
+
+/// The codecs; a missing library is an error only if the codec was named.
+fn formats(names: &[CodecChoice]) -> Result<Vec<Format>, LabError> {
+    let all = names.len() == Kind::ALL.len();
+    let usable = |name: &&CodecChoice| !all || format(**name).is_ok();
+    names
+        .iter()
+        .filter(usable)
+        .map(|name| format(*name))
+        .collect()
+}
+
+impl PasswordOptions {
+    fn read(&self) -> Result<String, LabError> {
+        match (&self.password_file, &self.password_env, &self.password) {
+            (Some(file), _, _) => {
+                let text = std::fs::read_to_string(file).map_err(|error| {
+                    LabError::bad_input(format!("--password-file {}: {error}", file.display()))
+                })?;
+                let line = text.lines().next().unwrap_or_default();
+                match line.is_empty() {
+                    true => Err(LabError::bad_input(format!(
+                        "--password-file {}: its first line is empty",
+                        file.display()
+                    ))),
+                    false => Ok(line.to_owned()),
+                }
+            }
+            (_, Some(name), _) => std::env::var(name)
+                .map_err(|error| LabError::bad_input(format!("--password-env {name}: {error}"))),
+            (_, _, password) => Ok(password.clone().unwrap_or_default()),
+        }
+    }
+}
+
+impl LineOptions {
+    fn tls(&self) -> TlsSettings {
+        TlsSettings {
+            verify: !self.insecure,
+            ca: self.ca.clone(),
+            certificate: self.certificate.clone(),
+            key: self.key.clone(),
+            name: self.tls_name.clone().unwrap_or_default(),
+        }
+    }
+
+    /// Options of a phone that registers only.
+    fn phone(&self, task: PhoneTask) -> Result<PhoneOptions, LabError> {
+        Ok(PhoneOptions {
+            task,
+            account: None,
+            transport: self.transport.map(|name| match name {
+                TransportChoice::Udp => Transport::Udp,
+                TransportChoice::Tcp => Transport::Tcp,
+                TransportChoice::Tls => Transport::Tls,
+            }),
+            proxy: self.proxy.clone(),
+            local: self.local.clone(),
+            tls: self.tls(),
+            codecs: formats(&[CodecChoice::Pcma])?,
+            srtp: SrtpUse::Off,
+            wav_in: None,
+            repeats: false,
+            wav_out: None,
+            max_playout_delay: Duration::from_millis(200),
+            limit: None,
+            ring_limit: None,
+            answer_after: Duration::ZERO,
+            actions: Vec::new(),
+            reads_commands: false,
+            json: None,
+            min_mos: None,
+            real_time: false,
+        })
+    }
+}
+
+impl InCallOptions {
+    fn apply(self, phone: &mut PhoneOptions, default: SrtpUse) -> Result<(), LabError> {
+        phone.actions = self.actions()?;
+        phone.codecs = formats(&self.codec)?;
+        phone.srtp = match self.srtp {
+            None => default,
+            Some(SrtpChoice::Off) => SrtpUse::Off,
+            Some(SrtpChoice::Accept) => SrtpUse::Accepted,
+            Some(SrtpChoice::Sdes) => SrtpUse::Required,
+        };
+        phone.wav_in = self.wav_in;
+        phone.repeats = self.repeats;
+        phone.wav_out = self.wav_out;
+        phone.max_playout_delay = Duration::from_millis(self.jitter_buffer_ms);
+        phone.limit = self.seconds;
+        phone.reads_commands = self.commands || std::io::stdin().is_terminal();
+        phone.json = self.json;
+        phone.min_mos = self.min_mos;
+        phone.real_time = self.real_time;
+        Ok(())
+    }
+
+    fn actions(&self) -> Result<Vec<(Duration, PhoneAction)>, LabError> {
+        let mut actions = Vec::new();
+        let digits = self.dtmf.clone().map(PhoneAction::Digits);
+        actions.extend(digits.map(|digits| (Duration::from_secs(1), digits)));
+        actions.extend(self.hold_at.map(|at| (at, PhoneAction::Hold(true))));
+        actions.extend(self.resume_at.map(|at| (at, PhoneAction::Hold(false))));
+        if let Some([at, uri]) = self.transfer_at.as_deref() {
+            let at = seconds(at)
+                .map_err(|error| LabError::bad_input(format!("--transfer-at {at}: {error}")))?;
+            actions.push((at, PhoneAction::Transfer(uri.clone())));
+        }
+        Ok(actions)
+    }
+}
+
+/// `hornwork phone`.
+pub fn run(command: PhoneSubcommand) -> Result<RunVerdict, LabError> {
+    let options = match command {
+        PhoneSubcommand::Register(options) => register(*options),
+        PhoneSubcommand::Call(options) => call(*options),
+        PhoneSubcommand::Answer(options) => answer(*options),
+    }?;
+    lab::phone::run(&options)
+}
+
+fn register(options: RegisterOptions) -> Result<PhoneOptions, LabError> {
+    let mut phone = options.line.phone(PhoneTask::Register)?;
+    phone.account = Some(PhoneAccount {
+        uri: options.uri,
+        login: None,
+        password: options.password.read()?,
+        expires_s: Some(options.expires),
+    });
+    phone.limit = options.seconds;
+    phone.json = options.json;
+    Ok(phone)
+}
+
+fn call(options: CallOptions) -> Result<PhoneOptions, LabError> {
+    let mut phone = options.line.phone(PhoneTask::Call(options.uri))?;
+    let password = options.password.read()?;
+    phone.account = match options.user {
+        Some(uri) => Some(PhoneAccount {
+            uri,
+            login: options.login,
+            password,
+            expires_s: None,
+        }),
+        None if password.is_empty() => None,
+        None => {
+            return Err(LabError::bad_input(
+                "a password needs a user: --user sip:USER@DOMAIN",
+            ));
+        }
+    };
+    phone.ring_limit = Some(options.ring_seconds);
+    options.call.apply(&mut phone, SrtpUse::Off)?;
+    Ok(phone)
+}
+
+fn answer(options: AnswerOptions) -> Result<PhoneOptions, LabError> {
+    let mut phone = options.line.phone(PhoneTask::Answer)?;
+    let password = options.password.read()?;
+    phone.account = match options.register {
+        Some(uri) => Some(PhoneAccount {
+            uri,
+            login: None,
+            password,
+            expires_s: Some(options.expires),
+        }),
+        None if password.is_empty() => None,
+        None => {
+            return Err(LabError::bad_input(
+                "a password needs a user: --register sip:USER@DOMAIN",
+            ));
+        }
+    };
+    phone.ring_limit = options.wait;
+    phone.answer_after = options.answer_after;
+    options.call.apply(&mut phone, SrtpUse::Accepted)?;
+    Ok(phone)
+}

@@ -1,0 +1,424 @@
+//! `hornwork trace`: finds calls in the store of a border, and prints ladders and messages.
+
+use clap::Args;
+use console::{
+    CallFilter, CallKind, CallState, HistoryReader, LadderStyle, LoadedMessage, StoreError,
+    StoredCall, StoredEvent, escape_controls, ladder, messages_in_full, parse_time, rfc3339,
+};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Interval at which `--live` looks for news.
+const LIVE_INTERVAL: Duration = Duration::from_millis(500);
+/// Calls that `--live` observes.
+const LIVE_CALLS: usize = 200;
+/// Exit code: nothing was found.
+const NOT_FOUND: u8 = 1;
+
+/// Options of `hornwork trace`.
+#[derive(Debug, Args)]
+#[command(after_help = "Example: hornwork trace --store /var/lib/hornwork/store --number 600")]
+pub struct Trace {
+    /// Folder of the store: `folder` of [store] in the configuration.
+    #[arg(long, value_name = "DIR")]
+    store: PathBuf,
+    /// A Call-ID of any leg, or the number of a call in the list: prints the ladder of this call.
+    call: Option<String>,
+    #[command(flatten)]
+    conditions: Conditions,
+    /// Print JSON: an array of calls, or one call with its messages and events.
+    #[arg(long)]
+    json: bool,
+    /// Print all messages in full.
+    #[arg(long)]
+    full: bool,
+    /// Print news until Ctrl-C.
+    #[arg(long, conflicts_with = "json")]
+    live: bool,
+    /// Write the messages of the calls to this pcapng file, for Wireshark and others.
+    #[arg(long, value_name = "FILE", conflicts_with = "live")]
+    pcapng: Option<PathBuf>,
+    /// Calls per page, newest first.
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    limit: u32,
+    /// Cursor: print calls before this one. The end of a page names it.
+    #[arg(long, value_name = "CURSOR")]
+    before: Option<i64>,
+    /// Width of the ladder in characters.
+    #[arg(long, default_value_t = 80, value_parser = clap::value_parser!(u16).range(80..=500))]
+    width: u16,
+}
+
+/// Conditions; all that are given must hold.
+#[derive(Debug, Args)]
+struct Conditions {
+    /// User of From, To or the Request-URI; with * at the end: its beginning.
+    #[arg(long, visible_alias = "user")]
+    number: Option<String>,
+    /// Call-ID of any leg.
+    #[arg(long)]
+    call_id: Option<String>,
+    /// IP address of a peer.
+    #[arg(long)]
+    address: Option<std::net::IpAddr>,
+    /// Begun at this time or later: YYYY-MM-DD[THH:MM[:SS]], UTC.
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    from: Option<i64>,
+    /// Begun before this time.
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    until: Option<i64>,
+    /// Kind: call, registration, subscription, message, options, other, any.
+    #[arg(long, default_value = "call", value_parser = kind)]
+    kind: KindCondition,
+    /// Final status: 486, a class such as 5xx, or a range such as 400-499.
+    #[arg(long, value_parser = status)]
+    status: Option<(u16, u16)>,
+    /// State: offered, answered, ended, interrupted.
+    #[arg(long, value_parser = state)]
+    state: Option<CallState>,
+    /// Shortest duration in seconds.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    min_duration: Option<i64>,
+    /// Longest duration in seconds.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    max_duration: Option<i64>,
+    /// Lowest MOS of the worse direction.
+    #[arg(long, value_name = "MOS", value_parser = mos)]
+    min_mos: Option<u64>,
+    /// Highest MOS of the worse direction.
+    #[arg(long, value_name = "MOS", value_parser = mos)]
+    max_mos: Option<u64>,
+    /// Trunk, or domain of the target.
+    #[arg(long)]
+    trunk: Option<String>,
+    /// Codec of either side.
+    #[arg(long)]
+    codec: Option<String>,
+    /// Media security of either side: sdes, dtls; none: neither.
+    #[arg(long)]
+    protection: Option<String>,
+    /// Words in display names, user agents and reasons; all of them.
+    #[arg(long)]
+    words: Option<String>,
+    /// Text in any message, exactly. Slower than the other conditions: give a time or a number too.
+    #[arg(long)]
+    text: Option<String>,
+}
+
+/// A kind, or any.
+type KindCondition = Box<[CallKind]>;
+
+fn time(text: &str) -> Result<i64, String> {
+    parse_time(text).ok_or_else(|| "write YYYY-MM-DD[THH:MM[:SS]] in UTC".to_owned())
+}
+
+fn kind(text: &str) -> Result<KindCondition, String> {
+    if text == "any" {
+        return Ok(Box::default());
+    }
+    let kind = CallKind::from_name(text);
+    kind.map(|kind| Box::from([kind])).ok_or_else(|| {
+        "write call, registration, subscription, message, options, other or any".to_owned()
+    })
+}
+
+fn status(text: &str) -> Result<(u16, u16), String> {
+    let class = text
+        .strip_suffix("xx")
+        .and_then(|class| class.parse::<u16>().ok());
+    let bounds = match (class, text.split_once('-')) {
+        (Some(class), _) => Some((class * 100, class * 100 + 99)),
+        (None, Some((low, high))) => low.parse().ok().zip(high.parse().ok()),
+        (None, None) => text.parse().ok().map(|status| (status, status)),
+    };
+    bounds
+        .filter(|(low, high)| (100..700).contains(low) && (low..&700).contains(&high))
+        .ok_or_else(|| "write a status such as 486, 5xx or 400-499".to_owned())
+}
+
+fn state(text: &str) -> Result<CallState, String> {
+    let all = [
+        CallState::Offered,
+        CallState::Answered,
+        CallState::Ended,
+        CallState::Interrupted,
+    ];
+    let mut all = all.into_iter();
+    all.find(|state| state.name() == text)
+        .ok_or_else(|| "write offered, answered, ended or interrupted".to_owned())
+}
+
+fn seconds(text: &str) -> Result<i64, String> {
+    let seconds = text.parse::<f64>().ok().filter(|s| (0.0..1e9).contains(s));
+    seconds
+        .map(|seconds| (seconds * 1_000.0).round() as i64)
+        .ok_or_else(|| "write a number of seconds".to_owned())
+}
+
+fn mos(text: &str) -> Result<u64, String> {
+    let mos = text
+        .parse::<f64>()
+        .ok()
+        .filter(|mos| (0.0..=5.0).contains(mos));
+    mos.map(|mos| (mos * 100.0).round() as u64)
+        .ok_or_else(|| "write a number from 1 to 5".to_owned())
+}
+
+impl Conditions {
+    fn filter(&self) -> CallFilter {
+        CallFilter {
+            kind: self.kind.first().copied(),
+            number: self.number.clone(),
+            call_id: self.call_id.clone(),
+            address: self.address.map(|address| address.to_string()),
+            from: self.from,
+            until: self.until,
+            status: self.status,
+            state: self.state,
+            duration_min: self.min_duration,
+            duration_max: self.max_duration,
+            mos_min: self.min_mos,
+            mos_max: self.max_mos,
+            trunk: self.trunk.clone(),
+            codec: self.codec.clone(),
+            protection: self.protection.clone(),
+            words: self.words.clone(),
+            text: self.text.clone().map(String::into_bytes),
+        }
+    }
+}
+
+/// `hornwork trace`.
+pub fn run(options: &Trace) -> ExitCode {
+    let done = HistoryReader::open(&options.store).and_then(|reader| match &options.call {
+        Some(id) => one(options, reader, id),
+        None if options.live => live(options, reader),
+        None => list(options, &reader),
+    });
+    match done {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("hornwork: cannot read the store: {error}");
+            eprintln!("  remedy: name the folder of [store] in the configuration with --store");
+            ExitCode::from(3)
+        }
+    }
+}
+
+/// Prints a text. A closed pipe ends the program (see main), so that other errors of standard output are ignored.
+fn print(text: &str) {
+    let _ = std::io::stdout().write_all(text.as_bytes());
+    let _ = std::io::stdout().flush();
+}
+
+fn list(options: &Trace, reader: &HistoryReader) -> Result<ExitCode, StoreError> {
+    let filter = options.conditions.filter();
+    let page = reader.search(&filter, options.before, options.limit as usize)?;
+    if let Some(file) = &options.pcapng {
+        let mut messages = Vec::new();
+        for call in &page.calls {
+            messages.extend(reader.messages(call.id)?);
+        }
+        messages.sort_by_key(|message| message.time);
+        if let Some(code) = write_capture(file, &messages) {
+            return Ok(code);
+        }
+    }
+    if options.json {
+        let calls: Vec<Value> = page.calls.iter().map(StoredCall::json).collect();
+        print(&format!("{}\n", Value::from(calls)));
+    } else if !page.calls.is_empty() {
+        print(&format!("{TABLE_HEAD}\n"));
+        for call in &page.calls {
+            print(&row(call));
+            if options.full {
+                print(&messages_in_full(&reader.messages(call.id)?));
+            }
+        }
+    }
+    if let Some(next) = page.next {
+        eprintln!("more: --before {next}");
+    }
+    if page.calls.is_empty() && page.next.is_none() {
+        eprintln!("hornwork: no call found");
+        return Ok(ExitCode::from(NOT_FOUND));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Writes a capture; `Some`: it failed.
+fn write_capture(file: &PathBuf, messages: &[LoadedMessage]) -> Option<ExitCode> {
+    let written = std::fs::write(file, console::export(messages));
+    written.err().map(|error| {
+        eprintln!("hornwork: {}: {error}", file.display());
+        eprintln!("  remedy: name a file in an existing folder with --pcapng");
+        ExitCode::from(3)
+    })
+}
+
+const TABLE_HEAD: &str = "started                   from             to               state        status  seconds   MOS  trunk         Call-ID";
+
+fn row(call: &StoredCall) -> String {
+    let safe = |text: &str| escape_controls(text.as_bytes());
+    let status = call.status.map(|status| status.to_string());
+    let seconds = call
+        .duration_ms()
+        .map(|ms| format!("{:.1}", ms as f64 / 1_000.0));
+    let mos = call.mos().map(|mos| format!("{:.2}", mos as f64 / 100.0));
+    let first = call.call_ids.first().map_or("", String::as_str);
+    format!(
+        "{:<25} {:<16} {:<16} {:<12} {:>6} {:>8} {:>5}  {:<13} {}\n",
+        rfc3339(call.started),
+        safe(&call.from),
+        safe(&call.to),
+        call.state.name(),
+        status.unwrap_or_default(),
+        seconds.unwrap_or_default(),
+        mos.unwrap_or_default(),
+        safe(&call.trunk),
+        safe(first)
+    )
+}
+
+/// Prints one call.
+fn one(options: &Trace, mut reader: HistoryReader, id: &str) -> Result<ExitCode, StoreError> {
+    let mut found = reader.find(id)?;
+    while found.is_none() && options.live {
+        std::thread::sleep(LIVE_INTERVAL);
+        reader.refresh()?;
+        found = reader.find(id)?;
+    }
+    let Some(call) = found else {
+        eprintln!("hornwork: no call {}", escape_controls(id.as_bytes()));
+        return Ok(ExitCode::from(NOT_FOUND));
+    };
+    let messages = reader.messages(call.id)?;
+    let events = reader.events(call.id)?;
+    if let Some(file) = &options.pcapng
+        && let Some(code) = write_capture(file, &messages)
+    {
+        return Ok(code);
+    }
+    if options.json {
+        print(&format!("{}\n", call_json(&call, &messages, &events)));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut style = LadderStyle {
+        width: options.width.into(),
+        header: true,
+    };
+    print(&ladder(&call, &messages, &events, style));
+    if options.full {
+        print(&format!("\n{}", messages_in_full(&messages)));
+    }
+    style.header = false;
+    let (mut shown, mut shown_events) = (messages.len(), events.len());
+    if !options.live {
+        return Ok(ExitCode::SUCCESS);
+    }
+    loop {
+        std::thread::sleep(LIVE_INTERVAL);
+        reader.refresh()?;
+        let all = reader.messages(call.id)?;
+        let events = reader.events(call.id)?;
+        let (new, new_events) = (
+            all.get(shown..).unwrap_or_default(),
+            events.get(shown_events..).unwrap_or_default(),
+        );
+        if new.is_empty() && new_events.is_empty() {
+            continue;
+        }
+        // The columns are those of all messages.
+        let text = ladder(&call, &all, new_events, style);
+        let lines: Vec<&str> = text.lines().collect();
+        let from = lines.len().saturating_sub(new.len() + new_events.len());
+        for line in lines.get(from..).unwrap_or_default() {
+            print(&format!("{line}\n"));
+        }
+        if options.full {
+            print(&messages_in_full(new));
+        }
+        (shown, shown_events) = (all.len(), events.len());
+    }
+}
+
+fn call_json(call: &StoredCall, messages: &[LoadedMessage], events: &[StoredEvent]) -> Value {
+    let messages: Vec<Value> = messages
+        .iter()
+        .map(|message| {
+            json!({
+                "time": rfc3339((message.time / 1_000) as i64),
+                "time_us": message.time / 1_000,
+                "direction": message.direction.name(),
+                "transport": message.transport.uri_name(),
+                "source": message.source.to_string(),
+                "destination": message.destination.to_string(),
+                "message": String::from_utf8_lossy(&message.bytes),
+            })
+        })
+        .collect();
+    let events: Vec<Value> = events
+        .iter()
+        .map(|event| {
+            let fields = serde_json::from_str::<Value>(&event.fields).unwrap_or_default();
+            json!({ "time": rfc3339(event.at), "event": event.name, "fields": fields })
+        })
+        .collect();
+    let mut json = call.json();
+    if let Value::Object(object) = &mut json {
+        object.insert("messages".to_owned(), messages.into());
+        object.insert("events".to_owned(), events.into());
+    }
+    json
+}
+
+/// Prints calls as they begin and change.
+fn live(options: &Trace, mut reader: HistoryReader) -> Result<ExitCode, StoreError> {
+    let filter = options.conditions.filter();
+    let mut known: BTreeMap<i64, String> = BTreeMap::new();
+    print(&format!("{TABLE_HEAD}\n"));
+    let mut first = true;
+    loop {
+        let page = reader.search(&filter, None, LIVE_CALLS)?;
+        for call in page.calls.iter().rev() {
+            let text = row(call);
+            let is_new = known.get(&call.id) != Some(&text);
+            // The calls of the past are not news.
+            if is_new && (!first || call.ended.is_none()) {
+                print(&text);
+            }
+            known.insert(call.id, text);
+        }
+        while known.len() > LIVE_CALLS * 4 {
+            known.pop_first();
+        }
+        first = false;
+        std::thread::sleep(LIVE_INTERVAL);
+        reader.refresh()?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn conditions_are_parsed() {
+        assert_eq!(status("486"), Ok((486, 486)));
+        assert_eq!(status("5xx"), Ok((500, 599)));
+        assert_eq!(status("400-499"), Ok((400, 499)));
+        for bad in ["", "9xx", "99", "499-400", "x", "700"] {
+            assert!(status(bad).is_err(), "{bad}");
+        }
+        assert_eq!(seconds("1.5"), Ok(1_500));
+        assert!(seconds("-1").is_err() && seconds("NaN").is_err());
+        assert_eq!(mos("3.605"), Ok(361));
+        assert_eq!(kind("any"), Ok(Box::default()));
+        assert!(kind("calls").is_err());
+        assert_eq!(state("interrupted"), Ok(CallState::Interrupted));
+    }
+}

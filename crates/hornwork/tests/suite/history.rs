@@ -1,0 +1,483 @@
+//! The store of calls and messages: a running border with SIPp, `hornwork trace`, crashes, a full disk, a blocked store, and HEP
+//! with programs of others.
+
+use crate::common;
+
+use common::{Process, border, example, installed, media_ports, scratch, testdata};
+use serde_json::Value;
+use std::net::UdpSocket;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// A border with a store, and the ports and folder of a test.
+struct Rig {
+    folder: PathBuf,
+    store: PathBuf,
+    sip: u16,
+    trunk: u16,
+    configuration: String,
+}
+
+impl Rig {
+    /// `more` are further keys of `[store]`.
+    fn new(name: &str, file: &str, more: &str) -> Rig {
+        let folder = scratch(name);
+        let (sip, trunk) = (common::free_port(), common::free_port());
+        let store = folder.join("store");
+        let table = format!("[store]\nfolder = \"{}\"\n{more}\n", store.display());
+        Rig {
+            configuration: example(file, sip, trunk, media_ports(2_000), &table),
+            folder,
+            store,
+            sip,
+            trunk,
+        }
+    }
+
+    fn border(&self) -> Process {
+        border(&self.folder, &self.configuration, self.sip)
+    }
+
+    fn sipp(&self, name: &str, port: u16, arguments: &[&str]) -> Process {
+        let port = port.to_string();
+        let log = self.folder.join(format!("{name}.log"));
+        Process::start(
+            Command::new("sipp")
+                .current_dir(&self.folder)
+                .args([
+                    "-i",
+                    "127.0.0.1",
+                    "-p",
+                    &port,
+                    "-nostdin",
+                    "-buff_size",
+                    "4000000",
+                ])
+                .args(arguments)
+                .stdin(Stdio::null()),
+            &log,
+        )
+    }
+
+    fn callee(&self) -> Process {
+        let uas = self.sipp("uas", self.trunk, &["-sn", "uas", "-l", "8000"]);
+        uas.at_port(self.trunk)
+    }
+
+    /// Starts `calls` calls at `rate` per second to the user 600.
+    fn callers(&self, calls: u32, rate: u32) -> Process {
+        let (target, calls, rate) = (
+            format!("127.0.0.1:{}", self.sip),
+            calls.to_string(),
+            rate.to_string(),
+        );
+        let arguments = [
+            "-sn", "uac", &target, "-s", "600", "-r", &rate, "-m", &calls, "-l", "8000",
+        ];
+        self.sipp("uac", self.sip + 1, &arguments)
+    }
+
+    fn trace(&self, arguments: &[&str]) -> Output {
+        Command::new(env!("CARGO_BIN_EXE_hornwork"))
+            .args(["trace", "--store"])
+            .arg(&self.store)
+            .args(arguments)
+            .stdin(Stdio::null())
+            .output()
+            .expect("hornwork trace")
+    }
+
+    /// The calls that `hornwork trace` finds.
+    fn calls(&self, arguments: &[&str]) -> Vec<Value> {
+        let all = [arguments, &["--json", "--limit", "100000"]].concat();
+        let output = self.trace(&all);
+        let calls: Value = serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|error| panic!("{error}: {}", text(&output.stderr)));
+        calls.as_array().expect("an array").clone()
+    }
+
+    /// Waits until `hornwork trace` finds as many calls.
+    fn await_calls(&self, arguments: &[&str], count: usize) -> Vec<Value> {
+        let until = Instant::now() + Duration::from_secs(20);
+        loop {
+            let calls = self.calls(arguments);
+            if calls.len() == count || Instant::now() > until {
+                assert_eq!(calls.len(), count, "{arguments:?}");
+                return calls;
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Waits until the log of a border has this text.
+fn await_log(process: &Process, expected: &str) -> String {
+    let until = Instant::now() + Duration::from_secs(30);
+    loop {
+        let log = process.log();
+        if log.contains(expected) {
+            return log;
+        }
+        assert!(Instant::now() < until, "no {expected} in {log}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// The number of SIP messages that tshark sees in a capture.
+fn tshark(file: &Path) -> usize {
+    let output = Command::new("tshark")
+        .args([
+            "-r",
+            &file.display().to_string(),
+            "-Y",
+            "sip",
+            "-T",
+            "fields",
+            "-e",
+            "sip.Call-ID",
+        ])
+        .output()
+        .expect("tshark");
+    text(&output.stdout).lines().count()
+}
+
+#[test]
+fn calls_are_found_with_both_legs() {
+    if !installed(&["sipp"]) {
+        return;
+    }
+    let rig = Rig::new("store-calls", "loopback.toml", "");
+    let _border = rig.border();
+    let _callee = rig.callee();
+    let mut callers = rig.callers(100, 200);
+    assert_eq!(callers.wait(Duration::from_secs(60)), Some(true));
+    let calls = rig.await_calls(&["--number", "600", "--state", "ended"], 100);
+    for call in &calls {
+        let facts = (
+            &call["status"],
+            &call["to"],
+            &call["trunk"],
+            &call["ended_by"],
+        );
+        assert_eq!(
+            facts,
+            (
+                &200.into(),
+                &"600".into(),
+                &"server".into(),
+                &"caller".into()
+            )
+        );
+        // INVITE, 100, 180, 200, ACK, BYE and 200 with the caller; the callee sends no 100.
+        assert_eq!(call["messages"], 13, "{call}");
+        assert_eq!(call["call_ids"].as_array().map(Vec::len), Some(2));
+        assert!(call["duration_s"].is_number() && call["started"].is_string());
+    }
+    let one = &calls[0];
+    let leg = |at: usize| one["call_ids"][at].as_str().expect("a Call-ID").to_owned();
+    for id in [leg(0), leg(1)] {
+        let ladder = rig.trace(&[&id]);
+        let ladder = text(&ladder.stdout);
+        assert_eq!(ladder.matches("INVITE (SDP)").count(), 2, "{ladder}");
+        assert_eq!(ladder.matches("BYE-").count(), 2, "{ladder}");
+        assert!(
+            ladder.contains("hornwork") && ladder.contains(&leg(0)) && ladder.contains(&leg(1))
+        );
+    }
+    let full = text(&rig.trace(&[&leg(1), "--full"]).stdout);
+    assert_eq!(full.matches("\nCSeq: ").count(), 13, "{full}");
+    let json: Value =
+        serde_json::from_slice(&rig.trace(&[&leg(0), "--json"]).stdout).expect("JSON");
+    assert_eq!(json["messages"].as_array().map(Vec::len), Some(13));
+    assert_eq!(
+        rig.calls(&["--address", "127.0.0.1", "--status", "2xx"])
+            .len(),
+        100
+    );
+    assert_eq!(rig.trace(&["--number", "601"]).status.code(), Some(1));
+    assert_eq!(rig.trace(&["--status", "x"]).status.code(), Some(2));
+    if installed(&["tshark"]) {
+        let file = rig.folder.join("call.pcapng");
+        let done = rig.trace(&[&leg(0), "--pcapng", &file.display().to_string()]);
+        assert!(done.status.success());
+        assert_eq!(tshark(&file), 13);
+        let partition = std::fs::read_dir(&rig.store).expect("store").flatten();
+        let mut partition = partition
+            .map(|entry| entry.path())
+            .filter(|path| path.is_dir());
+        let segment = partition
+            .next()
+            .expect("a partition")
+            .join("messages-000001.pcapng");
+        assert!(tshark(&segment) >= 1_300);
+    }
+}
+
+#[test]
+fn a_killed_border_has_all_calls_but_those_of_the_last_second() {
+    if !installed(&["sipp"]) {
+        return;
+    }
+    let rig = Rig::new("store-killed", "loopback-bypass.toml", "");
+    let mut first = rig.border();
+    let _callee = rig.callee();
+    let mut callers = rig.callers(200, 400);
+    assert_eq!(callers.wait(Duration::from_secs(60)), Some(true));
+    std::thread::sleep(Duration::from_secs(1));
+    // Further calls are being set up.
+    let more = rig.callers(3_000, 500);
+    std::thread::sleep(Duration::from_millis(700));
+    first.signal("KILL");
+    assert_eq!(first.wait(Duration::from_secs(5)), Some(false));
+    drop(more);
+    // A reader needs no border.
+    assert!(rig.calls(&["--number", "600"]).len() >= 200);
+    let second = rig.border();
+    let log = await_log(&second, "store_completed");
+    assert!(!log.contains("store_failed"), "{log}");
+    let ended = rig.calls(&["--number", "600", "--state", "ended"]);
+    let whole = ended.iter().filter(|call| call["messages"] == 13).count();
+    assert!(whole >= 200, "{whole} of {}", ended.len());
+    // Calls that were up are marked, and none stays open.
+    assert!(
+        rig.calls(&["--trunk", "server", "--state", "answered"])
+            .is_empty()
+    );
+    assert!(
+        rig.calls(&["--trunk", "server", "--state", "offered"])
+            .is_empty()
+    );
+}
+
+#[test]
+fn calls_go_on_while_the_store_is_blocked() {
+    if !installed(&["sipp"]) {
+        return;
+    }
+    let rig = Rig::new("store-blocked", "loopback-bypass.toml", "queue_mib = 4");
+    let border = rig.border();
+    let _callee = rig.callee();
+    let partition = std::fs::read_dir(&rig.store).expect("store").flatten();
+    let mut partition = partition
+        .map(|entry| entry.path())
+        .filter(|path| path.is_dir());
+    let index = partition.next().expect("a partition").join("index.db");
+    // Another writer holds the lock of the index, as a stalled disk would.
+    let lock = rusqlite::Connection::open(index).expect("index");
+    lock.execute_batch("BEGIN IMMEDIATE").expect("lock");
+    let mut callers = rig.callers(2_000, 400);
+    assert_eq!(
+        callers.wait(Duration::from_secs(60)),
+        Some(true),
+        "{}",
+        callers.log()
+    );
+    let log = await_log(&border, "store_failed");
+    assert!(log.contains("locked"), "{log}");
+    lock.execute_batch("ROLLBACK").expect("unlock");
+    await_log(&border, "store_resumed");
+    await_log(&border, "store_messages_lost");
+    // New calls are stored again.
+    let mut callers = rig.callers(20, 100);
+    assert_eq!(callers.wait(Duration::from_secs(60)), Some(true));
+    let until = Instant::now() + Duration::from_secs(20);
+    let whole = || {
+        let calls = rig.calls(&["--number", "600", "--state", "ended", "--min-duration", "0"]);
+        calls.iter().filter(|call| call["messages"] == 13).count()
+    };
+    while whole() < 20 {
+        assert!(Instant::now() < until);
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+#[test]
+fn calls_go_on_with_a_full_disk() {
+    if !installed(&["sipp", "unshare", "mount"]) {
+        return;
+    }
+    let rig = Rig::new("store-full", "loopback-bypass.toml", "size_mib = 64");
+    std::fs::create_dir_all(&rig.store).expect("folder");
+    let file = rig.folder.join("hornwork.toml");
+    std::fs::write(&file, &rig.configuration).expect("configuration");
+    // A small file system in a mount namespace of its own.
+    let script = format!(
+        "mount -t tmpfs -o size=3m none '{}' && exec '{}' run -c '{}'",
+        rig.store.display(),
+        env!("CARGO_BIN_EXE_hornwork"),
+        file.display()
+    );
+    let may = Command::new("unshare").args(["-m", "true"]).status();
+    if !may.is_ok_and(|status| status.success()) {
+        eprintln!("skipped: no right to make a mount namespace");
+        return;
+    }
+    let border = Process::start(
+        Command::new("unshare")
+            .args(["-m", "sh", "-c", &script])
+            .stdin(Stdio::null()),
+        &rig.folder.join("border.log"),
+    );
+    let until = Instant::now() + Duration::from_secs(20);
+    while !common::answers_options(rig.sip) {
+        assert!(Instant::now() < until, "{}", border.log());
+    }
+    let _callee = rig.callee();
+    let mut callers = rig.callers(2_000, 400);
+    assert_eq!(
+        callers.wait(Duration::from_secs(60)),
+        Some(true),
+        "{}",
+        callers.log()
+    );
+    await_log(&border, "store_failed");
+    // Space is freed: a larger file system has the same effect.
+    let resize = format!("mount -o remount,size=64m '{}'", rig.store.display());
+    let id = border.id().to_string();
+    let resized = Command::new("nsenter")
+        .args(["-m", "-t", &id, "sh", "-c", &resize])
+        .status();
+    assert!(resized.is_ok_and(|status| status.success()));
+    await_log(&border, "store_resumed");
+    await_log(&border, "store_messages_lost");
+    let mut callers = rig.callers(20, 100);
+    assert_eq!(callers.wait(Duration::from_secs(60)), Some(true));
+}
+
+/// Sends a packet to a HEP listener.
+fn send_hep(port: u16, bytes: &[u8]) {
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("socket");
+    socket.send_to(bytes, ("127.0.0.1", port)).expect("sent");
+}
+
+#[test]
+fn hep_of_agents_is_stored_and_a_flood_is_harmless() {
+    let Some(data) = testdata() else { return };
+    let port = common::free_port();
+    let more = format!("hep = {{ listen = \"udp:127.0.0.1:{port}\", rate = 500 }}");
+    let rig = Rig::new("store-hep", "loopback-bypass.toml", &more);
+    let border = rig.border();
+    let packet = std::fs::read(data.join("hep/hep3-sip-200-options.bin")).expect("packet");
+    send_hep(port, &packet);
+    let id = "BC099884@6dfcffe8";
+    let found = rig.await_calls(&["--call-id", id, "--kind", "any"], 1);
+    assert_eq!(
+        found[0]["addresses"],
+        serde_json::json!(["192.168.247.250:5060", "192.168.245.250:5060"])
+    );
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("socket");
+    for number in 0..20_000_u32 {
+        let mut bytes = packet.clone();
+        match number % 3 {
+            0 => bytes.truncate(number as usize % packet.len()),
+            1 => bytes[6 + number as usize % 100] ^= 0xff,
+            _ => {}
+        }
+        // The receiver may be slower than this loop.
+        let _ = socket.send_to(&bytes, ("127.0.0.1", port));
+    }
+    assert!(common::answers_options(rig.sip));
+    let log = await_log(&border, "rate limit");
+    assert!(
+        log.contains("hep_packets_dropped") && log.contains("malformed"),
+        "{log}"
+    );
+}
+
+#[test]
+fn kamailio_sends_hep_to_us() {
+    if !installed(&["kamailio"]) {
+        return;
+    }
+    let port = common::free_port();
+    let more = format!("hep = {{ listen = \"udp:127.0.0.1:{port}\" }}");
+    let rig = Rig::new("store-kamailio", "loopback-bypass.toml", &more);
+    let _border = rig.border();
+    let own = common::free_port();
+    let configuration = format!(
+        "debug=2\nlog_stderror=yes\nfork=no\nchildren=1\nlisten=udp:127.0.0.1:{own}\n\
+         loadmodule \"sl.so\"\nloadmodule \"pv.so\"\nloadmodule \"tm.so\"\nloadmodule \"rr.so\"\nloadmodule \"siptrace.so\"\n\
+         modparam(\"siptrace\", \"duplicate_uri\", \"sip:127.0.0.1:{port}\")\n\
+         modparam(\"siptrace\", \"hep_mode_on\", 1)\nmodparam(\"siptrace\", \"hep_version\", 3)\n\
+         modparam(\"siptrace\", \"hep_capture_id\", 77)\nmodparam(\"siptrace\", \"trace_to_database\", 0)\n\
+         modparam(\"siptrace\", \"trace_on\", 1)\nmodparam(\"siptrace\", \"trace_mode\", 1)\n\
+         request_route {{ sl_send_reply(\"200\", \"OK\"); }}\n"
+    );
+    let file = rig.folder.join("kamailio.cfg");
+    std::fs::write(&file, configuration).expect("configuration");
+    let kamailio = Process::start(
+        Command::new("kamailio")
+            .args(["-DD", "-E", "-f"])
+            .arg(&file)
+            .args(["-w", "/tmp", "-Y"])
+            .arg(&rig.folder)
+            .stdin(Stdio::null()),
+        &rig.folder.join("kamailio.log"),
+    );
+    let until = Instant::now() + Duration::from_secs(20);
+    while !common::answers_options(own) {
+        assert!(Instant::now() < until, "{}", kamailio.log());
+    }
+    let observed = || {
+        let calls = rig.calls(&[
+            "--kind",
+            "options",
+            "--text",
+            &format!("sip:127.0.0.1:{own}"),
+        ]);
+        calls
+            .iter()
+            .map(|call| call["messages"].as_u64().unwrap_or(0))
+            .sum::<u64>()
+    };
+    let until = Instant::now() + Duration::from_secs(20);
+    // The request and its response.
+    while observed() < 2 {
+        assert!(Instant::now() < until, "{}", kamailio.log());
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+#[test]
+fn sngrep_reads_our_hep() {
+    if !installed(&["sngrep", "sipp", "tshark", "timeout"]) {
+        return;
+    }
+    let port = common::free_port();
+    let more = format!("hep = {{ send = \"udp:127.0.0.1:{port}\", id = 2001 }}");
+    let rig = Rig::new("store-sngrep", "loopback-bypass.toml", &more);
+    let capture = rig.folder.join("sngrep.pcap");
+    let mut sngrep = Process::start(
+        Command::new("timeout")
+            .args([
+                "-s",
+                "INT",
+                "25",
+                "sngrep",
+                "-N",
+                "-q",
+                "-L",
+                &format!("udp:127.0.0.1:{port}"),
+                "-O",
+            ])
+            .arg(&capture)
+            .stdin(Stdio::null()),
+        &rig.folder.join("sngrep.log"),
+    );
+    std::thread::sleep(Duration::from_secs(1));
+    let _border = rig.border();
+    let _callee = rig.callee();
+    let mut callers = rig.callers(10, 50);
+    assert_eq!(callers.wait(Duration::from_secs(30)), Some(true));
+    std::thread::sleep(Duration::from_secs(2));
+    sngrep.signal("INT");
+    let _ = sngrep.wait(Duration::from_secs(5));
+    let seen = tshark(&capture);
+    // Ten calls of 13 messages, and the OPTIONS that wait for the border.
+    assert!(seen >= 130, "{seen}: {}", sngrep.log());
+}

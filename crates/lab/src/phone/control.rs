@@ -1,0 +1,494 @@
+//! The calling thread of a phone: prints occurrences, executes planned actions and commands, writes the recording and
+//! the statistics.
+
+use super::recording::WavRecording;
+use super::report::PhoneReport;
+use super::thread::{self, PhoneCommand, PhoneMessage, PhoneThreadPlan};
+use super::{PhoneAction, PhoneOptions, PhonePeer, PhoneTask, setup};
+use crate::error::{LabError, RunVerdict};
+use crate::host::{PhoneOccurrence, Results};
+use crate::link;
+use crate::record::{AttemptKind, AttemptOutcome};
+use engine::Time;
+use engine::Transport;
+use net::Clock;
+use std::io::BufRead as _;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::time::Duration;
+
+/// Messages between the threads: minutes of occurrences, or seconds of audio.
+const QUEUE: usize = 2_048;
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+/// Longest wait for the answer to BYE, CANCEL or the removal of a registration.
+const LAST_ANSWER: Duration = Duration::from_secs(2);
+/// Longest wait for the thread's results.
+const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Runs a phone.
+///
+/// # Errors
+/// [`LabError`] if an option is invalid, if the machine cannot run it, or if it was interrupted.
+pub fn run(options: &PhoneOptions) -> Result<RunVerdict, LabError> {
+    let real_time = match options.real_time {
+        true => Some(setup::check_real_time()?),
+        false => None,
+    };
+    for (_, action) in &options.actions {
+        if let PhoneAction::Transfer(uri) = action {
+            setup::parsed_uri(uri)?;
+        }
+    }
+    let peer = setup::peer(options)?;
+    let host = setup::plan(options, peer.as_ref())?;
+    let transport = host.stream.unwrap_or(Transport::Udp);
+    let listening = [(host.address, false)];
+    let security = match transport {
+        Transport::Tls if host.listens => Some(options.tls.security(&listening)?),
+        Transport::Tls => Some(options.tls.security(&[])?),
+        _ => None,
+    };
+    let recording = options
+        .wav_out
+        .as_deref()
+        .map(WavRecording::create)
+        .transpose()?;
+    net::Signals::install()
+        .map_err(|error| LabError::cannot_run(format!("signals: {error}"), ""))?;
+    let (commands, inbox) = mpsc::channel();
+    let (sender, messages) = mpsc::sync_channel(QUEUE);
+    let plan = PhoneThreadPlan {
+        host,
+        target: peer.as_ref().map(|peer| peer.address),
+        security,
+        real_time,
+    };
+    let thread = std::thread::Builder::new()
+        .name("phone".to_owned())
+        .spawn(move || thread::run(plan, &inbox, &sender))
+        .map_err(|error| LabError::cannot_run(format!("thread: {error}"), ""))?;
+    let mut control = PhoneControl {
+        options,
+        peer,
+        commands,
+        recording,
+        stage: PhoneStage::Starting,
+        clock: Clock::new(),
+        // Registration and calls share the standard output with JSON if it is written there.
+        quiet: options.json.as_deref() == Some(Path::new("-")),
+        actions: options.actions.clone(),
+        established_at: None,
+        report: PhoneReport {
+            transport: transport.uri_name().to_uppercase(),
+            ..PhoneReport::default()
+        },
+        registered: false,
+        connection_failure: None,
+        interrupted: false,
+    };
+    control.actions.sort_by_key(|(at, _)| *at);
+    let typed = options.reads_commands.then(read_commands);
+    let result = control.work(&messages, typed.as_ref());
+    drop(messages);
+    // Without a receiver of its commands' sender the thread ends by itself.
+    let ended = control.end(result);
+    let _ = thread.join();
+    ended
+}
+
+/// Reads commands from standard input on a thread of its own, which ends with the process.
+fn read_commands() -> Receiver<String> {
+    let (sender, lines) = mpsc::channel();
+    std::thread::spawn(move || {
+        for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+            if sender.send(line).is_err() {
+                break;
+            }
+        }
+    });
+    lines
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum PhoneStage {
+    Starting,
+    /// Calls, waits for a call, or is registered.
+    Working,
+    /// The call or the registration is being ended until this time at the latest.
+    Ending(Time),
+    /// The task is over.
+    Over,
+}
+
+struct PhoneControl<'o> {
+    options: &'o PhoneOptions,
+    peer: Option<PhonePeer>,
+    commands: Sender<PhoneCommand>,
+    recording: Option<WavRecording>,
+    stage: PhoneStage,
+    clock: Clock,
+    quiet: bool,
+    actions: Vec<(Duration, PhoneAction)>,
+    established_at: Option<Time>,
+    report: PhoneReport,
+    registered: bool,
+    connection_failure: Option<String>,
+    interrupted: bool,
+}
+
+impl PhoneControl<'_> {
+    fn say(&self, text: &str) {
+        if !self.quiet {
+            crate::terminal::print(&format!("{text}\n"));
+        }
+    }
+
+    fn send(&self, command: PhoneCommand) -> Result<(), LabError> {
+        self.commands
+            .send(command)
+            .map_err(|_| LabError::cannot_run("the phone's thread has stopped", ""))
+    }
+
+    /// Works until the task is over, and returns the results.
+    fn work(
+        &mut self,
+        messages: &Receiver<PhoneMessage>,
+        typed: Option<&Receiver<String>>,
+    ) -> Result<Box<Results>, LabError> {
+        let begun = self.clock.now();
+        while self.stage != PhoneStage::Over {
+            match messages.recv_timeout(POLL_INTERVAL) {
+                Ok(message) => self.message(message)?,
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(LabError::cannot_run("the phone's thread has stopped", ""));
+                }
+            }
+            self.act(typed)?;
+            self.watch_time(begun)?;
+        }
+        self.send(PhoneCommand::Finish)?;
+        loop {
+            match messages.recv_timeout(FINISH_TIMEOUT) {
+                Ok(PhoneMessage::Finished(results, lost)) => {
+                    self.report.recording_lost = lost;
+                    return Ok(results);
+                }
+                Ok(message) => self.message(message)?,
+                Err(_) => return Err(LabError::cannot_run("the phone's thread has stopped", "")),
+            }
+        }
+    }
+
+    /// Executes planned actions and typed commands.
+    fn act(&mut self, typed: Option<&Receiver<String>>) -> Result<(), LabError> {
+        while let Some(line) = typed.and_then(|lines| lines.try_recv().ok()) {
+            match PhoneAction::parse(&line) {
+                Ok(PhoneAction::HangUp) => self.stop()?,
+                Ok(PhoneAction::Transfer(uri)) => match setup::parsed_uri(&uri) {
+                    Ok(uri) => self.send(PhoneCommand::Act(PhoneAction::Transfer(uri)))?,
+                    Err(error) => self.say(&error.to_string()),
+                },
+                Ok(action) => self.send(PhoneCommand::Act(action))?,
+                Err(error) => self.say(&error),
+            }
+        }
+        let Some(established) = self.established_at else {
+            return Ok(());
+        };
+        let now = self.clock.now();
+        while self
+            .actions
+            .first()
+            .is_some_and(|(at, _)| now.since(established) >= *at)
+        {
+            let (_, action) = self.actions.remove(0);
+            self.send(PhoneCommand::Act(action))?;
+        }
+        Ok(())
+    }
+
+    fn watch_time(&mut self, begun: Time) -> Result<(), LabError> {
+        if net::stops() > u32::from(self.interrupted) {
+            if self.interrupted {
+                self.stage = PhoneStage::Over;
+            }
+            self.interrupted = true;
+            self.stop()?;
+        }
+        if let PhoneStage::Ending(limit) = self.stage
+            && self.clock.now() >= limit
+        {
+            self.stage = PhoneStage::Over;
+        }
+        let now = self.clock.now();
+        let passed = |limit: Option<Duration>| limit.is_some_and(|limit| now.since(begun) >= limit);
+        if self.stage != PhoneStage::Working {
+            return Ok(());
+        }
+        let waits = self.options.task == PhoneTask::Answer && self.established_at.is_none();
+        if waits && passed(self.options.ring_limit) {
+            "no call within the time of --wait".clone_into(&mut self.report.reason);
+            self.stop()?;
+        } else if self.options.task == PhoneTask::Register && passed(self.options.limit) {
+            self.stop()?;
+        }
+        Ok(())
+    }
+
+    /// Ends the call, then the registration.
+    fn stop(&mut self) -> Result<(), LabError> {
+        if let PhoneStage::Ending(_) | PhoneStage::Over = self.stage {
+            return Ok(());
+        }
+        self.send(PhoneCommand::Act(PhoneAction::HangUp))?;
+        let calls =
+            matches!(self.options.task, PhoneTask::Call(_)) || self.established_at.is_some();
+        match calls {
+            true => self.stage = PhoneStage::Ending(self.clock.now() + LAST_ANSWER),
+            false => self.leave()?,
+        }
+        Ok(())
+    }
+
+    /// The call is over, or there was none: removes the registration.
+    fn leave(&mut self) -> Result<(), LabError> {
+        if !std::mem::take(&mut self.registered) {
+            self.stage = PhoneStage::Over;
+            return Ok(());
+        }
+        self.stage = PhoneStage::Ending(self.clock.now() + LAST_ANSWER);
+        self.send(PhoneCommand::Deregister)
+    }
+
+    fn message(&mut self, message: PhoneMessage) -> Result<(), LabError> {
+        match message {
+            PhoneMessage::Ready(address) => {
+                self.stage = PhoneStage::Working;
+                self.say_ready(address);
+            }
+            PhoneMessage::Event(event) => self.event(event)?,
+            PhoneMessage::Refused(why) => self.say(&format!("refused: {why}")),
+            PhoneMessage::ConnectionFailed(why) => {
+                self.say(&why);
+                self.connection_failure = Some(why);
+            }
+            PhoneMessage::Audio(samples, rate) => {
+                if let Some(recording) = &mut self.recording {
+                    recording.append(&samples, rate)?;
+                }
+            }
+            PhoneMessage::Fatal(why) => {
+                return Err(LabError::cannot_run(
+                    why,
+                    "name a free address of this machine with --local ADDRESS:PORT",
+                ));
+            }
+            PhoneMessage::Finished(..) => {}
+        }
+        Ok(())
+    }
+
+    fn say_ready(&self, address: SocketAddr) {
+        let transport = &self.report.transport;
+        match (&self.options.task, &self.peer) {
+            (PhoneTask::Call(uri), Some(peer)) => {
+                self.say(&format!(
+                    "calling {uri} at {} over {transport}",
+                    peer.address
+                ));
+            }
+            (PhoneTask::Answer, None) => {
+                self.say(&format!("waiting for a call at {address} over {transport}"));
+            }
+            (_, Some(peer)) => {
+                self.say(&format!("registering at {} over {transport}", peer.address));
+            }
+            _ => {}
+        }
+    }
+
+    fn event(&mut self, event: PhoneOccurrence) -> Result<(), LabError> {
+        match event {
+            PhoneOccurrence::Progress { status } => self.say(&format!("progress: {status}")),
+            PhoneOccurrence::Incoming { from } => self.say(&format!("call from {from:?}")),
+            PhoneOccurrence::Established { format, suite } => {
+                self.report.established = true;
+                self.report.codec = format.map(|format| format.kind().name().to_owned());
+                self.report.suite = suite;
+                self.established_at = Some(self.clock.now());
+                let codec = self.report.codec.as_deref().unwrap_or("no common codec");
+                self.say(&format!(
+                    "established: {codec}, {}",
+                    self.report.protection()
+                ));
+            }
+            PhoneOccurrence::Digit(digit) => {
+                self.report.digits.push(digit);
+                self.say(&format!("digit: {digit}"));
+            }
+            PhoneOccurrence::PeerHold(true) => self.say("the peer has put the call on hold"),
+            PhoneOccurrence::PeerHold(false) => self.say("the peer has resumed the call"),
+            PhoneOccurrence::HoldAnswered { hold, status } => {
+                let what = if hold { "hold" } else { "resume" };
+                self.say(&format!("{what}: {status}"));
+            }
+            PhoneOccurrence::Transfer { status, reported } => self.transfer(status, reported)?,
+            PhoneOccurrence::Ended {
+                outcome,
+                status,
+                reason,
+            } => self.call_ended(outcome, status, &reason)?,
+            PhoneOccurrence::Registration {
+                status,
+                expires_s,
+                reason,
+            } => self.registration(status, expires_s, &reason)?,
+        }
+        Ok(())
+    }
+
+    /// The transferor hangs up once the new call is answered (RFC 5589 section 6.1).
+    fn transfer(&mut self, status: u16, reported: bool) -> Result<(), LabError> {
+        match (reported, status) {
+            (false, 200..300) => self.say("transfer: accepted"),
+            (false, _) => self.say(&format!("transfer: refused with {status}")),
+            (true, 200..300) => {
+                self.say(&format!("transfer: answered with {status}"));
+                "transferred".clone_into(&mut self.report.reason);
+                self.stop()?;
+            }
+            (true, _) => self.say(&format!("transfer: {status}")),
+        }
+        Ok(())
+    }
+
+    fn call_ended(
+        &mut self,
+        outcome: AttemptOutcome,
+        status: u16,
+        reason: &str,
+    ) -> Result<(), LabError> {
+        let established = self.established_at.is_some();
+        let text = self.reason(outcome, status, reason);
+        if self.report.reason.is_empty() || !established {
+            self.report.reason.clone_from(&text);
+            self.report.status = if established { 0 } else { status };
+        }
+        self.say(&format!("ended: {text}"));
+        // An incoming call that was not established leaves the phone waiting.
+        if established || matches!(self.options.task, PhoneTask::Call(_)) {
+            self.leave()?;
+        }
+        Ok(())
+    }
+
+    fn reason(&self, outcome: AttemptOutcome, status: u16, reason: &str) -> String {
+        let address = self.peer.as_ref().map(|peer| peer.address.to_string());
+        let address = address.unwrap_or_default();
+        match (outcome, status) {
+            (AttemptOutcome::Completed, _) if reason.is_empty() => "ended by this phone".to_owned(),
+            (AttemptOutcome::Completed, _) => reason.to_owned(),
+            (AttemptOutcome::Refused, 401 | 407) => format!(
+                "{status} {reason}: the user name or the password is wrong, or none was given (--user, --password-file)"
+            ),
+            (AttemptOutcome::Refused, 1..) => format!("{status} {reason}").trim().to_owned(),
+            (AttemptOutcome::Refused, 0) => match &self.connection_failure {
+                Some(failure) => format!("no connection to {address}: {failure}"),
+                None => format!(
+                    "{address} is unreachable over {}: nothing listens there, or there is no route",
+                    self.report.transport
+                ),
+            },
+            (AttemptOutcome::TimedOut, _) if reason.starts_with("ringing") => {
+                "no answer in the time of --ring-seconds".to_owned()
+            }
+            (AttemptOutcome::TimedOut, _) => {
+                format!("no response from {address}: {}", outcome.description())
+            }
+            _ if reason.is_empty() => outcome.description().to_owned(),
+            _ => format!("{}: {reason}", outcome.description()),
+        }
+    }
+
+    fn registration(&mut self, status: u16, expires_s: u32, reason: &str) -> Result<(), LabError> {
+        let removed = matches!(self.stage, PhoneStage::Ending(_));
+        match status {
+            200..300 if removed => {
+                self.say("registration removed");
+                self.stage = PhoneStage::Over;
+            }
+            200..300 => {
+                let again = std::mem::replace(&mut self.registered, true);
+                let what = if again {
+                    "registration refreshed"
+                } else {
+                    "registered"
+                };
+                self.say(&format!("{what} for {expires_s} s"));
+                if self.options.task == PhoneTask::Register {
+                    self.report.established = true;
+                }
+            }
+            _ => {
+                let outcome = match status {
+                    0 if reason.is_empty() && self.connection_failure.is_none() => {
+                        AttemptOutcome::TimedOut
+                    }
+                    _ => AttemptOutcome::Refused,
+                };
+                let text = self.reason(outcome, status, reason);
+                self.say(&format!("registration failed: {text}"));
+                self.registered = false;
+                if removed {
+                    self.stage = PhoneStage::Over;
+                    return Ok(());
+                }
+                self.report.reason = format!("registration failed: {text}");
+                self.report.status = status;
+                // A call that is up goes on without the registration.
+                if self.established_at.is_none() {
+                    self.report.established = false;
+                    self.stage = PhoneStage::Over;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes statistics and recording, and judges.
+    fn end(mut self, result: Result<Box<Results>, LabError>) -> Result<RunVerdict, LabError> {
+        let recorded = self.recording.take().map_or(Ok(()), WavRecording::finish);
+        let mut results = result?;
+        recorded?;
+        let attempts = results.attempts.iter();
+        let attempt = attempts
+            .filter(|attempt| matches!(attempt.kind, AttemptKind::Call | AttemptKind::Answer))
+            .rfind(|attempt| attempt.established.is_some());
+        let streams = link::complete(std::mem::take(&mut results.streams));
+        self.report.add(attempt, streams.last());
+        if self.interrupted && self.report.reason.is_empty() {
+            "interrupted".clone_into(&mut self.report.reason);
+        }
+        crate::run::write_json(self.options.json.as_deref(), &self.report.to_json())?;
+        if !self.quiet {
+            crate::terminal::print(&self.report.text(self.options));
+        }
+        if self.interrupted {
+            return Err(LabError::Interrupted("interrupted".to_owned()));
+        }
+        if !self.report.established {
+            return Ok(RunVerdict::Failed);
+        }
+        match (self.options.min_mos, self.report.mos) {
+            (None, _) => Ok(RunVerdict::Passed),
+            (Some(least), Some(mos)) if mos >= least => Ok(RunVerdict::Passed),
+            (Some(least), mos) => {
+                let mos = mos.map_or("not measured".to_owned(), |mos| format!("{mos:.2}"));
+                self.say(&format!("MOS {mos} is below --min-mos {least}"));
+                Ok(RunVerdict::Failed)
+            }
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! The statistics of a phone: text in 80 columns, and JSON.
+
+use super::{PhoneOptions, PhoneTask};
+use crate::record::{Attempt, StreamRecord};
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+
+/// Mean and maximum, in milliseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Spread {
+    /// Mean.
+    pub mean: f64,
+    /// Maximum.
+    pub max: f64,
+}
+
+/// The result of a phone's task.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PhoneReport {
+    /// A call was established, or a registration accepted.
+    pub established: bool,
+    /// Name of the codec.
+    pub codec: Option<String>,
+    /// Crypto suite of SRTP with keys in the session description; `None` for RTP.
+    pub suite: Option<String>,
+    /// Transport of SIP.
+    pub transport: String,
+    /// Seconds from answer to end.
+    pub seconds: f64,
+    /// RTP packets sent.
+    pub sent: u64,
+    /// RTP packets received.
+    pub received: u64,
+    /// RTP packets lost.
+    pub lost: u64,
+    /// Interarrival jitter (RFC 3550 section 6.4.1), unsmoothed maximum as in the analyser.
+    pub jitter_ms: Option<Spread>,
+    /// Longest time between two packets, milliseconds.
+    pub delta_max_ms: Option<f64>,
+    /// Mean opinion score of the received stream (MOS-CQE, ITU-T G.107).
+    pub mos: Option<f64>,
+    /// Received digits.
+    pub digits: String,
+    /// Final status of a refused request; 0 without.
+    pub status: u16,
+    /// Reason of the end or of the failure.
+    pub reason: String,
+    /// Recorded samples that were lost because the file was written too slowly.
+    pub recording_lost: u64,
+}
+
+impl PhoneReport {
+    /// Takes the figures of the call and of its received stream.
+    pub(super) fn add(&mut self, attempt: Option<&Attempt>, stream: Option<&StreamRecord>) {
+        if let Some(attempt) = attempt {
+            let span = attempt.established.zip(attempt.hung_up.or(attempt.ended));
+            self.seconds = span.map_or(0.0, |(from, to)| to.saturating_sub(from) as f64 / 1e9);
+        }
+        let Some(stream) = stream else { return };
+        self.sent = stream.sent;
+        self.received = stream.received;
+        self.lost = stream.lost;
+        let jitter = stream.jitter_mean_ms.zip(stream.jitter_max_ms);
+        self.jitter_ms = jitter.map(|(mean, max)| Spread { mean, max });
+        self.delta_max_ms = stream.delta_max_ms;
+        self.mos = stream.mos.filter(|_| stream.received > 0);
+    }
+
+    /// Name of the media security.
+    pub fn protection(&self) -> &'static str {
+        match self.suite {
+            Some(_) => "srtp-sdes",
+            None => "none",
+        }
+    }
+
+    /// As JSON; figures that were not measured are `null`.
+    pub fn to_json(&self) -> Value {
+        json!({
+            "established": self.established,
+            "codec": self.codec,
+            "protection": self.protection(),
+            "suite": self.suite,
+            "transport": self.transport,
+            "seconds": self.seconds,
+            "sent": self.sent,
+            "received": self.received,
+            "lost": self.lost,
+            "jitter_ms": {
+                "mean": self.jitter_ms.map(|jitter| jitter.mean),
+                "max": self.jitter_ms.map(|jitter| jitter.max),
+            },
+            "delta_ms": { "max": self.delta_max_ms },
+            "mos": self.mos,
+            "digits": self.digits,
+            "status": self.status,
+            "reason": self.reason,
+        })
+    }
+
+    /// As text, at most 80 columns wide unless a reason is longer.
+    pub fn text(&self, options: &PhoneOptions) -> String {
+        let mut out = String::new();
+        let mut line = |name: &str, value: String| {
+            let _ = writeln!(out, "{name:<16} {value}");
+        };
+        if options.task == PhoneTask::Register {
+            return out;
+        }
+        line(
+            "call",
+            match self.established {
+                true => format!("{:.1} s, {}", self.seconds, self.reason),
+                false => format!("not established: {}", self.reason),
+            },
+        );
+        if !self.established {
+            return out;
+        }
+        let media = match &self.suite {
+            Some(suite) => format!("SRTP {suite} (keys in SDP)"),
+            None => "RTP without protection".to_owned(),
+        };
+        line(
+            "codec",
+            self.codec
+                .clone()
+                .unwrap_or_else(|| "none agreed".to_owned()),
+        );
+        line("media, SIP", format!("{media}, {}", self.transport));
+        line("sent", format!("{} packets", self.sent));
+        let expected = (self.received + self.lost).max(1) as f64;
+        let percent = self.lost as f64 * 100.0 / expected;
+        line(
+            "received",
+            format!(
+                "{} packets, {} lost ({percent:.2} %)",
+                self.received, self.lost
+            ),
+        );
+        if let (Some(jitter), Some(delta)) = (self.jitter_ms, self.delta_max_ms) {
+            line(
+                "jitter",
+                format!("mean {:.3} ms, max {:.3} ms", jitter.mean, jitter.max),
+            );
+            line("packet interval", format!("max {delta:.3} ms"));
+        }
+        line(
+            "MOS",
+            match self.mos {
+                Some(mos) => format!("{mos:.2} (MOS-CQE, ITU-T G.107, jitter buffer of 60 ms)"),
+                None => "not measured: no packet was received".to_owned(),
+            },
+        );
+        if !self.digits.is_empty() {
+            line("digits received", self.digits.clone());
+        }
+        if self.recording_lost > 0 {
+            line("recording", format!("{} samples lost", self.recording_lost));
+        }
+        out
+    }
+}

@@ -1,0 +1,184 @@
+//! The thread of a phone: its host on a driver. Datagrams pass between both at one place, [`serve`].
+
+use super::PhoneAction;
+use super::setup::REALTIME_PRIORITY;
+use crate::error::LabError;
+use crate::host::{HostPlan, LabHost, PhoneOccurrence, Results};
+use crate::sut::system_entropy;
+use engine::EventKind;
+use net::tls::Security;
+use net::{Clock, Driver, DriverConfig};
+use std::net::SocketAddr;
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError};
+use std::time::Duration;
+
+/// Longest time between two looks at the commands.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
+/// Busy polling before each deadline in real-time mode: longer than a wake-up of the kernel takes, and far below the
+/// share of a CPU that the kernel leaves to real-time threads (sched_rt_runtime_us).
+const SPIN: Duration = Duration::from_millis(2);
+
+/// A message from the thread.
+#[derive(Debug)]
+pub(super) enum PhoneMessage {
+    /// Its sockets are open.
+    Ready(SocketAddr),
+    /// An occurrence.
+    Event(PhoneOccurrence),
+    /// A command was refused.
+    Refused(String),
+    /// A connection failed, for this reason.
+    ConnectionFailed(String),
+    /// Recorded audio and its rate.
+    Audio(Vec<i16>, u32),
+    /// It cannot work.
+    Fatal(String),
+    /// The results, its last message; samples that the queue had no room for.
+    Finished(Box<Results>, u64),
+}
+
+/// A command to the thread.
+#[derive(Debug)]
+pub(super) enum PhoneCommand {
+    /// An action in the call.
+    Act(PhoneAction),
+    /// Remove the registration.
+    Deregister,
+    /// Return the results and end.
+    Finish,
+}
+
+/// The parts of a thread.
+pub(super) struct PhoneThreadPlan {
+    pub(super) host: HostPlan,
+    pub(super) target: Option<SocketAddr>,
+    pub(super) security: Option<Security>,
+    /// CPU of the real-time mode.
+    pub(super) real_time: Option<usize>,
+}
+
+/// Runs a phone until it is told to finish.
+pub(super) fn run(
+    plan: PhoneThreadPlan,
+    commands: &Receiver<PhoneCommand>,
+    messages: &SyncSender<PhoneMessage>,
+) {
+    if let Err(error) = serve(plan, commands, messages) {
+        let _ = messages.send(PhoneMessage::Fatal(error));
+    }
+}
+
+fn driver(plan: &mut PhoneThreadPlan, clock: Clock) -> Result<Driver, String> {
+    let mut config = DriverConfig {
+        receive_timestamps: true,
+        report_unreachable: true,
+        ..DriverConfig::default()
+    };
+    if let Some(cpu) = plan.real_time {
+        net::tight_timers().map_err(|error| format!("timer slack: {error}"))?;
+        config.pin = Some(cpu);
+        config.realtime = Some(REALTIME_PRIORITY);
+        config.spin = SPIN;
+    }
+    let mut driver = Driver::plain(config, clock).map_err(|error| error.to_string())?;
+    if let Some(security) = plan.security.take() {
+        driver.set_security(security);
+    }
+    Ok(driver)
+}
+
+fn serve(
+    mut plan: PhoneThreadPlan,
+    commands: &Receiver<PhoneCommand>,
+    messages: &SyncSender<PhoneMessage>,
+) -> Result<(), String> {
+    let clock = Clock::new();
+    let mut driver = driver(&mut plan, clock)?;
+    let target = plan.target;
+    let entropy = system_entropy().map_err(|error: LabError| error.to_string())?;
+    let mut host = LabHost::new(plan.host, entropy);
+    host.set_emits_events(false);
+    let mut samples_lost = 0;
+    let mut begun = false;
+    loop {
+        driver
+            .turn_engine(&mut host, POLL_INTERVAL)
+            .map_err(|error| error.to_string())?;
+        if let Some(why) = host.fatal() {
+            return Err(why.to_owned());
+        }
+        if let (false, true, Some(address)) = (begun, host.is_ready(), host.address()) {
+            begun = true;
+            // Without a peer the phone only answers; the address is not used then.
+            host.begin(target.unwrap_or(address), clock.now());
+            let _ = messages.try_send(PhoneMessage::Ready(address));
+        }
+        report_events(&mut driver, &mut host, messages);
+        samples_lost += report_audio(&mut host, messages);
+        loop {
+            match commands.try_recv() {
+                Ok(PhoneCommand::Act(action)) => {
+                    if let Err(why) = act(&mut host, action, clock) {
+                        let _ = messages.try_send(PhoneMessage::Refused(why));
+                    }
+                }
+                Ok(PhoneCommand::Deregister) => host.deregister(clock.now()),
+                Ok(PhoneCommand::Finish) => {
+                    let results = Box::new(host.finish(clock.now()));
+                    report_events(&mut driver, &mut host, messages);
+                    samples_lost += report_audio(&mut host, messages);
+                    // The receiver waits for this message.
+                    let _ = messages.send(PhoneMessage::Finished(results, samples_lost));
+                    return Ok(());
+                }
+                Err(TryRecvError::Empty) => break,
+                Err(TryRecvError::Disconnected) => return Ok(()),
+            }
+        }
+    }
+}
+
+fn act(host: &mut LabHost, action: PhoneAction, clock: Clock) -> Result<(), String> {
+    let now = clock.now();
+    let done = match action {
+        PhoneAction::Hold(hold) => host.hold(hold, now),
+        PhoneAction::ToggleHold => {
+            let hold = !host.is_holding();
+            host.hold(hold, now)
+        }
+        PhoneAction::Transfer(uri) => host.transfer(&uri, now),
+        PhoneAction::Digits(digits) => host.send_digits(&digits),
+        PhoneAction::HangUp => {
+            host.hang_up(now);
+            Ok(())
+        }
+    };
+    done.map_err(|refusal| refusal.to_string())
+}
+
+fn report_events(driver: &mut Driver, host: &mut LabHost, messages: &SyncSender<PhoneMessage>) {
+    while let Some(event) = driver.next_event() {
+        if let EventKind::TlsHandshakeFailed { reason, .. } = event.kind {
+            let _ = messages.try_send(PhoneMessage::ConnectionFailed(format!("TLS: {reason}")));
+        }
+    }
+    while let Some(event) = host.next_phone_event() {
+        // The queue has room for minutes of occurrences; the end of a call is in the results, too.
+        let _ = messages.try_send(PhoneMessage::Event(event));
+    }
+}
+
+/// Hands recorded audio over; returns the samples for which the queue had no room.
+fn report_audio(host: &mut LabHost, messages: &SyncSender<PhoneMessage>) -> u64 {
+    let mut samples = Vec::new();
+    let Some(rate) = host
+        .take_recording(&mut samples)
+        .filter(|_| !samples.is_empty())
+    else {
+        return 0;
+    };
+    match messages.try_send(PhoneMessage::Audio(samples, rate)) {
+        Err(TrySendError::Full(PhoneMessage::Audio(samples, _))) => samples.len() as u64,
+        _ => 0,
+    }
+}
