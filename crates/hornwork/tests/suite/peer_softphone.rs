@@ -506,3 +506,68 @@ fn phone_jitter_measures_every_telephone() {
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output).contains("remove --simulate"));
 }
+
+/// The softphone is stopped for half of each second while its stream is measured.
+#[test]
+fn phone_that_is_stopped_fails_the_experiment() {
+    let folder = scratch("softphone-stopped");
+    for stopped in [false, true] {
+        let mut lab = Process::start(
+            Command::new(env!("CARGO_BIN_EXE_hornwork"))
+                .args(["lab", "run", "phone-jitter", "--repeat", "1"])
+                .args(["--set", "levels.values=[4]"])
+                .args(["--set", "phone.duration_seconds=4"])
+                .args(["--set", "phone.load_streams=4"])
+                .args(["--set"])
+                .arg("thresholds.figure=[{ name = \"jitter_mean_ms\", at = 4, most = 4.0 }]")
+                .current_dir(&folder)
+                .stdin(Stdio::null()),
+            &folder.join(format!("lab-{stopped}.log")),
+        );
+        if stopped {
+            let phone = phone_of(lab.id());
+            // Warm-up of 2 s, then the measurement.
+            std::thread::sleep(Duration::from_millis(2_500));
+            for _ in 0..6 {
+                signal(&phone, "STOP");
+                std::thread::sleep(Duration::from_millis(500));
+                signal(&phone, "CONT");
+                std::thread::sleep(Duration::from_millis(500));
+            }
+        }
+        let passed = lab.wait(Duration::from_secs(60));
+        assert_eq!(passed, Some(!stopped), "{}", lab.log());
+        let verdict = if stopped { "failed" } else { "passed" };
+        assert!(
+            lab.log()
+                .contains(&format!("{verdict}: jitter mean ms at 4")),
+            "{}",
+            lab.log()
+        );
+    }
+}
+
+/// The softphone that the test lab with this process number has started.
+fn phone_of(lab: u32) -> String {
+    let end = std::time::Instant::now() + Duration::from_secs(20);
+    loop {
+        let found = Command::new("pgrep")
+            .args(["-P", &lab.to_string(), "-f", "phone call"])
+            .output()
+            .expect("pgrep");
+        let text = String::from_utf8_lossy(&found.stdout).trim().to_owned();
+        if !text.is_empty() && !text.contains('\n') {
+            return text;
+        }
+        assert!(std::time::Instant::now() < end, "no softphone was started");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn signal(process: &str, name: &str) {
+    let sent = Command::new("kill")
+        .args([&format!("-{name}"), process])
+        .status()
+        .expect("kill");
+    assert!(sent.success(), "{name} {process}");
+}

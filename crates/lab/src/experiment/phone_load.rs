@@ -83,7 +83,7 @@ mod tests {
     fn invalid_values_are_refused() {
         let text = built_in("phone-jitter").unwrap();
         for (set, wanted) in [
-            ("phone.program=5", "program 1 to 4"),
+            ("levels.values=[5]", "program 1 to 4"),
             ("phone.duration_seconds=0", "duration_seconds"),
             ("phone.load_streams=100000", "load_streams"),
             ("sut.direct=false", "sut.direct = true"),
