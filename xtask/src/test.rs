@@ -1,5 +1,8 @@
 //! The test suite. Every test program of the workspace runs on its own; failed and skipped tests are listed at the end.
 //!
+//! Tests with other programs mostly wait, so these test programs run more threads than there are cores ([`THREADS`]). Tests that bound
+//! a delay or a loss are named in `xtask/apart.txt` and run after the others of their program, one at a time.
+//!
 //! A test that fails is run again, alone. It is a failure of the run all the same, unless `xtask/flaky.txt` names it with a reason:
 //! a test that fails only beside others may show a race.
 
@@ -12,6 +15,10 @@ use std::process::{Command, Stdio};
 const COMPLETE: &str = "HORNWORK_TEST_COMPLETE";
 /// The known flaky tests.
 const FLAKY: &str = "xtask/flaky.txt";
+/// The tests that run one at a time.
+const APART: &str = "xtask/apart.txt";
+/// Test programs whose tests mostly wait, with their threads for each core.
+const THREADS: [(&str, usize); 2] = [("hornwork suite", 2), ("lab suite", 2)];
 /// Mark of a skipped test in its output.
 const SKIPPED: &str = "skipped: ";
 /// Beginning of a reason that the installation of a package removes.
@@ -39,25 +46,29 @@ struct Outcome {
     aborted: bool,
 }
 
-/// Runs all tests of the workspace; `arguments` go to the test programs (a filter, `--test-threads=1`).
+/// Runs all tests of the workspace; `arguments` go to the test programs (a filter, `--test-threads=1`). With arguments, no test runs
+/// apart and the number of threads is that of the test program.
 ///
 /// # Errors
 /// Tests do not build or fail; a test program aborts; a test is skipped for a missing program where [`COMPLETE`] is set.
 pub fn run(arguments: &[String]) -> Result<(), String> {
-    let flaky = flaky()?;
+    let flaky = reasons(FLAKY)?;
+    let apart = reasons(APART)?;
     let programs = build()?;
     let mut all = Outcome::default();
     let mut problems = Vec::new();
     for program in &programs {
         println!("\n== {}", program.name);
-        let outcome = execute(program, arguments)?;
-        if outcome.aborted {
-            problems.push(format!("{}: aborted", program.name));
+        for arguments in parts(program, arguments, &apart) {
+            let outcome = execute(program, &arguments)?;
+            if outcome.aborted {
+                problems.push(format!("{}: aborted", program.name));
+            }
+            for test in &outcome.failed {
+                problems.extend(again(program, test, &flaky)?);
+            }
+            all.add(&program.name, outcome);
         }
-        for test in &outcome.failed {
-            problems.extend(again(program, test, &flaky)?);
-        }
-        all.add(&program.name, outcome);
     }
     if let Err(why) = documentation() {
         problems.push(why);
@@ -73,6 +84,31 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
         true => Ok(()),
         false => Err(format!("failed:\n  {}", problems.join("\n  "))),
     }
+}
+
+/// The arguments of each run of a test program: all its tests beside each other, then those that run one at a time.
+fn parts(program: &Program, arguments: &[String], apart: &[(String, String)]) -> Vec<Vec<String>> {
+    if !arguments.is_empty() {
+        return vec![arguments.to_vec()];
+    }
+    let prefix = format!("{} ", program.name);
+    let named = apart.iter();
+    let single: Vec<&str> = named
+        .filter_map(|(test, _)| test.strip_prefix(&prefix))
+        .collect();
+    let mut beside = Vec::new();
+    if let Some((_, factor)) = THREADS.iter().find(|(name, _)| *name == program.name) {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        beside.push(format!("--test-threads={}", factor * cores));
+    }
+    if single.is_empty() {
+        return vec![beside];
+    }
+    beside.push("--exact".into());
+    beside.extend(single.iter().map(|test| format!("--skip={test}")));
+    let mut alone = vec!["--test-threads=1".to_owned(), "--exact".into()];
+    alone.extend(single.iter().map(|&test| test.to_owned()));
+    vec![beside, alone]
 }
 
 impl Outcome {
@@ -276,12 +312,12 @@ fn documentation() -> Result<(), String> {
     }
 }
 
-/// The known flaky tests with their reasons.
-fn flaky() -> Result<Vec<(String, String)>, String> {
-    let path = root().join(FLAKY);
+/// The tests that a list of this repository names, with their reasons.
+fn reasons(list: &str) -> Result<Vec<(String, String)>, String> {
+    let path = root().join(list);
     let text =
         std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-    listed(&text)
+    listed(&text).map_err(|line| format!("{list}: no reason in the line: {line}"))
 }
 
 /// Lines `CRATE TARGET TEST: reason`; a line that begins with `#` is a remark.
@@ -293,7 +329,7 @@ fn listed(text: &str) -> Result<Vec<(String, String)>, String> {
             Some((test, why)) if !why.trim().is_empty() => {
                 Ok((test.trim().to_owned(), why.trim().to_owned()))
             }
-            _ => Err(format!("{FLAKY}: no reason in the line: {line}")),
+            _ => Err(line.to_owned()),
         })
         .collect()
 }
@@ -400,6 +436,31 @@ test result: FAILED. 3 passed; 2 failed; 1 ignored; 0 measured; 0 filtered out; 
         );
         assert!(listed("lab suite run::load\n").is_err());
         assert!(listed("lab suite run::load: \n").is_err());
-        flaky().expect("the list of this repository");
+        reasons(FLAKY).expect("the list of this repository");
+    }
+
+    #[test]
+    fn named_tests_run_after_the_others() {
+        let program = |name: &str| Program {
+            name: name.into(),
+            executable: "/bin/false".into(),
+            folder: "/".into(),
+        };
+        let apart = reasons(APART).expect("the list of this repository");
+        let other = ("lab suite a::b".to_owned(), "why".to_owned());
+        let runs = parts(&program("lab suite"), &[], std::slice::from_ref(&other));
+        assert_eq!(runs.len(), 2);
+        assert!(runs[0].contains(&"--skip=a::b".to_owned()), "{runs:?}");
+        assert_eq!(runs[1], ["--test-threads=1", "--exact", "a::b"]);
+        let unnamed = parts(&program("sip suite"), &[], std::slice::from_ref(&other));
+        assert_eq!(unnamed, [Vec::<String>::new()]);
+        let filtered = parts(&program("lab suite"), &["a".to_owned()], &[other]);
+        assert_eq!(filtered, [["a".to_owned()]]);
+        // A name that no test has would leave its test beside the others in silence.
+        let tests = crate::texts::tests(&crate::texts::tracked().expect("tracked files"));
+        for (name, _) in &apart {
+            let test = name.rsplit([':', ' ']).next().expect("a test");
+            assert!(tests.contains(test), "{name}");
+        }
     }
 }

@@ -9,7 +9,7 @@ use std::process::Command;
 /// Longest Rust file, in lines, that needs no entry in [`LONG`].
 const LINES: usize = 1_000;
 /// Longer files on one topic, with the length that each may have: a ratchet that is set by hand, downward where a file gets shorter.
-const LONG: [(&str, usize); 12] = [
+const LONG: [(&str, usize); 11] = [
     // Every key of the configuration, table by table.
     ("crates/config/src/raw.rs", 1_124),
     // Both modes, every algorithm, every fault.
@@ -194,7 +194,7 @@ fn dead_paths(file: &Text) -> Vec<String> {
 }
 
 /// The names of all functions under `#[test]`, those inside `proptest!` included.
-fn tests(files: &[Text]) -> BTreeSet<String> {
+pub fn tests(files: &[Text]) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for file in files.iter().filter(|file| file.name.ends_with(".rs")) {
         let mut marked = false;

@@ -257,7 +257,7 @@ mod tests {
         assert!(written.write(&mut bytes));
         assert_eq!(HepPacket::parse(&bytes), Ok(written));
         // Fixed by the specification: magic, total length, the family chunk.
-        assert_eq!(bytes[..13], *b"HEP3\0\xa0\0\0\0\x01\0\x07\x02");
+        assert_eq!(bytes[..13], *b"HEP3\0\x94\0\0\0\x01\0\x07\x02");
         let v6 = HepPacket {
             destination: "[2001:db8::1]:1".parse().unwrap(),
             ..written
