@@ -9,12 +9,14 @@ use std::process::Command;
 /// Longest Rust file, in lines, that needs no entry in [`LONG`].
 const LINES: usize = 1_000;
 /// Longer files on one topic, with the length that each may have: a ratchet that is set by hand, downward where a file gets shorter.
-const LONG: [(&str, usize); 11] = [
+const LONG: [(&str, usize); 12] = [
     // Every key of the configuration, table by table.
-    ("crates/config/src/raw.rs", 1_124),
+    ("crates/config/src/raw.rs", 1_130),
     // Both modes, every algorithm, every fault.
     ("crates/protect/tests/suite/esp.rs", 1_001),
     ("crates/config/src/tests.rs", 1_060),
+    // The list of all events.
+    ("crates/engine/src/event.rs", 1_095),
     ("crates/border/src/ng_client/exchange.rs", 1_036),
     ("crates/border/tests/suite/virtual_network/mod.rs", 1_054),
     ("crates/lab/src/sipp/engine.rs", 1_002),

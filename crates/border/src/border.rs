@@ -112,6 +112,11 @@ impl Border {
         self.endpoint.recorded_messages()
     }
 
+    /// Enables or disables the events that only call records need: `call_refused`. Initially disabled.
+    pub fn set_call_records(&mut self, wanted: bool) {
+        self.parts.ctx.events.records = wanted;
+    }
+
     /// Reserves memory for this number of transactions of each kind, within the limits, because growing a table moves
     /// its entries while calls wait. Unused memory is not touched, except one byte per slot of the index.
     pub fn reserve(&mut self, transactions: usize) {

@@ -270,6 +270,8 @@ pub(crate) struct Call {
     pub(crate) legs: Sides<Option<LegId>>,
     pub(crate) interfaces: Sides<InterfaceId>,
     pub(crate) trunks: Sides<Option<TrunkId>>,
+    /// Trunk of the target tried last.
+    pub(crate) last_trunk: Option<TrunkId>,
     pub(crate) set_up: Option<Box<SetUp>>,
     pub(crate) media: Option<Box<CallMedia>>,
     /// State of the call at a media node.

@@ -85,6 +85,41 @@ pub struct BorderCounters {
 }
 
 impl BorderCounters {
+    /// Adds the counters of another worker.
+    pub fn merge(&mut self, other: &BorderCounters) {
+        for (mine, theirs) in self.all_mut().into_iter().zip(other.clone().all_mut()) {
+            *mine += *theirs;
+        }
+    }
+
+    fn all_mut(&mut self) -> [&mut u64; 23] {
+        [
+            &mut self.offered,
+            &mut self.answered,
+            &mut self.completed,
+            &mut self.cancelled,
+            &mut self.declined,
+            &mut self.unanswered,
+            &mut self.refused,
+            &mut self.redirected,
+            &mut self.failed,
+            &mut self.media_timeouts,
+            &mut self.ports_exhausted,
+            &mut self.ports_taken,
+            &mut self.media_sessions_ended,
+            &mut self.relayed,
+            &mut self.shielded,
+            &mut self.authentication_failed,
+            &mut self.shed,
+            &mut self.unread,
+            &mut self.not_admitted,
+            &mut self.refreshed,
+            &mut self.pins_wrong,
+            &mut self.pins_refused,
+            &mut self.subscriptions,
+        ]
+    }
+
     pub(crate) fn count(&mut self, outcome: CallOutcome) {
         *match outcome {
             CallOutcome::Completed => &mut self.completed,

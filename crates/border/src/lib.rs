@@ -24,6 +24,7 @@ mod media;
 mod ng_client;
 pub mod ng_server;
 pub mod operate;
+pub mod operator;
 mod out_of_dialog;
 pub mod policy;
 pub mod registrar;
@@ -36,6 +37,7 @@ mod routing_snapshot;
 pub(crate) mod rules;
 mod shared;
 pub mod trunks;
+pub mod views;
 pub(crate) mod workers;
 
 #[doc(hidden)]

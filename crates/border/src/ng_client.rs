@@ -14,6 +14,7 @@ mod statistics;
 mod terms;
 
 use crate::calls::key::CallKey;
+use crate::views::NodeView;
 use anchor::Side;
 use client::{CommandId, NgClient};
 use config::{Config, MediaNodePolicy, MediaNodeSpec, NodeLoad};
@@ -163,6 +164,20 @@ impl MediaNodes {
         };
         nodes.reload(config, Time::ZERO);
         nodes
+    }
+
+    /// The nodes of the configuration.
+    pub(crate) fn views(&self) -> Vec<NodeView> {
+        let present = self.entries.iter().filter(|entry| !entry.is_removed);
+        let view = |entry: &NodeEntry| NodeView {
+            name: entry.settings.name.clone(),
+            control: entry.settings.control.to_string(),
+            up: entry.down_since.is_none(),
+            drain: entry.settings.drain,
+            calls: entry.calls,
+            sessions: entry.reported.map(|(sessions, _)| sessions),
+        };
+        present.map(view).collect()
     }
 
     /// Whether there are no nodes, including nodes of earlier configurations.

@@ -222,6 +222,7 @@ impl Calls<'_> {
                 let trunk = call.trunks.get_mut(side);
                 *trunk = trunk.and_then(|trunk| renamed.trunk(trunk));
             }
+            call.last_trunk = call.last_trunk.and_then(|trunk| renamed.trunk(trunk));
             if let Some(set_up) = call.set_up.as_deref_mut() {
                 renamed.steps(&mut set_up.hops);
             }

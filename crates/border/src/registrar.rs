@@ -23,6 +23,7 @@ pub use registry::{Registry, SharedRegistry};
 pub use stored::{StoredContact, StoredCore, StoredRegistration, slack};
 
 use crate::policy::Contact;
+use crate::views::{ContactView, RegistrationView};
 use binding::Binding;
 use config::{InterfaceId, Registrar};
 use core::time::Duration;
@@ -663,6 +664,34 @@ impl Location {
             .bindings
             .iter()
             .find(|binding| binding.token == number)
+    }
+
+    /// Passes every user to `each`.
+    pub fn each(&self, each: &mut dyn FnMut(RegistrationView)) {
+        for (_, record) in &self.records {
+            let contacts = record.bindings.iter().map(|binding| ContactView {
+                uri: String::from_utf8_lossy(binding.uri()).into_owned(),
+                address: format!("{}:{}", binding.flow.transport, binding.flow.remote),
+                interface: binding.interface,
+                since: binding.since,
+                until: binding.until,
+                forwarded: binding.token != 0,
+            });
+            each(RegistrationView {
+                user: record.user.to_string(),
+                contacts: contacts.collect(),
+            });
+        }
+    }
+
+    /// Removes all contacts of a user. Returns their number, and events.
+    pub fn remove_user(&mut self, user: &str) -> (usize, Vec<EventKind>) {
+        let mut notes = Vec::new();
+        let removed = self.remove(user, |_| true);
+        if removed > 0 {
+            self.after_loss(user, "removed by operator", &mut notes);
+        }
+        (removed, notes)
     }
 
     /// A connection was closed: its contacts are removed (RFC 5626 section 5.3). Returns events.

@@ -6,6 +6,7 @@ use crate::calls::CallPhase;
 use crate::counters::BorderCounters;
 use anchor::Side;
 use engine::Time;
+use wire::sip::NameAddr;
 
 /// Sizes of all tables of the border. Tests check them for leaks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -69,6 +70,12 @@ pub struct CallInfo {
     pub phase: CallPhase,
     /// Call-IDs of the caller's and the callee's leg, if they exist.
     pub call_ids: [Option<String>; 2],
+    /// Address in From, and in To, of the caller's leg.
+    pub from: String,
+    /// See `from`.
+    pub to: String,
+    /// Transports and addresses of the peers.
+    pub addresses: [Option<String>; 2],
     /// Names of the interfaces.
     pub interfaces: [String; 2],
     /// Names of the trunks.
@@ -147,7 +154,24 @@ impl Border {
                     let trunk = parts.ctx.config.trunk((*call.trunks.get(side))?)?;
                     Some(trunk.name.clone())
                 };
+                let address = |side| {
+                    let flow = self.endpoint.flow_of(call.leg(side)?)?;
+                    Some(crate::headers::address_of(&flow))
+                };
+                let parties = call
+                    .leg(Side::Caller)
+                    .and_then(|leg| self.endpoint.addresses_of(leg));
+                let text = |address: &[u8]| {
+                    let parsed = NameAddr::parse(address);
+                    let uri = parsed.as_ref().map_or(address, |address| address.uri);
+                    String::from_utf8_lossy(uri).into_owned()
+                };
+                let (to, from) =
+                    parties.map_or_else(Default::default, |(own, peer)| (text(own), text(peer)));
                 CallInfo {
+                    from,
+                    to,
+                    addresses: Side::BOTH.map(address),
                     number: call.number,
                     phase: call.phase,
                     call_ids: Side::BOTH.map(call_id),

@@ -29,6 +29,7 @@ impl Ctx {
             config,
             events: EventQueue {
                 wanted: true,
+                records: false,
                 queue: VecDeque::new(),
             },
             counters: BorderCounters::default(),
@@ -80,6 +81,8 @@ pub(crate) enum Alarm {
 #[derive(Debug)]
 pub(crate) struct EventQueue {
     pub(crate) wanted: bool,
+    /// Whether events that only call records need are composed.
+    pub(crate) records: bool,
     pub(crate) queue: VecDeque<Event>,
 }
 

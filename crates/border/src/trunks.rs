@@ -60,10 +60,12 @@ struct Board {
     targets: Box<[TargetState]>,
     /// Kept even if the targets change.
     calls: Arc<AtomicU32>,
+    /// Whether an operator has disabled it; kept as well.
+    disabled: Arc<AtomicBool>,
 }
 
 impl Board {
-    fn new(name: &str, targets: usize, calls: Arc<AtomicU32>) -> Board {
+    fn new(name: &str, targets: usize, before: Option<&Board>) -> Board {
         let fresh = |_| TargetState {
             up: AtomicBool::new(true),
             failures: AtomicU32::new(0),
@@ -72,7 +74,8 @@ impl Board {
         Board {
             name: name.to_owned(),
             targets: (0..targets).map(fresh).collect(),
-            calls,
+            calls: before.map_or_else(Arc::default, |before| before.calls.clone()),
+            disabled: before.map_or_else(Arc::default, |before| before.disabled.clone()),
         }
     }
 }
@@ -101,10 +104,11 @@ impl Boards {
                     }
                     old.clone()
                 }
-                old => {
-                    let calls = old.map_or_else(Arc::default, |old| old.calls.clone());
-                    Arc::new(Board::new(&trunk.name, trunk.targets.len(), calls))
-                }
+                old => Arc::new(Board::new(
+                    &trunk.name,
+                    trunk.targets.len(),
+                    old.map(|old| &**old),
+                )),
             };
             self.boards.push(board);
         }
@@ -202,7 +206,7 @@ impl Trunks {
             // Another worker may have loaded a newer configuration without this trunk.
             let board = common
                 .find(&trunk.name, count)
-                .unwrap_or_else(|| Arc::new(Board::new(&trunk.name, count, Arc::default())));
+                .unwrap_or_else(|| Arc::new(Board::new(&trunk.name, count, None)));
             if let Some(interval) = trunk.ping_interval.filter(|_| self.pings) {
                 for target in 0..count {
                     let ping = Ping {
@@ -291,8 +295,26 @@ impl Trunks {
         trunk.changed(was_up, result)
     }
 
-    /// Whether a target is up.
+    /// Whether a target gets calls: it is up, and its trunk is enabled.
     pub fn target_up(&self, trunk: TrunkId, target: usize) -> bool {
+        self.is_enabled(trunk) && self.is_answering(trunk, target)
+    }
+
+    /// Whether a trunk is in service.
+    pub fn is_enabled(&self, trunk: TrunkId) -> bool {
+        let trunk = self.trunks.get(usize::from(trunk.0));
+        trunk.is_some_and(|trunk| !trunk.board.disabled.load(Relaxed))
+    }
+
+    /// Puts a trunk into service or out of it.
+    pub fn set_enabled(&mut self, trunk: TrunkId, enabled: bool) {
+        if let Some(trunk) = self.trunks.get(usize::from(trunk.0)) {
+            trunk.board.disabled.store(!enabled, Relaxed);
+        }
+    }
+
+    /// Whether a target answers.
+    pub fn is_answering(&self, trunk: TrunkId, target: usize) -> bool {
         self.trunks
             .get(usize::from(trunk.0))
             .and_then(|trunk| trunk.board.targets.get(target))
@@ -429,8 +451,12 @@ mod tests {
         let text = "[[interface]]\nname='a'\nlisten='udp:192.0.2.1:5060'\n\
              [[trunk]]\nname='pbx'\ntarget=['192.0.2.2','192.0.2.3']\nping_interval_s=10\nping_failures=1\n";
         trunks.call_began(TrunkId(0));
+        trunks.set_enabled(TrunkId(0), false);
         trunks.reload(&config::parse(text, "t").unwrap(), Time::from_secs(60));
         assert_eq!(trunks.result(asked[0], PingResult::TimedOut), None);
+        assert!(!trunks.target_up(TrunkId(0), 0), "it is still disabled");
+        assert!(trunks.is_answering(TrunkId(0), 0));
+        trunks.set_enabled(TrunkId(0), true);
         assert!(trunks.target_up(TrunkId(0), 0));
         assert_eq!(trunks.calls(TrunkId(0)), 1);
     }

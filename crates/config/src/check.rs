@@ -280,6 +280,8 @@ fn check(raw: &Raw, sink: &mut Sink<'_>) -> Config {
         },
         control: super::control::control(raw, sink),
         store: super::store::store(raw, sink),
+        records: super::records::records(raw, sink),
+        metrics: super::metrics::metrics(raw, sink),
         renamed_keys: Vec::new(),
         drain: Drain {
             timeout: seconds(raw.drain.timeout_s),

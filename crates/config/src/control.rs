@@ -1,4 +1,4 @@
-//! `[control]`: the HTTP interface for control of conferences.
+//! `[control]`: operator commands and control of conferences, over HTTP and a Unix socket.
 
 use super::check::Sink;
 use super::raw::Raw;
@@ -6,12 +6,18 @@ use super::tls::FilePath;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
-/// HTTP control of conferences.
+/// Longest path of a Unix socket (sun_path without its final zero).
+const MAX_SOCKET_PATH: usize = 107;
+
+/// The control interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ControlSpec {
-    /// Listening address.
-    pub listen: SocketAddr,
+    /// Listening address for HTTP.
+    pub listen: Option<SocketAddr>,
+    /// Path of the Unix socket.
+    pub socket: Option<PathBuf>,
     /// The file with the bearer token; `None`: no token, on loopback addresses only.
     pub token: Option<FilePath>,
     /// Accepted values of Host in lower case, in addition to IP addresses and `localhost`.
@@ -24,13 +30,17 @@ pub struct ControlSpec {
     pub failures: super::FailureLimits,
 }
 
-/// Control of conferences over HTTP; docs/control.md describes the requests. There is no TLS: use a reverse proxy for
-/// other machines.
+/// Operator commands and control of conferences, over HTTP and a Unix socket; docs/control.md describes the requests.
+/// There is no TLS: use a reverse proxy for other machines.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawControl {
-    /// Listening address: `http:ADDRESS:PORT`, for example `http:127.0.0.1:8080`. Takes effect at the next start.
-    pub listen: String,
+    /// Listening address: `http:ADDRESS:PORT`, for example `http:127.0.0.1:8080`. `listen`, `socket` or both are
+    /// required. Takes effect at the next start.
+    pub listen: Option<String>,
+    /// Path of a Unix socket for `hornwork ctl` and `hornwork top`. Access is granted by its owner and group (mode
+    /// 0660); there is no token. Takes effect at the next start.
+    pub socket: Option<String>,
     /// File with the token that requests must contain (`Authorization: Bearer`, RFC 6750): 16 to 256 letters, digits
     /// and `- . _ ~ + / =` in one line. Only its owner may have access. Required unless `listen` has a loopback
     /// address. Read again on SIGHUP.
@@ -79,30 +89,26 @@ fn connections_per_source() -> u16 {
 /// The control interface of a file.
 pub(super) fn control(raw: &Raw, sink: &mut Sink<'_>) -> Option<ControlSpec> {
     let written = raw.control.as_ref()?;
-    let remedy = "write http:ADDRESS:PORT, for example \"http:127.0.0.1:8080\"";
-    if written.listen.starts_with("https:") {
+    if written.listen.is_none() && written.socket.is_none() {
         sink.report(
-            "control.listen",
-            "control does not support TLS",
-            "use http: with a loopback address, and terminate TLS in a reverse proxy",
+            "control",
+            "`listen` and `socket` are missing",
+            "set `socket = \"/run/hornwork/control.sock\"`, or `listen = \"http:127.0.0.1:8080\"`",
         );
         return None;
     }
-    let listen = written.listen.strip_prefix("http:");
-    let listen = listen.and_then(|address| address.parse::<SocketAddr>().ok());
-    let Some(listen) = listen.filter(|address| address.port() != 0) else {
-        sink.report(
-            "control.listen",
-            format!("\"{}\" is not a listening address", written.listen),
-            remedy,
-        );
-        return None;
+    let listen = match written.listen.as_deref() {
+        None => None,
+        Some(text) => Some(listening_address(text, written.token_file.is_some(), sink)?),
     };
-    if written.token_file.is_none() && !listen.ip().to_canonical().is_loopback() {
+    let socket = written.socket.as_ref().map(PathBuf::from);
+    if let Some(socket) = &socket
+        && socket.as_os_str().len() > MAX_SOCKET_PATH
+    {
         sink.report(
-            "control.listen",
-            format!("unauthenticated access to {listen} could end calls: it is not a loopback address, and there is no token"),
-            "set `token_file`, or listen on 127.0.0.1",
+            "control.socket",
+            format!("a path of a Unix socket has at most {MAX_SOCKET_PATH} bytes"),
+            "choose a shorter path",
         );
     }
     for (index, host) in written.hosts.iter().enumerate() {
@@ -120,6 +126,7 @@ pub(super) fn control(raw: &Raw, sink: &mut Sink<'_>) -> Option<ControlSpec> {
     }
     Some(ControlSpec {
         listen,
+        socket,
         token: written
             .token_file
             .as_ref()
@@ -141,6 +148,34 @@ pub(super) fn control(raw: &Raw, sink: &mut Sink<'_>) -> Option<ControlSpec> {
     })
 }
 
+/// The listening address of `text`; `None` if it was reported.
+fn listening_address(text: &str, token: bool, sink: &mut Sink<'_>) -> Option<SocketAddr> {
+    let remedy = "write http:ADDRESS:PORT, for example \"http:127.0.0.1:8080\"";
+    if text.starts_with("https:") {
+        sink.report(
+            "control.listen",
+            "control does not support TLS",
+            "use http: with a loopback address, and terminate TLS in a reverse proxy",
+        );
+        return None;
+    }
+    let listen = text.strip_prefix("http:");
+    let listen = listen.and_then(|address| address.parse::<SocketAddr>().ok());
+    let Some(listen) = listen.filter(|address| address.port() != 0) else {
+        let message = format!("\"{text}\" is not a listening address");
+        sink.report("control.listen", message, remedy);
+        return None;
+    };
+    if !token && !listen.ip().to_canonical().is_loopback() {
+        sink.report(
+            "control.listen",
+            format!("unauthenticated access to {listen} could end calls: it is not a loopback address, and there is no token"),
+            "set `token_file`, or listen on 127.0.0.1",
+        );
+    }
+    Some(listen)
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::parse;
@@ -160,6 +195,10 @@ mod tests {
         assert_eq!((near.token, near.connections), (None, 32));
         assert_eq!(near.connections_per_source, 8);
         assert_eq!(near.hosts, ["sbc.example"]);
+        let socket = with("[control]\nsocket=\"/run/x.sock\"\n")
+            .unwrap()
+            .unwrap();
+        assert_eq!((socket.listen, socket.token), (None, None));
         let far = with("[control]\nlisten=\"http:0.0.0.0:80\"\ntoken_file=\"/x\"\n").unwrap();
         assert_eq!(far.unwrap().token.unwrap().path().to_str(), Some("/x"));
         for (more, expected) in [
@@ -172,7 +211,7 @@ mod tests {
             ("listen=\"127.0.0.1:80\"", "not a listening address"),
             ("listen=\"http:localhost:80\"", "not a listening address"),
             ("listen=\"http:127.0.0.1:0\"", "not a listening address"),
-            ("", "`listen` is missing"),
+            ("", "`listen` and `socket` are missing"),
             (
                 "listen=\"http:127.0.0.1:80\"\nhosts=[\"a:80\"]",
                 "not a host name",

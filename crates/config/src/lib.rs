@@ -17,11 +17,13 @@ mod document;
 pub mod headers;
 mod interfaces;
 mod limits;
+mod metrics;
 mod mistake;
 mod ng_client;
 mod ng_server;
 mod rate_limits;
 mod raw;
+mod records;
 mod renamed;
 mod routes;
 mod rules;
@@ -41,10 +43,12 @@ pub use codecs::{TranscodeWhen, Transcoding};
 pub use conferences::{ConferenceSpec, MAX_PIN, Pin};
 pub use control::ControlSpec;
 pub use limits::{AdmissionLimits, FailureLimits, MachineCapacity};
+pub use metrics::MetricsSpec;
 pub use mistake::{Mistake, did_you_mean};
 pub use ng_client::{MediaNodePolicy, MediaNodeSpec, NodeFailure, NodeLoad};
 pub use ng_server::{NgServerInterface, NgServerSpec};
 pub use rate_limits::RateLimits;
+pub use records::{RecordFormat, RecordsSpec};
 pub use rules::{History, IdentityPolicy};
 pub use schema::{json_schema, markdown};
 pub use security::{Ice, Keying, MediaSecurity, Mux, SrtpPolicy};
@@ -119,10 +123,14 @@ pub struct Config {
     pub admission: AdmissionLimits,
     /// DNS servers.
     pub dns: Dns,
-    /// Control of conferences over HTTP.
+    /// Operator commands and control of conferences.
     pub control: Option<ControlSpec>,
     /// The history of calls, messages and events.
     pub store: Option<StoreSpec>,
+    /// Call records.
+    pub records: Option<RecordsSpec>,
+    /// Metrics.
+    pub metrics: Option<MetricsSpec>,
     /// Graceful shutdown.
     pub drain: Drain,
     /// Logging.
@@ -135,6 +143,17 @@ impl Config {
     /// The interface of an index.
     pub fn interface(&self, id: InterfaceId) -> Option<&InterfaceSpec> {
         self.interfaces.get(usize::from(id.0))
+    }
+
+    /// The name of a trunk; `None` without one.
+    pub fn name_of_trunk(&self, id: Option<TrunkId>) -> Option<String> {
+        self.trunk(id?).map(|trunk| trunk.name.clone())
+    }
+
+    /// The name of an interface; empty for one that was removed.
+    pub fn interface_name(&self, id: InterfaceId) -> String {
+        self.interface(id)
+            .map_or_else(String::new, |interface| interface.name.clone())
     }
 
     /// The trunk of an index.

@@ -66,10 +66,14 @@ pub(super) struct Raw {
     /// DNS servers.
     #[serde(default)]
     pub dns: RawDns,
-    /// Control of conferences over HTTP. Off if the table is absent.
+    /// Operator commands and control of conferences, over HTTP and a Unix socket. Off if the table is absent.
     pub control: Option<super::control::RawControl>,
     /// The history of calls, messages and events. Off if the table is absent.
     pub store: Option<super::store::RawStore>,
+    /// Call records. Off if the table is absent.
+    pub records: Option<super::records::RawRecords>,
+    /// Metrics for Prometheus, statistics as CSV. Off if the table is absent.
+    pub metrics: Option<super::metrics::RawMetrics>,
     /// Graceful shutdown.
     #[serde(default)]
     pub drain: RawDrain,

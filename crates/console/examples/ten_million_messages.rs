@@ -111,6 +111,8 @@ fn call(writer: &mut HistoryWriter, number: u64, at: i64) {
         call_id: a.clone(),
         from: format!("sip:{from}@example.net"),
         to: to.to_string(),
+        source: "udp:10.0.0.1:5060".into(),
+        trunk: None,
     };
     writer.event(&event(offered), at);
     let routed = EventKind::CallRouted {
@@ -119,6 +121,8 @@ fn call(writer: &mut HistoryWriter, number: u64, at: i64) {
         target: format!("trunk-{}", number % 20),
         address: "udp:192.0.2.20:5060".into(),
         call_id: b.clone(),
+        interface: "core".into(),
+        trunk: Some(format!("trunk-{}", number % 20)),
     };
     writer.event(&event(routed), at);
     let caller = SocketAddr::from((
@@ -147,7 +151,13 @@ fn call(writer: &mut HistoryWriter, number: u64, at: i64) {
         );
         time += 500;
     }
-    writer.event(&event(EventKind::CallAnswered { call: number }), time);
+    writer.event(
+        &event(EventKind::CallAnswered {
+            call: number,
+            setup_ms: Some(3),
+        }),
+        time,
+    );
     for (side, sent) in [(0, false), (1, true)] {
         let (peer, id) = sides[side];
         put(
@@ -187,6 +197,7 @@ fn end(writer: &mut HistoryWriter, number: u64, at: i64) {
         reason: "BYE".into(),
         status: if number % 50_000 == 7 { 503 } else { 200 },
         duration_ms: Some(1_000 + number % 20_000),
+        trunk: Some(format!("trunk-{}", number % 20).into()),
         path: Some("sockets".into()),
         codec: Some(
             if number.is_multiple_of(3) {

@@ -727,8 +727,10 @@ fn fold_event(entry: &mut CallEntry, kind: &EventKind, at: i64) {
             interface,
             from,
             to,
+            trunk,
             ..
         } => {
+            entry.call.trunk = trunk.clone().unwrap_or_default();
             entry.call.kind = CallKind::Call;
             entry.call.call = Some(*call);
             entry.call.state = CallState::Offered;
@@ -742,10 +744,12 @@ fn fold_event(entry: &mut CallEntry, kind: &EventKind, at: i64) {
                 entry.add_number(number);
             }
         }
-        EventKind::CallRouted { route, target, .. } => {
-            // The target that is tried last is the one that counts.
+        EventKind::CallRouted { route, trunk, .. } => {
+            // The target that is tried last is the one that counts; a user has no trunk.
             entry.call.route.clone_from(route);
-            entry.call.trunk.clone_from(target);
+            if let Some(trunk) = trunk {
+                entry.call.trunk.clone_from(trunk);
+            }
         }
         EventKind::CallAnswered { .. } => {
             entry.call.state = CallState::Answered;

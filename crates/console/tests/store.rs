@@ -90,6 +90,8 @@ fn call(writer: &mut HistoryWriter, number: u64, at: i64, from: &str, to: &str) 
         call_id: a.clone(),
         from: format!("sip:{from}@example.net"),
         to: to.into(),
+        source: "udp:192.0.2.10:5060".into(),
+        trunk: None,
     };
     writer.event(&event(offered), at);
     let routed = EventKind::CallRouted {
@@ -98,6 +100,8 @@ fn call(writer: &mut HistoryWriter, number: u64, at: i64, from: &str, to: &str) 
         target: "pbx".into(),
         address: "udp:192.0.2.20:5060".into(),
         call_id: b.clone(),
+        interface: "core".into(),
+        trunk: Some("pbx".into()),
     };
     writer.event(&event(routed), at);
     let agent = "User-Agent: Acme Phone 7\r\n";
@@ -138,6 +142,7 @@ fn end(writer: &mut HistoryWriter, number: u64, at: i64, mos: u64) {
         reason: "BYE".into(),
         status: 200,
         duration_ms: Some(4_000),
+        trunk: Some("pbx".into()),
         path: Some("sockets".into()),
         codec: Some("PCMA".into()),
         caller_loss_percent: Some(Hundredths(12)),

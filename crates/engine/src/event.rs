@@ -78,7 +78,7 @@ macro_rules! fields {
     };
 }
 
-fields! { u16 u32 u64 bool String Hundredths }
+fields! { u16 u32 u64 bool String Box<str> Hundredths }
 
 impl<T: fmt::Display> Field for Option<T> {
     fn value(&self) -> Option<&dyn fmt::Display> {
@@ -130,6 +130,29 @@ events! {
         from: String,
         /// Number or address called.
         to: String,
+        /// Transport and address of the caller.
+        source: String,
+        /// Trunk of the caller.
+        trunk: Option<String>,
+    }
+    /// An INVITE was refused before it became a call. Composed only if call records are written.
+    CallRefused "call_refused" Debug {
+        /// Name of the interface that received it.
+        interface: String,
+        /// Call-ID.
+        call_id: String,
+        /// Caller's address of record.
+        from: String,
+        /// Number or address called.
+        to: String,
+        /// Transport and address of the caller.
+        source: String,
+        /// Trunk of the caller.
+        trunk: Option<String>,
+        /// Status of the response.
+        status: u16,
+        /// Reason.
+        reason: String,
     }
     /// The INVITE of a call was sent to a target; logged for each target that is tried.
     CallRouted "call_routed" Info {
@@ -145,6 +168,10 @@ events! {
         address: String,
         /// Call-ID of the second leg.
         call_id: String,
+        /// Name of the interface that sent it.
+        interface: String,
+        /// Trunk of the target.
+        trunk: Option<String>,
     }
     /// A provisional response of the called side was passed on: ringing or early media.
     CallProgressed "call_progressed" Debug {
@@ -157,6 +184,37 @@ events! {
     CallAnswered "call_answered" Info {
         /// Number of the call.
         call: u64,
+        /// Milliseconds from the INVITE to the answer; absent for a call of the ng server.
+        setup_ms: Option<u64>,
+    }
+    /// Media of a call that has ended, of all its media lines; it precedes `call_ended`.
+    CallMedia "call_media" Debug {
+        /// Number of the call.
+        call: u64,
+        /// RTP packets received from the caller, of all its sources.
+        caller_packets: Option<u64>,
+        /// Packets of the caller lost before they arrived here.
+        caller_lost: Option<u64>,
+        /// RTP packets sent to the caller.
+        caller_sent: Option<u64>,
+        /// Packets sent to the caller that were lost on the way, by its last RTCP report.
+        caller_remote_lost: Option<u64>,
+        /// One-way delay between border and caller, milliseconds: half the round-trip time measured by RTCP.
+        caller_delay_ms: Option<Hundredths>,
+        /// Protection of the media with the caller: none, or srtp and the crypto suite.
+        caller_protection: Option<String>,
+        /// RTP packets received from the callee, of all its sources.
+        callee_packets: Option<u64>,
+        /// Packets of the callee lost before they arrived here.
+        callee_lost: Option<u64>,
+        /// RTP packets sent to the callee.
+        callee_sent: Option<u64>,
+        /// Packets sent to the callee that were lost on the way, by its last RTCP report.
+        callee_remote_lost: Option<u64>,
+        /// One-way delay between border and callee, milliseconds: half the round-trip time measured by RTCP.
+        callee_delay_ms: Option<Hundredths>,
+        /// Protection of the media with the callee: none, or srtp and the crypto suite.
+        callee_protection: Option<String>,
     }
     /// The call has ended: a BYE or a refusing final response was sent or received. Its last transactions may last for
     /// 32 s more. Figures that were not measured are absent.
@@ -171,6 +229,8 @@ events! {
         status: u16,
         /// Milliseconds from the answer to the end; absent for a call that was not answered.
         duration_ms: Option<u64>,
+        /// Trunk to which the call was sent last; otherwise the trunk from which it came.
+        trunk: Option<Box<str>>,
         /// Media path: sockets, kernel (at least a part was relayed by the kernel), af_xdp (as far as the interfaces
         /// support it), conference, node (a media node), or bypass (the sides send media to each other); absent for a
         /// call without media.
@@ -698,6 +758,69 @@ events! {
         contacts: u64,
         /// Contacts not restored: expired, or of a listener that is no longer configured.
         discarded: u64,
+    }
+    /// An alarm was raised: a condition that an operator should look at.
+    AlarmRaised "alarm_raised" Warn {
+        /// Kind of the alarm; docs/metrics.md has the list.
+        alarm: String,
+        /// Number of the alarm, for acknowledging.
+        id: u64,
+        /// critical, major or minor.
+        severity: String,
+        /// The trunk, node, folder, file or certificate; empty for the border.
+        object: String,
+        /// Details.
+        detail: String,
+    }
+    /// The condition of an alarm is over.
+    AlarmCleared "alarm_cleared" Info {
+        /// Kind of the alarm.
+        alarm: String,
+        /// Number of the alarm.
+        id: u64,
+        /// The object of the alarm.
+        object: String,
+        /// Seconds for which it was active.
+        duration_s: u64,
+    }
+    /// Statistics cannot be appended to their file; logged once until it works again.
+    StatisticsFailed "statistics_failed" Warn {
+        /// The file.
+        file: String,
+        /// Reason.
+        reason: String,
+    }
+    /// Call records cannot be written: calls go on, records wait in a bounded queue, and writing is retried.
+    RecordsFailed "records_failed" Warn {
+        /// The folder.
+        folder: String,
+        /// Reason.
+        reason: String,
+        /// Remedy.
+        remedy: String,
+    }
+    /// Call records are written again.
+    RecordsRecovered "records_recovered" Info {
+        /// The folder.
+        folder: String,
+        /// Duration of the outage, seconds.
+        outage_s: u64,
+        /// Records that did not fit into the queue and are lost.
+        lost: u64,
+    }
+    /// Call records were lost, because the disk was too slow and the queue full.
+    RecordsLost "records_lost" Warn {
+        /// The folder.
+        folder: String,
+        /// Number of lost records.
+        lost: u64,
+    }
+    /// The border stopped without ending these calls; their records were written at this start, marked as cut.
+    CallsCut "calls_cut" Warn {
+        /// The folder.
+        folder: String,
+        /// Number of calls.
+        calls: u64,
     }
     /// Registrations cannot be written to their file: the border continues with those in memory, and retries.
     RegistrationStoreFailed "registration_store_failed" Warn {

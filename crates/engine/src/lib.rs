@@ -11,6 +11,7 @@ pub mod event;
 pub mod io;
 pub mod limits;
 pub mod offload;
+pub mod record;
 pub mod socket_filter;
 pub mod table;
 pub mod tap;

@@ -42,6 +42,9 @@ pub struct Schema {
     /// Print the reference page (Markdown) instead of the JSON Schema.
     #[arg(long)]
     markdown: bool,
+    /// Print the reference page (Markdown) of metrics and alarms.
+    #[arg(long, conflicts_with = "markdown")]
+    metrics: bool,
 }
 
 /// Reads a configuration, but not the files that it names; prints every mistake to standard error.
@@ -184,7 +187,11 @@ fn findings_of(config: &Config, loaded: &LoadedFiles) -> Vec<Finding> {
     {
         add(FindingLevel::Warning, warning);
     }
-    for hint in config.hints() {
+    for hint in config
+        .hints()
+        .into_iter()
+        .chain(crate::records::hint(config))
+    {
         add(FindingLevel::Hint, hint);
     }
     for event in loaded.expiry_events() {
@@ -231,7 +238,9 @@ fn foreign_addresses(config: &Config) -> Vec<IpAddr> {
             .flat_map(|interface| &interface.media);
         listens.chain(media.map(|media| media.address))
     });
-    let control = config.control.iter().map(|control| control.listen.ip());
+    let control = config.control.iter().filter_map(|control| control.listen);
+    let metrics = config.metrics.iter().filter_map(|metrics| metrics.listen);
+    let control = control.chain(metrics).map(|listen| listen.ip());
     let mut addresses: Vec<IpAddr> = interfaces
         .flat_map(|interface| {
             let listens = interface.listen.iter().map(|point| point.address.ip());
@@ -321,10 +330,25 @@ pub fn summary(config: &Config) -> String {
             Some(_) => "with a token",
             None => "any user of this machine",
         };
-        text.push_str(&format!(
-            "control: http:{}, {token}; at most {} connections, {} per source\n",
-            control.listen, control.connections, control.connections_per_source
-        ));
+        if let Some(listen) = control.listen {
+            text.push_str(&format!(
+                "control: http:{listen}, {token}; at most {} connections, {} per source\n",
+                control.connections, control.connections_per_source
+            ));
+        }
+        if let Some(socket) = &control.socket {
+            let path = socket.display();
+            text.push_str(&format!(
+                "control: {path}, its owner and group; for hornwork ctl\n"
+            ));
+        }
+    }
+    if let Some(records) = &config.records {
+        let folder = records.folder.display();
+        text.push_str(&format!("call records: in {folder}\n"));
+    }
+    if let Some(listen) = config.metrics.as_ref().and_then(|metrics| metrics.listen) {
+        text.push_str(&format!("metrics: http://{listen}/metrics\n"));
     }
     text.push_str(&crate::store::summary(config));
     text.push_str(&crate::history::summary(config));
@@ -510,6 +534,13 @@ fn route_line(config: &Config, route: &RouteSpec) -> String {
 
 fn trunk_name(config: &Config, trunk: TrunkId) -> &str {
     config.trunk(trunk).map_or("", |trunk| trunk.name.as_str())
+}
+
+impl Schema {
+    /// Whether the page of metrics and alarms is requested.
+    pub fn has_metrics(&self) -> bool {
+        self.metrics
+    }
 }
 
 /// `hornwork schema`.

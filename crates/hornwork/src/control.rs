@@ -1,15 +1,16 @@
-//! Conference control over HTTP (docs/control.md). A thread of its own serves the requests and puts commands for the
+//! Operator commands and conference control over HTTP and a Unix socket (docs/control.md). A thread of its own serves the requests and puts commands for the
 //! border into a queue, which the border's thread drains after each turn; responses return the same way, so that no
 //! HTTP client delays a call. With several workers the first one drains the queue and asks the worker that owns the
 //! conference.
 
 mod access;
 mod api;
+mod commands;
 mod server;
 
 pub(crate) use access::{BearerToken, ControlPolicy};
 
-use crate::log::EventLog;
+use crate::operators::Operators;
 use crate::workers::SiblingWorkers;
 use api::ApiState;
 use border::border::Border;
@@ -18,10 +19,14 @@ use border::conferences::{
 };
 use config::ControlSpec;
 use engine::{Event, EventKind, Time};
-use net::{Clock, Waker};
+use net::Waker;
 use std::collections::BTreeMap;
+use std::fs::Permissions;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
@@ -29,6 +34,31 @@ use tokio::sync::{oneshot, watch};
 
 /// Most requests in the queue; further ones get 503.
 const MAX_QUEUED: usize = 64;
+
+fn bind_tcp(listen: SocketAddr) -> io::Result<TcpListener> {
+    TcpListener::bind(listen).map_err(|error| {
+        io::Error::other(format!(
+            "cannot listen on {listen} (control): {error}\n  remedy: stop the program that uses the port, or correct `listen` in [control]"
+        ))
+    })
+}
+
+/// Binds the Unix socket for its owner and group; one that no program serves is replaced.
+fn bind_socket(path: &Path) -> io::Result<UnixListener> {
+    let failed = |error: io::Error| {
+        io::Error::other(format!(
+            "cannot listen on {} (control): {error}\n  remedy: stop the program that serves the socket, create its folder, or correct `socket` in [control]",
+            path.display()
+        ))
+    };
+    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket());
+    if is_socket && UnixStream::connect(path).is_err() {
+        std::fs::remove_file(path).map_err(failed)?;
+    }
+    let socket = UnixListener::bind(path).map_err(failed)?;
+    std::fs::set_permissions(path, Permissions::from_mode(0o660)).map_err(failed)?;
+    Ok(socket)
+}
 
 /// A command for the border.
 #[derive(Debug)]
@@ -51,7 +81,8 @@ struct PendingQuery {
 /// The border's end of the queue.
 #[derive(Debug)]
 pub(crate) struct ConferenceControl {
-    listen: SocketAddr,
+    listen: Option<SocketAddr>,
+    socket: Option<PathBuf>,
     requests: Receiver<ControlRequest>,
     pending: BTreeMap<u64, PendingQuery>,
     last_number: u64,
@@ -67,31 +98,42 @@ impl ConferenceControl {
         spec: &ControlSpec,
         access: ControlPolicy,
         waker: Waker,
-        log: &EventLog,
-        clock: Clock,
+        operators: &Operators,
     ) -> io::Result<ConferenceControl> {
-        let listener = TcpListener::bind(spec.listen).map_err(|error| {
-            io::Error::other(format!(
-                "cannot listen on {} (control): {error}\n  remedy: stop the program that uses the port, or correct `listen` in [control]",
-                spec.listen
-            ))
-        })?;
+        let (log, clock) = (&operators.log, operators.clock);
+        let listener = spec.listen.map(bind_tcp).transpose()?;
+        let socket = spec.socket.as_deref().map(bind_socket).transpose()?;
         let (requests, receiver) = sync_channel(MAX_QUEUED);
         let (access, current) = watch::channel(access);
-        let shared = Arc::new(ApiState::new(requests, waker, current, log.clone(), clock));
-        server::start(listener, spec, shared)?;
-        let note = EventKind::SocketOpened {
-            purpose: "control http".to_owned(),
-            address: spec.listen.to_string(),
-        };
-        log.event(&Event::new(clock.now(), note));
+        let shared = Arc::new(ApiState::new(requests, waker, current, operators.clone()));
+        server::start(listener, socket, spec, shared)?;
+        let tcp = spec
+            .listen
+            .map(|listen| ("control http", listen.to_string()));
+        let local = spec.socket.as_ref();
+        let local = local.map(|path| ("control socket", path.display().to_string()));
+        for (purpose, address) in tcp.into_iter().chain(local) {
+            let note = EventKind::SocketOpened {
+                purpose: purpose.to_owned(),
+                address,
+            };
+            log.event(&Event::new(clock.now(), note));
+        }
         Ok(ConferenceControl {
             listen: spec.listen,
+            socket: spec.socket.clone(),
             requests: receiver,
             pending: BTreeMap::new(),
             last_number: 0,
             access,
         })
+    }
+
+    /// Removes the Unix socket at the end of the program.
+    pub(crate) fn end(&self) {
+        if let Some(socket) = &self.socket {
+            let _ = std::fs::remove_file(socket);
+        }
     }
 
     /// Longest sleep of the border's thread: short while responses are pending.

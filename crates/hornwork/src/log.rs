@@ -2,6 +2,7 @@
 //! them to standard error, so that a stalled reader (stopped journal, full disk, pager) blocks neither packets nor
 //! signals. Lines beyond the queue's capacity are counted, and the count is logged once writing works again.
 
+use crate::alarms::AlarmBoard;
 use config::Config;
 use engine::event::EventLevel;
 use engine::{Event, EventKind};
@@ -10,7 +11,7 @@ use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::os::fd::AsFd as _;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 /// Most queued bytes: half a second of three lines for each of 4,000 calls per second.
@@ -164,6 +165,17 @@ pub struct EventLog {
     json: bool,
     clock: Clock,
     lines: LogLines,
+    alarms: AlarmBoard,
+    level: Arc<LogLevel>,
+}
+
+/// Applies a level.
+type SetLevel = Box<dyn Fn(&str) -> Result<(), String> + Send + Sync>;
+
+/// The present level, and the function that changes it.
+struct LogLevel {
+    text: Mutex<String>,
+    set: OnceLock<SetLevel>,
 }
 
 impl EventLog {
@@ -179,6 +191,11 @@ impl EventLog {
             json,
             clock,
             lines: LogLines::default(),
+            alarms: AlarmBoard::default(),
+            level: Arc::new(LogLevel {
+                text: Mutex::new(filter.to_string()),
+                set: OnceLock::new(),
+            }),
         };
         // Not through `io::stderr`, whose lock would be held during a blocking write.
         let mut out = File::from(io::stderr().as_fd().try_clone_to_owned()?);
@@ -198,15 +215,47 @@ impl EventLog {
         }));
         let lines = log.lines.clone();
         let builder = tracing_subscriber::fmt()
-            .with_env_filter(filter)
             .with_writer(move || lines.clone())
             .with_target(false);
-        if log.json {
-            builder.json().flatten_event(true).init();
+        let set: SetLevel = if log.json {
+            let builder = builder.json().flatten_event(true);
+            let builder = builder.with_env_filter(filter).with_filter_reloading();
+            let handle = builder.reload_handle();
+            builder.init();
+            Box::new(move |level| handle.reload(level).map_err(|error| error.to_string()))
         } else {
-            builder.with_ansi(false).init();
-        }
+            let builder = builder.with_ansi(false);
+            let builder = builder.with_env_filter(filter).with_filter_reloading();
+            let handle = builder.reload_handle();
+            builder.init();
+            Box::new(move |level| handle.reload(level).map_err(|error| error.to_string()))
+        };
+        // It is set once.
+        let _ = log.level.set.set(set);
         Ok(log)
+    }
+
+    /// The alarms that follow the logged events.
+    pub(crate) fn alarms(&self) -> AlarmBoard {
+        self.alarms.clone()
+    }
+
+    /// The present level.
+    pub(crate) fn level(&self) -> String {
+        let text = self.level.text.lock();
+        text.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Changes the level until the end of the program.
+    ///
+    /// # Errors
+    /// If the level cannot be changed.
+    pub(crate) fn set_level(&self, level: &str) -> Result<(), String> {
+        let set = self.level.set.get().ok_or("the log has not started")?;
+        set(level)?;
+        let text = self.level.text.lock();
+        level.clone_into(&mut text.unwrap_or_else(PoisonError::into_inner));
+        Ok(())
     }
 
     /// Starts writing the lines of this turn without waiting for completion.
@@ -232,8 +281,15 @@ impl EventLog {
         self.lines.put(line.as_bytes());
     }
 
-    /// Logs an event at its declared level.
+    /// Logs an event at its declared level, and the alarm that it raises or clears.
     pub fn event(&self, event: &Event) {
+        self.write(event);
+        if let Some(alarm) = self.alarms.observe(&event.kind, event.at) {
+            self.write(&Event::new(event.at, alarm));
+        }
+    }
+
+    fn write(&self, event: &Event) {
         macro_rules! write {
             ($name:ident) => {
                 if tracing::enabled!(tracing::Level::$name) {
@@ -454,6 +510,8 @@ mod tests {
             call_id: "a\nb".into(),
             from: "sip:\"x\"@y".into(),
             to: "0800".into(),
+            source: "udp:192.0.2.1:5060".into(),
+            trunk: None,
         };
         let line = json_line(
             1_700_000_000_123_456_789,
@@ -475,6 +533,7 @@ mod tests {
             reason: "bye".into(),
             status: 200,
             duration_ms: Some(61_500),
+            trunk: None,
             path: Some("sockets".into()),
             codec: Some("PCMA".into()),
             caller_loss_percent: Some(Hundredths::of(0.0)),
@@ -500,7 +559,10 @@ mod tests {
 
     #[test]
     fn a_line_of_text_has_no_control_characters() {
-        let note = EventKind::CallAnswered { call: 7 };
+        let note = EventKind::CallAnswered {
+            call: 7,
+            setup_ms: None,
+        };
         let at = 1_700_000_000_123_456_789;
         assert_eq!(
             text_line(at, "INFO", &Event::new(Time::ZERO, note)),

@@ -1,19 +1,26 @@
 //! The hornwork program: the command line. All behaviour is reachable by tests through it.
 #![forbid(unsafe_code)]
 
+mod alarms;
 mod background_read;
 mod configuration;
 mod control;
+mod ctl;
+mod event_output;
 mod findings;
 mod history;
+mod http;
 mod isolate;
 mod lab_commands;
 mod log;
 mod machine;
 mod media_node;
+mod metrics;
 mod notify;
+mod operators;
 mod phone;
 mod ports;
+mod records;
 mod rules;
 mod scenario;
 mod security;
@@ -23,6 +30,7 @@ mod sipp_flags;
 mod sounds;
 mod store;
 mod threads;
+mod top;
 mod trace;
 mod workers;
 
@@ -58,6 +66,10 @@ static VERSION: LazyLock<String> = LazyLock::new(|| {
 enum Command {
     /// Run the border or media node; SIGHUP reloads the configuration, SIGTERM drains, a second SIGTERM stops at once.
     Run(service::ServeOptions),
+    /// Operate a running border: calls, registrations, trunks, limits, alarms.
+    Ctl(ctl::ControlOptions),
+    /// Watch a running border: rates, calls, media, CPU, drops, alarms.
+    Top(top::TopOptions),
     /// Check a configuration; prints a summary, or every mistake with its line and remedy.
     Check(configuration::CheckOptions),
     /// Print the JSON Schema of the configuration.
@@ -90,6 +102,8 @@ impl Command {
         match self {
             Command::Check(_)
             | Command::Schema(_)
+            | Command::Ctl(_)
+            | Command::Top(_)
             | Command::Rules(_)
             | Command::Trace(_)
             | Command::Completions(_)
@@ -121,7 +135,13 @@ fn main() -> ExitCode {
     }
     match command {
         Command::Run(options) => service::run(&options),
+        Command::Ctl(options) => ctl::run(&options),
+        Command::Top(options) => top::run(&options),
         Command::Check(options) => configuration::check(&options),
+        Command::Schema(options) if options.has_metrics() => {
+            print!("{}", metrics::markdown());
+            ExitCode::SUCCESS
+        }
         Command::Schema(options) => configuration::schema(&options),
         Command::Rules(command) => rules::run(&command),
         Command::Isolate(options) => isolate::run(&options),

@@ -3,11 +3,15 @@
 use crate::background_read::BackgroundRead;
 use crate::configuration;
 use crate::control::{ConferenceControl, ControlPolicy};
+use crate::event_output::EventOutput;
 use crate::history::{CallHistory, HistorySink};
 use crate::log::EventLog;
 use crate::media_node;
+use crate::metrics;
 use crate::notify::{Watchdog, notify};
+use crate::operators::{self, Operators, ServiceRequest, WorkerContext};
 use crate::ports::{self, Claims, ServedPart};
+use crate::records::CallRecords;
 use crate::security::LoadedFiles;
 use crate::store::{RegistrationSink, Store};
 use crate::threads::ThreadSettings;
@@ -27,6 +31,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::oneshot;
 
 /// Longest delay in handling a signal: one that arrives just before the driver's wait is handled after it.
 pub(crate) const SIGNAL_WAIT: Duration = Duration::from_millis(200);
@@ -101,8 +106,13 @@ pub fn run(options: &ServeOptions) -> ExitCode {
             "[ng_server] is ignored: run it in a separate process: hornwork run --role media"
         );
     }
-    if media && config.control.is_some() {
-        tracing::warn!("[control] is ignored: a media node has no conferences");
+    let ignored = [
+        ("[control]", config.control.is_some()),
+        ("[records]", config.records.is_some()),
+        ("[metrics]", config.metrics.is_some()),
+    ];
+    for (table, _) in ignored.iter().filter(|(_, present)| media && *present) {
+        tracing::warn!("{table} is ignored: a media node has no calls of its own");
     }
     if media && config.store.is_some() {
         tracing::warn!("[store] is ignored: a media node has no signalling");
@@ -377,6 +387,7 @@ fn serve(
     let mut borders = Border::worker_pool(config.clone(), workers, entropy);
     for border in &mut borders {
         border.reserve(PREALLOCATED_TRANSACTIONS);
+        border.set_call_records(config.records.is_some());
     }
     let keying = media_keying(&clock)?;
     for border in &mut borders {
@@ -392,6 +403,11 @@ fn serve(
         border.set_media_offload(offload.clone());
     }
     let mut border = borders.remove(0);
+    let records = match &config.records {
+        None => None,
+        Some(spec) => Some(CallRecords::start(spec, &log, clock)?),
+    };
+    let events = EventOutput::new(log.clone(), records.as_ref().map(CallRecords::sink));
     let store = Store::start(&mut border, &log, clock)?;
     let sink = store.as_ref().map(Store::sink);
     let mut history = CallHistory::start(border.config(), &log, clock)?;
@@ -428,16 +444,24 @@ fn serve(
             relay,
             &placing,
             &loaded.security,
-            &log,
+            &events,
             clock,
             &first,
         )?;
+    }
+    let (line, operator_inbox) = operators::line(driver.waker());
+    let lines = std::iter::once(line).chain(siblings.take_lines()).collect();
+    let record_counters = records.as_ref().map(CallRecords::counters);
+    let operators = Operators::new(lines, record_counters, &log, clock);
+    let observed = border.config();
+    if observed.metrics.is_some() || observed.control.is_some() || observed.records.is_some() {
+        metrics::start(observed.metrics.as_ref(), operators.clone())?;
     }
     let control = match &border.config().control {
         None => None,
         Some(spec) => {
             let access = ControlPolicy::new(spec, loaded.token.clone());
-            let started = ConferenceControl::start(spec, access, driver.waker(), &log, clock)?;
+            let started = ConferenceControl::start(spec, access, driver.waker(), &operators)?;
             Some(started)
         }
     };
@@ -453,6 +477,7 @@ fn serve(
         reading: BackgroundRead::new(driver.waker()),
         watchdog: Watchdog::from_environment(),
         path,
+        events,
         log,
         clock,
         drain,
@@ -462,6 +487,8 @@ fn serve(
         siblings,
         claims,
         claimed,
+        operators,
+        reload_waiters: Vec::new(),
     };
     // Whether registrations are left to be written.
     let mut more = false;
@@ -482,6 +509,12 @@ fn serve(
         driver.turn(&mut border, wait)?;
         let sink = service.sink.as_mut();
         more = sink.is_some_and(|sink| sink.drain_from(&mut border));
+        more |= operator_inbox.process(&mut WorkerContext {
+            border: &mut border,
+            driver: &mut driver,
+            counts: service.events.counts(),
+            now: clock.now(),
+        });
         if let Some(control) = &mut service.control {
             control.process(&mut border, &service.siblings, clock.now());
         }
@@ -499,12 +532,19 @@ fn serve(
         }
         service.log_expiring_certificates();
         service.signals(&signals, &mut border);
+        service.operator_requests(&mut border);
         service.poll_reload(&mut border, &mut driver)?;
         if service.poll_stopped(&border) {
             driver.turn(&mut border, Duration::ZERO)?;
             service.events(&mut driver);
             log_af_xdp_packets(af_xdp.as_ref(), &driver, &service.log);
             service.siblings.stop();
+            if let Some(control) = &service.control {
+                control.end();
+            }
+            if let Some(records) = records {
+                records.end();
+            }
             if let (Some(store), Some(mut sink)) = (store, service.sink) {
                 while sink.drain_from(&mut border) {}
                 store.end();
@@ -541,7 +581,14 @@ fn changes_for_next_start(old: &Config, new: &Config) -> Vec<&'static str> {
     };
     let listens = |config: &Config| {
         let control = config.control.as_ref();
-        control.map(|c| (c.listen, c.connections, c.connections_per_source))
+        control.map(|c| {
+            (
+                c.listen,
+                c.socket.clone(),
+                c.connections,
+                c.connections_per_source,
+            )
+        })
     };
     let differ = [
         ("[sip]", once(old) != once(new)),
@@ -559,6 +606,8 @@ fn changes_for_next_start(old: &Config, new: &Config) -> Vec<&'static str> {
         ),
         ("[media] af_xdp", old.media.af_xdp != new.media.af_xdp),
         ("[control]", listens(old) != listens(new)),
+        ("[records]", old.records != new.records),
+        ("[metrics]", old.metrics != new.metrics),
         (
             "[registrar] store",
             old.registrar_store != new.registrar_store,
@@ -604,6 +653,7 @@ struct BorderService<'a> {
     /// Background read of a new configuration.
     reading: BackgroundRead<Result<NewBorderConfig, String>>,
     watchdog: Watchdog,
+    events: EventOutput,
     log: EventLog,
     clock: Clock,
     drain: Duration,
@@ -614,6 +664,9 @@ struct BorderService<'a> {
     drained: Option<Time>,
     /// The other workers.
     siblings: SiblingWorkers,
+    operators: Operators,
+    /// Operators that wait for the outcome of a reload.
+    reload_waiters: Vec<oneshot::Sender<Result<(), String>>>,
     claims: Claims,
     /// Claims of the media ports of the current configuration.
     claimed: PortClaims,
@@ -648,10 +701,12 @@ impl BorderService<'_> {
     /// Logs events; `false` if a listener failed, so that the program ends and its supervisor notices.
     fn events(&mut self, driver: &mut Driver<Forwarder>) -> bool {
         while let Some(event) = driver.next_event() {
-            self.log.event(&event);
-            if !self.ready
-                && let Err(error) = opened(&event.kind)
-            {
+            let failed = match self.ready {
+                true => None,
+                false => opened(&event.kind).err(),
+            };
+            self.events.take(&event);
+            if let Some(error) = failed {
                 self.log.end(&format!("hornwork: {error}"));
                 return false;
             }
@@ -659,7 +714,7 @@ impl BorderService<'_> {
                 history.event(event);
             }
         }
-        self.log.flush();
+        self.events.flush();
         // The first turn has opened all listeners, or returned above.
         if !self.ready {
             self.ready = true;
@@ -717,6 +772,23 @@ impl BorderService<'_> {
         }
     }
 
+    /// Requests of the control interface to the main thread.
+    fn operator_requests(&mut self, border: &mut Border) {
+        for request in self.operators.take_requests() {
+            match request {
+                ServiceRequest::Reload(reply) => {
+                    self.reload_waiters.push(reply);
+                    self.reading.request();
+                }
+                ServiceRequest::Drain(limit) => {
+                    let limit = limit.unwrap_or(self.drain);
+                    border.drain(limit, self.clock.now());
+                    self.siblings.drain(limit);
+                }
+            }
+        }
+    }
+
     /// Whether a stop is complete: no call and no registration of ours is left, or the wait for the carriers' responses
     /// is over.
     fn poll_stopped(&mut self, border: &Border) -> bool {
@@ -759,10 +831,7 @@ impl BorderService<'_> {
                     border.worker().count,
                     config.sip.workers
                 );
-                self.log.event(&Event::new(
-                    now,
-                    EventKind::ConfigurationRefused { reason: why },
-                ));
+                self.refuse_configuration(why, now);
             }
             Ok(NewBorderConfig {
                 config,
@@ -787,6 +856,10 @@ impl BorderService<'_> {
                 let config = Arc::new(config);
                 self.siblings.reload(&config, &self.loaded.security);
                 border.reload(config, now);
+                for waiter in self.reload_waiters.drain(..) {
+                    // The client may have gone.
+                    let _ = waiter.send(Ok(()));
+                }
                 if !postponed.is_empty() {
                     tracing::warn!(
                         "changes in {} take effect at the next start",
@@ -794,13 +867,17 @@ impl BorderService<'_> {
                     );
                 }
             }
-            Err(why) => {
-                self.log.event(&Event::new(
-                    now,
-                    EventKind::ConfigurationRefused { reason: why },
-                ));
-            }
+            Err(why) => self.refuse_configuration(why, now),
         }
+    }
+
+    fn refuse_configuration(&mut self, why: String, now: Time) {
+        for waiter in self.reload_waiters.drain(..) {
+            // The client may have gone.
+            let _ = waiter.send(Err(why.clone()));
+        }
+        let note = EventKind::ConfigurationRefused { reason: why };
+        self.log.event(&Event::new(now, note));
     }
 }
 

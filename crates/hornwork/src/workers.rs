@@ -1,8 +1,9 @@
 //! The additional workers: each runs a border of its own on sockets at the same addresses, and executes the requests of
 //! the first worker.
 
+use crate::event_output::EventOutput;
 use crate::history::HistorySink;
-use crate::log::EventLog;
+use crate::operators::{self, OperatorInbox, OperatorLine, WorkerContext};
 use crate::service::{driver_config, opened};
 use crate::store::RegistrationSink;
 use crate::threads::ThreadSettings;
@@ -50,6 +51,8 @@ struct SiblingWorker {
 pub(crate) struct SiblingWorkers {
     /// The first entry is the second worker.
     siblings: Vec<SiblingWorker>,
+    /// Their queues of operator jobs.
+    lines: Vec<OperatorLine>,
     /// Their responses to conference requests.
     replies: Option<Receiver<(u64, ConferenceReply)>>,
 }
@@ -89,13 +92,14 @@ impl SiblingWorkers {
         relay: Option<&net::KernelRelay>,
         placing: &ThreadSettings,
         security: &Security,
-        log: &EventLog,
+        events: &EventOutput,
         clock: Clock,
         first: &Waker,
     ) -> io::Result<SiblingWorkers> {
         let cpus = net::allowed_cpus();
         let (said, replies) = channel();
         let mut siblings = Vec::new();
+        let mut lines = Vec::new();
         for (mut border, mailbox, sink, history) in borders {
             let worker = *border.worker();
             let settings =
@@ -115,6 +119,8 @@ impl SiblingWorkers {
             if let Some(sink) = &sink {
                 sink.wake_by(waker.clone());
             }
+            let (line, operators) = operators::line(waker.clone());
+            lines.push(line);
             let (requests, inbox) = channel();
             let drained = Arc::new(AtomicBool::new(false));
             let turns = Arc::new(AtomicU64::new(0));
@@ -123,9 +129,10 @@ impl SiblingWorkers {
                 driver,
                 sink,
                 history,
-                log: log.clone(),
+                events: events.for_thread(),
                 clock,
                 inbox,
+                operators,
                 pending: 0,
                 replies: said.clone(),
                 first: first.clone(),
@@ -146,8 +153,14 @@ impl SiblingWorkers {
         }
         Ok(SiblingWorkers {
             siblings,
+            lines,
             replies: Some(replies),
         })
+    }
+
+    /// Their queues of operator jobs, once.
+    pub(crate) fn take_lines(&mut self) -> Vec<OperatorLine> {
+        std::mem::take(&mut self.lines)
     }
 
     fn send_all(&self, request: impl Fn() -> WorkerRequest) {
@@ -256,9 +269,10 @@ struct WorkerLoop {
     driver: Driver<Forwarder>,
     sink: Option<RegistrationSink>,
     history: Option<HistorySink>,
-    log: EventLog,
+    events: EventOutput,
     clock: Clock,
     inbox: Receiver<WorkerRequest>,
+    operators: OperatorInbox,
     /// Number of requests that the border has not answered.
     pending: usize,
     replies: Sender<(u64, ConferenceReply)>,
@@ -282,10 +296,10 @@ impl WorkerLoop {
             self.driver.turn(&mut self.border, wait)?;
             self.turns.fetch_add(1, Ordering::Relaxed);
             while let Some(event) = self.driver.next_event() {
-                self.log.event(&event);
                 if !ready {
                     opened(&event.kind)?;
                 }
+                self.events.take(&event);
                 if let Some(history) = &mut self.history {
                     history.event(event);
                 }
@@ -293,7 +307,7 @@ impl WorkerLoop {
             if let Some(history) = &mut self.history {
                 history.hand_over(&mut self.border, self.clock.now());
             }
-            self.log.flush();
+            self.events.flush();
             while let Some(reply) = self.border.next_conference_reply() {
                 self.pending = self.pending.saturating_sub(1);
                 // If the receiver is gone, the program is ending.
@@ -303,6 +317,12 @@ impl WorkerLoop {
             ready = true;
             let sink = self.sink.as_mut();
             at_once = sink.is_some_and(|sink| sink.drain_from(&mut self.border));
+            at_once |= self.operators.process(&mut WorkerContext {
+                border: &mut self.border,
+                driver: &mut self.driver,
+                counts: self.events.counts(),
+                now: self.clock.now(),
+            });
             while let Ok(request) = self.inbox.try_recv() {
                 let now = self.clock.now();
                 match request {
@@ -319,6 +339,10 @@ impl WorkerLoop {
                     }
                     WorkerRequest::Stop => {
                         self.driver.turn(&mut self.border, Duration::ZERO)?;
+                        while let Some(event) = self.driver.next_event() {
+                            self.events.take(&event);
+                        }
+                        self.events.flush();
                         if let Some(sink) = &mut self.sink {
                             while sink.drain_from(&mut self.border) {}
                         }

@@ -229,10 +229,17 @@ pub struct Forwarder {
     drops: Drops,
     reports: VecDeque<MediaEvent>,
     outbox: PacketOutbox,
+    /// RTP packets of ended sessions.
+    ended_packets: u64,
     /// Recorded packets among the reports.
     queued_recorded: usize,
     bridge: ConferenceBridge,
     offloads: Offloads,
+}
+
+/// RTP packets received from both sides of a media line.
+fn received_packets(flow: &FlowStats) -> u64 {
+    flow.sides.iter().map(|side| side.received.packets).sum()
 }
 
 impl Forwarder {
@@ -249,6 +256,7 @@ impl Forwarder {
             drops: Drops::new(),
             reports: VecDeque::with_capacity(16),
             outbox: PacketOutbox::new(),
+            ended_packets: 0,
             queued_recorded: 0,
             offloads: Offloads::default(),
             bridge: ConferenceBridge::new(
@@ -270,6 +278,18 @@ impl Forwarder {
     /// The conferences of this forwarder.
     pub fn bridge(&self) -> &ConferenceBridge {
         &self.bridge
+    }
+
+    /// RTP packets accepted from any side since the start: of all sessions; of participants of conferences once they
+    /// have left; of streams relayed by the kernel as far as it has reported them.
+    pub fn packets(&self) -> u64 {
+        let retired = self
+            .sessions
+            .iter()
+            .flat_map(|(_, session)| &session.retired);
+        let retired: u64 = retired.map(received_packets).sum();
+        let current: u64 = self.flows.iter().map(|(_, flow)| flow.packets()).sum();
+        self.ended_packets + retired + current
     }
 
     /// Number of sockets in use by flows and participants.
@@ -449,6 +469,7 @@ impl Forwarder {
     fn remove(&mut self, id: u64, now: Time) -> Result<(), PlanError> {
         if self.bridge.holds(id) {
             let stats = Box::new(self.bridge.leave(id, now)?);
+            self.ended_packets += stats.flows.iter().map(received_packets).sum::<u64>();
             self.reports.push_back(MediaEvent::Stats {
                 session: id,
                 last: true,
@@ -470,6 +491,7 @@ impl Forwarder {
                 flow.sockets().for_each(|socket| self.sockets.clear(socket));
             }
         }
+        self.ended_packets += stats.flows.iter().map(received_packets).sum::<u64>();
         self.reports.push_back(MediaEvent::Stats {
             session: id,
             last: true,

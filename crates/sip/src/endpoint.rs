@@ -812,6 +812,12 @@ impl Endpoint {
         Some(self.leg(leg)?.own.call_id())
     }
 
+    /// Our address and the peer's, as in From and To; the peer's has its tag.
+    pub fn addresses_of(&self, leg: LegId) -> Option<(&[u8], &[u8])> {
+        let leg = self.leg(leg)?;
+        Some((leg.own.local(), leg.peer.remote()))
+    }
+
     /// Our tag and the peer's, for Replaces (RFC 3891). The peer's is empty before there is a dialog.
     pub fn tags_of(&self, leg: LegId) -> Option<(Vec<u8>, &[u8])> {
         let tag = self.tag_of(leg)?;

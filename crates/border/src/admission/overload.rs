@@ -16,6 +16,7 @@ pub(crate) mod shedding;
 use crate::admission::overload::feedback::{LossFeedback, VALID};
 use crate::emergency::is_emergency_uri;
 use crate::shared::{Alarm, Ctx};
+use crate::views::OverloadView;
 use core::time::Duration;
 use engine::{EventKind, SocketFilter, SocketId, Time};
 use flood::{FloodDetector, ServiceTime};
@@ -169,6 +170,14 @@ impl Overload {
             service_time: ServiceTime::new(workers),
             flood: FloodDetector::default(),
             targets: DelayTargets::of(workers),
+        }
+    }
+
+    /// State for operators.
+    pub(crate) fn view(&self) -> OverloadView {
+        OverloadView {
+            active: self.last_refusal.is_some(),
+            queue_delay: self.queue_delay,
         }
     }
 

@@ -5,6 +5,7 @@ use crate::components::Components;
 use crate::counters::CallOutcome;
 use crate::emergency::is_emergency_uri;
 use crate::endpoint_settings::ALLOW;
+use crate::headers::{address_of, text};
 use crate::out_of_dialog::OPTIONS_SUPPORTED;
 use crate::request::{RequestRefusal, address_of_record, too_many};
 use config::{Authenticate, InterfaceId, Register, TrunkId};
@@ -87,6 +88,7 @@ impl Components {
         if request.method() == Method::Invite && !matches!(refused.status, 401 | 407) {
             self.ctx.counters.offered += 1;
             self.ctx.counters.count(CallOutcome::of(refused.status));
+            self.record_refused_call(request, flow, refused);
         }
         refused.report(&mut self.ctx, request, flow);
         NewRequestAction::Respond(StatelessResponse {
@@ -94,6 +96,35 @@ impl Components {
             reason: None,
             headers: refused.headers.clone(),
         })
+    }
+
+    /// Writes the event for the call record of a refused INVITE.
+    pub(crate) fn record_refused_call(
+        &mut self,
+        request: &Message<'_>,
+        flow: Flow,
+        refused: &RequestRefusal,
+    ) {
+        if !self.ctx.events.records {
+            return;
+        }
+        let interface = self.listeners.interface_of(flow.local);
+        let trunk =
+            interface.and_then(|interface| self.listeners.trunk_at(&self.ctx, interface, &flow));
+        let config = self.ctx.config.clone();
+        self.ctx
+            .events
+            .tell(self.ctx.now, || EventKind::CallRefused {
+                interface: interface
+                    .map_or_else(String::new, |interface| config.interface_name(interface)),
+                call_id: text(request.call_id().unwrap_or_default()),
+                from: text(request.from().map(|from| from.uri).unwrap_or_default()),
+                to: text(request.request_uri()),
+                source: address_of(&flow),
+                trunk: config.name_of_trunk(trunk),
+                status: refused.status,
+                reason: refused.why.to_owned(),
+            });
     }
 
     fn enforce_limits(&mut self, request: &Message<'_>, flow: Flow) -> Option<StatelessResponse> {

@@ -16,7 +16,7 @@ use crate::calls::key::{CallKey, CallSlot};
 use crate::calls::table::OngoingCalls;
 use crate::calls::{Call, CallPhase, NewCall, Sides};
 use crate::components::{Calls, Components};
-use crate::headers::text;
+use crate::headers::{address_of, text};
 use crate::policy::{Facts, called_number};
 use crate::request::{RequestOrigin, RequestRefusal};
 use crate::responses::{refuse, refuse_with};
@@ -162,6 +162,7 @@ impl Calls<'_> {
             legs: Sides::new(Some(leg), None),
             interfaces: Sides::new(origin.interface, origin.interface),
             trunks: Sides::new(origin.trunk, None),
+            last_trunk: None,
             set_up: None,
             relay: None,
             media: Some(Box::new(
@@ -209,6 +210,8 @@ impl Calls<'_> {
             call_id: text(request.call_id().unwrap_or_default()),
             from,
             to: text(request.request_uri()),
+            source: address_of(&flow),
+            trunk: config.name_of_trunk(origin.trunk),
         });
         self.parts.log_initial_tags(slot);
         self.negotiate_participant(slot, None, sdp_of(request));
@@ -300,11 +303,12 @@ impl Calls<'_> {
         call.phase = CallPhase::Answered;
         call.answered_at = Some(now);
         call.status = 200;
+        let setup_ms = now.since(call.offered_at).as_millis() as u64;
         self.parts.ctx.counters.answered += 1;
-        self.parts
-            .ctx
-            .events
-            .tell(now, || EventKind::CallAnswered { call: number });
+        self.parts.ctx.events.tell(now, || EventKind::CallAnswered {
+            call: number,
+            setup_ms: Some(setup_ms),
+        });
         self.finish_joining(slot);
     }
 

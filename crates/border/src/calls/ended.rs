@@ -23,6 +23,7 @@ pub(crate) struct EndedCall {
     pub(super) why: &'static str,
     pub(super) status: u16,
     pub(super) duration_ms: Option<u64>,
+    pub(super) trunk: Option<Box<str>>,
     pub(super) path: Option<&'static str>,
     pub(super) encodings: Encodings,
 }
@@ -34,6 +35,21 @@ pub(crate) struct ReceptionQuality {
     pub(crate) loss_percent: Option<Hundredths>,
     pub(crate) jitter_ms: Option<Hundredths>,
     pub(crate) mos: Option<Hundredths>,
+    pub(crate) totals: SideTotals,
+}
+
+/// Totals of one side over all media lines.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SideTotals {
+    /// RTP packets received, and lost before they arrived.
+    pub(crate) packets: Option<u64>,
+    pub(crate) lost: Option<u64>,
+    /// RTP packets sent, and lost on the way by the last report of the peer.
+    pub(crate) sent: Option<u64>,
+    pub(crate) remote_lost: Option<u64>,
+    /// Half the round-trip time.
+    pub(crate) delay_ms: Option<Hundredths>,
+    pub(crate) protection: Option<String>,
 }
 
 impl EndedCall {
@@ -45,12 +61,31 @@ impl EndedCall {
         path: Option<&'static str>,
         [caller, callee]: [ReceptionQuality; 2],
     ) {
+        let (one, other) = (caller.totals, callee.totals);
+        if one.packets.is_some() || other.packets.is_some() {
+            ctx.events.tell(ctx.now, || EventKind::CallMedia {
+                call,
+                caller_packets: one.packets,
+                caller_lost: one.lost,
+                caller_sent: one.sent,
+                caller_remote_lost: one.remote_lost,
+                caller_delay_ms: one.delay_ms,
+                caller_protection: one.protection,
+                callee_packets: other.packets,
+                callee_lost: other.lost,
+                callee_sent: other.sent,
+                callee_remote_lost: other.remote_lost,
+                callee_delay_ms: other.delay_ms,
+                callee_protection: other.protection,
+            });
+        }
         ctx.events.tell(ctx.now, || EventKind::CallEnded {
             call,
             ended_by: self.by.to_owned(),
             reason: self.why.to_owned(),
             status: self.status,
             duration_ms: self.duration_ms,
+            trunk: self.trunk.clone(),
             path: path.or(self.path).map(str::to_owned),
             codec: codec_of(caller.codec, callee.codec),
             caller_loss_percent: caller.loss_percent,

@@ -4,10 +4,11 @@
 
 use crate::admission::MediaPath;
 use crate::calls::Call;
-use crate::calls::ended::{EndedCall, ReceptionQuality, StatisticsSource};
+use crate::calls::ended::{EndedCall, ReceptionQuality, SideTotals, StatisticsSource};
 use crate::calls::key::CallSlot;
 use crate::components::Calls;
 use anchor::{Encodings, Side};
+use config::TrunkId;
 use engine::Hundredths;
 use media::forward::{FlowStats, SessionStats, SideStats, SourceStats};
 use media::quality::{Observation, codec_quality, rate};
@@ -22,6 +23,7 @@ impl Calls<'_> {
     ) {
         let now = self.parts.ctx.now;
         let carrier = self.parts.media.offload.path;
+        let config = &self.parts.ctx.config;
         let Some(call) = self.parts.calls.get_mut(slot) else {
             return;
         };
@@ -36,6 +38,7 @@ impl Calls<'_> {
             duration_ms: call
                 .answered_at
                 .map(|answered| now.since(answered).as_millis() as u64),
+            trunk: config.name_of_trunk(trunk_of(call)).map(Into::into),
             path: path_of(call, carrier),
             encodings,
         };
@@ -60,9 +63,14 @@ impl Calls<'_> {
             sides.any(|side| side.offloaded.packets > 0)
         });
         let path = kernel.then_some("kernel");
-        let reception = stats.map_or_else(Default::default, |stats| {
+        let mut reception = stats.map_or_else(Default::default, |stats| {
             reception_of(stats, &ended.encodings)
         });
+        if let Some(stats) = stats {
+            for (side, reception) in Side::BOTH.into_iter().zip(&mut reception) {
+                reception.totals = totals_of(stats, side);
+            }
+        }
         ended.report(&mut self.parts.ctx, number, path, reception);
         self.finish_drain_if_idle();
     }
@@ -78,6 +86,43 @@ impl Calls<'_> {
 
 /// Default packet time of speech in milliseconds (RFC 3551 section 4.5).
 const PACKET_MS: f64 = 20.0;
+
+/// The trunk of the target tried last, otherwise that of the caller.
+fn trunk_of(call: &Call) -> Option<TrunkId> {
+    (*call.trunks.get(Side::Callee))
+        .or(call.last_trunk)
+        .or(*call.trunks.get(Side::Caller))
+}
+
+/// Totals of a side of a session.
+fn totals_of(stats: &SessionStats, side: Side) -> SideTotals {
+    let own = || {
+        let flows = stats.flows.iter();
+        flows.filter_map(move |flow| flow.sides.get(side.index()))
+    };
+    let lost = |side: &SideStats| {
+        let sources = side.sources.iter();
+        sources
+            .map(|source| source.summary.lost_unique)
+            .sum::<u64>()
+    };
+    let remote_lost = own()
+        .filter_map(|side| side.report)
+        .map(|report| u64::try_from(report.cumulative_lost).unwrap_or(0));
+    let round_trip = own().find_map(|side| side.round_trip);
+    let protection = |side: &SideStats| match side.srtp {
+        Some(suite) => format!("srtp:{}", suite.name()),
+        None => "none".to_owned(),
+    };
+    SideTotals {
+        packets: Some(own().map(|side| side.received.packets).sum()),
+        lost: Some(own().map(lost).sum()),
+        sent: Some(own().map(|side| side.sent.packets).sum()),
+        remote_lost: remote_lost.reduce(|one, other| one + other),
+        delay_ms: round_trip.map(|span| Hundredths::of(span.as_secs_f64() * 500.0)),
+        protection: own().map(protection).next(),
+    }
+}
 
 /// The media path of a call, as far as the call knows it; packets relayed by the kernel are reported later.
 fn path_of(call: &Call, carrier: MediaPath) -> Option<&'static str> {
@@ -154,6 +199,7 @@ fn reception_of(stats: &SessionStats, encodings: &Encodings) -> [ReceptionQualit
                 .jitter_ms
                 .map(|jitter| Hundredths::of(jitter.mean)),
             mos: codec.and_then(|codec| mos(main, codec, round_trip_ms / 2.0)),
+            totals: SideTotals::default(),
         }
     })
 }

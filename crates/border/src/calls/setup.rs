@@ -12,7 +12,7 @@ use crate::calls::transfer::join::existing_leg_step;
 use crate::calls::{Call, CallPhase, NewCall, SetUp, Sides};
 use crate::components::{Calls, Components};
 use crate::counters::CallOutcome;
-use crate::headers::text;
+use crate::headers::{address_of, text};
 use crate::policy::{CallPlan, Facts, Plan, decide, decide_for};
 use crate::registrar::{Authentication, Claim};
 use crate::request::{
@@ -139,6 +139,7 @@ impl Calls<'_> {
                 .ctx
                 .counters
                 .count(CallOutcome::of(refused.status));
+            self.parts.record_refused_call(request, flow, refused);
         } else {
             // The INVITE with credentials follows.
             self.parts.ctx.counters.offered -= 1;
@@ -178,6 +179,7 @@ impl Calls<'_> {
             legs: Sides::new(Some(leg), None),
             interfaces: Sides::new(origin.interface, origin.interface),
             trunks: Sides::new(origin.trunk, None),
+            last_trunk: None,
             set_up: Some(Box::new(SetUp {
                 invite: request.bytes().into(),
                 hops: plan.steps,
@@ -236,6 +238,8 @@ impl Calls<'_> {
             call_id: text(request.call_id().unwrap_or_default()),
             from: text(request.from().map(|from| from.uri).unwrap_or_default()),
             to: text(request.request_uri()),
+            source: address_of(&flow),
+            trunk: config.name_of_trunk(origin.trunk),
         });
         self.parts.log_initial_tags(slot);
         self.call_next_hops_with(slot, request);

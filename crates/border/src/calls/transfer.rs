@@ -328,12 +328,15 @@ impl Calls<'_> {
             };
             let number = self.parts.calls.get(slot).map_or(0, |call| call.number);
             self.parts.trunks.begin_call(hop.trunk);
+            let config = self.parts.ctx.config.clone();
             self.parts.ctx.events.tell(now, || EventKind::CallRouted {
                 call: number,
                 route: "transfer".to_owned(),
                 target: hop.label,
                 address: address_of(&flow),
                 call_id: text(self.endpoint.call_id_of(leg).unwrap_or_default()),
+                interface: config.interface_name(hop.interface),
+                trunk: config.name_of_trunk(hop.trunk),
             });
             if let Some(join) = self.parts.calls.join_mut(slot) {
                 join.new = Some(leg);

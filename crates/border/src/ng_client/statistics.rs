@@ -1,6 +1,6 @@
 //! Figures in the replies of nodes.
 
-use crate::calls::ended::ReceptionQuality;
+use crate::calls::ended::{ReceptionQuality, SideTotals};
 use engine::Hundredths;
 use wire::ng::Value;
 
@@ -74,6 +74,11 @@ pub(super) fn quality_of(reply: &Value, tags: [&str; 2]) -> [ReceptionQuality; 2
                 .map(|ms| Hundredths(ms * 100)),
             // Ten times the score.
             mos: integer(source, &["average MOS", "MOS"]).map(|tenths| Hundredths(tenths * 10)),
+            totals: SideTotals {
+                packets: integer(source, &["packets"]),
+                lost: integer(source, &["cumulative loss"]),
+                ..SideTotals::default()
+            },
         }
     })
 }

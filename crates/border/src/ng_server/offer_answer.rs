@@ -466,7 +466,10 @@ impl NgServer {
         if let Some(call) = self.branches.call_mut(exchange.call) {
             call.signalled = self.now;
         }
-        self.tell(EventKind::CallAnswered { call: number });
+        self.tell(EventKind::CallAnswered {
+            call: number,
+            setup_ms: None,
+        });
         self.update_playback(session);
         if options.record {
             self.start_recording(session);

@@ -184,6 +184,16 @@ impl Authority {
         }
     }
 
+    /// See [`AuthenticationFailures::lockouts`].
+    pub fn lockouts(&self, now: Time) -> Vec<(IpAddr, Duration)> {
+        self.failures.lockouts(now)
+    }
+
+    /// See [`AuthenticationFailures::remove_lockout`].
+    pub fn remove_lockout(&mut self, source: IpAddr, now: Time) -> bool {
+        self.failures.remove_lockout(source, now)
+    }
+
     /// Whether to log a failure: see [`AuthenticationFailures::take_report`].
     pub fn report_failure(&mut self, now: Time) -> Option<u64> {
         self.failures.take_report(now)

@@ -8,6 +8,7 @@ use config::FailureLimits;
 use core::hash::BuildHasher as _;
 use core::time::Duration;
 use engine::{BoundedMap, Entropy, HashKey, Time};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
 
 /// Maximum number of entries of each table.
@@ -108,6 +109,38 @@ impl AuthenticationFailures {
             .filter_map(|(key, _)| self.meter(&key, now));
         let until = meters.map(|meter| meter.until).max()?;
         (until > now).then(|| until.since(now))
+    }
+
+    /// Sources whose credentials are not checked at present, with the remaining time; sorted.
+    pub fn lockouts(&self, now: Time) -> Vec<(IpAddr, Duration)> {
+        let tables = [&self.young, &self.old].into_iter();
+        let entries = tables.flat_map(|table| table.iter_unordered());
+        let mut sources: BTreeMap<IpAddr, Duration> = BTreeMap::new();
+        for (key, _) in entries {
+            let source = match key {
+                FailureKey::Source(source) | FailureKey::Own(source, _) => *source,
+                // The hash of an account does not tell its name.
+                FailureKey::Account(_) => continue,
+            };
+            if let Some(meter) = self.meter(key, now).filter(|meter| meter.until > now) {
+                let left = sources.entry(source).or_default();
+                *left = (*left).max(meter.until.since(now));
+            }
+        }
+        sources.into_iter().collect()
+    }
+
+    /// Forgets the failures of a source. Returns whether it was locked out.
+    pub fn remove_lockout(&mut self, source: IpAddr, now: Time) -> bool {
+        let source = source_of(source);
+        let locked = self.lockouts(now).iter().any(|(own, _)| *own == source);
+        for table in [&mut self.young, &mut self.old] {
+            table.retain(|key, _| match key {
+                FailureKey::Source(own) | FailureKey::Own(own, _) => *own != source,
+                FailureKey::Account(_) => true,
+            });
+        }
+        locked
     }
 
     /// Counts wrong credentials.

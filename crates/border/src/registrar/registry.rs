@@ -4,6 +4,7 @@
 
 use super::{Location, Passing, RegisterResponse, StoredContact, StoredRegistration};
 use crate::policy::Contact;
+use crate::views::RegistrationView;
 use config::{InterfaceId, Registrar};
 use core::hash::BuildHasher as _;
 use core::time::Duration;
@@ -123,6 +124,19 @@ impl Registry {
             Registry::Own(location) => location.len(),
             Registry::Common(parts) => parts.parts.iter().map(|part| lock(part).len()).sum(),
         }
+    }
+
+    /// Passes every user to `each`.
+    pub fn each(&self, each: &mut dyn FnMut(RegistrationView)) {
+        match self {
+            Registry::Own(location) => location.each(each),
+            Registry::Common(parts) => parts.parts.iter().for_each(|part| lock(part).each(each)),
+        }
+    }
+
+    /// See [`Location::remove_user`].
+    pub fn remove_user(&mut self, user: &str) -> (usize, Vec<EventKind>) {
+        self.with(user, |part| part.remove_user(user))
     }
 
     /// Whether there is no registration.

@@ -98,6 +98,7 @@ fn call_end_is_logged_with_statistics_before_the_bye_response() {
             "reason=bye",
             "status=200",
             "duration_ms=2998",
+            "trunk=pbx",
             "path=sockets",
             "codec=PCMU",
             "caller_loss_percent=10.00",
@@ -108,6 +109,23 @@ fn call_end_is_logged_with_statistics_before_the_bye_response() {
             "callee_mos=4.41",
         ]
     );
+    let media = net.events.iter().find_map(|event| match &event.kind {
+        EventKind::CallMedia {
+            caller_packets,
+            caller_lost,
+            callee_packets,
+            callee_sent,
+            caller_protection,
+            ..
+        } => Some((
+            [*caller_packets, *caller_lost, *callee_packets, *callee_sent],
+            caller_protection.clone(),
+        )),
+        _ => None,
+    });
+    let (totals, protection) = media.expect("totals of the media");
+    assert_eq!(totals, [Some(90), Some(10), Some(100), Some(90)]);
+    assert_eq!(protection.as_deref(), Some("none"));
     net.assert_quiet();
     ended(&net);
 }
@@ -125,6 +143,7 @@ fn refused_call_ends_with_its_final_response() {
             "ended_by=callee",
             "reason=refused",
             "status=486",
+            "trunk=pbx",
             "path=sockets"
         ]
     );
@@ -145,6 +164,7 @@ fn bypassed_media_has_no_statistics() {
             "reason=bye",
             "status=200",
             "duration_ms=998",
+            "trunk=pbx",
             "path=bypass"
         ]
     );

@@ -66,6 +66,7 @@ fn call_from_end_to_end() {
             "call_routed",
             "call_progressed",
             "call_answered",
+            "call_media",
             "call_ended"
         ]
     );

@@ -2,7 +2,9 @@
 
 use super::access::{ControlPolicy, Denial, WRONG_TOKEN};
 use super::{ConferenceName, ConferenceReply, ConferenceRequest, ControlRequest};
-use crate::log::{EventLog, timestamp};
+use crate::http::ClientAddress;
+use crate::log::timestamp;
+use crate::operators::Operators;
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::extract::{Extension, FromRequestParts, Path, Request, State};
@@ -16,7 +18,7 @@ use border::conferences::{ConferenceView, ParticipantView};
 use border::registrar::AuthenticationFailures;
 use engine::{Entropy, Event, EventKind, Time};
 use media::conference::MuteState;
-use net::{Clock, Waker};
+use net::Waker;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -40,17 +42,12 @@ const REFUSAL_LOG_INTERVAL: Duration = Duration::from_secs(10);
 /// Longest path in events, characters.
 const MAX_PATH_CHARS: usize = 200;
 
-/// Source address of a request.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct ClientAddress(pub(super) SocketAddr);
-
 /// State common to all requests.
 pub(super) struct ApiState {
     requests: SyncSender<ControlRequest>,
     waker: Waker,
     access: watch::Receiver<ControlPolicy>,
-    log: EventLog,
-    clock: Clock,
+    operators: Operators,
     refusals: Mutex<Refusals>,
     rate: Mutex<RequestRate>,
     failures: Mutex<AuthenticationFailures>,
@@ -92,8 +89,7 @@ impl ApiState {
         requests: SyncSender<ControlRequest>,
         waker: Waker,
         access: watch::Receiver<ControlPolicy>,
-        log: EventLog,
-        clock: Clock,
+        operators: Operators,
     ) -> ApiState {
         let limits = access.borrow().failures();
         let random = net::entropy();
@@ -104,19 +100,28 @@ impl ApiState {
             requests,
             waker,
             access,
-            log,
-            clock,
             refusals: Mutex::default(),
             rate: Mutex::new(RequestRate {
                 remaining: RequestRate::FULL,
-                at: clock.now(),
+                at: operators.clock.now(),
             }),
+            operators,
         }
     }
 
+    /// Access to the packet threads.
+    pub(super) fn operators(&self) -> &Operators {
+        &self.operators
+    }
+
     /// Logs a refusal, unless one was logged just before.
-    pub(super) fn log_refusal(&self, remote: SocketAddr, status: StatusCode, why: &str) {
-        let now = self.clock.now();
+    pub(super) fn log_refusal(
+        &self,
+        remote: impl core::fmt::Display,
+        status: StatusCode,
+        why: &str,
+    ) {
+        let now = self.operators.clock.now();
         let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
         refusals.count += 1;
         if refusals
@@ -132,7 +137,7 @@ impl ApiState {
             status: status.as_u16(),
             refused: std::mem::take(&mut refusals.count),
         };
-        self.log.event(&Event::new(now, note));
+        self.operators.log.event(&Event::new(now, note));
     }
 
     /// Authorizes a request; the error is the number of seconds for which its source is locked out because of wrong
@@ -144,7 +149,7 @@ impl ApiState {
     ) -> Result<Result<(), Denial>, u64> {
         let access = self.access.borrow();
         let checks_token = access.has_token(headers);
-        let now = self.clock.now();
+        let now = self.operators.clock.now();
         let source = remote.ip();
         let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
         failures.set_limits(access.failures());
@@ -161,7 +166,7 @@ impl ApiState {
         Ok(authorized)
     }
 
-    fn log_command(
+    pub(super) fn log_command(
         &self,
         remote: ClientAddress,
         what: &RequestLabel,
@@ -169,12 +174,14 @@ impl ApiState {
         status: StatusCode,
     ) {
         let note = EventKind::ControlCommand {
-            source: remote.0.to_string(),
+            source: remote.to_string(),
             request: what.0.clone(),
             value: value.to_owned(),
             status: status.as_u16(),
         };
-        self.log.event(&Event::new(self.clock.now(), note));
+        self.operators
+            .log
+            .event(&Event::new(self.operators.clock.now(), note));
     }
 
     /// Sends a command to the border and waits for the response.
@@ -211,8 +218,11 @@ impl ApiState {
     }
 
     fn since(&self, at: Time) -> (Value, Value) {
-        let seconds = self.clock.now().since(at).as_secs();
-        (timestamp(self.clock.unix_nanos(at)).into(), seconds.into())
+        let seconds = self.operators.clock.now().since(at).as_secs();
+        (
+            timestamp(self.operators.clock.unix_nanos(at)).into(),
+            seconds.into(),
+        )
     }
 
     fn conference_json(&self, conference: &ConferenceView) -> Value {
@@ -282,17 +292,23 @@ impl ApiState {
 
 /// Reason for an error response.
 #[derive(Debug)]
-struct Problem {
+pub(super) struct Problem {
     status: StatusCode,
     why: String,
 }
 
 impl Problem {
-    fn new(status: StatusCode, why: impl Into<String>) -> Problem {
+    pub(super) fn new(status: StatusCode, why: impl Into<String>) -> Problem {
         Problem {
             status,
             why: why.into(),
         }
+    }
+}
+
+impl Problem {
+    pub(super) fn status(&self) -> StatusCode {
+        self.status
     }
 }
 
@@ -313,7 +329,7 @@ impl IntoResponse for Problem {
     }
 }
 
-fn json(status: StatusCode, value: &Value) -> Response {
+pub(super) fn json(status: StatusCode, value: &Value) -> Response {
     let mut response = Response::new(Body::from(format!("{value}\n")));
     *response.status_mut() = status;
     let headers = response.headers_mut();
@@ -324,7 +340,7 @@ fn json(status: StatusCode, value: &Value) -> Response {
 
 /// Method and path, for events.
 #[derive(Clone, Debug)]
-struct RequestLabel(String);
+pub(super) struct RequestLabel(String);
 
 /// The routes of all requests.
 pub(super) fn router(shared: Arc<ApiState>) -> Router {
@@ -343,6 +359,7 @@ pub(super) fn router(shared: Arc<ApiState>) -> Router {
                 .patch(change_participant)
                 .delete(remove_participant),
         )
+        .merge(super::commands::routes())
         .fallback(absent)
         .method_not_allowed_fallback(not_allowed)
         .layer(from_fn_with_state(shared.clone(), authorize_request))
@@ -363,19 +380,22 @@ async fn authorize_request(
     mut request: Request,
     next: Next,
 ) -> Response {
-    let authorized = shared.authorize(remote.0, request.headers());
+    let authorized = match remote {
+        ClientAddress::Tcp(address) => shared.authorize(address, request.headers()),
+        ClientAddress::Local => Ok(Ok(())),
+    };
     let authorized = match authorized {
         Ok(authorized) => authorized,
         Err(seconds) => {
             let why = "too many wrong tokens";
-            shared.log_refusal(remote.0, StatusCode::TOO_MANY_REQUESTS, why);
+            shared.log_refusal(remote, StatusCode::TOO_MANY_REQUESTS, why);
             let mut response = Problem::new(StatusCode::TOO_MANY_REQUESTS, why).into_response();
             response.headers_mut().insert(RETRY_AFTER, seconds.into());
             return response;
         }
     };
     let authorized = authorized.and_then(|()| {
-        let now = shared.clock.now();
+        let now = shared.operators.clock.now();
         let mut rate = shared.rate.lock().unwrap_or_else(PoisonError::into_inner);
         match rate.admit(now) {
             true => Ok(()),
@@ -384,7 +404,7 @@ async fn authorize_request(
     });
     if let Err((status, why)) = authorized {
         let denied: Denial = (status, why);
-        shared.log_refusal(remote.0, denied.0, denied.1);
+        shared.log_refusal(remote, denied.0, denied.1);
         return Problem::new(denied.0, denied.1).into_response();
     }
     let path: String = request.uri().path().chars().take(MAX_PATH_CHARS).collect();
@@ -393,10 +413,10 @@ async fn authorize_request(
     next.run(request).await
 }
 
-type SharedState = State<Arc<ApiState>>;
+pub(super) type SharedState = State<Arc<ApiState>>;
 
 /// Parameters of the path; an invalid one gives 404.
-struct PathParts<T>(T);
+pub(super) struct PathParts<T>(pub(super) T);
 
 impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for PathParts<T> {
     type Rejection = Problem;
@@ -554,7 +574,10 @@ async fn remove_participant(
 }
 
 /// Reads the body of a request: a small JSON object with the matching Content-Type.
-async fn read<T: DeserializeOwned>(headers: &HeaderMap, body: Body) -> Result<T, Problem> {
+pub(super) async fn read<T: DeserializeOwned>(
+    headers: &HeaderMap,
+    body: Body,
+) -> Result<T, Problem> {
     let kind = headers
         .get(CONTENT_TYPE)
         .and_then(|kind| kind.to_str().ok())

@@ -1,130 +1,63 @@
-//! HTTP connections: limited in number, per source and in duration, each for one request.
+//! The listeners of the control interface, in a thread of their own.
 
-use super::api::{ApiState, ClientAddress, router};
-use axum::http::{Request, StatusCode};
+use super::api::{ApiState, router};
+use crate::http::{ACCEPT_RETRY_DELAY, BUSY_RESPONSE, ClientAddress, ConnectionLimits, serve};
+use axum::http::StatusCode;
 use config::ControlSpec;
-use hyper::body::Incoming;
-use hyper::server::conn::http1;
-use hyper::service::{Service as _, service_fn};
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
-use std::collections::BTreeMap;
 use std::io;
-use std::net::{IpAddr, Ipv6Addr, TcpListener};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
-use tokio::net::TcpStream;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{sleep, timeout};
+use std::net::TcpListener;
+use std::os::unix::net::UnixListener;
+use std::sync::Arc;
+use tokio::sync::Semaphore;
+use tokio::time::sleep;
 
-/// Longest time for receiving the head of a request.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
-/// Longest duration of a connection.
-const CONNECTION_TIMEOUT: Duration = Duration::from_secs(15);
-/// Largest head, octets.
-const MAX_HEAD_OCTETS: usize = 16 << 10;
-/// Most header fields of a request.
-const MAX_HEADERS: usize = 64;
-/// Pause after a failed accept (such as without free file descriptors).
-const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
-
-const BUSY_RESPONSE: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: 33\r\nRetry-After: 1\r\nConnection: close\r\n\r\n{\"error\":\"too many connections\"}\n";
-
-/// Serves in a thread of its own until the program ends.
+/// Serves in a thread of its own until the program ends: requests over TCP, and over a Unix socket.
 ///
 /// # Errors
 /// If the thread or the epoll set cannot be created.
 pub(super) fn start(
-    listener: TcpListener,
+    listener: Option<TcpListener>,
+    socket: Option<UnixListener>,
     spec: &ControlSpec,
     shared: Arc<ApiState>,
 ) -> io::Result<()> {
     let limits = ConnectionLimits::new(spec.connections, spec.connections_per_source);
-    listener.set_nonblocking(true)?;
+    let local = Arc::new(Semaphore::new(spec.connections.into()));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let listener = {
-        let _inside = runtime.enter();
-        tokio::net::TcpListener::from_std(listener)?
-    };
+    let inside = runtime.enter();
+    let listener = listener
+        .map(|listener| {
+            listener.set_nonblocking(true)?;
+            tokio::net::TcpListener::from_std(listener)
+        })
+        .transpose()?;
+    let socket = socket
+        .map(|socket| {
+            socket.set_nonblocking(true)?;
+            tokio::net::UnixListener::from_std(socket)
+        })
+        .transpose()?;
+    drop(inside);
     std::thread::Builder::new()
         .name("control".to_owned())
         .spawn(move || {
             // Signals belong to the first thread; if they cannot be blocked here, this thread may receive them too.
             let _ = net::block_signals();
-            runtime.block_on(accept(listener, limits, shared));
+            runtime.block_on(async move {
+                if let Some(socket) = socket {
+                    tokio::spawn(accept_local(socket, local, shared.clone()));
+                }
+                match listener {
+                    Some(listener) => accept(listener, limits, shared).await,
+                    None => std::future::pending().await,
+                }
+            });
         })?;
     Ok(())
-}
-
-/// Limits of concurrent connections.
-struct ConnectionLimits {
-    free: Arc<Semaphore>,
-    per_source: u16,
-    /// Connections per source; sources without one are removed, so that there are no more entries than connections.
-    sources: Arc<Mutex<BTreeMap<IpAddr, u16>>>,
-}
-
-/// Permit of one connection.
-struct ConnectionPermit {
-    source: IpAddr,
-    sources: Arc<Mutex<BTreeMap<IpAddr, u16>>>,
-    /// Permit of the total limit.
-    _permit: OwnedSemaphorePermit,
-}
-
-fn locked(sources: &Mutex<BTreeMap<IpAddr, u16>>) -> MutexGuard<'_, BTreeMap<IpAddr, u16>> {
-    sources.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl ConnectionLimits {
-    fn new(all: u16, per_source: u16) -> ConnectionLimits {
-        ConnectionLimits {
-            free: Arc::new(Semaphore::new(all.into())),
-            per_source,
-            sources: Arc::default(),
-        }
-    }
-
-    /// A permit for a connection from this address.
-    ///
-    /// # Errors
-    /// The exceeded limit.
-    fn take(&self, address: IpAddr) -> Result<ConnectionPermit, &'static str> {
-        let source = match address.to_canonical() {
-            // An IPv6 host typically has a /64 network of its own.
-            IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64).into(),
-            ip => ip,
-        };
-        let mut sources = locked(&self.sources);
-        if sources
-            .get(&source)
-            .is_some_and(|has| *has >= self.per_source)
-        {
-            return Err("too many connections of one source");
-        }
-        let free = self.free.clone().try_acquire_owned();
-        let permit = free.map_err(|_| "too many connections")?;
-        *sources.entry(source).or_default() += 1;
-        Ok(ConnectionPermit {
-            source,
-            sources: self.sources.clone(),
-            _permit: permit,
-        })
-    }
-}
-
-impl Drop for ConnectionPermit {
-    fn drop(&mut self) {
-        let mut sources = locked(&self.sources);
-        if let Some(has) = sources.get_mut(&self.source) {
-            *has -= 1;
-            if *has == 0 {
-                sources.remove(&self.source);
-            }
-        }
-    }
 }
 
 async fn accept(
@@ -149,51 +82,33 @@ async fn accept(
         };
         let router = router.clone();
         tokio::spawn(async move {
-            let service = service_fn(move |mut request: Request<Incoming>| {
-                request.extensions_mut().insert(ClientAddress(remote));
-                router.call(request)
-            });
-            let mut builder = http1::Builder::new();
-            builder
-                .timer(TokioTimer::new())
-                .header_read_timeout(HEAD_TIMEOUT)
-                .keep_alive(false)
-                .max_buf_size(MAX_HEAD_OCTETS)
-                .max_headers(MAX_HEADERS);
-            let io: TokioIo<TcpStream> = TokioIo::new(stream);
-            // Errors and timeouts need no handling: the connection is closed in any case.
-            let _ = timeout(CONNECTION_TIMEOUT, builder.serve_connection(io, service)).await;
+            serve(TokioIo::new(stream), router, ClientAddress::Tcp(remote)).await;
             drop(permit);
         });
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn one_source_cannot_use_all_connections() {
-        let limits = ConnectionLimits::new(4, 2);
-        let take = |address: &str| limits.take(address.parse().expect("an address"));
-        let one = [take("10.0.0.1"), take("::ffff:10.0.0.1")];
-        assert!(one.iter().all(Result::is_ok));
-        assert_eq!(
-            take("10.0.0.1").err(),
-            Some("too many connections of one source")
-        );
-        let other = take("2001:db8::1").expect("a permit");
-        let same = take("2001:db8::2").expect("a permit");
-        assert_eq!(take("10.0.0.2").err(), Some("too many connections"));
-        drop((other, same));
-        assert!(take("10.0.0.1").is_err());
-        drop(one);
-        let again: Vec<_> = (0..2).map(|_| take("10.0.0.1")).collect();
-        assert!(again.iter().all(Result::is_ok));
-        drop(again);
-        assert!(
-            locked(&limits.sources).is_empty(),
-            "no source is remembered"
-        );
+/// Connections of this machine, authorized by the permissions of the socket.
+async fn accept_local(
+    socket: tokio::net::UnixListener,
+    permits: Arc<Semaphore>,
+    shared: Arc<ApiState>,
+) {
+    let router = TowerToHyperService::new(router(shared));
+    loop {
+        let Ok((stream, _)) = socket.accept().await else {
+            sleep(ACCEPT_RETRY_DELAY).await;
+            continue;
+        };
+        let Ok(permit) = permits.clone().try_acquire_owned() else {
+            // The response is best effort: a full socket is not waited for.
+            let _ = stream.try_write(BUSY_RESPONSE);
+            continue;
+        };
+        let router = router.clone();
+        tokio::spawn(async move {
+            serve(TokioIo::new(stream), router, ClientAddress::Local).await;
+            drop(permit);
+        });
     }
 }

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 /// A SIPp process on loopback.
-fn sipp(folder: &Path, name: &str, port: u16, arguments: &[&str]) -> Process {
+pub(crate) fn sipp(folder: &Path, name: &str, port: u16, arguments: &[&str]) -> Process {
     Process::start(
         Command::new("sipp")
             .current_dir(folder)

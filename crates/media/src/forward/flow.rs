@@ -532,6 +532,11 @@ impl MediaFlow {
 
 /// Offload to the kernel relay.
 impl MediaFlow {
+    /// RTP packets received from both sides.
+    pub(crate) fn packets(&self) -> u64 {
+        self.sides.iter().map(|side| side.received.packets).sum()
+    }
+
     /// The offload state of the stream from a side, and the socket on which the stream is received.
     pub(crate) fn stream(&mut self, from: usize) -> (SocketId, &mut OffloadStream) {
         let [a, b] = &mut self.sides;

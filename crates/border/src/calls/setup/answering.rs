@@ -246,6 +246,7 @@ impl Calls<'_> {
         call.phase = CallPhase::Answered;
         call.answered_at = Some(now);
         call.status = 200;
+        let setup_ms = now.since(call.offered_at).as_millis() as u64;
         self.set_early_media(slot, None);
         let mut buffers = std::mem::take(&mut self.parts.calls.buffers);
         buffers.sdp.clear();
@@ -278,10 +279,10 @@ impl Calls<'_> {
                 let offers = !offered && !settled && has_sdp(response);
                 self.await_ack(slot, (Side::Callee, leg), offers, response);
                 self.parts.ctx.counters.answered += 1;
-                self.parts
-                    .ctx
-                    .events
-                    .tell(now, || EventKind::CallAnswered { call: number });
+                self.parts.ctx.events.tell(now, || EventKind::CallAnswered {
+                    call: number,
+                    setup_ms: Some(setup_ms),
+                });
             }
             Err(status) => {
                 // The answer of the callee cannot be forwarded to the caller.

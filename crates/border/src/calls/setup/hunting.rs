@@ -357,6 +357,8 @@ impl Calls<'_> {
             return;
         };
         let trunk = hop.trunk;
+        call.last_trunk = trunk;
+        let config = self.parts.ctx.config.clone();
         self.parts.ctx.events.tell(now, || EventKind::CallRouted {
             call: number,
             route: match hop.redirected {
@@ -366,6 +368,8 @@ impl Calls<'_> {
             target: hop.label.clone(),
             address: address_of(flow),
             call_id: text(self.endpoint.call_id_of(leg).unwrap_or_default()),
+            interface: config.interface_name(hop.interface),
+            trunk: config.name_of_trunk(trunk),
         });
         if let Some(timeout) = trunk
             .and_then(|trunk| self.parts.ctx.config.trunk(trunk))

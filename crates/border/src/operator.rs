@@ -1,0 +1,156 @@
+//! Operator commands and figures, in plain values: calls, trunks, registrations, media nodes, lockouts and limits. The
+//! program passes them between its packet threads and the control interface.
+
+use crate::border::Border;
+use crate::views::{NodeView, OverloadView, RegistrationView, TrunkView};
+use anchor::Side;
+use config::{Config, InterfaceId, TrunkId};
+use core::time::Duration;
+use engine::Time;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// The header field Reason in BYE and CANCEL of a call that an operator ends (RFC 3326).
+const OPERATOR_REASON: &[u8] = b"SIP;cause=480;text=\"Ended by operator\"";
+
+impl Border {
+    /// States of all trunks, in the order of the configuration.
+    pub fn trunk_views(&self) -> Vec<TrunkView> {
+        let parts = &self.parts;
+        let view = |(index, trunk): (usize, &config::Trunk)| {
+            let id = TrunkId(u16::try_from(index).unwrap_or(u16::MAX));
+            let target = |(at, target): (usize, &config::TargetSpec)| {
+                let transport = target.transport.map(|transport| format!("{transport}:"));
+                let address = format!("{}{}", transport.unwrap_or_default(), target.host);
+                (address, parts.trunks.is_answering(id, at))
+            };
+            let targets: Vec<(String, bool)> =
+                trunk.targets.iter().enumerate().map(target).collect();
+            TrunkView {
+                name: trunk.name.clone(),
+                enabled: parts.trunks.is_enabled(id),
+                up: targets.iter().any(|(_, up)| *up),
+                calls: parts.trunks.calls(id),
+                calls_max: trunk.max_calls,
+                targets,
+            }
+        };
+        parts
+            .ctx
+            .config
+            .trunks
+            .iter()
+            .enumerate()
+            .map(view)
+            .collect()
+    }
+
+    /// Puts a trunk into service or out of it, for all workers: a disabled trunk gets no calls and no other requests;
+    /// calls in progress and calls from it are not affected. The state survives a reload, not a restart. Returns
+    /// whether the trunk exists.
+    pub fn set_trunk_enabled(&mut self, name: &str, enabled: bool) -> bool {
+        let trunk = self.parts.ctx.config.trunk_named(name);
+        if let Some(trunk) = trunk {
+            self.parts.trunks.set_enabled(trunk, enabled);
+        }
+        trunk.is_some()
+    }
+
+    /// Number of calls in progress of this worker.
+    pub fn call_count(&self) -> usize {
+        self.parts.calls.len()
+    }
+
+    /// Number of registered contacts of all workers.
+    pub fn registration_count(&self) -> usize {
+        self.parts.registrar.location.len()
+    }
+
+    /// Whether new calls are refused because of a drain.
+    pub fn is_draining(&self) -> bool {
+        self.parts.worker.is_draining()
+    }
+
+    /// Ends a call of this worker, given by its number or the Call-ID of one of its legs: both legs get BYE, or the
+    /// response 503 and CANCEL before the answer. Returns whether the call exists.
+    pub fn hang_up(&mut self, call: &str, now: Time) -> bool {
+        let number = call.parse::<u64>().ok();
+        let endpoint = &self.endpoint;
+        let found = self.parts.calls.iter().find(|(_, candidate)| {
+            let has = |side| {
+                let leg = candidate.leg(side);
+                leg.and_then(|leg| endpoint.call_id_of(leg)) == Some(call.as_bytes())
+            };
+            Some(candidate.number) == number || Side::BOTH.into_iter().any(has)
+        });
+        let Some(slot) = found.map(|(slot, _)| slot) else {
+            return false;
+        };
+        self.parts.begin(now);
+        let mut calls = self.lend();
+        calls.give_up(slot, "ended by operator", OPERATOR_REASON);
+        calls.replay_deferred();
+        calls.process_media_notices();
+        true
+    }
+
+    /// Registered users of all workers, sorted, at most `limit`; of one user with `user`.
+    pub fn registration_views(&self, user: Option<&str>, limit: usize) -> Vec<RegistrationView> {
+        let mut views = Vec::new();
+        self.parts.registrar.location.each(&mut |view| {
+            if user.is_none_or(|user| user == view.user) {
+                views.push(view);
+            }
+        });
+        views.sort_by(|one, other| one.user.cmp(&other.user));
+        views.truncate(limit);
+        views
+    }
+
+    /// Removes all contacts of a user; the phone is not informed, and may register again. Returns the number of removed
+    /// contacts.
+    pub fn remove_registration(&mut self, user: &str, now: Time) -> usize {
+        let parts = &mut self.parts;
+        parts.begin(now);
+        let (removed, events) = parts.registrar.location.remove_user(user);
+        for event in events {
+            parts.ctx.events.tell(now, || event);
+        }
+        removed
+    }
+
+    /// Media nodes of the configuration, as this worker sees them.
+    pub fn node_views(&self) -> Vec<NodeView> {
+        self.parts.media_nodes.views()
+    }
+
+    /// Sources whose credentials are not checked because of failures, with the remaining time; sorted.
+    pub fn lockouts(&mut self, now: Time) -> Vec<(IpAddr, Duration)> {
+        self.parts.registrar.authority.lock().lockouts(now)
+    }
+
+    /// Ends the lockout of a source; returns whether there was one.
+    pub fn remove_lockout(&mut self, source: IpAddr, now: Time) -> bool {
+        self.parts
+            .registrar
+            .authority
+            .lock()
+            .remove_lockout(source, now)
+    }
+
+    /// State of overload control.
+    pub fn overload_view(&self) -> OverloadView {
+        self.parts.admission.overload.view()
+    }
+
+    /// Changes the limit of calls until the next reload or restart.
+    pub fn set_call_limit(&mut self, calls: usize) {
+        Arc::make_mut(&mut self.parts.ctx.config).limits.calls = calls;
+    }
+
+    /// Name of an interface of the configuration.
+    pub fn interface_name(&self, id: InterfaceId) -> String {
+        let config: &Config = &self.parts.ctx.config;
+        config.interface_name(id)
+    }
+}

@@ -1,0 +1,651 @@
+//! Call records (CDRs): one for each call, built from the events of the border.
+//!
+//! The fields are declared once; written forms (JSON, CSV) and the reference of docs/records.md follow from this list.
+
+use crate::event::{EventKind, Hundredths};
+use crate::{Event, Time};
+use std::collections::BTreeMap;
+
+/// A value of a record, in the unit that the name of its field states.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum RecordValue<'a> {
+    /// Not known, or not measured.
+    Absent,
+    /// Text.
+    Text(&'a str),
+    /// A whole number.
+    Integer(u64),
+    /// A figure with two decimals.
+    Decimal(Hundredths),
+    /// Milliseconds, written as seconds with three decimals.
+    Milliseconds(u64),
+    /// A time, written in RFC 3339 (UTC).
+    At(Time),
+    /// A condition.
+    Flag(bool),
+}
+
+/// A field that can be written.
+trait RecordField {
+    fn value(&self) -> RecordValue<'_>;
+}
+
+impl RecordField for u64 {
+    fn value(&self) -> RecordValue<'_> {
+        RecordValue::Integer(*self)
+    }
+}
+
+impl RecordField for u16 {
+    fn value(&self) -> RecordValue<'_> {
+        RecordValue::Integer((*self).into())
+    }
+}
+
+impl RecordField for bool {
+    fn value(&self) -> RecordValue<'_> {
+        RecordValue::Flag(*self)
+    }
+}
+
+impl RecordField for String {
+    fn value(&self) -> RecordValue<'_> {
+        RecordValue::Text(self)
+    }
+}
+
+impl RecordField for Time {
+    fn value(&self) -> RecordValue<'_> {
+        RecordValue::At(*self)
+    }
+}
+
+impl RecordField for Hundredths {
+    fn value(&self) -> RecordValue<'_> {
+        RecordValue::Decimal(*self)
+    }
+}
+
+/// A duration in milliseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecordedSpan(pub u64);
+
+impl RecordField for RecordedSpan {
+    fn value(&self) -> RecordValue<'_> {
+        RecordValue::Milliseconds(self.0)
+    }
+}
+
+impl<T: RecordField> RecordField for Option<T> {
+    fn value(&self) -> RecordValue<'_> {
+        self.as_ref().map_or(RecordValue::Absent, T::value)
+    }
+}
+
+/// Declares a part of the record: the struct, the reference, and the list of its values.
+macro_rules! record {
+    ($(#[doc = $text:literal])* $name:ident { $($(#[doc = $ftext:literal])* $field:ident : $type:ty),* $(,)? }) => {
+        $(#[doc = $text])*
+        #[derive(Clone, Debug, Default, PartialEq, Eq)]
+        pub struct $name { $($(#[doc = $ftext])* pub $field: $type,)* }
+
+        impl $name {
+            /// Names and meanings of the fields, in the order of writing.
+            pub const REFERENCE: &'static [(&'static str, &'static str)] =
+                &[$((stringify!($field), concat!($($ftext),*)),)*];
+
+            /// Passes the name and the value of each field to `each`, in the order of writing.
+            pub fn fields<'r>(&'r self, each: &mut dyn FnMut(&'static str, RecordValue<'r>)) {
+                $(each(stringify!($field), RecordField::value(&self.$field));)*
+            }
+        }
+    };
+}
+
+record! {
+    /// Fields of a call. JSON has the legs and tags after them.
+    CallFields {
+        /// Identifier of the record: start of the program in microseconds since 1970, and the number of the call.
+        id: String,
+        /// Call-ID of the caller's leg.
+        call_id: String,
+        /// From URI of the caller.
+        from: String,
+        /// Request-URI of the caller's INVITE.
+        to: String,
+        /// Arrival of the INVITE.
+        started: Time,
+        /// Arrival of the answer; null for a call that was not answered.
+        answered: Option<Time>,
+        /// End of the call; of a cut call, the time at which the border was last seen running.
+        ended: Time,
+        /// Seconds from the answer to the end; 0 for a call that was not answered.
+        duration_s: RecordedSpan,
+        /// Final status sent to the caller; 200 for an answered call; 0 for a call that was cut before its answer.
+        status: u16,
+        /// The side that ended the call: caller, callee or border.
+        ended_by: String,
+        /// Reason of the end, in a few words, as in the event call_ended.
+        reason: String,
+        /// Trunk to which the call was sent last; otherwise the trunk from which it came; null without one.
+        trunk: Option<String>,
+        /// Route of the last target: name of the route, default, registration, rule, redirect or transfer; null if no
+        /// target was tried.
+        route: Option<String>,
+        /// Media path: sockets, kernel, af_xdp, conference, node or bypass; null without media.
+        path: Option<String>,
+        /// Number of targets that were tried.
+        targets: u64,
+        /// Milliseconds from the INVITE to its answer; null for a call that was not answered.
+        setup_ms: Option<u64>,
+        /// Whether the border stopped without ending the call (crash, power failure): the record was written at the
+        /// next start.
+        cut: bool,
+    }
+}
+
+record! {
+    /// Fields of a leg. The first leg is that of the caller; JSON has the media after them.
+    LegFields {
+        /// Call-ID of the leg; null if the leg does not exist.
+        call_id: Option<String>,
+        /// Interface of the leg.
+        interface: Option<String>,
+        /// Transport and address of the peer.
+        address: Option<String>,
+        /// Trunk of the leg.
+        trunk: Option<String>,
+        /// Codec of the media received from the peer, by its name in SDP; null if none was measured.
+        codec: Option<String>,
+        /// Protection of the media with the peer: none, or srtp with the crypto suite, for example
+        /// srtp:AES_CM_128_HMAC_SHA1_80; null if the border does not see it.
+        protection: Option<String>,
+    }
+}
+
+record! {
+    /// Media received from the peer of a leg, measured here; null for media bypass.
+    MediaFields {
+        /// RTP packets received from the peer, of all its streams.
+        packets_received: Option<u64>,
+        /// Packets of the peer that were lost before they arrived here.
+        lost: Option<u64>,
+        /// Lost packets in percent of those sent by the peer.
+        loss_percent: Option<Hundredths>,
+        /// Mean interarrival jitter of the main stream (RFC 3550), milliseconds.
+        jitter_ms: Option<Hundredths>,
+        /// Voice quality of the main stream by the E-model (G.107, G.107.1): MOS-CQE, 1 to 4.5.
+        mos: Option<Hundredths>,
+        /// RTP packets sent to the peer.
+        packets_sent: Option<u64>,
+        /// Packets sent to the peer that were lost on the way, by its last RTCP report.
+        remote_lost: Option<u64>,
+        /// One-way delay between border and peer, milliseconds: half the round-trip time measured by RTCP.
+        delay_ms: Option<Hundredths>,
+    }
+}
+
+/// A leg with its media.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LegRecord {
+    /// The leg.
+    pub leg: LegFields,
+    /// Its media; `None` if the border does not see it.
+    pub media: Option<MediaFields>,
+}
+
+/// The record of a call.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CallRecord {
+    /// Number of the call, as in events.
+    pub call: u64,
+    /// The call.
+    pub fields: CallFields,
+    /// Legs of caller and callee.
+    pub legs: [LegRecord; 2],
+    /// Values that header rules stored with the call.
+    pub tags: Vec<(String, String)>,
+}
+
+/// A change of the set of records.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RecordChange {
+    /// A call has begun or was answered: what is known of it.
+    Running(Box<CallRecord>),
+    /// A call has ended: its complete record.
+    Ended(Box<CallRecord>),
+    /// A call has ended whose beginning is not known, because its events were lost.
+    Lost,
+}
+
+/// Whether [`RecordBuilder::add`] uses an event.
+pub fn is_recorded(event: &EventKind) -> bool {
+    matches!(
+        event,
+        EventKind::CallOffered { .. }
+            | EventKind::CallRouted { .. }
+            | EventKind::CallAnswered { .. }
+            | EventKind::CallTagged { .. }
+            | EventKind::CallMedia { .. }
+            | EventKind::CallEnded { .. }
+            | EventKind::CallRefused { .. }
+    )
+}
+
+/// Builds records from events. Events of a call must be in order; those of several calls and workers may be mixed.
+#[derive(Debug)]
+pub struct RecordBuilder {
+    /// Prefix of the identifiers.
+    run: String,
+    refused: u64,
+    open: BTreeMap<u64, Box<CallRecord>>,
+}
+
+impl RecordBuilder {
+    /// No calls; `run` distinguishes the identifiers of this run of the program from those of others.
+    pub fn new(run: String) -> RecordBuilder {
+        RecordBuilder {
+            run,
+            refused: 0,
+            open: BTreeMap::new(),
+        }
+    }
+
+    /// Calls that have not ended, as far as known.
+    pub fn running(&self) -> impl Iterator<Item = &CallRecord> {
+        self.open.values().map(|record| &**record)
+    }
+
+    /// Forgets a call whose end was lost; false if it was not known.
+    pub fn forget(&mut self, call: u64) -> bool {
+        self.open.remove(&call).is_some()
+    }
+
+    /// Adds an event.
+    pub fn add(&mut self, event: Event) -> Option<RecordChange> {
+        let at = event.at;
+        match event.kind {
+            EventKind::CallOffered {
+                call,
+                interface,
+                call_id,
+                from,
+                to,
+                source,
+                trunk,
+            } => {
+                let record = self.begin(format!("{}-{call}", self.run), at);
+                let record = CallRecord {
+                    call,
+                    fields: CallFields {
+                        call_id: call_id.clone(),
+                        from,
+                        to,
+                        trunk: trunk.clone(),
+                        ..record.fields
+                    },
+                    legs: [
+                        LegRecord {
+                            leg: LegFields {
+                                call_id: Some(call_id),
+                                interface: Some(interface),
+                                address: Some(source),
+                                trunk,
+                                ..LegFields::default()
+                            },
+                            media: None,
+                        },
+                        LegRecord::default(),
+                    ],
+                    ..record
+                };
+                let record = Box::new(record);
+                self.open.insert(call, record.clone());
+                Some(RecordChange::Running(record))
+            }
+            EventKind::CallRouted {
+                call,
+                route,
+                address,
+                call_id,
+                interface,
+                trunk,
+                ..
+            } => {
+                let record = self.open.get_mut(&call)?;
+                let source = &record.legs[0].leg.trunk;
+                record.fields.trunk = trunk.clone().or_else(|| source.clone());
+                record.fields.route = Some(route);
+                record.fields.targets += 1;
+                record.legs[1].leg = LegFields {
+                    call_id: Some(call_id),
+                    interface: Some(interface),
+                    address: Some(address),
+                    trunk,
+                    ..LegFields::default()
+                };
+                None
+            }
+            EventKind::CallAnswered { call, setup_ms } => {
+                let record = self.open.get_mut(&call)?;
+                record.fields.answered = Some(at);
+                record.fields.setup_ms = setup_ms;
+                record.fields.status = 200;
+                Some(RecordChange::Running(record.clone()))
+            }
+            EventKind::CallTagged { call, tag, value } => {
+                let record = self.open.get_mut(&call)?;
+                record.tags.retain(|(name, _)| *name != tag);
+                record.tags.push((tag, value));
+                None
+            }
+            EventKind::CallMedia { call, .. } => {
+                add_media(self.open.get_mut(&call)?, event.kind);
+                None
+            }
+            EventKind::CallRefused { .. } => {
+                Some(RecordChange::Ended(self.refused(at, event.kind)))
+            }
+            EventKind::CallEnded { call, .. } => {
+                let Some(mut record) = self.open.remove(&call) else {
+                    return Some(RecordChange::Lost);
+                };
+                end(&mut record, at, event.kind);
+                Some(RecordChange::Ended(record))
+            }
+            _ => None,
+        }
+    }
+
+    fn begin(&self, id: String, at: Time) -> CallRecord {
+        CallRecord {
+            fields: CallFields {
+                id,
+                started: at,
+                ended: at,
+                ..CallFields::default()
+            },
+            ..CallRecord::default()
+        }
+    }
+
+    /// The record of an INVITE that was refused before it became a call.
+    fn refused(&mut self, at: Time, kind: EventKind) -> Box<CallRecord> {
+        self.refused += 1;
+        let mut record = self.begin(format!("{}-r{}", self.run, self.refused), at);
+        if let EventKind::CallRefused {
+            interface,
+            call_id,
+            from,
+            to,
+            source,
+            trunk,
+            status,
+            reason,
+        } = kind
+        {
+            record.fields.call_id.clone_from(&call_id);
+            record.fields.from = from;
+            record.fields.to = to;
+            record.fields.status = status;
+            record.fields.ended_by = "border".to_owned();
+            record.fields.reason = reason;
+            record.fields.trunk.clone_from(&trunk);
+            record.legs[0].leg = LegFields {
+                call_id: Some(call_id),
+                interface: Some(interface),
+                address: Some(source),
+                trunk,
+                ..LegFields::default()
+            };
+        }
+        Box::new(record)
+    }
+}
+
+/// Adds the totals of the media of an ended call.
+fn add_media(record: &mut CallRecord, kind: EventKind) {
+    let EventKind::CallMedia {
+        caller_packets,
+        caller_lost,
+        caller_sent,
+        caller_remote_lost,
+        caller_delay_ms,
+        caller_protection,
+        callee_packets,
+        callee_lost,
+        callee_sent,
+        callee_remote_lost,
+        callee_delay_ms,
+        callee_protection,
+        ..
+    } = kind
+    else {
+        return;
+    };
+    let [caller, callee] = &mut record.legs;
+    caller.leg.protection = caller_protection;
+    caller.media = Some(MediaFields {
+        packets_received: caller_packets,
+        lost: caller_lost,
+        packets_sent: caller_sent,
+        remote_lost: caller_remote_lost,
+        delay_ms: caller_delay_ms,
+        ..MediaFields::default()
+    });
+    callee.leg.protection = callee_protection;
+    callee.media = Some(MediaFields {
+        packets_received: callee_packets,
+        lost: callee_lost,
+        packets_sent: callee_sent,
+        remote_lost: callee_remote_lost,
+        delay_ms: callee_delay_ms,
+        ..MediaFields::default()
+    });
+}
+
+/// Completes a record with the event of its end.
+fn end(record: &mut CallRecord, at: Time, kind: EventKind) {
+    let EventKind::CallEnded {
+        ended_by,
+        reason,
+        status,
+        duration_ms,
+        trunk,
+        path,
+        codec,
+        caller_loss_percent,
+        caller_jitter_ms,
+        caller_mos,
+        callee_loss_percent,
+        callee_jitter_ms,
+        callee_mos,
+        ..
+    } = kind
+    else {
+        return;
+    };
+    let measured = path.as_deref().is_some_and(|path| path != "bypass");
+    record.fields.ended = match (record.fields.answered, duration_ms) {
+        // The event waits for the statistics of the media; the duration was taken at the end.
+        (Some(answered), Some(ms)) => answered + core::time::Duration::from_millis(ms),
+        _ => at,
+    };
+    record.fields.duration_s = RecordedSpan(duration_ms.unwrap_or(0));
+    record.fields.status = status;
+    record.fields.ended_by = ended_by;
+    record.fields.reason = reason;
+    record.fields.path = path;
+    record.fields.trunk = trunk.map(String::from);
+    // One name, or caller/callee where they differ; a name has no slash.
+    let codecs = match codec.as_deref().and_then(|c| c.split_once('/')) {
+        Some((caller, callee)) => [Some(caller.to_owned()), Some(callee.to_owned())],
+        None => [codec.clone(), codec],
+    };
+    let quality = [
+        (caller_loss_percent, caller_jitter_ms, caller_mos),
+        (callee_loss_percent, callee_jitter_ms, callee_mos),
+    ];
+    let sides = codecs.into_iter().zip(quality);
+    for (leg, (codec, (loss_percent, jitter_ms, mos))) in record.legs.iter_mut().zip(sides) {
+        if !measured || leg.leg.call_id.is_none() {
+            // Media bypass; or the second leg of a conference, which does not exist.
+            leg.media = None;
+            leg.leg.protection = None;
+            continue;
+        }
+        leg.leg.codec = codec;
+        leg.media = Some(MediaFields {
+            loss_percent,
+            jitter_ms,
+            mos,
+            ..leg.media.take().unwrap_or_default()
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn offered(call: u64) -> EventKind {
+        EventKind::CallOffered {
+            call,
+            interface: "access".into(),
+            call_id: "a@x".into(),
+            from: "sip:1@x".into(),
+            to: "sip:2@x".into(),
+            source: "udp:192.0.2.1:5060".into(),
+            trunk: None,
+        }
+    }
+
+    fn routed(call: u64, trunk: &str) -> EventKind {
+        EventKind::CallRouted {
+            call,
+            route: "default".into(),
+            target: trunk.into(),
+            address: "udp:192.0.2.2:5060".into(),
+            call_id: "b".into(),
+            interface: "core".into(),
+            trunk: Some(trunk.into()),
+        }
+    }
+
+    fn ended(call: u64) -> EventKind {
+        EventKind::CallEnded {
+            call,
+            ended_by: "callee".into(),
+            reason: "bye".into(),
+            status: 200,
+            duration_ms: Some(2_500),
+            trunk: Some("pbx".into()),
+            path: Some("sockets".into()),
+            codec: Some("opus/PCMA".into()),
+            caller_loss_percent: Some(Hundredths(125)),
+            caller_jitter_ms: None,
+            caller_mos: Some(Hundredths(430)),
+            callee_loss_percent: None,
+            callee_jitter_ms: None,
+            callee_mos: None,
+        }
+    }
+
+    fn media(call: u64) -> EventKind {
+        EventKind::CallMedia {
+            call,
+            caller_packets: Some(79),
+            caller_lost: Some(1),
+            caller_sent: Some(80),
+            caller_remote_lost: None,
+            caller_delay_ms: None,
+            caller_protection: Some("none".into()),
+            callee_packets: Some(80),
+            callee_lost: Some(0),
+            callee_sent: Some(79),
+            callee_remote_lost: None,
+            callee_delay_ms: None,
+            callee_protection: Some("none".into()),
+        }
+    }
+
+    fn add(builder: &mut RecordBuilder, ms: u64, kind: EventKind) -> Option<RecordChange> {
+        builder.add(Event::new(Time::from_millis(ms), kind))
+    }
+
+    #[test]
+    fn record_of_a_call_follows_its_events() {
+        let mut builder = RecordBuilder::new("5".into());
+        let first = add(&mut builder, 100, offered(7));
+        assert!(matches!(first, Some(RecordChange::Running(_))));
+        assert_eq!(add(&mut builder, 101, routed(7, "first")), None);
+        assert_eq!(add(&mut builder, 102, routed(7, "pbx")), None);
+        let answered = EventKind::CallAnswered {
+            call: 7,
+            setup_ms: Some(900),
+        };
+        add(&mut builder, 1_000, answered);
+        // The statistics arrive later than the end.
+        assert_eq!(add(&mut builder, 3_900, media(7)), None);
+        let Some(RecordChange::Ended(record)) = add(&mut builder, 3_900, ended(7)) else {
+            panic!("no record");
+        };
+        assert_eq!(builder.running().count(), 0);
+        let fields = &record.fields;
+        assert_eq!(fields.id, "5-7");
+        assert_eq!(fields.ended, Time::from_millis(3_500));
+        assert_eq!((fields.targets, fields.trunk.as_deref()), (2, Some("pbx")));
+        assert_eq!(record.legs[0].leg.codec.as_deref(), Some("opus"));
+        assert_eq!(record.legs[1].leg.codec.as_deref(), Some("PCMA"));
+        let media = record.legs[0].media.as_ref().unwrap();
+        assert_eq!((media.packets_received, media.lost), (Some(79), Some(1)));
+        assert_eq!(
+            (media.mos, media.packets_sent),
+            (Some(Hundredths(430)), Some(80))
+        );
+    }
+
+    #[test]
+    fn end_of_an_unknown_call_is_a_lost_record() {
+        let mut builder = RecordBuilder::new("5".into());
+        assert_eq!(add(&mut builder, 1, ended(3)), Some(RecordChange::Lost));
+        add(&mut builder, 2, offered(4));
+        assert!(builder.forget(4) && !builder.forget(4));
+    }
+
+    #[test]
+    fn refused_call_is_a_record_without_a_second_leg() {
+        let mut builder = RecordBuilder::new("5".into());
+        let refused = EventKind::CallRefused {
+            interface: "access".into(),
+            call_id: "a".into(),
+            from: "sip:1@x".into(),
+            to: "sip:2@x".into(),
+            source: "udp:192.0.2.1:5060".into(),
+            trunk: None,
+            status: 404,
+            reason: "no route".into(),
+        };
+        let Some(RecordChange::Ended(record)) = add(&mut builder, 1, refused) else {
+            panic!("no record");
+        };
+        assert_eq!((record.fields.status, record.fields.answered), (404, None));
+        assert_eq!(record.fields.ended_by, "border");
+        assert_eq!(record.legs[1], LegRecord::default());
+    }
+
+    #[test]
+    fn media_bypass_has_no_media() {
+        let mut builder = RecordBuilder::new("5".into());
+        add(&mut builder, 1, offered(1));
+        add(&mut builder, 2, media(1));
+        let mut end = ended(1);
+        if let EventKind::CallEnded { path, .. } = &mut end {
+            *path = Some("bypass".into());
+        }
+        let Some(RecordChange::Ended(record)) = add(&mut builder, 2, end) else {
+            panic!("no record");
+        };
+        assert!(record.legs.iter().all(|leg| leg.media.is_none()));
+    }
+}

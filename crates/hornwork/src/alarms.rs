@@ -1,0 +1,374 @@
+//! Alarms: conditions that an operator should look at. Each is raised once and cleared with hysteresis, so that a
+//! condition that flaps is one alarm.
+
+use engine::{EventKind, Time};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Cleared alarms that are kept for the list.
+const MAX_CLEARED: usize = 100;
+/// Most active alarms; further ones are not raised.
+const MAX_ACTIVE: usize = 1_000;
+/// Interval of the checks of figures.
+pub(crate) const CHECK_INTERVAL: Duration = Duration::from_secs(5);
+/// Time for which the condition has to be over before an alarm is cleared.
+const CLEAR_AFTER: Duration = Duration::from_secs(15);
+
+/// Declares the kinds of alarms once; names, severities and texts follow from this list.
+macro_rules! alarms {
+    ($($(#[doc = $text:literal])* $variant:ident $name:literal $severity:literal;)*) => {
+        /// The kind of an alarm.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub(crate) enum AlarmKind { $($(#[doc = $text])* $variant,)* }
+
+        impl AlarmKind {
+            /// Name, severity and meaning of each.
+            pub(crate) const REFERENCE: &'static [(&'static str, &'static str, &'static str)] =
+                &[$(($name, $severity, concat!($($text),*)),)*];
+        }
+    };
+}
+
+alarms! {
+    /// All targets of a trunk are down. Cleared when one is up.
+    TrunkDown "trunk_down" "critical";
+    /// A media node does not answer. Cleared when it is up.
+    MediaNodeDown "media_node_down" "major";
+    /// Requests were refused because of the queueing delay. Cleared when none was for 15 s.
+    Overload "overload" "major";
+    /// Lost RTP packets of the calls that ended within 5 s: at least 2 % of at least 500 packets. Cleared below 1 %.
+    MediaLoss "media_loss" "major";
+    /// Requests of attackers or faulty devices: at least 100 failed authentications, rate-limited or shed requests
+    /// within 5 s. Cleared below 50.
+    Attack "attack" "major";
+    /// Call records cannot be written. Cleared when they are.
+    Records "records" "critical";
+    /// Registrations cannot be written to their file. Cleared when they are.
+    RegistrationStore "registration_store" "major";
+    /// A certificate expires within 30 days. Cleared when it is replaced.
+    Certificate "certificate" "major";
+    /// The clock of the machine was set by more than a second since the start: times in log and records count from the
+    /// start, until a restart.
+    Clock "clock" "minor";
+}
+
+impl AlarmKind {
+    fn reference(self) -> (&'static str, &'static str, &'static str) {
+        let at = AlarmKind::REFERENCE.get(self as usize).copied();
+        at.unwrap_or(("unknown", "minor", ""))
+    }
+
+    /// The name in events and JSON.
+    pub(crate) fn name(self) -> &'static str {
+        self.reference().0
+    }
+
+    /// critical, major or minor.
+    pub(crate) fn severity(self) -> &'static str {
+        self.reference().1
+    }
+}
+
+/// An alarm.
+#[derive(Clone, Debug)]
+pub(crate) struct RaisedAlarm {
+    /// Number, for acknowledging.
+    pub(crate) id: u64,
+    pub(crate) kind: AlarmKind,
+    /// The trunk, node, folder or certificate; empty for the border.
+    pub(crate) object: String,
+    /// Details of the moment at which it was raised.
+    pub(crate) detail: String,
+    pub(crate) raised: Time,
+    pub(crate) cleared: Option<Time>,
+    pub(crate) acknowledged: Option<Time>,
+    /// Since when the condition is over.
+    calm: Option<Time>,
+}
+
+#[derive(Debug, Default)]
+struct AlarmState {
+    last_id: u64,
+    active: BTreeMap<(AlarmKind, String), RaisedAlarm>,
+    cleared: VecDeque<RaisedAlarm>,
+    /// Sums at the last check.
+    packets: u64,
+    lost: u64,
+    refused: u64,
+}
+
+/// Sums since the start and present states that alarms watch.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct WatchedFigures {
+    /// RTP packets of ended calls, and those lost before they arrived.
+    pub(crate) packets: u64,
+    pub(crate) lost: u64,
+    /// Requests refused to protect the border.
+    pub(crate) refused: u64,
+    pub(crate) overload: bool,
+    pub(crate) queue_delay: Duration,
+    /// Difference of the wall clock from the one that started with the program.
+    pub(crate) clock_error: Duration,
+}
+
+/// All alarms; shared by all threads.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct AlarmBoard(Arc<Mutex<AlarmState>>);
+
+impl AlarmState {
+    fn raise(
+        &mut self,
+        kind: AlarmKind,
+        object: &str,
+        detail: String,
+        now: Time,
+    ) -> Option<EventKind> {
+        let key = (kind, object.to_owned());
+        if let Some(alarm) = self.active.get_mut(&key) {
+            alarm.calm = None;
+            return None;
+        }
+        if self.active.len() >= MAX_ACTIVE {
+            return None;
+        }
+        self.last_id += 1;
+        let alarm = RaisedAlarm {
+            id: self.last_id,
+            kind,
+            object: object.to_owned(),
+            detail: detail.clone(),
+            raised: now,
+            cleared: None,
+            acknowledged: None,
+            calm: None,
+        };
+        self.active.insert(key, alarm);
+        Some(EventKind::AlarmRaised {
+            alarm: kind.name().to_owned(),
+            id: self.last_id,
+            severity: kind.severity().to_owned(),
+            object: object.to_owned(),
+            detail,
+        })
+    }
+
+    fn clear(&mut self, kind: AlarmKind, object: &str, now: Time) -> Option<EventKind> {
+        let mut alarm = self.active.remove(&(kind, object.to_owned()))?;
+        alarm.cleared = Some(now);
+        let event = EventKind::AlarmCleared {
+            alarm: kind.name().to_owned(),
+            id: alarm.id,
+            object: object.to_owned(),
+            duration_s: now.since(alarm.raised).as_secs(),
+        };
+        if self.cleared.len() >= MAX_CLEARED {
+            self.cleared.pop_front();
+        }
+        self.cleared.push_back(alarm);
+        Some(event)
+    }
+
+    /// The condition is over; the alarm is cleared if that lasts.
+    fn calm(&mut self, kind: AlarmKind, now: Time) -> Option<EventKind> {
+        let alarm = self.active.get_mut(&(kind, String::new()))?;
+        let since = *alarm.calm.get_or_insert(now);
+        match now.since(since) >= CLEAR_AFTER {
+            true => self.clear(kind, "", now),
+            false => None,
+        }
+    }
+
+    /// Raises above `high`, and calms below `low`.
+    fn level(
+        &mut self,
+        kind: AlarmKind,
+        (level, high, low): (f64, f64, f64),
+        detail: String,
+        now: Time,
+    ) -> Option<EventKind> {
+        if level >= high {
+            self.raise(kind, "", detail, now)
+        } else if level < low {
+            self.calm(kind, now)
+        } else {
+            // Between both limits nothing changes, and the calm begins anew.
+            let alarm = self.active.get_mut(&(kind, String::new()))?;
+            alarm.calm = None;
+            None
+        }
+    }
+}
+
+impl AlarmBoard {
+    fn state(&self) -> MutexGuard<'_, AlarmState> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Follows an event; returns the event of an alarm that it raises or clears.
+    pub(crate) fn observe(&self, event: &EventKind, now: Time) -> Option<EventKind> {
+        use AlarmKind::{Certificate, MediaNodeDown, Records, RegistrationStore, TrunkDown};
+        match event {
+            EventKind::TrunkDown { trunk, reason } => {
+                self.state().raise(TrunkDown, trunk, reason.clone(), now)
+            }
+            EventKind::TrunkUp { trunk } => self.state().clear(TrunkDown, trunk, now),
+            EventKind::MediaNodeDown { node, reason, .. } => {
+                self.state().raise(MediaNodeDown, node, reason.clone(), now)
+            }
+            EventKind::MediaNodeUp { node, .. } => self.state().clear(MediaNodeDown, node, now),
+            EventKind::RecordsFailed { folder, reason, .. } => {
+                self.state().raise(Records, folder, reason.clone(), now)
+            }
+            EventKind::RecordsRecovered { folder, .. } => self.state().clear(Records, folder, now),
+            EventKind::RegistrationStoreFailed { store, reason, .. } => {
+                self.state()
+                    .raise(RegistrationStore, store, reason.clone(), now)
+            }
+            EventKind::RegistrationStoreRecovered { store, .. } => {
+                self.state().clear(RegistrationStore, store, now)
+            }
+            EventKind::CertificateExpires {
+                certificate,
+                valid_until,
+                ..
+            } => {
+                let detail = format!("valid until {valid_until}");
+                self.state().raise(Certificate, certificate, detail, now)
+            }
+            EventKind::CertificateLoaded { certificate, .. } => {
+                // It is followed by an event about its expiry if it expires soon as well.
+                self.state().clear(Certificate, certificate, now)
+            }
+            _ => None,
+        }
+    }
+
+    /// Checks figures; returns events of alarms.
+    pub(crate) fn check(&self, figures: &WatchedFigures, now: Time) -> Vec<EventKind> {
+        let mut state = self.state();
+        let packets = figures.packets.saturating_sub(state.packets);
+        let lost = figures.lost.saturating_sub(state.lost);
+        let refused = figures.refused.saturating_sub(state.refused);
+        (state.packets, state.lost) = (figures.packets, figures.lost);
+        state.refused = figures.refused;
+        let clock_error = figures.clock_error;
+        let percent = match packets + lost {
+            0..500 => 0.0,
+            all => lost as f64 * 100.0 / all as f64,
+        };
+        let overload = f64::from(u8::from(figures.overload));
+        let delay = figures.queue_delay.as_millis();
+        [
+            state.level(
+                AlarmKind::MediaLoss,
+                (percent, 2.0, 1.0),
+                format!("{percent:.1} % of {} packets", packets + lost),
+                now,
+            ),
+            state.level(
+                AlarmKind::Attack,
+                (refused as f64, 100.0, 50.0),
+                format!("{refused} requests refused within 5 s"),
+                now,
+            ),
+            state.level(
+                AlarmKind::Overload,
+                (overload, 1.0, 1.0),
+                format!("queueing delay {delay} ms"),
+                now,
+            ),
+            state.level(
+                AlarmKind::Clock,
+                (clock_error.as_secs_f64(), 1.0, 0.5),
+                format!("set by {:.1} s", clock_error.as_secs_f64()),
+                now,
+            ),
+        ]
+        .into_iter()
+        .flatten()
+        .collect()
+    }
+
+    /// Active alarms, then cleared ones, the newest first.
+    pub(crate) fn list(&self) -> Vec<RaisedAlarm> {
+        let state = self.state();
+        let mut active: Vec<RaisedAlarm> = state.active.values().cloned().collect();
+        active.sort_by_key(|alarm| std::cmp::Reverse(alarm.id));
+        active.extend(state.cleared.iter().rev().cloned());
+        active
+    }
+
+    /// Acknowledges an active alarm; false if there is none.
+    pub(crate) fn acknowledge(&self, id: u64, now: Time) -> bool {
+        let mut state = self.state();
+        let alarm = state.active.values_mut().find(|alarm| alarm.id == id);
+        if let Some(alarm) = alarm {
+            alarm.acknowledged.get_or_insert(now);
+            return true;
+        }
+        false
+    }
+
+    /// Number of active alarms of a severity.
+    pub(crate) fn active(&self, severity: &str) -> u64 {
+        let state = self.state();
+        state
+            .active
+            .keys()
+            .filter(|(kind, _)| kind.severity() == severity)
+            .count() as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Time {
+        Time::from_secs(seconds)
+    }
+
+    #[test]
+    fn flapping_trunk_is_one_alarm_until_it_is_up() {
+        let board = AlarmBoard::default();
+        let down = EventKind::TrunkDown {
+            trunk: "pbx".into(),
+            reason: "no answer".into(),
+        };
+        let up = EventKind::TrunkUp {
+            trunk: "pbx".into(),
+        };
+        assert!(matches!(
+            board.observe(&down, at(1)),
+            Some(EventKind::AlarmRaised { .. })
+        ));
+        assert_eq!(board.observe(&down, at(2)), None);
+        assert_eq!(board.active("critical"), 1);
+        assert!(board.acknowledge(1, at(3)) && !board.acknowledge(2, at(3)));
+        assert!(matches!(
+            board.observe(&up, at(4)),
+            Some(EventKind::AlarmCleared { duration_s: 3, .. })
+        ));
+        assert_eq!(board.observe(&up, at(5)), None);
+        assert_eq!((board.active("critical"), board.list().len()), (0, 1));
+    }
+
+    #[test]
+    fn loss_is_cleared_only_after_a_calm_time() {
+        let board = AlarmBoard::default();
+        let mut figures = WatchedFigures::default();
+        let mut check = |packets, lost, seconds| {
+            figures.packets += packets;
+            figures.lost += lost;
+            board.check(&figures, at(seconds)).len()
+        };
+        assert_eq!(check(100, 50, 5), 0, "too few packets");
+        assert_eq!(check(1_000, 30, 10), 1);
+        assert_eq!(check(1_000, 15, 15), 0, "between both limits");
+        assert_eq!(check(1_000, 0, 20), 0);
+        assert_eq!(check(1_000, 30, 25), 0, "again: the same alarm");
+        assert_eq!((check(1_000, 0, 30), check(1_000, 0, 40)), (0, 0));
+        assert_eq!(check(1_000, 0, 45), 1, "calm for 15 s");
+    }
+}

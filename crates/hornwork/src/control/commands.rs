@@ -1,0 +1,634 @@
+//! Operator commands: one set of handlers for HTTP and for the Unix socket of `hornwork ctl`.
+
+use super::api::{ApiState, PathParts, Problem, RequestLabel, SharedState, json, read};
+use crate::alarms::{AlarmKind, RaisedAlarm};
+use crate::event_output::{OUTCOMES, outcomes};
+use crate::http::ClientAddress;
+use crate::log::timestamp;
+use crate::operators::{ServiceRequest, cpu_seconds};
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Extension, Query, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{delete, get, post};
+use border::border::CallInfo;
+use border::calls::CallPhase;
+use border::views::RegistrationView;
+use engine::{DropReason, Time};
+use serde::Deserialize;
+use serde_json::{Map, Value, json as value};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+/// Entries of a list without `limit`.
+const DEFAULT_LIMIT: usize = 1_000;
+/// Longest time for reading a configuration.
+const RELOAD_TIMEOUT: Duration = Duration::from_secs(10);
+
+type Answer = Result<Response, Problem>;
+type Client = Extension<ClientAddress>;
+type Label = Extension<RequestLabel>;
+
+/// The routes of operator commands.
+pub(super) fn routes() -> Router<Arc<ApiState>> {
+    Router::new()
+        .route("/v1/health", get(health))
+        .route("/v1/version", get(version))
+        .route("/v1/overview", get(overview))
+        .route("/v1/calls", get(list_calls))
+        .route("/v1/calls/{id}", get(show_call).delete(hang_up))
+        .route("/v1/registrations", get(list_registrations))
+        .route(
+            "/v1/registrations/{user}",
+            get(show_registration).delete(delete_registration),
+        )
+        .route("/v1/trunks", get(list_trunks))
+        .route("/v1/trunks/{name}", get(show_trunk).patch(change_trunk))
+        .route("/v1/nodes", get(list_nodes))
+        .route("/v1/limits", get(show_limits).patch(change_limits))
+        .route("/v1/bans", get(list_bans))
+        .route("/v1/bans/{source}", delete(remove_ban))
+        .route("/v1/log", get(show_log).patch(change_log))
+        .route("/v1/drops", get(drops))
+        .route("/v1/alarms", get(list_alarms))
+        .route("/v1/alarms/{id}/acknowledge", post(acknowledge))
+        .route("/v1/reload", post(reload))
+        .route("/v1/drain", post(drain))
+}
+
+fn busy(why: &'static str) -> Problem {
+    Problem::new(StatusCode::SERVICE_UNAVAILABLE, why)
+}
+
+fn ok(value: &Value) -> Answer {
+    Ok(json(StatusCode::OK, value))
+}
+
+fn missing(what: &str) -> Problem {
+    Problem::new(StatusCode::NOT_FOUND, format!("no such {what}"))
+}
+
+impl ApiState {
+    fn time_json(&self, at: Time) -> Value {
+        timestamp(self.operators().clock.unix_nanos(at)).into()
+    }
+
+    fn call_json(&self, call: &CallInfo) -> Value {
+        let now = self.operators().clock.now();
+        let leg = |index: usize| {
+            value!({
+                "call_id": call.call_ids.get(index).cloned().flatten(),
+                "interface": call.interfaces.get(index),
+                "trunk": call.trunks.get(index).cloned().flatten(),
+                "address": call.addresses.get(index).cloned().flatten(),
+            })
+        };
+        let tags: Map<String, Value> = call
+            .tags
+            .iter()
+            .map(|(name, text)| (name.clone(), text.as_str().into()))
+            .collect();
+        value!({
+            "id": call.number,
+            "call_id": call.call_ids.first().cloned().flatten(),
+            "from": call.from,
+            "to": call.to,
+            "state": match call.phase {
+                CallPhase::SetUp => "setup",
+                CallPhase::Answered | CallPhase::Confirmed => "answered",
+                CallPhase::Ending => "ending",
+            },
+            "started": self.time_json(call.offered_at),
+            "answered": call.answered_at.map(|at| self.time_json(at)),
+            "duration_s": call.answered_at.map(|at| now.since(at).as_secs()),
+            "anchored": call.anchored,
+            "legs": [leg(0), leg(1)],
+            "tags": tags,
+        })
+    }
+
+    async fn calls(&self) -> Result<Vec<CallInfo>, Problem> {
+        let calls = self
+            .operators()
+            .ask_all(|context| context.border.calls())
+            .await;
+        let mut calls: Vec<CallInfo> = calls.map_err(busy)?.into_iter().flatten().collect();
+        calls.sort_by_key(|call| call.number);
+        Ok(calls)
+    }
+
+    async fn registration_json(&self, view: &RegistrationView) -> Result<Value, Problem> {
+        let now = self.operators().clock.now();
+        let interfaces: Vec<_> = view
+            .contacts
+            .iter()
+            .map(|contact| contact.interface)
+            .collect();
+        let names = self.operators().ask(0, move |context| {
+            let names = interfaces
+                .iter()
+                .map(|id| context.border.interface_name(*id));
+            names.collect::<Vec<String>>()
+        });
+        let names = names.await.map_err(busy)?;
+        let contacts: Vec<Value> = view
+            .contacts
+            .iter()
+            .zip(names)
+            .map(|(contact, interface)| {
+                value!({
+                    "uri": contact.uri,
+                    "address": contact.address,
+                    "interface": interface,
+                    "registered": self.time_json(contact.since),
+                    "expires_s": contact.until.since(now).as_secs(),
+                    "forwarded": contact.forwarded,
+                })
+            })
+            .collect();
+        Ok(value!({ "user": view.user, "contacts": contacts }))
+    }
+
+    fn alarm_json(&self, alarm: &RaisedAlarm) -> Value {
+        let text = AlarmKind::REFERENCE
+            .iter()
+            .find(|(name, _, _)| *name == alarm.kind.name());
+        value!({
+            "id": alarm.id,
+            "alarm": alarm.kind.name(),
+            "severity": alarm.kind.severity(),
+            "object": alarm.object,
+            "detail": alarm.detail,
+            "state": if alarm.cleared.is_some() { "cleared" } else { "active" },
+            "raised": self.time_json(alarm.raised),
+            "cleared": alarm.cleared.map(|at| self.time_json(at)),
+            "acknowledged": alarm.acknowledged.map(|at| self.time_json(at)),
+            "meaning": text.map(|(_, _, text)| text.trim()),
+        })
+    }
+}
+
+/// Entries of a list.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ListQuery {
+    limit: Option<usize>,
+}
+
+/// The query of a list; a malformed one is refused.
+fn limit_of(
+    query: Result<Query<ListQuery>, axum::extract::rejection::QueryRejection>,
+) -> Result<usize, Problem> {
+    let query = query.map_err(|error| Problem::new(StatusCode::BAD_REQUEST, error.body_text()))?;
+    Ok(query.0.limit.unwrap_or(DEFAULT_LIMIT))
+}
+
+type Limit = Result<Query<ListQuery>, axum::extract::rejection::QueryRejection>;
+
+async fn health(State(shared): SharedState) -> Answer {
+    let statistics = shared.operators().statistics().await.map_err(busy)?;
+    let alarms =
+        ["critical", "major", "minor"].map(|severity| shared.operators().alarms.active(severity));
+    let status = match (statistics.draining, alarms[0]) {
+        (true, _) => "draining",
+        (false, 0) => "ok",
+        (false, _) => "degraded",
+    };
+    ok(&value!({
+        "status": status,
+        "ready": !statistics.draining,
+        "workers": shared.operators().workers(),
+        "calls": statistics.calls,
+        "registrations": statistics.registrations,
+        "alarms": { "critical": alarms[0], "major": alarms[1], "minor": alarms[2] },
+    }))
+}
+
+async fn version() -> Answer {
+    ok(&value!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "commit": env!("HORNWORK_COMMIT"),
+    }))
+}
+
+/// Figures for `hornwork top`.
+async fn overview(State(shared): SharedState) -> Answer {
+    let operators = shared.operators();
+    let statistics = operators.statistics().await.map_err(busy)?;
+    let counters = &statistics.counters;
+    let results = OUTCOMES.iter().zip(outcomes(counters));
+    let results: Map<String, Value> = results
+        .map(|(name, count)| ((*name).to_owned(), count.into()))
+        .collect();
+    let drops: Map<String, Value> = statistics
+        .drops
+        .iter()
+        .map(|(reason, count)| (reason.name().to_owned(), count.into()))
+        .collect();
+    let trunks: Vec<Value> = statistics.trunks.iter().map(trunk_json).collect();
+    let alarms: Vec<Value> = operators
+        .alarms
+        .list()
+        .iter()
+        .filter(|alarm| alarm.cleared.is_none())
+        .map(|alarm| shared.alarm_json(alarm))
+        .collect();
+    ok(&value!({
+        "time": timestamp(operators.clock.unix_nanos_now()),
+        "uptime_s": operators.clock.now().since(Time::ZERO).as_secs_f64(),
+        "workers": operators.workers(),
+        "draining": statistics.draining,
+        "calls": { "active": statistics.calls, "offered": counters.offered, "answered": counters.answered, "results": results },
+        "registrations": statistics.registrations,
+        "media": {
+            "packets": statistics.packets,
+            "ended_packets": statistics.counts.media_packets,
+            "ended_lost": statistics.counts.media_lost,
+        },
+        "queue_delay_ms": statistics.overload.queue_delay.as_secs_f64() * 1e3,
+        "overload": statistics.overload.active,
+        "cpu_s": cpu_seconds(),
+        "drops": drops,
+        "trunks": trunks,
+        "alarms": alarms,
+    }))
+}
+
+async fn list_calls(State(shared): SharedState, query: Limit) -> Answer {
+    let limit = limit_of(query)?;
+    let calls = shared.calls().await?;
+    let shown: Vec<Value> = calls
+        .iter()
+        .take(limit)
+        .map(|call| shared.call_json(call))
+        .collect();
+    ok(&value!({ "total": calls.len(), "calls": shown }))
+}
+
+async fn show_call(State(shared): SharedState, PathParts(id): PathParts<String>) -> Answer {
+    let number = id.parse::<u64>().ok();
+    let calls = shared.calls().await?;
+    let has = |call: &&CallInfo| {
+        Some(call.number) == number || call.call_ids.iter().flatten().any(|own| *own == id)
+    };
+    let call = calls.iter().find(has).ok_or_else(|| missing("call"))?;
+    ok(&shared.call_json(call))
+}
+
+async fn hang_up(
+    State(shared): SharedState,
+    PathParts(id): PathParts<String>,
+    Extension(client): Client,
+    Extension(label): Label,
+) -> Answer {
+    let ended = shared.operators().ask_all(move |context| {
+        let now = context.now;
+        context.border.hang_up(&id, now)
+    });
+    let ended = ended.await.map_err(busy)?;
+    let found = ended.contains(&true);
+    let status = if found {
+        StatusCode::OK
+    } else {
+        StatusCode::NOT_FOUND
+    };
+    shared.log_command(client, &label, "", status);
+    match found {
+        true => ok(&value!({ "ended": 1 })),
+        false => Err(missing("call")),
+    }
+}
+
+async fn list_registrations(State(shared): SharedState, query: Limit) -> Answer {
+    let limit = limit_of(query)?;
+    let views = shared.operators().ask(0, move |context| {
+        (
+            context.border.registration_count(),
+            context.border.registration_views(None, limit),
+        )
+    });
+    let (total, views) = views.await.map_err(busy)?;
+    let mut registrations = Vec::new();
+    for view in &views {
+        registrations.push(shared.registration_json(view).await?);
+    }
+    ok(&value!({ "contacts": total, "registrations": registrations }))
+}
+
+async fn show_registration(
+    State(shared): SharedState,
+    PathParts(user): PathParts<String>,
+) -> Answer {
+    let views = shared.operators().ask(0, move |context| {
+        context.border.registration_views(Some(&user), 1)
+    });
+    let views = views.await.map_err(busy)?;
+    let view = views.first().ok_or_else(|| missing("registration"))?;
+    ok(&shared.registration_json(view).await?)
+}
+
+async fn delete_registration(
+    State(shared): SharedState,
+    PathParts(user): PathParts<String>,
+    Extension(client): Client,
+    Extension(label): Label,
+) -> Answer {
+    let removed = shared.operators().ask(0, move |context| {
+        let now = context.now;
+        context.border.remove_registration(&user, now)
+    });
+    let removed = removed.await.map_err(busy)?;
+    let status = if removed > 0 {
+        StatusCode::OK
+    } else {
+        StatusCode::NOT_FOUND
+    };
+    shared.log_command(client, &label, "", status);
+    match removed {
+        0 => Err(missing("registration")),
+        removed => ok(&value!({ "removed": removed })),
+    }
+}
+
+fn trunk_json(trunk: &border::views::TrunkView) -> Value {
+    let targets: Vec<Value> = trunk
+        .targets
+        .iter()
+        .map(|(address, up)| value!({ "address": address, "up": up }))
+        .collect();
+    value!({
+        "name": trunk.name,
+        "enabled": trunk.enabled,
+        "up": trunk.up,
+        "calls": trunk.calls,
+        "calls_max": trunk.calls_max,
+        "targets": targets,
+    })
+}
+
+async fn trunks(shared: &ApiState) -> Result<Vec<Value>, Problem> {
+    let views = shared
+        .operators()
+        .ask(0, |context| context.border.trunk_views());
+    Ok(views.await.map_err(busy)?.iter().map(trunk_json).collect())
+}
+
+async fn list_trunks(State(shared): SharedState) -> Answer {
+    ok(&value!({ "trunks": trunks(&shared).await? }))
+}
+
+async fn show_trunk(State(shared): SharedState, PathParts(name): PathParts<String>) -> Answer {
+    let trunks = trunks(&shared).await?;
+    let trunk = trunks
+        .iter()
+        .find(|trunk| trunk.get("name").and_then(Value::as_str) == Some(&name));
+    ok(trunk.ok_or_else(|| missing("trunk"))?)
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TrunkChange {
+    enabled: bool,
+}
+
+async fn change_trunk(
+    State(shared): SharedState,
+    PathParts(name): PathParts<String>,
+    Extension(client): Client,
+    Extension(label): Label,
+    headers: HeaderMap,
+    body: Body,
+) -> Answer {
+    let TrunkChange { enabled } = read(&headers, body).await?;
+    let trunk = name.clone();
+    let found = shared.operators().ask(0, move |context| {
+        context.border.set_trunk_enabled(&trunk, enabled)
+    });
+    let found = found.await.map_err(busy)?;
+    let status = if found {
+        StatusCode::OK
+    } else {
+        StatusCode::NOT_FOUND
+    };
+    shared.log_command(client, &label, &format!("enabled={enabled}"), status);
+    match found {
+        true => show_trunk(State(shared), PathParts(name)).await,
+        false => Err(missing("trunk")),
+    }
+}
+
+async fn list_nodes(State(shared): SharedState) -> Answer {
+    let statistics = shared.operators().statistics().await.map_err(busy)?;
+    let nodes: Vec<Value> = statistics
+        .nodes
+        .iter()
+        .map(|node| {
+            value!({
+                "name": node.name,
+                "control": node.control,
+                "up": node.up,
+                "drain": node.drain,
+                "calls": node.calls,
+                "sessions": node.sessions,
+            })
+        })
+        .collect();
+    ok(&value!({ "nodes": nodes }))
+}
+
+async fn show_limits(State(shared): SharedState) -> Answer {
+    let limits = shared.operators().ask(0, |context| {
+        let limits = &context.border.config().limits;
+        (
+            limits.calls,
+            limits.registrations,
+            limits.transactions,
+            limits.connections,
+        )
+    });
+    let (calls, registrations, transactions, connections) = limits.await.map_err(busy)?;
+    ok(&value!({
+        "calls": calls,
+        "registrations": registrations,
+        "transactions": transactions,
+        "connections": connections,
+    }))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LimitChange {
+    calls: usize,
+}
+
+async fn change_limits(
+    State(shared): SharedState,
+    Extension(client): Client,
+    Extension(label): Label,
+    headers: HeaderMap,
+    body: Body,
+) -> Answer {
+    let LimitChange { calls } = read(&headers, body).await?;
+    let changed = shared
+        .operators()
+        .ask_all(move |context| context.border.set_call_limit(calls));
+    changed.await.map_err(busy)?;
+    shared.log_command(client, &label, &format!("calls={calls}"), StatusCode::OK);
+    show_limits(State(shared)).await
+}
+
+async fn list_bans(State(shared): SharedState) -> Answer {
+    let bans = shared.operators().ask(0, |context| {
+        let now = context.now;
+        context.border.lockouts(now)
+    });
+    let bans: Vec<Value> = bans.await.map_err(busy)?.iter().map(|(source, left)| {
+        value!({ "source": source.to_string(), "reason": "authentication failures", "remaining_s": left.as_secs() })
+    }).collect();
+    ok(&value!({ "bans": bans }))
+}
+
+async fn remove_ban(
+    State(shared): SharedState,
+    PathParts(source): PathParts<String>,
+    Extension(client): Client,
+    Extension(label): Label,
+) -> Answer {
+    let address: IpAddr = source.parse().map_err(|_| {
+        Problem::new(
+            StatusCode::BAD_REQUEST,
+            format!("\"{source}\" is not an IP address"),
+        )
+    })?;
+    let removed = shared.operators().ask(0, move |context| {
+        let now = context.now;
+        context.border.remove_lockout(address, now)
+    });
+    let removed = removed.await.map_err(busy)?;
+    let status = if removed {
+        StatusCode::OK
+    } else {
+        StatusCode::NOT_FOUND
+    };
+    shared.log_command(client, &label, "", status);
+    match removed {
+        true => ok(&value!({ "removed": 1 })),
+        false => Err(missing("ban")),
+    }
+}
+
+async fn show_log(State(shared): SharedState) -> Answer {
+    ok(&value!({ "level": shared.operators().log.level() }))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LogChange {
+    level: String,
+}
+
+async fn change_log(
+    State(shared): SharedState,
+    Extension(client): Client,
+    Extension(label): Label,
+    headers: HeaderMap,
+    body: Body,
+) -> Answer {
+    let LogChange { level } = read(&headers, body).await?;
+    if !["error", "warn", "info", "debug", "trace"].contains(&level.as_str()) {
+        let why = "the level is error, warn, info, debug or trace";
+        return Err(Problem::new(StatusCode::BAD_REQUEST, why));
+    }
+    shared
+        .operators()
+        .log
+        .set_level(&level)
+        .map_err(|why| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, why))?;
+    shared.log_command(client, &label, &format!("level={level}"), StatusCode::OK);
+    show_log(State(shared)).await
+}
+
+async fn drops(State(shared): SharedState) -> Answer {
+    let statistics = shared.operators().statistics().await.map_err(busy)?;
+    let drops: Vec<Value> = DropReason::ALL.iter().filter(|reason| statistics.drops.get(**reason) > 0).map(|reason| {
+        value!({ "reason": reason.name(), "count": statistics.drops.get(*reason), "meaning": reason.text() })
+    }).collect();
+    ok(&value!({ "drops": drops }))
+}
+
+async fn list_alarms(State(shared): SharedState) -> Answer {
+    let alarms = shared.operators().alarms.list();
+    let alarms: Vec<Value> = alarms
+        .iter()
+        .map(|alarm| shared.alarm_json(alarm))
+        .collect();
+    ok(&value!({ "alarms": alarms }))
+}
+
+async fn acknowledge(
+    State(shared): SharedState,
+    PathParts(id): PathParts<u64>,
+    Extension(client): Client,
+    Extension(label): Label,
+) -> Answer {
+    let now = shared.operators().clock.now();
+    let found = shared.operators().alarms.acknowledge(id, now);
+    let status = if found {
+        StatusCode::OK
+    } else {
+        StatusCode::NOT_FOUND
+    };
+    shared.log_command(client, &label, "", status);
+    match found {
+        true => ok(&value!({ "acknowledged": id })),
+        false => Err(missing("active alarm")),
+    }
+}
+
+async fn reload(
+    State(shared): SharedState,
+    Extension(client): Client,
+    Extension(label): Label,
+) -> Response {
+    let (reply, answer) = oneshot::channel();
+    shared.operators().request(ServiceRequest::Reload(reply));
+    let outcome = match timeout(RELOAD_TIMEOUT, answer).await {
+        Ok(Ok(Ok(()))) => Ok(()),
+        Ok(Ok(Err(why))) => Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, why)),
+        _ => Err(busy("the configuration was not read in time")),
+    };
+    let status = outcome
+        .as_ref()
+        .map_or_else(Problem::status, |()| StatusCode::OK);
+    shared.log_command(client, &label, "", status);
+    match outcome {
+        Ok(()) => json(StatusCode::OK, &value!({ "reloaded": true })),
+        Err(problem) => problem.into_response(),
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DrainQuery {
+    timeout_s: Option<u32>,
+}
+
+async fn drain(
+    State(shared): SharedState,
+    query: Result<Query<DrainQuery>, axum::extract::rejection::QueryRejection>,
+    Extension(client): Client,
+    Extension(label): Label,
+) -> Answer {
+    let query = query.map_err(|error| Problem::new(StatusCode::BAD_REQUEST, error.body_text()))?;
+    let limit = query
+        .0
+        .timeout_s
+        .map(|seconds| Duration::from_secs(seconds.into()));
+    shared.operators().request(ServiceRequest::Drain(limit));
+    shared.log_command(client, &label, "", StatusCode::OK);
+    ok(&value!({ "draining": true }))
+}

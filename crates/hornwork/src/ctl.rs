@@ -1,0 +1,519 @@
+//! `hornwork ctl`: operator commands over the Unix socket of a running border.
+
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Socket of a packaged installation.
+pub(crate) const DEFAULT_SOCKET: &str = "/run/hornwork/control.sock";
+/// Longest wait for a response.
+const TIMEOUT: Duration = Duration::from_secs(20);
+/// Largest response, octets.
+const MAX_RESPONSE: u64 = 256 << 20;
+
+/// Options of `hornwork ctl`.
+#[derive(Debug, Args)]
+#[command(after_help = "Example: hornwork ctl --socket /run/hornwork/control.sock calls list")]
+pub struct ControlOptions {
+    /// Socket of the border: `socket` in [control].
+    #[arg(long, global = true, value_name = "PATH", default_value = DEFAULT_SOCKET)]
+    socket: PathBuf,
+    /// Print JSON.
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: ControlCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum ControlCommand {
+    /// Calls in progress.
+    #[command(subcommand)]
+    Calls(CallCommand),
+    /// Registered users.
+    #[command(subcommand)]
+    Registrations(RegistrationCommand),
+    /// Trunks: state, into and out of service.
+    #[command(subcommand)]
+    Trunks(TrunkCommand),
+    /// Media nodes.
+    #[command(subcommand)]
+    Nodes(NodeCommand),
+    /// Limits of calls and registrations.
+    #[command(subcommand)]
+    Limits(LimitCommand),
+    /// Sources whose credentials are not checked, because of failures.
+    #[command(subcommand)]
+    Bans(BanCommand),
+    /// Log.
+    #[command(subcommand)]
+    Log(LogCommand),
+    /// Alarms.
+    #[command(subcommand)]
+    Alarms(AlarmCommand),
+    /// Read the configuration again; a faulty one changes nothing.
+    Reload,
+    /// Refuse new calls, and end the program after the last call.
+    Drain {
+        /// Seconds after which the remaining calls are ended.
+        #[arg(long, value_name = "SECONDS")]
+        timeout: Option<u32>,
+    },
+    /// State of the border; exit status 1 unless it is ready and has no critical alarm.
+    Health,
+    /// Discarded input by reason.
+    Drops,
+    /// Version of the running program.
+    Version,
+}
+
+#[derive(Debug, Subcommand)]
+enum CallCommand {
+    /// List calls.
+    List {
+        /// Most calls.
+        #[arg(long, default_value_t = 1_000)]
+        limit: u32,
+    },
+    /// Show a call.
+    Show {
+        /// Its number, or the Call-ID of one of its legs.
+        id: String,
+    },
+    /// End a call.
+    Hangup {
+        /// Its number, or the Call-ID of one of its legs.
+        id: String,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+enum RegistrationCommand {
+    /// List registered users.
+    List {
+        /// Most users.
+        #[arg(long, default_value_t = 1_000)]
+        limit: u32,
+    },
+    /// Show the contacts of a user.
+    Show {
+        /// User part of the address of record.
+        user: String,
+    },
+    /// Remove all contacts of a user.
+    Delete {
+        /// User part of the address of record.
+        user: String,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+enum TrunkCommand {
+    /// List trunks.
+    List,
+    /// Put a trunk into service.
+    Enable {
+        /// Its name.
+        name: String,
+    },
+    /// Take a trunk out of service: it gets no new calls, those in progress go on.
+    Disable {
+        /// Its name.
+        name: String,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+enum NodeCommand {
+    /// List media nodes.
+    List,
+}
+
+#[derive(Debug, Subcommand)]
+enum LimitCommand {
+    /// Show the limits.
+    Show,
+    /// Change the limit of calls until the next reload or restart.
+    Set {
+        /// Most calls.
+        #[arg(long)]
+        calls: u32,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+enum BanCommand {
+    /// List sources.
+    List,
+    /// Check the credentials of a source again.
+    Remove {
+        /// Its address.
+        source: String,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+enum LogCommand {
+    /// Show the level, or set it until the restart.
+    Level {
+        /// error, warn, info, debug or trace.
+        level: Option<String>,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+enum AlarmCommand {
+    /// List active alarms, then cleared ones.
+    List,
+    /// Acknowledge an alarm.
+    Acknowledge {
+        /// Its number.
+        id: u64,
+    },
+}
+
+/// Columns of a table: heading, and JSON pointer of the value.
+type Columns = &'static [(&'static str, &'static str)];
+
+const CALLS: Columns = &[
+    ("ID", "/id"),
+    ("STATE", "/state"),
+    ("FROM", "/from"),
+    ("TO", "/to"),
+    ("IN", "/legs/0/interface"),
+    ("TRUNK", "/legs/1/trunk"),
+    ("SECONDS", "/duration_s"),
+];
+const REGISTRATIONS: Columns = &[
+    ("USER", "/user"),
+    ("CONTACT", "/contacts/0/uri"),
+    ("ADDRESS", "/contacts/0/address"),
+    ("INTERFACE", "/contacts/0/interface"),
+    ("EXPIRES", "/contacts/0/expires_s"),
+];
+const TRUNKS: Columns = &[
+    ("NAME", "/name"),
+    ("ENABLED", "/enabled"),
+    ("UP", "/up"),
+    ("CALLS", "/calls"),
+    ("MAXIMUM", "/calls_max"),
+    ("TARGET", "/targets/0/address"),
+];
+const NODES: Columns = &[
+    ("NAME", "/name"),
+    ("ADDRESS", "/control"),
+    ("UP", "/up"),
+    ("DRAIN", "/drain"),
+    ("CALLS", "/calls"),
+    ("SESSIONS", "/sessions"),
+];
+const BANS: Columns = &[
+    ("SOURCE", "/source"),
+    ("REASON", "/reason"),
+    ("SECONDS", "/remaining_s"),
+];
+const DROPS: Columns = &[
+    ("COUNT", "/count"),
+    ("REASON", "/reason"),
+    ("MEANING", "/meaning"),
+];
+const ALARMS: Columns = &[
+    ("ID", "/id"),
+    ("STATE", "/state"),
+    ("SEVERITY", "/severity"),
+    ("ALARM", "/alarm"),
+    ("OBJECT", "/object"),
+    ("DETAIL", "/detail"),
+    ("RAISED", "/raised"),
+    ("ACKNOWLEDGED", "/acknowledged"),
+];
+
+/// A request, and the form of its response: the name of the list with its columns, otherwise an object.
+struct ControlCall {
+    method: &'static str,
+    path: String,
+    body: Option<Value>,
+    list: Option<(&'static str, Columns)>,
+}
+
+impl ControlCall {
+    fn new(method: &'static str, path: impl Into<String>) -> ControlCall {
+        ControlCall {
+            method,
+            path: path.into(),
+            body: None,
+            list: None,
+        }
+    }
+
+    fn list(path: impl Into<String>, name: &'static str, columns: Columns) -> ControlCall {
+        ControlCall {
+            list: Some((name, columns)),
+            ..ControlCall::new("GET", path)
+        }
+    }
+
+    fn with(self, body: Value) -> ControlCall {
+        ControlCall {
+            body: Some(body),
+            ..self
+        }
+    }
+}
+
+/// A path segment, percent-encoded.
+fn segment(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_~".contains(&byte);
+    text.bytes()
+        .map(|byte| match plain(byte) {
+            true => char::from(byte).to_string(),
+            false => format!("%{byte:02X}"),
+        })
+        .collect()
+}
+
+fn call_of(command: &ControlCommand) -> ControlCall {
+    let trunk = |name: &str, enabled: bool| {
+        ControlCall::new("PATCH", format!("/v1/trunks/{}", segment(name)))
+            .with(json!({ "enabled": enabled }))
+    };
+    match command {
+        ControlCommand::Calls(CallCommand::List { limit }) => {
+            ControlCall::list(format!("/v1/calls?limit={limit}"), "calls", CALLS)
+        }
+        ControlCommand::Calls(CallCommand::Show { id }) => {
+            ControlCall::new("GET", format!("/v1/calls/{}", segment(id)))
+        }
+        ControlCommand::Calls(CallCommand::Hangup { id }) => {
+            ControlCall::new("DELETE", format!("/v1/calls/{}", segment(id)))
+        }
+        ControlCommand::Registrations(RegistrationCommand::List { limit }) => {
+            let path = format!("/v1/registrations?limit={limit}");
+            ControlCall::list(path, "registrations", REGISTRATIONS)
+        }
+        ControlCommand::Registrations(RegistrationCommand::Show { user }) => {
+            ControlCall::new("GET", format!("/v1/registrations/{}", segment(user)))
+        }
+        ControlCommand::Registrations(RegistrationCommand::Delete { user }) => {
+            ControlCall::new("DELETE", format!("/v1/registrations/{}", segment(user)))
+        }
+        ControlCommand::Trunks(TrunkCommand::List) => {
+            ControlCall::list("/v1/trunks", "trunks", TRUNKS)
+        }
+        ControlCommand::Trunks(TrunkCommand::Enable { name }) => trunk(name, true),
+        ControlCommand::Trunks(TrunkCommand::Disable { name }) => trunk(name, false),
+        ControlCommand::Nodes(NodeCommand::List) => ControlCall::list("/v1/nodes", "nodes", NODES),
+        ControlCommand::Limits(LimitCommand::Show) => ControlCall::new("GET", "/v1/limits"),
+        ControlCommand::Limits(LimitCommand::Set { calls }) => {
+            ControlCall::new("PATCH", "/v1/limits").with(json!({ "calls": calls }))
+        }
+        ControlCommand::Bans(BanCommand::List) => ControlCall::list("/v1/bans", "bans", BANS),
+        ControlCommand::Bans(BanCommand::Remove { source }) => {
+            ControlCall::new("DELETE", format!("/v1/bans/{}", segment(source)))
+        }
+        ControlCommand::Log(LogCommand::Level { level: None }) => {
+            ControlCall::new("GET", "/v1/log")
+        }
+        ControlCommand::Log(LogCommand::Level { level: Some(level) }) => {
+            ControlCall::new("PATCH", "/v1/log").with(json!({ "level": level }))
+        }
+        ControlCommand::Alarms(AlarmCommand::List) => {
+            ControlCall::list("/v1/alarms", "alarms", ALARMS)
+        }
+        ControlCommand::Alarms(AlarmCommand::Acknowledge { id }) => {
+            ControlCall::new("POST", format!("/v1/alarms/{id}/acknowledge"))
+        }
+        ControlCommand::Reload => ControlCall::new("POST", "/v1/reload"),
+        ControlCommand::Drain { timeout } => {
+            let query = timeout.map(|seconds| format!("?timeout_s={seconds}"));
+            ControlCall::new("POST", format!("/v1/drain{}", query.unwrap_or_default()))
+        }
+        ControlCommand::Health => ControlCall::new("GET", "/v1/health"),
+        ControlCommand::Drops => ControlCall::list("/v1/drops", "drops", DROPS),
+        ControlCommand::Version => ControlCall::new("GET", "/v1/version"),
+    }
+}
+
+/// Sends a request; returns status and JSON of the response.
+///
+/// # Errors
+/// If the socket cannot be reached, or the response is none.
+pub(crate) fn request(
+    socket: &Path,
+    method: &str,
+    path: &str,
+    body: Option<&Value>,
+) -> io::Result<(u16, Value)> {
+    let mut stream = UnixStream::connect(socket)?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    stream.set_write_timeout(Some(TIMEOUT))?;
+    let text = body.map(Value::to_string).unwrap_or_default();
+    let content = match body {
+        Some(_) => format!(
+            "Content-Type: application/json\r\nContent-Length: {}\r\n",
+            text.len()
+        ),
+        None => String::new(),
+    };
+    let head = format!(
+        "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{content}\r\n"
+    );
+    stream.write_all(format!("{head}{text}").as_bytes())?;
+    let mut bytes = Vec::new();
+    stream.take(MAX_RESPONSE).read_to_end(&mut bytes)?;
+    let answer = String::from_utf8_lossy(&bytes);
+    let broken = || io::Error::other("the response is not that of a hornwork border");
+    let (head, rest) = answer.split_once("\r\n\r\n").ok_or_else(broken)?;
+    let status = head
+        .split(' ')
+        .nth(1)
+        .and_then(|status| status.parse().ok());
+    let chunked = head
+        .to_ascii_lowercase()
+        .contains("transfer-encoding: chunked");
+    if chunked {
+        return Err(broken());
+    }
+    let value = serde_json::from_str(rest).map_err(|_| broken())?;
+    Ok((status.ok_or_else(broken)?, value))
+}
+
+/// Reports a socket that cannot be reached; the exit status is 3.
+pub(crate) fn unreachable(socket: &Path, error: &io::Error) -> ExitCode {
+    eprintln!(
+        "hornwork: cannot reach the border at {}: {error}",
+        socket.display()
+    );
+    eprintln!(
+        "  remedy: start the border, set `socket` in its [control], and run this as its user or a member of its group; or give --socket"
+    );
+    ExitCode::from(3)
+}
+
+/// `hornwork ctl`.
+pub fn run(options: &ControlOptions) -> ExitCode {
+    let call = call_of(&options.command);
+    let answer = request(&options.socket, call.method, &call.path, call.body.as_ref());
+    let (status, value) = match answer {
+        Ok(answer) => answer,
+        Err(error) => return unreachable(&options.socket, &error),
+    };
+    if !(200..300).contains(&status) {
+        let why = value
+            .get("error")
+            .and_then(Value::as_str)
+            .unwrap_or("the border refused");
+        eprintln!("hornwork: {why}");
+        return ExitCode::from(match status {
+            503 | 429 | 408 => 3,
+            _ => 2,
+        });
+    }
+    let unhealthy = value
+        .get("status")
+        .and_then(Value::as_str)
+        .is_some_and(|status| status != "ok");
+    match call.list {
+        Some((name, columns)) => {
+            let list = value.get(name).cloned().unwrap_or_default();
+            match options.json {
+                true => println!("{list:#}"),
+                false => print_table(&list, columns),
+            }
+        }
+        None if options.json => println!("{value:#}"),
+        None => print_object(&value, ""),
+    }
+    match options.command {
+        ControlCommand::Health if unhealthy => ExitCode::from(1),
+        _ => ExitCode::SUCCESS,
+    }
+}
+
+/// A value for people. Control characters from the network are replaced: a terminal must not obey them.
+pub(crate) fn shown(value: Option<&Value>) -> String {
+    let text = match value {
+        None | Some(Value::Null) => "-".to_owned(),
+        Some(Value::Bool(true)) => "yes".to_owned(),
+        Some(Value::Bool(false)) => "no".to_owned(),
+        Some(Value::String(text)) if text.is_empty() => "-".to_owned(),
+        Some(Value::String(text)) => text.clone(),
+        Some(other) => other.to_string(),
+    };
+    text.chars()
+        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
+        .collect()
+}
+
+fn print_table(list: &Value, columns: Columns) {
+    let rows: Vec<Vec<String>> = list
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|row| {
+            columns
+                .iter()
+                .map(|(_, at)| shown(row.pointer(at)))
+                .collect()
+        })
+        .collect();
+    let width = |index: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(index));
+        let longest = cells.map(|cell| cell.chars().count()).max().unwrap_or(0);
+        longest.max(columns.get(index).map_or(0, |(name, _)| name.len()))
+    };
+    let widths: Vec<usize> = (0..columns.len()).map(width).collect();
+    let line = |cells: &mut dyn Iterator<Item = &str>| {
+        let cells = cells
+            .zip(&widths)
+            .map(|(cell, width)| format!("{cell:width$}"));
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    println!("{}", line(&mut columns.iter().map(|(name, _)| *name)));
+    for row in &rows {
+        println!("{}", line(&mut row.iter().map(String::as_str)));
+    }
+}
+
+fn print_object(value: &Value, prefix: &str) {
+    match value {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                let name = match prefix {
+                    "" => name.clone(),
+                    prefix => format!("{prefix}.{name}"),
+                };
+                print_object(value, &name);
+            }
+        }
+        Value::Array(values) => {
+            for (index, value) in values.iter().enumerate() {
+                print_object(value, &format!("{prefix}[{index}]"));
+            }
+        }
+        value => println!("{prefix}: {}", shown(Some(value))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn call_ids_are_encoded_in_paths() {
+        assert_eq!(segment("a@b/..?x"), "a%40b%2F%2E%2E%3Fx");
+    }
+
+    #[test]
+    fn terminals_get_no_control_characters() {
+        assert_eq!(shown(Some(&json!("a\u{1b}[2J"))), "a\u{fffd}[2J");
+        assert_eq!(
+            (shown(None), shown(Some(&json!(true)))),
+            ("-".into(), "yes".into())
+        );
+    }
+}

@@ -1,0 +1,165 @@
+//! Events of one packet thread: to the log, to the call records, and into counts for metrics.
+
+use crate::log::EventLog;
+use crate::records::RecordSink;
+use border::border::{BorderCounters, CallOutcome};
+use engine::record::is_recorded;
+use engine::{Event, EventKind};
+use std::collections::BTreeMap;
+
+/// Upper bounds of the histogram of the time from INVITE to answer, milliseconds.
+pub(crate) const SETUP_BOUNDS_MS: [u64; 12] = [
+    10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000,
+];
+
+/// Most trunks with counts of their own; a configuration has fewer.
+const MAX_TRUNKS: usize = 4_096;
+
+/// Ended calls by outcome, in the order of [`OUTCOMES`].
+pub(crate) type OutcomeCounts = [u64; OUTCOMES.len()];
+
+/// Outcomes of calls as labels of metrics.
+pub(crate) const OUTCOMES: [&str; 7] = [
+    "completed",
+    "cancelled",
+    "declined",
+    "unanswered",
+    "refused",
+    "redirected",
+    "failed",
+];
+
+/// Ended calls by outcome, in the order of [`OUTCOMES`].
+pub(crate) fn outcomes(counters: &BorderCounters) -> OutcomeCounts {
+    [
+        counters.completed,
+        counters.cancelled,
+        counters.declined,
+        counters.unanswered,
+        counters.refused,
+        counters.redirected,
+        counters.failed,
+    ]
+}
+
+/// Counts derived from the events of one thread.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct EventCounts {
+    /// Answered calls by the time from INVITE to answer: not cumulative, the last one is above all bounds.
+    pub(crate) setup: [u64; SETUP_BOUNDS_MS.len() + 1],
+    /// Sum of these times, milliseconds.
+    pub(crate) setup_sum_ms: u64,
+    /// Ended calls of each trunk by outcome.
+    pub(crate) trunks: BTreeMap<String, OutcomeCounts>,
+    /// RTP packets of ended calls, and those lost before they arrived.
+    pub(crate) media_packets: u64,
+    pub(crate) media_lost: u64,
+}
+
+impl EventCounts {
+    /// Adds the counts of another thread.
+    pub(crate) fn merge(&mut self, other: &EventCounts) {
+        for (mine, theirs) in self.setup.iter_mut().zip(other.setup) {
+            *mine += theirs;
+        }
+        self.setup_sum_ms += other.setup_sum_ms;
+        self.media_packets += other.media_packets;
+        self.media_lost += other.media_lost;
+        for (trunk, counts) in &other.trunks {
+            let mine = self.trunks.entry(trunk.clone()).or_default();
+            for (mine, theirs) in mine.iter_mut().zip(counts) {
+                *mine += theirs;
+            }
+        }
+    }
+
+    fn count(&mut self, event: &EventKind) {
+        match event {
+            EventKind::CallAnswered {
+                setup_ms: Some(ms), ..
+            } => {
+                let at = SETUP_BOUNDS_MS.iter().position(|bound| ms <= bound);
+                if let Some(count) = self.setup.get_mut(at.unwrap_or(SETUP_BOUNDS_MS.len())) {
+                    *count += 1;
+                }
+                self.setup_sum_ms += ms;
+            }
+            EventKind::CallMedia {
+                caller_packets,
+                caller_lost,
+                callee_packets,
+                callee_lost,
+                ..
+            } => {
+                self.media_packets += caller_packets.unwrap_or(0) + callee_packets.unwrap_or(0);
+                self.media_lost += caller_lost.unwrap_or(0) + callee_lost.unwrap_or(0);
+            }
+            EventKind::CallEnded {
+                status,
+                reason,
+                trunk: Some(trunk),
+                ..
+            } => {
+                if self.trunks.len() >= MAX_TRUNKS && !self.trunks.contains_key(&**trunk) {
+                    return;
+                }
+                // As the border counts it: only the caller cancels.
+                let outcome = match (*status, reason.as_str()) {
+                    (487, "cancelled") => CallOutcome::Cancelled,
+                    (status, _) => CallOutcome::of(status),
+                };
+                let counts = self.trunks.entry(trunk.to_string()).or_default();
+                if let Some(count) = counts.get_mut(outcome as usize) {
+                    *count += 1;
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The events of one packet thread.
+pub(crate) struct EventOutput {
+    log: EventLog,
+    records: Option<RecordSink>,
+    recorded: Vec<Event>,
+    counts: EventCounts,
+}
+
+impl EventOutput {
+    pub(crate) fn new(log: EventLog, records: Option<RecordSink>) -> EventOutput {
+        EventOutput {
+            log,
+            records,
+            recorded: Vec::new(),
+            counts: EventCounts::default(),
+        }
+    }
+
+    /// The same outputs for another thread, with counts of its own.
+    pub(crate) fn for_thread(&self) -> EventOutput {
+        EventOutput::new(self.log.clone(), self.records.clone())
+    }
+
+    /// Takes one event.
+    pub(crate) fn take(&mut self, event: &Event) {
+        self.log.event(event);
+        self.counts.count(&event.kind);
+        if self.records.is_some() && is_recorded(&event.kind) {
+            self.recorded.push(event.clone());
+        }
+    }
+
+    /// Passes on the events of a turn without waiting.
+    pub(crate) fn flush(&mut self) {
+        if let Some(records) = &self.records {
+            records.put(&mut self.recorded);
+        }
+        self.log.flush();
+    }
+
+    /// Counts since the start.
+    pub(crate) fn counts(&self) -> &EventCounts {
+        &self.counts
+    }
+}

@@ -1,0 +1,700 @@
+//! Metrics in the text format of Prometheus, statistics as CSV, and the periodic check of alarms. Every metric is
+//! declared once, in [`METRICS`]; docs/metrics.md is generated from it.
+
+use crate::alarms::{AlarmKind, CHECK_INTERVAL, WatchedFigures};
+use crate::event_output::{OUTCOMES, SETUP_BOUNDS_MS, outcomes};
+use crate::log::timestamp;
+use crate::operators::{Operators, Statistics, cpu_seconds};
+use axum::Router;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use config::MetricsSpec;
+use engine::{DropReason, Event, EventKind};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+use tokio::time::sleep;
+
+/// The kind of a metric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MetricKind {
+    /// It only grows, until a restart.
+    Counter,
+    /// It grows and falls.
+    Gauge,
+    /// Distribution in cumulative buckets.
+    Histogram,
+}
+
+impl MetricKind {
+    /// The name in the text format.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            MetricKind::Counter => "counter",
+            MetricKind::Gauge => "gauge",
+            MetricKind::Histogram => "histogram",
+        }
+    }
+}
+
+/// A declared metric.
+#[derive(Debug)]
+pub(crate) struct MetricSpec {
+    /// Name; the unit is its last word before `_total`.
+    pub(crate) name: &'static str,
+    pub(crate) kind: MetricKind,
+    /// Names of its labels.
+    pub(crate) labels: &'static [&'static str],
+    /// Meaning.
+    pub(crate) help: &'static str,
+}
+
+const fn spec(
+    name: &'static str,
+    kind: MetricKind,
+    labels: &'static [&'static str],
+    help: &'static str,
+) -> MetricSpec {
+    MetricSpec {
+        name,
+        kind,
+        labels,
+        help,
+    }
+}
+
+use MetricKind::{Counter, Gauge, Histogram};
+
+/// All metrics, in the order of writing. Labels have bounded values: reasons and results are declared, trunks, nodes and
+/// threads are those of the configuration.
+pub(crate) const METRICS: &[MetricSpec] = &[
+    spec(
+        "hornwork_build_info",
+        Gauge,
+        &["version"],
+        "1, with the version of the program.",
+    ),
+    spec(
+        "hornwork_calls_active",
+        Gauge,
+        &[],
+        "Calls in progress, from the INVITE to the end of the last leg.",
+    ),
+    spec(
+        "hornwork_calls_offered_total",
+        Counter,
+        &[],
+        "Calls received; an INVITE that is only challenged is none.",
+    ),
+    spec(
+        "hornwork_calls_answered_total",
+        Counter,
+        &[],
+        "Calls answered.",
+    ),
+    spec(
+        "hornwork_calls_total",
+        Counter,
+        &["result"],
+        "Calls ended, by result; their sum is the number of call records.",
+    ),
+    spec(
+        "hornwork_call_setup_seconds",
+        Histogram,
+        &[],
+        "Time from the INVITE to the answer, of answered calls.",
+    ),
+    spec(
+        "hornwork_media_timeouts_total",
+        Counter,
+        &[],
+        "Calls ended because their media stopped.",
+    ),
+    spec(
+        "hornwork_media_ports_exhausted_total",
+        Counter,
+        &[],
+        "Calls or media lines refused for lack of ports.",
+    ),
+    spec(
+        "hornwork_registrations_active",
+        Gauge,
+        &[],
+        "Registered contacts.",
+    ),
+    spec(
+        "hornwork_requests_refused_total",
+        Counter,
+        &["reason"],
+        "Requests refused: rate_limit, overload (queueing delay), unread (shed without reading), admission (memory or CPU time), authentication (wrong credentials).",
+    ),
+    spec(
+        "hornwork_rtp_packets_total",
+        Counter,
+        &[],
+        "RTP packets received and accepted from any side of a call.",
+    ),
+    spec(
+        "hornwork_rtp_packets_kernel_total",
+        Counter,
+        &[],
+        "RTP packets relayed by the kernel, counted when a stream leaves the kernel relay.",
+    ),
+    spec(
+        "hornwork_rtp_packets_lost_total",
+        Counter,
+        &[],
+        "RTP packets of ended calls that were lost before they arrived.",
+    ),
+    spec(
+        "hornwork_drops_total",
+        Counter,
+        &["reason"],
+        "Input discarded, by reason; docs/events.md has the reasons.",
+    ),
+    spec(
+        "hornwork_trunk_up",
+        Gauge,
+        &["trunk"],
+        "1 if a target of the trunk is up.",
+    ),
+    spec(
+        "hornwork_trunk_enabled",
+        Gauge,
+        &["trunk"],
+        "0 if an operator has taken the trunk out of service.",
+    ),
+    spec(
+        "hornwork_trunk_calls_active",
+        Gauge,
+        &["trunk"],
+        "Calls from and to the trunk.",
+    ),
+    spec(
+        "hornwork_trunk_calls_total",
+        Counter,
+        &["trunk", "result"],
+        "Ended calls of the trunk, by result: of calls sent to several trunks, the last.",
+    ),
+    spec(
+        "hornwork_media_node_up",
+        Gauge,
+        &["node"],
+        "1 if the media node answers.",
+    ),
+    spec(
+        "hornwork_media_node_calls_active",
+        Gauge,
+        &["node"],
+        "Calls of this border at the media node.",
+    ),
+    spec(
+        "hornwork_overload_active",
+        Gauge,
+        &[],
+        "1 while requests are refused because of the queueing delay.",
+    ),
+    spec(
+        "hornwork_queue_delay_seconds",
+        Gauge,
+        &[],
+        "Queueing delay of the last signalling message; of several workers the longest.",
+    ),
+    spec(
+        "hornwork_draining",
+        Gauge,
+        &[],
+        "1 while new calls are refused because of a drain.",
+    ),
+    spec(
+        "hornwork_cpu_seconds_total",
+        Counter,
+        &["thread"],
+        "CPU time by thread: hornwork and worker carry packets, the others serve records, control and log.",
+    ),
+    spec("hornwork_memory_bytes", Gauge, &[], "Resident memory."),
+    spec(
+        "hornwork_records_total",
+        Counter,
+        &["result"],
+        "Call records: written, lost (the queue was full), cut (written at the start for calls that a crash cut; included in written).",
+    ),
+    spec(
+        "hornwork_records_failing",
+        Gauge,
+        &[],
+        "1 while call records cannot be written.",
+    ),
+    spec(
+        "hornwork_events_lost_total",
+        Counter,
+        &[],
+        "Events dropped because the program did not read them in time.",
+    ),
+    spec(
+        "hornwork_alarms_active",
+        Gauge,
+        &["severity"],
+        "Active alarms.",
+    ),
+];
+
+/// The reference page of metrics and alarms.
+pub(crate) fn markdown() -> String {
+    let mut page = String::from(
+        "# Metrics and alarms\n\nGenerated by `cargo xtask docs` from `crates/hornwork/src/metrics.rs` and `alarms.rs`. `[metrics] listen` serves them at `/metrics` in the text format of Prometheus; [monitoring](how-to/monitoring.md) has the set-up.\n\n## Metrics\n\n| name | type | labels | meaning |\n| --- | --- | --- | --- |\n",
+    );
+    for spec in METRICS {
+        let labels: Vec<String> = spec
+            .labels
+            .iter()
+            .map(|label| format!("`{label}`"))
+            .collect();
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            page,
+            "| `{}` | {} | {} | {} |",
+            spec.name,
+            spec.kind.name(),
+            labels.join(", "),
+            spec.help
+        );
+    }
+    page.push_str("\n`result` is one of: ");
+    page.push_str(&OUTCOMES.join(", "));
+    page.push_str(".\n\n## Alarms\n\n`alarm_raised` and `alarm_cleared` are logged, and `hornwork ctl alarms list` shows them.\n\n| name | severity | meaning |\n| --- | --- | --- |\n");
+    for (name, severity, text) in AlarmKind::REFERENCE {
+        let _ = writeln!(page, "| `{name}` | {severity} | {} |", text.trim());
+    }
+    page
+}
+
+/// Values of the metrics of one scrape.
+#[derive(Debug, Default)]
+pub(crate) struct MetricValues {
+    values: BTreeMap<&'static str, Vec<(Vec<String>, String)>>,
+}
+
+impl MetricValues {
+    fn set(&mut self, name: &'static str, labels: &[&str], value: impl ToString) {
+        let labels = labels.iter().map(|label| (*label).to_owned()).collect();
+        let values = self.values.entry(name).or_default();
+        values.push((labels, value.to_string()));
+    }
+
+    /// The text format, version 0.0.4.
+    fn text(&self) -> String {
+        let mut out = String::new();
+        for spec in METRICS {
+            let Some(values) = self.values.get(spec.name) else {
+                continue;
+            };
+            let (name, kind) = (spec.name, spec.kind.name());
+            // Writing to a String cannot fail.
+            let _ = write!(out, "# HELP {name} {}\n# TYPE {name} {kind}\n", spec.help);
+            for (labels, value) in values {
+                match spec.kind {
+                    MetricKind::Histogram => histogram_line(&mut out, name, labels, value),
+                    MetricKind::Counter | MetricKind::Gauge => {
+                        let pairs: Vec<String> = spec
+                            .labels
+                            .iter()
+                            .zip(labels)
+                            .map(|(name, value)| format!("{name}=\"{}\"", escaped(value)))
+                            .collect();
+                        let pairs = match pairs.is_empty() {
+                            true => String::new(),
+                            false => format!("{{{}}}", pairs.join(",")),
+                        };
+                        let _ = writeln!(out, "{name}{pairs} {value}");
+                    }
+                }
+            }
+        }
+        out
+    }
+}
+
+/// A line of a histogram: the label is `sum`, `count`, or an upper bound.
+fn histogram_line(out: &mut String, name: &str, labels: &[String], value: &str) {
+    let _ = match labels.first().map(String::as_str) {
+        Some(part @ ("sum" | "count")) => writeln!(out, "{name}_{part} {value}"),
+        bound => writeln!(
+            out,
+            "{name}_bucket{{le=\"{}\"}} {value}",
+            bound.unwrap_or("+Inf")
+        ),
+    };
+}
+
+/// A label value, escaped.
+fn escaped(text: &str) -> String {
+    text.replace('\\', "\\\\")
+        .replace('"', "\\\"")
+        .replace('\n', "\\n")
+}
+
+fn flag(value: bool) -> u8 {
+    u8::from(value)
+}
+
+fn memory_bytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages = text
+        .split_whitespace()
+        .nth(1)
+        .and_then(|pages| pages.parse::<u64>().ok());
+    // The page size is 4 KiB on the supported architectures' default kernels.
+    pages.unwrap_or(0) * 4_096
+}
+
+/// The values of a scrape.
+fn values(statistics: &Statistics, operators: &Operators) -> MetricValues {
+    let mut out = MetricValues::default();
+    let counters = &statistics.counters;
+    out.set("hornwork_build_info", &[env!("CARGO_PKG_VERSION")], 1);
+    out.set("hornwork_calls_active", &[], statistics.calls);
+    out.set("hornwork_calls_offered_total", &[], counters.offered);
+    out.set("hornwork_calls_answered_total", &[], counters.answered);
+    for (result, count) in OUTCOMES.iter().zip(outcomes(counters)) {
+        out.set("hornwork_calls_total", &[result], count);
+    }
+    set_setup_times(&mut out, statistics);
+    out.set(
+        "hornwork_media_timeouts_total",
+        &[],
+        counters.media_timeouts,
+    );
+    out.set(
+        "hornwork_media_ports_exhausted_total",
+        &[],
+        counters.ports_exhausted,
+    );
+    out.set(
+        "hornwork_registrations_active",
+        &[],
+        statistics.registrations,
+    );
+    for (reason, count) in [
+        ("rate_limit", counters.shielded),
+        ("overload", counters.shed),
+        ("unread", counters.unread),
+        ("admission", counters.not_admitted),
+        ("authentication", counters.authentication_failed),
+    ] {
+        out.set("hornwork_requests_refused_total", &[reason], count);
+    }
+    out.set("hornwork_rtp_packets_total", &[], statistics.packets);
+    out.set(
+        "hornwork_rtp_packets_kernel_total",
+        &[],
+        statistics.relayed_in_kernel,
+    );
+    out.set(
+        "hornwork_rtp_packets_lost_total",
+        &[],
+        statistics.counts.media_lost,
+    );
+    for reason in DropReason::ALL {
+        out.set(
+            "hornwork_drops_total",
+            &[reason.name()],
+            statistics.drops.get(*reason),
+        );
+    }
+    set_peers(&mut out, statistics);
+    out.set(
+        "hornwork_overload_active",
+        &[],
+        flag(statistics.overload.active),
+    );
+    let delay = statistics.overload.queue_delay.as_secs_f64();
+    out.set("hornwork_queue_delay_seconds", &[], delay);
+    out.set("hornwork_draining", &[], flag(statistics.draining));
+    for (thread, seconds) in cpu_seconds() {
+        out.set("hornwork_cpu_seconds_total", &[&thread], seconds);
+    }
+    out.set("hornwork_memory_bytes", &[], memory_bytes());
+    if let Some(records) = &operators.records {
+        for (result, count) in [
+            ("written", &records.written),
+            ("lost", &records.lost),
+            ("cut", &records.cut),
+        ] {
+            out.set("hornwork_records_total", &[result], count.load(Relaxed));
+        }
+        out.set(
+            "hornwork_records_failing",
+            &[],
+            records.failing.load(Relaxed),
+        );
+    }
+    out.set("hornwork_events_lost_total", &[], statistics.events_lost);
+    for severity in ["critical", "major", "minor"] {
+        out.set(
+            "hornwork_alarms_active",
+            &[severity],
+            operators.alarms.active(severity),
+        );
+    }
+    out
+}
+
+fn set_setup_times(out: &mut MetricValues, statistics: &Statistics) {
+    let counts = &statistics.counts;
+    let mut total = 0;
+    for (bound, count) in SETUP_BOUNDS_MS.iter().zip(counts.setup) {
+        total += count;
+        let bound = (*bound as f64 / 1_000.0).to_string();
+        out.set("hornwork_call_setup_seconds", &[&bound], total);
+    }
+    let total: u64 = counts.setup.iter().sum();
+    out.set("hornwork_call_setup_seconds", &["+Inf"], total);
+    out.set(
+        "hornwork_call_setup_seconds",
+        &["sum"],
+        counts.setup_sum_ms as f64 / 1_000.0,
+    );
+    out.set("hornwork_call_setup_seconds", &["count"], total);
+}
+
+fn set_peers(out: &mut MetricValues, statistics: &Statistics) {
+    for trunk in &statistics.trunks {
+        let name = &[trunk.name.as_str()];
+        out.set("hornwork_trunk_up", name, flag(trunk.up));
+        out.set("hornwork_trunk_enabled", name, flag(trunk.enabled));
+        out.set("hornwork_trunk_calls_active", name, trunk.calls);
+    }
+    for (trunk, counts) in &statistics.counts.trunks {
+        for (result, count) in OUTCOMES.iter().zip(counts) {
+            out.set("hornwork_trunk_calls_total", &[trunk, result], count);
+        }
+    }
+    for node in &statistics.nodes {
+        out.set("hornwork_media_node_up", &[&node.name], flag(node.up));
+        out.set(
+            "hornwork_media_node_calls_active",
+            &[&node.name],
+            node.calls,
+        );
+    }
+}
+
+/// `GET /metrics`.
+async fn scrape(State(operators): State<Operators>) -> Response {
+    match operators.statistics().await {
+        Ok(statistics) => {
+            let text = values(&statistics, &operators).text();
+            (
+                [(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")],
+                text,
+            )
+                .into_response()
+        }
+        Err(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")).into_response(),
+    }
+}
+
+/// The routes of the metrics listener.
+pub(crate) fn router(operators: Operators) -> Router {
+    Router::new()
+        .route("/metrics", get(scrape))
+        .with_state(operators)
+}
+
+/// Starts the thread that serves metrics, appends statistics and checks alarms.
+///
+/// # Errors
+/// If the address cannot be bound, the file not written, or the thread not started.
+pub(crate) fn start(spec: Option<&MetricsSpec>, operators: Operators) -> io::Result<()> {
+    let listener = spec.and_then(|spec| spec.listen).map(bind).transpose()?;
+    let csv = spec.and_then(|spec| Some((spec.csv.clone()?, spec.csv_interval)));
+    if let Some((path, _)) = &csv {
+        append(path, "").map_err(|error| {
+            io::Error::other(format!(
+                "cannot write statistics to {}: {error}\n  remedy: correct `csv` in [metrics]",
+                path.display()
+            ))
+        })?;
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let listener = {
+        let _inside = runtime.enter();
+        listener
+            .map(tokio::net::TcpListener::from_std)
+            .transpose()?
+    };
+    std::thread::Builder::new()
+        .name("metrics".to_owned())
+        .spawn(move || {
+            // Signals belong to the first thread; if they cannot be blocked here, this thread may receive them too.
+            let _ = net::block_signals();
+            runtime.block_on(async move {
+                if let Some(listener) = listener {
+                    let router = router(operators.clone());
+                    tokio::spawn(crate::http::serve_metrics(listener, router));
+                }
+                if let Some((path, interval)) = csv {
+                    tokio::spawn(write_statistics(path, interval, operators.clone()));
+                }
+                check_alarms(operators).await;
+            });
+        })?;
+    Ok(())
+}
+
+fn bind(listen: std::net::SocketAddr) -> io::Result<std::net::TcpListener> {
+    let bound = std::net::TcpListener::bind(listen).and_then(|listener| {
+        listener.set_nonblocking(true)?;
+        Ok(listener)
+    });
+    bound.map_err(|error| {
+        io::Error::other(format!(
+            "cannot listen on {listen} (metrics): {error}\n  remedy: stop the program that uses the port, or correct `listen` in [metrics]"
+        ))
+    })
+}
+
+/// The figures that alarms watch.
+fn figures_of(statistics: &Statistics, clock_error: Duration) -> WatchedFigures {
+    let counters = &statistics.counters;
+    let shed = statistics.drops.get(DropReason::SipShed);
+    WatchedFigures {
+        packets: statistics.counts.media_packets,
+        lost: statistics.counts.media_lost,
+        refused: counters.authentication_failed + counters.shielded + counters.shed + shed,
+        overload: statistics.overload.active,
+        queue_delay: statistics.overload.queue_delay,
+        clock_error,
+    }
+}
+
+async fn check_alarms(operators: Operators) {
+    loop {
+        sleep(CHECK_INTERVAL).await;
+        let Ok(statistics) = operators.statistics().await else {
+            continue;
+        };
+        let now = operators.clock.now();
+        let wall = operators.clock.unix_nanos_now();
+        let error = Duration::from_nanos(wall.abs_diff(operators.clock.unix_nanos(now)));
+        let figures = figures_of(&statistics, error);
+        for event in operators.alarms.check(&figures, now) {
+            operators.log.event(&Event::new(now, event));
+        }
+        operators.log.flush();
+    }
+}
+
+/// Columns of the statistics file.
+const CSV_HEADER: &str = "time,calls_active,calls_offered,calls_answered,calls_completed,calls_cancelled,calls_declined,calls_unanswered,calls_refused,calls_redirected,calls_failed,registrations,rtp_packets,rtp_packets_lost,drops,cpu_s\n";
+
+fn append(path: &Path, line: &str) -> io::Result<()> {
+    let mut file = std::fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(path)?;
+    let header = match file.metadata()?.len() {
+        0 => CSV_HEADER,
+        _ => "",
+    };
+    file.write_all(format!("{header}{line}").as_bytes())
+}
+
+fn csv_line(statistics: &Statistics, time: &str) -> String {
+    let counters = &statistics.counters;
+    let outcomes = outcomes(counters).map(|count| count.to_string()).join(",");
+    let cpu: f64 = cpu_seconds().values().sum();
+    format!(
+        "{time},{},{},{},{outcomes},{},{},{},{},{cpu:.2}\n",
+        statistics.calls,
+        counters.offered,
+        counters.answered,
+        statistics.registrations,
+        statistics.packets,
+        statistics.counts.media_lost,
+        statistics.drops.total(),
+    )
+}
+
+async fn write_statistics(path: PathBuf, interval: Duration, operators: Operators) {
+    let mut failing = false;
+    loop {
+        sleep(interval).await;
+        let Ok(statistics) = operators.statistics().await else {
+            continue;
+        };
+        let time = timestamp(operators.clock.unix_nanos_now());
+        let written = append(&path, &csv_line(&statistics, &time));
+        if let Err(error) = &written
+            && !failing
+        {
+            let now = operators.clock.now();
+            let event = EventKind::StatisticsFailed {
+                file: path.display().to_string(),
+                reason: error.to_string(),
+            };
+            operators.log.event(&Event::new(now, event));
+            operators.log.flush();
+        }
+        failing = written.is_err();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_valid_and_declared_once() {
+        let mut names: Vec<&str> = METRICS.iter().map(|spec| spec.name).collect();
+        for spec in METRICS {
+            assert!(spec.name.starts_with("hornwork_"), "{}", spec.name);
+            let total = spec.name.ends_with("_total");
+            assert_eq!(total, spec.kind == MetricKind::Counter, "{}", spec.name);
+            assert!(spec.help.ends_with('.') && !spec.help.contains('\n'));
+        }
+        names.sort_unstable();
+        let count = names.len();
+        names.dedup();
+        assert_eq!(names.len(), count);
+    }
+
+    #[test]
+    fn text_has_help_type_and_escaped_labels() {
+        let mut out = MetricValues::default();
+        out.set("hornwork_trunk_up", &["a\"b\\c"], 1);
+        out.set("hornwork_call_setup_seconds", &["0.01"], 2);
+        out.set("hornwork_call_setup_seconds", &["+Inf"], 3);
+        out.set("hornwork_call_setup_seconds", &["sum"], 0.5);
+        let text = out.text();
+        assert!(
+            text.contains(
+                "# TYPE hornwork_trunk_up gauge\nhornwork_trunk_up{trunk=\"a\\\"b\\\\c\"} 1\n"
+            ),
+            "{text}"
+        );
+        assert!(
+            text.contains("hornwork_call_setup_seconds_bucket{le=\"+Inf\"} 3\n"),
+            "{text}"
+        );
+        assert!(
+            text.contains("hornwork_call_setup_seconds_sum 0.5\n"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn each_line_of_statistics_has_the_columns_of_the_header() {
+        let line = csv_line(&Statistics::default(), "now");
+        assert_eq!(line.matches(',').count(), CSV_HEADER.matches(',').count());
+    }
+}

@@ -1,0 +1,439 @@
+//! Call records (CDRs). Packet threads put the events of calls into a bounded queue; a thread of its own builds the
+//! records and writes them, so that a stalled or full disk blocks no packets. Records beyond the queue's capacity are
+//! counted, and reported once writing works again.
+
+mod files;
+mod form;
+
+use crate::log::EventLog;
+use config::RecordsSpec;
+use engine::record::{CallRecord, RecordBuilder, RecordChange};
+use engine::{Event, EventKind, Time};
+use files::{RecordFolder, WrittenChunk};
+use net::Clock;
+use std::collections::{BTreeSet, VecDeque};
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Most queued events: those of 4 s at 4,000 calls per second.
+const MAX_QUEUED: usize = 65_536;
+/// Most numbers of calls whose end found no space.
+const MAX_LOST_ENDS: usize = 1 << 20;
+/// Time for which the writer collects events.
+const COLLECT_TIME: Duration = Duration::from_millis(100);
+/// Interval of retries after a failed write.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+/// Interval of log events while writing fails.
+const LOG_INTERVAL: Duration = Duration::from_secs(600);
+/// Interval in which written data is passed to the disk, and the journal notes that the border runs.
+const SYNC_INTERVAL: Duration = Duration::from_secs(1);
+/// Interval of checks of the age of files.
+const ROTATE_INTERVAL: Duration = Duration::from_secs(10);
+/// Longest wait at the end of the program for the last records to be written.
+const END_TIMEOUT: Duration = Duration::from_secs(2);
+/// Most records between two entries of the journal about them.
+const CHUNK: usize = 1_000;
+
+const REMEDY: &str = "free space on the disk, or correct the permissions of the folder; calls go on, and records are written again when it works";
+
+/// Counts of records since the start.
+#[derive(Debug, Default)]
+pub(crate) struct RecordCounters {
+    /// Records written.
+    pub(crate) written: AtomicU64,
+    /// Records lost because the queue was full.
+    pub(crate) lost: AtomicU64,
+    /// Records of calls that the last run of the program did not end.
+    pub(crate) cut: AtomicU64,
+    /// Whether writing fails at present.
+    pub(crate) failing: AtomicU64,
+}
+
+#[derive(Default)]
+struct RecordQueue {
+    state: Mutex<RecordQueueState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct RecordQueueState {
+    waiting: Vec<Event>,
+    /// Numbers of calls whose end found no space.
+    lost_ends: Vec<u64>,
+    /// Records without such a number.
+    lost: u64,
+    ending: bool,
+    ended: bool,
+}
+
+impl RecordQueue {
+    fn state(&self) -> MutexGuard<'_, RecordQueueState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A packet thread's access to the queue.
+#[derive(Clone)]
+pub(crate) struct RecordSink {
+    queue: Arc<RecordQueue>,
+}
+
+impl RecordSink {
+    /// Moves events into the queue, as far as it has space, without waiting for the disk.
+    pub(crate) fn put(&self, events: &mut Vec<Event>) {
+        if events.is_empty() {
+            return;
+        }
+        let mut state = self.queue.state();
+        for event in events.drain(..) {
+            if state.waiting.len() < MAX_QUEUED {
+                state.waiting.push(event);
+                continue;
+            }
+            match event.kind {
+                EventKind::CallEnded { call, .. } if state.lost_ends.len() < MAX_LOST_ENDS => {
+                    state.lost_ends.push(call);
+                }
+                EventKind::CallEnded { .. } | EventKind::CallRefused { .. } => state.lost += 1,
+                // The record is lost only if its end is.
+                _ => {}
+            }
+        }
+    }
+}
+
+/// The writing thread.
+pub(crate) struct CallRecords {
+    sink: RecordSink,
+    counters: Arc<RecordCounters>,
+}
+
+impl CallRecords {
+    /// Opens the folder, writes the records of calls that the last run did not end, and starts the thread.
+    ///
+    /// # Errors
+    /// If the folder cannot be used, or the thread not started.
+    pub(crate) fn start(
+        spec: &RecordsSpec,
+        log: &EventLog,
+        clock: Clock,
+    ) -> io::Result<CallRecords> {
+        let now = clock.unix_nanos_now();
+        let opened = RecordFolder::open(spec, now).map_err(|error| {
+            io::Error::other(format!(
+                "cannot write call records to {}: {error}\n  remedy: create the folder, and give the program's user write permission; or correct `folder` in [records]",
+                spec.folder.display()
+            ))
+        });
+        let (folder, cut) = opened?;
+        let sink = RecordSink {
+            queue: Arc::default(),
+        };
+        let counters = Arc::new(RecordCounters::default());
+        counters.cut.store(cut.len() as u64, Relaxed);
+        let run = (clock.unix_nanos(Time::ZERO) / 1_000).to_string();
+        let mut writer = RecordWriter {
+            queue: sink.queue.clone(),
+            counters: counters.clone(),
+            folder,
+            path: spec.folder.display().to_string(),
+            builder: RecordBuilder::new(run),
+            journaled: BTreeSet::new(),
+            pending: VecDeque::new(),
+            failing: None,
+            lost: 0,
+            synced: clock.now(),
+            rotated: clock.now(),
+            log: log.clone(),
+            clock,
+        };
+        writer.begin(&cut);
+        std::thread::Builder::new()
+            .name("records".to_owned())
+            .spawn(move || {
+                // Signals belong to the first thread; if they cannot be blocked here, this thread may receive them too.
+                let _ = net::block_signals();
+                writer.run();
+            })?;
+        Ok(CallRecords { sink, counters })
+    }
+
+    /// A sink for one of the packet threads.
+    pub(crate) fn sink(&self) -> RecordSink {
+        self.sink.clone()
+    }
+
+    /// Counts since the start.
+    pub(crate) fn counters(&self) -> Arc<RecordCounters> {
+        self.counters.clone()
+    }
+
+    /// Waits for a limited time until everything is written.
+    pub(crate) fn end(self) {
+        let queue = &self.sink.queue;
+        let mut state = queue.state();
+        state.ending = true;
+        queue.changed.notify_all();
+        let waits = |state: &mut RecordQueueState| !state.ended;
+        let waited = queue.changed.wait_timeout_while(state, END_TIMEOUT, waits);
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+/// A period in which writing fails.
+struct RecordOutage {
+    since: Time,
+    logged: Time,
+}
+
+struct RecordWriter {
+    queue: Arc<RecordQueue>,
+    counters: Arc<RecordCounters>,
+    folder: RecordFolder,
+    path: String,
+    builder: RecordBuilder,
+    /// Calls with an entry in the journal.
+    journaled: BTreeSet<u64>,
+    /// Parts that are not written yet, each with its number of records.
+    pending: VecDeque<(WrittenChunk, u64)>,
+    failing: Option<RecordOutage>,
+    /// Records lost since the last report.
+    lost: u64,
+    synced: Time,
+    rotated: Time,
+    log: EventLog,
+    clock: Clock,
+}
+
+impl RecordWriter {
+    fn log_event(&self, note: EventKind) {
+        self.log.event(&Event::new(self.clock.now(), note));
+        self.log.flush();
+    }
+
+    /// Writes the records of cut calls. The old entries of the journal are removed after that.
+    fn begin(&mut self, cut: &[serde_json::Map<String, serde_json::Value>]) {
+        for part in cut.chunks(CHUNK) {
+            let ends: String = part
+                .iter()
+                .filter_map(|record| ended_entry(record.get("id")?.as_str()?).into())
+                .collect();
+            let chunk = self.folder.prepare(part, ends);
+            self.pending.push_back((chunk, part.len() as u64));
+        }
+        if !cut.is_empty() {
+            self.log_event(EventKind::CallsCut {
+                folder: self.path.clone(),
+                calls: cut.len() as u64,
+            });
+        }
+        let written = self.write();
+        let written = written.and_then(|()| self.compact());
+        self.outcome(written);
+    }
+
+    fn run(mut self) {
+        loop {
+            let mut state = self.queue.state();
+            if !state.ending {
+                let limit = match self.failing {
+                    Some(_) => RETRY_INTERVAL,
+                    None => COLLECT_TIME,
+                };
+                // Packet threads do not wake the writer: at these intervals that costs them nothing.
+                let waits = |state: &mut RecordQueueState| !state.ending;
+                let waited = self.queue.changed.wait_timeout_while(state, limit, waits);
+                state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            }
+            let ending = state.ending;
+            // While writing fails, events wait in the queue, where they are limited.
+            let takes = self.pending.is_empty();
+            let events = match takes {
+                true => std::mem::take(&mut state.waiting),
+                false => Vec::new(),
+            };
+            let (lost_ends, lost) = match takes {
+                true => (
+                    std::mem::take(&mut state.lost_ends),
+                    std::mem::take(&mut state.lost),
+                ),
+                false => (Vec::new(), 0),
+            };
+            drop(state);
+            self.collect(events);
+            self.count_lost(&lost_ends, lost);
+            let written = self.write().and_then(|()| self.maintain());
+            self.outcome(written);
+            if ending {
+                // Calls that the program ends without an event are in the journal, and are cut at the next start.
+                let _ = self.folder.sync();
+                self.queue.state().ended = true;
+                self.queue.changed.notify_all();
+                return;
+            }
+        }
+    }
+
+    /// Builds records from events, in parts.
+    fn collect(&mut self, events: Vec<Event>) {
+        let mut running: Vec<Box<CallRecord>> = Vec::new();
+        let mut ended: Vec<Box<CallRecord>> = Vec::new();
+        for event in events {
+            match self.builder.add(event) {
+                Some(RecordChange::Running(record)) => running.push(record),
+                Some(RecordChange::Ended(record)) => ended.push(record),
+                Some(RecordChange::Lost) => self.lose(1),
+                None => {}
+            }
+        }
+        let over: BTreeSet<u64> = ended.iter().map(|record| record.call).collect();
+        let mut journal = String::new();
+        for record in running {
+            // Calls that begin and end within one collection need no entry.
+            if !over.contains(&record.call) {
+                self.journaled.insert(record.call);
+                journal += &running_entry(&record, &self.clock);
+            }
+        }
+        if !journal.is_empty() {
+            let chunk = self.folder.prepare(&[], journal);
+            self.pending.push_back((chunk, 0));
+        }
+        for part in ended.chunks(CHUNK) {
+            let mut journal = String::new();
+            for record in part {
+                if self.journaled.remove(&record.call) {
+                    journal += &ended_entry(&record.fields.id);
+                }
+            }
+            let records: Vec<_> = part
+                .iter()
+                .map(|record| form::json(record, false, &self.clock))
+                .collect();
+            let chunk = self.folder.prepare(&records, journal);
+            self.pending.push_back((chunk, part.len() as u64));
+        }
+    }
+
+    fn lose(&mut self, records: u64) {
+        self.lost += records;
+        self.counters.lost.fetch_add(records, Relaxed);
+    }
+
+    fn count_lost(&mut self, ends: &[u64], more: u64) {
+        for call in ends {
+            self.builder.forget(*call);
+            self.journaled.remove(call);
+        }
+        let records = ends.len() as u64 + more;
+        if records > 0 {
+            self.lose(records);
+        }
+    }
+
+    fn write(&mut self) -> io::Result<()> {
+        let now = self.clock.unix_nanos_now();
+        while let Some((chunk, records)) = self.pending.front_mut() {
+            self.folder.write(chunk, now)?;
+            self.counters.written.fetch_add(*records, Relaxed);
+            self.pending.pop_front();
+        }
+        Ok(())
+    }
+
+    /// Rotation, heartbeat, and passing data to the disk.
+    fn maintain(&mut self) -> io::Result<()> {
+        let now = self.clock.now();
+        if now.since(self.rotated) >= ROTATE_INTERVAL || self.failing.is_none() {
+            self.rotated = now;
+            self.folder.rotate(self.clock.unix_nanos_now())?;
+        }
+        if self.folder.needs_compaction() {
+            self.compact()?;
+        }
+        if now.since(self.synced) >= SYNC_INTERVAL {
+            self.synced = now;
+            if !self.journaled.is_empty() {
+                self.folder.heartbeat(self.clock.unix_nanos_now())?;
+            }
+            self.folder.sync()?;
+        }
+        Ok(())
+    }
+
+    fn compact(&mut self) -> io::Result<()> {
+        let running = self.builder.running();
+        let entries: String = running
+            .map(|record| running_entry(record, &self.clock))
+            .collect();
+        self.journaled = self.builder.running().map(|record| record.call).collect();
+        self.folder.compact(&entries, self.clock.unix_nanos_now())
+    }
+
+    /// Logs failures and recoveries.
+    fn outcome(&mut self, written: io::Result<()>) {
+        let now = self.clock.now();
+        match written {
+            Ok(()) => {
+                self.counters.failing.store(0, Relaxed);
+                let lost = std::mem::take(&mut self.lost);
+                if let Some(outage) = self.failing.take() {
+                    self.log_event(EventKind::RecordsRecovered {
+                        folder: self.path.clone(),
+                        outage_s: now.since(outage.since).as_secs(),
+                        lost,
+                    });
+                } else if lost > 0 {
+                    self.log_event(EventKind::RecordsLost {
+                        folder: self.path.clone(),
+                        lost,
+                    });
+                }
+            }
+            Err(error) => {
+                self.counters.failing.store(1, Relaxed);
+                let since = self.failing.as_ref().map_or(now, |outage| outage.since);
+                let recently = self
+                    .failing
+                    .as_ref()
+                    .is_some_and(|outage| now.since(outage.logged) < LOG_INTERVAL);
+                if !recently {
+                    self.failing = Some(RecordOutage { since, logged: now });
+                    self.log_event(EventKind::RecordsFailed {
+                        folder: self.path.clone(),
+                        reason: error.to_string(),
+                        remedy: REMEDY.to_owned(),
+                    });
+                }
+            }
+        }
+    }
+}
+
+/// Entry of a running call in the journal.
+fn running_entry(record: &CallRecord, clock: &Clock) -> String {
+    let record = form::json(record, true, clock);
+    format!("{}\n", serde_json::json!({ "running": record }))
+}
+
+/// Entry of the end of a call in the journal.
+fn ended_entry(id: &str) -> String {
+    format!("{}\n", serde_json::json!({ "ended": id }))
+}
+
+/// The hint of `hornwork check` about the folder; `None` if it can be used.
+pub(crate) fn hint(config: &config::Config) -> Option<String> {
+    let folder = &config.records.as_ref()?.folder;
+    let parent = folder
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty());
+    let exists = folder.is_dir() || parent.is_none_or(std::path::Path::is_dir);
+    (!exists).then(|| {
+        format!(
+            "{} does not exist, nor does its parent: the border would not start here; create it for call records",
+            folder.display()
+        )
+    })
+}

@@ -1,0 +1,560 @@
+//! Files of call records: appended, rotated by size and age, removed by age and total size; and the journal of running
+//! calls, from which the records of calls are written that a crash cut.
+
+use super::form;
+use crate::log::timestamp;
+use config::{RecordFormat, RecordsSpec};
+use serde_json::{Map, Value};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead as _, BufReader, Read as _, Seek as _, SeekFrom, Write as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
+
+/// Name of the journal of running calls.
+const JOURNAL: &str = "running.journal";
+/// Size of the journal from which it is rewritten with the running calls alone.
+const COMPACT_BYTES: u64 = 16 << 20;
+/// Bytes at the end of a file of records that are searched for calls whose end is missing in the journal: more than one
+/// part of a batch ([`super::CHUNK`]).
+const TAIL_BYTES: u64 = 16 << 20;
+
+/// A file that is appended to. A failed write leaves no part of its text.
+#[derive(Debug)]
+struct AppendedFile {
+    path: PathBuf,
+    file: File,
+    length: u64,
+    inode: u64,
+    /// Creation, nanoseconds since 1970.
+    since: u64,
+}
+
+impl AppendedFile {
+    /// Opens or creates a file; an incomplete last line, the rest of a crash, is removed.
+    fn open(path: &Path, header: &str, now: u64) -> io::Result<AppendedFile> {
+        let mut options = OpenOptions::new();
+        let mut file = options.create(true).read(true).append(true).open(path)?;
+        let metadata = file.metadata()?;
+        let created = metadata.created().ok().filter(|_| metadata.len() > 0);
+        let created = created.and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+        let length = complete_length(&mut file, metadata.len())?;
+        if length < metadata.len() {
+            file.set_len(length)?;
+        }
+        let mut opened = AppendedFile {
+            path: path.to_owned(),
+            length,
+            inode: metadata.ino(),
+            since: created.map_or(now, |at| u64::try_from(at.as_nanos()).unwrap_or(now)),
+            file,
+        };
+        if length == 0 && !header.is_empty() {
+            opened.append(header)?;
+        }
+        Ok(opened)
+    }
+
+    fn append(&mut self, text: &str) -> io::Result<()> {
+        match self.file.write_all(text.as_bytes()) {
+            Ok(()) => {
+                self.length += text.len() as u64;
+                Ok(())
+            }
+            Err(error) => {
+                // On a full disk a file can still be shortened.
+                let _ = self.file.set_len(self.length);
+                Err(error)
+            }
+        }
+    }
+
+    /// Whether the path still leads to this file.
+    fn is_in_place(&self) -> bool {
+        std::fs::metadata(&self.path).is_ok_and(|metadata| metadata.ino() == self.inode)
+    }
+}
+
+/// Length up to the last line feed.
+fn complete_length(file: &mut File, length: u64) -> io::Result<u64> {
+    let mut end = length;
+    let mut block = [0u8; 4096];
+    while end > 0 {
+        let start = end.saturating_sub(block.len() as u64);
+        let part = block.get_mut(..(end - start) as usize).unwrap_or_default();
+        file.seek(SeekFrom::Start(start))?;
+        file.read_exact(part)?;
+        if let Some(at) = part.iter().rposition(|byte| *byte == b'\n') {
+            return Ok(start + at as u64 + 1);
+        }
+        end = start;
+    }
+    Ok(0)
+}
+
+/// One format of the records.
+#[derive(Debug)]
+struct RecordFile {
+    ending: &'static str,
+    header: String,
+    open: Option<AppendedFile>,
+}
+
+impl RecordFile {
+    fn path(&self, folder: &Path) -> PathBuf {
+        folder.join(format!("cdr.{}", self.ending))
+    }
+
+    fn ready(&mut self, folder: &Path, now: u64) -> io::Result<&mut AppendedFile> {
+        if self.open.as_ref().is_some_and(|file| !file.is_in_place()) {
+            // Another program has renamed or removed it.
+            self.open = None;
+        }
+        match &mut self.open {
+            Some(file) => Ok(file),
+            none => {
+                let opened = AppendedFile::open(
+                    &folder.join(format!("cdr.{}", self.ending)),
+                    &self.header,
+                    now,
+                )?;
+                Ok(none.insert(opened))
+            }
+        }
+    }
+
+    /// Renames a file that is large or old enough; returns whether it did.
+    fn rotate(&mut self, spec: &RecordsSpec, now: u64) -> io::Result<bool> {
+        let Some(file) = &self.open else {
+            return Ok(false);
+        };
+        let age = now.saturating_sub(file.since);
+        let old = u128::from(age) >= spec.rotate_after.as_nanos();
+        let filled = file.length > self.header.len() as u64;
+        if !filled || !(old || file.length >= spec.rotate_bytes) {
+            return Ok(false);
+        }
+        let date: String = timestamp(now)
+            .chars()
+            .filter(|c| !"-:.".contains(*c))
+            .collect();
+        let name = |more: &str| {
+            spec.folder
+                .join(format!("cdr-{date}{more}.{}", self.ending))
+        };
+        let target = (0..100)
+            .map(|number| {
+                name(&if number == 0 {
+                    String::new()
+                } else {
+                    format!("-{number}")
+                })
+            })
+            .find(|path| !path.exists());
+        let target = target.ok_or_else(|| io::Error::other("no free name for a rotated file"))?;
+        file.file.sync_data()?;
+        std::fs::rename(&file.path, target)?;
+        self.open = None;
+        Ok(true)
+    }
+}
+
+/// A part of a batch in its written forms.
+#[derive(Debug, Default)]
+pub(super) struct WrittenChunk {
+    /// Text for each file, in the order of the files; emptied when it is written.
+    texts: Vec<String>,
+    /// Lines for the journal, written after the records.
+    journal: String,
+}
+
+/// All files in the folder of the records.
+#[derive(Debug)]
+pub(super) struct RecordFolder {
+    spec: RecordsSpec,
+    files: Vec<RecordFile>,
+    journal: AppendedFile,
+    /// Whether the journal lacks entries because a write failed.
+    journal_incomplete: bool,
+    dirty: bool,
+}
+
+impl RecordFolder {
+    /// Opens the folder, creates it if it does not exist, and returns the records of calls that were cut.
+    ///
+    /// # Errors
+    /// If the folder cannot be written, or another program uses it.
+    pub(super) fn open(
+        spec: &RecordsSpec,
+        now: u64,
+    ) -> io::Result<(RecordFolder, Vec<Map<String, Value>>)> {
+        match std::fs::create_dir(&spec.folder) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+        let ndjson = || RecordFile {
+            ending: "ndjson",
+            header: String::new(),
+            open: None,
+        };
+        let csv = || RecordFile {
+            ending: "csv",
+            header: form::csv_header(),
+            open: None,
+        };
+        let mut files = match spec.format {
+            RecordFormat::Ndjson => vec![ndjson()],
+            RecordFormat::Csv => vec![csv()],
+            RecordFormat::Both => vec![ndjson(), csv()],
+        };
+        let journal = AppendedFile::open(&spec.folder.join(JOURNAL), "", now)?;
+        if journal.file.try_lock().is_err() {
+            return Err(io::Error::other("another program writes its records there"));
+        }
+        for file in &mut files {
+            file.ready(&spec.folder, now)?;
+        }
+        let mut folder = RecordFolder {
+            spec: spec.clone(),
+            files,
+            journal,
+            journal_incomplete: false,
+            dirty: false,
+        };
+        let cut = folder.running_before()?;
+        Ok((folder, cut))
+    }
+
+    /// The calls of the journal that have no end, as records.
+    fn running_before(&mut self) -> io::Result<Vec<Map<String, Value>>> {
+        let mut running: BTreeMap<String, Map<String, Value>> = BTreeMap::new();
+        let mut alive = String::new();
+        self.journal.file.seek(SeekFrom::Start(0))?;
+        for line in BufReader::new(&self.journal.file).lines() {
+            // A line that is no JSON is the rest of a failed write.
+            let Ok(Value::Object(mut entry)) = serde_json::from_str(&line?) else {
+                continue;
+            };
+            if let Some(Value::String(at)) = entry.get("alive") {
+                alive.clone_from(at);
+            }
+            if let Some(Value::String(id)) = entry.get("ended") {
+                running.remove(id);
+            }
+            if let Some(Value::Object(record)) = entry.remove("running")
+                && let Some(Value::String(id)) = record.get("id")
+            {
+                running.insert(id.clone(), record);
+            }
+        }
+        if running.is_empty() {
+            return Ok(Vec::new());
+        }
+        for id in self.written_at_the_end()? {
+            running.remove(&id);
+        }
+        let mut cut: Vec<Map<String, Value>> = running.into_values().collect();
+        for record in &mut cut {
+            form::cut(record, &alive);
+        }
+        Ok(cut)
+    }
+
+    /// Identifiers of the last records of the first file.
+    fn written_at_the_end(&self) -> io::Result<BTreeSet<String>> {
+        let Some(file) = self.files.first() else {
+            return Ok(BTreeSet::new());
+        };
+        let mut source = File::open(file.path(&self.spec.folder))?;
+        let start = source.metadata()?.len().saturating_sub(TAIL_BYTES);
+        source.seek(SeekFrom::Start(start))?;
+        let mut bytes = Vec::new();
+        source.read_to_end(&mut bytes)?;
+        let text = String::from_utf8_lossy(&bytes);
+        let id_of = |line: &str| match file.ending {
+            "csv" => line.split(',').next().map(str::to_owned),
+            _ => {
+                let rest = line.strip_prefix("{\"id\":\"")?;
+                rest.split('"').next().map(str::to_owned)
+            }
+        };
+        Ok(text.lines().filter_map(id_of).collect())
+    }
+
+    /// The written forms of records and journal lines.
+    pub(super) fn prepare(&self, ended: &[Map<String, Value>], journal: String) -> WrittenChunk {
+        let text = |file: &RecordFile| {
+            let lines = ended.iter().map(|record| match file.ending {
+                "csv" => form::csv(record),
+                _ => serde_json::to_string(record).unwrap_or_default() + "\n",
+            });
+            lines.collect::<String>()
+        };
+        WrittenChunk {
+            texts: self.files.iter().map(text).collect(),
+            journal,
+        }
+    }
+
+    /// Writes a part of a batch: records first, then the journal. After an error it may be repeated: parts that were
+    /// written are not written again.
+    ///
+    /// # Errors
+    /// Of the file system.
+    pub(super) fn write(&mut self, chunk: &mut WrittenChunk, now: u64) -> io::Result<()> {
+        for (file, text) in self.files.iter_mut().zip(&mut chunk.texts) {
+            if !text.is_empty() {
+                file.ready(&self.spec.folder, now)?.append(text)?;
+                text.clear();
+                self.dirty = true;
+            }
+        }
+        if !chunk.journal.is_empty() {
+            let appended = self.journal.append(&chunk.journal);
+            self.journal_incomplete |= appended.is_err();
+            appended?;
+            chunk.journal.clear();
+            self.dirty = true;
+        }
+        Ok(())
+    }
+
+    /// Notes that the border runs.
+    pub(super) fn heartbeat(&mut self, now: u64) -> io::Result<()> {
+        self.journal
+            .append(&format!("{{\"alive\":\"{}\"}}\n", timestamp(now)))
+    }
+
+    /// Rotates files, and removes old ones.
+    ///
+    /// # Errors
+    /// Of the file system.
+    pub(super) fn rotate(&mut self, now: u64) -> io::Result<()> {
+        let mut rotated = false;
+        for file in &mut self.files {
+            rotated |= file.rotate(&self.spec, now)?;
+        }
+        if rotated {
+            self.remove_old(now)?;
+        }
+        Ok(())
+    }
+
+    /// Removes rotated files beyond the configured age and size.
+    pub(super) fn remove_old(&self, now: u64) -> io::Result<()> {
+        let mut rotated = Vec::new();
+        for entry in std::fs::read_dir(&self.spec.folder)? {
+            let entry = entry?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let ours =
+                name.starts_with("cdr-") && [".ndjson", ".csv"].iter().any(|e| name.ends_with(e));
+            let metadata = entry.metadata()?;
+            if ours && metadata.is_file() {
+                let modified = metadata.modified()?.duration_since(UNIX_EPOCH);
+                let modified = modified.map_or(0, |at| at.as_nanos());
+                rotated.push((name, entry.path(), metadata.len(), modified));
+            }
+        }
+        rotated.sort();
+        let mut total: u64 = rotated.iter().map(|(_, _, length, _)| length).sum();
+        for (_, path, length, modified) in rotated {
+            let age = u128::from(now).saturating_sub(modified);
+            let old = self.spec.keep.is_some_and(|keep| age > keep.as_nanos());
+            let large = self.spec.keep_bytes.is_some_and(|most| total > most);
+            if old || large {
+                std::fs::remove_file(path)?;
+                total = total.saturating_sub(length);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the journal should be rewritten.
+    pub(super) fn needs_compaction(&self) -> bool {
+        self.journal_incomplete || self.journal.length > COMPACT_BYTES
+    }
+
+    /// Rewrites the journal with these entries of running calls.
+    ///
+    /// # Errors
+    /// Of the file system; the old journal stays.
+    pub(super) fn compact(&mut self, entries: &str, now: u64) -> io::Result<()> {
+        let path = self.spec.folder.join(JOURNAL);
+        let fresh = self.spec.folder.join(format!("{JOURNAL}.new"));
+        match std::fs::remove_file(&fresh) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut journal = AppendedFile::open(&fresh, "", now)?;
+        journal.file.try_lock()?;
+        journal.append(&format!("{{\"alive\":\"{}\"}}\n", timestamp(now)))?;
+        journal.append(entries)?;
+        journal.file.sync_data()?;
+        std::fs::rename(&fresh, &path)?;
+        journal.path = path;
+        self.journal = journal;
+        self.journal_incomplete = false;
+        Ok(())
+    }
+
+    /// Passes written data to the disk, as a protection against power failures.
+    ///
+    /// # Errors
+    /// Of the file system.
+    pub(super) fn sync(&mut self) -> io::Result<()> {
+        if std::mem::take(&mut self.dirty) {
+            for file in self.files.iter().filter_map(|file| file.open.as_ref()) {
+                file.file.sync_data()?;
+            }
+            self.journal.file.sync_data()?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::time::Duration;
+
+    const START: u64 = 1_700_000_000_000_000_000;
+
+    fn scratch(name: &str) -> PathBuf {
+        let name = format!("hornwork-records-{name}-{}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        let _ = std::fs::remove_dir_all(&folder);
+        folder
+    }
+
+    fn spec(folder: &Path, format: RecordFormat) -> RecordsSpec {
+        RecordsSpec {
+            folder: folder.to_owned(),
+            format,
+            rotate_bytes: 1 << 20,
+            rotate_after: Duration::from_secs(3_600),
+            keep: Some(Duration::from_secs(86_400)),
+            keep_bytes: None,
+        }
+    }
+
+    fn record(id: &str) -> Map<String, Value> {
+        let mut record = Map::new();
+        record.insert("id".to_owned(), id.into());
+        record.insert("started".to_owned(), timestamp(START).into());
+        record.insert("answered".to_owned(), timestamp(START).into());
+        record
+    }
+
+    fn running(id: &str) -> String {
+        format!("{}\n", serde_json::json!({ "running": record(id) }))
+    }
+
+    #[test]
+    fn calls_without_an_end_are_cut_at_the_next_start() {
+        for format in [RecordFormat::Ndjson, RecordFormat::Csv] {
+            let folder = scratch(&format!("cut-{format:?}"));
+            let spec = spec(&folder, format);
+            let (mut files, cut) = RecordFolder::open(&spec, START).unwrap();
+            assert!(cut.is_empty());
+            let journal = running("a") + &running("b") + &running("c") + "{\"ended\":\"a\"}\n";
+            let mut chunk = files.prepare(&[record("a")], journal);
+            files.write(&mut chunk, START).unwrap();
+            files.heartbeat(START + 2_000_000_000).unwrap();
+            // The record of b is written, but not its end in the journal.
+            let mut chunk = files.prepare(&[record("b")], String::new());
+            files.write(&mut chunk, START).unwrap();
+            // Both files end in the middle of a line.
+            files.journal.file.write_all(b"{\"ended\":\"c").unwrap();
+            let name = if format == RecordFormat::Csv {
+                "cdr.csv"
+            } else {
+                "cdr.ndjson"
+            };
+            let mut file = OpenOptions::new()
+                .append(true)
+                .open(folder.join(name))
+                .unwrap();
+            file.write_all(b"{\"id\":\"c\",").unwrap();
+            drop(files);
+            let (_files, cut) = RecordFolder::open(&spec, START).unwrap();
+            let ids: Vec<&str> = cut
+                .iter()
+                .filter_map(|record| record["id"].as_str())
+                .collect();
+            assert_eq!(ids, ["c"]);
+            assert_eq!(cut[0]["duration_s"], 2.0);
+            assert_eq!(cut[0]["cut"], true);
+            let text = std::fs::read_to_string(folder.join(name)).unwrap();
+            assert!(text.ends_with('\n') && !text.contains("\"c\""), "{text}");
+            std::fs::remove_dir_all(&folder).unwrap();
+        }
+    }
+
+    #[test]
+    fn folder_has_one_writer() {
+        let folder = scratch("one");
+        let spec = spec(&folder, RecordFormat::Ndjson);
+        let (mut first, _) = RecordFolder::open(&spec, START).unwrap();
+        assert!(RecordFolder::open(&spec, START).is_err());
+        first.compact(&running("a"), START).unwrap();
+        assert!(RecordFolder::open(&spec, START).is_err());
+        drop(first);
+        let (_, cut) = RecordFolder::open(&spec, START).unwrap();
+        assert_eq!(cut.len(), 1);
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn large_and_old_files_are_rotated_and_removed() {
+        let folder = scratch("rotate");
+        let spec = RecordsSpec {
+            rotate_bytes: 1_000,
+            keep_bytes: Some(5_000),
+            ..spec(&folder, RecordFormat::Both)
+        };
+        let (mut files, _) = RecordFolder::open(&spec, START).unwrap();
+        for number in 0..200 {
+            let mut chunk = files.prepare(&[record(&number.to_string())], String::new());
+            files.write(&mut chunk, START).unwrap();
+            files.rotate(START + number).unwrap();
+        }
+        let names = || {
+            let entries = std::fs::read_dir(&folder).unwrap();
+            let mut names: Vec<String> = entries
+                .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+                .collect();
+            names.sort();
+            names
+        };
+        let rotated = names()
+            .iter()
+            .filter(|name| name.starts_with("cdr-"))
+            .count();
+        assert!((3..=6).contains(&rotated), "{:?}", names());
+        // By age; the present files have too few lines to be rotated by size.
+        let hour = 3_600_000_000_000;
+        let mut chunk = files.prepare(&[record("last")], String::new());
+        files.write(&mut chunk, START).unwrap();
+        // The creation of the files is a time of this machine.
+        let now = files.files[0].open.as_ref().unwrap().since;
+        files.rotate(now + hour).unwrap();
+        assert!(!folder.join("cdr.ndjson").exists());
+        files.remove_old(u64::MAX / 2).unwrap();
+        assert_eq!(names(), ["running.journal"]);
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn renamed_file_is_opened_again() {
+        let folder = scratch("renamed");
+        let spec = spec(&folder, RecordFormat::Ndjson);
+        let (mut files, _) = RecordFolder::open(&spec, START).unwrap();
+        std::fs::rename(folder.join("cdr.ndjson"), folder.join("moved")).unwrap();
+        let mut chunk = files.prepare(&[record("a")], String::new());
+        files.write(&mut chunk, START).unwrap();
+        let text = std::fs::read_to_string(folder.join("cdr.ndjson")).unwrap();
+        assert_eq!(text.lines().count(), 1);
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}

@@ -1,0 +1,256 @@
+//! `hornwork top`: live view of a running border over its Unix socket.
+
+use crate::ctl::{DEFAULT_SOCKET, request, shown, unreachable};
+use clap::Args;
+use serde_json::Value;
+use std::io::{IsTerminal as _, Write as _};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Options of `hornwork top`.
+#[derive(Debug, Args)]
+#[command(after_help = "Example: hornwork top --socket /run/hornwork/control.sock")]
+pub struct TopOptions {
+    /// Socket of the border: `socket` in [control].
+    #[arg(long, value_name = "PATH", default_value = DEFAULT_SOCKET)]
+    socket: PathBuf,
+    /// Seconds between two views.
+    #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=3_600))]
+    interval: u32,
+    /// Number of views; 0: until it is interrupted.
+    #[arg(long, default_value_t = 0)]
+    count: u32,
+}
+
+/// Width of a view in columns.
+const WIDTH: usize = 80;
+/// Most trunks and alarms in a view.
+const MAX_ROWS: usize = 8;
+
+/// `hornwork top`.
+pub fn run(options: &TopOptions) -> ExitCode {
+    let terminal = std::io::stdout().is_terminal();
+    let mut before: Option<Value> = None;
+    let mut views = 0;
+    loop {
+        let overview = match request(&options.socket, "GET", "/v1/overview", None) {
+            Ok((200, overview)) => overview,
+            Ok((_, refused)) => {
+                eprintln!("hornwork: {}", shown(refused.get("error")));
+                return ExitCode::from(3);
+            }
+            Err(error) => return unreachable(&options.socket, &error),
+        };
+        let view = view(&overview, before.as_ref());
+        let text = match terminal {
+            // Home, the view with each line cleared to its end, and the rest of the screen cleared.
+            true => format!("\x1b[H{}\x1b[J", view.replace('\n', "\x1b[K\n")),
+            false => view,
+        };
+        // A reader that has gone ends the program.
+        let mut out = std::io::stdout();
+        if out
+            .write_all(text.as_bytes())
+            .and_then(|()| out.flush())
+            .is_err()
+        {
+            return ExitCode::SUCCESS;
+        }
+        before = Some(overview);
+        views += 1;
+        if options.count != 0 && views >= options.count {
+            return ExitCode::SUCCESS;
+        }
+        std::thread::sleep(Duration::from_secs(options.interval.into()));
+    }
+}
+
+fn number(value: &Value, at: &str) -> f64 {
+    value.pointer(at).and_then(Value::as_f64).unwrap_or(0.0)
+}
+
+/// One view, at most [`WIDTH`] columns wide. Rates are those since `before`; without it, since the start.
+fn view(now: &Value, before: Option<&Value>) -> String {
+    let absent = Value::Null;
+    let before = before.unwrap_or(&absent);
+    let span = (number(now, "/uptime_s") - number(before, "/uptime_s")).max(0.001);
+    let rate = |at: &str| ((number(now, at) - number(before, at)) / span).max(0.0);
+    let mut lines = Vec::new();
+    let state = match (now.pointer("/draining"), now.pointer("/overload")) {
+        (Some(Value::Bool(true)), _) => "draining",
+        (_, Some(Value::Bool(true))) => "overload",
+        _ => "running",
+    };
+    lines.push(format!(
+        "hornwork  {}  up {}  {state}",
+        shown(now.get("time")).chars().take(19).collect::<String>(),
+        span_text(number(now, "/uptime_s")),
+    ));
+    lines.push(format!(
+        "calls     {:>8} active  {:>8.1}/s offered  {:>8.1}/s answered",
+        number(now, "/calls/active"),
+        rate("/calls/offered"),
+        rate("/calls/answered"),
+    ));
+    let result = |name: &str| number(now, &format!("/calls/results/{name}"));
+    lines.push(format!(
+        "ended     {} completed  {} cancelled  {} declined  {} unanswered",
+        result("completed"),
+        result("cancelled"),
+        result("declined"),
+        result("unanswered"),
+    ));
+    lines.push(format!(
+        "          {} refused  {} redirected  {} failed",
+        result("refused"),
+        result("redirected"),
+        result("failed"),
+    ));
+    lines.push(format!(
+        "contacts  {:>8} registered",
+        number(now, "/registrations")
+    ));
+    let (packets, lost) = (rate("/media/ended_packets"), rate("/media/ended_lost"));
+    let loss = match packets + lost > 0.0 {
+        true => format!("{:.2} %", lost * 100.0 / (packets + lost)),
+        false => "-".to_owned(),
+    };
+    lines.push(format!(
+        "media     {:>8.0} packets/s   loss of ended calls {loss}",
+        rate("/media/packets"),
+    ));
+    let threads = now.get("cpu_s").and_then(Value::as_object);
+    let mut cpu: Vec<(&str, f64)> = threads
+        .into_iter()
+        .flatten()
+        .map(|(name, seconds)| {
+            let old = before.get("cpu_s").and_then(|old| old.get(name));
+            let old = old.and_then(Value::as_f64).unwrap_or(0.0);
+            (
+                name.as_str(),
+                (seconds.as_f64().unwrap_or(0.0) - old).max(0.0) * 100.0 / span,
+            )
+        })
+        .collect();
+    cpu.sort_by(|one, other| other.1.total_cmp(&one.1));
+    let cpu: Vec<String> = cpu
+        .iter()
+        .take(5)
+        .map(|(name, percent)| format!("{name} {percent:.0} %"))
+        .collect();
+    lines.push(format!(
+        "cpu       {}   queue {:.1} ms",
+        cpu.join("  "),
+        number(now, "/queue_delay_ms"),
+    ));
+    let drops = now.get("drops").and_then(Value::as_object);
+    let mut drops: Vec<(&str, f64)> = drops
+        .into_iter()
+        .flatten()
+        .map(|(name, count)| (name.as_str(), count.as_f64().unwrap_or(0.0)))
+        .collect();
+    drops.sort_by(|one, other| other.1.total_cmp(&one.1));
+    let drops: Vec<String> = drops
+        .iter()
+        .take(3)
+        .map(|(name, count)| format!("{name} {count}"))
+        .collect();
+    lines.push(format!(
+        "drops     {}",
+        if drops.is_empty() {
+            "none".to_owned()
+        } else {
+            drops.join("  ")
+        }
+    ));
+    lines.push(String::new());
+    lines.push(format!(
+        "{:<30} {:<9} {:<6} {:>8}",
+        "TRUNK", "SERVICE", "STATE", "CALLS"
+    ));
+    let trunks = now.get("trunks").and_then(Value::as_array);
+    for trunk in trunks.into_iter().flatten().take(MAX_ROWS) {
+        let text = |at: &str| trunk.get(at) == Some(&Value::Bool(true));
+        let name: String = shown(trunk.get("name")).chars().take(30).collect();
+        let service = if text("enabled") {
+            "enabled"
+        } else {
+            "disabled"
+        };
+        let state = if text("up") { "up" } else { "down" };
+        lines.push(format!(
+            "{name:<30} {service:<9} {state:<6} {:>8}",
+            number(trunk, "/calls")
+        ));
+    }
+    lines.push(String::new());
+    let alarms = now
+        .get("alarms")
+        .and_then(Value::as_array)
+        .cloned()
+        .unwrap_or_default();
+    lines.push(format!(
+        "ALARMS    {}",
+        if alarms.is_empty() {
+            "none".to_owned()
+        } else {
+            alarms.len().to_string()
+        }
+    ));
+    for alarm in alarms.iter().take(MAX_ROWS) {
+        lines.push(format!(
+            "{:>5}  {:<8}  {} {}  {}",
+            shown(alarm.get("id")),
+            shown(alarm.get("severity")),
+            shown(alarm.get("alarm")),
+            shown(alarm.get("object")),
+            shown(alarm.get("detail")),
+        ));
+    }
+    let cut = |line: &String| line.chars().take(WIDTH).collect::<String>();
+    lines.iter().map(cut).collect::<Vec<_>>().join("\n") + "\n"
+}
+
+fn span_text(seconds: f64) -> String {
+    let seconds = seconds as u64;
+    format!(
+        "{}:{:02}:{:02}",
+        seconds / 3_600,
+        seconds / 60 % 60,
+        seconds % 60
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn view_has_rates_and_fits_a_terminal() {
+        let at = |uptime: f64, offered: u64| {
+            json!({
+                "time": "2026-11-24T10:00:00.000000Z", "uptime_s": uptime, "draining": false, "overload": false,
+                "calls": { "active": 12, "offered": offered, "answered": offered, "results": { "completed": 7 } },
+                "registrations": 3, "media": { "packets": 1000, "ended_packets": 0, "ended_lost": 0 },
+                "queue_delay_ms": 0.4, "cpu_s": { "hornwork": uptime / 2.0 }, "drops": { "sip_unparsable": 4 },
+                "trunks": [{ "name": "x".repeat(60), "enabled": false, "up": true, "calls": 5 }],
+                "alarms": [{ "id": 1, "severity": "critical", "alarm": "trunk_down", "object": "y".repeat(90), "detail": "z" }],
+            })
+        };
+        let text = view(&at(12.0, 120), Some(&at(10.0, 100)));
+        assert!(
+            text.contains("10.0/s offered") && text.contains("hornwork 50 %"),
+            "{text}"
+        );
+        assert!(
+            text.contains("disabled") && text.contains("trunk_down"),
+            "{text}"
+        );
+        assert!(
+            text.lines().all(|line| line.chars().count() <= WIDTH),
+            "{text}"
+        );
+    }
+}

@@ -1,0 +1,370 @@
+//! Operator commands over the Unix socket, metrics and call records, against real calls: they agree with each other and
+//! with SIPp.
+
+use crate::common;
+use crate::peer_sipp::sipp;
+use crate::records::wait_for_records;
+
+use common::{border, example, installed, media_ports, scratch};
+use serde_json::Value;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+fn ctl(folder: &Path, arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_hornwork"))
+        .args(["ctl", "--socket"])
+        .arg(folder.join("control.sock"))
+        .args(arguments)
+        .output()
+        .expect("hornwork ctl")
+}
+
+fn ctl_json(folder: &Path, arguments: &[&str]) -> Value {
+    let output = ctl(folder, &[arguments, &["--json"]].concat());
+    assert!(
+        output.status.success(),
+        "{arguments:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+/// The text of `/metrics`.
+fn metrics(port: u16) -> String {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("metrics");
+    stream
+        .write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        .expect("sent");
+    let mut text = String::new();
+    stream.read_to_string(&mut text).expect("answer");
+    let (head, body) = text.split_once("\r\n\r\n").expect("body");
+    assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+    body.to_owned()
+}
+
+fn metric(text: &str, name: &str) -> u64 {
+    let value = text
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    value
+        .unwrap_or_else(|| panic!("no {name} in {text}"))
+        .parse()
+        .expect("a number")
+}
+
+fn configuration(folder: &Path, sip: u16, trunk: u16, metrics: u16, workers: u8) -> String {
+    let path = |name: &str| folder.join(name).display().to_string();
+    let more = format!(
+        "[sip]\nworkers={workers}\n[records]\nfolder=\"{}\"\n[control]\nsocket=\"{}\"\n[metrics]\nlisten=\"127.0.0.1:{metrics}\"\ncsv=\"{}\"\ncsv_interval_s=1\n",
+        path("records"),
+        path("control.sock"),
+        path("statistics.csv"),
+    );
+    example("loopback.toml", sip, trunk, media_ports(2_000), &more)
+}
+
+fn until(what: &str, condition: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while !condition() {
+        assert!(Instant::now() < end, "{what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn metrics_records_and_sipp_agree_to_the_unit() {
+    if !installed(&["sipp"]) {
+        return;
+    }
+    for (workers, sip) in [(1, 5210), (2, 5220)] {
+        let folder = scratch(&format!("operators-{workers}"));
+        let (trunk, scrape) = (sip + 1, sip + 2);
+        let _border = border(
+            &folder,
+            &configuration(&folder, sip, trunk, scrape, workers),
+            sip,
+        );
+        let _uas = sipp(&folder, "uas", trunk, &["-sn", "uas", "-l", "8000"]).at_port(trunk);
+        let target = format!("127.0.0.1:{sip}");
+        let calls = [
+            "-sn", "uac", &target, "-r", "400", "-m", "4000", "-l", "4000",
+        ];
+        let mut uac = sipp(&folder, "uac", sip + 3, &calls);
+        assert_eq!(
+            uac.wait(Duration::from_secs(60)),
+            Some(true),
+            "{}",
+            uac.log()
+        );
+        ctl(&folder, &["trunks", "disable", "server"]);
+        let refused = ["-sn", "uac", &target, "-r", "50", "-m", "20"];
+        sipp(&folder, "refused", sip + 4, &refused).wait(Duration::from_secs(30));
+        let written = wait_for_records(&folder.join("records"), 4_020);
+        let failed = written
+            .iter()
+            .filter(|record| record["status"] == 503)
+            .count();
+        assert_eq!(failed, 20);
+        until("all calls end", || {
+            metric(&metrics(scrape), "hornwork_calls_active") == 0
+        });
+        let text = metrics(scrape);
+        assert_eq!(
+            metric(&text, "hornwork_calls_total{result=\"completed\"}"),
+            4_000
+        );
+        assert_eq!(metric(&text, "hornwork_calls_total{result=\"failed\"}"), 20);
+        assert_eq!(metric(&text, "hornwork_calls_offered_total"), 4_020);
+        assert_eq!(
+            metric(&text, "hornwork_records_total{result=\"written\"}"),
+            4_020
+        );
+        assert_eq!(
+            metric(
+                &text,
+                "hornwork_trunk_calls_total{trunk=\"server\",result=\"completed\"}"
+            ),
+            4_000
+        );
+        assert_eq!(metric(&text, "hornwork_call_setup_seconds_count"), 4_000);
+        assert_eq!(metric(&text, "hornwork_trunk_enabled{trunk=\"server\"}"), 0);
+        if installed(&["promtool"]) {
+            let mut check = Command::new("promtool")
+                .args(["check", "metrics"])
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                .spawn()
+                .expect("promtool");
+            check
+                .stdin
+                .take()
+                .expect("input")
+                .write_all(text.as_bytes())
+                .expect("written");
+            let checked = check.wait_with_output().expect("promtool");
+            assert!(
+                checked.status.success(),
+                "{}",
+                String::from_utf8_lossy(&checked.stderr)
+            );
+        }
+        until("statistics are written", || {
+            let text = std::fs::read_to_string(folder.join("statistics.csv")).unwrap_or_default();
+            text.lines()
+                .last()
+                .is_some_and(|line| line.contains(",4020,4000,4000,"))
+        });
+    }
+}
+
+#[test]
+fn operator_ends_calls_and_takes_a_trunk_out_of_service() {
+    if !installed(&["sipp"]) {
+        return;
+    }
+    for (workers, sip) in [(1, 5230), (2, 5240)] {
+        let folder = scratch(&format!("ctl-{workers}"));
+        let (trunk, scrape) = (sip + 1, sip + 2);
+        let _border = border(
+            &folder,
+            &configuration(&folder, sip, trunk, scrape, workers),
+            sip,
+        );
+        let mode = std::fs::metadata(folder.join("control.sock"))
+            .expect("socket")
+            .permissions()
+            .mode();
+        assert_eq!(mode & 0o777, 0o660);
+        let mut uas = sipp(&folder, "uas", trunk, &["-sn", "uas", "-m", "4"]).at_port(trunk);
+        let target = format!("127.0.0.1:{sip}");
+        let standing = [
+            "-sn", "uac", &target, "-r", "10", "-m", "4", "-l", "4", "-d", "60000",
+        ];
+        let _uac = sipp(&folder, "uac", sip + 3, &standing);
+        let answered = || {
+            let calls = ctl_json(&folder, &["calls", "list"]);
+            let calls = calls.as_array().expect("an array").clone();
+            calls
+                .iter()
+                .filter(|call| call["state"] == "answered")
+                .count()
+        };
+        until("calls are up", || answered() == 4);
+        let calls = ctl_json(&folder, &["calls", "list"]);
+        let first = &calls[0];
+        assert!(
+            first["from"]
+                .as_str()
+                .is_some_and(|from| from.contains("sip:sipp@")),
+            "{first}"
+        );
+        assert_eq!(first["legs"][1]["trunk"], "server");
+        let shown = ctl_json(
+            &folder,
+            &["calls", "show", first["call_id"].as_str().expect("Call-ID")],
+        );
+        assert_eq!(shown["id"], first["id"]);
+        // By number, and by the Call-ID of either leg.
+        let id = first["id"].to_string();
+        let by = [
+            id.as_str(),
+            calls[1]["legs"][0]["call_id"].as_str().expect("Call-ID"),
+            calls[2]["legs"][1]["call_id"].as_str().expect("Call-ID"),
+            calls[3]["legs"][1]["call_id"].as_str().expect("Call-ID"),
+        ];
+        for id in by {
+            assert!(ctl(&folder, &["calls", "hangup", id]).status.success());
+        }
+        let again = ctl(&folder, &["calls", "hangup", &id]);
+        assert!(
+            again.status.code() == Some(2)
+                || ctl_json(&folder, &["calls", "list"]) != Value::Array(Vec::new())
+        );
+        // SIPp's UAS ends when each of its calls has got BYE.
+        assert_eq!(
+            uas.wait(Duration::from_secs(20)),
+            Some(true),
+            "{}",
+            uas.log()
+        );
+        let written = wait_for_records(&folder.join("records"), 4);
+        for record in &written {
+            assert_eq!(
+                (&record["ended_by"], &record["reason"]),
+                (&"border".into(), &"ended by operator".into())
+            );
+        }
+        let disabled = ctl_json(&folder, &["trunks", "disable", "server"]);
+        assert_eq!(
+            (&disabled["enabled"], &disabled["up"]),
+            (&false.into(), &true.into())
+        );
+        let refused = ["-sn", "uac", &target, "-r", "20", "-m", "5"];
+        sipp(&folder, "refused", sip + 4, &refused).wait(Duration::from_secs(20));
+        let written = wait_for_records(&folder.join("records"), 9);
+        assert!(
+            written
+                .iter()
+                .skip(4)
+                .all(|record| record["status"] == 503 && record["targets"] == 0)
+        );
+        assert_eq!(
+            ctl_json(&folder, &["trunks", "enable", "server"])["enabled"],
+            true
+        );
+        assert_eq!(
+            ctl(&folder, &["trunks", "disable", "nowhere"])
+                .status
+                .code(),
+            Some(2)
+        );
+    }
+}
+
+#[test]
+fn commands_report_state_and_refuse_mistakes() {
+    let folder = scratch("ctl-commands");
+    let (sip, trunk, scrape) = (5250, 5251, 5252);
+    let mut process = border(&folder, &configuration(&folder, sip, trunk, scrape, 1), sip);
+    assert_eq!(ctl_json(&folder, &["health"])["status"], "ok");
+    assert_eq!(
+        ctl_json(&folder, &["version"])["version"],
+        env!("CARGO_PKG_VERSION")
+    );
+    for empty in ["calls", "registrations", "nodes", "bans", "alarms"] {
+        assert_eq!(
+            ctl_json(&folder, &[empty, "list"]),
+            Value::Array(Vec::new()),
+            "{empty}"
+        );
+    }
+    assert!(ctl_json(&folder, &["drops"]).is_array());
+    assert_eq!(
+        ctl_json(&folder, &["limits", "set", "--calls", "7"])["calls"],
+        7
+    );
+    assert_eq!(
+        ctl_json(&folder, &["log", "level", "debug"])["level"],
+        "debug"
+    );
+    let bad = ctl(&folder, &["log", "level", "loud"]);
+    assert_eq!(bad.status.code(), Some(2));
+    assert!(
+        String::from_utf8_lossy(&bad.stderr).contains("error, warn, info"),
+        "{bad:?}"
+    );
+    assert_eq!(
+        ctl(&folder, &["bans", "remove", "nobody"]).status.code(),
+        Some(2)
+    );
+    assert_eq!(ctl_json(&folder, &["reload"])["reloaded"], true);
+    assert!(ctl_json(&folder, &["limits", "show"])["calls"].as_u64() > Some(7));
+    let table = ctl(&folder, &["trunks", "list"]);
+    let table = String::from_utf8_lossy(&table.stdout);
+    assert!(
+        table.starts_with("NAME") && table.contains("server"),
+        "{table}"
+    );
+    let top = Command::new(env!("CARGO_BIN_EXE_hornwork"))
+        .args(["top", "--count", "1", "--socket"])
+        .arg(folder.join("control.sock"))
+        .output()
+        .expect("hornwork top");
+    let text = String::from_utf8_lossy(&top.stdout);
+    assert!(text.contains("calls ") && text.contains("server"), "{text}");
+    // Malformed requests are refused, and the border goes on.
+    for (request, status) in [
+        (
+            "GET /v1/calls?limit=x HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+            "400",
+        ),
+        (
+            "GET /v1/../etc HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+            "404",
+        ),
+        (
+            "PUT /v1/calls HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+            "405",
+        ),
+        (
+            "PATCH /v1/trunks/server HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}",
+            "400",
+        ),
+        ("nonsense\r\n\r\n", "400"),
+    ] {
+        let mut stream = UnixStream::connect(folder.join("control.sock")).expect("socket");
+        stream.write_all(request.as_bytes()).expect("sent");
+        let mut answer = String::new();
+        let _ = stream.read_to_string(&mut answer);
+        assert!(
+            answer.starts_with(&format!("HTTP/1.1 {status}")),
+            "{request}: {answer}"
+        );
+    }
+    // Clients that send or read nothing delay no other.
+    let silent: Vec<UnixStream> = (0..8)
+        .map(|_| UnixStream::connect(folder.join("control.sock")).expect("socket"))
+        .collect();
+    assert!(common::answers_options(sip));
+    assert_eq!(ctl_json(&folder, &["health"])["status"], "ok");
+    drop(silent);
+    assert!(ctl(&folder, &["drain"]).status.success());
+    assert_eq!(
+        process.wait(Duration::from_secs(15)),
+        Some(true),
+        "{}",
+        process.log()
+    );
+    let gone = ctl(&folder, &["health"]);
+    assert_eq!(gone.status.code(), Some(3));
+    assert!(
+        String::from_utf8_lossy(&gone.stderr).contains("remedy"),
+        "{gone:?}"
+    );
+}
