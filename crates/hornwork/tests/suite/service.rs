@@ -167,8 +167,8 @@ fn start_failures_are_reported_with_reason_and_remedy() {
 }
 
 #[test]
-fn future_commands_do_not_exist() {
-    for command in ["phone", "trace", "top"] {
+fn unknown_commands_are_refused() {
+    for command in ["console", "gateway", "tops"] {
         let output = Command::new(env!("CARGO_BIN_EXE_hornwork"))
             .arg(command)
             .output()
