@@ -222,7 +222,10 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
 }
 
 /// The border with media bypass, the peer, the border with media anchored.
-fn subjects(bench: &Bench) -> Vec<Subject> {
+///
+/// # Errors
+/// The subject file of the peer is missing or broken.
+fn subjects(bench: &Bench) -> Result<Vec<Subject>, String> {
     let hornwork = program().display().to_string();
     let example = |name: &str| root().join("examples").join(name).display().to_string();
     let border = |name, file: &str| Subject {
@@ -231,35 +234,18 @@ fn subjects(bench: &Bench) -> Vec<Subject> {
         arguments: vec!["run".into(), "-c".into(), example(file)],
         port: 5060,
     };
-    let kamailio: Vec<String> = [
-        "-x",
-        "fm",
-        "-X",
-        "fm",
-        "-m",
-        "2048",
-        "-M",
-        "64",
-        "-DD",
-        "-E",
-        "-f",
-        &root().join("bench/kamailio.cfg").display().to_string(),
-        "-Y",
-        &bench.scratch.display().to_string(),
-    ]
-    .iter()
-    .map(|word| (*word).to_owned())
-    .collect();
-    vec![
+    let values = [("listen", "127.0.0.1:5070"), ("called", "127.0.0.1:5080")];
+    let mut kamailio = crate::subjects::command("kamailio", &bench.scratch, &values)?;
+    Ok(vec![
         border("border, media bypass", "loopback-bypass.toml"),
         Subject {
             name: "kamailio",
-            program: "kamailio".into(),
+            program: kamailio.remove(0),
             arguments: kamailio,
             port: 5070,
         },
         border("border, media anchored", "loopback.toml"),
-    ]
+    ])
 }
 
 /// Measures each of `count` systems in turn, `rounds` times; returns the measurements of each.

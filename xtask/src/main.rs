@@ -1,16 +1,20 @@
-//! Automation of the workspace: `cargo xtask test | tidy | docs | bench | release | fuzz | sbom`. The
+//! Automation of the workspace: `cargo xtask test | tidy | docs | bench | release | fuzz | additions | sbom`. The
 //! product does not depend on it.
 #![forbid(unsafe_code)]
 
+mod additions;
 mod bench;
+mod benchmarks;
 mod docs;
 mod fuzz;
 mod guided;
 mod language;
+mod pages;
 mod postlink;
 mod process;
 mod sbom;
 mod structure;
+mod subjects;
 mod test;
 mod texts;
 mod tidy;
@@ -20,7 +24,7 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 usage: cargo xtask COMMAND
   tidy            check dependency direction, unsafe, clocks, language, structure, names of tests in docs/conformance, dead links,
-                  generated documents, commit subjects, fmt, clippy, licences
+                  generated documents, built pages of the console, commit subjects, fmt, clippy, licences
   test [ARGUMENT...]   all tests of the workspace, ARGUMENTs for the test programs; lists failed and skipped tests at the end. A failed test is
                   retried alone and fails the run unless xtask/flaky.txt names it; tests of xtask/apart.txt run one at a time.
                   With HORNWORK_TEST_COMPLETE=1 a test that is skipped for a missing program fails the run
@@ -30,6 +34,7 @@ usage: cargo xtask COMMAND
   release         build the program with profile-guided optimisation and a new profile; bench does so for its second column
                   if there is no profile yet
   fuzz SECONDS [TARGET...]   run the fuzz targets, all by default, SECONDS each, in parallel
+  additions       add a key, an event, a refusal reason, a codec and a rule action to a copy of the tree, build it, and use them
   sbom [FILE]     write the software bill of materials (CycloneDX 1.5, JSON) to FILE, by default target/hornwork.cdx.json; - is
                   standard output";
 
@@ -42,6 +47,7 @@ fn main() -> ExitCode {
         Some("bench") => bench::run(&arguments[1..]),
         Some("release") => guided::run(),
         Some("fuzz") => fuzz::run(&arguments[1..]),
+        Some("additions") => additions::run(),
         Some("sbom") => sbom::write(&arguments.get(1).cloned().unwrap_or_else(sbom::default_file)),
         _ => Err(USAGE.to_owned()),
     };

@@ -1,7 +1,8 @@
 //! The software bill of materials of the program: its crates with versions, licences and checksums, as CycloneDX 1.5 JSON.
 //!
-//! Crates that are used by tests or at build time only are not part of the program and not listed.
+//! With them: the packages with code in the built pages of the web console. Crates that are used by tests or at build time only are not part of the program and not listed.
 
+use crate::pages;
 use crate::process::root;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -48,7 +49,11 @@ fn bill() -> Result<Value, String> {
     let lock = root().join("Cargo.lock");
     let lock =
         std::fs::read_to_string(&lock).map_err(|error| format!("{}: {error}", lock.display()))?;
-    from_metadata(&metadata, &checksums(&lock), "hornwork")
+    let mut bill = from_metadata(&metadata, &checksums(&lock), "hornwork")?;
+    if let Some(components) = bill["components"].as_array_mut() {
+        components.extend(pages::packages()?.iter().map(page_component));
+    }
+    Ok(bill)
 }
 
 /// The SHA-256 of each package of Cargo.lock, by name and version; packages of the workspace have none.
@@ -166,6 +171,19 @@ fn component(package: &Value, checksums: &BTreeMap<(String, String), String>) ->
     component
 }
 
+/// A package with code in the pages of the web console (name, version, licence).
+fn page_component((name, version, licence): &(String, String, String)) -> Value {
+    let purl = format!("pkg:npm/{}@{version}", name.replace('@', "%40"));
+    json!({
+        "type": "library",
+        "bom-ref": purl,
+        "name": name,
+        "version": version,
+        "purl": purl,
+        "licenses": [{ "expression": licence }],
+    })
+}
+
 /// The package URL (purl specification, type cargo).
 fn purl(package: &Value) -> String {
     let (name, version) = (text(&package["name"]), text(&package["version"]));
@@ -206,7 +224,11 @@ mod tests {
             "crates of the workspace are listed"
         );
         assert!(find("bcg729").is_some() && find("opus").is_some());
-        for only_in_tests in ["proptest", "criterion", "xtask"] {
+        assert_eq!(
+            find("svelte").expect("in the pages")["licenses"][0]["expression"],
+            "MIT"
+        );
+        for only_in_tests in ["proptest", "criterion", "xtask", "vite"] {
             assert!(find(only_in_tests).is_none(), "{only_in_tests}");
         }
         assert_eq!(bill["metadata"]["component"]["name"], "hornwork");

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Largest circle of files that import each other, in files.
 const CIRCLE: usize = 6;
 /// Crates whose largest circle is longer, with its length: ratchets, lowered by hand as circles are cut.
-const CIRCLES: [(&str, usize); 4] = [("analyse", 8), ("config", 19), ("lab", 8), ("sip", 11)];
+const CIRCLES: [(&str, usize); 4] = [("analyse", 8), ("hornwork", 7), ("lab", 15), ("sip", 11)];
 /// Functions with six parameters or more, in per mille of a crate's functions.
 const MANY_PARAMETERS: usize = 25;
 /// Crates that are above, with their share: ratchets as well.
@@ -15,7 +15,7 @@ const PARAMETERS: [(&str, usize); 3] = [
     ("anchor", 42),
     // One function of C.
     ("bcg729", 50),
-    ("sip", 95),
+    ("sip", 56),
 ];
 
 /// Layers of `border`, from the bottom. A module belongs to the layer of the longest prefix of its path, and imports only from its own

@@ -1,7 +1,8 @@
 //! The test suite. Every test program of the workspace runs on its own; failed and skipped tests are listed at the end.
 //!
-//! Tests with other programs mostly wait, so these test programs run more threads than there are cores ([`THREADS`]). Tests that bound
-//! a delay or a loss are named in `xtask/apart.txt` and run after the others of their program, one at a time.
+//! Tests with other programs mostly wait, so these test programs run more threads than there are cores ([`THREADS`]). Tests that take
+//! turns have a process of their own beside them ([`TURNS`]). Tests that bound a delay or a loss are named in `xtask/apart.txt`
+//! and run after the others of their program, one at a time.
 //!
 //! A test that fails is run again, alone. It is a failure of the run all the same, unless `xtask/flaky.txt` names it with a reason:
 //! a test that fails only beside others may show a race.
@@ -19,6 +20,9 @@ const FLAKY: &str = "xtask/flaky.txt";
 const APART: &str = "xtask/apart.txt";
 /// Test programs whose tests mostly wait, with their threads for each core.
 const THREADS: [(&str, usize); 2] = [("hornwork suite", 2), ("lab suite", 2)];
+/// Tests that take turns among themselves, by the beginning of their names. They run one at a time in a process of their own, beside
+/// the others of their program: waiting for its turn, each would occupy a thread.
+const TURNS: [(&str, &str); 1] = [("hornwork suite", "peer_phones::")];
 /// Mark of a skipped test in its output.
 const SKIPPED: &str = "skipped: ";
 /// Beginning of a reason that the installation of a package removes.
@@ -59,15 +63,20 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
     let mut problems = Vec::new();
     for program in &programs {
         println!("\n== {}", program.name);
-        for arguments in parts(program, arguments, &apart) {
-            let outcome = execute(program, &arguments)?;
-            if outcome.aborted {
-                problems.push(format!("{}: aborted", program.name));
+        let names = match arguments.is_empty() {
+            true => names(program)?,
+            false => Vec::new(),
+        };
+        for step in steps(program, arguments, &names, &apart) {
+            for outcome in side_by_side(program, &step)? {
+                if outcome.aborted {
+                    problems.push(format!("{}: aborted", program.name));
+                }
+                for test in &outcome.failed {
+                    problems.extend(again(program, test, &flaky)?);
+                }
+                all.add(&program.name, outcome);
             }
-            for test in &outcome.failed {
-                problems.extend(again(program, test, &flaky)?);
-            }
-            all.add(&program.name, outcome);
         }
     }
     if let Err(why) = documentation() {
@@ -86,29 +95,91 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
     }
 }
 
-/// The arguments of each run of a test program: all its tests beside each other, then those that run one at a time.
-fn parts(program: &Program, arguments: &[String], apart: &[(String, String)]) -> Vec<Vec<String>> {
+/// The runs of a test program, in steps: the runs of a step go on at the same time. First all tests beside each other, then those that
+/// run one at a time. Each run is a list of arguments.
+fn steps(
+    program: &Program,
+    arguments: &[String],
+    names: &[String],
+    apart: &[(String, String)],
+) -> Vec<Vec<Vec<String>>> {
     if !arguments.is_empty() {
-        return vec![arguments.to_vec()];
+        return vec![vec![arguments.to_vec()]];
     }
     let prefix = format!("{} ", program.name);
-    let named = apart.iter();
-    let single: Vec<&str> = named
-        .filter_map(|(test, _)| test.strip_prefix(&prefix))
-        .collect();
-    let mut beside = Vec::new();
-    if let Some((_, factor)) = THREADS.iter().find(|(name, _)| *name == program.name) {
+    let is_apart = |name: &str| {
+        let mut tests = apart
+            .iter()
+            .filter_map(|(test, _)| test.strip_prefix(&prefix));
+        tests.any(|test| test == name)
+    };
+    let turns = TURNS.iter().find(|(name, _)| *name == program.name);
+    let takes_turns = |name: &str| turns.is_some_and(|(_, tests)| name.starts_with(tests));
+    let (single, beside): (Vec<&String>, Vec<&String>) =
+        names.iter().partition(|name| is_apart(name));
+    let (in_turn, beside): (Vec<&String>, Vec<&String>) =
+        beside.into_iter().partition(|name| takes_turns(name));
+    let factor = THREADS.iter().find(|(name, _)| *name == program.name);
+    let threads = factor.map(|(_, factor)| {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        beside.push(format!("--test-threads={}", factor * cores));
+        factor * cores
+    });
+    let mut first = Vec::new();
+    // Without a name, a program runs all its tests.
+    if !beside.is_empty() || names.is_empty() {
+        first.push(run_of(threads, &beside));
     }
-    if single.is_empty() {
-        return vec![beside];
+    if !in_turn.is_empty() {
+        first.push(run_of(Some(1), &in_turn));
     }
-    beside.push("--exact".into());
-    beside.extend(single.iter().map(|test| format!("--skip={test}")));
-    let mut alone = vec!["--test-threads=1".to_owned(), "--exact".into()];
-    alone.extend(single.iter().map(|&test| test.to_owned()));
-    vec![beside, alone]
+    let mut steps = vec![first];
+    if !single.is_empty() {
+        steps.push(vec![run_of(Some(1), &single)]);
+    }
+    steps
+}
+
+/// The arguments of a run of exactly these tests.
+fn run_of(threads: Option<usize>, tests: &[&String]) -> Vec<String> {
+    let mut arguments: Vec<String> = threads
+        .map(|threads| format!("--test-threads={threads}"))
+        .into_iter()
+        .collect();
+    arguments.push("--exact".into());
+    arguments.extend(tests.iter().map(|&test| test.clone()));
+    arguments
+}
+
+/// The names of the tests of a program.
+fn names(program: &Program) -> Result<Vec<String>, String> {
+    let fail = |error| format!("{}: {error}", program.executable.display());
+    let output = Command::new(&program.executable)
+        .current_dir(&program.folder)
+        .args(["--list", "--format", "terse"])
+        .output()
+        .map_err(fail)?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let tests = text.lines().filter_map(|line| line.strip_suffix(": test"));
+    Ok(tests.map(str::to_owned).collect())
+}
+
+/// Runs a test program with each of the lists of arguments at the same time. The output of the second one and of further ones is shown
+/// after that of the first.
+fn side_by_side(program: &Program, runs: &[Vec<String>]) -> Result<Vec<Outcome>, String> {
+    std::thread::scope(|scope| {
+        let start = |(number, arguments): (usize, &Vec<String>)| {
+            let arguments = arguments.clone();
+            scope.spawn(move || execute(program, &arguments, number == 0))
+        };
+        let running: Vec<_> = runs.iter().enumerate().map(start).collect();
+        let mut outcomes = Vec::new();
+        for run in running {
+            let (outcome, later) = run.join().map_err(|_| "a thread has panicked")??;
+            print!("{later}");
+            outcomes.push(outcome);
+        }
+        Ok(outcomes)
+    })
 }
 
 impl Outcome {
@@ -153,7 +224,7 @@ fn again(
     let name = format!("{} {test}", program.name);
     println!("\n== retried alone: {name}");
     let exact = ["--exact", test, "--test-threads=1"].map(str::to_owned);
-    let outcome = execute(program, &exact)?;
+    let (outcome, _) = execute(program, &exact, true)?;
     if outcome.aborted || !outcome.failed.is_empty() {
         return Ok(Some(format!("{name}: failed again alone")));
     }
@@ -208,8 +279,12 @@ fn artifact(line: &str) -> Option<Program> {
     })
 }
 
-/// Runs one test program. Its output is shown, except that of tests that passed.
-fn execute(program: &Program, arguments: &[String]) -> Result<Outcome, String> {
+/// Runs one test program. Its output is shown at once or returned, except that of tests that passed.
+fn execute(
+    program: &Program,
+    arguments: &[String],
+    show: bool,
+) -> Result<(Outcome, String), String> {
     let fail = |error| format!("{}: {error}", program.executable.display());
     let mut child = Command::new(&program.executable)
         .current_dir(&program.folder)
@@ -223,11 +298,15 @@ fn execute(program: &Program, arguments: &[String]) -> Result<Outcome, String> {
     let mut reader = Reader::default();
     let mut lines = BufReader::new(stdout);
     let mut line = Vec::new();
+    let mut later = String::new();
     // Tests may print bytes that are not UTF-8.
     while lines.read_until(b'\n', &mut line).map_err(fail)? > 0 {
         let text = String::from_utf8_lossy(&line);
         if reader.take(text.trim_end_matches(['\n', '\r'])) {
-            print!("{text}");
+            match show {
+                true => print!("{text}"),
+                false => later.push_str(&text),
+            }
         }
         line.clear();
     }
@@ -237,7 +316,7 @@ fn execute(program: &Program, arguments: &[String]) -> Result<Outcome, String> {
     if outcome.aborted {
         println!("{}: {status}", program.name);
     }
-    Ok(outcome)
+    Ok((outcome, later))
 }
 
 /// Reads the output of a test program (libtest's with `--show-output`).
@@ -404,7 +483,7 @@ test result: FAILED. 3 passed; 2 failed; 1 ignored; 0 measured; 0 filtered out; 
             executable: "/bin/false".into(),
             folder: "/".into(),
         };
-        let outcome = execute(&program, &[]).expect("it starts");
+        let (outcome, _) = execute(&program, &[], true).expect("it starts");
         assert!(outcome.aborted);
     }
 
@@ -447,15 +526,22 @@ test result: FAILED. 3 passed; 2 failed; 1 ignored; 0 measured; 0 filtered out; 
             folder: "/".into(),
         };
         let apart = reasons(APART).expect("the list of this repository");
-        let other = ("lab suite a::b".to_owned(), "why".to_owned());
-        let runs = parts(&program("lab suite"), &[], std::slice::from_ref(&other));
+        let other = [("lab suite a::b".to_owned(), "why".to_owned())];
+        let names = ["a::a", "a::b", "peer_phones::a"].map(str::to_owned);
+        let runs = steps(&program("lab suite"), &[], &names, &other);
         assert_eq!(runs.len(), 2);
-        assert!(runs[0].contains(&"--skip=a::b".to_owned()), "{runs:?}");
-        assert_eq!(runs[1], ["--test-threads=1", "--exact", "a::b"]);
-        let unnamed = parts(&program("sip suite"), &[], std::slice::from_ref(&other));
-        assert_eq!(unnamed, [Vec::<String>::new()]);
-        let filtered = parts(&program("lab suite"), &["a".to_owned()], &[other]);
-        assert_eq!(filtered, [["a".to_owned()]]);
+        assert!(!runs[0][0].contains(&"a::b".to_owned()), "{runs:?}");
+        assert_eq!(runs[0][0][1..], ["--exact", "a::a", "peer_phones::a"]);
+        assert_eq!(runs[1], [["--test-threads=1", "--exact", "a::b"]]);
+        let unnamed = steps(&program("sip suite"), &[], &names[..1], &other);
+        assert_eq!(unnamed, [[["--exact", "a::a"]]]);
+        let turns = steps(&program("hornwork suite"), &[], &names, &other);
+        assert_eq!(turns.len(), 1);
+        assert_eq!(turns[0][0][1..], ["--exact", "a::a", "a::b"]);
+        let expected = ["--test-threads=1", "--exact", "peer_phones::a"];
+        assert_eq!(turns[0][1], expected);
+        let filtered = steps(&program("lab suite"), &["a".to_owned()], &names, &other);
+        assert_eq!(filtered, [[["a".to_owned()]]]);
         // A name that no test has would leave its test beside the others in silence.
         let tests = crate::texts::tests(&crate::texts::tracked().expect("tracked files"));
         for (name, _) in &apart {

@@ -2,7 +2,7 @@
 
 use crate::docs;
 use crate::process::{check, installed, root};
-use crate::{language, structure, texts};
+use crate::{language, pages, structure, texts};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -41,7 +41,7 @@ const LAYERS: [(&str, &[&str]); 18] = [
         "lab",
         &[
             "engine", "wire", "protect", "codec", "sip", "media", "rules", "config", "border",
-            "net", "sim",
+            "net", "sim", "analyse",
         ],
     ),
     (
@@ -98,6 +98,7 @@ pub fn run() -> Result<(), String> {
     breaches.extend(texts::breaches(&files));
     breaches.extend(language::breaches(&files));
     breaches.extend(structure::breaches(&files));
+    breaches.extend(pages::stale());
     breaches.extend(subjects());
     // Clippy reports code that does not build; the other rules are checked all the same.
     breaches.extend(docs::stale().unwrap_or_else(|why| vec![why]));

@@ -99,7 +99,7 @@ fn detect_digits_for(
     other: Option<PayloadClock>,
     kind: Kind,
 ) -> Option<PayloadClock> {
-    other.filter(|_| own.is_none() && kind != Kind::G729)
+    other.filter(|_| own.is_none() && kind.spec().carries_tones)
 }
 
 /// Codecs of a description, for a sender of media to its side.

@@ -26,7 +26,7 @@ pub use side::Side;
 use codecs::CallCodecs;
 use config::{MediaSecurity, Mux, Transcoding};
 use core::time::Duration;
-use engine::{Deadline, Entropy, HashKey, SocketId, Time};
+use engine::{Deadline, Entropy, HashKey, Reason, SocketId, Time};
 use media::ports::{PortPair, PortPool};
 use media::{FlowPlan, Latching, MediaCommand, Protection, SessionPlan, SidePlan};
 use pairs::{drop_side, new_side};
@@ -123,29 +123,27 @@ pub enum AnchorError {
 }
 
 impl AnchorError {
+    /// The declared reason.
+    pub fn reason(self) -> Reason {
+        match self {
+            AnchorError::Bad(bad) => bad.reason(),
+            AnchorError::Exhausted(_) => Reason::NoMediaPort,
+            AnchorError::Unanchorable => Reason::NothingToAnchor,
+            AnchorError::Protection => Reason::NoMediaSecurity,
+            AnchorError::NoNode => Reason::NoNode,
+            AnchorError::NoCodec => Reason::NoCodec,
+            AnchorError::Encoded => Reason::EncodedSdp,
+        }
+    }
+
     /// Status of the response to the request with the description.
     pub fn status(self) -> u16 {
-        match self {
-            AnchorError::Bad(_)
-            | AnchorError::Unanchorable
-            | AnchorError::Protection
-            | AnchorError::NoCodec => 488,
-            AnchorError::Exhausted(_) | AnchorError::NoNode => 503,
-            AnchorError::Encoded => 415,
-        }
+        self.reason().status()
     }
 
     /// Text for events and the Warning header.
     pub fn text(self) -> &'static str {
-        match self {
-            AnchorError::Bad(bad) => bad.text(),
-            AnchorError::Exhausted(_) => "no media port left",
-            AnchorError::Unanchorable => "no media line can be anchored",
-            AnchorError::Protection => "media security cannot be agreed",
-            AnchorError::NoNode => "no media node available",
-            AnchorError::NoCodec => "no codec supported by the conference",
-            AnchorError::Encoded => "encoded session description in a multipart body",
-        }
+        self.reason().text()
     }
 }
 

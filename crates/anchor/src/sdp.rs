@@ -1,6 +1,7 @@
 //! Parsing and rewriting of session descriptions for anchoring (RFC 8866): addresses, ports, and attributes that
 //! would let media bypass the border. All other lines are kept in their order.
 
+use engine::Reason;
 use media::Carriage as MediaCarriage;
 use smallvec::SmallVec;
 use std::net::{IpAddr, SocketAddr};
@@ -110,13 +111,13 @@ pub enum BadSdp {
 }
 
 impl BadSdp {
-    /// Text for the Warning header and the log.
-    pub fn text(self) -> &'static str {
+    /// The declared reason.
+    pub fn reason(self) -> Reason {
         match self {
-            BadSdp::NotSdp => "body is no session description",
-            BadSdp::MediaLine => "media line cannot be read",
-            BadSdp::TooManyMedia => "too many media lines",
-            BadSdp::NoConnection => "no connection line (c=) for a media line",
+            BadSdp::NotSdp => Reason::NotSdp,
+            BadSdp::MediaLine => Reason::BadMediaLine,
+            BadSdp::TooManyMedia => Reason::TooManyMediaLines,
+            BadSdp::NoConnection => Reason::NoConnectionLine,
         }
     }
 }

@@ -104,6 +104,7 @@ impl Border {
     /// Records the SIP messages that are processed and sent into `batch` from now on; `None`: no recording. Malformed
     /// datagrams, keep-alives and messages of sources that are not allowed are not recorded; their drops are counted.
     pub fn record_messages(&mut self, batch: Option<MessageBatch>) {
+        self.parts.ctx.events.edits = batch.is_some();
         self.endpoint.record_messages(batch);
     }
 

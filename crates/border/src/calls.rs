@@ -17,6 +17,7 @@ pub(crate) mod transfer;
 
 use crate::admission::Reservation;
 use crate::calls::conference::state::ParticipantState;
+use crate::calls::ended::EndedBy;
 use crate::calls::transfer::join::Join;
 use crate::ng_client::relay::NodeRelay;
 use crate::policy::HopStep;
@@ -24,8 +25,8 @@ use crate::request::RequestOrigin;
 use crate::rules::Tags;
 use anchor::{CallMedia, Side};
 use config::{InterfaceId, TrunkId};
-use engine::Time;
 use engine::timers::TimerKey;
+use engine::{Reason, Time};
 use sip::{Flow, Fork, LegId, ServerTransaction, TransactionId};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
@@ -164,7 +165,7 @@ pub(crate) struct Best {
     /// The received response, if there was one.
     pub(crate) message: Option<Box<[u8]>>,
     /// Reason in the event.
-    pub(crate) why: &'static str,
+    pub(crate) why: Option<Reason>,
 }
 
 impl Best {
@@ -182,12 +183,12 @@ impl Best {
     }
 
     /// Keeps the better of this and `status`.
-    pub(crate) fn offer(&mut self, status: u16, message: Option<&[u8]>, why: &'static str) {
+    pub(crate) fn offer(&mut self, status: u16, message: Option<&[u8]>, why: Reason) {
         if Best::rank(status) < Best::rank(self.status) {
             *self = Best {
                 status,
                 message: message.map(Box::from),
-                why,
+                why: Some(why),
             };
         }
     }
@@ -260,6 +261,10 @@ pub(crate) struct NewCall<'c, 'm> {
     pub(crate) user: Option<Box<str>>,
 }
 
+/// A P-Charging-Vector. Its own allocation, because few calls have one.
+#[derive(Debug)]
+pub(crate) struct ChargingVector(pub(crate) Box<[u8]>);
+
 /// A call.
 #[derive(Debug)]
 pub(crate) struct Call {
@@ -294,7 +299,7 @@ pub(crate) struct Call {
     pub(crate) offered_at: Time,
     pub(crate) answered_at: Option<Time>,
     /// The side that ended the call, and the reason, for the event.
-    pub(crate) end: Option<(&'static str, &'static str)>,
+    pub(crate) end: Option<(EndedBy, Reason)>,
     /// Values stored by header rules.
     pub(crate) tags: Tags,
     /// The status for the event.
@@ -306,7 +311,7 @@ pub(crate) struct Call {
     /// Its participant in a conference, which replaces the other side.
     pub(crate) participant: Option<Box<ParticipantState>>,
     /// P-Charging-Vector of the trusted side, for messages of the other one.
-    pub(crate) charging: Option<Box<[u8]>>,
+    pub(crate) charging: Option<Box<ChargingVector>>,
 }
 
 impl Call {

@@ -11,7 +11,7 @@ use crate::workers::{DrainState, Siblings, WorkerParts};
 use anchor::Side;
 use config::Config;
 use core::time::Duration;
-use engine::{Entropy, EventKind, Time, Worker};
+use engine::{Entropy, EventKind, Reason, Time, Worker};
 use std::sync::Arc;
 
 /// Time for peers to answer the BYE at the end of a drain; a BYE is sent three times in it.
@@ -207,8 +207,7 @@ impl Calls<'_> {
                 .schedule(now + BYE_TIMEOUT, Alarm::DrainTimeout),
         );
         for slot in left {
-            let reason = b"SIP;cause=503;text=\"Shutting down\"";
-            self.give_up(slot, "drained", reason);
+            self.give_up(slot, Reason::Drained);
         }
         self.finish_drain_if_idle();
     }

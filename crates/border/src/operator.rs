@@ -6,12 +6,10 @@ use crate::views::{NodeView, OverloadView, RegistrationView, TrunkView};
 use anchor::Side;
 use config::{Config, InterfaceId, TrunkId};
 use core::time::Duration;
-use engine::Time;
+use engine::{Reason, Time};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
-
-/// The header field Reason in BYE and CANCEL of a call that an operator ends (RFC 3326).
-const OPERATOR_REASON: &[u8] = b"SIP;cause=480;text=\"Ended by operator\"";
 
 impl Border {
     /// States of all trunks, in the order of the configuration.
@@ -88,7 +86,7 @@ impl Border {
         };
         self.parts.begin(now);
         let mut calls = self.lend();
-        calls.give_up(slot, "ended by operator", OPERATOR_REASON);
+        calls.give_up(slot, Reason::EndedByOperator);
         calls.replay_deferred();
         calls.process_media_notices();
         true
@@ -96,15 +94,28 @@ impl Border {
 
     /// Registered users of all workers, sorted, at most `limit`; of one user with `user`.
     pub fn registration_views(&self, user: Option<&str>, limit: usize) -> Vec<RegistrationView> {
-        let mut views = Vec::new();
+        self.registrations_after(user, None, limit)
+    }
+
+    /// As [`Border::registration_views`], of users behind `after` in the order of their names.
+    pub fn registrations_after(
+        &self,
+        user: Option<&str>,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Vec<RegistrationView> {
+        let mut views = BTreeMap::new();
         self.parts.registrar.location.each(&mut |view| {
-            if user.is_none_or(|user| user == view.user) {
-                views.push(view);
+            if user.is_none_or(|user| user == view.user)
+                && after.is_none_or(|after| view.user.as_str() > after)
+            {
+                views.insert(view.user.clone(), view);
+                if views.len() > limit {
+                    views.pop_last();
+                }
             }
         });
-        views.sort_by(|one, other| one.user.cmp(&other.user));
-        views.truncate(limit);
-        views
+        views.into_values().collect()
     }
 
     /// Removes all contacts of a user; the phone is not informed, and may register again. Returns the number of removed

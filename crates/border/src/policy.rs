@@ -14,7 +14,7 @@ use config::{
     Register, RouteAction, RouteSpec, RouteTrunk, TargetSpec, Trunk, TrunkId,
 };
 use core::time::Duration;
-use engine::Transport;
+use engine::{Reason, Transport};
 use sip::Flow;
 use std::borrow::Cow;
 use std::net::SocketAddr;
@@ -154,24 +154,24 @@ pub struct Refusal {
     /// Reason phrase, unless it is that of the status.
     pub reason: Option<String>,
     /// Reason for the log.
-    pub why: &'static str,
+    pub why: Reason,
     /// Retry-After in seconds.
     pub retry_after: Option<u32>,
 }
 
 impl Refusal {
-    fn plan(status: u16, why: &'static str) -> Plan {
+    fn plan(why: Reason) -> Plan {
         Plan::Refuse(Refusal {
-            status,
+            status: why.status(),
             reason: None,
             why,
             retry_after: None,
         })
     }
 
-    fn later(why: &'static str, seconds: u32) -> Plan {
+    fn later(why: Reason, seconds: u32) -> Plan {
         Plan::Refuse(Refusal {
-            status: 503,
+            status: why.status(),
             reason: None,
             why,
             retry_after: Some(seconds),
@@ -279,7 +279,7 @@ fn secured(facts: &Facts<'_>, plan: Plan) -> Plan {
     match plan.steps.is_empty() {
         false => Plan::Call(plan),
         // RFC 5630 section 5.1.1.2.
-        true => Refusal::plan(480, "sips requires TLS, which no destination has"),
+        true => Refusal::plan(Reason::SipsNeedsTls),
     }
 }
 
@@ -342,16 +342,16 @@ pub(crate) fn called_number(config: &Config, facts: &Facts<'_>) -> Result<Option
 /// The Request-URI of an acceptable call.
 fn admissible<'f>(config: &Config, facts: &Facts<'f>) -> Result<Uri<'f>, Plan> {
     if facts.draining {
-        return Err(Refusal::later("draining", 5));
+        return Err(Refusal::later(Reason::Draining, 5));
     }
     if facts.calls >= config.limits.calls {
-        return Err(Refusal::later("call limit reached", 5));
+        return Err(Refusal::later(Reason::CallLimit, 5));
     }
-    let to = Uri::parse(facts.to).ok_or(Refusal::plan(400, "unreadable Request-URI"))?;
+    let to = Uri::parse(facts.to).ok_or(Refusal::plan(Reason::UnreadableUri))?;
     match to.scheme {
         Scheme::Sip | Scheme::Sips | Scheme::Tel => Ok(to),
         Scheme::Urn if is_service(&to) => Ok(to),
-        _ => Err(Refusal::plan(416, "unsupported URI scheme")),
+        _ => Err(Refusal::plan(Reason::UnsupportedScheme)),
     }
 }
 
@@ -381,7 +381,7 @@ fn by_routes(config: &Config, facts: &Facts<'_>, view: &dyn RoutingState) -> Pla
         // Our own Contact, as sent to the core, identifies the phone. Routes could only send the call back.
         return router
             .to_own_contacts("registration", &called.user)
-            .unwrap_or_else(|| Refusal::plan(480, "registration has ended"));
+            .unwrap_or_else(|| Refusal::plan(Reason::RegistrationOver));
     }
     for route in &config.routes {
         if !router.matches(route, caller.as_ref(), &called) || !router.open_to(route) {
@@ -511,7 +511,7 @@ impl Router<'_> {
             RouteAction::Reject { status, reason } => Some(Plan::Refuse(Refusal {
                 status: *status,
                 reason: reason.clone(),
-                why: "refused by a route",
+                why: Reason::RefusedByRoute,
                 retry_after: None,
             })),
             // A service cannot be registered.
@@ -555,8 +555,8 @@ impl Router<'_> {
             }
         }
         match self.config.user_called(&called.user).is_some() {
-            true => Refusal::plan(480, "user is not registered"),
-            false => Refusal::plan(404, "no route"),
+            true => Refusal::plan(Reason::NotRegistered),
+            false => Refusal::plan(Reason::NoRoute),
         }
     }
 
@@ -675,9 +675,9 @@ impl Router<'_> {
             return match (full, throttled) {
                 // The caller should try other systems; the Retry-After of our trunk does not concern it (RFC 7339
                 // section 5.10.2).
-                (_, true) => Refusal::plan(503, "overload control of all trunks rejects the call"),
-                (true, _) => Refusal::later("all trunks are at their call limit", 5),
-                (false, _) => Refusal::later("all trunks are down", 30),
+                (_, true) => Refusal::plan(Reason::OverloadOfTrunks),
+                (true, _) => Refusal::later(Reason::TrunksFull, 5),
+                (false, _) => Refusal::later(Reason::TrunksDown, 30),
             };
         }
         Plan::Call(CallPlan {

@@ -29,7 +29,8 @@ use config::{InterfaceId, Registrar};
 use core::time::Duration;
 use engine::timers::{TimerKey, TimerWheel};
 use engine::{
-    BoundedMap, ConnectionId, Deadline, Entropy, EventKind, HashKey, MaybeShared, Time, Transport,
+    BoundedMap, ConnectionId, Deadline, Entropy, EventKind, HashKey, MaybeShared, Reason, Time,
+    Transport,
 };
 use sip::Flow;
 use slab::Slab;
@@ -67,10 +68,10 @@ pub struct RegisterResponse {
 }
 
 impl RegisterResponse {
-    fn refuse(status: u16, reason: &'static str) -> RegisterResponse {
+    fn refuse(reason: Reason) -> RegisterResponse {
         RegisterResponse {
-            status,
-            reason: Some(reason),
+            status: reason.status(),
+            reason: Some(reason.text()),
             ..RegisterResponse::default()
         }
     }
@@ -245,7 +246,7 @@ impl Location {
         request: &Message<'m>,
         flow: Flow,
     ) -> Result<ValidatedRegister<'m>, Box<RegisterResponse>> {
-        let refuse = |status, reason| Err(Box::new(RegisterResponse::refuse(status, reason)));
+        let refuse = |reason| Err(Box::new(RegisterResponse::refuse(reason)));
         let unknown: Vec<&[u8]> = request
             .require()
             .filter(|option| {
@@ -255,7 +256,7 @@ impl Location {
             })
             .collect();
         if !unknown.is_empty() {
-            let answer = RegisterResponse::refuse(420, "Bad Extension")
+            let answer = RegisterResponse::refuse(Reason::BadExtension)
                 .with(HeaderId::Unsupported, unknown.join(&b", "[..]));
             return Err(Box::new(answer));
         }
@@ -265,11 +266,11 @@ impl Location {
         let path: Vec<&[u8]> = request.values(HeaderId::Path).take(MAX_LISTED).collect();
         if !path.is_empty() && !supports(b"path") {
             let answer =
-                RegisterResponse::refuse(421, "Extension Required").with(HeaderId::Require, "path");
+                RegisterResponse::refuse(Reason::ExtensionRequired).with(HeaderId::Require, "path");
             return Err(Box::new(answer));
         }
         let (Ok(call_id), Ok(cseq)) = (request.call_id(), request.cseq()) else {
-            return refuse(400, "Bad Call-ID Or CSeq");
+            return refuse(Reason::BadCallIdOrCseq);
         };
         let mut judged = ValidatedRegister {
             contacts: Vec::new(),
@@ -281,17 +282,17 @@ impl Location {
         };
         for contact in request.contacts() {
             let Ok(address) = contact else {
-                return refuse(400, "Bad Contact");
+                return refuse(Reason::BadContact);
             };
             if address.is_star() {
                 judged.star = true;
                 continue;
             }
             if judged.contacts.len() >= MAX_LISTED {
-                return refuse(400, "Too Many Contacts");
+                return refuse(Reason::TooManyContacts);
             }
             let Some(uri) = address.parse_uri().filter(Uri::is_sip) else {
-                return refuse(400, "Bad Contact URI");
+                return refuse(Reason::BadContactUri);
             };
             let wanted =
                 self.validate_contact(request, address, uri, flow, supports(b"outbound"), &judged)?;
@@ -300,17 +301,17 @@ impl Location {
                 + call_id.len()
                 + judged.path.iter().map(|p| p.len()).sum::<usize>();
             if kept > MAX_KEPT {
-                return refuse(400, "Contact Too Long");
+                return refuse(Reason::ContactTooLong);
             }
             judged.contacts.push(wanted);
         }
         let expires = request.expires();
         if judged.star && (!judged.contacts.is_empty() || expires != Ok(0)) {
-            return refuse(400, "Bad Contact Wildcard");
+            return refuse(Reason::BadContactWildcard);
         }
         let flows = judged.contacts.iter().filter(|wanted| wanted.reg_id != 0);
         if flows.count() > 1 {
-            return refuse(400, "Several Contacts With Reg-Id");
+            return refuse(Reason::SeveralContacts);
         }
         let lacks = |value: &&[u8]| {
             NameAddr::parse(value)
@@ -319,7 +320,7 @@ impl Location {
         };
         let far = request.vias().take(2).count() > 1;
         if judged.outbound && far && judged.path.last().is_none_or(lacks) {
-            return refuse(439, "First Hop Lacks Outbound Support");
+            return refuse(Reason::NoOutbound);
         }
         Ok(judged)
     }
@@ -342,7 +343,7 @@ impl Location {
             .unwrap_or(settings.default_expires_s);
         // An hour or more must not be refused as too brief (RFC 3261 section 10.3 step 7).
         if wish != 0 && wish < settings.min_expires_s && wish < 3_600 {
-            let answer = RegisterResponse::refuse(423, "Interval Too Brief")
+            let answer = RegisterResponse::refuse(Reason::IntervalTooBrief)
                 .with(HeaderId::MinExpires, settings.min_expires_s.to_string());
             return Err(Box::new(answer));
         }
@@ -354,7 +355,7 @@ impl Location {
                     .and_then(|text| text.parse().ok())
                 {
                     Some(number) if number > 0 && number < 1 << 31 => number,
-                    _ => return Err(Box::new(RegisterResponse::refuse(400, "Bad Reg-Id"))),
+                    _ => return Err(Box::new(RegisterResponse::refuse(Reason::BadRegId))),
                 }
             }
             _ => 0,
@@ -395,7 +396,7 @@ impl Location {
                 .any(late),
         };
         if out_of_order {
-            return Err(Box::new(RegisterResponse::refuse(500, "CSeq Out Of Order")));
+            return Err(Box::new(RegisterResponse::refuse(Reason::CseqOutOfOrder)));
         }
         let fresh = judged
             .contacts
@@ -409,7 +410,7 @@ impl Location {
             .count();
         let more = fresh.saturating_sub(gone);
         if bindings.len() + more > self.settings.max_contacts || self.contacts + more > self.limit {
-            let answer = RegisterResponse::refuse(503, "Too Many Registrations")
+            let answer = RegisterResponse::refuse(Reason::TooManyRegistrations)
                 .with(HeaderId::RetryAfter, "60");
             return Err(Box::new(answer));
         }

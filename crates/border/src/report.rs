@@ -133,10 +133,30 @@ impl Border {
 
     /// The calls in progress, ordered by number.
     pub fn calls(&self) -> Vec<CallInfo> {
+        self.calls_after(None, usize::MAX)
+    }
+
+    /// The calls in progress with higher numbers than `after`, ordered by number, at most `limit`: a page costs the
+    /// copies of its calls, not of all.
+    pub fn calls_after(&self, after: Option<u64>, limit: usize) -> Vec<CallInfo> {
         let parts = &self.parts;
+        let all = parts.calls.iter().map(|(_, call)| call.number);
+        let mut numbers: Vec<u64> = all
+            .filter(|number| after.is_none_or(|after| *number > after))
+            .collect();
+        if limit < numbers.len() {
+            numbers.select_nth_unstable(limit);
+            numbers.truncate(limit);
+        }
+        let Some(last) = numbers.iter().copied().max() else {
+            return Vec::new();
+        };
         let mut calls: Vec<CallInfo> = parts
             .calls
             .iter()
+            .filter(|(_, call)| {
+                call.number <= last && after.is_none_or(|after| call.number > after)
+            })
             .map(|(_, call)| {
                 let call_id = |side| {
                     let leg = call.leg(side)?;

@@ -4,7 +4,7 @@ use crate::headers::text;
 use crate::policy::Refusal;
 use crate::shared::Ctx;
 use config::{Authenticate, Config, InterfaceId, InterfaceKind, Register, TrunkId};
-use engine::EventKind;
+use engine::{EventKind, Reason};
 use sip::Flow;
 use wire::sip::{HeaderId, Message, Method, NameAddr, Uri, percent_decode};
 
@@ -58,15 +58,14 @@ impl RequestOrigin {
         };
         match request.method() {
             Method::Subscribe if !interface.subscribe => {
-                Err(RequestRefusal::new(489, "subscriptions are not forwarded"))
+                Err(RequestRefusal::new(Reason::SubscriptionsNotForwarded))
             }
             Method::Notify if !interface.subscribe => {
-                Err(RequestRefusal::new(481, "notifications are not forwarded"))
+                Err(RequestRefusal::new(Reason::NotificationsNotForwarded))
             }
-            Method::Refer if !interface.refer => Err(RequestRefusal::new(
-                403,
-                "out-of-dialog REFER is not forwarded",
-            )),
+            Method::Refer if !interface.refer => {
+                Err(RequestRefusal::new(Reason::ReferNotForwarded))
+            }
             _ => Ok(()),
         }
     }
@@ -77,12 +76,17 @@ impl RequestOrigin {
 pub(crate) struct RequestRefusal {
     pub(crate) status: u16,
     pub(crate) reason: Option<String>,
-    pub(crate) why: &'static str,
+    pub(crate) why: Reason,
     pub(crate) headers: Vec<(HeaderId, Vec<u8>)>,
 }
 
 impl RequestRefusal {
-    pub(crate) fn new(status: u16, why: &'static str) -> RequestRefusal {
+    pub(crate) fn new(why: Reason) -> RequestRefusal {
+        RequestRefusal::with_status(why.status(), why)
+    }
+
+    /// A refusal whose status does not follow from the reason.
+    pub(crate) fn with_status(status: u16, why: Reason) -> RequestRefusal {
         RequestRefusal {
             status,
             reason: None,
@@ -95,7 +99,7 @@ impl RequestRefusal {
     pub(crate) fn report(&self, ctx: &mut Ctx, request: &Message<'_>, flow: Flow) {
         let method = || text(request.method().as_bytes());
         ctx.events.tell(ctx.now, || match self.why {
-            AUTHENTICATION_REQUIRED => EventKind::AuthenticationRequired {
+            Reason::AuthenticationRequired => EventKind::AuthenticationRequired {
                 method: method(),
                 status: self.status,
                 source: flow.remote.to_string(),
@@ -103,7 +107,7 @@ impl RequestRefusal {
             why => EventKind::RequestRefused {
                 method: method(),
                 status: self.status,
-                reason: why.to_owned(),
+                reason: why.text().to_owned(),
                 source: flow.remote.to_string(),
             },
         });
@@ -131,14 +135,11 @@ pub(crate) fn user_at(address: &NameAddr<'_>) -> Option<Box<str>> {
     Some(std::str::from_utf8(&user).ok()?.into())
 }
 
-/// The reason of a challenge to a request without credentials, which is not a failure.
-pub(crate) const AUTHENTICATION_REQUIRED: &str = "authentication required";
-
 /// The refusal of a REGISTER above the rate limit.
 pub(crate) fn too_many(seconds: u32) -> RequestRefusal {
     RequestRefusal {
         headers: vec![(HeaderId::RetryAfter, seconds.to_string().into_bytes())],
-        ..RequestRefusal::new(503, "too many registrations at a time")
+        ..RequestRefusal::new(Reason::RegistrationRate)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Refusals of requests, and the headers that explain them.
 
 use anchor::AnchorError;
-use engine::Time;
+use engine::{Reason, Time};
 use sip::{Endpoint, MessageContent, ServerTransaction};
 use wire::sip::{Edit, HeaderId};
 
@@ -20,7 +20,7 @@ pub(crate) fn refuse_with(
     endpoint: &mut Endpoint,
     transaction: ServerTransaction,
     status: u16,
-    why: Option<&str>,
+    why: Option<Reason>,
     now: Time,
 ) {
     let warning = why.and_then(|why| warning_of(status, why));
@@ -42,8 +42,8 @@ pub(crate) fn refuse_with(
 
 /// The value of Warning (RFC 3261 section 20.43) for an unacceptable SDP; `None` for statuses that do not concern the
 /// message of the peer.
-pub(crate) fn warning_of(status: u16, why: &str) -> Option<Vec<u8>> {
-    matches!(status, 415 | 488).then(|| format!("399 hornwork \"{why}\"").into_bytes())
+pub(crate) fn warning_of(status: u16, why: Reason) -> Option<Vec<u8>> {
+    matches!(status, 415 | 488).then(|| format!("399 hornwork \"{}\"", why.text()).into_bytes())
 }
 
 /// Reason (RFC 3326) for the end of a call with an unacceptable SDP.

@@ -9,9 +9,10 @@
 mod apply;
 
 use crate::calls::key::CallSlot;
-use ::rules::{RuleLogLine, RuleTag};
+use ::rules::{RuleDirection, RuleLogLine, RuleTag};
 use config::TrunkId;
-use wire::sip::Message;
+use engine::EventKind;
+use wire::sip::{Message, Method};
 
 /// Values that rules store with a call.
 pub(crate) type Tags = Option<Box<Vec<(Box<str>, Box<str>)>>>;
@@ -30,6 +31,18 @@ pub(crate) struct RuleOutput {
     refused_edits: u32,
     failed_conditions: u32,
     refused: bool,
+    /// Events about changes of the message, while messages are stored.
+    edits: Vec<EventKind>,
+}
+
+/// The message to which rules were applied.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RuleInput<'a> {
+    direction: RuleDirection,
+    /// The message that was received; `None` for a response of our own.
+    message: Option<&'a Message<'a>>,
+    method: Method<'a>,
+    status: u16,
 }
 
 /// A request admitted by rules, with their changes.

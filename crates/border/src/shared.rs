@@ -30,6 +30,7 @@ impl Ctx {
             events: EventQueue {
                 wanted: true,
                 records: false,
+                edits: false,
                 queue: VecDeque::new(),
             },
             counters: BorderCounters::default(),
@@ -83,6 +84,8 @@ pub(crate) struct EventQueue {
     pub(crate) wanted: bool,
     /// Whether events that only call records need are composed.
     pub(crate) records: bool,
+    /// Whether events about changes by header rules are composed: while messages are stored.
+    pub(crate) edits: bool,
     pub(crate) queue: VecDeque<Event>,
 }
 

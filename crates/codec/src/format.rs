@@ -125,6 +125,16 @@ impl Format {
         }
     }
 
+    /// The format to send to a receiver with these parameters, given the local ones. Annex B of G.729 is used only if
+    /// both sides support it; otherwise each receiver's own parameters apply.
+    pub fn to_receiver(&self, ours: &Format) -> Option<Format> {
+        let agreed = self.answer(ours)?;
+        Some(match self {
+            Format::Opus(_) => *self,
+            _ => agreed,
+        })
+    }
+
     /// An encoder for a receiver with these parameters, for packets of `packet_ms`, at `rate` Hz. With `silence`, the
     /// codec's own silence suppression is used if it has one and the receiver allows it.
     ///

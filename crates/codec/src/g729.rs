@@ -6,6 +6,9 @@ use crate::coder::{
 use crate::kind::Kind;
 use bcg729::{FRAME_SAMPLES, Frame, NOISE_BYTES, SPEECH_BYTES};
 
+/// Octets of the largest payload: 120 ms of speech and a silence descriptor.
+pub const MAX_PAYLOAD: usize = 122;
+
 /// A G.729 encoder: Annex A, with Annex B on request.
 pub struct G729Encoder(bcg729::Encoder);
 

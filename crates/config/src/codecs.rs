@@ -1,7 +1,7 @@
 //! Transcoding towards an interface or a trunk.
 
-use super::check::Sink;
-use super::raw::OneOrMany;
+use super::one_or_many::OneOrMany;
+use super::sink::Sink;
 use codec::kind::Kind;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -61,10 +61,7 @@ fn codecs(written: &OneOrMany<String>, base: &str, sink: &mut Sink<'_>) -> Vec<K
     let mut codecs = Vec::new();
     for (index, name) in written.as_slice().iter().enumerate() {
         let at = written.path(base, index);
-        let known = Kind::ALL
-            .into_iter()
-            .find(|kind| kind.name().eq_ignore_ascii_case(name));
-        match known {
+        match Kind::of_name(name) {
             Some(kind) if codecs.contains(&kind) => {
                 let twice = format!("{} is listed twice", kind.name());
                 sink.report(&at, twice, "list each codec once");

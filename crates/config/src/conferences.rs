@@ -1,8 +1,9 @@
 //! `[[conference]]`: conferences, with names resolved to indices, and codecs checked against those of this build.
 
-use super::check::{Sink, interface_id, trunk_id};
-use super::raw::{OneOrMany, Raw};
-use super::{InterfaceId, InterfaceSpec, TrunkId};
+use super::interfaces::InterfaceSpec;
+use super::names::{InterfaceId, TrunkId};
+use super::one_or_many::OneOrMany;
+use super::sink::Sink;
 use codec::Kind;
 use core::time::Duration;
 use media::conference::{ConferenceSettings, MAX_MUTE_DIGITS};
@@ -13,22 +14,31 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 use subtle::ConstantTimeEq as _;
 
-/// A codec of a conference.
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema, PartialEq, Eq)]
-pub(super) enum RawConferenceCodec {
-    /// Opus (RFC 7587), mono.
-    #[serde(rename = "opus")]
-    Opus,
-    /// G.722.
-    G722,
-    /// G.711 A-law.
-    #[serde(rename = "PCMA")]
-    Pcma,
-    /// G.711 mu-law.
-    #[serde(rename = "PCMU")]
-    Pcmu,
-    /// G.729, if the program was built with libbcg729.
-    G729,
+/// A codec by its name in SDP.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RawCodec(Kind);
+
+impl<'de> serde::Deserialize<'de> for RawCodec {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<RawCodec, D::Error> {
+        let name = String::deserialize(deserializer)?;
+        let mut kinds = Kind::ALL.into_iter();
+        let known = kinds.find(|kind| kind.name() == name).map(RawCodec);
+        known.ok_or_else(|| {
+            let names = Kind::ALL.map(Kind::name).join(", ");
+            serde::de::Error::custom(format!("unknown codec `{name}`, expected one of {names}"))
+        })
+    }
+}
+
+impl JsonSchema for RawCodec {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "RawCodec".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        let names = Kind::ALL.map(Kind::name);
+        schemars::json_schema!({ "type": "string", "enum": names })
+    }
 }
 
 /// Condition for playing a tone to a conference.
@@ -78,7 +88,7 @@ pub(super) struct RawConference {
     pub max_speakers: u16,
     /// Accepted codecs, best first. Default: opus, G722, PCMA, PCMU, and G729 if this build supports it.
     #[serde(default)]
-    pub codecs: Vec<RawConferenceCodec>,
+    pub codecs: Vec<RawCodec>,
     /// Packet time in milliseconds towards participants that request none.
     #[serde(default = "default_packet_time_ms")]
     #[schemars(range(min = 10, max = 60))]
@@ -240,13 +250,13 @@ impl ConferenceSpec {
 }
 
 pub(super) fn check(
-    raw: &Raw,
+    raw: &[RawConference],
     interfaces: &[InterfaceSpec],
     sink: &mut Sink<'_>,
 ) -> Vec<Arc<ConferenceSpec>> {
     let mut conferences: Vec<Arc<ConferenceSpec>> = Vec::new();
-    for (index, entry) in raw.conference.iter().enumerate() {
-        let checked = conference_of(raw, entry, index, interfaces, sink);
+    for (index, entry) in raw.iter().enumerate() {
+        let checked = conference_of(entry, index, interfaces, sink);
         for (at, number) in checked.numbers.iter().enumerate() {
             let earlier = conferences.iter().position(|other| {
                 other.numbers.contains(number)
@@ -270,7 +280,6 @@ pub(super) fn check(
 }
 
 fn conference_of(
-    raw: &Raw,
     entry: &RawConference,
     index: usize,
     interfaces: &[InterfaceSpec],
@@ -304,12 +313,12 @@ fn conference_of(
     let mut here = Vec::new();
     for (at, name) in entry.interface.as_slice().iter().enumerate() {
         let at = entry.interface.path(&format!("{path}.interface"), at);
-        here.push(interface_id(raw, name, &at, sink));
+        here.push(sink.interface_id(name, &at));
     }
     let mut from_trunks = Vec::new();
     for (at, name) in entry.from_trunk.as_slice().iter().enumerate() {
         let at = entry.from_trunk.path(&format!("{path}.from_trunk"), at);
-        from_trunks.push(trunk_id(raw, name, &at, sink));
+        from_trunks.push(sink.trunk_id(name, &at));
     }
     for (number, interface) in interfaces.iter().enumerate() {
         let id = InterfaceId(u16::try_from(number).unwrap_or(u16::MAX));
@@ -390,13 +399,7 @@ fn codecs(entry: &RawConference, path: &str, sink: &mut Sink<'_>) -> Vec<Kind> {
     let mut kinds = Vec::new();
     for (at, codec) in entry.codecs.iter().enumerate() {
         let at = format!("{path}.codecs[{at}]");
-        let kind = match codec {
-            RawConferenceCodec::Opus => Kind::Opus,
-            RawConferenceCodec::G722 => Kind::G722,
-            RawConferenceCodec::Pcma => Kind::Pcma,
-            RawConferenceCodec::Pcmu => Kind::Pcmu,
-            RawConferenceCodec::G729 => Kind::G729,
-        };
+        let kind = codec.0;
         if kinds.contains(&kind) {
             sink.report(
                 &at,

@@ -1,7 +1,6 @@
 //! `[control]`: operator commands and control of conferences, over HTTP and a Unix socket.
 
-use super::check::Sink;
-use super::raw::Raw;
+use super::sink::Sink;
 use super::tls::FilePath;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -87,8 +86,8 @@ fn connections_per_source() -> u16 {
 }
 
 /// The control interface of a file.
-pub(super) fn control(raw: &Raw, sink: &mut Sink<'_>) -> Option<ControlSpec> {
-    let written = raw.control.as_ref()?;
+pub(super) fn control(raw: Option<&RawControl>, sink: &mut Sink<'_>) -> Option<ControlSpec> {
+    let written = raw?;
     if written.listen.is_none() && written.socket.is_none() {
         sink.report(
             "control",
@@ -142,8 +141,8 @@ pub(super) fn control(raw: &Raw, sink: &mut Sink<'_>) -> Option<ControlSpec> {
             source: written.token_failures,
             // One token serves all sources: failures of one source do not delay others.
             user: 0,
-            delay: super::check::seconds(written.token_failure_delay_s),
-            longest: super::check::seconds(3_600),
+            delay: super::sink::seconds(written.token_failure_delay_s),
+            longest: super::sink::seconds(3_600),
         },
     })
 }

@@ -1,15 +1,295 @@
 //! `[[interface]]`: listeners, access and media addresses.
 
-use super::address::{self, HostName, ListenAddress};
-use super::check::{Sink, cidrs, host, trunk_id};
-use super::raw::*;
-use super::*;
+use super::address::{self, Cidr, HostName, ListenAddress};
+use super::codecs::{self, TranscodeWhen, Transcoding};
+use super::headers;
+use super::media_addresses::{MediaAddress, MediaRange, RawMediaAddress, media_addresses};
+use super::names::TrunkId;
+use super::one_or_many::OneOrMany;
+use super::rate_limits::RateLimits;
+use super::security::{Ice, Keying, MediaSecurity, SrtpPolicy, Written, media_security};
+use super::sink::{Sink, cidrs, host};
+use super::tls::{self, ListenTls, RawListenTls, RawWebSocket, WebSocket};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+/// The network behind an interface.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub enum InterfaceKind {
+    /// Phones and foreign networks: asserted identities are not believed.
+    #[default]
+    Access,
+    /// Our own systems: asserted identities are believed.
+    Core,
+}
+
+/// Authentication of requests.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub enum Authenticate {
+    /// None.
+    #[default]
+    None,
+    /// Digest with a configured user; requests of trunks are exempt.
+    Digest,
+    /// The trunk of `register` authenticates.
+    Trunk,
+}
+
+/// The address at which registered contacts are reached.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum RawContacts {
+    /// The flow on which the contact was registered.
+    #[default]
+    Flow,
+    /// The address in the Contact header, over UDP.
+    Address,
+}
+
+/// Callers whose identity the border asserts.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum RawAssert {
+    /// Users that authenticated by digest.
+    #[default]
+    Authenticated,
+    /// Also users that are registered from the address and port of the request.
+    Registered,
+}
+
+/// Treatment of early media.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum RawEarlyMedia {
+    /// It is relayed.
+    #[default]
+    Pass,
+    /// It is relayed if P-Early-Media authorises it (RFC 5009).
+    Gate,
+}
+
+/// Treatment of P-Charging-Vector.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum RawCharging {
+    /// None is generated.
+    #[default]
+    Pass,
+    /// One is generated for each call from the interface.
+    Generate,
+}
+
+/// Treatment of out-of-dialog requests.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum RawPassing {
+    /// They are routed like calls.
+    #[default]
+    Pass,
+    /// They are refused.
+    Refuse,
+}
+
+/// Information about other networks in messages to an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum RawHeaders {
+    /// Other networks are hidden.
+    Known,
+    /// Headers and SDP lines are passed unchanged.
+    All,
+}
+
+fn refused() -> RawPassing {
+    RawPassing::Refuse
+}
+
+/// A named set of listeners with one policy.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawInterface {
+    /// Name, unique among interfaces.
+    #[schemars(length(min = 1))]
+    pub name: String,
+    /// `access`: phones and foreign networks; asserted identities in their messages are removed. `core`: our own
+    /// systems; asserted identities are believed.
+    #[serde(default)]
+    pub kind: InterfaceKind,
+    /// Whether asserted identities from this interface are believed, and asserted identities are sent to it (RFC 3325).
+    /// Trunks have their own setting. Default: `true` for `core`, `false` for `access`.
+    pub trusted: Option<bool>,
+    /// Topology hiding in messages to this interface. `known`: unknown headers (`X-...`) are removed; hosts in
+    /// Alert-Info, Call-Info, Error-Info, Reason, Referred-By and Reply-To are removed or replaced by ours; the SDP
+    /// lines `s=`, `i=`, `u=`, `e=`, `p=` and `a=tool` are replaced or removed. `all`: these headers and lines are
+    /// passed unchanged. Default: `all` if `trusted`, otherwise `known`. The complete list is in
+    /// docs/topology-hiding.md.
+    pub headers: Option<RawHeaders>,
+    /// Names of headers that are passed unchanged although `headers` is `known`.
+    #[serde(default)]
+    pub pass_headers: OneOrMany<String>,
+    /// Addresses to listen on: `udp:ADDRESS:PORT`, `tcp:`, `tls:`, `ws:` (WebSocket) or `wss:` (WebSocket over TLS).
+    /// Default ports: 5060 for UDP and TCP, 5061 for TLS, 80 for WebSocket, 443 for WebSocket over TLS.
+    pub listen: OneOrMany<String>,
+    /// Host or host:port in Via and Contact instead of the listening address, for a border behind NAT. Required with
+    /// 0.0.0.0 or [::].
+    pub advertise: Option<String>,
+    /// Networks (`ADDRESS/BITS`) whose requests are accepted. Requests from other sources are dropped without a
+    /// response. Empty: all sources.
+    #[serde(default)]
+    pub allow: OneOrMany<String>,
+    /// `digest`: calls and registrations must authenticate as a configured `[[user]]`. `trunk`: the trunk of `register
+    /// = "pass:TRUNK"` authenticates, and its challenges are forwarded; until a source is registered it reaches that
+    /// trunk alone, except by routes with `unauthenticated`. `none`: no authentication; `hornwork check` warns of each
+    /// trunk and phone that is reachable without it.
+    #[serde(default)]
+    pub authenticate: Authenticate,
+    /// Treatment of REGISTER: `local` (the embedded registrar), `pass:TRUNK` (forwarded to that trunk, with our Contact
+    /// in place of the phone's) or `refuse` (403). Default: `local` if there are users, otherwise `refuse`.
+    pub register: Option<String>,
+    /// Destination of requests to a phone that is registered through this interface. `flow`: the address and port, or
+    /// the connection, from which the phone registered, regardless of the host in its Contact. `address`: the address
+    /// in its Contact, over UDP; this may be any address.
+    #[serde(default)]
+    pub contacts: RawContacts,
+    /// Maximum rates of new calls and registrations. Requests above them are refused.
+    #[serde(default)]
+    pub rate_limits: RateLimits,
+    /// Treatment of SUBSCRIBE, and of NOTIFY outside of a subscription: `pass` (routed like a call) or `refuse` (489).
+    #[serde(default)]
+    pub subscribe: RawPassing,
+    /// Treatment of out-of-dialog REFER, which makes a phone start a call: `pass` or `refuse` (403).
+    #[serde(default = "refused")]
+    pub refer: RawPassing,
+    /// Callers whose identity is asserted to trusted peers (RFC 3325). `authenticated`: users that authenticated by
+    /// digest. `registered`: also users that are registered from the address and port of the request; use it only where
+    /// source addresses cannot be forged.
+    #[serde(default)]
+    pub assert: RawAssert,
+    /// Treatment of early media in calls from and to this interface, if media is anchored. `pass`: it is relayed.
+    /// `gate`: before the answer, media is relayed only as far as P-Early-Media of a trusted callee authorises it (RFC
+    /// 5009).
+    #[serde(default)]
+    pub early_media: RawEarlyMedia,
+    /// P-Charging-Vector (RFC 7315 section 4.6) in calls from and to this interface. `generate`: each call from this
+    /// interface gets one towards trusted peers, and calls of trusted peers are answered with theirs. `pass`: neither.
+    #[serde(default)]
+    pub charging_vector: RawCharging,
+    /// Media addresses and ports: one table, or one per address family. Default: the first listening address, ports
+    /// 20000-26999.
+    #[serde(default)]
+    pub media: OneOrMany<RawMediaAddress>,
+    /// Name of this interface at the media nodes (`direction` of the ng protocol): a `[[ng_server.interface]]`, or an
+    /// interface of rtpengine. Set it for all interfaces or for none.
+    pub node_interface: Option<String>,
+    /// SRTP policy for calls from and to this interface, if media is anchored: `pass`, `refuse`, `prefer` or `require`.
+    /// `pass`: if both sides of a call have this policy, keys and packets are passed from end to end; otherwise SRTP is
+    /// accepted when offered, but not offered by us. `prefer`: SRTP is offered beside plain RTP (RFC 8643). Default:
+    /// `pass`.
+    pub srtp: Option<SrtpPolicy>,
+    /// Keying methods, best first: `sdes` (keys in SDP, RFC 4568), `dtls` (DTLS-SRTP, RFC 5764). Default: `sdes`.
+    #[serde(default)]
+    pub srtp_keying: OneOrMany<Keying>,
+    /// Crypto suites, best first, by their names in RFC 4568, 6188 and 7714. DTLS uses those of them that it supports:
+    /// AEAD_AES_256_GCM, AEAD_AES_128_GCM and AES_CM_128_HMAC_SHA1_80. Default: AEAD_AES_256_GCM, AEAD_AES_128_GCM,
+    /// AES_256_CM_HMAC_SHA1_80, AES_CM_128_HMAC_SHA1_80, AES_CM_128_HMAC_SHA1_32.
+    #[serde(default)]
+    pub srtp_suites: OneOrMany<String>,
+    /// ICE (RFC 8445). `lite`: an ICE-lite agent with one candidate, our media address; browsers require ICE. `full`: a
+    /// full agent with that candidate, which sends connectivity checks; for peers that are lite themselves, or to which
+    /// the border is a client. `off`: candidates are removed from SDP. Default: `off`.
+    pub ice: Option<Ice>,
+    /// Codecs that the border offers to this interface by transcoding, best first: `PCMA`, `PCMU`, `G722`, `G729`,
+    /// `opus`. Audio in these codecs is transcoded if the other side of the call supports none of them. Requires
+    /// anchored media. Default: none.
+    #[serde(default)]
+    pub transcode: OneOrMany<String>,
+    /// `needed`: the codecs of `transcode` are offered after those of the other side of the call, so that a common
+    /// codec is preferred. `always`: only the codecs of `transcode` are offered. Default: `needed`.
+    pub transcode_when: Option<TranscodeWhen>,
+    /// Certificates. Required with `tls:` or `wss:`.
+    pub tls: Option<RawListenTls>,
+    /// Checks of WebSocket handshakes.
+    pub websocket: Option<RawWebSocket>,
+}
+
+/// Treatment of REGISTER on an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Register {
+    /// Kept by the embedded registrar.
+    Local,
+    /// Forwarded to this trunk, with our Contact in place of the phone's.
+    Pass(TrunkId),
+    /// Refused with 403.
+    Refuse,
+}
+
+/// A named set of listeners with one policy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InterfaceSpec {
+    /// Name.
+    pub name: String,
+    /// Network behind the interface.
+    pub kind: InterfaceKind,
+    /// Whether peers other than trunks are trusted with asserted identities.
+    pub trusted: bool,
+    /// Whether other networks are hidden from its peers: unknown headers, and hosts in known ones.
+    pub hides: bool,
+    /// Headers that are passed unchanged nevertheless.
+    pub pass_headers: Vec<Box<str>>,
+    /// Listening addresses; at least one.
+    pub listen: Vec<ListenAddress>,
+    /// Host in Via and Contact instead of the listening address (behind NAT); its port defaults to the listening port.
+    pub advertise: Option<HostName>,
+    /// Sources whose requests are accepted; others are dropped without a response. Empty: all.
+    pub allow: Vec<Cidr>,
+    /// Required authentication.
+    pub authenticate: Authenticate,
+    /// Rate limits.
+    pub rate_limits: RateLimits,
+    /// Treatment of REGISTER.
+    pub register: Register,
+    /// Whether registered contacts are reached at the address in their Contact instead of the flow of the registration.
+    pub contacts_by_address: bool,
+    /// Whether SUBSCRIBE, and NOTIFY outside of a subscription, are forwarded.
+    pub subscribe: bool,
+    /// Whether out-of-dialog REFER is forwarded.
+    pub refer: bool,
+    /// Whether the identity of users that are registered from the source of a request is asserted without
+    /// authentication.
+    pub assert_registered: bool,
+    /// Media security in calls from and to this interface, except trunks with their own settings.
+    pub security: Arc<MediaSecurity>,
+    /// Transcoding in calls from and to this interface.
+    pub transcoding: Arc<Transcoding>,
+    /// Whether early media is relayed only if P-Early-Media authorises it.
+    pub gate_early_media: bool,
+    /// Whether calls from this interface get a P-Charging-Vector, and calls to it are answered with one.
+    pub charging_vector: bool,
+    /// Media addresses: at least one, at most one per address family.
+    pub media: Vec<MediaAddress>,
+    /// Name of this interface at media nodes.
+    pub node_interface: Option<String>,
+    /// Certificates, if it has TLS listeners.
+    pub tls: Option<ListenTls>,
+    /// Checks of WebSocket handshakes.
+    pub websocket: WebSocket,
+}
+
+impl InterfaceSpec {
+    /// Whether requests from `source` are accepted.
+    pub fn allows(&self, source: IpAddr) -> bool {
+        self.allow.is_empty() || self.allow.iter().any(|net| net.contains(source))
+    }
+}
+
 pub(super) fn interface_of(
-    raw: &Raw,
     interface: &RawInterface,
     index: usize,
+    has_users: bool,
     ranges: &mut Vec<MediaRange>,
     placed: &mut Vec<String>,
     sink: &mut Sink<'_>,
@@ -27,20 +307,18 @@ pub(super) fn interface_of(
             "add `advertise` with the address that peers reach, or listen on that address",
         );
     }
-    let authenticate = match interface.authenticate {
-        RawAuthenticate::None => Authenticate::None,
-        RawAuthenticate::Digest => Authenticate::Digest,
-        RawAuthenticate::Trunk => Authenticate::Trunk,
-    };
-    if authenticate == Authenticate::Digest && raw.user.is_empty() {
+    let authenticate = interface.authenticate;
+    if authenticate == Authenticate::Digest && !has_users {
         sink.report(
             &format!("{path}.authenticate"),
             "`authenticate` is \"digest\", but there is no user",
             "add a [[user]] with name and password, or set authenticate = \"none\"",
         );
     }
-    let register = register(raw, interface, &path, sink);
-    let trusted = interface.trusted.unwrap_or(interface.kind == RawKind::Core);
+    let register = register(interface, has_users, &path, sink);
+    let trusted = interface
+        .trusted
+        .unwrap_or(interface.kind == InterfaceKind::Core);
     if authenticate == Authenticate::Trunk && !matches!(register, Register::Pass(_)) {
         sink.report(
             &format!("{path}.authenticate"),
@@ -50,10 +328,7 @@ pub(super) fn interface_of(
     }
     InterfaceSpec {
         name: interface.name.clone(),
-        kind: match interface.kind {
-            RawKind::Access => InterfaceKind::Access,
-            RawKind::Core => InterfaceKind::Core,
-        },
+        kind: interface.kind,
         trusted,
         hides: match interface.headers {
             None => !trusted,
@@ -74,8 +349,8 @@ pub(super) fn interface_of(
         media: media_addresses(&interface.media, &listen, &path, ranges, placed, sink),
         node_interface: interface.node_interface.clone(),
         tls: tls::listen_tls(interface.tls.as_ref(), &listen, &path, sink),
-        security: security::media_security(
-            &security::Written {
+        security: media_security(
+            &Written {
                 srtp: interface.srtp,
                 keying: &interface.srtp_keying,
                 suites: &interface.srtp_suites,
@@ -122,7 +397,7 @@ fn pass_headers(
         let problem = match name.as_bytes() {
             [] => Some("is not a header name"),
             name if !name.iter().all(token) => Some("is not a header name"),
-            name if !super::headers::may_be_listed(name) => {
+            name if !headers::may_be_listed(name) => {
                 Some("is written by the border itself, or subject to the trust domain")
             }
             _ => None,
@@ -193,15 +468,20 @@ fn listen(interface: &RawInterface, path: &str, sink: &mut Sink<'_>) -> Vec<List
     listen
 }
 
-fn register(raw: &Raw, interface: &RawInterface, path: &str, sink: &mut Sink<'_>) -> Register {
+fn register(
+    interface: &RawInterface,
+    has_users: bool,
+    path: &str,
+    sink: &mut Sink<'_>,
+) -> Register {
     let at = format!("{path}.register");
     match interface.register.as_deref() {
-        None if raw.user.is_empty() => Register::Refuse,
+        None if !has_users => Register::Refuse,
         None => Register::Local,
         Some("local") => Register::Local,
         Some("refuse") => Register::Refuse,
         Some(text) => match text.strip_prefix("pass:") {
-            Some(name) => Register::Pass(trunk_id(raw, name, &at, sink)),
+            Some(name) => Register::Pass(sink.trunk_id(name, &at)),
             None => {
                 let remedy = "write \"local\", \"pass:TRUNK\" or \"refuse\"";
                 sink.report(
@@ -215,241 +495,16 @@ fn register(raw: &Raw, interface: &RawInterface, path: &str, sink: &mut Sink<'_>
     }
 }
 
-/// Default media ports. Those of a border, an ng server and the test lab (10000-19999) on one host do not overlap, and
-/// are outside of the ephemeral range of the kernel.
-const BORDER_PORTS: &str = "20000-26999";
-const NODE_PORTS: &str = "27000-32767";
-
-pub(super) fn media_addresses(
-    media: &OneOrMany<RawMediaAddress>,
-    listen: &[ListenAddress],
-    path: &str,
-    ranges: &mut Vec<MediaRange>,
-    placed: &mut Vec<String>,
+pub(super) fn listening_clashes(
+    interfaces: &[InterfaceSpec],
+    raw: &[RawInterface],
     sink: &mut Sink<'_>,
-) -> Vec<MediaAddress> {
-    let base = format!("{path}.media");
-    let default = [RawMediaAddress {
-        address: None,
-        advertise: None,
-        ports: None,
-    }];
-    let (written, entries): (bool, &[RawMediaAddress]) = match media.as_slice() {
-        [] => (false, &default),
-        entries => (true, entries),
-    };
-    let mut addresses: Vec<MediaAddress> = Vec::new();
-    for (index, entry) in entries.iter().enumerate() {
-        let at = if written {
-            media.path(&base, index)
-        } else {
-            path.to_owned()
-        };
-        let Some(address) = media_address(entry, listen, &at, sink) else {
-            continue;
-        };
-        let written = entry.ports.as_deref();
-        let ports = written.unwrap_or(match path.starts_with("ng_server.") {
-            true => NODE_PORTS,
-            false => BORDER_PORTS,
-        });
-        let Some((first, last)) = media_ports(ports, &format!("{at}.ports"), sink) else {
-            continue;
-        };
-        if addresses
-            .iter()
-            .any(|other| other.address.is_ipv4() == address.is_ipv4())
-        {
-            sink.report(
-                &at,
-                "a second media address of the same address family",
-                "keep one for IPv4 and one for IPv6",
-            );
-            continue;
-        }
-        let range = MediaRange {
-            address,
-            first,
-            last,
-        };
-        let Some(range) = place_range(range, &at, ranges, placed, sink) else {
-            continue;
-        };
-        let advertise = entry.advertise.as_ref().and_then(|text| {
-            let at = format!("{at}.advertise");
-            let ip = ip_address(text, &at, sink)?;
-            if ip.is_ipv4() != address.is_ipv4() {
-                sink.report(
-                    &at,
-                    format!("{ip} and {address} are of different address families"),
-                    "advertise an address of the same family",
-                );
-            }
-            Some(ip)
-        });
-        addresses.push(MediaAddress {
-            range,
-            address,
-            advertise,
-        });
-    }
-    for listen in listen {
-        let ports = addresses.iter().filter_map(|media| ranges.get(media.range));
-        for range in ports {
-            let inside = (range.first..=range.last).contains(&listen.address.port());
-            if listen.transport == Transport::Udp && range.address == listen.address.ip() && inside
-            {
-                sink.report(
-                    &format!("{path}.listen"),
-                    format!(
-                        "port {} of udp:{} is one of the media ports {}-{}",
-                        listen.address.port(),
-                        listen.address.ip(),
-                        range.first,
-                        range.last
-                    ),
-                    "change the listening port or `media.ports`",
-                );
-            }
-        }
-    }
-    addresses
-}
-
-fn media_address(
-    entry: &RawMediaAddress,
-    listen: &[ListenAddress],
-    at: &str,
-    sink: &mut Sink<'_>,
-) -> Option<IpAddr> {
-    if let Some(text) = &entry.address {
-        let at = format!("{at}.address");
-        let ip = ip_address(text, &at, sink)?;
-        if ip.is_unspecified() {
-            sink.report(
-                &at,
-                "media needs one address, not all addresses",
-                "write the local address; behind NAT, add the public one as `advertise`",
-            );
-            return None;
-        }
-        return Some(ip);
-    }
-    // An unreadable `listen` was reported already; an ng server has its own addresses.
-
-    let node = at.starts_with("ng_server.");
-    let ip = match listen.first() {
-        Some(listen) => listen.address.ip(),
-        None if node => IpAddr::from([0u8; 4]),
-        None => return None,
-    };
-    if ip.is_unspecified() {
-        sink.report(
-            at,
-            "the media address is unknown",
-            "add media = { address = \"ADDRESS\" }",
-        );
-        return None;
-    }
-    Some(ip)
-}
-
-fn ip_address(text: &str, at: &str, sink: &mut Sink<'_>) -> Option<IpAddr> {
-    let ip = text.trim_matches(['[', ']']).parse().ok();
-    if ip.is_none() {
-        sink.report(
-            at,
-            format!("\"{text}\" is not an IP address"),
-            "write an address such as \"192.0.2.1\" or \"2001:db8::1\", without a port",
-        );
-    }
-    ip
-}
-
-fn media_ports(text: &str, at: &str, sink: &mut Sink<'_>) -> Option<(u16, u16)> {
-    let remedy =
-        "write FIRST-LAST with an even first and an odd last port, for example \"20000-26999\"";
-    let (first, last) = match address::port_range(text) {
-        Ok(range) => range,
-        Err(why) => {
-            sink.report(at, why, remedy);
-            return None;
-        }
-    };
-    if first > last {
-        sink.report(
-            at,
-            format!("the port range {first}-{last} is empty"),
-            remedy,
-        );
-        return None;
-    }
-    if first % 2 == 1 || last % 2 == 0 {
-        sink.report(
-            at,
-            format!("{first}-{last} does not consist of pairs of an even and an odd port"),
-            format!("write \"{}-{}\"", first & !1, last | 1),
-        );
-        return None;
-    }
-    if last - first < 3 {
-        sink.report(
-            at,
-            format!("{first}-{last} is too small: a call uses one pair on each side"),
-            "use at least four ports",
-        );
-        return None;
-    }
-    if first < 1024 {
-        sink.report(
-            at,
-            format!("{first}-{last} includes ports below 1024, which require privileges"),
-            "begin at 1024 or higher",
-        );
-        return None;
-    }
-    Some((first, last))
-}
-
-/// The index of a range. Ranges that overlap but differ are refused.
-fn place_range(
-    range: MediaRange,
-    at: &str,
-    ranges: &mut Vec<MediaRange>,
-    placed: &mut Vec<String>,
-    sink: &mut Sink<'_>,
-) -> Option<usize> {
-    if let Some(known) = ranges.iter().position(|known| *known == range) {
-        return Some(known);
-    }
-    let clash = ranges.iter().position(|known| {
-        known.address == range.address && known.first <= range.last && range.first <= known.last
-    });
-    if let Some(clash) = clash {
-        let other = ranges[clash];
-        let line = placed.get(clash).map_or(1, |path| sink.line(path));
-        sink.report(
-            at,
-            format!(
-                "media ports {}-{} of {} overlap with {}-{} in line {line}",
-                range.first, range.last, range.address, other.first, other.last
-            ),
-            "use the same range for both interfaces, which then share it, or separate ranges",
-        );
-        return None;
-    }
-    ranges.push(range);
-    placed.push(at.to_owned());
-    Some(ranges.len() - 1)
-}
-
-pub(super) fn listening_clashes(interfaces: &[InterfaceSpec], raw: &Raw, sink: &mut Sink<'_>) {
+) {
     let mut seen: Vec<(ListenAddress, String)> = Vec::new();
     for (index, interface) in interfaces.iter().enumerate() {
         for (place, listen) in interface.listen.iter().enumerate() {
             let base = format!("interface[{index}].listen");
             let at = raw
-                .interface
                 .get(index)
                 .map_or(base.clone(), |raw| raw.listen.path(&base, place));
             let clash = seen.iter().find(|(other, _)| {

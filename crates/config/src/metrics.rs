@@ -1,7 +1,6 @@
 //! `[metrics]`: the Prometheus endpoint and the statistics file.
 
-use super::check::Sink;
-use super::raw::Raw;
+use super::sink::Sink;
 use core::time::Duration;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -22,6 +21,22 @@ pub(super) struct RawMetrics {
     #[serde(default = "csv_interval")]
     #[schemars(range(min = 1, max = 86_400))]
     pub csv_interval_s: u32,
+    /// Size in MiB from which that file is rotated: renamed to `FILE.1`, with higher numbers for older ones.
+    #[serde(default = "csv_rotate_mib")]
+    #[schemars(range(min = 1, max = 100_000))]
+    pub csv_rotate_mib: u32,
+    /// Rotated files that are kept.
+    #[serde(default = "csv_keep")]
+    #[schemars(range(min = 1, max = 1_000))]
+    pub csv_keep: u32,
+}
+
+fn csv_rotate_mib() -> u32 {
+    10
+}
+
+fn csv_keep() -> u32 {
+    10
 }
 
 fn csv_interval() -> u32 {
@@ -37,11 +52,15 @@ pub struct MetricsSpec {
     pub csv: Option<PathBuf>,
     /// Interval of its lines.
     pub csv_interval: Duration,
+    /// Size in bytes from which it is rotated.
+    pub csv_rotate_bytes: u64,
+    /// Rotated files that are kept.
+    pub csv_keep: u32,
 }
 
 /// The metrics of a file.
-pub(super) fn metrics(raw: &Raw, sink: &mut Sink<'_>) -> Option<MetricsSpec> {
-    let written = raw.metrics.as_ref()?;
+pub(super) fn metrics(raw: Option<&RawMetrics>, sink: &mut Sink<'_>) -> Option<MetricsSpec> {
+    let written = raw?;
     let remedy = "write ADDRESS:PORT, for example \"127.0.0.1:9464\"";
     let listen = written.listen.as_deref().and_then(|text| {
         let address = text.strip_prefix("http:").unwrap_or(text);
@@ -58,7 +77,9 @@ pub(super) fn metrics(raw: &Raw, sink: &mut Sink<'_>) -> Option<MetricsSpec> {
     Some(MetricsSpec {
         listen,
         csv: written.csv.as_ref().map(PathBuf::from),
-        csv_interval: super::check::seconds(written.csv_interval_s),
+        csv_interval: super::sink::seconds(written.csv_interval_s),
+        csv_rotate_bytes: u64::from(written.csv_rotate_mib) << 20,
+        csv_keep: written.csv_keep,
     })
 }
 

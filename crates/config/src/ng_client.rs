@@ -1,10 +1,13 @@
 //! `[[media_node]]`: media nodes that relay media for this border, commanded by the ng protocol; and settings that
 //! cannot be combined with them.
 
-use super::check::{Sink, optional_seconds};
-use super::raw::{Raw, RawEarlyMedia, RawMediaAnchor, RawRefer};
-use super::security::{Keying, SrtpPolicy};
-use super::{Config, MediaSecurity};
+use super::interfaces::RawEarlyMedia;
+use super::media::{RawMedia, RawMediaAnchor};
+use super::model::Config;
+use super::raw::Raw;
+use super::security::{Keying, MediaSecurity, SrtpPolicy};
+use super::sink::{Sink, optional_seconds};
+use super::trunks::Refer;
 use core::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -95,9 +98,9 @@ fn one() -> u32 {
 }
 
 /// The media nodes of a file.
-pub(super) fn nodes(raw: &Raw, sink: &mut Sink<'_>) -> Vec<MediaNodeSpec> {
+pub(super) fn nodes(raw: &[RawMediaNode], sink: &mut Sink<'_>) -> Vec<MediaNodeSpec> {
     let mut nodes: Vec<MediaNodeSpec> = Vec::new();
-    for (index, node) in raw.media_node.iter().enumerate() {
+    for (index, node) in raw.iter().enumerate() {
         let path = format!("media_node[{index}]");
         let at = format!("{path}.control");
         let control = match node.control.split_once(':') {
@@ -149,13 +152,13 @@ pub(super) fn nodes(raw: &Raw, sink: &mut Sink<'_>) -> Vec<MediaNodeSpec> {
 }
 
 /// Settings common to all media nodes.
-pub(super) fn policy(raw: &Raw) -> MediaNodePolicy {
+pub(super) fn policy(raw: &RawMedia) -> MediaNodePolicy {
     MediaNodePolicy {
-        ping_interval: Duration::from_millis(raw.media.node_check_ms.into()),
-        timeout: Duration::from_millis(raw.media.node_timeout_ms.into()),
-        failure: raw.media.node_failure,
-        failure_rate: raw.media.node_failure_calls_per_s,
-        keep: optional_seconds(raw.media.node_failure_wait_s),
+        ping_interval: Duration::from_millis(raw.node_check_ms.into()),
+        timeout: Duration::from_millis(raw.node_timeout_ms.into()),
+        failure: raw.node_failure,
+        failure_rate: raw.node_failure_calls_per_s,
+        keep: optional_seconds(raw.node_failure_wait_s),
     }
 }
 
@@ -208,7 +211,7 @@ pub(super) fn check(config: &Config, raw: &Raw, sink: &mut Sink<'_>) {
     }
     for (index, trunk) in raw.trunk.iter().enumerate() {
         let path = format!("trunk[{index}]");
-        if trunk.refer == RawRefer::Act {
+        if trunk.refer == Refer::Act {
             not_there("refer = \"act\"", &format!("{path}.refer"), sink);
         }
         if !trunk.transcode.as_slice().is_empty() {

@@ -1,10 +1,9 @@
 //! `[ng_server]`: media for other systems, which command it by the ng protocol of rtpengine.
 
-use super::address::{self, HostName, ListenAddress};
-use super::check::{Sink, cidrs};
-use super::interfaces::media_addresses;
-use super::raw::{OneOrMany, Raw, RawMediaAddress};
-use super::{Cidr, MediaAddress, MediaRange};
+use super::address::{self, Cidr, HostName, ListenAddress};
+use super::media_addresses::{MediaAddress, MediaRange, RawMediaAddress, media_addresses};
+use super::one_or_many::OneOrMany;
+use super::sink::{Sink, cidrs};
 use core::time::Duration;
 use engine::Transport;
 use schemars::JsonSchema;
@@ -93,12 +92,12 @@ pub(super) struct RawNgServerInterface {
 
 /// The ng server of a file.
 pub(super) fn ng_server(
-    raw: &Raw,
+    raw: Option<&RawNgServer>,
     ranges: &mut Vec<MediaRange>,
     placed: &mut Vec<String>,
     sink: &mut Sink<'_>,
 ) -> Option<NgServerSpec> {
-    let written = raw.ng_server.as_ref()?;
+    let written = raw?;
     let mut interfaces: Vec<NgServerInterface> = Vec::new();
     for (index, interface) in written.interface.iter().enumerate() {
         let path = format!("ng_server.interface[{index}]");
@@ -148,7 +147,7 @@ pub(super) fn ng_server(
         listen,
         allow,
         interfaces,
-        delete_delay: super::check::seconds(written.delete_delay_s),
+        delete_delay: super::sink::seconds(written.delete_delay_s),
         recordings,
         sounds,
     })

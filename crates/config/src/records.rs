@@ -1,7 +1,6 @@
 //! `[records]`: call records.
 
-use super::check::Sink;
-use super::raw::Raw;
+use super::sink::Sink;
 use core::time::Duration;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -79,8 +78,8 @@ pub struct RecordsSpec {
 }
 
 /// The call records of a file.
-pub(super) fn records(raw: &Raw, sink: &mut Sink<'_>) -> Option<RecordsSpec> {
-    let written = raw.records.as_ref()?;
+pub(super) fn records(raw: Option<&RawRecords>, sink: &mut Sink<'_>) -> Option<RecordsSpec> {
+    let written = raw?;
     if written.folder.is_empty() {
         sink.report(
             "records.folder",

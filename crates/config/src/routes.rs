@@ -1,15 +1,224 @@
-//! Routes: names are resolved to indices, regular expressions compiled, contradictions and unreachable routes refused.
+//! `[[route]]`: names are resolved to indices, regular expressions compiled, contradictions and unreachable routes
+//! refused.
 
-use super::check::{Sink, interface_id, trunk_id};
-use super::raw::*;
-use super::*;
+use super::address::HostName;
+use super::names::{InterfaceId, TrunkId};
+use super::one_or_many::OneOrMany;
+use super::sink::Sink;
+use regex::Regex;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
-pub(super) fn check(raw: &Raw, sink: &mut Sink<'_>) -> Vec<RouteSpec> {
+fn one() -> u16 {
+    1
+}
+
+/// Conditions on an address. All of them must hold.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawMatch {
+    /// Prefixes of the user part.
+    #[serde(default)]
+    pub prefix: OneOrMany<String>,
+    /// Regular expression for the whole user part.
+    pub regex: Option<String>,
+    /// Hosts.
+    #[serde(default)]
+    pub domain: OneOrMany<String>,
+    /// User parts.
+    #[serde(default)]
+    pub user: OneOrMany<String>,
+    /// In `to` only: service URNs (RFC 5031), each including the services below it: `urn:service:sos` includes
+    /// `urn:service:sos.fire`. A service URN has neither user part nor host.
+    #[serde(default)]
+    pub urn: OneOrMany<String>,
+}
+
+/// A trunk of a route, with priority and weight.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawRouteTrunkTable {
+    /// Name of the trunk.
+    pub name: String,
+    /// Trunks of lower priority values are tried first.
+    #[serde(default)]
+    pub priority: u16,
+    /// Share of calls among trunks of the same priority. 0: used only if no other trunk is left.
+    #[serde(default = "one")]
+    pub weight: u16,
+}
+
+/// A trunk of a route.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub(super) enum RawRouteTrunk {
+    /// Name; in a list, trunks are tried in order.
+    Short(String),
+    /// With priority and weight.
+    Full(RawRouteTrunkTable),
+}
+
+/// A refusal with a reason phrase.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawRejectTable {
+    /// SIP status.
+    #[schemars(range(min = 400, max = 699))]
+    pub status: u16,
+    /// Reason phrase. Default: that of the status.
+    pub reason: Option<String>,
+}
+
+/// A refusal.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub(super) enum RawReject {
+    /// SIP status.
+    Short(#[schemars(range(min = 400, max = 699))] u16),
+    /// With a reason phrase.
+    Full(RawRejectTable),
+}
+
+/// A route: conditions, changes of the called number, and one of `trunk`, `registered` and `reject`.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawRoute {
+    /// Name in logs. Default: `route N`.
+    pub name: Option<String>,
+    /// Condition: interfaces from which the call comes.
+    #[serde(default)]
+    pub interface: OneOrMany<String>,
+    /// Condition: trunks from which the call comes.
+    #[serde(default)]
+    pub from_trunk: OneOrMany<String>,
+    /// Conditions on the caller.
+    #[serde(default)]
+    pub from: RawMatch,
+    /// Conditions on the called address.
+    #[serde(default)]
+    pub to: RawMatch,
+    /// Number of leading characters removed from the called number. Applied first.
+    #[serde(default)]
+    #[schemars(range(max = 64))]
+    pub strip: u32,
+    /// Replacement for the match of `to.regex`, used instead of `strip`; `$1` is the first group. With `to.urn`: the
+    /// number to call instead of the service, such as 112; without it the URN is passed unchanged.
+    pub replace: Option<String>,
+    /// Prefix added to the called number. Applied last.
+    #[serde(default)]
+    pub prefix: String,
+    /// Action: send the call to this trunk, or to the first of several that accepts it.
+    pub trunk: Option<OneOrMany<RawRouteTrunk>>,
+    /// Action: send the call to the contacts of the called user, registered here.
+    #[serde(default)]
+    pub registered: bool,
+    /// Action: refuse the call with this status.
+    pub reject: Option<RawReject>,
+    /// Whether sources that have not authenticated may use this route, for example for emergency calls.
+    #[serde(default)]
+    pub unauthenticated: bool,
+    /// `anchor`: media is relayed by the border or a media node. `bypass`: SDP is passed unchanged, and the sides send
+    /// media to each other.
+    #[serde(default)]
+    pub media: MediaMode,
+}
+
+/// Treatment of media.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub enum MediaMode {
+    /// Media is relayed by the border or a media node.
+    #[default]
+    Anchor,
+    /// Anchored at a media node: `anchor` in a border whose `[media] anchor` is `nodes`.
+    #[serde(skip)]
+    Node,
+    /// Media bypass: SDP is passed unchanged, and the sides send media to each other.
+    Bypass,
+}
+
+/// A route of calls.
+#[derive(Clone, Debug)]
+pub struct RouteSpec {
+    /// Name for logs; `route N`, counted from 1, if none is configured.
+    pub name: String,
+    /// Interfaces from which the call may come. Empty: any.
+    pub interfaces: Vec<InterfaceId>,
+    /// Trunks from which the call may come. Empty: any, and calls that come from no trunk.
+    pub from_trunks: Vec<TrunkId>,
+    /// Conditions on the caller.
+    pub from: Match,
+    /// Conditions on the called address.
+    pub to: Match,
+    /// Changes of the called number.
+    pub rewrite: NumberRewrite,
+    /// Destination.
+    pub action: RouteAction,
+    /// Whether sources that have not authenticated may use the route although a trunk authenticates.
+    pub unauthenticated: bool,
+    /// Treatment of media.
+    pub media: MediaMode,
+}
+
+/// Conditions on an address. All of them must hold.
+#[derive(Clone, Debug, Default)]
+pub struct Match {
+    /// Prefixes of the user part. Empty: any.
+    pub prefixes: Vec<String>,
+    /// Expression for the whole user part (anchored at both ends).
+    pub regex: Option<Regex>,
+    /// Hosts, compared without regard to case. Empty: any.
+    pub domains: Vec<String>,
+    /// User parts. Empty: any.
+    pub users: Vec<String>,
+    /// Service URNs in lower case (`urn:service:sos`), each including the services below it. Empty: any.
+    pub services: Vec<String>,
+}
+
+/// Changes of the called number: strip, then replace, then prefix.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NumberRewrite {
+    /// Number of leading characters removed.
+    pub strip: usize,
+    /// Replacement for the match of `to.regex`; `$1` is the first group.
+    pub replace: Option<String>,
+    /// Prefix added.
+    pub prefix: String,
+}
+
+/// Destination of a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RouteAction {
+    /// The first of these trunks that accepts it.
+    Trunks(Vec<RouteTrunk>),
+    /// The contacts of a registered user.
+    Registered,
+    /// Refused.
+    Reject {
+        /// Status, 400 to 699.
+        status: u16,
+        /// Reason phrase, unless it is that of the status.
+        reason: Option<String>,
+    },
+}
+
+/// A trunk of a route.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RouteTrunk {
+    /// The trunk.
+    pub trunk: TrunkId,
+    /// Lower values are tried first.
+    pub priority: u16,
+    /// Share among trunks of the same priority. 0: only if no other is left.
+    pub weight: u16,
+}
+
+pub(super) fn routes(raw: &[RawRoute], sink: &mut Sink<'_>) -> Vec<RouteSpec> {
     let mut catch_all: Option<usize> = None;
     let mut routes = Vec::new();
-    for (index, route) in raw.route.iter().enumerate() {
+    for (index, route) in raw.iter().enumerate() {
         let path = format!("route[{index}]");
-        let checked = route_of(raw, route, index, &path, sink);
+        let checked = route_of(route, index, &path, sink);
         if let Some(earlier) = catch_all {
             let line = sink.line(&format!("route[{earlier}]"));
             sink.report(
@@ -35,18 +244,12 @@ fn is_catch_all(route: &RouteSpec) -> bool {
         && route.action != RouteAction::Registered
 }
 
-fn route_of(
-    raw: &Raw,
-    route: &RawRoute,
-    index: usize,
-    path: &str,
-    sink: &mut Sink<'_>,
-) -> RouteSpec {
+fn route_of(route: &RawRoute, index: usize, path: &str, sink: &mut Sink<'_>) -> RouteSpec {
     let interfaces = names(&route.interface, &format!("{path}.interface"))
-        .map(|(name, at)| interface_id(raw, name, &at, sink))
+        .map(|(name, at)| sink.interface_id(name, &at))
         .collect();
     let from_trunks = names(&route.from_trunk, &format!("{path}.from_trunk"))
-        .map(|(name, at)| trunk_id(raw, name, &at, sink))
+        .map(|(name, at)| sink.trunk_id(name, &at))
         .collect();
     let from = match_of(&route.from, &format!("{path}.from"), sink);
     let to = match_of(&route.to, &format!("{path}.to"), sink);
@@ -61,12 +264,9 @@ fn route_of(
         rewrite: rewrite(route, &to, path, sink),
         from,
         to,
-        action: action(raw, route, path, sink),
+        action: action(route, path, sink),
         unauthenticated: route.unauthenticated,
-        media: match route.media {
-            RawMediaMode::Anchor => MediaMode::Anchor,
-            RawMediaMode::Bypass => MediaMode::Bypass,
-        },
+        media: route.media,
     }
 }
 
@@ -295,7 +495,7 @@ fn missing_group(replace: &str, regex: &Regex) -> Option<String> {
     None
 }
 
-fn action(raw: &Raw, route: &RawRoute, path: &str, sink: &mut Sink<'_>) -> RouteAction {
+fn action(route: &RawRoute, path: &str, sink: &mut Sink<'_>) -> RouteAction {
     let count = usize::from(route.trunk.is_some())
         + usize::from(route.registered)
         + usize::from(route.reject.is_some());
@@ -346,10 +546,8 @@ fn action(raw: &Raw, route: &RawRoute, path: &str, sink: &mut Sink<'_>) -> Route
                 (&table.name, table.priority, table.weight)
             }
         };
-        let trunk = trunk_id(raw, name, &at, sink);
-        if chosen.iter().any(|other| other.trunk == trunk)
-            && raw.trunk.iter().any(|t| t.name == *name)
-        {
+        let trunk = sink.trunk_id(name, &at);
+        if chosen.iter().any(|other| other.trunk == trunk) && sink.names.trunks.contains(name) {
             sink.report(
                 &at,
                 format!("trunk \"{name}\" is listed twice"),

@@ -1,7 +1,7 @@
 //! `[[rules]]` and `[identity]`: compiled header rules, and identities at the boundary of the trust domain.
 
-use super::check::{Sink, interface_id, trunk_id};
-use super::raw::{OneOrMany, Raw};
+use super::one_or_many::OneOrMany;
+use super::sink::Sink;
 use rules::{
     ActionSpec, MessageFilter, NumberForm, PeerKind, RuleDirection, RuleNames, RuleSet, RuleSpec,
     ValueSelector, Verb,
@@ -238,22 +238,15 @@ pub(super) fn identity_policy(raw: &RawIdentityPolicy) -> IdentityPolicy {
     }
 }
 
-pub(super) fn rules(raw: &Raw, sink: &mut Sink<'_>) -> RuleSet {
+pub(super) fn rules(raw: &[RawRule], sink: &mut Sink<'_>) -> RuleSet {
     let specs: Vec<RuleSpec> = raw
-        .rules
         .iter()
         .enumerate()
-        .map(|(index, rule)| spec(raw, rule, index, sink))
+        .map(|(index, rule)| spec(rule, index, sink))
         .collect();
-    let names = |names: Vec<&String>| names.into_iter().cloned().collect();
     let known = RuleNames {
-        interfaces: names(
-            raw.interface
-                .iter()
-                .map(|interface| &interface.name)
-                .collect(),
-        ),
-        trunks: names(raw.trunk.iter().map(|trunk| &trunk.name).collect()),
+        interfaces: sink.names.interfaces.clone(),
+        trunks: sink.names.trunks.clone(),
     };
     match RuleSet::compile(&specs, &known) {
         Ok(rules) => rules,
@@ -270,7 +263,7 @@ pub(super) fn rules(raw: &Raw, sink: &mut Sink<'_>) -> RuleSet {
     }
 }
 
-fn spec(raw: &Raw, rule: &RawRule, index: usize, sink: &mut Sink<'_>) -> RuleSpec {
+fn spec(rule: &RawRule, index: usize, sink: &mut Sink<'_>) -> RuleSpec {
     let path = format!("rules[{index}]");
     let mut places = |names: &OneOrMany<String>, key: &str, interface: bool| -> Vec<u16> {
         let base = format!("{path}.{key}");
@@ -279,8 +272,8 @@ fn spec(raw: &Raw, rule: &RawRule, index: usize, sink: &mut Sink<'_>) -> RuleSpe
             .map(|(at, name)| {
                 let at = names.path(&base, at);
                 match interface {
-                    true => interface_id(raw, name, &at, sink).0,
-                    false => trunk_id(raw, name, &at, sink).0,
+                    true => sink.interface_id(name, &at).0,
+                    false => sink.trunk_id(name, &at).0,
                 }
             })
             .collect()

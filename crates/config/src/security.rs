@@ -1,7 +1,7 @@
 //! Media security towards an interface or a trunk: SRTP policy, keying, crypto suites, ICE.
 
-use super::check::Sink;
-use super::raw::OneOrMany;
+use super::one_or_many::OneOrMany;
+use super::sink::Sink;
 use protect::srtp::Suite;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

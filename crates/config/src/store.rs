@@ -1,7 +1,7 @@
 //! `[store]`: the history of calls, messages and events.
 
-use super::check::Sink;
-use super::raw::Raw;
+use super::database::DatabaseSpec;
+use super::sink::Sink;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use std::net::SocketAddr;
@@ -10,11 +10,22 @@ use std::path::PathBuf;
 /// Port of HEP collectors.
 const HEP_PORT: u16 = 9060;
 
+/// The place of the history.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StorePlace {
+    /// A folder.
+    Folder(PathBuf),
+    /// A PostgreSQL database.
+    Database(DatabaseSpec),
+}
+
 /// The history of calls, messages and events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreSpec {
-    /// Its folder.
-    pub folder: PathBuf,
+    /// Its place.
+    pub place: StorePlace,
+    /// Name of this border in the records; empty: none.
+    pub node: String,
     /// Age in days from which records are removed.
     pub retention_days: u32,
     /// Size in bytes above which the oldest records are removed.
@@ -49,13 +60,22 @@ pub struct HepSpec {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawStore {
-    /// Its folder, with an absolute path. It is created if it does not exist; only its owner has access.
-    pub folder: String,
+    /// Its folder, with an absolute path. It is created if it does not exist; only its owner has access. Required unless
+    /// `database` is given.
+    pub folder: Option<String>,
+    /// A PostgreSQL database instead of the folder, shared by several borders:
+    /// `postgresql://ROLE@HOST[:PORT]/DATABASE?sslrootcert=FILE[&passfile=FILE]`, as for psql. The certificate of the server
+    /// is verified (`sslmode=verify-full`); `sslmode=disable`: no TLS. A Unix socket: `postgresql://ROLE@/DATABASE?host=FOLDER`.
+    /// The password is in the file that `passfile` or the variable PGPASSFILE names.
+    pub database: Option<String>,
+    /// Name of this border in the records: up to 64 letters, digits and `- _ .`. Required with `database`, where each
+    /// border has a name of its own.
+    pub node: Option<String>,
     /// Age in days from which records are removed. Whole partitions are removed: at most a day of records each.
     #[serde(default = "retention_days")]
     #[schemars(range(min = 1, max = 3650))]
     pub retention_days: u32,
-    /// Size of the folder in MiB above which the oldest partitions are removed.
+    /// Size of the folder or of the tables in MiB above which the oldest partitions are removed.
     #[serde(default = "size_mib")]
     #[schemars(range(min = 64, max = 100_000_000))]
     pub size_mib: u32,
@@ -117,16 +137,10 @@ fn rate() -> u32 {
 }
 
 /// The store of a file.
-pub(super) fn store(raw: &Raw, sink: &mut Sink<'_>) -> Option<StoreSpec> {
-    let written = raw.store.as_ref()?;
-    let folder = PathBuf::from(&written.folder);
-    if !folder.is_absolute() {
-        sink.report(
-            "store.folder",
-            format!("\"{}\" is not an absolute path", written.folder),
-            "write the whole path, such as \"/var/lib/hornwork/store\"",
-        );
-    }
+pub(super) fn store(raw: Option<&RawStore>, sink: &mut Sink<'_>) -> Option<StoreSpec> {
+    let written = raw?;
+    let place = place(written, sink);
+    let node = node(written, sink);
     let hep = &written.hep;
     let listen = hep.listen.as_ref().and_then(|text| {
         let address = udp(text).and_then(|rest| address_of(rest, HEP_PORT));
@@ -151,7 +165,8 @@ pub(super) fn store(raw: &Raw, sink: &mut Sink<'_>) -> Option<StoreSpec> {
         target
     });
     Some(StoreSpec {
-        folder,
+        place: place?,
+        node,
         retention_days: written.retention_days,
         size: u64::from(written.size_mib) << 20,
         queue: (written.queue_mib as usize) << 20,
@@ -165,6 +180,68 @@ pub(super) fn store(raw: &Raw, sink: &mut Sink<'_>) -> Option<StoreSpec> {
             rate: hep.rate.max(1),
         },
     })
+}
+
+/// The folder or the database.
+fn place(written: &RawStore, sink: &mut Sink<'_>) -> Option<StorePlace> {
+    match (&written.folder, &written.database) {
+        (Some(folder), None) => {
+            if !folder.starts_with('/') {
+                sink.report(
+                    "store.folder",
+                    format!("\"{folder}\" is not an absolute path"),
+                    "write the whole path, such as \"/var/lib/hornwork/store\"",
+                );
+            }
+            Some(StorePlace::Folder(folder.into()))
+        }
+        (None, Some(url)) => match DatabaseSpec::parse(url) {
+            Ok(database) => Some(StorePlace::Database(database)),
+            Err(error) => {
+                sink.report("store.database", error.message, error.remedy);
+                None
+            }
+        },
+        (Some(_), Some(_)) => {
+            sink.report(
+                "store.database",
+                "the store has a folder already",
+                "remove `folder` or `database`",
+            );
+            None
+        }
+        (None, None) => {
+            sink.report(
+                "store",
+                "`folder` is missing",
+                "set `folder = \"/var/lib/hornwork/store\"`, or `database`",
+            );
+            None
+        }
+    }
+}
+
+/// The name of this border in the records; empty: none.
+fn node(written: &RawStore, sink: &mut Sink<'_>) -> String {
+    let Some(node) = &written.node else {
+        if written.database.is_some() {
+            sink.report(
+                "store.database",
+                "the border has no name in the shared store",
+                "set `node` to a name that no other border has, such as \"edge-1\"",
+            );
+        }
+        return String::new();
+    };
+    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    if !(1..=64).contains(&node.len()) || !node.bytes().all(is_name) {
+        sink.report(
+            "store.node",
+            "it is no name of a node",
+            "write 1 to 64 letters, digits, `-`, `_` and `.`",
+        );
+    }
+    node.clone()
 }
 
 fn udp(text: &str) -> Option<&str> {
@@ -195,6 +272,7 @@ fn address_of(text: &str, port: u16) -> Option<SocketAddr> {
 #[cfg(test)]
 mod tests {
     use super::super::parse;
+    use super::StorePlace;
 
     #[test]
     fn the_store_has_bounds_and_checked_addresses() {
@@ -208,6 +286,11 @@ mod tests {
         let plain = with("[store]\nfolder=\"/var/x\"\n").unwrap().unwrap();
         assert_eq!((plain.retention_days, plain.size), (30, 10 << 30));
         assert!(!plain.secure_content && plain.full_text && plain.hep.send.is_none());
+        let shared =
+            "[store]\nnode=\"edge-1\"\ndatabase=\"postgresql://a@/c?host=/run/postgresql\"\n";
+        let shared = with(shared).unwrap().unwrap();
+        assert_eq!(shared.node, "edge-1");
+        assert!(matches!(shared.place, StorePlace::Database(database) if database.user == "a"));
         let hep =
             "[store]\nfolder=\"/x\"\nhep={send=\"udp:192.0.2.9\",id=7,listen=\"udp:[::1]\"}\n";
         let hep = with(hep).unwrap().unwrap().hep;
@@ -216,6 +299,19 @@ mod tests {
         assert_eq!(hep.id, 7);
         for (more, expected) in [
             ("folder=\"x\"", "not an absolute path"),
+            (
+                "folder=\"/x\"\ndatabase=\"postgresql://a@b/c\"\nnode=\"a\"",
+                "folder already",
+            ),
+            (
+                "database=\"postgresql://a@/c?host=/run\"",
+                "no name in the shared store",
+            ),
+            (
+                "database=\"postgresql://a@b/c\"\nnode=\"a\"",
+                "cannot be verified",
+            ),
+            ("folder=\"/x\"\nnode=\"a b\"", "no name of a node"),
             ("", "`folder` is missing"),
             ("folder=\"/x\"\nqueue_mib=1", "queue_mib"),
             (

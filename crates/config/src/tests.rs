@@ -2,6 +2,8 @@
 
 use super::*;
 use codec::kind::Kind;
+use core::time::Duration;
+use engine::{Limits, Transport};
 
 const INTERFACE: &str = "[[interface]]\nname = \"a\"\nlisten = \"udp:192.0.2.1:5060\"\n";
 

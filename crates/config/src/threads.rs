@@ -1,7 +1,6 @@
 //! Scheduling of worker threads.
 
-use super::check::Sink;
-use super::raw::Raw;
+use super::sink::Sink;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -48,9 +47,9 @@ impl Default for Threads {
     }
 }
 
-pub(super) fn threads(raw: &Raw, sink: &mut Sink<'_>) -> Threads {
-    let threads = &raw.threads;
-    let (named, workers) = (threads.cpus.len(), usize::from(raw.sip.workers));
+/// The threads; there are `sip_workers` workers.
+pub(super) fn threads(threads: &Threads, sip_workers: u8, sink: &mut Sink<'_>) -> Threads {
+    let (named, workers) = (threads.cpus.len(), usize::from(sip_workers));
     if named != 0 && named != workers {
         sink.report(
             "threads.cpus",

@@ -1,10 +1,9 @@
 //! TLS and WebSocket: certificate files and checks of peers. The program reads the files, not this module.
 
-use super::check::Sink;
+use super::address::{HostName, ListenAddress};
 use super::mistake::Mistake;
-use super::raw::OneOrMany;
-use super::raw::Raw;
-use super::{HostName, InterfaceSpec, ListenAddress, Trunk};
+use super::one_or_many::OneOrMany;
+use super::sink::Sink;
 use core::ops::Range;
 use engine::Transport;
 use schemars::JsonSchema;
@@ -212,7 +211,7 @@ fn certificate(raw: &RawCertificate, path: &str, sink: &Sink<'_>) -> Certificate
     }
 }
 
-fn trust(text: &str, path: &str, sink: &Sink<'_>) -> Trust {
+pub(super) fn trust(text: &str, path: &str, sink: &Sink<'_>) -> Trust {
     let place = file(text, path, sink);
     match text {
         "system" => Trust::System(place),
@@ -397,53 +396,6 @@ fn client_names(raw: &RawTrunkTls, at: &str, sink: &mut Sink<'_>) -> Vec<String>
         );
     }
     names
-}
-
-/// Trunks that are identified by certificates: their interfaces must request certificates, and each name must belong to
-/// one trunk.
-pub(super) fn known_by_certificate(
-    raw: &Raw,
-    interfaces: &[InterfaceSpec],
-    trunks: &[Trunk],
-    sink: &mut Sink<'_>,
-) {
-    for (index, trunk) in trunks.iter().enumerate() {
-        let names = trunk.tls.as_ref().map_or(&[][..], |tls| &tls.client_names);
-        if names.is_empty() {
-            continue;
-        }
-        let at = format!("trunk[{index}].tls.client_names");
-        let interface = interfaces.get(usize::from(trunk.interface.0));
-        let asks = interface
-            .and_then(|interface| interface.tls.as_ref())
-            .is_some_and(|tls| tls.clients != ClientProof::None);
-        let listens = interface.is_some_and(|interface| {
-            let mut listen = interface.listen.iter();
-            listen.any(|listen| listen.transport == Transport::Tls)
-        });
-        if !(asks && listens) {
-            let name = raw
-                .interface
-                .get(usize::from(trunk.interface.0))
-                .map_or("", |interface| interface.name.as_str());
-            sink.report(
-                &at,
-                format!("interface \"{name}\" does not request client certificates"),
-                "add a tls: listener, and clients = \"request\" and client_ca in its `tls`",
-            );
-        }
-        let same = |other: &&Trunk| {
-            let others = other.tls.as_ref().map_or(&[][..], |tls| &tls.client_names);
-            other.interface == trunk.interface && others.iter().any(|name| names.contains(name))
-        };
-        if let Some(other) = trunks.iter().take(index).find(same) {
-            sink.report(
-                &at,
-                format!("trunk \"{}\" has the same client name", other.name),
-                "give each trunk its own client names",
-            );
-        }
-    }
 }
 
 /// Parses 32 bytes in hexadecimal, with or without colons.

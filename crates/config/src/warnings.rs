@@ -1,6 +1,9 @@
 //! Warnings of `hornwork check`: trunks and phones that are reachable without authentication, and former names of keys.
 
-use super::*;
+use super::interfaces::{Authenticate, InterfaceKind, InterfaceSpec, Register};
+use super::model::Config;
+use super::names::{InterfaceId, TrunkId};
+use super::routes::{Match, RouteAction, RouteSpec};
 
 impl Config {
     /// Warnings, one sentence each: former names of keys, and trunks and phones that unauthenticated sources reach,

@@ -1,7 +1,8 @@
 //! Settings that cannot be combined with several workers are refused before the start.
 
-use super::check::Sink;
-use super::{Config, OffloadMode};
+use super::media::OffloadMode;
+use super::model::Config;
+use super::sink::Sink;
 use engine::Worker;
 
 pub(super) fn check(config: &Config, sink: &mut Sink<'_>) {

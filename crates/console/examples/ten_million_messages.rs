@@ -1,15 +1,16 @@
 //! Loads messages of calls into a store and measures each search: median and 99th percentile, and the CPU time of writing.
 //!
 //! `cargo run --release -p console --example ten_million_messages -- FOLDER [MESSAGES]`; ten million messages need about 6 GB.
-//! The folder must not exist; it is removed at the end.
+//! The folder must not exist; it is removed at the end. `SOCKET_FOLDER:DATABASE` instead of FOLDER names an empty database
+//! of PostgreSQL, which the role postgres writes.
 
 use console::{
-    CallFilter, CallKind, HistoryReader, HistoryWriter, StoreSettings, StoredDirection,
-    StoredMessage,
+    CallFilter, CallKind, DatabaseHost, DatabaseSettings, HistoryReader, HistoryWriter,
+    StoreLocation, StoreSettings, StoredDirection, StoredMessage,
 };
 use engine::{Event, EventKind, Hundredths, Time, Transport};
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// Messages of one call.
@@ -23,22 +24,35 @@ const ROUNDS: usize = 100;
 
 fn main() {
     let mut arguments = std::env::args().skip(1);
-    let folder = PathBuf::from(arguments.next().expect("a folder that does not exist"));
+    let place = arguments.next().expect("a folder that does not exist");
+    let folder = PathBuf::from(&place);
+    let location = match place.split_once(':') {
+        None => StoreLocation::Folder(folder.clone()),
+        Some((socket, database)) => StoreLocation::Database(DatabaseSettings {
+            host: DatabaseHost::Socket(socket.into()),
+            port: 5432,
+            user: "postgres".into(),
+            database: database.into(),
+            authorities: None,
+            password_file: None,
+        }),
+    };
     let messages: u64 = arguments
         .next()
         .map_or(10_000_000, |text| text.parse().expect("a number"));
     assert!(!folder.exists(), "{} exists", folder.display());
     let calls = messages / PER_CALL;
-    write(&folder, calls);
-    searches(&folder, calls);
-    remove(&folder);
-    std::fs::remove_dir_all(&folder).expect("removed");
+    write(&location, calls);
+    searches(&location, calls);
+    remove(&location);
+    // A database has no folder of ours.
+    let _ = std::fs::remove_dir_all(&folder);
 }
 
 /// Opens the store after its retention time: the writer renames the partition, a thread removes its files.
-fn remove(folder: &Path) {
+fn remove(location: &StoreLocation) {
     let begun = Instant::now();
-    let writer = HistoryWriter::open(settings(folder), START + 40 * 86_400_000_000);
+    let writer = HistoryWriter::open(settings(location), START + 40 * 86_400_000_000);
     let writer = writer.expect("store");
     println!(
         "retention: all messages removed, {:.1} ms of the writer",
@@ -56,9 +70,10 @@ fn cpu() -> Duration {
     Duration::from_millis(ticks * 10)
 }
 
-fn settings(folder: &Path) -> StoreSettings {
+fn settings(location: &StoreLocation) -> StoreSettings {
     StoreSettings {
-        folder: folder.to_owned(),
+        location: location.clone(),
+        node: "edge-1".into(),
         retention_days: 30,
         size: 64 << 30,
         secure_content: false,
@@ -66,8 +81,8 @@ fn settings(folder: &Path) -> StoreSettings {
     }
 }
 
-fn write(folder: &Path, calls: u64) {
-    let mut writer = HistoryWriter::open(settings(folder), START).expect("store");
+fn write(location: &StoreLocation, calls: u64) {
+    let mut writer = HistoryWriter::open(settings(location), START).expect("store");
     let (begun, before) = (Instant::now(), cpu());
     for number in 0..calls {
         let at = START + (number * 1_000_000 / RATE) as i64;
@@ -251,8 +266,8 @@ fn put(writer: &mut HistoryWriter, at: i64, (sent, peer): (bool, SocketAddr), te
     writer.message(&stored, b"");
 }
 
-fn searches(folder: &Path, calls: u64) {
-    let reader = HistoryReader::open(folder).expect("store");
+fn searches(location: &StoreLocation, calls: u64) {
+    let reader = HistoryReader::open(location).expect("store");
     let all = || CallFilter {
         kind: Some(CallKind::Call),
         ..CallFilter::default()

@@ -138,6 +138,8 @@ impl SideQuality {
 pub struct StoredCall {
     /// Its number in the store, ascending with the time of its first message.
     pub id: i64,
+    /// Name of the border that recorded it; empty: none is configured.
+    pub node: String,
     /// Kind.
     pub kind: CallKind,
     /// State.
@@ -213,6 +215,7 @@ impl StoredCall {
             json.insert(key.to_owned(), value);
         };
         put("id", self.id.to_string().into());
+        put("node", text(&self.node));
         put("kind", self.kind.name().into());
         put("state", self.state.name().into());
         let first = self.call_ids.first().map(String::as_str);
@@ -249,6 +252,8 @@ impl StoredCall {
 /// Conditions of a search; all that are given must hold.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CallFilter {
+    /// Name of the border that recorded it.
+    pub node: Option<String>,
     /// Kind.
     pub kind: Option<CallKind>,
     /// User of From or To, or the number dialled; with `*` at the end: its beginning.
@@ -309,7 +314,8 @@ impl CallFilter {
                 })
         };
         let mos = |bound: Option<u64>| bound.map(|mos| mos as i64);
-        self.kind.is_none_or(|kind| call.kind == kind)
+        (self.node.as_ref()).is_none_or(|node| call.node == *node)
+            && self.kind.is_none_or(|kind| call.kind == kind)
             && self.state.is_none_or(|state| call.state == state)
             && self.from.is_none_or(|from| call.started >= from)
             && self.until.is_none_or(|until| call.started < until)

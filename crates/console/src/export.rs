@@ -1,6 +1,6 @@
 //! Export of messages as pcapng.
 
-use crate::reader::LoadedMessage;
+use crate::found::LoadedMessage;
 use crate::segment;
 
 /// A pcapng file with these messages.

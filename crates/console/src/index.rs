@@ -189,6 +189,8 @@ pub(crate) struct OpenCalls {
     /// First calls of slices that the index does not have.
     pub(crate) new_slices: Vec<(i64, i64)>,
     full_text: bool,
+    /// Name of the border in the records.
+    node: String,
     swept: usize,
     /// The entry of the last message.
     last_entry: Option<usize>,
@@ -197,7 +199,7 @@ pub(crate) struct OpenCalls {
 }
 
 impl OpenCalls {
-    pub(crate) fn new(full_text: bool) -> OpenCalls {
+    pub(crate) fn new(full_text: bool, node: String) -> OpenCalls {
         OpenCalls {
             entries: Slab::new(),
             by_call_id: HashMap::default(),
@@ -210,6 +212,7 @@ impl OpenCalls {
             slice_calls: SLICE_CALLS,
             new_slices: Vec::new(),
             full_text,
+            node,
             swept: 0,
             last_entry: None,
             unindexed: 0,
@@ -241,6 +244,7 @@ impl OpenCalls {
         Some(self.entries.insert(CallEntry {
             call: StoredCall {
                 id: self.last_id,
+                node: self.node.clone(),
                 started,
                 ..StoredCall::default()
             },
@@ -293,6 +297,37 @@ impl OpenCalls {
         // Numbers of calls begin anew with each start of the border.
         self.by_call.clear();
         interrupted
+    }
+
+    /// Gives new numbers to calls with numbers below `bound`, because their records are being removed. They are written
+    /// anew.
+    pub(crate) fn renumber_before(&mut self, bound: i64, now: i64) {
+        let old = self
+            .entries
+            .iter()
+            .filter(|(_, entry)| entry.call.id < bound);
+        let old: Vec<usize> = old.map(|(at, _)| at).collect();
+        for at in old {
+            self.last_id = now.max(self.last_id + 1);
+            if let Some(entry) = self.entries.get_mut(at) {
+                entry.call.id = self.last_id;
+                entry.inserted = false;
+                (entry.keys_written, entry.numbers_written) = (0, 0);
+                entry.words_written = false;
+            }
+            self.mark(at);
+        }
+    }
+
+    /// Forgets messages of segment 0 with offsets below `count`, because they are stored.
+    pub(crate) fn forget_stored(&mut self, count: u32) {
+        for &at in &self.dirty {
+            if let Some(entry) = self.entries.get_mut(at) {
+                for (_, offsets) in &mut entry.chunks {
+                    offsets.retain(|offset| *offset >= count);
+                }
+            }
+        }
     }
 
     /// Prepares for a new partition: calls in progress are written there too.
@@ -424,7 +459,14 @@ impl OpenCalls {
             // Visible in the messages.
             EventKind::CallProgressed { .. } => {}
             kind => {
-                let slot = call_of(kind).and_then(|call| self.by_call.get(&call).copied());
+                let slot = match kind {
+                    // Rules are applied before the call has a number; the messages follow their events.
+                    EventKind::RuleEdited { call_id, .. } if !call_id.is_empty() => {
+                        let key = key_of(CALL_ID_KEY, call_id.as_bytes());
+                        self.entry_for(call_id.as_bytes(), key, b"", at)
+                    }
+                    kind => call_of(kind).and_then(|call| self.by_call.get(&call).copied()),
+                };
                 if let Some(slot) = slot {
                     self.fold_event(slot, kind, at);
                 }

@@ -1,11 +1,12 @@
 //! The ladder diagram of a call, as text.
 
 use crate::call::StoredCall;
-use crate::reader::{LoadedMessage, StoredEvent};
+use crate::found::{LoadedMessage, StoredEvent};
 use crate::segment::StoredDirection;
 use crate::text::{clock_time, escape_controls, rfc3339};
 use core::fmt::Write as _;
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use wire::sip::Message;
 
@@ -37,8 +38,25 @@ impl Default for LadderStyle {
 /// An end of arrows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum LadderColumn {
-    Border,
+    /// A border, by the name of its node.
+    Border(String),
     Peer(SocketAddr),
+}
+
+/// The node of each address of a border, in a ladder of several.
+type NodeAddresses = BTreeMap<SocketAddr, String>;
+
+fn node_addresses(messages: &[LoadedMessage]) -> NodeAddresses {
+    let mut addresses = NodeAddresses::new();
+    for message in messages {
+        let local = match message.direction {
+            StoredDirection::Received => message.destination,
+            StoredDirection::Sent => message.source,
+            StoredDirection::Observed => continue,
+        };
+        addresses.insert(local, message.node.clone());
+    }
+    addresses
 }
 
 /// A line of a ladder with its time in microseconds.
@@ -47,20 +65,25 @@ enum LadderItem<'a> {
     Event(&'a StoredEvent),
 }
 
-fn ends(message: &LoadedMessage) -> (LadderColumn, LadderColumn) {
-    let peer = LadderColumn::Peer;
+fn ends(message: &LoadedMessage, nodes: &NodeAddresses) -> (LadderColumn, LadderColumn) {
+    let border = || LadderColumn::Border(message.node.clone());
+    // A border that sends to itself has two columns: it is its own peer.
+    let peer = |address: SocketAddr| match nodes.get(&address) {
+        Some(node) if *node != message.node => LadderColumn::Border(node.clone()),
+        _ => LadderColumn::Peer(address),
+    };
     match message.direction {
-        StoredDirection::Received => (peer(message.source), LadderColumn::Border),
-        StoredDirection::Sent => (LadderColumn::Border, peer(message.destination)),
+        StoredDirection::Received => (peer(message.source), border()),
+        StoredDirection::Sent => (border(), peer(message.destination)),
         StoredDirection::Observed => (peer(message.source), peer(message.destination)),
     }
 }
 
 /// Participants from left to right: the caller's side, the border, the others.
-fn participants(messages: &[LoadedMessage]) -> Vec<LadderColumn> {
+fn participants(messages: &[LoadedMessage], nodes: &NodeAddresses) -> Vec<LadderColumn> {
     let mut all: Vec<LadderColumn> = Vec::new();
     for message in messages {
-        let (from, to) = ends(message);
+        let (from, to) = ends(message, nodes);
         for end in [from, to] {
             if !all.contains(&end) && all.len() < MAX_PARTICIPANTS {
                 all.push(end);
@@ -68,7 +91,8 @@ fn participants(messages: &[LoadedMessage]) -> Vec<LadderColumn> {
         }
     }
     // The border stands between the first peer and the others, also if it sent the first message.
-    if let Some(at) = all.iter().position(|one| *one == LadderColumn::Border)
+    let is_border = |one: &LadderColumn| matches!(one, LadderColumn::Border(_));
+    if let Some(at) = all.iter().position(is_border)
         && all.len() > 1
     {
         let border = all.remove(at);
@@ -126,6 +150,7 @@ fn header(call: &StoredCall) -> String {
             let _ = writeln!(out, "  {name:<11}{}", safe(value));
         }
     };
+    line("node", &call.node);
     line("started", &rfc3339(call.started));
     line("answered", &call.answered.map(rfc3339).unwrap_or_default());
     line("ended", &call.ended.map(rfc3339).unwrap_or_default());
@@ -177,7 +202,8 @@ pub fn ladder(
         true => header(call),
         false => String::new(),
     };
-    let all = participants(messages);
+    let nodes = node_addresses(messages);
+    let all = participants(messages, &nodes);
     let gaps = all.len().saturating_sub(1).max(1);
     let free = style.width.saturating_sub(TIME_WIDTH + COLUMN.0);
     let column = (free / gaps).clamp(COLUMN.0, COLUMN.1);
@@ -185,7 +211,8 @@ pub fn ladder(
     let margin = COLUMN.0 / 2;
     if style.header && !all.is_empty() {
         let names = all.iter().map(|one| match one {
-            LadderColumn::Border => centered("hornwork", column),
+            LadderColumn::Border(node) if node.is_empty() => centered("hornwork", column),
+            LadderColumn::Border(node) => centered(&escape_controls(node.as_bytes()), column),
             LadderColumn::Peer(address) => centered(&address.to_string(), column),
         });
         let names: String = names.collect();
@@ -208,7 +235,7 @@ pub fn ladder(
         let time = clock_time(at, 6);
         match item {
             LadderItem::Message(message) => {
-                let line = arrow(message, &all, column, margin);
+                let line = arrow(message, (&all, &nodes), column, margin);
                 let _ = writeln!(out, "{time:<TIME_WIDTH$}{line}");
             }
             LadderItem::Event(event) => {
@@ -232,8 +259,13 @@ fn event_text(event: &StoredEvent) -> String {
 }
 
 /// A line with an arrow between two columns.
-fn arrow(message: &LoadedMessage, all: &[LadderColumn], column: usize, margin: usize) -> String {
-    let (from, to) = ends(message);
+fn arrow(
+    message: &LoadedMessage,
+    (all, nodes): (&[LadderColumn], &NodeAddresses),
+    column: usize,
+    margin: usize,
+) -> String {
+    let (from, to) = ends(message, nodes);
     let position = |end: &LadderColumn| all.iter().position(|one| one == end);
     let label = label(message);
     let (Some(from), Some(to)) = (position(&from), position(&to)) else {
@@ -302,6 +334,7 @@ mod tests {
         let (peer, ours) = (peer.parse().unwrap(), "192.0.2.1:5060".parse().unwrap());
         let (source, destination) = if sent { (ours, peer) } else { (peer, ours) };
         LoadedMessage {
+            node: String::new(),
             time,
             direction: match sent {
                 true => StoredDirection::Sent,

@@ -1,91 +1,19 @@
-//! Search in all partitions of a store, also while a border writes to it.
+//! Search in all partitions of a folder, also while a border writes to it.
 
 use crate::call::{CallFilter, StoredCall};
+use crate::found::{
+    CallPage, LoadedMessage, MAX_EXAMINED, MAX_EXAMINED_TEXT, START_TOLERANCE, StoreError,
+    StoredEvent,
+};
 use crate::index::{ADDRESS_KEY, CALL_ID_KEY, CONTINUED_SLICE, key_of};
 use crate::partition::{Sql, name_kind, open_for_reading};
-use crate::segment::{SegmentReader, StoredDirection, StoredMessage};
+use crate::segment::{SegmentReader, StoredMessage};
 use crate::writer::{partitions, start_of};
-use engine::Transport;
 use memchr::memmem;
 use rusqlite::types::Value;
 use rusqlite::{Connection, params, params_from_iter};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-
-/// Calls examined for one page, at most, so that its time is bounded; the next page continues.
-const MAX_EXAMINED: usize = 200_000;
-/// As [`MAX_EXAMINED`], with a text that is searched in messages.
-const MAX_EXAMINED_TEXT: usize = 20_000;
-/// Messages of one call that are read, at most.
-const MAX_MESSAGES: usize = 100_000;
-/// Difference between the number of a call and its start, at most, microseconds: numbers ascend, and messages of
-/// capture agents arrive later than ours.
-const START_TOLERANCE: i64 = 2_000_000;
-
-/// A store cannot be read.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StoreError(pub String);
-
-impl fmt::Display for StoreError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for StoreError {}
-
-/// One page of a search, newest call first.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct CallPage {
-    /// The calls.
-    pub calls: Vec<StoredCall>,
-    /// Cursor of the next page: pass it as `before`; `None`: this page is the last one.
-    pub next: Option<i64>,
-}
-
-/// An event of a call, or of none.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StoredEvent {
-    /// Microseconds since the Unix epoch.
-    pub at: i64,
-    /// Name.
-    pub name: String,
-    /// Fields as a JSON object.
-    pub fields: String,
-}
-
-/// A message that was read from its segment.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LoadedMessage {
-    /// Nanoseconds since the Unix epoch.
-    pub time: u64,
-    /// Direction.
-    pub direction: StoredDirection,
-    /// Transport.
-    pub transport: Transport,
-    /// Sender.
-    pub source: SocketAddr,
-    /// Destination.
-    pub destination: SocketAddr,
-    /// The message.
-    pub bytes: Vec<u8>,
-}
-
-impl LoadedMessage {
-    /// The message with borrowed bytes.
-    pub fn stored(&self) -> StoredMessage<'_> {
-        StoredMessage {
-            time: self.time,
-            direction: self.direction,
-            transport: self.transport,
-            source: self.source,
-            destination: self.destination,
-            bytes: &self.bytes,
-        }
-    }
-}
 
 /// A partition that is open for reading.
 #[derive(Debug)]
@@ -95,9 +23,9 @@ struct OpenPartition {
     connection: Connection,
 }
 
-/// Searches a store.
+/// Searches a folder.
 #[derive(Debug)]
-pub struct HistoryReader {
+pub(crate) struct FolderReader {
     folder: PathBuf,
     /// Newest first.
     partitions: Vec<OpenPartition>,
@@ -118,13 +46,13 @@ struct CallSearch<'a> {
     stopped_at: Option<i64>,
 }
 
-impl HistoryReader {
+impl FolderReader {
     /// Opens a store for reading.
     ///
     /// # Errors
     /// The folder cannot be read.
-    pub fn open(folder: &Path) -> Result<HistoryReader, StoreError> {
-        let mut reader = HistoryReader {
+    pub(crate) fn open(folder: &Path) -> Result<FolderReader, StoreError> {
+        let mut reader = FolderReader {
             folder: folder.to_owned(),
             partitions: Vec::new(),
         };
@@ -136,7 +64,7 @@ impl HistoryReader {
     ///
     /// # Errors
     /// The folder or one of its partitions cannot be read.
-    pub fn refresh(&mut self) -> Result<(), StoreError> {
+    pub(crate) fn refresh(&mut self) -> Result<(), StoreError> {
         let shown = self.folder.display();
         let listed = partitions(&self.folder);
         let all = listed.map_err(|error| StoreError(format!("{shown}: {error}")))?;
@@ -169,7 +97,7 @@ impl HistoryReader {
     ///
     /// # Errors
     /// A partition cannot be read.
-    pub fn search(
+    pub(crate) fn search(
         &self,
         filter: &CallFilter,
         before: Option<i64>,
@@ -202,21 +130,11 @@ impl HistoryReader {
         Ok(search.page())
     }
 
-    /// The call with this number in the store, or the newest one with this Call-ID.
+    /// The call with this number in the store.
     ///
     /// # Errors
     /// A partition cannot be read.
-    pub fn find(&self, id: &str) -> Result<Option<StoredCall>, StoreError> {
-        let filter = CallFilter {
-            call_id: Some(id.to_owned()),
-            ..CallFilter::default()
-        };
-        if let Some(call) = self.search(&filter, None, 1)?.calls.pop() {
-            return Ok(Some(call));
-        }
-        let Ok(number) = id.parse::<i64>() else {
-            return Ok(None);
-        };
+    pub(crate) fn call(&self, number: i64) -> Result<Option<StoredCall>, StoreError> {
         for partition in &self.partitions {
             if let Some(call) = self.sql(partition, load(&partition.connection, number))? {
                 return Ok(Some(call));
@@ -229,15 +147,20 @@ impl HistoryReader {
         result.map_err(|error| StoreError(format!("{}: {error}", partition.folder.display())))
     }
 
-    /// The messages of a call in order of time; at most 100,000.
+    /// The first messages of a call in order of time, at most `limit`.
     ///
     /// # Errors
     /// A partition cannot be read.
-    pub fn messages(&self, call: i64) -> Result<Vec<LoadedMessage>, StoreError> {
+    pub(crate) fn first_messages(
+        &self,
+        call: i64,
+        limit: usize,
+    ) -> Result<Vec<LoadedMessage>, StoreError> {
         let mut messages = Vec::new();
         for partition in self.partitions.iter().rev() {
             let read = each_message(partition, call, &mut |message| {
                 messages.push(LoadedMessage {
+                    node: String::new(),
                     time: message.time,
                     direction: message.direction,
                     transport: message.transport,
@@ -245,7 +168,7 @@ impl HistoryReader {
                     destination: message.destination,
                     bytes: message.bytes.to_vec(),
                 });
-                messages.len() < MAX_MESSAGES
+                messages.len() < limit
             });
             self.sql(partition, read)?;
         }
@@ -257,7 +180,7 @@ impl HistoryReader {
     ///
     /// # Errors
     /// A partition cannot be read.
-    pub fn events(&self, call: i64) -> Result<Vec<StoredEvent>, StoreError> {
+    pub(crate) fn events(&self, call: i64) -> Result<Vec<StoredEvent>, StoreError> {
         let mut events = Vec::new();
         for partition in self.partitions.iter().rev() {
             let query = "SELECT at, name, fields FROM events WHERE call = ?1 ORDER BY id";
@@ -277,7 +200,7 @@ impl HistoryReader {
     ///
     /// # Errors
     /// A partition cannot be read.
-    pub fn events_between(
+    pub(crate) fn events_between(
         &self,
         (from, until): (i64, i64),
         level: i64,
@@ -303,7 +226,7 @@ impl HistoryReader {
     ///
     /// # Errors
     /// A partition cannot be read.
-    pub fn drops_between(
+    pub(crate) fn drops_between(
         &self,
         from: i64,
         until: i64,

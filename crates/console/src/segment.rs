@@ -19,7 +19,7 @@ const WRITE_SIZE: usize = 256 << 10;
 /// Block type of a packet.
 const ENHANCED_PACKET: u32 = 6;
 /// Transports in the order of the interfaces.
-const TRANSPORTS: [Transport; 5] = [
+pub(crate) const TRANSPORTS: [Transport; 5] = [
     Transport::Udp,
     Transport::Tcp,
     Transport::Tls,

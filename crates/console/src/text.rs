@@ -69,6 +69,17 @@ pub(crate) fn partition_start(name: &str) -> Option<i64> {
     Some(day * DAY + seconds * 1_000_000 + part(time, 6, 12)?)
 }
 
+/// The name of a day, YYYYMMDD.
+pub(crate) fn day_name(day: i64) -> String {
+    let (year, month, day) = civil(day);
+    format!("{year:04}{month:02}{day:02}")
+}
+
+/// The day of a name, days since 1970.
+pub(crate) fn day_of_name(name: &str) -> Option<i64> {
+    partition_start(&format!("{name}-000000000000")).map(day_of)
+}
+
 /// The number of the day of a time.
 pub(crate) fn day_of(micros: i64) -> i64 {
     micros.div_euclid(DAY)
@@ -158,6 +169,9 @@ mod tests {
         assert_eq!(parse_time("2024-02-29 00:01"), Some(1_709_164_860_000_000));
         assert_eq!(partition_name(at), "20251124-160203456789");
         assert_eq!(partition_start(&partition_name(at)), Some(at));
+        assert_eq!(day_name(day_of(at)), "20251124");
+        assert_eq!(day_of_name("20251124"), Some(day_of(at)));
+        assert_eq!(day_of_name("words"), None);
         for bad in [
             "",
             "x",

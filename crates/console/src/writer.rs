@@ -1,10 +1,11 @@
-//! Writes messages, calls and events into the newest partition.
+//! Writes messages, calls and events into the newest partition of a folder.
 
 use crate::index::OpenCalls;
 use crate::partition::{Additions, Partition};
 use crate::recovery::recover;
 use crate::secure::{is_secure, reduce};
 use crate::segment::{self, MAX_SEGMENT, SegmentWriter, StoredMessage};
+use crate::settings::{StoreNote, StoreSettings};
 use crate::text::{day_of, partition_name, partition_start};
 use engine::Event;
 use std::fs::{File, OpenOptions};
@@ -33,55 +34,6 @@ const DAMAGED: &str = "damaged-";
 /// Microseconds per day.
 const DAY: i64 = 86_400_000_000;
 
-/// Settings of a store.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StoreSettings {
-    /// Its folder.
-    pub folder: PathBuf,
-    /// Age in days from which partitions are removed.
-    pub retention_days: u32,
-    /// Size in bytes above which the oldest partitions are removed.
-    pub size: u64,
-    /// Whether messages of TLS, WS and WSS are stored in full.
-    pub secure_content: bool,
-    /// Whether words are indexed for full-text search.
-    pub full_text: bool,
-}
-
-/// A report of the store for the event log.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum StoreNote {
-    /// The store was completed after a crash.
-    Completed {
-        /// Messages added to the index.
-        messages: u64,
-        /// Calls that were open when the program ended.
-        interrupted: u64,
-    },
-    /// Nothing can be written: messages are counted and not stored.
-    Failed {
-        /// Reason.
-        reason: String,
-    },
-    /// Writing works again.
-    Resumed {
-        /// Duration of the outage, seconds.
-        outage_s: u64,
-    },
-    /// Messages and events were not stored, since the last such note.
-    Lost {
-        /// Number of messages.
-        messages: u64,
-    },
-    /// A partition could not be read and was moved aside.
-    Replaced {
-        /// Its new path.
-        moved_to: String,
-        /// Reason.
-        reason: String,
-    },
-}
-
 /// A failure of writing that lasts.
 #[derive(Debug)]
 struct Outage {
@@ -89,9 +41,10 @@ struct Outage {
     retry_at: i64,
 }
 
-/// Writes a store. One at a time writes to a folder; any number may read it.
+/// Writes a folder. One at a time writes to a folder; any number may read it.
 #[derive(Debug)]
-pub struct HistoryWriter {
+pub(crate) struct FolderWriter {
+    root: PathBuf,
     settings: StoreSettings,
     /// Its lock is held as long as it is open.
     _lock: File,
@@ -110,7 +63,7 @@ pub struct HistoryWriter {
     outage: Option<Outage>,
     lost: u64,
     notes: Vec<StoreNote>,
-    /// Time of the last call of [`HistoryWriter::tick`]; times of messages from agents may be wrong.
+    /// Time of the last call of [`FolderWriter::tick`]; times of messages from agents may be wrong.
     now: i64,
     committed: i64,
     flushed: i64,
@@ -153,30 +106,35 @@ fn size_of(folder: &Path) -> u64 {
     sizes.sum()
 }
 
-impl HistoryWriter {
+impl FolderWriter {
     /// Opens a store, or creates it; completes its index after a crash. `now`: microseconds since the Unix epoch.
     ///
     /// # Errors
     /// The folder cannot be created or written, or another program writes to it.
-    pub fn open(settings: StoreSettings, now: i64) -> io::Result<HistoryWriter> {
+    pub(crate) fn open(
+        root: PathBuf,
+        settings: StoreSettings,
+        now: i64,
+    ) -> io::Result<FolderWriter> {
         std::fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
-            .create(&settings.folder)?;
+            .create(&root)?;
         let lock = OpenOptions::new()
             .create(true)
             .truncate(false)
             .write(true)
             .mode(0o600)
-            .open(settings.folder.join("lock"))?;
+            .open(root.join("lock"))?;
         if lock.try_lock().is_err() {
             return Err(io::Error::new(
                 io::ErrorKind::ResourceBusy,
                 "another program writes to it",
             ));
         }
-        let mut writer = HistoryWriter {
-            index: OpenCalls::new(settings.full_text),
+        let mut writer = FolderWriter {
+            index: OpenCalls::new(settings.full_text, settings.node.clone()),
+            root,
             _lock: lock,
             folder: PathBuf::new(),
             partition: None,
@@ -199,7 +157,7 @@ impl HistoryWriter {
             settings,
         };
         writer.remove_leftovers();
-        if let Some(newest) = partitions(&writer.settings.folder)?.pop()
+        if let Some(newest) = partitions(&writer.root)?.pop()
             && let Err(reason) = writer.resume(&newest)
         {
             writer.move_aside(&newest, reason)?;
@@ -214,7 +172,7 @@ impl HistoryWriter {
 
     /// Removes partitions whose removal was interrupted.
     fn remove_leftovers(&self) {
-        let Ok(entries) = std::fs::read_dir(&self.settings.folder) else {
+        let Ok(entries) = std::fs::read_dir(&self.root) else {
             return;
         };
         for entry in entries.flatten() {
@@ -255,9 +213,9 @@ impl HistoryWriter {
 
     fn move_aside(&mut self, folder: &Path, reason: String) -> io::Result<()> {
         let name = folder.file_name().unwrap_or_default().to_string_lossy();
-        let moved = self.settings.folder.join(format!("{DAMAGED}{name}"));
+        let moved = self.root.join(format!("{DAMAGED}{name}"));
         std::fs::rename(folder, &moved)?;
-        self.index = OpenCalls::new(self.settings.full_text);
+        self.index = OpenCalls::new(self.settings.full_text, self.settings.node.clone());
         self.notes.push(StoreNote::Replaced {
             moved_to: moved.display().to_string(),
             reason,
@@ -267,9 +225,9 @@ impl HistoryWriter {
 
     fn begin_partition(&mut self, now: i64) -> io::Result<()> {
         // Names must ascend, also when the clock was set back.
-        let newest = partitions(&self.settings.folder)?.pop();
+        let newest = partitions(&self.root)?.pop();
         let start = newest.map_or(now, |newest| now.max(start_of(&newest) + 1));
-        let folder = self.settings.folder.join(partition_name(start));
+        let folder = self.root.join(partition_name(start));
         std::fs::DirBuilder::new().mode(0o700).create(&folder)?;
         let opened = Partition::open(&folder).map_err(sql_error);
         let partition = match opened {
@@ -299,7 +257,7 @@ impl HistoryWriter {
 
     /// Stores a message. `correlation`: an id that both legs of a call have in common, from a capture agent; empty:
     /// none. A message that cannot be stored is counted.
-    pub fn message(&mut self, message: &StoredMessage<'_>, correlation: &[u8]) {
+    pub(crate) fn message(&mut self, message: &StoredMessage<'_>, correlation: &[u8]) {
         if self.outage.is_some() {
             self.lost += 1;
             return;
@@ -336,7 +294,7 @@ impl HistoryWriter {
     }
 
     /// The first Call-ID of the call of the last message.
-    pub fn correlation(&self) -> Option<&str> {
+    pub(crate) fn correlation(&self) -> Option<&str> {
         self.index.last_call_id()
     }
 
@@ -371,12 +329,12 @@ impl HistoryWriter {
     }
 
     /// Stores an event that happened at `at`, microseconds since the Unix epoch.
-    pub fn event(&mut self, event: &Event, at: i64) {
+    pub(crate) fn event(&mut self, event: &Event, at: i64) {
         self.index.event(event, at);
     }
 
     /// Stores a number of drops since the last call for this reason.
-    pub fn drops(&mut self, at: i64, reason: &'static str, count: u64) {
+    pub(crate) fn drops(&mut self, at: i64, reason: &'static str, count: u64) {
         const MAX_DROPS: usize = 10_000;
         if count > 0 && self.drops.len() < MAX_DROPS {
             self.drops.push((at, reason, count));
@@ -384,7 +342,7 @@ impl HistoryWriter {
     }
 
     /// Counts messages that did not reach the store, because its queue was full.
-    pub fn count_lost(&mut self, messages: u64) {
+    pub(crate) fn count_lost(&mut self, messages: u64) {
         self.lost += messages;
     }
 
@@ -406,7 +364,7 @@ impl HistoryWriter {
 
     /// Does the work that is due; to be called about five times per second, and after each batch of messages. `now`:
     /// microseconds since the Unix epoch.
-    pub fn tick(&mut self, now: i64) {
+    pub(crate) fn tick(&mut self, now: i64) {
         self.now = now;
         if self
             .outage
@@ -496,7 +454,7 @@ impl HistoryWriter {
     /// files, because that may take long.
     fn remove_old(&mut self, now: i64) {
         self.checked = now;
-        let Ok(mut all) = partitions(&self.settings.folder) else {
+        let Ok(mut all) = partitions(&self.root) else {
             return;
         };
         // The newest one is being written.
@@ -514,7 +472,7 @@ impl HistoryWriter {
             }
             total -= size;
             let name = partition.file_name().unwrap_or_default().to_string_lossy();
-            let target = self.settings.folder.join(format!("{REMOVED}{name}"));
+            let target = self.root.join(format!("{REMOVED}{name}"));
             // A partition that cannot be renamed is tried again.
             if std::fs::rename(partition, &target).is_ok() {
                 removed.push(target);
@@ -536,7 +494,7 @@ impl HistoryWriter {
     }
 
     /// The next report.
-    pub fn next_note(&mut self) -> Option<StoreNote> {
+    pub(crate) fn next_note(&mut self) -> Option<StoreNote> {
         match self.notes.is_empty() {
             true => None,
             false => Some(self.notes.remove(0)),
@@ -544,7 +502,7 @@ impl HistoryWriter {
     }
 
     /// Writes all that is left.
-    pub fn end(mut self, now: i64) {
+    pub(crate) fn end(mut self, now: i64) {
         self.commit(now);
         if let Some(partition) = self.partition.take() {
             partition.close();

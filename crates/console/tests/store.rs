@@ -1,37 +1,96 @@
 //! The store as a whole: writing, searching, crashes, damage, retention, untrusted values.
 
+#[path = "database/mod.rs"]
+mod database;
+#[path = "common/postgres.rs"]
+mod postgres;
+
 use console::{
-    CallFilter, CallKind, CallState, HistoryReader, HistoryWriter, LadderStyle, StoreNote,
-    StoreSettings, StoredDirection, StoredMessage, ladder, messages_in_full,
+    CallFilter, CallKind, CallState, DatabaseHost, DatabaseSettings, HistoryReader, HistoryWriter,
+    LadderStyle, StoreLocation, StoreNote, StoreSettings, StoredDirection, StoredMessage, ladder,
+    messages_in_full,
 };
 use engine::{Event, EventKind, Hundredths, Time, Transport};
+use postgres::Server;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// 24 November 2025, 16:00 UTC, microseconds.
 const START: i64 = 1_763_999_999_000_000 / 1_000_000 * 1_000_000;
 const SECOND: i64 = 1_000_000;
 const DAY: i64 = 86_400 * SECOND;
 
-struct Folder(PathBuf);
+/// A place for a store; everything in it is removed with it.
+struct Place {
+    location: StoreLocation,
+    server: Option<(Arc<Server>, String)>,
+}
 
-impl Folder {
-    fn new(name: &str) -> Folder {
+impl Place {
+    fn folder(name: &str) -> Place {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         let _ = std::fs::remove_dir_all(&folder);
-        Folder(folder)
+        Place {
+            location: StoreLocation::Folder(folder),
+            server: None,
+        }
+    }
+
+    /// `None`, with a printed reason, without PostgreSQL.
+    fn database() -> Option<Place> {
+        let server = Server::shared()?;
+        let database = server.database();
+        Some(Place {
+            location: StoreLocation::Database(database_settings(&server, &database)),
+            server: Some((server, database)),
+        })
+    }
+
+    fn path(&self) -> &Path {
+        match &self.location {
+            StoreLocation::Folder(folder) => folder,
+            StoreLocation::Database(_) => panic!("no folder"),
+        }
+    }
+
+    /// The output of a statement.
+    fn psql(&self, statement: &str) -> String {
+        let (server, database) = self.server.as_ref().expect("a database");
+        server.psql(database, statement).expect("psql")
     }
 }
 
-impl Drop for Folder {
+impl Drop for Place {
     fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
+        if let StoreLocation::Folder(folder) = &self.location {
+            let _ = std::fs::remove_dir_all(folder);
+        }
     }
 }
 
-fn settings(folder: &Folder) -> StoreSettings {
+fn database_settings(server: &Server, database: &str) -> DatabaseSettings {
+    DatabaseSettings {
+        host: DatabaseHost::Socket(server.folder.clone()),
+        port: postgres::PORT,
+        user: "postgres".into(),
+        database: database.into(),
+        authorities: None,
+        password_file: None,
+    }
+}
+
+/// A folder, and a database if PostgreSQL is installed: a test must have the same results in both.
+fn places(name: &str) -> impl Iterator<Item = Place> {
+    [Some(Place::folder(name)), Place::database()]
+        .into_iter()
+        .flatten()
+}
+
+fn settings(place: &Place) -> StoreSettings {
     StoreSettings {
-        folder: folder.0.clone(),
+        location: place.location.clone(),
+        node: "edge-1".into(),
         retention_days: 7,
         size: 1 << 30,
         secure_content: false,
@@ -39,8 +98,8 @@ fn settings(folder: &Folder) -> StoreSettings {
     }
 }
 
-fn open(folder: &Folder, now: i64) -> HistoryWriter {
-    HistoryWriter::open(settings(folder), now).unwrap()
+fn open(place: &Place, now: i64) -> HistoryWriter {
+    HistoryWriter::open(settings(place), now).unwrap()
 }
 
 fn address(text: &str) -> SocketAddr {
@@ -155,12 +214,12 @@ fn end(writer: &mut HistoryWriter, number: u64, at: i64, mos: u64) {
     writer.event(&Event::new(Time(0), kind), at);
 }
 
-fn reader(folder: &Folder) -> HistoryReader {
-    HistoryReader::open(&folder.0).unwrap()
+fn reader(place: &Place) -> HistoryReader {
+    HistoryReader::open(&place.location).unwrap()
 }
 
-fn found(folder: &Folder, filter: &CallFilter) -> Vec<String> {
-    let page = reader(folder).search(filter, None, 100).unwrap();
+fn found(place: &Place, filter: &CallFilter) -> Vec<String> {
+    let page = reader(place).search(filter, None, 100).unwrap();
     let ids = page.calls.into_iter();
     ids.map(|call| call.call_ids.first().cloned().unwrap_or_default())
         .collect()
@@ -168,8 +227,13 @@ fn found(folder: &Folder, filter: &CallFilter) -> Vec<String> {
 
 #[test]
 fn calls_are_found_by_every_condition() {
-    let folder = Folder::new("conditions");
-    let mut writer = open(&folder, START);
+    for place in places("conditions") {
+        calls_are_found_by_every_condition_in(&place);
+    }
+}
+
+fn calls_are_found_by_every_condition_in(place: &Place) {
+    let mut writer = open(place, START);
     call(&mut writer, 1, START, "100", "600");
     call(&mut writer, 2, START + SECOND, "101", "601");
     end(&mut writer, 1, START + 5 * SECOND, 410);
@@ -367,9 +431,9 @@ fn calls_are_found_by_every_condition() {
             both.clone(),
         ),
     ] {
-        assert_eq!(found(&folder, &filter), expected, "{filter:?}");
+        assert_eq!(found(place, &filter), expected, "{filter:?}");
     }
-    let reader = reader(&folder);
+    let reader = reader(place);
     let call = reader.find("b-1").unwrap().unwrap();
     assert_eq!((call.trunk.as_str(), call.route.as_str()), ("pbx", "main"));
     assert_eq!((call.mos(), call.duration_ms()), (Some(410), Some(4_000)));
@@ -385,8 +449,13 @@ fn calls_are_found_by_every_condition() {
 
 #[test]
 fn pages_have_every_call_once() {
-    let folder = Folder::new("pages");
-    let mut writer = open(&folder, START);
+    for place in places("pages") {
+        pages_have_every_call_once_in(&place);
+    }
+}
+
+fn pages_have_every_call_once_in(place: &Place) {
+    let mut writer = open(place, START);
     for number in 0..250 {
         call(
             &mut writer,
@@ -400,7 +469,7 @@ fn pages_have_every_call_once() {
         }
     }
     writer.tick(START + 20 * SECOND);
-    let reader = reader(&folder);
+    let reader = reader(place);
     for filter in [
         CallFilter::default(),
         CallFilter {
@@ -426,18 +495,18 @@ fn pages_have_every_call_once() {
 
 #[test]
 fn a_crash_loses_nothing_that_was_written() {
-    let folder = Folder::new("crash");
-    let mut writer = open(&folder, START);
+    let place = Place::folder("crash");
+    let mut writer = open(&place, START);
     call(&mut writer, 1, START, "100", "600");
     writer.tick(START + SECOND);
     // Written to the segment, but not to the index.
     call(&mut writer, 2, START + SECOND, "101", "601");
     writer.tick(START + SECOND + 300_000);
     // A copy of the folder is the state that kill -9 leaves.
-    let copy = Folder::new("crash-copy");
+    let copy = Place::folder("crash-copy");
     let done = std::process::Command::new("cp")
         .arg("-a")
-        .args([&folder.0, &copy.0])
+        .args([place.path(), copy.path()])
         .status();
     assert!(done.unwrap().success());
     drop(writer);
@@ -488,20 +557,20 @@ fn a_crash_loses_nothing_that_was_written() {
 }
 
 /// The only partition of a store.
-fn partition_of(folder: &Folder) -> PathBuf {
-    let mut entries = std::fs::read_dir(&folder.0).unwrap().flatten();
+fn partition_of(place: &Place) -> PathBuf {
+    let mut entries = std::fs::read_dir(place.path()).unwrap().flatten();
     let partition = entries.find(|entry| entry.path().is_dir());
     partition.unwrap().path()
 }
 
-fn open_again(folder: &Folder) -> std::io::Result<HistoryWriter> {
-    HistoryWriter::open(settings(folder), START)
+fn open_again(place: &Place) -> std::io::Result<HistoryWriter> {
+    HistoryWriter::open(settings(place), START)
 }
 
 #[test]
 fn partitions_are_removed_by_age_and_size_and_calls_go_on() {
-    let folder = Folder::new("retention");
-    let mut writer = open(&folder, START);
+    let place = Place::folder("retention");
+    let mut writer = open(&place, START);
     call(&mut writer, 1, START, "100", "600");
     writer.tick(START + SECOND);
     // The call is up at midnight: it is in both partitions, and found once.
@@ -513,20 +582,20 @@ fn partitions_are_removed_by_age_and_size_and_calls_go_on() {
         number: Some("600".into()),
         ..CallFilter::default()
     };
-    assert_eq!(found(&folder, &filter), ["a-1"]);
-    let of_call = reader(&folder).find("a-1").unwrap().unwrap();
+    assert_eq!(found(&place, &filter), ["a-1"]);
+    let of_call = reader(&place).find("a-1").unwrap().unwrap();
     assert_eq!(of_call.state, CallState::Ended);
-    assert_eq!(reader(&folder).messages(of_call.id).unwrap().len(), 4);
+    assert_eq!(reader(&place).messages(of_call.id).unwrap().len(), 4);
     // The first partition ended a day after the start; it is kept for seven days.
     writer.tick(START + 7 * DAY);
-    assert_eq!(partitions(&folder), 3);
+    assert_eq!(partitions(&place), 3);
     writer.tick(START + 9 * DAY);
     writer.tick(START + 9 * DAY + 11 * SECOND);
-    assert!(partitions(&folder) <= 3, "{}", partitions(&folder));
+    assert!(partitions(&place) <= 3, "{}", partitions(&place));
     drop(writer);
     let small = StoreSettings {
         size: 64 << 20,
-        ..settings(&folder)
+        ..settings(&place)
     };
     let mut writer = HistoryWriter::open(small, START + 20 * DAY).unwrap();
     let padding = format!("X-Padding: {}\r\n", "x".repeat(8_000));
@@ -548,13 +617,13 @@ fn partitions_are_removed_by_age_and_size_and_calls_go_on() {
     writer.tick(at + 20 * SECOND);
     // A thread removes the files.
     let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
-    while size(&folder.0) > 72 << 20 && std::time::Instant::now() < until {
+    while size(place.path()) > 72 << 20 && std::time::Instant::now() < until {
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
-    assert!(size(&folder.0) <= 72 << 20, "{}", size(&folder.0));
+    assert!(size(place.path()) <= 72 << 20, "{}", size(place.path()));
     assert_eq!(
         found(
-            &folder,
+            &place,
             &CallFilter {
                 call_id: Some("o-0".into()),
                 ..CallFilter::default()
@@ -567,11 +636,11 @@ fn partitions_are_removed_by_age_and_size_and_calls_go_on() {
         call_id: Some("o-11999".into()),
         ..CallFilter::default()
     };
-    assert_eq!(found(&folder, &last), ["o-11999"]);
+    assert_eq!(found(&place, &last), ["o-11999"]);
 }
 
-fn partitions(folder: &Folder) -> usize {
-    let entries = std::fs::read_dir(&folder.0).unwrap().flatten();
+fn partitions(place: &Place) -> usize {
+    let entries = std::fs::read_dir(place.path()).unwrap().flatten();
     entries
         .filter(|entry| entry.file_name().to_string_lossy().starts_with("2025"))
         .count()
@@ -591,8 +660,13 @@ fn size(folder: &Path) -> u64 {
 
 #[test]
 fn values_from_the_network_are_data() {
-    let folder = Folder::new("untrusted");
-    let mut writer = open(&folder, START);
+    for place in places("untrusted") {
+        values_from_the_network_are_data_in(&place);
+    }
+}
+
+fn values_from_the_network_are_data_in(place: &Place) {
+    let mut writer = open(place, START);
     let id = "x'; DROP TABLE calls; --";
     let from = "\"<script>alert(1)</script> \x1b]0;title\x07\" <sip:a'b%22*@example.net>";
     put(
@@ -600,7 +674,13 @@ fn values_from_the_network_are_data() {
         START,
         false,
         "192.0.2.10:5060",
-        &request("INVITE", id, from, "600", "Subject: \x1b[2J\" OR *\r\n"),
+        &request(
+            "INVITE",
+            id,
+            from,
+            "600",
+            "Subject: \x1b[2J\" OR * a\0b\r\n",
+        ),
     );
     put(
         &mut writer,
@@ -640,9 +720,9 @@ fn values_from_the_network_are_data() {
             0,
         ),
     ] {
-        assert_eq!(found(&folder, &filter).len(), count, "{filter:?}");
+        assert_eq!(found(place, &filter).len(), count, "{filter:?}");
     }
-    let reader = reader(&folder);
+    let reader = reader(place);
     let call = reader.find(id).unwrap().unwrap();
     let messages = reader.messages(call.id).unwrap();
     for text in [
@@ -660,11 +740,13 @@ fn values_from_the_network_are_data() {
 
 #[test]
 fn content_of_secure_transports_is_stored_on_request_only() {
-    for stored in [false, true] {
-        let folder = Folder::new(if stored { "secure-full" } else { "secure" });
+    for (place, stored) in places("secure")
+        .zip([false; 2])
+        .chain(places("secure").zip([true; 2]))
+    {
         let settings = StoreSettings {
             secure_content: stored,
-            ..settings(&folder)
+            ..settings(&place)
         };
         let mut writer = HistoryWriter::open(settings, START).unwrap();
         let text = request("INVITE", "s", "<sip:1@x>", "2", "Authorization: secret\r\n");
@@ -680,7 +762,7 @@ fn content_of_secure_transports_is_stored_on_request_only() {
             b"",
         );
         writer.tick(START + SECOND);
-        let reader = reader(&folder);
+        let reader = reader(&place);
         let call = reader.find("s").unwrap().unwrap();
         assert_eq!(call.transports, ["wss"]);
         let message = reader.messages(call.id).unwrap().remove(0);
@@ -692,30 +774,35 @@ fn content_of_secure_transports_is_stored_on_request_only() {
 
 #[test]
 fn a_damaged_index_is_moved_aside() {
-    let folder = Folder::new("damaged");
-    let mut writer = open(&folder, START);
+    let place = Place::folder("damaged");
+    let mut writer = open(&place, START);
     call(&mut writer, 1, START, "100", "600");
     writer.end(START + SECOND);
-    let partition = partition_of(&folder);
+    let partition = partition_of(&place);
     std::fs::write(
         partition.join("index.db"),
         b"this is no database at all, not even nearly",
     )
     .unwrap();
-    let mut writer = open(&folder, START + 2 * SECOND);
+    let mut writer = open(&place, START + 2 * SECOND);
     assert!(matches!(
         writer.next_note(),
         Some(StoreNote::Replaced { .. })
     ));
     call(&mut writer, 1, START + 3 * SECOND, "100", "601");
     writer.tick(START + 4 * SECOND);
-    assert_eq!(found(&folder, &CallFilter::default()), ["a-1"]);
+    assert_eq!(found(&place, &CallFilter::default()), ["a-1"]);
 }
 
 #[test]
 fn legs_of_a_capture_agent_are_joined_by_its_correlation() {
-    let folder = Folder::new("agent");
-    let mut writer = open(&folder, START);
+    for place in places("agent") {
+        legs_of_a_capture_agent_are_joined_by_its_correlation_in(&place);
+    }
+}
+
+fn legs_of_a_capture_agent_are_joined_by_its_correlation_in(place: &Place) {
+    let mut writer = open(place, START);
     for (id, correlation) in [("leg-1", ""), ("leg-2", "leg-1")] {
         let text = request("INVITE", id, "<sip:1@x>", "2", "");
         writer.message(
@@ -731,15 +818,20 @@ fn legs_of_a_capture_agent_are_joined_by_its_correlation() {
         );
     }
     writer.tick(START + SECOND);
-    assert_eq!(found(&folder, &CallFilter::default()), ["leg-1"]);
-    let joined = reader(&folder).find("leg-2").unwrap().unwrap();
+    assert_eq!(found(place, &CallFilter::default()), ["leg-1"]);
+    let joined = reader(place).find("leg-2").unwrap().unwrap();
     assert_eq!(joined.call_ids, ["leg-1", "leg-2"]);
 }
 
 #[test]
 fn exchanges_without_end_are_closed_after_a_while() {
-    let folder = Folder::new("no-end");
-    let mut writer = open(&folder, START);
+    for place in places("no-end") {
+        exchanges_without_end_are_closed_after_a_while_in(&place);
+    }
+}
+
+fn exchanges_without_end_are_closed_after_a_while_in(place: &Place) {
+    let mut writer = open(place, START);
     let text = request("BYE", "stray", "<sip:1@x>", "2", "");
     put(&mut writer, START, false, "192.0.2.10:5060", &text);
     call(&mut writer, 1, START, "100", "600");
@@ -748,7 +840,7 @@ fn exchanges_without_end_are_closed_after_a_while() {
         now += SECOND;
         writer.tick(now);
     }
-    let reader = reader(&folder);
+    let reader = reader(place);
     let stray = reader.find("stray").unwrap().unwrap();
     assert_eq!(stray.state, CallState::Interrupted);
     // The border has not reported the end of its call.

@@ -97,6 +97,9 @@ drop_reasons! {
     RecordingOverflow "recording_overflow" "A packet of a recorded call, or a part of its recording, for which a queue on the way to the disk had no space.";
     LinkLost "link_lost" "Lost by a simulated link.";
     LinkQueueFull "link_queue_full" "The queue of a simulated link was full.";
+    LinkCodel "link_codel" "Dropped by the active queue management (CoDel) of a simulated link.";
+    LinkTooLarge "link_too_large" "A packet larger than the MTU of a simulated link.";
+    LinkCorrupted "link_corrupted" "Corrupted by a simulated link, and refused by the receiver for its checksum.";
     SendFailed "send_failed" "The operating system refused to send it.";
     TlsHandshakeFailed "tls_handshake_failed" "A connection whose TLS handshake failed: certificate, name, version, cipher.";
     TlsBroken "tls_broken" "A TLS connection with a record that cannot be decrypted, or a protocol error; closed.";

@@ -223,7 +223,7 @@ events! {
         call: u64,
         /// The side that ended it: caller, callee or border.
         ended_by: String,
-        /// Reason, in a few words.
+        /// Reason; docs/reasons.md has them.
         reason: String,
         /// The final status of a call that was not answered, else 200.
         status: u16,
@@ -783,6 +783,40 @@ events! {
         /// Seconds for which it was active.
         duration_s: u64,
     }
+    /// An operator has acknowledged an alarm.
+    AlarmAcknowledged "alarm_acknowledged" Info {
+        /// Kind of the alarm.
+        alarm: String,
+        /// Number of the alarm.
+        id: u64,
+        /// The object of the alarm.
+        object: String,
+        /// The user, or the source of the request.
+        by: String,
+    }
+    /// A receiver of alarms or traces cannot be reached or refuses them: calls go on, notices and spans wait in a
+    /// bounded queue, and sending is retried.
+    ReceiverFailed "receiver_failed" Warn {
+        /// Kind and address of the receiver.
+        receiver: String,
+        /// Reason.
+        reason: String,
+    }
+    /// A receiver accepts notices or spans again.
+    ReceiverRecovered "receiver_recovered" Info {
+        /// Kind and address of the receiver.
+        receiver: String,
+        /// Duration of the outage in seconds.
+        outage_s: u64,
+    }
+    /// Notices or spans for a receiver were lost: the queue was full, they were retried for too long, or the receiver
+    /// refused them for good.
+    ReceiverLost "receiver_lost" Warn {
+        /// Kind and address of the receiver.
+        receiver: String,
+        /// Number of lost notices or spans since the last such event.
+        lost: u64,
+    }
     /// Statistics cannot be appended to their file; logged once until it works again.
     StatisticsFailed "statistics_failed" Warn {
         /// The file.
@@ -852,7 +886,7 @@ events! {
     }
     /// The store of calls and messages cannot be written: calls go on, and messages are counted instead of stored.
     StoreFailed "store_failed" Warn {
-        /// Folder of the store.
+        /// Folder or database of the store.
         folder: String,
         /// Reason.
         reason: String,
@@ -861,22 +895,22 @@ events! {
     }
     /// The store of calls and messages is written again.
     StoreResumed "store_resumed" Info {
-        /// Folder of the store.
+        /// Folder or database of the store.
         folder: String,
         /// Duration of the outage, seconds.
         outage_s: u64,
     }
-    /// Messages or events were not stored, because the disk was too slow, full or failed; logged at most every ten
+    /// Messages or events were not stored, because the disk or the database was too slow, full or failed; logged at most every ten
     /// seconds.
     StoreMessagesLost "store_messages_lost" Warn {
-        /// Folder of the store.
+        /// Folder or database of the store.
         folder: String,
         /// Messages and events not stored since the last such event.
         messages: u64,
     }
     /// The index of the store was completed at the start, because the program had not ended regularly.
     StoreCompleted "store_completed" Info {
-        /// Folder of the store.
+        /// Folder or database of the store.
         folder: String,
         /// Messages that were added to the index.
         messages: u64,
@@ -1042,6 +1076,103 @@ events! {
         call: u64,
         /// The text.
         text: String,
+    }
+    /// A header rule changed a message; emitted only while messages are stored.
+    RuleEdited "rule_edited" Debug {
+        /// Name of the rule.
+        rule: String,
+        /// Number of the call; 0 for a message that belongs to none yet.
+        call: u64,
+        /// Call-ID of the message that was received.
+        call_id: String,
+        /// in: the received message was changed before it was processed; out: the message that is sent.
+        direction: String,
+        /// Method of the request, or status and method of the response.
+        message: String,
+        /// Headers that the actions of the rule change, and Request-URI, separated by commas.
+        headers: String,
+    }
+    /// The IPsec gateway carries packets.
+    GatewayStarted "gateway_started" Info {
+        /// TUN device.
+        device: String,
+        /// Outer address of this host.
+        local: String,
+        /// Carrier of ESP packets: udp, or ip (protocol 50).
+        encapsulation: String,
+        /// Number of tunnels.
+        tunnels: u64,
+        /// Number of security associations.
+        associations: u64,
+    }
+    /// The IPsec gateway has ended; its packets are no longer carried.
+    GatewayFailed "gateway_failed" Error {
+        /// Reason.
+        reason: String,
+    }
+    /// The IPsec gateway uses algorithms that must not be used any more (RFC 8221), by `allow_weak`.
+    GatewayWeakAlgorithms "gateway_weak_algorithms" Warn {
+        /// The algorithms.
+        algorithms: String,
+    }
+    /// The key file of the IPsec gateway was read again.
+    GatewayKeysLoaded "gateway_keys_loaded" Info {
+        /// New security associations that seal.
+        outbound_added: u64,
+        /// New security associations that open.
+        inbound_added: u64,
+        /// Security associations that are no longer in the file; they open for `rekey_grace_s`.
+        inbound_removed: u64,
+    }
+    /// The key file of the IPsec gateway was refused; the keys in use stay.
+    GatewayKeysRefused "gateway_keys_refused" Error {
+        /// Reason.
+        reason: String,
+    }
+    /// A tunnel of the IPsec gateway needs new keys: a lifetime or the sequence numbers are nearly used up.
+    GatewayRekeyDue "gateway_rekey_due" Warn {
+        /// Name of the tunnel.
+        tunnel: String,
+        /// SPI of the security association.
+        spi: String,
+        /// bytes, time or sequence.
+        reason: String,
+    }
+    /// A tunnel of the IPsec gateway seals with a new security association.
+    GatewayRekeyed "gateway_rekeyed" Info {
+        /// Name of the tunnel.
+        tunnel: String,
+        /// SPI of the security association.
+        spi: String,
+        /// peer_ready (the peer uses its new one), delay, or lifetime (the old one has ended).
+        reason: String,
+    }
+    /// The outer address of a peer behind a NAT has changed.
+    GatewayPeerMoved "gateway_peer_moved" Info {
+        /// Name of the tunnel.
+        tunnel: String,
+        /// The new address.
+        address: String,
+    }
+    /// The MTU of the path to a peer has changed.
+    GatewayPathMtu "gateway_path_mtu" Info {
+        /// Name of the tunnel.
+        tunnel: String,
+        /// Bytes of an outer packet.
+        mtu: u64,
+    }
+    /// Statistics of the IPsec gateway since its start, periodically and at its end.
+    GatewayStatistics "gateway_statistics" Info {
+        /// Packets sealed.
+        sealed: u64,
+        /// Packets opened.
+        opened: u64,
+        /// Packets dropped.
+        dropped: u64,
+        /// Their number by reason.
+        reasons: String,
+        /// Security associations.
+        associations: u64,
     }
     /// An attempt of the test lab has ended.
     AttemptEnded "attempt_ended" Info {

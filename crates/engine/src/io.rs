@@ -90,6 +90,8 @@ pub enum SocketKind {
     UdpSignalling,
     /// RTP and RTCP, read by the forwarder of the host, or by the engine on a host without one.
     UdpMedia,
+    /// ESP packets from the SPI on, in IP protocol 50 without UDP; ports are 0. The IP headers are those of the driver.
+    Esp,
     /// A listening TCP socket; its connections arrive as [`Input::Accepted`].
     TcpListener,
     /// A TCP listener with TLS on every connection; the engine exchanges plain text with the driver.
@@ -116,7 +118,7 @@ impl SocketKind {
     /// The transport of a stream listener; `None` for datagram sockets.
     pub const fn stream_transport(self) -> Option<Transport> {
         match self {
-            SocketKind::UdpSignalling | SocketKind::UdpMedia => None,
+            SocketKind::UdpSignalling | SocketKind::UdpMedia | SocketKind::Esp => None,
             SocketKind::TcpListener => Some(Transport::Tcp),
             SocketKind::TlsListener => Some(Transport::Tls),
             SocketKind::WsListener => Some(Transport::Ws),

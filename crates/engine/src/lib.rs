@@ -11,6 +11,7 @@ pub mod event;
 pub mod io;
 pub mod limits;
 pub mod offload;
+pub mod reason;
 pub mod record;
 pub mod socket_filter;
 pub mod table;
@@ -28,6 +29,7 @@ pub use io::{
 };
 pub use limits::Limits;
 pub use offload::{OffloadChange, OffloadStatistics, OffloadedStream};
+pub use reason::Reason;
 pub use socket_filter::{Prefix, SocketFilter};
 pub use table::{BoundedMap, Full, HashKey};
 pub use tap::{MessageBatch, RecordedMessage};

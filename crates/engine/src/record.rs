@@ -210,7 +210,7 @@ pub struct CallRecord {
 /// A change of the set of records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RecordChange {
-    /// A call has begun or was answered: what is known of it.
+    /// A call has begun or was answered: its values so far.
     Running(Box<CallRecord>),
     /// A call has ended: its complete record.
     Ended(Box<CallRecord>),

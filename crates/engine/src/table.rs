@@ -108,6 +108,11 @@ impl<K: Eq + Hash, V> BoundedMap<K, V> {
         self.map.iter()
     }
 
+    /// All values in arbitrary order, to be changed.
+    pub fn values_mut_unordered(&mut self) -> impl Iterator<Item = &mut V> {
+        self.map.values_mut()
+    }
+
     /// Removes all entries; the memory stays allocated.
     pub fn clear(&mut self) {
         self.map.clear();

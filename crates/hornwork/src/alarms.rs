@@ -1,7 +1,14 @@
 //! Alarms: conditions that an operator should look at. Each is raised once and cleared with hysteresis, so that a
-//! condition that flaps is one alarm.
+//! condition that flaps is one alarm. Changes are told to receivers outside of the border by `output`.
+
+mod notice;
+mod output;
+mod receiver;
+
+pub(crate) use output::{AlarmFiles, AlarmOutput, NoticeQueue, summary};
 
 use engine::{EventKind, Time};
+use notice::{AlarmChange, AlarmNotice};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -46,11 +53,15 @@ alarms! {
     Records "records" "critical";
     /// Registrations cannot be written to their file. Cleared when they are.
     RegistrationStore "registration_store" "major";
+    /// The store of calls and messages cannot be written. Cleared when it is.
+    Store "store" "major";
     /// A certificate expires within 30 days. Cleared when it is replaced.
     Certificate "certificate" "major";
     /// The clock of the machine was set by more than a second since the start: times in log and records count from the
     /// start, until a restart.
     Clock "clock" "minor";
+    /// A receiver of alarms or traces cannot be reached or refuses them. Cleared when it accepts them.
+    ReceiverDown "receiver_down" "minor";
 }
 
 impl AlarmKind {
@@ -83,13 +94,34 @@ pub(crate) struct RaisedAlarm {
     pub(crate) raised: Time,
     pub(crate) cleared: Option<Time>,
     pub(crate) acknowledged: Option<Time>,
+    /// The user or source that acknowledged it first.
+    pub(crate) acknowledged_by: Option<String>,
     /// Since when the condition is over.
     calm: Option<Time>,
+}
+
+impl RaisedAlarm {
+    fn new(id: u64, kind: AlarmKind, object: &str, detail: &str, now: Time) -> RaisedAlarm {
+        RaisedAlarm {
+            id,
+            kind,
+            object: object.to_owned(),
+            detail: detail.to_owned(),
+            raised: now,
+            cleared: None,
+            acknowledged: None,
+            acknowledged_by: None,
+            calm: None,
+        }
+    }
 }
 
 #[derive(Debug, Default)]
 struct AlarmState {
     last_id: u64,
+    /// Receivers outside of the border, and the number of notices so far.
+    receivers: Vec<NoticeQueue>,
+    notices: u64,
     active: BTreeMap<(AlarmKind, String), RaisedAlarm>,
     cleared: VecDeque<RaisedAlarm>,
     /// Sums at the last check.
@@ -116,7 +148,35 @@ pub(crate) struct WatchedFigures {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AlarmBoard(Arc<Mutex<AlarmState>>);
 
+/// Result of an acknowledgement.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Acknowledgement {
+    /// There is no such active alarm.
+    Unknown,
+    /// It was acknowledged before.
+    Repeated,
+    /// It is acknowledged now; the event tells it.
+    First(Box<EventKind>),
+}
+
 impl AlarmState {
+    /// Queues a notice for each receiver.
+    fn tell(&mut self, change: AlarmChange, alarm: &RaisedAlarm, now: Time) {
+        if self.receivers.is_empty() {
+            return;
+        }
+        self.notices += 1;
+        let notice = Arc::new(AlarmNotice {
+            number: self.notices,
+            change,
+            at: now,
+            alarm: alarm.clone(),
+        });
+        for receiver in &self.receivers {
+            receiver.offer(&notice);
+        }
+    }
+
     fn raise(
         &mut self,
         kind: AlarmKind,
@@ -133,16 +193,8 @@ impl AlarmState {
             return None;
         }
         self.last_id += 1;
-        let alarm = RaisedAlarm {
-            id: self.last_id,
-            kind,
-            object: object.to_owned(),
-            detail: detail.clone(),
-            raised: now,
-            cleared: None,
-            acknowledged: None,
-            calm: None,
-        };
+        let alarm = RaisedAlarm::new(self.last_id, kind, object, &detail, now);
+        self.tell(AlarmChange::Raised, &alarm, now);
         self.active.insert(key, alarm);
         Some(EventKind::AlarmRaised {
             alarm: kind.name().to_owned(),
@@ -156,6 +208,7 @@ impl AlarmState {
     fn clear(&mut self, kind: AlarmKind, object: &str, now: Time) -> Option<EventKind> {
         let mut alarm = self.active.remove(&(kind, object.to_owned()))?;
         alarm.cleared = Some(now);
+        self.tell(AlarmChange::Cleared, &alarm, now);
         let event = EventKind::AlarmCleared {
             alarm: kind.name().to_owned(),
             id: alarm.id,
@@ -207,7 +260,9 @@ impl AlarmBoard {
 
     /// Follows an event; returns the event of an alarm that it raises or clears.
     pub(crate) fn observe(&self, event: &EventKind, now: Time) -> Option<EventKind> {
-        use AlarmKind::{Certificate, MediaNodeDown, Records, RegistrationStore, TrunkDown};
+        use AlarmKind::{
+            Certificate, MediaNodeDown, ReceiverDown, Records, RegistrationStore, Store, TrunkDown,
+        };
         match event {
             EventKind::TrunkDown { trunk, reason } => {
                 self.state().raise(TrunkDown, trunk, reason.clone(), now)
@@ -228,6 +283,10 @@ impl AlarmBoard {
             EventKind::RegistrationStoreRecovered { store, .. } => {
                 self.state().clear(RegistrationStore, store, now)
             }
+            EventKind::StoreFailed { folder, reason, .. } => {
+                self.state().raise(Store, folder, reason.clone(), now)
+            }
+            EventKind::StoreResumed { folder, .. } => self.state().clear(Store, folder, now),
             EventKind::CertificateExpires {
                 certificate,
                 valid_until,
@@ -239,6 +298,13 @@ impl AlarmBoard {
             EventKind::CertificateLoaded { certificate, .. } => {
                 // It is followed by an event about its expiry if it expires soon as well.
                 self.state().clear(Certificate, certificate, now)
+            }
+            EventKind::ReceiverFailed { receiver, reason } => {
+                self.state()
+                    .raise(ReceiverDown, receiver, reason.clone(), now)
+            }
+            EventKind::ReceiverRecovered { receiver, .. } => {
+                self.state().clear(ReceiverDown, receiver, now)
             }
             _ => None,
         }
@@ -299,15 +365,41 @@ impl AlarmBoard {
         active
     }
 
-    /// Acknowledges an active alarm; false if there is none.
-    pub(crate) fn acknowledge(&self, id: u64, now: Time) -> bool {
+    /// Acknowledges an active alarm.
+    pub(crate) fn acknowledge(&self, id: u64, by: &str, now: Time) -> Acknowledgement {
         let mut state = self.state();
         let alarm = state.active.values_mut().find(|alarm| alarm.id == id);
-        if let Some(alarm) = alarm {
-            alarm.acknowledged.get_or_insert(now);
-            return true;
+        let Some(alarm) = alarm else {
+            return Acknowledgement::Unknown;
+        };
+        if alarm.acknowledged.is_some() {
+            return Acknowledgement::Repeated;
         }
-        false
+        alarm.acknowledged = Some(now);
+        alarm.acknowledged_by = Some(by.to_owned());
+        let alarm = alarm.clone();
+        state.tell(AlarmChange::Acknowledged, &alarm, now);
+        Acknowledgement::First(Box::new(EventKind::AlarmAcknowledged {
+            alarm: alarm.kind.name().to_owned(),
+            id,
+            object: alarm.object,
+            by: by.to_owned(),
+        }))
+    }
+
+    /// Sets the receivers, and tells them the active alarms.
+    fn set_receivers(&self, receivers: Vec<NoticeQueue>) {
+        let mut state = self.state();
+        state.receivers = receivers;
+        let active: Vec<RaisedAlarm> = state.active.values().cloned().collect();
+        for alarm in active {
+            state.tell(AlarmChange::Raised, &alarm, alarm.raised);
+        }
+    }
+
+    /// The receivers with their counts.
+    pub(crate) fn receivers(&self) -> Vec<NoticeQueue> {
+        self.state().receivers.clone()
     }
 
     /// Number of active alarms of a severity.
@@ -345,7 +437,10 @@ mod tests {
         ));
         assert_eq!(board.observe(&down, at(2)), None);
         assert_eq!(board.active("critical"), 1);
-        assert!(board.acknowledge(1, at(3)) && !board.acknowledge(2, at(3)));
+        let acknowledged = |id| board.acknowledge(id, "ann", at(3));
+        assert!(matches!(acknowledged(1), Acknowledgement::First(_)));
+        assert_eq!(acknowledged(1), Acknowledgement::Repeated);
+        assert_eq!(acknowledged(2), Acknowledgement::Unknown);
         assert!(matches!(
             board.observe(&up, at(4)),
             Some(EventKind::AlarmCleared { duration_s: 3, .. })

@@ -1,6 +1,7 @@
 //! `hornwork check` and `hornwork schema`, and reading configuration files.
 
 use crate::findings::{self, Finding, FindingLevel};
+use crate::gateway;
 use crate::ports;
 use crate::security::LoadedFiles;
 use border::admission::{MediaOffload, MediaPath, Price};
@@ -158,10 +159,15 @@ pub fn check(options: &CheckOptions) -> ExitCode {
             print!("{}", capacity(&config, &offload));
         }
         print!("{}", node_summary(&config));
+        print!("{}", gateway::summary(&config));
         let colours = findings::colours(&std::io::stdout());
         for finding in &found {
             println!("{}", finding.line(colours));
         }
+    }
+    if let Err(error) = gateway::check_rights(&config) {
+        eprintln!("hornwork: {error}");
+        return ExitCode::from(3);
     }
     let warned = found
         .iter()
@@ -240,7 +246,9 @@ fn foreign_addresses(config: &Config) -> Vec<IpAddr> {
     });
     let control = config.control.iter().filter_map(|control| control.listen);
     let metrics = config.metrics.iter().filter_map(|metrics| metrics.listen);
-    let control = control.chain(metrics).map(|listen| listen.ip());
+    let gateway = config.gateway.iter().map(|gateway| gateway.local);
+    let control = control.chain(metrics).chain(gateway);
+    let control = control.map(|listen| listen.ip());
     let mut addresses: Vec<IpAddr> = interfaces
         .flat_map(|interface| {
             let listens = interface.listen.iter().map(|point| point.address.ip());
@@ -352,6 +360,9 @@ pub fn summary(config: &Config) -> String {
     }
     text.push_str(&crate::store::summary(config));
     text.push_str(&crate::history::summary(config));
+    text.push_str(&crate::web::summary(config));
+    text.push_str(&crate::alarms::summary(config));
+    text.push_str(&crate::traces::summary(config));
     if !config.users.is_empty() {
         text.push_str(&format!("users: {}\n", config.users.len()));
     }

@@ -8,7 +8,7 @@ mod api;
 mod commands;
 mod server;
 
-pub(crate) use access::{BearerToken, ControlPolicy};
+pub(crate) use access::{BearerToken, ControlPolicy, bearer, is_token, own_host, same_origin};
 
 use crate::operators::Operators;
 use crate::workers::SiblingWorkers;

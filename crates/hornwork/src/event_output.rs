@@ -1,5 +1,6 @@
 //! Events of one packet thread: to the log, to the call records, and into counts for metrics.
 
+use crate::call_tap::CallTap;
 use crate::log::EventLog;
 use crate::records::RecordSink;
 use border::border::{BorderCounters, CallOutcome};
@@ -54,6 +55,11 @@ pub(crate) struct EventCounts {
     /// RTP packets of ended calls, and those lost before they arrived.
     pub(crate) media_packets: u64,
     pub(crate) media_lost: u64,
+    /// Ended calls with a MOS, and the sum of the lower MOS of their directions, hundredths.
+    pub(crate) mos_calls: u64,
+    pub(crate) mos_sum: u64,
+    /// Registrations stored or refreshed.
+    pub(crate) registrations: u64,
 }
 
 impl EventCounts {
@@ -65,6 +71,9 @@ impl EventCounts {
         self.setup_sum_ms += other.setup_sum_ms;
         self.media_packets += other.media_packets;
         self.media_lost += other.media_lost;
+        self.mos_calls += other.mos_calls;
+        self.mos_sum += other.mos_sum;
+        self.registrations += other.registrations;
         for (trunk, counts) in &other.trunks {
             let mine = self.trunks.entry(trunk.clone()).or_default();
             for (mine, theirs) in mine.iter_mut().zip(counts) {
@@ -74,6 +83,16 @@ impl EventCounts {
     }
 
     fn count(&mut self, event: &EventKind) {
+        if let EventKind::CallEnded {
+            caller_mos,
+            callee_mos,
+            ..
+        } = event
+            && let Some(mos) = [caller_mos, callee_mos].into_iter().flatten().min()
+        {
+            self.mos_calls += 1;
+            self.mos_sum += mos.0;
+        }
         match event {
             EventKind::CallAnswered {
                 setup_ms: Some(ms), ..
@@ -84,6 +103,7 @@ impl EventCounts {
                 }
                 self.setup_sum_ms += ms;
             }
+            EventKind::RegistrationStored { .. } => self.registrations += 1,
             EventKind::CallMedia {
                 caller_packets,
                 caller_lost,
@@ -122,15 +142,23 @@ impl EventCounts {
 pub(crate) struct EventOutput {
     log: EventLog,
     records: Option<RecordSink>,
+    traces: Option<RecordSink>,
     recorded: Vec<Event>,
     counts: EventCounts,
+    console: Option<CallTap>,
 }
 
 impl EventOutput {
-    pub(crate) fn new(log: EventLog, records: Option<RecordSink>) -> EventOutput {
+    pub(crate) fn new(
+        log: EventLog,
+        (records, traces): (Option<RecordSink>, Option<RecordSink>),
+        console: Option<CallTap>,
+    ) -> EventOutput {
         EventOutput {
             log,
             records,
+            traces,
+            console,
             recorded: Vec::new(),
             counts: EventCounts::default(),
         }
@@ -138,22 +166,32 @@ impl EventOutput {
 
     /// The same outputs for another thread, with counts of its own.
     pub(crate) fn for_thread(&self) -> EventOutput {
-        EventOutput::new(self.log.clone(), self.records.clone())
+        let sinks = (self.records.clone(), self.traces.clone());
+        EventOutput::new(self.log.clone(), sinks, self.console.clone())
     }
 
     /// Takes one event.
     pub(crate) fn take(&mut self, event: &Event) {
         self.log.event(event);
         self.counts.count(&event.kind);
-        if self.records.is_some() && is_recorded(&event.kind) {
+        if let Some(console) = &self.console {
+            console.take(event);
+        }
+        let is_used = self.records.is_some() || self.traces.is_some();
+        if is_used && is_recorded(&event.kind) {
             self.recorded.push(event.clone());
         }
     }
 
     /// Passes on the events of a turn without waiting.
     pub(crate) fn flush(&mut self) {
-        if let Some(records) = &self.records {
-            records.put(&mut self.recorded);
+        match (&self.records, &self.traces) {
+            (Some(records), Some(traces)) => {
+                traces.put(&mut self.recorded.clone());
+                records.put(&mut self.recorded);
+            }
+            (Some(sink), None) | (None, Some(sink)) => sink.put(&mut self.recorded),
+            (None, None) => {}
         }
         self.log.flush();
     }

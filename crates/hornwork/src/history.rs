@@ -3,12 +3,15 @@
 //! blocks a packet thread: messages that find no room are counted, and the count is logged when writing works again.
 
 mod agents;
+pub(crate) mod location;
 
 use crate::log::EventLog;
 use agents::{AgentDrops, AgentMessage, Agents, HepSender};
 use border::border::Border;
 use config::Config;
-use console::{HistoryWriter, StoreNote, StoreSettings, StoredDirection, StoredMessage};
+use console::{
+    HistoryWriter, StoreLocation, StoreNote, StoreSettings, StoredDirection, StoredMessage,
+};
 use engine::{Drops, Event, EventKind, MessageBatch, Time};
 use net::Clock;
 use std::io;
@@ -33,15 +36,19 @@ const DROPS_INTERVAL: Duration = Duration::from_secs(10);
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 /// Batches of messages of agents that are taken at once.
 const AGENT_BATCHES: usize = 16;
-/// Remedy if the store cannot be written.
-const REMEDY: &str = "check the space and the rights of the disk, or reduce [store] size_mib";
+/// Remedy if a folder cannot be written.
+const FOLDER_REMEDY: &str =
+    "check the space and the rights of the disk, or reduce [store] size_mib";
+/// Remedy if a database cannot be written.
+const DATABASE_REMEDY: &str =
+    "check the database server, the network path to it, its disk and the rights of the role";
 
 /// One line about the store; empty without one.
 pub fn summary(config: &Config) -> String {
     config.store.as_ref().map_or_else(String::new, |store| {
         format!(
             "store: calls and messages in {}, for {} days, {} MiB at most\n",
-            store.folder.display(),
+            location::location(&store.place),
             store.retention_days,
             store.size >> 20
         )
@@ -164,9 +171,21 @@ impl CallHistory {
         let Some(spec) = &config.store else {
             return Ok(None);
         };
-        let shown = spec.folder.display();
+        let place = location::location(&spec.place);
+        let shown = place.to_string();
+        let (open_remedy, remedy) = match place {
+            StoreLocation::Folder(_) => (
+                "correct [store] folder, or stop the other border",
+                FOLDER_REMEDY,
+            ),
+            StoreLocation::Database(_) => (
+                "correct [store] database, the password file or the rights of the role; each border needs a `node` of its own",
+                DATABASE_REMEDY,
+            ),
+        };
         let settings = StoreSettings {
-            folder: spec.folder.clone(),
+            location: place,
+            node: spec.node.clone(),
             retention_days: spec.retention_days,
             size: spec.size,
             secure_content: spec.secure_content,
@@ -175,7 +194,7 @@ impl CallHistory {
         let writer = HistoryWriter::open(settings, micros(clock.unix_nanos_now()));
         let writer = writer.map_err(|error| {
             io::Error::other(format!(
-                "cannot open the store {shown}: {error}\n  remedy: correct [store] folder, or stop the other border"
+                "cannot open the store {shown}: {error}\n  remedy: {open_remedy}"
             ))
         })?;
         let hep = HepSender::open(spec)?;
@@ -209,7 +228,8 @@ impl CallHistory {
             None => (None, None),
         };
         let thread = StoreThread {
-            folder: shown.to_string(),
+            folder: shown,
+            remedy,
             secure_content: spec.secure_content,
             writer,
             hep,
@@ -261,6 +281,8 @@ fn micros(nanos: u64) -> i64 {
 /// The thread that writes.
 struct StoreThread {
     folder: String,
+    /// Remedy if it cannot be written.
+    remedy: &'static str,
     secure_content: bool,
     writer: HistoryWriter,
     hep: Option<HepSender>,
@@ -379,7 +401,7 @@ impl StoreThread {
                 StoreNote::Failed { reason } => EventKind::StoreFailed {
                     folder: folder(),
                     reason,
-                    remedy: REMEDY.to_owned(),
+                    remedy: self.remedy.to_owned(),
                 },
                 StoreNote::Resumed { outage_s } => EventKind::StoreResumed {
                     folder: folder(),

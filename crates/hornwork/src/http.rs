@@ -1,12 +1,15 @@
 //! HTTP connections of the control interface and of metrics: limited in number, per source and in duration, each for one
 //! request.
 
-use axum::http::Request;
+use axum::body::{Body, to_bytes};
+use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use axum::http::{HeaderMap, Request, StatusCode};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,13 +18,17 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
 
 /// Longest time for receiving the head of a request.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
+pub(crate) const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest duration of a connection.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(15);
+/// Largest body of a request, octets.
+const MAX_BODY_OCTETS: usize = 4 << 10;
+/// Longest time for receiving a body.
+const BODY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Largest head, octets.
-const MAX_HEAD_OCTETS: usize = 16 << 10;
+pub(crate) const MAX_HEAD_OCTETS: usize = 16 << 10;
 /// Most header fields of a request.
-const MAX_HEADERS: usize = 64;
+pub(crate) const MAX_HEADERS: usize = 64;
 /// Pause after a failed accept (such as without free file descriptors).
 pub(crate) const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
@@ -44,6 +51,46 @@ impl core::fmt::Display for ClientAddress {
             ClientAddress::Local => f.write_str("local socket"),
         }
     }
+}
+
+/// Reads the body of a request: a small JSON value with the matching Content-Type.
+///
+/// # Errors
+/// Status and reason of the refusal.
+pub(crate) async fn read_json<T: DeserializeOwned>(
+    headers: &HeaderMap,
+    body: Body,
+) -> Result<T, (StatusCode, String)> {
+    let kind = headers
+        .get(CONTENT_TYPE)
+        .and_then(|kind| kind.to_str().ok())
+        .and_then(|kind| kind.split(';').next())
+        .unwrap_or_default();
+    if !kind.trim().eq_ignore_ascii_case("application/json") {
+        let why = "the body must be application/json".to_owned();
+        return Err((StatusCode::UNSUPPORTED_MEDIA_TYPE, why));
+    }
+    // The announced length is checked first, so that a later error message is accurate.
+    let announced = headers
+        .get(CONTENT_LENGTH)
+        .and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+    let long = || {
+        let why = format!("the body has more than {MAX_BODY_OCTETS} octets");
+        (StatusCode::PAYLOAD_TOO_LARGE, why)
+    };
+    if announced.is_some_and(|length| length > MAX_BODY_OCTETS as u64) {
+        return Err(long());
+    }
+    let late = || {
+        let why = "the body was not received in time".to_owned();
+        (StatusCode::REQUEST_TIMEOUT, why)
+    };
+    let bytes = timeout(BODY_TIMEOUT, to_bytes(body, MAX_BODY_OCTETS))
+        .await
+        .map_err(|_| late())?
+        // Longer than announced, or cut off; in the latter case the client has gone.
+        .map_err(|_| long())?;
+    serde_json::from_slice(&bytes).map_err(|error| (StatusCode::BAD_REQUEST, error.to_string()))
 }
 
 /// Limits of concurrent connections.

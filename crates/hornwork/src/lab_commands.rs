@@ -26,7 +26,7 @@ pub struct Demo {
 /// Subcommands of `hornwork lab`.
 #[derive(Debug, Subcommand)]
 pub enum Lab {
-    /// List the built-in experiments.
+    /// List the built-in experiments and studies.
     #[command(after_help = "Example: hornwork lab list")]
     List,
     /// Print the file of a built-in experiment.
@@ -35,10 +35,26 @@ pub enum Lab {
         /// Name of the experiment.
         name: String,
     },
-    /// Run an experiment, or a SIPp scenario (a file whose name ends in .xml).
+    /// List the subjects, systems under test that an experiment starts with --subject, and whether each is installed; or print
+    /// the file of one.
+    #[command(after_help = "Example: hornwork lab subjects kamailio > mine.toml")]
+    Subjects {
+        /// Name of a built-in subject whose file is printed.
+        name: Option<String>,
+    },
+    /// Wait for a test lab on another host, and start, measure and stop subjects of this host for it.
+    Agent(LabAgentOptions),
+    /// Run an experiment, a study (study-u, study-v, study-s, study-b, study-c), or a SIPp scenario (a file whose name ends in .xml).
     Run(Box<LabRunOptions>),
     /// Search for the highest level of an experiment at which its thresholds hold (RFC 7502).
     Search(LabSearchOptions),
+    /// Measure capacities and costs of the border on this machine: one page, in 20 minutes.
+    Datasheet(LabDatasheetOptions),
+    /// Plan nodes, cores, memory and bandwidth for a number of subscribers, with every formula.
+    Plan(Box<crate::lab_plan::PlanOptions>),
+    /// Emulate a network link between two interfaces: rate, framing, delay, jitter, loss, queue. Exit status 1: it could
+    /// not keep up, 2: invalid input, 3: a right or an interface is missing.
+    Link(Box<crate::link_command::LinkOptions>),
     /// Analyse calls and media streams in a capture.
     #[command(after_help = "Example: hornwork lab analyse call.pcap --json figures.json")]
     Analyse {
@@ -51,7 +67,7 @@ pub enum Lab {
         #[arg(long, value_name = "FILE")]
         keys: Option<PathBuf>,
     },
-    /// Write the HTML report and the CSV files of a run.
+    /// Write the HTML report and the CSV files of a run, or the page of a study.
     #[command(after_help = "Example: hornwork lab report results/b")]
     Report {
         /// Directory of the run.
@@ -73,16 +89,50 @@ pub enum Lab {
     },
 }
 
+/// Option that names the system under test.
+#[derive(Debug, Args)]
+pub struct SubjectOption {
+    /// System under test: NAME of a subject (hornwork lab subjects) or its FILE, which each trial starts; NAME@ADDRESS:PORT of
+    /// an agent on another host (hornwork lab agent), which starts it there; or ADDRESS:PORT of a system that runs already.
+    #[arg(long, value_name = "SUBJECT")]
+    subject: Option<String>,
+    /// File with the token of the agent.
+    #[arg(long, value_name = "FILE", requires = "subject")]
+    agent_token_file: Option<PathBuf>,
+}
+
+impl SubjectOption {
+    /// The overrides of the experiment that it stands for.
+    fn sets(&self) -> Result<Vec<String>, LabError> {
+        let Some(text) = &self.subject else {
+            return Ok(Vec::new());
+        };
+        let mut sets = vec![match lab::subject::place(text)? {
+            lab::subject::SubjectPlace::Address(address) => format!("sut.address={address}"),
+            _ => format!("sut.subject={text:?}"),
+        }];
+        if let Some(file) = &self.agent_token_file {
+            let file = file.to_str().ok_or_else(|| {
+                LabError::bad_input("--agent-token-file: the path has to be UTF-8")
+            })?;
+            sets.push(format!("sut.agent_token_file={file:?}"));
+        }
+        Ok(sets)
+    }
+}
+
 /// Options of `hornwork lab run`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Example: hornwork lab run small-network --simulate --seed 7 --out results/a"
 )]
 pub struct LabRunOptions {
-    /// Name of a built-in experiment, or a file: an experiment (.toml) or a SIPp scenario (.xml).
+    /// Name of a built-in experiment or study, or a file: an experiment (.toml) or a SIPp scenario (.xml).
     experiment: String,
     #[command(flatten)]
     scenario: crate::scenario::Scenario,
+    #[command(flatten)]
+    subject: SubjectOption,
     /// Override a value of the experiment: --set callers.rate=5
     #[arg(long = "set", value_name = "KEY=VALUE")]
     sets: Vec<String>,
@@ -107,6 +157,24 @@ pub struct LabRunOptions {
     /// Do not probe the system under test before the run.
     #[arg(long)]
     no_probe: bool,
+    /// For a study: the quick setting, which takes less than 3 minutes.
+    #[arg(long)]
+    quick: bool,
+}
+
+/// Options of `hornwork lab agent`.
+#[derive(Debug, Args)]
+#[command(after_help = "Example: hornwork lab agent --listen 10.0.0.20:7060 --token-file token")]
+pub struct LabAgentOptions {
+    /// Address at which test labs connect.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    listen: std::net::SocketAddr,
+    /// File with the token that the test labs know, too: 16 to 256 characters, readable by its owner only.
+    #[arg(long, value_name = "FILE")]
+    token_file: PathBuf,
+    /// Folder with subject files beside the built-in ones.
+    #[arg(long, value_name = "DIR", default_value = lab::subject::FOLDER)]
+    subjects: PathBuf,
 }
 
 /// Options of `hornwork lab search`.
@@ -117,6 +185,8 @@ pub struct LabRunOptions {
 pub struct LabSearchOptions {
     /// Name of a built-in experiment, or a file; its [levels] define the range and the step.
     experiment: String,
+    #[command(flatten)]
+    subject: SubjectOption,
     /// Override a value of the experiment: --set levels.to=2000
     #[arg(long = "set", value_name = "KEY=VALUE")]
     sets: Vec<String>,
@@ -140,6 +210,30 @@ pub struct LabSearchOptions {
     no_probe: bool,
 }
 
+/// Options of `hornwork lab datasheet`.
+#[derive(Debug, Args)]
+#[command(after_help = "Example: hornwork lab datasheet --out results/datasheet")]
+pub struct LabDatasheetOptions {
+    /// Directory for page, records and costs.
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// Time for all measurements, minutes.
+    #[arg(long, value_name = "MINUTES", default_value_t = lab::datasheet::MINUTES)]
+    minutes: f64,
+    /// One load for each measurement, in less than 3 minutes.
+    #[arg(long, conflicts_with = "minutes")]
+    quick: bool,
+    /// Replace the results of an earlier data sheet in the directory of --out.
+    #[arg(long)]
+    force: bool,
+    /// Write the record as JSON to this file; - is standard output.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Seed of all random values.
+    #[arg(long)]
+    seed: Option<u64>,
+}
+
 /// `hornwork demo`.
 pub fn demo(options: Demo) -> ExitCode {
     end(lab::demo::run(&lab::demo::DemoOptions {
@@ -154,6 +248,12 @@ pub fn demo(options: Demo) -> ExitCode {
 pub fn run(command: Lab) -> ExitCode {
     end(match command {
         Lab::List => list(),
+        Lab::Subjects { name } => subjects(name.as_deref()),
+        Lab::Agent(options) => lab::agent::run(&lab::agent::AgentOptions {
+            listen: options.listen,
+            token_file: options.token_file,
+            subjects: options.subjects,
+        }),
         Lab::Show { name } => lab::run::show(&name).map(|text| {
             print!("{text}");
             RunVerdict::Passed
@@ -163,12 +263,22 @@ pub fn run(command: Lab) -> ExitCode {
             false => experiment(*options),
         },
         Lab::Search(options) => search(options),
+        Lab::Datasheet(options) => lab::datasheet::run(&lab::datasheet::DatasheetOptions {
+            out: options.out,
+            minutes: options.minutes,
+            quick: options.quick,
+            force: options.force,
+            json: options.json,
+            seed: options.seed,
+        }),
+        Lab::Plan(options) => crate::lab_plan::run(&options),
+        Lab::Link(options) => crate::link_command::run(&options),
         Lab::Analyse {
             capture,
             json,
             keys,
         } => analyse(&capture, json.as_deref(), keys.as_deref()),
-        Lab::Report { dir } => lab::report::write(&dir).map(|path| {
+        Lab::Report { dir } => lab::pages::write(&dir).map(|path| {
             println!("{}", path.display());
             RunVerdict::Passed
         }),
@@ -205,6 +315,49 @@ fn list() -> Result<RunVerdict, LabError> {
         let about = lab::progress::duration(known.seconds);
         println!("{:<26} {about:>12}  {}", known.name, known.title);
     }
+    println!("\nStudies (with --quick below 3 minutes):");
+    for (name, title, seconds) in lab::study::list() {
+        let about = lab::progress::duration(seconds);
+        println!("{name:<26} {about:>12}  {title}");
+    }
+    let (name, title) = (lab::study_c::NAME, lab::study_c::TITLE);
+    let about = lab::progress::duration(lab::study_c::FULL_SECONDS);
+    println!("{name:<26} {about:>12}  {title}");
+    Ok(RunVerdict::Passed)
+}
+
+fn subjects(name: Option<&str>) -> Result<RunVerdict, LabError> {
+    if let Some(name) = name {
+        print!("{}", lab::subject::show(name)?);
+        return Ok(RunVerdict::Passed);
+    }
+    let head = ["subject", "state", "media", "description"].map(str::to_owned);
+    let mut rows: Vec<[String; 4]> = vec![head];
+    for listed in lab::subject::list(Path::new(lab::subject::FOLDER))? {
+        rows.push(match &listed.file {
+            Ok(file) => {
+                let missing = file.missing();
+                let state = match missing.is_empty() {
+                    true => "installed".to_owned(),
+                    false => format!("not installed: {}", missing.join(", ")),
+                };
+                let media = file.media.name().to_owned();
+                [listed.name.clone(), state, media, file.title.clone()]
+            }
+            Err(error) => {
+                let mistake = error.to_string();
+                [
+                    listed.name.clone(),
+                    "mistake".to_owned(),
+                    "-".to_owned(),
+                    mistake,
+                ]
+            }
+        });
+    }
+    for [name, state, media, words] in &rows {
+        lab::terminal::print(&format!("{name:<18} {state:<28} {media:<9} {words}\n"));
+    }
     Ok(RunVerdict::Passed)
 }
 
@@ -214,10 +367,18 @@ fn scenario(options: LabRunOptions) -> Result<RunVerdict, LabError> {
             "--set, --out and --repeat apply to experiments only: remove them for a scenario",
         ));
     }
+    if options.subject.subject.is_some() {
+        return Err(LabError::bad_input(
+            "--subject applies to experiments only: name the address after the scenario",
+        ));
+    }
     if options.no_probe {
         return Err(LabError::bad_input(
             "--no-probe applies to experiments only: a scenario has no probe",
         ));
+    }
+    if options.quick {
+        return Err(quick_refused());
     }
     let mut read = options.scenario.options()?;
     read.file = options.experiment.into();
@@ -230,7 +391,7 @@ fn scenario(options: LabRunOptions) -> Result<RunVerdict, LabError> {
 fn experiment(options: LabRunOptions) -> Result<RunVerdict, LabError> {
     options.scenario.none_given()?;
     let run = lab::run::RunOptions {
-        set: options.sets,
+        set: [options.subject.sets()?, options.sets].concat(),
         json: options.json,
         out: options.out,
         simulate: options.simulate,
@@ -239,12 +400,23 @@ fn experiment(options: LabRunOptions) -> Result<RunVerdict, LabError> {
         force: options.force,
         no_probe: options.no_probe,
     };
-    lab::run::run(&options.experiment, &run)
+    if options.experiment == lab::study_c::NAME {
+        return lab::study_c::run(&run, options.quick);
+    }
+    match lab::study::is_study(&options.experiment) {
+        true => lab::study::run(&options.experiment, &run, options.quick),
+        false if options.quick => Err(quick_refused()),
+        false => lab::run::run(&options.experiment, &run),
+    }
+}
+
+fn quick_refused() -> LabError {
+    LabError::bad_input("--quick applies to studies only: shorten an experiment with --set")
 }
 
 fn search(options: LabSearchOptions) -> Result<RunVerdict, LabError> {
     let run = lab::run::RunOptions {
-        set: options.sets,
+        set: [options.subject.sets()?, options.sets].concat(),
         json: options.json,
         out: options.out,
         simulate: options.simulate,

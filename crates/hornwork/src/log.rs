@@ -351,7 +351,7 @@ fn lost_line(json: bool, clock: &Clock, lines: u64) -> String {
 }
 
 /// Fields that are names, even where one happens to consist of digits.
-const NAME_FIELDS: [&str; 13] = [
+const NAME_FIELDS: [&str; 17] = [
     "route",
     "number",
     "from",
@@ -365,6 +365,10 @@ const NAME_FIELDS: [&str; 13] = [
     "from_node",
     "to_node",
     "conference",
+    "object",
+    "by",
+    "rule",
+    "receiver",
 ];
 
 /// Endings of fields that have decimals.

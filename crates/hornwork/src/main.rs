@@ -3,18 +3,24 @@
 
 mod alarms;
 mod background_read;
+mod call_tap;
 mod configuration;
 mod control;
 mod ctl;
 mod event_output;
 mod findings;
+mod gateway;
 mod history;
 mod http;
+mod http_client;
 mod isolate;
 mod lab_commands;
+mod lab_plan;
+mod link_command;
 mod log;
 mod machine;
 mod media_node;
+mod media_path;
 mod metrics;
 mod notify;
 mod operators;
@@ -23,6 +29,7 @@ mod ports;
 mod records;
 mod rules;
 mod scenario;
+mod secret_file;
 mod security;
 mod service;
 mod shell;
@@ -32,6 +39,8 @@ mod store;
 mod threads;
 mod top;
 mod trace;
+mod traces;
+mod web;
 mod workers;
 
 use clap::{Parser, Subcommand};
@@ -90,6 +99,9 @@ enum Command {
     Phone(phone::PhoneSubcommand),
     /// Find calls and messages in the store of a border; with a Call-ID, print the ladder of the call.
     Trace(Box<trace::Trace>),
+    /// Prepare users of the web console: hashes of passwords and tokens.
+    #[command(subcommand)]
+    Console(web::ConsoleCommand),
     /// Print completions for a shell.
     Completions(shell::Completions),
     /// Write manual pages, one for each command.
@@ -106,11 +118,15 @@ impl Command {
             | Command::Top(_)
             | Command::Rules(_)
             | Command::Trace(_)
+            | Command::Console(_)
             | Command::Completions(_)
             | Command::Man(_) => true,
             Command::Lab(lab) => !matches!(
                 lab,
-                lab_commands::Lab::Run(_) | lab_commands::Lab::Search(_)
+                lab_commands::Lab::Run(_)
+                    | lab_commands::Lab::Search(_)
+                    | lab_commands::Lab::Datasheet(_)
+                    | lab_commands::Lab::Link(_)
             ),
             Command::Run(_) | Command::Isolate(_) | Command::Demo(_) | Command::Phone(_) => false,
         }
@@ -149,6 +165,7 @@ fn main() -> ExitCode {
         Command::Lab(lab) => lab_commands::run(lab),
         Command::Phone(command) => lab_commands::end(phone::run(command)),
         Command::Trace(options) => trace::run(&options),
+        Command::Console(command) => web::run(&command),
         Command::Completions(options) => shell::completions::<Arguments>(&options),
         Command::Man(options) => shell::man::<Arguments>(&options),
     }

@@ -3,13 +3,11 @@
 use crate::background_read::BackgroundRead;
 use crate::configuration;
 use crate::log::EventLog;
+use crate::media_path::{af_xdp, kernel_relay, log_af_xdp_packets, log_kernel_relay_changes};
 use crate::notify::{Watchdog, notify};
 use crate::ports::{self, Claims, ServedPart};
 use crate::security::LoadedFiles;
-use crate::service::{
-    SIGNAL_WAIT, af_xdp, driver_config, kernel_relay, log_af_xdp_packets, log_kernel_relay_changes,
-    log_machine_limits, media_keying, opened,
-};
+use crate::service::{SIGNAL_WAIT, driver_config, log_machine_limits, media_keying, opened};
 use crate::sounds::{self, Sounds};
 use crate::threads::ThreadSettings;
 use border::ng_server::NgServer;

@@ -3,6 +3,7 @@
 
 use crate::alarms::{AlarmKind, CHECK_INTERVAL, WatchedFigures};
 use crate::event_output::{OUTCOMES, SETUP_BOUNDS_MS, outcomes};
+use crate::gateway::GatewayFigures;
 use crate::log::timestamp;
 use crate::operators::{Operators, Statistics, cpu_seconds};
 use axum::Router;
@@ -16,7 +17,7 @@ use engine::{DropReason, Event, EventKind};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tokio::time::sleep;
@@ -232,6 +233,36 @@ pub(crate) const METRICS: &[MetricSpec] = &[
         "1 while call records cannot be written.",
     ),
     spec(
+        "hornwork_gateway_packets_total",
+        Counter,
+        &["direction"],
+        "Packets of the IPsec gateway: sealed (sent to peers), opened (received from them).",
+    ),
+    spec(
+        "hornwork_gateway_bytes_total",
+        Counter,
+        &["direction"],
+        "Bytes of their inner packets.",
+    ),
+    spec(
+        "hornwork_gateway_drops_total",
+        Counter,
+        &["reason"],
+        "Packets that the IPsec gateway has dropped, by reason; docs/events.md has the reasons.",
+    ),
+    spec(
+        "hornwork_gateway_associations",
+        Gauge,
+        &[],
+        "Security associations of the IPsec gateway.",
+    ),
+    spec(
+        "hornwork_gateway_notices_lost_total",
+        Counter,
+        &[],
+        "Log lines of the IPsec gateway for which there was no room.",
+    ),
+    spec(
         "hornwork_events_lost_total",
         Counter,
         &[],
@@ -242,6 +273,30 @@ pub(crate) const METRICS: &[MetricSpec] = &[
         Gauge,
         &["severity"],
         "Active alarms.",
+    ),
+    spec(
+        "hornwork_trace_spans_total",
+        Counter,
+        &["result"],
+        "Spans of traces: sent, lost (no room, or the collector did not accept them).",
+    ),
+    spec(
+        "hornwork_alarm_notices_total",
+        Counter,
+        &["receiver", "result"],
+        "Notices about alarms, by receiver: sent, lost (the queue was full, or the receiver did not accept them).",
+    ),
+    spec(
+        "hornwork_alarm_notices_waiting",
+        Gauge,
+        &["receiver"],
+        "Notices about alarms that wait for the receiver.",
+    ),
+    spec(
+        "hornwork_alarm_receiver_failing",
+        Gauge,
+        &["receiver"],
+        "1 if the last attempt to send a notice to the receiver failed.",
     ),
 ];
 
@@ -344,7 +399,7 @@ fn flag(value: bool) -> u8 {
     u8::from(value)
 }
 
-fn memory_bytes() -> u64 {
+pub(crate) fn memory_bytes() -> u64 {
     let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages = text
         .split_whitespace()
@@ -435,6 +490,9 @@ fn values(statistics: &Statistics, operators: &Operators) -> MetricValues {
             records.failing.load(Relaxed),
         );
     }
+    if let Some(gateway) = &operators.gateway {
+        set_gateway(&mut out, gateway);
+    }
     out.set("hornwork_events_lost_total", &[], statistics.events_lost);
     for severity in ["critical", "major", "minor"] {
         out.set(
@@ -443,7 +501,49 @@ fn values(statistics: &Statistics, operators: &Operators) -> MetricValues {
             operators.alarms.active(severity),
         );
     }
+    if let Some(traces) = &operators.traces {
+        let (sent, lost) = (traces.sent.load(Relaxed), traces.lost.load(Relaxed));
+        out.set("hornwork_trace_spans_total", &["sent"], sent);
+        out.set("hornwork_trace_spans_total", &["lost"], lost);
+    }
+    set_receivers(&mut out, operators);
     out
+}
+
+fn set_receivers(out: &mut MetricValues, operators: &Operators) {
+    for queue in operators.alarms.receivers() {
+        let (name, counters) = (&*queue.receiver, &queue.counters);
+        let sent = counters.sent.load(Relaxed);
+        out.set("hornwork_alarm_notices_total", &[name, "sent"], sent);
+        let lost = counters.lost.load(Relaxed);
+        out.set("hornwork_alarm_notices_total", &[name, "lost"], lost);
+        let waiting = counters.waiting.load(Relaxed);
+        out.set("hornwork_alarm_notices_waiting", &[name], waiting);
+        let failing = flag(counters.failing.load(Relaxed));
+        out.set("hornwork_alarm_receiver_failing", &[name], failing);
+    }
+}
+
+fn set_gateway(out: &mut MetricValues, gateway: &GatewayFigures) {
+    for (direction, packets, bytes) in [
+        ("sealed", &gateway.sealed, &gateway.sealed_bytes),
+        ("opened", &gateway.opened, &gateway.opened_bytes),
+    ] {
+        let label = &[direction];
+        out.set(
+            "hornwork_gateway_packets_total",
+            label,
+            packets.load(Relaxed),
+        );
+        out.set("hornwork_gateway_bytes_total", label, bytes.load(Relaxed));
+    }
+    for (reason, count) in gateway.drops() {
+        out.set("hornwork_gateway_drops_total", &[reason.name()], count);
+    }
+    let associations = gateway.associations.load(Relaxed);
+    out.set("hornwork_gateway_associations", &[], associations);
+    let lost = gateway.notices_lost.load(Relaxed);
+    out.set("hornwork_gateway_notices_lost_total", &[], lost);
 }
 
 fn set_setup_times(out: &mut MetricValues, statistics: &Statistics) {
@@ -514,12 +614,12 @@ pub(crate) fn router(operators: Operators) -> Router {
 /// If the address cannot be bound, the file not written, or the thread not started.
 pub(crate) fn start(spec: Option<&MetricsSpec>, operators: Operators) -> io::Result<()> {
     let listener = spec.and_then(|spec| spec.listen).map(bind).transpose()?;
-    let csv = spec.and_then(|spec| Some((spec.csv.clone()?, spec.csv_interval)));
-    if let Some((path, _)) = &csv {
-        append(path, "").map_err(|error| {
+    let csv = spec.and_then(StatisticsFile::of);
+    if let Some(file) = &csv {
+        file.append("").map_err(|error| {
             io::Error::other(format!(
                 "cannot write statistics to {}: {error}\n  remedy: correct `csv` in [metrics]",
-                path.display()
+                file.path.display()
             ))
         })?;
     }
@@ -542,8 +642,8 @@ pub(crate) fn start(spec: Option<&MetricsSpec>, operators: Operators) -> io::Res
                     let router = router(operators.clone());
                     tokio::spawn(crate::http::serve_metrics(listener, router));
                 }
-                if let Some((path, interval)) = csv {
-                    tokio::spawn(write_statistics(path, interval, operators.clone()));
+                if let Some(file) = csv {
+                    tokio::spawn(write_statistics(file, operators.clone()));
                 }
                 check_alarms(operators).await;
             });
@@ -597,16 +697,60 @@ async fn check_alarms(operators: Operators) {
 /// Columns of the statistics file.
 const CSV_HEADER: &str = "time,calls_active,calls_offered,calls_answered,calls_completed,calls_cancelled,calls_declined,calls_unanswered,calls_refused,calls_redirected,calls_failed,registrations,rtp_packets,rtp_packets_lost,drops,cpu_s\n";
 
-fn append(path: &Path, line: &str) -> io::Result<()> {
-    let mut file = std::fs::OpenOptions::new()
-        .create(true)
-        .append(true)
-        .open(path)?;
-    let header = match file.metadata()?.len() {
-        0 => CSV_HEADER,
-        _ => "",
-    };
-    file.write_all(format!("{header}{line}").as_bytes())
+/// The file of the statistics.
+struct StatisticsFile {
+    path: PathBuf,
+    interval: Duration,
+    /// Size in bytes from which it is rotated.
+    rotate_bytes: u64,
+    /// Rotated files that are kept.
+    keep: u32,
+}
+
+impl StatisticsFile {
+    fn of(spec: &MetricsSpec) -> Option<StatisticsFile> {
+        Some(StatisticsFile {
+            path: spec.csv.clone()?,
+            interval: spec.csv_interval,
+            rotate_bytes: spec.csv_rotate_bytes,
+            keep: spec.csv_keep,
+        })
+    }
+
+    /// The name of a rotated file.
+    fn rotated(&self, number: u32) -> PathBuf {
+        let mut name = self.path.clone().into_os_string();
+        name.push(format!(".{number}"));
+        name.into()
+    }
+
+    /// Renames the file to the first rotated one, and those before to the next; the last one is replaced.
+    fn rotate(&self) -> io::Result<()> {
+        for number in (1..self.keep).rev() {
+            let from = self.rotated(number);
+            if from.exists() {
+                std::fs::rename(from, self.rotated(number + 1))?;
+            }
+        }
+        std::fs::rename(&self.path, self.rotated(1))
+    }
+
+    /// Appends a line; a new file begins with the header.
+    fn append(&self, line: &str) -> io::Result<()> {
+        let size = std::fs::metadata(&self.path).map_or(0, |about| about.len());
+        if size >= self.rotate_bytes {
+            self.rotate()?;
+        }
+        let mut file = std::fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(&self.path)?;
+        let header = match file.metadata()?.len() {
+            0 => CSV_HEADER,
+            _ => "",
+        };
+        file.write_all(format!("{header}{line}").as_bytes())
+    }
 }
 
 fn csv_line(statistics: &Statistics, time: &str) -> String {
@@ -625,21 +769,21 @@ fn csv_line(statistics: &Statistics, time: &str) -> String {
     )
 }
 
-async fn write_statistics(path: PathBuf, interval: Duration, operators: Operators) {
+async fn write_statistics(file: StatisticsFile, operators: Operators) {
     let mut failing = false;
     loop {
-        sleep(interval).await;
+        sleep(file.interval).await;
         let Ok(statistics) = operators.statistics().await else {
             continue;
         };
         let time = timestamp(operators.clock.unix_nanos_now());
-        let written = append(&path, &csv_line(&statistics, &time));
+        let written = file.append(&csv_line(&statistics, &time));
         if let Err(error) = &written
             && !failing
         {
             let now = operators.clock.now();
             let event = EventKind::StatisticsFailed {
-                file: path.display().to_string(),
+                file: file.path.display().to_string(),
                 reason: error.to_string(),
             };
             operators.log.event(&Event::new(now, event));
@@ -669,6 +813,26 @@ mod tests {
     }
 
     #[test]
+    fn dashboard_and_alert_rules_use_declared_metrics() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/monitoring");
+        for file in ["grafana.json", "hornwork.rules.yml"] {
+            let text = std::fs::read_to_string(format!("{folder}/{file}")).unwrap();
+            let words = text.split(|char: char| !(char.is_ascii_alphanumeric() || char == '_'));
+            let used: Vec<&str> = words.filter(|word| word.starts_with("hornwork_")).collect();
+            assert!(used.len() > 5, "{file}");
+            for name in used {
+                let is_declared = METRICS.iter().any(|spec| {
+                    let rest = name.strip_prefix(spec.name);
+                    rest == Some("")
+                        || spec.kind == MetricKind::Histogram
+                            && matches!(rest, Some("_bucket" | "_sum" | "_count"))
+                });
+                assert!(is_declared, "{file} uses {name}");
+            }
+        }
+    }
+
+    #[test]
     fn text_has_help_type_and_escaped_labels() {
         let mut out = MetricValues::default();
         out.set("hornwork_trunk_up", &["a\"b\\c"], 1);
@@ -690,6 +854,28 @@ mod tests {
             text.contains("hornwork_call_setup_seconds_sum 0.5\n"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn statistics_are_rotated_by_size_and_bounded_in_number() {
+        let name = format!("hornwork-statistics-{}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&folder).unwrap();
+        let file = StatisticsFile {
+            path: folder.join("s.csv"),
+            interval: Duration::from_secs(1),
+            rotate_bytes: CSV_HEADER.len() as u64 + 2,
+            keep: 2,
+        };
+        for line in ["1\n", "2\n", "3\n", "4\n"] {
+            file.append(line).unwrap();
+        }
+        let text = |path: PathBuf| std::fs::read_to_string(path).unwrap();
+        assert_eq!(text(file.path.clone()), format!("{CSV_HEADER}4\n"));
+        assert_eq!(text(file.rotated(1)), format!("{CSV_HEADER}3\n"));
+        assert_eq!(text(file.rotated(2)), format!("{CSV_HEADER}2\n"));
+        assert!(!file.rotated(3).exists());
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]

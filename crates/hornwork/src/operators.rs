@@ -2,10 +2,16 @@
 //! bounded queue for each thread. Replies return over one-shot channels, so that a client that does not read delays
 //! nothing.
 
+mod commands;
+
+pub(crate) use commands::{CommandError, NamedRegistration};
+
 use crate::alarms::AlarmBoard;
 use crate::event_output::EventCounts;
+use crate::gateway::GatewayFigures;
 use crate::log::EventLog;
 use crate::records::RecordCounters;
+use crate::traces::TraceCounters;
 use border::border::{Border, BorderCounters};
 use border::views::{NodeView, OverloadView, TrunkView};
 use engine::{Drops, Time};
@@ -82,6 +88,9 @@ pub(crate) struct Operators {
     lines: Arc<[OperatorLine]>,
     requests: Arc<(AtomicBool, Mutex<Vec<ServiceRequest>>)>,
     pub(crate) records: Option<Arc<RecordCounters>>,
+    pub(crate) traces: Option<Arc<TraceCounters>>,
+    /// Figures of the IPsec gateway.
+    pub(crate) gateway: Option<Arc<GatewayFigures>>,
     pub(crate) alarms: AlarmBoard,
     pub(crate) log: EventLog,
     pub(crate) clock: Clock,
@@ -91,7 +100,7 @@ impl Operators {
     /// `lines` begins with that of the main thread.
     pub(crate) fn new(
         lines: Vec<OperatorLine>,
-        records: Option<Arc<RecordCounters>>,
+        (records, traces): (Option<Arc<RecordCounters>>, Option<Arc<TraceCounters>>),
         log: &EventLog,
         clock: Clock,
     ) -> Operators {
@@ -99,6 +108,8 @@ impl Operators {
             lines: lines.into(),
             requests: Arc::default(),
             records,
+            traces,
+            gateway: None,
             alarms: log.alarms(),
             log: log.clone(),
             clock,

@@ -4,9 +4,10 @@ use clap::{Args, Subcommand, ValueEnum};
 use codec::{Format, Kind};
 use engine::Transport;
 use lab::host::SrtpUse;
-use lab::phone::{PhoneAccount, PhoneAction, PhoneOptions, PhoneTask};
+use lab::phone::{PhoneAccount, PhoneAction, PhoneEspOptions, PhoneOptions, PhoneTask};
 use lab::tls::TlsSettings;
 use lab::{LabError, RunVerdict};
+use protect::esp::{EspCarrier, VoiceShortcut};
 use std::io::IsTerminal as _;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -137,9 +138,10 @@ pub struct InCallOptions {
         long,
         value_name = "LIST",
         value_delimiter = ',',
+        value_parser = codec_named,
         default_value = "opus,g722,pcma,pcmu,g729"
     )]
-    codec: Vec<CodecChoice>,
+    codec: Vec<Kind>,
     /// Media security [default: off for a call, accept for an answer].
     #[arg(long)]
     srtp: Option<SrtpChoice>,
@@ -182,6 +184,8 @@ pub struct LineOptions {
     /// Local address [default: that of the route to the peer; port 5060 for an answer without --register].
     #[arg(long, value_name = "ADDRESS[:PORT]")]
     local: Option<String>,
+    #[command(flatten)]
+    esp: EspOptions,
     /// TLS: trusted authorities (PEM) instead of the system's.
     #[arg(long, value_name = "FILE", conflicts_with = "insecure")]
     ca: Option<PathBuf>,
@@ -199,13 +203,78 @@ pub struct LineOptions {
     insecure: bool,
 }
 
+/// ESP around SIP and media.
+#[derive(Debug, Args)]
+pub struct EspOptions {
+    /// ESP (IPsec) around SIP and media in this program, with manual keys: a file in the format of Wireshark's esp_sa
+    /// table with one line for each direction. UDP only.
+    #[arg(long, value_name = "KEYFILE")]
+    esp: Option<PathBuf>,
+    /// ESP: transport mode between the two phones, or tunnel mode around addresses of an own network.
+    #[arg(
+        long,
+        value_name = "MODE",
+        default_value = "transport",
+        requires = "esp"
+    )]
+    esp_mode: EspModeChoice,
+    /// ESP: carrier [default: ip if the right for raw sockets exists, else udp].
+    #[arg(long, value_name = "CARRIER", requires = "esp")]
+    esp_over: Option<EspCarrierChoice>,
+    /// ESP: local address of its packets, and port in UDP [default: --local, or in tunnel mode the key file; port 4500].
+    #[arg(long, value_name = "ADDRESS[:PORT]", requires = "esp")]
+    esp_local: Option<String>,
+    /// ESP: address of the peer, and port in UDP [default: the key file, or the called host; port 4500].
+    #[arg(long, value_name = "ADDRESS[:PORT]", requires = "esp")]
+    esp_peer: Option<String>,
+    /// ESP: a shortcut of voice between two phones of this program. A call is refused if the peer does not have the same.
+    #[arg(long, value_name = "SHORTCUT", requires = "esp")]
+    esp_shortcut: Option<EspShortcutChoice>,
+    /// ESP: allow algorithms that must not be used any more (RFC 8221), and NULL encryption.
+    #[arg(long, requires = "esp")]
+    esp_allow_weak: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum EspModeChoice {
+    Transport,
+    Tunnel,
+}
+
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum CodecChoice {
-    Opus,
-    G722,
-    Pcma,
-    Pcmu,
-    G729,
+enum EspCarrierChoice {
+    /// IP protocol 50; needs CAP_NET_RAW.
+    Ip,
+    /// UDP encapsulation (RFC 3948).
+    Udp,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum EspShortcutChoice {
+    /// RTP directly in ESP, without UDP.
+    Rtp,
+    /// RTP without IP and UDP, from ESP straight to the media handler.
+    Direct,
+}
+
+impl EspOptions {
+    fn options(&self) -> Option<PhoneEspOptions> {
+        Some(PhoneEspOptions {
+            key_file: self.esp.clone()?,
+            tunnel: self.esp_mode == EspModeChoice::Tunnel,
+            carrier: self.esp_over.map(|carrier| match carrier {
+                EspCarrierChoice::Ip => EspCarrier::Ip,
+                EspCarrierChoice::Udp => EspCarrier::Udp,
+            }),
+            local: self.esp_local.clone(),
+            peer: self.esp_peer.clone(),
+            allow_weak: self.esp_allow_weak,
+            shortcut: self.esp_shortcut.map(|shortcut| match shortcut {
+                EspShortcutChoice::Rtp => VoiceShortcut::WithoutUdp,
+                EspShortcutChoice::Direct => VoiceShortcut::Direct,
+            }),
+        })
+    }
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -242,14 +311,15 @@ fn digits(text: &str) -> Result<String, String> {
     }
 }
 
-fn format(name: CodecChoice) -> Result<Format, LabError> {
-    let kind = match name {
-        CodecChoice::Opus => Kind::Opus,
-        CodecChoice::G722 => Kind::G722,
-        CodecChoice::Pcma => Kind::Pcma,
-        CodecChoice::Pcmu => Kind::Pcmu,
-        CodecChoice::G729 => Kind::G729,
-    };
+/// A codec by its name, as in SDP.
+fn codec_named(name: &str) -> Result<Kind, String> {
+    Kind::of_name(name).ok_or_else(|| {
+        let names = Kind::ALL.map(|kind| kind.name().to_ascii_lowercase());
+        format!("codecs are {}", names.join(", "))
+    })
+}
+
+fn format(kind: Kind) -> Result<Format, LabError> {
     match kind.is_available() {
         // Silence is sent as audio, so that the other side has no gaps.
         true if kind == Kind::G729 => Ok(Format::G729 { annex_b: false }),
@@ -262,9 +332,9 @@ fn format(name: CodecChoice) -> Result<Format, LabError> {
 }
 
 /// The codecs; a missing library is an error only if the codec was named.
-fn formats(names: &[CodecChoice]) -> Result<Vec<Format>, LabError> {
+fn formats(names: &[Kind]) -> Result<Vec<Format>, LabError> {
     let all = names.len() == Kind::ALL.len();
-    let usable = |name: &&CodecChoice| !all || format(**name).is_ok();
+    let usable = |name: &&Kind| !all || format(**name).is_ok();
     names
         .iter()
         .filter(usable)
@@ -318,8 +388,9 @@ impl LineOptions {
             }),
             proxy: self.proxy.clone(),
             local: self.local.clone(),
+            esp: self.esp.options(),
             tls: self.tls(),
-            codecs: formats(&[CodecChoice::Pcma])?,
+            codecs: formats(&[Kind::Pcma])?,
             srtp: SrtpUse::Off,
             wav_in: None,
             repeats: false,

@@ -80,7 +80,62 @@ pub(crate) struct RecordSink {
     queue: Arc<RecordQueue>,
 }
 
+/// Events taken from the queue.
+#[derive(Default)]
+pub(crate) struct CollectedEvents {
+    pub(crate) events: Vec<Event>,
+    /// Numbers of calls whose end found no space.
+    pub(crate) lost_ends: Vec<u64>,
+    /// Ends without such a number.
+    pub(crate) lost: u64,
+    /// Whether the program ends.
+    pub(crate) ending: bool,
+}
+
 impl RecordSink {
+    /// An empty queue.
+    pub(crate) fn new() -> RecordSink {
+        RecordSink {
+            queue: Arc::default(),
+        }
+    }
+
+    /// Waits for `limit`, or until the program ends, and takes all events.
+    pub(crate) fn collect(&self, limit: Duration) -> CollectedEvents {
+        let mut state = self.queue.state();
+        if !state.ending {
+            // Packet threads do not wake the writer: at these intervals that costs them nothing.
+            let waits = |state: &mut RecordQueueState| !state.ending;
+            let waited = self.queue.changed.wait_timeout_while(state, limit, waits);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        CollectedEvents {
+            events: std::mem::take(&mut state.waiting),
+            lost_ends: std::mem::take(&mut state.lost_ends),
+            lost: std::mem::take(&mut state.lost),
+            ending: state.ending,
+        }
+    }
+
+    /// Has the thread that collects the events end, and waits for that for a limited time.
+    pub(crate) fn end(&self) {
+        let mut state = self.queue.state();
+        state.ending = true;
+        self.queue.changed.notify_all();
+        let waits = |state: &mut RecordQueueState| !state.ended;
+        let waited = self
+            .queue
+            .changed
+            .wait_timeout_while(state, END_TIMEOUT, waits);
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Tells that the thread that collects the events has ended.
+    pub(crate) fn ended(&self) {
+        self.queue.state().ended = true;
+        self.queue.changed.notify_all();
+    }
+
     /// Moves events into the queue, as far as it has space, without waiting for the disk.
     pub(crate) fn put(&self, events: &mut Vec<Event>) {
         if events.is_empty() {
@@ -128,9 +183,7 @@ impl CallRecords {
             ))
         });
         let (folder, cut) = opened?;
-        let sink = RecordSink {
-            queue: Arc::default(),
-        };
+        let sink = RecordSink::new();
         let counters = Arc::new(RecordCounters::default());
         counters.cut.store(cut.len() as u64, Relaxed);
         let run = (clock.unix_nanos(Time::ZERO) / 1_000).to_string();
@@ -172,13 +225,7 @@ impl CallRecords {
 
     /// Waits for a limited time until everything is written.
     pub(crate) fn end(self) {
-        let queue = &self.sink.queue;
-        let mut state = queue.state();
-        state.ending = true;
-        queue.changed.notify_all();
-        let waits = |state: &mut RecordQueueState| !state.ended;
-        let waited = queue.changed.wait_timeout_while(state, END_TIMEOUT, waits);
-        drop(waited.unwrap_or_else(PoisonError::into_inner));
+        self.sink.end();
     }
 }
 

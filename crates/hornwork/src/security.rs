@@ -1,7 +1,13 @@
 //! Certificates and keys: read from the configured files, passed to the driver, and monitored for expiry.
 
-use crate::control::BearerToken;
-use config::{CertificateFiles, ClientProof, Config, FilePath, Mistake, TlsVersion, Trust};
+use crate::alarms::AlarmFiles;
+use crate::control::{BearerToken, is_token};
+use crate::gateway::GatewayKeys;
+use crate::http_client::HttpCredentials;
+use crate::secret_file;
+use config::{
+    CertificateFiles, ClientProof, Config, FilePath, Mistake, SyslogTransport, TlsVersion, Trust,
+};
 use engine::{EventKind, Transport};
 use net::tls::{
     Anchors, ClientAuth, ClientSettings, CredentialError, Identity, MinimumVersion, Security,
@@ -9,6 +15,8 @@ use net::tls::{
 };
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tokio_rustls::rustls::ClientConfig;
 
 const DAY_S: i64 = 86_400;
 
@@ -21,6 +29,18 @@ pub struct LoadedFiles {
     certificates: BTreeMap<PathBuf, Identity>,
     /// Token of control requests.
     pub token: Option<BearerToken>,
+    /// Certificate of the web console.
+    pub console: Option<Identity>,
+    /// Secret and TLS settings of the login by OpenID Connect.
+    pub(crate) oidc: HttpCredentials,
+    /// Client certificates of the web console.
+    pub(crate) console_clients: ClientAuth,
+    /// Secret and TLS settings of the collector of traces.
+    pub(crate) traces: HttpCredentials,
+    /// Secrets and TLS settings of the receivers of alarms.
+    pub(crate) alarms: AlarmFiles,
+    /// Keys of the IPsec gateway.
+    pub(crate) gateway: Option<GatewayKeys>,
 }
 
 /// Reads files and collects mistakes, each at the line that names the file.
@@ -79,6 +99,43 @@ impl FileChecker<'_> {
             format!("{}: {problem}", files.chain.path().display()),
             "replace it by a valid certificate".to_owned(),
         ));
+    }
+
+    /// A secret in a file of its own.
+    fn secret(
+        &mut self,
+        place: &FilePath,
+        is_good: impl Fn(&str) -> bool,
+        form: &str,
+    ) -> Option<String> {
+        match secret_file::read(place.path(), is_good, form) {
+            Ok(secret) => Some(secret),
+            Err((message, remedy)) => {
+                let mistake = place.mistake(self.text, self.file, message, remedy);
+                self.mistakes.push(mistake);
+                None
+            }
+        }
+    }
+
+    /// A bearer token in a file of its own.
+    fn token(&mut self, place: Option<&FilePath>) -> Option<String> {
+        self.secret(place?, is_token, "letters, digits and - . _ ~ + / =")
+    }
+
+    /// Settings of a TLS client that trusts these authorities.
+    fn client(&mut self, trust: &Trust, own: Option<&Identity>) -> Option<Arc<ClientConfig>> {
+        let anchors = self.anchors(trust)?;
+        match net::tls::client_config(&anchors, own) {
+            Ok(config) => Some(config),
+            Err(message) => {
+                let (Trust::System(place) | Trust::File(place)) = trust;
+                let remedy = "compare the files with docs/configuration.md".to_owned();
+                let mistake = place.mistake(self.text, self.file, message, remedy);
+                self.mistakes.push(mistake);
+                None
+            }
+        }
     }
 
     fn anchors(&mut self, trust: &Trust) -> Option<Anchors> {
@@ -208,10 +265,56 @@ impl LoadedFiles {
             };
             read.map_err(failed).ok()
         });
+        let alarms = alarm_files(&mut reader, config);
+        let traces = config.traces.as_ref();
+        let traces = traces.map_or_else(HttpCredentials::default, |spec| HttpCredentials {
+            secret: None,
+            token: reader.token(spec.token.as_ref()),
+            tls: match spec.url.is_secure {
+                true => reader.client(&spec.ca, None),
+                false => None,
+            },
+        });
+        let console = config.console.as_ref();
+        let oidc = console.and_then(|console| console.oidc.as_ref());
+        let oidc = oidc.map_or_else(HttpCredentials::default, |spec| {
+            let any = |text: &str| text.chars().all(|char| !char.is_control());
+            let secret = spec.secret.as_ref();
+            HttpCredentials {
+                token: None,
+                secret: secret.and_then(|place| reader.secret(place, any, "characters")),
+                tls: match spec.issuer.starts_with("https:") {
+                    true => reader.client(&spec.ca, None),
+                    false => None,
+                },
+            }
+        });
+        let console_clients = console.map_or(ClientAuth::None, |console| {
+            let anchors = console.client_ca.as_ref();
+            match anchors.and_then(|trust| reader.anchors(trust)) {
+                None => ClientAuth::None,
+                Some(anchors) if console.requires_certificate => ClientAuth::Require(anchors),
+                Some(anchors) => ClientAuth::Request(anchors),
+            }
+        });
+        let console = console.and_then(|console| reader.identity(console.certificate.as_ref()?));
+        let gateway = config.gateway.as_ref().and_then(|gateway| {
+            let failed = |(message, remedy): (String, String)| {
+                let mistake = gateway.key_file.mistake(text, file, message, remedy);
+                reader.mistakes.push(mistake);
+            };
+            GatewayKeys::read(gateway).map_err(failed).ok()
+        });
         match reader.mistakes.is_empty() {
             true => Ok(LoadedFiles {
                 security,
                 token,
+                console,
+                console_clients,
+                oidc,
+                alarms,
+                traces,
+                gateway,
                 certificates: reader.certificates,
             }),
             false => {
@@ -265,6 +368,36 @@ fn expiry_event(file: &Path, identities: &net::tls::Identities, now: i64) -> Opt
         days_left: u64::try_from(left / DAY_S).unwrap_or(0),
         state: state.to_owned(),
     })
+}
+
+/// The files of the receivers of alarms.
+fn alarm_files(reader: &mut FileChecker<'_>, config: &Config) -> AlarmFiles {
+    let mut files = AlarmFiles::default();
+    let Some(spec) = &config.alarms else {
+        return files;
+    };
+    for webhook in &spec.webhooks {
+        let any = |text: &str| text.chars().all(|char| !char.is_control());
+        let secret = webhook.secret.as_ref();
+        let secret = secret.and_then(|place| reader.secret(place, any, "characters"));
+        let token = reader.token(webhook.token.as_ref());
+        let tls = match webhook.url.is_secure {
+            true => reader.client(&webhook.ca, None),
+            false => None,
+        };
+        files.webhooks.push(HttpCredentials { secret, token, tls });
+    }
+    for syslog in &spec.syslog {
+        files.syslog.push(match syslog.transport {
+            SyslogTransport::Tls => {
+                let own = syslog.certificate.as_ref();
+                let own = own.and_then(|own| reader.identity(own));
+                reader.client(&syslog.ca, own.as_ref())
+            }
+            SyslogTransport::Udp | SyslogTransport::Tcp => None,
+        });
+    }
+    files
 }
 
 fn server(reader: &mut FileChecker<'_>, tls: &config::ListenTls) -> Option<ServerSettings> {

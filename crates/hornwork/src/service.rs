@@ -1,12 +1,19 @@
 //! `hornwork run`: runs the border from its configuration until its last call has drained.
 
+use crate::alarms::AlarmOutput;
 use crate::background_read::BackgroundRead;
+use crate::call_tap::call_tap;
 use crate::configuration;
 use crate::control::{ConferenceControl, ControlPolicy};
 use crate::event_output::EventOutput;
+use crate::gateway::{self, Gateway};
 use crate::history::{CallHistory, HistorySink};
 use crate::log::EventLog;
 use crate::media_node;
+use crate::media_path::{
+    af_xdp, kernel_relay, log_af_xdp_packets, log_kernel_relay_changes, media_addresses,
+    media_offload,
+};
 use crate::metrics;
 use crate::notify::{Watchdog, notify};
 use crate::operators::{self, Operators, ServiceRequest, WorkerContext};
@@ -15,14 +22,15 @@ use crate::records::CallRecords;
 use crate::security::LoadedFiles;
 use crate::store::{RegistrationSink, Store};
 use crate::threads::ThreadSettings;
+use crate::traces::CallTraces;
+use crate::web::WebConsole;
 use crate::workers::{SiblingWorkers, worker_driver_config};
-use border::admission::{MediaOffload, MediaPath};
 use border::border::Border;
 use clap::{Args, ValueEnum};
-use config::{Config, OffloadMode};
+use config::Config;
 use engine::{Event, EventKind, HashKey, Time};
 use media::forward::{Forwarder, ForwarderLimits};
-use net::{AfXdp, Clock, Driver, DriverConfig, KernelRelay, MediaSockets, PortClaims, Signals};
+use net::{Clock, Driver, DriverConfig, KernelRelay, MediaSockets, PortClaims, Signals};
 use protect::dtls;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -63,6 +71,8 @@ enum ServiceRole {
     Signalling,
     /// Media node only.
     Media,
+    /// IPsec gateway only.
+    Gateway,
 }
 
 /// `hornwork run`.
@@ -85,12 +95,23 @@ pub fn run(options: &ServeOptions) -> ExitCode {
         );
         return ExitCode::from(2);
     }
-    if !media && config.interfaces.is_empty() {
+    let gateway = options.role == ServiceRole::Gateway;
+    if gateway && config.gateway.is_none() {
         eprintln!(
-            "hornwork: {}: the configuration has a media node, but no interface for calls",
+            "hornwork: {}: there is no [gateway]",
             options.config.display()
         );
-        eprintln!("  remedy: use --role media, or add an [[interface]]");
+        eprintln!("  remedy: add [gateway] with [[gateway.tunnel]], or remove --role gateway");
+        return ExitCode::from(2);
+    }
+    if options.role == ServiceRole::All && config.interfaces.is_empty() {
+        eprintln!(
+            "hornwork: {}: the configuration has no interface for calls",
+            options.config.display()
+        );
+        eprintln!(
+            "  remedy: use --role media or --role gateway for these parts alone, or add an [[interface]]"
+        );
         return ExitCode::from(2);
     }
     let clock = Clock::new();
@@ -101,6 +122,9 @@ pub fn run(options: &ServeOptions) -> ExitCode {
             return ExitCode::from(3);
         }
     };
+    if gateway {
+        return gateway::run(&config, loaded.gateway.as_ref(), &log, clock);
+    }
     if !media && config.ng_server.is_some() {
         tracing::warn!(
             "[ng_server] is ignored: run it in a separate process: hornwork run --role media"
@@ -110,6 +134,10 @@ pub fn run(options: &ServeOptions) -> ExitCode {
         ("[control]", config.control.is_some()),
         ("[records]", config.records.is_some()),
         ("[metrics]", config.metrics.is_some()),
+        ("[console]", config.console.is_some()),
+        ("[alarms]", config.alarms.is_some()),
+        ("[traces]", config.traces.is_some()),
+        ("[gateway]", config.gateway.is_some()),
     ];
     for (table, _) in ignored.iter().filter(|(_, present)| media && *present) {
         tracing::warn!("{table} is ignored: a media node has no calls of its own");
@@ -131,154 +159,6 @@ pub fn run(options: &ServeOptions) -> ExitCode {
             log.end(&format!("hornwork: {error}"));
             ExitCode::from(3)
         }
-    }
-}
-
-/// Addresses of media.
-fn media_addresses(config: &Config) -> Vec<IpAddr> {
-    let ranges = config.media_ranges.iter();
-    let mut addresses: Vec<IpAddr> = ranges.map(|range| range.address).collect();
-    addresses.sort_unstable();
-    addresses.dedup();
-    addresses
-}
-
-/// Loads the kernel relay if configured and possible; logs the result.
-///
-/// # Errors
-/// If it is required and cannot be loaded.
-pub(crate) fn kernel_relay(
-    config: &Config,
-    log: &EventLog,
-    clock: &Clock,
-) -> io::Result<Option<KernelRelay>> {
-    let kernel = config.media.kernel_relay;
-    let required = kernel == OffloadMode::Require;
-    let failed = |why: &str| {
-        io::Error::other(format!(
-            "cannot start the kernel relay: {why}\n  remedy: set `[media] kernel_relay = \"auto\"` to run without it"
-        ))
-    };
-    if kernel == OffloadMode::Never {
-        return Ok(None);
-    }
-    let started = KernelRelay::start(&media_addresses(config), config.media.dscp);
-    let (relays, why) = match &started {
-        Ok(relay) => relay.state(),
-        Err(error) => (false, error.to_string()),
-    };
-    if required && !why.is_empty() {
-        return Err(failed(&why));
-    }
-    log.event(&Event::new(clock.now(), kernel_relay_event(relays, why)));
-    Ok(started.ok())
-}
-
-/// Event about the state of the kernel relay, with the reason.
-fn kernel_relay_event(relays: bool, why: String) -> EventKind {
-    let path = match relays {
-        true => "kernel_relay",
-        false => "no_kernel_relay",
-    };
-    EventKind::MediaPath {
-        path: path.into(),
-        reason: why,
-    }
-}
-
-/// Opens AF_XDP for media if configured and possible; logs the result.
-///
-/// # Errors
-/// If it is required and cannot be opened.
-pub(crate) fn af_xdp(config: &Config, log: &EventLog, clock: &Clock) -> io::Result<Option<AfXdp>> {
-    let wanted = config.media.af_xdp;
-    if wanted == OffloadMode::Never {
-        return Ok(None);
-    }
-    let started = AfXdp::start(&media_addresses(config), config.media.dscp);
-    let (how, unserved) = match &started {
-        Ok(started) => started.state(),
-        Err(error) => (String::new(), error.to_string()),
-    };
-    if wanted == OffloadMode::Require && !unserved.is_empty() {
-        return Err(io::Error::other(format!(
-            "cannot use AF_XDP for media: {unserved}\n  remedy: set `[media] af_xdp = \"auto\"` to run without it"
-        )));
-    }
-    let path = match &started {
-        Ok(_) => "af_xdp",
-        Err(_) => "no_af_xdp",
-    };
-    let mut why = [how, unserved].to_vec();
-    why.retain(|part| !part.is_empty());
-    let note = EventKind::MediaPath {
-        path: path.into(),
-        reason: why.join("; "),
-    };
-    log.event(&Event::new(clock.now(), note));
-    Ok(started.ok())
-}
-
-/// Logs the packets carried by AF_XDP, if it is in use.
-pub(crate) fn log_af_xdp_packets(
-    af_xdp: Option<&AfXdp>,
-    driver: &Driver<Forwarder>,
-    log: &EventLog,
-) {
-    if af_xdp.is_none() {
-        return;
-    }
-    let counters = driver.counters();
-    let note = EventKind::AfXdpStatistics {
-        received: counters.af_xdp_in,
-        sent: counters.af_xdp_out,
-        sent_by_sockets: counters.af_xdp_bypassed,
-        // The kernel does not report this count everywhere.
-        dropped: driver.kernel_drops().unwrap_or_default(),
-        received_by_queue: by_queue(&driver.af_xdp_queues()),
-    };
-    log.event(&Event::new(driver.clock().now(), note));
-    log.flush();
-}
-
-/// Packets per queue of each interface, as text.
-fn by_queue(queues: &[(&str, u32, u64)]) -> String {
-    let interfaces = queues.chunk_by(|one, next| one.0 == next.0);
-    let words = interfaces.map(|queues| {
-        let counts: Vec<String> = queues.iter().map(|queue| queue.2.to_string()).collect();
-        let name = queues.first().map_or("", |queue| queue.0);
-        format!("{name}: {}", counts.join(" "))
-    });
-    words.collect::<Vec<String>>().join("; ")
-}
-
-/// Logs interfaces on which the kernel relay became active or inactive; returns whether there were any.
-pub(crate) fn log_kernel_relay_changes(
-    relay: Option<&KernelRelay>,
-    log: &EventLog,
-    clock: &Clock,
-) -> bool {
-    let changed = relay.and_then(KernelRelay::take_changed_state);
-    let any = changed.is_some();
-    if let Some((relays, why)) = changed {
-        log.event(&Event::new(clock.now(), kernel_relay_event(relays, why)));
-    }
-    any
-}
-
-/// Media paths beside sockets that are currently in use.
-fn media_offload(relay: Option<&KernelRelay>, af_xdp: Option<&AfXdp>) -> MediaOffload {
-    let of = |way, addresses: Vec<IpAddr>| match addresses.is_empty() {
-        true => MediaOffload::default(),
-        false => MediaOffload {
-            path: way,
-            addresses: addresses.into(),
-        },
-    };
-    match (relay, af_xdp) {
-        (Some(relay), _) => of(MediaPath::Kernel, relay.served_addresses()),
-        (None, Some(af_xdp)) => of(MediaPath::AfXdp, af_xdp.served_addresses()),
-        (None, None) => MediaOffload::default(),
     }
 }
 
@@ -372,6 +252,7 @@ fn serve(
 ) -> io::Result<ExitCode> {
     let signals = Signals::install()?;
     log_machine_limits(&config);
+    let alarms = AlarmOutput::start(&config, &loaded, &log, clock)?;
     let drain = config.drain.timeout;
     let config = with_servers(config);
     let claims = Claims::of(ServedPart::Border)?;
@@ -387,7 +268,7 @@ fn serve(
     let mut borders = Border::worker_pool(config.clone(), workers, entropy);
     for border in &mut borders {
         border.reserve(PREALLOCATED_TRANSACTIONS);
-        border.set_call_records(config.records.is_some());
+        border.set_call_records(config.records.is_some() || config.traces.is_some());
     }
     let keying = media_keying(&clock)?;
     for border in &mut borders {
@@ -407,7 +288,13 @@ fn serve(
         None => None,
         Some(spec) => Some(CallRecords::start(spec, &log, clock)?),
     };
-    let events = EventOutput::new(log.clone(), records.as_ref().map(CallRecords::sink));
+    let (tap, taps) = config.console.as_ref().map(|_| call_tap()).unzip();
+    let traces = CallTraces::start(&config, &loaded.traces, &log, clock)?;
+    let sinks = (
+        records.as_ref().map(CallRecords::sink),
+        traces.as_ref().map(CallTraces::sink),
+    );
+    let events = EventOutput::new(log.clone(), sinks, tap);
     let store = Store::start(&mut border, &log, clock)?;
     let sink = store.as_ref().map(Store::sink);
     let mut history = CallHistory::start(border.config(), &log, clock)?;
@@ -451,10 +338,20 @@ fn serve(
     }
     let (line, operator_inbox) = operators::line(driver.waker());
     let lines = std::iter::once(line).chain(siblings.take_lines()).collect();
-    let record_counters = records.as_ref().map(CallRecords::counters);
-    let operators = Operators::new(lines, record_counters, &log, clock);
+    let counters = (
+        records.as_ref().map(CallRecords::counters),
+        traces.as_ref().map(CallTraces::counters),
+    );
+    let gateway = Gateway::of(border.config(), loaded.gateway.as_ref(), &log, clock)?;
+    let mut operators = Operators::new(lines, counters, &log, clock);
+    operators.gateway = gateway.as_ref().map(Gateway::figures);
     let observed = border.config();
-    if observed.metrics.is_some() || observed.control.is_some() || observed.records.is_some() {
+    if observed.metrics.is_some()
+        || observed.alarms.is_some()
+        || observed.control.is_some()
+        || observed.records.is_some()
+        || observed.console.is_some()
+    {
         metrics::start(observed.metrics.as_ref(), operators.clone())?;
     }
     let control = match &border.config().control {
@@ -465,13 +362,16 @@ fn serve(
             Some(started)
         }
     };
+    let console = WebConsole::start(border.config(), &loaded, &operators, taps)?;
     if let Some(sink) = &sink {
         sink.wake_by(driver.waker());
     }
     let mut service = BorderService {
         control,
+        console,
         sink,
         history: own_history,
+        gateway,
         loaded,
         certificates_logged: None,
         reading: BackgroundRead::new(driver.waker()),
@@ -519,6 +419,9 @@ fn serve(
             control.process(&mut border, &service.siblings, clock.now());
         }
         service.siblings.check()?;
+        if let Some(gateway) = &service.gateway {
+            gateway.check()?;
+        }
         let siblings = &mut service.siblings;
         service
             .watchdog
@@ -539,6 +442,9 @@ fn serve(
             service.events(&mut driver);
             log_af_xdp_packets(af_xdp.as_ref(), &driver, &service.log);
             service.siblings.stop();
+            if let Some(gateway) = service.gateway.take() {
+                gateway.stop();
+            }
             if let Some(control) = &service.control {
                 control.end();
             }
@@ -554,6 +460,12 @@ fn serve(
             }
             if let Some(history) = history {
                 history.end();
+            }
+            if let Some(traces) = traces {
+                traces.end();
+            }
+            if let Some(alarms) = alarms {
+                alarms.end();
             }
             return Ok(ExitCode::SUCCESS);
         }
@@ -590,6 +502,18 @@ fn changes_for_next_start(old: &Config, new: &Config) -> Vec<&'static str> {
             )
         })
     };
+    let console = |config: &Config| {
+        let console = config.console.as_ref();
+        console.map(|c| {
+            (
+                c.listen,
+                c.certificate.is_some(),
+                c.audit.clone(),
+                c.reports.clone(),
+                (c.connections, c.connections_per_source),
+            )
+        })
+    };
     let differ = [
         ("[sip]", once(old) != once(new)),
         ("[threads]", old.threads != new.threads),
@@ -608,6 +532,10 @@ fn changes_for_next_start(old: &Config, new: &Config) -> Vec<&'static str> {
         ("[control]", listens(old) != listens(new)),
         ("[records]", old.records != new.records),
         ("[metrics]", old.metrics != new.metrics),
+        ("[console]", console(old) != console(new)),
+        ("[alarms]", old.alarms != new.alarms),
+        ("[traces]", old.traces != new.traces),
+        ("[gateway]", old.gateway != new.gateway),
         (
             "[registrar] store",
             old.registrar_store != new.registrar_store,
@@ -643,10 +571,13 @@ const CERTIFICATE_CHECK_INTERVAL: Duration = Duration::from_secs(86_400);
 struct BorderService<'a> {
     path: &'a Path,
     control: Option<ConferenceControl>,
+    console: Option<WebConsole>,
     /// Takes changed registrations, if they are stored.
     sink: Option<RegistrationSink>,
     /// Takes messages and events, if they are stored.
     history: Option<HistorySink>,
+    /// The IPsec gateway.
+    gateway: Option<Gateway>,
     loaded: LoadedFiles,
     /// Time of the last report about certificates.
     certificates_logged: Option<Time>,
@@ -851,6 +782,12 @@ impl BorderService<'_> {
                 self.drain = config.drain.timeout;
                 if let (Some(control), Some(spec)) = (&self.control, &config.control) {
                     control.reload(spec, self.loaded.token.clone());
+                }
+                if let (Some(console), Some(spec)) = (&self.console, &config.console) {
+                    console.reload(spec, &self.loaded);
+                }
+                if let Some(gateway) = &self.gateway {
+                    gateway.reload();
                 }
                 let postponed = changes_for_next_start(border.config(), &config);
                 let config = Arc::new(config);

@@ -1,9 +1,12 @@
 //! `hornwork trace`: finds calls in the store of a border, and prints ladders and messages.
 
+use crate::history::location;
 use clap::Args;
+use clap::builder::{OsStringValueParser, TypedValueParser as _};
 use console::{
     CallFilter, CallKind, CallState, HistoryReader, LadderStyle, LoadedMessage, StoreError,
-    StoredCall, StoredEvent, escape_controls, ladder, messages_in_full, parse_time, rfc3339,
+    StoreLocation, StoredCall, StoredEvent, escape_controls, ladder, messages_in_full, parse_time,
+    rfc3339,
 };
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -23,9 +26,9 @@ const NOT_FOUND: u8 = 1;
 #[derive(Debug, Args)]
 #[command(after_help = "Example: hornwork trace --store /var/lib/hornwork/store --number 600")]
 pub struct Trace {
-    /// Folder of the store: `folder` of [store] in the configuration.
-    #[arg(long, value_name = "DIR")]
-    store: PathBuf,
+    /// Folder or database of the store: `folder` or `database` of [store] in the configuration.
+    #[arg(long, value_name = "DIR|URL", value_parser = OsStringValueParser::new().try_map(location::parse))]
+    store: StoreLocation,
     /// A Call-ID of any leg, or the number of a call in the list: prints the ladder of this call.
     call: Option<String>,
     #[command(flatten)]
@@ -62,6 +65,9 @@ struct Conditions {
     /// Call-ID of any leg.
     #[arg(long)]
     call_id: Option<String>,
+    /// Name of the border that recorded it, in a store of several.
+    #[arg(long)]
+    node: Option<String>,
     /// IP address of a peer.
     #[arg(long)]
     address: Option<std::net::IpAddr>,
@@ -116,7 +122,7 @@ fn time(text: &str) -> Result<i64, String> {
     parse_time(text).ok_or_else(|| "write YYYY-MM-DD[THH:MM[:SS]] in UTC".to_owned())
 }
 
-fn kind(text: &str) -> Result<KindCondition, String> {
+pub(crate) fn kind(text: &str) -> Result<KindCondition, String> {
     if text == "any" {
         return Ok(Box::default());
     }
@@ -126,7 +132,7 @@ fn kind(text: &str) -> Result<KindCondition, String> {
     })
 }
 
-fn status(text: &str) -> Result<(u16, u16), String> {
+pub(crate) fn status(text: &str) -> Result<(u16, u16), String> {
     let class = text
         .strip_suffix("xx")
         .and_then(|class| class.parse::<u16>().ok());
@@ -140,7 +146,7 @@ fn status(text: &str) -> Result<(u16, u16), String> {
         .ok_or_else(|| "write a status such as 486, 5xx or 400-499".to_owned())
 }
 
-fn state(text: &str) -> Result<CallState, String> {
+pub(crate) fn state(text: &str) -> Result<CallState, String> {
     let all = [
         CallState::Offered,
         CallState::Answered,
@@ -152,14 +158,14 @@ fn state(text: &str) -> Result<CallState, String> {
         .ok_or_else(|| "write offered, answered, ended or interrupted".to_owned())
 }
 
-fn seconds(text: &str) -> Result<i64, String> {
+pub(crate) fn seconds(text: &str) -> Result<i64, String> {
     let seconds = text.parse::<f64>().ok().filter(|s| (0.0..1e9).contains(s));
     seconds
         .map(|seconds| (seconds * 1_000.0).round() as i64)
         .ok_or_else(|| "write a number of seconds".to_owned())
 }
 
-fn mos(text: &str) -> Result<u64, String> {
+pub(crate) fn mos(text: &str) -> Result<u64, String> {
     let mos = text
         .parse::<f64>()
         .ok()
@@ -171,6 +177,7 @@ fn mos(text: &str) -> Result<u64, String> {
 impl Conditions {
     fn filter(&self) -> CallFilter {
         CallFilter {
+            node: self.node.clone(),
             kind: self.kind.first().copied(),
             number: self.number.clone(),
             call_id: self.call_id.clone(),
@@ -203,7 +210,15 @@ pub fn run(options: &Trace) -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             eprintln!("hornwork: cannot read the store: {error}");
-            eprintln!("  remedy: name the folder of [store] in the configuration with --store");
+            let remedy = match options.store {
+                StoreLocation::Folder(_) => {
+                    "name the folder of [store] in the configuration with --store"
+                }
+                StoreLocation::Database(_) => {
+                    "check the URL, the password file (passfile or PGPASSFILE) and the server"
+                }
+            };
+            eprintln!("  remedy: {remedy}");
             ExitCode::from(3)
         }
     }
@@ -296,15 +311,17 @@ fn one(options: &Trace, mut reader: HistoryReader, id: &str) -> Result<ExitCode,
         eprintln!("hornwork: no call {}", escape_controls(id.as_bytes()));
         return Ok(ExitCode::from(NOT_FOUND));
     };
-    let messages = reader.messages(call.id)?;
-    let events = reader.events(call.id)?;
+    let (messages, events, related) = whole(&reader, &call)?;
     if let Some(file) = &options.pcapng
         && let Some(code) = write_capture(file, &messages)
     {
         return Ok(code);
     }
     if options.json {
-        print(&format!("{}\n", call_json(&call, &messages, &events)));
+        print(&format!(
+            "{}\n",
+            call_json(&call, &related, &messages, &events)
+        ));
         return Ok(ExitCode::SUCCESS);
     }
     let mut style = LadderStyle {
@@ -312,6 +329,13 @@ fn one(options: &Trace, mut reader: HistoryReader, id: &str) -> Result<ExitCode,
         header: true,
     };
     print(&ladder(&call, &messages, &events, style));
+    for other in &related {
+        print(&format!(
+            "also {}: {}",
+            escape_controls(other.node.as_bytes()),
+            row(other)
+        ));
+    }
     if options.full {
         print(&format!("\n{}", messages_in_full(&messages)));
     }
@@ -323,8 +347,7 @@ fn one(options: &Trace, mut reader: HistoryReader, id: &str) -> Result<ExitCode,
     loop {
         std::thread::sleep(LIVE_INTERVAL);
         reader.refresh()?;
-        let all = reader.messages(call.id)?;
-        let events = reader.events(call.id)?;
+        let (all, events, _) = whole(&reader, &call)?;
         let (new, new_events) = (
             all.get(shown..).unwrap_or_default(),
             events.get(shown_events..).unwrap_or_default(),
@@ -346,11 +369,36 @@ fn one(options: &Trace, mut reader: HistoryReader, id: &str) -> Result<ExitCode,
     }
 }
 
-fn call_json(call: &StoredCall, messages: &[LoadedMessage], events: &[StoredEvent]) -> Value {
+/// Messages and events of a call in order of time, and its records at other nodes.
+type WholeCall = (Vec<LoadedMessage>, Vec<StoredEvent>, Vec<StoredCall>);
+
+fn whole(reader: &HistoryReader, call: &StoredCall) -> Result<WholeCall, StoreError> {
+    let related = reader.correlated(call)?;
+    let ids: Vec<i64> = [call]
+        .into_iter()
+        .chain(&related)
+        .map(|one| one.id)
+        .collect();
+    let messages = reader.messages_of(&ids)?;
+    let mut events = Vec::new();
+    for id in ids {
+        events.extend(reader.events(id)?);
+    }
+    events.sort_by_key(|event| event.at);
+    Ok((messages, events, related))
+}
+
+fn call_json(
+    call: &StoredCall,
+    related: &[StoredCall],
+    messages: &[LoadedMessage],
+    events: &[StoredEvent],
+) -> Value {
     let messages: Vec<Value> = messages
         .iter()
         .map(|message| {
             json!({
+                "node": (!message.node.is_empty()).then_some(&message.node),
                 "time": rfc3339((message.time / 1_000) as i64),
                 "time_us": message.time / 1_000,
                 "direction": message.direction.name(),
@@ -372,6 +420,8 @@ fn call_json(call: &StoredCall, messages: &[LoadedMessage], events: &[StoredEven
     if let Value::Object(object) = &mut json {
         object.insert("messages".to_owned(), messages.into());
         object.insert("events".to_owned(), events.into());
+        let related: Vec<Value> = related.iter().map(StoredCall::json).collect();
+        object.insert("related".to_owned(), related.into());
     }
     json
 }

@@ -602,6 +602,7 @@ fn write_records(
         seed: demo.seed,
         driver: "sockets".to_owned(),
         subject: "Hornwork border, media anchored".to_owned(),
+        subject_file: String::new(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         started: demo.started,
         machine: Some(MachineRecord {

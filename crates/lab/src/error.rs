@@ -1,6 +1,7 @@
 //! Results of `lab` commands: the exit codes of the command line, and errors that name the remedy.
 
 use std::fmt;
+use std::path::Path;
 
 /// Verdict of a command that ran; the verdict of several is the last one in this order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -92,6 +93,20 @@ impl LabError {
         LabError::CannotRun {
             problem: problem.into(),
             remedy: remedy.into(),
+        }
+    }
+
+    /// The same error, with the place of the trials before it.
+    #[must_use]
+    pub(crate) fn after(self, trials: usize, dir: &Path) -> LabError {
+        let kept = format!("; the {trials} trials before it are in {}", dir.display());
+        match self {
+            LabError::BadInput(text) => LabError::BadInput(text + &kept),
+            LabError::Interrupted(text) => LabError::Interrupted(text + &kept),
+            LabError::CannotRun { problem, remedy } => LabError::CannotRun {
+                problem: problem + &kept,
+                remedy,
+            },
         }
     }
 

@@ -2,6 +2,7 @@
 
 use crate::error::RunVerdict;
 use crate::experiment::Thresholds;
+use crate::measure::MeasuredCase;
 use crate::metrics::{self, SipMetrics};
 use crate::planes::Planes;
 use crate::record::{Attempt, AttemptKind, AttemptOutcome, StreamRecord};
@@ -130,6 +131,9 @@ pub struct Details {
     /// Number of calls per media node.
     #[serde(default)]
     pub node_calls: Vec<u64>,
+    /// Share of the received media packets that the kernel relay forwarded, percent, if it was in use.
+    #[serde(default)]
+    pub kernel_relay_percent: Option<f64>,
     /// CPU time of the SUT divided by plane.
     #[serde(default)]
     pub planes: Planes,
@@ -163,6 +167,9 @@ pub struct Details {
     /// The metrics of RFC 6076.
     #[serde(default)]
     pub sip: SipMetrics,
+    /// Figures that the experiment measures itself, by name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub measures: Vec<MeasuredCase>,
 }
 
 impl Details {
@@ -367,6 +374,7 @@ fn details(
         cpu_us_per_packet: None,
         planes: Planes::default(),
         node_calls: Vec::new(),
+        kernel_relay_percent: None,
         noise_jitter_ms: jitter(&noise),
         subject_cores: None,
         host_cpu_percent: None,
@@ -374,6 +382,7 @@ fn details(
         packets: streams.iter().map(|s| s.received).sum(),
         established_per_second: per_second(main, |a| a.established.is_some()),
         in_time_per_second: per_second(main, in_time),
+        measures: Vec::new(),
         thirds_ms: third_medians(main),
         sip: metrics::compute(attempts),
         listened: streams.iter().filter(|s| s.correlation.is_some()).count() as u64,
@@ -474,7 +483,7 @@ fn split_noise(streams: &[StreamRecord]) -> (Vec<&StreamRecord>, Vec<&StreamReco
 }
 
 /// With a probe, jitter is measured at the probe alone.
-fn probe_streams<'a>(streams: &[&'a StreamRecord]) -> Vec<&'a StreamRecord> {
+pub(crate) fn probe_streams<'a>(streams: &[&'a StreamRecord]) -> Vec<&'a StreamRecord> {
     let probe: Vec<&StreamRecord> = streams
         .iter()
         .copied()

@@ -1,18 +1,25 @@
 //! Test lab: workloads, pacing, experiments, capture analysis and reports.
 #![forbid(unsafe_code)]
 
+pub mod agent;
 pub mod caveats;
+pub mod datasheet;
 pub mod demo;
+pub mod emulator;
 pub mod error;
+pub mod esp;
 pub mod experiment;
 pub mod figures;
 pub mod host;
 pub mod link;
+pub mod measure;
 pub mod metrics;
 pub mod pace;
+pub mod pages;
 pub mod peak;
 pub mod phone;
 pub mod planes;
+pub mod planner;
 pub mod probe;
 pub mod progress;
 pub mod raw;
@@ -22,6 +29,9 @@ pub mod run;
 pub mod search;
 pub mod sipp;
 pub mod statistics;
+pub mod study;
+pub mod study_c;
+pub mod subject;
 pub mod sut;
 pub mod terminal;
 pub mod tls;

@@ -1,8 +1,9 @@
-//! The directory of a run: `run.json`, `attempts.ndjson`, `streams.ndjson`.
+//! The directory of a run: `run.json`, `attempts.ndjson`, `streams.ndjson`, `measures.ndjson`.
 
 use crate::error::{LabError, RunVerdict};
 use crate::experiment::{FigureBound, Study};
 use crate::figures::{Details, Figures, ThresholdCheck};
+use crate::measure::MeasureRecord;
 use crate::peak::PeakRecord;
 use crate::record::{Attempt, StreamRecord};
 use crate::search::SearchRecord;
@@ -125,10 +126,13 @@ pub struct RunRecord {
     pub level_label: String,
     /// Seed of the run.
     pub seed: u64,
-    /// `sockets` or `simulation`.
+    /// `sockets`, `simulation`, or `memory` for measurements without either.
     pub driver: String,
     /// Description of the SUT.
     pub subject: String,
+    /// The subject file that started it, as TOML; empty without one.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub subject_file: String,
     /// The study with whose figures the run is compared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub study: Option<Study>,
@@ -191,6 +195,7 @@ pub struct RawWriter {
     dir: PathBuf,
     attempts: BufWriter<File>,
     streams: BufWriter<File>,
+    measures: BufWriter<File>,
 }
 
 impl RawWriter {
@@ -214,6 +219,7 @@ impl RawWriter {
             dir: dir.to_owned(),
             attempts: open("attempts.ndjson")?,
             streams: open("streams.ndjson")?,
+            measures: open("measures.ndjson")?,
         })
     }
 
@@ -231,12 +237,21 @@ impl RawWriter {
             .map_err(|error| cannot_write(&self.dir, &error))
     }
 
+    /// Writes the samples of figures that a trial measured itself.
+    ///
+    /// # Errors
+    /// If writing fails.
+    pub fn measures(&mut self, measures: &[MeasureRecord]) -> Result<(), LabError> {
+        lines(&mut self.measures, measures).map_err(|error| cannot_write(&self.dir, &error))
+    }
+
     /// Writes `run.json`.
     ///
     /// # Errors
     /// If writing fails.
     pub fn finish(mut self, run: &RunRecord) -> Result<(), LabError> {
         let result = self.attempts.flush().and_then(|()| self.streams.flush());
+        let result = result.and_then(|()| self.measures.flush());
         result.map_err(|error| cannot_write(&self.dir, &error))?;
         write_run(&self.dir, run)
     }
@@ -271,6 +286,8 @@ pub struct RawResults {
     pub attempts: Vec<Attempt>,
     /// Streams of all trials.
     pub streams: Vec<StreamRecord>,
+    /// Samples of all trials.
+    pub measures: Vec<MeasureRecord>,
 }
 
 impl RawResults {
@@ -279,20 +296,53 @@ impl RawResults {
     /// # Errors
     /// If a file is missing or has other content.
     pub fn read(dir: &Path) -> Result<RawResults, LabError> {
-        let path = dir.join("run.json");
-        let text = fs::read_to_string(&path)
-            .map_err(|error| LabError::bad_input(format!("{}: {error}", path.display())))?;
-        let run: RunRecord = serde_json::from_str(&text)
-            .map_err(|error| LabError::bad_input(format!("{}: {error}", path.display())))?;
-        if run.format != FORMAT {
-            let text = format!("{}: unknown format {}", path.display(), run.format);
-            return Err(LabError::bad_input(text));
-        }
         Ok(RawResults {
-            run,
+            run: read_run(dir)?,
             attempts: read_lines(&dir.join("attempts.ndjson"))?,
             streams: read_lines(&dir.join("streams.ndjson"))?,
+            measures: read_measures(dir)?,
         })
+    }
+}
+
+/// Whether `run.json` of `dir` is the record of a study or a data sheet.
+pub fn holds_suite(dir: &Path) -> bool {
+    #[derive(Deserialize)]
+    struct Head {
+        suite: Option<String>,
+    }
+    let text = fs::read_to_string(dir.join("run.json")).ok();
+    let head = text.and_then(|text| serde_json::from_str::<Head>(&text).ok());
+    head.is_some_and(|head| head.suite.is_some())
+}
+
+/// Reads `run.json` alone.
+///
+/// # Errors
+/// If it is missing or has other content.
+pub(crate) fn read_run(dir: &Path) -> Result<RunRecord, LabError> {
+    let path = dir.join("run.json");
+    let bad =
+        |error: &dyn std::fmt::Display| LabError::bad_input(format!("{}: {error}", path.display()));
+    let text = fs::read_to_string(&path).map_err(|error| bad(&error))?;
+    if holds_suite(dir) {
+        return Err(bad(
+            &"holds a study or a data sheet; name the directory of one of its parts",
+        ));
+    }
+    let run: RunRecord = serde_json::from_str(&text).map_err(|error| bad(&error))?;
+    match run.format {
+        FORMAT => Ok(run),
+        other => Err(bad(&format!("unknown format {other}"))),
+    }
+}
+
+/// Runs of earlier versions have no such file.
+fn read_measures(dir: &Path) -> Result<Vec<MeasureRecord>, LabError> {
+    let path = dir.join("measures.ndjson");
+    match path.exists() {
+        true => read_lines(&path),
+        false => Ok(Vec::new()),
     }
 }
 

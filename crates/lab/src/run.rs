@@ -1,13 +1,15 @@
 //! `lab list`, `lab show`, `lab run`, `lab search`.
 
+use crate::agent::{self, Described};
 use crate::caveats;
 use crate::error::{LabError, RunVerdict};
-use crate::experiment::{BUILT_IN, File, Level, Thresholds, built_in};
-use crate::figures;
+use crate::experiment::{BUILT_IN, File, Level, Sut, Thresholds, built_in};
+use crate::figures::{self, ThresholdCheck};
 use crate::peak;
 use crate::progress::Display;
 use crate::raw::{self, FORMAT, MachineRecord, RawWriter, RunRecord, TrialRecord};
 use crate::report::{self, Published};
+use crate::subject::{self, SubjectPlace, TakenLoad};
 use crate::trial::{Outcomes, Trial, on_sockets, simulate};
 use engine::Entropy;
 use serde_json::{Value, json};
@@ -119,50 +121,29 @@ fn read(name_or_file: &str) -> Result<String, LabError> {
         .map_err(|error| LabError::bad_input(format!("{name_or_file}: {error}")))
 }
 
+/// Results of an experiment that ran, published in its directory.
+#[derive(Debug)]
+pub(crate) struct Executed {
+    /// The record.
+    pub record: RunRecord,
+    /// Its report.
+    pub published: Published,
+    /// Number of planned trials.
+    pub planned: u32,
+}
+
 /// Runs the built-in experiment of this name, or the file at this path.
 ///
 /// # Errors
 /// [`LabError`] if the file is invalid, or if the machine cannot run it.
 pub fn run(name_or_file: &str, options: &RunOptions) -> Result<RunVerdict, LabError> {
     let file = load(name_or_file, options)?;
-    let levels = file.levels()?;
     let dir = out_dir(options.out.as_deref(), &file.experiment().name)?;
-    clear_results(&dir, options.force)?;
-    probe(&file, options)?;
-    let mut raw = RawWriter::create(&dir)?;
-    let mut run = new_run(&file, options.simulate)?;
-    run.overrides.clone_from(&options.set);
-    let total = levels.len() as u32 * file.experiment().repeat;
-    handle_interrupts(options)?;
-    // The duration of a simulation does not follow from its virtual time.
-    let seconds = (!options.simulate).then(|| file.expected_seconds());
-    let mut display = Display::new(&run.title, total, seconds);
-    if let Some(plan) = &file.experiment().peak {
-        run.peak = Some(peak::measure(&file, plan, options.simulate, &mut display)?);
-    }
-    'run: for (index, level) in levels.iter().enumerate() {
-        for repetition in 0..file.experiment().repeat {
-            let number = index as u32 * file.experiment().repeat + repetition;
-            let record = run_trial(
-                level,
-                number,
-                repetition,
-                run.seed,
-                options.simulate,
-                &mut raw,
-                &mut display,
-            )?;
-            run.verdict = run.verdict.and(record.verdict);
-            run.trials.push(record);
-            if net::stops() > 0 {
-                mark_interrupted(&mut run);
-                break 'run;
-            }
-        }
-    }
-    raw.finish(&run)?;
-    let published = publish(&dir, &mut run)?;
-    display.finish();
+    let Executed {
+        record: run,
+        published,
+        planned,
+    } = execute(&file, options, &dir)?;
     write_json(options.json.as_deref(), &run_json(&run, &published))?;
     // Standard output is reserved for JSON if it was requested there.
     if options.json.as_deref() != Some(Path::new("-")) {
@@ -172,11 +153,75 @@ pub fn run(name_or_file: &str, options: &RunOptions) -> Result<RunVerdict, LabEr
     }
     match run.cut_short {
         true => Err(LabError::Interrupted(format!(
-            "interrupted: {} of {total} trials were started; figures and report cover the measurements until then",
+            "interrupted: {} of {planned} trials were started; figures and report cover the measurements until then",
             run.trials.len()
         ))),
         false => Ok(run.verdict),
     }
+}
+
+/// Runs an experiment, and writes records and report into `dir`.
+pub(crate) fn execute(file: &File, options: &RunOptions, dir: &Path) -> Result<Executed, LabError> {
+    let levels = file.levels()?;
+    check_subject(file, options)?;
+    clear_results(dir, options.force)?;
+    probe(file, options)?;
+    let mut raw = RawWriter::create(dir)?;
+    let mut run = new_run(file, options.simulate)?;
+    run.overrides.clone_from(&options.set);
+    let planned = levels.len() as u32 * file.experiment().repeat;
+    handle_interrupts(options)?;
+    // The duration of a simulation does not follow from its virtual time.
+    let seconds = (!options.simulate).then(|| file.expected_seconds());
+    let mut display = Display::new(&run.title, planned, seconds);
+    if let Some(plan) = &file.experiment().peak {
+        run.peak = Some(peak::measure(file, plan, options.simulate, &mut display)?);
+    }
+    'run: for (index, level) in levels.iter().enumerate() {
+        for repetition in 0..file.experiment().repeat {
+            let number = index as u32 * file.experiment().repeat + repetition;
+            let trial = run_trial(
+                level,
+                number,
+                repetition,
+                run.seed,
+                options.simulate,
+                &mut raw,
+                &mut display,
+            );
+            match trial {
+                Ok(record) => {
+                    run.verdict = run.verdict.and(record.verdict);
+                    run.trials.push(record);
+                }
+                Err(error) if run.trials.is_empty() => return Err(error),
+                // The trials before it stay.
+                Err(error) => {
+                    run.cut_short = true;
+                    raw.finish(&run)?;
+                    publish(dir, &mut run)?;
+                    return Err(error.after(run.trials.len(), dir));
+                }
+            }
+            if net::stops() > 0 {
+                mark_interrupted(&mut run);
+                break 'run;
+            }
+        }
+    }
+    // Trials with a protected access side run in virtual time where the machine permits no link.
+    let simulated = |trial: &TrialRecord| trial.digest.is_some();
+    if run.driver == "sockets" && !run.trials.is_empty() && run.trials.iter().all(simulated) {
+        "simulation".clone_into(&mut run.driver);
+    }
+    raw.finish(&run)?;
+    let published = publish(dir, &mut run)?;
+    display.finish();
+    Ok(Executed {
+        record: run,
+        published,
+        planned,
+    })
 }
 
 /// From now on Ctrl-C ends trials, not the program.
@@ -190,6 +235,59 @@ pub(crate) fn handle_interrupts(options: &RunOptions) -> Result<(), LabError> {
             "run it outside the sandbox",
         )
     })
+}
+
+/// Checks that the subject of an experiment can be started here, before anything else is done.
+pub(crate) fn check_subject(file: &File, options: &RunOptions) -> Result<(), LabError> {
+    let experiment = file.experiment();
+    let name = &experiment.sut.subject;
+    if name.is_empty() {
+        return Ok(());
+    }
+    if options.simulate {
+        return Err(LabError::bad_input(format!(
+            "subject {name} is a program, which cannot be simulated: remove --simulate"
+        )));
+    }
+    let subject = resolve(&experiment.sut)?;
+    let loads = [
+        ("calls", TakenLoad::Calls, experiment.callers.is_some()),
+        (
+            "registrations",
+            TakenLoad::Registrations,
+            experiment.registrations.is_some(),
+        ),
+    ];
+    for (word, load, wanted) in loads {
+        if wanted && !subject.file.takes(load) {
+            return Err(LabError::bad_input(format!(
+                "subject {name} takes no {word}: choose another experiment or subject (hornwork lab subjects)"
+            )));
+        }
+    }
+    subject.file.check_missing(&subject.missing)
+}
+
+/// The subject of an experiment, on this host or at an agent.
+fn resolve(sut: &Sut) -> Result<Described, LabError> {
+    match subject::place(&sut.subject)? {
+        SubjectPlace::Agent(name, agent) => {
+            let token = agent::read_token(Path::new(&sut.agent_token_file))?;
+            agent::describe(&name, agent, &token)
+        }
+        SubjectPlace::Here(_) | SubjectPlace::Address(_) => {
+            let file = subject::find(&sut.subject)?;
+            let missing: Vec<String> = file.missing().into_iter().map(str::to_owned).collect();
+            Ok(Described {
+                version: match missing.is_empty() {
+                    true => file.version(),
+                    false => String::new(),
+                },
+                missing,
+                file,
+            })
+        }
+    }
 }
 
 /// Probes a foreign system under test.
@@ -276,6 +374,7 @@ pub(crate) fn run_trial(
         })?
     };
     raw.trial(&outcomes.attempts, &outcomes.streams)?;
+    raw.measures(&outcomes.measures)?;
     let record = judge(level, number, repetition, seed, outcomes);
     display.done(&record);
     Ok(record)
@@ -303,6 +402,11 @@ fn judge(
         outcomes.subject_cpu_seconds,
     );
     details.node_calls.clone_from(&outcomes.node_calls);
+    details.kernel_relay_percent = outcomes
+        .kernel_relayed
+        .filter(|_| details.packets > 0)
+        .map(|relayed| relayed as f64 * 100.0 / details.packets as f64);
+    details.measures = crate::measure::summarise(&outcomes.measures);
     let calls = figures.response_ms.samples;
     details.planes = outcomes
         .samples
@@ -319,7 +423,18 @@ fn judge(
         true => level.experiment.thresholds.clone(),
         false => Thresholds::default(),
     };
-    let checks = figures::judge(&thresholds, &figures, &details, outcomes.leaks);
+    let mut checks = figures::judge(&thresholds, &figures, &details, outcomes.leaks);
+    let mut remarks = outcomes.remarks;
+    if let Some(why) = outcomes.subject_ended {
+        // The trial failed; other figures do not change that.
+        checks.push(ThresholdCheck {
+            name: "subject_ended".to_owned(),
+            limit: 0.0,
+            measured: Some(1.0),
+            holds: Some(false),
+        });
+        remarks.push(why);
+    }
     let verdict = figures::verdict(&checks);
     TrialRecord {
         trial: number,
@@ -333,15 +448,38 @@ fn judge(
         checks,
         leaks: outcomes.leaks,
         verdict,
-        remarks: outcomes.remarks,
+        remarks,
         surroundings: outcomes.surroundings,
         digest: outcomes.digest,
     }
 }
 
+/// This machine.
+pub(crate) fn machine_record() -> MachineRecord {
+    let machine = net::machine();
+    MachineRecord {
+        cpu: machine.cpu,
+        cores: machine.cores as u64,
+        kernel: machine.kernel,
+        memory: machine.memory,
+    }
+}
+
 pub(crate) fn new_run(file: &File, simulated: bool) -> Result<RunRecord, LabError> {
     let experiment = file.experiment();
-    let subject = match (&experiment.sut.address, experiment.sut.direct) {
+    let subject = match experiment.sut.subject.as_str() {
+        "" => None,
+        _ => Some(resolve(&experiment.sut)?),
+    };
+    let described = match (&experiment.sut.address, experiment.sut.direct) {
+        _ if experiment.esp.is_some() => "ESP of this program".to_owned(),
+        _ if subject.is_some() => subject.as_ref().map_or(String::new(), |subject| {
+            let described = subject.file.described(&subject.version);
+            match experiment.sut.agent() {
+                Some(agent) => format!("{described}; at the agent {agent}"),
+                None => described,
+            }
+        }),
         (Some(address), _) => format!("foreign, at {address}"),
         (None, true) => "none: the load generator alone".to_owned(),
         (None, false) => {
@@ -349,15 +487,12 @@ pub(crate) fn new_run(file: &File, simulated: bool) -> Result<RunRecord, LabErro
             format!("Hornwork's border, media {media}")
         }
     };
-    let machine = (!simulated).then(|| {
-        let machine = net::machine();
-        MachineRecord {
-            cpu: machine.cpu,
-            cores: machine.cores as u64,
-            kernel: machine.kernel,
-            memory: machine.memory,
-        }
-    });
+    // Measurements in memory use the clock of this machine.
+    let in_memory = match &experiment.esp {
+        Some(plan) => plan.is_in_memory() || simulated,
+        None => false,
+    };
+    let machine = (!simulated || in_memory).then(machine_record);
     let started = match simulated {
         true => 0,
         false => unix_seconds()?,
@@ -379,8 +514,14 @@ pub(crate) fn new_run(file: &File, simulated: bool) -> Result<RunRecord, LabErro
         bounds: experiment.thresholds.figure.clone(),
         overrides: Vec::new(),
         what: crate::workload::description(file),
-        driver: if simulated { "simulation" } else { "sockets" }.to_owned(),
-        subject,
+        driver: match (in_memory, simulated) {
+            (true, _) => "memory",
+            (false, true) => "simulation",
+            (false, false) => "sockets",
+        }
+        .to_owned(),
+        subject: described,
+        subject_file: subject.map_or(String::new(), |subject| subject.file.text),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         started,
         machine,
@@ -466,6 +607,7 @@ pub(crate) fn run_json(run: &RunRecord, published: &Published) -> Value {
         "bounds": published.bounds,
         "report": page,
         "study": report::comparison_json(run, &published.levels),
+        "protection": report::protection_json(run, &published.levels),
         "trials": trials,
     })
 }

@@ -13,7 +13,7 @@ use crate::experiment::{Experiment, File, SearchPlan};
 use crate::figures::{self, ThresholdCheck};
 use crate::progress::Display;
 use crate::raw::{RawWriter, TrialRecord};
-use crate::run::{self, RunOptions};
+use crate::run::{self, Executed, RunOptions};
 use crate::statistics::Interval;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -470,7 +470,43 @@ fn steady(trial: &TrialRecord) -> Option<ThresholdCheck> {
 /// # Errors
 /// [`LabError`] if the file is wrong, has no sweep by from, to and step, or if the machine cannot run it.
 pub fn search(name_or_file: &str, options: &RunOptions) -> Result<RunVerdict, LabError> {
-    let mut file = run::load(name_or_file, options)?;
+    let file = run::load(name_or_file, options)?;
+    let dir = run::out_dir(options.out.as_deref(), &file.experiment().name)?;
+    let Executed {
+        record,
+        published,
+        planned,
+    } = execute(file, options, &dir)?;
+    let mut value = run::run_json(&record, &published);
+    if let Some(object) = value.as_object_mut() {
+        let found = record.search.as_ref().and_then(|search| search.result);
+        object.insert("capacity".to_owned(), json!(found));
+    }
+    run::write_json(options.json.as_deref(), &value)?;
+    if options.json.as_deref() != Some(Path::new("-")) {
+        let table = crate::terminal::table(&record, &published);
+        let page = published.page.display();
+        let sentence = record
+            .search
+            .as_ref()
+            .map_or(String::new(), |search| search.sentence(&record.level_label));
+        crate::terminal::print(&format!("{table}{sentence}\nreport: {page}\n"));
+    }
+    match record.cut_short {
+        true => Err(LabError::Interrupted(format!(
+            "interrupted after {} of at most {planned} trials; figures and report contain the results until then",
+            record.trials.len(),
+        ))),
+        false => Ok(record.verdict),
+    }
+}
+
+/// Searches the capacity of an experiment, and writes records and report into `dir`.
+pub(crate) fn execute(
+    mut file: File,
+    options: &RunOptions,
+    dir: &Path,
+) -> Result<Executed, LabError> {
     let plan = file.experiment().search.clone();
     let sweep = file.experiment().levels.clone();
     let bounds = sweep.as_ref().and_then(|levels| {
@@ -498,10 +534,10 @@ pub fn search(name_or_file: &str, options: &RunOptions) -> Result<RunVerdict, La
             file.set("callers.duration_seconds=0")?;
         }
     }
-    let dir = run::out_dir(options.out.as_deref(), &file.experiment().name)?;
+    run::check_subject(&file, options)?;
     run::probe(&file, options)?;
-    run::clear_results(&dir, options.force)?;
-    let mut raw = RawWriter::create(&dir)?;
+    run::clear_results(dir, options.force)?;
+    let mut raw = RawWriter::create(dir)?;
     let mut record = run::new_run(&file, options.simulate)?;
     record.overrides.clone_from(&options.set);
     run::handle_interrupts(options)?;
@@ -588,30 +624,15 @@ pub fn search(name_or_file: &str, options: &RunOptions) -> Result<RunVerdict, La
         let levels = a.level.partial_cmp(&b.level).unwrap_or(Ordering::Equal);
         levels.then(a.trial.cmp(&b.trial))
     });
-    let sentence = search.sentence(&record.level_label);
     record.search = Some(search);
     raw.finish(&record)?;
-    let published = run::publish(&dir, &mut record)?;
+    let published = run::publish(dir, &mut record)?;
     display.finish();
-    let mut value = run::run_json(&record, &published);
-    if let Some(object) = value.as_object_mut() {
-        let found = record.search.as_ref().and_then(|search| search.result);
-        object.insert("capacity".to_owned(), json!(found));
-    }
-    run::write_json(options.json.as_deref(), &value)?;
-    if options.json.as_deref() != Some(Path::new("-")) {
-        let table = crate::terminal::table(&record, &published);
-        let page = published.page.display();
-        crate::terminal::print(&format!("{table}{sentence}\nreport: {page}\n"));
-    }
-    match record.cut_short {
-        true => Err(LabError::Interrupted(format!(
-            "interrupted after {} of at most {} trials; figures and report contain the results until then",
-            record.trials.len(),
-            plan.trials
-        ))),
-        false => Ok(record.verdict),
-    }
+    Ok(Executed {
+        record,
+        published,
+        planned: plan.trials,
+    })
 }
 
 /// Approximate duration of a search: its most trials, each as long as the first.

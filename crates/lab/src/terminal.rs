@@ -47,8 +47,9 @@ pub fn columns(headings: &[&str], rows: &[Vec<String>]) -> String {
 type LevelFigureFn = fn(&LevelSummary) -> Option<f64>;
 
 /// Media figures; a column is printed if its figure was measured.
-const MEDIA_COLUMNS: [(&str, LevelFigureFn); 8] = [
+const MEDIA_COLUMNS: [(&str, LevelFigureFn); 9] = [
     ("node spread %", |level| level.node_spread),
+    ("kernel relay %", |level| level.kernel_relay),
     ("us/packet", |level| level.cpu_us_packet.and(level.media_us)),
     ("delay p50 ms", |level| level.relay_p50),
     ("delay p99 ms", |level| level.relay_p99),
@@ -214,7 +215,16 @@ pub fn table(run: &RunRecord, published: &Published) -> String {
         .chain(more.iter().map(|(heading, _)| *heading))
         .chain(["verdict"])
         .collect();
-    let mut out = columns(&headings, &rows);
+    let measured = published.levels.iter().any(|l| !l.measures.is_empty());
+    let other = levels
+        .iter()
+        .any(|l| l.attempted + l.registrations + l.streams > 0.0);
+    let mut out = match other || !measured {
+        true => columns(&headings, &rows),
+        false => String::new(),
+    };
+    out.push_str(&crate::report::measures_text(label, levels));
+    out.push_str(&crate::report::protection_text(run, levels));
     if rows.iter().flatten().any(|cell| cell.ends_with('*')) {
         out.push_str(
             "* fewer than 300 answers: the 99th percentile is close to the largest value\n",
@@ -264,7 +274,7 @@ pub fn table(run: &RunRecord, published: &Published) -> String {
                 vec![
                     row.level.map_or("all".to_owned(), plain),
                     row.figure.clone(),
-                    plain(row.study_value),
+                    row.study_text(),
                     row.run_value_text(),
                     row.interval_text(),
                     row.source_text(),

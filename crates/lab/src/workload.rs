@@ -9,6 +9,8 @@ pub fn description(file: &File) -> String {
     let mut sentences: Vec<String> = Vec::new();
     let sut = &experiment.sut;
     sentences.push(match (&sut.address, sut.direct) {
+        _ if experiment.esp.is_some() => "No calls and no border.".to_owned(),
+        _ if !sut.subject.is_empty() => format!("System under test: the subject {}.", sut.subject),
         (Some(address), _) => format!("System under test: {address}."),
         (None, true) => "Callers and called side exchange messages directly.".to_owned(),
         (None, false) => {
@@ -58,6 +60,21 @@ pub fn description(file: &File) -> String {
             "A telephone program calls a receiver, whose kernel times its packets for {} s; {} streams load the machine.",
             plain(plan.duration_seconds),
             plan.load_streams
+        ));
+    }
+    if let Some(protection) = experiment.protection.as_ref() {
+        sentences.push(format!(
+            "Between callers and border: {}.",
+            protection.name()
+        ));
+    }
+    if let Some(plan) = &experiment.esp {
+        sentences.push(format!(
+            "Packets of {} ms of G.711 in ESP with {}, {} rounds of {} packets of each case.",
+            plan.packet_ms,
+            plan.suites.join(", "),
+            plan.rounds,
+            plan.packets
         ));
     }
     if let Some(levels) = &experiment.levels {

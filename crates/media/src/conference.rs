@@ -698,8 +698,7 @@ impl ConferenceBridge {
                     .get(at)
                     .and_then(|&participant| self.participants.get(participant as usize));
                 match participant.map(|participant| participant.voice.format.kind()) {
-                    Some(Kind::G729 | Kind::Opus) => 50_000,
-                    Some(_) => 8_000,
+                    Some(kind) => kind.spec().decoding_ns,
                     None => 5_000 + 2_000 * conference.participants.len() as u64,
                 }
             }

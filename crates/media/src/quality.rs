@@ -4,10 +4,9 @@
 //! delay, coding and loss, and divided by 1.29, as G.107.1 does to derive a MOS from R. So the ratings of both range
 //! from 0 to 100.
 
-mod codecs;
 mod emodel;
 
-pub use codecs::{CodecBand, CodecQuality, ValueSource, codec_quality, encoding_name};
+pub use codec::quality::{CodecBand, CodecQuality, ValueSource, codec_quality, encoding_name};
 pub use emodel::{EModel, Rating, delay_impairment, effective_impairment, mos};
 
 /// Best rating of the wide-band scale (G.107.1).

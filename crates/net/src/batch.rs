@@ -194,12 +194,32 @@ impl Receiver {
         self.dirty = self.dirty.max(self.filled);
     }
 
+    /// Removes the IPv4 header from each datagram of the batch: raw sockets deliver it.
+    pub(crate) fn strip_ipv4_headers(&mut self) {
+        let datagrams = self.headers.iter_mut().take(self.filled);
+        for (header, buffer) in datagrams.zip(self.bytes.chunks_exact_mut(self.stride)) {
+            let length = (header.msg_len as usize).min(self.size);
+            let first = buffer.first().copied().unwrap_or_default();
+            let ip_header = (usize::from(first & 15) * 4).min(length);
+            buffer.copy_within(ip_header..length, 0);
+            header.msg_len = (length - ip_header) as u32;
+        }
+    }
+
     /// Original destination of the datagram `index`; only sockets of [`crate::socket::steered`] report it.
     pub(crate) fn destination(&self, index: usize) -> Option<SocketAddr> {
         match self.with_control {
             true => destination_of(&self.headers.get(index)?.msg_hdr, &self.controls),
             false => None,
         }
+    }
+
+    /// Traffic class of the datagram `index`; 0 without the option that reports it (IP_RECVTOS, IPV6_RECVTCLASS).
+    pub(crate) fn traffic_class(&self, index: usize) -> u8 {
+        self.headers
+            .get(index)
+            .and_then(|header| traffic_class_of(&header.msg_hdr, &self.controls))
+            .unwrap_or(0)
     }
 
     /// The datagram `index` of the last batch; `None` if its sender's address is of an unsupported family.
@@ -241,6 +261,28 @@ fn destination_of(header: &libc::msghdr, _alive: &[[u64; CONTROL]]) -> Option<So
                 let from: *const u8 = libc::CMSG_DATA(message);
                 std::ptr::copy_nonoverlapping(from, (&raw mut storage).cast::<u8>(), size);
                 return read_address(&storage);
+            }
+            message = libc::CMSG_NXTHDR(header, message);
+        }
+    }
+    None
+}
+
+/// The traffic class among the control messages: a byte of IPv4, an int of IPv6.
+fn traffic_class_of(header: &libc::msghdr, _alive: &[[u64; CONTROL]]) -> Option<u8> {
+    // SAFETY: as in `stamp_of`; no more bytes are read than the message has.
+    unsafe {
+        let mut message = libc::CMSG_FIRSTHDR(header);
+        while !message.is_null() {
+            let place = ((*message).cmsg_level, (*message).cmsg_type);
+            let length = (*message).cmsg_len as usize;
+            let data = libc::CMSG_DATA(message);
+            if place == (libc::SOL_IP, libc::IP_TOS) && length > libc::CMSG_LEN(0) as usize {
+                return Some(data.read());
+            }
+            if place == (libc::SOL_IPV6, libc::IPV6_TCLASS) && length >= libc::CMSG_LEN(4) as usize
+            {
+                return Some(data.cast::<c_int>().read_unaligned() as u8);
             }
             message = libc::CMSG_NXTHDR(header, message);
         }

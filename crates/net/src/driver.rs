@@ -887,6 +887,15 @@ impl<F: Forward> Driver<F> {
         if shared && self.plane.open_shared_port(id, local, &self.config)? {
             return Ok(local);
         }
+        if kind == SocketKind::Esp {
+            let fd = Arc::new(socket::esp(local, &self.config)?);
+            let local = SocketAddr::new(socket::local_address(fd.as_fd())?.ip(), 0);
+            self.plane.add_socket(id, fd, false, true)?;
+            if local.is_ipv4() {
+                self.plane.mark_raw_ipv4(id);
+            }
+            return Ok(local);
+        }
         let fd = Arc::new(socket::udp(local, kind, &self.config)?);
         let local = socket::local_address(fd.as_fd())?;
         let media = kind == SocketKind::UdpMedia;

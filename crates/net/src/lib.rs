@@ -11,6 +11,7 @@ mod clock;
 mod config;
 mod counters;
 mod driver;
+mod esp_socket;
 mod gso;
 mod icmp;
 mod layer;
@@ -19,10 +20,13 @@ mod mailbox;
 mod media;
 mod network;
 mod noise;
+mod offload;
 mod pacing;
+mod packet;
 mod plane;
 mod process;
 mod raw;
+mod raw_ip;
 mod record;
 mod relay;
 mod shared_port;
@@ -32,6 +36,7 @@ mod socket_filter;
 mod steer;
 mod tcp;
 pub mod tls;
+mod tun;
 mod xsk;
 
 pub use claims::{ClaimError, Claimant, PortClaim, PortClaims, PortRange, claims};
@@ -39,18 +44,30 @@ pub use clock::{Clock, entropy};
 pub use config::{DriverConfig, MediaSockets};
 pub use counters::DriverCounters;
 pub use driver::{Driver, NoForward, Plain, Turn, run_engine};
-pub use machine::{KernelCounters, Machine, kernel_counters, machine};
+pub use esp_socket::{
+    EspSendFailure, EspSocket, EspSocketKind, OutgoingEsp, ReceivedEsp, path_mtu,
+};
+pub use machine::{
+    InterfaceCounters, KernelCounters, Machine, interface_counters, kernel_counters, machine,
+};
 pub use mailbox::{WorkerMailbox, worker_mailboxes};
 pub use media::Waker;
 pub use network::Network;
 pub use noise::{NoiseReport, NoiseSampler, host_noise};
-pub use process::{
-    allowed_cpus, lock_memory, may_be_realtime, open_files, page_bytes, pin, process_cpu,
-    raise_open_files, realtime, resident_bytes, thread_cpu, tight_timers,
+pub use packet::{
+    InterfaceInfo, PacketCounts, PacketSocket, Readiness, ReceivedFrame, wait_any, wait_readable,
 };
+pub use process::{
+    allowed_cpus, end_with_parent, lock_memory, may_be_realtime, open_files, page_bytes, pause,
+    pin, process_cpu, raise_open_files, realtime, resident_bytes, thread_cpu, tight_timers,
+    user_id,
+};
+pub use raw_ip::RawIpSocket;
 pub use record::Recorder;
 pub use relay::KernelRelay;
 pub use signals::{Signals, block_all as block_signals, end_on_closed_pipe, stops};
+pub use socket::may_carry_esp;
+pub use tun::TunDevice;
 pub use xsk::AfXdp;
 
 /// Whether this build contains the BPF programs.

@@ -43,6 +43,45 @@ fn field(text: &str, name: &str) -> Option<String> {
     })
 }
 
+/// Packets and bytes of an interface since its creation. Bytes are those of IP packets, with the link-layer header if the
+/// interface has one (loopback and TUN do not count one).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct InterfaceCounters {
+    /// Packets received.
+    pub received_packets: u64,
+    /// Bytes received.
+    pub received_bytes: u64,
+    /// Packets sent.
+    pub sent_packets: u64,
+    /// Bytes sent.
+    pub sent_bytes: u64,
+}
+
+/// The counters of an interface of the calling thread's network namespace.
+///
+/// # Errors
+/// `/proc/thread-self/net/dev` cannot be read, or has no line of the interface.
+pub fn interface_counters(name: &str) -> io::Result<InterfaceCounters> {
+    let text = std::fs::read_to_string("/proc/thread-self/net/dev")?;
+    parse_interface(&text, name).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
+}
+
+/// A line has bytes, packets and six others received, and then the same sent.
+fn parse_interface(text: &str, name: &str) -> Option<InterfaceCounters> {
+    let line = field(text, name)?;
+    let counters: Option<Vec<u64>> = line
+        .split_ascii_whitespace()
+        .map(|number| number.parse().ok())
+        .collect();
+    let counters = counters?;
+    Some(InterfaceCounters {
+        received_bytes: *counters.first()?,
+        received_packets: *counters.get(1)?,
+        sent_bytes: *counters.get(8)?,
+        sent_packets: *counters.get(9)?,
+    })
+}
+
 /// UDP counters of the calling thread's network namespace since its creation, IPv4 and IPv6 together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KernelCounters {
@@ -131,6 +170,20 @@ fn read_v6(text: &str, counters: &mut KernelCounters) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn line_of_an_interface_is_parsed() {
+        let text = "Inter-|   Receive\n face |bytes    packets errs\n    lo:     504       6    0    0 0 0 0 0 7 8 0\n  eth0: 9 1 0\n";
+        let counters = InterfaceCounters {
+            received_packets: 6,
+            received_bytes: 504,
+            sent_packets: 8,
+            sent_bytes: 7,
+        };
+        assert_eq!(parse_interface(text, "lo"), Some(counters));
+        assert_eq!(parse_interface(text, "eth0"), None);
+        assert_eq!(parse_interface(text, "eth1"), None);
+    }
 
     #[test]
     fn both_formats_are_parsed() {

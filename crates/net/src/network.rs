@@ -50,6 +50,15 @@ impl Network {
         Ok(network)
     }
 
+    /// Opens a namespace that has a name (ip-netns(8)).
+    ///
+    /// # Errors
+    /// There is none of this name.
+    pub fn named(name: &str) -> io::Result<Network> {
+        let handle = File::open(PathBuf::from("/run/netns").join(name))?;
+        Ok(Network { handle })
+    }
+
     /// Moves the calling thread into the namespace; threads and processes that it starts inherit it.
     ///
     /// # Errors

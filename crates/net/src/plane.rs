@@ -144,6 +144,8 @@ struct UdpSocket {
     /// Local address; set only for media with the kernel relay or AF_XDP.
     local: Option<SocketAddr>,
     media: bool,
+    /// Received datagrams begin with an IPv4 header: a raw socket.
+    has_ipv4_header: bool,
     chain: Chain,
     /// The last turn in which media was received from it.
     last_turn: u64,
@@ -332,6 +334,7 @@ impl Plane {
             local,
             backing: PortBacking::Own(fd),
             media,
+            has_ipv4_header: false,
             chain: Chain::EMPTY,
             last_turn: 0,
             filter_drops: None,
@@ -339,6 +342,14 @@ impl Plane {
         self.by_id.insert(id, index);
         self.open_af_xdp_port(local, index);
         Ok(())
+    }
+
+    /// Notes that a socket is a raw one of IPv4.
+    pub(crate) fn mark_raw_ipv4(&mut self, id: SocketId) {
+        let index = self.by_id.get(&id).copied();
+        if let Some(socket) = index.and_then(|index| self.sockets.get_mut(index as usize)) {
+            socket.has_ipv4_header = true;
+        }
     }
 
     /// Closes a socket after sending its queued datagrams; `None` if there is no such socket, else whether it was a
@@ -430,6 +441,7 @@ impl Plane {
     pub(crate) fn receive(&self, index: u32, receiver: &mut Receiver, most: usize) -> usize {
         let Some(UdpSocket {
             backing: PortBacking::Own(fd),
+            has_ipv4_header,
             ..
         }) = self.sockets.get(index as usize)
         else {
@@ -438,7 +450,11 @@ impl Plane {
         self.shared.receive_calls.add(1);
         // An error here is a pending ICMP error of an earlier send, which is returned once; queued datagrams stay,
         // and epoll reports them again.
-        receiver.receive(fd.as_fd(), most).unwrap_or(0)
+        let received = receiver.receive(fd.as_fd(), most).unwrap_or(0);
+        if *has_ipv4_header {
+            receiver.strip_ipv4_headers();
+        }
+        received
     }
 
     /// The oldest delivery error of the socket at `index`.
@@ -775,6 +791,7 @@ impl Plane {
             backing: PortBacking::Shared(address, local),
             local: Some(local),
             media: true,
+            has_ipv4_header: false,
             chain: Chain::EMPTY,
             last_turn: 0,
             filter_drops: None,

@@ -1,10 +1,14 @@
 //! Settings and figures of the process and its threads: CPU time, pinning, priority, memory, limits.
 
 use crate::clock::nanos;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{
+    Resource, Rlimit, Signal, getrlimit, set_parent_process_death_signal, setrlimit,
+};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use rustix::time::ClockId;
 use std::io;
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
 use std::time::Duration;
 
 /// CPU time used by the calling thread.
@@ -45,6 +49,16 @@ pub fn allowed_cpus() -> Vec<usize> {
                 .collect()
         },
     )
+}
+
+/// Makes the kernel send SIGTERM to the program of `command` once the thread that started it has ended, so that no program
+/// outlives a run that was killed (prctl(2), PR_SET_PDEATHSIG).
+pub fn end_with_parent(command: &mut Command) {
+    let request = || set_parent_process_death_signal(Some(Signal::TERM)).map_err(io::Error::from);
+    // SAFETY: between fork and exec the closure makes one system call; it allocates nothing and takes no lock.
+    unsafe {
+        command.pre_exec(request);
+    }
 }
 
 /// Suspends the calling thread; a signal ends the sleep early.
@@ -171,4 +185,14 @@ pub fn resident_bytes() -> io::Result<u64> {
 /// Page size, bytes.
 pub fn page_bytes() -> u64 {
     rustix::param::page_size() as u64
+}
+
+/// The effective user of this process.
+pub fn user_id() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+/// Waits; a signal ends the wait.
+pub fn pause(time: std::time::Duration) {
+    crate::packet::wait_readable(&[], time);
 }

@@ -42,7 +42,7 @@ pub(crate) fn local_address(fd: BorrowedFd<'_>) -> io::Result<SocketAddr> {
     SocketAddr::try_from(net::getsockname(fd)?).map_err(|_| io::Error::from(Errno::AFNOSUPPORT))
 }
 
-fn buffers(fd: BorrowedFd<'_>, bytes: usize) -> rustix::io::Result<()> {
+pub(crate) fn buffers(fd: BorrowedFd<'_>, bytes: usize) -> rustix::io::Result<()> {
     // The forced form exceeds the system's maximum and needs CAP_NET_ADMIN; without it the kernel grants up to its
     // maximum.
     if sockopt::set_socket_recv_buffer_size_force(fd, bytes).is_err() {
@@ -92,6 +92,45 @@ pub(crate) fn udp(
         sockopt::set_socket_reuseport(&fd, true)?;
     }
     retry_ephemeral(local, || net::bind(&fd, &local))?;
+    Ok(fd)
+}
+
+/// A raw socket for IP protocol 50.
+pub(crate) fn esp_socket(ip: IpAddr) -> rustix::io::Result<OwnedFd> {
+    let protocol = net::Protocol::from_raw(
+        core::num::NonZeroU32::new(libc::IPPROTO_ESP as u32).unwrap_or(core::num::NonZeroU32::MIN),
+    );
+    net::socket_with(
+        family(SocketAddr::new(ip, 0)),
+        SocketType::RAW,
+        FLAGS,
+        Some(protocol),
+    )
+}
+
+/// Whether this process may open raw sockets for ESP (IP protocol 50) of the address's family.
+///
+/// # Errors
+/// CAP_NET_RAW is missing, or the machine has no such family.
+pub fn may_carry_esp(ip: IpAddr) -> io::Result<()> {
+    esp_socket(ip)?;
+    Ok(())
+}
+
+/// A raw socket for ESP (IP protocol 50) at an address. The kernel writes the headers of sent packets; received ones
+/// have them in IPv4.
+pub(crate) fn esp(local: SocketAddr, config: &DriverConfig) -> io::Result<OwnedFd> {
+    let fd = esp_socket(local.ip())?;
+    let local = SocketAddr::new(local.ip(), 0);
+    buffers(fd.as_fd(), config.signalling_buffer)?;
+    dscp(fd.as_fd(), local, config.signalling_dscp)?;
+    if config.receive_timestamps || config.signalling_timestamps {
+        set_int(fd.as_fd(), libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1)?;
+    }
+    if config.report_unreachable {
+        crate::icmp::enable(fd.as_fd(), local.is_ipv6())?;
+    }
+    net::bind(&fd, &local)?;
     Ok(fd)
 }
 
@@ -245,7 +284,7 @@ pub(crate) fn stream_options(
     Ok(())
 }
 
-fn set_int(fd: BorrowedFd<'_>, level: i32, name: i32, value: i32) -> io::Result<()> {
+pub(crate) fn set_int(fd: BorrowedFd<'_>, level: i32, name: i32, value: i32) -> io::Result<()> {
     // SAFETY: the option's value is an int, which outlives the call.
     let done = unsafe {
         libc::setsockopt(

@@ -1,9 +1,9 @@
 //! Rules in order, indexed by direction, request or response, and method.
 
-use crate::action::Action;
+use crate::action::{Action, ActionTarget};
 use crate::condition::Condition;
 use crate::context::{MessageContext, PeerKind, PeerRef, RuleDirection};
-use crate::effects::{Effects, MessageView};
+use crate::effects::{Effects, HeaderName, MessageView};
 use crate::prepared::prepare_fields;
 use crate::spec::{Diagnosis, MessageFilter, RuleError, RuleNames, RuleSpec};
 use core::fmt;
@@ -45,6 +45,8 @@ struct Rule {
     other_methods: Vec<Box<[u8]>>,
     condition: Condition,
     actions: Vec<Action>,
+    /// Headers that the actions change, separated by commas.
+    edited: Box<str>,
     stop: bool,
 }
 
@@ -229,6 +231,12 @@ impl RuleSet {
             .map_or("", |spec| spec.name.as_str())
     }
 
+    /// Headers that the actions of a rule change, and `Request-URI`, separated by commas; empty if it changes none.
+    pub fn edited_headers(&self, rule: u16) -> &str {
+        let rule = self.0.rules.get(usize::from(rule));
+        rule.map_or("", |rule| &rule.edited)
+    }
+
     /// The rules that were applied according to `effects`.
     pub fn matched_rules<'r>(
         &'r self,
@@ -238,6 +246,28 @@ impl RuleSet {
             index,
             name: self.name(index),
         })
+    }
+}
+
+/// The header that an action changes, or `Request-URI`; `None` if it changes no message.
+fn edited_header(action: &Action) -> Option<String> {
+    let header = |name: &HeaderName| String::from_utf8_lossy(&name.text).into_owned();
+    match action {
+        Action::Add(name, _) | Action::Set(name, _) | Action::Remove(name, ..) => {
+            Some(header(name))
+        }
+        Action::RemovePart(target, ..)
+        | Action::Replace { target, .. }
+        | Action::Rewrite(target, ..)
+        | Action::Number(target, ..) => Some(match target {
+            ActionTarget::RequestUri => "Request-URI".to_owned(),
+            ActionTarget::Header(name) => header(name),
+        }),
+        Action::Fields(actions, _) => {
+            let headers = actions.iter().filter_map(edited_header);
+            Some(headers.collect::<Vec<String>>().join(","))
+        }
+        Action::Reject(..) | Action::Route(_) | Action::Tag(..) | Action::Log(_) => None,
     }
 }
 
@@ -331,7 +361,10 @@ fn compile(
             }
         }
     }
+    let mut edited: Vec<String> = actions.iter().filter_map(edited_header).collect();
+    edited.dedup();
     (faults.len() == before).then(|| Rule {
+        edited: edited.join(",").into(),
         interfaces: spec.interfaces.clone(),
         kinds: spec.kinds.clone(),
         trunks: spec.trunks.clone(),

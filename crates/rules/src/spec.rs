@@ -40,61 +40,50 @@ pub enum MessageFilter {
     Response,
 }
 
-/// Operation of an action.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verb {
-    /// Add a header field behind the others of its name.
-    Add,
-    /// Set the header to this one value.
-    Set,
-    /// Remove the header, one of its values, or a part of an address.
-    Remove,
-    /// Replace the matches of a regular expression.
-    Replace,
-    /// Change a part of an address.
-    Rewrite,
-    /// Convert the number of an address to another form.
-    Number,
-    /// Refuse the request.
-    Reject,
-    /// Route the request to this trunk.
-    Route,
-    /// Store a value with the call.
-    Tag,
-    /// Write a log line.
-    Log,
+/// Declares the operations once: type, list and configuration keys.
+macro_rules! verbs {
+    ($($(#[$doc:meta])* $verb:ident $name:literal,)+) => {
+        /// Operation of an action.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Verb {
+            $($(#[$doc])* $verb,)+
+        }
+
+        impl Verb {
+            /// All operations.
+            pub const ALL: [Verb; [$(Verb::$verb),+].len()] = [$(Verb::$verb),+];
+
+            /// The configuration key of the operation.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Verb::$verb => $name,)+
+                }
+            }
+        }
+    };
 }
 
-impl Verb {
-    /// All operations.
-    pub const ALL: [Verb; 10] = [
-        Verb::Add,
-        Verb::Set,
-        Verb::Remove,
-        Verb::Replace,
-        Verb::Rewrite,
-        Verb::Number,
-        Verb::Reject,
-        Verb::Route,
-        Verb::Tag,
-        Verb::Log,
-    ];
-
-    /// The configuration key of the operation.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Verb::Add => "add",
-            Verb::Set => "set",
-            Verb::Remove => "remove",
-            Verb::Replace => "replace",
-            Verb::Rewrite => "rewrite",
-            Verb::Number => "number",
-            Verb::Reject => "reject",
-            Verb::Route => "route",
-            Verb::Tag => "tag",
-            Verb::Log => "log",
-        }
-    }
+verbs! {
+    /// Add a header field behind the others of its name.
+    Add "add",
+    /// Set the header to this one value.
+    Set "set",
+    /// Remove the header, one of its values, or a part of an address.
+    Remove "remove",
+    /// Replace the matches of a regular expression.
+    Replace "replace",
+    /// Change a part of an address.
+    Rewrite "rewrite",
+    /// Convert the number of an address to another form.
+    Number "number",
+    /// Refuse the request.
+    Reject "reject",
+    /// Route the request to this trunk.
+    Route "route",
+    /// Store a value with the call.
+    Tag "tag",
+    /// Write a log line.
+    Log "log",
 }
 
 /// The values of a header to which an action applies.

@@ -5,6 +5,7 @@ use crate::link::LinkConfig;
 use std::time::Duration;
 
 /// One fault, or the end of one.
+#[expect(clippy::large_enum_variant, reason = "a plan has few faults")]
 #[derive(Clone, Debug, PartialEq)]
 pub enum Fault {
     /// No packet passes between two hosts, in either direction.

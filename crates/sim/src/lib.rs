@@ -5,18 +5,25 @@
 //! the same log, byte for byte.
 #![forbid(unsafe_code)]
 
+mod codel;
+mod emulator;
 mod fault;
+mod framing;
 mod host;
 pub mod link;
 mod log;
 mod processor;
+mod queued;
 mod stream;
 mod tap;
 mod transport;
 mod workers;
 mod world;
 
+pub use codel::CodelSettings;
+pub use emulator::{Emulator, EmulatorCounts, Passage};
 pub use fault::{Fault, Storm};
+pub use framing::Framing;
 pub use host::HostId;
 pub use link::{Delay, Link, LinkConfig, Loss};
 pub use log::Detail;

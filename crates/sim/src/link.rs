@@ -1,8 +1,12 @@
-//! A link in one direction: loss, duplication, reordering, delay, rate and queue. It has no IO: it computes the fate of
-//! a packet, and serves virtual time as well as an emulator behind a real-time driver.
+//! A link in one direction: loss, duplication, corruption, reordering, delay, rate, framing and queue. It has no IO: it
+//! computes the fate of a packet in virtual time, and draws for the emulator ([`crate::Emulator`]).
 
-use engine::timers::TimerHeap;
+use crate::codel::CodelSettings;
+use crate::emulator::span;
+use crate::framing::Framing;
 use engine::{DropReason, Entropy, Time};
+use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Packet loss.
@@ -26,6 +30,95 @@ pub enum Loss {
         /// Probability of loss in the bad state.
         bad: f64,
     },
+    /// As recorded: one entry for each packet, `true` if it is lost; the record is repeated. Each link starts at its
+    /// beginning.
+    Trace(Arc<[bool]>),
+}
+
+impl Loss {
+    /// Bursts of `length` packets on average with this share of packets lost, all packets of a burst being lost. A length
+    /// of at most one, or a share outside 0 to 1, is random loss.
+    pub fn in_bursts(share: f64, length: f64) -> Loss {
+        if length <= 1.0 || !(0.0..1.0).contains(&share) || share == 0.0 {
+            return match share > 0.0 {
+                true => Loss::Random(share),
+                false => Loss::None,
+            };
+        }
+        let to_good = 1.0 / length;
+        Loss::Bursts {
+            to_bad: (to_good * share / (1.0 - share)).min(1.0),
+            to_good,
+            good: 0.0,
+            bad: 1.0,
+        }
+    }
+
+    /// The expected share of lost packets, 0 to 1.
+    pub fn share(&self) -> f64 {
+        match self {
+            Loss::None => 0.0,
+            Loss::Random(p) => *p,
+            Loss::Bursts {
+                to_bad,
+                to_good,
+                good,
+                bad,
+            } => {
+                let share = match to_bad + to_good > 0.0 {
+                    true => to_bad / (to_bad + to_good),
+                    false => 0.0,
+                };
+                share * bad + (1.0 - share) * good
+            }
+            Loss::Trace(trace) => {
+                let lost = trace.iter().filter(|lost| **lost).count();
+                lost as f64 / trace.len().max(1) as f64
+            }
+        }
+    }
+
+    /// The mean number of packets between a change of conditions: 1 for independent losses. An interval of a loss that
+    /// comes in bursts is wider by its square root, about.
+    pub fn burst_packets(&self) -> f64 {
+        match self {
+            Loss::Bursts {
+                to_good, to_bad, ..
+            } if to_good + to_bad > 0.0 => {
+                // Variance of the mean of a two-state chain over that of independent draws.
+                ((2.0 - to_good - to_bad) / (to_good + to_bad)).max(1.0)
+            }
+            _ => 1.0,
+        }
+    }
+
+    /// Reads a trace: `0` for a packet that arrives and `1` for a lost one; white space, and lines that begin with `#`,
+    /// are ignored.
+    ///
+    /// # Errors
+    /// Another character, with its line, or no entry.
+    pub fn parse_trace(text: &str) -> Result<Loss, String> {
+        let mut trace = Vec::new();
+        for (number, line) in text.lines().enumerate() {
+            if line.trim_start().starts_with('#') {
+                continue;
+            }
+            for letter in line.chars().filter(|letter| !letter.is_whitespace()) {
+                match letter {
+                    '0' => trace.push(false),
+                    '1' => trace.push(true),
+                    other => {
+                        let number = number + 1;
+                        return Err(format!("line {number}: {other:?} is neither 0 nor 1"));
+                    }
+                }
+            }
+        }
+        match trace.is_empty() {
+            true => Err("no entry".to_owned()),
+            false => Ok(Loss::Trace(trace.into())),
+        }
+    }
 }
 
 /// Packet delay.
@@ -82,6 +175,8 @@ pub struct LinkConfig {
     pub loss: Loss,
     /// Probability that a packet is duplicated.
     pub duplicate: f64,
+    /// Probability that a bit of a packet is changed. In virtual time the receiver refuses such a packet for its checksum.
+    pub corrupt: f64,
     /// Probability that a packet is delayed further by `reorder_by`, so that later ones overtake it.
     pub reorder: f64,
     /// The further delay.
@@ -89,10 +184,24 @@ pub struct LinkConfig {
     /// Packets keep their order although their delays vary (as on one path), except those of `reorder`. If false,
     /// varying delays reorder packets.
     pub ordered: bool,
-    /// Bits per second; `None`: without limit.
+    /// Bits per second on the line; `None`: without limit.
     pub rate: Option<u64>,
-    /// Bytes that wait for the rate, at most; further ones are lost.
+    /// Bytes that a packet occupies on the line beside its own.
+    pub framing: Framing,
+    /// Bytes that the line has yet to send, at most; further packets are lost.
     pub queue: usize,
+    /// Packets that wait beside the one on the line, at most; further ones are lost. `None`: only `queue` counts.
+    pub queue_packets: Option<usize>,
+    /// Active queue management; in virtual time such a link has a queue of its own.
+    pub codel: Option<CodelSettings>,
+    /// Largest IP packet, bytes; larger ones are lost. `None`: any.
+    pub mtu: Option<usize>,
+}
+
+impl LinkConfig {
+    pub(crate) fn has_rate(&self) -> bool {
+        self.rate.is_some_and(|rate| rate > 0)
+    }
 }
 
 impl Default for LinkConfig {
@@ -102,11 +211,16 @@ impl Default for LinkConfig {
             delay: Delay::Constant(Duration::from_micros(200)),
             loss: Loss::None,
             duplicate: 0.0,
+            corrupt: 0.0,
             reorder: 0.0,
             reorder_by: Duration::from_millis(20),
             ordered: true,
             rate: None,
+            framing: Framing::None,
             queue: 256 << 10,
+            queue_packets: None,
+            codel: None,
+            mtu: None,
         }
     }
 }
@@ -114,7 +228,8 @@ impl Default for LinkConfig {
 /// The fate of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It does not arrive: [`DropReason::LinkLost`] or [`DropReason::LinkQueueFull`].
+    /// It does not arrive: [`DropReason::LinkLost`], [`DropReason::LinkQueueFull`], [`DropReason::LinkTooLarge`] or
+    /// [`DropReason::LinkCorrupted`].
     Lost(DropReason),
     /// It arrives at the first time, and a duplicate at the second, if given.
     Arrives(Time, Option<Time>),
@@ -126,7 +241,11 @@ pub struct Link {
     config: LinkConfig,
     entropy: Entropy,
     bad: bool,
+    /// Position in a trace of losses.
+    next_in_trace: usize,
     busy_until: Time,
+    /// Begin of transmission of the packets that wait, if their number is limited.
+    starts: VecDeque<Time>,
     last: Time,
 }
 
@@ -137,15 +256,23 @@ impl Link {
             config,
             entropy,
             bad: false,
+            next_in_trace: 0,
             busy_until: Time::ZERO,
+            starts: VecDeque::new(),
             last: Time::ZERO,
         }
     }
 
-    /// Replaces the settings from now on; packets in transit are not affected.
-    pub fn set(&mut self, config: LinkConfig) {
+    /// Replaces the settings from `now` on. Packets in transit keep their arrivals; the bytes that the line has yet to send
+    /// are sent at the new rate.
+    pub fn set(&mut self, config: LinkConfig, now: Time) {
+        self.busy_until = self.rescaled(self.busy_until, &config, now);
+        self.starts.clear();
+        if config.loss != self.config.loss {
+            self.bad = false;
+            self.next_in_trace = 0;
+        }
         self.config = config;
-        self.bad = false;
     }
 
     /// The current settings.
@@ -153,40 +280,103 @@ impl Link {
         &self.config
     }
 
-    /// Computes the fate of a packet of `length` bytes (headers included) that enters now.
+    /// Computes the fate of an IP packet of `length` bytes that enters now. Its queue drops packets that find it full, so
+    /// that the fate is known at once; a link with CoDel needs [`crate::Emulator`].
     pub fn offer(&mut self, length: usize, now: Time) -> Fate {
-        let Some(sent) = self.serialise(length, now) else {
+        if self.config.mtu.is_some_and(|mtu| length > mtu) {
+            return Fate::Lost(DropReason::LinkTooLarge);
+        }
+        let line_bytes = self.config.framing.line_bytes(length);
+        self.offer_line(line_bytes, now)
+    }
+
+    /// As [`Link::offer`] for bytes of a connection, which is divided into packets of at most the MTU. They share one fate.
+    pub fn offer_segment(&mut self, length: usize, now: Time) -> Fate {
+        self.offer_line(self.segment_bytes(length), now)
+    }
+
+    /// Bytes on the line of a segment of a connection, divided into packets of at most the MTU.
+    pub(crate) fn segment_bytes(&self, length: usize) -> usize {
+        let framing = self.config.framing;
+        let Some(mtu) = self.config.mtu.filter(|&mtu| mtu > 0 && length > mtu) else {
+            return framing.line_bytes(length);
+        };
+        let rest = match length % mtu {
+            0 => 0,
+            rest => framing.line_bytes(rest),
+        };
+        length / mtu * framing.line_bytes(mtu) + rest
+    }
+
+    fn offer_line(&mut self, line_bytes: usize, now: Time) -> Fate {
+        let Some(sent) = self.serialise(line_bytes, now) else {
             return Fate::Lost(DropReason::LinkQueueFull);
         };
         if self.loses() {
             return Fate::Lost(DropReason::LinkLost);
         }
+        if self.corrupts() {
+            return Fate::Lost(DropReason::LinkCorrupted);
+        }
         let first = self.arrival(sent);
-        let second = (self.chance(self.config.duplicate)).then(|| self.arrival(sent));
+        let second = self.duplicates().then(|| self.arrival(sent));
         Fate::Arrives(first, second)
     }
 
-    /// Time at which the last bit leaves the queue; `None` if the queue is full.
-    fn serialise(&mut self, length: usize, now: Time) -> Option<Time> {
-        let Some(rate) = self.config.rate.filter(|&rate| rate > 0) else {
+    /// Time at which the last bit leaves the line; `None` if the queue is full.
+    fn serialise(&mut self, line_bytes: usize, now: Time) -> Option<Time> {
+        if !self.config.has_rate() {
             return Some(now);
-        };
+        }
         let start = self.busy_until.max(now);
-        let waiting =
-            u128::from((start - now).as_nanos() as u64) * u128::from(rate) / 8_000_000_000;
-        if waiting + length as u128 > self.config.queue as u128 {
+        let waiting = self.bytes_until(start, now);
+        if waiting + line_bytes as u128 > self.config.queue as u128 {
             return None;
         }
-        let span = length as u128 * 8_000_000_000 / u128::from(rate);
-        self.busy_until = start + Duration::from_nanos(u64::try_from(span).unwrap_or(u64::MAX));
+        if let Some(most) = self.config.queue_packets {
+            while self.starts.front().is_some_and(|start| *start <= now) {
+                self.starts.pop_front();
+            }
+            if start > now && self.starts.len() >= most {
+                return None;
+            }
+            self.starts.push_back(start);
+        }
+        self.busy_until = start + self.line_time(line_bytes);
         Some(self.busy_until)
     }
 
-    fn loses(&mut self) -> bool {
-        match self.config.loss {
+    /// The time that bytes take on the line.
+    pub(crate) fn line_time(&self, line_bytes: usize) -> Duration {
+        match self.config.rate.filter(|&rate| rate > 0) {
+            Some(rate) => span(line_bytes as u128, rate),
+            None => Duration::ZERO,
+        }
+    }
+
+    /// Bytes that the line sends from `now` until `until`.
+    pub(crate) fn bytes_until(&self, until: Time, now: Time) -> u128 {
+        let nanos = until.since(now).as_nanos();
+        nanos * u128::from(self.config.rate.unwrap_or(0)) / 8_000_000_000
+    }
+
+    /// The time until which the line is busy, if the rest of its work is done with other settings from `now` on.
+    pub(crate) fn rescaled(&self, busy_until: Time, config: &LinkConfig, now: Time) -> Time {
+        if busy_until <= now || config.rate == self.config.rate {
+            return busy_until;
+        }
+        let rest = self.bytes_until(busy_until, now);
+        match config.rate.filter(|&rate| rate > 0) {
+            Some(rate) => now + span(rest, rate),
+            None => now,
+        }
+    }
+
+    pub(crate) fn loses(&mut self) -> bool {
+        match &self.config.loss {
             Loss::None => false,
-            Loss::Random(p) => self.chance(p),
-            Loss::Bursts {
+            &Loss::Random(p) => self.chance(p),
+            &Loss::Bursts {
                 to_bad,
                 to_good,
                 good,
@@ -197,10 +387,23 @@ impl Link {
                 }
                 self.chance(if self.bad { bad } else { good })
             }
+            Loss::Trace(trace) => {
+                let index = self.next_in_trace.checked_rem(trace.len()).unwrap_or(0);
+                self.next_in_trace = index + 1;
+                trace.get(index).copied().unwrap_or(false)
+            }
         }
     }
 
-    fn arrival(&mut self, sent: Time) -> Time {
+    pub(crate) fn corrupts(&mut self) -> bool {
+        self.chance(self.config.corrupt)
+    }
+
+    pub(crate) fn duplicates(&mut self) -> bool {
+        self.chance(self.config.duplicate)
+    }
+
+    pub(crate) fn arrival(&mut self, sent: Time) -> Time {
         let at = sent + self.config.delay.draw(&mut self.entropy);
         if self.chance(self.config.reorder) {
             return at + self.config.reorder_by;
@@ -215,64 +418,5 @@ impl Link {
     fn chance(&mut self, probability: f64) -> bool {
         // No draw for a probability of zero, so that adding a fault does not change the other draws.
         probability > 0.0 && self.entropy.unit() < probability
-    }
-}
-
-/// A link with its packets in transit: the engine of an emulator. `T` is the packet.
-#[derive(Debug)]
-pub struct Emulator<T> {
-    link: Link,
-    under_way: TimerHeap<T>,
-    /// Number of lost packets.
-    pub lost: u64,
-    limit: usize,
-}
-
-impl<T: Clone> Emulator<T> {
-    /// At most `limit` packets in transit; further ones are lost.
-    pub fn new(link: Link, limit: usize) -> Emulator<T> {
-        Emulator {
-            link,
-            under_way: TimerHeap::new(),
-            lost: 0,
-            limit,
-        }
-    }
-
-    /// A packet of `length` bytes enters. Returns the reason if it is lost.
-    pub fn push(&mut self, packet: T, length: usize, now: Time) -> Option<DropReason> {
-        let fate = if self.under_way.len() < self.limit {
-            self.link.offer(length, now)
-        } else {
-            Fate::Lost(DropReason::LinkQueueFull)
-        };
-        match fate {
-            Fate::Lost(reason) => {
-                self.lost += 1;
-                Some(reason)
-            }
-            Fate::Arrives(first, second) => {
-                if let Some(second) = second {
-                    self.under_way.push(second, packet.clone());
-                }
-                self.under_way.push(first, packet);
-                None
-            }
-        }
-    }
-
-    /// The next packet that has arrived by `now`, with its time of arrival.
-    pub fn pop(&mut self, now: Time) -> Option<(Time, T)> {
-        self.under_way.pop_due(now)
-    }
-
-    /// Time of the next arrival.
-    pub fn next_at(&self) -> Option<Time> {
-        self.under_way.next_at()
-    }
-
-    /// The link.
-    pub fn link(&mut self) -> &mut Link {
-        &mut self.link
     }
 }

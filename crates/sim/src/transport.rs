@@ -3,6 +3,7 @@
 use crate::host::HostId;
 use crate::link::Fate;
 use crate::log::{Detail, Short};
+use crate::queued::InTransit;
 use crate::stream::{
     End, KEEPALIVE, RETRY, SEGMENT, Segment, Side, Stream, StreamId, TCP_HEADER, TRIES, WINDOW,
 };
@@ -231,7 +232,7 @@ impl World {
         }
     }
 
-    fn stream_line(&mut self, what: &str, id: StreamId, from: Side, segment: &Segment) {
+    pub(crate) fn stream_line(&mut self, what: &str, id: StreamId, from: Side, segment: &Segment) {
         if self.log.detail < Detail::Packets {
             return;
         }
@@ -305,11 +306,25 @@ impl World {
             return;
         };
         let target = self.host_at(stream.addresses(from).1.ip());
-        let fate = match target {
-            Some(to) if !self.is_partitioned(sender.0, to) => {
-                self.offer(sender.0, to, segment.bytes().len() + TCP_HEADER)
+        let target = target.filter(|to| !self.is_partitioned(sender.0, *to));
+        let length = segment.bytes().len() + TCP_HEADER;
+        let fate = match target.map(|to| (sender.0, to)) {
+            Some(pair) if self.is_queued(pair) => {
+                self.stream_line("tcp", id, from, &segment);
+                let stream = id;
+                let packet = InTransit::Segment {
+                    stream,
+                    from,
+                    segment,
+                    tries,
+                };
+                return self.enqueue(pair, packet, length);
             }
-            _ => Fate::Lost(DropReason::LinkLost),
+            Some(pair) => {
+                let now = self.now;
+                self.link(pair).offer_segment(length, now)
+            }
+            None => Fate::Lost(DropReason::LinkLost),
         };
         match fate {
             Fate::Arrives(at, _) => {
@@ -332,7 +347,7 @@ impl World {
         }
     }
 
-    fn retry(&mut self, id: StreamId, from: Side, segment: Segment, tries: u32) {
+    pub(crate) fn retry(&mut self, id: StreamId, from: Side, segment: Segment, tries: u32) {
         // A reset is sent once, like a datagram.
         if !matches!(segment, Segment::Rst) && tries + 1 < TRIES {
             let at = self.now + RETRY * (1 << tries);

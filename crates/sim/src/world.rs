@@ -4,6 +4,7 @@ use crate::fault::{Fault, Storm};
 use crate::host::{ControlNode, EngineNode, HostId, HostNode, QueuedInput, SimHost};
 use crate::link::{Delay, Fate, Link, LinkConfig};
 use crate::log::{Detail, Log, Short};
+use crate::queued::{InTransit, QueuedLink};
 use crate::stream::{Segment, Side, Stream, StreamId};
 use crate::tap::{TapPoint, TapRecord, TapTransport};
 use engine::io::Checked;
@@ -73,6 +74,10 @@ pub(crate) enum WorldEvent {
         stream: StreamId,
         side: Side,
     },
+    /// Packets of a link with a queue of its own move on.
+    LinkTurn {
+        pair: (HostId, HostId),
+    },
     /// A host with processing time takes its next datagram.
     ProcessorTurn {
         host: HostId,
@@ -115,6 +120,7 @@ pub struct World {
     pub(crate) hosts: Vec<SimHost>,
     by_address: BTreeMap<IpAddr, HostId>,
     links: BTreeMap<(HostId, HostId), Link>,
+    pub(crate) queues: BTreeMap<(HostId, HostId), QueuedLink>,
     configs: BTreeMap<(HostId, HostId), LinkConfig>,
     default_link: LinkConfig,
     storm_link: Option<LinkConfig>,
@@ -153,6 +159,7 @@ impl World {
             hosts: Vec::new(),
             by_address: BTreeMap::new(),
             links: BTreeMap::new(),
+            queues: BTreeMap::new(),
             configs: BTreeMap::new(),
             default_link: LinkConfig::default(),
             storm_link: None,
@@ -269,18 +276,29 @@ impl World {
     }
 
     fn renew_links(&mut self) {
+        let now = self.now;
         let pairs: Vec<_> = self.links.keys().copied().collect();
         for pair in pairs {
             let config = self.link_config(pair);
             if let Some(link) = self.links.get_mut(&pair)
                 && *link.config() != config
             {
-                link.set(config);
+                link.set(config, now);
+            }
+        }
+        let pairs: Vec<_> = self.queues.keys().copied().collect();
+        for pair in pairs {
+            let config = self.link_config(pair);
+            if let Some(queue) = self.queues.get_mut(&pair)
+                && *queue.emulator.config() != config
+            {
+                queue.emulator.set(config, now);
+                self.agenda.push(now, WorldEvent::LinkTurn { pair });
             }
         }
     }
 
-    fn link_config(&self, pair: (HostId, HostId)) -> LinkConfig {
+    pub(crate) fn link_config(&self, pair: (HostId, HostId)) -> LinkConfig {
         if pair.0 == pair.1 {
             // A storm does not affect a host's link to itself.
             return LinkConfig {
@@ -295,22 +313,26 @@ impl World {
             .clone()
     }
 
-    /// The fate of a packet on a link. Each link has a generator made from the seed and the two hosts, so that traffic
-    /// on one link does not change the draws of another.
-    pub(crate) fn offer(&mut self, from: HostId, to: HostId, length: usize) -> Fate {
-        let pair = (from, to);
+    /// The generator of a link, made from the seed and the two hosts, so that traffic on one link does not change the
+    /// draws of another.
+    pub(crate) fn link_entropy(&self, (from, to): (HostId, HostId)) -> Entropy {
+        let mut seed = [0; 32];
+        seed[..8].copy_from_slice(&self.seed.to_le_bytes());
+        seed[8..12].copy_from_slice(&from.0.to_le_bytes());
+        seed[12..16].copy_from_slice(&to.0.to_le_bytes());
+        Entropy::from_seed(seed)
+    }
+
+    /// The link from one host to another whose queue needs no events.
+    pub(crate) fn link(&mut self, pair: (HostId, HostId)) -> &mut Link {
         if !self.links.contains_key(&pair) {
-            let mut seed = [0; 32];
-            seed[..8].copy_from_slice(&self.seed.to_le_bytes());
-            seed[8..12].copy_from_slice(&from.0.to_le_bytes());
-            seed[12..16].copy_from_slice(&to.0.to_le_bytes());
-            let link = Link::new(self.link_config(pair), Entropy::from_seed(seed));
+            let link = Link::new(self.link_config(pair), self.link_entropy(pair));
             self.links.insert(pair, link);
         }
-        match self.links.get_mut(&pair) {
-            Some(link) => link.offer(length, self.now),
-            None => Fate::Lost(DropReason::LinkLost),
-        }
+        let (config, entropy) = (LinkConfig::default(), Entropy::from_number(0));
+        self.links
+            .entry(pair)
+            .or_insert_with(|| Link::new(config, entropy))
     }
 
     /// Passes every packet to `tap` from now on.
@@ -474,6 +496,7 @@ impl World {
                 destination,
                 bytes,
             } => self.deliver(host, source, destination, bytes),
+            WorldEvent::LinkTurn { pair } => self.link_turn(pair),
             WorldEvent::ProcessorTurn { host, worker, life } => self.turn(host, worker, life),
             WorldEvent::Input { host, life, input } => self.deliver_input(host, life, input),
             WorldEvent::Attempt {
@@ -723,7 +746,20 @@ impl World {
             self.packet_line("partition", source, destination, bytes);
             return signalling;
         }
-        match self.offer(id, to, bytes.len() + UDP_HEADER) {
+        let length = bytes.len() + UDP_HEADER;
+        if self.is_queued((id, to)) {
+            let bytes = bytes.to_vec();
+            self.packet_line("udp", source, destination, &bytes);
+            let packet = InTransit::Datagram {
+                source,
+                destination,
+                bytes,
+            };
+            self.enqueue((id, to), packet, length);
+            return signalling;
+        }
+        let now = self.now;
+        match self.link((id, to)).offer(length, now) {
             Fate::Lost(reason) => {
                 self.counts.drops.count(reason);
                 self.packet_line(reason.name(), source, destination, bytes);
@@ -747,7 +783,13 @@ impl World {
         signalling
     }
 
-    fn packet_line(&mut self, what: &str, source: SocketAddr, to: SocketAddr, bytes: &[u8]) {
+    pub(crate) fn packet_line(
+        &mut self,
+        what: &str,
+        source: SocketAddr,
+        to: SocketAddr,
+        bytes: &[u8],
+    ) {
         if self.log.detail >= Detail::Packets {
             let (now, length, short) = (self.now, bytes.len(), Short(bytes));
             self.log.line(

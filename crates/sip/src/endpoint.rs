@@ -126,6 +126,7 @@ impl Endpoint {
         bytes: &[u8],
         now: Time,
     ) {
+        self.now = now;
         if self.recorded.is_none() {
             return;
         }
@@ -136,12 +137,13 @@ impl Endpoint {
                 remote: source,
                 connection: None,
             };
-            self.record_received(&flow, bytes, now);
+            self.record_received(&flow, bytes);
         }
     }
 
     /// Records a received message.
-    pub(crate) fn record_received(&mut self, flow: &Flow, bytes: &[u8], now: Time) {
+    pub(crate) fn record_received(&mut self, flow: &Flow, bytes: &[u8]) {
+        let now = self.now;
         let Some(batch) = self.recorded.as_deref_mut() else {
             return;
         };
@@ -183,7 +185,7 @@ impl Endpoint {
     /// of sockets and connections that do not belong to this endpoint are ignored.
     pub fn feed(&mut self, input: Input<'_>, now: Time, handler: &mut dyn Handler) {
         self.now = now;
-        self.run_timers(now, handler);
+        self.run_timers(handler);
         match input {
             Input::Timeout | Input::OpenFailed { .. } | Input::Shed { .. } => {}
             Input::Secured { connection, names } => self.net.set_verified_names(connection, names),
@@ -196,7 +198,7 @@ impl Endpoint {
                         remote: datagram.source,
                         connection: None,
                     };
-                    self.on_datagram(datagram.bytes, &flow, now, handler);
+                    self.on_datagram(datagram.bytes, &flow, handler);
                 }
             }
             Input::Accepted {
@@ -204,7 +206,7 @@ impl Endpoint {
                 socket,
                 remote,
                 ..
-            } => self.on_accepted(connection, socket, remote, now),
+            } => self.on_accepted(connection, socket, remote),
             Input::Connected { connection, .. } => {
                 if let Some(slot) = self.net.connection(connection)
                     && let Some(connection) = self.net.connections.get_mut(slot as usize)
@@ -212,10 +214,8 @@ impl Endpoint {
                     connection.last_used = now;
                 }
             }
-            Input::Stream { connection, bytes } => self.on_stream(connection, bytes, now, handler),
-            Input::Closed { connection, reason } => {
-                self.on_closed(connection, reason, now, handler)
-            }
+            Input::Stream { connection, bytes } => self.on_stream(connection, bytes, handler),
+            Input::Closed { connection, reason } => self.on_closed(connection, reason, handler),
             Input::Opened { socket, local } => self.net.opened(socket, local),
             Input::Unreachable {
                 socket,
@@ -225,19 +225,19 @@ impl Endpoint {
                 let local = self.net.local_of(socket, Some(Transport::Udp));
                 match local {
                     Some(local) if self.hand_off_unreachable(local, destination, bytes) => {}
-                    Some(local) => self.on_unreachable(local, destination, bytes, now, handler),
+                    Some(local) => self.on_unreachable(local, destination, bytes, handler),
                     None => self.drops.count(DropReason::SipUnmatchedIcmp),
                 }
             }
-            Input::Handoff(parcel) => self.on_handoff(parcel, now, handler),
+            Input::Handoff(parcel) => self.on_handoff(parcel, handler),
         }
-        self.report_pending_ends(now, handler);
+        self.report_pending_ends(handler);
     }
 
     /// Indicates the ends of legs that ended within commands.
-    fn report_pending_ends(&mut self, now: Time, handler: &mut dyn Handler) {
+    fn report_pending_ends(&mut self, handler: &mut dyn Handler) {
         while let Some((leg, reason)) = self.pending_ends.pop() {
-            self.end_leg(leg, reason, None, now, handler);
+            self.end_leg(leg, reason, None, handler);
         }
     }
 
@@ -261,43 +261,38 @@ impl Endpoint {
             .map(|at| Deadline::new(at, Timer::DEADLINE_REASON))
     }
 
-    fn run_timers(&mut self, now: Time, handler: &mut dyn Handler) {
+    fn run_timers(&mut self, handler: &mut dyn Handler) {
+        let now = self.now;
         while let Some(timer) = self.wheel.pop_due(now) {
             match timer {
-                Timer::Client(slot) => self.client_timer(slot, now, handler),
+                Timer::Client(slot) => self.client_timer(slot, handler),
                 Timer::Server(slot) => match self.servers.get(slot as usize).map(|s| s.method) {
                     Some(method) if Endpoint::is_invite(method) => {
-                        self.server_invite_timer(slot, now);
+                        self.server_invite_timer(slot);
                     }
-                    Some(_) => self.server_other_timer(slot, now),
+                    Some(_) => self.server_other_timer(slot),
                     None => {}
                 },
-                Timer::Unacked(slot) => self.unacked_timer(slot, now, handler),
-                Timer::Session(slot) => self.session_timer(slot, now, handler),
-                Timer::Connection(slot) => self.connection_timer(slot, now, handler),
-                Timer::KeepAlive(slot) => self.keep_alive_timer(slot, now, handler),
+                Timer::Unacked(slot) => self.unacked_timer(slot, handler),
+                Timer::Session(slot) => self.session_timer(slot, handler),
+                Timer::Connection(slot) => self.connection_timer(slot, handler),
+                Timer::KeepAlive(slot) => self.keep_alive_timer(slot, handler),
             }
         }
     }
 
-    fn client_timer(&mut self, slot: u32, now: Time, handler: &mut dyn Handler) {
+    fn client_timer(&mut self, slot: u32, handler: &mut dyn Handler) {
         let Some(client) = self.clients.get_mut(slot as usize) else {
             return;
         };
         client.timer = None;
         match Endpoint::is_invite(client.method) {
-            true => self.client_invite_timer(slot, now, handler),
-            false => self.client_other_timer(slot, now, handler),
+            true => self.client_invite_timer(slot, handler),
+            false => self.client_other_timer(slot, handler),
         }
     }
 
-    pub(crate) fn on_datagram(
-        &mut self,
-        bytes: &[u8],
-        flow: &Flow,
-        now: Time,
-        handler: &mut dyn Handler,
-    ) {
+    pub(crate) fn on_datagram(&mut self, bytes: &[u8], flow: &Flow, handler: &mut dyn Handler) {
         if bytes.len() > self.config.limits.message_bytes {
             self.drops.count(DropReason::SipTooLarge);
             return;
@@ -309,13 +304,13 @@ impl Endpoint {
         }
         // No SIP message begins with a byte below 4: this is STUN (RFC 5626 section 8).
         if bytes.first().is_some_and(|byte| *byte < 4) {
-            if !self.on_binding_response(bytes, flow, now, handler) {
+            if !self.on_binding_response(bytes, flow, handler) {
                 self.answer_stun(bytes, flow);
             }
             return;
         }
         match &Message::parse_datagram(bytes) {
-            Ok(message) => self.on_message(message, flow, now, handler),
+            Ok(message) => self.on_message(message, flow, handler),
             Err(_) => self.drops.count(DropReason::SipUnparsable),
         }
     }
@@ -348,13 +343,8 @@ impl Endpoint {
         );
     }
 
-    fn on_accepted(
-        &mut self,
-        connection: ConnectionId,
-        socket: SocketId,
-        remote: SocketAddr,
-        now: Time,
-    ) {
+    fn on_accepted(&mut self, connection: ConnectionId, socket: SocketId, remote: SocketAddr) {
+        let now = self.now;
         let Some(local) = self
             .net
             .listeners
@@ -381,7 +371,7 @@ impl Endpoint {
 
     /// Processes bytes of a connection. The framer is moved out while its frames are read, because the handler may
     /// change the connection.
-    fn on_stream(&mut self, id: ConnectionId, bytes: &[u8], now: Time, handler: &mut dyn Handler) {
+    fn on_stream(&mut self, id: ConnectionId, bytes: &[u8], handler: &mut dyn Handler) {
         let Some(slot) = self.net.connection(id) else {
             return;
         };
@@ -402,7 +392,7 @@ impl Endpoint {
             None => flow,
         };
         if matches!(flow.transport, Transport::Ws | Transport::Wss) {
-            self.on_websocket_message(bytes, &flow, now, handler);
+            self.on_websocket_message(bytes, &flow, handler);
             return;
         }
         let Some(mut framer) = self
@@ -414,21 +404,22 @@ impl Endpoint {
             return;
         };
         framer.push(bytes);
-        let broken = self.process_frames(&mut framer, &flow, now, handler);
+        let broken = self.process_frames(&mut framer, &flow, handler);
         if broken {
             self.drops.count(DropReason::SipStreamBroken);
-            self.close_locally(id, now, handler);
+            self.close_locally(id, handler);
         } else if let Some(connection) = self.net.connections.get_mut(slot as usize)
             && connection.id == id
         {
             let partial = framer.pending() > 0;
             connection.framer = Some(framer);
-            self.track_partial(slot, partial, now);
+            self.track_partial(slot, partial);
         }
     }
 
     /// Records since when a message is incomplete: slowly arriving bytes do not count as traffic.
-    fn track_partial(&mut self, slot: u32, partial: bool, now: Time) {
+    fn track_partial(&mut self, slot: u32, partial: bool) {
+        let now = self.now;
         let Some(connection) = self.net.connections.get_mut(slot as usize) else {
             return;
         };
@@ -451,13 +442,8 @@ impl Endpoint {
 
     /// Processes one WebSocket message, which is exactly one SIP message (RFC 7118 section 4). CRLF keep-alives are
     /// answered there too (RFC 5626 section 3.5.1).
-    fn on_websocket_message(
-        &mut self,
-        bytes: &[u8],
-        flow: &Flow,
-        now: Time,
-        handler: &mut dyn Handler,
-    ) {
+    fn on_websocket_message(&mut self, bytes: &[u8], flow: &Flow, handler: &mut dyn Handler) {
+        let now = self.now;
         if let Some(slot) = flow.connection.and_then(|id| self.net.connection(id))
             && let Some(connection) = self.net.connections.get_mut(slot as usize)
         {
@@ -478,7 +464,7 @@ impl Endpoint {
             }
             _ if self.hand_off_message(bytes, flow, handler) => {}
             _ => match &Message::parse_datagram(bytes) {
-                Ok(message) => self.on_message(message, flow, now, handler),
+                Ok(message) => self.on_message(message, flow, handler),
                 Err(_) => self.drops.count(DropReason::SipUnparsable),
             },
         }
@@ -504,9 +490,9 @@ impl Endpoint {
         &mut self,
         framer: &mut StreamFramer,
         flow: &Flow,
-        now: Time,
         handler: &mut dyn Handler,
     ) -> bool {
+        let now = self.now;
         let touch = |endpoint: &mut Endpoint| {
             if let Some(slot) = endpoint.net.connection_for(flow)
                 && let Some(connection) = endpoint.net.connections.get_mut(slot as usize)
@@ -518,9 +504,7 @@ impl Endpoint {
             match framer.next() {
                 None => break,
                 Some(StreamFrame::Error(_)) => return true,
-                Some(StreamFrame::Unframed(head, error)) => {
-                    self.refuse_unframed(head, error, flow, now)
-                }
+                Some(StreamFrame::Unframed(head, error)) => self.refuse_unframed(head, error, flow),
                 Some(StreamFrame::Ping) => {
                     touch(self);
                     self.drops.count(DropReason::SipKeepAlive);
@@ -535,7 +519,7 @@ impl Endpoint {
                     touch(self);
                     if !self.hand_off_message(bytes, flow, handler) {
                         match &Message::parse_framed(bytes) {
-                            Ok(message) => self.on_message(message, flow, now, handler),
+                            Ok(message) => self.on_message(message, flow, handler),
                             Err(_) => self.drops.count(DropReason::SipUnparsable),
                         }
                     }
@@ -558,14 +542,14 @@ impl Endpoint {
 
     /// Refuses a request whose end cannot be found, before its connection is closed (RFC 4475 section 3.1.2.3; RFC 3261
     /// section 18.3 for a body that is too long).
-    fn refuse_unframed(&mut self, head: &[u8], error: FrameError, flow: &Flow, now: Time) {
+    fn refuse_unframed(&mut self, head: &[u8], error: FrameError, flow: &Flow) {
         match Message::parse_framed(head) {
             Ok(request) if request.is_request() => {
                 let (status, reason): (u16, &[u8]) = match error {
                     FrameError::BodyTooLong => (413, b"Request Entity Too Large"),
                     _ => (400, b"Bad Content-Length"),
                 };
-                self.refuse_stateless(&request, status, reason, &[], flow, now);
+                self.refuse_stateless(&request, status, reason, &[], flow);
             }
             _ => self.drops.count(DropReason::SipUnparsable),
         }
@@ -590,14 +574,9 @@ impl Endpoint {
     }
 
     /// Closes a connection from our side.
-    pub(crate) fn close_locally(
-        &mut self,
-        connection: ConnectionId,
-        now: Time,
-        handler: &mut dyn Handler,
-    ) {
+    pub(crate) fn close_locally(&mut self, connection: ConnectionId, handler: &mut dyn Handler) {
         self.net.out.push_bare(OutboxItem::Close { connection });
-        self.on_closed(connection, CloseReason::Engine, now, handler);
+        self.on_closed(connection, CloseReason::Engine, handler);
     }
 
     /// A connection has ended: requests that wait for a response on it fail (RFC 3261 sections 8.1.3.1 and 17.1.4).
@@ -605,9 +584,9 @@ impl Endpoint {
         &mut self,
         id: ConnectionId,
         _why: CloseReason,
-        now: Time,
         handler: &mut dyn Handler,
     ) {
+        let now = self.now;
         let Some(slot) = self.net.connection(id) else {
             return;
         };
@@ -620,7 +599,7 @@ impl Endpoint {
             .map_or(Transport::Tcp, |listener| listener.transport);
         self.notify_borrowers(id, connection.borrowers);
         for slot in connection.waiting_clients {
-            self.client_transport_failed(slot, now, handler);
+            self.client_transport_failed(slot, handler);
         }
         // The worker that holds the connection indicates the end of the flow.
         if self.net.is_foreign(id) {
@@ -643,7 +622,6 @@ impl Endpoint {
         local: ListenerId,
         destination: SocketAddr,
         quoted: &[u8],
-        now: Time,
         handler: &mut dyn Handler,
     ) {
         let slot = branch_in(quoted).and_then(|branch| self.client_of_branch(branch));
@@ -660,10 +638,11 @@ impl Endpoint {
             self.drops.count(DropReason::SipUnmatchedIcmp);
             return;
         };
-        self.client_transport_failed(slot, now, handler);
+        self.client_transport_failed(slot, handler);
     }
 
-    fn connection_timer(&mut self, slot: u32, now: Time, handler: &mut dyn Handler) {
+    fn connection_timer(&mut self, slot: u32, handler: &mut dyn Handler) {
+        let now = self.now;
         let idle = self.config.timers.idle;
         let Some(connection) = self.net.connections.get_mut(slot as usize) else {
             return;
@@ -672,7 +651,7 @@ impl Endpoint {
         let id = connection.id;
         let pong_deadline = connection.pinged_at.map(|at| at + PONG_WAIT);
         if pong_deadline.is_some_and(|at| now >= at) {
-            self.close_locally(id, now, handler);
+            self.close_locally(id, handler);
             return;
         }
         let message_deadline = connection
@@ -680,7 +659,7 @@ impl Endpoint {
             .map(|began| began + self.config.timers.message);
         if message_deadline.is_some_and(|message_deadline| now >= message_deadline) {
             self.drops.count(DropReason::StreamTimeout);
-            self.close_locally(id, now, handler);
+            self.close_locally(id, handler);
             return;
         }
         let due = message_deadline.map_or(connection.last_used + idle, |message_deadline| {
@@ -690,7 +669,7 @@ impl Endpoint {
             match self.net.is_foreign(id) {
                 // The connection itself is closed only by the worker that holds it.
                 true => drop(self.net.remove_connection(slot, &mut self.wheel)),
-                false => self.close_locally(id, now, handler),
+                false => self.close_locally(id, handler),
             }
             return;
         }
@@ -714,8 +693,9 @@ impl Endpoint {
         now: Time,
         handler: &mut dyn Handler,
     ) {
+        self.now = now;
         if self.net.connection(connection).is_some() {
-            self.close_locally(connection, now, handler);
+            self.close_locally(connection, handler);
         }
     }
 

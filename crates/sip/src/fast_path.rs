@@ -14,6 +14,7 @@ impl Endpoint {
     /// Sets the share of new requests, in percent, that neighbours should hold back. It is written into the Via of
     /// every response to a request with `oc` (RFC 7339 section 5.4). `None`: no feedback, as without support.
     pub fn set_loss_feedback(&mut self, percent: Option<u8>, validity: Duration, now: Time) {
+        self.now = now;
         self.feedback.clear();
         if let Some(percent) = percent {
             let (at, valid) = (now.since(Time::ZERO), validity.as_millis());
@@ -53,6 +54,7 @@ impl Endpoint {
         retry_after: u32,
         now: Time,
     ) -> bool {
+        self.now = now;
         let Some(local) = self.net.local_of(socket, Some(Transport::Udp)) else {
             return false;
         };
@@ -98,7 +100,7 @@ impl Endpoint {
         self.tail = tail;
         if written {
             // A failure to send is like a loss in the network: the client retransmits.
-            let _ = self.transmit(&reply, start, now);
+            let _ = self.transmit(&reply, start);
         }
         written
     }

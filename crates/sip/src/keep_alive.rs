@@ -52,7 +52,7 @@ impl Endpoint {
         self.now = now;
         self.net.check_flow(&flow)?;
         if flow.transport.is_reliable() {
-            return self.ping_stream(&flow, now);
+            return self.ping_stream(&flow);
         }
         let known = self.kept_flows.iter().find(|(_, kept)| kept.flow == flow);
         let slot = match known {
@@ -71,7 +71,7 @@ impl Endpoint {
         if !self.config.worker.is_alone() {
             transaction[0] = self.config.worker.number;
         }
-        self.send_binding_request(slot, transaction, 1, now);
+        self.send_binding_request(slot, transaction, 1);
         Ok(())
     }
 
@@ -99,7 +99,8 @@ impl Endpoint {
         self.kept_flows.iter().filter(open).count()
     }
 
-    fn ping_stream(&mut self, flow: &Flow, now: Time) -> Result<(), Refused> {
+    fn ping_stream(&mut self, flow: &Flow) -> Result<(), Refused> {
+        let now = self.now;
         let slot = self.net.connection_for(flow).ok_or(Refused::Gone)?;
         let connection = self.net.connections.get_mut(slot as usize);
         let connection = connection.ok_or(Refused::Gone)?;
@@ -120,14 +121,15 @@ impl Endpoint {
         Ok(())
     }
 
-    fn send_binding_request(&mut self, slot: usize, transaction: [u8; 12], tries: u8, now: Time) {
+    fn send_binding_request(&mut self, slot: usize, transaction: [u8; 12], tries: u8) {
+        let now = self.now;
         let Some(flow) = self.kept_flows.get(slot).map(|kept| kept.flow) else {
             return;
         };
         let start = self.net.out.begin();
         wire::stun::binding_request(&transaction, &mut self.net.out.arena);
         // A failure to send is like a loss in the network: the request is retransmitted.
-        let _ = self.transmit(&flow, start, now);
+        let _ = self.transmit(&flow, start);
         let wait = match tries {
             MAX_TRIES.. => LAST_WAIT,
             tries => RTO * (1 << (tries - 1)),
@@ -145,7 +147,7 @@ impl Endpoint {
     }
 
     /// A Binding request has got no response in time.
-    pub(crate) fn keep_alive_timer(&mut self, slot: u32, now: Time, handler: &mut dyn Handler) {
+    pub(crate) fn keep_alive_timer(&mut self, slot: u32, handler: &mut dyn Handler) {
         let slot = slot as usize;
         let Some(pending) = self
             .kept_flows
@@ -155,13 +157,14 @@ impl Endpoint {
             return;
         };
         if pending.tries < MAX_TRIES {
-            self.send_binding_request(slot, pending.transaction, pending.tries + 1, now);
+            self.send_binding_request(slot, pending.transaction, pending.tries + 1);
         } else {
-            self.kept_flow_failed(slot, now, handler);
+            self.kept_flow_failed(slot, handler);
         }
     }
 
-    fn kept_flow_failed(&mut self, slot: usize, now: Time, handler: &mut dyn Handler) {
+    fn kept_flow_failed(&mut self, slot: usize, handler: &mut dyn Handler) {
+        let now = self.now;
         let Some(flow) = self.kept_flows.get(slot).map(|kept| kept.flow) else {
             return;
         };
@@ -174,7 +177,6 @@ impl Endpoint {
         &mut self,
         bytes: &[u8],
         flow: &Flow,
-        now: Time,
         handler: &mut dyn Handler,
     ) -> bool {
         let Some((transaction, mapped)) = wire::stun::parse_binding_response(bytes) else {
@@ -202,7 +204,7 @@ impl Endpoint {
         kept.mapped = mapped.or(kept.mapped);
         if moved {
             // A NAT has assigned another address: the old one does not reach us any more (section 4.4.2).
-            self.kept_flow_failed(slot, now, handler);
+            self.kept_flow_failed(slot, handler);
         }
         true
     }

@@ -102,9 +102,9 @@ impl Endpoint {
         request: &Message<'_>,
         tag: Option<&[u8]>,
         flow: &Flow,
-        now: Time,
         handler: &mut dyn Handler,
     ) -> bool {
+        let now = self.now;
         match self.holder_of_moved(request, tag) {
             None => false,
             Some(MovedTo::Other(worker)) => self.hand_off_again(request, flow, worker),
@@ -210,12 +210,13 @@ impl Endpoint {
         user: u64,
         now: Time,
     ) -> Result<LegId, DetachedDialog> {
+        self.now = now;
         let known = match &detached.peer {
             None => Ok(None),
             Some(peer) => self.peer(&peer.name, &peer.profile).map(Some),
         };
         match known {
-            Ok(connection) => Ok(self.insert_moved(detached, connection, user, now)),
+            Ok(connection) => Ok(self.insert_moved(detached, connection, user)),
             Err(_full) => Err(detached),
         }
     }
@@ -223,11 +224,12 @@ impl Endpoint {
     /// Ends a dialog of another worker by BYE. If the table of named peers is full, BYE is sent to any certificate that
     /// is valid for the peer's address.
     pub fn end_detached(&mut self, detached: DetachedDialog, now: Time) {
+        self.now = now;
         let leg = match self.adopt(detached, 0, now) {
             Ok(leg) => leg,
             Err(mut detached) => {
                 detached.leg.peer.flow.connection = None;
-                self.insert_moved(detached, None, 0, now)
+                self.insert_moved(detached, None, 0)
             }
         };
         // Without edits it is refused only for a leg that does not exist or is ending already.
@@ -239,9 +241,7 @@ impl Endpoint {
         detached: DetachedDialog,
         connection: Option<ConnectionId>,
         user: u64,
-        now: Time,
     ) -> LegId {
-        self.now = now;
         let mut leg = *detached.leg;
         if connection.is_some() {
             leg.peer.flow.connection = connection;
@@ -255,7 +255,7 @@ impl Endpoint {
         if let Some(name) = IdToken::decode(detached.tag.as_bytes()) {
             self.adopted.insert(name, id);
         }
-        self.resume_session(id, now);
+        self.resume_session(id);
         id
     }
 

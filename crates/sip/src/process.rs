@@ -20,17 +20,16 @@ impl Endpoint {
         &mut self,
         message: &Message<'_>,
         flow: &Flow,
-        now: Time,
         handler: &mut dyn Handler,
     ) {
-        self.record_received(flow, message.bytes(), now);
+        self.record_received(flow, message.bytes());
         match (message.is_request(), message.validate()) {
-            (true, Ok(())) => self.on_request(message, flow, now, handler),
+            (true, Ok(())) => self.on_request(message, flow, handler),
             (true, Err(rejection)) => {
                 let reason = rejection.reason.as_bytes();
-                self.refuse_stateless(message, rejection.status, reason, &[], flow, now);
+                self.refuse_stateless(message, rejection.status, reason, &[], flow);
             }
-            (false, Ok(())) => self.on_response(message, flow, now, handler),
+            (false, Ok(())) => self.on_response(message, flow, handler),
             (false, Err(_)) => self.drops.count(DropReason::SipMalformedResponse),
         }
     }
@@ -44,7 +43,6 @@ impl Endpoint {
         reason: &[u8],
         edits: &[(HeaderId, &[u8])],
         flow: &Flow,
-        now: Time,
     ) {
         if request.method() == Method::Ack {
             self.drops.count(DropReason::SipMalformedAck);
@@ -105,16 +103,11 @@ impl Endpoint {
             return;
         }
         // A failure to send is like a loss in the network: the client retransmits.
-        let _ = self.transmit(&reply, start, now);
+        let _ = self.transmit(&reply, start);
     }
 
-    fn on_request(
-        &mut self,
-        request: &Message<'_>,
-        flow: &Flow,
-        now: Time,
-        handler: &mut dyn Handler,
-    ) {
+    fn on_request(&mut self, request: &Message<'_>, flow: &Flow, handler: &mut dyn Handler) {
+        let now = self.now;
         let method = request.method();
         if flow.transport == Transport::Tls
             && let Some(connection) = flow.connection
@@ -125,7 +118,7 @@ impl Endpoint {
         }
         let tag = request.to().ok().and_then(|to| to.tag());
         if method == Method::Ack {
-            self.on_ack(request, tag, flow, now, handler);
+            self.on_ack(request, tag, flow, handler);
             return;
         }
         let Some(key) = self.fingerprints.of(request, method) else {
@@ -133,10 +126,10 @@ impl Endpoint {
             return;
         };
         if let Some(&slot) = self.index.get(&key) {
-            self.on_retransmitted_request(slot, request, flow, now);
+            self.on_retransmitted_request(slot, request, flow);
             return;
         }
-        if self.hand_off_moved(request, tag, flow, now, handler) {
+        if self.hand_off_moved(request, tag, flow, handler) {
             return;
         }
         if !self.accepts_request(request, tag, flow) {
@@ -160,7 +153,7 @@ impl Endpoint {
                     .iter()
                     .map(|(id, value)| (*id, value.as_slice()))
                     .collect();
-                self.refuse_stateless(request, answer.status, words, &headers, flow, now);
+                self.refuse_stateless(request, answer.status, words, &headers, flow);
                 return;
             }
         }
@@ -174,7 +167,7 @@ impl Endpoint {
         let Some(slot) = self.open_server(key, request, flow) else {
             self.drops.count(DropReason::SipTableFull);
             let later = [(HeaderId::RetryAfter, &b"10"[..])];
-            self.refuse_stateless(request, 503, reason(503), &later, flow, now);
+            self.refuse_stateless(request, 503, reason(503), &later, flow);
             return;
         };
         trusted |= tag
@@ -183,22 +176,22 @@ impl Endpoint {
             self.bound_responses(slot, request);
         }
         if method == Method::Cancel {
-            self.on_cancel(slot, request, flow, now, handler);
+            self.on_cancel(slot, request, flow, handler);
             return;
         }
-        if self.refuse_extension(slot, request, now) {
+        if self.refuse_extension(slot, request) {
             return;
         }
         match tag {
             Some(tag) => match (self.leg_of_tag(tag), self.usage_of_tag(tag)) {
-                (Some(leg), _) => self.in_dialog_request(slot, leg, request, flow, now, handler),
-                (_, Some(dialog)) => self.usage_request(slot, dialog, request, flow, now, handler),
-                _ if method == Method::Prack && self.accept_late_prack(tag, request, now) => {
-                    self.final_response(slot, 200, &MessageContent::default(), now);
+                (Some(leg), _) => self.in_dialog_request(slot, leg, request, flow, handler),
+                (_, Some(dialog)) => self.usage_request(slot, dialog, request, flow, handler),
+                _ if method == Method::Prack && self.accept_late_prack(tag, request) => {
+                    self.final_response(slot, 200, &MessageContent::default());
                 }
-                _ => self.final_response(slot, 481, &MessageContent::default(), now),
+                _ => self.final_response(slot, 481, &MessageContent::default()),
             },
-            None => self.out_of_dialog_request(slot, request, flow, now, handler),
+            None => self.out_of_dialog_request(slot, request, flow, handler),
         }
     }
 
@@ -219,13 +212,7 @@ impl Endpoint {
     }
 
     /// A retransmitted request: sends the last response again, if there is one (sections 17.2.1, 17.2.2).
-    fn on_retransmitted_request(
-        &mut self,
-        slot: u32,
-        request: &Message<'_>,
-        flow: &Flow,
-        now: Time,
-    ) {
+    fn on_retransmitted_request(&mut self, slot: u32, request: &Message<'_>, flow: &Flow) {
         self.drops.count(DropReason::SipRetransmission);
         let Some(server) = self.servers.get(slot as usize) else {
             return;
@@ -236,7 +223,7 @@ impl Endpoint {
                 ServerState::Proceeding | ServerState::Completed
             ) {
                 self.widen_bound(slot, request);
-                self.resend_server(slot, now);
+                self.resend_server(slot);
             }
             return;
         }
@@ -254,7 +241,7 @@ impl Endpoint {
             return;
         }
         // A failure to send is like a loss in the network: the client retransmits.
-        let _ = self.transmit(&reply, start, now);
+        let _ = self.transmit(&reply, start);
     }
 
     /// Composes a final response again from its request and status.
@@ -284,7 +271,6 @@ impl Endpoint {
         request: &Message<'_>,
         tag: Option<&[u8]>,
         flow: &Flow,
-        now: Time,
         handler: &mut dyn Handler,
     ) {
         let leg = tag.and_then(|tag| self.leg_of_tag(tag)).filter(|&leg| {
@@ -295,7 +281,7 @@ impl Endpoint {
             })
         });
         if let Some(leg) = leg
-            && self.on_ack_of_2xx(leg, request, now, handler)
+            && self.on_ack_of_2xx(leg, request, handler)
         {
             return;
         }
@@ -304,12 +290,12 @@ impl Endpoint {
             .of(request, Method::Invite)
             .and_then(|key| self.index.get(&key).copied());
         match slot.and_then(|slot| Some((slot, self.servers.get(slot as usize)?.state))) {
-            Some((slot, ServerState::Completed)) => self.server_invite_confirmed(slot, now),
+            Some((slot, ServerState::Completed)) => self.server_invite_confirmed(slot),
             Some((_, ServerState::Confirmed | ServerState::Accepted)) => {
                 self.drops.count(DropReason::SipRetransmission);
             }
             _ if leg.is_some() => self.drops.count(DropReason::SipRetransmission),
-            _ if self.hand_off_moved(request, tag, flow, now, handler) => {}
+            _ if self.hand_off_moved(request, tag, flow, handler) => {}
             _ if self.is_ack_of_stateless_response(request, tag) => {
                 self.drops.count(DropReason::SipRefusedAck);
             }
@@ -330,11 +316,10 @@ impl Endpoint {
         slot: u32,
         request: &Message<'_>,
         flow: &Flow,
-        now: Time,
         handler: &mut dyn Handler,
     ) {
         let Some(invite) = self.invite_of(request, flow) else {
-            self.final_response(slot, 481, &MessageContent::default(), now);
+            self.final_response(slot, 481, &MessageContent::default());
             return;
         };
         // The 200 has the same tag as the INVITE's response (section 9.2).
@@ -342,8 +327,8 @@ impl Endpoint {
         if let Some(server) = self.servers.get_mut(slot as usize) {
             server.leg = leg;
         }
-        self.final_response(slot, 200, &MessageContent::default(), now);
-        self.on_invite_cancelled(invite, request, now, handler);
+        self.final_response(slot, 200, &MessageContent::default());
+        self.on_invite_cancelled(invite, request, handler);
     }
 
     /// The INVITE that a CANCEL matches.
@@ -373,7 +358,7 @@ impl Endpoint {
 
     /// Sends 420 for unsupported option tags (section 8.2.2.3; section 16.3 for Proxy-Require, because we replace the
     /// proxies in the path). `true`: refused.
-    fn refuse_extension(&mut self, slot: u32, request: &Message<'_>, now: Time) -> bool {
+    fn refuse_extension(&mut self, slot: u32, request: &Message<'_>) -> bool {
         if !request.has(HeaderId::Require) && !request.has(HeaderId::ProxyRequire) {
             return false;
         }
@@ -396,7 +381,7 @@ impl Endpoint {
             id: HeaderId::Unsupported,
             value: &value,
         }];
-        self.final_response(slot, 420, &MessageContent::default().with(&edits), now);
+        self.final_response(slot, 420, &MessageContent::default().with(&edits));
         true
     }
 
@@ -406,28 +391,28 @@ impl Endpoint {
         slot: u32,
         request: &Message<'_>,
         flow: &Flow,
-        now: Time,
         handler: &mut dyn Handler,
     ) {
+        let now = self.now;
         let method = request.method();
         if self.is_looped(request) {
-            self.final_response(slot, 482, &MessageContent::default(), now);
+            self.final_response(slot, 482, &MessageContent::default());
             return;
         }
         let hops = request.max_forwards().ok();
         if self.config.check_max_forwards && hops == Some(0) && method != Method::Options {
-            self.final_response(slot, 483, &MessageContent::default(), now);
+            self.final_response(slot, 483, &MessageContent::default());
             return;
         }
         match method {
             Method::Invite => {
-                if !self.refuse_merged(slot, request, now) {
-                    self.on_initial_invite(slot, request, flow, now, handler);
+                if !self.refuse_merged(slot, request) {
+                    self.on_initial_invite(slot, request, flow, handler);
                 }
             }
             // These methods exist only within dialogs.
             Method::Bye | Method::Prack | Method::Update => {
-                self.final_response(slot, 481, &MessageContent::default(), now);
+                self.final_response(slot, 481, &MessageContent::default());
             }
             _ => {
                 let transaction = self.server_id(slot);
@@ -437,7 +422,7 @@ impl Endpoint {
                     flow: *flow,
                 };
                 handler.on_indication(self, indication, now);
-                self.arm_unless_answered(slot, now);
+                self.arm_unless_answered(slot);
             }
         }
     }
@@ -456,12 +441,12 @@ impl Endpoint {
     }
 
     /// Refuses an INVITE that has arrived over another path too, with 482 (section 8.2.2.2). `true`: refused.
-    fn refuse_merged(&mut self, slot: u32, request: &Message<'_>, now: Time) -> bool {
+    fn refuse_merged(&mut self, slot: u32, request: &Message<'_>) -> bool {
         let Some(key) = self.fingerprints.merged(request) else {
             return false;
         };
         if self.merged.get(&key).is_some() {
-            self.final_response(slot, 482, &MessageContent::default(), now);
+            self.final_response(slot, 482, &MessageContent::default());
             return true;
         }
         if self.merged.insert(key, slot).is_ok()
@@ -472,13 +457,7 @@ impl Endpoint {
         false
     }
 
-    fn on_response(
-        &mut self,
-        response: &Message<'_>,
-        flow: &Flow,
-        now: Time,
-        handler: &mut dyn Handler,
-    ) {
+    fn on_response(&mut self, response: &Message<'_>, flow: &Flow, handler: &mut dyn Handler) {
         let (Ok(via), Ok(cseq)) = (response.via(), response.cseq()) else {
             self.drops.count(DropReason::SipMalformedResponse);
             return;
@@ -518,16 +497,12 @@ impl Endpoint {
             return;
         };
         match owner {
-            Owner::InitialInvite(leg) => {
-                self.initial_response(slot, leg, response, flow, now, handler)
-            }
-            Owner::InDialog(leg) => {
-                self.in_dialog_response(slot, leg, response, flow, now, handler)
-            }
+            Owner::InitialInvite(leg) => self.initial_response(slot, leg, response, flow, handler),
+            Owner::InDialog(leg) => self.in_dialog_response(slot, leg, response, flow, handler),
             Owner::OutOfDialog(number) => {
-                self.out_of_dialog_response(slot, number, response, flow, now, handler);
+                self.out_of_dialog_response(slot, number, response, flow, handler);
             }
-            Owner::Unowned => self.unowned_response(slot, response, now),
+            Owner::Unowned => self.unowned_response(slot, response),
         }
     }
 
@@ -537,9 +512,9 @@ impl Endpoint {
         number: u64,
         response: &Message<'_>,
         flow: &Flow,
-        now: Time,
         handler: &mut dyn Handler,
     ) {
+        let now = self.now;
         let transaction = self.client_id(slot);
         if self
             .clients
@@ -552,10 +527,10 @@ impl Endpoint {
         self.usage_response(response);
         if response.status() < 200 {
             self.other_proceeding(slot);
-        } else if self.retry_request(slot, response, now) {
+        } else if self.retry_request(slot, response) {
             return;
         } else {
-            self.client_other_complete(slot, now);
+            self.client_other_complete(slot);
         }
         let indication = Indication::OutOfDialogResponse {
             transaction,
@@ -567,46 +542,42 @@ impl Endpoint {
     }
 
     /// A response to a request without an owner.
-    fn unowned_response(&mut self, slot: u32, response: &Message<'_>, now: Time) {
+    fn unowned_response(&mut self, slot: u32, response: &Message<'_>) {
         let Some(client) = self.clients.get(slot as usize) else {
             return;
         };
         match (client.method, client.state, response.status()) {
             (Some(Method::Invite), ClientState::Completed, 300..) => {
                 self.drops.count(DropReason::SipRetransmission);
-                self.resend_client(slot, now);
+                self.resend_client(slot);
             }
             (Some(Method::Invite), _, _) => self.drops.count(DropReason::SipStrayResponse),
             (_, ClientState::Completed, _) => self.drops.count(DropReason::SipRetransmission),
             (_, _, ..200) => self.other_proceeding(slot),
-            _ => self.client_other_complete(slot, now),
+            _ => self.client_other_complete(slot),
         }
     }
 
     /// No final response in time: Timers B and F.
-    pub(crate) fn client_timed_out(&mut self, slot: u32, now: Time, handler: &mut dyn Handler) {
-        self.client_failed(slot, Failure::TimedOut, now, handler);
+    pub(crate) fn client_timed_out(&mut self, slot: u32, handler: &mut dyn Handler) {
+        self.client_failed(slot, Failure::TimedOut, handler);
     }
 
     /// The connection that should carry the response has ended.
-    pub(crate) fn client_transport_failed(
-        &mut self,
-        slot: u32,
-        now: Time,
-        handler: &mut dyn Handler,
-    ) {
-        if self.back_to_udp(slot, now) {
+    pub(crate) fn client_transport_failed(&mut self, slot: u32, handler: &mut dyn Handler) {
+        if self.back_to_udp(slot) {
             return;
         }
         let waits = self.clients.get(slot as usize).is_some_and(|client| {
             matches!(client.state, ClientState::Calling | ClientState::Proceeding)
         });
         if waits {
-            self.client_failed(slot, Failure::Transport, now, handler);
+            self.client_failed(slot, Failure::Transport, handler);
         }
     }
 
-    fn client_failed(&mut self, slot: u32, reason: Failure, now: Time, handler: &mut dyn Handler) {
+    fn client_failed(&mut self, slot: u32, reason: Failure, handler: &mut dyn Handler) {
+        let now = self.now;
         let Some(client) = self.clients.get(slot as usize) else {
             return;
         };
@@ -627,10 +598,10 @@ impl Endpoint {
                     }
                     reason => reason,
                 };
-                self.fail_leg(leg, reason, None, now, handler);
+                self.fail_leg(leg, reason, None, handler);
             }
             Owner::InDialog(leg) => {
-                self.leg_request_failed(leg, transaction, method, refresh, fork, now, handler);
+                self.leg_request_failed(leg, transaction, method, refresh, fork, handler);
             }
             Owner::OutOfDialog(number) => {
                 let indication = Indication::OutOfDialogTimedOut {
@@ -651,9 +622,9 @@ impl Endpoint {
         method: Option<Method<'static>>,
         refresh: bool,
         fork: u8,
-        now: Time,
         handler: &mut dyn Handler,
     ) {
+        let now = self.now;
         let Some(leg) = self.leg_mut(id) else {
             return;
         };
@@ -666,7 +637,7 @@ impl Endpoint {
             leg.our_update_pending = false;
         }
         if method == Some(Method::Bye) {
-            self.end_leg(id, Ending::Unanswered, None, now, handler);
+            self.end_leg(id, Ending::Unanswered, None, handler);
             return;
         }
         if !refresh {
@@ -682,7 +653,7 @@ impl Endpoint {
                 .state_of(id)
                 .is_some_and(|state| state == LegState::Ending);
             if !ending {
-                self.bye_and_end(id, Ending::UnknownDialog, now, handler);
+                self.bye_and_end(id, Ending::UnknownDialog, handler);
             }
         }
     }
@@ -786,28 +757,16 @@ impl Endpoint {
         Some(leg.and_then(|leg| self.tag_of(leg)).unwrap_or(own))
     }
 
-    pub(crate) fn refuse_server_reason(
-        &mut self,
-        slot: u32,
-        status: u16,
-        reason: &[u8],
-        now: Time,
-    ) {
+    pub(crate) fn refuse_server_reason(&mut self, slot: u32, status: u16, reason: &[u8]) {
         let content = MessageContent {
             reason: Some(reason),
             ..MessageContent::default()
         };
-        self.final_response(slot, status, &content, now);
+        self.final_response(slot, status, &content);
     }
 
     /// Composes and sends a final response, except a 2xx to INVITE.
-    pub(crate) fn final_response(
-        &mut self,
-        slot: u32,
-        status: u16,
-        content: &MessageContent<'_>,
-        now: Time,
-    ) {
+    pub(crate) fn final_response(&mut self, slot: u32, status: u16, content: &MessageContent<'_>) {
         let open = self.servers.get(slot as usize).is_some_and(|server| {
             matches!(server.state, ServerState::Trying | ServerState::Proceeding)
         });
@@ -832,7 +791,7 @@ impl Endpoint {
         let session = server.active.as_ref().and_then(|active| active.session);
         self.response_headers((flow.local, self.is_sips(slot)), status, dialog, content);
         if let (Some(leg), Some(session_request), true) = (leg, session, dialog) {
-            self.write_session_response(leg, &session_request, now);
+            self.write_session_response(leg, &session_request);
         }
         self.write_body(content);
         if content.template.is_some() && (200..300).contains(&status) {
@@ -847,11 +806,11 @@ impl Endpoint {
             self.narrow_bound(slot, start);
         }
         match Endpoint::is_invite(method) {
-            true => self.send_refusal(slot, start, &flow, now),
+            true => self.send_refusal(slot, start, &flow),
             false => {
                 let plain = self.is_rebuildable(slot, content) && session.is_none();
                 let plain = if plain { status } else { 0 };
-                self.send_final_other(slot, start, &flow, plain, now);
+                self.send_final_other(slot, start, &flow, plain);
             }
         }
     }
@@ -912,15 +871,15 @@ impl Endpoint {
                     .ok_or(Refused::State)?;
                 self.response_headers((flow.local, self.is_sips(slot)), status, true, content);
                 self.write_body(content);
-                self.send_provisional(slot, start, &flow, now);
+                self.send_provisional(slot, start, &flow);
                 Ok(())
             }
-            (true, Some(leg), 200..300) => self.accept_reinvite(leg, slot, status, content, now),
+            (true, Some(leg), 200..300) => self.accept_reinvite(leg, slot, status, content),
             _ => {
                 if let Some(leg) = leg {
                     self.leg_request_answered(leg, slot, status, content);
                 }
-                self.final_response(slot, status, content, now);
+                self.final_response(slot, status, content);
                 Ok(())
             }
         }
@@ -997,7 +956,7 @@ impl Endpoint {
         if target.feedback {
             self.request_feedback(start);
         }
-        self.start_client(slot, start, target.flow, target.tcp_when_large, now)?;
+        self.start_client(slot, start, target.flow, target.tcp_when_large)?;
         if let Some(active) = self
             .clients
             .get_mut(slot as usize)

@@ -107,12 +107,8 @@ impl Endpoint {
     }
 
     /// Whether a PRACK for a removed dialog acknowledges a response whose INVITE was refused.
-    pub(crate) fn accept_late_prack(
-        &mut self,
-        tag: &[u8],
-        request: &Message<'_>,
-        now: Time,
-    ) -> bool {
+    pub(crate) fn accept_late_prack(&mut self, tag: &[u8], request: &Message<'_>) -> bool {
+        let now = self.now;
         let (Some((_, cookie)), Ok(rack)) = (crate::tokens::IdToken::decode(tag), request.rack())
         else {
             return false;
@@ -134,7 +130,8 @@ impl Endpoint {
     }
 
     /// Sends a reliable provisional response and retransmits it after T1, doubling, for 64*T1 (section 3).
-    pub(crate) fn send_reliable(&mut self, id: LegId, rseq: u32, bytes: Vec<u8>, now: Time) {
+    pub(crate) fn send_reliable(&mut self, id: LegId, rseq: u32, bytes: Vec<u8>) {
+        let now = self.now;
         let Some(flow) = self.offered_flow(id) else {
             return;
         };
@@ -143,7 +140,7 @@ impl Endpoint {
         let start = self.net.out.begin();
         self.net.out.arena.extend_from_slice(&bytes);
         // A failure to send is like a loss in the network: it is retransmitted.
-        let _ = self.transmit(&flow, start, now);
+        let _ = self.transmit(&flow, start);
         let timer = self.wheel.schedule(now + t1, Timer::Unacked(id.slot));
         let old = self.reliable(id).and_then(|reliable| {
             reliable.unacknowledged = rseq;
@@ -159,7 +156,8 @@ impl Endpoint {
     }
 
     /// Timer of a reliable provisional response without PRACK.
-    pub(crate) fn reliable_timer(&mut self, id: LegId, now: Time, handler: &mut dyn Handler) {
+    pub(crate) fn reliable_timer(&mut self, id: LegId, handler: &mut dyn Handler) {
+        let now = self.now;
         let Some(flow) = self.offered_flow(id) else {
             return;
         };
@@ -172,8 +170,8 @@ impl Endpoint {
         }
         if now >= reliable.deadline {
             // Section 3: the INVITE is refused with a 5xx.
-            self.refuse_offered(id, 500, now);
-            self.end_leg(id, Ending::NoPrack, None, now, handler);
+            self.refuse_offered(id, 500);
+            self.end_leg(id, Ending::NoPrack, None, handler);
             return;
         }
         reliable.interval *= 2;
@@ -190,7 +188,7 @@ impl Endpoint {
             reliable.timer = Some(self.wheel.schedule(at, Timer::Unacked(id.slot)));
         }
         // A failure to send is like a loss in the network.
-        let _ = self.transmit(&flow, start, now);
+        let _ = self.transmit(&flow, start);
     }
 
     /// Whether a PRACK matches the unacknowledged response (RAck: RSeq, CSeq, method; section 3).
@@ -216,7 +214,7 @@ impl Endpoint {
     }
 
     /// PRACK for the unacknowledged response was received: sends the next queued response.
-    pub(crate) fn on_pracked(&mut self, id: LegId, now: Time) {
+    pub(crate) fn on_pracked(&mut self, id: LegId) {
         let Some(reliable) = self.reliable(id) else {
             return;
         };
@@ -228,8 +226,8 @@ impl Endpoint {
             self.wheel.cancel(timer);
         }
         match next {
-            Some(QueuedResponse::Reliable(rseq, bytes)) => self.send_reliable(id, rseq, bytes, now),
-            Some(QueuedResponse::Success(bytes)) => self.send_2xx(id, bytes, now),
+            Some(QueuedResponse::Reliable(rseq, bytes)) => self.send_reliable(id, rseq, bytes),
+            Some(QueuedResponse::Success(bytes)) => self.send_2xx(id, bytes),
             None => {}
         }
     }
@@ -240,9 +238,9 @@ impl Endpoint {
         id: LegId,
         reason: Ending,
         message: Option<&Message<'_>>,
-        now: Time,
         handler: &mut dyn Handler,
     ) {
+        let now = self.now;
         if self.leg(id).is_none() {
             return;
         }

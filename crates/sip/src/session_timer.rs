@@ -102,12 +102,7 @@ impl Endpoint {
 
     /// Writes Session-Expires and Require of our 2xx to a request with these headers and starts the session (section
     /// 9).
-    pub(crate) fn write_session_response(
-        &mut self,
-        id: LegId,
-        request: &SessionRequest,
-        now: Time,
-    ) {
+    pub(crate) fn write_session_response(&mut self, id: LegId, request: &SessionRequest) {
         let Some(ours) = self.config.session.or({
             // Without a configuration we accept the peer's interval.
             (request.seconds != 0).then_some(crate::SessionConfig {
@@ -139,15 +134,15 @@ impl Endpoint {
         if request.supported {
             lines.raw(b"Require: timer\r\n");
         }
-        self.start_session(id, seconds, we_refresh, now);
+        self.start_session(id, seconds, we_refresh);
     }
 
     /// Applies the session interval of a 2xx to our request (section 7.2).
-    pub(crate) fn apply_session_response(&mut self, id: LegId, response: &Message<'_>, now: Time) {
+    pub(crate) fn apply_session_response(&mut self, id: LegId, response: &Message<'_>) {
         match response.session_expires() {
             Ok(agreed) if agreed.seconds > 0 => {
                 let we_refresh = agreed.refresher != Some(Refresher::Uas);
-                self.start_session(id, agreed.seconds, we_refresh, now);
+                self.start_session(id, agreed.seconds, we_refresh);
             }
             _ => self.stop_session(id),
         }
@@ -165,7 +160,8 @@ impl Endpoint {
 
     /// Starts a session of `seconds` from now: refresh at half of it, or end it shortly before its expiry (section 10:
     /// the smaller of 32 s and a third before).
-    fn start_session(&mut self, id: LegId, seconds: u32, we_refresh: bool, now: Time) {
+    fn start_session(&mut self, id: LegId, seconds: u32, we_refresh: bool) {
+        let now = self.now;
         let length = Duration::from_secs(u64::from(seconds));
         let Some(leg) = self.leg_mut(id) else {
             return;
@@ -182,7 +178,8 @@ impl Endpoint {
     }
 
     /// Restarts the timer of a session that another worker had.
-    pub(crate) fn resume_session(&mut self, id: LegId, now: Time) {
+    pub(crate) fn resume_session(&mut self, id: LegId) {
+        let now = self.now;
         let Some(leg) = self.leg_mut(id).filter(|leg| leg.session.seconds != 0) else {
             return;
         };
@@ -211,7 +208,8 @@ impl Endpoint {
     }
 
     /// Session timer: refresh, or expiry.
-    pub(crate) fn session_timer(&mut self, slot: u32, now: Time, handler: &mut dyn Handler) {
+    pub(crate) fn session_timer(&mut self, slot: u32, handler: &mut dyn Handler) {
+        let now = self.now;
         let Some(leg) = self.legs.get_mut(slot as usize) else {
             return;
         };
@@ -226,7 +224,7 @@ impl Endpoint {
         }
         if now >= expires {
             handler.on_indication(self, Indication::SessionExpired { leg: id }, now);
-            self.expire(id, now, handler);
+            self.expire(id, handler);
             return;
         }
         self.arm_session(id, expires);
@@ -238,19 +236,14 @@ impl Endpoint {
             handler.on_indication(self, Indication::RefreshDue { leg: id }, now);
             return;
         }
-        self.refresh(id, now);
+        self.refresh(id);
     }
 
     /// Refreshes by UPDATE without offer; retries soon if another request is pending.
-    pub(crate) fn refresh(&mut self, id: LegId, now: Time) {
-        let sent = self.start_leg_request(
-            id,
-            None,
-            Method::Update,
-            &MessageContent::default(),
-            true,
-            now,
-        );
+    pub(crate) fn refresh(&mut self, id: LegId) {
+        let now = self.now;
+        let sent =
+            self.start_leg_request(id, None, Method::Update, &MessageContent::default(), true);
         if sent.is_err()
             && let Some(leg) = self.leg_mut(id)
         {
@@ -262,7 +255,8 @@ impl Endpoint {
 
     /// Our refresh was refused: after 491 retry after the random time (RFC 3261 section 14.1), after 422 with the
     /// larger interval, otherwise let the session expire.
-    pub(crate) fn refresh_failed(&mut self, id: LegId, response: &Message<'_>, now: Time) {
+    pub(crate) fn refresh_failed(&mut self, id: LegId, response: &Message<'_>) {
+        let now = self.now;
         let wait = match response.status() {
             422 => {
                 let requested = response.min_se().unwrap_or(FLOOR);
@@ -295,13 +289,13 @@ impl Endpoint {
         }
     }
 
-    fn expire(&mut self, id: LegId, now: Time, handler: &mut dyn Handler) {
+    fn expire(&mut self, id: LegId, handler: &mut dyn Handler) {
         let Some(leg) = self.leg_mut(id) else {
             return;
         };
         if leg.state == LegState::Ending {
             return;
         }
-        self.bye_and_end(id, Ending::SessionExpired, now, handler);
+        self.bye_and_end(id, Ending::SessionExpired, handler);
     }
 }

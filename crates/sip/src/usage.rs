@@ -187,7 +187,7 @@ impl Endpoint {
             usage.cseq = outside.cseq.unwrap_or(1).saturating_sub(1);
         }
         let (content, login) = (&outside.content, outside.login.as_ref());
-        match self.send_in_dialog(id, outside.method, content, outside.user, login, now) {
+        match self.send_in_dialog(id, outside.method, content, outside.user, login) {
             Ok(transaction) => Ok((id, transaction)),
             Err(refused) => {
                 self.close_dialog(id);
@@ -220,7 +220,7 @@ impl Endpoint {
         if of_calls(method) {
             return Err(Refused::Value);
         }
-        self.send_in_dialog(dialog, method, content, user, login, now)
+        self.send_in_dialog(dialog, method, content, user, login)
     }
 
     fn send_in_dialog(
@@ -230,7 +230,6 @@ impl Endpoint {
         content: &MessageContent<'_>,
         user: u64,
         login: Option<&crate::api::Login<'_>>,
-        now: Time,
     ) -> Result<TransactionId, Refused> {
         let (slot, cookie) = self.open_client(Owner::OutOfDialog(user), method)?;
         let start = self.net.out.begin();
@@ -260,7 +259,7 @@ impl Endpoint {
         };
         self.request_headers(flow.local, method, content);
         self.write_body(content);
-        self.start_client(slot, start, flow, tcp, now)?;
+        self.start_client(slot, start, flow, tcp)?;
         if let Some(active) = self
             .clients
             .get_mut(slot as usize)
@@ -336,12 +335,12 @@ impl Endpoint {
         id: DialogId,
         request: &Message<'_>,
         flow: &Flow,
-        now: Time,
         handler: &mut dyn Handler,
     ) {
+        let now = self.now;
         if of_calls(request.method()) {
             // Calls cannot share one of these dialogs (RFC 5057 advises against it), so there is none.
-            return self.final_response(slot, 481, &MessageContent::default(), now);
+            return self.final_response(slot, 481, &MessageContent::default());
         }
         let number = request.cseq().map_or(0, |cseq| cseq.number);
         let from = request.from().ok().and_then(|from| from.tag());
@@ -349,14 +348,14 @@ impl Endpoint {
             let from_peer = !usage.established || from.unwrap_or_default() == usage.peer.tag();
             from_peer && request.call_id().ok() == Some(usage.own.call_id())
         }) else {
-            return self.final_response(slot, 481, &MessageContent::default(), now);
+            return self.final_response(slot, 481, &MessageContent::default());
         };
         let of_user = usage.user;
         let contact = request.contact().ok().filter(|contact| !contact.is_star());
         if !usage.established {
             // A NOTIFY before the 2xx (RFC 6665 section 4.4.1).
             let (Some(contact), Method::Notify, Some(_)) = (contact, request.method(), from) else {
-                return self.final_response(slot, 481, &MessageContent::default(), now);
+                return self.final_response(slot, 481, &MessageContent::default());
             };
             let old = usage.peer.flow;
             usage.peer = Peer::new(
@@ -370,7 +369,7 @@ impl Endpoint {
             usage.peer.refresh_target(contact.uri);
         }
         if usage.peer.cseq.is_some_and(|last| number <= last) {
-            return self.final_response(slot, 500, &MessageContent::default(), now);
+            return self.final_response(slot, 500, &MessageContent::default());
         }
         usage.peer.cseq = Some(number);
         if usage.pinned && usage.peer.flow.connection.is_some() {
@@ -388,6 +387,6 @@ impl Endpoint {
             request,
         };
         handler.on_indication(self, indication, now);
-        self.arm_unless_answered(slot, now);
+        self.arm_unless_answered(slot);
     }
 }

@@ -129,6 +129,7 @@ impl Endpoint {
 
     /// Hands off a datagram to its owner. `false`: its socket is not a listener's.
     pub fn hand_off_datagram(&mut self, datagram: &Datagram<'_>, worker: u8, now: Time) -> bool {
+        self.now = now;
         let Some(local) = self.net.local_of(datagram.socket, None) else {
             return false;
         };
@@ -258,12 +259,8 @@ impl Endpoint {
     }
 
     /// Processes a handoff message from another worker.
-    pub(crate) fn on_handoff(
-        &mut self,
-        handoff: HandoffMessage<'_>,
-        now: Time,
-        handler: &mut dyn Handler,
-    ) {
+    pub(crate) fn on_handoff(&mut self, handoff: HandoffMessage<'_>, handler: &mut dyn Handler) {
+        let now = self.now;
         let is_listener = |local: u16| usize::from(local) < self.net.listeners.len();
         match handoff.kind {
             HandoffKind::Datagram {
@@ -290,14 +287,14 @@ impl Endpoint {
                     connection: None,
                 };
                 self.hops = hops;
-                self.on_datagram(handoff.bytes, &flow, now, handler);
+                self.on_datagram(handoff.bytes, &flow, handler);
                 self.hops = 0;
             }
             HandoffKind::Unreachable {
                 listener: local,
                 destination,
             } => {
-                self.on_unreachable(ListenerId(local), destination, handoff.bytes, now, handler);
+                self.on_unreachable(ListenerId(local), destination, handoff.bytes, handler);
             }
             HandoffKind::Message {
                 connection,
@@ -336,7 +333,7 @@ impl Endpoint {
                     _ => Message::parse_framed(handoff.bytes),
                 };
                 match parsed {
-                    Ok(message) => self.on_message(&message, &flow, now, handler),
+                    Ok(message) => self.on_message(&message, &flow, handler),
                     Err(_) => self.drops.count(DropReason::SipUnparsable),
                 }
                 self.hops = 0;
@@ -354,11 +351,11 @@ impl Endpoint {
             },
             HandoffKind::Close { connection } => {
                 if self.net.connection(connection).is_some() {
-                    self.close_locally(connection, now, handler);
+                    self.close_locally(connection, handler);
                 }
             }
             HandoffKind::Closed { connection } => {
-                self.on_closed(connection, CloseReason::Peer, now, handler);
+                self.on_closed(connection, CloseReason::Peer, handler);
             }
             // For the handler.
             HandoffKind::Transfer { .. } => {}

@@ -27,7 +27,7 @@ const HELD_SECONDS: u32 = 60;
 
 /// Calls beside Kamailio at each rate, turn by turn: CPU, failed calls, retransmissions, response time.
 pub(super) fn calls(bench: &mut Bench) -> Result<(), String> {
-    let mut subjects = subjects(bench);
+    let mut subjects = subjects(bench)?;
     if let Some(anchored) = subjects.last_mut() {
         *anchored = unlimited(anchored.clone(), bench)?;
     }
@@ -135,7 +135,7 @@ fn beside_peer(bench: &mut Bench, what: &str, rate: u32, ours: &Medians, peer: &
 /// CPU per call of two systems at once on one core at the same rate: the noise of the machine affects both alike. The border beside
 /// Kamailio, and with media anchored beside itself with media bypass.
 pub(super) fn calls_beside(bench: &mut Bench) -> Result<(), String> {
-    let [border, peer] = &subjects(bench)[..2] else {
+    let [border, peer] = &subjects(bench)?[..2] else {
         return Err("calls: two systems under test are required".into());
     };
     println!("CPU per 7-message call, two at once on core {SUBJECT_CORE}");
@@ -156,7 +156,7 @@ pub(super) fn calls_beside(bench: &mut Bench) -> Result<(), String> {
         let mut ratios = Vec::new();
         // Each at each address: where it listens makes no difference then.
         for (first, second) in [(OURS, PEERS), (PEERS, OURS)] {
-            let all = subjects(bench);
+            let all = subjects(bench)?;
             let (Some(passed_by), Some(anchored)) = (all.first(), all.last()) else {
                 return Err("calls: two systems under test are required".into());
             };
@@ -221,7 +221,7 @@ fn unlimited(border: Subject, bench: &Bench) -> Result<Subject, String> {
 
 /// A minute at a high rate: how many calls failed.
 pub(super) fn held(bench: &mut Bench) -> Result<(), String> {
-    let subjects = subjects(bench);
+    let subjects = subjects(bench)?;
     let border = subjects.first().ok_or("no border to measure")?;
     let (uac, uas) = (["-sn", "uac"], ["-sn", "uas"]);
     let run = played(border, HELD_RATE, HELD_SECONDS, &uac, &uas, &bench.scratch)?;

@@ -38,7 +38,7 @@ pub(super) fn registrations(bench: &mut Bench) -> Result<(), String> {
     let (file, injected) = (scratch.join("registrar.toml"), scratch.join("users.csv"));
     std::fs::write(&file, config).map_err(|e| format!("{}: {e}", file.display()))?;
     std::fs::write(&injected, users).map_err(|e| format!("{}: {e}", injected.display()))?;
-    let mut all = subjects(bench).into_iter();
+    let mut all = subjects(bench)?.into_iter();
     let (Some(border), Some(peer)) = (all.next(), all.next()) else {
         return Err("registrations: no system under test".into());
     };
@@ -133,7 +133,7 @@ pub(super) fn refreshes(bench: &mut Bench) -> Result<(), String> {
              refresh_seconds = {seconds}.0\nrefreshes = 5\nremove = false\n"
         ),
     )?;
-    let mut all = subjects(bench).into_iter();
+    let mut all = subjects(bench)?.into_iter();
     let (Some(border), Some(peer)) = (all.next(), all.next()) else {
         return Err("registrations: no system under test".into());
     };

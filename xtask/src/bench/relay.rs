@@ -57,7 +57,7 @@ pub(super) fn relay(bench: &mut Bench) -> Result<(), String> {
     let network = Network::new()?;
     let one = border("border, one socket", "one", &bench.scratch)?;
     let mut relays = vec![
-        rtpengine(),
+        rtpengine(&bench.scratch)?,
         one.clone(),
         border("border, a socket per port", "per-port", &bench.scratch)?,
     ];
@@ -150,7 +150,7 @@ pub(super) fn srtp(bench: &mut Bench) -> Result<(), String> {
     let keyed = keyed_border("border, SRTP to RTP", &bench.scratch)?;
     let peer = Relay {
         name: "rtpengine, SRTP to RTP",
-        ..rtpengine()
+        ..rtpengine(&bench.scratch)?
     };
     let mut relays = vec![peer, keyed.clone()];
     if let Some(program) = bench.optimised() {
@@ -247,16 +247,20 @@ fn border(name: &'static str, sockets: &str, scratch: &Path) -> Result<Relay, St
     })
 }
 
-fn rtpengine() -> Relay {
-    // No kernel module, one thread that polls, a port range that holds all calls.
-    let words = "rtpengine --foreground --log-stderr --log-level=3 --table=-1 --num-threads=1 --interface=127.0.0.1 \
-                 --listen-ng=127.0.0.1:2223 --port-min=20000 --port-max=39999";
-    Relay {
+/// rtpengine without kernel module, with one thread and a port range that holds all calls.
+fn rtpengine(scratch: &Path) -> Result<Relay, String> {
+    let values = [
+        ("listen_ip", "127.0.0.1"),
+        ("control", "127.0.0.1:2223"),
+        ("media_first", "20000"),
+        ("media_last", "39999"),
+    ];
+    Ok(Relay {
         name: "rtpengine, user space",
         kind: "rtpengine",
         address: "127.0.0.1:2223",
-        arguments: words.split_whitespace().map(str::to_owned).collect(),
-    }
+        arguments: crate::subjects::command("rtpengine", scratch, &values)?,
+    })
 }
 
 /// A relay and its load at work.

@@ -41,7 +41,7 @@ pub(super) fn header_rules(bench: &mut Bench) -> Result<(), String> {
             let path = bench.scratch.join(file);
             let text = text.replace(ADDRESSES[0], address);
             std::fs::write(&path, format!("{text}{rules}")).map_err(|error| error.to_string())?;
-            let border = subjects(bench).into_iter().next();
+            let border = subjects(bench)?.into_iter().next();
             let border = border.ok_or("no border to measure")?;
             ways.push(Subject {
                 name,

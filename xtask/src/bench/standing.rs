@@ -16,7 +16,7 @@ const BAR: f64 = 4_096.0;
 /// the transactions that set them up have ended.
 pub(super) fn standing(bench: &mut Bench) -> Result<(), String> {
     let scratch = bench.scratch.clone();
-    let subjects = subjects(bench);
+    let subjects = subjects(bench)?;
     let subject = subjects.first().ok_or("no border to measure")?;
     let arguments: Vec<&str> = subject.arguments.iter().map(String::as_str).collect();
     let log = scratch.join("subject.log");

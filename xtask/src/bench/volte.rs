@@ -11,7 +11,7 @@ const BAR: f64 = 2.6;
 
 /// CPU per call of twenty messages beside that of seven, interleaved, at one rate, media bypass.
 pub(super) fn volte(bench: &mut Bench) -> Result<(), String> {
-    let subjects = subjects(bench);
+    let subjects = subjects(bench)?;
     let border = subjects.first().ok_or("no border to measure")?;
     let scenario = |name: &str| {
         let path = root().join("scenarios/sipp").join(name);

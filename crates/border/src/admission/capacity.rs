@@ -9,7 +9,7 @@ use anchor::Side;
 use codec::kind::Kind;
 use config::{AdmissionLimits, Config, Keying, MachineCapacity, MediaMode, SrtpPolicy};
 use core::time::Duration;
-use engine::{EventKind, Time};
+use engine::{EventKind, Reason, Time};
 use protect::srtp::Suite;
 use sip::Flow;
 use wire::sip::HeaderId;
@@ -234,7 +234,7 @@ impl Reservations {
             });
         }
         let status = ctx.config.admission.status;
-        let mut refused = RequestRefusal::new(status, "capacity exhausted");
+        let mut refused = RequestRefusal::with_status(status, Reason::CapacityExhausted);
         if status == 503 {
             let seconds = 1 + ctx.entropy.below(10);
             let value = seconds.to_string().into_bytes();

@@ -68,10 +68,10 @@ impl Reservation {
         let path = self.supported_path(path);
         self.path = Some(path);
         let (before, after) = (Price::of_media(now), Price::of_media(path));
-        if let Some(sum) = self.part_mut(CostPart::Media) {
-            *sum -= before;
-            *sum += after;
-        }
+        let mut sum = self.part(CostPart::Media);
+        sum -= before;
+        sum += after;
+        self.set_part(CostPart::Media, sum);
         (before, after)
     }
 }

@@ -11,6 +11,7 @@ use config::{Keying, MediaSecurity};
 use core::ops::{AddAssign, SubAssign};
 use engine::Transport;
 use protect::srtp::{CipherKind, Suite};
+use smallvec::SmallVec;
 
 /// Memory and CPU time that are needed continuously.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -86,12 +87,8 @@ impl Price {
     /// A line with transcoding, in addition, by the codecs of its sides: each is decoded and encoded, 50 packets per
     /// second.
     pub fn of_transcoding(kinds: [Kind; 2]) -> Price {
-        let processor = kinds.map(|kind| match kind {
-            Kind::Pcmu | Kind::Pcma => 200,
-            Kind::G722 => 2_000,
-            Kind::G729 => 8_000,
-            Kind::Opus => 12_000,
-        });
+        // In units of half a microsecond per second.
+        let processor = kinds.map(|kind| 2 * kind.spec().transcoding_us_per_s);
         Price {
             memory: 64,
             processor: processor.iter().sum(),
@@ -246,20 +243,49 @@ impl CostPart {
     }
 }
 
+/// A price within a call, which is kept for as long as the call lasts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct KeptPrice {
+    memory: u32,
+    processor: u32,
+}
+
+impl From<Price> for KeptPrice {
+    fn from(price: Price) -> KeptPrice {
+        let kept = |value: u64| u32::try_from(value).unwrap_or(u32::MAX);
+        KeptPrice {
+            memory: kept(price.memory),
+            processor: kept(price.processor),
+        }
+    }
+}
+
+impl From<KeptPrice> for Price {
+    fn from(kept: KeptPrice) -> Price {
+        Price {
+            memory: kept.memory.into(),
+            processor: kept.processor.into(),
+        }
+    }
+}
+
 /// Price of SRTP of one side of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct SrtpPrice {
     line: u8,
     side: Side,
-    price: Price,
+    price: KeptPrice,
 }
+
+/// Prices of SRTP of a call.
+type SrtpPrices = SmallVec<[SrtpPrice; 2]>;
 
 /// Capacity that is reserved for a call, by part.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Reservation {
-    parts: [Price; CostPart::CALL_PARTS],
-    /// Prices of SRTP. Empty for most calls.
-    srtp: Vec<SrtpPrice>,
+    parts: [KeptPrice; CostPart::CALL_PARTS],
+    /// Prices of SRTP, which most calls do not have.
+    srtp: Option<Box<SrtpPrices>>,
     /// Path of the media, if anchored.
     pub(super) path: Option<MediaPath>,
 }
@@ -283,7 +309,7 @@ impl Reservation {
     pub(crate) fn of_participant(kind: Kind, transport: Transport) -> Reservation {
         let mut reservation = Reservation::of_call(None, [Some(transport), None]);
         reservation.add(CostPart::Conference, Price::PARTICIPANT);
-        if matches!(kind, Kind::G729 | Kind::Opus) {
+        if kind.spec().speech_model {
             reservation.add(CostPart::Conference, Price::VOCODER);
         }
         reservation
@@ -293,38 +319,58 @@ impl Reservation {
     pub(crate) fn total(&self) -> Price {
         let mut total = Price::default();
         for &part in &self.parts {
-            total += part;
+            total += part.into();
         }
         total
     }
 
     /// All parts.
     pub(crate) fn parts(&self) -> impl Iterator<Item = (CostPart, Price)> {
-        CostPart::ALL.into_iter().zip(self.parts)
+        CostPart::ALL.into_iter().zip(self.parts.map(Price::from))
     }
 
     /// Adds to a part that a call can have.
     pub(crate) fn add(&mut self, part: CostPart, price: Price) {
-        if let Some(sum) = self.parts.get_mut(part as usize) {
-            *sum += price;
+        let mut sum = self.part(part);
+        sum += price;
+        self.set_part(part, sum);
+    }
+
+    /// The price of a part.
+    pub(super) fn part(&self, part: CostPart) -> Price {
+        let kept = self.parts.get(part as usize).copied();
+        kept.unwrap_or_default().into()
+    }
+
+    /// Sets the price of a part that a call can have.
+    pub(super) fn set_part(&mut self, part: CostPart, price: Price) {
+        if let Some(kept) = self.parts.get_mut(part as usize) {
+            *kept = price.into();
         }
     }
 
     /// Sets the price of SRTP for a side of a line. Returns the price that it replaces.
     pub(crate) fn protect(&mut self, line: usize, side: Side, price: Price) -> Price {
         let line = u8::try_from(line).unwrap_or(u8::MAX);
-        let mut entries = self.srtp.iter_mut();
-        let existing = entries.find(|entry| entry.line == line && entry.side == side);
+        let kept = price.into();
+        let entries = self.srtp.get_or_insert_default();
+        let mut all = entries.iter_mut();
+        let existing = all.find(|entry| entry.line == line && entry.side == side);
         let before = match existing {
-            Some(entry) => core::mem::replace(&mut entry.price, price),
+            Some(entry) => core::mem::replace(&mut entry.price, kept).into(),
             None => {
-                self.srtp.push(SrtpPrice { line, side, price });
+                entries.push(SrtpPrice {
+                    line,
+                    side,
+                    price: kept,
+                });
                 Price::default()
             }
         };
-        let sum = &mut self.parts[CostPart::Srtp as usize];
-        *sum -= before;
-        *sum += price;
+        let mut sum = self.part(CostPart::Srtp);
+        sum -= before;
+        sum += price;
+        self.set_part(CostPart::Srtp, sum);
         before
     }
 
@@ -335,16 +381,11 @@ impl Reservation {
 
     /// The path, or `Sockets` where the media is encrypted or transcoded here: the kernel relays plain RTP only.
     pub(super) fn supported_path(&self, path: MediaPath) -> MediaPath {
-        let [.., transcoding, _] = self.parts;
-        let plain = self.srtp.is_empty() && transcoding == Price::default();
+        let plain = self.srtp.is_none() && self.part(CostPart::Transcoding) == Price::default();
         match path {
             MediaPath::Kernel if !plain => MediaPath::Sockets,
             path => path,
         }
-    }
-
-    pub(super) fn part_mut(&mut self, part: CostPart) -> Option<&mut Price> {
-        self.parts.get_mut(part as usize)
     }
 }
 

@@ -123,7 +123,7 @@ impl Components {
                 source: address_of(&flow),
                 trunk: config.name_of_trunk(trunk),
                 status: refused.status,
-                reason: refused.why.to_owned(),
+                reason: refused.why.text().to_owned(),
             });
     }
 

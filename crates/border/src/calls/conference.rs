@@ -12,6 +12,7 @@ use crate::admission::Reservation;
 use crate::bodies::{has_sdp, session_of};
 use crate::calls::conference::pin_entry::PinEntry;
 use crate::calls::conference::state::{CalledConference, ParticipantState, PendingAnswer};
+use crate::calls::ended::EndedBy;
 use crate::calls::key::{CallKey, CallSlot};
 use crate::calls::table::OngoingCalls;
 use crate::calls::{Call, CallPhase, NewCall, Sides};
@@ -25,7 +26,7 @@ use anchor::participant::ParticipantSettings;
 use anchor::{AnchorError, CallMedia, Side};
 use codec::Kind;
 use describe::ConferenceDescription;
-use engine::EventKind;
+use engine::{EventKind, Reason};
 use media::conference::ParticipantEvent;
 use sip::{Flow, LegId, MessageContent, ServerTransaction, TransactionId};
 use wire::sdp::Sdp;
@@ -117,7 +118,7 @@ impl Calls<'_> {
             flow.remote.ip(),
         ) else {
             self.parts.admission.reservations.release(&reservation);
-            let refused = RequestRefusal::new(488, "the interface has no media");
+            let refused = RequestRefusal::new(Reason::NoMediaInterface);
             return self.refuse_call(leg, request, flow, &refused);
         };
         let CalledConference {
@@ -297,7 +298,7 @@ impl Calls<'_> {
             return;
         }
         if self.endpoint.answer(leg, 200, &content, now).is_err() {
-            return self.end_call(slot, "border", "answer cannot be sent", None);
+            return self.end_by_border(slot, Reason::AnswerNotSent);
         }
         let number = call.number;
         call.phase = CallPhase::Answered;
@@ -325,10 +326,10 @@ impl Calls<'_> {
         }
         let status = error.status();
         match server {
-            Some(server) => refuse_with(self.endpoint, server, status, Some(error.text()), now),
+            Some(server) => refuse_with(self.endpoint, server, status, Some(error.reason()), now),
             None => {
-                self.reject_caller_for(slot, status, Some(error.text()));
-                self.end_call(slot, "border", error.text(), None);
+                self.reject_caller_for(slot, status, Some(error.reason()));
+                self.end_call(slot, EndedBy::Border, error.reason(), None);
             }
         }
     }
@@ -351,7 +352,7 @@ impl Calls<'_> {
             Ok(()) => self.finish_joining(slot),
             Err(error) => {
                 let reason = b"SIP;cause=488;text=\"No usable answer\"";
-                self.end_call(slot, "border", error.text(), Some(reason));
+                self.end_call(slot, EndedBy::Border, error.reason(), Some(reason));
             }
         }
     }
@@ -461,14 +462,14 @@ impl Calls<'_> {
                 _ => Err(AnchorError::NoCodec),
             };
             if let Err(error) = result {
-                self.end_call(slot, "border", error.text(), None);
+                self.end_call(slot, EndedBy::Border, error.reason(), None);
             }
         } else if is_ours {
             self.abandon_offer(slot);
             let status = response.map_or(408, Message::status);
             // 491 and similar leave the session unchanged; the session timer decides.
             if matches!(status, 408 | 481) {
-                self.end_call(slot, "border", "refresh failed", None);
+                self.end_by_border(slot, Reason::RefreshFailed);
             }
         }
     }

@@ -3,7 +3,7 @@
 use crate::components::{Calls, Components};
 use crate::shared::Alarm;
 use anchor::Side;
-use engine::Time;
+use engine::{Reason, Time};
 use sip::{
     Endpoint, Flow, Handler, Indication, LegId, ListenerId, MessageContent, NewRequestAction,
 };
@@ -190,8 +190,7 @@ impl Calls<'_> {
     /// The session timer of a leg expired.
     pub(crate) fn session_expired(&mut self, leg: LegId) {
         if let Some(slot) = self.parts.calls.slot_of_leg(self.endpoint, leg) {
-            let reason = b"SIP;cause=408;text=\"Session expired\"";
-            self.end_call(slot, "border", "session expired", Some(reason));
+            self.end_by_border(slot, Reason::SessionExpired);
         }
     }
 

@@ -1,8 +1,8 @@
 //! Ended calls whose statistics are pending.
 
 use crate::shared::Ctx;
-use anchor::Encodings;
-use engine::{EventKind, Hundredths};
+use anchor::{Encodings, Side};
+use engine::{EventKind, Hundredths, Reason};
 
 /// The report that the end of a call waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -16,11 +16,30 @@ pub(crate) enum StatisticsSource {
     Node,
 }
 
+/// The party that ended a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EndedBy {
+    /// A side of the call.
+    Side(Side),
+    /// The border itself.
+    Border,
+}
+
+impl EndedBy {
+    /// The name in events and records.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            EndedBy::Side(side) => side.name(),
+            EndedBy::Border => "border",
+        }
+    }
+}
+
 /// An ended call whose statistics are pending.
 #[derive(Debug)]
 pub(crate) struct EndedCall {
-    pub(super) by: &'static str,
-    pub(super) why: &'static str,
+    pub(super) by: EndedBy,
+    pub(super) why: Reason,
     pub(super) status: u16,
     pub(super) duration_ms: Option<u64>,
     pub(super) trunk: Option<Box<str>>,
@@ -81,8 +100,8 @@ impl EndedCall {
         }
         ctx.events.tell(ctx.now, || EventKind::CallEnded {
             call,
-            ended_by: self.by.to_owned(),
-            reason: self.why.to_owned(),
+            ended_by: self.by.name().to_owned(),
+            reason: self.why.text().to_owned(),
             status: self.status,
             duration_ms: self.duration_ms,
             trunk: self.trunk.clone(),

@@ -1,6 +1,6 @@
 //! Ends of calls: by CANCEL, BYE, timeout or the border; and release of their resources.
 
-use crate::calls::ended::StatisticsSource;
+use crate::calls::ended::{EndedBy, StatisticsSource};
 use crate::calls::key::{CallKey, CallSlot};
 use crate::calls::relay::HeaderChanges;
 use crate::calls::table::OngoingCalls;
@@ -9,7 +9,7 @@ use crate::components::Calls;
 use crate::counters::CallOutcome;
 use crate::shared::Ctx;
 use anchor::{CallMedia, Side};
-use engine::EventKind;
+use engine::{EventKind, Reason};
 use sip::{Body, Ending, LegId, MessageContent};
 use wire::sip::{Edit, HeaderId, Message};
 
@@ -43,7 +43,8 @@ impl Calls<'_> {
         } else {
             reason
         };
-        self.end_call(slot, "caller", "cancelled", reason);
+        let by = EndedBy::Side(Side::Caller);
+        self.end_call(slot, by, Reason::Cancelled, reason);
     }
 
     /// An established leg has ended.
@@ -75,21 +76,21 @@ impl Calls<'_> {
         let Some(call) = self.parts.calls.get_mut(slot) else {
             return;
         };
-        let text = match why {
-            Ending::Peer => "bye",
-            Ending::Local => "done",
-            Ending::Unanswered => "bye not answered",
-            Ending::NoAck => "no ack",
-            Ending::NoPrack => "no prack",
-            Ending::SessionExpired => "session expired",
-            Ending::UnknownDialog => "dialog unknown",
+        let cause = match why {
+            Ending::Peer => Reason::Bye,
+            Ending::Local => Reason::Done,
+            Ending::Unanswered => Reason::ByeNotAnswered,
+            Ending::NoAck => Reason::NoAck,
+            Ending::NoPrack => Reason::NoPrack,
+            Ending::SessionExpired => Reason::SessionExpired,
+            Ending::UnknownDialog => Reason::DialogUnknown,
         };
         if call.phase == CallPhase::Ending {
             return self.finish_if_over(slot);
         }
         let by = match why {
-            Ending::Peer | Ending::UnknownDialog => side.name(),
-            _ => "border",
+            Ending::Peer | Ending::UnknownDialog => EndedBy::Side(side),
+            _ => EndedBy::Border,
         };
         if why == Ending::NoPrack {
             call.status = 500;
@@ -98,21 +99,13 @@ impl Calls<'_> {
                 .count_outcome(&mut self.parts.ctx, slot, CallOutcome::Failed);
         }
         match message.filter(|_| why == Ending::Peer) {
-            Some(bye) => self.pass_bye(slot, side, bye, text),
-            None => {
-                let reason: Option<&[u8]> = match why {
-                    Ending::NoAck => Some(b"SIP;cause=408;text=\"ACK missing\""),
-                    Ending::SessionExpired => Some(b"SIP;cause=408;text=\"Session expired\""),
-                    Ending::UnknownDialog => Some(b"SIP;cause=481;text=\"Dialog unknown\""),
-                    _ => None,
-                };
-                self.end_call(slot, by, text, reason);
-            }
+            Some(bye) => self.pass_bye(slot, side, bye),
+            None => self.end_call(slot, by, cause, cause.header()),
         }
     }
 
     /// Forwards BYE with the headers of the received one (Reason, User-to-User and others).
-    fn pass_bye(&mut self, slot: CallSlot, from: Side, bye: &Message<'_>, why: &'static str) {
+    fn pass_bye(&mut self, slot: CallSlot, from: Side, bye: &Message<'_>) {
         let now = self.parts.ctx.now;
         let Some(call) = self.parts.calls.get_mut(slot) else {
             return;
@@ -134,11 +127,11 @@ impl Calls<'_> {
                 }
             }
         }
-        self.close(slot, (from.name(), why), None, other);
+        self.close(slot, (EndedBy::Side(from), Reason::Bye), None, other);
     }
 
     /// Ends a call for lack of a resource: an unanswered caller gets 503.
-    pub(crate) fn give_up(&mut self, slot: CallSlot, why: &'static str, reason: &[u8]) {
+    pub(crate) fn give_up(&mut self, slot: CallSlot, why: Reason) {
         if self
             .parts
             .calls
@@ -147,24 +140,29 @@ impl Calls<'_> {
         {
             self.reject_caller(slot, 503, None);
         }
-        self.end_call(slot, "border", why, Some(reason));
+        self.end_by_border(slot, why);
     }
 
     /// Ends a call: closes its remaining legs and releases its media.
     pub(crate) fn end_call(
         &mut self,
         slot: CallSlot,
-        by: &'static str,
-        why: &'static str,
+        by: EndedBy,
+        why: Reason,
         reason: Option<&[u8]>,
     ) {
         self.close(slot, (by, why), reason, None);
     }
 
+    /// Ends a call by a decision of the border, with the Reason header of `why`.
+    pub(crate) fn end_by_border(&mut self, slot: CallSlot, why: Reason) {
+        self.end_call(slot, EndedBy::Border, why, why.header());
+    }
+
     fn close(
         &mut self,
         slot: CallSlot,
-        end: (&'static str, &'static str),
+        end: (EndedBy, Reason),
         reason: Option<&[u8]>,
         closed: Option<LegId>,
     ) {
@@ -301,8 +299,7 @@ impl Calls<'_> {
             .ctx
             .events
             .tell(now, || EventKind::MediaTimeout { call: number });
-        let reason = b"SIP;cause=408;text=\"No media\"";
-        self.end_call(slot, "border", "media timeout", Some(reason));
+        self.end_by_border(slot, Reason::MediaTimeout);
     }
 
     /// Releases ports and session of an ended call, and logs its end; once.

@@ -1,6 +1,7 @@
 //! In-dialog requests: forwarded to the other leg, and the responses back.
 
 use crate::bodies::{Carried, SdpRole, body_of, has_sdp, offer_again};
+use crate::calls::ended::EndedBy;
 use crate::calls::key::{CallSlot, SideKey};
 use crate::calls::relay::{Forwarded, HeaderChanges, refusal_body};
 use crate::calls::table::OngoingCalls;
@@ -102,7 +103,7 @@ impl Calls<'_> {
             // Without an answer there is no session; a later offer without an answer changes nothing.
             Some(error) if first => {
                 let reason = reason_of(error);
-                self.end_call(slot, "border", error.text(), Some(&reason));
+                self.end_call(slot, EndedBy::Border, error.reason(), Some(&reason));
             }
             Some(_) => self.abandon_offer(slot),
             None => {}
@@ -296,7 +297,7 @@ impl Calls<'_> {
             self.parts.calls.buffers = buffers;
             return;
         }
-        let why = carried.err().map(AnchorError::text);
+        let why = carried.err().map(AnchorError::reason);
         let sent = carried
             .map_err(|error| {
                 if let AnchorError::Exhausted(pool) = error {
@@ -422,14 +423,20 @@ impl Calls<'_> {
     ) {
         let now = self.parts.ctx.now;
         let status = error.status();
-        refuse_with(self.endpoint, transaction, status, Some(error.text()), now);
+        refuse_with(
+            self.endpoint,
+            transaction,
+            status,
+            Some(error.reason()),
+            now,
+        );
         let _ = self
             .endpoint
             .prack(leg, fork, &MessageContent::default(), now);
         if answers {
             let reason = reason_of(error);
-            self.reject_caller_for(slot, status, Some(error.text()));
-            self.end_call(slot, "border", error.text(), Some(&reason));
+            self.reject_caller_for(slot, status, Some(error.reason()));
+            self.end_call(slot, EndedBy::Border, error.reason(), Some(&reason));
         }
     }
 
@@ -478,7 +485,7 @@ impl Calls<'_> {
             }
             _ => Ok(Carried::Untouched),
         };
-        let why = carried.err().map(AnchorError::text);
+        let why = carried.err().map(AnchorError::reason);
         if why.is_some() || (link.offer && status >= 200 && !answers) {
             self.abandon_offer(slot);
         }

@@ -9,7 +9,7 @@ use crate::shared::{Alarm, Ctx};
 use anchor::security::call::{MediaNotice, MediaStatus, unexpected_reason};
 use anchor::sockets::MEDIA_BASE;
 use anchor::{PortReplacement, Side};
-use engine::{DropReason, EventKind, SocketId};
+use engine::{DropReason, EventKind, Reason, SocketId};
 use std::net::SocketAddr;
 
 impl OngoingCalls {
@@ -42,8 +42,7 @@ impl Calls<'_> {
     /// The forwarder refused a session: the call is ended, because it would have no audio.
     pub(crate) fn media_refused(&mut self, key: CallKey) {
         if let Some(slot) = self.parts.calls.slot_of(key) {
-            let reason = b"SIP;cause=503;text=\"Media refused\"";
-            self.give_up(slot, "media refused", reason);
+            self.give_up(slot, Reason::MediaRefused);
         }
     }
 
@@ -109,8 +108,7 @@ impl Calls<'_> {
             }
             PortReplacement::WithoutRtcp => {}
             PortReplacement::Exhausted | PortReplacement::Announced => {
-                let reason = b"SIP;cause=503;text=\"Media port\"";
-                self.give_up(slot, "media port", reason);
+                self.give_up(slot, Reason::MediaPort);
             }
         }
     }
@@ -194,8 +192,7 @@ impl Calls<'_> {
         if notice.is_fatal
             && let Some(slot) = self.parts.calls.slot_of(CallKey(notice.session))
         {
-            let reason = b"SIP;cause=488;text=\"Media keys\"";
-            self.give_up(slot, "media keys", reason);
+            self.give_up(slot, Reason::MediaKeys);
         }
     }
 

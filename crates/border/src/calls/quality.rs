@@ -4,12 +4,12 @@
 
 use crate::admission::MediaPath;
 use crate::calls::Call;
-use crate::calls::ended::{EndedCall, ReceptionQuality, SideTotals, StatisticsSource};
+use crate::calls::ended::{EndedBy, EndedCall, ReceptionQuality, SideTotals, StatisticsSource};
 use crate::calls::key::CallSlot;
 use crate::components::Calls;
 use anchor::{Encodings, Side};
 use config::TrunkId;
-use engine::Hundredths;
+use engine::{Hundredths, Reason};
 use media::forward::{FlowStats, SessionStats, SideStats, SourceStats};
 use media::quality::{Observation, codec_quality, rate};
 
@@ -30,7 +30,7 @@ impl Calls<'_> {
         if core::mem::replace(&mut call.end_logged, true) {
             return;
         }
-        let (by, why) = call.end.unwrap_or(("border", "done"));
+        let (by, why) = call.end.unwrap_or((EndedBy::Border, Reason::Done));
         let ended = EndedCall {
             by,
             why,

@@ -290,7 +290,7 @@ impl Calls<'_> {
             true => hide_warn_agents(message, &own.warnings, edits),
             false => hide_network(message, &own.warnings, edits),
         }
-        if let Some(value) = &call.charging
+        if let Some(value) = call.charging.as_deref().map(|vector| &vector.0)
             && boundary.to
             && !boundary.from
             && is_charged(message)

@@ -9,18 +9,16 @@ use crate::calls::key::{CallKey, CallSlot};
 use crate::calls::setup::hunting::MAX_BREADTH;
 use crate::calls::table::OngoingCalls;
 use crate::calls::transfer::join::existing_leg_step;
-use crate::calls::{Call, CallPhase, NewCall, SetUp, Sides};
+use crate::calls::{Call, CallPhase, ChargingVector, NewCall, SetUp, Sides};
 use crate::components::{Calls, Components};
 use crate::counters::CallOutcome;
 use crate::headers::{address_of, text};
 use crate::policy::{CallPlan, Facts, Plan, decide, decide_for};
 use crate::registrar::{Authentication, Claim};
-use crate::request::{
-    AUTHENTICATION_REQUIRED, RequestOrigin, RequestRefusal, address_of_record, user_at,
-};
+use crate::request::{RequestOrigin, RequestRefusal, address_of_record, user_at};
 use crate::shared::Alarm;
 use config::{HostName, InterfaceKind, InterfaceSpec, MediaMode, TrunkId};
-use engine::EventKind;
+use engine::{EventKind, Reason};
 use sip::{Flow, LegId};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
@@ -36,7 +34,7 @@ impl Calls<'_> {
             .and_then(|authorized| {
                 self.parts.calls.check_loop(request)?;
                 match breadth_of(request) {
-                    Some(0) => Err(RequestRefusal::new(440, "Max-Breadth is exhausted")),
+                    Some(0) => Err(RequestRefusal::new(Reason::BreadthExhausted)),
                     _ => Ok(authorized),
                 }
             });
@@ -83,8 +81,7 @@ impl Calls<'_> {
             {
                 // The other worker has another version of the configuration, or the caller has just registered: a
                 // temporary state.
-                let mut refused =
-                    RequestRefusal::new(503, "the conference belongs to another worker");
+                let mut refused = RequestRefusal::new(Reason::ConferenceElsewhere);
                 refused.headers.push((HeaderId::RetryAfter, b"1".to_vec()));
                 return self.refuse_call(leg, request, flow, &refused);
             }
@@ -311,7 +308,7 @@ impl Calls<'_> {
                 .map(|interface| self.charging_vector(interface)),
         };
         if let Some(call) = self.parts.calls.get_mut(slot) {
-            call.charging = value;
+            call.charging = value.map(|value| Box::new(ChargingVector(value)));
         }
     }
 
@@ -344,7 +341,7 @@ impl OngoingCalls {
             .and_then(|slot| self.get(slot));
         match call {
             Some(call) if call.mark == self.mark_of(request.request_uri()) => {
-                Err(RequestRefusal::new(482, "loop"))
+                Err(RequestRefusal::new(Reason::Loop))
             }
             _ => Ok(()),
         }
@@ -362,10 +359,7 @@ impl Components {
         let interface = self
             .listeners
             .interface_of(flow.local)
-            .ok_or(RequestRefusal::new(
-                503,
-                "the interface was removed from the configuration",
-            ))?;
+            .ok_or(RequestRefusal::new(Reason::InterfaceRemoved))?;
         let config = self.ctx.config.clone();
         let trunk = self.listeners.trunk_at(&self.ctx, interface, &flow);
         let origin = RequestOrigin {
@@ -376,10 +370,7 @@ impl Components {
         };
         if origin.is_foreign_to_core(&self.ctx.config) {
             self.calls.check_loop(request)?;
-            return Err(RequestRefusal::new(
-                403,
-                "source belongs to no trunk of this core interface: add it to `sources` of the trunk, or to `allow`",
-            ));
+            return Err(RequestRefusal::new(Reason::ForeignSource));
         }
         if !origin.requires_authentication(&self.ctx.config) {
             let core = config
@@ -422,7 +413,7 @@ impl Components {
             }
             Authentication::Required { status, headers } => Err(RequestRefusal {
                 headers,
-                ..RequestRefusal::new(status, AUTHENTICATION_REQUIRED)
+                ..RequestRefusal::with_status(status, Reason::AuthenticationRequired)
             }),
             Authentication::Failed {
                 status,
@@ -433,22 +424,22 @@ impl Components {
                 self.report_failure(flow, &aor, &user, why);
                 Err(RequestRefusal {
                     headers,
-                    ..RequestRefusal::new(status, why)
+                    ..RequestRefusal::with_status(status, why)
                 })
             }
             Authentication::Delayed { user, after } => {
-                let why = "credentials not checked: too many failures";
+                let why = Reason::TooManyFailures;
                 self.report_failure(flow, &aor, &user, why);
                 let seconds = after.as_secs() + u64::from(after.subsec_nanos() > 0);
                 Err(RequestRefusal {
                     headers: vec![(HeaderId::RetryAfter, seconds.to_string().into_bytes())],
-                    ..RequestRefusal::new(503, why)
+                    ..RequestRefusal::new(why)
                 })
             }
         }
     }
 
-    fn report_failure(&mut self, flow: Flow, aor: &str, user: &str, why: &str) {
+    fn report_failure(&mut self, flow: Flow, aor: &str, user: &str, why: Reason) {
         let now = self.ctx.now;
         self.ctx.counters.authentication_failed += 1;
         let Some(untold) = self.registrar.authority.lock().report_failure(now) else {
@@ -461,7 +452,7 @@ impl Components {
                 source: flow.remote.to_string(),
                 aor: short(aor),
                 user: short(user),
-                reason: why.to_owned(),
+                reason: why.text().to_owned(),
                 suppressed: untold,
             });
     }

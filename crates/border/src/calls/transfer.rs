@@ -26,7 +26,7 @@ use crate::shared::Alarm;
 use anchor::Side;
 use consultation::refuse_transfer;
 use cross_worker::dialog_owner;
-use engine::EventKind;
+use engine::{EventKind, Reason};
 use sip::{
     Failure, Flow, Invite, LegId, MessageContent, Prack, ServerTransaction, Target, TransactionId,
 };
@@ -221,7 +221,7 @@ impl Calls<'_> {
         replaced: LegId,
         early_only: bool,
     ) -> Result<(CallSlot, Side), RequestRefusal> {
-        let none = || RequestRefusal::new(481, "the dialog in Replaces does not exist");
+        let none = || RequestRefusal::new(Reason::ReplacesUnknown);
         let slot = self
             .endpoint
             .user_of(replaced)
@@ -232,22 +232,13 @@ impl Calls<'_> {
             return Err(none());
         }
         if early_only {
-            return Err(RequestRefusal::new(
-                486,
-                "the dialog in Replaces is already answered",
-            ));
+            return Err(RequestRefusal::new(Reason::ReplacesAnswered));
         }
         if call.join.is_some() || call.ack_due.is_some() {
-            return Err(RequestRefusal::new(
-                491,
-                "the dialog in Replaces is changing",
-            ));
+            return Err(RequestRefusal::new(Reason::ReplacesChanging));
         }
         if call.relay.is_some() {
-            return Err(RequestRefusal::new(
-                488,
-                "Replaces is not supported for a dialog with media at a media node",
-            ));
+            return Err(RequestRefusal::new(Reason::ReplacesOnNode));
         }
         match call.side_of(replaced) {
             Some(side) if call.leg(side.other()).is_some() => Ok((slot, side)),
@@ -609,7 +600,7 @@ impl Calls<'_> {
                 let _ = self.endpoint.ack(new, &content, now);
                 let _ = self.endpoint.notify_refer(referrer, 200, b"OK", now);
                 self.replace_leg(slot, &join, new);
-                self.end_consultation(consultation, "transferred");
+                self.end_consultation(consultation, Reason::Transferred);
             }
             Purpose::Replace { .. } => {
                 let Some(new) = join.new else { return };
@@ -632,7 +623,7 @@ impl Calls<'_> {
             (true, false) => {}
             (false, true) if self.parts.is_without_node(slot) => self.reanchor_later(slot),
             (false, _) => {
-                self.end_call(slot, "border", "answer cannot be forwarded", None);
+                self.end_by_border(slot, Reason::AnswerNotForwarded);
             }
         }
     }
@@ -684,7 +675,7 @@ impl Calls<'_> {
                 if let Some(leg) = leg {
                     // Its offer was not answered: there is no session to return to.
                     let _ = self.endpoint.ack(leg, &MessageContent::default(), now);
-                    self.end_call(slot, "border", "refresh failed", None);
+                    self.end_by_border(slot, Reason::RefreshFailed);
                 }
             }
             Purpose::Transfer {
@@ -697,7 +688,7 @@ impl Calls<'_> {
                     let _ = self.endpoint.ack(new, &MessageContent::default(), now);
                     let _ = self.endpoint.hang_up(new, &MessageContent::default(), now);
                 }
-                self.end_consultation(consultation, "transfer failed");
+                self.end_consultation(consultation, Reason::TransferFailed);
             }
             Purpose::Replace { .. } => {
                 if let Some(new) = join.new {
@@ -794,7 +785,7 @@ impl Calls<'_> {
             Some(ConsultationCall::Remote(number)) if join.stage == AwaitedStep::Leg => {
                 self.withdraw_request(number, &join);
             }
-            consulted => self.end_consultation(consulted, "transfer failed"),
+            consulted => self.end_consultation(consulted, Reason::TransferFailed),
         }
         self.parts.trunks.end_call(join.on_trunk);
         if let Some(new) = join.new {

@@ -16,7 +16,7 @@ use crate::shared::Alarm;
 use anchor::{AnchorError, Side};
 use config::NodeFailure;
 use core::time::Duration;
-use engine::{EventKind, Time};
+use engine::{EventKind, Reason, Time};
 use sip::LegId;
 use std::collections::VecDeque;
 use wire::ng::Value;
@@ -299,8 +299,7 @@ impl Calls<'_> {
                 node: name,
                 reason: reason.to_owned(),
             });
-        let reason = b"SIP;cause=408;text=\"Media lost\"";
-        self.give_up(slot, "media node lost", reason);
+        self.give_up(slot, Reason::MediaNodeLost);
     }
 }
 

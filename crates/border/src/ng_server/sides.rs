@@ -28,7 +28,7 @@ impl SdpSummary {
     /// # Errors
     /// The reason why it cannot be parsed.
     pub(super) fn of(sdp: &[u8]) -> Result<SdpSummary, CommandError> {
-        let facts = parse_media(sdp).map_err(|bad| bad.text().to_owned())?;
+        let facts = parse_media(sdp).map_err(|bad| bad.reason().text().to_owned())?;
         let attributes = security_attributes(sdp);
         let line = attributes
             .iter()

@@ -14,7 +14,7 @@ use crate::responses::refuse;
 use crate::shared::Ctx;
 use ::rules::Effects;
 use config::{Register, TrunkId};
-use engine::Transport;
+use engine::{Reason, Transport};
 use sip::{Flow, MessageContent, OutOfDialogRequest, ServerTransaction, Target};
 use smallvec::SmallVec;
 use std::net::SocketAddr;
@@ -82,7 +82,7 @@ impl Calls<'_> {
                 }
             }
             Register::Refuse => {
-                let refused = RequestRefusal::new(403, "registrations are not accepted here");
+                let refused = RequestRefusal::new(Reason::RegistrationsNotAccepted);
                 self.refuse_out_of_dialog(transaction, request, flow, &refused);
             }
         }

@@ -13,6 +13,7 @@ use crate::resolve::LookupWaiter;
 use crate::responses::refuse;
 use ::rules::Effects;
 use config::IdentityPassing;
+use engine::Reason;
 use sip::{Flow, Login, MessageContent, OutOfDialogRequest, ServerTransaction, Target};
 use smallvec::SmallVec;
 use wire::sip::{Edit, Message, Method};
@@ -278,7 +279,7 @@ fn served(request: &Message<'_>, plan: CallPlan) -> Result<Vec<HopStep>, Request
     };
     let here = plan.steps.iter().all(|step| step.trunk.is_none());
     if request.method() == Method::Subscribe && here && own(request) == Some(true) {
-        return Err(RequestRefusal::new(489, "no server for this subscription"));
+        return Err(RequestRefusal::new(Reason::NoSubscriptionServer));
     }
     Ok(plan.steps)
 }

@@ -9,6 +9,7 @@ use crate::request::{RequestOrigin, RequestRefusal};
 use crate::responses::refuse;
 use ::rules::{Effects, MessageContext};
 use config::{IdentityPassing, InterfaceId, InterfaceKind, TrunkId};
+use engine::Reason;
 use sip::{DialogId, Flow, Login, MessageContent, ServerTransaction};
 use smallvec::SmallVec;
 use wire::sip::{HeaderId, Message, Method, TokenValue};
@@ -66,8 +67,8 @@ impl Calls<'_> {
             Err(refused) => {
                 self.parts.out_of_dialog.subscriptions.try_remove(index);
                 Err(match refused {
-                    sip::Refused::Full => RequestRefusal::new(503, "too many subscriptions"),
-                    _ => RequestRefusal::new(400, "no Contact"),
+                    sip::Refused::Full => RequestRefusal::new(Reason::TooManySubscriptions),
+                    _ => RequestRefusal::new(Reason::NoContact),
                 })
             }
         }

@@ -78,7 +78,7 @@ fn plan(config: &str, facts: &Facts<'_>, world: &StaticRoutingState) -> Plan {
 /// `route group:uri@place ...`, or `status reason`.
 fn shown(plan: &Plan) -> String {
     match plan {
-        Plan::Refuse(refusal) => format!("{} {}", refusal.status, refusal.why),
+        Plan::Refuse(refusal) => format!("{} {}", refusal.status, refusal.why.text()),
         Plan::Call(call) => {
             let steps: Vec<String> = call
                 .steps
@@ -462,7 +462,7 @@ fn unavailable_trunks_are_skipped_or_answered_503() {
         panic!("not refused");
     };
     assert_eq!(
-        (refusal.status, refusal.why),
+        (refusal.status, refusal.why.text()),
         (503, "all trunks are at their call limit")
     );
     assert!(refusal.retry_after.is_some());
@@ -495,7 +495,7 @@ fn throttled_trunk_is_skipped() {
         panic!("not refused");
     };
     assert_eq!(
-        (refusal.status, refusal.why),
+        (refusal.status, refusal.why.text()),
         (503, "overload control of all trunks rejects the call")
     );
     assert_eq!(refusal.retry_after, None, "others may have room at once");

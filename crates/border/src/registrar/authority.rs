@@ -3,7 +3,7 @@
 use super::AuthenticationFailures;
 use config::{Config, DigestAlgorithm, UserSecret, UserSpec};
 use core::time::Duration;
-use engine::{Entropy, Time};
+use engine::{Entropy, Reason, Time};
 use protect::digest::{Algorithm, DigestServer, Hash, Hex, NonceKey, Refusal, ServerConfig};
 use std::net::IpAddr;
 use wire::sip::{HeaderId, Message, Method};
@@ -39,7 +39,7 @@ pub enum Authentication {
         /// User name in the credentials.
         user: String,
         /// Reason for the log; the response does not contain it.
-        why: &'static str,
+        why: Reason,
     },
     /// Credentials are not checked, because of previous failures.
     Delayed {
@@ -119,12 +119,12 @@ impl Authority {
         };
         let presented = match self.server.presented(request, credentials) {
             Ok(presented) => presented,
-            Err(Refusal::Malformed) => return failed(400, "", "unreadable credentials"),
+            Err(Refusal::Malformed) => return failed(400, "", Reason::UnreadableCredentials),
             Err(_) => return self.challenge(status, challenge, false, now),
         };
         let name = String::from_utf8_lossy(&presented.username).into_owned();
         if !presented.is_for(request.request_uri()) {
-            return failed(400, &name, "credentials for another target");
+            return failed(400, &name, Reason::ForeignCredentials);
         }
         let user = match presented.user_hashed {
             // It is not offered.
@@ -163,8 +163,8 @@ impl Authority {
                     self.failures.failed(claim.source, name.as_bytes(), now);
                 }
                 let why = match user {
-                    Some(_) => "wrong password",
-                    None => "unknown user",
+                    Some(_) => Reason::WrongPassword,
+                    None => Reason::UnknownUser,
                 };
                 return match self.challenge(status, challenge, false, now) {
                     Authentication::Required { status, headers } => Authentication::Failed {
@@ -180,7 +180,7 @@ impl Authority {
         self.failures.succeeded(claim.source, name.as_bytes());
         match aor {
             Some(aor) if may_be => Authentication::Authenticated(aor),
-            _ => failed(403, &name, "address of record belongs to another user"),
+            _ => failed(403, &name, Reason::ForeignAddressOfRecord),
         }
     }
 

@@ -8,7 +8,7 @@ use crate::policy::escape_user;
 use config::InterfaceId;
 use core::hash::BuildHasher as _;
 use core::time::Duration;
-use engine::{Time, Transport};
+use engine::{Reason, Time, Transport};
 use sip::Flow;
 use wire::sip::{HeaderId, Message, NameAddr, Uri};
 
@@ -118,11 +118,11 @@ impl Location {
             ..RegisterResponse::default()
         };
         let Ok(request) = Message::parse(&passing.request) else {
-            return RegisterResponse::refuse(500, "Registration Lost");
+            return RegisterResponse::refuse(Reason::RegistrationLost);
         };
         // It was validated before; the settings may have changed in the meantime.
         let Ok(judged) = self.validate(&request, passing.flow) else {
-            return RegisterResponse::refuse(500, "Registration Refused Meanwhile");
+            return RegisterResponse::refuse(Reason::RegistrationRefusedMeanwhile);
         };
         let user = passing.user.as_str();
         let before = self.bindings_of(user).len();

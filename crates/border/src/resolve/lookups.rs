@@ -5,7 +5,7 @@ use crate::components::{Calls, Components};
 use crate::policy::StepTarget;
 use crate::resolve::{DnsClient, DnsQuery, LookupWaiter, MOST_ADDRESSES, placed, wanted};
 use config::HostName;
-use engine::Transport;
+use engine::{Reason, Transport};
 use sip::locate::{LocateError, LookupStart, ResolvedTarget};
 use sip::{Flow, Fork, LegId, NamedHop};
 
@@ -214,7 +214,7 @@ impl Calls<'_> {
                 let at = set_up.next.min(set_up.hops.len());
                 set_up.hops.splice(at..at, placed(&hop, &targets));
             }
-            Err(_) => set_up.best.offer(503, None, "name cannot be resolved"),
+            Err(_) => set_up.best.offer(503, None, Reason::NameNotResolved),
         }
     }
 }

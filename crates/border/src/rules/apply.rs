@@ -6,14 +6,25 @@ use crate::calls::relay::Forwarded;
 use crate::components::{Calls, Components};
 use crate::headers::EditList;
 use crate::request::{RequestOrigin, RequestRefusal};
-use crate::rules::{AdmittedRequest, MAX_TAGS, RuleOutcome, RuleOutput, Tags};
+use crate::rules::{AdmittedRequest, MAX_TAGS, RuleInput, RuleOutcome, RuleOutput, Tags};
 use ::rules::{Effects, MessageContext, RuleDirection, RuleRefusal, RuleTag};
 use anchor::Side;
 use config::{InterfaceId, TrunkId};
-use engine::{DropReason, EventKind, Time, Transport};
+use engine::{DropReason, EventKind, Reason, Time, Transport};
 use sip::{Endpoint, Flow, Indication, LegId, MessageContent, ServerTransaction};
 use smallvec::SmallVec;
 use wire::sip::{Edit, Message, Method, emit};
+
+impl<'a> RuleInput<'a> {
+    fn of(scene: &MessageContext<'a>) -> RuleInput<'a> {
+        RuleInput {
+            direction: scene.direction,
+            message: scene.message,
+            method: scene.method,
+            status: scene.status,
+        }
+    }
+}
 
 impl Components {
     /// The context of a message for rules.
@@ -60,7 +71,8 @@ impl Components {
         }
         self.ctx.config.rules.run(scene, effects);
         let number = call.map_or(0, |(call, _)| call.number);
-        self.store_rule_output(number, || call.map(|(_, slot)| slot), effects);
+        let input = RuleInput::of(scene);
+        self.store_rule_output(input, number, || call.map(|(_, slot)| slot), effects);
     }
 
     /// The context of a request that creates a dialog and is sent to a hop.
@@ -115,7 +127,7 @@ impl Components {
             tags: &[],
         };
         self.ctx.config.rules.run(&scene, effects);
-        self.store_rule_output(0, || None, effects);
+        self.store_rule_output(RuleInput::of(&scene), 0, || None, effects);
         let effects = &*effects;
         effects.merge(edits);
     }
@@ -154,7 +166,13 @@ impl Components {
         let mut effects = self.apply_first_rules(request, origin, flow, admitted.user.as_deref());
         admitted.tags = kept(&effects.tags);
         effects.tags.clear();
-        self.store_rule_output(0, || None, &mut effects);
+        let input = RuleInput {
+            direction: RuleDirection::In,
+            message: Some(request),
+            method,
+            status: 0,
+        };
+        self.store_rule_output(input, 0, || None, &mut effects);
         if let Some(refusal) = effects.refusal.take() {
             return Err(refused(refusal));
         }
@@ -187,11 +205,16 @@ impl Components {
     /// Stores the output of rules until the message is processed.
     fn store_rule_output(
         &self,
+        input: RuleInput<'_>,
         call: u64,
         slot: impl FnOnce() -> Option<CallSlot>,
         effects: &mut Effects,
     ) {
-        if effects.has_no_reports() {
+        let edits = match self.ctx.events.edits && !effects.changes_nothing() {
+            true => self.edit_events(input, call, effects),
+            false => Vec::new(),
+        };
+        if effects.has_no_reports() && edits.is_empty() {
             return;
         }
         let output = RuleOutput {
@@ -202,8 +225,35 @@ impl Components {
             refused_edits: effects.refused_edits,
             failed_conditions: effects.failed_conditions,
             refused: effects.refusal.is_some(),
+            edits,
         };
         self.rule_output.borrow_mut().push(output);
+    }
+
+    /// An event for each rule that may have changed the message.
+    fn edit_events(&self, input: RuleInput<'_>, call: u64, effects: &Effects) -> Vec<EventKind> {
+        let rules = &self.ctx.config.rules;
+        let direction = match input.direction {
+            RuleDirection::In => "in",
+            RuleDirection::Out => "out",
+        };
+        let call_id = input.message.and_then(|message| message.call_id().ok());
+        let message = match input.status {
+            0 => input.method.to_string(),
+            status => format!("{status} {}", input.method),
+        };
+        let matched = rules.matched_rules(effects);
+        let changing = matched.filter(|rule| !rules.edited_headers(rule.index).is_empty());
+        changing
+            .map(|rule| EventKind::RuleEdited {
+                rule: rule.name.to_owned(),
+                call,
+                call_id: String::from_utf8_lossy(call_id.unwrap_or_default()).into_owned(),
+                direction: direction.to_owned(),
+                message: message.clone(),
+                headers: rules.edited_headers(rule.index).to_owned(),
+            })
+            .collect()
     }
 
     /// Applies the stored output of rules: counters, tags, events.
@@ -238,6 +288,9 @@ impl Components {
                 keep(&mut call.tags, &tag);
             }
             self.log_tag(output.call, &tag.name, &tag.value);
+        }
+        for edit in output.edits {
+            self.ctx.events.tell(now, || edit);
         }
         let rules = &self.ctx.config.rules;
         for line in output.log {
@@ -309,8 +362,9 @@ impl Calls<'_> {
             ..self.parts.scene(RuleDirection::Out, at, flow, message)
         };
         self.parts.ctx.config.rules.run(&scene, effects);
+        let slot = || slot_of(self.endpoint, call);
         self.parts
-            .store_rule_output(call.number, || slot_of(self.endpoint, call), effects);
+            .store_rule_output(RuleInput::of(&scene), call.number, slot, effects);
         let effects = &*effects;
         effects.merge(edits);
         effects.refusal.as_ref().map(|refusal| refusal.status)
@@ -370,8 +424,9 @@ impl Calls<'_> {
                         .scene(RuleDirection::In, at, self.endpoint.flow_of(leg), message)
                 };
                 self.parts.ctx.config.rules.run(&scene, &mut effects);
+                let input = RuleInput::of(&scene);
                 self.parts
-                    .store_rule_output(call.number, || slot, &mut effects);
+                    .store_rule_output(input, call.number, || slot, &mut effects);
             }
             (None, Indication::OutOfDialogResponse { flow, .. }) => {
                 let Some(at) = self.parts.origin_of_flow(*flow) else {
@@ -381,7 +436,9 @@ impl Calls<'_> {
                     .parts
                     .scene(RuleDirection::In, at, Some(*flow), message);
                 self.parts.ctx.config.rules.run(&scene, &mut effects);
-                self.parts.store_rule_output(0, || None, &mut effects);
+                let input = RuleInput::of(&scene);
+                self.parts
+                    .store_rule_output(input, 0, || None, &mut effects);
             }
             (None, Indication::InDialog { dialog, .. }) => {
                 let flow = self.endpoint.flow_of_dialog(*dialog);
@@ -390,7 +447,9 @@ impl Calls<'_> {
                 };
                 let scene = self.parts.scene(RuleDirection::In, at, flow, message);
                 self.parts.ctx.config.rules.run(&scene, &mut effects);
-                self.parts.store_rule_output(0, || None, &mut effects);
+                let input = RuleInput::of(&scene);
+                self.parts
+                    .store_rule_output(input, 0, || None, &mut effects);
             }
             _ => return RuleOutcome::AsItCame,
         }
@@ -438,7 +497,7 @@ fn keep(tags: &mut Tags, tag: &RuleTag) {
 fn refused(refusal: RuleRefusal) -> RequestRefusal {
     RequestRefusal {
         reason: refusal.reason.map(Into::into),
-        ..RequestRefusal::new(refusal.status, "refused by a header rule")
+        ..RequestRefusal::with_status(refusal.status, Reason::RefusedByRule)
     }
 }
 

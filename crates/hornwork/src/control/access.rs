@@ -1,19 +1,14 @@
 //! Authorization of control requests: the token, and protection against requests that foreign web pages send from a
 //! browser.
 
+use crate::secret_file;
 use axum::http::header::{AUTHORIZATION, HOST, HeaderName, ORIGIN};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use config::{ControlSpec, FailureLimits};
 use sha2::{Digest as _, Sha256};
-use std::io::Read as _;
 use std::net::{IpAddr, Ipv6Addr};
-use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use subtle::ConstantTimeEq as _;
-
-/// Permitted length of a token, characters.
-const MIN_TOKEN_CHARS: usize = 16;
-const MAX_TOKEN_CHARS: usize = 256;
 
 /// The bearer token (RFC 6750), stored as a hash only.
 #[derive(Clone, PartialEq, Eq)]
@@ -26,12 +21,8 @@ impl std::fmt::Debug for BearerToken {
 }
 
 impl BearerToken {
-    fn of(text: &str) -> Option<BearerToken> {
-        let good = (MIN_TOKEN_CHARS..=MAX_TOKEN_CHARS).contains(&text.len())
-            && text
-                .bytes()
-                .all(|byte| byte.is_ascii_alphanumeric() || b"-._~+/=".contains(&byte));
-        good.then(|| BearerToken(Sha256::digest(text).into()))
+    fn of(text: &str) -> BearerToken {
+        BearerToken(Sha256::digest(text).into())
     }
 
     /// Reads the token file.
@@ -39,28 +30,8 @@ impl BearerToken {
     /// # Errors
     /// The problem, and the remedy.
     pub(crate) fn read(path: &Path) -> Result<BearerToken, (String, String)> {
-        let name = path.display();
-        let failed = |error: std::io::Error| {
-            let remedy = format!("write a token: (umask 077; openssl rand -hex 32 > {name})");
-            (format!("{name} cannot be read: {error}"), remedy)
-        };
-        let file = std::fs::File::open(path).map_err(failed)?;
-        let about = file.metadata().map_err(failed)?;
-        if about.mode() & 0o077 != 0 {
-            return Err((
-                format!("{name} is readable or writable by others than its owner"),
-                format!("chmod 600 {name}"),
-            ));
-        }
-        let mut text = String::new();
-        let most = MAX_TOKEN_CHARS as u64 + 2;
-        file.take(most).read_to_string(&mut text).map_err(failed)?;
-        BearerToken::of(text.trim_end_matches(['\r', '\n'])).ok_or_else(|| {
-            (
-                format!("{name} does not consist of one line with {MIN_TOKEN_CHARS} to {MAX_TOKEN_CHARS} letters, digits and - . _ ~ + / ="),
-                format!("write a token: (umask 077; openssl rand -hex 32 > {name})"),
-            )
-        })
+        let form = "letters, digits and - . _ ~ + / =";
+        secret_file::read(path, is_token, form).map(|text| BearerToken::of(&text))
     }
 
     /// Compares in constant time.
@@ -68,6 +39,12 @@ impl BearerToken {
         let digest: [u8; 32] = Sha256::digest(text).into();
         digest.ct_eq(&self.0).into()
     }
+}
+
+/// Whether a text has only the characters of a token (RFC 6750 section 2.1).
+pub(crate) fn is_token(text: &str) -> bool {
+    text.bytes()
+        .all(|byte| byte.is_ascii_alphanumeric() || b"-._~+/=".contains(&byte))
 }
 
 /// Rules for authorizing requests.
@@ -82,7 +59,7 @@ pub(crate) struct ControlPolicy {
 pub(super) const WRONG_TOKEN: &str = "wrong token";
 
 /// Status and reason of a refused request.
-pub(super) type Denial = (StatusCode, &'static str);
+pub(crate) type Denial = (StatusCode, &'static str);
 
 impl ControlPolicy {
     pub(crate) fn new(spec: &ControlSpec, token: Option<BearerToken>) -> ControlPolicy {
@@ -112,76 +89,99 @@ impl ControlPolicy {
     /// # Errors
     /// Status and reason of the refusal.
     pub(super) fn authorize(&self, headers: &HeaderMap) -> Result<(), Denial> {
-        let host = one(headers, &HOST).and_then(|host| host.to_str().ok());
-        let Some(host) = host else {
-            return Err((
-                StatusCode::BAD_REQUEST,
-                "exactly one Host header is required",
-            ));
-        };
-        if !self.is_own_name(host) {
-            return Err((
-                StatusCode::FORBIDDEN,
-                "Host is not a name of this server (`hosts` of [control])",
-            ));
-        }
-        if headers.contains_key(ORIGIN) {
-            let origin = one(headers, &ORIGIN).and_then(|origin| origin.to_str().ok());
-            let own = origin
-                .and_then(|origin| {
-                    origin
-                        .strip_prefix("http://")
-                        .or(origin.strip_prefix("https://"))
-                })
-                .is_some_and(|origin| origin.eq_ignore_ascii_case(host));
-            if !own {
-                return Err((
-                    StatusCode::FORBIDDEN,
-                    "request from a page of another origin",
-                ));
-            }
-        }
-        let site = HeaderName::from_static("sec-fetch-site");
-        let foreign = |site: &HeaderValue| site != "same-origin" && site != "none";
-        if headers.get_all(site).iter().any(foreign) {
-            return Err((StatusCode::FORBIDDEN, "request from a page of another site"));
-        }
+        let host = own_host(headers, &self.hosts)?;
+        same_origin(headers, host)?;
         let Some(token) = &self.token else {
             return Ok(());
         };
-        let presented = one(headers, &AUTHORIZATION).map(HeaderValue::as_bytes);
-        let presented = presented.and_then(|text| match text.split_at_checked(7) {
-            Some((scheme, rest)) if scheme.eq_ignore_ascii_case(b"bearer ") => Some(rest),
-            _ => None,
-        });
+        let presented = bearer(headers);
         match presented {
             Some(presented) if token.matches(presented) => Ok(()),
             Some(_) => Err((StatusCode::UNAUTHORIZED, WRONG_TOKEN)),
             None => Err((StatusCode::UNAUTHORIZED, "no token in Authorization")),
         }
     }
+}
 
-    /// Whether `host`, a name with or without port, denotes this server.
-    fn is_own_name(&self, host: &str) -> bool {
-        let name = match host.strip_prefix('[') {
-            Some(rest) => {
-                let Some((address, port)) = rest.split_once(']') else {
-                    return false;
-                };
-                let port = port.is_empty() || port.strip_prefix(':').is_some_and(is_port);
-                return port && address.parse::<Ipv6Addr>().is_ok();
-            }
-            None => match host.split_once(':') {
-                Some((name, port)) if is_port(port) => name,
-                Some(_) => return false,
-                None => host,
-            },
-        };
-        // No page can have an address as its origin without being served from this address.
-        name.parse::<IpAddr>().is_ok()
-            || name.eq_ignore_ascii_case("localhost")
-            || self.hosts.iter().any(|own| own.eq_ignore_ascii_case(name))
+/// The Host of a request, which must be a name of this server: one of `hosts`, `localhost` or an address.
+///
+/// # Errors
+/// Status and reason of the refusal.
+pub(crate) fn own_host<'h>(headers: &'h HeaderMap, hosts: &[String]) -> Result<&'h str, Denial> {
+    let host = one(headers, &HOST).and_then(|host| host.to_str().ok());
+    let Some(host) = host else {
+        return Err((
+            StatusCode::BAD_REQUEST,
+            "exactly one Host header is required",
+        ));
+    };
+    match is_own_name(host, hosts) {
+        true => Ok(host),
+        false => Err((
+            StatusCode::FORBIDDEN,
+            "Host is not a name of this server (`hosts` in the configuration)",
+        )),
     }
+}
+
+/// Whether a request comes from no page of another origin.
+///
+/// # Errors
+/// Status and reason of the refusal.
+pub(crate) fn same_origin(headers: &HeaderMap, host: &str) -> Result<(), Denial> {
+    if headers.contains_key(ORIGIN) {
+        let origin = one(headers, &ORIGIN).and_then(|origin| origin.to_str().ok());
+        let own = origin
+            .and_then(|origin| {
+                origin
+                    .strip_prefix("http://")
+                    .or(origin.strip_prefix("https://"))
+            })
+            .is_some_and(|origin| origin.eq_ignore_ascii_case(host));
+        if !own {
+            return Err((
+                StatusCode::FORBIDDEN,
+                "request from a page of another origin",
+            ));
+        }
+    }
+    let site = HeaderName::from_static("sec-fetch-site");
+    let foreign = |site: &HeaderValue| site != "same-origin" && site != "none";
+    if headers.get_all(site).iter().any(foreign) {
+        return Err((StatusCode::FORBIDDEN, "request from a page of another site"));
+    }
+    Ok(())
+}
+
+/// The token of `Authorization: Bearer`.
+pub(crate) fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
+    let presented = one(headers, &AUTHORIZATION)?.as_bytes();
+    match presented.split_at_checked(7) {
+        Some((scheme, rest)) if scheme.eq_ignore_ascii_case(b"bearer ") => Some(rest),
+        _ => None,
+    }
+}
+
+/// Whether `host`, a name with or without port, denotes this server.
+fn is_own_name(host: &str, hosts: &[String]) -> bool {
+    let name = match host.strip_prefix('[') {
+        Some(rest) => {
+            let Some((address, port)) = rest.split_once(']') else {
+                return false;
+            };
+            let port = port.is_empty() || port.strip_prefix(':').is_some_and(is_port);
+            return port && address.parse::<Ipv6Addr>().is_ok();
+        }
+        None => match host.split_once(':') {
+            Some((name, port)) if is_port(port) => name,
+            Some(_) => return false,
+            None => host,
+        },
+    };
+    // No page can have an address as its origin without being served from this address.
+    name.parse::<IpAddr>().is_ok()
+        || name.eq_ignore_ascii_case("localhost")
+        || hosts.iter().any(|own| own.eq_ignore_ascii_case(name))
 }
 
 fn is_port(text: &str) -> bool {
@@ -203,7 +203,7 @@ mod tests {
 
     fn access(token: bool) -> ControlPolicy {
         ControlPolicy {
-            token: token.then(|| BearerToken::of(TOKEN).unwrap()),
+            token: token.then(|| BearerToken::of(TOKEN)),
             hosts: vec!["sbc.example".to_owned()],
             failures: FailureLimits {
                 source: 0,
@@ -319,12 +319,9 @@ mod tests {
         };
         assert_eq!(
             write("0123456789abcdef\n", 0o600),
-            Ok(BearerToken::of(TOKEN).unwrap())
+            Ok(BearerToken::of(TOKEN))
         );
-        assert_eq!(
-            write("0123456789abcdef", 0o400),
-            Ok(BearerToken::of(TOKEN).unwrap())
-        );
+        assert_eq!(write("0123456789abcdef", 0o400), Ok(BearerToken::of(TOKEN)));
         for mode in [0o640, 0o604, 0o620, 0o610] {
             let error = write("0123456789abcdef", mode).unwrap_err();
             assert!(
@@ -348,9 +345,6 @@ mod tests {
                 .0
                 .contains("cannot be read")
         );
-        assert_eq!(
-            format!("{:?}", BearerToken::of(TOKEN).unwrap()),
-            "BearerToken(..)"
-        );
+        assert_eq!(format!("{:?}", BearerToken::of(TOKEN)), "BearerToken(..)");
     }
 }

@@ -6,7 +6,7 @@ use crate::http::ClientAddress;
 use crate::log::timestamp;
 use crate::operators::Operators;
 use axum::Router;
-use axum::body::{Body, to_bytes};
+use axum::body::Body;
 use axum::extract::{Extension, FromRequestParts, Path, Request, State};
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::request::Parts;
@@ -29,10 +29,6 @@ use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 
-/// Largest body, octets.
-const MAX_BODY_OCTETS: usize = 4 << 10;
-/// Longest time for receiving a body.
-const BODY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest time for the border's response.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Requests per second passed to the border, which is also the burst size.
@@ -578,41 +574,8 @@ pub(super) async fn read<T: DeserializeOwned>(
     headers: &HeaderMap,
     body: Body,
 ) -> Result<T, Problem> {
-    let kind = headers
-        .get(CONTENT_TYPE)
-        .and_then(|kind| kind.to_str().ok())
-        .and_then(|kind| kind.split(';').next())
-        .unwrap_or_default();
-    if !kind.trim().eq_ignore_ascii_case("application/json") {
-        return Err(Problem::new(
-            StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            "the body must be application/json",
-        ));
-    }
-    // The announced length is checked first, so that a later error message is accurate.
-    let announced = headers
-        .get(axum::http::header::CONTENT_LENGTH)
-        .and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
-    let long = || {
-        let why = format!("the body has more than {MAX_BODY_OCTETS} octets");
-        Problem::new(StatusCode::PAYLOAD_TOO_LARGE, why)
-    };
-    if announced.is_some_and(|length| length > MAX_BODY_OCTETS as u64) {
-        return Err(long());
-    }
-    let late = || {
-        Problem::new(
-            StatusCode::REQUEST_TIMEOUT,
-            "the body was not received in time",
-        )
-    };
-    let bytes = timeout(BODY_TIMEOUT, to_bytes(body, MAX_BODY_OCTETS))
-        .await
-        .map_err(|_| late())?
-        // Longer than announced, or cut off; in the latter case the client has gone.
-        .map_err(|_| long())?;
-    serde_json::from_slice(&bytes)
-        .map_err(|error| Problem::new(StatusCode::BAD_REQUEST, error.to_string()))
+    let read = crate::http::read_json(headers, body).await;
+    read.map_err(|(status, why)| Problem::new(status, why))
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use crate::alarms::{AlarmKind, RaisedAlarm};
 use crate::event_output::{OUTCOMES, outcomes};
 use crate::http::ClientAddress;
 use crate::log::timestamp;
-use crate::operators::{ServiceRequest, cpu_seconds};
+use crate::operators::{CommandError, NamedRegistration, cpu_seconds};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Extension, Query, State};
@@ -14,20 +14,14 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use border::border::CallInfo;
 use border::calls::CallPhase;
-use border::views::RegistrationView;
 use engine::{DropReason, Time};
 use serde::Deserialize;
 use serde_json::{Map, Value, json as value};
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::oneshot;
-use tokio::time::timeout;
 
 /// Entries of a list without `limit`.
 const DEFAULT_LIMIT: usize = 1_000;
-/// Longest time for reading a configuration.
-const RELOAD_TIMEOUT: Duration = Duration::from_secs(10);
 
 type Answer = Result<Response, Problem>;
 type Client = Extension<ClientAddress>;
@@ -62,6 +56,14 @@ pub(super) fn routes() -> Router<Arc<ApiState>> {
 
 fn busy(why: &'static str) -> Problem {
     Problem::new(StatusCode::SERVICE_UNAVAILABLE, why)
+}
+
+fn problem(error: CommandError) -> Problem {
+    match error {
+        CommandError::Busy(why) => busy(why),
+        CommandError::BadValue(why) => Problem::new(StatusCode::BAD_REQUEST, why),
+        CommandError::Failed(why) => Problem::new(StatusCode::UNPROCESSABLE_ENTITY, why),
+    }
 }
 
 fn ok(value: &Value) -> Answer {
@@ -111,30 +113,8 @@ impl ApiState {
         })
     }
 
-    async fn calls(&self) -> Result<Vec<CallInfo>, Problem> {
-        let calls = self
-            .operators()
-            .ask_all(|context| context.border.calls())
-            .await;
-        let mut calls: Vec<CallInfo> = calls.map_err(busy)?.into_iter().flatten().collect();
-        calls.sort_by_key(|call| call.number);
-        Ok(calls)
-    }
-
-    async fn registration_json(&self, view: &RegistrationView) -> Result<Value, Problem> {
+    fn registration_json(&self, (view, names): &NamedRegistration) -> Value {
         let now = self.operators().clock.now();
-        let interfaces: Vec<_> = view
-            .contacts
-            .iter()
-            .map(|contact| contact.interface)
-            .collect();
-        let names = self.operators().ask(0, move |context| {
-            let names = interfaces
-                .iter()
-                .map(|id| context.border.interface_name(*id));
-            names.collect::<Vec<String>>()
-        });
-        let names = names.await.map_err(busy)?;
         let contacts: Vec<Value> = view
             .contacts
             .iter()
@@ -150,7 +130,7 @@ impl ApiState {
                 })
             })
             .collect();
-        Ok(value!({ "user": view.user, "contacts": contacts }))
+        value!({ "user": view.user, "contacts": contacts })
     }
 
     fn alarm_json(&self, alarm: &RaisedAlarm) -> Value {
@@ -167,6 +147,7 @@ impl ApiState {
             "raised": self.time_json(alarm.raised),
             "cleared": alarm.cleared.map(|at| self.time_json(at)),
             "acknowledged": alarm.acknowledged.map(|at| self.time_json(at)),
+            "acknowledged_by": alarm.acknowledged_by,
             "meaning": text.map(|(_, _, text)| text.trim()),
         })
     }
@@ -260,23 +241,15 @@ async fn overview(State(shared): SharedState) -> Answer {
 
 async fn list_calls(State(shared): SharedState, query: Limit) -> Answer {
     let limit = limit_of(query)?;
-    let calls = shared.calls().await?;
-    let shown: Vec<Value> = calls
-        .iter()
-        .take(limit)
-        .map(|call| shared.call_json(call))
-        .collect();
-    ok(&value!({ "total": calls.len(), "calls": shown }))
+    let calls = shared.operators().calls_after(None, limit).await;
+    let (total, calls) = calls.map_err(busy)?;
+    let shown: Vec<Value> = calls.iter().map(|call| shared.call_json(call)).collect();
+    ok(&value!({ "total": total, "calls": shown }))
 }
 
 async fn show_call(State(shared): SharedState, PathParts(id): PathParts<String>) -> Answer {
-    let number = id.parse::<u64>().ok();
-    let calls = shared.calls().await?;
-    let has = |call: &&CallInfo| {
-        Some(call.number) == number || call.call_ids.iter().flatten().any(|own| *own == id)
-    };
-    let call = calls.iter().find(has).ok_or_else(|| missing("call"))?;
-    ok(&shared.call_json(call))
+    let call = shared.operators().call(&id).await.map_err(busy)?;
+    ok(&shared.call_json(&call.ok_or_else(|| missing("call"))?))
 }
 
 async fn hang_up(
@@ -285,12 +258,7 @@ async fn hang_up(
     Extension(client): Client,
     Extension(label): Label,
 ) -> Answer {
-    let ended = shared.operators().ask_all(move |context| {
-        let now = context.now;
-        context.border.hang_up(&id, now)
-    });
-    let ended = ended.await.map_err(busy)?;
-    let found = ended.contains(&true);
+    let found = shared.operators().hang_up(id).await.map_err(busy)?;
     let status = if found {
         StatusCode::OK
     } else {
@@ -305,17 +273,10 @@ async fn hang_up(
 
 async fn list_registrations(State(shared): SharedState, query: Limit) -> Answer {
     let limit = limit_of(query)?;
-    let views = shared.operators().ask(0, move |context| {
-        (
-            context.border.registration_count(),
-            context.border.registration_views(None, limit),
-        )
-    });
-    let (total, views) = views.await.map_err(busy)?;
-    let mut registrations = Vec::new();
-    for view in &views {
-        registrations.push(shared.registration_json(view).await?);
-    }
+    let page = shared.operators().registrations(None, None, limit).await;
+    let (total, views) = page.map_err(busy)?;
+    let registrations = views.iter().map(|view| shared.registration_json(view));
+    let registrations: Vec<Value> = registrations.collect();
     ok(&value!({ "contacts": total, "registrations": registrations }))
 }
 
@@ -323,12 +284,10 @@ async fn show_registration(
     State(shared): SharedState,
     PathParts(user): PathParts<String>,
 ) -> Answer {
-    let views = shared.operators().ask(0, move |context| {
-        context.border.registration_views(Some(&user), 1)
-    });
-    let views = views.await.map_err(busy)?;
+    let page = shared.operators().registrations(Some(user), None, 1).await;
+    let (_, views) = page.map_err(busy)?;
     let view = views.first().ok_or_else(|| missing("registration"))?;
-    ok(&shared.registration_json(view).await?)
+    ok(&shared.registration_json(view))
 }
 
 async fn delete_registration(
@@ -337,11 +296,8 @@ async fn delete_registration(
     Extension(client): Client,
     Extension(label): Label,
 ) -> Answer {
-    let removed = shared.operators().ask(0, move |context| {
-        let now = context.now;
-        context.border.remove_registration(&user, now)
-    });
-    let removed = removed.await.map_err(busy)?;
+    let removed = shared.operators().remove_registration(user).await;
+    let removed = removed.map_err(busy)?;
     let status = if removed > 0 {
         StatusCode::OK
     } else {
@@ -371,10 +327,8 @@ fn trunk_json(trunk: &border::views::TrunkView) -> Value {
 }
 
 async fn trunks(shared: &ApiState) -> Result<Vec<Value>, Problem> {
-    let views = shared
-        .operators()
-        .ask(0, |context| context.border.trunk_views());
-    Ok(views.await.map_err(busy)?.iter().map(trunk_json).collect())
+    let views = shared.operators().trunks().await.map_err(busy)?;
+    Ok(views.iter().map(trunk_json).collect())
 }
 
 async fn list_trunks(State(shared): SharedState) -> Answer {
@@ -404,21 +358,15 @@ async fn change_trunk(
     body: Body,
 ) -> Answer {
     let TrunkChange { enabled } = read(&headers, body).await?;
-    let trunk = name.clone();
-    let found = shared.operators().ask(0, move |context| {
-        context.border.set_trunk_enabled(&trunk, enabled)
-    });
-    let found = found.await.map_err(busy)?;
-    let status = if found {
+    let trunk = shared.operators().enable_trunk(name, enabled).await;
+    let trunk = trunk.map_err(busy)?;
+    let status = if trunk.is_some() {
         StatusCode::OK
     } else {
         StatusCode::NOT_FOUND
     };
     shared.log_command(client, &label, &format!("enabled={enabled}"), status);
-    match found {
-        true => show_trunk(State(shared), PathParts(name)).await,
-        false => Err(missing("trunk")),
-    }
+    ok(&trunk_json(&trunk.ok_or_else(|| missing("trunk"))?))
 }
 
 async fn list_nodes(State(shared): SharedState) -> Answer {
@@ -441,21 +389,12 @@ async fn list_nodes(State(shared): SharedState) -> Answer {
 }
 
 async fn show_limits(State(shared): SharedState) -> Answer {
-    let limits = shared.operators().ask(0, |context| {
-        let limits = &context.border.config().limits;
-        (
-            limits.calls,
-            limits.registrations,
-            limits.transactions,
-            limits.connections,
-        )
-    });
-    let (calls, registrations, transactions, connections) = limits.await.map_err(busy)?;
+    let limits = shared.operators().limits().await.map_err(busy)?;
     ok(&value!({
-        "calls": calls,
-        "registrations": registrations,
-        "transactions": transactions,
-        "connections": connections,
+        "calls": limits.calls,
+        "registrations": limits.registrations,
+        "transactions": limits.transactions,
+        "connections": limits.connections,
     }))
 }
 
@@ -473,20 +412,15 @@ async fn change_limits(
     body: Body,
 ) -> Answer {
     let LimitChange { calls } = read(&headers, body).await?;
-    let changed = shared
-        .operators()
-        .ask_all(move |context| context.border.set_call_limit(calls));
-    changed.await.map_err(busy)?;
+    let changed = shared.operators().set_call_limit(calls).await;
+    changed.map_err(busy)?;
     shared.log_command(client, &label, &format!("calls={calls}"), StatusCode::OK);
     show_limits(State(shared)).await
 }
 
 async fn list_bans(State(shared): SharedState) -> Answer {
-    let bans = shared.operators().ask(0, |context| {
-        let now = context.now;
-        context.border.lockouts(now)
-    });
-    let bans: Vec<Value> = bans.await.map_err(busy)?.iter().map(|(source, left)| {
+    let bans = shared.operators().bans().await.map_err(busy)?;
+    let bans: Vec<Value> = bans.iter().map(|(source, left)| {
         value!({ "source": source.to_string(), "reason": "authentication failures", "remaining_s": left.as_secs() })
     }).collect();
     ok(&value!({ "bans": bans }))
@@ -498,17 +432,8 @@ async fn remove_ban(
     Extension(client): Client,
     Extension(label): Label,
 ) -> Answer {
-    let address: IpAddr = source.parse().map_err(|_| {
-        Problem::new(
-            StatusCode::BAD_REQUEST,
-            format!("\"{source}\" is not an IP address"),
-        )
-    })?;
-    let removed = shared.operators().ask(0, move |context| {
-        let now = context.now;
-        context.border.remove_lockout(address, now)
-    });
-    let removed = removed.await.map_err(busy)?;
+    let removed = shared.operators().remove_ban(&source).await;
+    let removed = removed.map_err(problem)?;
     let status = if removed {
         StatusCode::OK
     } else {
@@ -539,15 +464,8 @@ async fn change_log(
     body: Body,
 ) -> Answer {
     let LogChange { level } = read(&headers, body).await?;
-    if !["error", "warn", "info", "debug", "trace"].contains(&level.as_str()) {
-        let why = "the level is error, warn, info, debug or trace";
-        return Err(Problem::new(StatusCode::BAD_REQUEST, why));
-    }
-    shared
-        .operators()
-        .log
-        .set_level(&level)
-        .map_err(|why| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, why))?;
+    let changed = shared.operators().set_log_level(&level);
+    changed.map_err(problem)?;
     shared.log_command(client, &label, &format!("level={level}"), StatusCode::OK);
     show_log(State(shared)).await
 }
@@ -575,8 +493,8 @@ async fn acknowledge(
     Extension(client): Client,
     Extension(label): Label,
 ) -> Answer {
-    let now = shared.operators().clock.now();
-    let found = shared.operators().alarms.acknowledge(id, now);
+    let by = client.to_string();
+    let found = shared.operators().acknowledge_alarm(id, &by);
     let status = if found {
         StatusCode::OK
     } else {
@@ -594,13 +512,7 @@ async fn reload(
     Extension(client): Client,
     Extension(label): Label,
 ) -> Response {
-    let (reply, answer) = oneshot::channel();
-    shared.operators().request(ServiceRequest::Reload(reply));
-    let outcome = match timeout(RELOAD_TIMEOUT, answer).await {
-        Ok(Ok(Ok(()))) => Ok(()),
-        Ok(Ok(Err(why))) => Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, why)),
-        _ => Err(busy("the configuration was not read in time")),
-    };
+    let outcome = shared.operators().reload().await.map_err(problem);
     let status = outcome
         .as_ref()
         .map_or_else(Problem::status, |()| StatusCode::OK);
@@ -628,7 +540,7 @@ async fn drain(
         .0
         .timeout_s
         .map(|seconds| Duration::from_secs(seconds.into()));
-    shared.operators().request(ServiceRequest::Drain(limit));
+    shared.operators().drain(limit);
     shared.log_command(client, &label, "", StatusCode::OK);
     ok(&value!({ "draining": true }))
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 /// Every command that has no subcommands; those of `ctl` are commands to a running border, in the tests of operators.
-const COMMANDS: [&str; 21] = [
+const COMMANDS: [&str; 28] = [
     "run",
     "ctl",
     "top",
@@ -15,12 +15,19 @@ const COMMANDS: [&str; 21] = [
     "schema",
     "rules try",
     "trace",
+    "console hash-password",
+    "console token",
     "isolate",
     "demo",
     "lab list",
+    "lab subjects",
+    "lab agent",
     "lab show",
     "lab run",
     "lab search",
+    "lab plan",
+    "lab datasheet",
+    "lab link",
     "lab analyse",
     "lab report",
     "lab compare",
@@ -33,13 +40,17 @@ const COMMANDS: [&str; 21] = [
 
 /// Examples that other tests run: servers and their clients, the tools that need rights or a store, and phones, which need
 /// a peer.
-const RUN_ELSEWHERE: [&str; 9] = [
+const RUN_ELSEWHERE: [&str; 13] = [
     "run",
     "ctl",
     "top",
     "demo",
     "isolate",
+    "lab agent",
+    "lab link",
     "trace",
+    "console hash-password",
+    "lab datasheet",
     "phone register",
     "phone call",
     "phone answer",

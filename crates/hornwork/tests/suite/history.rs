@@ -11,23 +11,29 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// A border with a store, and the ports and folder of a test.
-struct Rig {
-    folder: PathBuf,
-    store: PathBuf,
-    sip: u16,
-    trunk: u16,
-    configuration: String,
+pub struct Rig {
+    pub folder: PathBuf,
+    /// The argument of `--store`.
+    pub store: PathBuf,
+    pub sip: u16,
+    pub trunk: u16,
+    pub configuration: String,
 }
 
 impl Rig {
     /// `more` are further keys of `[store]`.
     fn new(name: &str, file: &str, more: &str) -> Rig {
         let folder = scratch(name);
-        let (sip, trunk) = (common::free_port(), common::free_port());
         let store = folder.join("store");
         let table = format!("[store]\nfolder = \"{}\"\n{more}\n", store.display());
+        Rig::with(folder, file, store, &table)
+    }
+
+    /// `table` is added to the example configuration `file`.
+    pub fn with(folder: PathBuf, file: &str, store: PathBuf, table: &str) -> Rig {
+        let (sip, trunk) = (common::free_port(), common::free_port());
         Rig {
-            configuration: example(file, sip, trunk, media_ports(2_000), &table),
+            configuration: example(file, sip, trunk, media_ports(2_000), table),
             folder,
             store,
             sip,
@@ -35,7 +41,7 @@ impl Rig {
         }
     }
 
-    fn border(&self) -> Process {
+    pub fn border(&self) -> Process {
         border(&self.folder, &self.configuration, self.sip)
     }
 
@@ -60,13 +66,13 @@ impl Rig {
         )
     }
 
-    fn callee(&self) -> Process {
+    pub fn callee(&self) -> Process {
         let uas = self.sipp("uas", self.trunk, &["-sn", "uas", "-l", "8000"]);
         uas.at_port(self.trunk)
     }
 
     /// Starts `calls` calls at `rate` per second to the user 600.
-    fn callers(&self, calls: u32, rate: u32) -> Process {
+    pub fn callers(&self, calls: u32, rate: u32) -> Process {
         let (target, calls, rate) = (
             format!("127.0.0.1:{}", self.sip),
             calls.to_string(),
@@ -78,7 +84,7 @@ impl Rig {
         self.sipp("uac", self.sip + 1, &arguments)
     }
 
-    fn trace(&self, arguments: &[&str]) -> Output {
+    pub fn trace(&self, arguments: &[&str]) -> Output {
         Command::new(env!("CARGO_BIN_EXE_hornwork"))
             .args(["trace", "--store"])
             .arg(&self.store)
@@ -89,7 +95,7 @@ impl Rig {
     }
 
     /// The calls that `hornwork trace` finds.
-    fn calls(&self, arguments: &[&str]) -> Vec<Value> {
+    pub fn calls(&self, arguments: &[&str]) -> Vec<Value> {
         let all = [arguments, &["--json", "--limit", "100000"]].concat();
         let output = self.trace(&all);
         let calls: Value = serde_json::from_slice(&output.stdout)
@@ -98,7 +104,7 @@ impl Rig {
     }
 
     /// Waits until `hornwork trace` finds as many calls.
-    fn await_calls(&self, arguments: &[&str], count: usize) -> Vec<Value> {
+    pub fn await_calls(&self, arguments: &[&str], count: usize) -> Vec<Value> {
         let until = Instant::now() + Duration::from_secs(20);
         loop {
             let calls = self.calls(arguments);
@@ -111,12 +117,12 @@ impl Rig {
     }
 }
 
-fn text(bytes: &[u8]) -> String {
+pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
 /// Waits until the log of a border has this text.
-fn await_log(process: &Process, expected: &str) -> String {
+pub fn await_log(process: &Process, expected: &str) -> String {
     let until = Instant::now() + Duration::from_secs(30);
     loop {
         let log = process.log();
@@ -129,7 +135,7 @@ fn await_log(process: &Process, expected: &str) -> String {
 }
 
 /// The number of SIP messages that tshark sees in a capture.
-fn tshark(file: &Path) -> usize {
+pub fn tshark(file: &Path) -> usize {
     let output = Command::new("tshark")
         .args([
             "-r",

@@ -15,7 +15,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-fn ctl(folder: &Path, arguments: &[&str]) -> Output {
+pub fn ctl(folder: &Path, arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_hornwork"))
         .args(["ctl", "--socket"])
         .arg(folder.join("control.sock"))
@@ -24,7 +24,7 @@ fn ctl(folder: &Path, arguments: &[&str]) -> Output {
         .expect("hornwork ctl")
 }
 
-fn ctl_json(folder: &Path, arguments: &[&str]) -> Value {
+pub fn ctl_json(folder: &Path, arguments: &[&str]) -> Value {
     let output = ctl(folder, &[arguments, &["--json"]].concat());
     assert!(
         output.status.success(),
@@ -35,7 +35,7 @@ fn ctl_json(folder: &Path, arguments: &[&str]) -> Value {
 }
 
 /// The text of `/metrics`.
-fn metrics(port: u16) -> String {
+pub fn metrics(port: u16) -> String {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("metrics");
     stream
         .write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
@@ -47,7 +47,7 @@ fn metrics(port: u16) -> String {
     body.to_owned()
 }
 
-fn metric(text: &str, name: &str) -> u64 {
+pub fn metric(text: &str, name: &str) -> u64 {
     let value = text
         .lines()
         .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
@@ -59,16 +59,17 @@ fn metric(text: &str, name: &str) -> u64 {
 
 fn configuration(folder: &Path, sip: u16, trunk: u16, metrics: u16, workers: u8) -> String {
     let path = |name: &str| folder.join(name).display().to_string();
+    // Without overload control: where the host stops the border for a moment, no call is to be refused.
     let more = format!(
-        "[sip]\nworkers={workers}\n[records]\nfolder=\"{}\"\n[control]\nsocket=\"{}\"\n[metrics]\nlisten=\"127.0.0.1:{metrics}\"\ncsv=\"{}\"\ncsv_interval_s=1\n",
+        "[sip]\nworkers={workers}\nqueueing_delay_ms=0\n[records]\nfolder=\"{}\"\n[control]\nsocket=\"{}\"\n[metrics]\nlisten=\"127.0.0.1:{metrics}\"\ncsv=\"{}\"\ncsv_interval_s=1\n",
         path("records"),
         path("control.sock"),
         path("statistics.csv"),
     );
-    example("loopback.toml", sip, trunk, media_ports(2_000), &more)
+    example("loopback.toml", sip, trunk, media_ports(4_000), &more)
 }
 
-fn until(what: &str, condition: impl Fn() -> bool) {
+pub fn until(what: &str, condition: impl Fn() -> bool) {
     let end = Instant::now() + Duration::from_secs(20);
     while !condition() {
         assert!(Instant::now() < end, "{what}");

@@ -56,7 +56,7 @@ for wait in $(seq 500); do
   sleep 0.02
 done
 nsenter --net=/proc/$caller/ns/net sipp -sf "$3" -i $va -mi $va -p 5060 $open$b1$close:5060 -m 2 -r 1 -nostdin -timeout 150s >uac.log 2>&1
-# What was captured is all written when the last packet is.
+# The capture is complete when it has the last packet.
 end() { # network, interface, address
   nsenter --net=/proc/$1/ns/net bash -c "echo the-end >/dev/udp/$3/9" || true
   for wait in $(seq 1000); do grep -q the-end $2.pcapng && break; sleep 0.02; done

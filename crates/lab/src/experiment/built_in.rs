@@ -11,6 +11,10 @@ pub const BUILT_IN: &[(&str, &str)] = &[
         include_str!("../../../../scenarios/call-capacity-g722.toml"),
     ),
     (
+        "call-capacity-ipsec",
+        include_str!("../../../../scenarios/call-capacity-ipsec.toml"),
+    ),
+    (
         "call-rate",
         include_str!("../../../../scenarios/call-rate.toml"),
     ),
@@ -43,6 +47,26 @@ pub const BUILT_IN: &[(&str, &str)] = &[
         include_str!("../../../../scenarios/conference-jitter.toml"),
     ),
     (
+        "cost-of-protection",
+        include_str!("../../../../scenarios/cost-of-protection.toml"),
+    ),
+    (
+        "esp-bandwidth",
+        include_str!("../../../../scenarios/esp-bandwidth.toml"),
+    ),
+    (
+        "esp-direct",
+        include_str!("../../../../scenarios/esp-direct.toml"),
+    ),
+    (
+        "esp-packet-cost",
+        include_str!("../../../../scenarios/esp-packet-cost.toml"),
+    ),
+    (
+        "esp-without-udp",
+        include_str!("../../../../scenarios/esp-without-udp.toml"),
+    ),
+    (
         "header-rules",
         include_str!("../../../../scenarios/header-rules.toml"),
     ),
@@ -53,6 +77,10 @@ pub const BUILT_IN: &[(&str, &str)] = &[
     (
         "media-capacity",
         include_str!("../../../../scenarios/media-capacity.toml"),
+    ),
+    (
+        "media-capacity-kernel",
+        include_str!("../../../../scenarios/media-capacity-kernel.toml"),
     ),
     (
         "media-capacity-silence",

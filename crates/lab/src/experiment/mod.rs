@@ -5,23 +5,31 @@
 
 mod bound;
 mod built_in;
+mod codec_name;
+mod esp_load;
 mod model;
+mod network;
 mod parse;
 mod phone_load;
+mod protection;
 mod renamed_keys;
 mod search_plan;
 mod study;
+mod sut_checks;
 mod template;
 
 pub use bound::{FigureBound, PEAK, PeakPlan, ReferenceValue};
 pub use built_in::{BUILT_IN, built_in};
+pub use codec_name::CodecName;
+pub use esp_load::{EspLoad, EspMeasurement, EspModeName};
 pub use model::{
-    CallFlow, Callees, Callers, CodecName, ConferenceLoad, Experiment, GeneratorSettings, HangUp,
-    HoldKind, IpVersions, Levels, LinkSettings, MediaKind, NetworkSettings, PaceKind,
-    RegistrarLocation, Registrations, StreamLoad, Sut, SutMedia, Thresholds, TransportName,
+    CallFlow, Callees, Callers, ConferenceLoad, Experiment, GeneratorSettings, HangUp, HoldKind,
+    IpVersions, Levels, LinkSettings, MediaKind, NetworkSettings, PaceKind, RegistrarLocation,
+    Registrations, StreamLoad, Sut, SutMedia, Thresholds, TransportName,
 };
 pub use parse::{File, Level};
 pub use phone_load::PhoneLoad;
+pub use protection::Protection;
 pub use search_plan::SearchPlan;
 pub use study::{CAPACITY, Study, StudyLevel};
 pub use template::{escape, fill};

@@ -1,12 +1,15 @@
 //! The data model of an experiment file. Times are in seconds unless the name has another unit.
 
 use super::bound::{FigureBound, PeakPlan};
+use super::codec_name::CodecName;
+use super::esp_load::EspLoad;
 use super::phone_load::PhoneLoad;
+use super::protection::Protection;
 use super::search_plan::SearchPlan;
 use super::study::Study;
 use crate::pace::{ArrivalProcess, HoldTime};
 use crate::tls::TlsSettings;
-use codec::Format;
+use codec::Kind;
 use engine::Transport;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
@@ -61,6 +64,12 @@ pub struct Experiment {
     /// A telephone whose stream is measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phone: Option<PhoneLoad>,
+    /// Protection between callers and border.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub protection: Option<Protection>,
+    /// A measurement of ESP itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub esp: Option<EspLoad>,
     /// Certificates and trust of callers and callees, towards an external SUT or a border in a process of its own. For
     /// the border in this process they are generated for the trial.
     #[serde(default, skip_serializing_if = "TlsSettings::is_default")]
@@ -128,6 +137,9 @@ pub enum SutMedia {
     Anchored,
     /// Media bypass: SDP addresses stay.
     Bypass,
+    /// Through the border, whose kernel relay (XDP) forwards plain RTP. Callers, border and called side are each in a
+    /// network namespace of its own, with pairs of virtual interfaces between them. On sockets only.
+    KernelRelay,
 }
 
 /// IP versions of the border: towards callers, and towards the called side.
@@ -161,9 +173,16 @@ impl IpVersions {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Sut {
-    /// SIP address of an external SUT; without it, a border is started in this process.
+    /// SIP address of an external SUT that runs already; without it, a border is started in this process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<SocketAddr>,
+    /// Subject that each trial starts as an external SUT: the name or the path of a subject file, or `NAME@ADDRESS:PORT` for
+    /// one that an agent starts on its host. Empty: none.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub subject: String,
+    /// File with the token of the agent.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub agent_token_file: String,
     /// Path that WebSocket clients request from an external SUT; empty: the root.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub websocket_path: String,
@@ -210,6 +229,19 @@ pub struct Sut {
     /// Process number of an external SUT on this machine, for reading its CPU time (and that of its children).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub process_id: Option<u32>,
+}
+
+impl Sut {
+    /// Whether it is another program: one that runs already, or a subject that the trial starts.
+    pub fn is_external(&self) -> bool {
+        self.address.is_some() || !self.subject.is_empty()
+    }
+
+    /// Address of the agent that starts the subject.
+    pub fn agent(&self) -> Option<SocketAddr> {
+        let (_, agent) = self.subject.split_once('@')?;
+        agent.parse().ok()
+    }
 }
 
 /// The load generator.
@@ -341,39 +373,6 @@ pub enum MediaKind {
     /// Speech and silence in turns with the other participants of a conference. Set by `[conference]`, not by a key.
     #[serde(skip)]
     Turns,
-}
-
-/// Codecs of the test lab.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum CodecName {
-    /// G.711 A-law.
-    #[default]
-    #[serde(rename = "PCMA")]
-    Pcma,
-    /// G.711 mu-law.
-    #[serde(rename = "PCMU")]
-    Pcmu,
-    /// G.722 at 64 kbit/s.
-    G722,
-    /// G.729 Annex A.
-    G729,
-}
-
-impl CodecName {
-    /// The codec with its parameters; with its silence suppression if `suppress` is set and the codec has one.
-    pub fn format(self, suppress: bool) -> Format {
-        match self {
-            CodecName::Pcma => Format::Pcma,
-            CodecName::Pcmu => Format::Pcmu,
-            CodecName::G722 => Format::G722,
-            CodecName::G729 => Format::G729 { annex_b: suppress },
-        }
-    }
-
-    /// Whether it is G.711, whose audio can be compared.
-    pub fn is_g711(self) -> bool {
-        matches!(self, CodecName::Pcma | CodecName::Pcmu)
-    }
 }
 
 /// Transport of SIP.
@@ -548,7 +547,7 @@ impl Default for Callers {
             password: String::new(),
             hang_up: HangUp::Caller,
             media: MediaKind::None,
-            codec: CodecName::Pcma,
+            codec: CodecName(Kind::Pcma),
             silence_suppression: false,
             srtp: false,
             time_packets: false,
@@ -750,7 +749,7 @@ impl Default for StreamLoad {
             duration_seconds: 10.0,
             rate: 100.0,
             media: MediaKind::Tone,
-            codec: CodecName::Pcma,
+            codec: CodecName(Kind::Pcma),
             listen_percent: 0.0,
         }
     }
@@ -816,7 +815,7 @@ impl Default for ConferenceLoad {
             count: 5,
             participants: 4,
             instances: 1,
-            codec: CodecName::G729,
+            codec: CodecName(Kind::G729),
             rate: 50.0,
             warm_up_seconds: 4.0,
             duration_seconds: 300.0,
@@ -838,6 +837,23 @@ pub struct NetworkSettings {
     pub duplicate_percent: f64,
     /// Packets that are delayed so that later ones overtake them, percent.
     pub reorder_percent: f64,
+    /// Mean length of a burst of losses, packets (Gilbert-Elliott); up to 1: losses are independent.
+    pub loss_burst_packets: f64,
+    /// Losses from a trace instead of a share: 0 for a packet that arrives, 1 for a lost one, repeated; each link starts at
+    /// its beginning. Empty: none.
+    pub loss_trace: String,
+    /// Packets that the receiver refuses because a bit was changed, percent.
+    pub corrupt_percent: f64,
+    /// Rate of each link in each direction, kbit/s; 0: no limit.
+    pub rate_kbit: f64,
+    /// Line framing, whose bytes count for the rate: none, ethernet, hdlc, ppp, atm, pppoa, pppoe. Empty: none.
+    pub framing: String,
+    /// Packets that wait for the line beside the one on it, at most; 0: 256 KiB of them.
+    pub queue_packets: u32,
+    /// Target of controlled delay (CoDel, RFC 8289) with an interval of 100 ms, milliseconds, below 100; 0: none.
+    pub codel_target_ms: f64,
+    /// Largest packet, bytes, at least 68; larger datagrams are lost, connections send smaller packets. 0: any.
+    pub mtu_bytes: u32,
     /// Time after which the faults end, seconds; 0: never.
     pub heal_seconds: f64,
 }

@@ -1,10 +1,11 @@
 //! Reading of experiment files, overrides and sweeps.
 
 use super::model::{
-    CallFlow, Callers, CodecName, Experiment, IpVersions, Levels, MediaKind, RegistrarLocation,
-    SutMedia, TransportName,
+    CallFlow, Callers, Experiment, IpVersions, Levels, MediaKind, RegistrarLocation, SutMedia,
+    TransportName,
 };
 use super::renamed_keys::{current_path, renamed_key_warning, with_current_keys};
+use super::sut_checks::{check_kernel_relay, check_nodes, check_subject};
 use crate::error::LabError;
 use toml_edit::{DocumentMut, Item, Value};
 
@@ -277,10 +278,10 @@ fn check_experiment(experiment: &Experiment) -> Result<(), String> {
     if experiment.repeat == 0 {
         return Err("repeat: at least 1".to_owned());
     }
-    if experiment.sut.direct && experiment.sut.address.is_some() {
+    if experiment.sut.direct && experiment.sut.is_external() {
         return Err("sut.direct and sut.address exclude each other".to_owned());
     }
-    if experiment.sut.address.is_some() && experiment.sut.ip != IpVersions::Ipv4 {
+    if experiment.sut.is_external() && experiment.sut.ip != IpVersions::Ipv4 {
         return Err("sut.ip applies to the built-in border only; an external SUT has the IP version of sut.address".to_owned());
     }
     if experiment.sut.workers > engine::Worker::MAX {
@@ -325,8 +326,11 @@ fn check_experiment(experiment: &Experiment) -> Result<(), String> {
         if callers.listen_percent > 0.0 && callers.media != MediaKind::Speech {
             return Err("callers.listen_percent needs callers.media = \"speech\"".to_owned());
         }
-        if experiment.callees.is_none() && experiment.sut.address.is_none() {
-            return Err("callers without callees need an external SUT: set sut.address".to_owned());
+        if experiment.callees.is_none() && !experiment.sut.is_external() {
+            return Err(
+                "callers without callees need an external SUT: set sut.address or sut.subject"
+                    .to_owned(),
+            );
         }
         check_media(experiment, callers)?;
         for (name, percent) in [
@@ -353,33 +357,34 @@ fn check_experiment(experiment: &Experiment) -> Result<(), String> {
         ("loss_percent", experiment.network.loss_percent),
         ("duplicate_percent", experiment.network.duplicate_percent),
         ("reorder_percent", experiment.network.reorder_percent),
+        ("corrupt_percent", experiment.network.corrupt_percent),
     ] {
         check_percent(&format!("network.{name}"), percent)?;
     }
+    experiment.network.check()?;
     if experiment.callers.is_none()
         && experiment.registrations.is_none()
         && experiment.streams.is_none()
-        && !super::phone_load::has_conference_or_phone(experiment)
+        && !super::phone_load::has_workload_of_its_own(experiment)
     {
-        return Err(
-            "nothing to do: add [callers], [registrations], [streams] or others".to_owned(),
-        );
+        return Err("nothing to do: add [callers] or another workload".to_owned());
     }
+    super::protection::check_protection(experiment)?;
     check_link(experiment)?;
     check_conference(experiment)
 }
 
 /// Checks codecs, media security and measured media figures against each other.
 fn check_media(experiment: &Experiment, callers: &Callers) -> Result<(), String> {
-    let built_in = !experiment.sut.direct && experiment.sut.address.is_none();
-    let anchored = built_in && experiment.sut.media == SutMedia::Anchored;
+    let built_in = !experiment.sut.direct && !experiment.sut.is_external();
+    let anchored = built_in && experiment.sut.media != SutMedia::Bypass;
     let callees = experiment.callees.as_ref();
     let echo = callees.is_some_and(|callees| callees.media == MediaKind::Echo);
     if callers.listen_percent > 0.0 && !callers.codec.is_g711() {
         return Err("callers.listen_percent: audio is compared in G.711 only".to_owned());
     }
     if callers.silence_suppression {
-        if callers.codec != CodecName::G729 {
+        if callers.codec.0 != codec::Kind::G729 {
             return Err("callers.silence_suppression is supported for G.729 only".to_owned());
         }
         if callers.media != MediaKind::Speech {
@@ -407,7 +412,15 @@ fn check_media(experiment: &Experiment, callers: &Callers) -> Result<(), String>
                 .to_owned(),
         );
     }
-    if experiment.transcodes_to().is_some() {
+    if let Some(other) = experiment.transcodes_to() {
+        let clocks = [callers.codec, other].map(|codec| codec.0.rtp_clock());
+        if callers.time_packets && clocks[0] != clocks[1] {
+            return Err(format!(
+                "callers.time_packets matches packets by their timestamps: {} and {} have different RTP clocks",
+                callers.codec.0.name(),
+                other.0.name()
+            ));
+        }
         if !anchored {
             return Err("callees.codec differs from callers.codec: this needs the built-in border with anchored media, which transcodes".to_owned());
         }
@@ -475,7 +488,7 @@ fn check_conference(experiment: &Experiment) -> Result<(), String> {
         );
     }
     let sut = &experiment.sut;
-    if sut.direct || (sut.address.is_some() && plan.instances > 1) {
+    if sut.direct || (sut.is_external() && plan.instances > 1) {
         return Err(
             "[conference] needs the built-in border, or one external SUT (conference.instances = 1)"
                 .to_owned(),
@@ -512,7 +525,7 @@ fn check_registrations(experiment: &Experiment) -> Result<(), String> {
         }
     }
     if plan.registrar == RegistrarLocation::Core {
-        if experiment.sut.direct || experiment.sut.address.is_some() {
+        if experiment.sut.direct || experiment.sut.is_external() {
             return Err(
                 "registrations.registrar = \"core\" needs the built-in border: the registrar of the test lab is behind it"
                     .to_owned(),
@@ -543,7 +556,7 @@ fn check_generator(experiment: &Experiment) -> Result<(), String> {
             return Err(format!("{name}.realtime_priority: at most {MAX_REALTIME}"));
         }
     }
-    if sut.realtime_priority > 0 && (sut.direct || sut.address.is_some()) {
+    if sut.realtime_priority > 0 && (sut.direct || sut.is_external()) {
         return Err(
             "sut.realtime_priority applies to the built-in border only; configure the external SUT itself, and set sut.realtime_priority = 0".to_owned(),
         );
@@ -571,37 +584,13 @@ const MAX_GENERATORS: u16 = 64;
 /// Most connections of a workload: there are no more ports between two addresses.
 const MAX_CONNECTIONS: u32 = 60_000;
 
-/// Most media nodes beside the border.
-const MAX_NODES: u8 = 16;
-
-/// Checks media nodes.
-fn check_nodes(experiment: &Experiment) -> Result<(), String> {
-    let sut = &experiment.sut;
-    if sut.media_nodes > MAX_NODES || sut.media_nodes_drained > sut.media_nodes {
-        return Err(format!(
-            "sut.media_nodes = {}, sut.media_nodes_drained = {}: at most {MAX_NODES} nodes, and at most as many drained",
-            sut.media_nodes, sut.media_nodes_drained
-        ));
-    }
-    let others = sut.address.is_some()
-        || sut.direct
-        || sut.media == SutMedia::Bypass
-        || experiment.conference.is_some()
-        || sut.ip != IpVersions::Ipv4;
-    if sut.media_nodes > 0 && others {
-        return Err(
-            "sut.media_nodes needs the built-in border with IPv4, anchored media and no conference"
-                .to_owned(),
-        );
-    }
-    Ok(())
-}
-
 /// Checks transports and certificates.
 fn check_transports(experiment: &Experiment) -> Result<(), String> {
     use TransportName::{Tcp, Tls, Udp};
     check_websockets(experiment)?;
     check_nodes(experiment)?;
+    check_kernel_relay(experiment)?;
+    check_subject(experiment)?;
     let mut streams: Vec<TransportName> = experiment
         .transports()
         .filter(|name| *name != Udp)
@@ -636,7 +625,7 @@ fn check_transports(experiment: &Experiment) -> Result<(), String> {
     }
     let sut = &experiment.sut;
     let secure_stream = streams.iter().any(|stream| *stream != Tcp);
-    if sut.address.is_some() && secure_stream && experiment.transports().any(|t| t == Udp) {
+    if sut.is_external() && secure_stream && experiment.transports().any(|t| t == Udp) {
         return Err("an external SUT has one address (sut.address): use TLS or WebSocket for both callers and registrations, or for neither".to_owned());
     }
     if let (true, Some(callers), Some(callees)) = (sut.direct, callers, &experiment.callees)
@@ -646,7 +635,7 @@ fn check_transports(experiment: &Experiment) -> Result<(), String> {
             "with sut.direct, use TLS for both callers and callees, or for neither".to_owned(),
         );
     }
-    if sut.address.is_some()
+    if sut.is_external()
         && experiment
             .callees
             .as_ref()
@@ -654,7 +643,7 @@ fn check_transports(experiment: &Experiment) -> Result<(), String> {
     {
         return Err("callees.transport: an external SUT chooses between UDP and TCP itself; use tls, or remove the key".to_owned());
     }
-    let used = sut.address.is_some() && experiment.uses_tls();
+    let used = sut.is_external() && experiment.uses_tls();
     if !used && !experiment.tls.is_default() {
         return Err("[tls] applies to an external SUT that is called over TLS; for the built-in border certificates are generated".to_owned());
     }
@@ -684,7 +673,7 @@ fn check_websockets(experiment: &Experiment) -> Result<(), String> {
             "sut.websocket_path = {path:?}: expected a path, like \"/ws\""
         ));
     }
-    match opens && sut.address.is_some() {
+    match opens && sut.is_external() {
         true => Ok(()),
         false => Err(
             "sut.websocket_path applies to an external SUT that is reached over ws or wss"

@@ -29,23 +29,23 @@ impl Default for PhoneLoad {
     }
 }
 
-/// Approximate duration of a trial, seconds; 0 without a telephone.
+/// Approximate duration of a trial, seconds; 0 without a telephone and without a measurement of ESP.
 pub(super) fn seconds(experiment: &Experiment) -> f64 {
     let phone = experiment.phone.as_ref();
-    phone.map_or(0.0, |plan| {
+    phone.map_or(super::esp_load::seconds(experiment), |plan| {
         plan.warm_up_seconds + plan.duration_seconds + 4.0
     })
 }
 
-/// Whether the experiment has one of the workloads with media of its own.
-pub(super) fn has_conference_or_phone(experiment: &Experiment) -> bool {
-    experiment.conference.is_some() || experiment.phone.is_some()
+/// Whether the experiment has one of the workloads that need no other.
+pub(super) fn has_workload_of_its_own(experiment: &Experiment) -> bool {
+    experiment.conference.is_some() || experiment.phone.is_some() || experiment.esp.is_some()
 }
 
 /// Checks a telephone whose stream is measured.
 pub(super) fn check_phone(experiment: &Experiment) -> Result<(), String> {
     let Some(plan) = &experiment.phone else {
-        return Ok(());
+        return super::esp_load::check_esp(experiment);
     };
     let others = [
         experiment.callers.is_some(),

@@ -23,6 +23,9 @@ pub struct Study {
     /// The study's main figure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub figure: Option<f64>,
+    /// Upper end if the study gives a range; `figure` is then its lower end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub figure_most: Option<f64>,
     /// Unit of the main figure.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub unit: String,
@@ -89,6 +92,12 @@ impl Study {
         }
         if self.differs.iter().any(|words| words.trim().is_empty()) {
             return Err("study.differs: an entry is empty".to_owned());
+        }
+        if self
+            .figure_most
+            .is_some_and(|most| self.figure.is_none_or(|least| least > most))
+        {
+            return Err("study.figure_most: the upper end of study.figure".to_owned());
         }
         if self.figure.is_some() == self.unit.is_empty() {
             return Err("study.figure and study.unit need each other".to_owned());

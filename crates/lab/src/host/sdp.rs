@@ -195,11 +195,7 @@ fn format_of(codec: &Codec<'_>, ours: &CodecOrder) -> Option<Format> {
     let kind = Kind::of_rtpmap(codec.name, codec.clock_rate, codec.channels)?;
     let theirs = Format::parse(kind, codec.fmtp);
     let ours = ours.iter().find(|format| format.kind() == kind)?;
-    match kind {
-        // Each side declares its own parameters as a receiver: an encoder obeys those of the peer.
-        Kind::Opus => Some(theirs),
-        _ => theirs.answer(&ours),
-    }
+    theirs.to_receiver(&ours)
 }
 
 /// The result of an answer to an own offer; `None` if the line was refused or has no supported codec.

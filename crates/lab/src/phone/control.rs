@@ -1,12 +1,13 @@
 //! The calling thread of a phone: prints occurrences, executes planned actions and commands, writes the recording and
 //! the statistics.
 
+use super::esp::{self, SequenceFile};
 use super::recording::WavRecording;
 use super::report::PhoneReport;
-use super::thread::{self, PhoneCommand, PhoneMessage, PhoneThreadPlan};
+use super::thread::{self, PhoneCommand, PhoneMessage, PhoneResults, PhoneThreadPlan};
 use super::{PhoneAction, PhoneOptions, PhonePeer, PhoneTask, setup};
 use crate::error::{LabError, RunVerdict};
-use crate::host::{PhoneOccurrence, Results};
+use crate::host::PhoneOccurrence;
 use crate::link;
 use crate::record::{AttemptKind, AttemptOutcome};
 use engine::Time;
@@ -49,6 +50,19 @@ pub fn run(options: &PhoneOptions) -> Result<RunVerdict, LabError> {
         Transport::Tls => Some(options.tls.security(&[])?),
         _ => None,
     };
+    let prepared = options.esp.as_ref().map(|esp| {
+        let callee = peer.as_ref().map(|peer| peer.address);
+        esp::prepare(options, esp, host.address, callee)
+    });
+    let (mut esp_plan, mut esp_report, mut numbers) = (None, None, None);
+    if let Some(prepared) = prepared.transpose()? {
+        for warning in &prepared.warnings {
+            eprintln!("{warning}");
+        }
+        esp_plan = Some(prepared.plan);
+        esp_report = Some(prepared.report);
+        numbers = Some(prepared.numbers);
+    }
     let recording = options
         .wav_out
         .as_deref()
@@ -62,6 +76,7 @@ pub fn run(options: &PhoneOptions) -> Result<RunVerdict, LabError> {
         host,
         target: peer.as_ref().map(|peer| peer.address),
         security,
+        esp: esp_plan,
         real_time,
     };
     let thread = std::thread::Builder::new()
@@ -81,8 +96,10 @@ pub fn run(options: &PhoneOptions) -> Result<RunVerdict, LabError> {
         established_at: None,
         report: PhoneReport {
             transport: transport.uri_name().to_uppercase(),
+            esp: esp_report,
             ..PhoneReport::default()
         },
+        numbers,
         registered: false,
         connection_failure: None,
         interrupted: false,
@@ -132,6 +149,8 @@ struct PhoneControl<'o> {
     actions: Vec<(Duration, PhoneAction)>,
     established_at: Option<Time>,
     report: PhoneReport,
+    /// Stores the sequence numbers of ESP.
+    numbers: Option<SequenceFile>,
     registered: bool,
     connection_failure: Option<String>,
     interrupted: bool,
@@ -155,7 +174,7 @@ impl PhoneControl<'_> {
         &mut self,
         messages: &Receiver<PhoneMessage>,
         typed: Option<&Receiver<String>>,
-    ) -> Result<Box<Results>, LabError> {
+    ) -> Result<Box<PhoneResults>, LabError> {
         let begun = self.clock.now();
         while self.stage != PhoneStage::Over {
             match messages.recv_timeout(POLL_INTERVAL) {
@@ -171,10 +190,7 @@ impl PhoneControl<'_> {
         self.send(PhoneCommand::Finish)?;
         loop {
             match messages.recv_timeout(FINISH_TIMEOUT) {
-                Ok(PhoneMessage::Finished(results, lost)) => {
-                    self.report.recording_lost = lost;
-                    return Ok(results);
-                }
+                Ok(PhoneMessage::Finished(results)) => return Ok(results),
                 Ok(message) => self.message(message)?,
                 Err(_) => return Err(LabError::cannot_run("the phone's thread has stopped", "")),
             }
@@ -280,10 +296,13 @@ impl PhoneControl<'_> {
                 }
             }
             PhoneMessage::Fatal(why) => {
-                return Err(LabError::cannot_run(
-                    why,
-                    "name a free address of this machine with --local ADDRESS:PORT",
-                ));
+                let remedy = match self.options.esp {
+                    Some(_) => {
+                        "compare --esp-local, --esp-peer, --esp-over and --esp-shortcut of both ends"
+                    }
+                    None => "name a free address of this machine with --local ADDRESS:PORT",
+                };
+                return Err(LabError::cannot_run(why, remedy));
             }
             PhoneMessage::Finished(..) => {}
         }
@@ -292,6 +311,14 @@ impl PhoneControl<'_> {
 
     fn say_ready(&self, address: SocketAddr) {
         let transport = &self.report.transport;
+        if let Some(esp) = &self.report.esp {
+            let (mode, carrier) = (esp.mode(), esp.carrier.name());
+            self.say(&format!(
+                "ESP in {mode} mode over {carrier}, {} to {}",
+                esp.local.ip(),
+                esp.peer.ip()
+            ));
+        }
         match (&self.options.task, &self.peer) {
             (PhoneTask::Call(uri), Some(peer)) => {
                 self.say(&format!(
@@ -458,9 +485,17 @@ impl PhoneControl<'_> {
     }
 
     /// Writes statistics and recording, and judges.
-    fn end(mut self, result: Result<Box<Results>, LabError>) -> Result<RunVerdict, LabError> {
+    fn end(mut self, result: Result<Box<PhoneResults>, LabError>) -> Result<RunVerdict, LabError> {
         let recorded = self.recording.take().map_or(Ok(()), WavRecording::finish);
-        let mut results = result?;
+        let results = *result?;
+        self.report.recording_lost = results.samples_lost;
+        if let (Some(end), Some(numbers)) = (&results.esp, &mut self.numbers) {
+            numbers.write(&end.outbound, &end.inbound)?;
+        }
+        if let (Some(report), Some(end)) = (&mut self.report.esp, results.esp) {
+            report.figures = end.figures;
+        }
+        let mut results = results.host;
         recorded?;
         let attempts = results.attempts.iter();
         let attempt = attempts

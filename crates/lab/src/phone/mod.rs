@@ -4,12 +4,14 @@
 //! The calling thread prints, reads commands and writes the recording, so that nothing of it can delay a packet.
 
 mod control;
+mod esp;
 mod recording;
 mod report;
 mod setup;
 mod thread;
 
 pub use control::run;
+pub use esp::{EspFigures, EspReport, PhoneEspOptions};
 pub use report::{PhoneReport, Spread};
 pub use setup::PhoneAccount;
 
@@ -45,6 +47,8 @@ pub struct PhoneOptions {
     pub proxy: Option<String>,
     /// Local address: `address[:port]`.
     pub local: Option<String>,
+    /// ESP around SIP and media.
+    pub esp: Option<PhoneEspOptions>,
     /// Certificates and trust for TLS.
     pub tls: TlsSettings,
     /// Codecs in order of preference.

@@ -1,6 +1,6 @@
 //! The statistics of a phone: text in 80 columns, and JSON.
 
-use super::{PhoneOptions, PhoneTask};
+use super::{EspReport, PhoneOptions, PhoneTask};
 use crate::record::{Attempt, StreamRecord};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -23,6 +23,8 @@ pub struct PhoneReport {
     pub codec: Option<String>,
     /// Crypto suite of SRTP with keys in the session description; `None` for RTP.
     pub suite: Option<String>,
+    /// ESP around SIP and media.
+    pub esp: Option<EspReport>,
     /// Transport of SIP.
     pub transport: String,
     /// Seconds from answer to end.
@@ -66,11 +68,16 @@ impl PhoneReport {
         self.mos = stream.mos.filter(|_| stream.received > 0);
     }
 
-    /// Name of the media security.
+    /// Name of the protection of media.
     pub fn protection(&self) -> &'static str {
-        match self.suite {
-            Some(_) => "srtp-sdes",
-            None => "none",
+        let tunnel = self.esp.as_ref().map(|esp| esp.tunnel);
+        match (tunnel, &self.suite) {
+            (None, None) => "none",
+            (None, Some(_)) => "srtp-sdes",
+            (Some(false), None) => "esp-transport",
+            (Some(false), Some(_)) => "esp-transport+srtp-sdes",
+            (Some(true), None) => "esp-tunnel",
+            (Some(true), Some(_)) => "esp-tunnel+srtp-sdes",
         }
     }
 
@@ -81,6 +88,7 @@ impl PhoneReport {
             "codec": self.codec,
             "protection": self.protection(),
             "suite": self.suite,
+            "esp": self.esp.as_ref().map(EspReport::to_json),
             "transport": self.transport,
             "seconds": self.seconds,
             "sent": self.sent,
@@ -114,11 +122,15 @@ impl PhoneReport {
                 false => format!("not established: {}", self.reason),
             },
         );
+        for (name, value) in self.esp.iter().flat_map(EspReport::lines) {
+            line(name, value);
+        }
         if !self.established {
             return out;
         }
         let media = match &self.suite {
             Some(suite) => format!("SRTP {suite} (keys in SDP)"),
+            None if self.esp.is_some() => "RTP".to_owned(),
             None => "RTP without protection".to_owned(),
         };
         line(

@@ -186,8 +186,11 @@ pub(super) fn peer(options: &PhoneOptions) -> Result<Option<PhonePeer>, LabError
 
 /// The local address: a concrete one, as it is written into messages.
 fn local_address(options: &PhoneOptions, peer: Option<&PhonePeer>) -> Result<SocketAddr, LabError> {
-    // A phone without a registrar is called at the port of SIP.
-    let default = if peer.is_none() { 5060 } else { 0 };
+    // A phone without a registrar is called at the port of SIP; behind ESP no other program has its ports.
+    let default = match (peer, &options.esp) {
+        (Some(_), None) => 0,
+        _ => 5060,
+    };
     let (ip, port) = match &options.local {
         Some(text) => {
             let (host, port) = split_host(text, default)?;
@@ -202,6 +205,11 @@ fn local_address(options: &PhoneOptions, peer: Option<&PhonePeer>) -> Result<Soc
             }
             (ip, port)
         }
+        None if options.esp.as_ref().is_some_and(|esp| esp.tunnel) => {
+            return Err(LabError::bad_input(
+                "--esp-mode tunnel needs --local ADDRESS: the phone's address inside of the tunnel",
+            ));
+        }
         None => {
             let towards = peer.map_or(ANYWHERE, |peer| peer.address);
             let ip = match (local_ip_towards(towards), peer) {
@@ -212,8 +220,8 @@ fn local_address(options: &PhoneOptions, peer: Option<&PhonePeer>) -> Result<Soc
             (ip, default)
         }
     };
-    if port != 0 {
-        return Ok(SocketAddr::new(ip, port));
+    if port != 0 || options.esp.is_some() {
+        return Ok(SocketAddr::new(ip, if port == 0 { default } else { port }));
     }
     free_port(ip).map_err(|error| {
         LabError::cannot_run(
@@ -393,6 +401,11 @@ pub(super) fn plan(options: &PhoneOptions, peer: Option<&PhonePeer>) -> Result<H
     let transport = peer.map_or(options.transport.unwrap_or(Transport::Udp), |peer| {
         peer.transport
     });
+    if options.esp.is_some() && transport != Transport::Udp {
+        return Err(LabError::bad_input(format!(
+            "--esp protects UDP only: SIP over {transport} would pass in the clear beside it (--transport udp)"
+        )));
+    }
     let mut plan = HostPlan::new("phone", local_address(options, peer)?);
     plan.media_sockets = 1;
     plan.stream = (transport != Transport::Udp).then_some(transport);

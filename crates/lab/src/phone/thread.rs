@@ -1,13 +1,17 @@
-//! The thread of a phone: its host on a driver. Datagrams pass between both at one place, [`serve`].
+//! The thread of a phone: its host on a driver. Datagrams pass between both at one place, [`PhoneEngine`], where ESP
+//! protects them.
 
 use super::PhoneAction;
+use super::esp::EspEnd;
 use super::setup::REALTIME_PRIORITY;
 use crate::error::LabError;
 use crate::host::{HostPlan, LabHost, PhoneOccurrence, Results};
 use crate::sut::system_entropy;
-use engine::EventKind;
+use engine::{Entropy, EventKind};
 use net::tls::Security;
 use net::{Clock, Driver, DriverConfig};
+use protect::esp::{EspEndpoint, EspEndpointPlan};
+use std::io;
 use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError};
 use std::time::Duration;
@@ -33,8 +37,17 @@ pub(super) enum PhoneMessage {
     Audio(Vec<i16>, u32),
     /// It cannot work.
     Fatal(String),
-    /// The results, its last message; samples that the queue had no room for.
-    Finished(Box<Results>, u64),
+    /// The results, its last message.
+    Finished(Box<PhoneResults>),
+}
+
+/// The results of a thread.
+#[derive(Debug)]
+pub(super) struct PhoneResults {
+    pub(super) host: Results,
+    /// Samples that the queue had no room for.
+    pub(super) samples_lost: u64,
+    pub(super) esp: Option<EspEnd>,
 }
 
 /// A command to the thread.
@@ -53,6 +66,7 @@ pub(super) struct PhoneThreadPlan {
     pub(super) host: HostPlan,
     pub(super) target: Option<SocketAddr>,
     pub(super) security: Option<Security>,
+    pub(super) esp: Option<EspEndpointPlan>,
     /// CPU of the real-time mode.
     pub(super) real_time: Option<usize>,
 }
@@ -87,6 +101,54 @@ fn driver(plan: &mut PhoneThreadPlan, clock: Clock) -> Result<Driver, String> {
     Ok(driver)
 }
 
+/// A phone's host, with or without ESP between it and the driver.
+// There is one value per thread: boxing the larger variant would serve nothing.
+#[allow(clippy::large_enum_variant)]
+enum PhoneEngine {
+    Clear(LabHost),
+    Esp(EspEndpoint<LabHost>),
+}
+
+impl PhoneEngine {
+    fn new(plan: HostPlan, esp: Option<EspEndpointPlan>, entropy: Entropy) -> PhoneEngine {
+        let mut host = LabHost::new(plan, entropy);
+        host.set_emits_events(false);
+        match esp {
+            Some(esp) => PhoneEngine::Esp(EspEndpoint::new(host, esp)),
+            None => PhoneEngine::Clear(host),
+        }
+    }
+
+    fn host(&mut self) -> &mut LabHost {
+        match self {
+            PhoneEngine::Clear(host) => host,
+            PhoneEngine::Esp(endpoint) => endpoint.engine(),
+        }
+    }
+
+    fn turn(&mut self, driver: &mut Driver) -> io::Result<()> {
+        match self {
+            PhoneEngine::Clear(host) => driver.turn_engine(host, POLL_INTERVAL)?,
+            PhoneEngine::Esp(endpoint) => driver.turn_engine(endpoint, POLL_INTERVAL)?,
+        };
+        Ok(())
+    }
+
+    fn finish(&mut self, clock: Clock, samples_lost: u64) -> PhoneResults {
+        let now = clock.now();
+        let host = self.host().finish(now);
+        let esp = match self {
+            PhoneEngine::Clear(_) => None,
+            PhoneEngine::Esp(endpoint) => Some(EspEnd::of(endpoint, now)),
+        };
+        PhoneResults {
+            host,
+            samples_lost,
+            esp,
+        }
+    }
+}
+
 fn serve(
     mut plan: PhoneThreadPlan,
     commands: &Receiver<PhoneCommand>,
@@ -96,14 +158,14 @@ fn serve(
     let mut driver = driver(&mut plan, clock)?;
     let target = plan.target;
     let entropy = system_entropy().map_err(|error: LabError| error.to_string())?;
-    let mut host = LabHost::new(plan.host, entropy);
-    host.set_emits_events(false);
+    let mut engine = PhoneEngine::new(plan.host, plan.esp.take(), entropy);
     let mut samples_lost = 0;
     let mut begun = false;
     loop {
-        driver
-            .turn_engine(&mut host, POLL_INTERVAL)
+        engine
+            .turn(&mut driver)
             .map_err(|error| error.to_string())?;
+        let host = engine.host();
         if let Some(why) = host.fatal() {
             return Err(why.to_owned());
         }
@@ -113,22 +175,22 @@ fn serve(
             host.begin(target.unwrap_or(address), clock.now());
             let _ = messages.try_send(PhoneMessage::Ready(address));
         }
-        report_events(&mut driver, &mut host, messages);
-        samples_lost += report_audio(&mut host, messages);
+        report_events(&mut driver, host, messages);
+        samples_lost += report_audio(host, messages);
         loop {
             match commands.try_recv() {
                 Ok(PhoneCommand::Act(action)) => {
-                    if let Err(why) = act(&mut host, action, clock) {
+                    if let Err(why) = act(engine.host(), action, clock) {
                         let _ = messages.try_send(PhoneMessage::Refused(why));
                     }
                 }
-                Ok(PhoneCommand::Deregister) => host.deregister(clock.now()),
+                Ok(PhoneCommand::Deregister) => engine.host().deregister(clock.now()),
                 Ok(PhoneCommand::Finish) => {
-                    let results = Box::new(host.finish(clock.now()));
-                    report_events(&mut driver, &mut host, messages);
-                    samples_lost += report_audio(&mut host, messages);
+                    let mut results = engine.finish(clock, samples_lost);
+                    report_events(&mut driver, engine.host(), messages);
+                    results.samples_lost += report_audio(engine.host(), messages);
                     // The receiver waits for this message.
-                    let _ = messages.send(PhoneMessage::Finished(results, samples_lost));
+                    let _ = messages.send(PhoneMessage::Finished(Box::new(results)));
                     return Ok(());
                 }
                 Err(TryRecvError::Empty) => break,

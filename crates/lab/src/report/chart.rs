@@ -48,12 +48,29 @@ pub struct Stack {
     pub colour: &'static str,
 }
 
+/// Bars of one colour, beside those of the other groups.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Group {
+    /// Name, for the legend.
+    pub name: String,
+    /// One value per category; `None`: no bar.
+    pub values: Vec<Option<f64>>,
+    /// 95 % confidence intervals of the values; may be shorter.
+    pub spread: Vec<Option<(f64, f64)>>,
+    /// Colour.
+    pub colour: &'static str,
+}
+
 #[derive(Clone, Debug, PartialEq)]
 enum ChartBody {
     Lines(Vec<Series>),
     Stacks {
         categories: Vec<String>,
         stacks: Vec<Stack>,
+    },
+    Groups {
+        categories: Vec<String>,
+        groups: Vec<Group>,
     },
 }
 
@@ -99,6 +116,24 @@ impl Chart {
         }
     }
 
+    /// Bars of several groups side by side over categories, with their intervals.
+    pub fn groups(
+        title: &str,
+        x: &str,
+        y: &str,
+        categories: Vec<String>,
+        groups: Vec<Group>,
+    ) -> Chart {
+        Chart {
+            title: title.to_owned(),
+            x: x.to_owned(),
+            y: y.to_owned(),
+            body: ChartBody::Groups { categories, groups },
+            limit: None,
+            wide: false,
+        }
+    }
+
     /// Draws a threshold if it is within twice the largest value.
     pub fn with_limit(mut self, limit: Option<f64>, name: &str) -> Chart {
         self.limit = limit.map(|limit| (limit, name.to_owned()));
@@ -127,6 +162,9 @@ impl Chart {
             ChartBody::Stacks { stacks, .. } => stacks
                 .iter()
                 .all(|stack| stack.values.iter().all(|v| *v == 0.0)),
+            ChartBody::Groups { groups, .. } => groups
+                .iter()
+                .all(|group| group.values.iter().all(Option::is_none)),
         }
     }
 
@@ -147,6 +185,10 @@ impl Chart {
                 .iter()
                 .filter(|stack| stack.values.iter().any(|value| *value > 0.0))
                 .map(|s| (s.name.as_str(), s.colour))
+                .collect(),
+            ChartBody::Groups { groups, .. } => groups
+                .iter()
+                .map(|group| (group.name.as_str(), group.colour))
                 .collect(),
         }
     }
@@ -169,6 +211,7 @@ impl Chart {
         match &self.body {
             ChartBody::Lines(series) => self.draw_lines(&area, series),
             ChartBody::Stacks { categories, stacks } => self.draw_stacks(&area, categories, stacks),
+            ChartBody::Groups { categories, groups } => self.draw_groups(&area, categories, groups),
         }
         .and_then(|()| area.present().map_err(|error| error.to_string()))
     }
@@ -311,6 +354,69 @@ impl Chart {
                         .map_err(|error| error.to_string())?;
                     from += value;
                 }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Chart {
+    fn draw_groups(
+        &self,
+        area: &Area<'_>,
+        categories: &[String],
+        groups: &[Group],
+    ) -> Result<(), String> {
+        let values = groups
+            .iter()
+            .flat_map(|group| group.values.iter().flatten());
+        let ends = groups
+            .iter()
+            .flat_map(|group| group.spread.iter().flatten().map(|ends| ends.1));
+        let largest = values.copied().chain(ends).fold(0.0, f64::max);
+        let mut chart = builder(area)
+            .build_cartesian_2d(-0.5..categories.len() as f64 - 0.5, 0.0..self.top(largest))
+            .map_err(|error| error.to_string())?;
+        chart
+            .configure_mesh()
+            .disable_x_mesh()
+            .light_line_style(TRANSPARENT)
+            .bold_line_style(INK.mix(0.12))
+            .axis_style(INK.mix(0.5))
+            .label_style(("sans-serif", 13.5).into_font().color(&INK.mix(0.8)))
+            .x_label_formatter(&|x| category(categories, *x))
+            .y_label_formatter(&|y| plain(*y))
+            .x_labels(categories.len().clamp(2, 12))
+            .y_labels(6)
+            .x_desc(self.x.as_str())
+            .y_desc(self.y.as_str())
+            .draw()
+            .map_err(|error| error.to_string())?;
+        let width = 0.7 / groups.len().max(1) as f64;
+        for (place, group) in groups.iter().enumerate() {
+            let colour = rgb(group.colour);
+            let offset = place as f64 * width - 0.35;
+            for (index, value) in group.values.iter().enumerate() {
+                let Some(value) = value else { continue };
+                let from = index as f64 + offset;
+                let corners = [(from + 0.02, 0.0), (from + width - 0.02, *value)];
+                let bar = Rectangle::new(corners, colour.mix(0.85).filled());
+                chart
+                    .draw_series(std::iter::once(bar))
+                    .map_err(|error| error.to_string())?;
+                let Some(Some((low, high))) = group.spread.get(index) else {
+                    continue;
+                };
+                let (middle, cap) = (from + width / 2.0, width * 0.2);
+                let whisker = [
+                    vec![(middle, *low), (middle, *high)],
+                    vec![(middle - cap, *low), (middle + cap, *low)],
+                    vec![(middle - cap, *high), (middle + cap, *high)],
+                ];
+                let whisker = whisker.map(|path| PathElement::new(path, INK.stroke_width(1)));
+                chart
+                    .draw_series(whisker)
+                    .map_err(|error| error.to_string())?;
             }
         }
         Ok(())

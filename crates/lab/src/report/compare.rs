@@ -39,7 +39,9 @@ fn direction(name: &str) -> Option<WorseDirection> {
     if name.ends_with(" established") || name == "MOS" {
         return Some(WorseDirection::Lower);
     }
-    (higher.iter().any(|part| name.contains(part)) || name.contains(" response "))
+    let other_library = name.contains("awslc") || name.contains("openssl");
+    let is_time = name.starts_with("esp.") && name.contains("_us") && !other_library;
+    (is_time || higher.iter().any(|part| name.contains(part)) || name.contains(" response "))
         .then_some(WorseDirection::Higher)
 }
 
@@ -310,6 +312,14 @@ fn figures(old: &TrialSummary, new: &TrialSummary) -> Vec<Figure> {
     ];
     for (name, over, read) in rest {
         add(name.to_owned(), over, Box::new(read));
+    }
+    for case in &old.details.measures {
+        let name = case.figure.clone();
+        let read: SummaryFigureFn = Box::new(move |summary| {
+            let mut measured = summary.details.measures.iter();
+            Some(measured.find(|other| other.figure == name)?.value)
+        });
+        add(case.figure.clone(), Aggregation::Trials, read);
     }
     all
 }

@@ -2,6 +2,7 @@
 
 use crate::error::LabError;
 use crate::figures::{self, Details, Figures, quantile};
+use crate::measure::{self, MeasureRecord, MeasuredCase};
 use crate::planes::Planes;
 use crate::raw::{RawResults, TrialRecord};
 use crate::record::{Attempt, AttemptKind, AttemptOutcome, StreamRecord};
@@ -27,6 +28,7 @@ impl RunResults {
             mut run,
             mut attempts,
             mut streams,
+            measures,
         } = RawResults::read(dir)?;
         let mut values: Vec<Option<u64>> = Vec::new();
         for trial in &run.trials {
@@ -61,6 +63,12 @@ impl RunResults {
             streams.iter().map(|s| s.trial),
             &ranks,
         )?;
+        check_trials(
+            dir,
+            "measures.ndjson",
+            measures.iter().map(|m| m.trial),
+            &ranks,
+        )?;
         attempts.sort_by_key(|attempt| rank(attempt.trial));
         streams.sort_by_key(|stream| rank(stream.trial));
         let ends = (0..run.trials.len())
@@ -76,6 +84,7 @@ impl RunResults {
                 run,
                 attempts,
                 streams,
+                measures,
             },
             ends,
         })
@@ -116,6 +125,13 @@ impl RunResults {
             from = to;
         }
         levels
+    }
+
+    /// The figures that the trials of a level measured themselves.
+    pub fn measures(&self, level: &LevelRecords<'_>) -> Vec<MeasuredCase> {
+        let of_level =
+            |record: &&MeasureRecord| level.all.trials.iter().any(|t| t.trial == record.trial);
+        measure::summarise(self.raw.measures.iter().filter(of_level))
     }
 
     /// The kinds of attempts that occur.
@@ -204,6 +220,12 @@ impl TrialSlice<'_> {
         // Samples of CPU time are not among the records, so the division by plane is the mean over the trials.
         details.planes.signalling_us_per_call = self.mean(|planes| planes.signalling_us_per_call);
         details.planes.media_us_per_packet = self.mean(|planes| planes.media_us_per_packet);
+        if let [trial] = self.trials {
+            details.measures.clone_from(&trial.details.measures);
+        } else {
+            let names = self.trials.iter().flat_map(|trial| &trial.details.measures);
+            details.measures = measure::mean_of(names);
+        }
         TrialSummary {
             figures,
             details,

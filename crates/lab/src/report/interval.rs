@@ -80,8 +80,15 @@ pub(super) fn of_level(
     let names = LevelSummary::FIGURES.into_iter().map(str::to_owned);
     let mut all = BTreeMap::new();
     let streams = figures::measured_streams(records.streams);
+    let probe = figures::probe_streams(&streams);
     for name in names.filter(|name| level.figure(name).is_some()) {
-        let mut interval = interval_of(&name, level, trials, records, &streams);
+        // As for the figures themselves, jitter is that of the probe.
+        let of_figure = if name.starts_with("jitter") {
+            &probe
+        } else {
+            &streams
+        };
+        let mut interval = interval_of(&name, level, trials, records, of_figure);
         // Mean jitter is weighted by packets, its spread is taken over the streams.
         if let (IntervalMethod::Streams(_), Some(value)) = (source(&name), level.figure(&name)) {
             interval.centre(value);

@@ -3,6 +3,7 @@
 use super::data::RunResults;
 use crate::error::RunVerdict;
 use crate::figures::CLASS_NAMES;
+use crate::measure::{self, is_measured_figure};
 use crate::metrics::SipMetrics;
 use crate::raw::TrialRecord;
 use crate::record::AttemptOutcome;
@@ -92,6 +93,8 @@ pub struct LevelSummary {
     pub media_us: Option<f64>,
     /// Spread of the calls over the media nodes, percent of their mean; the largest of the runs.
     pub node_spread: Option<f64>,
+    /// Smallest share of the media packets that the kernel relay forwarded, percent.
+    pub kernel_relay: Option<f64>,
     /// Round trip of the worst stream, ms.
     pub round_trip: Option<f64>,
     /// MOS.
@@ -104,6 +107,8 @@ pub struct LevelSummary {
     pub sip: SipMetrics,
     /// Answered attempts of all runs, from which the response-time quantiles are computed.
     pub answered: u64,
+    /// Figures that the experiment measures itself, by name.
+    pub measures: BTreeMap<String, f64>,
     /// 95 % confidence intervals of the figures, by name; empty if only `run.json` was read.
     pub intervals: BTreeMap<String, Interval>,
     /// Verdict over all trials of the level.
@@ -112,7 +117,7 @@ pub struct LevelSummary {
 
 impl LevelSummary {
     /// Names of the figures, the columns of `levels.csv`; [`LevelSummary::figure`] accepts each of them.
-    pub const FIGURES: [&str; 41] = [
+    pub const FIGURES: [&str; 42] = [
         "attempted",
         "established",
         "completed",
@@ -150,15 +155,16 @@ impl LevelSummary {
         "signalling_us_per_call",
         "media_us_per_packet",
         "node_spread_percent",
+        "kernel_relay_percent",
         "round_trip_ms",
         "mos",
         "correlation",
         "level_db",
     ];
 
-    /// Whether a figure of this name exists.
+    /// Whether a figure of this name exists, the ones that experiments measure themselves included.
     pub fn has_figure(name: &str) -> bool {
-        LevelSummary::FIGURES.contains(&name) || class(name).is_some()
+        LevelSummary::FIGURES.contains(&name) || class(name).is_some() || is_measured_figure(name)
     }
 
     /// A figure by name: one of [`LevelSummary::FIGURES`], or a response-time class with its unit (`10-20 ms`).
@@ -201,11 +207,15 @@ impl LevelSummary {
             "signalling_us_per_call" => self.signalling_us,
             "media_us_per_packet" => self.media_us,
             "node_spread_percent" => self.node_spread,
+            "kernel_relay_percent" => self.kernel_relay,
             "round_trip_ms" => self.round_trip,
             "mos" => self.mos,
             "correlation" => self.correlation,
             "level_db" => self.level_db,
-            name => self.classes.get(class(name)?).copied(),
+            name => match class(name) {
+                Some(class) => self.classes.get(class).copied(),
+                None => self.measures.get(name).copied(),
+            },
         }
     }
 }
@@ -234,6 +244,12 @@ pub(super) fn from_records(results: &RunResults) -> Vec<LevelSummary> {
         level.sip = summary.details.sip.clone();
         let trials: Vec<&TrialRecord> = records.all.trials.iter().collect();
         level.intervals = super::interval::of_level(level, &trials, &records.all);
+        for measured in results.measures(&records) {
+            level
+                .measures
+                .insert(measured.figure.clone(), measured.value);
+            level.intervals.insert(measured.figure, measured.interval);
+        }
     }
     levels
 }
@@ -314,6 +330,9 @@ fn summarise_level(level: Option<f64>, trials: &[&TrialRecord]) -> LevelSummary 
         signalling_us: mean_of(&|t| t.details.planes.signalling_us_per_call),
         media_us: mean_of(&|t| t.details.planes.media_us_per_packet),
         node_spread: largest(&|t| t.details.node_spread_percent()),
+        kernel_relay: known(&|t| t.details.kernel_relay_percent)
+            .into_iter()
+            .reduce(f64::min),
         round_trip: largest(&|t| t.details.round_trip_ms),
         mos: mean_of(&|t| t.figures.mos),
         correlation: known(&|t| t.figures.audio.correlation)
@@ -327,11 +346,19 @@ fn summarise_level(level: Option<f64>, trials: &[&TrialRecord]) -> LevelSummary 
             .iter()
             .map(|t| t.details.response_classes.iter().sum::<u64>())
             .sum(),
+        measures: measures(trials),
         intervals: BTreeMap::new(),
         verdict: trials
             .iter()
             .fold(RunVerdict::NotJudged, |all, trial| all.and(trial.verdict)),
     }
+}
+
+/// Means over the trials of the figures that they measured themselves.
+fn measures(trials: &[&TrialRecord]) -> BTreeMap<String, f64> {
+    let cases = trials.iter().flat_map(|trial| &trial.details.measures);
+    let means = measure::mean_of(cases).into_iter();
+    means.map(|case| (case.figure, case.value)).collect()
 }
 
 /// The mean without the smallest and the largest value if more than two are given.
@@ -366,6 +393,7 @@ pub(super) fn trial_figure(name: &str, trial: &TrialRecord) -> Option<f64> {
         "signalling_us_per_call" => details.planes.signalling_us_per_call,
         "media_us_per_packet" => details.planes.media_us_per_packet,
         "node_spread_percent" => details.node_spread_percent(),
+        "kernel_relay_percent" => details.kernel_relay_percent,
         "established_per_second" => details.established_per_second,
         "in_time_per_second" => details.in_time_per_second,
         "subject_cores" => details.subject_cores,

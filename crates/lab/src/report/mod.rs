@@ -7,19 +7,25 @@ mod csv;
 mod data;
 mod interval;
 mod levels;
+mod measures;
 mod page;
 mod plots;
+mod protection;
 mod study;
 mod sweep;
 mod tables;
 
 pub use bounds::BoundCheck;
-pub use chart::{Chart, Series, Stack, plain};
+pub use chart::{CLASSES as RESPONSE_CLASSES, Chart, Group, PALETTE, Series, Stack, escape, plain};
 pub use levels::LevelSummary;
-pub(crate) use study::compare_with_study;
+pub(crate) use measures::text as measures_text;
+pub(crate) use page::{STYLE, date};
+pub(crate) use protection::{json as protection_json, text as protection_text};
 pub use study::comparison_json;
+pub(crate) use study::{capacity_of, compare_with_study};
 
 use crate::error::{LabError, RunVerdict};
+use crate::raw::RunRecord;
 use data::RunResults;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -46,13 +52,24 @@ pub struct Published {
     pub levels: Vec<LevelSummary>,
 }
 
-/// Writes `report.html`, `levels.csv`, `attempts.csv` and `streams.csv` beside the raw results in `dir`; returns the
+/// Writes the report of a run, or of a study. For a run: writes `report.html`, `levels.csv`, `attempts.csv`, `streams.csv` and `measures.csv` beside the raw results in `dir`; returns the
 /// path of the page.
 ///
 /// # Errors
 /// If `dir` contains no raw results or broken ones (the error names file and line), or is not writable.
 pub fn write(dir: &Path) -> Result<PathBuf, LabError> {
     publish(dir).map(|published| published.page)
+}
+
+/// The record of a run, and its levels computed from the raw results; its report is written again.
+///
+/// # Errors
+/// As for [`write()`].
+pub(crate) fn read_levels(dir: &Path) -> Result<(RunRecord, Vec<LevelSummary>), LabError> {
+    let published = publish(dir)?;
+    let mut run = crate::raw::read_run(dir)?;
+    run.verdict = published.verdict;
+    Ok((run, published.levels))
 }
 
 /// Writes the report as [`write()`] does, and returns the levels too.
@@ -79,6 +96,7 @@ pub fn publish(dir: &Path) -> Result<Published, LabError> {
     )?;
     put(&dir.join("attempts.csv"), &csv::attempts(&raw.attempts))?;
     put(&dir.join("streams.csv"), &csv::streams(&raw.streams))?;
+    put(&dir.join("measures.csv"), &measures::csv(&levels))?;
     let page = dir.join("report.html");
     put(&page, &page::render(&results, &levels, &bounds))?;
     Ok(Published {

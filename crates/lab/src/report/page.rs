@@ -4,6 +4,8 @@ use super::bounds::BoundCheck;
 use super::chart::{escape, plain};
 use super::data::RunResults;
 use super::levels::LevelSummary;
+use super::measures;
+use super::protection;
 use super::study::{capacity, search_result};
 use super::sweep;
 use super::tables::{self, grouped};
@@ -11,7 +13,8 @@ use crate::error::RunVerdict;
 use crate::raw::RawResults;
 use std::fmt::Write;
 
-const STYLE: &str = include_str!("style.css");
+/// Style of every page.
+pub(crate) const STYLE: &str = include_str!("style.css");
 
 /// Renders the page.
 pub fn render(results: &RunResults, levels: &[LevelSummary], bounds: &[BoundCheck]) -> String {
@@ -25,7 +28,9 @@ pub fn render(results: &RunResults, levels: &[LevelSummary], bounds: &[BoundChec
     tables::classes(&mut html, raw, levels);
     tables::search(&mut html, raw);
     tables::study(&mut html, raw, levels);
+    protection::table(&mut html, &raw.run, levels);
     tables::bounds(&mut html, raw, bounds);
+    measures::tables(&mut html, levels);
     tables::summary(&mut html, raw, levels);
     tables::thresholds(&mut html, raw);
     tables::media(&mut html, raw, levels);
@@ -228,6 +233,7 @@ fn facts(html: &mut String, raw: &RawResults) {
             "Ran on",
             match run.driver.as_str() {
                 "simulation" => "virtual time (simulation)".to_owned(),
+                "memory" => "memory, with the clock of this machine; no sockets".to_owned(),
                 _ => "real sockets".to_owned(),
             },
         ),
@@ -266,7 +272,7 @@ fn facts(html: &mut String, raw: &RawResults) {
 }
 
 /// Formats seconds since 1970 as a date (UTC), with the usual conversion from days by eras of 400 years.
-fn date(seconds: u64) -> String {
+pub(crate) fn date(seconds: u64) -> String {
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
     let shifted = days + 719_468;
     let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
@@ -293,8 +299,8 @@ fn plan(html: &mut String, raw: &RawResults) {
     let _ = write!(
         html,
         "<section><details><summary>The experiment file, with its overrides</summary><pre>{}</pre></details>\
-         <p class=\"note\">Raw results beside this page: run.json, attempts.ndjson, streams.ndjson; tables: levels.csv, \
-         attempts.csv, streams.csv.</p></section>",
+         <p class=\"note\">Raw results beside this page: run.json, attempts.ndjson, streams.ndjson, measures.ndjson; tables: levels.csv, \
+         attempts.csv, streams.csv, measures.csv.</p></section>",
         escape(&raw.run.plan)
     );
 }

@@ -22,6 +22,8 @@ pub(crate) struct StudyComparison {
     pub unit: String,
     /// Value in the study.
     pub study_value: f64,
+    /// Upper end of a range in the study.
+    pub study_most: Option<f64>,
     /// Value in this run; `None` if the level was not run, or the figure not measured.
     pub run_value: Option<f64>,
     /// 95 % confidence interval of our value, and its number of samples.
@@ -31,6 +33,13 @@ pub(crate) struct StudyComparison {
 }
 
 impl StudyComparison {
+    /// The study's value as text.
+    pub(crate) fn study_text(&self) -> String {
+        let value = plain(self.study_value);
+        self.study_most
+            .map_or(value.clone(), |most| format!("{value} to {}", plain(most)))
+    }
+
     /// Our value as text.
     pub(crate) fn run_value_text(&self) -> String {
         match (self.run_value, self.remark.as_str()) {
@@ -73,6 +82,7 @@ pub(crate) fn compare_with_study(run: &RunRecord, levels: &[LevelSummary]) -> Ve
                 figure: name.clone(),
                 unit: String::new(),
                 study_value: theirs.figures.get(name).copied().unwrap_or_default(),
+                study_most: None,
                 run_value: value,
                 interval: interval.filter(|_| value.is_some()).cloned(),
                 remark: match ours {
@@ -89,6 +99,7 @@ pub(crate) fn compare_with_study(run: &RunRecord, levels: &[LevelSummary]) -> Ve
             figure: study.ours.clone(),
             unit: study.unit.clone(),
             study_value: theirs,
+            study_most: study.figure_most,
             run_value: found.value,
             interval: found.interval,
             remark: found.remark,
@@ -113,7 +124,7 @@ fn level_at(levels: &[LevelSummary], value: f64) -> Option<&LevelSummary> {
 
 /// A figure of ours, and the remark on it.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct MeasuredFigure {
+pub(crate) struct MeasuredFigure {
     /// The value; `None` if there is none.
     pub value: Option<f64>,
     /// Its confidence interval.
@@ -203,6 +214,14 @@ pub(super) fn search_result(search: &SearchRecord) -> MeasuredFigure {
     }
 }
 
+/// The capacity of a run: the result of its search, or its highest level within every threshold.
+pub(crate) fn capacity_of(run: &RunRecord, levels: &[LevelSummary]) -> MeasuredFigure {
+    match &run.search {
+        Some(search) => search_result(search),
+        None => capacity(levels),
+    }
+}
+
 /// The highest level at which, and below which, no threshold failed.
 pub(super) fn capacity(levels: &[LevelSummary]) -> MeasuredFigure {
     let mut sorted: Vec<&LevelSummary> = levels.iter().filter(|l| l.level.is_some()).collect();
@@ -241,6 +260,7 @@ pub fn comparison_json(run: &RunRecord, levels: &[LevelSummary]) -> Value {
                 "figure": row.figure,
                 "unit": row.unit,
                 "study": row.study_value,
+                "study_most": row.study_most,
                 "ours": row.run_value,
                 "interval": row.interval,
                 "remark": row.remark,

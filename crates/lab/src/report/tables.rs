@@ -255,6 +255,7 @@ pub(super) fn study(html: &mut String, raw: &RawResults, levels: &[LevelSummary]
     };
     let row = |row: &StudyComparison| {
         let figure = match row.figure.as_str() {
+            name if name.starts_with("esp.") => name.to_owned(),
             CAPACITY => "highest level within every threshold".to_owned(),
             name if name.ends_with(" ms") => format!("answered in {name}"),
             name => name.replace('_', " "),
@@ -266,7 +267,10 @@ pub(super) fn study(html: &mut String, raw: &RawResults, levels: &[LevelSummary]
         TableRow::from(vec![
             level_name(row.level),
             escape(&figure),
-            grouped(row.study_value),
+            match row.study_most {
+                Some(_) => row.study_text(),
+                None => grouped(row.study_value),
+            },
             format!("{}{remark}", number(row.run_value)),
             escape(&row.interval_text()),
             escape(&row.source_text()),

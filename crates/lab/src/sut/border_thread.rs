@@ -3,13 +3,14 @@
 
 use super::{DATAGRAM_COST, Layout};
 use crate::error::LabError;
+use border::admission::{MediaOffload, MediaPath};
 use border::border::{Border, BorderCensus, BorderCounters};
 use config::Config;
 use engine::{Control, Deadline, Engine, Entropy, Event, EventKind, HashKey, Input, Output, Time};
 use media::{Forwarder, ForwarderLimits};
 use net::tls::Security;
-use net::{ClaimError, Claimant, Clock, Driver, DriverConfig, PortClaims, PortRange};
-use std::net::SocketAddr;
+use net::{ClaimError, Claimant, Clock, Driver, DriverConfig, KernelRelay, PortClaims, PortRange};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -36,6 +37,8 @@ pub struct BorderState {
     pub cpu_seconds: f64,
     /// Drops of the border, its forwarder (by verdict) and its driver, by name.
     pub drops: Vec<(&'static str, u64)>,
+    /// Packets that the kernel relay forwarded in ended calls; `None` without it.
+    pub kernel_relayed: Option<u64>,
     /// Times without CPU, if the border is limited to a share of a processor.
     starvation: Option<Starvation>,
 }
@@ -235,16 +238,17 @@ impl BorderThread {
         processor: CpuLimits,
     ) -> Result<BorderThread, LabError> {
         let config = layout.config()?;
-        let listeners = layout.listeners();
-        let security = layout.security()?;
+        let setup = BorderSetup {
+            listeners: layout.listeners(),
+            security: layout.security()?,
+            kernel_relay: layout.kernel_relay,
+            processor,
+        };
         let (requests, inbox) = mpsc::channel();
         let (ready, wait) = mpsc::channel();
         let thread = std::thread::Builder::new()
             .name("border".to_owned())
-            .spawn(move || {
-                let sockets = (listeners, security);
-                serve(config, sockets, entropy, clock, processor, &inbox, &ready)
-            })
+            .spawn(move || serve(config, setup, entropy, clock, (&inbox, &ready)))
             .map_err(cannot)?;
         let mut border = BorderThread {
             requests,
@@ -349,19 +353,61 @@ fn claim(config: &Config) -> Result<PortClaims, String> {
     }
 }
 
+/// Settings of a border beside its configuration.
+struct BorderSetup {
+    /// Number of its signalling sockets.
+    listeners: usize,
+    security: Option<Security>,
+    kernel_relay: bool,
+    processor: CpuLimits,
+}
+
+/// Loads the kernel relay for all media addresses.
+fn kernel_relay(config: &Config) -> Result<(KernelRelay, MediaOffload), String> {
+    let ranges = config.media_ranges.iter();
+    let mut addresses: Vec<IpAddr> = ranges.map(|range| range.address).collect();
+    addresses.sort_unstable();
+    addresses.dedup();
+    let cannot = |why: String| format!("cannot start the kernel relay: {why}");
+    let relay = KernelRelay::start(&addresses, config.media.dscp)
+        .map_err(|error| cannot(error.to_string()))?;
+    match relay.state() {
+        (true, why) if why.is_empty() => {
+            let offload = MediaOffload {
+                path: MediaPath::Kernel,
+                addresses: relay.served_addresses().into(),
+            };
+            Ok((relay, offload))
+        }
+        (_, why) => Err(cannot(why)),
+    }
+}
+
 fn serve(
     config: Config,
-    (listeners, security): (usize, Option<Security>),
+    setup: BorderSetup,
     mut entropy: Entropy,
     clock: Clock,
-    processor: CpuLimits,
-    inbox: &Receiver<BorderRequest>,
-    ready: &Sender<()>,
+    (inbox, ready): (&Receiver<BorderRequest>, &Sender<()>),
 ) -> Result<(), String> {
+    let BorderSetup {
+        listeners,
+        security,
+        processor,
+        ..
+    } = setup;
+    let (relay, offload) = match setup.kernel_relay {
+        true => kernel_relay(&config).map(|(relay, offload)| (Some(relay), Some(offload)))?,
+        false => (None, None),
+    };
+    let relays_in_kernel = relay.is_some();
     let driver_config = DriverConfig {
+        relay,
         pin: processor.cpu,
         realtime: Some(u32::from(processor.realtime)).filter(|priority| *priority > 0),
         report_unreachable: true,
+        connections: config.limits.connections,
+        connections_per_source: config.limits.connections_per_source,
         // As in production.
         signalling_batching_delay: config.sip.batching_delay,
         pacing_burst: config.sip.burst_bytes,
@@ -380,6 +426,9 @@ fn serve(
     let _claimed = claim(&config)?;
     let forwarder = Forwarder::new(ForwarderLimits::default(), HashKey::new(&mut entropy));
     let mut border = Border::new(config, entropy);
+    if let Some(offload) = offload {
+        border.set_media_offload(offload);
+    }
     let mut driver =
         Driver::new(driver_config, clock, forwarder).map_err(|error| error.to_string())?;
     if let Some(security) = security {
@@ -437,7 +486,10 @@ fn serve(
             match inbox.try_recv() {
                 Ok(BorderRequest::State(reply)) => {
                     // The requester may have stopped waiting.
-                    let _ = reply.send(state(&border, &driver, throttle.as_ref()));
+                    let mut state = state(&border, &driver, throttle.as_ref());
+                    state.kernel_relayed =
+                        relays_in_kernel.then(|| driver.counters().relayed_in_kernel);
+                    let _ = reply.send(state);
                 }
                 Ok(BorderRequest::Subscribe(reply)) => {
                     subscriber = Some(reply);
@@ -487,6 +539,7 @@ fn state(
             .iter()
             .map(|(reason, count)| (reason.name(), count))
             .collect(),
+        kernel_relayed: None,
         starvation: throttle.map(|throttle| throttle.starvation),
     }
 }

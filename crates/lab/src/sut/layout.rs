@@ -126,6 +126,8 @@ pub struct Layout {
     pub users: Vec<(String, String)>,
     /// Media bypass.
     pub bypass: bool,
+    /// Plain RTP is relayed by the kernel; without it the border does not start.
+    pub kernel_relay: bool,
     /// Header rules on both sides change two headers and add two in every message that is passed on.
     pub header_rules: bool,
     /// SRTP is required towards callers, and plain RTP used towards the called side.
@@ -189,6 +191,7 @@ impl Layout {
             credentials: None,
             users: Vec::new(),
             bypass: false,
+            kernel_relay: false,
             header_rules: false,
             srtp: false,
             transcode: None,
@@ -495,7 +498,7 @@ mod tests {
                 layout.header_rules = bypass;
                 layout.srtp = !bypass;
                 layout.conference = bypass.then(|| ConferenceLoad {
-                    codec: CodecName::G722,
+                    codec: CodecName(Kind::G722),
                     ..ConferenceLoad::default()
                 });
                 layout.transcode = (!bypass).then_some(Kind::Opus);

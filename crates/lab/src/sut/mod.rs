@@ -8,8 +8,10 @@ pub use border_thread::{BorderState, BorderThread, CpuLimits};
 pub use layout::{Layout, PortSpan};
 pub use node_thread::{NodeState, NodeThread};
 
+use crate::agent::{self, AgentSubject};
 use crate::error::LabError;
-use crate::experiment::{Experiment, RegistrarLocation, SutMedia, TransportName, fill};
+use crate::experiment::{Experiment, RegistrarLocation, Sut, SutMedia, TransportName, fill};
+use crate::subject::{self, Family, RunningSubject, SubjectPlace};
 use crate::tls::TrialCredentials;
 use border::border::{Border, BorderCensus};
 use engine::{Entropy, HashKey, Transport};
@@ -17,6 +19,7 @@ use media::{Forwarder, ForwarderLimits};
 use net::Clock;
 use sim::{HostId, World};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::Path;
 use std::time::Duration;
 
 /// A SUT on real sockets.
@@ -31,24 +34,38 @@ pub enum RunningSut {
         /// Its process on this machine, if its CPU time is to be read.
         process: Option<u32>,
     },
+    /// A subject that the trial has started.
+    Subject(RunningSubject),
+    /// A subject that an agent has started on its host.
+    Agent(Box<AgentSubject>),
     /// A Hornwork border on a thread of this process, with its media nodes on further threads.
     Border(BorderThread, Vec<NodeThread>),
 }
 
-/// Clock ticks per second in /proc (USER_HZ, the same on every supported Linux).
-const TICKS_PER_S: f64 = 100.0;
+/// Address of the border towards callers in a network namespace of their own.
+pub(crate) const PROTECTED_BORDER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 9, 0, 2));
 /// Longest wait for the border to release the resources of the last call.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(3);
 
+/// Addresses of a SUT and of its peers.
+#[derive(Clone, Copy, Debug)]
+pub struct SutPlacement<'a> {
+    /// Its addresses in this network namespace: towards callers, and towards the called side.
+    pub addresses: [IpAddr; 2],
+    /// Addresses to which its calls go.
+    pub called: &'a [SocketAddr],
+    /// Certificates and trust, if it uses TLS.
+    pub credentials: Option<&'a TrialCredentials>,
+}
+
 impl RunningSut {
-    /// Starts, or finds, the SUT of `experiment`; its calls go to `far`.
+    /// Starts, or finds, the SUT of `experiment`.
     ///
     /// # Errors
     /// If it cannot be started.
     pub fn start(
         experiment: &Experiment,
-        far: &[SocketAddr],
-        credentials: Option<&TrialCredentials>,
+        placement: SutPlacement<'_>,
         entropy: Entropy,
         clock: Clock,
     ) -> Result<RunningSut, LabError> {
@@ -61,15 +78,38 @@ impl RunningSut {
                 process: experiment.sut.process_id,
             });
         }
+        if !experiment.sut.subject.is_empty() {
+            let placement = subject::Placement {
+                ip: placement.addresses[0],
+                called: placement.called.first().copied(),
+                calls: most_calls(experiment),
+            };
+            return RunningSut::subject(&experiment.sut, placement);
+        }
         if experiment.sut.workers > 1 {
             return Err(LabError::bad_input(
                 "sut.workers: several workers need virtual time (--simulate), or a border that runs as a process of its own (sut.address)",
             ));
         }
-        let addresses = loopback(experiment);
         let calls = most_calls(experiment);
+        let addresses = placement.addresses;
         let spans = PortSpan::free_for_calls(calls, addresses, &mut system_entropy()?)?;
-        RunningSut::border(experiment, far, credentials, spans, entropy, clock)
+        RunningSut::border(experiment, placement, spans, entropy, clock)
+    }
+
+    /// Starts a subject, here or at an agent.
+    fn subject(sut: &Sut, placement: subject::Placement) -> Result<RunningSut, LabError> {
+        match subject::place(&sut.subject)? {
+            SubjectPlace::Agent(name, agent) => {
+                let token = agent::read_token(Path::new(&sut.agent_token_file))?;
+                let subject = AgentSubject::start(&name, agent, &token, placement)?;
+                Ok(RunningSut::Agent(Box::new(subject)))
+            }
+            SubjectPlace::Here(_) | SubjectPlace::Address(_) => {
+                let file = subject::find(&sut.subject)?;
+                RunningSubject::start(&file, placement).map(RunningSut::Subject)
+            }
+        }
     }
 
     /// Starts `count` SUTs of `experiment` with conferences and no called side; a foreign one counts as one.
@@ -82,22 +122,26 @@ impl RunningSut {
         entropy: &mut Entropy,
         clock: Clock,
     ) -> Result<Vec<RunningSut>, LabError> {
+        let addresses = loopback(experiment);
+        let placement = SutPlacement {
+            addresses,
+            called: &[],
+            credentials: None,
+        };
         if experiment.sut.address.is_some() {
             return Ok(vec![RunningSut::start(
                 experiment,
-                &[],
-                None,
+                placement,
                 entropy.fork(),
                 clock,
             )?]);
         }
-        let addresses = loopback(experiment);
         // Each opens its ports on demand; disjoint spans avoid collisions.
         let calls = most_calls(experiment) * count;
         let spans = PortSpan::free_for_calls(calls, addresses, &mut system_entropy()?)?;
         let one = |number: u64| {
             let spans = spans.map(|span| span.part(number, count));
-            RunningSut::border(experiment, &[], None, spans, entropy.fork(), clock)
+            RunningSut::border(experiment, placement, spans, entropy.fork(), clock)
         };
         (0..count).map(one).collect()
     }
@@ -105,20 +149,19 @@ impl RunningSut {
     /// Starts a border with media ports in these spans.
     fn border(
         experiment: &Experiment,
-        far: &[SocketAddr],
-        credentials: Option<&TrialCredentials>,
+        placement: SutPlacement<'_>,
         spans: [PortSpan; 2],
         entropy: Entropy,
         clock: Clock,
     ) -> Result<RunningSut, LabError> {
-        let addresses = loopback(experiment);
-        let mut layout = Layout::on_free_ports(addresses, spans)?.for_experiment(experiment, far);
+        let layout = Layout::on_free_ports(placement.addresses, spans)?;
+        let mut layout = layout.for_experiment(experiment, placement.called);
         let mut entropy = entropy;
         let nodes = start_nodes(experiment, &mut layout, &mut entropy, clock)?;
         let own = |name: &TransportName| name.is_secure() || name.is_websocket();
         let access = experiment.transports().find(own).map(Transport::from);
         let core = Some(layout.trunk_transport).filter(|core| *core == Transport::Tls);
-        layout = layout.with_streams([access, core], credentials.cloned())?;
+        layout = layout.with_streams([access, core], placement.credentials.cloned())?;
         let processor = CpuLimits {
             cpu: experiment.sut.cpu,
             percent: experiment.sut.cpu_percent,
@@ -133,6 +176,8 @@ impl RunningSut {
         match self {
             RunningSut::None => None,
             RunningSut::Foreign { address, .. } => Some(*address),
+            RunningSut::Subject(subject) => Some(subject.address()),
+            RunningSut::Agent(subject) => Some(subject.address()),
             RunningSut::Border(border, _) => Some(border.address()),
         }
     }
@@ -142,6 +187,8 @@ impl RunningSut {
         match self {
             RunningSut::None => None,
             RunningSut::Foreign { address, .. } => Some(*address),
+            RunningSut::Subject(subject) => Some(subject.address()),
+            RunningSut::Agent(subject) => Some(subject.address()),
             RunningSut::Border(border, _) => border.stream_address(),
         }
     }
@@ -153,7 +200,12 @@ impl RunningSut {
     pub fn cpu_seconds(&self) -> Result<Option<f64>, LabError> {
         match self {
             RunningSut::None => Ok(None),
-            RunningSut::Foreign { process, .. } => process.map(process_cpu).transpose(),
+            RunningSut::Foreign { process, .. } => {
+                let figures = process.map(|process| foreign_figures(process, false));
+                Ok(figures.transpose()?.map(|figures| figures.cpu_seconds))
+            }
+            RunningSut::Subject(subject) => Ok(Some(subject.figures(false).cpu_seconds)),
+            RunningSut::Agent(subject) => Ok(Some(subject.figures(false)?.0.cpu_seconds)),
             RunningSut::Border(border, nodes) => {
                 let mut seconds = border.state()?.cpu_seconds;
                 for node in nodes {
@@ -164,19 +216,32 @@ impl RunningSut {
         }
     }
 
-    /// Its resident memory, bytes; `None` if it shares this process or runs on another machine.
+    /// Its resident memory with that of its descendants, bytes; `None` if it shares this process or runs on another machine.
     ///
     /// # Errors
     /// If the given process does not exist.
     pub fn resident_bytes(&self) -> Result<Option<u64>, LabError> {
-        let RunningSut::Foreign { process, .. } = self else {
-            return Ok(None);
-        };
-        let pages = process.map(|process| {
-            let stat = stat(process).map_err(|error| no_process(process, &error))?;
-            Ok(stat.pages * net::page_bytes())
-        });
-        pages.transpose()
+        match self {
+            RunningSut::Foreign { process, .. } => {
+                let figures = process.map(|process| foreign_figures(process, true));
+                Ok(figures.transpose()?.map(|figures| figures.memory_bytes))
+            }
+            RunningSut::Subject(subject) => Ok(Some(subject.figures(true).memory_bytes)),
+            RunningSut::Agent(subject) => Ok(Some(subject.figures(true)?.0.memory_bytes)),
+            RunningSut::None | RunningSut::Border(..) => Ok(None),
+        }
+    }
+
+    /// The reason, if a subject has ended by itself.
+    ///
+    /// # Errors
+    /// If its agent does not answer.
+    pub fn ended(&self) -> Result<Option<String>, LabError> {
+        match self {
+            RunningSut::Subject(subject) => Ok(subject.ended()),
+            RunningSut::Agent(subject) => Ok(subject.figures(false)?.1),
+            RunningSut::None | RunningSut::Foreign { .. } | RunningSut::Border(..) => Ok(None),
+        }
     }
 
     /// Calls, legs, ports and sessions that remain after all calls have ended; `None` if it cannot be queried.
@@ -214,6 +279,20 @@ impl RunningSut {
         }
     }
 
+    /// Media packets that its kernel relay forwarded in ended calls; `None` without one.
+    ///
+    /// # Errors
+    /// If it has stopped.
+    pub fn kernel_relayed(&self) -> Result<Option<u64>, LabError> {
+        match self {
+            RunningSut::Border(border, _) => Ok(border.state()?.kernel_relayed),
+            RunningSut::None
+            | RunningSut::Foreign { .. }
+            | RunningSut::Subject(_)
+            | RunningSut::Agent(_) => Ok(None),
+        }
+    }
+
     /// Stops it; returns remarks about it.
     ///
     /// # Errors
@@ -221,6 +300,11 @@ impl RunningSut {
     pub fn finish(self) -> Result<Vec<String>, LabError> {
         match self {
             RunningSut::None | RunningSut::Foreign { .. } => Ok(Vec::new()),
+            RunningSut::Subject(subject) => {
+                drop(subject);
+                Ok(Vec::new())
+            }
+            RunningSut::Agent(subject) => subject.stop().map(|()| Vec::new()),
             // The border first: it deletes its sessions at the nodes.
             RunningSut::Border(border, _nodes) => border.finish(),
         }
@@ -259,6 +343,9 @@ const DATAGRAM_COST: Duration = Duration::from_micros(4);
 
 /// The loopback addresses of a trial on this machine: towards callers, and towards the called side.
 pub(crate) fn loopback(experiment: &Experiment) -> [IpAddr; 2] {
+    if experiment.protection.is_some() {
+        return [PROTECTED_BORDER, Ipv4Addr::LOCALHOST.into()];
+    }
     experiment.sut.ip.sides().map(|six| match six {
         true => Ipv6Addr::LOCALHOST.into(),
         false => Ipv4Addr::LOCALHOST.into(),
@@ -297,6 +384,7 @@ impl Layout {
     /// Adds the requirements of an experiment's workloads: a trunk to the called side, and users that register.
     pub(crate) fn for_experiment(mut self, experiment: &Experiment, far: &[SocketAddr]) -> Layout {
         self.bypass = experiment.sut.media == SutMedia::Bypass;
+        self.kernel_relay = experiment.sut.media == SutMedia::KernelRelay;
         self.header_rules = experiment.sut.header_rules > 0;
         self.conference = experiment.conference.clone();
         self.srtp = experiment
@@ -359,73 +447,13 @@ impl Layout {
     }
 }
 
-/// CPU time of a process and its descendants, including those that have ended and were waited for, seconds: the main
-/// process of a server with child processes does nearly nothing itself.
-fn process_cpu(process: u32) -> Result<f64, LabError> {
-    let own = stat(process).map_err(|error| no_process(process, &error))?;
-    let mut family = vec![process];
-    let mut ticks = own.ticks;
-    // A child may have a lower number than its parent, so this repeats until no further child is found.
-    let mut others = processes()?;
-    loop {
-        let before = family.len();
-        others.retain(|&(number, ref stat)| {
-            let ours = family.contains(&stat.parent);
-            if ours {
-                family.push(number);
-                ticks += stat.ticks;
-            }
-            !ours
-        });
-        if family.len() == before {
-            return Ok(ticks as f64 / TICKS_PER_S);
-        }
-    }
-}
-
 fn no_process(process: u32, error: &std::io::Error) -> LabError {
     LabError::bad_input(format!("sut.process_id: {process}: {error}"))
 }
 
-/// Values of `/proc/N/stat`.
-struct Stat {
-    parent: u32,
-    ticks: u64,
-    pages: u64,
-}
-
-/// Fields 4, 14 to 17 and 24 of `stat` (proc(5)).
-fn stat(process: u32) -> std::io::Result<Stat> {
-    let text = std::fs::read_to_string(format!("/proc/{process}/stat"))?;
-    // The name, in parentheses, may contain spaces.
-    let fields = text.rsplit_once(')').map_or("", |(_, rest)| rest);
-    let fields: Vec<&str> = fields.split_whitespace().collect();
-    let number = |at: usize| fields.get(at).and_then(|field| field.parse::<u64>().ok());
-    let parent = number(1).and_then(|parent| u32::try_from(parent).ok());
-    let ticks: Option<u64> = (11..15).map(number).sum();
-    match (parent, ticks, number(21)) {
-        (Some(parent), Some(ticks), Some(pages)) => Ok(Stat {
-            parent,
-            ticks,
-            pages,
-        }),
-        _ => Err(std::io::Error::other("not in the format of proc(5)")),
-    }
-}
-
-/// All processes; those that end meanwhile are left out.
-fn processes() -> Result<Vec<(u32, Stat)>, LabError> {
-    let cannot =
-        |error: std::io::Error| LabError::cannot_run(format!("/proc: {error}"), "mount /proc");
-    let mut all = Vec::new();
-    for entry in std::fs::read_dir("/proc").map_err(cannot)? {
-        let name = entry.map_err(cannot)?.file_name();
-        let number = name.to_str().and_then(|name| name.parse().ok());
-        if let Some((number, stat)) = number.and_then(|n| Some((n, stat(n).ok()?))) {
-            all.push((number, stat));
-        }
-    }
-    Ok(all)
+/// Figures of the process of a SUT that runs already.
+fn foreign_figures(process: u32, with_memory: bool) -> Result<Family, LabError> {
+    subject::family(process, with_memory).map_err(|error| no_process(process, &error))
 }
 
 /// A SUT in virtual time.
@@ -473,6 +501,11 @@ impl Simulated {
         if experiment.sut.media_nodes > 0 {
             return Err(LabError::bad_input(
                 "sut.media_nodes: media nodes run on sockets, not in virtual time",
+            ));
+        }
+        if experiment.sut.media == SutMedia::KernelRelay {
+            return Err(LabError::bad_input(
+                "sut.media = \"kernel_relay\": the kernel relay exists on sockets only, not in virtual time",
             ));
         }
         if experiment.sut.direct {

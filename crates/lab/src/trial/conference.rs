@@ -2,8 +2,11 @@
 //! conference at the first instance on a thread of its own, and some streams that bypass the SUT. The jitter of these
 //! streams is that of the host itself.
 
-use super::sockets::{drop_remarks, local_ip_towards, receive_buffer_errors, watch};
-use super::{HostThread, Outcomes, Trial, WaitLimits, from_start, merge, total_held};
+use super::protected::{CALLERS, ProtectedLink};
+use super::sockets::{busy_percent, drop_remarks, local_ip_towards, receive_buffer_errors, watch};
+use super::{
+    HostPlacement, HostThread, Outcomes, Trial, WaitLimits, from_start, merge, total_held,
+};
 use crate::error::LabError;
 use crate::experiment::{ConferenceLoad, Experiment, HangUp, MediaKind};
 use crate::figures::{NOISE, PROBE};
@@ -15,7 +18,8 @@ use codec::Format;
 use engine::{Entropy, Time, Transport};
 use net::{Clock, NoiseSampler};
 use sim::{HostId, World};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::ops::ControlFlow;
 use std::time::Duration;
 
 /// Time from the start request to the first call, in which threads settle.
@@ -213,7 +217,7 @@ impl CpuSample {
 }
 
 /// Ticks of all processors together, and the busy ones among them: time stolen by a hypervisor is not idle.
-fn processors() -> Result<[u64; 2], LabError> {
+pub(super) fn processors() -> Result<[u64; 2], LabError> {
     let cannot = |why: String| LabError::cannot_run(format!("/proc/stat: {why}"), "mount /proc");
     let text = std::fs::read_to_string("/proc/stat").map_err(|error| cannot(error.to_string()))?;
     let line = text.lines().next().unwrap_or_default();
@@ -237,6 +241,7 @@ fn processors() -> Result<[u64; 2], LabError> {
 /// If this machine cannot run it.
 pub(super) fn on_sockets(
     trial: &Trial,
+    link: Option<ProtectedLink>,
     mut progress: impl FnMut(f64, &HostProgress),
 ) -> Result<Outcomes, LabError> {
     let experiment = &trial.experiment;
@@ -247,7 +252,12 @@ pub(super) fn on_sockets(
         Some(sut) => local_ip_towards(sut)?,
         None => loopback(experiment)[0],
     };
-    let ports = PortSpan::free_for_calls(STREAMS, [ip; 2], &mut system_entropy()?)?;
+    // The bypassing streams stay in the namespace of the border.
+    let (ip, noise_ip) = match &link {
+        Some(_) => (CALLERS, IpAddr::V4(Ipv4Addr::LOCALHOST)),
+        None => (ip, ip),
+    };
+    let ports = PortSpan::free_for_calls(STREAMS, [noise_ip; 2], &mut system_entropy()?)?;
     let hosts = ConferenceHosts::of(experiment, plan, ports[0].first())?;
     let limits = wait_limits(experiment, &hosts);
     let window = hosts.window;
@@ -256,15 +266,17 @@ pub(super) fn on_sockets(
         let sut = suts.get(instance).and_then(RunningSut::address);
         sut.ok_or_else(|| LabError::bad_input("[conference] needs a system under test"))
     };
-    let mut start =
-        |plan: HostPlan| HostThread::start(at_address(plan, ip), None, entropy.fork(), clock);
+    let mut start_at = |plan: HostPlan, ip: IpAddr, placement: HostPlacement| {
+        HostThread::start_in(placement, at_address(plan, ip), None, entropy.fork(), clock)
+    };
     let [sender, receiver] = hosts.noise;
-    let far = [start(receiver)?];
+    let far = [start_at(receiver, noise_ip, HostPlacement::default())?];
+    let receiver_at = SocketAddr::new(noise_ip, ports[0].first());
+    let sender = towards(sender, receiver_at);
+    let sender = start_at(sender, noise_ip, HostPlacement::default())?;
+    let mut start = |plan| start_at(plan, ip, ProtectedLink::placement(link.as_ref()));
     let mut targets = vec![target(0)?, target(0)?];
-    let mut near = vec![
-        start(hosts.probe)?,
-        start(towards(sender, SocketAddr::new(ip, ports[0].first())))?,
-    ];
+    let mut near = vec![start(hosts.probe)?, sender];
     for (instance, plan) in hosts.load.into_iter().enumerate() {
         near.push(start(plan)?);
         targets.push(target(instance)?);
@@ -290,7 +302,7 @@ pub(super) fn on_sockets(
             }
         }
         progress(seconds, seen);
-        Ok(())
+        Ok(ControlFlow::Continue(()))
     })?;
     if work[1].is_none() {
         // This thread was not scheduled for a while.
@@ -329,9 +341,12 @@ pub(super) fn on_sockets(
         _ => None,
     };
     let spent = counted.and_then(|(first, last)| Some(last.sut? - first.sut?));
+    // The gateway's CPU time is that of the whole trial, the border's that of the measurement: they are not added.
+    let (_, measures) = ProtectedLink::account(link, (trial.number, &attempts), None)?;
     Ok(Outcomes {
         attempts,
         streams,
+        measures,
         seconds: end.since(begin).as_secs_f64(),
         leaks: holds.map(|sut| sut + total_held(&holdings)),
         remarks,
@@ -350,13 +365,7 @@ pub(super) fn on_sockets(
         subject_cores: counted
             .zip(spent)
             .map(|((first, last), spent)| spent / last.at.since(first.at).as_secs_f64()),
-        host_cpu_percent: counted.and_then(|(first, last)| {
-            let all = last.host[0]
-                .checked_sub(first.host[0])
-                .filter(|all| *all > 0)?;
-            let busy = last.host[1].saturating_sub(first.host[1]);
-            Some(busy as f64 * 100.0 / all as f64)
-        }),
+        host_cpu_percent: counted.and_then(|(first, last)| busy_percent(first.host, last.host)),
         digest: None,
         ..Outcomes::default()
     })

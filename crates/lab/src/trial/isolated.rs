@@ -1,6 +1,7 @@
 //! Voice streams over a link that bulk traffic fills: two network namespaces with a pair of virtual interfaces between
 //! them, whose rate the kernel limits, either divided into shares by `hornwork isolate` or undivided.
 
+use super::namespaces::{commands, in_namespace, link_error};
 use super::sockets::{drop_remarks, receive_buffer_errors, watch};
 use super::{
     HostPlacement, HostThread, Outcomes, Trial, TrialHosts, WaitLimits, from_start, merge,
@@ -13,8 +14,8 @@ use crate::raw::Surroundings;
 use engine::{Entropy, Time};
 use net::{Clock, Network, NoiseSampler};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -34,45 +35,6 @@ const VOICE_DSCP: u8 = 46;
 const HEADER_OCTETS: usize = 14 + 20 + 8;
 /// Bulk is sent in bursts, one per millisecond.
 const BURST_INTERVAL: Duration = Duration::from_millis(1);
-
-fn link_error(what: &str, error: impl std::fmt::Display) -> LabError {
-    LabError::cannot_run(
-        format!("cannot set up the test link: {what}: {error}"),
-        "run it as root (CAP_SYS_ADMIN, CAP_NET_ADMIN) on a kernel with veth, HTB and TBF, with ip and tc (Debian: iproute2)",
-    )
-}
-
-/// Runs a closure in a network namespace, on a thread of its own.
-fn in_namespace<R: Send>(
-    network: &Network,
-    job: impl FnOnce() -> Result<R, LabError> + Send,
-) -> Result<R, LabError> {
-    let whole = || {
-        network
-            .enter()
-            .map_err(|error| link_error("setns", error))?;
-        job()
-    };
-    std::thread::scope(|scope| scope.spawn(whole).join())
-        .unwrap_or_else(|_| Err(link_error("a thread", "it panicked")))
-}
-
-/// Runs commands in a network namespace; each line is one.
-fn commands(network: &Network, lines: &[String]) -> Result<(), LabError> {
-    in_namespace(network, || {
-        for line in lines {
-            let mut words = line.split(' ');
-            let program = words.next().unwrap_or_default();
-            let output = Command::new(program).args(words).output();
-            let output = output.map_err(|error| link_error(program, error))?;
-            if !output.status.success() {
-                let why = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-                return Err(link_error(line, why));
-            }
-        }
-        Ok(())
-    })
-}
 
 /// Path of the program that divides the interface: `hornwork`, the running program.
 fn program() -> Result<PathBuf, LabError> {
@@ -288,7 +250,7 @@ pub(super) fn on_sockets(
         begin,
         |seconds, seen| {
             progress(seconds, seen);
-            Ok(())
+            Ok(ControlFlow::Continue(()))
         },
     )?;
     let end = clock.now();

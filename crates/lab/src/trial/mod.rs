@@ -1,9 +1,12 @@
 //! Trials: one run of an experiment at one level, on sockets or in virtual time.
 
 mod conference;
+mod esp;
 mod hosts;
 mod isolated;
+mod namespaces;
 mod phones;
+mod protected;
 mod simulated;
 mod sockets;
 mod thread;
@@ -16,6 +19,7 @@ pub use thread::{HostPlacement, HostResults, HostThread};
 
 use crate::experiment::{Experiment, HoldKind};
 use crate::host::{Holdings, Results, StreamResult};
+use crate::measure::MeasureRecord;
 use crate::planes::Samples;
 use crate::raw::Surroundings;
 use crate::record::{Attempt, StreamRecord};
@@ -39,6 +43,8 @@ pub struct Outcomes {
     pub attempts: Vec<Attempt>,
     /// One per received stream.
     pub streams: Vec<StreamRecord>,
+    /// Samples of figures that the experiment measures itself.
+    pub measures: Vec<MeasureRecord>,
     /// Seconds from the first arrival to the end.
     pub seconds: f64,
     /// Objects that SUT and hosts still have after the end; `None` if the SUT cannot be queried.
@@ -51,12 +57,16 @@ pub struct Outcomes {
     pub subject_cpu_seconds: Option<f64>,
     /// Number of calls per media node of the SUT.
     pub node_calls: Vec<u64>,
+    /// Media packets that the kernel relay forwarded; `None` if the SUT has none.
+    pub kernel_relayed: Option<u64>,
     /// Samples of the CPU time over the trial.
     pub samples: Samples,
     /// Cores that the SUT kept busy during the measurement, if that was only a part of the trial.
     pub subject_cores: Option<f64>,
     /// Load of all processors during the measurement, percent.
     pub host_cpu_percent: Option<f64>,
+    /// The reason, if the subject ended by itself before the end of the trial.
+    pub subject_ended: Option<String>,
     /// Digest of the event log, in simulation only.
     pub digest: Option<String>,
 }

@@ -2,11 +2,11 @@
 
 use super::{Outcomes, Trial, TrialHosts, WaitLimits, merge, total_held};
 use crate::error::LabError;
-use crate::experiment::NetworkSettings;
+use crate::esp::WireMedium;
 use crate::host::{Holdings, LabHost, Results};
 use crate::sut::{Simulated, simulated_addresses};
 use engine::Time;
-use sim::{Delay, HostId, LinkConfig, Loss, TapRecord, World};
+use sim::{HostId, TapRecord, World};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -52,11 +52,26 @@ pub fn simulate_watched(
     in_world(trial, world).map(|(outcomes, _)| outcomes)
 }
 
-fn in_world(trial: &Trial, mut world: World) -> Result<(Outcomes, World), LabError> {
+fn in_world(trial: &Trial, world: World) -> Result<(Outcomes, World), LabError> {
     let experiment = &trial.experiment;
-    if experiment.sut.address.is_some() {
+    if experiment.esp.is_some() {
+        return Ok((super::esp::run(trial, WireMedium::Memory)?, world));
+    }
+    if experiment.protection.is_some() {
+        return super::protected::in_world(trial, world);
+    }
+    in_plain_world(trial, world)
+}
+
+/// Runs a trial in a world whose access side is as it is.
+pub(super) fn in_plain_world(
+    trial: &Trial,
+    mut world: World,
+) -> Result<(Outcomes, World), LabError> {
+    let experiment = &trial.experiment;
+    if experiment.sut.is_external() {
         return Err(LabError::bad_input(
-            "a foreign system under test cannot be simulated: remove sut.address or --simulate",
+            "a foreign system under test cannot be simulated: remove sut.address and sut.subject, or --simulate",
         ));
     }
     if experiment.uses_websockets() {
@@ -84,7 +99,7 @@ fn in_world(trial: &Trial, mut world: World) -> Result<(Outcomes, World), LabErr
             "generator.workers: virtual time has one thread; remove the key or --simulate",
         ));
     }
-    world.set_default_link(link_config(&experiment.network, false));
+    world.set_default_link(experiment.network.link(false));
     if experiment.conference.is_some() {
         return super::conference::in_world(trial, world);
     }
@@ -154,7 +169,7 @@ fn run(world: &mut World, trial: &Trial, near: HostId, far: Option<HostId>) -> T
     loop {
         world.run_until(world.now() + STEP);
         if !healed && world.now() >= heal {
-            world.set_default_link(link_config(network, true));
+            world.set_default_link(network.link(true));
             healed = true;
         }
         let state = world.with_engine(near, |host: &mut LabHost, _| {
@@ -172,26 +187,5 @@ fn run(world: &mut World, trial: &Trial, near: HostId, far: Option<HostId>) -> T
         if healed && ((done && up.unwrap_or(true)) || idle) {
             return world.now();
         }
-    }
-}
-
-fn link_config(network: &NetworkSettings, healed: bool) -> LinkConfig {
-    let ms = |value: f64| Duration::try_from_secs_f64(value.max(0.0) / 1e3).unwrap_or_default();
-    let base = ms(network.delay_ms);
-    let share = |percent: f64| if healed { 0.0 } else { percent / 100.0 };
-    let delay = match network.jitter_ms > 0.0 {
-        true => Delay::Uniform(base, base + ms(network.jitter_ms)),
-        false if base.is_zero() => LinkConfig::default().delay,
-        false => Delay::Constant(base),
-    };
-    LinkConfig {
-        delay,
-        loss: match share(network.loss_percent) {
-            0.0 => Loss::None,
-            loss => Loss::Random(loss),
-        },
-        duplicate: share(network.duplicate_percent),
-        reorder: share(network.reorder_percent),
-        ..LinkConfig::default()
     }
 }

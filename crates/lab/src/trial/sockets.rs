@@ -1,18 +1,26 @@
 //! A trial on real sockets: the hosts on threads of their own, apart from the SUT's threads.
 
-use super::{HostResults, HostThread, Outcomes, Trial, TrialHosts, WaitLimits, merge, total_held};
+use super::conference::processors;
+use super::namespaces::{CallNetworks, link_error};
+use super::protected::{CALLERS, ProtectedLink};
+use super::{
+    HostPlacement, HostResults, HostThread, Outcomes, Trial, TrialHosts, WaitLimits, merge,
+    total_held,
+};
 use crate::error::LabError;
-use crate::experiment::{Experiment, TransportName};
+use crate::esp::WireMedium;
+use crate::experiment::{Experiment, SutMedia, TransportName};
 use crate::host::{HostPlan, HostProgress, StreamPeer};
 use crate::planes::{Sample, Samples};
 use crate::raw::Surroundings;
 use crate::record::{Attempt, StreamRecord};
-use crate::sut::{PortSpan, RunningSut, loopback, system_entropy};
+use crate::sut::{PortSpan, RunningSut, SutPlacement, loopback, system_entropy};
 use crate::tls::TrialCredentials;
 use engine::{Entropy, Time};
 use net::tls::Security;
 use net::{Clock, Network, NoiseSampler};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::ops::ControlFlow;
 use std::time::Duration;
 
 /// Seconds between two samples of the SUT's CPU time; each takes a message to its thread.
@@ -32,15 +40,22 @@ pub fn on_sockets(
     let trial = allowed.as_ref().unwrap_or(trial);
     let experiment = &trial.experiment;
     // A foreign SUT is reached in the network of this host, and a link has networks of its own.
-    let all_ours = experiment.sut.address.is_none() && experiment.link.is_none();
+    let sut = &experiment.sut;
+    let all_ours = sut.address.is_none() && sut.agent().is_none() && experiment.link.is_none();
     let (mut outcomes, shared) = match all_ours.then(Network::with_loopback) {
-        None => (run_here(trial, progress)?, None),
-        Some(Ok(network)) => (in_network(&network, || run_here(trial, progress))?, None),
+        None => (run_here(trial, false, progress)?, None),
+        Some(Ok(network)) => (
+            in_network(&network, || run_here(trial, true, progress))?,
+            None,
+        ),
+        Some(Err(error)) if experiment.sut.media == SutMedia::KernelRelay => {
+            return Err(link_error("unshare", error));
+        }
         Some(Err(error)) => {
             let remark = format!(
                 "the trial used the network of this host, where other programs may use its ports: cannot create a network namespace ({error}); CAP_SYS_ADMIN is required"
             );
-            (run_here(trial, progress)?, Some(remark))
+            (run_here(trial, false, progress)?, Some(remark))
         }
     };
     outcomes.remarks.extend(shared);
@@ -48,16 +63,68 @@ pub fn on_sockets(
     Ok(outcomes)
 }
 
-/// Runs a trial in the network namespace of the calling thread.
-fn run_here(trial: &Trial, progress: impl FnMut(f64, &HostProgress)) -> Result<Outcomes, LabError> {
+/// Runs a trial in the network namespace of the calling thread, which may be its own.
+fn run_here(
+    trial: &Trial,
+    private: bool,
+    progress: impl FnMut(f64, &HostProgress),
+) -> Result<Outcomes, LabError> {
+    if trial.experiment.esp.is_some() {
+        return super::esp::run(trial, WireMedium::Loopback { private });
+    }
+    if trial.experiment.protection.is_some() {
+        return run_protected(trial, private, progress);
+    }
     if trial.experiment.phone.is_some() {
         return super::phones::on_sockets(trial, progress);
     }
     match (&trial.experiment.conference, &trial.experiment.link) {
-        (Some(_), _) => super::conference::on_sockets(trial, progress),
+        (Some(_), _) => super::conference::on_sockets(trial, None, progress),
         (None, Some(_)) => super::isolated::on_sockets(trial, progress),
-        (None, None) => run_calls(trial, progress),
+        (None, None) => run_calls(trial, None, progress),
     }
+}
+
+/// Runs a trial with a protected access side; in virtual time where this machine does not permit the link.
+fn run_protected(
+    trial: &Trial,
+    private: bool,
+    progress: impl FnMut(f64, &HostProgress),
+) -> Result<Outcomes, LabError> {
+    let Some(protection) = &trial.experiment.protection else {
+        return Err(LabError::bad_input("no [protection]"));
+    };
+    let link = match private {
+        true => ProtectedLink::open(protection, trial.seed),
+        false => Err(LabError::cannot_run("no network namespace of its own", "")),
+    };
+    let link = match link {
+        Ok(link) => link,
+        Err(error) => {
+            let mut outcomes = super::simulate(trial)?;
+            let text = format!("the trial ran in virtual time: {error}");
+            outcomes.remarks.push(text.replace('\n', ";"));
+            return Ok(outcomes);
+        }
+    };
+    let mut outcomes = match super::protected::applied(&trial.experiment) {
+        Some(experiment) => {
+            let trial = Trial {
+                experiment,
+                ..trial.clone()
+            };
+            match trial.experiment.conference.is_some() {
+                true => super::conference::on_sockets(&trial, Some(link), progress)?,
+                false => run_calls(&trial, Some(link), progress)?,
+            }
+        }
+        None => return Err(LabError::bad_input("no [protection]")),
+    };
+    outcomes.remarks.push(format!(
+        "access side: {}, by a link between two network namespaces",
+        protection.name()
+    ));
+    Ok(outcomes)
 }
 
 /// Runs `work` in a network namespace of its own, which excludes port collisions with other programs of this host.
@@ -104,6 +171,7 @@ fn with_allowed_priorities(trial: &Trial) -> (Option<Trial>, Option<String>) {
 /// Runs a trial of calls and registrations.
 fn run_calls(
     trial: &Trial,
+    link: Option<ProtectedLink>,
     mut progress: impl FnMut(f64, &HostProgress),
 ) -> Result<Outcomes, LabError> {
     let mut experiment = trial.experiment.clone();
@@ -111,10 +179,22 @@ fn run_calls(
     let experiment = &experiment;
     let clock = Clock::new();
     let mut entropy = Entropy::from_number(trial.seed);
-    let [near, far] = match experiment.sut.address {
-        Some(sut) => [local_ip_towards(sut)?; 2],
-        None => loopback(experiment),
+    let networks = match experiment.sut.media {
+        SutMedia::KernelRelay => Some(CallNetworks::new(experiment)?),
+        SutMedia::Anchored | SutMedia::Bypass => None,
     };
+    let networks = networks.as_ref();
+    let elsewhere = experiment.sut.address.or(experiment.sut.agent());
+    let [near, far] = match (elsewhere, networks) {
+        (Some(sut), _) => [local_ip_towards(sut)?; 2],
+        (None, Some(networks)) => networks.hosts,
+        (None, None) => loopback(experiment),
+    };
+    let kernel_errors = || match networks {
+        Some(networks) => networks.receive_buffer_errors(),
+        None => receive_buffer_errors(),
+    };
+    let near = link.as_ref().map_or(near, |_| CALLERS);
     let stream_port = match &experiment.streams {
         Some(streams) => {
             PortSpan::free_for_calls(streams.count, [far; 2], &mut system_entropy()?)?[0].first()
@@ -138,14 +218,19 @@ fn run_calls(
         }
         Ok(security)
     };
-    let mut start_all = |plans: Vec<HostPlan>| -> Result<Vec<HostThread>, LabError> {
-        let start = |plan: HostPlan| {
-            let security = security(&plan)?;
-            HostThread::start(plan, security, entropy.fork(), clock)
-        };
-        plans.into_iter().map(start).collect()
+    let side = |side: usize| HostPlacement {
+        network: networks.map(|networks| networks.sides[side].clone()),
+        ..HostPlacement::default()
     };
-    let far = start_all(far_plans)?;
+    let mut start_all =
+        |plans: Vec<HostPlan>, placement: HostPlacement| -> Result<Vec<HostThread>, LabError> {
+            let start = |plan: HostPlan| {
+                let security = security(&plan)?;
+                HostThread::start_in(placement.clone(), plan, security, entropy.fork(), clock)
+            };
+            plans.into_iter().map(start).collect()
+        };
+    let far = start_all(far_plans, side(1))?;
     let far_addresses: Vec<SocketAddr> = far.iter().map(HostThread::address).collect();
     let far_streams: Vec<SocketAddr> = far.iter().filter_map(HostThread::stream_address).collect();
     let called = match experiment.callees.as_ref().map(|callees| callees.transport) {
@@ -153,13 +238,12 @@ fn run_calls(
         _ => &far_addresses,
     };
     let mut sut_entropy = Entropy::from_number(trial.seed);
-    let sut = RunningSut::start(
-        experiment,
+    let placement = SutPlacement {
+        addresses: networks.map_or_else(|| loopback(experiment), |networks| networks.border),
         called,
-        credentials.as_ref(),
-        sut_entropy.fork(),
-        clock,
-    )?;
+        credentials: credentials.as_ref(),
+    };
+    let sut = RunningSut::start(experiment, placement, sut_entropy.fork(), clock)?;
     // Without a SUT the callers reach the called sides directly.
     let opposite = |list: &[SocketAddr], index: usize| {
         let turn = index.checked_rem(list.len())?;
@@ -174,7 +258,13 @@ fn run_calls(
             name: name.unwrap_or_default().to_owned(),
         });
     }
-    let near = start_all(near_plans)?;
+    let near = start_all(
+        near_plans,
+        match &link {
+            Some(link) => ProtectedLink::placement(Some(link)),
+            None => side(0),
+        },
+    )?;
     let target = |index: usize, own: SocketAddr| {
         let called = opposite(&far_addresses, index);
         sut.address().or(called).unwrap_or(own)
@@ -186,7 +276,8 @@ fn run_calls(
             "raise the limit of threads (ulimit -u)",
         )
     })?;
-    let kernel_before = receive_buffer_errors()?;
+    let kernel_before = kernel_errors()?;
+    let host_before = processors()?;
     let mut cpu_before = sut.cpu_seconds()?;
     let memory_before = sut.resident_bytes()?;
     let start = clock.now() + LEAD;
@@ -196,6 +287,7 @@ fn run_calls(
     for (index, host) in near.iter().enumerate() {
         host.begin(target(index, host.address()), start)?;
     }
+    let mut ended: Option<String> = None;
     let mut samples = Samples::default();
     let mut sampled = f64::NEG_INFINITY;
     watch(
@@ -219,10 +311,17 @@ fn run_calls(
                 });
             }
             progress(seconds, seen);
-            Ok(())
+            ended = sut
+                .ended()?
+                .map(|why| format!("{why}, after {seconds:.1} s"));
+            Ok(match ended {
+                Some(_) => ControlFlow::Break(()),
+                None => ControlFlow::Continue(()),
+            })
         },
     )?;
     let end = clock.now();
+    let host_cpu = busy_percent(host_before, processors()?);
     let cpu = match (sut.cpu_seconds()?, cpu_before) {
         (Some(after), Some(before)) => Some(after - before),
         _ => None,
@@ -236,7 +335,7 @@ fn run_calls(
     while total_progress(&far)?.up > 0 && clock.now() < limit {
         std::thread::sleep(Duration::from_millis(10));
     }
-    let kernel_after = receive_buffer_errors()?;
+    let kernel_after = kernel_errors()?;
     let noise = noise
         .stop()
         .map_err(|error| LabError::cannot_run(format!("noise sampler: {error}"), ""))?;
@@ -246,6 +345,7 @@ fn run_calls(
     let (near, far) = (finish(near)?, finish(far)?);
     let sut_objects = sut.remaining_objects(clock)?;
     let node_calls = sut.node_calls()?;
+    let kernel_relayed = sut.kernel_relayed()?;
     let mut remarks = sut.finish()?;
     remarks.extend(drop_remarks(&near, &far));
     remarks.extend(connection_failures(&near, &far));
@@ -266,9 +366,11 @@ fn run_calls(
         .collect();
     let (attempts, streams) = merge(trial.number, results);
     let (attempts, streams) = from_start(attempts, streams, start);
+    let (cpu, measures) = ProtectedLink::account(link, (trial.number, &attempts), cpu)?;
     Ok(Outcomes {
         attempts,
         streams,
+        measures,
         seconds: end.since(start).as_secs_f64(),
         leaks: sut_objects.map(|sut| sut + total_held(&holdings)),
         remarks,
@@ -284,15 +386,25 @@ fn run_calls(
                 .map_err(|error| LabError::cannot_run(format!("/proc: {error}"), ""))?,
         }),
         subject_cpu_seconds: cpu,
+        // The kernel relay works in the time of the senders, outside the border's thread.
+        host_cpu_percent: host_cpu.filter(|_| kernel_relayed.is_some()),
+        kernel_relayed,
         samples,
         node_calls,
+        subject_ended: ended,
         ..Outcomes::default()
     })
 }
 
+/// Load of all processors between two readings, percent.
+pub(super) fn busy_percent(before: [u64; 2], after: [u64; 2]) -> Option<f64> {
+    let all = after[0].checked_sub(before[0]).filter(|all| *all > 0)?;
+    Some(after[1].saturating_sub(before[1]) as f64 * 100.0 / all as f64)
+}
+
 /// Limits the connections to the file descriptors of this process; returns a remark if users have to share them.
 fn fit_connections(experiment: &mut Experiment) -> Option<String> {
-    let ours = experiment.sut.address.is_none();
+    let ours = !experiment.sut.is_external();
     let plan = experiment
         .registrations
         .as_mut()
@@ -370,13 +482,13 @@ fn are_done(hosts: &[HostThread]) -> Result<bool, LabError> {
         .try_fold(true, |done, host| Ok(done && host.is_done()?))
 }
 
-/// Waits until the calling hosts are done, at most as long as `limits` permits.
+/// Waits until the calling hosts are done, at most as long as `limits` permits, or until `progress` breaks.
 pub(super) fn watch(
     limits: WaitLimits,
     near: &[HostThread],
     clock: Clock,
     start: Time,
-    mut progress: impl FnMut(f64, &HostProgress) -> Result<(), LabError>,
+    mut progress: impl FnMut(f64, &HostProgress) -> Result<ControlFlow<()>, LabError>,
 ) -> Result<(), LabError> {
     let mut due = 0;
     let mut last_due = start;
@@ -384,7 +496,9 @@ pub(super) fn watch(
         std::thread::sleep(Duration::from_millis(100));
         let now = clock.now();
         let seen = total_progress(near)?;
-        progress(now.since(start).as_secs_f64(), &seen)?;
+        if progress(now.since(start).as_secs_f64(), &seen)?.is_break() {
+            return Ok(());
+        }
         if seen.due > due {
             due = seen.due;
             last_due = now;
@@ -533,7 +647,7 @@ mod tests {
         };
         watch(limits, &near, clock, start, |_, progress| {
             seen(&mut most, progress);
-            Ok(())
+            Ok(ControlFlow::Continue(()))
         })
         .unwrap();
         assert!(!are_done(&near).unwrap());

@@ -205,6 +205,68 @@ const CASES: &[BrokenCase] = &[
         failing: "capacity",
     },
     BrokenCase {
+        experiment: "call-capacity-ipsec",
+        short: &[
+            "levels.values=[2]",
+            "conference.duration_seconds=1.0",
+            "conference.warm_up_seconds=1.0",
+            "thresholds.figure=[{ name = \"capacity\", least = 2 }, { name = \"esp.refused_packets\", most = 0 }]",
+        ],
+        broken: &["network.loss_percent=20"],
+        failing: "capacity",
+    },
+    BrokenCase {
+        experiment: "cost-of-protection",
+        short: &[
+            "levels.values=[0, 1, 2, 13, 14]",
+            "repeat=1",
+            "callers.total=4",
+            "callers.hold_seconds=2.0",
+            "thresholds.figure=[{ name = \"lost_percent\", most = 0.1 }, { name = \"esp.refused_packets\", most = 0 }]",
+        ],
+        broken: &["network.loss_percent=5"],
+        failing: "lost percent",
+    },
+    BrokenCase {
+        experiment: "esp-packet-cost",
+        short: &[
+            "levels.values=[20]",
+            "esp.rounds=3",
+            "esp.packets=8",
+            "esp.openssl_seconds=0",
+        ],
+        broken: &["esp.damaged_percent=50"],
+        failing: "esp.wrong packets",
+    },
+    BrokenCase {
+        experiment: "esp-bandwidth",
+        short: &["levels.values=[20]", "esp.rounds=2", "esp.packets=8"],
+        broken: &["esp.damaged_percent=50"],
+        failing: "esp.difference bytes",
+    },
+    BrokenCase {
+        experiment: "esp-without-udp",
+        short: &[
+            "levels.values=[20]",
+            "esp.rounds=3",
+            "esp.packets=8",
+            "thresholds.figure=[{ name = \"esp.wrong_packets\", most = 0 }]",
+        ],
+        broken: &["esp.damaged_percent=50"],
+        failing: "esp.wrong packets",
+    },
+    BrokenCase {
+        experiment: "esp-direct",
+        short: &[
+            "levels.values=[20]",
+            "esp.rounds=3",
+            "esp.packets=8",
+            "thresholds.figure=[{ name = \"esp.wrong_packets\", most = 0 }]",
+        ],
+        broken: &["esp.damaged_percent=50"],
+        failing: "esp.wrong packets",
+    },
+    BrokenCase {
         experiment: "standing-calls",
         short: &[],
         broken: &["callers.hold_seconds=1.0"],
@@ -213,7 +275,8 @@ const CASES: &[BrokenCase] = &[
 ];
 
 /// Experiments that need sockets: TLS, and the link of `isolation`, which needs root and the program.
-const ON_SOCKETS: [&str; 6] = [
+const ON_SOCKETS: [&str; 7] = [
+    "media-capacity-kernel",
     // In the suite of the program, which it calls with: `phone_that_is_stopped_fails_the_experiment`.
     "phone-jitter",
     "standing-call-capacity-tls",
@@ -371,6 +434,41 @@ fn uneven_node_shares_fail() {
             ],
             broken: &["sut.media_nodes_drained=2"],
             failing: "node spread percent",
+        },
+        false,
+    );
+}
+
+/// SRTP needs the border's sockets: nothing is left for the kernel relay.
+#[test]
+fn calls_beside_the_kernel_relay_fail() {
+    let able = "ip link add near type veth peer name far && ethtool -K near gro on";
+    let able = std::process::Command::new("unshare")
+        .args(["-n", "sh", "-c", able])
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .status();
+    if !able.is_ok_and(|status| status.success()) {
+        eprintln!("skipped: no right to a network namespace, or not installed: ethtool");
+        return;
+    }
+    if !codec::Kind::G729.is_available() {
+        eprintln!("skipped: this build has no G.729");
+        return;
+    }
+    judge_case(
+        &BrokenCase {
+            experiment: "media-capacity-kernel",
+            short: &[
+                "levels.values=[20]",
+                "callers.hold_seconds=4.0",
+                "callers.rate=20.0",
+                "thresholds.lost_percent=5.0",
+                "thresholds.relay_p50_ms=",
+                "thresholds.figure=[{ name = \"kernel_relay_percent\", least = 80.0 }]",
+            ],
+            broken: &["callers.srtp=true"],
+            failing: "kernel relay percent",
         },
         false,
     );

@@ -2,6 +2,7 @@
 
 mod border;
 mod broken;
+mod esp;
 mod foreign;
 mod media_plane;
 mod over_tls;
@@ -11,6 +12,7 @@ mod rates;
 mod report;
 mod run;
 mod scenarios;
+mod subjects;
 mod trials;
 mod volte;
 mod workers;

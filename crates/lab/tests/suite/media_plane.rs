@@ -190,7 +190,12 @@ fn inconsistent_settings_are_rejected() {
             &["sut.direct=true"],
             "callees.codec",
         ),
-        ("transcoding-capacity", &["callees.codec=opus"], "opus"),
+        ("transcoding-capacity", &["callees.codec=AMR"], "AMR"),
+        (
+            "transcoding-capacity",
+            &["callees.codec=opus"],
+            "RTP clocks",
+        ),
         ("conference-jitter", &["sut.direct=true"], "[conference]"),
         ("conference-jitter", &["sut.workers=2"], "[conference]"),
         (

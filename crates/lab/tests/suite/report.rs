@@ -108,6 +108,7 @@ fn write_run(dir: &Path, experiment: &str, trials: Vec<Trial>) {
         seed: 1,
         driver: "sockets".to_owned(),
         subject: "made".to_owned(),
+        subject_file: String::new(),
         version: "0.0".to_owned(),
         started: 0,
         machine: Some(MachineRecord {

@@ -137,6 +137,36 @@ fn echo_gives_round_trip() {
     }
 }
 
+/// A line whose rate the packets with their framing exceed loses packets, one with a rate far above them does not; corrupted
+/// packets are lost media; links with CoDel repeat with their seed.
+#[test]
+fn rate_framing_corruption_and_codel_act_in_virtual_time() {
+    let with = |network: &str| {
+        let text = format!("{CALLS}\n[network]\ndelay_ms = 5.0\n{network}");
+        simulate(&trial(&text, 1)).unwrap()
+    };
+    let lost = |outcomes: &Outcomes| {
+        let sum = |of: fn(&lab::record::StreamRecord) -> u64| -> f64 {
+            outcomes.streams.iter().map(of).sum::<u64>() as f64
+        };
+        sum(|s| s.lost) / sum(|s| s.expected)
+    };
+    let wide = with("rate_kbit = 100000.0\nframing = \"ethernet\"");
+    assert_eq!(lost(&wide), 0.0);
+    let delays = wide.streams.iter().filter_map(|s| s.one_way_mean_ms);
+    assert!(delays.fold(0.0, f64::max) < 6.0);
+    // Thirty calls of 82.8 kbit/s.
+    let narrow = "rate_kbit = 1500.0\nframing = \"hdlc\"\nqueue_packets = 50";
+    let full = with(narrow);
+    assert!(lost(&full) > 0.05, "{}", lost(&full));
+    let managed = format!("{narrow}\ncodel_target_ms = 5.0");
+    let (one, other) = (with(&managed), with(&managed));
+    assert_eq!(one.digest, other.digest);
+    assert_ne!(one.digest, full.digest);
+    let corrupt = with("corrupt_percent = 10.0");
+    assert!((0.07..0.13).contains(&lost(&corrupt)), "{}", lost(&corrupt));
+}
+
 #[test]
 fn every_outcome_of_a_call_occurs() {
     let text = r#"

@@ -6,15 +6,11 @@ use super::plan::VoiceFormat;
 use super::speech::SpeechDetector;
 use super::{MAX_TURN, TURN_MS};
 use codec::dtmf::{Detector, DetectorEvent};
-use codec::g729::GainFollower;
+use codec::g729::{GainFollower, MAX_PAYLOAD as MAX_PAYLOAD_G729};
 use codec::{CodecError, Kind, Resampler, Unpacker};
 use core::time::Duration;
 use engine::{DropReason, Time};
 
-/// Limits of a payload in octets. G.711 and G.722 have 80 per 10 ms.
-const MAX_PAYLOAD: usize = 1275;
-const MAX_PAYLOAD_G729: usize = 122;
-const MAX_PAYLOAD_64K: usize = 960;
 /// Payloads that were not decoded but are kept: the decoder is fed with them when speech begins, to have its state.
 const HISTORY: usize = 6;
 /// Samples that a payload may leave for later turns: 120 ms at 48 kHz.
@@ -86,7 +82,7 @@ impl core::fmt::Debug for ParticipantDecoder {
 /// Whether digits are detected in the audio. Not if telephone events were negotiated, and not with G.729, which
 /// distorts the tones too much.
 fn detects_digits(voice: &VoiceFormat) -> bool {
-    voice.events.is_none() && voice.format.kind() != Kind::G729
+    voice.events.is_none() && voice.format.kind().spec().carries_tones
 }
 
 /// Creates a resampler; all rates of our codecs are supported.
@@ -104,11 +100,6 @@ impl ParticipantDecoder {
     ) -> Result<ParticipantDecoder, CodecError> {
         let kind = voice.format.kind();
         let rate = super::rate_of(kind);
-        let payload = match kind {
-            Kind::G729 => MAX_PAYLOAD_G729,
-            Kind::Opus => MAX_PAYLOAD,
-            Kind::Pcma | Kind::Pcmu | Kind::G722 => MAX_PAYLOAD_64K,
-        };
         let kept = || {
             Box::new(UndecodedHistory {
                 payloads: [([0; MAX_PAYLOAD_G729], 0); HISTORY],
@@ -119,7 +110,7 @@ impl ParticipantDecoder {
             unpacker: Unpacker::new(&voice.format, rate, seed)?,
             plays_silence: false,
             follower: (kind == Kind::G729).then(|| (GainFollower::new(), kept())),
-            buffer: JitterBuffer::new(payload, kind.rtp_clock(), max_delay),
+            buffer: JitterBuffer::new(kind.spec().max_payload, kind.rtp_clock(), max_delay),
             queue: Vec::with_capacity(MAX_QUEUED + MAX_TURN),
             scratch: vec![0; MAX_QUEUED].into_boxed_slice(),
             resampler: new_resampler(rate, mix_rate)?,

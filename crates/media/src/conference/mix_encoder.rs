@@ -4,7 +4,7 @@
 use super::plan::VoiceFormat;
 use super::{MAX_TURN, TURN_MS};
 use codec::packet::{Content, PacketiserSettings};
-use codec::{CodecError, Format, Kind, Packetiser, Resampler};
+use codec::{CodecError, Format, Packetiser, Resampler};
 use wire::rtp::RtpHeader;
 
 /// Parameters that participants must have in common to share encoded packets.
@@ -30,12 +30,7 @@ impl EncodingKey {
 
     /// Estimated cost of encoding a turn in nanoseconds, rather too low.
     pub(super) fn estimated_cost_ns(&self) -> u64 {
-        match self.format.kind() {
-            Kind::G729 => 120_000,
-            Kind::Opus => 150_000,
-            Kind::Pcma | Kind::Pcmu => 4_000,
-            Kind::G722 => 20_000,
-        }
+        self.format.kind().spec().encoding_ns
     }
 }
 

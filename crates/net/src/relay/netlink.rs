@@ -16,6 +16,7 @@ const DUMP: u16 = 0x300;
 // linux/rtnetlink.h, linux/if_link.h, linux/if_addr.h, linux/neighbour.h
 const GET_LINK: u16 = 18;
 const GET_ADDRESS: u16 = 22;
+const NEW_ROUTE: u16 = 24;
 const GET_ROUTE: u16 = 26;
 const NEW_NEIGHBOUR: u16 = 28;
 const GET_NEIGHBOUR: u16 = 30;
@@ -28,6 +29,13 @@ const ROUTE_DESTINATION: u16 = 1;
 const ROUTE_SOURCE: u16 = 2;
 const ROUTE_INTERFACE: u16 = 4;
 const ROUTE_GATEWAY: u16 = 5;
+const ROUTE_PREFERRED_SOURCE: u16 = 7;
+/// The main table, a route by an administrator's program, to a host on the link.
+const MAIN_TABLE: u8 = 254;
+const BY_ADMINISTRATOR: u8 = 4;
+const ON_LINK: u8 = 253;
+/// NLM_F_CREATE and NLM_F_EXCL: an existing route is not replaced.
+const CREATE: u16 = 0x600;
 const NEIGHBOUR_DESTINATION: u16 = 1;
 const NEIGHBOUR_ADDRESS: u16 = 2;
 const UNICAST: u8 = 1;
@@ -269,6 +277,27 @@ impl Netlink {
             }
         })?;
         Ok(found)
+    }
+
+    /// Adds a route to a network through an interface; `source` is the address of packets of this host on it.
+    ///
+    /// # Errors
+    /// Not permitted (CAP_NET_ADMIN), or there is such a route.
+    pub(crate) fn add_route(
+        &mut self,
+        interface: u32,
+        (network, length): (IpAddr, u8),
+        source: Option<IpAddr>,
+    ) -> io::Result<()> {
+        let (family, _) = family(network);
+        let mut body = vec![family, length, 0, 0, MAIN_TABLE, BY_ADMINISTRATOR, ON_LINK];
+        body.extend_from_slice(&[UNICAST, 0, 0, 0, 0]);
+        push_address(&mut body, ROUTE_DESTINATION, network);
+        push_attribute(&mut body, ROUTE_INTERFACE, &interface.to_ne_bytes());
+        if let Some(source) = source {
+            push_address(&mut body, ROUTE_PREFERRED_SOURCE, source);
+        }
+        self.request(NEW_ROUTE, ACKNOWLEDGE | CREATE, &body, |_, _| {})
     }
 
     /// The link-layer address of a neighbour; `None` while it is unknown. The entry is marked as used, so that the

@@ -4,7 +4,7 @@ mod names;
 mod session;
 mod verify;
 
-pub use names::{Identities, date};
+pub use names::{Identities, date, user_names};
 pub(crate) use session::{Sink, TlsFailure, TlsSession};
 pub use verify::Sha256Fingerprint;
 
@@ -12,7 +12,7 @@ use rustls::client::Resumption;
 use rustls::crypto::{CryptoProvider, aws_lc_rs as library};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::{ClientHello, ProducesTickets, ResolvesServerCert};
+use rustls::server::{ClientHello, ProducesTickets, ResolvesServerCert, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
 use rustls::{ClientConfig, RootCertStore, ServerConfig, SupportedProtocolVersion, version};
 use std::collections::HashMap;
@@ -190,6 +190,38 @@ impl Identity {
         })
     }
 
+    /// Settings of an HTTPS server with this certificate, TLS 1.2 and 1.3, for HTTP/1.1. Tickets of earlier settings are
+    /// not accepted, so that a client is verified again.
+    ///
+    /// # Errors
+    /// The library rejects the settings; this does not happen with values from [`Identity::read`] and
+    /// [`Anchors::read`].
+    pub fn https_server(&self, clients: &ClientAuth) -> Result<Arc<ServerConfig>, String> {
+        let builder = ServerConfig::builder_with_provider(provider())
+            .with_protocol_versions(MinimumVersion::Tls12.versions())
+            .map_err(|error| error.to_string())?;
+        let builder = match clients {
+            ClientAuth::None => builder.with_no_client_auth(),
+            ClientAuth::Request(anchors) | ClientAuth::Require(anchors) => {
+                let verifier =
+                    WebPkiClientVerifier::builder_with_provider(anchors.0.clone(), provider());
+                let verifier = match clients {
+                    ClientAuth::Require(_) => verifier,
+                    _ => verifier.allow_unauthenticated(),
+                };
+                let verifier = verifier.build().map_err(|error| error.to_string())?;
+                builder.with_client_cert_verifier(verifier)
+            }
+        };
+        let mut config = builder.with_cert_resolver(Arc::new(CertificateByName {
+            identities: vec![self.clone()],
+        }));
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        config.ticketer = ticketer()?;
+        config.send_tls13_tickets = 1;
+        Ok(Arc::new(config))
+    }
+
     /// The file of the certificate.
     pub fn file(&self) -> &Path {
         &self.file
@@ -269,6 +301,27 @@ impl Anchors {
         }
         Ok(Anchors(Arc::new(store), sha256(&all)))
     }
+}
+
+/// Settings of a TLS client other than SIP, such as of HTTPS and syslog: the server's certificate must be valid for its
+/// name by the usual rules (RFC 9525).
+///
+/// # Errors
+/// The certificate cannot be used by a client.
+pub fn client_config(
+    anchors: &Anchors,
+    identity: Option<&Identity>,
+) -> Result<Arc<ClientConfig>, String> {
+    let builder = ClientConfig::builder_with_provider(provider())
+        .with_protocol_versions(MinimumVersion::Tls12.versions())
+        .map_err(|error| error.to_string())?
+        .with_root_certificates(anchors.0.clone());
+    Ok(Arc::new(match identity {
+        None => builder.with_no_client_auth(),
+        Some(identity) => builder.with_client_cert_resolver(Arc::new(
+            rustls::sign::SingleCertAndKey::from(identity.certified.clone()),
+        )),
+    }))
 }
 
 /// The oldest protocol version that is accepted.

@@ -84,6 +84,31 @@ impl Identities {
     }
 }
 
+/// Most names of a certificate that are compared.
+const MAX_USER_NAMES: usize = 32;
+
+/// Names that a certificate gives to its user, each with its kind: `cn:` (common name), `email:`, `dns:` and `uri:`
+/// (subjectAltName). Empty if it is invalid.
+pub fn user_names(der: &[u8]) -> Vec<String> {
+    let Ok((_, certificate)) = X509Certificate::from_der(der) else {
+        return Vec::new();
+    };
+    let common = certificate.subject().iter_common_name();
+    let common = common.filter_map(|name| Some(format!("cn:{}", name.as_str().ok()?)));
+    let mut names: Vec<String> = common.collect();
+    if let Ok(Some(alternative)) = certificate.subject_alternative_name() {
+        let general = alternative.value.general_names.iter();
+        names.extend(general.filter_map(|name| match name {
+            GeneralName::RFC822Name(name) => Some(format!("email:{name}")),
+            GeneralName::DNSName(name) => Some(format!("dns:{name}")),
+            GeneralName::URI(name) => Some(format!("uri:{name}")),
+            _ => None,
+        }));
+    }
+    names.truncate(MAX_USER_NAMES);
+    names
+}
+
 fn address(bytes: &[u8]) -> Option<IpAddr> {
     match bytes.len() {
         4 => <[u8; 4]>::try_from(bytes).ok().map(IpAddr::from),

@@ -19,6 +19,16 @@ impl AddressPrefix {
         (length <= bits).then_some(AddressPrefix { address, length })
     }
 
+    /// The address.
+    pub fn address(&self) -> IpAddr {
+        self.address
+    }
+
+    /// Number of first bits that count.
+    pub fn length(&self) -> u8 {
+        self.length
+    }
+
     /// Whether an address has this prefix.
     #[inline]
     pub fn contains(&self, address: IpAddr) -> bool {

@@ -2,6 +2,7 @@
 
 use super::lifetime::LifetimeCounter;
 use super::packet::{Extensions, InnerHeader, PayloadPlace, open_ecn, rewrite_header};
+use super::shortcut::DIRECT;
 use super::{
     EspFailure, EspTransform, LifetimeStatus, PacketFacts, PacketRoom, RekeyReason, SaError,
     SaMode, SaSpec, SaUsage,
@@ -27,7 +28,7 @@ pub struct ArrivedEsp {
 
 impl ArrivedEsp {
     #[inline]
-    fn of(packet: &[u8], place: &PayloadPlace) -> Option<ArrivedEsp> {
+    pub(super) fn of(packet: &[u8], place: &PayloadPlace) -> Option<ArrivedEsp> {
         Some(if place.is_v4 {
             let header = packet.first_chunk::<20>()?;
             let [.., a, b, c, d, e, f, g, h] = *header;
@@ -138,6 +139,11 @@ impl InboundSa {
             received: received.to_vec(),
             usage: self.lifetime.usage(now),
         }
+    }
+
+    /// Packets that were opened.
+    pub fn packets(&self) -> u64 {
+        self.lifetime.packets()
     }
 
     /// The description.
@@ -332,6 +338,9 @@ impl InboundSa {
     ) -> Result<Range<usize>, EspFailure> {
         if next_header == DUMMY {
             return Err(EspFailure::Dummy);
+        }
+        if next_header == DIRECT && self.spec.accepts_direct {
+            return Ok(range);
         }
         let payload = esp.get_mut(range.clone()).ok_or(EspFailure::Malformed)?;
         if self.spec.mode == SaMode::Transport {

@@ -78,6 +78,11 @@ impl LifetimeCounter {
             .saturating_add(now.0.saturating_sub(self.since.0))
     }
 
+    /// Packets that were counted.
+    pub fn packets(&self) -> u64 {
+        self.usage.packets
+    }
+
     pub fn usage(&self, now: Time) -> SaUsage {
         SaUsage {
             age_ns: self.age(now),

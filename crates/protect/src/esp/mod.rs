@@ -9,30 +9,44 @@
 //! allocates nothing; keys are wiped when dropped and never printed.
 
 mod address;
+mod endpoint;
 mod fuzz;
+mod gateway;
 mod inbound;
 mod lifetime;
+mod network_table;
 mod outbound;
 mod packet;
 mod sa_file;
+mod sa_pair;
 mod selector;
+mod shortcut;
 mod spec;
 mod suite;
 mod table;
+mod too_big;
 mod transform;
 
 pub use address::AddressPrefix;
+pub use endpoint::{EspCarrier, EspEndpoint, EspEndpointCounters, EspEndpointPlan};
 #[doc(hidden)]
 pub use fuzz::fuzz_esp;
+pub use gateway::{
+    ChangedState, EspGateway, GatewayCounters, GatewayNotice, GatewayRekey, GatewaySettings,
+    GatewayTunnel, MAX_GATEWAY_TUNNELS, NotSealed, SealedForPeer, SealingReason,
+};
 pub use inbound::{ArrivedEsp, InboundSa, InboundState, OpenedPacket};
 pub use lifetime::{LifetimeStatus, RekeyReason, SaLifetime, SaUsage};
 pub use outbound::{OutboundSa, OutboundState, SealedPacket};
 pub use packet::PacketRoom;
 pub use sa_file::{EspSaFileError, EspSaLine, parse_esp_sa_file};
+pub use sa_pair::{EspEndRole, EspSaPair, esp_sa_pair};
 pub use selector::{PacketFacts, SelectorPorts, TrafficSelector};
+pub use shortcut::{RTP_WITHOUT_UDP, VoiceReceiver, VoiceShortcut};
 pub use spec::{DfPolicy, EcnPolicy, EspKeys, SaError, SaMode, SaSpec, UdpEncapsulation};
 pub use suite::{EspEncryption, EspIntegrity, EspSuite};
 pub use table::{SaTable, SecurityAssociation};
+pub use too_big::{TOO_BIG_ROOM, write_too_big};
 pub use transform::{EspTransform, OpenedPayload};
 
 use crate::replay::Stale;

@@ -5,6 +5,7 @@ use super::packet::{
     Extensions, InnerHeader, OuterHeader, PayloadPlace, outer_traffic_class, rewrite_header,
     write_udp,
 };
+use super::shortcut::DIRECT;
 use super::{
     EspFailure, EspTransform, LifetimeStatus, PacketFacts, PacketRoom, RekeyReason, SaError,
     SaMode, SaSpec, SaUsage,
@@ -56,7 +57,10 @@ pub struct OutboundSa {
     ivs: [u8; 16 * IVS],
     ivs_from: u64,
     next: u64,
+    /// Last sequence number of the association.
     last: u64,
+    /// Last sequence number that may be used until more are reserved.
+    reserved: u64,
     lifetime: LifetimeCounter,
     outer: Option<OuterHeader>,
     path_mtu: Option<usize>,
@@ -93,6 +97,7 @@ impl OutboundSa {
             } else {
                 u64::from(u32::MAX)
             },
+            reserved: u64::MAX,
             lifetime: LifetimeCounter::new(spec.lifetime, SaUsage::default(), now),
             outer,
             path_mtu: None,
@@ -170,6 +175,12 @@ impl OutboundSa {
         let plain = mtu.saturating_sub(fixed);
         let aligned = plain - plain % suite.encryption.alignment();
         Some(aligned.saturating_sub(2))
+    }
+
+    /// Refuses sequence numbers beyond `last`: those up to it are reserved in a file, so that no restart repeats one. A
+    /// later call with a greater number allows more.
+    pub fn limit_sequence(&mut self, last: u64) {
+        self.reserved = last;
     }
 
     fn outer_length(&self) -> usize {
@@ -320,6 +331,22 @@ impl OutboundSa {
         Ok(sealed.finish(traffic_class))
     }
 
+    /// Seals a payload that is no IP packet, in either mode, for the shortcuts between two ends of this program. On
+    /// success the room holds the ESP packet from the SPI on.
+    ///
+    /// # Errors
+    /// As [`OutboundSa::seal_packet`].
+    pub(super) fn seal_direct(
+        &mut self,
+        room: &mut PacketRoom<'_>,
+        now: Time,
+    ) -> Result<SealedPacket, EspFailure> {
+        let range = room.start..room.end;
+        let sealed = self.seal_esp(room, range, DIRECT, 0, now)?;
+        (room.start, room.end) = (sealed.esp.start, sealed.esp.end);
+        Ok(sealed.finish(self.spec.dscp.map_or(0, |dscp| dscp << 2)))
+    }
+
     /// Writes a dummy packet of `length` payload bytes from the SPI on into the room, at its start; the receiver
     /// discards it (RFC 4303 section 2.6).
     ///
@@ -372,7 +399,7 @@ impl OutboundSa {
         now: Time,
     ) -> Result<SealedEsp, EspFailure> {
         let length = range.len();
-        if self.next > self.last {
+        if self.next > self.last.min(self.reserved) {
             return Err(EspFailure::SequenceExhausted);
         }
         if self.lifetime.is_expired(length, now) {

@@ -85,6 +85,16 @@ impl InnerHeader {
         (header.length <= packet.len()).then_some(header)
     }
 
+    /// The destination of the packet, which was read before.
+    #[inline]
+    pub fn destination(&self, packet: &[u8]) -> Option<IpAddr> {
+        if self.is_v4 {
+            Some(IpAddr::from(*packet.get(16..20)?.first_chunk::<4>()?))
+        } else {
+            Some(IpAddr::from(*packet.get(24..40)?.first_chunk::<16>()?))
+        }
+    }
+
     pub fn next_header(&self) -> u8 {
         if self.is_v4 {
             protocol::IPIP

@@ -31,7 +31,7 @@ impl std::error::Error for EspSaFileError {}
 
 /// An address with wildcards: hexadecimal digits, each absent if it is `*`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum AddressPattern {
+pub(super) enum AddressPattern {
     Any,
     One(IpAddr),
     /// The first bits of an address.
@@ -46,10 +46,10 @@ enum AddressPattern {
 #[derive(Clone)]
 pub struct EspSaLine {
     v6: bool,
-    source: AddressPattern,
-    destination: AddressPattern,
+    pub(super) source: AddressPattern,
+    pub(super) destination: AddressPattern,
     /// Hexadecimal digits from the first, `None` for a wildcard digit; empty for all SPIs.
-    spi: Vec<Option<u8>>,
+    pub(super) spi: Vec<Option<u8>>,
     /// Algorithms.
     pub suite: EspSuite,
     /// Keys.
@@ -127,7 +127,7 @@ impl AddressPattern {
         Some(AddressPattern::Octets(octets.try_into().ok()?))
     }
 
-    fn matches(&self, address: IpAddr) -> bool {
+    pub(super) fn matches(&self, address: IpAddr) -> bool {
         match (self, address) {
             (AddressPattern::Any, _) => true,
             (AddressPattern::One(one), address) => *one == address,

@@ -1,6 +1,10 @@
 //! The description of a security association, from which both directions' values are made.
 
-use super::{EspEncryption, EspIntegrity, EspSuite, MAX_ESP_WINDOW, SaLifetime, TrafficSelector};
+use super::{
+    AddressPrefix, EspEncryption, EspIntegrity, EspSuite, MAX_ESP_WINDOW, SaLifetime,
+    TrafficSelector,
+};
+use crate::cipher::{HmacSha256, PacketMac};
 use core::fmt;
 use core::net::IpAddr;
 use serde::{Deserialize, Serialize};
@@ -27,6 +31,18 @@ impl EspKeys {
     /// The encryption key with its salt; secret.
     pub fn expose_encryption(&self) -> &[u8] {
         &self.encryption
+    }
+
+    /// A value by which a change of the keys is noticed; it does not reveal them.
+    pub fn check_value(&self) -> [u8; 8] {
+        let mut both = Zeroizing::new(Vec::with_capacity(128));
+        both.push(self.encryption.len() as u8);
+        both.extend_from_slice(&self.encryption);
+        both.extend_from_slice(&self.integrity);
+        let tag = HmacSha256::new(&both).tag(b"ESP key check value", &[]);
+        let mut value = [0; 8];
+        value.iter_mut().zip(tag).for_each(|(to, from)| *to = from);
+        value
     }
 
     /// The integrity key; secret.
@@ -120,6 +136,9 @@ pub struct SaSpec {
     /// Tunnel mode: inner packets are extended to this length by padding for traffic flow confidentiality (RFC 4303
     /// section 2.7); longer ones are not. 0: none.
     pub tfc_length: usize,
+    /// Opens packets with next header 254, the shortcuts between two ends of this program, in both modes.
+    #[serde(default)]
+    pub accepts_direct: bool,
     /// Allows algorithms that must not be used any more, encryption without integrity, and NULL encryption.
     pub allow_weak: bool,
 }
@@ -145,6 +164,7 @@ impl SaSpec {
             ecn: EcnPolicy::Normal,
             df: DfPolicy::Copy,
             tfc_length: 0,
+            accepts_direct: false,
             allow_weak: false,
         }
     }
@@ -215,6 +235,8 @@ pub enum SaError {
     DuplicateSpi(u32),
     /// The table is full.
     TableFull,
+    /// A remote network of two tunnels.
+    DuplicateNetwork(AddressPrefix),
     /// The algorithms cannot be used together.
     Combination(EspSuite),
     /// Allowed with `allow_weak` only.
@@ -254,6 +276,9 @@ impl fmt::Display for SaError {
         match self {
             SaError::ReservedSpi(spi) => write!(f, "SPI {spi} is reserved; use 256 or more"),
             SaError::DuplicateSpi(spi) => write!(f, "SPI {spi:#010x} is in use already"),
+            SaError::DuplicateNetwork(network) => {
+                write!(f, "two tunnels have the remote network {network}")
+            }
             SaError::TableFull => f.write_str("the table of security associations is full"),
             SaError::Combination(suite) => write!(
                 f,

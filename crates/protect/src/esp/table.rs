@@ -85,6 +85,16 @@ impl<S: SecurityAssociation> SaTable<S> {
         self.by_spi.iter_unordered().map(|(_, sa)| sa)
     }
 
+    /// Calls `each` with every association, in no order.
+    pub fn for_each_mut(&mut self, each: impl FnMut(&mut S)) {
+        self.by_spi.values_mut_unordered().for_each(each);
+    }
+
+    /// Keeps the associations for which `keep` returns true.
+    pub fn retain(&mut self, mut keep: impl FnMut(&S) -> bool) {
+        self.by_spi.retain(|_, sa| keep(sa));
+    }
+
     /// A random SPI that is not in use and not reserved.
     pub fn unused_spi(&self, entropy: &mut Entropy) -> u32 {
         loop {

@@ -213,11 +213,11 @@ proptest! {
         altered[at] ^= 1 << bit;
         let expected = match at - 20 {
             0..4 => EspFailure::UnknownSpi,
+            7 if bit == 0 => EspFailure::Replayed, // number 0 is never sent (RFC 4303 section 3.3.3)
             _ => EspFailure::Authentication,
         };
         prop_assert_eq!(open(&mut inbound, &altered).err(), Some(expected));
-        let opened = open(&mut inbound, &wire).unwrap();
-        prop_assert_eq!(opened.1, packet);
+        prop_assert_eq!(open(&mut inbound, &wire).unwrap().1, packet);
     }
 
     /// Arbitrary bytes as packets, keys, descriptions and steps.

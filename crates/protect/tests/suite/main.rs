@@ -5,6 +5,8 @@ mod digest;
 mod dtls;
 mod dtls_openssl;
 mod esp;
+mod esp_endpoint;
+mod esp_gateway;
 mod esp_simulation;
 mod esp_vectors;
 mod fuzz_seeds;

@@ -2,7 +2,8 @@
 
 use engine::{DropReason, Entropy, Time};
 use proptest::prelude::*;
-use sim::link::{Delay, Emulator, Fate, Link, LinkConfig, Loss};
+use sim::link::{Delay, Fate, Link, LinkConfig, Loss};
+use sim::{CodelSettings, Emulator, Framing, Passage};
 use std::time::Duration;
 
 fn link(config: LinkConfig, seed: u64) -> Link {
@@ -169,26 +170,241 @@ fn rate_spaces_packets_and_queue_overflows() {
     );
 }
 
+/// The packets that have arrived by `now`, with their times in milliseconds.
+fn arrived<T: Clone>(emulator: &mut Emulator<T>, now: Time) -> Vec<(u64, T)> {
+    let mut all = Vec::new();
+    while let Some((at, passage)) = emulator.pop(now) {
+        if let Passage::Arrived { packet, .. } = passage {
+            all.push((at.as_millis(), packet));
+        }
+    }
+    all
+}
+
 #[test]
-fn emulator_holds_packets_until_their_time() {
+fn emulator_holds_packets_until_their_time_and_never_more_than_its_limit() {
     let mut emulator = Emulator::new(link(LinkConfig::default(), 6), 2);
-    assert_eq!(emulator.push('a', 100, Time::ZERO), None);
-    assert_eq!(emulator.push('b', 100, Time::from_micros(50)), None);
+    assert_eq!(emulator.push('a', 100, Time::ZERO), Ok(()));
+    assert_eq!(emulator.push('b', 100, Time::from_micros(50)), Ok(()));
     assert_eq!(
         emulator.push('c', 100, Time::from_micros(60)),
-        Some(DropReason::LinkQueueFull)
+        Err(('c', DropReason::LinkQueueFull))
     );
     assert_eq!(emulator.pop(Time::from_micros(199)), None);
     assert_eq!(emulator.next_at(), Some(Time::from_micros(200)));
+    let passed = |packet| Passage::Arrived {
+        packet,
+        corrupt: false,
+    };
     assert_eq!(
         emulator.pop(Time::from_millis(1)),
-        Some((Time::from_micros(200), 'a'))
+        Some((Time::from_micros(200), passed('a')))
     );
     assert_eq!(
         emulator.pop(Time::from_millis(1)),
-        Some((Time::from_micros(250), 'b'))
+        Some((Time::from_micros(250), passed('b')))
     );
-    assert_eq!(emulator.lost, 1);
+    assert_eq!(emulator.counts().over_limit, 1);
+
+    // A duplicate needs room, too.
+    let config = LinkConfig {
+        duplicate: 1.0,
+        ..LinkConfig::default()
+    };
+    let mut twice = Emulator::new(link(config, 6), 3);
+    assert!(twice.push(1, 100, Time::ZERO).is_ok());
+    assert_eq!(twice.packets(), 2);
+    assert!(twice.push(2, 100, Time::ZERO).is_ok());
+    assert_eq!(twice.packets(), 3);
+    assert!(twice.push(3, 100, Time::ZERO).is_err());
+    assert_eq!(arrived(&mut twice, Time::from_millis(1)).len(), 3);
+}
+
+/// A line of 64 kbit/s.
+fn serial(queue_packets: usize) -> LinkConfig {
+    LinkConfig {
+        delay: Delay::Constant(Duration::from_millis(20)),
+        rate: Some(64_000),
+        framing: Framing::Hdlc,
+        queue: usize::MAX,
+        queue_packets: Some(queue_packets),
+        ..LinkConfig::default()
+    }
+}
+
+#[test]
+fn framing_counts_on_the_line_and_the_queue_counts_packets() {
+    // 193 bytes with 7 of HDLC are 1,600 bits, 25 ms at 64 kbit/s.
+    let mut emulator = Emulator::new(link(serial(3), 1), 100);
+    let kept: Vec<u32> = (0..8)
+        .filter(|n| emulator.push(*n, 193, Time::ZERO).is_ok())
+        .collect();
+    // One on the line, three waiting.
+    assert_eq!(kept, [0, 1, 2, 3]);
+    assert_eq!(emulator.counts().queue_full, 4);
+    let times: Vec<u64> = arrived(&mut emulator, Time::from_secs(1))
+        .iter()
+        .map(|(at, _)| *at)
+        .collect();
+    assert_eq!(times, [45, 70, 95, 120]);
+    // Without events the fate is the same.
+    let mut plain = link(serial(3), 1);
+    let fates: Vec<Fate> = (0..5).map(|_| plain.offer(193, Time::ZERO)).collect();
+    assert_eq!(fates[3], Fate::Arrives(Time::from_millis(120), None));
+    assert_eq!(fates[4], Fate::Lost(DropReason::LinkQueueFull));
+    assert!(matches!(
+        plain.offer(193, Time::from_millis(26)),
+        Fate::Arrives(..)
+    ));
+}
+
+#[test]
+fn new_rate_applies_to_waiting_packets_and_the_rest_of_the_current_one() {
+    let mut emulator = Emulator::new(link(serial(10), 1), 100);
+    for n in 0..3 {
+        assert!(emulator.push(n, 193, Time::ZERO).is_ok());
+    }
+    // After 5 of 25 ms the rate is tenfold: 20 ms become 2 ms, the others take 2.5 ms.
+    let faster = LinkConfig {
+        rate: Some(640_000),
+        ..serial(10)
+    };
+    emulator.set(faster.clone(), Time::from_millis(5));
+    let mut all = Vec::new();
+    while let Some((at, _)) = emulator.pop(Time::from_secs(1)) {
+        all.push(at.0 / 100_000);
+    }
+    assert_eq!(all, [270, 295, 320]);
+    // A link in virtual time: a slow packet no longer blocks a line whose rate was raised.
+    let mut plain = link(
+        LinkConfig {
+            rate: Some(64),
+            ..serial(10)
+        },
+        1,
+    );
+    assert!(matches!(plain.offer(193, Time::ZERO), Fate::Arrives(..)));
+    plain.set(
+        LinkConfig {
+            rate: None,
+            ordered: false,
+            ..serial(10)
+        },
+        Time::from_millis(5),
+    );
+    assert_eq!(
+        plain.offer(193, Time::from_millis(5)),
+        Fate::Arrives(Time::from_millis(25), None)
+    );
+}
+
+#[test]
+fn mtu_drops_larger_packets_and_divides_connections() {
+    let config = LinkConfig {
+        mtu: Some(1_000),
+        ..serial(10)
+    };
+    let mut plain = link(config.clone(), 1);
+    let too_large = DropReason::LinkTooLarge;
+    assert_eq!(plain.offer(1_001, Time::ZERO), Fate::Lost(too_large));
+    assert!(matches!(plain.offer(1_000, Time::ZERO), Fate::Arrives(..)));
+    let mut emulator = Emulator::new(link(config.clone(), 1), 100);
+    assert_eq!(emulator.push((), 1_001, Time::ZERO), Err(((), too_large)));
+    assert!(emulator.push((), 1_000, Time::ZERO).is_ok());
+    // 1,500 bytes in two packets: 1,514 bytes on the line, 189.25 ms.
+    let mut stream = link(config, 1);
+    assert_eq!(
+        stream.offer_segment(1_500, Time::ZERO),
+        Fate::Arrives(Time::from_micros(209_250), None)
+    );
+}
+
+#[test]
+fn trace_is_followed_and_repeated() {
+    let loss = Loss::parse_trace("# a comment 111\n0 1 0\n01\n").unwrap();
+    assert!((loss.share() - 0.4).abs() < 1e-9);
+    let config = LinkConfig {
+        loss,
+        ..LinkConfig::default()
+    };
+    let (lost, _) = run(&mut link(config.clone(), 1), 7);
+    assert_eq!(lost, [false, true, false, false, true, false, true]);
+    let mut emulator = Emulator::new(link(config, 1), 100);
+    for n in 0..7 {
+        assert!(emulator.push(n, 100, Time::ZERO).is_ok());
+    }
+    let kept: Vec<u32> = arrived(&mut emulator, Time::from_secs(1))
+        .into_iter()
+        .map(|(_, n)| n)
+        .collect();
+    assert_eq!(kept, [0, 2, 3, 5]);
+    assert!(Loss::parse_trace("01\n02").unwrap_err().contains("line 2"));
+    assert!(Loss::parse_trace("# nothing\n").is_err());
+}
+
+#[test]
+fn corruption_has_its_rate() {
+    let config = LinkConfig {
+        corrupt: 0.05,
+        ..LinkConfig::default()
+    };
+    let mut emulator = Emulator::new(link(config.clone(), 3), 100);
+    let mut corrupted = 0;
+    for n in 0..20_000u64 {
+        assert!(emulator.push(n, 100, Time::from_millis(n)).is_ok());
+        while let Some((_, passage)) = emulator.pop(Time::from_millis(n)) {
+            corrupted += u64::from(matches!(passage, Passage::Arrived { corrupt: true, .. }));
+        }
+    }
+    assert!((900..1_100).contains(&corrupted), "{corrupted}");
+    assert!(emulator.counts().corrupted.abs_diff(corrupted) <= 1);
+    // In virtual time the receiver refuses such a packet.
+    let mut plain = link(config, 3);
+    let refused = Fate::Lost(DropReason::LinkCorrupted);
+    let lost = (0..20_000).filter(|n| plain.offer(100, Time::from_millis(*n)) == refused);
+    assert!((900..1_100).contains(&lost.count()));
+}
+
+#[test]
+fn codel_bounds_the_delay_of_a_standing_queue_and_leaves_short_ones_alone() {
+    // 1 Mbit/s, packets of 1,250 bytes (10 ms), offered at 1.5 times the rate for 10 s.
+    let delays = |codel: Option<CodelSettings>, every_us: u64| {
+        let config = LinkConfig {
+            delay: Delay::Constant(Duration::ZERO),
+            rate: Some(1_000_000),
+            queue: usize::MAX,
+            queue_packets: Some(100),
+            codel,
+            ..LinkConfig::default()
+        };
+        let mut emulator = Emulator::new(link(config, 9), 10_000);
+        let mut delays = Vec::new();
+        for n in 0..10_000_000 / every_us {
+            let now = Time::from_micros(n * every_us);
+            while let Some((at, passage)) = emulator.pop(now) {
+                if let Passage::Arrived { packet, .. } = passage {
+                    let sent: Time = packet;
+                    delays.push(at.since(sent).as_secs_f64() * 1e3);
+                }
+            }
+            let _ = emulator.push(now, 1_250, now);
+        }
+        (delays, emulator.counts())
+    };
+    let last = |delays: &[f64]| {
+        let tail = &delays[delays.len() / 2..];
+        tail.iter().sum::<f64>() / tail.len() as f64
+    };
+    let (full, counts) = delays(None, 6_667);
+    assert!(last(&full) > 900.0, "{}", last(&full));
+    assert!(counts.codel == 0 && counts.queue_full > 0);
+    let (managed, counts) = delays(Some(CodelSettings::default()), 6_667);
+    assert!(last(&managed) < 450.0, "{}", last(&managed));
+    assert!(counts.codel > 100, "{counts:?}");
+    // Below the rate nothing waits, and nothing is dropped.
+    let (idle, counts) = delays(Some(CodelSettings::default()), 11_000);
+    assert_eq!((counts.codel, counts.queue_full), (0, 0));
+    assert!(idle.iter().all(|delay| (delay - 10.0).abs() < 0.01));
 }
 
 proptest! {

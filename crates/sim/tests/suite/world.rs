@@ -4,7 +4,10 @@ use engine::{
     CloseReason, ConnectionId, Control, Deadline, DropReason, Engine, Event, EventKind, Forward,
     Input, MediaPacket, Output, PacketVerdict, SocketId, SocketKind, Time,
 };
-use sim::{Delay, Detail, Fault, HostId, LinkConfig, Loss, Storm, TapPoint, TapTransport, World};
+use sim::{
+    CodelSettings, Delay, Detail, Fault, Framing, HostId, LinkConfig, Loss, Storm, TapPoint,
+    TapTransport, World,
+};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -603,4 +606,41 @@ fn engine_without_progress_is_detected() {
     let mut world = World::new(7);
     world.add_engine("stuck", &[ip("10.0.0.1")], Stuck);
     world.run_until(Time::from_secs(1));
+}
+
+#[test]
+fn links_with_codel_corruption_and_framing_serve_datagrams_and_connections() {
+    let run = |seed| {
+        let config = LinkConfig {
+            delay: Delay::Constant(Duration::from_millis(10)),
+            rate: Some(256_000),
+            framing: Framing::Hdlc,
+            queue: usize::MAX,
+            queue_packets: Some(200),
+            codel: Some(CodelSettings::default()),
+            corrupt: 0.02,
+            mtu: Some(1_500),
+            ..LinkConfig::default()
+        };
+        let (mut world, ping, _) = two(seed, config);
+        let talk = world.add_engine(
+            "talk",
+            &[ip("10.0.0.3")],
+            Talker::new("10.0.0.2:5060", 200_000),
+        );
+        assert!(world.run_quiet(Time::from_secs(300)));
+        let done = world.with_engine(ping, |p: &mut Pinger, _| p.number);
+        assert_eq!(done, Some(50));
+        let closed = world.with_engine(talk, |t: &mut Talker, _| t.closed);
+        assert!(closed.flatten().is_some());
+        let drops = &world.counts().drops;
+        assert!(
+            drops.get(DropReason::LinkCodel) > 0,
+            "nothing was dropped by CoDel"
+        );
+        assert!(drops.get(DropReason::LinkCorrupted) > 0);
+        world.digest()
+    };
+    assert_eq!(run(1), run(1));
+    assert_ne!(run(1), run(2));
 }

@@ -33,6 +33,7 @@ impl Endpoint {
         content: &MessageContent<'_>,
         now: Time,
     ) -> Result<TransactionId, Refused> {
+        self.now = now;
         let fork = self
             .leg(leg)
             .and_then(|leg| leg.setup.as_ref())
@@ -60,7 +61,7 @@ impl Endpoint {
             }
             _ => {}
         }
-        let slot = self.start_leg_request(leg, fork, method, content, false, now)?;
+        let slot = self.start_leg_request(leg, fork, method, content, false)?;
         Ok(self.client_id(slot))
     }
 
@@ -72,7 +73,6 @@ impl Endpoint {
         method: Method<'_>,
         content: &MessageContent<'_>,
         refresh: bool,
-        now: Time,
     ) -> Result<u32, Refused> {
         let offer = has_sdp(content);
         let leg = self.leg(id).ok_or(Refused::Gone)?;
@@ -106,7 +106,7 @@ impl Endpoint {
             }
             _ => {}
         }
-        let slot = self.send_leg_request(id, fork, method, content, b"", now)?;
+        let slot = self.send_leg_request(id, fork, method, content, b"")?;
         if let Some(client) = self.clients.get_mut(slot as usize) {
             client.offer = offer;
             client.refresh = refresh;
@@ -131,7 +131,6 @@ impl Endpoint {
         method: Method<'_>,
         content: &MessageContent<'_>,
         extra: &[u8],
-        now: Time,
     ) -> Result<u32, Refused> {
         self.leg(id).ok_or(Refused::Gone)?;
         let (slot, cookie) = self.open_client(Owner::InDialog(id), method)?;
@@ -163,7 +162,7 @@ impl Endpoint {
         if let Some(client) = self.clients.get_mut(slot as usize) {
             client.fork = fork.map_or(u8::MAX, |fork| fork.0);
         }
-        self.start_client(slot, start, flow, tcp, now)?;
+        self.start_client(slot, start, flow, tcp)?;
         Ok(slot)
     }
 
@@ -220,7 +219,7 @@ impl Endpoint {
         let _ = write!(rest, "RAck: {rseq} {} INVITE\r\n", setup.cseq);
         let free = rest.len();
         let rack = text.get(..text.len() - free).unwrap_or_default();
-        let slot = self.send_leg_request(leg, Some(fork), Method::Prack, content, rack, now)?;
+        let slot = self.send_leg_request(leg, Some(fork), Method::Prack, content, rack)?;
         let sdp = has_sdp(content);
         if let Some(client) = self.clients.get_mut(slot as usize) {
             client.offer = sdp;
@@ -271,7 +270,7 @@ impl Endpoint {
             }
             return Ok(());
         }
-        self.send_leg_request(leg, None, Method::Bye, content, b"", now)?;
+        self.send_leg_request(leg, None, Method::Bye, content, b"")?;
         self.enter_ending(leg);
         Ok(())
     }
@@ -293,31 +292,25 @@ impl Endpoint {
     }
 
     /// Sends a waiting BYE: the ACK was received, or the wait has timed out.
-    pub(crate) fn send_waiting_bye(&mut self, id: LegId, now: Time) {
+    pub(crate) fn send_waiting_bye(&mut self, id: LegId) {
         let extra = self.leg_mut(id).and_then(|leg| leg.pending_bye.take());
         let extra = extra.unwrap_or_default();
         let content = MessageContent::default();
-        match self.send_leg_request(id, None, Method::Bye, &content, &extra, now) {
+        match self.send_leg_request(id, None, Method::Bye, &content, &extra) {
             Ok(_) => self.enter_ending(id),
             Err(_) => self.pending_ends.push((id, Ending::Unanswered)),
         }
     }
 
     /// Sends BYE without a command of the handler, indicates the end and removes the leg.
-    pub(crate) fn bye_and_end(
-        &mut self,
-        id: LegId,
-        reason: Ending,
-        now: Time,
-        handler: &mut dyn Handler,
-    ) {
+    pub(crate) fn bye_and_end(&mut self, id: LegId, reason: Ending, handler: &mut dyn Handler) {
         let content = MessageContent::default();
-        if let Ok(slot) = self.send_leg_request(id, None, Method::Bye, &content, b"", now)
+        if let Ok(slot) = self.send_leg_request(id, None, Method::Bye, &content, b"")
             && let Some(client) = self.clients.get_mut(slot as usize)
         {
             client.owner = Owner::Unowned;
         }
-        self.end_leg(id, reason, None, now, handler);
+        self.end_leg(id, reason, None, handler);
     }
 
     /// Ends a leg in any state: CANCEL, 480, or BYE; the indications of those follow. If the message cannot be sent (no
@@ -351,7 +344,7 @@ impl Endpoint {
     pub fn abandon(&mut self, leg: LegId, now: Time) {
         self.now = now;
         if self.leg(leg).is_some_and(|leg| leg.pending_bye.is_some()) {
-            self.send_waiting_bye(leg, now);
+            self.send_waiting_bye(leg);
         }
         self.pending_ends.retain(|(ended, _)| *ended != leg);
         self.close_leg(leg);
@@ -369,6 +362,7 @@ impl Endpoint {
         reason: &[u8],
         now: Time,
     ) -> Result<TransactionId, Refused> {
+        self.now = now;
         let mut body = Vec::new();
         Lines { out: &mut body }.status_line(status, reason);
         let state: &[u8] = match status {
@@ -407,13 +401,12 @@ impl Endpoint {
         id: LegId,
         request: &Message<'_>,
         flow: &crate::Flow,
-        now: Time,
         handler: &mut dyn Handler,
     ) {
         let fork = match self.fork_of(id, request) {
             Some(fork) => fork,
             None => {
-                self.final_response(slot, 481, &MessageContent::default(), now);
+                self.final_response(slot, 481, &MessageContent::default());
                 return;
             }
         };
@@ -422,16 +415,16 @@ impl Endpoint {
         }
         if !self.advance_remote_cseq(id, fork, request) {
             // Out of order (section 12.2.2).
-            self.final_response(slot, 500, &MessageContent::default(), now);
+            self.final_response(slot, 500, &MessageContent::default());
             return;
         }
         self.refresh_target(id, fork, request, flow);
         match request.method() {
-            Method::Bye => self.on_bye(slot, id, request, now, handler),
-            Method::Invite => self.on_reinvite(slot, id, request, now, handler),
-            Method::Update => self.on_update(slot, id, request, now, handler),
-            Method::Prack => self.on_prack(slot, id, request, now, handler),
-            _ => self.indicate_request(slot, id, request, now, handler),
+            Method::Bye => self.on_bye(slot, id, request, handler),
+            Method::Invite => self.on_reinvite(slot, id, request, handler),
+            Method::Update => self.on_update(slot, id, request, handler),
+            Method::Prack => self.on_prack(slot, id, request, handler),
+            _ => self.indicate_request(slot, id, request, handler),
         }
     }
 
@@ -521,15 +514,9 @@ impl Endpoint {
     }
 
     /// BYE (section 15.1.2).
-    fn on_bye(
-        &mut self,
-        slot: u32,
-        id: LegId,
-        request: &Message<'_>,
-        now: Time,
-        handler: &mut dyn Handler,
-    ) {
-        self.final_response(slot, 200, &MessageContent::default(), now);
+    fn on_bye(&mut self, slot: u32, id: LegId, request: &Message<'_>, handler: &mut dyn Handler) {
+        let now = self.now;
+        self.final_response(slot, 200, &MessageContent::default());
         let Some(leg) = self.leg(id) else {
             return;
         };
@@ -538,14 +525,14 @@ impl Endpoint {
             // A callee must not send BYE in an early dialog. Its final response will follow.
             LegState::Calling => {}
             LegState::Offered => {
-                self.refuse_offered(id, 487, now);
+                self.refuse_offered(id, 487);
                 let indication = Indication::Cancelled { leg: id, request };
                 handler.on_indication(self, indication, now);
                 self.close_leg(id);
             }
             _ => {
                 if peer_invite.is_some() {
-                    self.refuse_offered(id, 487, now);
+                    self.refuse_offered(id, 487);
                 }
                 if self
                     .leg(id)
@@ -553,7 +540,7 @@ impl Endpoint {
                 {
                     return;
                 }
-                self.end_leg(id, Ending::Peer, Some(request), now, handler);
+                self.end_leg(id, Ending::Peer, Some(request), handler);
             }
         }
     }
@@ -564,14 +551,14 @@ impl Endpoint {
         slot: u32,
         id: LegId,
         request: &Message<'_>,
-        now: Time,
         handler: &mut dyn Handler,
     ) {
+        let now = self.now;
         let Some(leg) = self.leg(id) else {
             return;
         };
         if leg.peer_invite.is_some() || (leg.setup.is_some() && !leg.uac) {
-            self.refuse_later(slot, now);
+            self.refuse_later(slot);
             return;
         }
         let glare = leg.our_invite != NONE
@@ -580,16 +567,16 @@ impl Endpoint {
             || leg.owed_ack != NONE
             || leg.offers != 0;
         if glare {
-            self.final_response(slot, 491, &MessageContent::default(), now);
+            self.final_response(slot, 491, &MessageContent::default());
             return;
         }
         if leg.state == LegState::Ending {
-            self.final_response(slot, 481, &MessageContent::default(), now);
+            self.final_response(slot, 481, &MessageContent::default());
             return;
         }
         let session_request = self.session_request(request);
         if self.is_interval_too_small(&session_request) {
-            self.refuse_too_small(slot, now);
+            self.refuse_too_small(slot);
             return;
         }
         let peer_invite = self.server_id(slot);
@@ -617,7 +604,7 @@ impl Endpoint {
         handler.on_indication(self, indication, now);
         // A re-INVITE is mostly answered at once by machines, so a 100 is rarely needed.
         let delay = self.config.timers.trying.max(REINVITE_TRYING_DELAY);
-        self.trying_unless_answered(slot, delay, now);
+        self.trying_unless_answered(slot, delay);
     }
 
     /// UPDATE (RFC 3311 section 5.2).
@@ -626,7 +613,6 @@ impl Endpoint {
         slot: u32,
         id: LegId,
         request: &Message<'_>,
-        now: Time,
         handler: &mut dyn Handler,
     ) {
         let offer = message_has_sdp(request);
@@ -634,23 +620,23 @@ impl Endpoint {
             return;
         };
         if leg.state == LegState::Ending {
-            self.final_response(slot, 481, &MessageContent::default(), now);
+            self.final_response(slot, 481, &MessageContent::default());
             return;
         }
         let offers = leg.offers;
         let session_request = self.session_request(request);
         if offer && offers & OFFER_OUT != 0 {
-            self.final_response(slot, 491, &MessageContent::default(), now);
+            self.final_response(slot, 491, &MessageContent::default());
             return;
         }
         // Forks have dialogs, and UPDATEs, of their own.
         let forked = leg.uac && leg.setup.is_some();
         if (leg.peer_update_pending && !forked) || (offer && offers & OFFER_IN != 0) {
-            self.refuse_later(slot, now);
+            self.refuse_later(slot);
             return;
         }
         if self.is_interval_too_small(&session_request) {
-            self.refuse_too_small(slot, now);
+            self.refuse_too_small(slot);
             return;
         }
         if let Some(leg) = self.leg_mut(id) {
@@ -668,20 +654,14 @@ impl Endpoint {
         {
             active.session = confirmed.then_some(session_request);
         }
-        self.indicate_request(slot, id, request, now, handler);
+        self.indicate_request(slot, id, request, handler);
     }
 
     /// PRACK (RFC 3262 section 3).
-    fn on_prack(
-        &mut self,
-        slot: u32,
-        id: LegId,
-        request: &Message<'_>,
-        now: Time,
-        handler: &mut dyn Handler,
-    ) {
+    fn on_prack(&mut self, slot: u32, id: LegId, request: &Message<'_>, handler: &mut dyn Handler) {
+        let now = self.now;
         if !self.rack_matches(id, request) {
-            self.final_response(slot, 481, &MessageContent::default(), now);
+            self.final_response(slot, 481, &MessageContent::default());
             return;
         }
         if message_has_sdp(request)
@@ -699,8 +679,8 @@ impl Endpoint {
             request,
         };
         handler.on_indication(self, indication, now);
-        self.arm_unless_answered(slot, now);
-        self.on_pracked(id, now);
+        self.arm_unless_answered(slot);
+        self.on_pracked(id);
     }
 
     fn indicate_request(
@@ -708,9 +688,9 @@ impl Endpoint {
         slot: u32,
         id: LegId,
         request: &Message<'_>,
-        now: Time,
         handler: &mut dyn Handler,
     ) {
+        let now = self.now;
         let transaction = self.server_id(slot);
         let indication = Indication::Request {
             leg: id,
@@ -718,26 +698,26 @@ impl Endpoint {
             request,
         };
         handler.on_indication(self, indication, now);
-        self.arm_unless_answered(slot, now);
+        self.arm_unless_answered(slot);
     }
 
-    pub(crate) fn arm_unless_answered(&mut self, slot: u32, now: Time) {
+    pub(crate) fn arm_unless_answered(&mut self, slot: u32) {
         let waits = self.servers.get(slot as usize).is_some_and(|server| {
             server.active.is_some() && server.state == ServerState::Trying && server.timer.is_none()
         });
         if waits {
-            self.server_other_waits(slot, now);
+            self.server_other_waits(slot);
         }
     }
 
     /// Sends 500 with a random Retry-After of 0 to 10 s (section 14.2; RFC 3311 section 5.2).
-    fn refuse_later(&mut self, slot: u32, now: Time) {
+    fn refuse_later(&mut self, slot: u32) {
         let seconds = self.entropy.below(11).to_string();
         let edits = [Edit::Add {
             id: HeaderId::RetryAfter,
             value: seconds.as_bytes(),
         }];
-        self.final_response(slot, 500, &MessageContent::default().with(&edits), now);
+        self.final_response(slot, 500, &MessageContent::default().with(&edits));
     }
 
     /// Updates offer state after the handler has answered an in-dialog request.

@@ -241,7 +241,7 @@ impl Endpoint {
             .peer_invite
             .filter(|&peer_invite| self.server(peer_invite).is_some())
         {
-            self.final_response(peer_invite.slot, 487, &MessageContent::default(), self.now);
+            self.final_response(peer_invite.slot, 487, &MessageContent::default());
         }
     }
 

@@ -6,7 +6,7 @@ use crate::Endpoint;
 use crate::api::{Ending, Fork, Handler, Indication, LegId, LegState, MessageContent};
 use crate::compose::message_has_sdp;
 use crate::transaction::{ClientState, NONE};
-use engine::{DropReason, Time};
+use engine::DropReason;
 use wire::sip::{Message, Method};
 
 impl Endpoint {
@@ -17,15 +17,15 @@ impl Endpoint {
         id: LegId,
         response: &Message<'_>,
         flow: &crate::Flow,
-        now: Time,
         handler: &mut dyn Handler,
     ) {
+        let now = self.now;
         let Some(client) = self.clients.get(slot as usize) else {
             return;
         };
         let status = response.status();
         if client.method == Some(Method::Invite) {
-            self.reinvite_response(slot, id, response, flow, now, handler);
+            self.reinvite_response(slot, id, response, flow, handler);
             return;
         }
         if client.state == ClientState::Completed {
@@ -35,11 +35,11 @@ impl Endpoint {
         if status < 200 {
             self.other_proceeding(slot);
             if status > 100 {
-                self.indicate_response(slot, id, response, now, handler);
+                self.indicate_response(slot, id, response, handler);
             }
             return;
         }
-        if self.leg(id).is_some() && self.retry_request(slot, response, now) {
+        if self.leg(id).is_some() && self.retry_request(slot, response) {
             return;
         }
         let (method, offer, fork, refresh) = (
@@ -49,20 +49,20 @@ impl Endpoint {
             self.refresh_of(slot),
         );
         let transaction = self.client_id(slot);
-        self.client_other_complete(slot, now);
-        self.apply_final_response(id, method, offer, fork, response, now);
+        self.client_other_complete(slot);
+        self.apply_final_response(id, method, offer, fork, response);
         if self.leg(id).is_none() {
             return;
         }
         if method == Some(Method::Bye) {
-            self.end_leg(id, Ending::Local, Some(response), now, handler);
+            self.end_leg(id, Ending::Local, Some(response), handler);
             return;
         }
         if refresh {
             match status {
                 200..=299 => {}
                 408 | 481 => {}
-                _ => self.refresh_failed(id, response, now),
+                _ => self.refresh_failed(id, response),
             }
         } else {
             let indication = Indication::Response {
@@ -74,7 +74,7 @@ impl Endpoint {
         }
         // Section 12.2.1.2: 481 and 408 end the dialog, if the request belongs to its INVITE usage (RFC 5057).
         if matches!(status, 408 | 481) && of_invite_usage(method) && fork.is_none() {
-            self.bye_and_end(id, Ending::UnknownDialog, now, handler);
+            self.bye_and_end(id, Ending::UnknownDialog, handler);
         }
     }
 
@@ -108,7 +108,6 @@ impl Endpoint {
         offer: bool,
         fork: Option<Fork>,
         response: &Message<'_>,
-        now: Time,
     ) {
         let status = response.status();
         let Some(leg) = self.leg_mut(id) else {
@@ -136,7 +135,7 @@ impl Endpoint {
             }
         }
         if fork.is_none() && self.leg(id).is_some_and(|leg| leg.setup.is_none()) {
-            self.apply_session_response(id, response, now);
+            self.apply_session_response(id, response);
         }
     }
 
@@ -145,9 +144,9 @@ impl Endpoint {
         slot: u32,
         id: LegId,
         response: &Message<'_>,
-        now: Time,
         handler: &mut dyn Handler,
     ) {
+        let now = self.now;
         if self.leg(id).is_none() || self.refresh_of(slot) {
             return;
         }
@@ -167,9 +166,9 @@ impl Endpoint {
         id: LegId,
         response: &Message<'_>,
         flow: &crate::Flow,
-        now: Time,
         handler: &mut dyn Handler,
     ) {
+        let now = self.now;
         let status = response.status();
         let state = self
             .clients
@@ -179,18 +178,18 @@ impl Endpoint {
             (ClientState::Calling | ClientState::Proceeding, 100..=199) => {
                 self.client_invite_proceeding(slot);
                 if status > 100 {
-                    self.indicate_response(slot, id, response, now, handler);
+                    self.indicate_response(slot, id, response, handler);
                 }
             }
             (ClientState::Calling | ClientState::Proceeding, 200..=299) => {
-                self.reinvite_accepted(slot, id, response, flow, now, handler);
+                self.reinvite_accepted(slot, id, response, flow, handler);
             }
             (ClientState::Calling | ClientState::Proceeding, _) => {
-                if self.leg(id).is_some() && self.retry_request(slot, response, now) {
+                if self.leg(id).is_some() && self.retry_request(slot, response) {
                     return;
                 }
                 let transaction = self.client_id(slot);
-                self.client_invite_refused(slot, response, now);
+                self.client_invite_refused(slot, response);
                 let Some(leg) = self.leg_mut(id) else {
                     return;
                 };
@@ -203,15 +202,15 @@ impl Endpoint {
                 };
                 handler.on_indication(self, indication, now);
                 if matches!(status, 408 | 481) {
-                    self.bye_and_end(id, Ending::UnknownDialog, now, handler);
+                    self.bye_and_end(id, Ending::UnknownDialog, handler);
                 }
             }
             (ClientState::Accepted, 200..=299) => {
-                self.initial_response(slot, id, response, flow, now, handler)
+                self.initial_response(slot, id, response, flow, handler)
             }
             (ClientState::Completed, 300..) => {
                 self.drops.count(DropReason::SipRetransmission);
-                self.resend_client(slot, now);
+                self.resend_client(slot);
             }
             _ => self.drops.count(DropReason::SipRetransmission),
         }
@@ -223,17 +222,17 @@ impl Endpoint {
         id: LegId,
         response: &Message<'_>,
         flow: &crate::Flow,
-        now: Time,
         handler: &mut dyn Handler,
     ) {
+        let now = self.now;
         let tag = response.to().ok().and_then(|to| to.tag());
-        self.client_invite_accept(slot, tag.unwrap_or_default(), now);
+        self.client_invite_accept(slot, tag.unwrap_or_default());
         let number = response.cseq().map_or(0, |cseq| cseq.number);
         let has_sdp = message_has_sdp(response);
         let transaction = self.client_id(slot);
         let Some(leg) = self.leg_mut(id) else {
             // The dialog has ended meanwhile; the 2xx still needs its ACK.
-            self.initial_response(slot, id, response, flow, now, handler);
+            self.initial_response(slot, id, response, flow, handler);
             return;
         };
         leg.our_invite = NONE;
@@ -256,7 +255,7 @@ impl Endpoint {
             let _ = self.ack(id, &MessageContent::default(), now);
             return;
         }
-        self.apply_session_response(id, response, now);
+        self.apply_session_response(id, response);
         let indication = Indication::Response {
             leg: id,
             transaction,

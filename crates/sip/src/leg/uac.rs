@@ -50,19 +50,14 @@ impl Endpoint {
         );
         peer.flow = target.flow;
         let id = self.open_leg(own, peer, true)?;
-        let sent = self.send_initial_invite(id, invite, now);
+        let sent = self.send_initial_invite(id, invite);
         if sent.is_err() {
             self.close_leg(id);
         }
         sent.map(|()| id)
     }
 
-    fn send_initial_invite(
-        &mut self,
-        id: LegId,
-        invite: &Invite<'_>,
-        now: Time,
-    ) -> Result<(), Refused> {
+    fn send_initial_invite(&mut self, id: LegId, invite: &Invite<'_>) -> Result<(), Refused> {
         let (slot, cookie) = self.open_client(Owner::InitialInvite(id), Method::Invite)?;
         let branch = IdToken::new(slot, cookie);
         if let Some(client) = self.clients.get_mut(slot as usize) {
@@ -100,7 +95,7 @@ impl Endpoint {
         if invite.target.feedback {
             self.request_feedback(start);
         }
-        self.start_client(slot, start, flow, invite.target.tcp_when_large, now)
+        self.start_client(slot, start, flow, invite.target.tcp_when_large)
     }
 
     /// Call-ID and From of a new dialog or request.
@@ -131,7 +126,6 @@ impl Endpoint {
         id: LegId,
         response: &Message<'_>,
         flow: &Flow,
-        now: Time,
         handler: &mut dyn Handler,
     ) {
         let status = response.status();
@@ -142,20 +136,20 @@ impl Endpoint {
         match (state, status) {
             (ClientState::Calling | ClientState::Proceeding, 100..=199) => {
                 self.client_invite_proceeding(slot);
-                self.on_provisional(slot, id, response, now, handler);
+                self.on_provisional(slot, id, response, handler);
             }
             (ClientState::Calling | ClientState::Proceeding, 200..=299) => {
                 let tag = response.to().ok().and_then(|to| to.tag());
-                self.client_invite_accept(slot, tag.unwrap_or_default(), now);
-                self.on_first_2xx(slot, id, response, flow, now, handler);
+                self.client_invite_accept(slot, tag.unwrap_or_default());
+                self.on_first_2xx(slot, id, response, flow, handler);
             }
             (ClientState::Calling | ClientState::Proceeding, _) => {
-                self.on_failure_response(slot, id, response, now, handler);
+                self.on_failure_response(slot, id, response, handler);
             }
-            (ClientState::Accepted, 200..=299) => self.on_repeated_2xx(slot, response, flow, now),
+            (ClientState::Accepted, 200..=299) => self.on_repeated_2xx(slot, response, flow),
             (ClientState::Completed, 300..) => {
                 self.drops.count(engine::DropReason::SipRetransmission);
-                self.resend_client(slot, now);
+                self.resend_client(slot);
             }
             _ => self.drops.count(engine::DropReason::SipRetransmission),
         }
@@ -167,9 +161,9 @@ impl Endpoint {
         slot: u32,
         id: LegId,
         response: &Message<'_>,
-        now: Time,
         handler: &mut dyn Handler,
     ) {
+        let now = self.now;
         if self.leg(id).is_none() {
             return;
         }
@@ -185,7 +179,7 @@ impl Endpoint {
                 .and_then(|leg| leg.setup.as_mut())
                 .map(|setup| core::mem::take(&mut setup.cancel_headers))
                 .unwrap_or_default();
-            if self.send_cancel(slot, &extra, now).is_err() {
+            if self.send_cancel(slot, &extra).is_err() {
                 let deadline = now + self.transaction_timeout();
                 if let Some(active) = self
                     .clients
@@ -238,11 +232,12 @@ impl Endpoint {
         };
         handler.on_indication(self, indication, now);
         if let (true, Some(fork)) = (reliable, fork) {
-            self.prack_if_owed(id, fork, now);
+            self.prack_if_owed(id, fork);
         }
     }
 
-    fn prack_if_owed(&mut self, id: LegId, fork: Fork, now: Time) {
+    fn prack_if_owed(&mut self, id: LegId, fork: Fork) {
+        let now = self.now;
         let owed = self.leg_mut(id).is_some_and(|leg| {
             let automatic = leg
                 .setup
@@ -295,17 +290,17 @@ impl Endpoint {
         id: LegId,
         response: &Message<'_>,
         flow: &Flow,
-        now: Time,
         handler: &mut dyn Handler,
     ) {
+        let now = self.now;
         let Some(leg) = self.leg(id) else {
-            self.end_late_fork(slot, response, flow, now);
+            self.end_late_fork(slot, response, flow);
             return;
         };
         let setup = leg.setup.as_ref();
         if setup.is_some_and(|setup| setup.cancelled) {
-            self.end_late_fork(slot, response, flow, now);
-            self.fail_leg(id, Failure::CancelCrossed, Some(response), now, handler);
+            self.end_late_fork(slot, response, flow);
+            self.fail_leg(id, Failure::CancelCrossed, Some(response), handler);
             return;
         }
         let tag = response.to().ok().and_then(|to| to.tag());
@@ -335,7 +330,7 @@ impl Endpoint {
             }
             leg.offers &= !OFFER_OUT;
         }
-        self.apply_session_response(id, response, now);
+        self.apply_session_response(id, response);
         let indication = Indication::Answered { leg: id, response };
         handler.on_indication(self, indication, now);
     }
@@ -346,19 +341,18 @@ impl Endpoint {
         slot: u32,
         id: LegId,
         response: &Message<'_>,
-        now: Time,
         handler: &mut dyn Handler,
     ) {
         let again = self.leg(id).is_some_and(|leg| {
             leg.setup
                 .as_ref()
                 .is_some_and(|setup| !setup.cancelled && setup.invite == slot)
-        }) && self.retry_request(slot, response, now);
+        }) && self.retry_request(slot, response);
         if again {
             return;
         }
-        self.client_invite_refused(slot, response, now);
-        self.fail_leg(id, Failure::Response, Some(response), now, handler);
+        self.client_invite_refused(slot, response);
+        self.fail_leg(id, Failure::Response, Some(response), handler);
     }
 
     /// Indicates that our INVITE failed, and removes the leg.
@@ -367,9 +361,9 @@ impl Endpoint {
         id: LegId,
         reason: Failure,
         response: Option<&Message<'_>>,
-        now: Time,
         handler: &mut dyn Handler,
     ) {
+        let now = self.now;
         if self.leg(id).is_none() {
             return;
         }
@@ -385,7 +379,7 @@ impl Endpoint {
     /// Retries the request of `slot` in a new transaction: with credentials after 401 and 407 (section 22.2), with a
     /// larger interval after 422 (RFC 4028 section 7.3). `false` if a retry is of no use. The refusal of an INVITE is
     /// acknowledged here.
-    pub(crate) fn retry_request(&mut self, slot: u32, response: &Message<'_>, now: Time) -> bool {
+    pub(crate) fn retry_request(&mut self, slot: u32, response: &Message<'_>) -> bool {
         let Some(client) = self.clients.get(slot as usize) else {
             return false;
         };
@@ -427,9 +421,8 @@ impl Endpoint {
             }),
             false => None,
         };
-        let sent = kept.and_then(|bytes| {
-            self.send_retry(&bytes, owner, larger, login.as_deref_mut(), flow, now)
-        });
+        let sent = kept
+            .and_then(|bytes| self.send_retry(&bytes, owner, larger, login.as_deref_mut(), flow));
         if let Some(leg) = leg.and_then(|leg| self.leg_mut(leg)) {
             leg.login = login;
         } else if let Some(active) = sent
@@ -448,7 +441,7 @@ impl Endpoint {
                 active.tries = tries + 1;
             }
         }
-        self.replace_client(slot, new, owner, response, now);
+        self.replace_client(slot, new, owner, response);
         true
     }
 
@@ -463,14 +456,7 @@ impl Endpoint {
     }
 
     /// Completes the old transaction and lets the leg refer to the new one.
-    fn replace_client(
-        &mut self,
-        old: u32,
-        new: u32,
-        owner: Owner,
-        response: &Message<'_>,
-        now: Time,
-    ) {
+    fn replace_client(&mut self, old: u32, new: u32, owner: Owner, response: &Message<'_>) {
         let invite = self
             .clients
             .get(old as usize)
@@ -479,8 +465,8 @@ impl Endpoint {
             client.owner = Owner::Unowned;
         }
         match invite {
-            true => self.client_invite_refused(old, response, now),
-            false => self.client_other_complete(old, now),
+            true => self.client_invite_refused(old, response),
+            false => self.client_other_complete(old),
         }
         let (Owner::InitialInvite(leg) | Owner::InDialog(leg)) = owner else {
             return;
@@ -505,7 +491,6 @@ impl Endpoint {
         larger: Option<u32>,
         login: Option<&mut StoredLogin>,
         flow: Flow,
-        now: Time,
     ) -> Option<u32> {
         let old = Message::parse(bytes).ok()?;
         let (slot, cookie) = self.open_client(owner, old.method()).ok()?;
@@ -515,7 +500,7 @@ impl Endpoint {
             self.close_client(slot);
             return None;
         };
-        self.start_client(slot, start, flow, false, now).ok()?;
+        self.start_client(slot, start, flow, false).ok()?;
         Some(slot)
     }
 
@@ -600,14 +585,14 @@ impl Endpoint {
     }
 
     /// A further 2xx: a retransmission of the first, or from another fork (RFC 3261 section 13.2.2.4).
-    fn on_repeated_2xx(&mut self, slot: u32, response: &Message<'_>, flow: &Flow, now: Time) {
+    fn on_repeated_2xx(&mut self, slot: u32, response: &Message<'_>, flow: &Flow) {
         let tag = response.to().ok().and_then(|to| to.tag());
         let fingerprint = self.fingerprints.tag(tag.unwrap_or_default());
         let Some(client) = self.clients.get(slot as usize) else {
             return;
         };
         if client.first_2xx_tag != fingerprint {
-            self.end_late_fork(slot, response, flow, now);
+            self.end_late_fork(slot, response, flow);
             return;
         }
         self.drops.count(engine::DropReason::SipRetransmission);
@@ -624,7 +609,7 @@ impl Endpoint {
             let start = self.net.out.begin();
             self.net.out.arena.extend_from_slice(ack);
             // A failure to send is like a loss in the network.
-            let _ = self.transmit(&flow, start, now);
+            let _ = self.transmit(&flow, start);
             return;
         }
         // If the dialog's next hop is a name, only the leg has its resolved address.
@@ -634,24 +619,24 @@ impl Endpoint {
         });
         let named = owner.filter(|leg| self.named_hop_of(*leg, None).is_some());
         let place = named.and_then(|leg| self.flow_of(leg)).unwrap_or(*flow);
-        self.ack_of_response(slot, response, &place, now);
+        self.ack_of_response(slot, response, &place);
     }
 
     /// Sends an ACK composed from a 2xx alone, which contains target, route set, tags and CSeq.
-    fn ack_of_response(&mut self, slot: u32, response: &Message<'_>, flow: &Flow, now: Time) {
+    fn ack_of_response(&mut self, slot: u32, response: &Message<'_>, flow: &Flow) {
         let leg = self.clients.get(slot as usize).and_then(|c| match c.owner {
             Owner::InitialInvite(leg) | Owner::InDialog(leg) => self.leg(leg),
             _ => None,
         });
         let pinned = leg.filter(|leg| leg.pinned).map(|leg| leg.peer.flow);
-        self.send_from_2xx(slot, Method::Ack, response, pinned.unwrap_or(*flow), now);
+        self.send_from_2xx(slot, Method::Ack, response, pinned.unwrap_or(*flow));
     }
 
     /// Ends the dialog of an unwanted 2xx: ACK, then BYE (section 13.2.2.4).
-    fn end_late_fork(&mut self, slot: u32, response: &Message<'_>, flow: &Flow, now: Time) {
+    fn end_late_fork(&mut self, slot: u32, response: &Message<'_>, flow: &Flow) {
         let tag = response.to().ok().and_then(|to| to.tag());
         let fingerprint = self.fingerprints.tag(tag.unwrap_or_default());
-        self.ack_of_response(slot, response, flow, now);
+        self.ack_of_response(slot, response, flow);
         let Some(client) = self.clients.get_mut(slot as usize) else {
             return;
         };
@@ -662,7 +647,7 @@ impl Endpoint {
             return;
         }
         accepted.late.push(fingerprint);
-        self.send_from_2xx(slot, Method::Bye, response, *flow, now);
+        self.send_from_2xx(slot, Method::Bye, response, *flow);
     }
 
     /// Sends ACK or BYE within the dialog of a 2xx to the INVITE of `slot`.
@@ -672,7 +657,6 @@ impl Endpoint {
         method: Method<'static>,
         response: &Message<'_>,
         flow: Flow,
-        now: Time,
     ) {
         let base = Peer::new(b"", b"", core::iter::empty(), flow);
         let peer = Peer::from_response(response, &base);
@@ -717,8 +701,8 @@ impl Endpoint {
         };
         // A failure to send is like a loss in the network: the peer retransmits its 2xx, and Timer E our BYE.
         let _ = match method {
-            Method::Ack => self.transmit(&flow, start, now).map(|_| ()),
-            _ => self.start_client(client, start, flow, false, now),
+            Method::Ack => self.transmit(&flow, start).map(|_| ()),
+            _ => self.start_client(client, start, flow, false),
         };
     }
 
@@ -825,7 +809,7 @@ impl Endpoint {
             true => None,
             false => Some((self.net.out.composed(start).to_vec(), flow)),
         };
-        self.transmit(&flow, start, now)?;
+        self.transmit(&flow, start)?;
         if let Some(client) = self.clients.get_mut(slot as usize).filter(
             |c| matches!(c.owner, Owner::InitialInvite(owner) | Owner::InDialog(owner) if owner == leg),
         ) {
@@ -865,7 +849,7 @@ impl Endpoint {
         let state = self.leg_mut(leg).ok_or(Refused::Gone)?;
         let Some(setup) = state.setup.as_mut() else {
             let slot = state.our_invite;
-            return self.cancel_reinvite(slot, content, now);
+            return self.cancel_reinvite(slot, content);
         };
         if setup.invite == NONE {
             return Err(Refused::State);
@@ -880,7 +864,7 @@ impl Endpoint {
             .is_some_and(|client| client.state == ClientState::Proceeding);
         let extra = extra_headers(content);
         if proceeding {
-            self.send_cancel(slot, &extra, now)?;
+            self.send_cancel(slot, &extra)?;
         }
         if let Some(leg) = self.leg_mut(leg) {
             leg.state = LegState::Ending;
@@ -894,18 +878,13 @@ impl Endpoint {
 }
 
 impl Endpoint {
-    fn cancel_reinvite(
-        &mut self,
-        slot: u32,
-        content: &MessageContent<'_>,
-        now: Time,
-    ) -> Result<(), Refused> {
+    fn cancel_reinvite(&mut self, slot: u32, content: &MessageContent<'_>) -> Result<(), Refused> {
         let proceeding = self
             .clients
             .get(slot as usize)
             .is_some_and(|client| client.state == ClientState::Proceeding);
         match proceeding {
-            true => self.send_cancel(slot, &extra_headers(content), now),
+            true => self.send_cancel(slot, &extra_headers(content)),
             false => Err(Refused::State),
         }
     }

@@ -19,11 +19,11 @@ impl Endpoint {
         slot: u32,
         request: &Message<'_>,
         flow: &Flow,
-        now: Time,
         handler: &mut dyn Handler,
     ) {
+        let now = self.now;
         let Some(contact) = request.contact().ok().filter(|c| !c.is_star()) else {
-            self.refuse_server_reason(slot, 400, b"Missing Contact", now);
+            self.refuse_server_reason(slot, 400, b"Missing Contact");
             return;
         };
         let own = Own::new(
@@ -40,12 +40,12 @@ impl Endpoint {
         peer.flow = self.next_hop_flow(&peer, false);
         let session_request = self.session_request(request);
         if self.is_interval_too_small(&session_request) {
-            self.refuse_too_small(slot, now);
+            self.refuse_too_small(slot);
             return;
         }
         let Ok(id) = self.open_leg(own, peer, false) else {
             self.drops.count(DropReason::SipTableFull);
-            self.final_response(slot, 503, &MessageContent::default(), now);
+            self.final_response(slot, 503, &MessageContent::default());
             return;
         };
         let peer_invite = self.server_id(slot);
@@ -87,16 +87,12 @@ impl Endpoint {
             flow: *flow,
         };
         handler.on_indication(self, indication, now);
-        self.trying_unless_answered(slot, self.config.timers.trying, now);
+        self.trying_unless_answered(slot, self.config.timers.trying);
     }
 
     /// Sends a 100 after `delay`, unless the handler has answered the INVITE (section 17.2.1).
-    pub(crate) fn trying_unless_answered(
-        &mut self,
-        slot: u32,
-        delay: core::time::Duration,
-        now: Time,
-    ) {
+    pub(crate) fn trying_unless_answered(&mut self, slot: u32, delay: core::time::Duration) {
+        let now = self.now;
         let waits = self
             .servers
             .get(slot as usize)
@@ -105,20 +101,20 @@ impl Endpoint {
             return;
         }
         if delay.is_zero() {
-            self.send_trying(slot, now);
+            self.send_trying(slot);
         } else {
             self.arm_server(slot, now + delay);
         }
     }
 
     /// Sends 422 with our Min-SE (RFC 4028 section 9).
-    pub(crate) fn refuse_too_small(&mut self, slot: u32, now: Time) {
+    pub(crate) fn refuse_too_small(&mut self, slot: u32) {
         let min_se = self.our_min_se().to_string();
         let edits = [wire::sip::Edit::AddNamed {
             name: b"Min-SE",
             value: min_se.as_bytes(),
         }];
-        self.final_response(slot, 422, &MessageContent::default().with(&edits), now);
+        self.final_response(slot, 422, &MessageContent::default().with(&edits));
     }
 
     /// Sends a provisional response, 101 to 199, for an unanswered INVITE (section 13.3.1.1). `reliable`: retransmitted
@@ -167,7 +163,7 @@ impl Endpoint {
         }
         self.write_body(content);
         let Some(rseq) = rseq else {
-            self.send_provisional(slot, start, &flow, now);
+            self.send_provisional(slot, start, &flow);
             return Ok(());
         };
         if has_sdp(content)
@@ -178,11 +174,11 @@ impl Endpoint {
                 _ => leg.offers & !OFFER_IN,
             };
         }
-        self.keep_reliable(leg, slot, rseq, start, now);
+        self.keep_reliable(leg, slot, rseq, start);
         Ok(())
     }
 
-    fn keep_reliable(&mut self, leg: LegId, slot: u32, rseq: u32, start: usize, now: Time) {
+    fn keep_reliable(&mut self, leg: LegId, slot: u32, rseq: u32, start: usize) {
         let bytes = self.net.out.composed(start).to_vec();
         let mut cseq = 0;
         if let Some(server) = self.servers.get_mut(slot as usize) {
@@ -205,7 +201,7 @@ impl Endpoint {
         reliable.rseq = rseq;
         reliable.cseq = cseq;
         match reliable.unacknowledged {
-            0 => self.send_reliable(leg, rseq, bytes, now),
+            0 => self.send_reliable(leg, rseq, bytes),
             _ => reliable
                 .queue
                 .push_back(QueuedResponse::Reliable(rseq, bytes)),
@@ -264,7 +260,7 @@ impl Endpoint {
         }
         let slot = self.offered_slot(leg)?;
         self.lift_bound(slot);
-        let start = self.compose_2xx(leg, slot, status, content, now)?;
+        let start = self.compose_2xx(leg, slot, status, content)?;
         let has_sdp = has_sdp(content);
         let must_wait = {
             let state = self.leg_mut(leg).ok_or(Refused::Gone)?;
@@ -281,7 +277,7 @@ impl Endpoint {
         };
         let bytes = self.net.out.composed(start).to_vec();
         if !must_wait {
-            self.send_2xx(leg, bytes, now);
+            self.send_2xx(leg, bytes);
         } else if let Some(leg) = self.leg_mut(leg) {
             leg.state = LegState::Answered;
             if let Some(setup) = leg.setup.as_mut() {
@@ -301,7 +297,6 @@ impl Endpoint {
         slot: u32,
         status: u16,
         content: &MessageContent<'_>,
-        now: Time,
     ) -> Result<usize, Refused> {
         let tag = self.tag_of(leg);
         let (start, flow) = self
@@ -313,14 +308,15 @@ impl Endpoint {
             .get(slot as usize)
             .and_then(|server| server.active.as_ref()?.session);
         if let Some(session_request) = session_request {
-            self.write_session_response(leg, &session_request, now);
+            self.write_session_response(leg, &session_request);
         }
         self.write_body(content);
         Ok(start)
     }
 
     /// Sends the 2xx `bytes` for the pending INVITE of `leg` and retransmits it until ACK.
-    pub(crate) fn send_2xx(&mut self, leg: LegId, bytes: Vec<u8>, now: Time) {
+    pub(crate) fn send_2xx(&mut self, leg: LegId, bytes: Vec<u8>) {
+        let now = self.now;
         let Some(peer_invite) = self.leg(leg).and_then(|leg| leg.peer_invite) else {
             return;
         };
@@ -334,8 +330,8 @@ impl Endpoint {
         let start = self.net.out.begin();
         self.net.out.arena.extend_from_slice(&bytes);
         // A failure to send is like a loss in the network: it is retransmitted.
-        let _ = self.transmit(&flow, start, now);
-        self.on_2xx_sent(peer_invite.slot, now);
+        let _ = self.transmit(&flow, start);
+        self.on_2xx_sent(peer_invite.slot);
         let t1 = self.t1();
         let deadline = now + self.transaction_timeout();
         let timer = self.schedule_unacked(leg, now + t1);
@@ -369,9 +365,8 @@ impl Endpoint {
         slot: u32,
         status: u16,
         content: &MessageContent<'_>,
-        now: Time,
     ) -> Result<(), Refused> {
-        let start = self.compose_2xx(leg, slot, status, content, now)?;
+        let start = self.compose_2xx(leg, slot, status, content)?;
         let bytes = self.net.out.composed(start).to_vec();
         if let Some(state) = self.leg_mut(leg)
             && has_sdp(content)
@@ -381,7 +376,7 @@ impl Endpoint {
                 _ => state.offers & !OFFER_IN,
             };
         }
-        self.send_2xx(leg, bytes, now);
+        self.send_2xx(leg, bytes);
         Ok(())
     }
 
@@ -403,15 +398,15 @@ impl Endpoint {
             return Err(Refused::Value);
         }
         let slot = self.offered_slot(leg)?;
-        self.final_response(slot, status, content, now);
+        self.final_response(slot, status, content);
         self.close_leg(leg);
         Ok(())
     }
 
     /// Refuses the INVITE of an incoming leg whose 2xx is not sent, without a command of the handler.
-    pub(crate) fn refuse_offered(&mut self, leg: LegId, status: u16, now: Time) {
+    pub(crate) fn refuse_offered(&mut self, leg: LegId, status: u16) {
         if let Some(peer_invite) = self.leg(leg).and_then(|leg| leg.peer_invite) {
-            self.final_response(peer_invite.slot, status, &MessageContent::default(), now);
+            self.final_response(peer_invite.slot, status, &MessageContent::default());
         }
         if let Some(leg) = self.leg_mut(leg) {
             leg.peer_invite = None;
@@ -423,9 +418,9 @@ impl Endpoint {
         &mut self,
         id: LegId,
         request: &Message<'_>,
-        now: Time,
         handler: &mut dyn Handler,
     ) -> bool {
+        let now = self.now;
         let number = request.cseq().map_or(0, |cseq| cseq.number);
         let Some(leg) = self.leg_mut(id) else {
             return false;
@@ -442,7 +437,7 @@ impl Endpoint {
             self.wheel.cancel(timer);
         }
         if bye {
-            self.send_waiting_bye(id, now);
+            self.send_waiting_bye(id);
             return true;
         }
         let indication = Indication::Acked { leg: id, request };
@@ -451,7 +446,8 @@ impl Endpoint {
     }
 
     /// Retransmits a 2xx at least every T2; without ACK after 64*T1 the dialog is ended by BYE (section 13.3.1.4).
-    pub(crate) fn unacked_timer(&mut self, slot: u32, now: Time, handler: &mut dyn Handler) {
+    pub(crate) fn unacked_timer(&mut self, slot: u32, handler: &mut dyn Handler) {
+        let now = self.now;
         let t2 = self.config.timers.t2;
         let Some(leg) = self.legs.get_mut(slot as usize) else {
             return;
@@ -461,15 +457,15 @@ impl Endpoint {
             check: leg.cookie as u32,
         };
         let Some(unacked) = leg.unacked.as_mut() else {
-            self.reliable_timer(id, now, handler);
+            self.reliable_timer(id, handler);
             return;
         };
         unacked.timer = None;
         if now >= unacked.deadline {
             leg.unacked = None;
             match leg.pending_bye.is_some() {
-                true => self.send_waiting_bye(id, now),
-                false => self.bye_and_end(id, Ending::NoAck, now, handler),
+                true => self.send_waiting_bye(id),
+                false => self.bye_and_end(id, Ending::NoAck, handler),
             }
             return;
         }
@@ -481,7 +477,7 @@ impl Endpoint {
         let start = self.net.out.begin();
         self.net.out.arena.extend_from_slice(&unacked.bytes);
         // A failure to send is like a loss in the network.
-        let _ = self.transmit(&flow, start, now);
+        let _ = self.transmit(&flow, start);
     }
 
     /// Processes CANCEL for the INVITE in `slot` (section 9.2), after CANCEL was answered with 200.
@@ -489,9 +485,9 @@ impl Endpoint {
         &mut self,
         slot: u32,
         request: &Message<'_>,
-        now: Time,
         handler: &mut dyn Handler,
     ) {
+        let now = self.now;
         let Some(server) = self.servers.get(slot as usize) else {
             return;
         };
@@ -500,10 +496,10 @@ impl Endpoint {
         }
         let transaction = self.server_id(slot);
         let Some(id) = server.leg else {
-            self.final_response(slot, 487, &MessageContent::default(), now);
+            self.final_response(slot, 487, &MessageContent::default());
             return;
         };
-        self.final_response(slot, 487, &MessageContent::default(), now);
+        self.final_response(slot, 487, &MessageContent::default());
         let Some(leg) = self.leg_mut(id) else {
             return;
         };

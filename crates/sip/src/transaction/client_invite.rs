@@ -4,12 +4,12 @@ use super::{ClientState, NONE, Owner};
 use crate::Endpoint;
 use crate::api::{Handler, MessageContent, Refused};
 use crate::compose::Lines;
-use engine::Time;
 use wire::sip::{HeaderId, Message, Method};
 
 impl Endpoint {
     /// Timer A: retransmit, doubling; Timer B: time out; Timers D and M: remove.
-    pub(crate) fn client_invite_timer(&mut self, slot: u32, now: Time, handler: &mut dyn Handler) {
+    pub(crate) fn client_invite_timer(&mut self, slot: u32, handler: &mut dyn Handler) {
+        let now = self.now;
         let Some(client) = self.clients.get_mut(slot as usize) else {
             return;
         };
@@ -23,14 +23,14 @@ impl Endpoint {
             return;
         };
         if now >= active.deadline {
-            self.client_timed_out(slot, now, handler);
+            self.client_timed_out(slot, handler);
             return;
         }
         active.interval *= 2;
         let due = active.next;
         active.next = due + active.interval;
         let at = active.next.min(active.deadline);
-        self.resend_client(slot, now);
+        self.resend_client(slot);
         self.arm_client(slot, at);
     }
 
@@ -54,7 +54,8 @@ impl Endpoint {
     }
 
     /// A 2xx: Accepted for 64*T1, to recognise its retransmissions and those of other forks (RFC 6026).
-    pub(crate) fn client_invite_accept(&mut self, slot: u32, tag: &[u8], now: Time) {
+    pub(crate) fn client_invite_accept(&mut self, slot: u32, tag: &[u8]) {
+        let now = self.now;
         let transaction_timeout = self.transaction_timeout();
         let first_2xx_tag = self.fingerprints.tag(tag);
         self.keep_credentials(slot);
@@ -103,7 +104,8 @@ impl Endpoint {
     }
 
     /// A final response of 300 or above: acknowledges it (section 17.1.1.3) and absorbs retransmissions for Timer D.
-    pub(crate) fn client_invite_refused(&mut self, slot: u32, response: &Message<'_>, now: Time) {
+    pub(crate) fn client_invite_refused(&mut self, slot: u32, response: &Message<'_>) {
+        let now = self.now;
         let d = self.transaction_timeout();
         self.disarm_client(slot);
         let mut ack = Vec::new();
@@ -118,7 +120,7 @@ impl Endpoint {
         active.login = None;
         write_ack(&active.bytes, response, &mut ack);
         active.bytes = ack;
-        self.resend_client(slot, now);
+        self.resend_client(slot);
         match reliable {
             true => self.close_client(slot),
             false => self.linger_client(slot, now + d),
@@ -127,12 +129,8 @@ impl Endpoint {
 
     /// Sends CANCEL for the INVITE of `slot`, which has had a provisional response; its final response is then awaited
     /// for another 64*T1 (section 9.1).
-    pub(crate) fn send_cancel(
-        &mut self,
-        slot: u32,
-        extra: &[u8],
-        now: Time,
-    ) -> Result<(), Refused> {
+    pub(crate) fn send_cancel(&mut self, slot: u32, extra: &[u8]) -> Result<(), Refused> {
+        let now = self.now;
         let client = self.clients.get(slot as usize).ok_or(Refused::Gone)?;
         if client.cancel != NONE {
             return Ok(());
@@ -148,7 +146,7 @@ impl Endpoint {
         if let Some(client) = self.clients.get_mut(cancel as usize) {
             client.cookie = cookie;
         }
-        self.start_client(cancel, start, flow, false, now)?;
+        self.start_client(cancel, start, flow, false)?;
         let deadline = now + self.transaction_timeout();
         if let Some(client) = self.clients.get_mut(slot as usize) {
             client.cancel = cancel;

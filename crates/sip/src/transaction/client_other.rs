@@ -3,11 +3,11 @@
 use super::ClientState;
 use crate::Endpoint;
 use crate::api::Handler;
-use engine::Time;
 
 impl Endpoint {
     /// Timer E: retransmit at intervals of at most T2 (section 17.1.2.2); Timer F: time out; Timer K: remove.
-    pub(crate) fn client_other_timer(&mut self, slot: u32, now: Time, handler: &mut dyn Handler) {
+    pub(crate) fn client_other_timer(&mut self, slot: u32, handler: &mut dyn Handler) {
+        let now = self.now;
         let t2 = self.config.timers.t2;
         let Some(client) = self.clients.get_mut(slot as usize) else {
             return;
@@ -25,7 +25,7 @@ impl Endpoint {
             return;
         };
         if now >= active.deadline {
-            self.client_timed_out(slot, now, handler);
+            self.client_timed_out(slot, handler);
             return;
         }
         active.interval = match proceeding {
@@ -35,12 +35,13 @@ impl Endpoint {
         let due = active.next;
         active.next = due + active.interval;
         let at = active.next.min(active.deadline);
-        self.resend_client(slot, now);
+        self.resend_client(slot);
         self.arm_client(slot, at);
     }
 
     /// Completed: Timer K absorbs retransmitted responses over UDP; streams have no retransmissions (section 17.1.2.2).
-    pub(crate) fn client_other_complete(&mut self, slot: u32, now: Time) {
+    pub(crate) fn client_other_complete(&mut self, slot: u32) {
+        let now = self.now;
         let k = self.config.timers.t4;
         self.release_client(slot);
         let Some(client) = self.clients.get_mut(slot as usize) else {

@@ -336,8 +336,8 @@ impl Endpoint {
         start: usize,
         mut flow: Flow,
         tcp_when_large: bool,
-        now: Time,
     ) -> Result<(), Refused> {
+        let now = self.now;
         let requested = flow;
         if tcp_when_large && flow.transport == Transport::Udp {
             self.move_to_tcp(start, &mut flow);
@@ -432,7 +432,8 @@ impl Endpoint {
 
     /// Sends a request over UDP that was moved to TCP because of its size and failed there (RFC 3261 section 18.1.1).
     /// Returns whether it was sent.
-    pub(crate) fn back_to_udp(&mut self, slot: u32, now: Time) -> bool {
+    pub(crate) fn back_to_udp(&mut self, slot: u32) -> bool {
+        let now = self.now;
         let Some(client) = self
             .clients
             .get_mut(slot as usize)
@@ -475,7 +476,7 @@ impl Endpoint {
             active.interval = t1;
             active.next = now + t1;
         }
-        self.resend_client(slot, now);
+        self.resend_client(slot);
         self.arm_client(slot, now + t1);
         true
     }
@@ -537,7 +538,7 @@ impl Endpoint {
     }
 
     /// Retransmits the request.
-    pub(crate) fn resend_client(&mut self, slot: u32, now: Time) {
+    pub(crate) fn resend_client(&mut self, slot: u32) {
         let Some(active) = self
             .clients
             .get(slot as usize)
@@ -549,15 +550,11 @@ impl Endpoint {
         self.net.out.arena.extend_from_slice(&active.bytes);
         let flow = active.flow;
         // A failure to send a retransmission is like a loss in the network; the transaction's timeout reports it.
-        let _ = self.transmit(&flow, start, now);
+        let _ = self.transmit(&flow, start);
     }
 
-    pub(crate) fn transmit(
-        &mut self,
-        flow: &Flow,
-        start: usize,
-        now: Time,
-    ) -> Result<Option<u32>, Refused> {
+    pub(crate) fn transmit(&mut self, flow: &Flow, start: usize) -> Result<Option<u32>, Refused> {
+        let now = self.now;
         self.net
             .send(flow, start, now, &mut self.wheel, self.config.timers.idle)
     }

@@ -3,18 +3,18 @@
 use super::ServerState;
 use crate::Endpoint;
 use crate::api::Flow;
-use engine::Time;
 
 impl Endpoint {
     /// The delayed 100; Timer G: retransmit the refusal; Timer H: no ACK; Timers I and L: remove.
-    pub(crate) fn server_invite_timer(&mut self, slot: u32, now: Time) {
+    pub(crate) fn server_invite_timer(&mut self, slot: u32) {
+        let now = self.now;
         let t2 = self.config.timers.t2;
         let Some(server) = self.servers.get_mut(slot as usize) else {
             return;
         };
         server.timer = None;
         match server.state {
-            ServerState::Trying => self.send_trying(slot, now),
+            ServerState::Trying => self.send_trying(slot),
             ServerState::Completed => {
                 let Some(active) = server.active.as_mut().filter(|a| now < a.deadline) else {
                     self.close_server(slot);
@@ -23,7 +23,7 @@ impl Endpoint {
                 active.interval = (active.interval * 2).min(t2);
                 active.next += active.interval;
                 let (next, deadline, length) = (active.next, active.deadline, active.last.len());
-                self.resend_server(slot, now);
+                self.resend_server(slot);
                 let again = self.fits_bound(slot, length);
                 let at = if again { next.min(deadline) } else { deadline };
                 self.arm_server(slot, at);
@@ -34,7 +34,7 @@ impl Endpoint {
     }
 
     /// Sends 100 Trying (section 17.2.1), unless the amplification limit would then forbid a refusal.
-    pub(crate) fn send_trying(&mut self, slot: u32, now: Time) {
+    pub(crate) fn send_trying(&mut self, slot: u32) {
         let reason = crate::compose::reason(100);
         let Some((start, flow)) = self.begin_response(slot, 100, reason, false, None) else {
             return;
@@ -57,11 +57,11 @@ impl Endpoint {
             self.net.out.begin();
             return;
         }
-        self.send_provisional(slot, start, &flow, now);
+        self.send_provisional(slot, start, &flow);
     }
 
     /// Sends a provisional response and keeps it for retransmissions of the INVITE.
-    pub(crate) fn send_provisional(&mut self, slot: u32, start: usize, flow: &Flow, now: Time) {
+    pub(crate) fn send_provisional(&mut self, slot: u32, start: usize, flow: &Flow) {
         let length = self.net.out.composed(start).len();
         self.consume_bound(slot, length);
         let Some(server) = self.servers.get_mut(slot as usize) else {
@@ -76,11 +76,12 @@ impl Endpoint {
             self.wheel.cancel(timer);
         }
         // A failure to send is like a loss in the network.
-        let _ = self.transmit(flow, start, now);
+        let _ = self.transmit(flow, start);
     }
 
     /// Sends a refusal: retransmitted over UDP until ACK (Timer G), for 64*T1 (Timer H).
-    pub(crate) fn send_refusal(&mut self, slot: u32, start: usize, flow: &Flow, now: Time) {
+    pub(crate) fn send_refusal(&mut self, slot: u32, start: usize, flow: &Flow) {
+        let now = self.now;
         let t1 = self.t1();
         let deadline = now + self.transaction_timeout();
         let length = self.net.out.composed(start).len();
@@ -109,7 +110,7 @@ impl Endpoint {
         }
         if fits {
             // A failure to send is like a loss in the network: Timer G retransmits it, Timer H ends it.
-            let _ = self.transmit(flow, start, now);
+            let _ = self.transmit(flow, start);
         } else {
             self.net.out.begin();
         }
@@ -117,7 +118,8 @@ impl Endpoint {
     }
 
     /// A 2xx was sent; the leg retransmits it. Retransmissions of the INVITE are absorbed for 64*T1 (Timer L).
-    pub(crate) fn on_2xx_sent(&mut self, slot: u32, now: Time) {
+    pub(crate) fn on_2xx_sent(&mut self, slot: u32) {
+        let now = self.now;
         let l = self.transaction_timeout();
         self.release_server(slot);
         if let Some(server) = self.servers.get_mut(slot as usize) {
@@ -127,7 +129,8 @@ impl Endpoint {
     }
 
     /// ACK for a refusal: Timer I absorbs further ones over UDP.
-    pub(crate) fn server_invite_confirmed(&mut self, slot: u32, now: Time) {
+    pub(crate) fn server_invite_confirmed(&mut self, slot: u32) {
+        let now = self.now;
         let i = self.config.timers.t4;
         let Some(server) = self.servers.get_mut(slot as usize) else {
             return;
@@ -145,7 +148,7 @@ impl Endpoint {
     }
 
     /// Retransmits the last response of an INVITE.
-    pub(crate) fn resend_server(&mut self, slot: u32, now: Time) {
+    pub(crate) fn resend_server(&mut self, slot: u32) {
         let Some(active) = self
             .servers
             .get(slot as usize)
@@ -168,6 +171,6 @@ impl Endpoint {
             self.net.out.arena.extend_from_slice(&active.last);
         }
         // A failure to send is like a loss in the network.
-        let _ = self.transmit(&flow, start, now);
+        let _ = self.transmit(&flow, start);
     }
 }

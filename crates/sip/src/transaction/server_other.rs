@@ -3,12 +3,12 @@
 use super::ServerState;
 use crate::Endpoint;
 use crate::api::Flow;
-use engine::Time;
 
 impl Endpoint {
     /// 100 when the client's Timer E has reached T2 (RFC 4320 section 4.1), no response after 64*T1 (section 4.2: no
     /// 408); Timer J: remove.
-    pub(crate) fn server_other_timer(&mut self, slot: u32, now: Time) {
+    pub(crate) fn server_other_timer(&mut self, slot: u32) {
+        let now = self.now;
         let end = self.transaction_timeout();
         let Some(server) = self.servers.get_mut(slot as usize) else {
             return;
@@ -25,12 +25,13 @@ impl Endpoint {
         };
         let deadline = active.deadline;
         debug_assert!(deadline <= now + end);
-        self.send_trying(slot, now);
+        self.send_trying(slot);
         self.arm_server(slot, deadline);
     }
 
     /// Waits for the handler's answer: starts the timers for the 100 and for the end of the transaction.
-    pub(crate) fn server_other_waits(&mut self, slot: u32, now: Time) {
+    pub(crate) fn server_other_waits(&mut self, slot: u32) {
+        let now = self.now;
         let due = self.trying_delay_other();
         let deadline = now + self.transaction_timeout();
         if let Some(active) = self
@@ -58,14 +59,8 @@ impl Endpoint {
 
     /// Sends the final response and keeps it for retransmissions of the request over UDP (Timer J). `plain`: its
     /// status, if it can be composed again and need not be kept; 0: keep it.
-    pub(crate) fn send_final_other(
-        &mut self,
-        slot: u32,
-        start: usize,
-        flow: &Flow,
-        plain: u16,
-        now: Time,
-    ) {
+    pub(crate) fn send_final_other(&mut self, slot: u32, start: usize, flow: &Flow, plain: u16) {
+        let now = self.now;
         let j = self.transaction_timeout();
         let reliable = flow.transport.is_reliable();
         let length = self.net.out.composed(start).len();
@@ -77,7 +72,7 @@ impl Endpoint {
         };
         if fits {
             // A failure to send is like a loss in the network: the client retransmits.
-            let _ = self.transmit(flow, start, now);
+            let _ = self.transmit(flow, start);
         } else {
             self.net.out.begin();
         }

@@ -96,17 +96,12 @@ fn choice(
             .find(|codec| codec.name.eq_ignore_ascii_case(name) && codec.clock_rate == 8000);
         found.map(|codec| codec.payload_type)
     };
-    let noise = match kind {
-        Kind::G729 | Kind::Opus => None,
-        // Comfort noise has the clock rate of the codec (RFC 3389 section 4), which is 8000 for all of ours that need
-        // it.
-        Kind::Pcma | Kind::Pcmu | Kind::G722 => named(b"CN"),
+    // Comfort noise has the clock rate of the codec (RFC 3389 section 4), which is 8000 for all of ours that need it.
+    let noise = match kind.has_own_silence() {
+        true => None,
+        false => named(b"CN"),
     };
-    let sends = match (kind, theirs, ours) {
-        // Silence descriptors (SID) are sent only if both sides support them.
-        (Kind::G729, _, agreed) => agreed,
-        (_, theirs, _) => theirs,
-    };
+    let sends = theirs.to_receiver(&ours).unwrap_or(theirs);
     let suppress = spec.suppress_silence && (noise.is_some() || kind.has_own_silence());
     let max = media.section.attribute(b"maxptime").and_then(milliseconds);
     let requested = media.ptime().unwrap_or(spec.packet_time_ms);

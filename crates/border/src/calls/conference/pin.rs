@@ -9,7 +9,7 @@ use crate::calls::table::OngoingCalls;
 use crate::components::Calls;
 use crate::shared::{Alarm, Ctx};
 use config::ConferenceSpec;
-use engine::EventKind;
+use engine::{EventKind, Reason};
 use media::MediaCommand;
 use media::conference::ParticipantCommand;
 
@@ -116,8 +116,7 @@ impl Calls<'_> {
         // The conference may have become full or locked in the meantime.
         if let Err(refusal) = self.parts.conferences.admit(&spec, &name, number) {
             refusal.report(&mut self.parts.ctx, &name);
-            let JoinRefusal { reason, text, .. } = refusal;
-            return self.end_call(slot, "border", text, Some(reason));
+            return self.end_by_border(slot, refusal.reason);
         }
         if let Some(timer) = participant
             .pin_entry
@@ -149,7 +148,7 @@ impl Calls<'_> {
             .pin_entry(slot)
             .is_some_and(|entry| entry.wrong_pins >= MAX_ATTEMPTS)
         {
-            return self.end_without_pin(slot, "wrong PIN");
+            return self.end_without_pin(slot, Reason::WrongPin);
         }
         let key = self.parts.calls.key_of(slot);
         self.parts
@@ -172,7 +171,7 @@ impl Calls<'_> {
             self.parts
                 .calls
                 .report_pin(&mut self.parts.ctx, slot, "timeout");
-            self.end_without_pin(slot, "no PIN");
+            self.end_without_pin(slot, Reason::NoPin);
         }
     }
 
@@ -185,13 +184,11 @@ impl Calls<'_> {
         self.parts
             .calls
             .report_pin(&mut self.parts.ctx, slot, "displaced");
-        let reason = b"SIP;cause=486;text=\"Displaced from the lobby\"";
-        self.give_up(slot, "displaced from the lobby", reason);
+        self.give_up(slot, Reason::DisplacedFromLobby);
     }
 
-    fn end_without_pin(&mut self, slot: CallSlot, cause: &'static str) {
+    fn end_without_pin(&mut self, slot: CallSlot, why: Reason) {
         self.parts.ctx.counters.pins_refused += 1;
-        let reason = b"SIP;cause=403;text=\"PIN missing or wrong\"";
-        self.end_call(slot, "border", cause, Some(reason));
+        self.end_by_border(slot, why);
     }
 }

@@ -10,7 +10,7 @@ use crate::conferences::{
 };
 use crate::shared::Alarm;
 use core::time::Duration;
-use engine::EventKind;
+use engine::{EventKind, Reason};
 use media::MediaCommand;
 use media::conference::ParticipantCommand;
 use media::forward::SessionStats;
@@ -79,8 +79,7 @@ impl Calls<'_> {
             .filter_map(|&key| self.parts.calls.slot_of(key))
             .collect();
         for &slot in &slots {
-            let reason = b"SIP;cause=480;text=\"Removed from the conference\"";
-            self.give_up(slot, "removed by control", reason);
+            self.give_up(slot, Reason::RemovedByControl);
         }
         slots.len() as u64
     }

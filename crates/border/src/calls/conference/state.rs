@@ -8,7 +8,7 @@ use crate::conferences::{ConferenceName, ConferenceReply, ConferenceView, Partic
 use crate::request::RequestRefusal;
 use crate::shared::Ctx;
 use config::ConferenceSpec;
-use engine::{EventKind, MaybeShared, Time};
+use engine::{EventKind, MaybeShared, Reason, Time};
 use sip::{ServerTransaction, TransactionId};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -36,10 +36,7 @@ pub(super) struct Conference {
 pub(super) struct JoinRefusal {
     /// Name of the limit in the event.
     pub(super) limit: &'static str,
-    pub(super) status: u16,
-    pub(super) text: &'static str,
-    /// Reason header for an established call.
-    pub(super) reason: &'static [u8],
+    pub(super) reason: Reason,
 }
 
 /// Active conferences per table, of all workers. A conference that has only callers in the lobby does not count.
@@ -115,9 +112,7 @@ impl Conferences {
         if conference.is_some_and(|conference| conference.locked) {
             return Some(JoinRefusal {
                 limit: "locked",
-                status: 403,
-                text: "the conference is locked",
-                reason: b"SIP;cause=403;text=\"Conference locked\"",
+                reason: Reason::ConferenceLocked,
             });
         }
         match participants {
@@ -217,28 +212,22 @@ impl Conferences {
 impl JoinRefusal {
     pub(super) const CONFERENCES: JoinRefusal = JoinRefusal {
         limit: "conferences",
-        status: 503,
-        text: "limit of conferences reached",
-        reason: b"SIP;cause=503;text=\"Too many conferences\"",
+        reason: Reason::TooManyConferences,
     };
     pub(super) const LOBBY: JoinRefusal = JoinRefusal {
         limit: "lobby",
-        status: 486,
-        text: "limit of callers in the lobby reached",
-        reason: b"SIP;cause=486;text=\"Lobby full\"",
+        reason: Reason::LobbyFull,
     };
     pub(super) const PARTICIPANTS: JoinRefusal = JoinRefusal {
         limit: "participants",
-        status: 486,
-        text: "the conference is full",
-        reason: b"SIP;cause=486;text=\"Conference full\"",
+        reason: Reason::ConferenceFull,
     };
 
     /// Refuses the call, and logs the limit.
     pub(super) fn refuse(&self, ctx: &mut Ctx, name: &ConferenceKey) -> RequestRefusal {
         self.report(ctx, name);
-        let mut refused = RequestRefusal::new(self.status, self.text);
-        if self.status == 503 {
+        let mut refused = RequestRefusal::new(self.reason);
+        if refused.status == 503 {
             refused.headers.push((HeaderId::RetryAfter, b"10".to_vec()));
         }
         refused
@@ -249,7 +238,7 @@ impl JoinRefusal {
             conference: name.0.clone(),
             number: name.1.clone(),
             limit: self.limit.to_owned(),
-            status: self.status,
+            status: self.reason.status(),
         });
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::bodies::{Carried, CarriedBody, SdpRole, body_of, has_sdp, is_multipart};
 use crate::calls::CallPhase;
+use crate::calls::ended::EndedBy;
 use crate::calls::key::CallSlot;
 use crate::calls::relay::{Forwarded, HeaderChanges, refusal_body};
 use crate::calls::table::OngoingCalls;
@@ -13,7 +14,7 @@ use crate::shared::Ctx;
 use crate::trunks::PingResult;
 use anchor::{AnchorError, Side};
 use config::{HostName, Redirect};
-use engine::{EventKind, Transport};
+use engine::{EventKind, Reason, Transport};
 use sip::{Failure, Fork, LegId, MessageContent};
 use smallvec::SmallVec;
 use std::net::SocketAddr;
@@ -32,7 +33,7 @@ struct HopFailure<'c, 'm> {
     reason: Failure,
     status: u16,
     /// Reason in the event.
-    text: &'static str,
+    text: Reason,
     response: Option<&'c Message<'m>>,
 }
 
@@ -169,7 +170,7 @@ impl Calls<'_> {
         }
         self.parts
             .calls
-            .hop_failed(slot, status, None, error.text());
+            .hop_failed(slot, status, None, error.reason());
         let reason = reason_of(error);
         let edits = [Edit::Add {
             id: HeaderId::Reason,
@@ -287,10 +288,10 @@ impl Calls<'_> {
             Err(status) => {
                 // The answer of the callee cannot be forwarded to the caller.
                 let _ = self.endpoint.ack(leg, &MessageContent::default(), now);
-                let why = error.map_or("answer cannot be forwarded", AnchorError::text);
+                let why = error.map_or(Reason::AnswerNotForwarded, AnchorError::reason);
                 let reason = error.map(reason_of);
-                self.reject_caller_for(slot, status, error.map(AnchorError::text));
-                self.end_call(slot, "border", why, reason.as_deref());
+                self.reject_caller_for(slot, status, error.map(AnchorError::reason));
+                self.end_call(slot, EndedBy::Border, why, reason.as_deref());
             }
         }
     }
@@ -339,10 +340,10 @@ impl Calls<'_> {
             .and_then(|hop| hop.trunk);
         self.parts.trunks.end_call(trunk);
         let (status, text) = match why {
-            Failure::Response => (response.map_or(500, Message::status), "refused"),
-            Failure::TimedOut => (408, "no response from the target"),
-            Failure::Transport => (503, "target is unreachable"),
-            Failure::CancelCrossed | Failure::CancelledWithoutResponse => (487, "cancelled"),
+            Failure::Response => (response.map_or(500, Message::status), Reason::Refused),
+            Failure::TimedOut => (408, Reason::NoResponse),
+            Failure::Transport => (503, Reason::Unreachable),
+            Failure::CancelCrossed | Failure::CancelledWithoutResponse => (487, Reason::Cancelled),
         };
         if !branch.cancelled || why == Failure::Transport {
             let result = match why {
@@ -450,16 +451,12 @@ impl Calls<'_> {
             503 if best.message.is_some() => 500,
             status => status,
         };
-        let why = if best.why.is_empty() {
-            "no target to call"
-        } else {
-            best.why
-        };
+        let why = best.why.unwrap_or(Reason::NoTarget);
         match best.message.filter(|_| status == best.status) {
             Some(message) => self.reject_caller(slot, status, Some(&message)),
             None => self.reject_caller_for(slot, status, Some(why)),
         }
-        self.end_call(slot, "callee", why, None);
+        self.end_call(slot, EndedBy::Side(Side::Callee), why, None);
     }
 
     /// Refuses the INVITE of the caller, with the headers of `message` if present.
@@ -468,7 +465,7 @@ impl Calls<'_> {
     }
 
     /// Refuses the INVITE of the caller by our own decision; `why` is added in Warning if its SDP was the reason.
-    pub(crate) fn reject_caller_for(&mut self, slot: CallSlot, status: u16, why: Option<&str>) {
+    pub(crate) fn reject_caller_for(&mut self, slot: CallSlot, status: u16, why: Option<Reason>) {
         self.reject_caller_with(slot, status, None, why);
     }
 
@@ -477,7 +474,7 @@ impl Calls<'_> {
         slot: CallSlot,
         status: u16,
         message: Option<&[u8]>,
-        why: Option<&str>,
+        why: Option<Reason>,
     ) {
         let now = self.parts.ctx.now;
         let Some(call) = self.parts.calls.get_mut(slot) else {
@@ -694,8 +691,7 @@ impl Calls<'_> {
             set_up.ring_timer = None;
         }
         self.reject_caller(slot, 480, None);
-        let reason = b"SIP;cause=480;text=\"No answer\"";
-        self.end_call(slot, "border", "no answer", Some(reason));
+        self.end_by_border(slot, Reason::NoAnswer);
     }
 
     /// The answer timeout of a target has expired: the next one is tried.
@@ -715,7 +711,7 @@ impl Calls<'_> {
         self.record_hop_result(slot, hop, PingResult::TimedOut);
         self.parts
             .calls
-            .hop_failed(slot, 408, None, "no response from the target");
+            .hop_failed(slot, 408, None, Reason::NoResponse);
         let _ = self.endpoint.cancel(leg, &MessageContent::default(), now);
         self.call_next_hops(slot);
     }

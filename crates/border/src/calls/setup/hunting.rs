@@ -13,7 +13,7 @@ use crate::identity::{ANONYMOUS, RequestedPrivacy};
 use crate::policy::{HopStep, StepTarget};
 use crate::shared::Alarm;
 use anchor::{AnchorError, CallMedia, EarlyMedia, Side};
-use engine::EventKind;
+use engine::{EventKind, Reason};
 use sip::{Flow, Invite, LegId, Login, Prack, Target};
 use smallvec::SmallVec;
 use wire::sip::{Edit, HeaderId, Message};
@@ -27,9 +27,16 @@ const BREADTH: u16 = 60;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum HopError {
     /// The next hop may be possible.
-    Hop(u16, &'static str),
+    Hop(Reason),
     /// No other hop is possible.
-    Call(u16, &'static str),
+    Call(u16, Reason),
+}
+
+impl HopError {
+    /// No other hop is possible, with the status of the reason.
+    fn call(reason: Reason) -> HopError {
+        HopError::Call(reason.status(), reason)
+    }
 }
 
 impl SetUp {
@@ -122,12 +129,9 @@ impl Calls<'_> {
             return self.locate_hop(slot, index);
         }
         let Some(flow) = self.flow_to(hop) else {
-            self.parts.calls.hop_failed(
-                slot,
-                503,
-                None,
-                "no listener of the interface reaches the target",
-            );
+            let reason = Reason::NoListener;
+            let status = reason.status();
+            self.parts.calls.hop_failed(slot, status, None, reason);
             return;
         };
         let flow = with_hop_certificate_name(self.endpoint, &self.parts.ctx.config, flow, hop);
@@ -214,21 +218,21 @@ impl Calls<'_> {
             .parts
             .calls
             .get(slot)
-            .ok_or(HopError::Call(500, "the call has ended"))?;
+            .ok_or(HopError::call(Reason::CallOver))?;
         let set_up = call
             .set_up
             .as_deref()
-            .ok_or(HopError::Call(500, "the call is already answered"))?;
+            .ok_or(HopError::call(Reason::AlreadyAnswered))?;
         let hop = set_up
             .hops
             .get(index)
-            .ok_or(HopError::Hop(500, "no such hop"))?;
+            .ok_or(HopError::Hop(Reason::NoSuchHop))?;
         let trunk = hop.trunk.and_then(|trunk| config.trunk(trunk));
         let placed = HopHosts::new(&self.parts.listeners, hop, trunk, flow);
         let (mut from, mut to) = (Vec::with_capacity(96), Vec::with_capacity(96));
         let caller = invite
             .from()
-            .map_err(|_| HopError::Call(400, "From cannot be read"))?;
+            .map_err(|_| HopError::call(Reason::UnreadableFrom))?;
         match trunk.and_then(|trunk| trunk.from_user.as_deref()) {
             Some(user) => {
                 from.extend_from_slice(b"<sip:");
@@ -242,7 +246,7 @@ impl Calls<'_> {
         let boundary = call.boundary(&self.parts.ctx.config, Side::Caller, set_up.user.as_deref());
         let wish = RequestedPrivacy::of(invite);
         if boundary.must_refuse(wish) {
-            return Err(HopError::Call(500, "media privacy requires anchored media"));
+            return Err(HopError::call(Reason::PrivacyNeedsMedia));
         }
         if boundary.hides_caller(wish) {
             from.clear();
@@ -250,7 +254,7 @@ impl Calls<'_> {
         }
         let called = invite
             .to()
-            .map_err(|_| HopError::Call(400, "To cannot be read"))?;
+            .map_err(|_| HopError::call(Reason::UnreadableTo))?;
         placed.to(&called, &mut to);
         let share = set_up.share.map(|share| share.to_string());
         let mut changes = HeaderChanges::default();
@@ -293,7 +297,7 @@ impl Calls<'_> {
             .rules_out_first(&scene, Some((call, slot)), effects);
         let effects = &*effects;
         if let Some(refusal) = &effects.refusal {
-            return Err(HopError::Call(refusal.status, "refused by a header rule"));
+            return Err(HopError::Call(refusal.status, Reason::RefusedByRule));
         }
         let uri = effects.uri().unwrap_or(&hop.uri);
         let (from, to) = (effects.from().unwrap_or(&from), effects.to().unwrap_or(&to));
@@ -330,9 +334,9 @@ impl Calls<'_> {
             .invite(&request, now)
             .map(|leg| (leg, mark))
             .map_err(|refused| match refused {
-                sip::Refused::Full => HopError::Call(503, "table full"),
-                sip::Refused::TooLarge => HopError::Call(513, "message too large"),
-                _ => HopError::Hop(503, "target is unreachable"),
+                sip::Refused::Full => HopError::call(Reason::TableFull),
+                sip::Refused::TooLarge => HopError::call(Reason::TooLarge),
+                _ => HopError::Hop(Reason::Unreachable),
             })
     }
 
@@ -422,7 +426,7 @@ impl Calls<'_> {
         if let AnchorError::Exhausted(pool) = error {
             self.parts.media.ports_exhausted(&mut self.parts.ctx, pool);
         }
-        HopError::Call(error.status(), error.text())
+        HopError::Call(error.status(), error.reason())
     }
 
     /// Allocates ports for the offer, or offers the same ports again at later hops.
@@ -500,12 +504,12 @@ impl Calls<'_> {
 impl OngoingCalls {
     fn handle_hop_error(&mut self, slot: CallSlot, why: HopError) {
         match why {
-            HopError::Hop(status, text) => self.hop_failed(slot, status, None, text),
-            HopError::Call(status, text) => {
+            HopError::Hop(reason) => self.hop_failed(slot, reason.status(), None, reason),
+            HopError::Call(status, reason) => {
                 if let Some(set_up) = self.set_up_mut(slot) {
                     set_up.next = set_up.hops.len();
                 }
-                self.hop_failed(slot, status, None, text);
+                self.hop_failed(slot, status, None, reason);
             }
         }
     }
@@ -516,7 +520,7 @@ impl OngoingCalls {
         slot: CallSlot,
         status: u16,
         message: Option<&[u8]>,
-        why: &'static str,
+        why: Reason,
     ) {
         if let Some(set_up) = self.set_up_mut(slot) {
             set_up.best.offer(status, message, why);

@@ -21,7 +21,7 @@ use anchor::Side;
 use config::{InterfaceId, TrunkId};
 use core::time::Duration;
 use engine::worker::lock;
-use engine::{HandoffKind, TransferStep};
+use engine::{HandoffKind, Reason, TransferStep};
 use sip::{Endpoint, LegId, Refused, ServerTransaction};
 
 /// Time to wait for another worker, less than the retransmission of REFER takes; also the interval at which the giving
@@ -234,7 +234,7 @@ impl Calls<'_> {
                 if let (Some(transaction), Some(referrer)) = (transaction, referrer) {
                     refuse_transfer(self.endpoint, referrer, transaction, status, now);
                 }
-                self.close_remote_consultation(number, "transfer failed");
+                self.close_remote_consultation(number, Reason::TransferFailed);
             }
         }
     }
@@ -301,7 +301,7 @@ impl Calls<'_> {
     }
 
     /// Ends the call of another worker whose far leg we have; a call that nothing was taken from is unchanged.
-    pub(super) fn close_remote_consultation(&mut self, number: u64, why: &'static str) {
+    pub(super) fn close_remote_consultation(&mut self, number: u64, why: Reason) {
         let Some(transfers) = self.parts.worker.transfers() else {
             return;
         };
@@ -347,7 +347,7 @@ impl Calls<'_> {
         if let Some(transaction) = join.refer_transaction {
             refuse(self.endpoint, transaction, 481, now);
         }
-        self.close_remote_consultation(number, "transfer failed");
+        self.close_remote_consultation(number, Reason::TransferFailed);
     }
 
     /// A transfer with the far leg of a call of ours is over: the remainder of the call ends, or gets its far leg back.
@@ -371,7 +371,7 @@ impl Calls<'_> {
         match open.map(|open| open.state) {
             Some(TransferState::Over { call, why }) => {
                 if let Some(slot) = self.parts.calls.slot_of(call) {
-                    self.end_call(slot, "border", why, None);
+                    self.end_by_border(slot, why);
                 }
             }
             Some(TransferState::Returned(given, again)) => {
@@ -392,7 +392,7 @@ impl Calls<'_> {
                 self.parts.trunks.end_call(trunk);
                 self.endpoint.end_detached(moving, now);
                 if let Some(slot) = self.parts.calls.slot_of(given.call) {
-                    self.end_call(slot, "border", "transfer failed", None);
+                    self.end_by_border(slot, Reason::TransferFailed);
                 }
             }
         }
@@ -425,7 +425,7 @@ impl Calls<'_> {
             }
             _ => {
                 if let Some(slot) = self.parts.calls.slot_of(call) {
-                    self.end_call(slot, "border", "transfer failed", None);
+                    self.end_by_border(slot, Reason::TransferFailed);
                 }
             }
         }

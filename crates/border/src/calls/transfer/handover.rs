@@ -2,8 +2,8 @@
 
 use crate::calls::key::CallKey;
 use core::time::Duration;
-use engine::Time;
 use engine::worker::lock;
+use engine::{Reason, Time};
 use sip::DetachedDialog;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -39,7 +39,7 @@ pub(super) enum TransferState {
     Returned(Box<TransferredLeg>, bool),
     Over {
         call: CallKey,
-        why: &'static str,
+        why: Reason,
     },
 }
 

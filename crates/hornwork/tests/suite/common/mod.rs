@@ -8,6 +8,8 @@ pub mod phones;
 
 use std::fs::File;
 use std::net::{TcpListener, UdpSocket};
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -54,21 +56,35 @@ pub fn scratch(name: &str) -> PathBuf {
     folder
 }
 
-/// A port of 127.0.0.1 that is free for UDP and TCP and not used by another test of this process, below the ephemeral
-/// ports. Further programs may use ports some thousands above it, so it is below 20,000.
+/// A port of 127.0.0.1 that is free for UDP and TCP and not used by another test, of this process or of another, below the
+/// ephemeral ports. Further programs may use ports some thousands above it, so it is below 20,000.
 pub fn free_port() -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     const FIRST: u32 = 10_000;
     const ROOM: u32 = 8_000;
     let start = std::process::id().wrapping_mul(61);
     (0..ROOM)
-        .map(|_| NEXT.fetch_add(1, Ordering::Relaxed) * 4 + start)
-        .map(|number| (FIRST + number % ROOM / 4 * 4) as u16)
-        .find(|&port| {
-            UdpSocket::bind(("127.0.0.1", port)).is_ok()
+        .map(|attempt| {
+            let number = NEXT.fetch_add(1, Ordering::Relaxed) * 4 + start;
+            (attempt, (FIRST + number % ROOM / 4 * 4) as u16)
+        })
+        .find(|&(attempt, port)| {
+            // Where every port was claimed once, the oldest ones are used again.
+            (claim(port) || attempt >= ROOM / 4)
+                && UdpSocket::bind(("127.0.0.1", port)).is_ok()
                 && TcpListener::bind(("127.0.0.1", port)).is_ok()
         })
+        .map(|(_, port)| port)
         .expect("a free port")
+}
+
+/// Claims a port until the end of this process, by a name of an abstract Unix socket. Test programs run beside each other, and a
+/// test may leave its port closed.
+fn claim(port: u16) -> bool {
+    let name = format!("hornwork-test-port/{port}");
+    let claimed = std::os::unix::net::SocketAddr::from_abstract_name(name)
+        .and_then(|address| UnixListener::bind_addr(&address));
+    claimed.map(std::mem::forget).is_ok()
 }
 
 /// `count` media ports of 127.0.0.1 (an even number), first and last, not used by another test of this process and not
@@ -77,7 +93,8 @@ pub fn media_ports(count: u16) -> (u16, u16) {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     const FIRST: u32 = 20_000;
     const END: u32 = 32_768;
-    let start = std::process::id().wrapping_mul(122);
+    // Processes with neighbouring numbers begin far from each other.
+    let start = std::process::id().wrapping_mul(0x9e37_79b9) >> 4;
     let claimed = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
     let claimed: Vec<(u32, u32)> = claimed
         .lines()

@@ -1,5 +1,7 @@
 //! Equipment impairment and loss robustness of codecs.
 
+use crate::kind::Kind;
+
 /// The scale of an impairment factor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CodecBand {
@@ -161,11 +163,8 @@ impl CodecQuality {
     );
 }
 
-/// Encoding names of SDP with their values.
-const TABLE: [(&str, &CodecQuality); 15] = [
-    ("PCMU", &CodecQuality::G711),
-    ("PCMA", &CodecQuality::G711),
-    ("G729", &CodecQuality::G729),
+/// Encoding names in SDP of codecs that we do not have, with their values.
+const OTHERS: [(&str, &CodecQuality); 10] = [
     ("G729A", &CodecQuality::G729A_VAD),
     ("G723", &CodecQuality::G723_63),
     ("GSM", &CodecQuality::GSM_FR),
@@ -175,24 +174,24 @@ const TABLE: [(&str, &CodecQuality); 15] = [
     ("G721", &CodecQuality::G726_32),
     ("G728", &CodecQuality::G728),
     ("iLBC", &CodecQuality::ILBC),
-    ("G722", &CodecQuality::G722),
     ("AMR-WB", &CodecQuality::AMR_WB),
-    ("opus", &CodecQuality::OPUS),
 ];
 
-fn entry(encoding: &str) -> Option<&'static (&'static str, &'static CodecQuality)> {
-    TABLE
-        .iter()
-        .find(|(name, _)| name.eq_ignore_ascii_case(encoding))
+fn entry(encoding: &str) -> Option<(&'static str, &'static CodecQuality)> {
+    let ours = Kind::of_name(encoding).map(|kind| (kind.name(), kind.spec().quality));
+    ours.or_else(|| {
+        let mut others = OTHERS.into_iter();
+        others.find(|(name, _)| name.eq_ignore_ascii_case(encoding))
+    })
 }
 
 /// The values of a codec by its encoding name in SDP, case-insensitive; `None` for codecs without values, and for
 /// video. G.711 is rated with concealment, which current receivers have.
 pub fn codec_quality(encoding: &str) -> Option<&'static CodecQuality> {
-    entry(encoding).map(|(_, quality)| *quality)
+    entry(encoding).map(|(_, quality)| quality)
 }
 
 /// The usual spelling of an encoding name, for codecs that have values.
 pub fn encoding_name(encoding: &str) -> Option<&'static str> {
-    entry(encoding).map(|(name, _)| *name)
+    entry(encoding).map(|(name, _)| name)
 }

@@ -1,0 +1,535 @@
+//! `[gateway]`: the IPsec gateway for the traffic of this machine and of the networks behind it.
+
+use super::address::Cidr;
+use super::one_or_many::OneOrMany;
+use super::sink::{Sink, one_line, optional_seconds, seconds};
+use super::tls::FilePath;
+use core::net::{IpAddr, SocketAddr};
+use core::time::Duration;
+use protect::esp::{AddressPrefix, EspCarrier, SaLifetime, SelectorPorts, TrafficSelector};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use wire::esp::NAT_TRAVERSAL_PORT;
+
+/// Longest name of a network interface (IFNAMSIZ without the final zero), bytes.
+const LONGEST_DEVICE: usize = 15;
+
+/// The IPsec gateway: ESP tunnels for traffic that this machine routes to a TUN device. Off if the table is absent. Keys
+/// are read again at SIGHUP, everything else takes effect at the next start. docs/how-to/ipsec-gateway.md has the set-up.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawGateway {
+    /// Name of the TUN device, of up to 15 bytes. It is created if it does not exist, which needs CAP_NET_ADMIN.
+    #[serde(default = "device")]
+    pub device: String,
+    /// Outer address of this machine: `ADDRESS`, or `ADDRESS:PORT` if the UDP port is not 4500.
+    pub local: String,
+    /// Carrier of ESP packets; both ends need the same.
+    #[serde(default)]
+    pub encapsulation: Encapsulation,
+    /// Key file: lines of Wireshark's `esp_sa` table (docs/esp.md), one for each direction of each tunnel. Only its owner may
+    /// have access to it. Of several lines that send to a peer the last one is used; all that receive are.
+    pub key_file: String,
+    /// File with the used sequence numbers, which must outlast the keys. Default: `gateway.numbers` in the state directory
+    /// of the service (STATE_DIRECTORY), otherwise `KEY_FILE.numbers`.
+    pub numbers_file: Option<String>,
+    /// Key exchange by IKEv2. It is not available: `true` is refused.
+    #[serde(default)]
+    pub ike: bool,
+    /// Allows algorithms that must not be used any more (RFC 8221), and NULL encryption.
+    #[serde(default)]
+    pub allow_weak: bool,
+    /// MTU of the TUN device, bytes.
+    #[serde(default = "mtu")]
+    #[schemars(range(min = 1_280, max = 9_000))]
+    pub mtu: u32,
+    /// Adds routes through the TUN device to the remote networks of all tunnels, which needs CAP_NET_ADMIN. They
+    /// disappear with the device.
+    #[serde(default = "yes")]
+    pub routes: bool,
+    /// Source address of this machine's own packets on these routes: one of this machine in a local network. One for
+    /// each address family.
+    #[serde(default)]
+    pub route_source: OneOrMany<String>,
+    /// The bit Don't Fragment of outer headers.
+    #[serde(default)]
+    pub dont_fragment: DontFragment,
+    /// DSCP of outer headers; copied from the inner header if absent (RFC 6040).
+    #[schemars(range(max = 63))]
+    pub dscp: Option<u8>,
+    /// Replay window, packets.
+    #[serde(default = "window")]
+    #[schemars(range(min = 64, max = 4_096))]
+    pub replay_window: u16,
+    /// Seconds after which an association refuses packets; at nine tenths `gateway_rekey_due` is logged. 0: no limit.
+    #[serde(default)]
+    pub lifetime_s: u32,
+    /// Payload bytes after which an association refuses packets; at nine tenths `gateway_rekey_due` is logged. 0: no limit.
+    #[serde(default)]
+    pub lifetime_bytes: u64,
+    /// Seconds after a reload until new keys seal, if the peer does not use its new ones before. Both ends must reload
+    /// within this time.
+    #[serde(default = "rekey_delay")]
+    #[schemars(range(max = 3_600))]
+    pub rekey_delay_s: u32,
+    /// Seconds for which keys that are no longer in the file open packets.
+    #[serde(default = "rekey_grace")]
+    #[schemars(range(max = 86_400))]
+    pub rekey_grace_s: u32,
+    /// Seconds without a packet to a peer after which a NAT keep-alive is sent, with encapsulation in UDP (RFC 3948). 0:
+    /// none.
+    #[serde(default = "keep_alive")]
+    #[schemars(range(max = 3_600))]
+    pub keep_alive_s: u32,
+    /// Seconds between two `gateway_statistics` in the log. 0: only at the end.
+    #[serde(default = "statistics")]
+    #[schemars(range(max = 86_400))]
+    pub statistics_s: u32,
+    /// Tunnels.
+    #[serde(default)]
+    pub tunnel: Vec<RawTunnel>,
+}
+
+/// A tunnel to a peer.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawTunnel {
+    /// Name, for the log.
+    pub name: String,
+    /// Outer address of the peer: `ADDRESS`, or `ADDRESS:PORT` if its UDP port is not 4500. Each peer has one tunnel.
+    pub peer: String,
+    /// The peer's address and port follow its authenticated packets, because a NAT may change them. UDP only.
+    #[serde(default)]
+    pub peer_behind_nat: bool,
+    /// Networks on this side. Packets with other inner addresses are dropped in both directions.
+    pub local_networks: OneOrMany<String>,
+    /// Networks behind the peer; the longest prefix that contains a destination selects the tunnel.
+    pub remote_networks: OneOrMany<String>,
+}
+
+/// Carrier of ESP packets.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Encapsulation {
+    /// UDP (RFC 3948), which passes NATs.
+    #[default]
+    Udp,
+    /// IP protocol 50; needs CAP_NET_RAW.
+    Ip,
+}
+
+/// The bit Don't Fragment of outer headers (RFC 4301 section 8.1).
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum DontFragment {
+    /// As in the inner header; senders learn the path MTU by ICMP.
+    #[default]
+    Copy,
+    /// Never set: long packets are fragmented outside.
+    Clear,
+}
+
+fn device() -> String {
+    "esp0".to_owned()
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn mtu() -> u32 {
+    1_400
+}
+
+fn window() -> u16 {
+    1_024
+}
+
+fn rekey_delay() -> u32 {
+    30
+}
+
+fn rekey_grace() -> u32 {
+    120
+}
+
+fn keep_alive() -> u32 {
+    20
+}
+
+fn statistics() -> u32 {
+    300
+}
+
+/// The IPsec gateway.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GatewaySpec {
+    /// Name of the TUN device.
+    pub device: String,
+    /// Outer address; the port only counts in UDP.
+    pub local: SocketAddr,
+    /// Carrier of ESP packets.
+    pub carrier: EspCarrier,
+    /// Key file.
+    pub key_file: FilePath,
+    /// File with the used sequence numbers.
+    pub numbers_file: Option<PathBuf>,
+    /// Allows weak algorithms.
+    pub allow_weak: bool,
+    /// MTU of the device, bytes.
+    pub mtu: usize,
+    /// Adds routes to the remote networks.
+    pub routes: bool,
+    /// Source addresses of those routes.
+    pub route_sources: Vec<IpAddr>,
+    /// The outer bit Don't Fragment is that of the inner header; otherwise it is not set.
+    pub copies_dont_fragment: bool,
+    /// DSCP of outer headers.
+    pub dscp: Option<u8>,
+    /// Replay window, packets.
+    pub replay_window: usize,
+    /// Bounds of each association.
+    pub lifetime: SaLifetime,
+    /// Longest delay until new keys seal.
+    pub rekey_delay: Duration,
+    /// Time for which removed keys open.
+    pub rekey_grace: Duration,
+    /// Interval of NAT keep-alives.
+    pub keep_alive: Option<Duration>,
+    /// Interval of statistics in the log.
+    pub statistics: Option<Duration>,
+    /// Tunnels, in the order of the file.
+    pub tunnels: Vec<TunnelSpec>,
+}
+
+/// A tunnel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TunnelSpec {
+    /// Name.
+    pub name: String,
+    /// Outer address of the peer.
+    pub peer: SocketAddr,
+    /// The address follows authenticated packets.
+    pub peer_behind_nat: bool,
+    /// Networks behind the peer.
+    pub remote_networks: Vec<AddressPrefix>,
+    /// Packets that are sent into the tunnel; those of the other direction are reversed.
+    pub selectors: Vec<TrafficSelector>,
+}
+
+/// `ADDRESS` or `ADDRESS:PORT`, a concrete address.
+fn outer_address(text: &str, path: &str, sink: &mut Sink<'_>) -> SocketAddr {
+    let bare = text.trim_start_matches('[').trim_end_matches(']');
+    let parsed = match (bare.parse::<IpAddr>(), text.parse::<SocketAddr>()) {
+        (Ok(ip), _) => Some(SocketAddr::new(ip, NAT_TRAVERSAL_PORT)),
+        (_, Ok(address)) => Some(address),
+        _ => None,
+    };
+    let concrete = parsed.filter(|address| {
+        !address.ip().is_unspecified() && !address.ip().is_multicast() && address.port() != 0
+    });
+    concrete.unwrap_or_else(|| {
+        sink.report(
+            path,
+            format!("\"{text}\" is no address of a host"),
+            "write ADDRESS or ADDRESS:PORT, for example \"192.0.2.1\" or \"[2001:db8::1]:4500\"",
+        );
+        SocketAddr::from(([0, 0, 0, 0], NAT_TRAVERSAL_PORT))
+    })
+}
+
+fn networks(texts: &OneOrMany<String>, path: &str, sink: &mut Sink<'_>) -> Vec<AddressPrefix> {
+    if texts.as_slice().is_empty() {
+        sink.report(
+            path,
+            "there is no network",
+            "write a network such as \"10.1.0.0/16\", or \"0.0.0.0/0\" for all addresses",
+        );
+    }
+    let mut networks = Vec::new();
+    for (index, text) in texts.as_slice().iter().enumerate() {
+        match (Cidr::parse(text), text.parse::<AddressPrefix>()) {
+            (Ok(_), Ok(network)) => networks.push(network),
+            (Err(why), _) | (_, Err(why)) => sink.report(
+                &texts.path(path, index),
+                why,
+                "write a network such as \"10.1.0.0/16\" or \"2001:db8::/32\"",
+            ),
+        }
+    }
+    networks
+}
+
+/// Selectors from each local to each remote network of the same family.
+fn selectors(local: &[AddressPrefix], remote: &[AddressPrefix]) -> Vec<TrafficSelector> {
+    let mut selectors = Vec::new();
+    for source in local {
+        for destination in remote {
+            if source.address().is_ipv4() == destination.address().is_ipv4() {
+                selectors.push(TrafficSelector {
+                    source: Some(*source),
+                    destination: Some(*destination),
+                    protocol: None,
+                    source_ports: SelectorPorts::ANY,
+                    destination_ports: SelectorPorts::ANY,
+                });
+            }
+        }
+    }
+    selectors
+}
+
+fn tunnel(raw: &RawTunnel, at: usize, gateway: &RawGateway, sink: &mut Sink<'_>) -> TunnelSpec {
+    let path = |key: &str| format!("gateway.tunnel[{at}].{key}");
+    if raw.name.is_empty() || !one_line(&raw.name) {
+        let message = "the name is empty, or has control characters";
+        sink.report(&path("name"), message, "write a short name");
+    }
+    if raw.peer_behind_nat && gateway.encapsulation == Encapsulation::Ip {
+        sink.report(
+            &path("peer_behind_nat"),
+            "IP protocol 50 does not pass a NAT that changes ports",
+            "set encapsulation = \"udp\" in [gateway] at both ends",
+        );
+    }
+    let local = networks(&raw.local_networks, &path("local_networks"), sink);
+    let remote = networks(&raw.remote_networks, &path("remote_networks"), sink);
+    for network in &remote {
+        let family =
+            |other: &AddressPrefix| other.address().is_ipv4() == network.address().is_ipv4();
+        if !local.is_empty() && !local.iter().any(family) {
+            sink.report(
+                &path("remote_networks"),
+                format!("no local network is of the address family of {network}"),
+                "add a network to local_networks",
+            );
+        }
+    }
+    TunnelSpec {
+        name: raw.name.clone(),
+        peer: outer_address(&raw.peer, &path("peer"), sink),
+        peer_behind_nat: raw.peer_behind_nat,
+        selectors: selectors(&local, &remote),
+        remote_networks: remote,
+    }
+}
+
+/// Each name, peer and remote network belongs to one tunnel.
+fn unique(tunnels: &[TunnelSpec], local: SocketAddr, sink: &mut Sink<'_>) {
+    let (mut names, mut peers) = (BTreeMap::new(), BTreeMap::new());
+    let mut networks = BTreeMap::new();
+    for (at, tunnel) in tunnels.iter().enumerate() {
+        let path = |key: &str| format!("gateway.tunnel[{at}].{key}");
+        let mut refuse = |key: &str, message: String, remedy: &str| {
+            sink.report(&path(key), message, remedy.to_owned());
+        };
+        if names.insert(tunnel.name.clone(), at).is_some() {
+            let message = format!("tunnel \"{}\" exists already", tunnel.name);
+            refuse("name", message, "choose another name");
+        }
+        if let Some(other) = peers.insert(tunnel.peer.ip(), &tunnel.name) {
+            let message = format!("{} is the peer of tunnel \"{other}\" too", tunnel.peer.ip());
+            refuse("peer", message, "give that tunnel several networks");
+        }
+        if tunnel.peer.is_ipv4() != local.is_ipv4() {
+            let message = format!("{} and {local} are of two address families", tunnel.peer);
+            refuse("peer", message, "use outer addresses of one family");
+        }
+        for network in &tunnel.remote_networks {
+            if let Some(other) = networks.insert(network.to_string(), at)
+                && other != at
+            {
+                let message = format!("another tunnel has the remote network {network}");
+                refuse("remote_networks", message, "give a network to one tunnel");
+            }
+        }
+    }
+}
+
+/// The gateway of a file.
+pub(super) fn gateway(raw: Option<&RawGateway>, sink: &mut Sink<'_>) -> Option<GatewaySpec> {
+    let raw = raw?;
+    if raw.ike {
+        sink.report(
+            "gateway.ike",
+            "key exchange by IKEv2 is not available",
+            "remove `ike`, and use manual keys (key_file); docs/limits.md has the reason",
+        );
+    }
+    let named = raw.device.len() <= LONGEST_DEVICE
+        && !raw.device.is_empty()
+        && raw.device.bytes().all(|byte| byte.is_ascii_graphic())
+        && !raw.device.contains(['/', ':', '%'])
+        && !matches!(raw.device.as_str(), "." | "..");
+    if !named {
+        let message = format!("\"{}\" is no name of a network interface", raw.device);
+        sink.report(
+            "gateway.device",
+            message,
+            "write up to 15 letters and digits, for example \"esp0\"",
+        );
+    }
+    if raw.tunnel.is_empty() {
+        sink.report(
+            "gateway",
+            "there is no tunnel",
+            "add a [[gateway.tunnel]] with name, peer, local_networks and remote_networks",
+        );
+    }
+    let most = protect::esp::MAX_GATEWAY_TUNNELS;
+    if raw.tunnel.len() > most {
+        let message = format!("more than {most} tunnels");
+        sink.report("gateway", message, "divide them among several gateways");
+    }
+    let local = outer_address(&raw.local, "gateway.local", sink);
+    let tunnels: Vec<TunnelSpec> = raw
+        .tunnel
+        .iter()
+        .enumerate()
+        .map(|(at, one)| tunnel(one, at, raw, sink))
+        .collect();
+    unique(&tunnels, local, sink);
+    let mut route_sources: Vec<IpAddr> = Vec::new();
+    for (index, text) in raw.route_source.as_slice().iter().enumerate() {
+        let parsed = text.parse::<IpAddr>().ok();
+        let second = |ip: &IpAddr| {
+            route_sources
+                .iter()
+                .any(|other| other.is_ipv4() == ip.is_ipv4())
+        };
+        match parsed.filter(|ip| !ip.is_unspecified() && !second(ip)) {
+            Some(ip) => route_sources.push(ip),
+            None => sink.report(
+                &raw.route_source.path("gateway.route_source", index),
+                format!("\"{text}\" is no address, or a second one of its family"),
+                "write an address of this machine in a local network",
+            ),
+        }
+    }
+    if !raw.routes && !route_sources.is_empty() {
+        let message = "`route_source` has no effect with routes = false";
+        sink.report("gateway.route_source", message, "remove one of them");
+    }
+    let soft = |bound: u64| bound - bound / 10;
+    let bytes = Some(raw.lifetime_bytes).filter(|bytes| *bytes > 0);
+    let time = optional_seconds(raw.lifetime_s);
+    Some(GatewaySpec {
+        device: raw.device.clone(),
+        local,
+        carrier: match raw.encapsulation {
+            Encapsulation::Udp => EspCarrier::Udp,
+            Encapsulation::Ip => EspCarrier::Ip,
+        },
+        key_file: FilePath::new(&raw.key_file, "gateway.key_file", sink),
+        numbers_file: raw.numbers_file.as_ref().map(PathBuf::from),
+        allow_weak: raw.allow_weak,
+        mtu: raw.mtu as usize,
+        routes: raw.routes,
+        route_sources,
+        copies_dont_fragment: raw.dont_fragment == DontFragment::Copy,
+        dscp: raw.dscp,
+        replay_window: usize::from(raw.replay_window),
+        lifetime: SaLifetime {
+            soft_bytes: bytes.map(soft),
+            hard_bytes: bytes,
+            soft_time: time.map(|time| time * 9 / 10),
+            hard_time: time,
+        },
+        rekey_delay: seconds(raw.rekey_delay_s),
+        rekey_grace: seconds(raw.rekey_grace_s),
+        keep_alive: optional_seconds(raw.keep_alive_s),
+        statistics: optional_seconds(raw.statistics_s),
+        tunnels,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::parse;
+
+    const TUNNEL: &str = "[[gateway.tunnel]]\nname=\"b\"\npeer=\"192.0.2.2\"\nlocal_networks=\"10.1.0.0/16\"\nremote_networks=[\"10.2.0.0/16\",\"10.3.0.0/16\"]\n";
+
+    fn with(keys: &str, tunnels: &str) -> Result<super::GatewaySpec, String> {
+        let text = format!("[gateway]\nlocal=\"192.0.2.1\"\nkey_file=\"/k\"\n{keys}\n{tunnels}");
+        parse(&text, "f")
+            .map(|config| config.gateway.expect("gateway"))
+            .map_err(|mistakes| mistakes.iter().map(ToString::to_string).collect::<String>())
+    }
+
+    #[test]
+    fn a_file_may_have_a_gateway_alone() {
+        let spec = with("lifetime_bytes=1000\nlifetime_s=100", TUNNEL).unwrap();
+        assert_eq!(spec.local, "192.0.2.1:4500".parse().unwrap());
+        assert_eq!(spec.tunnels[0].peer, "192.0.2.2:4500".parse().unwrap());
+        assert_eq!(spec.tunnels[0].selectors.len(), 2);
+        assert_eq!(spec.lifetime.soft_bytes, Some(900));
+        assert_eq!(
+            spec.lifetime.soft_time,
+            Some(core::time::Duration::from_secs(90))
+        );
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let other = TUNNEL.replace("\"b\"", "\"c\"");
+        for (keys, tunnels, expected) in [
+            ("", String::new(), "there is no tunnel"),
+            ("ike=true", TUNNEL.to_owned(), "IKEv2 is not available"),
+            (
+                "device=\"a/b\"",
+                TUNNEL.to_owned(),
+                "no name of a network interface",
+            ),
+            (
+                "device=\"sixteen-letters-\"",
+                TUNNEL.to_owned(),
+                "no name of a network",
+            ),
+            ("mtu=100", TUNNEL.to_owned(), "mtu"),
+            ("replay_window=5000", TUNNEL.to_owned(), "replay_window"),
+            ("encapsulation=\"tcp\"", TUNNEL.to_owned(), "encapsulation"),
+            (
+                "routes=false\nroute_source=\"10.1.0.1\"",
+                TUNNEL.to_owned(),
+                "no effect",
+            ),
+            (
+                "",
+                TUNNEL.replace("192.0.2.2", "0.0.0.0"),
+                "no address of a host",
+            ),
+            (
+                "",
+                TUNNEL.replace("192.0.2.2", "2001:db8::1"),
+                "two address families",
+            ),
+            (
+                "",
+                TUNNEL.replace("10.2.0.0/16", "10.2.0.1/16"),
+                "bits set behind",
+            ),
+            (
+                "",
+                TUNNEL.replace("10.2.0.0/16", "fd00::/8"),
+                "no local network is of",
+            ),
+            ("", format!("{TUNNEL}{TUNNEL}"), "exists already"),
+            ("", format!("{TUNNEL}{other}"), "is the peer of tunnel"),
+            (
+                "",
+                format!("{TUNNEL}{}", other.replace("192.0.2.2", "192.0.2.3")),
+                "another tunnel has the remote network",
+            ),
+            (
+                "encapsulation=\"ip\"",
+                TUNNEL.replace("peer=", "peer_behind_nat=true\npeer="),
+                "does not pass a NAT",
+            ),
+        ] {
+            let said = with(keys, &tunnels).unwrap_err();
+            assert!(said.contains(expected), "{keys} {tunnels}: {said}");
+        }
+    }
+}

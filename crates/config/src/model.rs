@@ -1,0 +1,305 @@
+//! The checked configuration.
+
+use super::alarms::AlarmsSpec;
+use super::codecs::Transcoding;
+use super::conferences::ConferenceSpec;
+use super::console::ConsoleSpec;
+use super::control::ControlSpec;
+use super::dns::Dns;
+use super::drain::Drain;
+use super::gateway::GatewaySpec;
+use super::interfaces::{InterfaceKind, InterfaceSpec};
+use super::limits::AdmissionLimits;
+use super::log::LogSpec;
+use super::media::MediaSpec;
+use super::media_addresses::MediaRange;
+use super::metrics::MetricsSpec;
+use super::names::{InterfaceId, TrunkId};
+use super::ng_client::{MediaNodePolicy, MediaNodeSpec};
+use super::ng_server::NgServerSpec;
+use super::realm::Realm;
+use super::records::RecordsSpec;
+use super::registrar::{Registrar, RegistrarStore};
+use super::routes::RouteSpec;
+use super::rules::IdentityPolicy;
+use super::security::MediaSecurity;
+use super::session_timer::SessionTimer;
+use super::sip::Sip;
+use super::store::StoreSpec;
+use super::threads::Threads;
+use super::traces::TracesSpec;
+use super::trunks::Trunk;
+use super::users::UserSpec;
+use engine::{Limits, Transport};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// A checked configuration. Every index in it is valid.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Interfaces, in the order of the file; at least one, unless there is an ng server or a gateway.
+    pub interfaces: Vec<InterfaceSpec>,
+    /// Media for other systems.
+    pub ng_server: Option<NgServerSpec>,
+    /// Media nodes that relay media for this border; empty if media is anchored here.
+    pub media_nodes: Vec<MediaNodeSpec>,
+    /// Settings common to all media nodes.
+    pub media_node_policy: MediaNodePolicy,
+    /// Systems that calls are sent to.
+    pub trunks: Vec<Trunk>,
+    /// Routes, tried in order.
+    pub routes: Vec<RouteSpec>,
+    /// Conferences, matched before routes.
+    pub conferences: Vec<Arc<ConferenceSpec>>,
+    /// Header rules, compiled.
+    pub rules: ::rules::RuleSet,
+    /// Identities at the boundary of the trust domain.
+    pub identity: IdentityPolicy,
+    /// Users by name: they may register, and call with digest.
+    pub users: BTreeMap<String, UserSpec>,
+    /// Names of the users that have numbers.
+    pub numbered: Vec<String>,
+    /// Digest authentication of requests.
+    pub realm: Realm,
+    /// The embedded registrar.
+    pub registrar: Registrar,
+    /// Storage of registrations over a restart.
+    pub registrar_store: RegistrarStore,
+    /// Media that interfaces anchor.
+    pub media: MediaSpec,
+    /// Distinct ranges of media ports, referred to by index.
+    pub media_ranges: Vec<MediaRange>,
+    /// For each of them, the bytes of the text that define it, or the interface that has it by default.
+    pub media_places: Vec<core::ops::Range<usize>>,
+    /// SIP behaviour that is common to all interfaces.
+    pub sip: Sip,
+    /// Scheduling of worker threads.
+    pub threads: Threads,
+    /// Session timers (RFC 4028).
+    pub session_timer: SessionTimer,
+    /// Capacities.
+    pub limits: Limits,
+    /// Limits of memory and CPU time.
+    pub admission: AdmissionLimits,
+    /// DNS servers.
+    pub dns: Dns,
+    /// Operator commands and control of conferences.
+    pub control: Option<ControlSpec>,
+    /// The history of calls, messages and events.
+    pub store: Option<StoreSpec>,
+    /// Call records.
+    pub records: Option<RecordsSpec>,
+    /// Metrics.
+    pub metrics: Option<MetricsSpec>,
+    /// Receivers of alarms outside of the border.
+    pub alarms: Option<AlarmsSpec>,
+    /// OpenTelemetry traces of calls.
+    pub traces: Option<TracesSpec>,
+    /// The web console.
+    pub console: Option<ConsoleSpec>,
+    /// The IPsec gateway.
+    pub gateway: Option<GatewaySpec>,
+    /// Graceful shutdown.
+    pub drain: Drain,
+    /// Logging.
+    pub log: LogSpec,
+    /// Warnings about keys and values under their former names.
+    pub renamed_keys: Vec<String>,
+}
+
+impl Config {
+    /// The interface of an index.
+    pub fn interface(&self, id: InterfaceId) -> Option<&InterfaceSpec> {
+        self.interfaces.get(usize::from(id.0))
+    }
+
+    /// The name of a trunk; `None` without one.
+    pub fn name_of_trunk(&self, id: Option<TrunkId>) -> Option<String> {
+        self.trunk(id?).map(|trunk| trunk.name.clone())
+    }
+
+    /// The name of an interface; empty for one that was removed.
+    pub fn interface_name(&self, id: InterfaceId) -> String {
+        self.interface(id)
+            .map_or_else(String::new, |interface| interface.name.clone())
+    }
+
+    /// The trunk of an index.
+    pub fn trunk(&self, id: TrunkId) -> Option<&Trunk> {
+        self.trunks.get(usize::from(id.0))
+    }
+
+    /// Whether a peer is trusted with asserted identities (RFC 3325 section 2.3): by the setting of the trunk,
+    /// otherwise that of the interface.
+    pub fn trusts(&self, interface: InterfaceId, trunk: Option<TrunkId>) -> bool {
+        match trunk.and_then(|trunk| self.trunk(trunk)) {
+            Some(trunk) => trunk.trusted,
+            None => self
+                .interface(interface)
+                .is_some_and(|interface| interface.trusted),
+        }
+    }
+
+    /// Headers that topology hiding passes unchanged to an interface; `None` if nothing is hidden from it.
+    pub fn hiding(&self, interface: InterfaceId) -> Option<&[Box<str>]> {
+        let interface = self.interface(interface).filter(|known| known.hides)?;
+        Some(&interface.pass_headers)
+    }
+
+    /// The peer of a message, as seen by header rules.
+    pub fn peer_ref(&self, interface: InterfaceId, trunk: Option<TrunkId>) -> ::rules::PeerRef {
+        let core = self
+            .interface(interface)
+            .is_some_and(|interface| interface.kind == InterfaceKind::Core);
+        ::rules::PeerRef {
+            interface: interface.0,
+            kind: match (trunk, core) {
+                (Some(_), _) => ::rules::PeerKind::Trunk,
+                (None, true) => ::rules::PeerKind::Core,
+                (None, false) => ::rules::PeerKind::Access,
+            },
+            trunk: trunk.map(|trunk| trunk.0),
+        }
+    }
+
+    /// The index of the interface of this name.
+    pub fn interface_named(&self, name: &str) -> Option<InterfaceId> {
+        let at = self.interfaces.iter().position(|i| i.name == name)?;
+        u16::try_from(at).ok().map(InterfaceId)
+    }
+
+    /// The index of the trunk of this name.
+    pub fn trunk_named(&self, name: &str) -> Option<TrunkId> {
+        let at = self.trunks.iter().position(|t| t.name == name)?;
+        u16::try_from(at).ok().map(TrunkId)
+    }
+
+    /// Media security towards a side of a call.
+    pub fn security(
+        &self,
+        interface: InterfaceId,
+        trunk: Option<TrunkId>,
+    ) -> Option<&Arc<MediaSecurity>> {
+        match trunk.and_then(|trunk| self.trunk(trunk)) {
+            Some(trunk) => Some(&trunk.security),
+            None => Some(&self.interface(interface)?.security),
+        }
+    }
+
+    /// Transcoding towards a side of a call.
+    pub fn transcoding(
+        &self,
+        interface: InterfaceId,
+        trunk: Option<TrunkId>,
+    ) -> Option<&Arc<Transcoding>> {
+        match trunk.and_then(|trunk| self.trunk(trunk)) {
+            Some(trunk) => Some(&trunk.transcoding),
+            None => Some(&self.interface(interface)?.transcoding),
+        }
+    }
+
+    /// Whether any side may use DTLS, for which the border needs a certificate.
+    pub fn may_use_dtls(&self) -> bool {
+        let interfaces = self.interfaces.iter().map(|interface| &interface.security);
+        let trunks = self.trunks.iter().map(|trunk| &trunk.security);
+        interfaces
+            .chain(trunks)
+            .any(|security| security.may_use_dtls())
+    }
+
+    /// Hints about SRTP keys in session descriptions over unencrypted signalling.
+    fn srtp_key_hints(&self, hints: &mut Vec<String>) {
+        let open = |transport: Transport| {
+            matches!(transport, Transport::Udp | Transport::Tcp | Transport::Ws)
+        };
+        let remedy = "an eavesdropper on the signalling can decrypt the media; use tls: or wss:, or srtp_keying = \"dtls\"";
+        for interface in self
+            .interfaces
+            .iter()
+            .filter(|interface| interface.security.tells_keys())
+        {
+            if let Some(listen) = interface
+                .listen
+                .iter()
+                .find(|listen| open(listen.transport))
+            {
+                hints.push(format!(
+                    "interface {}: SRTP keys are sent in session descriptions, and {listen} is not encrypted: {remedy}",
+                    interface.name
+                ));
+            }
+        }
+        for trunk in self
+            .trunks
+            .iter()
+            .filter(|trunk| trunk.security.tells_keys())
+        {
+            if trunk
+                .targets
+                .iter()
+                .any(|target| target.transport.is_none_or(open))
+            {
+                hints.push(format!(
+                    "trunk {}: SRTP keys are sent in session descriptions, and signalling to it may be unencrypted: {remedy}",
+                    trunk.name
+                ));
+            }
+        }
+    }
+
+    /// The user of a name or number.
+    pub fn user_called(&self, called: &str) -> Option<&UserSpec> {
+        self.users.get(called).or_else(|| {
+            // Few users have numbers; the others are not searched.
+            let mut with = self.numbered.iter().filter_map(|name| self.users.get(name));
+            with.find(|user| user.is_called(called))
+        })
+    }
+
+    /// Hints about settings that are valid but may be unintended.
+    pub fn hints(&self) -> Vec<String> {
+        let mut hints = Vec::new();
+        self.srtp_key_hints(&mut hints);
+        for interface in &self.interfaces {
+            let name = &interface.name;
+            for listen in &interface.listen {
+                let port = listen.address.port();
+                if port < 1024 {
+                    hints.push(format!(
+                        "interface {name}: port {port} is below 1024: an unprivileged user needs CAP_NET_BIND_SERVICE to open it"
+                    ));
+                }
+            }
+        }
+        hints
+    }
+
+    /// The trunk of a request that arrived on `interface` from `source`: by its `sources`, or by the exact address and
+    /// port of a target. On stream transports the port is ignored. On a TLS connection opened by the peer, `proven` are
+    /// the domains of its verified certificate: a trunk with client names is identified by them alone.
+    pub fn trunk_of(
+        &self,
+        interface: InterfaceId,
+        source: SocketAddr,
+        transport: Transport,
+        proven: Option<&[String]>,
+    ) -> Option<TrunkId> {
+        let at = self.trunks.iter().position(|trunk| {
+            if trunk.interface != interface {
+                return false;
+            }
+            if let (Some(proven), names @ [_, ..]) = (proven, trunk.client_names()) {
+                return proven.iter().any(|name| names.contains(name));
+            }
+            trunk.sources.iter().any(|net| net.contains(source.ip()))
+                || trunk.targets.iter().any(|target| {
+                    target.address(transport).is_some_and(|address| {
+                        address.ip() == source.ip()
+                            && (transport.is_reliable() || address.port() == source.port())
+                    })
+                })
+        })?;
+        u16::try_from(at).ok().map(TrunkId)
+    }
+}

@@ -1,0 +1,227 @@
+//! `[[user]]`: users of the embedded registrar.
+
+use super::one_or_many::OneOrMany;
+use super::sink::Sink;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+
+/// A user of the embedded registrar.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawUser {
+    /// Name, as in `sip:NAME@...` and in digest credentials; unique.
+    #[schemars(length(min = 1))]
+    pub name: String,
+    /// Password.
+    pub password: Option<String>,
+    /// MD5 of `name:realm:password`, 32 hexadecimal digits, instead of the password. If any user has `ha1`, only MD5 is
+    /// offered in challenges.
+    pub ha1: Option<String>,
+    /// Telephone numbers of the user in addition to its name. The user part of From, and of the address of record in
+    /// REGISTER, may be one of these, and calls to one of them go to the contacts of the user. A number such as
+    /// `+43123450`, or a prefix with a star: `+4312345*`.
+    #[serde(default)]
+    pub numbers: OneOrMany<String>,
+}
+
+/// A user: may register, and call with digest.
+#[derive(Clone, PartialEq, Eq)]
+pub struct UserSpec {
+    /// Name, as in `sip:NAME@...` and in digest credentials.
+    pub name: String,
+    /// Secret for authentication.
+    pub secret: UserSecret,
+    /// Telephone numbers in addition to the name.
+    pub numbers: Vec<Number>,
+}
+
+impl UserSpec {
+    /// Whether the user part of an address is the name or a number of this user.
+    pub fn is_called(&self, user: &str) -> bool {
+        self.name == user || self.numbers.iter().any(|number| number.takes(user))
+    }
+}
+
+/// Numbers of a user.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Number {
+    /// One number.
+    One(String),
+    /// All numbers with this prefix.
+    Prefix(String),
+}
+
+impl Number {
+    /// Whether the number is included.
+    pub fn takes(&self, user: &str) -> bool {
+        match self {
+            Number::One(number) => number == user,
+            Number::Prefix(prefix) => user.starts_with(prefix.as_str()),
+        }
+    }
+
+    /// Whether a number is included in both.
+    fn meets(&self, other: &Number) -> bool {
+        match (self, other) {
+            (Number::One(number), other) | (other, Number::One(number)) => other.takes(number),
+            (Number::Prefix(a), Number::Prefix(b)) => {
+                a.starts_with(b.as_str()) || b.starts_with(a.as_str())
+            }
+        }
+    }
+}
+
+impl core::fmt::Debug for UserSpec {
+    /// Omits the secret, because logs must not contain secrets.
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "User({})", self.name)
+    }
+}
+
+/// Secret of a user.
+#[derive(Clone, PartialEq, Eq)]
+pub enum UserSecret {
+    /// The password.
+    Password(String),
+    /// MD5 of `name:realm:password` in hexadecimal; requires MD5.
+    Ha1(String),
+}
+
+impl core::fmt::Debug for UserSecret {
+    /// Omits the secret.
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            UserSecret::Password(_) => "Password",
+            UserSecret::Ha1(_) => "Ha1",
+        })
+    }
+}
+
+/// The users by name; `realm` is that of `ha1`.
+pub(super) fn users(
+    raw: &[RawUser],
+    realm: &str,
+    sink: &mut Sink<'_>,
+) -> BTreeMap<String, UserSpec> {
+    let mut users = BTreeMap::new();
+    let mut first: BTreeMap<&str, usize> = BTreeMap::new();
+    for (index, user) in raw.iter().enumerate() {
+        let path = format!("user[{index}]");
+        let name_path = format!("{path}.name");
+        if let Some(&earlier) = first.get(user.name.as_str()) {
+            let line = sink.line(&format!("user[{earlier}].name"));
+            sink.report(
+                &name_path,
+                format!("user \"{}\" exists already in line {line}", user.name),
+                "remove one of the two",
+            );
+            continue;
+        }
+        first.insert(&user.name, index);
+        if user
+            .name
+            .bytes()
+            .any(|b| b <= b' ' || b >= 0x7f || b"\"<>@:;?\\".contains(&b))
+        {
+            sink.report(
+                &name_path,
+                format!("\"{}\" cannot be the user part of a SIP address", user.name),
+                "use letters, digits and - _ . + *",
+            );
+        }
+        let secret = match (&user.password, &user.ha1) {
+            (Some(_), Some(_)) => {
+                sink.report(
+                    &format!("{path}.ha1"),
+                    "both `password` and `ha1` are set",
+                    "remove one of the two",
+                );
+                continue;
+            }
+            (Some(password), None) if password.is_empty() => {
+                sink.report(
+                    &format!("{path}.password"),
+                    "the password is empty",
+                    "write a password",
+                );
+                continue;
+            }
+            (Some(password), None) => UserSecret::Password(password.clone()),
+            (None, Some(ha1)) => {
+                if ha1.len() != 32 || !ha1.bytes().all(|b| b.is_ascii_hexdigit()) {
+                    sink.report(
+                        &format!("{path}.ha1"),
+                        "`ha1` must be 32 hexadecimal digits",
+                        format!("write MD5 of \"{}:{}:PASSWORD\"", user.name, realm),
+                    );
+                }
+                UserSecret::Ha1(ha1.to_ascii_lowercase())
+            }
+            (None, None) => {
+                sink.report(
+                    &path,
+                    format!("user \"{}\" has no password", user.name),
+                    "add `password` or `ha1`",
+                );
+                continue;
+            }
+        };
+        let name = user.name.clone();
+        let numbers = numbers(user, &path, sink);
+        let user = UserSpec {
+            name: name.clone(),
+            secret,
+            numbers,
+        };
+        clashes(&user, &users, &path, sink);
+        users.insert(name, user);
+    }
+    users
+}
+
+fn numbers(user: &RawUser, path: &str, sink: &mut Sink<'_>) -> Vec<Number> {
+    let at = format!("{path}.numbers");
+    let mut numbers = Vec::new();
+    for (index, text) in user.numbers.as_slice().iter().enumerate() {
+        let (number, prefix) = match text.strip_suffix('*') {
+            Some(prefix) => (prefix, true),
+            None => (text.as_str(), false),
+        };
+        let good = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.+#".contains(&byte);
+        if number.is_empty() || !number.bytes().all(good) {
+            sink.report(
+                &user.numbers.path(&at, index),
+                format!("\"{text}\" is not a number"),
+                "write it as in From and To, such as \"+43123450\", or a prefix with a star: \"+4312345*\"",
+            );
+            continue;
+        }
+        numbers.push(match prefix {
+            true => Number::Prefix(number.to_owned()),
+            false => Number::One(number.to_owned()),
+        });
+    }
+    numbers
+}
+
+/// Refuses numbers that belong to several users.
+fn clashes(user: &UserSpec, others: &BTreeMap<String, UserSpec>, path: &str, sink: &mut Sink<'_>) {
+    for other in others.values() {
+        let theirs = |number: &Number| {
+            number.takes(&other.name) || other.numbers.iter().any(|theirs| number.meets(theirs))
+        };
+        let clash = user.numbers.iter().any(theirs)
+            || other.numbers.iter().any(|number| number.takes(&user.name));
+        if clash {
+            sink.report(
+                &format!("{path}.name"),
+                format!(
+                    "users \"{}\" and \"{}\" have a number in common",
+                    other.name, user.name
+                ),
+                "give each number to one user",
+            );
+        }
+    }
+}

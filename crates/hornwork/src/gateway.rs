@@ -1,0 +1,376 @@
+//! The IPsec gateway (`[gateway]`): two threads of its own beside those of signalling and media. One carries packets
+//! between a TUN device and the outer socket; the keeper does everything that may block: keys, files, log, path MTU.
+
+mod figures;
+mod keeper;
+mod keys;
+mod numbers;
+mod packets;
+mod role;
+
+pub(crate) use figures::GatewayFigures;
+pub(crate) use keys::GatewayKeys;
+pub(crate) use role::run;
+
+use crate::log::EventLog;
+use config::{Config, GatewaySpec};
+use engine::{Event, EventKind};
+use keeper::{Keeper, KeeperParts};
+use net::{Clock, EspSocket, EspSocketKind, TunDevice};
+use numbers::NumbersFile;
+use packets::PacketLoop;
+use protect::esp::{EspCarrier, EspGateway, GatewaySettings, GatewayTunnel};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::mpsc::sync_channel;
+use std::thread::JoinHandle;
+
+/// Commands and reports between the two threads that may wait.
+const QUEUE: usize = 256;
+/// Name of the numbers file in the state directory of the service.
+const NUMBERS: &str = "gateway.numbers";
+const TUN: &str = "/dev/net/tun";
+
+/// Requests to the keeper, and its state.
+#[derive(Debug, Default)]
+struct Flags {
+    reload: AtomicBool,
+    stop: AtomicBool,
+    failed: AtomicBool,
+}
+
+/// The running gateway.
+#[derive(Debug)]
+pub(crate) struct Gateway {
+    flags: Arc<Flags>,
+    figures: Arc<GatewayFigures>,
+    keeper: JoinHandle<()>,
+}
+
+/// An error with its remedy.
+fn cannot(what: impl std::fmt::Display, remedy: &str) -> io::Error {
+    io::Error::other(format!("{what}\n  remedy: {remedy}"))
+}
+
+const ADMIN_REMEDY: &str = "give the program CAP_NET_ADMIN (packaging/hornwork-gateway.conf), or create the device for its user: ip tuntap add dev DEVICE mode tun user USER";
+
+/// Whether the device exists and belongs to this user: attaching to it needs no right.
+fn owns_device(device: &str) -> bool {
+    let owner = std::fs::read_to_string(format!("/sys/class/net/{device}/owner"));
+    let owner = owner.ok().and_then(|text| text.trim().parse::<u32>().ok());
+    owner == Some(net::user_id())
+}
+
+/// Checks the rights that the gateway of a configuration needs; there is no error without a gateway. A device that is in
+/// use by a running gateway is not touched.
+///
+/// # Errors
+/// The right that is missing, with its remedy.
+pub(crate) fn check_rights(config: &Config) -> io::Result<()> {
+    let Some(spec) = &config.gateway else {
+        return Ok(());
+    };
+    let open = std::fs::File::options().read(true).write(true).open(TUN);
+    open.map_err(|error| tun_error(&spec.device, &error))?;
+    if !owns_device(&spec.device) {
+        // The kernel puts a number in the place of %d.
+        TunDevice::create("hwtun%d").map_err(|error| tun_error(&spec.device, &error))?;
+    }
+    if spec.carrier == EspCarrier::Ip {
+        net::may_carry_esp(spec.local.ip()).map_err(|error| raw_error(&error))?;
+    }
+    Ok(())
+}
+
+fn tun_error(device: &str, error: &io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => cannot(
+            format!(
+                "[gateway] device {device}: creating a TUN device was denied ({error}): CAP_NET_ADMIN"
+            ),
+            ADMIN_REMEDY,
+        ),
+        io::ErrorKind::NotFound => cannot(
+            format!("[gateway] device {device}: {TUN} does not exist"),
+            "load the module: modprobe tun; in a container or a service with private devices, pass the device in",
+        ),
+        io::ErrorKind::ResourceBusy => cannot(
+            format!("[gateway] device {device} is in use by another program"),
+            "stop that program, or choose another `device`",
+        ),
+        _ => cannot(
+            format!("[gateway] device {device}: {error}"),
+            "choose another `device`; an existing one must be a TUN device without other users",
+        ),
+    }
+}
+
+fn raw_error(error: &io::Error) -> io::Error {
+    cannot(
+        format!("[gateway] a raw socket for IP protocol 50 was denied ({error}): CAP_NET_RAW"),
+        "give the program CAP_NET_RAW (packaging/hornwork-gateway.conf), or set encapsulation = \"udp\" at both ends",
+    )
+}
+
+/// Summary of the gateway of a configuration in a few lines; empty without one.
+pub(crate) fn summary(config: &Config) -> String {
+    let Some(spec) = &config.gateway else {
+        return String::new();
+    };
+    let carrier = match spec.carrier {
+        EspCarrier::Udp => format!("UDP {}", spec.local),
+        EspCarrier::Ip => format!("IP protocol 50 at {}", spec.local.ip()),
+    };
+    let mut text = format!("IPsec gateway: device {}, {carrier}\n", spec.device);
+    // Longer lists are of no use on a terminal.
+    for tunnel in spec.tunnels.iter().take(20) {
+        let networks: Vec<String> = tunnel
+            .remote_networks
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        text.push_str(&format!(
+            "tunnel {}: peer {}, networks {}\n",
+            tunnel.name,
+            tunnel.peer,
+            networks.join(", ")
+        ));
+    }
+    if spec.tunnels.len() > 20 {
+        text.push_str(&format!("and {} more tunnels\n", spec.tunnels.len() - 20));
+    }
+    text
+}
+
+/// The file with the used sequence numbers.
+fn numbers_path(spec: &GatewaySpec) -> PathBuf {
+    if let Some(path) = &spec.numbers_file {
+        return path.clone();
+    }
+    // STATE_DIRECTORY may list several, separated by colons; the first one is used.
+    let folders = std::env::var_os("STATE_DIRECTORY").unwrap_or_default();
+    let folder = std::env::split_paths(&folders).next();
+    match folder.filter(|folder| folder.is_absolute()) {
+        Some(folder) => folder.join(NUMBERS),
+        None => beside(spec.key_file.path()),
+    }
+}
+
+fn beside(key_file: &Path) -> PathBuf {
+    let mut path = key_file.as_os_str().to_owned();
+    path.push(".numbers");
+    PathBuf::from(path)
+}
+
+fn open_device(spec: &GatewaySpec) -> io::Result<TunDevice> {
+    let device = &spec.device;
+    let tun = TunDevice::create(device).map_err(|error| tun_error(device, &error))?;
+    TunDevice::set_up(device, spec.mtu).map_err(|error| {
+        cannot(
+            format!(
+                "[gateway] device {device}: cannot set its MTU to {} and set it up: {error}",
+                spec.mtu
+            ),
+            "give the program CAP_NET_ADMIN, or do it before: ip link set dev DEVICE mtu MTU up",
+        )
+    })?;
+    if !spec.routes {
+        return Ok(tun);
+    }
+    for network in spec
+        .tunnels
+        .iter()
+        .flat_map(|tunnel| &tunnel.remote_networks)
+    {
+        let of_family = |ip: &&std::net::IpAddr| ip.is_ipv4() == network.address().is_ipv4();
+        let source = spec.route_sources.iter().find(of_family).copied();
+        let to = (network.address(), network.length());
+        TunDevice::add_route(device, to, source).map_err(|error| {
+            cannot(
+                format!("[gateway] cannot add a route to {network} through {device}: {error}"),
+                "remove a route to the same network, correct `route_source`, give the program CAP_NET_ADMIN, or set routes = false and add routes yourself",
+            )
+        })?;
+    }
+    Ok(tun)
+}
+
+fn open_socket(spec: &GatewaySpec) -> io::Result<EspSocket> {
+    let (kind, what) = match spec.carrier {
+        EspCarrier::Udp => (EspSocketKind::Udp, format!("UDP {}", spec.local)),
+        EspCarrier::Ip => (
+            EspSocketKind::Ip,
+            format!("IP protocol 50 at {}", spec.local.ip()),
+        ),
+    };
+    EspSocket::open(kind, spec.local, packets::longest_packet(spec)).map_err(|error| {
+        match (spec.carrier, error.kind()) {
+            (EspCarrier::Ip, io::ErrorKind::PermissionDenied) => raw_error(&error),
+            _ => cannot(
+                format!("[gateway] cannot open {what}: {error}"),
+                "correct `local`, or stop the program that uses the port (strongSwan and others use 4500)",
+            ),
+        }
+    })
+}
+
+fn gateway_of(
+    spec: &GatewaySpec,
+    keys: &GatewayKeys,
+    numbers: &mut NumbersFile,
+    clock: Clock,
+) -> io::Result<EspGateway> {
+    let now = clock.now();
+    let mut entropy = net::entropy()?;
+    let (mut tunnels, mut inbound) = (Vec::new(), Vec::new());
+    for (number, (tunnel, keys)) in spec.tunnels.iter().zip(&keys.tunnels).enumerate() {
+        let plan = GatewayTunnel {
+            name: tunnel.name.clone(),
+            peer: tunnel.peer,
+            peer_behind_nat: tunnel.peer_behind_nat,
+            remote: tunnel.remote_networks.clone(),
+        };
+        tunnels.push((plan, numbers.outbound(&keys.outbound, &mut entropy, now)?));
+        for spec in &keys.inbound {
+            inbound.push((number, numbers.inbound(spec, now)?));
+        }
+    }
+    numbers.write()?;
+    let settings = GatewaySettings {
+        carrier: spec.carrier,
+        local: spec.local.ip(),
+        keep_alive: spec.keep_alive,
+        rekey_delay: spec.rekey_delay,
+        rekey_grace: spec.rekey_grace,
+    };
+    let key = engine::HashKey::new(&mut entropy);
+    EspGateway::new(settings, tunnels, inbound, key, now).map_err(|error| {
+        cannot(
+            format!("[gateway]: {error}"),
+            "correct the key file or the tunnels",
+        )
+    })
+}
+
+impl Gateway {
+    /// Starts the gateway of a configuration, if it has one with its keys.
+    ///
+    /// # Errors
+    /// A right, the device, the address or the numbers file.
+    pub(crate) fn of(
+        config: &Config,
+        keys: Option<&GatewayKeys>,
+        log: &EventLog,
+        clock: Clock,
+    ) -> io::Result<Option<Gateway>> {
+        match (&config.gateway, keys) {
+            (Some(spec), Some(keys)) => Gateway::start(spec, keys.clone(), log, clock).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    fn start(
+        spec: &GatewaySpec,
+        keys: GatewayKeys,
+        log: &EventLog,
+        clock: Clock,
+    ) -> io::Result<Gateway> {
+        // Rights are checked before a file is written.
+        let tun = open_device(spec)?;
+        let socket = open_socket(spec)?;
+        let mut numbers = NumbersFile::open(&numbers_path(spec))?;
+        let gateway = gateway_of(spec, &keys, &mut numbers, clock)?;
+        let weak = keys.weak_algorithms();
+        if !weak.is_empty() {
+            let algorithms = weak.join(", ");
+            log.event(&Event::new(
+                clock.now(),
+                EventKind::GatewayWeakAlgorithms { algorithms },
+            ));
+        }
+        log.event(&Event::new(
+            clock.now(),
+            EventKind::GatewayStarted {
+                device: spec.device.clone(),
+                local: match spec.carrier {
+                    EspCarrier::Udp => spec.local.to_string(),
+                    EspCarrier::Ip => spec.local.ip().to_string(),
+                },
+                encapsulation: spec.carrier.name().to_owned(),
+                tunnels: spec.tunnels.len() as u64,
+                associations: gateway.associations() as u64,
+            },
+        ));
+        let figures = Arc::new(GatewayFigures::new());
+        let flags = Arc::new(Flags::default());
+        let (commands, inbox) = sync_channel(QUEUE);
+        let (reports, outbox) = sync_channel(QUEUE);
+        let packets = PacketLoop::new(
+            packets::Parts {
+                gateway,
+                tun,
+                socket,
+                inbox,
+                reports,
+                clock,
+            },
+            spec,
+            figures.clone(),
+        );
+        let carrying = std::thread::Builder::new()
+            .name("gateway".to_owned())
+            .spawn(move || packets.run())?;
+        let keeper = Keeper::new(KeeperParts {
+            spec: spec.clone(),
+            keys,
+            numbers,
+            commands,
+            outbox,
+            carrying,
+            flags: flags.clone(),
+            figures: figures.clone(),
+            log: log.clone(),
+            clock,
+        });
+        let keeper = std::thread::Builder::new()
+            .name("gateway-keeper".to_owned())
+            .spawn(move || keeper.run())?;
+        Ok(Gateway {
+            flags,
+            figures,
+            keeper,
+        })
+    }
+
+    /// Figures for metrics.
+    pub(crate) fn figures(&self) -> Arc<GatewayFigures> {
+        self.figures.clone()
+    }
+
+    /// Requests that the key file is read again.
+    pub(crate) fn reload(&self) {
+        self.flags.reload.store(true, Relaxed);
+    }
+
+    /// Whether it still carries packets.
+    ///
+    /// # Errors
+    /// It has ended; the log has the reason.
+    pub(crate) fn check(&self) -> io::Result<()> {
+        match self.flags.failed.load(Relaxed) || self.keeper.is_finished() {
+            true => Err(io::Error::other(
+                "the IPsec gateway has ended; the log has the reason",
+            )),
+            false => Ok(()),
+        }
+    }
+
+    /// Ends it, and writes the last sequence numbers.
+    pub(crate) fn stop(self) {
+        self.flags.stop.store(true, Relaxed);
+        // A panic of the thread is logged by its hook.
+        let _ = self.keeper.join();
+    }
+}

@@ -1,0 +1,366 @@
+//! The thread beside the packet thread, for everything that may block: it reads keys, stores sequence numbers, asks for
+//! path MTUs and logs.
+
+use super::Flags;
+use super::figures::GatewayFigures;
+use super::keys::{GatewayKeys, TunnelKeys};
+use super::numbers::NumbersFile;
+use super::packets::{Command, LastStates, Report};
+use crate::log::EventLog;
+use config::GatewaySpec;
+use engine::{Event, EventKind, Time};
+use net::Clock;
+use protect::esp::{GatewayNotice, GatewayRekey, RekeyReason};
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Longest delay of a request.
+const WAIT: Duration = Duration::from_millis(100);
+/// Interval at which path MTUs are asked for: an increase is noticed within it (RFC 1191 section 6.3 allows minutes).
+const PATH_INTERVAL: Duration = Duration::from_secs(60);
+
+/// The parts of the thread.
+pub(super) struct KeeperParts {
+    pub(super) spec: GatewaySpec,
+    /// Keys in use.
+    pub(super) keys: GatewayKeys,
+    pub(super) numbers: NumbersFile,
+    pub(super) commands: SyncSender<Command>,
+    pub(super) outbox: Receiver<Report>,
+    /// The packet thread.
+    pub(super) carrying: JoinHandle<LastStates>,
+    pub(super) flags: Arc<Flags>,
+    pub(super) figures: Arc<GatewayFigures>,
+    pub(super) log: EventLog,
+    pub(super) clock: Clock,
+}
+
+pub(super) struct Keeper {
+    parts: KeeperParts,
+    /// Known MTU of each tunnel's path, bytes; 0: not known yet.
+    paths: Vec<usize>,
+    /// Address of each peer.
+    peers: Vec<SocketAddr>,
+    /// SPIs that are no longer in the file, and open until this time.
+    removed: HashMap<u32, Time>,
+    /// The last write of sequence numbers has failed, which is logged once.
+    numbers_fail: bool,
+    next_path: Time,
+    next_statistics: Option<Time>,
+}
+
+impl Keeper {
+    pub(super) fn new(parts: KeeperParts) -> Keeper {
+        let now = parts.clock.now();
+        let peers = parts.spec.tunnels.iter().map(|tunnel| tunnel.peer);
+        Keeper {
+            paths: vec![0; parts.spec.tunnels.len()],
+            peers: peers.collect(),
+            removed: HashMap::new(),
+            numbers_fail: false,
+            next_path: now,
+            next_statistics: parts.spec.statistics.map(|interval| now + interval),
+            parts,
+        }
+    }
+
+    /// Works until the gateway is stopped or fails.
+    pub(super) fn run(mut self) {
+        // Signals belong to the first thread; if they cannot be blocked here, this thread may receive them too.
+        let _ = net::block_signals();
+        self.work();
+        // The packet thread ends at its next tick, if it has not ended before.
+        let _ = self.parts.commands.send(Command::Stop);
+        let ended = self
+            .parts
+            .carrying
+            .join()
+            .unwrap_or_else(|_| Err(io::Error::other("the packet thread has panicked")));
+        let stored = ended.and_then(|last| {
+            self.parts.numbers.release(last);
+            self.parts.numbers.write()
+        });
+        let (log, now) = (&self.parts.log, self.parts.clock.now());
+        log.event(&Event::new(now, statistics(&self.parts.figures)));
+        if let Err(error) = stored {
+            let reason = error.to_string();
+            log.event(&Event::new(now, EventKind::GatewayFailed { reason }));
+            self.parts.flags.failed.store(true, Relaxed);
+        }
+    }
+
+    fn log(&self, kind: EventKind) {
+        let now = self.parts.clock.now();
+        self.parts.log.event(&Event::new(now, kind));
+    }
+
+    fn work(&mut self) {
+        loop {
+            match self.parts.outbox.recv_timeout(WAIT) {
+                Ok(report) => self.report(report),
+                Err(RecvTimeoutError::Timeout) => {}
+                // The packet thread has ended; its result is read by the caller.
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            if self.parts.flags.stop.load(Relaxed) {
+                return;
+            }
+            if self.parts.flags.reload.swap(false, Relaxed)
+                && let Err(reason) = self.reload()
+            {
+                self.log(EventKind::GatewayKeysRefused { reason });
+            }
+            let now = self.parts.clock.now();
+            if now >= self.next_path {
+                self.next_path = now + PATH_INTERVAL;
+                for tunnel in 0..self.peers.len() {
+                    self.ask_path(tunnel);
+                }
+            }
+            if let (Some(at), Some(interval)) = (self.next_statistics, self.parts.spec.statistics)
+                && now >= at
+            {
+                self.next_statistics = Some(now + interval);
+                self.log(statistics(&self.parts.figures));
+            }
+        }
+    }
+
+    fn report(&mut self, report: Report) {
+        match report {
+            Report::Notice(notice) => self.notice(notice),
+            Report::Numbers(changed) => {
+                let reserved = self.parts.numbers.reserve(changed);
+                match self.parts.numbers.write() {
+                    Ok(()) => {
+                        self.numbers_fail = false;
+                        self.command(Command::Reserve(reserved));
+                    }
+                    // Sealing goes on as long as reserved numbers are left; the next report tries again.
+                    Err(error) if !self.numbers_fail => {
+                        self.numbers_fail = true;
+                        tracing::error!("{error}");
+                    }
+                    Err(_) => {}
+                }
+            }
+            Report::PathTooShort(tunnel, peer) => {
+                if let Some(known) = self.peers.get_mut(tunnel) {
+                    *known = peer;
+                }
+                self.ask_path(tunnel);
+            }
+        }
+    }
+
+    fn command(&self, command: Command) {
+        // If the packet thread has ended, its result is read at the end.
+        let _ = self.parts.commands.send(command);
+    }
+
+    fn name(&self, tunnel: usize) -> String {
+        let tunnels = &self.parts.spec.tunnels;
+        tunnels
+            .get(tunnel)
+            .map_or_else(String::new, |tunnel| tunnel.name.clone())
+    }
+
+    fn notice(&mut self, notice: GatewayNotice) {
+        let spi_text = |spi: u32| format!("{spi:#010x}");
+        let event = match notice {
+            GatewayNotice::RekeyDue {
+                tunnel,
+                spi,
+                reason,
+            } => EventKind::GatewayRekeyDue {
+                tunnel: self.name(tunnel),
+                spi: spi_text(spi),
+                reason: match reason {
+                    RekeyReason::Bytes => "bytes",
+                    RekeyReason::Time => "time",
+                    RekeyReason::Sequence => "sequence",
+                }
+                .to_owned(),
+            },
+            GatewayNotice::SealsWith {
+                tunnel,
+                spi,
+                reason,
+            } => EventKind::GatewayRekeyed {
+                tunnel: self.name(tunnel),
+                spi: spi_text(spi),
+                reason: reason.name().to_owned(),
+            },
+            GatewayNotice::PeerMoved { tunnel, address } => {
+                if let Some(known) = self.peers.get_mut(tunnel) {
+                    *known = address;
+                }
+                EventKind::GatewayPeerMoved {
+                    tunnel: self.name(tunnel),
+                    address: address.to_string(),
+                }
+            }
+        };
+        self.log(event);
+    }
+
+    /// Asks the kernel for the MTU of a tunnel's path; a change is passed on and logged. With `dont_fragment = "clear"`
+    /// no packet is too long for the path.
+    fn ask_path(&mut self, tunnel: usize) {
+        if !self.parts.spec.copies_dont_fragment {
+            return;
+        }
+        let (Some(peer), Some(known)) = (self.peers.get(tunnel), self.paths.get_mut(tunnel)) else {
+            return;
+        };
+        // Without a route the packets are counted as not sent.
+        let Ok(mtu) = net::path_mtu(self.parts.spec.local.ip(), *peer) else {
+            return;
+        };
+        if mtu == *known || mtu == 0 {
+            return;
+        }
+        let first = *known == 0;
+        *known = mtu;
+        self.command(Command::PathMtu(tunnel, mtu));
+        if !first {
+            let tunnel = self.name(tunnel);
+            self.log(EventKind::GatewayPathMtu {
+                tunnel,
+                mtu: mtu as u64,
+            });
+        }
+    }
+
+    /// Reads the key file again, and takes new keys into use.
+    ///
+    /// # Errors
+    /// The reason; the keys in use stay.
+    fn reload(&mut self) -> Result<(), String> {
+        let keys = GatewayKeys::read(&self.parts.spec)
+            .map_err(|(why, remedy)| format!("{why} (remedy: {remedy})"))?;
+        let now = self.parts.clock.now();
+        self.removed.retain(|_, until| *until > now);
+        let change = KeyChange::of(&self.parts.keys, &keys, &self.removed)?;
+        let mut entropy = net::entropy().map_err(|error| error.to_string())?;
+        let mut rekey = GatewayRekey::default();
+        let tunnels = || keys.tunnels.iter().enumerate();
+        let numbers = &mut self.parts.numbers;
+        for (tunnel, keys) in tunnels() {
+            if change.outbound.contains(&tunnel) {
+                let sa = numbers.outbound(&keys.outbound, &mut entropy, now);
+                rekey
+                    .outbound
+                    .push((tunnel, sa.map_err(|error| error.to_string())?));
+            }
+            for spec in keys
+                .inbound
+                .iter()
+                .filter(|spec| change.inbound.contains(&spec.spi))
+            {
+                let sa = numbers
+                    .inbound(spec, now)
+                    .map_err(|error| error.to_string())?;
+                rekey.inbound.push((tunnel, sa));
+            }
+        }
+        numbers.write().map_err(|error| error.to_string())?;
+        // One more second, because the packet thread counts from its next tick.
+        let until = now + self.parts.spec.rekey_grace + Duration::from_secs(1);
+        self.removed
+            .extend(change.removed.iter().map(|spi| (*spi, until)));
+        rekey.removed = change.removed;
+        let event = EventKind::GatewayKeysLoaded {
+            outbound_added: rekey.outbound.len() as u64,
+            inbound_added: rekey.inbound.len() as u64,
+            inbound_removed: rekey.removed.len() as u64,
+        };
+        self.command(Command::Rekey(Box::new(rekey)));
+        self.parts.keys = keys;
+        self.log(event);
+        Ok(())
+    }
+}
+
+/// Differences between the keys in use and those of the file.
+#[derive(Debug, Default)]
+struct KeyChange {
+    /// Tunnels with a new association that seals.
+    outbound: Vec<usize>,
+    /// New SPIs that open.
+    inbound: Vec<u32>,
+    /// SPIs that are no longer there.
+    removed: Vec<u32>,
+}
+
+impl KeyChange {
+    fn of(
+        old: &GatewayKeys,
+        new: &GatewayKeys,
+        removed: &HashMap<u32, Time>,
+    ) -> Result<KeyChange, String> {
+        let again = |spi: u32| {
+            format!("SPI {spi:#010x} has other keys than before; new keys need a new SPI")
+        };
+        let mut change = KeyChange::default();
+        let mut before: HashMap<u32, [u8; 8]> = HashMap::new();
+        let inbound = |tunnels: &'_ [TunnelKeys]| -> Vec<(u32, [u8; 8])> {
+            let specs = tunnels.iter().flat_map(|tunnel| &tunnel.inbound);
+            specs
+                .map(|spec| (spec.spi, spec.keys.check_value()))
+                .collect()
+        };
+        before.extend(inbound(&old.tunnels));
+        for (tunnel, (old, new)) in old.tunnels.iter().zip(&new.tunnels).enumerate() {
+            let (old, new) = (&old.outbound, &new.outbound);
+            match (old.spi == new.spi, old.keys == new.keys) {
+                (true, true) => {}
+                (true, false) => return Err(again(new.spi)),
+                (false, true) => {
+                    return Err(format!(
+                        "SPI {:#010x} has the keys of SPI {:#010x}; a new SPI needs new keys",
+                        new.spi, old.spi
+                    ));
+                }
+                (false, false) => change.outbound.push(tunnel),
+            }
+        }
+        for (spi, keys) in inbound(&new.tunnels) {
+            match before.remove(&spi) {
+                Some(known) if known != keys => return Err(again(spi)),
+                Some(_) => {}
+                None if removed.contains_key(&spi) => {
+                    return Err(format!(
+                        "SPI {spi:#010x} was removed within rekey_grace_s; use a new SPI, or wait"
+                    ));
+                }
+                None => change.inbound.push(spi),
+            }
+        }
+        change.removed = before.into_keys().collect();
+        change.removed.sort_unstable();
+        Ok(change)
+    }
+}
+
+/// The event with the figures.
+fn statistics(figures: &GatewayFigures) -> EventKind {
+    let (mut dropped, mut reasons) = (0, Vec::new());
+    for (reason, count) in figures.drops() {
+        dropped += count;
+        reasons.push(format!("{}={count}", reason.name()));
+    }
+    EventKind::GatewayStatistics {
+        sealed: figures.sealed.load(Relaxed),
+        opened: figures.opened.load(Relaxed),
+        dropped,
+        reasons: reasons.join(","),
+        associations: figures.associations.load(Relaxed),
+    }
+}

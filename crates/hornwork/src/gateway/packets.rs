@@ -1,0 +1,293 @@
+//! The thread that carries packets between the TUN device and the outer socket: in batches, in place, without an allocation
+//! per packet. It never waits for another thread: its queues are bounded, and reports that do not fit are dropped.
+
+use super::figures::GatewayFigures;
+use config::GatewaySpec;
+use engine::{DropReason, Time};
+use net::{Clock, EspSendFailure, EspSocket, OutgoingEsp, TunDevice};
+use protect::esp::{
+    ChangedState, EspGateway, GatewayNotice, GatewayRekey, MAX_HEADROOM, MAX_TAILROOM, NotSealed,
+    PacketRoom, TOO_BIG_ROOM, write_too_big,
+};
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsFd as _;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
+use std::time::Duration;
+use wire::esp::NAT_KEEP_ALIVE;
+
+/// Interval of commands, keep-alives and published figures, and longest wait for a packet.
+const TICK: Duration = Duration::from_millis(100);
+/// Interval of reported sequence numbers.
+const NUMBERS_INTERVAL: Duration = Duration::from_secs(5);
+/// Shortest interval of requests for the path MTU after packets that were too long.
+const PATH_INTERVAL: Duration = Duration::from_millis(500);
+/// Longest inner packet of an Ethernet behind a peer.
+const ETHERNET: usize = 1_500;
+/// Packets of a batch from the device.
+const BATCH: usize = EspSocket::BATCH;
+
+/// A command to the packet thread.
+#[derive(Debug)]
+pub(super) enum Command {
+    Rekey(Box<GatewayRekey>),
+    /// Sequence numbers up to these are stored.
+    Reserve(Vec<(u32, u64)>),
+    /// MTU of the path of a tunnel.
+    PathMtu(usize, usize),
+    /// The end.
+    Stop,
+}
+
+/// A report of the packet thread.
+#[derive(Debug)]
+pub(super) enum Report {
+    Notice(GatewayNotice),
+    Numbers(Vec<ChangedState>),
+    /// Packets to this peer were too long for the path.
+    PathTooShort(usize, SocketAddr),
+}
+
+/// Longest payload of the outer socket, bytes.
+pub(super) fn longest_packet(spec: &GatewaySpec) -> usize {
+    spec.mtu.max(ETHERNET) + MAX_HEADROOM + MAX_TAILROOM
+}
+
+/// The parts of the thread.
+pub(super) struct Parts {
+    pub(super) gateway: EspGateway,
+    pub(super) tun: TunDevice,
+    pub(super) socket: EspSocket,
+    pub(super) inbox: Receiver<Command>,
+    pub(super) reports: SyncSender<Report>,
+    pub(super) clock: Clock,
+}
+
+pub(super) struct PacketLoop {
+    parts: Parts,
+    figures: Arc<GatewayFigures>,
+    /// Buffers of packets from the device, of `stride` bytes each.
+    buffers: Vec<u8>,
+    stride: usize,
+    outgoing: Vec<OutgoingEsp>,
+    /// The tunnel of each of them.
+    tunnels: Vec<usize>,
+    next_tick: Time,
+    next_numbers: Time,
+    next_path: Time,
+}
+
+/// The last states of a run that has ended in order.
+pub(super) type LastStates = io::Result<Vec<ChangedState>>;
+
+impl PacketLoop {
+    pub(super) fn new(
+        parts: Parts,
+        spec: &GatewaySpec,
+        figures: Arc<GatewayFigures>,
+    ) -> PacketLoop {
+        // An odd number of cache lines apart, so that the buffers do not all map to the same cache sets.
+        let stride = (longest_packet(spec).div_ceil(64) | 1) * 64;
+        let now = parts.clock.now();
+        PacketLoop {
+            parts,
+            figures,
+            buffers: vec![0; stride * BATCH],
+            stride,
+            outgoing: Vec::with_capacity(BATCH),
+            tunnels: Vec::with_capacity(BATCH),
+            next_tick: now,
+            next_numbers: now + NUMBERS_INTERVAL,
+            next_path: now,
+        }
+    }
+
+    /// Carries packets until the command to stop.
+    ///
+    /// # Errors
+    /// The device is gone, or the socket fails.
+    pub(super) fn run(mut self) -> LastStates {
+        // Signals belong to the first thread.
+        net::block_signals()?;
+        loop {
+            let wait = self.next_tick.since(self.parts.clock.now());
+            let fds = [self.parts.tun.as_fd(), self.parts.socket.as_fd()];
+            let ready = net::wait_any(fds, wait);
+            let now = self.parts.clock.now();
+            if ready[0].failed {
+                return Err(io::Error::other("the TUN device is gone"));
+            }
+            if ready[0].readable {
+                self.seal_batch(now)?;
+            }
+            if ready[1].readable || ready[1].failed {
+                self.open_batch(now)?;
+            }
+            if now >= self.next_tick {
+                self.next_tick = now + TICK;
+                if self.tick(now)? {
+                    let states = self.parts.gateway.take_changed_states(now);
+                    self.publish();
+                    return Ok(states);
+                }
+            }
+        }
+    }
+
+    /// Seals the packets that wait at the device, and sends them.
+    fn seal_batch(&mut self, now: Time) -> io::Result<()> {
+        self.outgoing.clear();
+        self.tunnels.clear();
+        let longest = self.stride - MAX_HEADROOM - MAX_TAILROOM;
+        for slot in 0..BATCH {
+            let start = slot * self.stride;
+            let Some(buffer) = self.buffers.get_mut(start..start + self.stride) else {
+                break;
+            };
+            let Some(room) = buffer.get_mut(MAX_HEADROOM..MAX_HEADROOM + longest) else {
+                break;
+            };
+            let Some(length) = self.parts.tun.receive(room)? else {
+                break;
+            };
+            let mut room = PacketRoom::new(buffer, MAX_HEADROOM, length);
+            match self.parts.gateway.seal(&mut room, now) {
+                Ok(sealed) => {
+                    self.outgoing.push(OutgoingEsp {
+                        place: start + room.start..start + room.end,
+                        destination: sealed.destination,
+                        traffic_class: sealed.traffic_class,
+                        dont_fragment: sealed.dont_fragment,
+                    });
+                    self.tunnels.push(sealed.tunnel);
+                }
+                Err(NotSealed::TooLarge { mtu }) => {
+                    let mut error = [0; TOO_BIG_ROOM];
+                    if let Some(length) = write_too_big(room.packet(), mtu, &mut error) {
+                        let bytes = error.get(..length).unwrap_or_default();
+                        // The sender will repeat the packet, and be told again.
+                        let _ = self.parts.tun.send(bytes);
+                    }
+                }
+                Err(NotSealed::Dropped(_)) => {}
+            }
+        }
+        let (mut too_long, mut refused, mut short_path) = (0, 0, None);
+        self.parts.socket.send(
+            &self.buffers,
+            &self.outgoing,
+            |index, failure| match failure {
+                EspSendFailure::TooLarge => {
+                    too_long += 1;
+                    short_path = Some(index);
+                }
+                EspSendFailure::Refused => refused += 1,
+            },
+        );
+        let gateway = &mut self.parts.gateway;
+        gateway.count_drops(DropReason::EspTooLarge, too_long);
+        gateway.count_drops(DropReason::SendFailed, refused);
+        if let Some(index) = short_path
+            && now >= self.next_path
+            && let (Some(tunnel), Some(packet)) =
+                (self.tunnels.get(index), self.outgoing.get(index))
+        {
+            self.next_path = now + PATH_INTERVAL;
+            let report = Report::PathTooShort(*tunnel, packet.destination);
+            // Without room for it, a later packet reports it.
+            let _ = self.parts.reports.try_send(report);
+        }
+        Ok(())
+    }
+
+    /// Opens the packets that wait at the socket, and gives them to the device.
+    fn open_batch(&mut self, now: Time) -> io::Result<()> {
+        let Parts {
+            gateway,
+            tun,
+            socket,
+            ..
+        } = &mut self.parts;
+        for index in 0..socket.receive()? {
+            let Some(packet) = socket.received(index) else {
+                gateway.count_drops(DropReason::EspMalformed, 1);
+                continue;
+            };
+            if packet.truncated {
+                gateway.count_drops(DropReason::EspMalformed, 1);
+                continue;
+            }
+            let bytes = packet.bytes;
+            let opened = gateway.open(packet.source, packet.traffic_class, bytes, now);
+            if let Some(inner) = opened.and_then(|place| bytes.get(place))
+                && tun.send(inner).is_err()
+            {
+                gateway.count_drops(DropReason::SendFailed, 1);
+            }
+        }
+        Ok(())
+    }
+
+    /// Work that depends on time; whether the thread is to end.
+    fn tick(&mut self, now: Time) -> io::Result<bool> {
+        loop {
+            match self.parts.inbox.try_recv() {
+                Ok(Command::Rekey(rekey)) => {
+                    // The keeper has checked it against all associations.
+                    self.parts
+                        .gateway
+                        .rekey(*rekey, now)
+                        .map_err(io::Error::other)?;
+                }
+                Ok(Command::Reserve(numbers)) => {
+                    for (spi, last) in numbers {
+                        self.parts.gateway.reserve(spi, last);
+                    }
+                }
+                Ok(Command::PathMtu(tunnel, mtu)) => {
+                    self.parts.gateway.set_path_mtu(tunnel, Some(mtu));
+                }
+                Ok(Command::Stop) | Err(TryRecvError::Disconnected) => return Ok(true),
+                Err(TryRecvError::Empty) => break,
+            }
+        }
+        let Parts {
+            gateway,
+            socket,
+            reports,
+            ..
+        } = &mut self.parts;
+        gateway.tick(now, |destination| {
+            let packet = OutgoingEsp {
+                place: 0..NAT_KEEP_ALIVE.len(),
+                destination,
+                traffic_class: 0,
+                dont_fragment: false,
+            };
+            // A keep-alive that is not sent is repeated after the interval.
+            socket.send(&NAT_KEEP_ALIVE, &[packet], |_, _| {});
+        });
+        let unsent = gateway
+            .take_notices()
+            .map(|notice| reports.try_send(Report::Notice(notice)));
+        let lost = unsent.filter(Result::is_err).count();
+        gateway.count_lost_notices(lost as u64);
+        if now >= self.next_numbers {
+            self.next_numbers = now + NUMBERS_INTERVAL;
+            let changed = gateway.take_changed_states(now);
+            if !changed.is_empty() {
+                // States without room are reported with the next packets; until then the reserved numbers suffice.
+                let _ = reports.try_send(Report::Numbers(changed));
+            }
+        }
+        self.publish();
+        Ok(false)
+    }
+
+    fn publish(&self) {
+        let gateway = &self.parts.gateway;
+        self.figures
+            .publish(&gateway.counters(), gateway.drops(), gateway.associations());
+    }
+}

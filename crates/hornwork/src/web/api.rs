@@ -1,0 +1,505 @@
+//! The state common to all requests, and the requests about sessions, health, reports and the audit log.
+
+use super::access::{Access, Caller, ConsolePolicy, MAX_CREDENTIAL};
+use super::audit::{AuditEntry, AuditLog};
+use super::guard::{Identified, source_of};
+use super::hashing;
+use super::history::StoreReaders;
+use super::overview::OverviewHistory;
+use super::problem::{Answer, Problem, ok};
+use super::stream::StreamHub;
+use super::types::{
+    AuditBody, HealthBody, LoginBody, PageQuery, ReportBody, ReportsBody, SessionBody,
+};
+use crate::http::{ClientAddress, read_json};
+use crate::log::timestamp;
+use crate::operators::Operators;
+use axum::body::Body;
+use axum::extract::{Extension, FromRequestParts, Path, Query, State};
+use axum::http::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE, SET_COOKIE};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use config::ConsoleSpec;
+use console::rfc3339;
+use engine::{Event, EventKind};
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+use std::io::{self, Read as _};
+use std::path::PathBuf;
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, UNIX_EPOCH};
+use tokio::sync::{Semaphore, watch};
+use tokio::time::timeout;
+
+/// Passwords that are checked at a time: each takes 19 MiB and tens of milliseconds of CPU time.
+const MAX_HASHING: usize = 2;
+/// Longest wait for a password check.
+const HASHING_TIMEOUT: Duration = Duration::from_secs(5);
+/// Reports in the list.
+const MAX_REPORTS: usize = 1_000;
+/// Largest report and record of a run, octets.
+const MAX_REPORT: u64 = 64 << 20;
+/// Entries of a page.
+const DEFAULT_LIMIT: u32 = 100;
+const MAX_LIMIT: u32 = 1_000;
+/// Reports may style themselves, run no scripts and load nothing.
+const REPORT_POLICY: &str =
+    "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'; sandbox";
+
+/// State common to all requests.
+pub(super) struct ConsoleState {
+    operators: Operators,
+    policy: watch::Receiver<Arc<ConsolePolicy>>,
+    access: Mutex<Access>,
+    hashing: Arc<Semaphore>,
+    store: Option<StoreReaders>,
+    overview: Mutex<OverviewHistory>,
+    pub(super) hub: StreamHub,
+    audit: AuditLog,
+    reports: Option<PathBuf>,
+}
+
+/// The state of a handler.
+pub(super) type Shared = State<Arc<ConsoleState>>;
+
+impl ConsoleState {
+    pub(super) fn new(
+        operators: &Operators,
+        policy: watch::Receiver<Arc<ConsolePolicy>>,
+        (store, audit): (Option<StoreReaders>, AuditLog),
+        spec: &ConsoleSpec,
+        listeners: Arc<AtomicUsize>,
+    ) -> io::Result<ConsoleState> {
+        let access = Access::new(spec.failures, net::entropy()?);
+        Ok(ConsoleState {
+            operators: operators.clone(),
+            policy,
+            access: Mutex::new(access),
+            hashing: Arc::new(Semaphore::new(MAX_HASHING)),
+            store,
+            overview: Mutex::default(),
+            hub: StreamHub::new(listeners),
+            audit,
+            reports: spec.reports.clone(),
+        })
+    }
+
+    /// Access to the packet threads.
+    pub(super) fn operators(&self) -> &Operators {
+        &self.operators
+    }
+
+    /// The access rules in force.
+    pub(super) fn policy(&self) -> Arc<ConsolePolicy> {
+        self.policy.borrow().clone()
+    }
+
+    pub(super) fn access(&self) -> MutexGuard<'_, Access> {
+        self.access.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn overview(&self) -> MutexGuard<'_, OverviewHistory> {
+        self.overview.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The store.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(super) fn store(&self) -> Result<&StoreReaders, Problem> {
+        self.store.as_ref().ok_or_else(|| {
+            Problem::new(
+                StatusCode::NOT_FOUND,
+                "no_store",
+                "the border has no [store], so that there is no history",
+            )
+        })
+    }
+
+    /// A time of the border as text.
+    pub(super) fn time(&self, at: engine::Time) -> String {
+        timestamp(self.operators.clock.unix_nanos(at))
+    }
+
+    /// Writes the audit log.
+    pub(super) fn audit(
+        &self,
+        client: ClientAddress,
+        caller: Option<&Caller>,
+        action: &str,
+        status: StatusCode,
+    ) {
+        let user = caller.map_or("-", |caller| &caller.user);
+        let role = caller.map_or("-", |caller| caller.role.name());
+        self.audit_user(client, (user, role), action, status);
+    }
+
+    /// Writes a login, or its refusal, to the audit log.
+    pub(super) fn audit_login(
+        &self,
+        client: ClientAddress,
+        user: (&str, &str),
+        status: StatusCode,
+    ) {
+        self.audit_user(client, user, "login", status);
+    }
+
+    fn audit_user(
+        &self,
+        client: ClientAddress,
+        (user, role): (&str, &str),
+        action: &str,
+        status: StatusCode,
+    ) {
+        let clock = &self.operators.clock;
+        let failed = self.audit.add(AuditEntry {
+            at: timestamp(clock.unix_nanos_now()),
+            user: user.to_owned(),
+            role: role.to_owned(),
+            source: source_of(client).to_string(),
+            action: action.to_owned(),
+            outcome: status.as_u16().to_string(),
+        });
+        if let Some(error) = failed {
+            tracing::error!(
+                "the audit log cannot be written: {error}; check the space and the rights of `audit` in [console]"
+            );
+        }
+        let note = EventKind::ControlCommand {
+            source: format!("console {user} {}", source_of(client)),
+            request: action.chars().take(200).collect(),
+            value: String::new(),
+            status: status.as_u16(),
+        };
+        self.operators.log.event(&Event::new(clock.now(), note));
+        self.operators.log.flush();
+    }
+}
+
+/// Parameters of the path.
+pub(super) struct PathPart<T>(pub(super) T);
+
+impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for PathPart<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<PathPart<T>, Problem> {
+        let path = Path::<T>::from_request_parts(parts, state).await;
+        path.map(|Path(path)| PathPart(path))
+            .map_err(|_| Problem::missing("resource"))
+    }
+}
+
+/// Parameters of the query; an unknown, repeated or malformed one is refused.
+pub(super) struct Parameters<T>(pub(super) T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Parameters<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Parameters<T>, Problem> {
+        let query = Query::<T>::try_from_uri(&parts.uri);
+        query
+            .map(|Query(query)| Parameters(query))
+            .map_err(|error| Problem::bad(error.body_text()))
+    }
+}
+
+/// Reads the body of a request.
+///
+/// # Errors
+/// It is too large, too slow, no JSON, or has other fields than expected.
+pub(super) async fn body_of<T: DeserializeOwned>(
+    headers: &HeaderMap,
+    body: Body,
+) -> Result<T, Problem> {
+    read_json(headers, body).await.map_err(|(status, why)| {
+        let code = match status {
+            StatusCode::PAYLOAD_TOO_LARGE => "too_large",
+            StatusCode::UNSUPPORTED_MEDIA_TYPE => "content_type",
+            StatusCode::REQUEST_TIMEOUT => "timeout",
+            _ => "bad_request",
+        };
+        Problem::new(status, code, why)
+    })
+}
+
+/// The number of entries of a page.
+///
+/// # Errors
+/// It is not between 1 and 1,000.
+pub(super) fn limit_of(limit: Option<u32>) -> Result<usize, Problem> {
+    let limit = limit.unwrap_or(DEFAULT_LIMIT);
+    match (1..=MAX_LIMIT).contains(&limit) {
+        true => Ok(limit as usize),
+        false => Err(Problem::bad(format!("limit is between 1 and {MAX_LIMIT}"))),
+    }
+}
+
+/// A cursor that is a number.
+///
+/// # Errors
+/// It is none.
+pub(super) fn cursor_of<T: std::str::FromStr>(cursor: Option<&str>) -> Result<Option<T>, Problem> {
+    let number = cursor.map(str::parse).transpose();
+    number.map_err(|_| Problem::bad("cursor is not that of a page (`next`)"))
+}
+
+fn session_body(state: &ConsoleState, caller: Option<&Caller>) -> SessionBody {
+    SessionBody {
+        user: caller.map(|caller| caller.user.clone()),
+        role: caller.map(|caller| caller.role),
+        csrf: caller.and_then(|caller| caller.csrf.clone()),
+        redact: caller.is_some_and(|caller| caller.redact),
+        version: env!("CARGO_PKG_VERSION"),
+        login: state.policy().has_login(),
+        oidc: state.policy().oidc.is_some(),
+        store: state.store.is_some(),
+    }
+}
+
+/// `GET /session`: who the caller is; without login all but the name of the program is null.
+pub(super) async fn show_session(
+    State(state): Shared,
+    Extension(Identified(identified)): Extension<Identified>,
+) -> Answer {
+    match identified {
+        Ok(caller) => ok(&session_body(&state, Some(&caller))),
+        Err(problem) if problem.status() == StatusCode::UNAUTHORIZED && !problem.is_token() => {
+            ok(&session_body(&state, None))
+        }
+        Err(problem) => Err(problem),
+    }
+}
+
+/// `POST /session`: login.
+pub(super) async fn begin_session(
+    State(state): Shared,
+    Extension(client): Extension<ClientAddress>,
+    headers: HeaderMap,
+    body: Body,
+) -> Answer {
+    let login: LoginBody = body_of(&headers, body).await?;
+    let policy = state.policy();
+    if !policy.has_login() {
+        return Err(Problem::bad("there are no users: no login is needed"));
+    }
+    if login.user.len() > MAX_CREDENTIAL || login.password.len() > MAX_CREDENTIAL {
+        return Err(Problem::bad("user or password is too long"));
+    }
+    let (source, now) = (source_of(client), state.operators.clock.now());
+    let account = login.user.as_bytes();
+    let name: String = login.user.chars().filter(|c| !c.is_control()).collect();
+    let refuse = |problem: Problem| {
+        state.audit_user(client, (&name, "-"), "login", problem.status());
+        Err(problem)
+    };
+    if let Some(seconds) = state.access().locked_out(&policy, source, account, now) {
+        return refuse(Problem::later("too many failed logins", seconds));
+    }
+    let Ok(Ok(permit)) = timeout(HASHING_TIMEOUT, state.hashing.clone().acquire_owned()).await
+    else {
+        return Err(Problem::busy("too many logins at a time"));
+    };
+    let user = policy.users.iter().find(|user| user.name == login.user);
+    let hash = user.and_then(|user| user.password_hash.clone());
+    let password = login.password.clone();
+    let compared = hash.clone();
+    let checked = tokio::task::spawn_blocking(move || {
+        let good = hashing::is_password(&password, compared.as_deref());
+        drop(permit);
+        good
+    });
+    let good = checked.await.unwrap_or(false);
+    state.access().judged(good, source, account, now);
+    let (Some(user), Some(hash), true) = (user, hash, good) else {
+        return refuse(Problem::new(
+            StatusCode::UNAUTHORIZED,
+            "password",
+            "wrong user or password",
+        ));
+    };
+    let (cookie, csrf) = state.access().sessions.begin(&user.name, &hash, now);
+    let caller = Caller {
+        user: user.name.clone(),
+        role: user.role,
+        redact: policy.redact_numbers && user.role == config::ConsoleRole::Viewer,
+        csrf: Some(csrf),
+        session: None,
+    };
+    state.audit(client, Some(&caller), "login", StatusCode::OK);
+    let mut response = ok(&session_body(&state, Some(&caller)))?;
+    if let Ok(value) = HeaderValue::from_str(&policy.set_cookie(&cookie)) {
+        response.headers_mut().insert(SET_COOKIE, value);
+    }
+    Ok(response)
+}
+
+/// `DELETE /session`: logout.
+pub(super) async fn end_session(
+    State(state): Shared,
+    Extension(caller): Extension<Caller>,
+) -> Answer {
+    if let Some(session) = &caller.session {
+        state.access().sessions.end(session);
+    }
+    let mut response = ok(&session_body(&state, None))?;
+    if let Ok(value) = HeaderValue::from_str(&state.policy().set_cookie("")) {
+        response.headers_mut().insert(SET_COOKIE, value);
+    }
+    Ok(response)
+}
+
+/// `GET /health`.
+pub(super) async fn health(State(state): Shared) -> Response {
+    health_of(&state, false).await
+}
+
+/// `GET /ready`: as health, and 503 during a drain.
+pub(super) async fn ready(State(state): Shared) -> Response {
+    health_of(&state, true).await
+}
+
+async fn health_of(state: &ConsoleState, wants_ready: bool) -> Response {
+    let asked = state
+        .operators
+        .ask_all(|context| context.border.is_draining());
+    let draining = asked.await;
+    let critical = state.operators.alarms.active("critical");
+    let store = match &state.store {
+        None => Ok("none"),
+        Some(store) => store.read(|_| Ok("ok")).await,
+    };
+    let mut checks = Map::new();
+    let mut check = |name: &str, text: String| checks.insert(name.to_owned(), Value::from(text));
+    check(
+        "border",
+        draining.as_ref().err().unwrap_or(&"ok").to_string(),
+    );
+    check("store", store.unwrap_or("cannot be read").to_owned());
+    check(
+        "alarms",
+        match critical {
+            0 => "ok".to_owned(),
+            count => format!("{count} critical"),
+        },
+    );
+    let status = match &draining {
+        Err(_) => "failed",
+        Ok(all) if all.contains(&true) => "draining",
+        Ok(_) if critical > 0 => "degraded",
+        Ok(_) => "ok",
+    };
+    let code = match (status, wants_ready) {
+        ("failed", _) | ("draining", true) => StatusCode::SERVICE_UNAVAILABLE,
+        _ => StatusCode::OK,
+    };
+    super::problem::respond(code, &HealthBody { status, checks })
+}
+
+/// `GET /audit`.
+pub(super) async fn audit_log(
+    State(state): Shared,
+    Parameters(query): Parameters<PageQuery>,
+) -> Answer {
+    let before = cursor_of(query.cursor.as_deref())?;
+    let (entries, next) = state.audit.page(before, limit_of(query.limit)?);
+    ok(&AuditBody {
+        entries,
+        next: next.map(|next| next.to_string()),
+    })
+}
+
+/// Whether a name is that of a folder below another one.
+fn is_plain(name: &str) -> bool {
+    !name.is_empty() && !name.starts_with('.') && !name.contains(['/', '\\', '\0'])
+}
+
+/// Reads a file of at most 64 MiB.
+fn read_bounded(path: &std::path::Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let file = std::fs::File::open(path)?;
+    file.take(MAX_REPORT).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// The reports in a folder.
+fn reports_in(folder: &std::path::Path) -> io::Result<Vec<ReportBody>> {
+    let mut reports = Vec::new();
+    for entry in std::fs::read_dir(folder)?.flatten().take(MAX_REPORTS) {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let page = entry.path().join("report.html").metadata();
+        let Some(page) = page.ok().filter(|_| is_plain(&name)) else {
+            continue;
+        };
+        let run = read_bounded(&entry.path().join("run.json")).unwrap_or_default();
+        let run: Value = serde_json::from_slice(&run).unwrap_or_default();
+        let text = |key: &str| run.get(key).and_then(Value::as_str).map(str::to_owned);
+        let written = page.modified().ok();
+        let written = written.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+        let begun = run.get("started").and_then(Value::as_u64);
+        let begun = begun.filter(|seconds| *seconds > 0);
+        let seconds = begun.or(written.map(|time| time.as_secs())).unwrap_or(0);
+        reports.push(ReportBody {
+            title: text("title").unwrap_or_else(|| name.clone()),
+            started: rfc3339(
+                i64::try_from(seconds)
+                    .unwrap_or(0)
+                    .saturating_mul(1_000_000),
+            ),
+            verdict: text("verdict"),
+            name,
+        });
+    }
+    reports.sort_by(|one, other| other.started.cmp(&one.started));
+    Ok(reports)
+}
+
+/// `GET /reports`.
+pub(super) async fn list_reports(State(state): Shared) -> Answer {
+    let Some(folder) = state.reports.clone() else {
+        return ok(&ReportsBody {
+            reports: Vec::new(),
+        });
+    };
+    let read = tokio::task::spawn_blocking(move || reports_in(&folder)).await;
+    let read = read.map_err(|_| Problem::busy("the folder of reports cannot be read"))?;
+    let reports = read
+        .map_err(|error| Problem::busy(format!("the folder of reports cannot be read: {error}")))?;
+    ok(&ReportsBody { reports })
+}
+
+/// `GET /reports/{name}/`: the page.
+pub(super) async fn show_report(State(state): Shared, PathPart(name): PathPart<String>) -> Answer {
+    let folder = state.reports.clone().filter(|_| is_plain(&name));
+    let folder = folder.ok_or_else(|| Problem::missing("report"))?;
+    let path = folder.join(&name).join("report.html");
+    let read = tokio::task::spawn_blocking(move || read_bounded(&path)).await;
+    let Ok(Ok(bytes)) = read else {
+        return Err(Problem::missing("report"));
+    };
+    let headers = [
+        (CONTENT_TYPE, "text/html; charset=utf-8"),
+        (CONTENT_SECURITY_POLICY, REPORT_POLICY),
+    ];
+    Ok((headers, bytes).into_response())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_of_folders_are_reports() {
+        for good in ["a", "run 1", "ä.b"] {
+            assert!(is_plain(good), "{good}");
+        }
+        for bad in ["", ".", "..", ".git", "a/b", "..\\x", "/etc"] {
+            assert!(!is_plain(bad), "{bad}");
+        }
+        assert!(limit_of(Some(0)).is_err() && limit_of(Some(1_001)).is_err());
+        assert_eq!(limit_of(None).unwrap(), 100);
+        assert!(cursor_of::<i64>(Some("x")).is_err());
+        assert_eq!(cursor_of::<i64>(Some("7")).unwrap(), Some(7));
+    }
+}

@@ -1,0 +1,730 @@
+//! Calls of the store: search, the page of a call with its messages, the edits of the border, its decisions, and
+//! exports.
+
+use super::access::Caller;
+use super::api::{Parameters, PathPart, Shared, cursor_of, limit_of};
+use super::problem::{Answer, Problem, ok};
+use super::types::{
+    CallPageBody, CallQuery, CallsBody, DecisionBody, EditBody, EventBody, MessageBody,
+    MessagePageBody, StreamBody,
+};
+use crate::trace;
+use axum::extract::{Extension, State};
+use axum::http::HeaderValue;
+use axum::http::header::{CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_TYPE};
+use axum::response::{IntoResponse, Response};
+use console::{
+    CallFilter, CallState, HistoryReader, LadderStyle, LoadedMessage, StoreError, StoredCall,
+    StoredDirection, StoredEvent, applied_rules, attribute, counterpart, edits, export, ladder,
+    mask, mask_numbers, messages_in_full, parse_time, redact, rfc3339,
+};
+use serde_json::{Map, Value};
+use wire::sip::Message;
+
+/// Messages of a call that are read, at most.
+const MAX_MESSAGES: usize = 20_000;
+/// Longest summary of a message, characters.
+const MAX_SUMMARY: usize = 300;
+/// Steps of a decision, at most.
+const MAX_DECISIONS: usize = 500;
+/// Longest text of a condition, octets.
+const MAX_CONDITION: usize = 1_024;
+/// Events about media, which are no decisions.
+const FIGURES: [&str; 4] = [
+    "call_media",
+    "media_relayed_in_kernel",
+    "media_latched",
+    "media_node_statistics",
+];
+
+/// The filter of a query.
+fn filter_of(query: &CallQuery, caller: &Caller) -> Result<CallFilter, Problem> {
+    let texts = [
+        &query.number,
+        &query.user,
+        &query.call_id,
+        &query.trunk,
+        &query.codec,
+        &query.protection,
+        &query.words,
+        &query.text,
+    ];
+    if texts
+        .into_iter()
+        .flatten()
+        .any(|text| text.len() > MAX_CONDITION || text.is_empty())
+    {
+        let why = format!("a condition has 1 to {MAX_CONDITION} octets");
+        return Err(Problem::bad(why));
+    }
+    if query.number.is_some() && query.user.is_some() {
+        return Err(Problem::bad("number and user are the same: give one"));
+    }
+    if query.text.is_some() && !caller.sees_bodies() {
+        return Err(Problem::forbidden(
+            "viewers must not search the text of messages",
+        ));
+    }
+    let parse = |name: &'static str, text: &Option<String>| {
+        let parse = |text: &String| {
+            parse_time(text)
+                .ok_or_else(|| Problem::bad(format!("{name}: write YYYY-MM-DD[THH:MM[:SS]]Z")))
+        };
+        text.as_ref().map(parse).transpose()
+    };
+    let of = |name: &str, why: String| Problem::bad(format!("{name}: {why}"));
+    let seconds = |name: &'static str, text: &Option<String>| {
+        let text = text.as_deref().map(trace::seconds);
+        text.transpose().map_err(|why| of(name, why))
+    };
+    let kind = query.kind.as_deref().unwrap_or("call");
+    let kind = trace::kind(kind).map_err(|why| of("kind", why))?;
+    let address = query.address.as_deref().map(|text| {
+        let address = text.parse::<std::net::IpAddr>();
+        address.map_err(|_| Problem::bad("address: write an IP address"))
+    });
+    let mos = query.mos_below.as_deref().map(trace::mos).transpose();
+    let mos = mos.map_err(|why| of("mos_below", why))?;
+    let (state, status) = outcome_of(query.outcome.as_deref())?;
+    Ok(CallFilter {
+        node: query.node.clone(),
+        kind: kind.first().copied(),
+        number: query.number.clone().or_else(|| query.user.clone()),
+        call_id: query.call_id.clone(),
+        address: address.transpose()?.map(|address| address.to_string()),
+        from: parse("from", &query.from)?,
+        until: parse("to", &query.to)?,
+        status,
+        state,
+        duration_min: seconds("min_duration", &query.min_duration)?,
+        duration_max: seconds("max_duration", &query.max_duration)?,
+        mos_min: None,
+        // Below, not equal.
+        mos_max: mos.map(|mos| mos.saturating_sub(1)),
+        trunk: query.trunk.clone(),
+        codec: query.codec.clone(),
+        protection: query.protection.clone(),
+        words: query.words.clone(),
+        text: query.text.clone().map(String::into_bytes),
+    })
+}
+
+/// State and final status of an outcome.
+type OutcomeFilter = (Option<CallState>, Option<(u16, u16)>);
+
+fn outcome_of(text: Option<&str>) -> Result<OutcomeFilter, Problem> {
+    let Some(text) = text else {
+        return Ok((None, None));
+    };
+    Ok(match text {
+        "answered" => (None, Some((200, 299))),
+        "failed" => (None, Some((300, 699))),
+        "active" => (Some(CallState::Answered), None),
+        "offered" | "ended" | "interrupted" => (trace::state(text).ok(), None),
+        status => {
+            let status = trace::status(status).map_err(|_| {
+                Problem::bad("outcome: write answered, failed, offered, active, ended, interrupted, or a status such as 486, 5xx or 400-499")
+            })?;
+            (None, Some(status))
+        }
+    })
+}
+
+/// A call as JSON, as this caller may see it.
+fn call_json(mut call: StoredCall, caller: &Caller) -> Value {
+    if caller.redact {
+        call.from = mask(&call.from);
+        call.to = mask(&call.to);
+        call.reason = mask_numbers(&call.reason);
+    }
+    call.json()
+}
+
+/// `GET /calls`.
+pub(super) async fn search(
+    State(state): Shared,
+    Extension(caller): Extension<Caller>,
+    Parameters(query): Parameters<CallQuery>,
+) -> Answer {
+    let filter = filter_of(&query, &caller)?;
+    let limit = limit_of(query.limit)?;
+    let before = cursor_of(query.cursor.as_deref())?;
+    let store = state.store()?;
+    let page = store.read(move |reader| reader.search(&filter, before, limit));
+    let page = page.await?;
+    let incomplete = page.next.is_some() && page.calls.len() < limit;
+    let calls = page.calls.into_iter();
+    ok(&CallsBody {
+        calls: calls.map(|call| call_json(call, &caller)).collect(),
+        next: page.next.map(|next| next.to_string()),
+        incomplete,
+    })
+}
+
+/// A call, its messages and events.
+type LoadedCall = (StoredCall, Vec<LoadedMessage>, Vec<StoredEvent>);
+
+fn load(reader: &HistoryReader, id: &str) -> Result<Option<LoadedCall>, StoreError> {
+    let Some(call) = reader.find(id)? else {
+        return Ok(None);
+    };
+    // One more tells whether there are more.
+    let messages = reader.first_messages(call.id, MAX_MESSAGES + 1)?;
+    let events = reader.events(call.id)?;
+    Ok(Some((call, messages, events)))
+}
+
+async fn loaded(state: &Shared, id: String) -> Result<LoadedCall, Problem> {
+    let read = state.store()?.read(move |reader| load(reader, &id));
+    read.await?.ok_or_else(|| Problem::missing("call"))
+}
+
+/// A text, masked for callers that must not see numbers.
+fn masked(text: &str, caller: &Caller) -> String {
+    match caller.redact {
+        true => mask_numbers(text),
+        false => text.to_owned(),
+    }
+}
+
+/// The value of a field, masked for callers that must not see numbers.
+fn masked_field(name: &str, value: &str, caller: &Caller) -> String {
+    match name {
+        "call" => value.to_owned(),
+        // Users without URI may be short.
+        "from" | "to" | "user" | "aor" | "number" if caller.redact && !value.contains(':') => {
+            mask(value)
+        }
+        _ => masked(value, caller),
+    }
+}
+
+fn micros(message: &LoadedMessage) -> i64 {
+    i64::try_from(message.time / 1_000).unwrap_or(i64::MAX)
+}
+
+/// A time with microseconds.
+fn precise(micros: i64) -> String {
+    let nanos = u64::try_from(micros).unwrap_or(0).saturating_mul(1_000);
+    crate::log::timestamp(nanos)
+}
+
+fn first_line(message: &LoadedMessage) -> String {
+    let line = message.bytes.split(|byte| *byte == b'\n').next();
+    let line = String::from_utf8_lossy(line.unwrap_or_default().trim_ascii_end()).into_owned();
+    line.chars().take(MAX_SUMMARY).collect()
+}
+
+fn message_body(
+    index: usize,
+    message: &LoadedMessage,
+    call: &StoredCall,
+    caller: &Caller,
+) -> MessageBody {
+    let parsed = Message::parse_datagram(&message.bytes).ok();
+    let parsed = parsed.as_ref();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let id = parsed.and_then(|parsed| parsed.call_id().ok()).map(text);
+    let leg = id.and_then(|id| call.call_ids.iter().position(|known| *known == id));
+    let line = first_line(message);
+    let summary = match parsed.is_some_and(Message::is_request) {
+        true => line.strip_suffix(" SIP/2.0").unwrap_or(&line),
+        false => line.strip_prefix("SIP/2.0 ").unwrap_or(&line),
+    };
+    let cseq = parsed.and_then(|parsed| parsed.cseq().ok());
+    let has_sdp = parsed.is_some_and(|parsed| {
+        let is_sdp = |kind: &wire::sip::MediaType<'_>| kind.is("application", "sdp");
+        !parsed.body().is_empty() && parsed.content_type().is_ok_and(|kind| is_sdp(&kind))
+    });
+    MessageBody {
+        index,
+        at: precise(micros(message)),
+        leg: leg.map(|leg| u8::from(leg > 0)),
+        direction: match message.direction {
+            StoredDirection::Received => "in",
+            StoredDirection::Sent => "out",
+            StoredDirection::Observed => "observed",
+        },
+        from: message.source.to_string(),
+        to: message.destination.to_string(),
+        transport: message.transport.uri_name(),
+        summary: masked(summary, caller),
+        method: parsed
+            .filter(|parsed| parsed.is_request())
+            .map(|parsed| text(parsed.method().as_bytes())),
+        status: parsed
+            .filter(|parsed| !parsed.is_request())
+            .map(Message::status),
+        cseq: cseq.map(|cseq| format!("{} {}", cseq.number, text(cseq.method.as_bytes()))),
+        has_sdp,
+        size: message.bytes.len(),
+    }
+}
+
+fn fields_of(event: &StoredEvent, caller: &Caller) -> Map<String, Value> {
+    let fields = serde_json::from_str::<Map<String, Value>>(&event.fields).unwrap_or_default();
+    let fields = fields.into_iter().map(|(name, value)| {
+        let value = match value {
+            Value::String(text) => masked_field(&name, &text, caller).into(),
+            value => value,
+        };
+        (name, value)
+    });
+    fields.collect()
+}
+
+/// The media of both sides.
+fn streams(call: &StoredCall, events: &[StoredEvent]) -> Vec<StreamBody> {
+    let media = events.iter().rev().find(|event| event.name == "call_media");
+    let media = media.map(|event| &*event.fields).unwrap_or("{}");
+    let media: Map<String, Value> = serde_json::from_str(media).unwrap_or_default();
+    let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+    // Where both sides agree, the value is written once.
+    let side_of = |value: &str, side: usize| {
+        let mut sides = value.split('/');
+        let first = sides.next().unwrap_or_default().to_owned();
+        match side {
+            0 => text(&first),
+            _ => text(sides.next().unwrap_or(&first)),
+        }
+    };
+    let sides = [("caller", &call.caller), ("callee", &call.callee)];
+    let sides = sides.into_iter().enumerate();
+    let all = sides.map(|(index, (side, quality))| {
+        let field = |name: &str| media.get(&format!("{side}_{name}")).and_then(Value::as_str);
+        let count = |name: &str| field(name).and_then(|text| text.parse().ok());
+        let hundredths = |value: Option<u64>| value.map(|value| value as f64 / 100.0);
+        StreamBody {
+            side,
+            started: call.answered.map(rfc3339),
+            ended: call.ended.map(rfc3339),
+            codec: side_of(&call.codec, index),
+            protection: field("protection")
+                .map(str::to_owned)
+                .or_else(|| side_of(&call.protection, index)),
+            path: text(&call.path),
+            packets_received: count("packets"),
+            lost: count("lost"),
+            packets_sent: count("sent"),
+            remote_lost: count("remote_lost"),
+            delay_ms: field("delay_ms").and_then(|text| text.parse().ok()),
+            loss_percent: hundredths(quality.loss),
+            jitter_ms: hundredths(quality.jitter),
+            mos: hundredths(quality.mos),
+        }
+    });
+    all.filter(|stream| {
+        stream.packets_received.is_some() || stream.packets_sent.is_some() || stream.mos.is_some()
+    })
+    .collect()
+}
+
+/// Collects steps with their times.
+struct Decisions<'a> {
+    caller: &'a Caller,
+    steps: Vec<(i64, DecisionBody)>,
+}
+
+impl Decisions<'_> {
+    fn add(&mut self, at: i64, what: &str, detail: &str, values: &[(&str, &str)]) {
+        if self.steps.len() >= MAX_DECISIONS {
+            return;
+        }
+        let values = values.iter().filter(|(_, value)| !value.is_empty());
+        let values = values.map(|(name, value)| {
+            let value = masked_field(name, value, self.caller);
+            ((*name).to_owned(), Value::from(value))
+        });
+        let body = DecisionBody {
+            at: precise(at),
+            what: what.to_owned(),
+            detail: masked(detail, self.caller),
+            values: values.collect(),
+        };
+        self.steps.push((at, body));
+    }
+
+    fn message(&mut self, message: &LoadedMessage, call: &StoredCall, is_first: bool) {
+        let Ok(parsed) = Message::parse_datagram(&message.bytes) else {
+            return;
+        };
+        let at = micros(message);
+        let transport = message.transport.uri_name();
+        let is_caller = parsed.call_id().ok().map(<[u8]>::to_vec)
+            == call.call_ids.first().map(|id| id.as_bytes().to_vec());
+        let is_invite = parsed
+            .cseq()
+            .is_ok_and(|cseq| cseq.method.as_bytes() == b"INVITE");
+        if is_first && message.direction == StoredDirection::Received && parsed.is_request() {
+            let source = message.source.to_string();
+            let detail = format!(
+                "{} received from {source} ({transport})",
+                String::from_utf8_lossy(parsed.method().as_bytes())
+            );
+            let values = [
+                ("interface", call.interface.as_str()),
+                ("source", &source),
+                ("transport", transport),
+                ("from", &call.from),
+            ];
+            self.add(at, "received", &detail, &values);
+        } else if message.direction == StoredDirection::Sent
+            && parsed.is_request()
+            && is_invite
+            && parsed.method().as_bytes() == b"INVITE"
+            && !is_caller
+            && parsed.to().is_ok_and(|to| to.tag().is_none())
+        {
+            let target = message.destination.to_string();
+            let detail = format!("INVITE sent to {target} ({transport})");
+            let uri = String::from_utf8_lossy(parsed.request_uri()).into_owned();
+            let values = [
+                ("address", target.as_str()),
+                ("transport", transport),
+                ("request_uri", &uri),
+            ];
+            self.add(at, "sent", &detail, &values);
+        } else if message.direction == StoredDirection::Received
+            && !parsed.is_request()
+            && is_invite
+            && !is_caller
+            && parsed.status() >= 300
+        {
+            let source = message.source.to_string();
+            let line = first_line(message);
+            let status = line.strip_prefix("SIP/2.0 ").unwrap_or(&line);
+            let detail = format!("{source} refused: {status}");
+            let values = [("address", source.as_str()), ("status", status)];
+            self.add(at, "target_refused", &detail, &values);
+        }
+    }
+}
+
+/// The steps by which the border decided, in order of time.
+fn decision(
+    call: &StoredCall,
+    messages: &[LoadedMessage],
+    events: &[StoredEvent],
+    caller: &Caller,
+) -> Vec<DecisionBody> {
+    let mut all = Decisions {
+        caller,
+        steps: Vec::new(),
+    };
+    for (index, message) in messages.iter().enumerate() {
+        all.message(message, call, index == 0);
+    }
+    let sent = all.steps.iter().rev().find(|(_, step)| step.what == "sent");
+    if let Some(at) = sent.map(|(at, _)| *at)
+        && !call.route.is_empty()
+    {
+        let target = match call.trunk.is_empty() {
+            true => "a registered contact or a domain".to_owned(),
+            false => format!("trunk {}", call.trunk),
+        };
+        let detail = format!("route {} chose {target}", call.route);
+        let values = [("route", call.route.as_str()), ("trunk", &call.trunk)];
+        all.add(at - 1, "routed", &detail, &values);
+    }
+    for event in events {
+        if FIGURES.contains(&event.name.as_str()) {
+            continue;
+        }
+        let fields = serde_json::from_str::<Map<String, Value>>(&event.fields).unwrap_or_default();
+        let values: Vec<(&str, &str)> = fields
+            .iter()
+            .filter(|(name, _)| *name != "call")
+            .filter_map(|(name, value)| Some((name.as_str(), value.as_str()?)))
+            .collect();
+        let detail: Vec<String> = values
+            .iter()
+            .map(|(name, value)| format!("{name} {value}"))
+            .collect();
+        let detail = match (event.name.as_str(), values.as_slice()) {
+            ("rule_logged", [("rule", rule), ("text", text)]) => format!("rule {rule}: {text}"),
+            ("call_tagged", [("tag", tag), ("value", value)]) => {
+                format!("a rule stored {tag} = {value}")
+            }
+            _ => detail.join(", "),
+        };
+        all.add(event.at, &event.name, &detail, &values);
+    }
+    if let Some(at) = call.answered {
+        let values = [
+            ("codec", call.codec.as_str()),
+            ("protection", &call.protection),
+            ("path", &call.path),
+        ];
+        all.add(at, "answered", "the call was answered", &values);
+    }
+    if let Some(at) = call.ended {
+        let status = call.status.map(|status| status.to_string());
+        let status = status.unwrap_or_default();
+        let by = match call.ended_by.as_str() {
+            "" => String::new(),
+            by => format!(" by the {by}"),
+        };
+        let detail = format!("ended{by}: {} {status}", call.reason);
+        let values = [
+            ("ended_by", call.ended_by.as_str()),
+            ("reason", &call.reason),
+            ("status", &status),
+        ];
+        all.add(at, "ended", detail.trim_end(), &values);
+    }
+    all.steps.sort_by_key(|(at, _)| *at);
+    all.steps.into_iter().map(|(_, step)| step).collect()
+}
+
+/// `GET /calls/{id}`.
+pub(super) async fn show(
+    state: Shared,
+    Extension(caller): Extension<Caller>,
+    PathPart(id): PathPart<String>,
+) -> Answer {
+    let (call, mut messages, events) = loaded(&state, id).await?;
+    let of = call.clone();
+    let related = state.store()?.read(move |reader| reader.correlated(&of));
+    let related = related.await?.into_iter();
+    let truncated = messages.len() > MAX_MESSAGES;
+    messages.truncate(MAX_MESSAGES);
+    let bodies = messages
+        .iter()
+        .enumerate()
+        .map(|(index, message)| message_body(index, message, &call, &caller));
+    let shown = events.iter().map(|event| EventBody {
+        at: precise(event.at),
+        name: event.name.clone(),
+        fields: fields_of(event, &caller),
+    });
+    ok(&CallPageBody {
+        messages: bodies.collect(),
+        truncated,
+        streams: streams(&call, &events),
+        decision: decision(&call, &messages, &events, &caller),
+        events: shown.collect(),
+        related: related.map(|other| call_json(other, &caller)).collect(),
+        call: call_json(call, &caller),
+    })
+}
+
+/// `GET /calls/{id}/messages/{index}`.
+pub(super) async fn show_message(
+    state: Shared,
+    Extension(caller): Extension<Caller>,
+    PathPart((id, index)): PathPart<(String, usize)>,
+) -> Answer {
+    let (_, messages, events) = loaded(&state, id).await?;
+    let message = messages.get(index);
+    let message = message.ok_or_else(|| Problem::missing("message of this call"))?;
+    let other = counterpart(&messages, index);
+    let shows_sent = message.direction == StoredDirection::Sent;
+    let full = caller.sees_bodies();
+    let text = |message: &LoadedMessage| match full {
+        true => String::from_utf8_lossy(&message.bytes).into_owned(),
+        false => redact(&message.bytes, caller.redact),
+    };
+    let raw = text(message);
+    let changes = other.and_then(|other| messages.get(other)).map(|other| {
+        let (shown, own) = (text(other), raw.as_str());
+        let (received, sent, rules) = match shows_sent {
+            true => (shown.as_str(), own, applied_rules(&events, other, message)),
+            false => (own, shown.as_str(), applied_rules(&events, message, other)),
+        };
+        let mut changes = edits(received.as_bytes(), sent.as_bytes(), shows_sent, full);
+        attribute(&mut changes, &rules);
+        changes
+    });
+    let changes = changes.unwrap_or_default().into_iter();
+    ok(&MessagePageBody {
+        at: precise(micros(message)),
+        raw,
+        edits: changes
+            .map(|edit| EditBody {
+                line: edit.line,
+                before: edit.before,
+                after: edit.after,
+                rule: edit.rule.into_owned(),
+                recorded: edit.recorded,
+            })
+            .collect(),
+        counterpart: other,
+        redacted: !full,
+    })
+}
+
+/// A file for the disk of the browser.
+fn file(kind: &'static str, name: &str, bytes: Vec<u8>) -> Response {
+    let disposition = format!("attachment; filename=\"{name}\"");
+    let headers = [
+        (CONTENT_TYPE, HeaderValue::from_static(kind)),
+        (CACHE_CONTROL, HeaderValue::from_static("no-store")),
+    ];
+    let mut response = (headers, bytes).into_response();
+    if let Ok(value) = HeaderValue::from_str(&disposition) {
+        response.headers_mut().insert(CONTENT_DISPOSITION, value);
+    }
+    response
+}
+
+/// `GET /calls/{id}/pcap`.
+pub(super) async fn export_pcap(state: Shared, PathPart(id): PathPart<String>) -> Answer {
+    let (call, messages, _) = loaded(&state, id).await?;
+    let name = format!("call-{}.pcapng", call.id);
+    Ok(file("application/octet-stream", &name, export(&messages)))
+}
+
+/// `GET /calls/{id}/text`.
+pub(super) async fn export_text(state: Shared, PathPart(id): PathPart<String>) -> Answer {
+    let (call, messages, events) = loaded(&state, id).await?;
+    let text = ladder(&call, &messages, &events, LadderStyle::default());
+    let text = format!("{text}\n{}", messages_in_full(&messages));
+    let name = format!("call-{}.txt", call.id);
+    Ok(file("text/plain; charset=utf-8", &name, text.into_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use config::ConsoleRole;
+
+    fn caller(role: ConsoleRole) -> Caller {
+        Caller {
+            user: "ann".into(),
+            role,
+            redact: role == ConsoleRole::Viewer,
+            csrf: None,
+            session: None,
+        }
+    }
+
+    #[test]
+    fn conditions_are_checked() {
+        let operator = caller(ConsoleRole::Operator);
+        let query = CallQuery {
+            user: Some("600".into()),
+            outcome: Some("4xx".into()),
+            mos_below: Some("3.5".into()),
+            from: Some("2026-11-25".into()),
+            ..CallQuery::default()
+        };
+        let filter = filter_of(&query, &operator).unwrap();
+        assert_eq!(filter.number.as_deref(), Some("600"));
+        assert_eq!(
+            (filter.status, filter.mos_max),
+            (Some((400, 499)), Some(349))
+        );
+        let text = CallQuery {
+            text: Some("x".into()),
+            ..CallQuery::default()
+        };
+        assert!(filter_of(&text, &operator).is_ok());
+        let refused = filter_of(&text, &caller(ConsoleRole::Viewer)).unwrap_err();
+        assert_eq!(refused.status().as_u16(), 403);
+        let bad = |change: &dyn Fn(&mut CallQuery)| {
+            let mut query = CallQuery::default();
+            change(&mut query);
+            filter_of(&query, &operator).unwrap_err().status().as_u16()
+        };
+        assert_eq!(bad(&|query| query.from = Some("yesterday".into())), 400);
+        assert_eq!(bad(&|query| query.address = Some("host".into())), 400);
+        assert_eq!(bad(&|query| query.outcome = Some("good".into())), 400);
+        assert_eq!(bad(&|query| query.number = Some(String::new())), 400);
+        assert_eq!(bad(&|query| query.trunk = Some("x".repeat(2_000))), 400);
+        assert_eq!(bad(&|query| query.mos_below = Some("NaN".into())), 400);
+    }
+
+    #[test]
+    fn decisions_and_streams_are_those_of_the_store() {
+        let call = StoredCall {
+            call_ids: vec!["1".into(), "2".into()],
+            route: "default".into(),
+            trunk: "pbx".into(),
+            from: "4930123456".into(),
+            interface: "phones".into(),
+            answered: Some(3_000_000),
+            ended: Some(5_000_000),
+            ended_by: "caller".into(),
+            reason: "BYE".into(),
+            status: Some(200),
+            codec: "PCMU/G722".into(),
+            ..StoredCall::default()
+        };
+        let message = |time: u64, direction, text: &str| LoadedMessage {
+            time,
+            direction,
+            transport: engine::Transport::Udp,
+            source: "192.0.2.1:5060".parse().unwrap(),
+            destination: "192.0.2.2:5060".parse().unwrap(),
+            bytes: text.as_bytes().to_vec(),
+            node: String::new(),
+        };
+        let head = "Via: SIP/2.0/UDP x;branch=z9hG4bK1\r\nFrom: <sip:4930123456@x>;tag=1\r\nCSeq: 1 INVITE\r\n";
+        let messages = [
+            message(
+                1_000_000_000,
+                StoredDirection::Received,
+                &format!("INVITE sip:600@x SIP/2.0\r\n{head}To: <sip:600@x>\r\nCall-ID: 1\r\n\r\n"),
+            ),
+            message(
+                2_000_000_000,
+                StoredDirection::Sent,
+                &format!(
+                    "INVITE sip:600@pbx SIP/2.0\r\n{head}To: <sip:600@x>\r\nCall-ID: 2\r\n\r\n"
+                ),
+            ),
+            message(
+                2_100_000_000,
+                StoredDirection::Received,
+                &format!(
+                    "SIP/2.0 486 Busy Here\r\n{head}To: <sip:600@x>;tag=2\r\nCall-ID: 2\r\n\r\n"
+                ),
+            ),
+        ];
+        let events = [
+            StoredEvent {
+                at: 1_500_000,
+                name: "rule_logged".into(),
+                fields: r#"{"rule":"night","call":"7","text":"closed"}"#.into(),
+            },
+            StoredEvent {
+                at: 4_999_000,
+                name: "call_media".into(),
+                fields: r#"{"call":"7","caller_packets":"100","caller_lost":"3","caller_protection":"none"}"#.into(),
+            },
+        ];
+        let operator = caller(ConsoleRole::Operator);
+        let steps = decision(&call, &messages, &events, &operator);
+        let names: Vec<&str> = steps.iter().map(|step| step.what.as_str()).collect();
+        assert_eq!(
+            names,
+            [
+                "received",
+                "rule_logged",
+                "routed",
+                "sent",
+                "target_refused",
+                "answered",
+                "ended"
+            ]
+        );
+        assert_eq!(steps[1].detail, "rule night: closed");
+        assert_eq!(steps[2].detail, "route default chose trunk pbx");
+        assert_eq!(steps[0].values["from"], "4930123456");
+        let viewer = caller(ConsoleRole::Viewer);
+        let steps = decision(&call, &messages, &events, &viewer);
+        assert_eq!(steps[0].values["from"], "********56");
+        let streams = streams(&call, &events);
+        assert_eq!(streams.len(), 1, "the callee has no figures");
+        assert_eq!(
+            (streams[0].packets_received, streams[0].lost),
+            (Some(100), Some(3))
+        );
+        assert_eq!(streams[0].codec.as_deref(), Some("PCMU"));
+        let body = message_body(1, &messages[1], &call, &viewer);
+        assert_eq!(
+            (body.leg, body.summary.as_str()),
+            (Some(1), "INVITE sip:*00@pbx")
+        );
+    }
+}

@@ -1,0 +1,193 @@
+//! Handlers of the login by OpenID Connect. The state of a login is in a cookie of the browser that began it, so that
+//! the console keeps nothing and a login cannot be begun for another browser.
+
+use super::access::{cookie, is_equal};
+use super::api::{Parameters, Shared};
+use super::guard::source_of;
+use super::oidc::{LoginSecrets, refused, unavailable};
+use super::problem::{Answer, Problem};
+use crate::http::ClientAddress;
+use axum::body::Body;
+use axum::extract::{Extension, State};
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, LOCATION, SET_COOKIE};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::response::Response;
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+/// Path of the callback below `/api/v1`.
+pub(super) const CALLBACK: &str = "/session/oidc/callback";
+/// Longest time from the beginning of a login to its end, seconds.
+const LOGIN_S: u32 = 600;
+/// Characters of each secret of a login.
+const SECRET_CHARS: usize = 43;
+/// Account in the limits of failed logins.
+const ACCOUNT: &[u8] = b"\0oidc";
+/// The page after a login. The browser does not send the new cookie with a redirect that began at the provider, so that
+/// this page begins a request of its own.
+const PAGE: &str = "<!doctype html><meta charset=\"utf-8\"><meta http-equiv=\"refresh\" content=\"0;url=/\"><title>Logged in</title><a href=\"/\">Continue</a>";
+
+/// Parameters of the callback; providers add others.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(super) struct CallbackQuery {
+    /// Code for the ID token.
+    code: Option<String>,
+    /// State of the login.
+    state: Option<String>,
+    /// Reason for which the provider refuses the login.
+    error: Option<String>,
+    /// The provider (RFC 9207).
+    iss: Option<String>,
+}
+
+/// The secrets in the cookie of a login.
+fn secrets_of(text: &str) -> Option<LoginSecrets> {
+    let mut parts = text.split('.').map(str::to_owned);
+    let login = LoginSecrets {
+        state: parts.next()?,
+        nonce: parts.next()?,
+        verifier: parts.next()?,
+    };
+    let all = [&login.state, &login.nonce, &login.verifier];
+    let whole = all.iter().all(|part| part.len() == SECRET_CHARS);
+    (whole && parts.next().is_none()).then_some(login)
+}
+
+/// Name of the cookie with the state of a login.
+fn cookie_name(is_secure: bool) -> &'static str {
+    match is_secure {
+        true => "__Host-hornwork-login",
+        false => "hornwork-login",
+    }
+}
+
+/// The value of `Set-Cookie`; browsers send it when the provider leads back (`Lax`).
+fn set_cookie(is_secure: bool, value: &str, age_s: u32) -> String {
+    let secure = if is_secure { "; Secure" } else { "" };
+    let name = cookie_name(is_secure);
+    format!("{name}={value}; Path=/; HttpOnly; SameSite=Lax; Max-Age={age_s}{secure}")
+}
+
+fn add_cookie(response: &mut Response, text: &str) {
+    if let Ok(value) = HeaderValue::from_str(text) {
+        response.headers_mut().append(SET_COOKIE, value);
+    }
+}
+
+fn absent() -> Problem {
+    Problem::missing("login: [console.oidc] is not configured")
+}
+
+/// `GET /session/oidc`: leads the browser to the provider.
+pub(super) async fn begin(State(state): Shared) -> Answer {
+    let policy = state.policy();
+    let client = policy.oidc.as_ref().ok_or_else(absent)?;
+    let _permit = client.permit()?;
+    let [own, nonce, verifier] = state.access().secrets();
+    let cookie = format!("{own}.{nonce}.{verifier}");
+    let login = LoginSecrets {
+        state: own,
+        nonce,
+        verifier,
+    };
+    let target = client.authorization(&login).await?;
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::FOUND;
+    let headers = response.headers_mut();
+    headers.insert(
+        LOCATION,
+        HeaderValue::from_str(&target).map_err(unavailable)?,
+    );
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    add_cookie(
+        &mut response,
+        &set_cookie(policy.is_secure, &cookie, LOGIN_S),
+    );
+    Ok(response)
+}
+
+/// `GET /session/oidc/callback`: the browser returns from the provider; begins a session.
+pub(super) async fn end(
+    State(state): Shared,
+    Extension(client): Extension<ClientAddress>,
+    Parameters(query): Parameters<CallbackQuery>,
+    headers: HeaderMap,
+) -> Answer {
+    let policy = state.policy();
+    let oidc = policy.oidc.as_ref().ok_or_else(absent)?;
+    let (source, now) = (source_of(client), state.operators().clock.now());
+    let refuse = |problem: Problem| {
+        state.access().judged(false, source, ACCOUNT, now);
+        state.audit_login(client, ("-", "-"), problem.status());
+        Err(problem)
+    };
+    if let Some(seconds) = state.access().locked_out(&policy, source, ACCOUNT, now) {
+        return Err(Problem::later("too many failed logins", seconds));
+    }
+    let login = cookie(&headers, cookie_name(policy.is_secure)).and_then(secrets_of);
+    let presented = query.state.as_deref().unwrap_or_default();
+    let Some(login) = login.filter(|login| is_equal(&login.state, presented)) else {
+        return refuse(refused(
+            "this browser has not begun the login, or too long ago",
+        ));
+    };
+    if query.iss.is_some_and(|issuer| issuer != oidc.issuer()) {
+        return refuse(refused("the response is of another provider"));
+    }
+    if let Some(error) = query.error {
+        let error: String = error
+            .chars()
+            .filter(char::is_ascii_graphic)
+            .take(64)
+            .collect();
+        return refuse(refused(format!("the provider refuses the login: {error}")));
+    }
+    let code = query.code.unwrap_or_default();
+    let _permit = oidc.permit()?;
+    let unix_s = state.operators().clock.unix_nanos_now() / 1_000_000_000;
+    let unix_s = i64::try_from(unix_s).unwrap_or(i64::MAX);
+    let user = match oidc.redeem(&code, &login, unix_s).await {
+        Ok(user) => user,
+        // Only a wrong login is a failure of its source.
+        Err(problem) if problem.status() == StatusCode::SERVICE_UNAVAILABLE => return Err(problem),
+        Err(problem) => return refuse(problem),
+    };
+    let name = format!("oidc:{}", user.name);
+    let mut access = state.access();
+    access.judged(true, source, ACCOUNT, now);
+    let begun = access
+        .sessions
+        .begin_granted((&name, user.role), &oidc.fingerprint(), now);
+    drop(access);
+    state.audit_login(client, (&name, user.role.name()), StatusCode::OK);
+    let mut response = Response::new(Body::from(PAGE));
+    let headers = response.headers_mut();
+    headers.insert(
+        CONTENT_TYPE,
+        HeaderValue::from_static("text/html; charset=utf-8"),
+    );
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    add_cookie(&mut response, &policy.set_cookie(&begun.0));
+    add_cookie(&mut response, &set_cookie(policy.is_secure, "", 0));
+    Ok(response)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn state_of_a_login_is_read_from_its_cookie_only_in_full() {
+        let part = "x".repeat(43);
+        assert!(secrets_of(&format!("{part}.{part}.{part}")).is_some());
+        for wrong in [
+            "",
+            "..",
+            &part,
+            &format!("{part}.{part}.x"),
+            &format!("{part}.{part}.{part}."),
+        ] {
+            assert!(secrets_of(wrong).is_none(), "{wrong}");
+        }
+    }
+}

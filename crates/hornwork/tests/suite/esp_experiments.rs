@@ -1,0 +1,133 @@
+//! The experiments of ESP by the program itself, each in a short form: list, exit code, and the figures in run.json.
+
+use crate::common;
+use common::scratch;
+use serde_json::Value;
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn hornwork(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_hornwork"))
+        .args(arguments)
+        .output()
+        .expect("the program")
+}
+
+/// Runs an experiment; returns the exit code and `run.json`.
+fn run(folder: &Path, name: &str, sets: &[&str], simulate: bool) -> (Option<i32>, Value) {
+    let out = folder.join(name);
+    let path = out.display().to_string();
+    let mut arguments = vec!["lab", "run", name, "--out", &path, "--force"];
+    for set in sets {
+        arguments.extend(["--set", set]);
+    }
+    if simulate {
+        arguments.push("--simulate");
+    }
+    let output = hornwork(&arguments);
+    let text = std::fs::read(out.join("run.json")).unwrap_or_else(|error| {
+        let why = String::from_utf8_lossy(&output.stderr).into_owned();
+        panic!("{name}: {error}: {why}")
+    });
+    (
+        output.status.code(),
+        serde_json::from_slice(&text).expect("JSON"),
+    )
+}
+
+fn figure(run: &Value, name: &str) -> Option<f64> {
+    let measures = run["trials"][0]["details"]["measures"].as_array()?;
+    let found = measures.iter().find(|case| case["figure"] == name)?;
+    found["value"].as_f64()
+}
+
+const NO_WRONG: &str = "thresholds.figure=[{ name = \"esp.wrong_packets\", most = 0 }]";
+const NO_REFUSED: &str = "thresholds.figure=[{ name = \"esp.refused_packets\", most = 0 }]";
+
+#[test]
+fn every_esp_experiment_runs_and_leaves_its_figures() {
+    let folder = scratch("esp-experiments");
+    let list = String::from_utf8(hornwork(&["lab", "list"]).stdout).expect("UTF-8");
+    let short = ["levels.values=[20]", "esp.rounds=12", "esp.packets=16"];
+    let quiet = [short[0], short[1], short[2], NO_WRONG];
+    let cost = [
+        short[0],
+        short[1],
+        short[2],
+        NO_WRONG,
+        "esp.openssl_seconds=0",
+    ];
+    let calls = [
+        "levels.values=[13]",
+        "repeat=1",
+        "callers.total=4",
+        "callers.hold_seconds=2.0",
+        "thresholds.mos=",
+        "thresholds.lost_percent=5.0",
+        NO_REFUSED,
+    ];
+    let rooms = [
+        "levels.values=[1]",
+        "conference.duration_seconds=1.0",
+        "conference.warm_up_seconds=1.0",
+        "thresholds.lost_percent=5.0",
+        NO_REFUSED,
+    ];
+    let cases: [(&str, &[&str], &str); 6] = [
+        ("esp-packet-cost", &cost, "esp.in_us.aes-cbc-sha1.tunnel"),
+        (
+            "esp-bandwidth",
+            &short,
+            "esp.measured_kbit.aes-cbc-sha1.tunnel-udp",
+        ),
+        (
+            "esp-without-udp",
+            &quiet,
+            "esp.gain_percent.aes-cbc-sha1.transport",
+        ),
+        (
+            "esp-direct",
+            &quiet,
+            "esp.gain_percent.aes-cbc-sha1.transport",
+        ),
+        ("cost-of-protection", &calls, "esp.call_kbit"),
+        ("call-capacity-ipsec", &rooms, "esp.gateway_us"),
+    ];
+    for (name, sets, wanted) in cases {
+        assert!(list.contains(name), "{name}: {list}");
+        for simulate in [true, false] {
+            let (code, run) = run(&folder, name, sets, simulate);
+            assert_eq!(code, Some(0), "{name}, simulate {simulate}: {run:#}");
+            assert!(figure(&run, wanted).is_some(), "{name}: {run:#}");
+            assert_eq!(run["verdict"], "passed", "{name}");
+            let remarks = run["trials"][0]["remarks"].to_string();
+            let said = ["in memory", "virtual time"];
+            let told = said.iter().any(|words| remarks.contains(words));
+            assert!(told || !simulate, "{name}: {remarks}");
+        }
+    }
+    let (_, bandwidth) = run(&folder, "esp-bandwidth", &short, true);
+    let kbit = figure(&bandwidth, "esp.measured_kbit.aes-cbc-sha1.tunnel");
+    assert_eq!(kbit, Some(105.6));
+}
+
+/// A fault between sealing and opening fails the run with exit code 1.
+#[test]
+fn damaged_packets_fail_the_run() {
+    let folder = scratch("esp-experiments-damaged");
+    for name in ["esp-packet-cost", "esp-bandwidth"] {
+        let sets = [
+            "levels.values=[20]",
+            "esp.rounds=2",
+            "esp.packets=4",
+            "esp.openssl_seconds=0",
+            "esp.damaged_percent=50",
+        ];
+        let (code, run) = run(&folder, name, &sets, true);
+        assert_eq!(
+            (code, &run["verdict"]),
+            (Some(1), &"failed".into()),
+            "{name}"
+        );
+    }
+}

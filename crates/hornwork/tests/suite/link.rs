@@ -1,0 +1,540 @@
+//! `hornwork lab link` between virtual interfaces: delay, loss, rate, order, offload, control, and its end. The judges are
+//! other programs (ping, iperf3) and plain sockets. In network namespaces of this test; skipped without the rights.
+
+use crate::common;
+
+use common::{installed, scratch};
+use serde_json::Value;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::{SocketAddr, UdpSocket};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_hornwork");
+
+/// Three namespaces: two hosts (10.9.1.1 and 10.9.1.2), and between them one with the ends `la` and `lb` of the link.
+struct Hosts {
+    /// Its namespaces are those of these processes: first host, second host, link.
+    holders: Vec<Child>,
+}
+
+impl Hosts {
+    /// `None` without the rights.
+    fn new() -> Option<Hosts> {
+        if !installed(&["unshare", "nsenter", "ip"]) {
+            return None;
+        }
+        let mut hosts = Hosts {
+            holders: Vec::new(),
+        };
+        for _ in 0..3 {
+            let mut holder = Command::new("unshare")
+                .args(["-n", "sh", "-c", "echo ready && exec sleep 120"])
+                .stdin(Stdio::null())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::null())
+                .spawn()
+                .ok()?;
+            let mut line = String::new();
+            let out = holder.stdout.take()?;
+            let _ = BufReader::new(out).read_line(&mut line);
+            hosts.holders.push(holder);
+            if line.trim() != "ready" {
+                eprintln!("skipped: no right to a network namespace");
+                return None;
+            }
+        }
+        let [a, b] = [0, 1].map(|index: usize| hosts.holders[index].id());
+        let script = format!(
+            "set -e; ip link add ea netns {a} type veth peer name la; ip link add eb netns {b} type veth peer name lb; \
+             nsenter -t {a} -n sh -ec 'ip addr add 10.9.1.1/24 dev ea; ip link set ea addrgenmode none up; ip link set lo up'; \
+             nsenter -t {b} -n sh -ec 'ip addr add 10.9.1.2/24 dev eb; ip link set eb addrgenmode none up; ip link set lo up'; \
+             ip link set la addrgenmode none up; ip link set lb addrgenmode none up"
+        );
+        let done = hosts.command(2, "sh").args(["-c", &script]).output().ok()?;
+        if !done.status.success() {
+            let why = String::from_utf8_lossy(&done.stderr).into_owned();
+            eprintln!("skipped: no right to network interfaces: {why}");
+            return None;
+        }
+        Some(hosts)
+    }
+
+    /// A command in a namespace: 0 and 1 are the hosts, 2 that of the link.
+    fn command(&self, index: usize, program: &str) -> Command {
+        let mut command = Command::new("nsenter");
+        let id = self.holders[index].id().to_string();
+        command.args(["-t", &id, "-n", program]);
+        command
+    }
+
+    fn path(&self, index: usize) -> PathBuf {
+        format!("/proc/{}/ns/net", self.holders[index].id()).into()
+    }
+
+    /// Starts the link and waits until it is up.
+    fn link(&self, arguments: &[&str]) -> RunningLink {
+        let mut child = self
+            .command(2, PROGRAM)
+            .args(["lab", "link", "--a", "la", "--b", "lb"])
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        let mut text = String::new();
+        while !text.contains("link is up") {
+            let before = text.len();
+            out.read_line(&mut text).unwrap();
+            assert!(text.len() > before, "the link did not start: {text}");
+        }
+        assert!(text.contains("own error at"), "{text}");
+        RunningLink { child, out }
+    }
+
+    /// A UDP socket in a namespace.
+    fn socket(&self, index: usize, address: &str) -> UdpSocket {
+        let (path, address) = (self.path(index), address.to_owned());
+        let made = std::thread::spawn(move || {
+            enter(&path);
+            UdpSocket::bind(address).unwrap()
+        });
+        let socket = made.join().unwrap();
+        socket
+            .set_read_timeout(Some(Duration::from_millis(800)))
+            .unwrap();
+        socket
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        for holder in &mut self.holders {
+            let _ = holder.kill();
+            let _ = holder.wait();
+        }
+    }
+}
+
+struct RunningLink {
+    child: Child,
+    out: BufReader<std::process::ChildStdout>,
+}
+
+impl RunningLink {
+    fn signal(&self, name: &str) {
+        // The namespace's program replaces nsenter, so that the process is the link's.
+        let id = self.child.id().to_string();
+        let done = Command::new("kill").args([name, &id]).status().unwrap();
+        assert!(done.success());
+    }
+
+    /// Ends it with Ctrl-C; returns exit code and the rest of its output.
+    fn end(mut self) -> (Option<i32>, String) {
+        self.signal("-INT");
+        let mut text = String::new();
+        std::io::Read::read_to_string(&mut self.out, &mut text).unwrap();
+        let Output { status, stderr, .. } = self.child.wait_with_output().unwrap();
+        text.push_str(&String::from_utf8_lossy(&stderr));
+        (status.code(), text)
+    }
+}
+
+fn enter(path: &Path) {
+    let namespace = std::fs::File::open(path).unwrap();
+    rustix::thread::move_into_link_name_space(
+        std::os::fd::AsFd::as_fd(&namespace),
+        Some(rustix::thread::LinkNameSpaceType::Network),
+    )
+    .unwrap();
+}
+
+fn json(path: &Path) -> Value {
+    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+}
+
+/// Sends `count` packets of `size` bytes, one each `every`; returns number and delay (milliseconds) of those that arrive.
+fn stream(hosts: &Hosts, count: u64, size: usize, every: Duration) -> Vec<(u64, f64)> {
+    let (from, to) = (
+        hosts.socket(0, "10.9.1.1:0"),
+        hosts.socket(1, "10.9.1.2:7000"),
+    );
+    let peer: SocketAddr = "10.9.1.2:7000".parse().unwrap();
+    let begin = Instant::now();
+    // The first packet resolves the address.
+    from.send_to(&[0; 8], peer).unwrap();
+    let mut room = [0; 2_048];
+    let _ = to.recv(&mut room);
+    std::thread::scope(|scope| {
+        let receiver = scope.spawn(move || {
+            let mut arrived = Vec::new();
+            let mut room = [0; 2_048];
+            while let Ok(length) = to.recv(&mut room) {
+                let now = begin.elapsed().as_nanos() as u64;
+                if length >= 16 {
+                    let number = u64::from_be_bytes(room[..8].try_into().unwrap());
+                    let sent = u64::from_be_bytes(room[8..16].try_into().unwrap());
+                    arrived.push((number, now.saturating_sub(sent) as f64 / 1e6));
+                }
+            }
+            arrived
+        });
+        let mut packet = vec![0x5a; size];
+        for number in 0..count {
+            std::thread::sleep(every);
+            packet[..8].copy_from_slice(&number.to_be_bytes());
+            let now = begin.elapsed().as_nanos() as u64;
+            packet[8..16].copy_from_slice(&now.to_be_bytes());
+            from.send_to(&packet, peer).unwrap();
+        }
+        receiver.join().unwrap()
+    })
+}
+
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+#[test]
+fn delay_and_loss_are_those_of_the_settings() {
+    let Some(hosts) = Hosts::new() else {
+        return;
+    };
+    let file = scratch("link-delay").join("link.json");
+    let link = hosts.link(&[
+        "--delay",
+        "50ms",
+        "--loss",
+        "3%/0%",
+        "--json",
+        file.to_str().unwrap(),
+        "--late-bound-ms",
+        "50",
+    ]);
+    let arrived = stream(&hosts, 2_000, 172, Duration::from_micros(700));
+    let (code, text) = link.end();
+    assert_eq!(code, Some(0), "{text}");
+    let delay = median(arrived.iter().map(|(_, delay)| *delay));
+    let figures = json(&file);
+    // A receiving thread of this test wakes as late as any thread of the host.
+    let noise = figures["noise"]["p99_us"].as_f64().unwrap() / 1e3;
+    assert!(
+        delay >= 50.0 && delay < 50.1 + noise,
+        "{delay} ms, noise {noise}"
+    );
+    let there = &figures["directions"][0];
+    let (low, high) = (
+        there["loss_interval"][0].as_f64().unwrap(),
+        there["loss_interval"][1].as_f64().unwrap(),
+    );
+    // Twice the 95 % interval, so that one run in ten thousand fails.
+    let width = high - low;
+    assert!(
+        low - width / 2.0 < 3.0 && high + width / 2.0 > 3.0,
+        "{there}"
+    );
+    let lost = 2_000 - arrived.len() as u64;
+    assert!(
+        there["lost"].as_u64().unwrap().abs_diff(lost) <= 1,
+        "{lost} {there}"
+    );
+    assert_eq!(figures["directions"][1]["lost"], 0);
+    assert_eq!(figures["kept_up"], true, "{figures}");
+    assert!(figures["own_error"]["packets"].as_u64().unwrap() > 1_000);
+}
+
+#[test]
+fn serial_line_has_its_rate_and_order_is_kept() {
+    let Some(hosts) = Hosts::new() else {
+        return;
+    };
+    let file = scratch("link-rate").join("link.json");
+    let link = hosts.link(&[
+        "--profile",
+        "serial-64",
+        "--jitter",
+        "5ms",
+        "--json",
+        file.to_str().unwrap(),
+    ]);
+    // 100 bytes of payload are 128 as IP and 135 with HDLC: 59.26 packets/s at 64 kbit/s. Offered are about 200.
+    let begin = Instant::now();
+    let arrived = stream(&hosts, 600, 100, Duration::from_millis(5));
+    let seconds = begin.elapsed().as_secs_f64() - 0.8;
+    let (code, text) = link.end();
+    assert_eq!(code, Some(0), "{text}");
+    let rate = (arrived.len() - 1) as f64 / seconds;
+    assert!(
+        (rate / (64_000.0 / 8.0 / 135.0) - 1.0).abs() < 0.03,
+        "{rate} packets/s"
+    );
+    assert!(arrived.windows(2).all(|pair| pair[0].0 < pair[1].0));
+    let figures = json(&file);
+    let full = figures["directions"][0]["queue_full"].as_u64().unwrap();
+    assert_eq!(full, 600 - arrived.len() as u64);
+}
+
+#[test]
+fn free_order_duplicates_and_corruption() {
+    let Some(hosts) = Hosts::new() else {
+        return;
+    };
+    let file = scratch("link-order").join("link.json");
+    let link = hosts.link(&[
+        "--delay",
+        "10ms",
+        "--jitter",
+        "8ms",
+        "--order",
+        "free",
+        "--duplicate",
+        "5%",
+        "--a-to-b",
+        "corrupt=10%",
+        "--seed",
+        "7",
+        "--json",
+        file.to_str().unwrap(),
+        "--late-bound-ms",
+        "50",
+    ]);
+    let arrived = stream(&hosts, 1_500, 172, Duration::from_millis(1));
+    let (code, text) = link.end();
+    assert_eq!(code, Some(0), "{text}");
+    assert!(arrived.windows(2).any(|pair| pair[0].0 > pair[1].0));
+    let there = &json(&file)["directions"][0];
+    // The kernel of the receiver refuses a packet with a wrong checksum: partial checksums were completed.
+    let number = |name: &str| there[name].as_u64().unwrap();
+    assert!((90..220).contains(&number("corrupted")), "{there}");
+    let expected = number("arrived") - number("corrupted") * 105 / 100;
+    assert!(
+        (arrived.len() as u64).abs_diff(expected) < 40,
+        "{} of {expected}: {there}",
+        arrived.len()
+    );
+}
+
+/// ping measures the round trip; iperf3 a TCP connection with segmentation offload, whose segments are carried one by one.
+#[test]
+fn other_programs_measure_the_same() {
+    let Some(hosts) = Hosts::new() else {
+        return;
+    };
+    if !installed(&["ping", "iperf3"]) {
+        return;
+    }
+    let socket = scratch("link-peers").join("control");
+    let link = hosts.link(&[
+        "--rate",
+        "20mbit/none",
+        "--framing",
+        "ethernet",
+        "--delay",
+        "25ms",
+        "--control",
+        socket.to_str().unwrap(),
+        "--late-bound-ms",
+        "50",
+    ]);
+    let ping = hosts
+        .command(0, "ping")
+        .args(["-c", "20", "-i", "0.1", "-q", "10.9.1.2"])
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&ping.stdout).into_owned();
+    // The shortest round trip: the others include the load of this machine.
+    let shortest = text.rsplit_once(" = ").unwrap().1;
+    let shortest: f64 = shortest.split('/').next().unwrap().parse().unwrap();
+    assert!((50.0..52.5).contains(&shortest), "{text}");
+    let mut server = hosts
+        .command(1, "iperf3")
+        .args(["-s", "-1"])
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    let client = hosts
+        .command(0, "iperf3")
+        .args(["-c", "10.9.1.2", "-t", "3", "-J"])
+        .output()
+        .unwrap();
+    let _ = server.kill();
+    let _ = server.wait();
+    let figures: Value = serde_json::from_slice(&client.stdout).unwrap();
+    let rate = figures["end"]["sum_received"]["bits_per_second"].as_f64();
+    // Of 1,538 bytes on the line 1,448 are payload: at most 18.8 Mbit/s.
+    let rate = rate.unwrap() / 1e6;
+    assert!((12.0..18.9).contains(&rate), "{rate} Mbit/s");
+
+    // Changed while it runs.
+    let mut control = UnixStream::connect(&socket).unwrap();
+    let mut answers = BufReader::new(control.try_clone().unwrap());
+    let mut ask = |line: &str| {
+        writeln!(control, "{line}").unwrap();
+        let mut answer = String::new();
+        answers.read_line(&mut answer).unwrap();
+        answer.trim().to_owned()
+    };
+    assert_eq!(ask("set a-to-b delay=5ms rate=none"), "ok");
+    assert!(ask("set delay=5parsecs").starts_with("error: delay"));
+    assert!(ask("dance").starts_with("error: expected"));
+    let shown: Value = serde_json::from_str(&ask("show")).unwrap();
+    assert_eq!(shown[0]["settings"]["delay_ms"], 5.0);
+    assert_eq!(shown[1]["settings"]["delay_ms"], 25.0);
+    let arrived = stream(&hosts, 100, 172, Duration::from_millis(5));
+    let delay = median(arrived.iter().map(|(_, delay)| *delay));
+    assert!((5.0..8.0).contains(&delay), "{delay}");
+    assert_eq!(ask("stop"), "ok");
+    let (code, text) = {
+        let mut link = link;
+        let mut text = String::new();
+        std::io::Read::read_to_string(&mut link.out, &mut text).unwrap();
+        (link.child.wait().unwrap().code(), text)
+    };
+    assert_eq!(code, Some(0), "{text}");
+    assert!(!socket.exists());
+}
+
+/// A stopped process cannot keep up, and says so.
+#[test]
+fn link_that_cannot_keep_up_fails() {
+    let Some(hosts) = Hosts::new() else {
+        return;
+    };
+    let link = hosts.link(&["--delay", "1ms"]);
+    let arrived = std::thread::scope(|scope| {
+        let traffic = scope.spawn(|| stream(&hosts, 1_000, 172, Duration::from_millis(1)));
+        std::thread::sleep(Duration::from_millis(300));
+        link.signal("-STOP");
+        std::thread::sleep(Duration::from_millis(400));
+        link.signal("-CONT");
+        traffic.join().unwrap()
+    });
+    assert!(arrived.len() > 900, "{}", arrived.len());
+    let (code, text) = link.end();
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("cannot keep up"), "{text}");
+}
+
+#[test]
+fn interfaces_and_namespaces_are_unchanged_after_kill_and_interrupt() {
+    let Some(hosts) = Hosts::new() else {
+        return;
+    };
+    let state = || {
+        let links = hosts
+            .command(2, "ip")
+            .args(["-d", "link"])
+            .output()
+            .unwrap();
+        let names = Command::new("ip").args(["netns", "list"]).output().unwrap();
+        (
+            String::from_utf8_lossy(&links.stdout).into_owned(),
+            names.stdout,
+        )
+    };
+    // The carrier of a veth comes up a moment after its ends.
+    for _ in 0..100 {
+        if !state().0.contains("NO-CARRIER") {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let before = state();
+    assert_eq!(hosts.link(&["--profile", "wifi"]).end().0, Some(0));
+    assert_eq!(state().0, before.0);
+    let mut killed = hosts.link(&["--profile", "lte"]);
+    killed.child.kill().unwrap();
+    killed.child.wait().unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    assert_eq!(state().0, before.0);
+}
+
+fn refused(arguments: &[&str]) -> (Option<i32>, String) {
+    let out = Command::new(PROGRAM)
+        .args(["lab", "link"])
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&out.stderr).into_owned();
+    (out.status.code(), text)
+}
+
+#[test]
+fn bad_values_and_missing_interfaces_have_their_exit_codes() {
+    let ends = ["--a", "no-such-a", "--b", "no-such-b"];
+    let with = |more: &[&str]| refused(&[&ends[..], more].concat());
+    for bad in [
+        &["--rate", "fast"][..],
+        &["--delay", "20"],
+        &["--loss", "200%"],
+        &["--framing", "x25"],
+        &["--profile", "moon"],
+        &["--seconds", "-1"],
+        &["--a-to-b", "delay"],
+        &["--loss-trace", "/nonexistent"],
+        &["--queue", "x"],
+    ] {
+        let (code, text) = with(bad);
+        assert_eq!(code, Some(2), "{bad:?}: {text}");
+    }
+    assert_eq!(refused(&["--a", "x"]).0, Some(2));
+    let (code, text) = with(&["--seconds", "1"]);
+    assert_eq!(code, Some(3), "{text}");
+    assert!(
+        text.contains("no-such-a") && text.contains("remedy"),
+        "{text}"
+    );
+}
+
+/// The commands of the how-to page, as they are written, in namespaces of their own.
+#[test]
+fn how_to_page_is_true() {
+    if !installed(&["unshare", "ip", "ping"]) || Hosts::new().is_none() {
+        return;
+    }
+    let page = common::root().join("docs/how-to/emulate-a-network.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let mut fenced = false;
+    let mut script =
+        String::from("set -e\nmount -t tmpfs tmpfs /run\nhornwork() { \"$HORNWORK\" \"$@\"; }\n");
+    for line in page.lines() {
+        if line.starts_with("```") {
+            fenced = line == "```sh";
+        } else if fenced && line.starts_with("hornwork lab link") {
+            // "Meanwhile, in another terminal".
+            script.push_str(&format!("{line} > link.log & link=$!\n"));
+            script.push_str(
+                "for n in $(seq 100); do grep -q 'link is up' link.log && break; sleep 0.1; done\n",
+            );
+        } else if fenced {
+            script.push_str(&format!("{line}\n"));
+            if line.contains("ping") {
+                script.push_str("kill -INT $link; wait $link || true\n");
+            }
+        }
+    }
+    let folder = scratch("link-guide");
+    let out = Command::new("unshare")
+        .args(["-n", "-m", "bash", "-c", &script])
+        .current_dir(&folder)
+        .env("HORNWORK", PROGRAM)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    let why = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert!(out.status.success(), "{text}{why}");
+    let (_, times) = text
+        .rsplit_once(" = ")
+        .unwrap_or_else(|| panic!("{text}{why}"));
+    let least: f64 = times.split('/').next().unwrap().parse().unwrap();
+    assert!((24.5..30.0).contains(&least), "{text}");
+    assert!(folder.join("link.json").exists());
+}

@@ -1,0 +1,187 @@
+//! The store of calls and messages in PostgreSQL: a border with SIPp, kill -9, and a server that goes away.
+
+#[path = "../../../console/tests/common/postgres.rs"]
+mod postgres;
+
+use crate::common::{Process, installed, scratch};
+use crate::history::{Rig, await_log, text, tshark};
+use postgres::Server;
+use serde_json::Value;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, SystemTime};
+
+/// A border that writes as this node, with call records and these further tables.
+fn rig(name: &str, node: &str, (server, database): (&Server, &str), more: &str) -> Rig {
+    let folder = scratch(&format!("{name}-{node}"));
+    let url = server.url(database);
+    let records = folder.join("records");
+    let tables = format!(
+        "[store]\ndatabase = \"{url}\"\nnode = \"{node}\"\n[records]\nfolder = \"{}\"\n{more}",
+        records.display()
+    );
+    Rig::with(folder, "loopback.toml", url.into(), &tables)
+}
+
+fn count(server: &Server, database: &str, statement: &str) -> i64 {
+    let text = server.psql(database, statement).expect("psql");
+    text.parse().unwrap_or_else(|_| panic!("{text}"))
+}
+
+/// Records of calls that were cut by a crash.
+fn cut_records(folder: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(folder.join("records/cdr.ndjson")).expect("records");
+    let records = text
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"));
+    records
+        .filter(|record: &Value| record["cut"] == true)
+        .collect()
+}
+
+/// Runs calls that end.
+fn calls(rig: &Rig, number: u32, rate: u32) {
+    let mut callers = rig.callers(number, rate);
+    let done = callers.wait(Duration::from_secs(60));
+    assert_eq!(done, Some(true), "{}", callers.log());
+}
+
+fn killed(rig: &Rig, mut border: Process, (server, database): (&Server, &str)) {
+    // Calls are being set up.
+    let more = rig.callers(3_000, 500);
+    std::thread::sleep(Duration::from_millis(1_700));
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let now = now.expect("a time after 1970").as_micros() as i64;
+    border.signal("KILL");
+    assert_eq!(border.wait(Duration::from_secs(5)), Some(false));
+    drop(more);
+    let newest = "SELECT max(at) / 1000 FROM hornwork.messages";
+    let newest = now - count(server, database, newest);
+    assert!(newest < 1_000_000, "the newest message is {newest} us old");
+    // Each message has its call, and each call has the messages that it counts.
+    let lonely = "SELECT count(*) FROM hornwork.messages m WHERE NOT EXISTS (SELECT FROM hornwork.calls c WHERE c.id = m.call)";
+    assert_eq!(count(server, database, lonely), 0);
+    let different = "SELECT count(*) FROM hornwork.texts t WHERE (details::json->>'messages')::bigint <> \
+        (SELECT count(*) FROM hornwork.messages m WHERE m.call = t.id)";
+    assert_eq!(count(server, database, different), 0);
+}
+
+#[test]
+fn a_database_has_the_calls_of_a_border_that_is_killed() {
+    if !installed(&["sipp", "pgrep"]) {
+        return;
+    }
+    let Some(server) = Server::new(&[], "") else {
+        return;
+    };
+    let database = server.database();
+    let rig = rig("store-killed-shared", "edge-1", (&server, &database), "");
+    let border = rig.border();
+    let _callee = rig.callee();
+    calls(&rig, 100, 200);
+    let found = rig.await_calls(&["--number", "600", "--state", "ended"], 100);
+    for call in &found {
+        assert_eq!(
+            (&call["node"], &call["messages"]),
+            (&"edge-1".into(), &13.into())
+        );
+        assert_eq!(
+            (&call["status"], &call["trunk"]),
+            (&200.into(), &"server".into())
+        );
+    }
+    // Another program counts the same.
+    let stored =
+        "SELECT count(*) FROM hornwork.messages JOIN hornwork.calls ON id = call WHERE kind = 0";
+    assert_eq!(count(&server, &database, stored), 1_300);
+    let leg = found[0]["call_ids"][1].as_str().expect("a Call-ID");
+    let ladder = text(&rig.trace(&[leg]).stdout);
+    assert_eq!(ladder.matches("INVITE (SDP)").count(), 2, "{ladder}");
+    assert!(ladder.contains("edge-1"), "{ladder}");
+    if installed(&["tshark"]) {
+        let file = rig.folder.join("call.pcapng");
+        let done = rig.trace(&[leg, "--pcapng", &file.display().to_string()]);
+        assert!(done.status.success());
+        assert_eq!(tshark(&file), 13);
+    }
+    killed(&rig, border, (&server, &database));
+    let border = rig.border();
+    await_log(&border, "store_completed");
+    let open = "SELECT count(*) FROM hornwork.calls WHERE state < 2 AND kind = 0";
+    assert_eq!(count(&server, &database, open), 0);
+    assert!(!cut_records(&rig.folder).is_empty());
+    assert!(!rig.calls(&["--state", "interrupted"]).is_empty());
+    // Calls go on without the server, and those of a short time wait in memory.
+    // A response of a killed call that comes late has no trunk.
+    let ended = ["--state", "ended", "--trunk", "server"];
+    let before = rig.calls(&ended).len();
+    server.crash();
+    calls(&rig, 100, 200);
+    let log = await_log(&border, "store_failed");
+    await_log(&border, "alarm_raised");
+    assert!(!log.contains("store_messages_lost"), "{log}");
+    server.run();
+    await_log(&border, "store_resumed");
+    await_log(&border, "alarm_cleared");
+    rig.await_calls(&ended, before + 100);
+}
+
+/// A response of the console's API.
+fn api(port: u16, path: &str) -> Value {
+    let url = format!("http://127.0.0.1:{port}/api/v1/{path}");
+    let output = Command::new("curl").args(["-sS", &url]).output();
+    let output = output.expect("curl");
+    serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {}", text(&output.stderr)))
+}
+
+#[test]
+fn a_call_through_two_borders_is_one_ladder() {
+    if !installed(&["sipp", "curl"]) {
+        return;
+    }
+    let Some(server) = Server::new(&[], "") else {
+        return;
+    };
+    let database = server.database();
+    let port = crate::common::free_port();
+    let console = format!("[console]\nlisten = \"127.0.0.1:{port}\"\n");
+    let second = rig("store-ladder", "edge-2", (&server, &database), &console);
+    let mut first = rig("store-ladder", "edge-1", (&server, &database), "");
+    let target = format!(":{}", first.trunk);
+    first.configuration = first
+        .configuration
+        .replace(&target, &format!(":{}", second.sip));
+    let _borders = (second.border(), first.border());
+    let _callee = second.callee();
+    calls(&first, 20, 50);
+    let ended = ["--number", "600", "--state", "ended", "--node"];
+    let of = |node: &'static str| [&ended[..], &[node]].concat();
+    let at_first = first.await_calls(&of("edge-1"), 20);
+    first.await_calls(&of("edge-2"), 20);
+    let leg = at_first[0]["call_ids"][0].as_str().expect("a Call-ID");
+    let ladder = text(&first.trace(&[leg]).stdout);
+    let head = ladder.lines().find(|line| {
+        let at = |name| line.find(name);
+        at("edge-1")
+            .zip(at("edge-2"))
+            .is_some_and(|(one, two)| one < two)
+    });
+    assert!(head.is_some(), "{ladder}");
+    assert!(ladder.contains("also edge-2: "), "{ladder}");
+    let json: Value = serde_json::from_slice(&first.trace(&[leg, "--json"]).stdout).expect("JSON");
+    assert_eq!(json["related"][0]["node"], "edge-2");
+    // Fourteen and thirteen messages; seven between the borders are in both records.
+    assert_eq!(
+        json["messages"].as_array().map(Vec::len),
+        Some(20),
+        "{ladder}"
+    );
+    // The console of one border has the calls of the other.
+    let found = api(port, "calls?number=600&node=edge-1&limit=1000");
+    assert_eq!(found["calls"].as_array().map(Vec::len), Some(20), "{found}");
+    let id = found["calls"][0]["id"].as_str().expect("a number");
+    let page = api(port, &format!("calls/{id}"));
+    assert_eq!(page["related"][0]["node"], "edge-2", "{page}");
+    assert_eq!(page["messages"].as_array().map(Vec::len), Some(14));
+}

@@ -1,0 +1,366 @@
+//! `hornwork lab plan`, studies and the data sheet, with the real program.
+
+use crate::common::scratch;
+use serde_json::Value;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+fn hornwork(folder: &Path, line: &str) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_hornwork"))
+        .args(line.split_whitespace())
+        .current_dir(folder)
+        .stdin(Stdio::null())
+        .output()
+        .expect("hornwork")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn read(path: &Path) -> Value {
+    let bytes = std::fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    serde_json::from_slice(&bytes).expect("JSON")
+}
+
+const RESULTS: [&str; 4] = ["nodes", "cores", "memory_gib", "bandwidth_mbit"];
+
+/// Value, lower and upper end of a result.
+fn result(plan: &Value, name: &str) -> [f64; 3] {
+    let figure = &plan[name];
+    [
+        &figure["value"],
+        &figure["interval"]["low"],
+        &figure["interval"]["high"],
+    ]
+    .map(|number| {
+        number
+            .as_f64()
+            .unwrap_or_else(|| panic!("{name}: {figure}"))
+    })
+}
+
+#[test]
+fn plan_has_results_with_intervals_and_formulas() {
+    let folder = scratch("plan");
+    let line = "lab plan --subscribers 10000000 --busy-hour-calls 2 --hold 120 --protection srtp --json plan.json";
+    let output = hornwork(&folder, line);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let plan = read(&folder.join("plan.json"));
+    for name in RESULTS {
+        let [value, low, high] = result(&plan, name);
+        assert!(low > 0.0 && low <= value && value <= high, "{name}");
+    }
+    let steps = plan["steps"].as_array().expect("steps");
+    let shown = text(&output.stdout);
+    for step in steps {
+        let formula = step["formula"].as_str().expect("a formula");
+        assert!(!formula.is_empty() && shown.contains(formula), "{formula}");
+    }
+    // 5,556 calls/s, 666,667 erlangs.
+    assert!(
+        shown.contains("666,667 erlangs") && shown.contains("docs/benchmarks.md"),
+        "{shown}"
+    );
+    let twice = line
+        .replace("10000000", "20000000")
+        .replace("plan.json", "twice.json");
+    assert!(hornwork(&folder, &twice).status.success());
+    let twice = read(&folder.join("twice.json"));
+    for name in RESULTS {
+        assert!(result(&twice, name)[0] > result(&plan, name)[0], "{name}");
+    }
+}
+
+#[test]
+fn plan_simulates_the_calls_that_it_provides_for() {
+    let folder = scratch("plan-simulated");
+    let line = "lab plan --subscribers 100000 --busy-hour-calls 2 --hold 60 --protection none --blocking 0.02 --simulate 600 --json -";
+    let output = hornwork(&folder, line);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let plan: Value = serde_json::from_slice(&output.stdout).expect("JSON alone");
+    let check = |name: &str| plan["check"][name].as_f64().expect("a number");
+    assert!(
+        (check("blocking") - check("formula_blocking")).abs() < 0.015,
+        "{}",
+        plan["check"]
+    );
+}
+
+#[test]
+fn wrong_plans_are_refused_with_their_option() {
+    let folder = scratch("plan-wrong");
+    std::fs::write(folder.join("broken.toml"), "format = 1\nversion = 3\n").expect("file");
+    let base = "lab plan --subscribers 1000 --busy-hour-calls 2 --hold 120 --protection srtp";
+    for (more, code, word) in [
+        ("--headroom 100", 2, "--headroom"),
+        ("--blocking nan", 2, "--blocking"),
+        ("--codec mp3", 2, "--codec"),
+        ("--redundancy 3n", 2, "--redundancy"),
+        ("--node-cores 0", 2, "--node-cores"),
+        ("--costs nothing.toml", 2, "nothing.toml"),
+        ("--costs broken.toml", 2, "broken.toml"),
+        ("--from nowhere", 2, "nowhere"),
+        ("--json /nonexistent/plan.json", 3, "plan.json"),
+    ] {
+        let output = hornwork(&folder, &format!("{base} {more}"));
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{more}: {error}");
+        assert!(error.contains(word), "{more}: {error}");
+    }
+    for line in [
+        base.replace("srtp", "rot13"),
+        base.replace("1000", "0"),
+        base.replace("--hold 120", "--hold -3"),
+        base.replace("--hold 120", ""),
+    ] {
+        assert_eq!(hornwork(&folder, &line).status.code(), Some(2), "{line}");
+    }
+    let missing = hornwork(&folder, &base.replace("srtp", "tls"));
+    assert_eq!(missing.status.code(), Some(3));
+    assert!(text(&missing.stderr).contains("hornwork lab datasheet"));
+}
+
+/// Runs a study in its quick setting; its record.
+fn study(folder: &Path, name: &str, more: &str) -> Value {
+    let line = format!("lab run {name} --quick {more} --out out");
+    let output = hornwork(folder, &line);
+    let error = text(&output.stderr);
+    // 1: a threshold was missed, which depends on the machine.
+    assert!(
+        matches!(output.status.code(), Some(0 | 1)),
+        "{line}: {error}"
+    );
+    let record = read(&folder.join("out/run.json"));
+    let rows = record["study"].as_array().expect("rows");
+    assert!(!rows.is_empty());
+    for row in rows {
+        for key in [
+            "row", "what", "study", "here", "interval", "samples", "differs",
+        ] {
+            assert!(row.get(key).is_some(), "{key}: {row}");
+        }
+        let file = row["record"].as_str().expect("a record");
+        match row["here"].is_null() {
+            true => assert!(
+                !row["remark"].as_str().expect("a remark").is_empty(),
+                "{row}"
+            ),
+            false => assert!(folder.join("out").join(file).is_file(), "{row}"),
+        }
+    }
+    record
+}
+
+/// The page is made again from the records alone.
+fn page_again(folder: &Path) -> String {
+    let page = folder.join("out/report.html");
+    let first = std::fs::read_to_string(&page).expect("page");
+    std::fs::remove_file(&page).expect("remove");
+    let output = hornwork(folder, "lab report out");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let second = std::fs::read_to_string(&page).expect("page");
+    assert!(first == second, "the page differs");
+    // Every link of the page has its file or anchor.
+    for link in second
+        .split("href=\"")
+        .skip(1)
+        .filter_map(|rest| rest.split('"').next())
+    {
+        match link.strip_prefix('#') {
+            Some(anchor) => assert!(second.contains(&format!("id=\"{anchor}\"")), "{link}"),
+            None => assert!(folder.join("out").join(link).is_file(), "{link}"),
+        }
+    }
+    second
+}
+
+#[test]
+fn study_runs_in_virtual_time_without_any_right() {
+    let folder = scratch("study-simulated");
+    let record = study(&folder, "study-u", "--simulate --seed 7");
+    let rows = record["study"].as_array().expect("rows");
+    let u4: Vec<&Value> = rows.iter().filter(|row| row["row"] == "U4").collect();
+    assert!(
+        u4.iter()
+            .any(|row| row["study"] == 602.0 && row["here"].is_number()),
+        "{u4:?}"
+    );
+    assert!(
+        rows.iter()
+            .any(|row| row["row"] == "U5"
+                && row["remark"].as_str().is_some_and(|why| !why.is_empty()))
+    );
+    let page = page_again(&folder);
+    for words in [
+        "Distribution of response times",
+        "<svg",
+        "What differs in the set-up",
+        "call-capacity/attempts.ndjson",
+    ] {
+        assert!(page.contains(words), "{words}");
+    }
+    // Results of an earlier study are kept.
+    let again = hornwork(&folder, "lab run study-u --quick --simulate --out out");
+    assert_eq!(again.status.code(), Some(2));
+    assert!(text(&again.stderr).contains("--force"));
+    // The same seed gives the same figures.
+    let other = scratch("study-simulated-again");
+    assert_eq!(
+        study(&other, "study-u", "--simulate --seed 7")["study"],
+        record["study"]
+    );
+    // A study is no run of one experiment.
+    let compared = hornwork(&folder, "lab compare out out");
+    assert_eq!(compared.status.code(), Some(2));
+    assert!(text(&compared.stderr).contains("holds a study"));
+}
+
+#[test]
+fn study_on_sockets_names_what_could_not_be_measured() {
+    let folder = scratch("study-sockets");
+    // Without a search path for programs, other telephones cannot be started; this one can.
+    let line = "lab run study-b --quick --out out";
+    let output = Command::new(env!("CARGO_BIN_EXE_hornwork"))
+        .args(line.split_whitespace())
+        .current_dir(&folder)
+        .env("PATH", &folder)
+        .output()
+        .expect("hornwork");
+    assert!(
+        matches!(output.status.code(), Some(0 | 1)),
+        "{}",
+        text(&output.stderr)
+    );
+    let record = read(&folder.join("out/run.json"));
+    let part = |name: &str| {
+        let parts = record["parts"].as_array().expect("parts");
+        parts
+            .iter()
+            .find(|part| part["name"] == name)
+            .expect("part")
+            .clone()
+    };
+    assert_eq!(
+        part("phone-jitter")["measured"],
+        true,
+        "{}",
+        part("phone-jitter")
+    );
+    let baresip = part("phone-jitter-baresip");
+    assert_eq!(baresip["measured"], false);
+    assert!(
+        baresip["cause"]
+            .as_str()
+            .expect("cause")
+            .contains("baresip"),
+        "{baresip}"
+    );
+    let page = page_again(&folder);
+    assert!(page.contains("not measured") && page.contains("linphone"));
+}
+
+#[test]
+fn interrupted_study_keeps_what_was_measured() {
+    let folder = scratch("study-interrupted");
+    let child = Command::new(env!("CARGO_BIN_EXE_hornwork"))
+        .args(["lab", "run", "study-s", "--quick", "--out", "out"])
+        .current_dir(&folder)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("hornwork");
+    // The first trial runs for some seconds.
+    std::thread::sleep(std::time::Duration::from_secs(4));
+    let _ = Command::new("kill")
+        .args(["-INT", &child.id().to_string()])
+        .status();
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(130), "{}", text(&output.stderr));
+    let record = read(&folder.join("out/run.json"));
+    assert_eq!(record["cut_short"], true);
+    let rows = record["study"].as_array().expect("rows");
+    assert!(rows.iter().any(|row| {
+        row["row"] == "S9"
+            && row["remark"]
+                .as_str()
+                .is_some_and(|why| why.contains("interrupted"))
+    }));
+    let page = page_again(&folder);
+    assert!(page.contains("Interrupted"));
+}
+
+#[test]
+fn options_that_do_not_fit_are_refused() {
+    let folder = scratch("study-options");
+    for (line, word) in [
+        ("lab run study-u --set seed=2 --out out", "--set"),
+        ("lab run study-u --repeat 2 --out out", "--repeat"),
+        ("lab run small-network --quick --simulate", "--quick"),
+        ("lab datasheet --out out --minutes 0", "--minutes"),
+        ("lab datasheet --out out --minutes nan", "--minutes"),
+    ] {
+        let output = hornwork(&folder, line);
+        assert_eq!(output.status.code(), Some(2), "{line}");
+        assert!(
+            text(&output.stderr).contains(word),
+            "{line}: {}",
+            text(&output.stderr)
+        );
+        assert!(!folder.join("out").exists(), "{line}");
+    }
+    let listed = text(&hornwork(&folder, "lab list").stdout);
+    for name in ["study-u", "study-v", "study-s", "study-b"] {
+        assert!(listed.contains(name), "{name}");
+    }
+}
+
+/// The whole data sheet takes two minutes: this one is interrupted when it has costs of calls and registrations.
+#[test]
+fn datasheet_has_costs_that_a_plan_takes() {
+    let folder = scratch("datasheet");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_hornwork"))
+        .args(["lab", "datasheet", "--quick", "--out", "out"])
+        .current_dir(&folder)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("hornwork");
+    // The part after them has begun when its folder exists.
+    let next = folder.join("out/registrations-tls");
+    for _ in 0..900 {
+        if next.exists() || !matches!(child.try_wait(), Ok(None)) {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    let _ = Command::new("kill")
+        .args(["-INT", &child.id().to_string()])
+        .status();
+    let output = child.wait_with_output().expect("it ends");
+    let error = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(130), "{error}");
+    let record = read(&folder.join("out/run.json"));
+    assert_eq!(record["cut_short"], true);
+    let rows = record["study"].as_array().expect("rows");
+    assert!(rows.iter().all(|row| row["study"].is_null()));
+    let measured = rows
+        .iter()
+        .find(|row| row["figure"] == "cpu_us_each")
+        .and_then(|row| row["here"].as_f64());
+    assert!(measured.is_some_and(|us| us > 1.0), "{error}\n{rows:?}");
+    let costs = std::fs::read_to_string(folder.join("out/costs.toml")).expect("costs");
+    assert!(costs.contains("call.bypass.udp"), "{costs}");
+    let page = page_again(&folder);
+    assert!(page.contains("Data sheet of this machine") && page.contains("Interrupted"));
+    // The page names machine and kernel.
+    let kernel = record["machine"]["kernel"].as_str().expect("kernel");
+    assert!(page.contains(kernel));
+    let line = "lab plan --subscribers 100000 --busy-hour-calls 2 --hold 120 --protection none --path bypass --from out --json plan.json";
+    let output = hornwork(&folder, line);
+    let (plan, error) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{error}\n{costs}");
+    assert!(plan.contains("calls/run.json"), "{plan}");
+}

@@ -1,0 +1,162 @@
+//! `hornwork lab run study-c`: refusals, a killed run whose left-overs the next run removes, and an interrupted run that keeps
+//! its results. The whole quick setting takes almost three minutes and is run by hand.
+
+use crate::common;
+
+use common::{installed, scratch};
+use serde_json::Value;
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_hornwork");
+
+#[test]
+fn study_refuses_options_that_do_not_apply() {
+    let out = scratch("study-c-refused");
+    let out = out.to_str().unwrap();
+    let cases: [(&[&str], &str); 3] = [
+        (&["study-c", "--simulate", "--out", out], "--simulate"),
+        (
+            &["study-c", "--set", "callers.rate=1", "--out", out],
+            "--set",
+        ),
+        (&["small-network", "--quick", "--simulate"], "--quick"),
+    ];
+    for (arguments, word) in cases {
+        let done = Command::new(PROGRAM)
+            .args(["lab", "run"])
+            .args(arguments)
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&done.stderr).into_owned();
+        assert_eq!(done.status.code(), Some(2), "{arguments:?}: {text}");
+        assert!(text.contains(word), "{arguments:?}: {text}");
+    }
+}
+
+fn namespaces() -> String {
+    let list = Command::new("ip").args(["netns", "list"]).output().unwrap();
+    String::from_utf8_lossy(&list.stdout).into_owned()
+}
+
+/// Starts the study and waits for the results of its first cells.
+fn start(out: &Path) -> (Child, BufReader<std::process::ChildStderr>) {
+    let mut child = Command::new(PROGRAM)
+        .args(["lab", "run", "study-c", "--quick", "--force", "--out"])
+        .arg(out)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap());
+    let mut text = String::new();
+    while !text.contains("[1/") {
+        let before = text.len();
+        lines.read_line(&mut text).unwrap();
+        assert!(text.len() > before, "the study ended: {text}");
+    }
+    (child, lines)
+}
+
+#[test]
+fn killed_run_is_cleaned_up_and_interrupted_run_keeps_its_results() {
+    if !installed(&["ip", "nft", "openvpn", "openssl"]) {
+        return;
+    }
+    let probe = format!("hwtest-{}", std::process::id());
+    let able = Command::new("ip").args(["netns", "add", &probe]).output();
+    if !able.is_ok_and(|done| done.status.success()) {
+        eprintln!("skipped: no right to network namespaces");
+        return;
+    }
+    let _ = Command::new("ip").args(["netns", "del", &probe]).output();
+
+    let out = scratch("study-c-killed");
+    let (mut killed, _lines) = start(&out);
+    // The second batch has its hosts.
+    let name = format!("hwc-{}-", killed.id());
+    for _ in 0..100 {
+        if namespaces().contains(&name) {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    assert!(namespaces().contains(&name));
+
+    let (mut child, mut lines) = start(&out);
+    assert!(!namespaces().contains(&name), "{}", namespaces());
+    let id = child.id().to_string();
+    assert!(
+        Command::new("kill")
+            .args(["-INT", &id])
+            .status()
+            .unwrap()
+            .success()
+    );
+    let mut rest = String::new();
+    std::io::Read::read_to_string(&mut lines, &mut rest).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130), "{rest}");
+    assert!(!namespaces().contains(&format!("hwc-{id}-")));
+
+    let run = std::fs::read_to_string(out.join("run.json")).unwrap();
+    let run: Value = serde_json::from_str(&run).unwrap();
+    assert_eq!(run["cut_short"], true);
+    let own = std::fs::read_to_string(out.join("matrix/own_error.json")).unwrap();
+    let own: Value = serde_json::from_str(&own).unwrap();
+    let left: Vec<&str> = own["left_overs"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(Value::as_str)
+        .collect();
+    assert!(left.iter().any(|left| left.starts_with(&name)), "{left:?}");
+    let rows = run["study"].as_array().unwrap();
+    for key in [
+        "row", "what", "study", "here", "interval", "samples", "differs",
+    ] {
+        assert!(rows.iter().all(|row| row.get(key).is_some()), "{key}");
+    }
+    // The cells in the clear were measured; the others are listed with the reason.
+    let of = |what: &str| rows.iter().find(|row| row["what"] == what).unwrap();
+    let clear = of("loss, 100 Mbit/s, no security");
+    assert!(clear["samples"].as_u64().unwrap() > 300, "{clear}");
+    assert!(clear["here"].as_f64().unwrap() < 5.0, "{clear}");
+    let absent = of("loss, 100 Mbit/s, RC2");
+    assert!(
+        absent["here"].is_null() && absent["remark"] != "",
+        "{absent}"
+    );
+    // Every number links to a file, and the page is made again from the records alone.
+    for row in rows.iter().filter(|row| !row["here"].is_null()) {
+        let record = row["record"].as_str().unwrap();
+        assert!(out.join(record).is_file(), "{row}");
+    }
+    let page = std::fs::read_to_string(out.join("report.html")).unwrap();
+    for link in page
+        .split("href=\"")
+        .skip(1)
+        .filter_map(|rest| rest.split('"').next())
+    {
+        let found = match link.strip_prefix('#') {
+            Some(anchor) => page.contains(&format!("id=\"{anchor}\"")),
+            None => out.join(link).is_file(),
+        };
+        assert!(found, "{link}");
+    }
+    assert!(page.contains("href=\"matrix/cells/g723-lan-100-none.json\""));
+    std::fs::remove_file(out.join("report.html")).unwrap();
+    let made = Command::new(PROGRAM)
+        .args(["lab", "report"])
+        .arg(&out)
+        .output()
+        .unwrap();
+    assert!(made.status.success(), "{made:?}");
+    assert_eq!(
+        std::fs::read_to_string(out.join("report.html")).unwrap(),
+        page
+    );
+}

@@ -1,0 +1,225 @@
+//! The agent: waits for test labs, and runs subjects for them.
+
+use super::gate::Gate;
+use super::messages::{AgentAnswer, AgentRequest};
+use super::wire::{Side, Token, Wire, WireError, read_token};
+use crate::error::{LabError, RunVerdict};
+use crate::subject::{self, Placement, RunningSubject};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Longest authentication.
+const HANDSHAKE: Duration = Duration::from_secs(5);
+/// Longest time between two requests of a test lab; then its subject is stopped.
+const IDLE: Duration = Duration::from_secs(60);
+/// Time between two looks for a connection or a stop.
+const POLL: Duration = Duration::from_millis(50);
+/// Most calls for which ports are reserved.
+const MAX_CALLS: u64 = 1_000_000;
+
+/// Options of `hornwork lab agent`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AgentOptions {
+    /// Address for test labs.
+    pub listen: SocketAddr,
+    /// File with the token.
+    pub token_file: PathBuf,
+    /// Folder with subject files beside the built-in ones.
+    pub subjects: PathBuf,
+}
+
+/// Runs an agent until SIGINT or SIGTERM.
+///
+/// # Errors
+/// If the token cannot be read, or the address is in use.
+pub fn run(options: &AgentOptions) -> Result<RunVerdict, LabError> {
+    let token = read_token(&options.token_file)?;
+    let cannot = |error: std::io::Error| {
+        LabError::cannot_run(
+            format!("{}: {error}", options.listen),
+            "name a free address of this host with --listen",
+        )
+    };
+    net::Signals::install().map_err(|error| {
+        LabError::cannot_run(format!("cannot install a signal handler: {error}"), "")
+    })?;
+    let listener = TcpListener::bind(options.listen).map_err(cannot)?;
+    listener.set_nonblocking(true).map_err(cannot)?;
+    let own = listener.local_addr().map_err(cannot)?;
+    crate::terminal::print(&format!("agent: listening at {own}\n"));
+    let clock = net::Clock::new();
+    let gate = Arc::new(Mutex::new(Gate::default()));
+    let mut sessions = Vec::new();
+    while net::stops() == 0 {
+        let (stream, peer) = match listener.accept() {
+            Ok(accepted) => accepted,
+            Err(_) => {
+                std::thread::sleep(POLL);
+                continue;
+            }
+        };
+        if let Err(why) = locked(&gate).enter(peer.ip(), clock.now()) {
+            eprintln!("agent: refused {peer}: {why}");
+            continue;
+        }
+        let (token, entered) = (token.clone(), Entered(Arc::clone(&gate)));
+        let folder = options.subjects.clone();
+        let session = move || match serve(stream, peer, &token, &folder) {
+            Ok(()) | Err(WireError::Closed) => eprintln!("agent: {peer}: end"),
+            Err(error) => {
+                if matches!(error, WireError::Unauthenticated | WireError::NoAgent) {
+                    locked(&entered.0).failed(peer.ip(), clock.now());
+                }
+                eprintln!("agent: {peer}: {error}");
+            }
+        };
+        let thread = std::thread::Builder::new().name("agent session".to_owned());
+        match thread.spawn(session) {
+            Ok(thread) => sessions.push(thread),
+            Err(error) => eprintln!("agent: {peer}: {error}"),
+        }
+        sessions.retain(|session: &std::thread::JoinHandle<()>| !session.is_finished());
+    }
+    for session in sessions {
+        // A session that panicked has ended its subject as well.
+        let _ = session.join();
+    }
+    Ok(RunVerdict::Passed)
+}
+
+/// A connection that counts.
+struct Entered(Arc<Mutex<Gate>>);
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        locked(&self.0).leave();
+    }
+}
+
+fn locked(gate: &Mutex<Gate>) -> MutexGuard<'_, Gate> {
+    gate.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A session with a test lab; its subject ends with it.
+fn serve(
+    stream: TcpStream,
+    peer: SocketAddr,
+    token: &Token,
+    folder: &Path,
+) -> Result<(), WireError> {
+    // Accepted sockets inherit nothing from the listener on Linux.
+    stream.set_nonblocking(false)?;
+    let ip = stream.local_addr()?.ip();
+    let mut wire = Wire::open(stream, Side::Agent, token, HANDSHAKE)?;
+    eprintln!("agent: {peer}: authenticated");
+    let mut session = Session {
+        peer,
+        ip,
+        folder,
+        subject: None,
+    };
+    loop {
+        let body = wire.receive(IDLE, true)?;
+        let answer = match serde_json::from_slice(&body) {
+            Ok(request) => session
+                .answer(request)
+                .unwrap_or_else(|error| refused(&error)),
+            Err(error) => AgentAnswer::Refused {
+                problem: format!("request: {error}"),
+                remedy: "use the same version at both ends".to_owned(),
+            },
+        };
+        let body = serde_json::to_vec(&answer).map_err(std::io::Error::from)?;
+        wire.send(&body)?;
+    }
+}
+
+fn refused(error: &LabError) -> AgentAnswer {
+    match error {
+        LabError::CannotRun { problem, remedy } => AgentAnswer::Refused {
+            problem: problem.clone(),
+            remedy: remedy.clone(),
+        },
+        other => AgentAnswer::Refused {
+            problem: other.to_string(),
+            remedy: String::new(),
+        },
+    }
+}
+
+struct Session<'a> {
+    peer: SocketAddr,
+    ip: IpAddr,
+    folder: &'a Path,
+    subject: Option<RunningSubject>,
+}
+
+impl Session<'_> {
+    fn answer(&mut self, request: AgentRequest) -> Result<AgentAnswer, LabError> {
+        match request {
+            AgentRequest::Describe { subject } => {
+                let file = subject::named(&subject, self.folder)?;
+                let missing = file.missing();
+                Ok(AgentAnswer::Described {
+                    version: match missing.is_empty() {
+                        true => file.version(),
+                        false => String::new(),
+                    },
+                    missing: missing.into_iter().map(str::to_owned).collect(),
+                    text: file.text.clone(),
+                })
+            }
+            AgentRequest::Start {
+                subject,
+                called,
+                calls,
+            } => self.start(&subject, called, calls),
+            AgentRequest::Figures { memory } => {
+                let subject = self.subject.as_ref().ok_or_else(|| none(self.peer))?;
+                let figures = subject.figures(memory);
+                Ok(AgentAnswer::Figures {
+                    cpu_seconds: figures.cpu_seconds,
+                    memory_bytes: figures.memory_bytes,
+                    ended: subject.ended(),
+                })
+            }
+            AgentRequest::Stop => {
+                self.subject = None;
+                Ok(AgentAnswer::Stopped)
+            }
+        }
+    }
+
+    fn start(
+        &mut self,
+        name: &str,
+        called: Option<SocketAddr>,
+        calls: u64,
+    ) -> Result<AgentAnswer, LabError> {
+        // A test lab cannot aim a subject at others.
+        if let Some(called) = called.filter(|called| called.ip() != self.peer.ip()) {
+            return Err(LabError::bad_input(format!(
+                "the called side {called} is not at the test lab's address {}",
+                self.peer.ip()
+            )));
+        }
+        self.subject = None;
+        let file = subject::named(name, self.folder)?;
+        let placement = Placement {
+            ip: self.ip,
+            called,
+            calls: calls.min(MAX_CALLS),
+        };
+        let running = RunningSubject::start(&file, placement)?;
+        let listen = running.address();
+        eprintln!("agent: {}: started {name} at {listen}", self.peer);
+        self.subject = Some(running);
+        Ok(AgentAnswer::Started { listen })
+    }
+}
+
+fn none(peer: SocketAddr) -> LabError {
+    LabError::bad_input(format!("no subject runs for {peer}"))
+}

@@ -1,0 +1,367 @@
+//! Parts of the data sheet, with durations that fit the available time.
+
+use crate::study::{Action, BarSpec, Part, PlotSpec, Reading, RowSpec, StudyPlan};
+
+/// Name of the data sheet in its record.
+pub const NAME: &str = crate::study::DATASHEET;
+/// Default duration, minutes.
+pub const MINUTES: f64 = 20.0;
+
+fn row(what: &'static str, unit: &'static str, figure: &'static str) -> RowSpec {
+    RowSpec {
+        row: "X1",
+        what,
+        study: Reading::Words(String::new()),
+        unit,
+        figure,
+        at: None,
+    }
+}
+
+/// A searched experiment: `start` is the only level of the quick setting.
+struct Searched<'a> {
+    name: &'a str,
+    experiment: &'a str,
+    start: &'a str,
+    quick: &'a [&'a str],
+    full: Vec<String>,
+}
+
+fn searched(spec: Searched<'_>) -> Part {
+    let mut part = Part::of(spec.experiment, "X1", Action::Search).named(spec.name);
+    let common = ["settle_seconds=10", "thresholds.figure="];
+    let owned = |sets: &[&str]| -> Vec<String> { sets.iter().map(|&set| set.to_owned()).collect() };
+    part.quick = owned(spec.quick);
+    part.quick.push(format!("levels.values=[{}]", spec.start));
+    part.quick.extend(owned(&common));
+    part.full = spec.full;
+    part.full.extend(owned(&common));
+    part.full
+        .extend(owned(&["search.increase=1.0", "search.confirm=1"]));
+    part
+}
+
+/// The data sheet for this number of minutes.
+pub fn plan(minutes: f64) -> StudyPlan {
+    let scale = (minutes / MINUTES).clamp(0.05, 30.0);
+    let seconds = |of_default: f64, least: f64| (of_default * scale).clamp(least, 300.0);
+    let trials = |of_default: f64| (of_default * scale.sqrt()).round().clamp(4.0, 24.0);
+    let calls = |more: &[&str]| -> Vec<String> {
+        let mut sets = vec![
+            format!("callers.duration_seconds={:.1}", seconds(8.0, 2.0)),
+            "callers.hold_seconds=2".to_owned(),
+            format!("search.trials={:.0}", trials(8.0)),
+        ];
+        sets.extend(more.iter().map(|&set| set.to_owned()));
+        sets
+    };
+    let short = ["callers.duration_seconds=4", "callers.hold_seconds=2"];
+    let registrations = |users: f64| -> Vec<String> {
+        vec![
+            format!("registrations.users={:.0}", users * scale.clamp(0.2, 2.0)),
+            format!("search.trials={:.0}", trials(8.0)),
+        ]
+    };
+    let media = |more: &[&str]| -> Vec<String> {
+        let mut sets = vec![
+            format!("callers.hold_seconds={:.1}", seconds(10.0, 4.0)),
+            format!("search.trials={:.0}", trials(7.0)),
+        ];
+        sets.extend(more.iter().map(|&set| set.to_owned()));
+        sets
+    };
+    let cpu_call = || {
+        row(
+            "CPU time of a call, at the highest load that passed",
+            "us",
+            "cpu_us_each",
+        )
+    };
+    let cpu_registration = || {
+        row(
+            "CPU time of a registration, at the highest load that passed",
+            "us",
+            "cpu_us_each",
+        )
+    };
+    let response = || {
+        row(
+            "response time at the highest load that passed, 99th percentile",
+            "ms",
+            "response_p99_ms",
+        )
+    };
+    let packet = || {
+        row(
+            "CPU time of a relayed packet, signalling included",
+            "us",
+            "cpu_us_per_packet",
+        )
+    };
+    let delay = || {
+        row(
+            "delay of a packet through the border, median",
+            "ms",
+            "relay_p50_ms",
+        )
+    };
+    let anchored = [
+        "sut.media=anchored",
+        "title=Calls per second with anchored media, without packets",
+    ];
+    let part = |name, experiment, start, quick: &[&str], full| {
+        searched(Searched {
+            name,
+            experiment,
+            start,
+            quick,
+            full,
+        })
+    };
+    let parts = vec![
+        part("calls", "call-rate", "400", &short, calls(&[]))
+            .with(cpu_call())
+            .with(response()),
+        part(
+            "calls-anchored",
+            "call-rate",
+            "400",
+            &[&short[..], &anchored].concat(),
+            calls(&anchored),
+        )
+        .with(cpu_call()),
+        part("calls-tls", "call-rate-tls", "300", &short, calls(&[])).with(cpu_call()),
+        part("calls-volte", "call-rate-volte", "120", &short, calls(&[])).with(cpu_call()),
+        part(
+            "registrations",
+            "registration-rate",
+            "1500",
+            &["registrations.users=6000"],
+            registrations(20_000.0),
+        )
+        .with(cpu_registration()),
+        part(
+            "registrations-tls",
+            "registration-rate-tls",
+            "500",
+            &["registrations.users=1500"],
+            registrations(6_000.0),
+        )
+        .with(cpu_registration()),
+        part(
+            "re-registrations",
+            "re-registration-rate",
+            "5000",
+            &["registrations.users=10000"],
+            registrations(20_000.0),
+        )
+        .with(cpu_registration()),
+        part(
+            "re-registrations-tls",
+            "re-registration-rate-tls",
+            "2000",
+            &["registrations.users=3000"],
+            registrations(6_000.0),
+        )
+        .with(cpu_registration()),
+        part(
+            "media",
+            "media-capacity",
+            "50",
+            &["callers.hold_seconds=5"],
+            media(&[]),
+        )
+        .with(packet())
+        .with(delay()),
+        part(
+            "media-srtp",
+            "media-capacity-srtp",
+            "50",
+            &["callers.hold_seconds=5"],
+            media(&[]),
+        )
+        .with(packet())
+        .with(delay()),
+        part(
+            "transcoding",
+            "transcoding-capacity",
+            "10",
+            &["callers.hold_seconds=5"],
+            media(&["search.start=10"]),
+        )
+        .with(row(
+            "transcoded calls at a time (G.711 to G.729)",
+            "calls",
+            "capacity",
+        )),
+        Part::own("memory", "X1", super::memory::measure, 22.0),
+        Part::own("peers", "X1", super::peers::measure, 25.0).lasting(150.0),
+        overload(scale),
+        full_only(
+            part(
+                "media-kernel",
+                "media-capacity-kernel",
+                "50",
+                &[],
+                media(&[]),
+            )
+            .with(row(
+                "calls at a time with RTP through the kernel relay",
+                "calls",
+                "capacity",
+            ))
+            .with(delay()),
+        ),
+        full_only(part(
+            "standing",
+            "standing-call-capacity",
+            "5000",
+            &[],
+            vec![
+                "levels.to=20000".to_owned(),
+                "callers.hold_seconds=25".to_owned(),
+                "search.trials=3".to_owned(),
+                "thresholds.leaks=".to_owned(),
+            ],
+        )),
+    ];
+    StudyPlan {
+        name: NAME,
+        title: "Data sheet of this machine",
+        source: "",
+        about: "Call rates, registrations, standing calls, media calls, overload and memory of one border thread on this machine, which \
+                the generator shares. A capacity was searched (RFC 7502) between the highest load that passed and the lowest that failed; \
+                in the quick setting it is the one load that was tried, so that the limit is higher. costs.toml beside this page has the \
+                costs for hornwork lab plan --from.",
+        parts,
+        absent: Vec::new(),
+        plots: plots(),
+        compares: false,
+        publish_more: Some(super::costs::write),
+    }
+}
+
+/// A part whose search takes longer than the quick setting.
+fn full_only(mut part: Part) -> Part {
+    part.action = Action::FullSearch("its shortest trial does not fit into the quick setting");
+    part
+}
+
+fn overload(scale: f64) -> Part {
+    let mut part = Part::of("overload", "X1", Action::Run);
+    let owned = |sets: &[&str]| sets.iter().map(|&set| set.to_owned()).collect::<Vec<_>>();
+    part.quick = owned(&[
+        "peak.start=720",
+        "peak.trial_seconds=3",
+        "peak.trials=3",
+        "levels.values=[1530]",
+        "callers.duration_seconds=8",
+        "settle_seconds=10",
+        "thresholds.leaks=",
+        "thresholds.figure=",
+    ]);
+    part.full = owned(&[
+        "levels.values=[1530]",
+        "thresholds.figure=",
+        "thresholds.leaks=",
+    ]);
+    let duration = (20.0 * scale).clamp(8.0, 60.0);
+    part.full
+        .push(format!("callers.duration_seconds={duration:.1}"));
+    part.full.push("settle_seconds=35".to_owned());
+    part
+}
+
+fn plots() -> Vec<PlotSpec> {
+    let bar = |name, part, figure| BarSpec {
+        name,
+        part,
+        figure,
+        level: None,
+    };
+    let rows = |title, y, bars| PlotSpec::Rows { title, y, bars };
+    vec![
+        rows(
+            "Calls per second",
+            "calls/s",
+            vec![
+                bar("SIP", "calls", "capacity"),
+                bar("anchored", "calls-anchored", "capacity"),
+                bar("TLS", "calls-tls", "capacity"),
+                bar("VoLTE", "calls-volte", "capacity"),
+            ],
+        ),
+        rows(
+            "Registrations per second",
+            "registrations/s",
+            vec![
+                bar("digest", "registrations", "capacity"),
+                bar("digest, TLS", "registrations-tls", "capacity"),
+                bar("cached", "re-registrations", "capacity"),
+                bar("cached, TLS", "re-registrations-tls", "capacity"),
+            ],
+        ),
+        rows(
+            "Calls at a time through the media path",
+            "calls",
+            vec![
+                bar("RTP", "media", "capacity"),
+                bar("SRTP", "media-srtp", "capacity"),
+                bar("RTP, kernel", "media-kernel", "capacity"),
+                bar("transcoded", "transcoding", "capacity"),
+            ],
+        ),
+        PlotSpec::Levels {
+            title: "CPU of a call against the rate",
+            part: "calls",
+            x: "calls/s",
+            scale: 1.0,
+            y: "CPU time of the border for a call, us",
+            figures: &[("cpu_us_each", "CPU time")],
+        },
+        PlotSpec::Levels {
+            title: "Response time against the rate",
+            part: "calls",
+            x: "calls/s",
+            scale: 1.0,
+            y: "response time, ms",
+            figures: &[
+                ("response_p50_ms", "median"),
+                ("response_p99_ms", "99th percentile"),
+            ],
+        },
+        PlotSpec::Levels {
+            title: "Delay through the border against calls, RTP",
+            part: "media",
+            x: "calls at a time",
+            scale: 1.0,
+            y: "delay of a packet, ms",
+            figures: &[
+                ("relay_p50_ms", "median"),
+                ("relay_p99_ms", "99th percentile"),
+            ],
+        },
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::{File, built_in};
+
+    #[test]
+    fn every_override_fits_its_experiment() {
+        for minutes in [1.0, 20.0, 600.0] {
+            for part in plan(minutes).parts {
+                let Some(text) = built_in(&part.experiment) else {
+                    assert!(part.experiment.is_empty(), "{}", part.experiment);
+                    continue;
+                };
+                for sets in [&part.quick, &part.full] {
+                    File::parse_with(&part.name, text, sets)
+                        .unwrap_or_else(|error| panic!("{}: {error}", part.name));
+                }
+            }
+        }
+    }
+}

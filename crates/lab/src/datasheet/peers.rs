@@ -1,0 +1,222 @@
+//! Other programs beside the border, each started from its subject file, with the same experiments; ours is started the same
+//! way.
+
+use crate::error::{LabError, RunVerdict};
+use crate::report::plain;
+use crate::run::{self, RunOptions};
+use crate::study::{OwnPart, PartContext, StudyRow, TableRecord};
+use crate::subject;
+
+/// Figures of an experiment: column of `levels.csv`, description, unit.
+type Figures = &'static [(&'static str, &'static str, &'static str)];
+
+/// A load that several subjects get.
+struct PeerLoad {
+    /// Name, and folder of its records.
+    name: &'static str,
+    what: &'static str,
+    experiment: &'static str,
+    sets: &'static [&'static str],
+    /// Replaces `{s}`: seconds in the quick and in the full setting.
+    seconds: [u32; 2],
+    figures: Figures,
+    subjects: &'static [&'static str],
+}
+
+const LOADS: [PeerLoad; 3] = [
+    PeerLoad {
+        name: "calls",
+        what: "400 calls/s",
+        experiment: "call-rate",
+        sets: &[
+            "callers.rate=400",
+            "callers.duration_seconds={s}",
+            "callers.hold_seconds=1",
+        ],
+        seconds: [1, 10],
+        figures: &[
+            ("cpu_us_each", "CPU time of a call", "us"),
+            ("response_p99_ms", "response time, 99th percentile", "ms"),
+            ("failed", "calls failed", "calls"),
+        ],
+        subjects: &["hornwork", "kamailio", "sipp", "asterisk", "freeswitch"],
+    },
+    PeerLoad {
+        name: "media",
+        what: "50 calls at a time, 5,000 packets/s",
+        experiment: "media-capacity",
+        sets: &[
+            "callers.total=50",
+            "callers.limit=50",
+            "callers.hold_seconds={s}",
+        ],
+        seconds: [2, 10],
+        figures: &[
+            ("cpu_us_per_packet", "CPU time of a packet", "us"),
+            ("relay_p50_ms", "delay of a packet, median", "ms"),
+            ("lost_percent", "packets lost", "%"),
+        ],
+        subjects: &["hornwork-node", "rtpengine"],
+    },
+    PeerLoad {
+        name: "registrations",
+        what: "1,000 registrations/s without authentication",
+        experiment: "registration-rate",
+        sets: &[
+            "registrations.registrar=border",
+            "registrations.password=\"\"",
+            "registrations.rate=1000",
+            "registrations.users={s}000",
+        ],
+        seconds: [1, 10],
+        figures: &[
+            ("cpu_us_each", "CPU time of a registration", "us"),
+            ("response_p99_ms", "response time, 99th percentile", "ms"),
+            ("registrations_failed", "registrations failed", ""),
+        ],
+        subjects: &["hornwork", "kamailio"],
+    },
+];
+
+/// Measures the subjects that are installed.
+///
+/// # Errors
+/// If the directory is not writable.
+pub(super) fn measure(context: &PartContext<'_>) -> Result<OwnPart, LabError> {
+    let mut part = OwnPart::default();
+    let mut table = TableRecord {
+        title: "Peers".to_owned(),
+        note: "Programs started from their subject files (hornwork lab subjects) and measured by the same experiments.".to_owned(),
+        head: ["subject", "version", "result"].map(str::to_owned).to_vec(),
+        ..TableRecord::default()
+    };
+    for (name, _) in subject::BUILT_IN {
+        let file = subject::show(name).and_then(|text| subject::SubjectFile::parse(name, text))?;
+        let loads = LOADS.iter().filter(|load| load.subjects.contains(&name));
+        let mut results = Vec::new();
+        for load in loads {
+            if net::stops() > 0 {
+                part.remarks.push("interrupted by the user".to_owned());
+                break;
+            }
+            let rows = file
+                .check_installed()
+                .and_then(|()| measured(context, load, name));
+            match rows {
+                Ok(rows) => {
+                    results.push(summary(load, &rows));
+                    part.rows.extend(rows);
+                }
+                Err(error) => {
+                    let cause = error.to_string().replace("\n  remedy:", "; remedy:");
+                    results.push(format!("not measured: {cause}"));
+                    part.rows.push(StudyRow {
+                        row: "X1".to_owned(),
+                        what: format!("{name}, {}", load.what),
+                        remark: cause,
+                        ..StudyRow::default()
+                    });
+                }
+            }
+        }
+        if results.is_empty() {
+            continue;
+        }
+        let version = match file.missing().is_empty() {
+            true => file.version(),
+            false => "not installed".to_owned(),
+        };
+        table
+            .rows
+            .push(vec![name.to_owned(), version, results.join("; ")]);
+    }
+    part.tables.push(table);
+    part.verdict = RunVerdict::NotJudged;
+    Ok(part)
+}
+
+fn summary(load: &PeerLoad, rows: &[StudyRow]) -> String {
+    let figures: Vec<String> = rows
+        .iter()
+        .filter_map(|row| Some(format!("{} {}", plain(row.here?), row.unit)))
+        .collect();
+    format!("{}: {}", load.what, figures.join(", "))
+}
+
+/// Runs a load on a subject.
+fn measured(
+    context: &PartContext<'_>,
+    load: &PeerLoad,
+    subject: &str,
+) -> Result<Vec<StudyRow>, LabError> {
+    let folder = format!("{}-{subject}", load.name);
+    let [quick, full] = load.seconds;
+    let seconds = if context.quick { quick } else { full }.to_string();
+    let common = [
+        "levels=",
+        "study=",
+        "thresholds.figure=",
+        "settle_seconds=10",
+    ];
+    let mut set: Vec<String> = common.map(str::to_owned).to_vec();
+    set.extend(load.sets.iter().map(|set| set.replace("{s}", &seconds)));
+    set.push(format!("sut.subject={subject}"));
+    let options = RunOptions {
+        set,
+        seed: context.seed,
+        force: true,
+        ..RunOptions::default()
+    };
+    let file = run::load(load.experiment, &options)?;
+    let executed = run::execute(&file, &options, &context.dir.join(&folder))?;
+    let level = executed.published.levels.first();
+    let remarks: Vec<String> = executed
+        .record
+        .trials
+        .iter()
+        .flat_map(|trial| trial.remarks.clone())
+        .collect();
+    let row = |&(figure, what, unit): &(&'static str, &'static str, &'static str)| {
+        let here = level.and_then(|level| level.figure(figure));
+        let interval = level.and_then(|level| level.intervals.get(figure)).cloned();
+        StudyRow {
+            row: "X1".to_owned(),
+            what: format!("{subject}, {}: {what}", load.what),
+            here,
+            samples: interval.as_ref().map_or(1, |interval| interval.samples),
+            interval,
+            unit: unit.to_owned(),
+            figure: figure.to_owned(),
+            remark: match here {
+                Some(_) => String::new(),
+                None => remarks.join("; "),
+            },
+            record: format!("peers/{folder}/run.json"),
+            ..StudyRow::default()
+        }
+    };
+    Ok(load.figures.iter().map(row).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::{File, built_in};
+
+    #[test]
+    fn loads_fit_their_experiments_and_subjects() {
+        for load in LOADS {
+            for subject in load.subjects {
+                let mut sets: Vec<String> = ["levels=", "study=", "thresholds.figure="]
+                    .map(str::to_owned)
+                    .to_vec();
+                sets.extend(load.sets.iter().map(|set| set.replace("{s}", "2")));
+                sets.push(format!("sut.subject={subject}"));
+                let text = built_in(load.experiment).unwrap();
+                File::parse_with(load.experiment, text, &sets)
+                    .unwrap_or_else(|error| panic!("{subject}: {error}"));
+                assert!(subject::show(subject).is_ok());
+            }
+        }
+    }
+}

@@ -1,0 +1,358 @@
+//! Ends of an emulated link: a network interface, a TUN device, or a UDP port.
+
+use crate::error::LabError;
+use engine::Time;
+use net::{Clock, InterfaceInfo, PacketSocket, TunDevice};
+use std::io::ErrorKind;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+/// Length of an Ethernet header.
+const ETHERNET: usize = 14;
+const VLAN_TAG: usize = 4;
+/// Octets of the IPv4 and UDP headers, which a datagram at a port does not have any more.
+const UDP_IPV4: usize = 28;
+const UDP_IPV6: usize = 48;
+/// Longest IP packet, bytes.
+const MAX_PACKET: usize = 65_535;
+/// Datagrams and packets that are read from one end before the other is looked at.
+const BATCH: usize = 64;
+
+/// An end as named on the command line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EndName {
+    /// `NAME`: a network interface.
+    Interface(String),
+    /// `tun:NAME`: a TUN device, which is created.
+    Tun(String),
+    /// `udp:LOCAL=PEER`: datagrams that arrive at LOCAL leave the other end; those from the other end go to PEER.
+    Udp(SocketAddr, SocketAddr),
+}
+
+impl EndName {
+    /// Reads a name.
+    ///
+    /// # Errors
+    /// Neither an interface's name nor one of the other forms.
+    pub fn parse(text: &str) -> Result<EndName, String> {
+        let bad = || {
+            format!(
+                "{text:?}: expected an interface, tun:NAME, or udp:LOCAL=PEER with addresses and ports"
+            )
+        };
+        let is_name = |name: &str| {
+            !name.is_empty()
+                && name.len() < 16
+                && !name.contains(|c: char| c == '/' || c.is_whitespace() || c.is_control())
+        };
+        if let Some(ports) = text.strip_prefix("udp:") {
+            let (local, peer) = ports.split_once('=').ok_or_else(bad)?;
+            let (local, peer): (SocketAddr, SocketAddr) = (
+                local.parse().map_err(|_| bad())?,
+                peer.parse().map_err(|_| bad())?,
+            );
+            return match local.is_ipv6() == peer.is_ipv6() {
+                true => Ok(EndName::Udp(local, peer)),
+                false => Err(bad()),
+            };
+        }
+        if let Some(name) = text.strip_prefix("tun:") {
+            return match is_name(name) {
+                true => Ok(EndName::Tun(name.to_owned())),
+                false => Err(bad()),
+            };
+        }
+        match is_name(text) {
+            true => Ok(EndName::Interface(text.to_owned())),
+            false => Err(bad()),
+        }
+    }
+}
+
+/// The form of the packets of an end; both ends of a link have the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PacketForm {
+    /// Ethernet frames.
+    Ethernet,
+    /// IP packets.
+    Ip,
+    /// Payloads of UDP.
+    Datagram,
+}
+
+/// An open end.
+#[derive(Debug)]
+pub enum LinkEnd {
+    /// A network interface.
+    Interface(Box<PacketSocket>),
+    /// A TUN device.
+    Tun(TunDevice, Box<[u8]>, u64),
+    /// A UDP port and its peer.
+    Udp(UdpSocket, SocketAddr, u64),
+}
+
+fn interface_error(name: &str, error: &std::io::Error) -> LabError {
+    let problem = format!("interface {name}: {error}");
+    match error.kind() {
+        ErrorKind::PermissionDenied => LabError::cannot_run(
+            problem,
+            "run it as root, or with CAP_NET_RAW (TUN devices: CAP_NET_ADMIN)",
+        ),
+        ErrorKind::NotFound => LabError::cannot_run(
+            problem,
+            "TUN devices need /dev/net/tun: modprobe tun, or give the container that device",
+        ),
+        _ => LabError::cannot_run(problem, "`ip link` lists the interfaces of this machine"),
+    }
+}
+
+impl LinkEnd {
+    /// Opens an end.
+    ///
+    /// # Errors
+    /// A right or the interface is missing, or the interface is down.
+    pub fn open(name: &EndName) -> Result<LinkEnd, LabError> {
+        match name {
+            EndName::Interface(name) => {
+                let failed = |error: std::io::Error| interface_error(name, &error);
+                let mut info = InterfaceInfo::of(name).map_err(failed)?;
+                // The kernel reports the carrier of an interface that was just set up after up to a second.
+                for _ in 0..15 {
+                    if info.is_up {
+                        break;
+                    }
+                    std::thread::sleep(Duration::from_millis(100));
+                    info = InterfaceInfo::of(name).map_err(failed)?;
+                }
+                if !info.is_up {
+                    return Err(LabError::cannot_run(
+                        format!("interface {name} is down or has no carrier"),
+                        format!("set it and its peer up: ip link set {name} up"),
+                    ));
+                }
+                let socket = PacketSocket::open(name).map_err(failed)?;
+                Ok(LinkEnd::Interface(Box::new(socket)))
+            }
+            EndName::Tun(name) => {
+                let device = TunDevice::create(name);
+                let device = device.map_err(|error| interface_error(name, &error))?;
+                Ok(LinkEnd::Tun(device, vec![0; MAX_PACKET].into(), 0))
+            }
+            EndName::Udp(local, peer) => {
+                let socket = UdpSocket::bind(local).and_then(|socket| {
+                    socket.set_nonblocking(true)?;
+                    Ok(socket)
+                });
+                let socket = socket.map_err(|error| {
+                    LabError::cannot_run(
+                        format!("udp:{local}: {error}"),
+                        "name a free port of this machine",
+                    )
+                })?;
+                Ok(LinkEnd::Udp(socket, *peer, 0))
+            }
+        }
+    }
+
+    /// The form of its packets.
+    pub fn form(&self) -> PacketForm {
+        match self {
+            LinkEnd::Interface(socket) if socket.info().has_ethernet => PacketForm::Ethernet,
+            LinkEnd::Interface(_) | LinkEnd::Tun(..) => PacketForm::Ip,
+            LinkEnd::Udp(..) => PacketForm::Datagram,
+        }
+    }
+
+    /// Passes waiting packets, their times of arrival and their lengths as IP packets to `sink`. Returns false if the end
+    /// has none left.
+    ///
+    /// # Errors
+    /// The interface is gone.
+    pub fn receive(
+        &mut self,
+        clock: &Clock,
+        sink: &mut dyn FnMut(Time, &[u8], usize),
+    ) -> std::io::Result<bool> {
+        match self {
+            LinkEnd::Interface(socket) => {
+                let has_ethernet = socket.info().has_ethernet;
+                let received = socket.receive(clock, &mut |frame| {
+                    let length = match has_ethernet {
+                        true => ip_length(frame.bytes),
+                        false => frame.bytes.len(),
+                    };
+                    sink(frame.at, frame.bytes, length);
+                })?;
+                Ok(received > 0)
+            }
+            LinkEnd::Tun(device, room, _) => {
+                for _ in 0..BATCH {
+                    let Some(packet) = device.receive(room)?.and_then(|length| room.get(..length))
+                    else {
+                        return Ok(false);
+                    };
+                    sink(clock.now(), packet, packet.len());
+                }
+                Ok(true)
+            }
+            LinkEnd::Udp(socket, peer, _) => {
+                let headers = match peer.is_ipv6() {
+                    true => UDP_IPV6,
+                    false => UDP_IPV4,
+                };
+                let mut room = [0; 65_536];
+                for _ in 0..BATCH {
+                    match socket.recv(&mut room) {
+                        Ok(length) => sink(clock.now(), &room[..length], length + headers),
+                        // An ICMP error for an earlier datagram is no end of the port.
+                        Err(error) if error.kind() == ErrorKind::ConnectionRefused => {}
+                        Err(_) => return Ok(false),
+                    }
+                }
+                Ok(true)
+            }
+        }
+    }
+
+    /// Sends packets; the number of refused ones is counted.
+    pub fn send(&mut self, packets: &[Vec<u8>]) {
+        match self {
+            LinkEnd::Interface(socket) => socket.send(packets.iter().map(Vec::as_slice)),
+            LinkEnd::Tun(device, _, refused) => {
+                for packet in packets {
+                    *refused += u64::from(device.send(packet).is_err());
+                }
+            }
+            LinkEnd::Udp(socket, peer, refused) => {
+                for packet in packets {
+                    *refused += u64::from(socket.send_to(packet, *peer).is_err());
+                }
+            }
+        }
+    }
+
+    /// Sets the counters of [`LinkEnd::losses`] to zero.
+    pub fn forget_losses(&mut self) {
+        match self {
+            LinkEnd::Interface(socket) => socket.reset_counts(),
+            LinkEnd::Tun(_, _, refused) | LinkEnd::Udp(_, _, refused) => *refused = 0,
+        }
+    }
+
+    /// Packets that could not be sent, that the kernel dropped before this program read them, and in a form that cannot be
+    /// reproduced.
+    pub fn losses(&mut self) -> EndLosses {
+        match self {
+            LinkEnd::Interface(socket) => {
+                let counts = socket.counts();
+                EndLosses {
+                    refused: counts.refused,
+                    kernel_drops: counts.kernel_drops,
+                    unsupported: counts.unsupported,
+                }
+            }
+            LinkEnd::Tun(_, _, refused) | LinkEnd::Udp(_, _, refused) => EndLosses {
+                refused: *refused,
+                ..EndLosses::default()
+            },
+        }
+    }
+}
+
+/// Packets lost at an end, not by the settings of the link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EndLosses {
+    /// The kernel refused to send them.
+    pub refused: u64,
+    /// The receive buffer was full: the program was too slow.
+    pub kernel_drops: u64,
+    /// Segments of a packet in a tunnel.
+    pub unsupported: u64,
+}
+
+impl AsFd for LinkEnd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            LinkEnd::Interface(socket) => socket.as_fd(),
+            LinkEnd::Tun(device, ..) => device.as_fd(),
+            LinkEnd::Udp(socket, ..) => socket.as_fd(),
+        }
+    }
+}
+
+/// Length of the packet in an Ethernet frame, VLAN tags left out.
+fn ip_length(frame: &[u8]) -> usize {
+    let mut header = ETHERNET;
+    while matches!(
+        frame.get(header - 2..header),
+        Some([0x81, 0x00] | [0x88, 0xa8])
+    ) {
+        header += VLAN_TAG;
+    }
+    frame.len().saturating_sub(header)
+}
+
+/// Changes one bit of a packet, behind the Ethernet header; `draw` is a random number.
+pub fn corrupt(form: PacketForm, packet: &mut [u8], draw: u64) {
+    let start = match form {
+        PacketForm::Ethernet => packet.len() - ip_length(packet),
+        PacketForm::Ip | PacketForm::Datagram => 0,
+    };
+    let bits = (packet.len() - start) as u64 * 8;
+    if let Some(bit) = draw.checked_rem(bits) {
+        let at = start + (bit / 8) as usize;
+        if let Some(byte) = packet.get_mut(at) {
+            *byte ^= 1 << (bit % 8);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_have_their_forms() {
+        let name = |text| EndName::parse(text);
+        assert_eq!(name("veth0"), Ok(EndName::Interface("veth0".to_owned())));
+        assert_eq!(name("tun:hw0"), Ok(EndName::Tun("hw0".to_owned())));
+        let udp = name("udp:127.0.0.1:7000=127.0.0.1:5004").unwrap();
+        let address = |text: &str| text.parse().unwrap();
+        assert_eq!(
+            udp,
+            EndName::Udp(address("127.0.0.1:7000"), address("127.0.0.1:5004"))
+        );
+        for bad in [
+            "",
+            "a/b",
+            "an interface",
+            "a-name-that-is-too-long",
+            "tun:",
+            "udp:7000",
+            "udp:[::1]:1=127.0.0.1:2",
+        ] {
+            assert!(name(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn corruption_changes_one_bit_of_the_packet_only() {
+        let mut frame = vec![0u8; 64];
+        frame[12..18].copy_from_slice(&[0x81, 0, 0, 1, 8, 0]);
+        let before = frame.clone();
+        for draw in 0..2_000 {
+            let mut changed = before.clone();
+            corrupt(PacketForm::Ethernet, &mut changed, draw);
+            assert_eq!(changed[..18], before[..18]);
+            let bits: u32 = changed
+                .iter()
+                .zip(&before)
+                .map(|(a, b)| (a ^ b).count_ones())
+                .sum();
+            assert_eq!(bits, 1);
+        }
+        corrupt(PacketForm::Datagram, &mut [], 5);
+        corrupt(PacketForm::Ethernet, &mut [0; 5], 5);
+    }
+}

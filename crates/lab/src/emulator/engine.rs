@@ -1,0 +1,323 @@
+//! The link in real time: two ends, an engine for each direction, and the loop between them.
+
+use super::control::{LinkRequest, RequestQueue};
+use super::ends::{EndLosses, EndName, LinkEnd, corrupt};
+use super::settings::{BothWays, DIRECTIONS, LineSettings};
+use crate::error::LabError;
+use engine::{Entropy, Time};
+use hdrhistogram::Histogram;
+use net::{Clock, wait_readable};
+use serde_json::{Value, json};
+use sim::{Emulator, EmulatorCounts, Link, Passage};
+use std::os::fd::AsFd as _;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Packets in one direction, at most: about 150 MB of full-sized ones.
+const LIMIT: usize = 100_000;
+/// Longest wait: requests and the end of the run are noticed after it.
+const WAIT: Duration = Duration::from_millis(20);
+/// Packets that are sent in one go.
+const BATCH: usize = 64;
+/// Buffers kept for reuse.
+const SPARE: usize = 4_096;
+
+/// One direction of a running link.
+#[derive(Debug)]
+struct Line {
+    settings: LineSettings,
+    emulator: Emulator<Vec<u8>>,
+    /// Time between the due time of a packet and the end of the call that sent it, nanoseconds.
+    lateness: Histogram<u64>,
+    bytes: u64,
+    /// Losses are judged against the settings since this count.
+    judged_from: EmulatorCounts,
+}
+
+/// Figures of one direction.
+#[derive(Clone, Debug)]
+pub struct LineFigures {
+    /// Settings at the end.
+    pub settings: LineSettings,
+    /// Packets by outcome.
+    pub counts: EmulatorCounts,
+    /// Bytes that arrived, with the headers that the ends have.
+    pub bytes: u64,
+    /// Packets exposed to the loss of the settings, and lost, since the settings were changed last.
+    pub exposed: (u64, u64),
+    /// Lateness of sending: median, 99th percentile, largest, microseconds.
+    pub late_us: [f64; 3],
+    /// Losses at the end at which packets enter, and refusals at that at which they leave.
+    pub losses: EndLosses,
+}
+
+/// A link between two ends.
+#[derive(Debug)]
+pub struct RealTimeLink {
+    ends: [LinkEnd; 2],
+    lines: [Line; 2],
+    clock: Clock,
+    entropy: Entropy,
+    spare: Vec<Vec<u8>>,
+    due: Vec<Time>,
+    batch: Vec<Vec<u8>>,
+}
+
+impl RealTimeLink {
+    /// Opens both ends in the network namespace of the calling thread.
+    ///
+    /// # Errors
+    /// As [`LinkEnd::open`], or the ends have packets of different forms.
+    pub fn open(
+        names: &[EndName; 2],
+        settings: &BothWays,
+        mut entropy: Entropy,
+        clock: Clock,
+    ) -> Result<RealTimeLink, LabError> {
+        if names[0] == names[1] {
+            return Err(LabError::bad_input(
+                "both ends are the same: name two with --a and --b",
+            ));
+        }
+        let ends = [LinkEnd::open(&names[0])?, LinkEnd::open(&names[1])?];
+        if ends[0].form() != ends[1].form() {
+            return Err(LabError::bad_input(
+                "the ends have packets of different forms (Ethernet frames, IP packets or UDP payloads): name two of a kind",
+            ));
+        }
+        let lines = [&settings[0], &settings[1]].map(|settings| Line {
+            settings: settings.clone(),
+            emulator: Emulator::new(Link::new(settings.config(), entropy.fork()), LIMIT),
+            lateness: lateness(),
+            bytes: 0,
+            judged_from: EmulatorCounts::default(),
+        });
+        Ok(RealTimeLink {
+            ends,
+            lines,
+            clock,
+            entropy,
+            spare: Vec::new(),
+            due: Vec::with_capacity(BATCH),
+            batch: Vec::with_capacity(BATCH),
+        })
+    }
+
+    /// Carries packets until `stop` is set or a stop signal arrives, at most until `end`. Returns whether it was a signal.
+    ///
+    /// # Errors
+    /// An interface is gone.
+    pub fn run(
+        &mut self,
+        end: Time,
+        stop: &AtomicBool,
+        requests: Option<&RequestQueue>,
+    ) -> Result<bool, LabError> {
+        loop {
+            let busy = self.receive()?;
+            self.deliver();
+            let signalled = net::stops() > 0;
+            if signalled || stop.load(Ordering::Relaxed) || self.clock.now() >= end {
+                return Ok(signalled);
+            }
+            while let Some(request) = requests.and_then(RequestQueue::next) {
+                if self.serve(request) {
+                    return Ok(false);
+                }
+            }
+            if busy {
+                continue;
+            }
+            let now = self.clock.now();
+            let next = self.lines.iter().filter_map(|line| line.emulator.next_at());
+            let wait = next.min().map_or(WAIT, |next| next.since(now).min(WAIT));
+            if !wait.is_zero() {
+                wait_readable(&[self.ends[0].as_fd(), self.ends[1].as_fd()], wait);
+            }
+        }
+    }
+
+    /// Discards the packets that wait at the ends.
+    ///
+    /// # Errors
+    /// An interface is gone.
+    pub fn discard(&mut self) -> Result<(), LabError> {
+        for end in &mut self.ends {
+            while end
+                .receive(&self.clock, &mut |_, _, _| {})
+                .map_err(end_failed)?
+            {}
+            // Frames that the kernel dropped meanwhile are none of the run.
+            end.forget_losses();
+        }
+        Ok(())
+    }
+
+    /// Packets that wait at the ends enter the link. Returns whether more may wait.
+    fn receive(&mut self) -> Result<bool, LabError> {
+        let mut busy = false;
+        for (end, line) in self.ends.iter_mut().zip(&mut self.lines) {
+            let spare = &mut self.spare;
+            let mut enter = |at: Time, bytes: &[u8], length: usize| {
+                let mut packet = spare.pop().unwrap_or_default();
+                packet.clear();
+                packet.extend_from_slice(bytes);
+                if let Err((packet, _)) = line.emulator.push(packet, length, at)
+                    && spare.len() < SPARE
+                {
+                    spare.push(packet);
+                }
+            };
+            busy |= end.receive(&self.clock, &mut enter).map_err(end_failed)?;
+        }
+        Ok(busy)
+    }
+
+    /// Sends the packets whose way has ended.
+    fn deliver(&mut self) {
+        for (index, line) in self.lines.iter_mut().enumerate() {
+            let out = &mut self.ends[1 - index];
+            loop {
+                let now = self.clock.now();
+                while self.batch.len() < BATCH
+                    && let Some((at, passage)) = line.emulator.pop(now)
+                {
+                    match passage {
+                        Passage::Arrived {
+                            mut packet,
+                            corrupt: is_corrupt,
+                        } => {
+                            if is_corrupt {
+                                corrupt(out.form(), &mut packet, self.entropy.u64());
+                            }
+                            line.bytes += packet.len() as u64;
+                            self.due.push(at);
+                            self.batch.push(packet);
+                        }
+                        Passage::Dropped { packet, .. } => self.spare.push(packet),
+                    }
+                }
+                if self.batch.is_empty() {
+                    break;
+                }
+                out.send(&self.batch);
+                let sent = self.clock.now();
+                for due in self.due.drain(..) {
+                    line.lateness
+                        .saturating_record(sent.since(due).as_nanos() as u64);
+                }
+                self.spare.append(&mut self.batch);
+                self.spare.truncate(SPARE);
+            }
+        }
+    }
+
+    /// Executes a request. Returns whether the link ends.
+    fn serve(&mut self, request: LinkRequest) -> bool {
+        let (answer, ends) = match request.text.split_once(' ') {
+            _ if request.text == "show" => (self.show().to_string(), false),
+            _ if request.text == "stop" => ("ok".to_owned(), true),
+            Some(("set", words)) => match self.set(words) {
+                Ok(()) => ("ok".to_owned(), false),
+                Err(error) => (format!("error: {error}"), false),
+            },
+            _ => (
+                "error: expected set [a-to-b|b-to-a] KEY=VALUE ..., show or stop".to_owned(),
+                false,
+            ),
+        };
+        request.answer(answer);
+        ends
+    }
+
+    fn set(&mut self, words: &str) -> Result<(), String> {
+        let (only, words) = match words.trim().split_once(' ') {
+            Some((first, rest)) if first == DIRECTIONS[0] => (Some(0), rest),
+            Some((first, rest)) if first == DIRECTIONS[1] => (Some(1), rest),
+            _ => (None, words),
+        };
+        let mut changed: BothWays = [
+            self.lines[0].settings.clone(),
+            self.lines[1].settings.clone(),
+        ];
+        let both = changed.iter_mut().enumerate();
+        for (_, line) in both.filter(|(index, _)| only.is_none_or(|only| only == *index)) {
+            line.set_all(words)?;
+        }
+        let now = self.clock.now();
+        for (line, settings) in self.lines.iter_mut().zip(changed) {
+            if line.settings != settings {
+                line.emulator.set(settings.config(), now);
+                line.settings = settings;
+                line.judged_from = line.emulator.counts();
+            }
+        }
+        Ok(())
+    }
+
+    fn show(&self) -> Value {
+        let lines = self.lines.iter().zip(DIRECTIONS).map(|(line, name)| {
+            let counts = line.emulator.counts();
+            json!({
+                "direction": name,
+                "settings": line.settings.to_json(),
+                "offered": counts.offered,
+                "arrived": counts.arrived,
+                "waiting": line.emulator.waiting(),
+                "in_link": line.emulator.packets(),
+            })
+        });
+        Value::Array(lines.collect())
+    }
+
+    /// Figures until now, of each direction.
+    pub fn figures(&mut self) -> [LineFigures; 2] {
+        let losses = [self.ends[0].losses(), self.ends[1].losses()];
+        let mut index = 0;
+        [&self.lines[0], &self.lines[1]].map(|line| {
+            let quantile = |q: f64| line.lateness.value_at_quantile(q) as f64 / 1e3;
+            let max = line.lateness.max() as f64 / 1e3;
+            let counts = line.emulator.counts();
+            let figures = LineFigures {
+                settings: line.settings.clone(),
+                counts,
+                bytes: line.bytes,
+                exposed: (
+                    counts.exposed - line.judged_from.exposed,
+                    counts.lost - line.judged_from.lost,
+                ),
+                late_us: [quantile(0.5).min(max), quantile(0.99).min(max), max],
+                losses: EndLosses {
+                    refused: losses[1 - index].refused,
+                    ..losses[index]
+                },
+            };
+            index += 1;
+            figures
+        })
+    }
+}
+
+fn end_failed(error: std::io::Error) -> LabError {
+    LabError::cannot_run(
+        format!("an end of the link failed: {error}"),
+        "keep both interfaces up while the link runs",
+    )
+}
+
+/// A histogram of up to a minute with three digits. It is empty memory if the bounds are refused, which they are not.
+fn lateness() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, 60_000_000_000, 3)
+        .unwrap_or_else(|error| unreachable!("bounds of a histogram: {error}"))
+}
+
+/// Gives the calling thread, which runs a link, exact timers, and real-time priority where it is permitted. Returns
+/// whether it is.
+pub fn prepare_thread() -> bool {
+    // Both are refused in some sandboxes; the lateness that follows is measured.
+    let _ = net::tight_timers();
+    net::realtime(PRIORITY).is_ok()
+}
+
+/// Lowest real-time priority: above all ordinary threads.
+const PRIORITY: u32 = 1;

@@ -1,0 +1,306 @@
+//! `hornwork lab link`: the link engine of `sim` in real time between two network interfaces, TUN devices or UDP ports.
+
+pub mod control;
+pub mod ends;
+pub mod engine;
+pub mod own_error;
+pub mod settings;
+
+use crate::error::{LabError, RunVerdict};
+use crate::raw::NoiseRecord;
+use crate::report::plain;
+use crate::statistics::Interval;
+use ::engine::{Entropy, Time};
+use control::RequestQueue;
+use ends::EndName;
+use engine::{LineFigures, RealTimeLink, prepare_thread};
+use net::{Clock, NoiseSampler};
+use own_error::OwnError;
+use serde_json::{Value, json};
+use settings::{BothWays, DIRECTIONS};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+/// Lateness of sending beyond the host's noise above which a link does not keep up, milliseconds (99th percentile).
+pub const LATE_MS: f64 = 1.0;
+/// Loss of a run and of its settings differ if the set one is outside an interval of this normal quantile (99.9 %).
+const Z999: f64 = 3.29;
+
+/// Options of `hornwork lab link`.
+#[derive(Debug)]
+pub struct EmulatorOptions {
+    /// Both ends.
+    pub ends: [EndName; 2],
+    /// Settings of both directions.
+    pub settings: BothWays,
+    /// Duration, seconds; `None`: until a stop signal.
+    pub seconds: Option<f64>,
+    /// File for the figures as JSON; `-` is standard output.
+    pub json: Option<PathBuf>,
+    /// Source of requests: `-` for standard input, or the path of a Unix socket.
+    pub control: Option<PathBuf>,
+    /// Seed of the random draws; by default one of the operating system.
+    pub seed: Option<u64>,
+    /// Bound of lateness, milliseconds ([`LATE_MS`]).
+    pub late_ms: f64,
+}
+
+/// Outcome of a run.
+#[derive(Debug)]
+struct EmulatorRun {
+    seconds: f64,
+    noise: NoiseRecord,
+    own_error: OwnError,
+    figures: [LineFigures; 2],
+    /// Reasons why the link did not keep up, or is not as set.
+    faults: Vec<String>,
+}
+
+/// Runs a link until its end; prints the own error before and the figures after it.
+///
+/// # Errors
+/// A right or an interface is missing.
+pub fn run(options: &EmulatorOptions) -> Result<RunVerdict, LabError> {
+    let signals = net::Signals::install()
+        .map_err(|error| LabError::cannot_run(format!("signal handlers: {error}"), ""))?;
+    let clock = Clock::new();
+    let entropy = match options.seed {
+        Some(seed) => Entropy::from_number(seed),
+        None => net::entropy()
+            .map_err(|error| LabError::cannot_run(format!("getrandom: {error}"), ""))?,
+    };
+    let to_stdout = options.json.as_deref() == Some(Path::new("-"));
+    let say = |text: &str| match to_stdout {
+        true => eprint!("{text}"),
+        false => crate::terminal::print(text),
+    };
+    let mut link = RealTimeLink::open(&options.ends, &options.settings, entropy, clock)?;
+    let requests = options.control.as_deref().map(RequestQueue::start);
+    let requests = requests.transpose()?;
+    let own_error = own_error::measure()?;
+    say(&format!("{}\n", own_error.text()));
+    if signals.stops() > 0 {
+        return Err(LabError::Interrupted("interrupted".to_owned()));
+    }
+    for (name, line) in DIRECTIONS.iter().zip(&options.settings) {
+        say(&format!("{name}: {}\n", line.text()));
+    }
+    let sampler = NoiseSampler::start(Duration::from_millis(1), None).map_err(|error| {
+        LabError::cannot_run(
+            format!("cannot start the noise sampler: {error}"),
+            "raise the limit of threads (ulimit -u)",
+        )
+    })?;
+    // Packets that came during the measurement would all be late.
+    link.discard()?;
+    let begin = clock.now();
+    let end = options.seconds.map_or(Time::NEVER, |seconds| {
+        begin + Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
+    });
+    say("link is up; Ctrl-C ends it\n");
+    let stop = AtomicBool::new(false);
+    let ran = std::thread::scope(|scope| {
+        let (link, stop) = (&mut link, &stop);
+        let carrier = scope.spawn(move || {
+            prepare_thread();
+            link.run(end, stop, requests.as_ref())
+        });
+        carrier.join()
+    });
+    ran.unwrap_or_else(|_| Err(LabError::cannot_run("the link's thread panicked", "")))?;
+    let seconds = clock.now().since(begin).as_secs_f64();
+    let noise: NoiseRecord = sampler
+        .stop()
+        .map_err(|error| LabError::cannot_run(format!("noise sampler: {error}"), ""))?
+        .into();
+    let figures = link.figures();
+    let faults = faults(&figures, &noise, options.late_ms);
+    let run = EmulatorRun {
+        seconds,
+        noise,
+        own_error,
+        figures,
+        faults,
+    };
+    say(&text_of(&run));
+    crate::run::write_json(options.json.as_deref(), &json_of(options, &run))?;
+    Ok(match run.faults.is_empty() {
+        true => RunVerdict::Passed,
+        false => RunVerdict::Failed,
+    })
+}
+
+/// Reasons why figures are not those of the settings.
+pub fn faults(figures: &[LineFigures; 2], noise: &NoiseRecord, late_ms: f64) -> Vec<String> {
+    let mut faults = Vec::new();
+    for (line, name) in figures.iter().zip(DIRECTIONS) {
+        let late = (line.late_us[1] - noise.p99_us) / 1e3;
+        if late > late_ms {
+            faults.push(format!(
+                "{name}: the link cannot keep up: packets leave {} ms late (p99, beyond the host's noise), more than {} ms",
+                plain(late),
+                plain(late_ms)
+            ));
+        }
+        if line.losses.kernel_drops > 0 {
+            faults.push(format!(
+                "{name}: the link cannot keep up: the kernel dropped {} frames before they were read",
+                line.losses.kernel_drops
+            ));
+        }
+        if line.counts.over_limit > 0 {
+            faults.push(format!(
+                "{name}: {} packets exceeded the number that the link holds; set a shorter queue",
+                line.counts.over_limit
+            ));
+        }
+        if !loss_holds(line) {
+            faults.push(format!(
+                "{name}: the loss of {} of {} packets is not that of the settings",
+                line.exposed.1, line.exposed.0
+            ));
+        }
+    }
+    faults
+}
+
+/// Whether the measured loss agrees with that of the settings (99.9 %).
+fn loss_holds(line: &LineFigures) -> bool {
+    let loss = line.settings.config().loss;
+    let (exposed, lost) = (line.exposed.0 as f64, line.exposed.1 as f64);
+    let p = loss.share();
+    let spread = Z999 * (exposed * p * (1.0 - p) * loss.burst_packets()).sqrt();
+    // A trace that has not been gone through has the losses of its beginning.
+    let whole = match loss {
+        sim::Loss::Trace(trace) => trace.len() as f64,
+        _ => 1.0 + loss.burst_packets(),
+    };
+    (lost - exposed * p).abs() <= spread + whole
+}
+
+fn loss_interval(line: &LineFigures) -> Interval {
+    Interval::of_share(line.exposed.1, line.exposed.0, 100.0, "packets")
+}
+
+fn text_of(run: &EmulatorRun) -> String {
+    let ends = |value: Option<f64>| value.map_or("-".to_owned(), plain);
+    let rows: Vec<Vec<String>> = run
+        .figures
+        .iter()
+        .zip(DIRECTIONS)
+        .map(|(line, name)| {
+            let interval = loss_interval(line);
+            let counts = &line.counts;
+            vec![
+                name.to_owned(),
+                counts.offered.to_string(),
+                counts.arrived.to_string(),
+                counts.lost.to_string(),
+                format!("{}-{}", ends(interval.low), ends(interval.high)),
+                (counts.queue_full + counts.codel).to_string(),
+                counts.too_large.to_string(),
+                format!("{}/{}", counts.duplicated, counts.corrupted),
+                plain(line.bytes as f64 * 8.0 / 1e3 / run.seconds.max(1e-9)),
+                plain(line.late_us[0] / 1e3),
+                plain(line.late_us[1] / 1e3),
+                plain(line.late_us[2] / 1e3),
+            ]
+        })
+        .collect();
+    let mut text = crate::terminal::columns(
+        &[
+            "direction",
+            "in",
+            "out",
+            "lost",
+            "lost % (95 %)",
+            "queue",
+            "mtu",
+            "dup/corrupt",
+            "kbit/s",
+            "late p50 ms",
+            "p99 ms",
+            "max ms",
+        ],
+        &rows,
+    );
+    text.push_str(&format!(
+        "{} s; host's noise p99 {} ms\n",
+        plain(run.seconds),
+        plain(run.noise.p99_us / 1e3)
+    ));
+    for line in run.figures.iter().map(|line| line.losses) {
+        if line.refused > 0 {
+            text.push_str(&format!(
+                "{} packets were refused by the interface: too long for its MTU, or it was down\n",
+                line.refused
+            ));
+        }
+        if line.unsupported > 0 {
+            text.push_str(&format!(
+                "{} large frames could not be divided: turn off segmentation offload for tunnels at their sender\n",
+                line.unsupported
+            ));
+        }
+    }
+    for fault in &run.faults {
+        text.push_str(&format!("failed: {fault}\n"));
+    }
+    text
+}
+
+/// Figures of one direction as JSON.
+pub fn line_json(line: &LineFigures, name: &str) -> Value {
+    let interval = loss_interval(line);
+    let counts = &line.counts;
+    let percent = match line.exposed.0 {
+        0 => None,
+        exposed => Some(line.exposed.1 as f64 * 100.0 / exposed as f64),
+    };
+    json!({
+        "direction": name,
+        "settings": line.settings.to_json(),
+        "offered": counts.offered,
+        "arrived": counts.arrived,
+        "bytes": line.bytes,
+        "lost": counts.lost,
+        "loss_percent": percent,
+        "loss_interval": [interval.low, interval.high],
+        "loss_packets": line.exposed.0,
+        "loss_holds": loss_holds(line),
+        "queue_full": counts.queue_full,
+        "codel_drops": counts.codel,
+        "too_large": counts.too_large,
+        "duplicated": counts.duplicated,
+        "corrupted": counts.corrupted,
+        "over_limit": counts.over_limit,
+        "refused": line.losses.refused,
+        "kernel_drops": line.losses.kernel_drops,
+        "unsupported": line.losses.unsupported,
+        "late_p50_us": line.late_us[0],
+        "late_p99_us": line.late_us[1],
+        "late_max_us": line.late_us[2],
+    })
+}
+
+fn json_of(options: &EmulatorOptions, run: &EmulatorRun) -> Value {
+    let names = options.ends.iter().map(|name| match name {
+        EndName::Interface(name) => name.clone(),
+        EndName::Tun(name) => format!("tun:{name}"),
+        EndName::Udp(local, peer) => format!("udp:{local}={peer}"),
+    });
+    let names: Vec<String> = names.collect();
+    let lines = run.figures.iter().zip(DIRECTIONS);
+    json!({
+        "a": names.first(),
+        "b": names.get(1),
+        "seconds": run.seconds,
+        "own_error": run.own_error,
+        "noise": run.noise,
+        "late_bound_ms": options.late_ms,
+        "directions": lines.map(|(line, name)| line_json(line, name)).collect::<Vec<_>>(),
+        "kept_up": run.faults.is_empty(),
+        "faults": run.faults,
+    })
+}

@@ -1,0 +1,224 @@
+//! The cost of ESP for a voice packet: bytes, processing time, and the layers that it can do without.
+
+mod computed;
+mod cost;
+mod handshake;
+mod memory;
+mod openssl;
+mod packets;
+mod receive;
+mod second;
+mod wire;
+
+pub use computed::{EspCarriage, EspCase, clear_packet_bytes, packet_bytes};
+pub(crate) use cost::packet_cost;
+pub(crate) use handshake::{HandshakeCost, handshake_cost};
+pub(crate) use memory::AccessMeter;
+pub(crate) use receive::{direct, without_udp};
+pub(crate) use wire::{WireMedium, bandwidth};
+
+use crate::error::LabError;
+use crate::experiment::{EspLoad, EspModeName};
+use engine::{Entropy, Time};
+use protect::esp::{EspKeys, InboundSa, OutboundSa, SaSpec, UdpEncapsulation};
+use std::net::{IpAddr, Ipv4Addr};
+
+/// Figures that the experiments measure, in the order of the report, with a description for its tables. A name is
+/// `esp.FIGURE`, or `esp.FIGURE.SUITE.MODE`, with `clear` instead of both for packets without ESP.
+pub(crate) const FIGURES: [(&str, &str); 29] = [
+    ("out_us", "Sealing, microseconds a packet"),
+    ("in_us", "Opening, microseconds a packet"),
+    (
+        "in_over_out_percent",
+        "Opening above sealing, percent of sealing",
+    ),
+    (
+        "out_over_clear_percent",
+        "Sealing, percent of the processing of IP and UDP headers alone",
+    ),
+    (
+        "in_over_clear_percent",
+        "Opening, percent of the processing of IP and UDP headers alone",
+    ),
+    (
+        "tunnel_minus_transport_out_us",
+        "Sealing in tunnel mode less that in transport mode, microseconds",
+    ),
+    (
+        "tunnel_minus_transport_in_us",
+        "Opening in tunnel mode less that in transport mode, microseconds",
+    ),
+    (
+        "awslc_out_us",
+        "The same bytes by the primitives of AWS-LC, out, microseconds",
+    ),
+    (
+        "awslc_in_us",
+        "The same bytes by the primitives of AWS-LC, in, microseconds",
+    ),
+    (
+        "openssl_out_us",
+        "The same bytes by the primitives of OpenSSL (openssl speed), out, microseconds",
+    ),
+    (
+        "openssl_in_us",
+        "The same bytes by the primitives of OpenSSL (openssl speed), in, microseconds",
+    ),
+    ("packet_bytes", "IP packet by the RFCs, bytes"),
+    ("computed_kbit", "Bandwidth by the RFCs, kbit/s each way"),
+    ("measured_kbit", "Bandwidth on the wire, kbit/s each way"),
+    ("difference_bytes", "Measured less computed, bytes a packet"),
+    (
+        "overhead_percent",
+        "Bandwidth on the wire above that in the clear, percent",
+    ),
+    ("packets_per_second", "Packets per second each way"),
+    ("with_udp_us", "Reception with UDP, microseconds a packet"),
+    (
+        "without_udp_us",
+        "Reception of RTP directly in ESP, microseconds a packet",
+    ),
+    (
+        "layered_us",
+        "Reception through IP, UDP and a socket queue, microseconds a packet",
+    ),
+    (
+        "direct_us",
+        "Reception from ESP to the media receiver, microseconds a packet",
+    ),
+    (
+        "kernel_us",
+        "Reception with the kernel's UDP socket between ESP and the media receiver, microseconds a packet",
+    ),
+    ("gain_percent", "Gain of incoming throughput, percent"),
+    (
+        "kernel_gain_percent",
+        "Gain of incoming throughput over the kernel's UDP socket, percent",
+    ),
+    (
+        "call_kbit",
+        "Bandwidth of a call on the access side, signalling included, kbit/s each way",
+    ),
+    (
+        "gateway_us",
+        "Gateway of the border, microseconds of CPU a packet",
+    ),
+    ("refused_packets", "Packets that ESP refused"),
+    ("lost_packets", "Packets that were sent and not received"),
+    (
+        "wrong_packets",
+        "Packets that did not come out as they went in",
+    ),
+];
+
+/// The name of a figure of a case.
+pub(crate) fn figure_name(figure: &str, case: &str, mode: Option<EspCarriage>) -> String {
+    match mode {
+        Some(mode) => format!("esp.{figure}.{case}.{}", mode.name()),
+        None => format!("esp.{figure}.{case}"),
+    }
+}
+
+/// Whether the name is that of a figure that the experiments can measure.
+pub(crate) fn is_figure(name: &str) -> bool {
+    let mut parts = name.split('.');
+    if parts.next() != Some("esp") {
+        return false;
+    }
+    let known = |figure: &str| FIGURES.iter().any(|(name, _)| *name == figure);
+    let case = |name: &str| name == "clear" || EspCase::of(name).is_some();
+    let mode = |name: &str| EspCarriage::ALL.iter().any(|mode| mode.name() == name);
+    parts.next().is_some_and(known)
+        && parts.next().is_none_or(case)
+        && parts.next().is_none_or(mode)
+        && parts.next().is_none()
+}
+
+/// Addresses of the outer header.
+const OUTER: [Ipv4Addr; 2] = [Ipv4Addr::new(127, 0, 0, 1), Ipv4Addr::new(127, 0, 0, 2)];
+/// Port of UDP encapsulation.
+const NAT_PORT: u16 = 4_500;
+const SPI: u32 = 0x1000_0001;
+
+/// The two ends of a security association.
+pub(crate) struct EspEnds {
+    /// Seals.
+    pub(crate) outbound: OutboundSa,
+    /// Opens.
+    pub(crate) inbound: InboundSa,
+}
+
+impl EspEnds {
+    /// An association with random keys.
+    pub(crate) fn new(
+        case: &EspCase,
+        carriage: EspCarriage,
+        entropy: &mut Entropy,
+    ) -> Result<EspEnds, LabError> {
+        let mut encryption = vec![0u8; case.key_bytes];
+        let mut integrity = vec![0u8; case.suite.integrity.key_length()];
+        entropy.fill(&mut encryption);
+        entropy.fill(&mut integrity);
+        let keys = EspKeys::new(&encryption, &integrity);
+        let mut spec = SaSpec::new(SPI, case.suite, keys);
+        // The study's suites are weak by now.
+        spec.allow_weak = true;
+        if carriage.is_tunnel() {
+            let [source, destination] = OUTER.map(IpAddr::V4);
+            spec = spec.tunnel(source, destination);
+        }
+        if carriage.is_encapsulated() {
+            spec.encapsulation = Some(UdpEncapsulation {
+                source_port: NAT_PORT,
+                destination_port: NAT_PORT,
+            });
+        }
+        let bad = |error| LabError::bad_input(format!("esp.suites: {}: {error}", case.name));
+        Ok(EspEnds {
+            outbound: OutboundSa::new(spec.clone(), entropy, Time::ZERO).map_err(bad)?,
+            inbound: InboundSa::new(spec, Time::ZERO).map_err(bad)?,
+        })
+    }
+}
+
+/// The cases of a plan; their names were checked with the file.
+fn cases(plan: &EspLoad) -> Vec<&'static EspCase> {
+    let names = plan.suites.iter();
+    names.filter_map(|name| EspCase::of(name)).collect()
+}
+
+/// The modes of a plan, without UDP encapsulation.
+fn carriages(plan: &EspLoad) -> Vec<EspCarriage> {
+    let of = |mode: &EspModeName| match mode {
+        EspModeName::Transport => EspCarriage::Transport,
+        EspModeName::Tunnel => EspCarriage::Tunnel,
+    };
+    plan.modes.iter().map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_figures() {
+        for name in [
+            "esp.in_us.aes-cbc-sha1.tunnel",
+            "esp.measured_kbit.aes-gcm.transport-udp",
+            "esp.in_us.clear",
+            "esp.wrong_packets",
+        ] {
+            assert!(is_figure(name), "{name}");
+        }
+        for name in [
+            "in_us",
+            "esp",
+            "esp.in_ms.aes-gcm.tunnel",
+            "esp.in_us.rot13.tunnel",
+            "esp.in_us.aes-gcm.bridge",
+            "esp.in_us.aes-gcm.tunnel.more",
+        ] {
+            assert!(!is_figure(name), "{name}");
+        }
+    }
+}

@@ -1,0 +1,580 @@
+//! ESP of a phone: its key file, its rights, and the sequence numbers that outlast the program.
+//!
+//! Keys of a file are used by more than one run. Sequence numbers must not repeat under one key (RFC 4303 section
+//! 3.3.3, and the nonces of AEAD ciphers with them): a file beside the key file has the next one.
+
+use super::{PhoneOptions, PhoneTask};
+use crate::error::LabError;
+use crate::sut::system_entropy;
+use engine::Time;
+use protect::esp::{
+    AddressPrefix, EspCarrier, EspEndRole, EspEndpoint, EspEndpointPlan, EspSuite, InboundSa,
+    InboundState, OutboundSa, OutboundState, RTP_WITHOUT_UDP, SaError, SaSpec, TrafficSelector,
+    VoiceReceiver, VoiceShortcut, esp_sa_pair, parse_esp_sa_file,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{Read as _, Seek as _, Write as _};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use wire::esp::NAT_TRAVERSAL_PORT;
+use wire::ip::protocol;
+use zeroize::Zeroizing;
+
+/// Sequence numbers reserved for a run: at 50 packets per second those of 93 hours. A run that ends as planned returns
+/// the unused ones.
+const RESERVED_NUMBERS: u64 = 1 << 24;
+/// The number of the last packet of an association with 32 bits.
+const LAST_SHORT_NUMBER: u64 = u32::MAX as u64;
+
+/// Options of a phone's ESP.
+#[derive(Clone, Debug)]
+pub struct PhoneEspOptions {
+    /// Key file in the format of Wireshark's `esp_sa` table.
+    pub key_file: PathBuf,
+    /// Tunnel mode instead of transport mode.
+    pub tunnel: bool,
+    /// Carrier; `None`: IP protocol 50 where the right exists, else UDP.
+    pub carrier: Option<EspCarrier>,
+    /// Local address of ESP packets: `address[:port]`.
+    pub local: Option<String>,
+    /// Address of the peer: `address[:port]`.
+    pub peer: Option<String>,
+    /// Weak algorithms are allowed.
+    pub allow_weak: bool,
+    /// Shortcut of voice; a call needs the consent of the peer.
+    pub shortcut: Option<VoiceShortcut>,
+}
+
+/// ESP of a phone, ready for its thread.
+pub(super) struct PreparedEsp {
+    pub(super) plan: EspEndpointPlan,
+    pub(super) numbers: SequenceFile,
+    pub(super) report: EspReport,
+    /// Printed once.
+    pub(super) warnings: Vec<String>,
+}
+
+/// The end of a phone's ESP.
+#[derive(Debug)]
+pub(super) struct EspEnd {
+    pub(super) outbound: OutboundState,
+    pub(super) inbound: InboundState,
+    pub(super) figures: EspFigures,
+}
+
+/// Figures of a phone's ESP.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EspFigures {
+    /// Address of the peer at the end.
+    pub peer: Option<SocketAddr>,
+    /// Packets sealed.
+    pub sealed: u64,
+    /// Packets opened.
+    pub opened: u64,
+    /// NAT keep-alives sent and received.
+    pub keep_alives: [u64; 2],
+    /// IKE messages received, and not answered.
+    pub ike_messages: u64,
+    /// ICMP errors.
+    pub unreachable: u64,
+    /// Changes of the peer's address.
+    pub peer_changes: u64,
+    /// The shortcut of voice that both ends agreed on.
+    pub shortcut: Option<VoiceShortcut>,
+    /// RTP packets sent and received by the shortcut.
+    pub shortcut_packets: [u64; 2],
+    /// Packets that were not sealed or opened, by the name of the reason.
+    pub drops: Vec<(&'static str, u64)>,
+}
+
+impl EspEnd {
+    pub(super) fn of<E: VoiceReceiver>(endpoint: &EspEndpoint<E>, now: Time) -> EspEnd {
+        let counters = endpoint.counters();
+        let (outbound, inbound) = endpoint.states(now);
+        let drops = endpoint.drops().iter().filter(|(_, count)| *count > 0);
+        EspEnd {
+            outbound,
+            inbound,
+            figures: EspFigures {
+                peer: Some(endpoint.peer()),
+                sealed: counters.sealed,
+                opened: counters.opened,
+                keep_alives: [counters.keep_alives_sent, counters.keep_alives_received],
+                ike_messages: counters.ike_messages,
+                unreachable: counters.unreachable,
+                peer_changes: counters.peer_changes,
+                shortcut: endpoint.shortcut(),
+                shortcut_packets: [counters.shortcut_sent, counters.shortcut_received],
+                drops: drops
+                    .map(|(reason, count)| (reason.name(), count))
+                    .collect(),
+            },
+        }
+    }
+}
+
+/// ESP in the statistics of a phone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EspReport {
+    /// Tunnel mode.
+    pub tunnel: bool,
+    /// Carrier.
+    pub carrier: EspCarrier,
+    /// Algorithms.
+    pub suite: EspSuite,
+    /// Local address.
+    pub local: SocketAddr,
+    /// Address of the peer at the start.
+    pub peer: SocketAddr,
+    /// Figures at the end.
+    pub figures: EspFigures,
+}
+
+impl EspReport {
+    /// `transport` or `tunnel`.
+    pub fn mode(&self) -> &'static str {
+        if self.tunnel { "tunnel" } else { "transport" }
+    }
+
+    /// Packets that were not sealed or opened.
+    pub fn dropped(&self) -> u64 {
+        self.figures.drops.iter().map(|(_, count)| count).sum()
+    }
+
+    pub(super) fn to_json(&self) -> Value {
+        let figures = &self.figures;
+        let mut drops = serde_json::Map::new();
+        for (name, count) in &figures.drops {
+            drops.insert((*name).to_owned(), json!(count));
+        }
+        json!({
+            "mode": self.mode(),
+            "carrier": self.carrier.name(),
+            "suite": self.suite.to_string(),
+            "local": self.local.to_string(),
+            "peer": figures.peer.unwrap_or(self.peer).to_string(),
+            "sealed": figures.sealed,
+            "opened": figures.opened,
+            "keep_alives_sent": figures.keep_alives[0],
+            "keep_alives_received": figures.keep_alives[1],
+            "ike_messages": figures.ike_messages,
+            "unreachable": figures.unreachable,
+            "peer_changes": figures.peer_changes,
+            "shortcut": figures.shortcut.map(VoiceShortcut::name),
+            "shortcut_sent": figures.shortcut_packets[0],
+            "shortcut_received": figures.shortcut_packets[1],
+            "dropped": self.dropped(),
+            "drops": drops,
+        })
+    }
+
+    /// Lines of the text, each with its name.
+    pub(super) fn lines(&self) -> Vec<(&'static str, String)> {
+        let over = match self.carrier {
+            EspCarrier::Ip => "IP protocol 50",
+            EspCarrier::Udp => "UDP",
+        };
+        let figures = &self.figures;
+        let mut lines = vec![
+            ("ESP", format!("{} mode, {over}", self.mode())),
+            ("algorithms", self.suite.to_string()),
+            (
+                "ESP packets",
+                format!(
+                    "{} sealed, {} opened, {} dropped",
+                    figures.sealed,
+                    figures.opened,
+                    self.dropped()
+                ),
+            ),
+        ];
+        if let Some(shortcut) = figures.shortcut {
+            let [sent, received] = figures.shortcut_packets;
+            lines.push((
+                "ESP shortcut",
+                format!("{}: {sent} sent, {received} received", shortcut.name()),
+            ));
+        }
+        for (name, count) in &figures.drops {
+            lines.push(("dropped", format!("{count} {name}")));
+        }
+        lines
+    }
+}
+
+/// `address[:port]`, IPv6 addresses in brackets if there is a port.
+fn address(option: &str, text: &str, default: u16) -> Result<SocketAddr, LabError> {
+    let ip = text.trim_start_matches('[').trim_end_matches(']');
+    let parsed = match (ip.parse::<IpAddr>(), text.parse::<SocketAddr>()) {
+        (Ok(ip), _) => SocketAddr::new(ip, default),
+        (_, Ok(address)) => address,
+        _ => {
+            return Err(LabError::bad_input(format!(
+                "{option} {text:?}: ADDRESS[:PORT] is needed"
+            )));
+        }
+    };
+    if parsed.ip().is_unspecified() || parsed.port() == 0 {
+        return Err(LabError::bad_input(format!(
+            "{option} {text:?}: a concrete address is needed"
+        )));
+    }
+    Ok(parsed)
+}
+
+/// Whether the address is one of this machine.
+fn is_local(ip: IpAddr) -> bool {
+    UdpSocket::bind((ip, 0)).is_ok()
+}
+
+/// Reads a key file. Its text is wiped afterwards.
+fn read_keys(path: &Path) -> Result<(Zeroizing<String>, Option<String>), LabError> {
+    let bad =
+        |error: std::io::Error| LabError::bad_input(format!("--esp {}: {error}", path.display()));
+    let mut file = File::open(path).map_err(bad)?;
+    let metadata = file.metadata().map_err(bad)?;
+    // Read into its final size: a growing buffer would leave copies of keys behind.
+    let size = usize::try_from(metadata.len()).unwrap_or(0).min(64 << 20);
+    let mut text = Zeroizing::new(String::with_capacity(size + 1));
+    file.read_to_string(&mut text).map_err(bad)?;
+    let mode = metadata.permissions().mode() & 0o777;
+    let warning = (mode & 0o077 != 0).then(|| {
+        format!(
+            "warning: {0} has keys, and other users of this machine may access it (mode {mode:o}): chmod 600 {0}",
+            path.display()
+        )
+    });
+    Ok((text, warning))
+}
+
+fn carrier(options: &PhoneEspOptions, local: IpAddr) -> Result<EspCarrier, LabError> {
+    match (options.carrier, net::may_carry_esp(local)) {
+        (Some(EspCarrier::Udp), _) => Ok(EspCarrier::Udp),
+        (_, Ok(())) => Ok(EspCarrier::Ip),
+        (None, Err(_)) => Ok(EspCarrier::Udp),
+        (Some(EspCarrier::Ip), Err(error)) => Err(LabError::cannot_run(
+            format!(
+                "--esp-over ip: a raw socket for IP protocol 50 was denied ({error}): CAP_NET_RAW"
+            ),
+            "run it as root or with CAP_NET_RAW; or --esp-over udp at both ends, which needs no right",
+        )),
+    }
+}
+
+/// Both ends of ESP packets, as far as options and addresses of the phone name them.
+fn outer_local(
+    options: &PhoneEspOptions,
+    lines: &[protect::esp::EspSaLine],
+    phone: SocketAddr,
+) -> Result<SocketAddr, LabError> {
+    let named = options
+        .local
+        .as_deref()
+        .map(|text| address("--esp-local", text, NAT_TRAVERSAL_PORT))
+        .transpose()?;
+    if !options.tunnel {
+        let local = named.unwrap_or(SocketAddr::new(phone.ip(), NAT_TRAVERSAL_PORT));
+        if local.ip() != phone.ip() {
+            return Err(LabError::bad_input(format!(
+                "--esp-local {}: in transport mode it is the address of --local, {}",
+                local.ip(),
+                phone.ip()
+            )));
+        }
+        return Ok(local);
+    }
+    if let Some(local) = named {
+        return Ok(local);
+    }
+    let mut ours: Vec<IpAddr> = lines
+        .iter()
+        .filter_map(protect::esp::EspSaLine::source)
+        .filter(|ip| is_local(*ip))
+        .collect();
+    ours.sort_unstable();
+    ours.dedup();
+    match ours[..] {
+        [ip] => Ok(SocketAddr::new(ip, NAT_TRAVERSAL_PORT)),
+        [] => Err(LabError::bad_input(
+            "no source address of the key file is one of this machine: name the outer address with --esp-local",
+        )),
+        _ => Err(LabError::bad_input(
+            "several source addresses of the key file are of this machine: name the outer address with --esp-local",
+        )),
+    }
+}
+
+/// An error of an association, with the option that helps.
+fn sa_error(error: SaError, path: &Path) -> LabError {
+    let text = match error {
+        SaError::Weak(suite) => format!(
+            "{suite} is weak (RFC 8221); choose AES-GCM-16 or AES-CBC with HMAC-SHA2-256-128, or allow it with --esp-allow-weak"
+        ),
+        error => error.to_string(),
+    };
+    LabError::bad_input(format!("--esp {}: {text}", path.display()))
+}
+
+/// Selectors of packets that the phone sends: UDP, and voice without it if that may be agreed. Those of received packets
+/// are reversed.
+fn selectors(options: &PhoneEspOptions, phone: SocketAddr) -> Vec<TrafficSelector> {
+    let without_udp = options.shortcut == Some(VoiceShortcut::WithoutUdp);
+    [protocol::UDP]
+        .into_iter()
+        .chain(without_udp.then_some(RTP_WITHOUT_UDP))
+        .map(|protocol| TrafficSelector {
+            protocol: Some(protocol),
+            source: options.tunnel.then(|| AddressPrefix::from(phone.ip())),
+            ..TrafficSelector::ANY
+        })
+        .collect()
+}
+
+/// Prepares the ESP of a phone at `phone`, that calls `callee` if it calls.
+///
+/// # Errors
+/// An option, the key file or the file of sequence numbers is invalid, or a right is missing.
+pub(super) fn prepare(
+    options: &PhoneOptions,
+    esp: &PhoneEspOptions,
+    phone: SocketAddr,
+    callee: Option<SocketAddr>,
+) -> Result<PreparedEsp, LabError> {
+    let path = &esp.key_file;
+    let bad = |why: String| LabError::bad_input(format!("--esp {}: {why}", path.display()));
+    let (text, warning) = read_keys(path)?;
+    let mut warnings: Vec<String> = warning.into_iter().collect();
+    let lines = parse_esp_sa_file(&text).map_err(|error| bad(error.to_string()))?;
+    drop(text);
+    let local = outer_local(esp, &lines, phone)?;
+    let named = esp
+        .peer
+        .as_deref()
+        .map(|text| address("--esp-peer", text, NAT_TRAVERSAL_PORT))
+        .transpose()?;
+    let default = callee.filter(|_| !esp.tunnel);
+    let towards = named.or(default).map(|address| address.ip());
+    let role = match options.task {
+        PhoneTask::Answer => EspEndRole::Second,
+        PhoneTask::Call(_) | PhoneTask::Register => EspEndRole::First,
+    };
+    let pair = esp_sa_pair(&lines, local.ip(), towards, role).map_err(bad)?;
+    let peer = match (named, pair.outbound.destination().or(towards)) {
+        (Some(peer), _) => peer,
+        (None, Some(ip)) => SocketAddr::new(ip, NAT_TRAVERSAL_PORT),
+        (None, None) => {
+            return Err(LabError::bad_input(
+                "the key file does not state the address of the peer: name it with --esp-peer",
+            ));
+        }
+    };
+    if peer.is_ipv4() != local.is_ipv4() {
+        return Err(LabError::bad_input(format!(
+            "ESP from {} to {}: addresses of two families",
+            local.ip(),
+            peer.ip()
+        )));
+    }
+    let mut outbound = pair.outbound.to_spec().map_err(bad)?;
+    let mut inbound = pair.inbound.to_spec().map_err(bad)?;
+    outbound.selectors = selectors(esp, phone);
+    inbound.selectors = outbound
+        .selectors
+        .iter()
+        .map(TrafficSelector::reversed)
+        .collect();
+    let suite = outbound.suite;
+    if esp.allow_weak && (suite.is_weak() || inbound.suite.is_weak()) {
+        warnings.push(format!(
+            "warning: {suite} is weak (RFC 8221), and allowed by --esp-allow-weak"
+        ));
+    }
+    let finish = |spec: SaSpec, from: IpAddr, to: IpAddr| SaSpec {
+        allow_weak: esp.allow_weak,
+        accepts_direct: true,
+        ..match esp.tunnel {
+            true => spec.tunnel(from, to),
+            false => spec,
+        }
+    };
+    let outbound = finish(outbound, local.ip(), peer.ip());
+    let inbound = finish(inbound, peer.ip(), local.ip());
+    let carrier = carrier(esp, local.ip())?;
+    // Descriptions are checked before a file is written.
+    for spec in [&outbound, &inbound] {
+        InboundSa::new(spec.clone(), Time::ZERO).map_err(|error| sa_error(error, path))?;
+    }
+    let (numbers, outbound, inbound) = SequenceFile::open(path, outbound, inbound)?;
+    Ok(PreparedEsp {
+        plan: EspEndpointPlan {
+            carrier,
+            local,
+            peer,
+            outbound,
+            inbound,
+            shortcut: esp.shortcut,
+            offers: matches!(options.task, PhoneTask::Call(_)),
+        },
+        numbers,
+        report: EspReport {
+            tunnel: esp.tunnel,
+            carrier,
+            suite,
+            local,
+            peer,
+            figures: EspFigures::default(),
+        },
+        warnings,
+    })
+}
+
+/// Content of a file of sequence numbers.
+#[derive(Serialize, Deserialize)]
+struct StoredNumbers {
+    /// Check value of the keys that seal, hexadecimal.
+    outbound_keys: String,
+    /// Check value of the keys that open.
+    inbound_keys: String,
+    outbound: OutboundState,
+    inbound: InboundState,
+}
+
+/// The file with the sequence numbers of an association, locked by the program that uses it.
+#[derive(Debug)]
+pub(super) struct SequenceFile {
+    file: File,
+    path: PathBuf,
+    keys: [String; 2],
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    let mut text = String::new();
+    for byte in bytes {
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
+}
+
+impl SequenceFile {
+    /// Opens and locks the file beside the key file, and reserves numbers.
+    ///
+    /// # Errors
+    /// It cannot be written, another program uses it, its content is damaged, or the numbers are used up.
+    fn open(
+        keys: &Path,
+        outbound: SaSpec,
+        inbound: SaSpec,
+    ) -> Result<(SequenceFile, OutboundSa, InboundSa), LabError> {
+        let mut path = keys.as_os_str().to_owned();
+        path.push(format!(".{:08x}.numbers", outbound.spi));
+        let path = PathBuf::from(path);
+        let failed = |error: &dyn std::fmt::Display| {
+            LabError::cannot_run(
+                format!("{}: {error}", path.display()),
+                "put the key file into a folder in which this user may write: used sequence numbers are stored beside it",
+            )
+        };
+        let mut file = File::options()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&path)
+            .map_err(|error| failed(&error))?;
+        if file.try_lock().is_err() {
+            return Err(LabError::cannot_run(
+                format!("{}: another phone uses these keys now", path.display()),
+                "give each pair of phones a key file of its own",
+            ));
+        }
+        let mut text = String::new();
+        file.read_to_string(&mut text)
+            .map_err(|error| failed(&error))?;
+        let stored = match text.trim() {
+            "" => None,
+            text => Some(
+                serde_json::from_str::<StoredNumbers>(text).map_err(|error| {
+                    LabError::bad_input(format!(
+                        "{}: {error}; remove it together with the keys, and make new ones",
+                        path.display()
+                    ))
+                })?,
+            ),
+        };
+        let check = |spec: &SaSpec| hexadecimal(&spec.keys.check_value());
+        let keys_of = [check(&outbound), check(&inbound)];
+        let refused = |error: SaError| sa_error(error, keys);
+        let mut entropy = system_entropy()?;
+        let outbound = match &stored {
+            Some(stored) if stored.outbound_keys == keys_of[0] => {
+                OutboundSa::resume(outbound, &stored.outbound, 0, &mut entropy, Time::ZERO)
+            }
+            _ => OutboundSa::new(outbound, &mut entropy, Time::ZERO),
+        };
+        let mut outbound = outbound.map_err(refused)?;
+        let inbound = match &stored {
+            Some(stored) if stored.inbound_keys == keys_of[1] => {
+                InboundSa::resume(inbound, &stored.inbound, 0, Time::ZERO)
+            }
+            _ => InboundSa::new(inbound, Time::ZERO),
+        };
+        let inbound = inbound.map_err(refused)?;
+        let mut numbers = SequenceFile {
+            file,
+            path,
+            keys: keys_of,
+        };
+        let mut reserved = outbound.state(Time::ZERO);
+        if !outbound.spec().extended_sequence && reserved.next_sequence > LAST_SHORT_NUMBER {
+            return Err(LabError::cannot_run(
+                format!(
+                    "{}: the sequence numbers of these keys are used up",
+                    numbers.path.display()
+                ),
+                "make new keys at both ends",
+            ));
+        }
+        reserved.next_sequence = reserved.next_sequence.saturating_add(RESERVED_NUMBERS);
+        outbound.limit_sequence(reserved.next_sequence - 1);
+        numbers.write(&reserved, &inbound.state(Time::ZERO))?;
+        Ok((numbers, outbound, inbound))
+    }
+
+    /// Writes both states to the disk.
+    ///
+    /// # Errors
+    /// The disk refuses.
+    pub(super) fn write(
+        &mut self,
+        outbound: &OutboundState,
+        inbound: &InboundState,
+    ) -> Result<(), LabError> {
+        let [outbound_keys, inbound_keys] = self.keys.clone();
+        let stored = StoredNumbers {
+            outbound_keys,
+            inbound_keys,
+            outbound: *outbound,
+            inbound: inbound.clone(),
+        };
+        let mut text = serde_json::to_string(&stored)
+            .map_err(|error| LabError::bad_input(error.to_string()))?;
+        text.push('\n');
+        let written = self
+            .file
+            .rewind()
+            .and_then(|()| self.file.write_all(text.as_bytes()))
+            .and_then(|()| self.file.set_len(text.len() as u64))
+            .and_then(|()| self.file.sync_data());
+        written.map_err(|error| {
+            LabError::cannot_run(
+                format!("{}: {error}", self.path.display()),
+                "used sequence numbers must be stored, so that none is used twice",
+            )
+        })
+    }
+}

@@ -1,0 +1,560 @@
+//! `lab plan`: nodes, cores, memory and bandwidth for a number of subscribers, from traffic and measured costs.
+//!
+//! Every figure is a step with its formula. An interval has the costs' lower ends together, or their upper ends: it is
+//! wider than one of independent errors.
+
+mod costs;
+mod erlang;
+mod estimate;
+mod loss;
+mod request;
+mod text;
+
+pub use costs::{Cost, Costs, FILE_NAME, FORMAT, KNOWN};
+pub use erlang::{MOST_ERLANGS, erlang_b, erlang_c, lines_for, mean_wait};
+pub use estimate::Estimate;
+pub use loss::{LossCheck, simulate_loss};
+pub use request::{Codec, MediaPath, PlanRequest, Protection, Redundancy, Signalling};
+
+use crate::error::LabError;
+use crate::report::plain;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+/// One step of the plan: a figure, and how it was computed.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Step {
+    /// Short name in formulas.
+    pub symbol: String,
+    /// Description.
+    pub what: String,
+    /// Formula with symbols and numbers; the source of a measured cost.
+    pub formula: String,
+    /// The figure.
+    #[serde(flatten)]
+    pub estimate: Estimate,
+    /// Its unit; empty for a number.
+    pub unit: String,
+}
+
+/// A computed plan.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// The request.
+    pub request: PlanRequest,
+    /// Machine and version of the costs.
+    pub measured_on: String,
+    /// The steps, in order of computation; the last four are the results.
+    pub steps: Vec<Step>,
+    /// Nodes, with redundancy.
+    pub nodes: Estimate,
+    /// Cores, with headroom and redundancy.
+    pub cores: Estimate,
+    /// Memory, GiB, with redundancy.
+    pub memory_gib: Estimate,
+    /// Traffic in each direction at the interfaces of all nodes together, Mbit/s, with Ethernet framing.
+    pub bandwidth_mbit: Estimate,
+    /// A simulation of the calls, if it was requested.
+    pub check: Option<LossCheck>,
+}
+
+/// Bytes of an Ethernet frame on the wire beside its payload: preamble, header, check sequence, gap.
+const ETHERNET: f64 = 38.0;
+/// RTP and UDP headers.
+const RTP_UDP: f64 = 20.0;
+/// Authentication tag of SRTP (AES_CM_128_HMAC_SHA1_80).
+const SRTP_TAG: f64 = 10.0;
+/// Media ports of one address: those above 1023, two for a side of a call (RTP and RTCP).
+const CALLS_OF_AN_ADDRESS: f64 = 32_256.0;
+const SECONDS_OF_AN_HOUR: f64 = 3_600.0;
+const GIB: f64 = (1u64 << 30) as f64;
+
+/// Length of an ESP packet in tunnel mode over the same IP version (AES-CBC with HMAC-SHA1-96, RFC 3602 and RFC 2404).
+fn esp_bytes(inner: f64, ip: f64) -> f64 {
+    let padded = ((inner + 2.0) / 16.0).ceil() * 16.0;
+    ip + 8.0 + 16.0 + padded + 12.0
+}
+
+/// Steps, collected.
+#[derive(Default)]
+struct Steps(Vec<Step>);
+
+impl Steps {
+    fn add(
+        &mut self,
+        symbol: &str,
+        what: &str,
+        unit: &str,
+        (formula, estimate): (String, Estimate),
+    ) -> Estimate {
+        self.0.push(Step {
+            symbol: symbol.to_owned(),
+            what: what.to_owned(),
+            formula,
+            estimate,
+            unit: unit.to_owned(),
+        });
+        estimate
+    }
+
+    /// A measured cost.
+    fn cost(&mut self, symbol: &str, costs: &Costs, id: &str) -> Result<Estimate, LabError> {
+        let cost = costs.get(id)?;
+        let origin = (format!("cost {id}: {}", cost.origin), cost.estimate());
+        Ok(self.add(symbol, what_of(id), &cost.unit, origin))
+    }
+}
+
+fn what_of(id: &str) -> &'static str {
+    match id.split('.').next() {
+        Some("call") => "CPU time of a call",
+        Some("registration") => "CPU time of a registration with digest",
+        Some("refresh") => "CPU time of a re-registration from the cache",
+        Some("packet") => "CPU time of a relayed packet",
+        Some("bytes") => "signalling sent for each, and as much received",
+        _ => "memory",
+    }
+}
+
+/// Load of the busy hour.
+struct Traffic {
+    calls_per_s: f64,
+    lines: Estimate,
+    registrations_per_s: f64,
+    packets_per_s: Estimate,
+}
+
+/// Computes the plan.
+///
+/// # Errors
+/// A request out of range (exit code 2), or a cost that was not measured (exit code 3).
+pub fn plan(request: &PlanRequest, costs: &Costs) -> Result<Plan, LabError> {
+    request.check()?;
+    let mut steps = Steps::default();
+    let traffic = traffic(request, &mut steps);
+    let busy = cpu(request, costs, &traffic, &mut steps)?;
+    let memory = memory(request, costs, &traffic, &mut steps)?;
+    let bandwidth = bandwidth(request, costs, &traffic, &mut steps)?;
+    let sizes = sizes(request, &traffic, [busy, memory.0, bandwidth], &mut steps);
+    let (nodes, cores, memory_bytes) = (sizes[0], sizes[1], memory.0.plus(memory.1.by(sizes[0])));
+    let copies = match request.redundancy {
+        Redundancy::Pair => memory.0,
+        Redundancy::None | Redundancy::Spare => Estimate::exact(0.0),
+    };
+    let memory_gib = steps.add(
+        "memory",
+        "memory, with the copies of standby nodes",
+        "GiB",
+        (
+            match request.redundancy {
+                Redundancy::Pair => "(2 x m_state + nodes x m_process) / 2^30",
+                _ => "(m_state + nodes x m_process) / 2^30",
+            }
+            .to_owned(),
+            memory_bytes.plus(copies).times(1.0 / GIB),
+        ),
+    );
+    let check = request.simulate_seconds.map(|seconds| {
+        simulate_loss(
+            traffic.lines.value as u64,
+            traffic.calls_per_s,
+            request.hold_s,
+            (seconds, request.seed),
+        )
+    });
+    Ok(Plan {
+        request: request.clone(),
+        measured_on: format!("{}, version {}", costs.machine, costs.version),
+        steps: steps.0,
+        nodes,
+        cores,
+        memory_gib,
+        bandwidth_mbit: bandwidth,
+        check,
+    })
+}
+
+fn traffic(request: &PlanRequest, steps: &mut Steps) -> Traffic {
+    let subscribers = request.subscribers as f64;
+    let calls_per_s = subscribers * request.busy_hour_calls / SECONDS_OF_AN_HOUR;
+    steps.add(
+        "rate",
+        "calls in the busy hour",
+        "/s",
+        (
+            format!(
+                "subscribers x calls / 3600 = {} x {} / 3600",
+                request.subscribers,
+                plain(request.busy_hour_calls)
+            ),
+            Estimate::exact(calls_per_s),
+        ),
+    );
+    let erlangs = calls_per_s * request.hold_s;
+    steps.add(
+        "A",
+        "offered traffic: mean number of standing calls",
+        "erlangs",
+        (
+            format!(
+                "rate x hold = {} x {}",
+                plain(calls_per_s),
+                plain(request.hold_s)
+            ),
+            Estimate::exact(erlangs),
+        ),
+    );
+    let lines = lines_for(erlangs, request.blocking) as f64;
+    let spread = 1.96 * erlangs.sqrt();
+    let lines = steps.add(
+        "N",
+        "standing calls that are provided for",
+        "",
+        (
+            format!(
+                "fewest N with Erlang B(N, A) <= {}; low: A - 1.96 sqrt(A), which the number of calls exceeds in 97.5 % of the time",
+                plain_small(request.blocking)
+            ),
+            Estimate {
+                value: lines,
+                low: (erlangs - spread).clamp(0.0, lines),
+                high: lines,
+            },
+        ),
+    );
+    let registrations_per_s = subscribers / request.registration_interval_s;
+    steps.add(
+        "R",
+        "registrations and refreshes",
+        "/s",
+        (
+            format!(
+                "subscribers / interval = {} / {}",
+                request.subscribers,
+                plain(request.registration_interval_s)
+            ),
+            Estimate::exact(registrations_per_s),
+        ),
+    );
+    let packets_per_s = match request.path {
+        MediaPath::Bypass => {
+            let nothing = "media bypass: no packet passes the nodes".to_owned();
+            steps.add(
+                "P",
+                "relayed packets",
+                "/s",
+                (nothing, Estimate::exact(0.0)),
+            )
+        }
+        MediaPath::Anchored => {
+            let each = 2.0 * 1_000.0 / request.packet_ms * request.activity_percent / 100.0;
+            let formula = format!(
+                "N x 2 streams x 1000 / {} ms x {} % activity = N x {}",
+                plain(request.packet_ms),
+                plain(request.activity_percent),
+                plain(each)
+            );
+            steps.add("P", "relayed packets", "/s", (formula, lines.times(each)))
+        }
+    };
+    Traffic {
+        calls_per_s,
+        lines,
+        registrations_per_s,
+        packets_per_s,
+    }
+}
+
+/// Busy cores, without headroom.
+fn cpu(
+    request: &PlanRequest,
+    costs: &Costs,
+    traffic: &Traffic,
+    steps: &mut Steps,
+) -> Result<Estimate, LabError> {
+    let signalling = request.protection.signalling().name();
+    let call = format!("call.{}.{signalling}", request.path.name());
+    let call = steps.cost("c_call", costs, &call)?;
+    let full = 1.0 - request.cached_percent / 100.0;
+    let mut registration = Estimate::default();
+    if full > 0.0 {
+        let cost = steps.cost("c_reg", costs, &format!("registration.{signalling}"))?;
+        registration = registration.plus(cost.times(full));
+    }
+    if full < 1.0 {
+        let cost = steps.cost("c_refresh", costs, &format!("refresh.{signalling}"))?;
+        registration = registration.plus(cost.times(1.0 - full));
+    }
+    let signalling = steps.add(
+        "u_sig",
+        "cores busy with signalling",
+        "cores",
+        (
+            format!(
+                "(rate x c_call + R x ({} % c_reg + {} % c_refresh)) / 10^6",
+                plain(full * 100.0),
+                plain(request.cached_percent)
+            ),
+            call.times(traffic.calls_per_s)
+                .plus(registration.times(traffic.registrations_per_s))
+                .times(1e-6),
+        ),
+    );
+    let mut busy = signalling;
+    if request.path == MediaPath::Anchored {
+        let id = format!("packet.{}", request.protection.media());
+        let packet = steps.cost("c_packet", costs, &id)?;
+        let media = steps.add(
+            "u_media",
+            "cores busy with media",
+            "cores",
+            (
+                "P x c_packet / 10^6".to_owned(),
+                traffic.packets_per_s.by(packet).times(1e-6),
+            ),
+        );
+        busy = busy.plus(media);
+    }
+    Ok(steps.add(
+        "u",
+        "busy cores; the cost of one thread is taken for every core",
+        "cores",
+        ("u_sig + u_media".to_owned(), busy),
+    ))
+}
+
+/// Memory for calls and registrations, and for each process, bytes.
+fn memory(
+    request: &PlanRequest,
+    costs: &Costs,
+    traffic: &Traffic,
+    steps: &mut Steps,
+) -> Result<(Estimate, Estimate), LabError> {
+    let id = format!("memory.call.{}", request.path.name());
+    let mut call = steps.cost("m_call", costs, &id)?;
+    if request.protection.signalling() == Signalling::Tls {
+        call = call.plus(steps.cost("m_tls", costs, "memory.tls_side")?);
+    }
+    if request.protection.media() == "srtp" && request.path == MediaPath::Anchored {
+        call = call.plus(steps.cost("m_srtp", costs, "memory.srtp")?);
+    }
+    let registration = steps.cost("m_reg", costs, "memory.registration")?;
+    let state = steps.add(
+        "m_state",
+        "memory for calls and registrations",
+        "bytes",
+        (
+            "N x (m_call + m_tls + m_srtp) + subscribers x m_reg".to_owned(),
+            traffic
+                .lines
+                .by(call)
+                .plus(registration.times(request.subscribers as f64)),
+        ),
+    );
+    let process = steps.cost("m_process", costs, "memory.process")?;
+    Ok((state, process))
+}
+
+/// Traffic in each direction, Mbit/s.
+fn bandwidth(
+    request: &PlanRequest,
+    costs: &Costs,
+    traffic: &Traffic,
+    steps: &mut Steps,
+) -> Result<Estimate, LabError> {
+    let call = steps.cost("b_call", costs, "bytes.call")?;
+    let registration = steps.cost("b_reg", costs, "bytes.registration")?;
+    let signalling = steps.add(
+        "w_sig",
+        "signalling in each direction",
+        "Mbit/s",
+        (
+            "8 x (rate x b_call + R x b_reg) / 10^6".to_owned(),
+            call.times(traffic.calls_per_s)
+                .plus(registration.times(traffic.registrations_per_s))
+                .times(8e-6),
+        ),
+    );
+    if request.path == MediaPath::Bypass {
+        let formula = "w_sig: media passes the nodes by".to_owned();
+        return Ok(steps.add(
+            "bandwidth",
+            "bandwidth in each direction",
+            "Mbit/s",
+            (formula, signalling),
+        ));
+    }
+    let ip = if request.ipv6 { 40.0 } else { 20.0 };
+    let kbit = request.codec.kbit();
+    let payload = kbit.times(request.packet_ms / 8.0).map(f64::ceil);
+    let plain_packet = payload.map(|bytes| bytes + RTP_UDP + ip);
+    let (protected, how) = match request.protection.media() {
+        "srtp" => (
+            plain_packet.map(|bytes| bytes + SRTP_TAG),
+            "+ 10 (SRTP tag)",
+        ),
+        "esp" => (
+            plain_packet.map(|bytes| esp_bytes(bytes, ip)),
+            "in ESP, tunnel mode: outer IP + 8 + 16 + padding to 16 + 12",
+        ),
+        _ => (plain_packet, "no protection"),
+    };
+    let packet = steps.add(
+        "b_packet",
+        "bytes of a packet with Ethernet framing, mean of access and core side",
+        "bytes",
+        (
+            format!(
+                "core side: {} (payload) + 20 (RTP, UDP) + {} (IP) + 38 (Ethernet); access side: {how}",
+                plain(payload.value),
+                plain(ip)
+            ),
+            plain_packet
+                .plus(protected)
+                .times(0.5)
+                .map(|bytes| bytes + ETHERNET),
+        ),
+    );
+    Ok(steps.add(
+        "bandwidth",
+        "bandwidth in each direction, at the interfaces of all nodes together",
+        "Mbit/s",
+        (
+            "8 x P x b_packet / 10^6 + w_sig".to_owned(),
+            traffic
+                .packets_per_s
+                .by(packet)
+                .times(8e-6)
+                .plus(signalling),
+        ),
+    ))
+}
+
+/// Nodes and cores, from busy cores, bytes of state and Mbit/s.
+fn sizes(
+    request: &PlanRequest,
+    traffic: &Traffic,
+    [busy, state, bandwidth]: [Estimate; 3],
+    steps: &mut Steps,
+) -> [Estimate; 2] {
+    let share = 1.0 - request.headroom_percent / 100.0;
+    let needed = steps.add(
+        "C",
+        "cores with headroom",
+        "cores",
+        (
+            format!("u / (1 - {} %)", plain(request.headroom_percent)),
+            busy.times(1.0 / share),
+        ),
+    );
+    steps.add(
+        "p_wait",
+        "probability that a message waits for its worker (a call belongs to one worker)",
+        "",
+        (
+            "Erlang C(1, 1 - headroom): each worker is a queue of its own".to_owned(),
+            Estimate::exact(erlang_c(1, share)),
+        ),
+    );
+    let mut parts = vec![
+        ("cores", needed.times(1.0 / f64::from(request.node_cores))),
+        (
+            "memory",
+            state.times(1.0 / (request.node_memory_gib * GIB * share)),
+        ),
+        (
+            "bandwidth",
+            bandwidth.times(1.0 / (request.node_mbit * share)),
+        ),
+    ];
+    if request.path == MediaPath::Anchored {
+        let calls = CALLS_OF_AN_ADDRESS * f64::from(request.node_addresses);
+        parts.push(("ports", traffic.lines.times(1.0 / calls)));
+    }
+    let active = parts.iter().fold(Estimate::exact(1.0), |most, (_, part)| {
+        most.or_larger(part.map(f64::ceil))
+    });
+    let decides = parts
+        .iter()
+        .max_by(|a, b| a.1.value.total_cmp(&b.1.value))
+        .map_or("", |(name, _)| name);
+    let formula: Vec<String> = parts
+        .iter()
+        .map(|(name, part)| format!("{name} {}", plain_small(part.value)))
+        .collect();
+    let active = steps.add(
+        "n",
+        "nodes that carry the load",
+        "",
+        (
+            format!(
+                "largest of, rounded up: {} (a node: {} cores, {} GiB and {} Mbit/s with the same headroom, 32,256 calls for each of {} addresses); decided by {decides}",
+                formula.join(", "),
+                request.node_cores,
+                plain(request.node_memory_gib),
+                plain(request.node_mbit),
+                request.node_addresses
+            ),
+            active,
+        ),
+    );
+    let (how, nodes) = match request.redundancy {
+        Redundancy::None => ("n", active),
+        Redundancy::Spare => ("n + 1", active.map(|n| n + 1.0)),
+        Redundancy::Pair => ("2 x n", active.times(2.0)),
+    };
+    let nodes = steps.add("nodes", "nodes", "", (format!("{how} (redundancy)"), nodes));
+    let rounded = needed.map(|cores| cores.ceil().max(1.0));
+    let (how, cores) = match request.redundancy {
+        Redundancy::None => ("C rounded up".to_owned(), rounded),
+        Redundancy::Spare => {
+            let one = f64::from(request.node_cores);
+            (
+                format!("C rounded up + {} of the spare node", request.node_cores),
+                rounded.map(|cores| cores + one),
+            )
+        }
+        Redundancy::Pair => ("2 x C rounded up".to_owned(), rounded.times(2.0)),
+    };
+    let cores = steps.add("cores", "cores", "cores", (how, cores));
+    [nodes, cores]
+}
+
+/// A small number with three significant digits.
+fn plain_small(value: f64) -> String {
+    match value.abs() < 0.01 && value != 0.0 {
+        true => format!("{value:.2e}"),
+        false => plain(value),
+    }
+}
+
+fn with_interval(estimate: Estimate) -> Value {
+    json!({
+        "value": estimate.value,
+        "interval": { "low": estimate.low, "high": estimate.high },
+    })
+}
+
+impl Plan {
+    /// The plan as JSON.
+    pub fn json(&self) -> Value {
+        json!({
+            "nodes": with_interval(self.nodes),
+            "cores": with_interval(self.cores),
+            "memory_gib": with_interval(self.memory_gib),
+            "bandwidth_mbit": with_interval(self.bandwidth_mbit),
+            "request": self.request,
+            "measured_on": self.measured_on,
+            "steps": self.steps,
+            "check": self.check,
+        })
+    }
+
+    /// A step by its symbol.
+    pub fn step(&self, symbol: &str) -> Option<&Step> {
+        self.steps.iter().find(|step| step.symbol == symbol)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,449 @@
+//! Studies: several experiments by one command, with the figures of a published study beside ours.
+//!
+//! A study has a directory with `run.json`, `report.html` and one directory for each part. The page is made from these
+//! records alone. A part that cannot run is reported with its cause; the others run nevertheless.
+
+mod page;
+mod plan;
+mod plans;
+mod plots;
+mod record;
+mod rows;
+
+pub use plan::{
+    AbsentRow, Action, BarSpec, OwnAction, Part, PartContext, PlotSpec, PublishMore, RowSpec,
+    Setting, StudyPlan,
+};
+pub use plans::NAMES;
+pub use record::{
+    BarRecord, FORMAT, LineRecord, OwnPart, PartMode, PartRecord, PlotRecord, Reading, StudyRow,
+    SuiteRecord, TableRecord,
+};
+
+use crate::error::{LabError, RunVerdict};
+use crate::experiment::{CAPACITY, File, built_in};
+use crate::progress::duration;
+use crate::raw::MachineRecord;
+use crate::report::plain;
+use crate::run::{self, RunOptions};
+use crate::terminal;
+pub use rows::Measured;
+use std::path::{Path, PathBuf};
+
+/// Name of the data sheet, which is a command of its own.
+pub const DATASHEET: &str = "datasheet";
+
+/// Set-up and tear-down of a trial, seconds, beside its expected duration.
+const TRIAL_SECONDS: f64 = 0.7;
+
+/// Whether this is the name of a study.
+pub fn is_study(name: &str) -> bool {
+    NAMES.contains(&name)
+}
+
+/// Name, title and approximate duration in seconds of each study in the full setting (searches at their most trials).
+pub fn list() -> Vec<(&'static str, &'static str, f64)> {
+    let plans = NAMES.iter().filter_map(|name| plans::find(name));
+    plans
+        .map(|plan| {
+            let seconds = plan.parts.iter().map(|part| expected(part, false)).sum();
+            (plan.name, plan.title, seconds)
+        })
+        .collect()
+}
+
+/// Written page of a study.
+#[derive(Debug)]
+pub struct PublishedStudy {
+    /// Path of the page.
+    pub page: PathBuf,
+    /// The record, with rows and verdict.
+    pub record: SuiteRecord,
+}
+
+/// Expected duration of a part, seconds.
+pub(crate) fn expected(part: &Part, quick: bool) -> f64 {
+    let sets = if quick { &part.quick } else { &part.full };
+    let file =
+        built_in(&part.experiment).and_then(|text| File::parse_with(&part.name, text, sets).ok());
+    let Some(file) = file else {
+        return match quick || part.full_seconds <= 0.0 {
+            true => part.quick_seconds,
+            false => part.full_seconds,
+        };
+    };
+    let experiment = file.experiment();
+    let search = matches!(part.action, Action::Search | Action::FullSearch(_)) && !quick;
+    if search {
+        let start = experiment.search.start;
+        let level = start.and_then(|start| file.level_at(start).ok());
+        let each = level.map_or(0.0, |level| level.experiment.expected_seconds());
+        return each * f64::from(experiment.search.trials);
+    }
+    let trials =
+        file.levels().map_or(1, |levels| levels.len()) as f64 * f64::from(experiment.repeat);
+    // Callers of an overloaded border wait for their timers.
+    let peak = experiment.peak.as_ref().map_or(0.0, |peak| {
+        (peak.trial_seconds + 3.0) * f64::from(peak.trials) + experiment.settle_seconds
+    });
+    file.expected_seconds() + peak + trials * TRIAL_SECONDS
+}
+
+/// Runs a study: `lab run study-u` and so on. In the quick setting each part is short.
+///
+/// # Errors
+/// [`LabError`] for wrong options, if nothing of it can run here, or if the user interrupted it.
+pub fn run(name: &str, options: &RunOptions, quick: bool) -> Result<RunVerdict, LabError> {
+    let plan = plans::find(name)
+        .ok_or_else(|| LabError::bad_input(format!("no study {name:?}: {}", NAMES.join(", "))))?;
+    if !options.set.is_empty() || options.repeat.is_some() || options.no_probe {
+        return Err(LabError::bad_input(format!(
+            "--set, --subject, --repeat and --no-probe apply to single experiments: remove them for {name}, or run one of its experiments"
+        )));
+    }
+    let setting = if quick {
+        Setting::quick()
+    } else {
+        Setting::full()
+    };
+    run_plan(&plan, options, &setting)
+}
+
+/// Runs the parts of a plan, and publishes their results.
+///
+/// # Errors
+/// As for [`run()`].
+pub(crate) fn run_plan(
+    plan: &StudyPlan,
+    options: &RunOptions,
+    setting: &Setting,
+) -> Result<RunVerdict, LabError> {
+    let quick = setting.quick;
+    let dir = run::out_dir(options.out.as_deref(), plan.name)?;
+    run::clear_results(&dir, options.force)?;
+    for part in &plan.parts {
+        run::clear_results(&dir.join(&part.name), options.force)?;
+    }
+    let mut record = new_record(plan, options, setting)?;
+    record.write(&dir)?;
+    run::handle_interrupts(options)?;
+    let seconds: f64 = plan
+        .parts
+        .iter()
+        .filter(|part| rows::left_out(part, quick).is_none())
+        .map(|part| expected(part, quick))
+        .sum();
+    let about = match options.simulate {
+        true => "in virtual time".to_owned(),
+        false => format!("about {}", duration(seconds)),
+    };
+    eprintln!("{}: {} parts, {about}", plan.title, plan.parts.len());
+    let clock = net::Clock::new();
+    let start = clock.now();
+    for (number, part) in plan.parts.iter().enumerate() {
+        eprintln!("part {} of {}: {}", number + 1, plan.parts.len(), part.name);
+        let before = clock.now();
+        let elapsed = (before - start).as_secs_f64();
+        let late = setting
+            .limit_s
+            .is_some_and(|limit| elapsed + expected(part, quick) > limit && !options.simulate);
+        let mut of_part = match rows::left_out(part, quick) {
+            Some(why) => cause(part, why),
+            None if late => cause(part, "not started: the time of this setting was used up"),
+            None => run_part(part, &dir, options, quick),
+        };
+        of_part.seconds = (clock.now() - before).as_secs_f64();
+        if let (Some(cause), false) = (&of_part.cause, of_part.measured) {
+            eprintln!("  not measured: {cause}");
+        }
+        record.parts.push(of_part);
+        record.cut_short = net::stops() > 0;
+        record.write(&dir)?;
+        if record.cut_short {
+            break;
+        }
+    }
+    let published = publish(&dir, plan, &mut record)?;
+    finish(&published, options)
+}
+
+/// Prints the results, and gives the verdict or the error.
+fn finish(published: &PublishedStudy, options: &RunOptions) -> Result<RunVerdict, LabError> {
+    let record = &published.record;
+    let value = serde_json::to_value(record)
+        .map_err(|error| LabError::bad_input(format!("run.json: {error}")))?;
+    run::write_json(options.json.as_deref(), &value)?;
+    if options.json.as_deref() != Some(Path::new("-")) {
+        let page = published.page.display();
+        terminal::print(&format!("{}report: {page}\n", table(record)));
+    }
+    let ran = record.parts.iter().filter(|part| part.measured).count();
+    if record.cut_short {
+        return Err(LabError::Interrupted(format!(
+            "interrupted in part {} ({ran} with results); figures and page cover the measurements until then",
+            record.parts.len()
+        )));
+    }
+    if ran == 0 {
+        let causes: Vec<String> = record
+            .parts
+            .iter()
+            .filter_map(|part| Some(format!("{}: {}", part.name, part.cause.as_ref()?)))
+            .collect();
+        return Err(LabError::cannot_run(
+            format!("nothing could be measured: {}", causes.join("; ")),
+            "see the causes above",
+        ));
+    }
+    Ok(record.verdict)
+}
+
+/// Version of the program; figures of a development build are not those of the product.
+fn version() -> String {
+    let version = env!("CARGO_PKG_VERSION");
+    match cfg!(debug_assertions) {
+        true => format!("{version} (development build)"),
+        false => version.to_owned(),
+    }
+}
+
+fn new_record(
+    plan: &StudyPlan,
+    options: &RunOptions,
+    setting: &Setting,
+) -> Result<SuiteRecord, LabError> {
+    let machine = (!options.simulate).then(|| {
+        let machine = net::machine();
+        MachineRecord {
+            cpu: machine.cpu,
+            cores: machine.cores as u64,
+            kernel: machine.kernel,
+            memory: machine.memory,
+        }
+    });
+    Ok(SuiteRecord {
+        format: FORMAT,
+        suite: plan.name.to_owned(),
+        title: plan.title.to_owned(),
+        about: plan.about.to_owned(),
+        source: plan.source.to_owned(),
+        setting: setting.name.clone(),
+        driver: if options.simulate {
+            "simulation"
+        } else {
+            "sockets"
+        }
+        .to_owned(),
+        version: version(),
+        started: match options.simulate {
+            true => 0,
+            false => run::unix_seconds()?,
+        },
+        machine,
+        seed: options.seed,
+        ..SuiteRecord::default()
+    })
+}
+
+/// A part that did not run.
+fn cause(part: &Part, why: &str) -> PartRecord {
+    PartRecord {
+        name: part.name.clone(),
+        experiment: part.experiment.clone(),
+        cause: Some(why.to_owned()),
+        ..PartRecord::default()
+    }
+}
+
+/// The part of an error that fits in a table.
+fn short(error: &LabError) -> String {
+    error.to_string().replace("\n  remedy:", "; remedy:")
+}
+
+fn run_part(part: &Part, dir: &Path, options: &RunOptions, quick: bool) -> PartRecord {
+    let sets = if quick { &part.quick } else { &part.full };
+    let mut record = PartRecord {
+        name: part.name.clone(),
+        experiment: part.experiment.clone(),
+        overrides: sets.clone(),
+        ..PartRecord::default()
+    };
+    let search = match part.action {
+        Action::Own(action) => return run_own(action, record, dir, options, quick),
+        Action::Run | Action::FullRun(_) => false,
+        Action::Search | Action::FullSearch(_) => !quick,
+    };
+    record.mode = if search {
+        PartMode::Search
+    } else {
+        PartMode::Run
+    };
+    if built_in(&part.experiment).is_none() {
+        record.cause = Some(format!(
+            "the experiment {} is not available in this build",
+            part.experiment
+        ));
+        return record;
+    }
+    let of_part = RunOptions {
+        set: sets.clone(),
+        out: Some(dir.join(&part.name)),
+        json: None,
+        ..options.clone()
+    };
+    let target = dir.join(&part.name);
+    let executed = run::load(&part.experiment, &of_part).and_then(|file| match search {
+        true => crate::search::execute(file, &of_part, &target),
+        false => run::execute(&file, &of_part, &target),
+    });
+    match executed {
+        Ok(executed) => {
+            record.measured = true;
+            record.verdict = executed.published.verdict;
+            if executed.record.cut_short {
+                record.cause = Some("interrupted by the user".to_owned());
+            }
+        }
+        Err(error) => record.cause = Some(short(&error)),
+    }
+    record
+}
+
+fn run_own(
+    action: OwnAction,
+    mut record: PartRecord,
+    dir: &Path,
+    options: &RunOptions,
+    quick: bool,
+) -> PartRecord {
+    record.mode = PartMode::Own;
+    let dir = dir.join(&record.name);
+    let context = PartContext {
+        dir: &dir,
+        quick,
+        simulate: options.simulate,
+        seed: options.seed,
+        repeat: options.repeat,
+    };
+    let result = std::fs::create_dir_all(&dir)
+        .map_err(|error| {
+            LabError::cannot_run(
+                format!("{}: {error}", dir.display()),
+                "name a writable directory with --out",
+            )
+        })
+        .and_then(|()| action(&context))
+        .and_then(|part| part.write(&dir).map(|()| part));
+    match result {
+        Ok(part) => {
+            record.measured = true;
+            record.verdict = part.verdict;
+            if !part.remarks.is_empty() {
+                record.cause = Some(part.remarks.join("; "));
+            }
+        }
+        Err(error) => record.cause = Some(short(&error)),
+    }
+    record
+}
+
+/// The plan of the study of this name.
+pub fn plan(name: &str) -> Option<StudyPlan> {
+    plans::find(name)
+}
+
+/// Makes rows, verdict and page of a study from its records: `run.json` and `report.html` in `dir`.
+///
+/// # Errors
+/// If the records are broken, or `dir` is not writable.
+pub(crate) fn publish(
+    dir: &Path,
+    plan: &StudyPlan,
+    record: &mut SuiteRecord,
+) -> Result<PublishedStudy, LabError> {
+    let mut parts: Vec<(PartRecord, Option<Measured>)> = Vec::new();
+    for part in &record.parts {
+        let measured = rows::read(dir, part)?;
+        let mut part = part.clone();
+        match &measured {
+            Some(Measured::Experiment(run, _)) => part.verdict = run.verdict,
+            Some(Measured::Own(own)) => part.verdict = own.verdict,
+            None => {}
+        }
+        parts.push((part, measured));
+    }
+    record.parts = parts.iter().map(|(part, _)| part.clone()).collect();
+    record.verdict = record
+        .parts
+        .iter()
+        .filter(|part| part.measured)
+        .fold(RunVerdict::NotJudged, |all, part| {
+            all.or_measured(part.verdict)
+        });
+    record.study = rows::all(plan, &parts, record.setting == "quick");
+    if !plan.compares {
+        // The experiments' own comparisons are those of the studies.
+        for row in &mut record.study {
+            row.study = None;
+            row.differs.clear();
+            let own = parts
+                .iter()
+                .any(|(part, _)| part.name == row.part && part.experiment.is_empty());
+            if !own && row.figure != CAPACITY && !row.part.is_empty() {
+                row.what = format!("{}: {}", row.part, row.what);
+            }
+            "X1".clone_into(&mut row.row);
+        }
+    }
+    let plots = plots::all(plan, &parts, &record.study);
+    record.write(dir)?;
+    if let Some(more) = plan.publish_more {
+        more(dir, record, &parts)?;
+    }
+    let page = dir.join("report.html");
+    let html = page::render(&page::Page {
+        record,
+        parts: &parts,
+        plots: &plots,
+    });
+    std::fs::write(&page, html).map_err(|error| {
+        LabError::cannot_run(
+            format!("{}: {error}", page.display()),
+            "make the directory writable, or copy the results to another one",
+        )
+    })?;
+    Ok(PublishedStudy {
+        page,
+        record: record.clone(),
+    })
+}
+
+/// The rows as text for the terminal.
+fn table(record: &SuiteRecord) -> String {
+    let rows: Vec<Vec<String>> = record
+        .study
+        .iter()
+        .map(|row| {
+            let here = row.here.map_or(row.missing(), plain);
+            let interval = row.interval.as_ref();
+            vec![
+                format!("{:<4} {}", row.row, row.what),
+                row.study.as_ref().map_or(String::new(), Reading::text),
+                here,
+                interval.map_or(String::new(), crate::statistics::Interval::ends),
+                row.unit.clone(),
+            ]
+        })
+        .collect();
+    let mut text = terminal::columns(&["figure", "study", "here", "95 % interval", "unit"], &rows);
+    for part in &record.parts {
+        if let Some(cause) = &part.cause {
+            text.push_str(&format!("{}: {cause}\n", part.name));
+        }
+    }
+    text.push_str(&format!("verdict: {}\n", record.verdict.name()));
+    text
+}
+
+#[cfg(test)]
+mod tests;

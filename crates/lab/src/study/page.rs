@@ -1,0 +1,442 @@
+//! The page of a study: figures beside the study's, its plots drawn again, and the records of each number.
+
+use super::plots::{PlacedPlot, chart};
+use super::record::{PartMode, PartRecord, Reading, SuiteRecord, TableRecord};
+use super::rows::Measured;
+use crate::error::RunVerdict;
+use crate::progress::duration;
+use crate::report::{STYLE, date, escape, plain};
+use std::collections::BTreeSet;
+use std::fmt::Write;
+
+/// Additions to the style of the reports.
+const MORE_STYLE: &str = "a{color:var(--accent)}td a{text-decoration-color:color-mix(in srgb,var(--accent) 40%,transparent)}\
+    td.words{min-width:190px}td.unit{min-width:90px;max-width:150px;color:var(--soft)}tr:target>*{background:var(--study)}\
+    @media print{details{display:block}a{color:inherit;text-decoration:none}}";
+
+/// Everything that the page shows, from the records alone.
+pub(super) struct Page<'a> {
+    /// The record.
+    pub record: &'a SuiteRecord,
+    /// The parts with their results.
+    pub parts: &'a [(PartRecord, Option<Measured>)],
+    /// The plots.
+    pub plots: &'a [PlacedPlot],
+}
+
+/// Renders the page.
+pub(super) fn render(page: &Page<'_>) -> String {
+    let mut html = String::with_capacity(64 << 10);
+    head(&mut html, page.record);
+    facts(&mut html, page.record);
+    rows(&mut html, page.record);
+    differs(&mut html, page.record);
+    plots(&mut html, page.plots);
+    tables(&mut html, page.parts);
+    parts(&mut html, page);
+    records(&mut html, page.parts);
+    html.push_str("</main></body></html>\n");
+    html
+}
+
+fn badge(verdict: RunVerdict) -> (&'static str, &'static str) {
+    match verdict {
+        RunVerdict::Passed => ("passed", "passed: within every threshold that was measured"),
+        RunVerdict::Failed => ("failed", "failed: a threshold was missed"),
+        RunVerdict::NotMeasured => (
+            "open",
+            "not measured: no figure with a threshold was measured",
+        ),
+        RunVerdict::NotJudged => ("open", "not judged: no threshold applies"),
+    }
+}
+
+fn head(html: &mut String, record: &SuiteRecord) {
+    let title = escape(&record.title);
+    let (class, verdict) = badge(record.verdict);
+    let _ = write!(
+        html,
+        "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\">\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
+         <meta name=\"color-scheme\" content=\"light dark\"><title>{title}</title><style>{STYLE}{MORE_STYLE}</style></head>\
+         <body><main><header><p class=\"kicker\">Hornwork test lab &middot; {}</p><h1>{title}</h1>\
+         <span class=\"badge {class}\">{verdict}</span></header><p class=\"lead\">{}</p>",
+        escape(&record.suite),
+        escape(&record.about),
+    );
+    if record.cut_short {
+        html.push_str(
+            "<aside class=\"care\"><strong>Interrupted.</strong> The page has the measurements until then.</aside>",
+        );
+    }
+}
+
+fn facts(html: &mut String, record: &SuiteRecord) {
+    let mut facts = Vec::new();
+    if !record.source.is_empty() {
+        facts.push(("Study", record.source.clone()));
+    }
+    facts.push(("Setting", record.setting.clone()));
+    let driver = match record.driver.as_str() {
+        "simulation" => "virtual time (simulation)",
+        _ => "real sockets",
+    };
+    facts.push(("Ran on", driver.to_owned()));
+    let seconds: f64 = record.parts.iter().map(|part| part.seconds).sum();
+    facts.push(("Duration", duration(seconds)));
+    facts.push(("Version", record.version.clone()));
+    if record.started > 0 {
+        facts.push(("Started", date(record.started)));
+    }
+    if let Some(machine) = &record.machine {
+        let memory = plain(machine.memory as f64 / (1u64 << 30) as f64);
+        let text = format!("{}, {} cores, {memory} GiB", machine.cpu, machine.cores);
+        facts.push(("Machine", text));
+        facts.push(("Kernel", machine.kernel.clone()));
+    }
+    html.push_str("<dl class=\"facts\">");
+    for (name, value) in facts {
+        let _ = write!(
+            html,
+            "<div><dt>{name}</dt><dd>{}</dd></div>",
+            escape(&value)
+        );
+    }
+    html.push_str("</dl>");
+}
+
+/// Anchor of the records of a part at a level.
+fn anchor(part: &str, level: Option<f64>) -> String {
+    match level {
+        Some(level) => format!("{part}-at-{level}"),
+        None => part.to_owned(),
+    }
+}
+
+fn rows(html: &mut String, record: &SuiteRecord) {
+    let beside = record.study.iter().any(|row| row.study.is_some());
+    let (title, note) = match beside {
+        true => (
+            "Beside the study",
+            "Each of our figures has its 95 % interval and links to its records; a figure that was not measured has the reason. \
+             A capacity lies between the highest load that passed and the lowest that failed.",
+        ),
+        false => (
+            "Figures",
+            "Each figure has its 95 % interval and links to its records; a figure that was not measured has the reason.",
+        ),
+    };
+    let study = if beside { "<th>study</th>" } else { "" };
+    let _ = write!(
+        html,
+        "<section><h2>{title}</h2><p class=\"note\">{note}</p><div class=\"scroll\"><table><thead><tr><th>row</th>\
+         <th class=\"words\">figure</th>{study}<th>here</th><th class=\"words unit\">unit</th><th>95 % interval</th><th>samples</th><th class=\"words\">remark</th>\
+         </tr></thead><tbody>"
+    );
+    for row in &record.study {
+        let _ = write!(
+            html,
+            "<tr><th>{}</th><td class=\"words\">{}</td>",
+            escape(&row.row),
+            escape(&row.what)
+        );
+        if beside {
+            let theirs = row.study.as_ref().map_or(String::new(), Reading::text);
+            let _ = write!(html, "<td>{}</td>", escape(&theirs));
+        }
+        // Records of an experiment are listed by level at the end of the page; other parts name their files.
+        let is_own = |part: &PartRecord| part.name == row.part && part.experiment.is_empty();
+        let link = match record.parts.iter().any(is_own) && !row.record.is_empty() {
+            true => row.record.clone(),
+            false => format!("#{}", anchor(&row.part, row.level)),
+        };
+        match row.here {
+            Some(here) => {
+                let _ = write!(
+                    html,
+                    "<td><a href=\"{}\">{}</a></td>",
+                    escape(&link),
+                    plain(here)
+                );
+            }
+            None if row.interval.is_some() => {
+                let _ = write!(
+                    html,
+                    "<td><a href=\"{}\">{}</a></td>",
+                    escape(&link),
+                    escape(&row.missing())
+                );
+            }
+            None => html.push_str("<td class=\"nil\">not measured</td>"),
+        }
+        let _ = write!(html, "<td class=\"words unit\">{}</td>", escape(&row.unit));
+        let interval = row.interval.as_ref();
+        let ends = interval.map_or(String::new(), crate::statistics::Interval::ends);
+        let _ = write!(html, "<td>{}</td>", escape(&ends));
+        match (row.samples, row.record.is_empty()) {
+            (0, _) => html.push_str("<td></td>"),
+            (samples, true) => {
+                let _ = write!(html, "<td>{samples}</td>");
+            }
+            (samples, false) => {
+                let kind = interval.map_or("", |interval| interval.of.as_str());
+                let _ = write!(
+                    html,
+                    "<td><a href=\"{}\">{samples}</a> {}</td>",
+                    escape(&row.record),
+                    escape(kind)
+                );
+            }
+        }
+        let _ = write!(
+            html,
+            "<td class=\"words\">{}</td></tr>",
+            escape(&row.remark)
+        );
+    }
+    html.push_str("</tbody></table></div></section>");
+}
+
+/// Differences in the set-up: those of several rows together.
+fn differs(html: &mut String, record: &SuiteRecord) {
+    let mut seen: Vec<(&str, BTreeSet<&str>)> = Vec::new();
+    for row in &record.study {
+        for text in &row.differs {
+            match seen.iter_mut().find(|(known, _)| known == text) {
+                Some((_, rows)) => {
+                    rows.insert(&row.row);
+                }
+                None => seen.push((text, BTreeSet::from([row.row.as_str()]))),
+            }
+        }
+    }
+    if seen.is_empty() {
+        return;
+    }
+    html.push_str("<section><h2>What differs in the set-up</h2><ul>");
+    for (text, rows) in seen {
+        let rows: Vec<&str> = rows.into_iter().collect();
+        let _ = write!(
+            html,
+            "<li>{} <span class=\"soft\">({})</span></li>",
+            escape(text),
+            escape(&rows.join(", "))
+        );
+    }
+    html.push_str("</ul></section>");
+}
+
+fn plots(html: &mut String, plots: &[PlacedPlot]) {
+    let drawn = plots
+        .iter()
+        .filter_map(|(part, plot)| Some((part, chart(plot)?)));
+    let mut any = false;
+    for (part, chart) in drawn {
+        if !any {
+            html.push_str("<section><h2>Figures drawn again</h2><div class=\"charts\">");
+            any = true;
+        }
+        let wide = if chart.is_wide() {
+            " class=\"wide\" style=\"grid-column:1/-1\""
+        } else {
+            ""
+        };
+        let _ = write!(html, "<figure{wide}><figcaption>");
+        match part.as_str() {
+            "" => html.push_str(&escape(chart.title())),
+            part => {
+                let _ = write!(
+                    html,
+                    "<a href=\"#{}\">{}</a>",
+                    escape(part),
+                    escape(chart.title())
+                );
+            }
+        }
+        for (name, colour) in chart.legend() {
+            let _ = write!(
+                html,
+                "<span class=\"key\"><i style=\"background:{colour}\"></i>{}</span>",
+                escape(name)
+            );
+        }
+        let _ = write!(
+            html,
+            "</figcaption><div class=\"plot\">{}</div></figure>",
+            chart.svg()
+        );
+    }
+    if any {
+        html.push_str("</div></section>");
+    }
+}
+
+fn tables(html: &mut String, parts: &[(PartRecord, Option<Measured>)]) {
+    for (record, measured) in parts {
+        let Some(Measured::Own(own)) = measured else {
+            continue;
+        };
+        for table in &own.tables {
+            one_table(html, record, table);
+        }
+        if own.notes.is_empty() {
+            continue;
+        }
+        html.push_str("<section><h2>Remarks</h2><ul>");
+        for note in &own.notes {
+            let _ = write!(html, "<li>{}</li>", escape(note));
+        }
+        html.push_str("</ul></section>");
+    }
+}
+
+fn one_table(html: &mut String, record: &PartRecord, table: &TableRecord) {
+    let _ = write!(
+        html,
+        "<section><h2>{}</h2><p class=\"note\">{} Records: <a href=\"{1}/part.json\">{1}/part.json</a>.</p>\
+         <div class=\"scroll\"><table><thead><tr>",
+        escape(&table.title),
+        escape(&record.name),
+    );
+    if !table.note.is_empty() {
+        let at = html.rfind("<div class=\"scroll\">").unwrap_or(html.len());
+        html.insert_str(
+            at,
+            &format!("<p class=\"note\">{}</p>", escape(&table.note)),
+        );
+    }
+    for name in &table.head {
+        let _ = write!(html, "<th>{}</th>", escape(name));
+    }
+    html.push_str("</tr></thead><tbody>");
+    for (number, row) in table.rows.iter().enumerate() {
+        html.push_str("<tr>");
+        for (place, cell) in row.iter().enumerate() {
+            let tag = if place == 0 { "th" } else { "td" };
+            let link = table.links.get(number).and_then(|links| links.get(place));
+            let _ = match link.filter(|link| !link.is_empty()) {
+                Some(link) => write!(
+                    html,
+                    "<{tag}><a href=\"{}\">{}</a></{tag}>",
+                    escape(link),
+                    escape(cell)
+                ),
+                None => write!(html, "<{tag}>{}</{tag}>", escape(cell)),
+            };
+        }
+        html.push_str("</tr>");
+    }
+    html.push_str("</tbody></table></div></section>");
+}
+
+/// The command that repeats a part.
+fn command(page: &Page<'_>, part: &PartRecord) -> String {
+    let mut text = match part.mode {
+        PartMode::Run => format!("hornwork lab run {}", part.experiment),
+        PartMode::Search => format!("hornwork lab search {}", part.experiment),
+        PartMode::Own => {
+            return match page.record.suite.as_str() {
+                crate::study::DATASHEET => format!("hornwork lab {}", page.record.suite),
+                suite => format!("hornwork lab run {suite}"),
+            };
+        }
+    };
+    for set in &part.overrides {
+        let _ = write!(text, " --set '{set}'");
+    }
+    if let Some(seed) = page.record.seed {
+        let _ = write!(text, " --seed {seed}");
+    }
+    if page.record.driver == "simulation" {
+        text.push_str(" --simulate");
+    }
+    text
+}
+
+fn parts(html: &mut String, page: &Page<'_>) {
+    html.push_str(
+        "<section><h2>Parts</h2><div class=\"scroll\"><table><thead><tr><th>part</th><th class=\"words\">verdict</th>\
+         <th>duration</th><th class=\"words\">records</th><th class=\"words\">command that repeats it</th></tr></thead><tbody>",
+    );
+    for (part, _) in page.parts {
+        let name = escape(&part.name);
+        let (class, _) = badge(part.verdict);
+        let verdict = match (&part.cause, part.measured) {
+            (Some(cause), false) => format!(
+                "<span class=\"soft\">not measured: {}</span>",
+                escape(cause)
+            ),
+            (Some(cause), true) => format!(
+                "<span class=\"mark {class}\">{}</span>; {}",
+                part.verdict.name(),
+                escape(cause)
+            ),
+            (None, _) => format!(
+                "<span class=\"mark {class}\">{}</span>",
+                part.verdict.name()
+            ),
+        };
+        let files = match (part.measured, part.experiment.is_empty()) {
+            (false, _) => String::new(),
+            (true, true) => format!("<a href=\"{name}/part.json\">part.json</a>"),
+            (true, false) => format!(
+                "<a href=\"{name}/report.html\">report</a>, <a href=\"{name}/run.json\">run.json</a>"
+            ),
+        };
+        let _ = write!(
+            html,
+            "<tr id=\"{name}\"><th>{name}</th><td class=\"words\">{verdict}</td><td>{}</td><td class=\"words\">{files}</td>\
+             <td class=\"words\"><code>{}</code></td></tr>",
+            duration(part.seconds),
+            escape(&command(page, part))
+        );
+    }
+    html.push_str("</tbody></table></div></section>");
+}
+
+/// Trials of each part and level, to which the figures link, with their files.
+fn records(html: &mut String, parts: &[(PartRecord, Option<Measured>)]) {
+    html.push_str(
+        "<section><h2>Records</h2><p class=\"note\">The trials behind each figure. run.json has the figures of a trial under its \
+         number, attempts.ndjson and streams.ndjson have a line for each attempt and stream with that number.</p>\
+         <div class=\"scroll\"><table><thead><tr><th>part and level</th><th class=\"words\">trials</th><th>attempts</th>\
+         <th>streams</th><th class=\"words\">verdict</th><th class=\"words\">files</th></tr></thead><tbody>",
+    );
+    for (part, measured) in parts {
+        let Some(Measured::Experiment(run, levels)) = measured else {
+            continue;
+        };
+        let name = escape(&part.name);
+        for level in levels {
+            let trials: Vec<&crate::raw::TrialRecord> = run
+                .trials
+                .iter()
+                .filter(|trial| trial.level == level.level)
+                .collect();
+            let numbers: Vec<String> = trials
+                .iter()
+                .map(|trial| format!("{} (seed {})", trial.trial, trial.seed))
+                .collect();
+            let attempts: u64 = trials
+                .iter()
+                .map(|t| t.figures.calls.attempted + t.details.registrations.attempted)
+                .sum();
+            let streams: u64 = trials.iter().map(|trial| trial.details.streams).sum();
+            let label = match level.level {
+                Some(value) => format!("{name}, {} {}", escape(&run.level_label), plain(value)),
+                None => name.clone(),
+            };
+            let _ = write!(
+                html,
+                "<tr id=\"{}\"><th>{label}</th><td class=\"words\">{}</td><td>{attempts}</td><td>{streams}</td>\
+                 <td class=\"words\">{}</td><td class=\"words\"><a href=\"{name}/run.json\">run.json</a>, \
+                 <a href=\"{name}/levels.csv\">levels.csv</a>, <a href=\"{name}/attempts.ndjson\">attempts</a>, \
+                 <a href=\"{name}/streams.ndjson\">streams</a></td></tr>",
+                escape(&anchor(&part.name, level.level)),
+                escape(&numbers.join(", ")),
+                level.verdict.name(),
+            );
+        }
+    }
+    html.push_str("</tbody></table></div></section>");
+}

@@ -1,0 +1,262 @@
+//! Plots of a study: its figures drawn again, with ours beside.
+
+use super::plan::{BarSpec, PlotSpec, StudyPlan};
+use super::record::{BarRecord, LineRecord, PartRecord, PlotRecord, Reading, StudyRow};
+use super::rows::Measured;
+use crate::figures::CLASS_NAMES;
+use crate::raw::RunRecord;
+use crate::report::{Chart, Group, LevelSummary, PALETTE, RESPONSE_CLASSES, Series, Stack, plain};
+
+/// A plot, and the part whose records it shows; empty for rows of several parts.
+pub(super) type PlacedPlot = (String, PlotRecord);
+
+/// All plots of a study that have something to show.
+pub(super) fn all(
+    plan: &StudyPlan,
+    parts: &[(PartRecord, Option<Measured>)],
+    rows: &[StudyRow],
+) -> Vec<PlacedPlot> {
+    let find = |name: &str| {
+        parts.iter().find_map(|(record, measured)| match measured {
+            Some(Measured::Experiment(run, levels)) if record.name == name => {
+                Some((run.as_ref(), levels.as_slice()))
+            }
+            _ => None,
+        })
+    };
+    let mut plots = Vec::new();
+    for spec in &plan.plots {
+        match spec {
+            PlotSpec::Distribution { part } => {
+                if let Some((run, levels)) = find(part) {
+                    plots.push(((*part).to_owned(), distribution(run, levels)));
+                }
+            }
+            PlotSpec::Levels {
+                title,
+                part,
+                x,
+                scale,
+                y,
+                figures,
+            } => {
+                if let Some((run, levels)) = find(part) {
+                    let series = over_levels(run, levels, figures, *scale);
+                    let plot = PlotRecord::Lines {
+                        title: (*title).to_owned(),
+                        x: (*x).to_owned(),
+                        y: (*y).to_owned(),
+                        series,
+                        limit: None,
+                    };
+                    plots.push(((*part).to_owned(), plot));
+                }
+            }
+            PlotSpec::Rows { title, y, bars } => {
+                plots.push((String::new(), beside(title, y, bars, rows)));
+            }
+        }
+    }
+    for (record, measured) in parts {
+        if let Some(Measured::Own(own)) = measured {
+            let of_part = own.plots.iter().cloned();
+            plots.extend(of_part.map(|plot| (record.name.clone(), plot)));
+        }
+    }
+    plots
+}
+
+/// Stacked classes of the response time at each level, the study's bar before ours.
+fn distribution(run: &RunRecord, levels: &[LevelSummary]) -> PlotRecord {
+    let study = run.study.as_ref();
+    let mut categories = Vec::new();
+    let mut bars: Vec<BarRecord> = CLASS_NAMES
+        .iter()
+        .map(|name| BarRecord {
+            name: format!("{name} ms"),
+            ..BarRecord::default()
+        })
+        .collect();
+    for level in levels {
+        let Some(value) = level.level else { continue };
+        let theirs = study
+            .and_then(|study| study.level.iter().find(|theirs| theirs.at == value))
+            .filter(|theirs| theirs.figures.keys().any(|name| name.ends_with(" ms")));
+        if let Some(theirs) = theirs {
+            categories.push(format!("{} study", plain(value)));
+            for bar in &mut bars {
+                bar.values.push(theirs.figures.get(&bar.name).copied());
+            }
+        }
+        categories.push(format!("{} here", plain(value)));
+        for (bar, count) in bars.iter_mut().zip(level.classes) {
+            bar.values.push(Some(count));
+        }
+    }
+    PlotRecord::Bars {
+        title: "Distribution of response times".to_owned(),
+        x: run.level_label.clone(),
+        y: "calls".to_owned(),
+        categories,
+        bars,
+        stacked: true,
+    }
+}
+
+/// Figures over the levels, with the study's points.
+fn over_levels(
+    run: &RunRecord,
+    levels: &[LevelSummary],
+    figures: &[(&str, &str)],
+    scale: f64,
+) -> Vec<LineRecord> {
+    let mut series = Vec::new();
+    for (figure, name) in figures {
+        let points = levels.iter().filter_map(|level| {
+            let x = level.level? * scale;
+            Some((x, level.figure(figure)?, level.intervals.get(*figure)))
+        });
+        let mut line = LineRecord {
+            name: (*name).to_owned(),
+            ..LineRecord::default()
+        };
+        for (x, value, interval) in points {
+            line.points.push((x, value));
+            let ends = interval.and_then(|ends| Some((ends.low?, ends.high?)));
+            line.spread.extend(ends.map(|(low, high)| (x, low, high)));
+        }
+        line.points.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let theirs: Vec<(f64, f64)> = run
+            .study
+            .iter()
+            .flat_map(|study| &study.level)
+            .filter_map(|level| Some((level.at * scale, *level.figures.get(*figure)?)))
+            .collect();
+        let measured = !line.points.is_empty();
+        if measured {
+            series.push(line);
+        }
+        if measured && !theirs.is_empty() {
+            series.push(LineRecord {
+                name: format!("{name}, study"),
+                points: theirs,
+                spread: Vec::new(),
+                scatter: true,
+            });
+        }
+    }
+    series
+}
+
+/// Figures of rows, the study's beside ours.
+fn beside(title: &str, y: &str, specs: &[BarSpec], rows: &[StudyRow]) -> PlotRecord {
+    let mut study = BarRecord {
+        name: "study".to_owned(),
+        ..BarRecord::default()
+    };
+    let mut here = BarRecord {
+        name: "here, with 95 % interval".to_owned(),
+        ..BarRecord::default()
+    };
+    let mut categories = Vec::new();
+    for spec in specs {
+        let matches = |row: &&StudyRow| {
+            row.part == spec.part
+                && row.figure == spec.figure
+                && (spec.level.is_none() || row.level == spec.level)
+        };
+        let row = rows.iter().find(matches);
+        categories.push(spec.name.to_owned());
+        study
+            .values
+            .push(row.and_then(|row| row.study.as_ref().and_then(Reading::number)));
+        here.values.push(row.and_then(|row| row.here));
+        let interval = row.and_then(|row| row.interval.as_ref());
+        here.spread
+            .push(interval.and_then(|ends| Some((ends.low?, ends.high?))));
+    }
+    PlotRecord::Bars {
+        title: title.to_owned(),
+        x: String::new(),
+        y: y.to_owned(),
+        categories,
+        bars: vec![study, here],
+        stacked: false,
+    }
+}
+
+/// Draws a plot; `None` if it is empty.
+pub(super) fn chart(plot: &PlotRecord) -> Option<Chart> {
+    let chart = match plot {
+        PlotRecord::Lines {
+            title,
+            x,
+            y,
+            series,
+            limit,
+        } => {
+            let lines = series.iter().enumerate().map(|(place, line)| Series {
+                name: line.name.clone(),
+                points: line.points.clone(),
+                colour: PALETTE
+                    .get(place % PALETTE.len())
+                    .copied()
+                    .unwrap_or(PALETTE[0]),
+                scatter: line.scatter,
+                spread: line.spread.clone(),
+            });
+            let chart = Chart::lines(title, x, y, lines.collect());
+            match limit {
+                Some((limit, name)) => chart.with_limit(Some(*limit), name),
+                None => chart,
+            }
+        }
+        PlotRecord::Bars {
+            title,
+            x,
+            y,
+            categories,
+            bars,
+            stacked: true,
+        } => {
+            let stacks = bars.iter().enumerate().map(|(place, bar)| Stack {
+                name: bar.name.clone(),
+                values: bar
+                    .values
+                    .iter()
+                    .map(|value| value.unwrap_or(0.0))
+                    .collect(),
+                colour: match bars.len() == RESPONSE_CLASSES.len() {
+                    true => RESPONSE_CLASSES.get(place).copied().unwrap_or(PALETTE[0]),
+                    false => PALETTE
+                        .get(place % PALETTE.len())
+                        .copied()
+                        .unwrap_or(PALETTE[0]),
+                },
+            });
+            Chart::stacks(title, x, y, categories.clone(), stacks.collect()).with_full_width()
+        }
+        PlotRecord::Bars {
+            title,
+            x,
+            y,
+            categories,
+            bars,
+            stacked: false,
+        } => {
+            // The study's bars are grey.
+            let colours = [PALETTE[5], PALETTE[0], PALETTE[1], PALETTE[2], PALETTE[3]];
+            let groups = bars.iter().enumerate().map(|(place, bar)| Group {
+                name: bar.name.clone(),
+                values: bar.values.clone(),
+                spread: bar.spread.clone(),
+                colour: colours
+                    .get(place % colours.len())
+                    .copied()
+                    .unwrap_or(PALETTE[0]),
+            });
+            Chart::groups(title, x, y, categories.clone(), groups.collect())
+        }
+    };
+    (!chart.is_empty()).then_some(chart)
+}

@@ -1,0 +1,329 @@
+//! Records of a study: `run.json` in its directory, `part.json` of parts that are no experiments.
+
+use crate::error::{LabError, RunVerdict};
+use crate::raw::MachineRecord;
+use crate::statistics::Interval;
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::path::Path;
+
+/// Version of the file format.
+pub const FORMAT: u32 = 1;
+
+/// A figure of a study: a number, or words if the study states no number.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Reading {
+    /// A number.
+    Number(f64),
+    /// Words.
+    Words(String),
+}
+
+impl Reading {
+    /// As text.
+    pub fn text(&self) -> String {
+        match self {
+            Reading::Number(number) => crate::report::plain(*number),
+            Reading::Words(words) => words.clone(),
+        }
+    }
+
+    /// The number.
+    pub fn number(&self) -> Option<f64> {
+        match self {
+            Reading::Number(number) => Some(*number),
+            Reading::Words(_) => None,
+        }
+    }
+}
+
+/// One figure of a study beside ours.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct StudyRow {
+    /// Row of the study, such as `S5`.
+    pub row: String,
+    /// Description of the figure.
+    pub what: String,
+    /// The study's figure; `null` without one.
+    pub study: Option<Reading>,
+    /// Our figure; `null` if it was not measured.
+    pub here: Option<f64>,
+    /// 95 % confidence interval of our figure.
+    pub interval: Option<Interval>,
+    /// Number of samples of our figure.
+    pub samples: u64,
+    /// Differences in the set-up.
+    pub differs: Vec<String>,
+    /// Unit of both figures; may be empty.
+    #[serde(default)]
+    pub unit: String,
+    /// Part that measured it; the directory of its records.
+    #[serde(default)]
+    pub part: String,
+    /// Value of the part's sweep.
+    #[serde(default)]
+    pub level: Option<f64>,
+    /// Name of the figure in the part.
+    #[serde(default)]
+    pub figure: String,
+    /// Remark on our figure; the reason if it was not measured.
+    #[serde(default)]
+    pub remark: String,
+    /// File with the records, relative to the study's directory; empty if nothing was measured.
+    #[serde(default)]
+    pub record: String,
+}
+
+impl StudyRow {
+    /// Words for a figure that has no value: a capacity may lie below the lowest load tried.
+    pub fn missing(&self) -> String {
+        let below = self.interval.as_ref().and_then(|interval| interval.high);
+        match below {
+            Some(high) => format!("below {}", crate::report::plain(high)),
+            None => "not measured".to_owned(),
+        }
+    }
+}
+
+/// A series of a plot.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LineRecord {
+    /// Name, for the legend.
+    pub name: String,
+    /// Points.
+    pub points: Vec<(f64, f64)>,
+    /// 95 % intervals of points: x, lower and upper end.
+    #[serde(default)]
+    pub spread: Vec<(f64, f64, f64)>,
+    /// Points without a line.
+    #[serde(default)]
+    pub scatter: bool,
+}
+
+/// Bars of one colour, one for each category; `null`: not measured.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct BarRecord {
+    /// Name, for the legend.
+    pub name: String,
+    /// One value for each category.
+    pub values: Vec<Option<f64>>,
+    /// 95 % intervals of the values.
+    #[serde(default)]
+    pub spread: Vec<Option<(f64, f64)>>,
+}
+
+/// A plot, as data.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PlotRecord {
+    /// Lines or points over a number.
+    Lines {
+        /// Title.
+        title: String,
+        /// Name of the x axis, with unit.
+        x: String,
+        /// Name of the y axis, with unit.
+        y: String,
+        /// The series.
+        series: Vec<LineRecord>,
+        /// A limit and its name.
+        #[serde(default)]
+        limit: Option<(f64, String)>,
+    },
+    /// Bars over categories, side by side, or stacked.
+    Bars {
+        /// Title.
+        title: String,
+        /// Name of the x axis.
+        x: String,
+        /// Name of the y axis, with unit.
+        y: String,
+        /// Names of the categories.
+        categories: Vec<String>,
+        /// The bars.
+        bars: Vec<BarRecord>,
+        /// Whether they are stacked.
+        #[serde(default)]
+        stacked: bool,
+    },
+}
+
+/// A table.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct TableRecord {
+    /// Title.
+    pub title: String,
+    /// Text above the table; may be empty.
+    #[serde(default)]
+    pub note: String,
+    /// Headings.
+    pub head: Vec<String>,
+    /// Rows; the first cell is their name.
+    pub rows: Vec<Vec<String>>,
+    /// Files with the records of the cells, relative to the study's directory; empty texts and missing ones: none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub links: Vec<Vec<String>>,
+}
+
+/// Results of a part that is no experiment: `part.json` in its directory. Its other records lie beside it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct OwnPart {
+    /// Rows; [`StudyRow::part`] and [`StudyRow::record`] are set by the frame if they are empty.
+    pub rows: Vec<StudyRow>,
+    /// Plots.
+    #[serde(default)]
+    pub plots: Vec<PlotRecord>,
+    /// Tables.
+    #[serde(default)]
+    pub tables: Vec<TableRecord>,
+    /// Verdict.
+    pub verdict: RunVerdict,
+    /// Why it was not measured completely.
+    #[serde(default)]
+    pub remarks: Vec<String>,
+    /// Explanations of the results, for the page.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+}
+
+/// How a part was measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PartMode {
+    /// `lab run` of an experiment.
+    #[default]
+    Run,
+    /// `lab search` of an experiment.
+    Search,
+    /// Measured by the study itself.
+    Own,
+}
+
+/// One part of a study.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PartRecord {
+    /// Name; the directory of its records in the study's directory.
+    pub name: String,
+    /// Experiment; empty for a part that is none.
+    pub experiment: String,
+    /// How it was measured.
+    pub mode: PartMode,
+    /// Overrides of the experiment file.
+    pub overrides: Vec<String>,
+    /// Verdict; `not judged` if it did not run.
+    pub verdict: RunVerdict,
+    /// Duration, seconds.
+    pub seconds: f64,
+    /// Why it was not measured, or not completely.
+    pub cause: Option<String>,
+    /// Whether records of it exist.
+    pub measured: bool,
+}
+
+/// A whole study.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SuiteRecord {
+    /// [`FORMAT`].
+    pub format: u32,
+    /// Name, such as `study-u`.
+    pub suite: String,
+    /// Title.
+    pub title: String,
+    /// Text of the page.
+    pub about: String,
+    /// The study.
+    pub source: String,
+    /// `quick` or `full`.
+    pub setting: String,
+    /// `sockets` or `simulation`.
+    pub driver: String,
+    /// Version of the program.
+    pub version: String,
+    /// Start, seconds since 1970; 0 in a simulation.
+    pub started: u64,
+    /// The machine; `null` in a simulation.
+    pub machine: Option<MachineRecord>,
+    /// Seed instead of those of the experiments.
+    pub seed: Option<u64>,
+    /// The parts.
+    pub parts: Vec<PartRecord>,
+    /// Figures beside those of the study.
+    pub study: Vec<StudyRow>,
+    /// Verdict over all parts.
+    pub verdict: RunVerdict,
+    /// The user interrupted it.
+    pub cut_short: bool,
+}
+
+fn broken(path: &Path, error: impl std::fmt::Display) -> LabError {
+    LabError::bad_input(format!("{}: {error}", path.display()))
+}
+
+/// Writes a record through a temporary file, so that a full disk or a killed process leaves the old one.
+fn write(path: &Path, record: &impl Serialize) -> Result<(), LabError> {
+    let cannot = |error: std::io::Error| {
+        LabError::cannot_run(
+            format!("{}: {error}", path.display()),
+            "name a writable directory with --out",
+        )
+    };
+    let mut text =
+        serde_json::to_vec_pretty(record).map_err(|error| cannot(std::io::Error::from(error)))?;
+    text.push(b'\n');
+    let part = path.with_extension("json.part");
+    fs::write(&part, text)
+        .and_then(|()| fs::rename(&part, path))
+        .map_err(cannot)
+}
+
+impl OwnPart {
+    /// Writes `part.json` into `dir`.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn write(&self, dir: &Path) -> Result<(), LabError> {
+        write(&dir.join("part.json"), self)
+    }
+
+    /// Reads `part.json` of `dir`.
+    ///
+    /// # Errors
+    /// If it is missing or broken.
+    pub fn read(dir: &Path) -> Result<OwnPart, LabError> {
+        let path = dir.join("part.json");
+        let text = fs::read_to_string(&path).map_err(|error| broken(&path, error))?;
+        serde_json::from_str(&text).map_err(|error| broken(&path, error))
+    }
+}
+
+impl SuiteRecord {
+    /// Reads the record of `dir`.
+    ///
+    /// # Errors
+    /// If it is missing, broken or of another format.
+    pub fn read(dir: &Path) -> Result<SuiteRecord, LabError> {
+        let path = dir.join("run.json");
+        let text = fs::read_to_string(&path).map_err(|error| broken(&path, error))?;
+        let record: SuiteRecord =
+            serde_json::from_str(&text).map_err(|error| broken(&path, error))?;
+        match record.format {
+            FORMAT => Ok(record),
+            other => Err(broken(&path, format!("unknown format {other}"))),
+        }
+    }
+
+    /// Writes `run.json` into `dir`, which it creates.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn write(&self, dir: &Path) -> Result<(), LabError> {
+        fs::create_dir_all(dir).map_err(|error| {
+            LabError::cannot_run(
+                format!("{}: {error}", dir.display()),
+                "name a writable directory with --out",
+            )
+        })?;
+        write(&dir.join("run.json"), self)
+    }
+}

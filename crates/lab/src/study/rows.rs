@@ -1,0 +1,395 @@
+//! Rows of a study from the records of its parts.
+
+use super::plan::{AbsentRow, Action, Part, RowSpec, StudyPlan};
+use super::record::{OwnPart, PartRecord, Reading, StudyRow};
+use crate::error::LabError;
+use crate::experiment::{CAPACITY, File, Study, built_in};
+use crate::raw::RunRecord;
+use crate::report::{LevelSummary, capacity_of, compare_with_study};
+use std::path::Path;
+
+/// Records of a part, read back.
+#[derive(Debug)]
+pub enum Measured {
+    /// Of an experiment.
+    Experiment(Box<RunRecord>, Vec<LevelSummary>),
+    /// Of a part that is none.
+    Own(OwnPart),
+}
+
+/// Reads the records of a part; `None` if there are none. The part's own report is written again.
+pub(super) fn read(dir: &Path, record: &PartRecord) -> Result<Option<Measured>, LabError> {
+    if !record.measured {
+        return Ok(None);
+    }
+    let dir = dir.join(&record.name);
+    if record.experiment.is_empty() {
+        return OwnPart::read(&dir).map(|part| Some(Measured::Own(part)));
+    }
+    let (run, levels) = crate::report::read_levels(&dir)?;
+    Ok(Some(Measured::Experiment(Box::new(run), levels)))
+}
+
+/// Description and unit of a figure of `levels.csv`.
+pub(super) fn description(name: &str) -> (String, &'static str) {
+    let (what, unit) = match name {
+        "attempted" => ("calls attempted", "calls"),
+        "established" => ("calls established", "calls"),
+        "completed" => ("calls completed", "calls"),
+        "failed" => ("calls failed", "calls"),
+        "dropped" => ("calls not established", "calls"),
+        "refused" => ("calls refused", "calls"),
+        "peak_calls" => ("most calls at a time", "calls"),
+        "registrations" => ("registrations attempted", ""),
+        "registered" => ("registrations accepted", ""),
+        "registrations_failed" => ("registrations failed", ""),
+        "response_p50_ms" => ("response time, median", "ms"),
+        "response_p99_ms" => ("response time, 99th percentile", "ms"),
+        "response_max_ms" => ("response time, largest", "ms"),
+        "cpu_us_each" => ("CPU time of the SUT for each call or registration", "us"),
+        "established_per_second" => ("accepted per second", "/s"),
+        "in_time_per_second" => ("answered in time and completed, per second", "/s"),
+        "streams" => ("streams", ""),
+        "packets" => ("packets", ""),
+        "lost_percent" => ("packets lost", "%"),
+        "jitter_mean_ms" => ("jitter, mean", "ms"),
+        "jitter_p99_ms" => ("jitter, 99th percentile", "ms"),
+        "jitter_max_ms" => ("jitter, largest", "ms"),
+        "delta_max_ms" => ("longest time between two packets", "ms"),
+        "jitter_trimmed_mean_ms" => ("jitter, trimmed mean of the runs", "ms"),
+        "jitter_trimmed_p99_ms" => ("jitter, 99th percentile, trimmed mean of the runs", "ms"),
+        "noise_jitter_mean_ms" => ("jitter of the host itself, mean", "ms"),
+        "noise_jitter_p99_ms" => ("jitter of the host itself, 99th percentile", "ms"),
+        "subject_cores" => ("cores busy with the SUT", "cores"),
+        "host_cpu_percent" => ("CPU of the host", "%"),
+        "one_way_ms" => ("one-way delay of the worst stream", "ms"),
+        "relay_p50_ms" => ("delay of a packet, median", "ms"),
+        "relay_p99_ms" => ("delay of a packet, 99th percentile", "ms"),
+        "relay_max_ms" => ("delay of a packet, largest", "ms"),
+        "cpu_us_per_packet" => ("CPU time of the SUT for each packet", "us"),
+        "signalling_us_per_call" => ("CPU time of signalling for each call", "us"),
+        "media_us_per_packet" => ("CPU time of media for each packet", "us"),
+        "node_spread_percent" => ("spread of calls over media nodes", "%"),
+        "round_trip_ms" => ("round trip of the worst stream", "ms"),
+        "mos" => ("mean opinion score", ""),
+        CAPACITY => ("highest level within every threshold", ""),
+        other if other.ends_with(" ms") => {
+            return (format!("response time {other}"), "calls");
+        }
+        other => return (other.to_owned(), ""),
+    };
+    (what.to_owned(), unit)
+}
+
+/// Description of a row: the figure, and the level at which it was read.
+fn what(title: &str, figure: &str, unit: &str, at: &str) -> String {
+    let words = match figure {
+        CAPACITY => format!("{title}: {}", description(CAPACITY).0),
+        figure if unit.starts_with('%') => format!("{}, {unit}", description(figure).0),
+        figure => description(figure).0,
+    };
+    match at {
+        "" => words,
+        at => format!("{words}; {at}"),
+    }
+}
+
+/// Words for the level of a figure.
+fn at(part: &Part, level: Option<f64>, label: &str) -> String {
+    match level {
+        Some(_) if !part.says.is_empty() => part.says.to_owned(),
+        Some(level) => format!("{label} {}", crate::report::plain(level)),
+        None => String::new(),
+    }
+}
+
+/// The experiment file of a part in its setting.
+fn file(part: &Part, quick: bool) -> Option<File> {
+    let sets = if quick { &part.quick } else { &part.full };
+    File::parse_with(&part.name, built_in(&part.experiment)?, sets).ok()
+}
+
+/// Differences in the set-up: those of the experiment, and the quick setting.
+fn differs(study: Option<&Study>, record: &PartRecord, quick: bool) -> Vec<String> {
+    let mut all: Vec<String> = study.map_or(Vec::new(), |study| study.differs.clone());
+    if quick && !record.overrides.is_empty() {
+        all.push(format!("Quick setting: {}", record.overrides.join(", ")));
+    }
+    all
+}
+
+/// The row code of a part: its own, or the first of its experiment's table.
+fn code(part: &Part, study: Option<&Study>) -> String {
+    match part.row {
+        "" => study.map_or(String::new(), |study| study.row.clone()),
+        row => row.to_owned(),
+    }
+}
+
+/// Rows of a part that was measured.
+pub(super) fn measured(
+    part: &Part,
+    record: &PartRecord,
+    measured: &Measured,
+    quick: bool,
+) -> Vec<StudyRow> {
+    let file = format!("{}/run.json", record.name);
+    match measured {
+        Measured::Own(own) => own
+            .rows
+            .iter()
+            .cloned()
+            .map(|mut row| {
+                if row.part.is_empty() {
+                    row.part.clone_from(&record.name);
+                }
+                if row.record.is_empty() && row.here.is_some() {
+                    row.record = format!("{}/part.json", record.name);
+                }
+                row
+            })
+            .collect(),
+        Measured::Experiment(run, levels) => {
+            let study = run.study.as_ref();
+            let differs = differs(study, record, quick);
+            let mut rows = Vec::new();
+            for found in compare_with_study(run, levels) {
+                let mine = |level: f64| part.levels.is_empty() || part.levels.contains(&level);
+                let elsewhere = match found.level {
+                    Some(level) => !mine(level),
+                    None => !part.levels.is_empty(),
+                };
+                // The main figure may be one of those by level.
+                let again = rows.iter().any(|row: &StudyRow| {
+                    row.figure == found.figure
+                        && row.level == found.level
+                        && row.study == Some(Reading::Number(found.study_value))
+                });
+                if elsewhere || again {
+                    continue;
+                }
+                let (_, unit) = description(&found.figure);
+                let unit = if found.unit.is_empty() {
+                    unit
+                } else {
+                    &found.unit
+                };
+                let samples = found
+                    .interval
+                    .as_ref()
+                    .map_or(0, |interval| interval.samples);
+                let absent = found.run_value.is_none() && quick && found.remark == "level not run";
+                rows.push(StudyRow {
+                    row: code(part, study),
+                    what: what(
+                        &run.title,
+                        &found.figure,
+                        unit,
+                        &at(part, found.level, &run.level_label),
+                    ),
+                    study: Some(Reading::Number(found.study_value)),
+                    here: found.run_value,
+                    samples,
+                    differs: differs.clone(),
+                    unit: unit.to_owned(),
+                    part: record.name.clone(),
+                    level: found.level,
+                    figure: found.figure.clone(),
+                    remark: match absent {
+                        true => "level not in the quick setting".to_owned(),
+                        false if found.run_value.is_none() => found.run_value_text(),
+                        false => found.remark.clone(),
+                    },
+                    record: found.run_value.map_or(String::new(), |_| file.clone()),
+                    interval: found.interval,
+                });
+            }
+            rows.extend(
+                part.rows
+                    .iter()
+                    .map(|spec| at_level(spec, record, (run, levels), &differs)),
+            );
+            rows
+        }
+    }
+}
+
+/// A further row, read at its level.
+fn at_level(
+    spec: &RowSpec,
+    record: &PartRecord,
+    (run, levels): (&RunRecord, &[LevelSummary]),
+    differs: &[String],
+) -> StudyRow {
+    let file = format!("{}/run.json", record.name);
+    if spec.figure == CAPACITY {
+        let found = capacity_of(run, levels);
+        return StudyRow {
+            here: found.value,
+            samples: found
+                .interval
+                .as_ref()
+                .map_or(0, |interval| interval.samples),
+            interval: found.interval,
+            differs: differs.to_vec(),
+            part: record.name.clone(),
+            remark: found.remark,
+            record: found.value.map_or(String::new(), |_| file),
+            ..of_spec(spec)
+        };
+    }
+    // The highest level that did not fail, if there is one.
+    let passed = |level: &&LevelSummary| level.verdict != crate::error::RunVerdict::Failed;
+    let any = levels.iter().any(|level| passed(&level));
+    let level = match spec.at {
+        Some(at) => levels.iter().find(|level| level.level == Some(at)),
+        None => levels
+            .iter()
+            .filter(|level| !any || passed(level))
+            .max_by(|a, b| {
+                a.level
+                    .partial_cmp(&b.level)
+                    .unwrap_or(std::cmp::Ordering::Equal)
+            }),
+    };
+    let here = level.and_then(|level| level.figure(spec.figure));
+    let interval = level
+        .and_then(|level| level.intervals.get(spec.figure))
+        .cloned();
+    let samples = match (&interval, level) {
+        (Some(interval), _) => interval.samples,
+        (None, Some(level)) => level.repetitions as u64,
+        (None, None) => 0,
+    };
+    StudyRow {
+        here,
+        interval: interval.filter(|_| here.is_some()),
+        samples: if here.is_some() { samples } else { 0 },
+        differs: differs.to_vec(),
+        part: record.name.clone(),
+        level: level.and_then(|level| level.level).or(spec.at),
+        remark: match (here, level) {
+            (Some(_), _) => String::new(),
+            (None, Some(_)) => "not measured".to_owned(),
+            (None, None) => "level not run".to_owned(),
+        },
+        record: here.map_or(String::new(), |_| file),
+        ..of_spec(spec)
+    }
+}
+
+fn of_spec(spec: &RowSpec) -> StudyRow {
+    StudyRow {
+        row: spec.row.to_owned(),
+        what: spec.what.to_owned(),
+        study: Some(spec.study.clone()),
+        unit: spec.unit.to_owned(),
+        figure: spec.figure.to_owned(),
+        ..StudyRow::default()
+    }
+}
+
+/// Rows of a part that was not measured: the study's figures, with the cause.
+pub(super) fn not_measured(part: &Part, record: &PartRecord, quick: bool) -> Vec<StudyRow> {
+    let cause = record.cause.clone().unwrap_or_else(|| "not run".to_owned());
+    let file = file(part, quick);
+    let experiment = file.as_ref().map(File::experiment);
+    let study = experiment.and_then(|experiment| experiment.study.as_ref());
+    let label = experiment
+        .and_then(|experiment| experiment.levels.as_ref())
+        .map_or("level", |levels| levels.label.as_str());
+    let title = experiment.map_or(part.name.as_str(), |experiment| &experiment.title);
+    let differs = differs(study, record, quick);
+    let base = |figure: &str, unit: &str, value: f64, level: Option<f64>| StudyRow {
+        row: code(part, study),
+        what: what(title, figure, unit, &at(part, level, label)),
+        study: Some(Reading::Number(value)),
+        unit: unit.to_owned(),
+        level,
+        figure: figure.to_owned(),
+        ..StudyRow::default()
+    };
+    let mut rows = Vec::new();
+    for level in study.iter().flat_map(|study| &study.level) {
+        if !part.levels.is_empty() && !part.levels.contains(&level.at) {
+            continue;
+        }
+        for (figure, value) in &level.figures {
+            rows.push(base(figure, description(figure).1, *value, Some(level.at)));
+        }
+    }
+    if let Some(study) = study.filter(|study| {
+        let at = study.at.unwrap_or(f64::NAN);
+        part.levels.is_empty() || part.levels.contains(&at)
+    }) && let Some(figure) = study.figure
+    {
+        rows.push(base(&study.ours, &study.unit, figure, study.at));
+    }
+    rows.extend(part.rows.iter().map(of_spec));
+    if rows.is_empty() {
+        rows.push(StudyRow {
+            row: code(part, study),
+            what: title.to_owned(),
+            ..StudyRow::default()
+        });
+    }
+    for row in &mut rows {
+        row.part.clone_from(&record.name);
+        row.remark.clone_from(&cause);
+        row.differs.clone_from(&differs);
+    }
+    rows
+}
+
+/// A row that nothing in this build measures.
+pub(super) fn absent(absent: &AbsentRow) -> StudyRow {
+    StudyRow {
+        row: absent.row.to_owned(),
+        what: absent.what.to_owned(),
+        study: Some(absent.study.clone()),
+        unit: absent.unit.to_owned(),
+        remark: absent.cause.clone(),
+        ..StudyRow::default()
+    }
+}
+
+/// All rows of a study, in the order of their codes.
+pub(super) fn all(
+    plan: &StudyPlan,
+    parts: &[(PartRecord, Option<Measured>)],
+    quick: bool,
+) -> Vec<StudyRow> {
+    let mut rows: Vec<StudyRow> = Vec::new();
+    for part in &plan.parts {
+        let record = parts.iter().find(|(record, _)| record.name == part.name);
+        match record {
+            Some((record, Some(found))) => rows.extend(measured(part, record, found, quick)),
+            Some((record, None)) => rows.extend(not_measured(part, record, quick)),
+            None => {
+                let record = PartRecord {
+                    name: part.name.clone(),
+                    cause: Some("not run: the study was interrupted before".to_owned()),
+                    ..PartRecord::default()
+                };
+                rows.extend(not_measured(part, &record, quick));
+            }
+        }
+    }
+    rows.extend(plan.absent.iter().map(absent));
+    // S11 follows S9.
+    let key = |row: &StudyRow| {
+        let first = row.row.split([',', ' ']).next().unwrap_or_default();
+        let digits: String = first.chars().filter(char::is_ascii_digit).collect();
+        digits.parse::<u32>().unwrap_or(u32::MAX)
+    };
+    rows.sort_by_key(key);
+    rows
+}
+
+/// Whether a part is left out in the quick setting, and why.
+pub(super) fn left_out(part: &Part, quick: bool) -> Option<&'static str> {
+    match part.action {
+        Action::FullRun(why) | Action::FullSearch(why) if quick => Some(why),
+        _ => None,
+    }
+}

@@ -1,0 +1,176 @@
+use super::*;
+
+fn scratch(name: &str) -> PathBuf {
+    let unique = format!("hornwork-study-{name}-{}", std::process::id());
+    let dir = std::env::temp_dir().join(unique);
+    let _ = std::fs::remove_dir_all(&dir);
+    dir
+}
+
+fn row(code: &str, here: Option<f64>) -> StudyRow {
+    StudyRow {
+        row: code.to_owned(),
+        what: "loss at 38 kbit/s".to_owned(),
+        study: Some(Reading::Number(4.0)),
+        here,
+        samples: 3,
+        unit: "%".to_owned(),
+        ..StudyRow::default()
+    }
+}
+
+fn measure(context: &PartContext<'_>) -> Result<OwnPart, LabError> {
+    assert!(context.quick && context.simulate && context.dir.is_dir());
+    Ok(OwnPart {
+        rows: vec![row("C11", Some(1.0)), row("C3", Some(5.0))],
+        plots: vec![PlotRecord::Bars {
+            title: "Loss by cipher".to_owned(),
+            x: "cipher".to_owned(),
+            y: "loss, %".to_owned(),
+            categories: vec!["none".to_owned(), "DES".to_owned()],
+            bars: vec![BarRecord {
+                name: "here".to_owned(),
+                values: vec![Some(1.0), None],
+                spread: vec![Some((0.5, 2.0))],
+            }],
+            stacked: false,
+        }],
+        tables: vec![TableRecord {
+            title: "Ranking <table>".to_owned(),
+            note: "a note".to_owned(),
+            head: vec!["cipher".to_owned(), "loss".to_owned()],
+            rows: vec![vec!["AES".to_owned(), "1".to_owned()]],
+            links: vec![vec![String::new(), "own/aes.json".to_owned()]],
+        }],
+        verdict: RunVerdict::Failed,
+        remarks: vec!["one cipher is missing".to_owned()],
+        notes: vec!["lines are emulated".to_owned()],
+    })
+}
+
+fn refuse(_: &PartContext<'_>) -> Result<OwnPart, LabError> {
+    Err(LabError::cannot_run(
+        "no right for namespaces",
+        "run it as root",
+    ))
+}
+
+fn plan_of(parts: Vec<Part>) -> StudyPlan {
+    StudyPlan {
+        name: "study-u",
+        title: "A study",
+        source: "a paper",
+        about: "about",
+        parts,
+        absent: vec![AbsentRow {
+            row: "C2",
+            what: "long distance",
+            study: Reading::Words("six times the limit".to_owned()),
+            unit: "ms",
+            cause: "not available".to_owned(),
+        }],
+        plots: Vec::new(),
+        compares: true,
+        publish_more: None,
+    }
+}
+
+fn quick(dir: &Path) -> RunOptions {
+    RunOptions {
+        out: Some(dir.to_owned()),
+        simulate: true,
+        ..RunOptions::default()
+    }
+}
+
+#[test]
+fn own_parts_are_reported_and_failures_have_their_cause() {
+    let dir = scratch("own");
+    let plan = plan_of(vec![
+        Part::own("matrix", "C1", measure, 1.0),
+        Part::own("namespaces", "C4", refuse, 1.0),
+        Part::of("esp-nothing", "C5", Action::Run),
+    ]);
+    let mut record = new_record(&plan, &quick(&dir), &Setting::quick()).unwrap();
+    for part in &plan.parts {
+        std::fs::create_dir_all(&dir).unwrap();
+        record.parts.push(run_part(part, &dir, &quick(&dir), true));
+    }
+    record.write(&dir).unwrap();
+    let published = publish(&dir, &plan, &mut record).unwrap();
+    let codes: Vec<&str> = published
+        .record
+        .study
+        .iter()
+        .map(|row| row.row.as_str())
+        .collect();
+    assert_eq!(codes, ["C2", "C3", "C4", "C5", "C11"]);
+    assert_eq!(published.record.verdict, RunVerdict::Failed);
+    let of = |code: &str| {
+        published
+            .record
+            .study
+            .iter()
+            .find(|row| row.row == code)
+            .unwrap()
+    };
+    assert!(
+        of("C4")
+            .remark
+            .contains("namespaces; remedy: run it as root"),
+        "{:?}",
+        of("C4")
+    );
+    assert!(
+        of("C5")
+            .remark
+            .contains("esp-nothing is not available in this build")
+    );
+    assert_eq!(of("C3").record, "matrix/part.json");
+    let html = std::fs::read_to_string(&published.page).unwrap();
+    for text in [
+        "Ranking &lt;table&gt;",
+        "Loss by cipher",
+        "matrix/part.json",
+        "a note",
+        "one cipher is missing",
+        "<li>lines are emulated</li>",
+        "<td><a href=\"own/aes.json\">1</a></td>",
+        "<td><a href=\"matrix/part.json\">5</a></td>",
+    ] {
+        assert!(html.contains(text), "{text}");
+    }
+    // The same page again from the records.
+    let mut again = SuiteRecord::read(&dir).unwrap();
+    publish(&dir, &plan, &mut again).unwrap();
+    assert_eq!(std::fs::read_to_string(&published.page).unwrap(), html);
+    let _ = std::fs::remove_dir_all(&dir);
+}
+
+#[test]
+fn nothing_that_runs_is_an_error_with_every_cause() {
+    let dir = scratch("nothing");
+    let plan = plan_of(vec![Part::own("namespaces", "C4", refuse, 1.0)]);
+    let error = run_plan(&plan, &quick(&dir), &Setting::quick()).unwrap_err();
+    assert_eq!(error.exit_code(), 3);
+    assert!(
+        error.to_string().contains("no right for namespaces"),
+        "{error}"
+    );
+    let _ = std::fs::remove_dir_all(&dir);
+}
+
+#[test]
+fn options_of_experiments_are_refused() {
+    let options = RunOptions {
+        set: vec!["seed=2".to_owned()],
+        ..RunOptions::default()
+    };
+    assert_eq!(run("study-u", &options, true).unwrap_err().exit_code(), 2);
+    assert!(is_study("study-s") && !is_study("call-rate"));
+    assert!(
+        list()
+            .iter()
+            .all(|(_, title, seconds)| !title.is_empty() && *seconds > 60.0)
+    );
+}

@@ -1,0 +1,457 @@
+//! The test bed of a cell: two hosts and the line between them in named network namespaces, their firewall and tunnel.
+
+use super::model::{StudyProtection, Tunnel};
+use crate::error::LabError;
+use net::Network;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Begin of the names of our namespaces; then the process and the number of the cell.
+const PREFIX: &str = "hwc-";
+/// Addresses of the hosts on the line, and in the tunnel.
+const LINE: [&str; 2] = ["10.96.0.1", "10.96.0.2"];
+const INNER: [&str; 2] = ["10.97.0.1", "10.97.0.2"];
+/// Ports of OpenVPN and WireGuard.
+const OPENVPN: u16 = 1_194;
+const WIREGUARD: u16 = 51_820;
+/// Port of RTP; RTCP has the next one.
+pub const RTP: u16 = 5_004;
+/// Longest start of a tunnel.
+const START: Duration = Duration::from_secs(15);
+
+/// Programs with the purpose and the Debian package of each.
+fn remedy(program: &str) -> String {
+    let package = match program {
+        "nft" => "nftables",
+        "wg" => "wireguard-tools",
+        "wireguard-go" => "wireguard-go, or a kernel with WireGuard",
+        "ip" => "iproute2",
+        other => other,
+    };
+    format!("install {package}")
+}
+
+fn failed(what: &str, error: impl std::fmt::Display) -> String {
+    format!("{what}: {error}")
+}
+
+/// Runs a program to its end.
+fn program(name: &str, arguments: &[&str]) -> Result<String, String> {
+    let output = Command::new(name)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output();
+    let output = output.map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => format!("{name} is not installed: {}", remedy(name)),
+        _ => failed(name, error),
+    })?;
+    match output.status.success() {
+        true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+        false => Err(failed(
+            &format!("{name} {}", arguments.join(" ")),
+            String::from_utf8_lossy(&output.stderr).trim(),
+        )),
+    }
+}
+
+/// Runs lines of a shell that ends at the first failure.
+fn script(text: &str) -> Result<(), String> {
+    program("sh", &["-ec", text]).map(|_| ())
+}
+
+/// The test bed.
+#[derive(Debug)]
+pub struct Bench {
+    /// Names of the namespaces: first host, second host, line.
+    names: [String; 3],
+    /// The namespaces.
+    pub networks: [Arc<Network>; 3],
+    /// Interface on which media passes unprotected, at each host.
+    pub media_interfaces: [String; 2],
+    /// Addresses of media.
+    pub media_addresses: [std::net::IpAddr; 2],
+    children: Vec<Child>,
+    sockets: Vec<PathBuf>,
+    logs: PathBuf,
+}
+
+impl Bench {
+    /// Makes hosts and line of cell `number`, with its logs in `logs`.
+    ///
+    /// # Errors
+    /// A right or a program is missing.
+    pub fn new(number: usize, logs: &Path) -> Result<Bench, String> {
+        let base = format!("{PREFIX}{}-{number}", std::process::id());
+        let names = ["a", "b", "l"].map(|end| format!("{base}-{end}"));
+        let [a, b, l] = &names;
+        let made = script(&format!(
+            "ip netns add {a}; ip netns add {b}; ip netns add {l}
+             ip link add eth0 netns {a} address 02:00:00:00:00:01 type veth peer name la netns {l}
+             ip link add eth0 netns {b} address 02:00:00:00:00:02 type veth peer name lb netns {l}
+             ip -n {l} link set la addrgenmode none up; ip -n {l} link set lb addrgenmode none up
+             ip -n {a} link set lo up; ip -n {b} link set lo up
+             ip -n {a} link set eth0 addrgenmode none up; ip -n {b} link set eth0 addrgenmode none up
+             ip -n {a} addr add {0}/24 dev eth0; ip -n {b} addr add {1}/24 dev eth0
+             ip -n {a} neigh add {1} lladdr 02:00:00:00:00:02 dev eth0 nud permanent
+             ip -n {b} neigh add {0} lladdr 02:00:00:00:00:01 dev eth0 nud permanent",
+            LINE[0], LINE[1]
+        ));
+        let opened = made.and_then(|()| {
+            let open = |name: &str| Network::named(name).map_err(|error| failed(name, error));
+            Ok([open(a)?, open(b)?, open(l)?].map(Arc::new))
+        });
+        let networks = match opened {
+            Ok(networks) => networks,
+            Err(error) => {
+                for name in &names {
+                    remove_namespace(name);
+                }
+                return Err(error);
+            }
+        };
+        let eth0 = || "eth0".to_owned();
+        Ok(Bench {
+            names,
+            networks,
+            media_interfaces: [eth0(), eth0()],
+            media_addresses: addresses(LINE),
+            children: Vec::new(),
+            sockets: Vec::new(),
+            logs: logs.to_owned(),
+        })
+    }
+
+    /// Sets up a protection and checks that it works.
+    ///
+    /// # Errors
+    /// A program or a right is missing, or it does not start.
+    pub fn protect(&mut self, protection: &StudyProtection) -> Result<(), String> {
+        if protection.has_firewall {
+            self.firewall()?;
+        }
+        match protection.tunnel {
+            Tunnel::None => Ok(()),
+            Tunnel::OpenVpn(cipher) => self.openvpn(cipher, protection.name),
+            Tunnel::WireGuard => self.wireguard(),
+        }
+    }
+
+    /// Stateful: answers, the tunnel, and the media on the interface of the media; everything else is dropped.
+    fn firewall(&self) -> Result<(), String> {
+        for name in &self.names[..2] {
+            let rules = format!(
+                "table inet hornwork {{ chain input {{ type filter hook input priority 0; policy drop; \
+                 iifname \"lo\" accept; ct state established,related accept; ct state invalid drop; \
+                 udp dport {{ {OPENVPN}, {WIREGUARD}, {RTP}, {} }} accept; }}; }}",
+                RTP + 1
+            );
+            program("ip", &["netns", "exec", name, "nft", &rules]).map_err(|error| match error
+                .contains("No such file")
+            {
+                true => format!("{error}; {}", remedy("nft")),
+                false => error,
+            })?;
+            let set = program(
+                "ip",
+                &[
+                    "netns", "exec", name, "nft", "list", "table", "inet", "hornwork",
+                ],
+            )?;
+            if !set.contains("policy drop") || !set.contains("established") {
+                return Err("the firewall is not set up".to_owned());
+            }
+        }
+        Ok(())
+    }
+
+    fn spawn(&mut self, side: usize, words: &[&str], log: &str) -> Result<PathBuf, String> {
+        let path = self.logs.join(format!("{}-{log}.log", self.names[side]));
+        let file = std::fs::File::create(&path);
+        let file = file.map_err(|error| failed(&path.display().to_string(), error))?;
+        let errors = file.try_clone().map_err(|error| failed("log", error))?;
+        let child = Command::new("ip")
+            .args(["netns", "exec", &self.names[side]])
+            .args(words)
+            .env("WG_PROCESS_FOREGROUND", "1")
+            .stdin(Stdio::null())
+            .stdout(file)
+            .stderr(errors)
+            .spawn();
+        self.children
+            .push(child.map_err(|error| failed(words[0], error))?);
+        Ok(path)
+    }
+
+    /// Waits until `done`, or one of the programs has ended.
+    fn wait_for(
+        &mut self,
+        what: &str,
+        logs: &[PathBuf],
+        mut done: impl FnMut() -> bool,
+    ) -> Result<(), String> {
+        let clock = net::Clock::new();
+        while !done() {
+            let ended = self
+                .children
+                .iter_mut()
+                .any(|child| !matches!(child.try_wait(), Ok(None)));
+            if ended || clock.now().since(engine::Time::ZERO) > START || net::stops() > 0 {
+                let text: Vec<String> = logs
+                    .iter()
+                    .filter_map(|path| std::fs::read_to_string(path).ok())
+                    .collect();
+                let last = text.iter().flat_map(|text| text.lines().rev().take(2));
+                let last: Vec<&str> = last.collect();
+                return Err(format!("{what} did not start: {}", last.join("; ")));
+            }
+            std::thread::sleep(Duration::from_millis(30));
+        }
+        Ok(())
+    }
+
+    fn openvpn(&mut self, cipher: &str, name: &str) -> Result<(), String> {
+        let key = self.logs.join(format!("{}-{name}.key", self.names[0]));
+        let key_text = key.display().to_string();
+        program("openvpn", &["--genkey", "secret", &key_text])?;
+        let port = OPENVPN.to_string();
+        let mut logs = Vec::new();
+        for side in [0, 1] {
+            let other = 1 - side;
+            let direction = side.to_string();
+            let words = [
+                "openvpn",
+                "--dev",
+                "tun0",
+                "--dev-type",
+                "tun",
+                "--proto",
+                "udp",
+                "--port",
+                &port,
+                "--local",
+                LINE[side],
+                "--remote",
+                LINE[other],
+                "--ifconfig",
+                INNER[side],
+                INNER[other],
+                "--secret",
+                &key_text,
+                &direction,
+                "--cipher",
+                cipher,
+                "--auth",
+                "SHA1",
+                "--providers",
+                "legacy",
+                "default",
+                "--verb",
+                "3",
+            ];
+            logs.push(self.spawn(side, &words, name)?);
+        }
+        let networks = self.networks.clone();
+        self.wait_for("openvpn", &logs, move || {
+            let mut hosts = networks[..2].iter();
+            hosts.all(|network| has_interface(network, "tun0"))
+        })?;
+        let _ = std::fs::remove_file(&key);
+        self.media_interfaces = ["tun0", "tun0"].map(str::to_owned);
+        self.media_addresses = addresses(INNER);
+        self.reach()?;
+        // It could have chosen another cipher; its log names the one in use.
+        let used = format!("Data Channel: cipher '{cipher}'");
+        self.wait_for(&format!("{cipher} in openvpn"), &logs.clone(), move || {
+            let names_it =
+                |path: &PathBuf| std::fs::read_to_string(path).is_ok_and(|t| t.contains(&used));
+            logs.iter().all(names_it)
+        })
+    }
+
+    fn wireguard(&mut self) -> Result<(), String> {
+        let mut keys = Vec::new();
+        for side in [0, 1] {
+            let path = self.logs.join(format!("{}-wg.key", self.names[side]));
+            let text = path.display().to_string();
+            script(&format!("umask 077; wg genkey > '{text}'"))
+                .map_err(|error| format!("{error}; {}", remedy("wg")))?;
+            let public = program("sh", &["-ec", &format!("wg pubkey < '{text}'")])?;
+            keys.push((path, public.trim().to_owned()));
+        }
+        let number = self.names[0]
+            .trim_start_matches(PREFIX)
+            .trim_end_matches("-a")
+            .replace('-', "w");
+        let interfaces = [format!("a{number}"), format!("b{number}")];
+        for (side, interface) in interfaces.iter().enumerate() {
+            let name = self.names[side].clone();
+            let in_kernel = program(
+                "ip",
+                &["-n", &name, "link", "add", interface, "type", "wireguard"],
+            );
+            if in_kernel.is_err() {
+                program("wireguard-go", &["--version"])?;
+                let log = self.spawn(side, &["wireguard-go", "-f", interface], "wireguard")?;
+                self.sockets.push(PathBuf::from(format!(
+                    "/var/run/wireguard/{interface}.sock"
+                )));
+                let network = self.networks[side].clone();
+                let socket = self.sockets.last().cloned().unwrap_or_default();
+                let interface = interface.clone();
+                self.wait_for("wireguard-go", &[log], move || {
+                    socket.exists() && has_interface_down(&network, &interface)
+                })?;
+            }
+        }
+        for side in [0, 1] {
+            let other = 1 - side;
+            let (name, interface) = (&self.names[side], &interfaces[side]);
+            let (key, peer) = (keys[side].0.display(), &keys[other].1);
+            script(&format!(
+                "ip netns exec {name} wg set {interface} private-key '{key}' listen-port {WIREGUARD} \
+                 peer '{peer}' allowed-ips {}/32 endpoint {}:{WIREGUARD}
+                 ip -n {name} addr add {}/24 dev {interface}
+                 ip -n {name} link set {interface} up",
+                INNER[other], LINE[other], INNER[side]
+            ))?;
+        }
+        for (path, _) in keys {
+            let _ = std::fs::remove_file(path);
+        }
+        self.media_interfaces = interfaces;
+        self.media_addresses = addresses(INNER);
+        self.reach()
+    }
+
+    /// A socket at the media address of a host, which a tunnel gets a moment after its interface is up.
+    fn bind(&self, side: usize, port: u16) -> Result<std::net::UdpSocket, String> {
+        let clock = net::Clock::new();
+        loop {
+            let address = (self.media_addresses[side], port);
+            let bound = in_network(&self.networks[side], || std::net::UdpSocket::bind(address))?;
+            match bound {
+                Ok(socket) => return Ok(socket),
+                Err(error) if error.kind() == std::io::ErrorKind::AddrNotAvailable => {
+                    if clock.now().since(engine::Time::ZERO) > START || net::stops() > 0 {
+                        return Err(failed("the tunnel", error));
+                    }
+                    std::thread::sleep(Duration::from_millis(30));
+                }
+                Err(error) => return Err(failed("the tunnel", error)),
+            }
+        }
+    }
+
+    /// Checks that the other host is reached through tunnel and firewall.
+    fn reach(&self) -> Result<(), String> {
+        let socket = self.bind(0, RTP + 10)?;
+        let receiver = self.bind(1, RTP)?;
+        receiver
+            .set_read_timeout(Some(Duration::from_millis(400)))
+            .map_err(|error| failed("the tunnel", error))?;
+        let to = (self.media_addresses[1], RTP);
+        let mut room = [0; 64];
+        for _ in 0..25 {
+            let _ = socket.send_to(b"hornwork", to);
+            if receiver.recv(&mut room).is_ok() {
+                // Answers to handshakes and further probes leave the slow line.
+                std::thread::sleep(Duration::from_millis(100));
+                return Ok(());
+            }
+        }
+        Err("the other host is not reached through the tunnel".to_owned())
+    }
+}
+
+fn addresses(texts: [&str; 2]) -> [std::net::IpAddr; 2] {
+    texts.map(|text| {
+        text.parse()
+            .unwrap_or(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST))
+    })
+}
+
+/// Runs a closure in a namespace, on a thread of its own.
+pub fn in_network<R: Send>(network: &Network, job: impl FnOnce() -> R + Send) -> Result<R, String> {
+    std::thread::scope(|scope| {
+        let whole = || {
+            network.enter().map_err(|error| failed("setns", error))?;
+            Ok(job())
+        };
+        let done = scope.spawn(whole).join();
+        done.unwrap_or_else(|_| Err("a thread panicked".to_owned()))
+    })
+}
+
+fn has_interface(network: &Network, name: &str) -> bool {
+    let info = in_network(network, || net::InterfaceInfo::of(name));
+    matches!(info, Ok(Ok(info)) if info.is_up)
+}
+
+fn has_interface_down(network: &Network, name: &str) -> bool {
+    matches!(
+        in_network(network, || net::InterfaceInfo::of(name)),
+        Ok(Ok(_))
+    )
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        for child in &mut self.children {
+            // In order, so that it removes its interface and socket.
+            let id = child.id().to_string();
+            let _ = Command::new("kill").args(["-TERM", &id]).output();
+        }
+        let clock = net::Clock::new();
+        let limit = engine::Time::from_secs(2);
+        for child in &mut self.children {
+            while matches!(child.try_wait(), Ok(None)) && clock.now() < limit {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        for socket in &self.sockets {
+            let _ = std::fs::remove_file(socket);
+        }
+        for name in &self.names {
+            remove_namespace(name);
+        }
+    }
+}
+
+fn remove_namespace(name: &str) {
+    if Path::new("/run/netns").join(name).exists() {
+        let _ = Command::new("ip").args(["netns", "del", name]).output();
+    }
+}
+
+/// Removes namespaces that killed runs have left, with the programs in them; returns their names.
+///
+/// # Errors
+/// `ip` is missing, or may not change namespaces.
+pub fn remove_left_overs() -> Result<Vec<String>, LabError> {
+    let missing = |error: String| LabError::cannot_run(error, "run it as root, with ip installed");
+    let list = program("ip", &["netns", "list"]).map_err(missing)?;
+    let mut removed = Vec::new();
+    for name in list.lines().filter_map(|line| line.split(' ').next()) {
+        let owner = name
+            .strip_prefix(PREFIX)
+            .and_then(|rest| rest.split('-').next())
+            .and_then(|process| process.parse::<u32>().ok());
+        let Some(owner) = owner else { continue };
+        let runs = std::fs::read_to_string(format!("/proc/{owner}/comm"))
+            .is_ok_and(|comm| comm.trim() == "hornwork");
+        if runs {
+            continue;
+        }
+        let inside = program("ip", &["netns", "pids", name]).map_err(missing)?;
+        for process in inside.lines().filter(|line| line.parse::<u32>().is_ok()) {
+            let _ = Command::new("kill").args(["-KILL", process]).output();
+        }
+        program("ip", &["netns", "del", name]).map_err(missing)?;
+        removed.push(name.to_owned());
+    }
+    Ok(removed)
+}

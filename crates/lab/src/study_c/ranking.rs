@@ -1,0 +1,250 @@
+//! Ranks of the protections by security, latency, jitter and loss, and recommendations.
+
+use super::cell::{CellRecord, Pooled};
+use super::model::{NETWORKS, PROTECTIONS};
+use super::{CipherSpeed, cells_of};
+use serde::Serialize;
+
+/// One protection in the ranking.
+#[derive(Clone, Debug, Serialize)]
+pub struct RankRow {
+    /// Its name in records.
+    pub name: &'static str,
+    /// Its name on the page.
+    pub label: &'static str,
+    /// The study's ranks: security, latency, jitter, loss; 0: none.
+    pub study: [u8; 4],
+    /// Our ranks among the VPNs; protections whose intervals overlap have the same rank. `null`: not measured.
+    pub here: [Option<u8>; 4],
+    /// Latency, jitter and loss, mean over the networks.
+    pub means: [Option<f64>; 3],
+    /// Their 95 % intervals, mean over the networks.
+    pub intervals: [Option<[f64; 2]>; 3],
+    /// Reason of the rank of security.
+    pub reason: &'static str,
+    /// Whether it is advised for new use.
+    pub is_acceptable: bool,
+    /// Speed of its cipher in memory, megabytes per second.
+    pub mb_per_s: Option<f64>,
+}
+
+/// A recommendation for a need.
+#[derive(Clone, Debug, Serialize)]
+pub struct Recommendation {
+    /// The need.
+    pub need: &'static str,
+    /// The protection; empty if none was measured.
+    pub protection: &'static str,
+    /// The reason.
+    pub reason: String,
+}
+
+const MEASURED: [&str; 3] = ["latency", "jitter", "loss"];
+
+/// Ranks all tunnels.
+pub fn rank(cells: &[CellRecord], speeds: &[CipherSpeed]) -> Vec<RankRow> {
+    let mut rows: Vec<RankRow> = PROTECTIONS
+        .iter()
+        .filter(|protection| protection.security > 0)
+        .map(|protection| {
+            let pooled =
+                NETWORKS.map(|network| Pooled::of(&cells_of(cells, network.name, protection.name)));
+            let mut means = [None; 3];
+            let mut intervals = [None; 3];
+            for (index, name) in MEASURED.iter().enumerate() {
+                let found: Vec<_> = pooled.iter().filter_map(|p| p.figure(name)).collect();
+                // A mean over fewer networks is no mean of the same.
+                if found.len() < NETWORKS.len() {
+                    continue;
+                }
+                let n = found.len() as f64;
+                means[index] = Some(found.iter().map(|(value, _)| value).sum::<f64>() / n);
+                let end = |of: fn(&crate::statistics::Interval) -> Option<f64>| {
+                    let ends: Option<Vec<f64>> = found.iter().map(|(_, i)| of(i)).collect();
+                    ends.map(|ends| ends.iter().sum::<f64>() / n)
+                };
+                if let (Some(low), Some(high)) = (end(|i| i.low), end(|i| i.high)) {
+                    intervals[index] = Some([low, high]);
+                }
+            }
+            let speed = speeds
+                .iter()
+                .find(|speed| speed.protection == protection.name);
+            RankRow {
+                name: protection.name,
+                label: protection.label,
+                study: protection.study_ranks,
+                here: [Some(protection.security), None, None, None],
+                means,
+                intervals,
+                reason: protection.reason,
+                is_acceptable: protection.is_acceptable(),
+                mb_per_s: speed.and_then(|speed| speed.mb_per_s),
+            }
+        })
+        .collect();
+    for figure in 0..MEASURED.len() {
+        let mut order: Vec<usize> = (0..rows.len())
+            .filter(|row| rows[*row].means[figure].is_some())
+            .collect();
+        let value = |rows: &[RankRow], row: usize| rows[row].means[figure].unwrap_or(f64::MAX);
+        order.sort_by(|a, b| value(&rows, *a).total_cmp(&value(&rows, *b)));
+        let mut best: Option<(usize, u8)> = None;
+        for (place, row) in order.into_iter().enumerate() {
+            // The first protection of a group stands for it, so that overlaps do not join all of them in a chain.
+            let rank = match best {
+                Some((first, rank)) if overlap(&rows, first, row, figure) => rank,
+                _ => {
+                    let rank = u8::try_from(place + 1).unwrap_or(u8::MAX);
+                    best = Some((row, rank));
+                    rank
+                }
+            };
+            rows[row].here[figure + 1] = Some(rank);
+        }
+    }
+    rows
+}
+
+fn overlap(rows: &[RankRow], a: usize, b: usize, figure: usize) -> bool {
+    match (rows[a].intervals[figure], rows[b].intervals[figure]) {
+        (Some(a), Some(b)) => a[0] <= b[1] && b[0] <= a[1],
+        _ => false,
+    }
+}
+
+/// Recommends a protection for each need.
+pub fn recommend(rows: &[RankRow]) -> Vec<Recommendation> {
+    let needs = [
+        ("confidentiality", 0),
+        ("low latency", 1),
+        ("low jitter", 2),
+        ("low loss", 3),
+    ];
+    needs
+        .map(|(need, index)| {
+            // Among equals the better security, then the lower latency and loss.
+            let key = |row: &&RankRow| {
+                let rank = |index: usize| row.here[index].unwrap_or(u8::MAX);
+                (rank(index), rank(0), rank(3), rank(1))
+            };
+            let measured = rows
+                .iter()
+                .filter(|row| row.is_acceptable && row.here.iter().all(Option::is_some));
+            match measured.min_by_key(key) {
+                Some(row) => Recommendation {
+                    need,
+                    protection: row.label,
+                    reason: format!(
+                        "rank {} of {need} among those advised for new use ({})",
+                        row.here[index].unwrap_or(0),
+                        row.reason
+                    ),
+                },
+                None => Recommendation {
+                    need,
+                    protection: "",
+                    reason:
+                        "no protection that is advised for new use was measured in all networks"
+                            .to_owned(),
+                },
+            }
+        })
+        .to_vec()
+}
+
+/// The ranking for the terminal.
+pub fn text(rows: &[RankRow], recommendations: &[Recommendation]) -> String {
+    let cells: Vec<Vec<String>> = rows
+        .iter()
+        .map(|row| {
+            let mut cells = vec![row.label.to_owned()];
+            for (here, study) in row.here.iter().zip(row.study) {
+                let here = here.map_or("-".to_owned(), |rank| rank.to_string());
+                cells.push(match study {
+                    0 => here,
+                    study => format!("{here} ({study})"),
+                });
+            }
+            let speed = row.mb_per_s.map_or("-".to_owned(), crate::report::plain);
+            cells.push(speed);
+            cells
+        })
+        .collect();
+    let mut text = String::from("ranks, 1 is best (study's in parentheses):\n");
+    text.push_str(&crate::terminal::columns(
+        &[
+            "protection",
+            "security",
+            "latency",
+            "jitter",
+            "loss",
+            "MB/s",
+        ],
+        &cells,
+    ));
+    for advice in recommendations {
+        let protection = match advice.protection {
+            "" => "none",
+            name => name,
+        };
+        text.push_str(&format!(
+            "for {}: {protection}: {}\n",
+            advice.need, advice.reason
+        ));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::study_c::cell::CellFigure;
+
+    fn cell(
+        network: &'static str,
+        protection: &'static str,
+        latency: f64,
+        lost: u64,
+    ) -> CellRecord {
+        CellRecord {
+            codec: "g723",
+            network,
+            protection,
+            sent: [10_000, 10_000],
+            arrived: [10_000 - lost, 10_000],
+            loss_percent: Some(lost as f64 / 200.0),
+            latency_ms: CellFigure {
+                value: Some(latency),
+                blocks: vec![latency - 0.01, latency, latency + 0.01],
+            },
+            jitter_ms: CellFigure {
+                value: Some(1.0),
+                blocks: vec![0.5, 1.0, 1.5],
+            },
+            ..CellRecord::default()
+        }
+    }
+
+    #[test]
+    fn ranks_have_ties_where_intervals_overlap() {
+        let mut cells = Vec::new();
+        for network in NETWORKS {
+            cells.push(cell(network.name, "aes-256", 20.0, 500));
+            cells.push(cell(network.name, "des", 10.0, 10));
+            cells.push(cell(network.name, "rc2", 10.005, 20));
+            // One network only: not ranked.
+        }
+        cells.push(cell("wan-38", "blowfish", 1.0, 0));
+        let rows = rank(&cells, &[]);
+        let of = |name: &str| rows.iter().find(|row| row.name == name).unwrap();
+        assert_eq!(of("des").here, [Some(6), Some(1), Some(1), Some(1)]);
+        assert_eq!(of("rc2").here, [Some(5), Some(1), Some(1), Some(1)]);
+        assert_eq!(of("aes-256").here, [Some(1), Some(3), Some(1), Some(3)]);
+        assert_eq!(of("blowfish").here[1], None);
+        let advice = recommend(&rows);
+        // DES is faster and not advised.
+        assert!(advice.iter().all(|advice| advice.protection == "AES-256"));
+        assert!(recommend(&rank(&[], &[]))[0].protection.is_empty());
+    }
+}

@@ -1,0 +1,63 @@
+//! Free ports for a subject.
+
+use crate::error::LabError;
+use engine::Entropy;
+use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
+
+/// Ports below the usual ephemeral ones.
+const FIRST: u16 = 10_000;
+const LAST: u16 = 32_000;
+
+fn none_free(ip: IpAddr, error: impl std::fmt::Display) -> LabError {
+    LabError::cannot_run(
+        format!("no free port at {ip}: {error}"),
+        "end the programs that use them, or raise the limit of open files (ulimit -n)",
+    )
+}
+
+/// `N` addresses that are free for UDP and TCP; held open until all are found, so that they differ.
+///
+/// # Errors
+/// If there are none.
+pub(crate) fn addresses<const N: usize>(ip: IpAddr) -> Result<[SocketAddr; N], LabError> {
+    let mut found = Vec::with_capacity(N);
+    let mut held = Vec::with_capacity(N);
+    let mut error = std::io::Error::other("none is free for both UDP and TCP");
+    for _ in 0..N * 50 {
+        let pair = UdpSocket::bind((ip, 0)).and_then(|socket| {
+            let address = socket.local_addr()?;
+            Ok((address, socket, TcpListener::bind(address)?))
+        });
+        match pair {
+            Ok((address, socket, listener)) => {
+                found.push(address);
+                held.push((socket, listener));
+            }
+            Err(why) => error = why,
+        }
+        if let Ok(all) = <[SocketAddr; N]>::try_from(found.as_slice()) {
+            return Ok(all);
+        }
+    }
+    Err(none_free(ip, error))
+}
+
+/// First and last port of `count` ports that are free for UDP; the first is even (RFC 3550 section 11).
+///
+/// # Errors
+/// If there are none.
+pub(super) fn span(ip: IpAddr, count: u16, entropy: &mut Entropy) -> Result<[u16; 2], LabError> {
+    let count = count.clamp(2, LAST - FIRST);
+    let starts = u64::from(LAST - FIRST - count) / 2 + 1;
+    let mut error = String::new();
+    for _ in 0..50 {
+        let start = u16::try_from(entropy.u64() % starts).unwrap_or(0);
+        let first = FIRST + start * 2;
+        let mut ports = first..first + count;
+        match ports.try_for_each(|port| UdpSocket::bind((ip, port)).map(drop)) {
+            Ok(()) => return Ok([first, first + count - 1]),
+            Err(why) => error = why.to_string(),
+        }
+    }
+    Err(none_free(ip, format!("{count} in a row: {error}")))
+}

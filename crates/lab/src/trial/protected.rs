@@ -1,0 +1,464 @@
+//! A protected access side: callers in a network namespace of their own, and between them and the border either a link, or
+//! two gateways of this program that seal and open every packet (ESP, RFC 4303) and reach the kernel by TUN.
+
+use super::{HostPlacement, Outcomes, Trial};
+use crate::error::LabError;
+use crate::esp::{self, EspCarriage, EspCase, EspEnds};
+use crate::experiment::{Experiment, Protection};
+use crate::measure::MeasureRecord;
+use crate::record::{Attempt, AttemptKind};
+use crate::sut::PROTECTED_BORDER as BORDER;
+use engine::{Entropy, Time};
+use net::{Network, TunDevice, interface_counters};
+use protect::esp::{InboundSa, MAX_HEADROOM, MAX_TAILROOM, OutboundSa, PacketRoom};
+use sim::{TapPoint, TapTransport, World};
+use std::cell::RefCell;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::unix::net::UnixDatagram;
+use std::process::Command;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Address of the callers.
+pub(super) const CALLERS: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 9, 0, 1));
+/// Interfaces of the two sides.
+const NAMES: [&str; 2] = ["callers0", "border0"];
+/// Longest wait of a gateway thread, after which it looks whether the trial has ended.
+const WAIT: Duration = Duration::from_millis(50);
+/// MTU of the interfaces, bytes: the outer packet is not longer than 1,500.
+const MTU: usize = 1_400;
+const ROOM: usize = 2_048;
+const ETHERNET: u64 = 14;
+
+fn cannot(what: &str, error: impl std::fmt::Display) -> LabError {
+    LabError::cannot_run(
+        format!("cannot set up the protected link: {what}: {error}"),
+        "run it as root (CAP_SYS_ADMIN, CAP_NET_ADMIN) on a kernel with veth and TUN, with ip (Debian: iproute2), or use --simulate",
+    )
+}
+
+/// Counts of a gateway thread.
+#[derive(Clone, Copy, Debug, Default)]
+struct GatewayCount {
+    packets: u64,
+    /// Bytes of the sealed IP packets.
+    bytes: u64,
+    refused: u64,
+    cpu_seconds: f64,
+}
+
+type GatewayThread = JoinHandle<Result<GatewayCount, String>>;
+
+/// The two gateways: of the callers, and of the border; each seals in one thread and opens in another.
+struct Gateways {
+    stopped: Arc<AtomicBool>,
+    /// Sealing and opening, callers' side.
+    callers: [GatewayThread; 2],
+    /// Sealing and opening, border's side.
+    border: [GatewayThread; 2],
+}
+
+/// The access side of a trial.
+pub(super) struct ProtectedLink {
+    /// Namespace of the callers.
+    network: Arc<Network>,
+    gateways: Option<Gateways>,
+    handshake: Option<esp::HandshakeCost>,
+    before: u64,
+}
+
+/// Cost of the protected link.
+#[derive(Clone, Debug, Default)]
+pub(super) struct LinkCost {
+    /// CPU time of the border's gateway and of handshakes that are not part of the border's own, seconds.
+    pub(super) cpu_seconds: f64,
+    /// Bytes of IP packets, both ways.
+    bytes: u64,
+    refused: u64,
+    /// CPU time of the border's gateway alone.
+    gateway_seconds: f64,
+    gateway_packets: u64,
+}
+
+impl ProtectedLink {
+    /// Sets up the access side; the calling thread is in the namespace of the border.
+    pub(super) fn open(protection: &Protection, seed: u64) -> Result<ProtectedLink, LabError> {
+        let network = Network::with_loopback().map_err(|error| cannot("unshare", error))?;
+        let network = Arc::new(network);
+        let mut link = ProtectedLink {
+            network: network.clone(),
+            gateways: None,
+            handshake: None,
+            before: 0,
+        };
+        match protection.esp() {
+            Some((case, carriage)) => {
+                link.gateways = Some(Gateways::start(&network, case, carriage, seed)?);
+            }
+            None => {
+                run(&[
+                    &format!("link add {} type veth peer name {}", NAMES[1], NAMES[0]),
+                    &format!("link set {} netns {}", NAMES[0], network.path().display()),
+                ])?;
+                address(NAMES[1], BORDER)?;
+                in_network(&network, || address(NAMES[0], CALLERS))?;
+                link.before = wire_bytes()?;
+            }
+        }
+        if protection.has_dtls() {
+            link.handshake = Some(esp::handshake_cost()?);
+        }
+        Ok(link)
+    }
+
+    /// Placement of the callers' hosts.
+    pub(super) fn placement(link: Option<&ProtectedLink>) -> HostPlacement {
+        HostPlacement {
+            network: link.map(|link| link.network.clone()),
+            ..HostPlacement::default()
+        }
+    }
+
+    /// Ends the link; returns the CPU time of the SUT with that of its gateway, and the figures of the link.
+    pub(super) fn account(
+        link: Option<ProtectedLink>,
+        (trial, attempts): (u32, &[Attempt]),
+        cpu_seconds: Option<f64>,
+    ) -> Result<(Option<f64>, Vec<MeasureRecord>), LabError> {
+        let Some(link) = link else {
+            return Ok((cpu_seconds, Vec::new()));
+        };
+        let calls = attempts
+            .iter()
+            .filter(|a| a.kind == AttemptKind::Call && a.established.is_some());
+        let cost = link.close(calls.count() as u64)?;
+        let cpu_seconds = cpu_seconds.map(|seconds| seconds + cost.cpu_seconds);
+        Ok((cpu_seconds, cost.records(trial, attempts)))
+    }
+
+    /// Ends the gateways; `calls` were made.
+    fn close(mut self, calls: u64) -> Result<LinkCost, LabError> {
+        let mut cost = LinkCost::default();
+        match self.gateways.take() {
+            Some(gateways) => {
+                gateways.stopped.store(true, Ordering::Relaxed);
+                let [callers_seal, callers_open] = gateways.callers.map(join);
+                let [border_seal, border_open] = gateways.border.map(join);
+                let all = [callers_seal?, callers_open?, border_seal?, border_open?];
+                let [callers_seal, _, border_seal, border_open] = all;
+                cost.bytes = callers_seal.bytes + border_seal.bytes;
+                cost.refused = all.iter().map(|count| count.refused).sum();
+                cost.gateway_seconds = border_seal.cpu_seconds + border_open.cpu_seconds;
+                cost.gateway_packets = border_seal.packets + border_open.packets;
+                cost.cpu_seconds = cost.gateway_seconds;
+            }
+            None => {
+                cost.bytes = wire_bytes()?.saturating_sub(self.before);
+            }
+        }
+        if let Some(handshake) = self.handshake {
+            cost.cpu_seconds += handshake.cpu_us * calls as f64 / 1e6;
+            cost.bytes += handshake.bytes * calls;
+        }
+        Ok(cost)
+    }
+}
+
+impl LinkCost {
+    /// The figures of a trial.
+    pub(super) fn records(&self, trial: u32, attempts: &[Attempt]) -> Vec<MeasureRecord> {
+        let record = |figure: &str, value: f64| MeasureRecord {
+            trial,
+            figure: format!("esp.{figure}"),
+            of: "runs".to_owned(),
+            samples: vec![value],
+        };
+        let calls = attempts.iter().filter(|a| a.kind == AttemptKind::Call);
+        let talked: f64 = calls.filter_map(Attempt::talk_seconds).sum();
+        let mut records = vec![record("refused_packets", self.refused as f64)];
+        if talked > 0.0 {
+            let kbit = self.bytes as f64 * 8.0 / 1e3 / talked / 2.0;
+            records.push(record("call_kbit", kbit));
+        }
+        if self.gateway_packets > 0 {
+            let each = self.gateway_seconds * 1e6 / self.gateway_packets as f64;
+            records.push(record("gateway_us", each));
+        }
+        records
+    }
+
+    /// Cost of packets that were sealed and opened in memory.
+    pub(super) fn in_memory(bytes: u64, packets: u64, refused: u64, seconds: f64) -> LinkCost {
+        LinkCost {
+            // Half of the work is that of the callers' end.
+            cpu_seconds: seconds / 2.0,
+            bytes,
+            refused,
+            gateway_seconds: seconds / 2.0,
+            gateway_packets: packets,
+        }
+    }
+}
+
+fn join(thread: GatewayThread) -> Result<GatewayCount, LabError> {
+    thread
+        .join()
+        .unwrap_or_else(|_| Err("it panicked".to_owned()))
+        .map_err(|why| cannot("a gateway", why))
+}
+
+/// Bytes of IP packets that passed the border's end of the link, both ways.
+fn wire_bytes() -> Result<u64, LabError> {
+    let counters = interface_counters(NAMES[1]).map_err(|error| cannot("counters", error))?;
+    let packets = counters.received_packets + counters.sent_packets;
+    let bytes = counters.received_bytes + counters.sent_bytes;
+    Ok(bytes.saturating_sub(packets * ETHERNET))
+}
+
+/// Runs `ip` with these arguments.
+fn run(lines: &[&str]) -> Result<(), LabError> {
+    for line in lines {
+        let output = Command::new("ip").args(line.split(' ')).output();
+        let output = output.map_err(|error| cannot("ip", error))?;
+        if !output.status.success() {
+            let why = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+            return Err(cannot(&format!("ip {line}"), why));
+        }
+    }
+    Ok(())
+}
+
+fn address(name: &str, address: IpAddr) -> Result<(), LabError> {
+    run(&[
+        &format!("addr add {address}/24 dev {name}"),
+        &format!("link set {name} mtu {MTU} txqueuelen 10000 up"),
+    ])
+}
+
+fn in_network<T: Send>(
+    network: &Network,
+    job: impl FnOnce() -> Result<T, LabError> + Send,
+) -> Result<T, LabError> {
+    super::in_network(network, job)
+}
+
+impl Gateways {
+    fn start(
+        network: &Network,
+        case: &EspCase,
+        carriage: EspCarriage,
+        seed: u64,
+    ) -> Result<Gateways, LabError> {
+        let tun = |name: &'static str, ip: IpAddr| {
+            let tun = TunDevice::create(name).map_err(|error| cannot("TUN", error))?;
+            address(name, ip)?;
+            Ok(Arc::new(tun))
+        };
+        let callers = in_network(network, || tun(NAMES[0], CALLERS))?;
+        let border = tun(NAMES[1], BORDER)?;
+        let mut entropy = Entropy::from_number(seed);
+        let outward = EspEnds::new(case, carriage, &mut entropy)?;
+        let inward = EspEnds::new(case, carriage, &mut entropy)?;
+        let stopped = Arc::new(AtomicBool::new(false));
+        let pair = || UnixDatagram::pair().map_err(|error| cannot("socket pair", error));
+        let (to_border, at_border) = pair()?;
+        let (to_callers, at_callers) = pair()?;
+        for socket in [&to_border, &at_border, &to_callers, &at_callers] {
+            let set = socket.set_read_timeout(Some(WAIT));
+            set.and_then(|()| socket.set_write_timeout(Some(WAIT)))
+                .map_err(|error| cannot("socket pair", error))?;
+        }
+        let sealer = |name, tun: &Arc<TunDevice>, socket, sa| {
+            let (tun, stop) = (tun.clone(), stopped.clone());
+            spawn(name, move || seal_all(&tun, &socket, sa, &stop))
+        };
+        let opener = |name, tun: &Arc<TunDevice>, socket, sa| {
+            let (tun, stop) = (tun.clone(), stopped.clone());
+            spawn(name, move || open_all(&tun, &socket, sa, &stop))
+        };
+        Ok(Gateways {
+            callers: [
+                sealer("callers seal", &callers, to_border, outward.outbound)?,
+                opener("callers open", &callers, at_callers, inward.inbound)?,
+            ],
+            border: [
+                sealer("border seal", &border, to_callers, inward.outbound)?,
+                opener("border open", &border, at_border, outward.inbound)?,
+            ],
+            stopped,
+        })
+    }
+}
+
+impl Drop for ProtectedLink {
+    /// An aborted trial leaves no thread behind.
+    fn drop(&mut self) {
+        if let Some(gateways) = &self.gateways {
+            gateways.stopped.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+fn spawn(
+    name: &str,
+    work: impl FnOnce() -> Result<GatewayCount, String> + Send + 'static,
+) -> Result<GatewayThread, LabError> {
+    std::thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(work)
+        .map_err(|error| cannot("a thread", error))
+}
+
+fn is_timeout(error: &std::io::Error) -> bool {
+    matches!(
+        error.kind(),
+        std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut
+    )
+}
+
+/// Seals the packets that the kernel sends, until the trial ends.
+fn seal_all(
+    tun: &TunDevice,
+    socket: &UnixDatagram,
+    mut sa: OutboundSa,
+    stopped: &AtomicBool,
+) -> Result<GatewayCount, String> {
+    let text = |error: std::io::Error| error.to_string();
+    let mut count = GatewayCount::default();
+    let mut buffer = vec![0u8; ROOM];
+    while !stopped.load(Ordering::Relaxed) {
+        let space = buffer
+            .get_mut(MAX_HEADROOM..ROOM - MAX_TAILROOM)
+            .unwrap_or_default();
+        let Some(length) = tun.receive_within(space, WAIT).map_err(text)? else {
+            continue;
+        };
+        let mut room = PacketRoom::new(&mut buffer, MAX_HEADROOM, length);
+        // The kernel's own packets of IPv6 (router solicitations) are not part of the experiment.
+        if room.packet().first().is_none_or(|first| first >> 4 != 4) {
+            continue;
+        }
+        if sa.seal_packet(&mut room, Time::ZERO).is_err() {
+            count.refused += 1;
+            continue;
+        }
+        loop {
+            match socket.send(room.packet()) {
+                Ok(_) => break,
+                Err(error) if is_timeout(&error) && !stopped.load(Ordering::Relaxed) => {}
+                Err(error) if is_timeout(&error) => return Ok(finished(count)),
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+        count.packets += 1;
+        count.bytes += room.packet().len() as u64;
+    }
+    Ok(finished(count))
+}
+
+/// Opens the packets of the other gateway, until the trial ends.
+fn open_all(
+    tun: &TunDevice,
+    socket: &UnixDatagram,
+    mut sa: InboundSa,
+    stopped: &AtomicBool,
+) -> Result<GatewayCount, String> {
+    let mut count = GatewayCount::default();
+    let mut buffer = vec![0u8; ROOM];
+    while !stopped.load(Ordering::Relaxed) {
+        let length = match socket.recv(&mut buffer) {
+            Ok(length) => length,
+            Err(error) if is_timeout(&error) => continue,
+            Err(error) => return Err(error.to_string()),
+        };
+        let mut room = PacketRoom::new(&mut buffer, 0, length);
+        if sa.open_packet(&mut room, Time::ZERO).is_err() {
+            count.refused += 1;
+            continue;
+        }
+        count.packets += 1;
+        count.bytes += length as u64;
+        tun.send(room.packet()).map_err(|error| error.to_string())?;
+    }
+    Ok(finished(count))
+}
+
+fn finished(mut count: GatewayCount) -> GatewayCount {
+    count.cpu_seconds = net::thread_cpu().as_secs_f64();
+    count
+}
+
+/// The experiment with the means of its protection: SRTP and TLS are settings of the callers.
+pub(super) fn applied(experiment: &Experiment) -> Option<Experiment> {
+    let protection = experiment.protection.as_ref()?;
+    let mut experiment = experiment.clone();
+    if let Some(callers) = &mut experiment.callers {
+        protection.apply(callers);
+    }
+    Some(experiment)
+}
+
+/// Hosts of a simulated conference whose streams bypass the SUT (`conference.rs`).
+const BYPASSING: [u8; 2] = [3, 4];
+
+/// Runs a trial in virtual time: the packets of the access side are counted, and sealed and opened in memory.
+pub(super) fn in_world(trial: &Trial, mut world: World) -> Result<(Outcomes, World), LabError> {
+    let plan = trial.experiment.protection.as_ref();
+    let plan = plan.ok_or_else(|| LabError::bad_input("no [protection]"))?;
+    if plan.has_tls() {
+        let outcomes = Outcomes {
+            remarks: vec![format!(
+                "{}: not measured, TLS does not exist in virtual time",
+                plan.name()
+            )],
+            ..Outcomes::default()
+        };
+        return Ok((outcomes, world));
+    }
+    let experiment = applied(&trial.experiment);
+    let experiment = experiment.ok_or_else(|| LabError::bad_input("no [protection]"))?;
+    let [access, _] = crate::sut::simulated_addresses(&experiment, 1);
+    let meter = Rc::new(RefCell::new(esp::AccessMeter::new(plan.esp(), trial.seed)));
+    let watching = meter.clone();
+    world.set_tap(move |packet| {
+        let on_access = |address: SocketAddr| match (address.ip(), access) {
+            (IpAddr::V4(one), IpAddr::V4(other)) => {
+                let (one, other) = (one.octets(), other.octets());
+                one[..3] == other[..3] && !BYPASSING.contains(&one[3])
+            }
+            _ => false,
+        };
+        if matches!(packet.point, TapPoint::Sent(_))
+            && on_access(packet.source)
+            && on_access(packet.destination)
+        {
+            let is_tcp = packet.transport != TapTransport::Udp;
+            let ends = (packet.source, packet.destination);
+            watching.borrow_mut().take(ends, is_tcp, packet.bytes);
+        }
+    });
+    let trial = Trial {
+        experiment,
+        ..trial.clone()
+    };
+    let (mut outcomes, world) = super::simulated::in_plain_world(&trial, world)?;
+    let meter = meter.borrow();
+    let mut cost = LinkCost::in_memory(meter.bytes, meter.packets, meter.refused, meter.seconds);
+    if plan.esp().is_none() {
+        cost.gateway_packets = 0;
+    }
+    if plan.has_dtls() {
+        let calls = outcomes.attempts.iter();
+        let calls = calls.filter(|a| a.kind == AttemptKind::Call && a.established.is_some());
+        cost.bytes += esp::handshake_cost()?.bytes * calls.count() as u64;
+    }
+    outcomes.measures = cost.records(trial.number, &outcomes.attempts);
+    outcomes.remarks.push(format!(
+        "access side: {}, in virtual time; ESP seals and opens every packet in memory",
+        plan.name()
+    ));
+    Ok((outcomes, world))
+}

@@ -1,0 +1,615 @@
+//! A gateway: tunnels between the networks behind this host and those behind its peers (RFC 4301 section 4.4.1).
+//!
+//! The gateway has no IO: a driver gives it packets of the inside, which it seals for a peer, and packets of the outside,
+//! which it opens. Invariants: a packet is sealed only for a tunnel that has its destination as a remote network; an opened
+//! packet has a source of that tunnel's remote networks; received packets change no size of any table.
+
+use super::network_table::NetworkTable;
+use super::packet::InnerHeader;
+use super::{
+    AddressPrefix, ArrivedEsp, EspCarrier, EspFailure, InboundSa, InboundState, LifetimeStatus,
+    OutboundSa, OutboundState, PacketRoom, RekeyReason, SaError, SaTable, SecurityAssociation,
+};
+use core::net::{IpAddr, SocketAddr};
+use core::ops::Range;
+use core::time::Duration;
+use engine::{DropReason, Drops, HashKey, Time};
+use wire::esp::{EspView, NatTraversalDatagram};
+
+/// Most tunnels of a gateway.
+pub const MAX_GATEWAY_TUNNELS: usize = 10_000;
+/// Most associations that open: those in use, and during a change of keys the old ones.
+const MAX_INBOUND: usize = 4 * MAX_GATEWAY_TUNNELS;
+/// Notices that wait for the driver; further ones are counted.
+const MAX_NOTICES: usize = 1_024;
+
+/// Smallest MTU of a path of IPv6, bytes.
+const MINIMUM_V6_MTU: usize = 1_280;
+
+/// A tunnel to a peer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GatewayTunnel {
+    /// Name, for the log.
+    pub name: String,
+    /// Outer address of the peer; the port only counts in UDP.
+    pub peer: SocketAddr,
+    /// The peer's address follows authenticated packets (RFC 3948, RFC 7296 section 2.23).
+    pub peer_behind_nat: bool,
+    /// Networks behind the peer.
+    pub remote: Vec<AddressPrefix>,
+}
+
+/// Settings of a gateway.
+#[derive(Clone, Copy, Debug)]
+pub struct GatewaySettings {
+    /// Carrier of ESP packets.
+    pub carrier: EspCarrier,
+    /// Outer address of this host.
+    pub local: IpAddr,
+    /// A keep-alive for the NAT's binding follows after this time without a packet (RFC 3948 section 4); `None`: none.
+    pub keep_alive: Option<Duration>,
+    /// Longest time until a new association seals, if the peer does not use the new keys before.
+    pub rekey_delay: Duration,
+    /// Time for which an association opens after its removal.
+    pub rekey_grace: Duration,
+}
+
+/// Where a sealed packet goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SealedForPeer {
+    /// Number of the tunnel.
+    pub tunnel: usize,
+    /// Address of the peer; port 0 in IP protocol 50.
+    pub destination: SocketAddr,
+    /// Traffic class of the outer header (RFC 6040).
+    pub traffic_class: u8,
+    /// The inner packet may not be fragmented.
+    pub dont_fragment: bool,
+}
+
+/// A packet that was not sealed; it is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotSealed {
+    /// Dropped.
+    Dropped(EspFailure),
+    /// Longer than the path MTU. The packet is unchanged, so that its sender can be told (RFC 4301 section 8.2).
+    TooLarge {
+        /// The longest inner packet that fits, bytes.
+        mtu: usize,
+    },
+}
+
+/// Why an association began to seal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SealingReason {
+    /// The peer has used its new association.
+    PeerReady,
+    /// The longest delay has passed.
+    Delay,
+    /// The lifetime of the association before has ended.
+    Lifetime,
+}
+
+impl SealingReason {
+    /// Its name in the log.
+    pub const fn name(self) -> &'static str {
+        match self {
+            SealingReason::PeerReady => "peer_ready",
+            SealingReason::Delay => "delay",
+            SealingReason::Lifetime => "lifetime",
+        }
+    }
+}
+
+/// A fact for the log. Tunnels are numbered in their order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GatewayNotice {
+    /// New keys are due.
+    RekeyDue {
+        /// Tunnel.
+        tunnel: usize,
+        /// SPI of the association.
+        spi: u32,
+        /// Reason.
+        reason: RekeyReason,
+    },
+    /// Another association seals.
+    SealsWith {
+        /// Tunnel.
+        tunnel: usize,
+        /// SPI of the association.
+        spi: u32,
+        /// Reason.
+        reason: SealingReason,
+    },
+    /// The address of a peer behind a NAT has changed.
+    PeerMoved {
+        /// Tunnel.
+        tunnel: usize,
+        /// New address.
+        address: SocketAddr,
+    },
+}
+
+/// Counters of a gateway; dropped packets are in its drops.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GatewayCounters {
+    /// Packets sealed.
+    pub sealed: u64,
+    /// Bytes of their inner packets.
+    pub sealed_bytes: u64,
+    /// Packets opened.
+    pub opened: u64,
+    /// Bytes of their inner packets.
+    pub opened_bytes: u64,
+    /// Keep-alives received.
+    pub keep_alives_received: u64,
+    /// IKE messages received; there is no IKE here.
+    pub ike_messages: u64,
+    /// Notices for which there was no room, here or on the way to the log.
+    pub notices_lost: u64,
+}
+
+/// New state of an association, to be written out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ChangedState {
+    /// Of one that seals.
+    Outbound(OutboundState),
+    /// Of one that opens.
+    Inbound(InboundState),
+}
+
+/// A change of keys. Associations are made before, outside of the thread that carries packets.
+#[derive(Debug, Default)]
+pub struct GatewayRekey {
+    /// New associations that seal, with the number of their tunnel.
+    pub outbound: Vec<(usize, OutboundSa)>,
+    /// New associations that open.
+    pub inbound: Vec<(usize, InboundSa)>,
+    /// SPIs of associations that open only for the grace time from now on.
+    pub removed: Vec<u32>,
+}
+
+#[derive(Debug)]
+struct Inbound {
+    sa: InboundSa,
+    tunnel: usize,
+    /// Its first packet shows that the peer has the new keys.
+    confirms: bool,
+    removed_at: Option<Time>,
+    written: u64,
+}
+
+impl SecurityAssociation for Inbound {
+    fn spi(&self) -> u32 {
+        self.sa.spec().spi
+    }
+}
+
+#[derive(Debug)]
+struct Tunnel {
+    plan: GatewayTunnel,
+    peer: SocketAddr,
+    sealing: OutboundSa,
+    /// Packets of `sealing` at the last time its state was written.
+    written: u64,
+    pending: Option<(OutboundSa, Time)>,
+    path_mtu: Option<usize>,
+    last_sent: Time,
+}
+
+/// Tunnels with their associations.
+#[derive(Debug)]
+pub struct EspGateway {
+    settings: GatewaySettings,
+    tunnels: Vec<Tunnel>,
+    networks: NetworkTable,
+    inbound: SaTable<Inbound>,
+    notices: Vec<GatewayNotice>,
+    counters: GatewayCounters,
+    drops: Drops,
+}
+
+impl EspGateway {
+    /// A gateway with one association that seals for each tunnel, and those that open.
+    ///
+    /// # Errors
+    /// An SPI is used twice, two tunnels have the same remote network, or there are too many of them.
+    pub fn new(
+        settings: GatewaySettings,
+        tunnels: Vec<(GatewayTunnel, OutboundSa)>,
+        inbound: Vec<(usize, InboundSa)>,
+        key: HashKey,
+        now: Time,
+    ) -> Result<EspGateway, SaError> {
+        let mut gateway = EspGateway {
+            settings,
+            networks: NetworkTable::new(key),
+            tunnels: Vec::with_capacity(tunnels.len()),
+            inbound: SaTable::new(MAX_INBOUND, key),
+            notices: Vec::with_capacity(MAX_NOTICES),
+            counters: GatewayCounters::default(),
+            drops: Drops::new(),
+        };
+        if tunnels.len() > MAX_GATEWAY_TUNNELS {
+            return Err(SaError::TableFull);
+        }
+        for (number, (plan, sealing)) in tunnels.into_iter().enumerate() {
+            for network in &plan.remote {
+                gateway.networks.insert(*network, number)?;
+            }
+            gateway.tunnels.push(Tunnel {
+                peer: settings.carrier_address(plan.peer),
+                plan,
+                sealing,
+                written: 0,
+                pending: None,
+                path_mtu: None,
+                last_sent: now,
+            });
+        }
+        for (tunnel, sa) in inbound {
+            gateway.insert(tunnel, sa, false)?;
+        }
+        Ok(gateway)
+    }
+
+    fn insert(&mut self, tunnel: usize, sa: InboundSa, confirms: bool) -> Result<(), SaError> {
+        self.inbound.insert(Inbound {
+            sa,
+            tunnel,
+            confirms,
+            removed_at: None,
+            written: 0,
+        })
+    }
+
+    /// Counters since the start.
+    pub fn counters(&self) -> GatewayCounters {
+        self.counters
+    }
+
+    /// Packets that were dropped.
+    pub fn drops(&self) -> &Drops {
+        &self.drops
+    }
+
+    /// Counts packets that the driver could not send, or has truncated.
+    pub fn count_drops(&mut self, reason: DropReason, packets: u64) {
+        self.drops.add(reason, packets);
+    }
+
+    /// Number of associations: of each tunnel the one that seals and the one that will, and all that open.
+    pub fn associations(&self) -> usize {
+        let pending = self.tunnels.iter().filter(|t| t.pending.is_some()).count();
+        self.tunnels.len() + pending + self.inbound.len()
+    }
+
+    /// Takes the notices since the last call.
+    pub fn take_notices(&mut self) -> impl Iterator<Item = GatewayNotice> + '_ {
+        self.notices.drain(..)
+    }
+
+    /// Seals a complete IP packet of the inside for the peer that has its destination. On success the room holds the
+    /// ESP packet from the SPI on.
+    ///
+    /// # Errors
+    /// The packet was not sealed, and is counted.
+    #[inline]
+    pub fn seal(
+        &mut self,
+        room: &mut PacketRoom<'_>,
+        now: Time,
+    ) -> Result<SealedForPeer, NotSealed> {
+        let sealed = self.try_seal(room, now);
+        if let Err(refused) = &sealed {
+            self.drops.count(match refused {
+                NotSealed::Dropped(failure) => failure.reason(),
+                NotSealed::TooLarge { .. } => DropReason::EspTooLarge,
+            });
+        }
+        sealed
+    }
+
+    fn try_seal(
+        &mut self,
+        room: &mut PacketRoom<'_>,
+        now: Time,
+    ) -> Result<SealedForPeer, NotSealed> {
+        let dropped = NotSealed::Dropped;
+        let inner = InnerHeader::read(room.packet()).ok_or(dropped(EspFailure::Malformed))?;
+        let destination = inner
+            .destination(room.packet())
+            .ok_or(dropped(EspFailure::Malformed))?;
+        let number = self
+            .networks
+            .find(destination)
+            .ok_or(dropped(EspFailure::Selector))?;
+        let tunnel = self
+            .tunnels
+            .get_mut(number)
+            .ok_or(dropped(EspFailure::Selector))?;
+        let next_header = inner.next_header();
+        let mut sealed = tunnel.sealing.seal_payload(room, next_header, now);
+        let ended = matches!(
+            sealed,
+            Err(EspFailure::Expired | EspFailure::SequenceExhausted)
+        );
+        if ended && tunnel.pending.is_some() {
+            let notice = tunnel.switch(number, SealingReason::Lifetime);
+            note(&mut self.notices, &mut self.counters, notice);
+            sealed = tunnel.sealing.seal_payload(room, next_header, now);
+        }
+        let mut dont_fragment = inner.dont_fragment;
+        if sealed == Err(EspFailure::TooLarge) && !inner.is_v4 && inner.length <= MINIMUM_V6_MTU {
+            // It must pass every path (RFC 8200 section 5): its outer packet is fragmented.
+            dont_fragment = false;
+            tunnel.sealing.set_path_mtu(None);
+            sealed = tunnel.sealing.seal_payload(room, next_header, now);
+            tunnel.sealing.set_path_mtu(tunnel.path_mtu);
+        }
+        let sealed = match (sealed, tunnel.sealing.inner_mtu()) {
+            (Ok(sealed), _) => sealed,
+            (Err(EspFailure::TooLarge), Some(mtu)) => return Err(NotSealed::TooLarge { mtu }),
+            (Err(failure), _) => return Err(dropped(failure)),
+        };
+        tunnel.last_sent = now;
+        self.counters.sealed += 1;
+        self.counters.sealed_bytes += inner.length as u64;
+        if let Some(reason) = sealed.rekey {
+            let spi = tunnel.sealing.spec().spi;
+            let notice = GatewayNotice::RekeyDue {
+                tunnel: number,
+                spi,
+                reason,
+            };
+            note(&mut self.notices, &mut self.counters, notice);
+        }
+        Ok(SealedForPeer {
+            tunnel: number,
+            destination: tunnel.peer,
+            traffic_class: sealed.traffic_class,
+            dont_fragment,
+        })
+    }
+
+    /// Opens a packet of the outside, as a socket has read it: from the SPI on, or the payload of a UDP datagram. Returns
+    /// the place of the inner IP packet; a packet that is not opened is counted.
+    #[inline]
+    pub fn open(
+        &mut self,
+        source: SocketAddr,
+        traffic_class: u8,
+        bytes: &mut [u8],
+        now: Time,
+    ) -> Option<Range<usize>> {
+        if self.settings.carrier == EspCarrier::Udp {
+            match NatTraversalDatagram::parse(bytes) {
+                NatTraversalDatagram::Esp(_) => {}
+                NatTraversalDatagram::KeepAlive => {
+                    self.counters.keep_alives_received += 1;
+                    return None;
+                }
+                NatTraversalDatagram::Ike(_) => {
+                    self.counters.ike_messages += 1;
+                    return None;
+                }
+                NatTraversalDatagram::Malformed => {
+                    self.drops.count(DropReason::EspMalformed);
+                    return None;
+                }
+            }
+        }
+        self.try_open(source, traffic_class, bytes, now)
+            .inspect_err(|failure| self.drops.count(failure.reason()))
+            .ok()
+    }
+
+    fn try_open(
+        &mut self,
+        source: SocketAddr,
+        traffic_class: u8,
+        bytes: &mut [u8],
+        now: Time,
+    ) -> Result<Range<usize>, EspFailure> {
+        let spi = EspView::parse(bytes).ok_or(EspFailure::Malformed)?.spi();
+        let entry = self.inbound.get_mut(spi).ok_or(EspFailure::UnknownSpi)?;
+        let arrived = ArrivedEsp {
+            source: source.ip(),
+            destination: self.settings.local,
+            traffic_class,
+        };
+        let opened = entry.sa.open_payload(bytes, &arrived, now)?;
+        let number = entry.tunnel;
+        let confirms = core::mem::take(&mut entry.confirms);
+        self.counters.opened += 1;
+        self.counters.opened_bytes += opened.range.len() as u64;
+        let tunnel = self.tunnels.get_mut(number).ok_or(EspFailure::Selector)?;
+        let (notices, counters) = (&mut self.notices, &mut self.counters);
+        if let Some(reason) = opened.rekey {
+            let notice = GatewayNotice::RekeyDue {
+                tunnel: number,
+                spi,
+                reason,
+            };
+            note(notices, counters, notice);
+        }
+        if confirms && tunnel.pending.is_some() {
+            note(
+                notices,
+                counters,
+                tunnel.switch(number, SealingReason::PeerReady),
+            );
+        }
+        let address = self.settings.carrier_address(source);
+        if tunnel.plan.peer_behind_nat && address != tunnel.peer {
+            tunnel.peer = address;
+            let notice = GatewayNotice::PeerMoved {
+                tunnel: number,
+                address,
+            };
+            note(notices, counters, notice);
+        }
+        Ok(opened.range)
+    }
+
+    /// Work that depends on time alone, to be called several times a second: associations that are due to seal or to be
+    /// removed, and keep-alives, whose destinations `keep_alive` receives.
+    pub fn tick(&mut self, now: Time, mut keep_alive: impl FnMut(SocketAddr)) {
+        for (number, tunnel) in self.tunnels.iter_mut().enumerate() {
+            if tunnel.pending.as_ref().is_some_and(|(_, at)| *at <= now) {
+                let notice = tunnel.switch(number, SealingReason::Delay);
+                note(&mut self.notices, &mut self.counters, notice);
+            }
+            let idle = self.settings.keep_alive;
+            if self.settings.carrier == EspCarrier::Udp
+                && idle.is_some_and(|idle| now.since(tunnel.last_sent) >= idle)
+            {
+                tunnel.last_sent = now;
+                keep_alive(tunnel.peer);
+            }
+        }
+        self.inbound
+            .retain(|entry| entry.removed_at.is_none_or(|at| at > now));
+    }
+
+    /// Takes new keys into use. New associations open at once, and seal as soon as the peer uses its new one, or after the
+    /// delay; removed ones open for the grace time. Packets in flight are not lost in this way, in any order in which the
+    /// two ends receive their keys.
+    ///
+    /// # Errors
+    /// An SPI that is in use, or a tunnel that does not exist; nothing is changed.
+    pub fn rekey(&mut self, rekey: GatewayRekey, now: Time) -> Result<(), SaError> {
+        for (tunnel, sa) in &rekey.inbound {
+            let spi = sa.spec().spi;
+            if *tunnel >= self.tunnels.len() {
+                return Err(SaError::State);
+            }
+            if self.inbound.get(spi).is_some() {
+                return Err(SaError::DuplicateSpi(spi));
+            }
+        }
+        if self.inbound.len() + rekey.inbound.len() > MAX_INBOUND
+            || rekey
+                .outbound
+                .iter()
+                .any(|(at, _)| *at >= self.tunnels.len())
+        {
+            return Err(SaError::TableFull);
+        }
+        for (tunnel, sa) in rekey.inbound {
+            self.insert(tunnel, sa, true)?;
+        }
+        for (number, mut sa) in rekey.outbound {
+            let Some(tunnel) = self.tunnels.get_mut(number) else {
+                continue;
+            };
+            sa.set_path_mtu(tunnel.path_mtu);
+            tunnel.pending = Some((sa, now + self.settings.rekey_delay));
+        }
+        for spi in rekey.removed {
+            if let Some(entry) = self.inbound.get_mut(spi) {
+                entry.removed_at = Some(now + self.settings.rekey_grace);
+            }
+        }
+        Ok(())
+    }
+
+    /// Limits the packets of a tunnel to the MTU of the path to its peer; `None`: no limit.
+    pub fn set_path_mtu(&mut self, tunnel: usize, mtu: Option<usize>) {
+        if let Some(tunnel) = self.tunnels.get_mut(tunnel) {
+            tunnel.path_mtu = mtu;
+            tunnel.sealing.set_path_mtu(mtu);
+            if let Some((pending, _)) = &mut tunnel.pending {
+                pending.set_path_mtu(mtu);
+            }
+        }
+    }
+
+    /// Counts notices that their reader did not take.
+    pub fn count_lost_notices(&mut self, lost: u64) {
+        self.counters.notices_lost += lost;
+    }
+
+    /// Allows the association that seals with this SPI to use sequence numbers up to `last`, which are reserved in a file.
+    pub fn reserve(&mut self, spi: u32, last: u64) {
+        for tunnel in &mut self.tunnels {
+            if tunnel.sealing.spec().spi == spi {
+                tunnel.sealing.limit_sequence(last);
+            }
+            if let Some((pending, _)) = &mut tunnel.pending
+                && pending.spec().spi == spi
+            {
+                pending.limit_sequence(last);
+            }
+        }
+    }
+
+    /// States that have changed since the last call; it allocates.
+    pub fn take_changed_states(&mut self, now: Time) -> Vec<ChangedState> {
+        let mut changed = Vec::new();
+        for tunnel in &mut self.tunnels {
+            let state = tunnel.sealing.state(now);
+            if state.usage.packets != tunnel.written {
+                tunnel.written = state.usage.packets;
+                changed.push(ChangedState::Outbound(state));
+            }
+        }
+        self.inbound.for_each_mut(|entry| {
+            let packets = entry.sa.packets();
+            if packets != entry.written {
+                entry.written = packets;
+                changed.push(ChangedState::Inbound(entry.sa.state(now)));
+            }
+        });
+        changed
+    }
+
+    /// Tunnels whose association that seals has ended, so that their packets are dropped.
+    pub fn ended_tunnels(&self, now: Time) -> usize {
+        let ended = |tunnel: &&Tunnel| {
+            tunnel.pending.is_none() && tunnel.sealing.lifetime(now) == LifetimeStatus::Expired
+        };
+        self.tunnels.iter().filter(ended).count()
+    }
+}
+
+impl Tunnel {
+    /// Seals with the pending association from now on.
+    fn switch(&mut self, number: usize, reason: SealingReason) -> Option<GatewayNotice> {
+        let (sa, _) = self.pending.take()?;
+        let spi = sa.spec().spi;
+        self.sealing = sa;
+        self.written = 0;
+        Some(GatewayNotice::SealsWith {
+            tunnel: number,
+            spi,
+            reason,
+        })
+    }
+}
+
+impl GatewaySettings {
+    /// An address of a peer as this carrier has it: without a port in IP protocol 50.
+    fn carrier_address(&self, address: SocketAddr) -> SocketAddr {
+        match self.carrier {
+            EspCarrier::Udp => address,
+            EspCarrier::Ip => SocketAddr::new(address.ip(), 0),
+        }
+    }
+}
+
+fn note(
+    notices: &mut Vec<GatewayNotice>,
+    counters: &mut GatewayCounters,
+    notice: impl Into<Option<GatewayNotice>>,
+) {
+    let Some(notice) = notice.into() else {
+        return;
+    };
+    if notices.len() < MAX_NOTICES {
+        notices.push(notice);
+    } else {
+        counters.notices_lost += 1;
+    }
+}
