@@ -99,6 +99,9 @@ pub struct SubjectOption {
     /// File with the token of the agent.
     #[arg(long, value_name = "FILE", requires = "subject")]
     agent_token_file: Option<PathBuf>,
+    /// File with the authorities (PEM) of the agent's certificate, which contains its IP address: the connection is TLS.
+    #[arg(long, value_name = "FILE", requires = "agent_token_file")]
+    agent_ca_file: Option<PathBuf>,
 }
 
 impl SubjectOption {
@@ -111,11 +114,19 @@ impl SubjectOption {
             lab::subject::SubjectPlace::Address(address) => format!("sut.address={address}"),
             _ => format!("sut.subject={text:?}"),
         }];
-        if let Some(file) = &self.agent_token_file {
+        for (option, key, file) in [
+            (
+                "--agent-token-file",
+                "agent_token_file",
+                &self.agent_token_file,
+            ),
+            ("--agent-ca-file", "agent_ca_file", &self.agent_ca_file),
+        ] {
+            let Some(file) = file else { continue };
             let file = file.to_str().ok_or_else(|| {
-                LabError::bad_input("--agent-token-file: the path has to be UTF-8")
+                LabError::bad_input(format!("{option}: the path has to be UTF-8"))
             })?;
-            sets.push(format!("sut.agent_token_file={file:?}"));
+            sets.push(format!("sut.{key}={file:?}"));
         }
         Ok(sets)
     }
@@ -175,6 +186,13 @@ pub struct LabAgentOptions {
     /// Folder with subject files beside the built-in ones.
     #[arg(long, value_name = "DIR", default_value = lab::subject::FOLDER)]
     subjects: PathBuf,
+    /// Certificate with its chain (PEM), which contains the address of this host: test labs connect with TLS, and name the
+    /// authority with --agent-ca-file.
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_certificate: Option<PathBuf>,
+    /// Private key of the certificate (PEM).
+    #[arg(long, value_name = "FILE", requires = "tls_certificate")]
+    tls_key: Option<PathBuf>,
 }
 
 /// Options of `hornwork lab search`.
@@ -253,6 +271,7 @@ pub fn run(command: Lab) -> ExitCode {
             listen: options.listen,
             token_file: options.token_file,
             subjects: options.subjects,
+            tls: options.tls_certificate.zip(options.tls_key),
         }),
         Lab::Show { name } => lab::run::show(&name).map(|text| {
             print!("{text}");

@@ -10,6 +10,7 @@ pub mod error;
 pub mod esp;
 pub mod experiment;
 pub mod figures;
+mod files;
 pub mod host;
 pub mod link;
 pub mod measure;

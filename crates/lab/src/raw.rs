@@ -3,6 +3,7 @@
 use crate::error::{LabError, RunVerdict};
 use crate::experiment::{FigureBound, Study};
 use crate::figures::{Details, Figures, ThresholdCheck};
+use crate::files::{cannot_write, replace};
 use crate::measure::MeasureRecord;
 use crate::peak::PeakRecord;
 use crate::record::{Attempt, StreamRecord};
@@ -182,13 +183,6 @@ impl<'de> Deserialize<'de> for RunVerdict {
     }
 }
 
-fn cannot_write(path: &Path, error: &std::io::Error) -> LabError {
-    LabError::cannot_run(
-        format!("{}: {error}", path.display()),
-        "name a writable directory with --out",
-    )
-}
-
 /// Writes raw results during a run.
 #[derive(Debug)]
 pub struct RawWriter {
@@ -263,10 +257,9 @@ impl RawWriter {
 /// If writing fails.
 pub(crate) fn write_run(dir: &Path, run: &RunRecord) -> Result<(), LabError> {
     let path = dir.join("run.json");
-    serde_json::to_vec_pretty(run)
-        .map_err(std::io::Error::from)
-        .and_then(|json| fs::write(&path, json))
-        .map_err(|error| cannot_write(&path, &error))
+    let json = serde_json::to_vec_pretty(run).map_err(std::io::Error::from);
+    let json = json.map_err(|error| cannot_write(&path, &error))?;
+    replace(&path, &json)
 }
 
 fn lines<T: Serialize>(out: &mut impl Write, records: &[T]) -> std::io::Result<()> {

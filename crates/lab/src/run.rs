@@ -1,6 +1,6 @@
 //! `lab list`, `lab show`, `lab run`, `lab search`.
 
-use crate::agent::{self, Described};
+use crate::agent::{self, AgentAccess, Described};
 use crate::caveats;
 use crate::error::{LabError, RunVerdict};
 use crate::experiment::{BUILT_IN, File, Level, Sut, Thresholds, built_in};
@@ -272,8 +272,8 @@ pub(crate) fn check_subject(file: &File, options: &RunOptions) -> Result<(), Lab
 fn resolve(sut: &Sut) -> Result<Described, LabError> {
     match subject::place(&sut.subject)? {
         SubjectPlace::Agent(name, agent) => {
-            let token = agent::read_token(Path::new(&sut.agent_token_file))?;
-            agent::describe(&name, agent, &token)
+            let access = AgentAccess::new(agent, &sut.agent_token_file, &sut.agent_ca_file)?;
+            agent::describe(&name, &access)
         }
         SubjectPlace::Here(_) | SubjectPlace::Address(_) => {
             let file = subject::find(&sut.subject)?;

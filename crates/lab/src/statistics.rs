@@ -48,6 +48,12 @@ pub fn variance(values: &[f64]) -> Option<f64> {
     (values.len() > 1).then(|| squares / (n - 1.0))
 }
 
+/// Share of independent samples among samples of which neighbours have this correlation (lag 1).
+fn independent(correlation: f64) -> f64 {
+    let r = correlation.clamp(0.0, 0.99);
+    (1.0 - r) / (1.0 + r)
+}
+
 /// Whether a quantile of this number of samples is close to the largest of them: fewer than three lie beyond it.
 pub fn has_too_few_samples(samples: u64, q: f64) -> bool {
     // 300 for the 99th percentile; (1 - q) is not exact.
@@ -107,6 +113,58 @@ impl Interval {
             samples: whole,
             of: of.to_owned(),
             method: "Wilson".to_owned(),
+        }
+    }
+
+    /// As [`Interval::of_share`] for events in time of which neighbours have this correlation, 0 to 1: they count as fewer
+    /// independent ones, `n (1 - r) / (1 + r)`.
+    pub fn of_correlated_share(
+        (part, whole): (u64, u64),
+        correlation: f64,
+        scale: f64,
+        of: &str,
+    ) -> Interval {
+        let factor = independent(correlation);
+        if factor > 0.999 {
+            return Interval::of_share(part, whole, scale, of);
+        }
+        // At least one event, so that a rare one is not rounded away.
+        let fewer = |n: u64| ((n as f64 * factor).round() as u64).max(u64::from(n > 0));
+        let mut interval = Interval::of_share(fewer(part), fewer(whole), scale, of);
+        if part > 0 {
+            let observed = part as f64 * scale / whole.max(1) as f64;
+            interval.low = interval.low.map(|low| low.min(observed));
+            interval.high = interval.high.map(|high| high.max(observed));
+        }
+        interval.samples = whole;
+        interval.method = "Wilson, corrected for correlation".to_owned();
+        interval
+    }
+
+    /// Interval of the mean of time series whose neighbouring values are correlated: they count as fewer independent
+    /// ones, `n (1 - r) / (1 + r)` with the correlation r of neighbours (Student's t).
+    pub fn of_series(series: &[&[f64]], of: &str) -> Interval {
+        let all: Vec<f64> = series.iter().flat_map(|one| one.iter().copied()).collect();
+        let Some(variance) = variance(&all) else {
+            return Interval::none(all.len() as u64, of);
+        };
+        let n = all.len() as f64;
+        let mean = all.iter().sum::<f64>() / n;
+        let pairs = series.iter().flat_map(|one| one.windows(2));
+        let products: f64 = pairs.map(|pair| (pair[0] - mean) * (pair[1] - mean)).sum();
+        let squares = variance * (n - 1.0);
+        let correlation = match squares > 0.0 {
+            true => products / squares,
+            false => 0.0,
+        };
+        let fewer = (n * independent(correlation)).max(2.0);
+        let half = student(fewer as usize - 1) * (variance / fewer).sqrt();
+        Interval {
+            low: Some(mean - half),
+            high: Some(mean + half),
+            samples: all.len() as u64,
+            of: of.to_owned(),
+            method: "Student's t, corrected for correlation".to_owned(),
         }
     }
 
@@ -201,6 +259,27 @@ mod tests {
             (one.low, one.high, one.source().as_str()),
             (None, None, "1 run, no interval")
         );
+    }
+
+    #[test]
+    fn interval_of_series_counts_correlated_values_as_fewer() {
+        // Values in turn are no fewer samples: Student's t of all.
+        let turns = [1.0, 3.0, 1.0, 3.0, 1.0, 3.0];
+        let plain = Interval::of_mean(&turns, "blocks");
+        let series = Interval::of_series(&[&turns], "blocks");
+        assert_eq!((series.low, series.high), (plain.low, plain.high));
+        // A trend: r = 8.75 / 17.5 = 0.5, so that 6 values count as 2; s = 1.871, t with 1 degree of freedom 12.706.
+        let trend = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0];
+        let series = Interval::of_series(&[&trend], "blocks");
+        near(series.high, 3.5 + 12.706 * (3.5f64 / 2.0).sqrt());
+        assert_eq!(series.samples, 6);
+        assert_eq!(Interval::of_series(&[&[1.0]], "blocks").low, None);
+        // Two of 100 in bursts: as 1 of 33.
+        let share = Interval::of_correlated_share((2, 100), 0.5, 1.0, "packets");
+        let fewer = Interval::of_share(1, 33, 1.0, "packets");
+        assert_eq!((share.low, share.high), (fewer.low, fewer.high));
+        let none = Interval::of_correlated_share((0, 100), 0.0, 1.0, "packets");
+        assert_eq!(none, Interval::of_share(0, 100, 1.0, "packets"));
     }
 
     #[test]

@@ -168,6 +168,22 @@ pub fn raise_open_files() -> io::Result<u64> {
     Ok(open_files().0)
 }
 
+/// Raises the limit of open file descriptors so that `wanted` are possible, above the hard limit where the process may
+/// (CAP_SYS_RESOURCE, up to `fs.nr_open`). Returns the limit, which is lower than `wanted` if it is refused.
+pub fn raise_open_files_to(wanted: u64) -> u64 {
+    let (_, hard) = open_files();
+    if wanted > hard {
+        let limit = Rlimit {
+            current: Some(wanted),
+            maximum: Some(wanted),
+        };
+        if setrlimit(Resource::Nofile, limit).is_ok() {
+            return open_files().0;
+        }
+    }
+    raise_open_files().unwrap_or_else(|_| open_files().0)
+}
+
 /// Resident set size of the process, bytes.
 ///
 /// # Errors

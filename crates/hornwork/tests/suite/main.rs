@@ -16,6 +16,7 @@ mod history;
 mod hostile;
 mod install;
 mod isolate;
+mod lab_obstacles;
 mod link;
 mod names;
 mod operators;

@@ -2,6 +2,7 @@
 
 use crate::common;
 
+use common::certificates::Authority;
 use common::{Process, free_port, installed, scratch};
 use serde_json::Value;
 use std::io::{Read as _, Write as _};
@@ -122,6 +123,10 @@ struct Agent {
 
 impl Agent {
     fn start(folder: &Path, before: &[&str], ip: &str) -> Agent {
+        Agent::start_with(folder, before, ip, &[])
+    }
+
+    fn start_with(folder: &Path, before: &[&str], ip: &str, more: &[&str]) -> Agent {
         let token = folder.join("token");
         std::fs::write(&token, "a token for this test only\n").unwrap();
         std::fs::set_permissions(&token, std::fs::Permissions::from_mode(0o600)).unwrap();
@@ -139,7 +144,8 @@ impl Agent {
         ]
         .concat();
         let mut command = Command::new(words[0]);
-        command.args(&words[1..]).arg(&token).stdin(Stdio::null());
+        command.args(&words[1..]).arg(&token).args(more);
+        command.stdin(Stdio::null());
         let process = Process::start(&mut command, &folder.join("agent.log"));
         let agent = Agent {
             process,
@@ -272,6 +278,68 @@ fn end_of_agent_or_subject_has_a_clear_outcome() {
         };
         assert!(recorded.contains(expected), "{recorded}\n{all}");
     }
+}
+
+#[test]
+fn agent_with_tls_is_checked_by_the_authority() {
+    let folder = scratch("subjects-agent-tls");
+    let authority = Authority::new(&folder, "ca");
+    Authority::new(&folder, "other");
+    authority.issue_address("agent", [127, 0, 0, 1].into());
+    let file = |name: &str| folder.join(name).display().to_string();
+    let (chain, key) = (file("agent.pem"), file("agent.key"));
+    let options = ["--tls-certificate", &chain, "--tls-key", &key];
+    let agent = Agent::start_with(&folder, &[], "127.0.0.1", &options);
+    agent.until("with TLS");
+    let subject = format!("hornwork@{}", agent.address);
+    let (ca, other) = (file("ca.pem"), file("other.pem"));
+    let run = |more: &[&str]| {
+        let arguments = [&agent.arguments(&subject, &agent.token)[..], more].concat();
+        lab(&folder, &arguments)
+    };
+    assert_measured(&folder, &run(&["--agent-ca-file", &ca]));
+    // Another authority, and no TLS.
+    let refused = run(&["--agent-ca-file", &other, "--force"]);
+    let why = text(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(3), "{why}");
+    assert!(
+        why.contains("TLS: ") && why.contains("--agent-ca-file"),
+        "{why}"
+    );
+    let refused = run(&["--force"]);
+    let why = text(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(3), "{why}");
+    assert!(why.contains("--agent-ca-file"), "{why}");
+    // TLS towards an agent that has none.
+    let plain = Agent::start(&folder, &[], "127.0.0.1");
+    let subject = format!("hornwork@{}", plain.address);
+    let arguments = plain.arguments(&subject, &plain.token);
+    let refused = lab(
+        &folder,
+        &[&arguments[..], &["--agent-ca-file", &ca, "--force"]].concat(),
+    );
+    let why = text(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(3), "{why}");
+    // Half of the options, and files in each other's place.
+    let bad = lab(
+        &folder,
+        &[
+            "agent",
+            "--listen",
+            "127.0.0.1:1",
+            "--token-file",
+            "token",
+            "--tls-key",
+            &key,
+        ],
+    );
+    assert_eq!(bad.status.code(), Some(2));
+    let bad = ["agent", "--listen", "127.0.0.1:1", "--token-file", "token"];
+    let bad = lab(
+        &folder,
+        &[&bad[..], &["--tls-certificate", &key, "--tls-key", &chain]].concat(),
+    );
+    assert_eq!(bad.status.code(), Some(3), "{}", text(&bad.stderr));
 }
 
 /// Children of all threads of a process.

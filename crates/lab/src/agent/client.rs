@@ -1,10 +1,13 @@
 //! The test lab's side of an agent.
 
+use super::channel;
 use super::messages::{AgentAnswer, AgentRequest};
-use super::wire::{Side, Token, Wire, WireError};
+use super::wire::{Side, Token, Wire, WireError, read_token};
 use crate::error::LabError;
 use crate::subject::{Family, Placement, SubjectFile};
+use net::tls::Anchors;
 use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -26,6 +29,40 @@ pub struct Described {
     pub missing: Vec<String>,
 }
 
+/// An agent and the means to reach it.
+#[derive(Clone, Debug)]
+pub struct AgentAccess {
+    address: SocketAddr,
+    token: Token,
+    /// Authorities of its certificate; without them the connection has no TLS.
+    anchors: Option<Anchors>,
+}
+
+impl AgentAccess {
+    /// Reads the files of an agent's token and, for TLS, of its authorities (an empty path: no TLS).
+    ///
+    /// # Errors
+    /// A file is missing or invalid.
+    pub fn new(
+        address: SocketAddr,
+        token: &str,
+        authorities: &str,
+    ) -> Result<AgentAccess, LabError> {
+        let anchors = match authorities {
+            "" => None,
+            file => Some(
+                Anchors::read(Path::new(file))
+                    .map_err(|error| LabError::bad_input(format!("sut.agent_ca_file: {error}")))?,
+            ),
+        };
+        Ok(AgentAccess {
+            address,
+            token: read_token(Path::new(token))?,
+            anchors,
+        })
+    }
+}
+
 /// A session with an agent.
 #[derive(Debug)]
 struct Session {
@@ -34,14 +71,21 @@ struct Session {
 }
 
 impl Session {
-    fn open(agent: SocketAddr, token: &Token) -> Result<Session, LabError> {
+    fn open(access: &AgentAccess) -> Result<Session, LabError> {
+        let agent = access.address;
         let stream = TcpStream::connect_timeout(&agent, ANSWER).map_err(|error| {
             LabError::cannot_run(
                 format!("agent {agent}: {error}"),
                 "start it there: hornwork lab agent --listen ADDRESS:PORT --token-file FILE",
             )
         })?;
-        match Wire::open(stream, Side::Lab, token, ANSWER) {
+        let channel = match &access.anchors {
+            Some(anchors) => channel::client(stream, anchors, ANSWER),
+            None => channel::plain(stream, ANSWER),
+        };
+        let opened =
+            channel.and_then(|channel| Wire::open(channel, Side::Lab, &access.token, ANSWER));
+        match opened {
             Ok(wire) => Ok(Session { agent, wire }),
             Err(error) => Err(broken(agent, &error)),
         }
@@ -73,8 +117,15 @@ fn broken(agent: SocketAddr, error: &WireError) -> LabError {
         WireError::Unauthenticated => {
             "give both ends the same token file; after 5 wrong tokens wait a minute"
         }
-        WireError::NoAgent => "name the address of hornwork lab agent, of the same version",
-        _ => "see the messages of the agent, and start it again",
+        WireError::Tls(_) => {
+            "the agent needs --tls-certificate, with its IP address in the certificate; --agent-ca-file names the authority that issued it"
+        }
+        WireError::NoAgent => {
+            "name the address of hornwork lab agent, of the same version; an agent with TLS needs --agent-ca-file"
+        }
+        _ => {
+            "see the messages of the agent, and start it again; one with TLS needs --agent-ca-file"
+        }
     };
     LabError::cannot_run(format!("agent {agent}: {error}"), remedy)
 }
@@ -90,11 +141,12 @@ fn unexpected(agent: SocketAddr, what: &str) -> LabError {
 ///
 /// # Errors
 /// If the agent is not reached, refuses the token, or has no such subject.
-pub fn describe(name: &str, agent: SocketAddr, token: &Token) -> Result<Described, LabError> {
+pub fn describe(name: &str, access: &AgentAccess) -> Result<Described, LabError> {
+    let agent = access.address;
     let request = AgentRequest::Describe {
         subject: name.to_owned(),
     };
-    match Session::open(agent, token)?.ask(&request, ANSWER)? {
+    match Session::open(access)?.ask(&request, ANSWER)? {
         AgentAnswer::Described {
             text,
             version,
@@ -122,11 +174,11 @@ impl AgentSubject {
     /// If the agent is not reached, or the subject does not start.
     pub fn start(
         name: &str,
-        agent: SocketAddr,
-        token: &Token,
+        access: &AgentAccess,
         placement: Placement,
     ) -> Result<AgentSubject, LabError> {
-        let mut session = Session::open(agent, token)?;
+        let agent = access.address;
+        let mut session = Session::open(access)?;
         let request = AgentRequest::Start {
             subject: name.to_owned(),
             called: placement.called,

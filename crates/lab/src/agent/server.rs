@@ -1,11 +1,13 @@
 //! The agent: waits for test labs, and runs subjects for them.
 
+use super::channel;
 use super::gate::Gate;
 use super::messages::{AgentAnswer, AgentRequest};
-use super::wire::{Side, Token, Wire, WireError, read_token};
+use super::wire::{Side, Wire, WireError, read_token};
 use crate::error::{LabError, RunVerdict};
 use crate::subject::{self, Placement, RunningSubject};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use net::tls::Identity;
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -28,6 +30,8 @@ pub struct AgentOptions {
     pub token_file: PathBuf,
     /// Folder with subject files beside the built-in ones.
     pub subjects: PathBuf,
+    /// Files with certificate chain and private key (PEM): test labs connect with TLS.
+    pub tls: Option<(PathBuf, PathBuf)>,
 }
 
 /// Runs an agent until SIGINT or SIGTERM.
@@ -36,6 +40,7 @@ pub struct AgentOptions {
 /// If the token cannot be read, or the address is in use.
 pub fn run(options: &AgentOptions) -> Result<RunVerdict, LabError> {
     let token = read_token(&options.token_file)?;
+    let tls = options.tls.as_ref().map(tls_settings).transpose()?;
     let cannot = |error: std::io::Error| {
         LabError::cannot_run(
             format!("{}: {error}", options.listen),
@@ -48,7 +53,8 @@ pub fn run(options: &AgentOptions) -> Result<RunVerdict, LabError> {
     let listener = TcpListener::bind(options.listen).map_err(cannot)?;
     listener.set_nonblocking(true).map_err(cannot)?;
     let own = listener.local_addr().map_err(cannot)?;
-    crate::terminal::print(&format!("agent: listening at {own}\n"));
+    let with = if tls.is_some() { " with TLS" } else { "" };
+    crate::terminal::print(&format!("agent: listening at {own}{with}\n"));
     let clock = net::Clock::new();
     let gate = Arc::new(Mutex::new(Gate::default()));
     let mut sessions = Vec::new();
@@ -66,10 +72,25 @@ pub fn run(options: &AgentOptions) -> Result<RunVerdict, LabError> {
         }
         let (token, entered) = (token.clone(), Entered(Arc::clone(&gate)));
         let folder = options.subjects.clone();
-        let session = move || match serve(stream, peer, &token, &folder) {
+        let tls = tls.clone();
+        let open = move || {
+            // Accepted sockets inherit nothing from the listener on Linux.
+            stream.set_nonblocking(false)?;
+            let ip = stream.local_addr()?.ip();
+            let channel = match &tls {
+                Some(settings) => channel::server(stream, settings, HANDSHAKE),
+                None => channel::plain(stream, HANDSHAKE),
+            };
+            Ok((Wire::open(channel?, Side::Agent, &token, HANDSHAKE)?, ip))
+        };
+        let session = move || match open().and_then(|(wire, ip)| serve(wire, ip, peer, &folder)) {
             Ok(()) | Err(WireError::Closed) => eprintln!("agent: {peer}: end"),
             Err(error) => {
-                if matches!(error, WireError::Unauthenticated | WireError::NoAgent) {
+                let unknown = matches!(
+                    error,
+                    WireError::Unauthenticated | WireError::NoAgent | WireError::Tls(_)
+                );
+                if unknown {
                     locked(&entered.0).failed(peer.ip(), clock.now());
                 }
                 eprintln!("agent: {peer}: {error}");
@@ -89,6 +110,12 @@ pub fn run(options: &AgentOptions) -> Result<RunVerdict, LabError> {
     Ok(RunVerdict::Passed)
 }
 
+fn tls_settings((chain, key): &(PathBuf, PathBuf)) -> Result<Arc<rustls::ServerConfig>, LabError> {
+    let identity = Identity::read(chain, key)
+        .map_err(|error| LabError::cannot_run(error.to_string(), error.remedy))?;
+    channel::server_settings(&identity).map_err(LabError::bad_input)
+}
+
 /// A connection that counts.
 struct Entered(Arc<Mutex<Gate>>);
 
@@ -103,16 +130,7 @@ fn locked(gate: &Mutex<Gate>) -> MutexGuard<'_, Gate> {
 }
 
 /// A session with a test lab; its subject ends with it.
-fn serve(
-    stream: TcpStream,
-    peer: SocketAddr,
-    token: &Token,
-    folder: &Path,
-) -> Result<(), WireError> {
-    // Accepted sockets inherit nothing from the listener on Linux.
-    stream.set_nonblocking(false)?;
-    let ip = stream.local_addr()?.ip();
-    let mut wire = Wire::open(stream, Side::Agent, token, HANDSHAKE)?;
+fn serve(mut wire: Wire, ip: IpAddr, peer: SocketAddr, folder: &Path) -> Result<(), WireError> {
     eprintln!("agent: {peer}: authenticated");
     let mut session = Session {
         peer,

@@ -1,10 +1,10 @@
 //! Frames and authentication between test lab and agent.
 
+use super::channel::{BoxedChannel, is_later};
 use crate::error::LabError;
 use aws_lc_rs::hmac;
 use std::fmt;
-use std::io::{self, ErrorKind, Read as _, Write as _};
-use std::net::TcpStream;
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::Duration;
@@ -15,8 +15,6 @@ pub(super) const MAX_FRAME: usize = 64 * 1024;
 const CHALLENGE: usize = 32;
 /// Begin of the greeting; the digit is the version of the protocol.
 const GREETING: &[u8; 16] = b"hornwork agent 1";
-/// Time between two looks for a stop.
-const SLICE: Duration = Duration::from_millis(100);
 /// Bounds of a token, bytes.
 const TOKEN_BYTES: std::ops::RangeInclusive<usize> = 16..=256;
 
@@ -101,6 +99,8 @@ pub(super) enum WireError {
     Closed,
     /// This program was told to stop.
     Stopped,
+    /// TLS failed: the certificate is not valid, or the other side does not use TLS.
+    Tls(String),
     /// Another error of the connection.
     Io(io::Error),
 }
@@ -119,6 +119,7 @@ impl fmt::Display for WireError {
             WireError::Silent => f.write_str("no message in time"),
             WireError::Closed => f.write_str("it closed the connection"),
             WireError::Stopped => f.write_str("stopped"),
+            WireError::Tls(error) => write!(f, "TLS: {error}"),
             WireError::Io(error) => write!(f, "{error}"),
         }
     }
@@ -138,7 +139,7 @@ impl From<io::Error> for WireError {
 
 /// An authenticated connection.
 pub(super) struct Wire {
-    stream: TcpStream,
+    stream: BoxedChannel,
     key: hmac::Key,
     side: Side,
     sent: u64,
@@ -153,7 +154,7 @@ impl fmt::Debug for Wire {
 
 /// Fills `bytes`; looks for a stop meanwhile.
 fn read_exact(
-    stream: &mut TcpStream,
+    stream: &mut BoxedChannel,
     bytes: &mut [u8],
     limit: Duration,
     ends_on_signal: bool,
@@ -171,11 +172,7 @@ fn read_exact(
         match stream.read(&mut bytes[filled..]) {
             Ok(0) => return Err(WireError::Closed),
             Ok(count) => filled += count,
-            Err(error)
-                if matches!(
-                    error.kind(),
-                    ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted
-                ) => {}
+            Err(error) if is_later(&error) => {}
             Err(error) => return Err(error.into()),
         }
     }
@@ -188,14 +185,11 @@ impl Wire {
     /// # Errors
     /// If the other side does not know the token, or does not answer in time.
     pub fn open(
-        mut stream: TcpStream,
+        mut stream: BoxedChannel,
         side: Side,
         token: &Token,
         limit: Duration,
     ) -> Result<Wire, WireError> {
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(SLICE))?;
-        stream.set_write_timeout(Some(limit))?;
         let mut own = [0; CHALLENGE];
         aws_lc_rs::rand::fill(&mut own)
             .map_err(|_| WireError::Io(io::Error::other("no random bytes")))?;
@@ -214,7 +208,7 @@ impl Wire {
         };
         let text = |label: &[u8]| [label, lab, agent].concat();
         let proof = |side: Side| hmac::sign(&token.0, &text(side.label()));
-        let check = |stream: &mut TcpStream| {
+        let check = |stream: &mut BoxedChannel| {
             let mut tag = [0; CHALLENGE];
             read_exact(stream, &mut tag, limit, true)?;
             // In constant time.
@@ -292,8 +286,9 @@ impl Wire {
 
 #[cfg(test)]
 mod tests {
+    use super::super::channel::plain;
     use super::*;
-    use std::net::TcpListener;
+    use std::net::{TcpListener, TcpStream};
 
     const LIMIT: Duration = Duration::from_secs(5);
 
@@ -302,7 +297,9 @@ mod tests {
         let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (far, _) = listener.accept().unwrap();
         let token = Token::new(agent).unwrap();
-        let agent = std::thread::spawn(move || Wire::open(far, Side::Agent, &token, LIMIT));
+        let agent =
+            std::thread::spawn(move || Wire::open(plain(far, LIMIT)?, Side::Agent, &token, LIMIT));
+        let near = plain(near, LIMIT).unwrap();
         let lab = Wire::open(near, Side::Lab, &Token::new(lab).unwrap(), LIMIT);
         (agent.join().unwrap(), lab)
     }

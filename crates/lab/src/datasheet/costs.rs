@@ -172,12 +172,7 @@ pub(super) fn write(
 ) -> Result<(), LabError> {
     let path = dir.join(FILE_NAME);
     let text = of(record, parts).text()?;
-    std::fs::write(&path, text).map_err(|error| {
-        LabError::cannot_run(
-            format!("{}: {error}", path.display()),
-            "name a writable directory with --out",
-        )
-    })
+    crate::files::replace(&path, text.as_bytes())
 }
 
 #[cfg(test)]

@@ -128,12 +128,7 @@ pub(super) fn measure(context: &PartContext<'_>) -> Result<OwnPart, LabError> {
 /// Runs a load against a border of its own; gives its row, and the memory of the border before it.
 fn one(context: &PartContext<'_>, load: &Load) -> Result<(StudyRow, f64), LabError> {
     let dir = context.dir.join(load.id);
-    let cannot = |error: std::io::Error| {
-        LabError::cannot_run(
-            format!("{}: {error}", dir.display()),
-            "name a writable directory with --out",
-        )
-    };
+    let cannot = |error: std::io::Error| crate::files::cannot_write(&dir, &error);
     std::fs::create_dir_all(&dir).map_err(cannot)?;
     let [called] = subject::addresses([127, 0, 0, 1].into())?;
     let file = subject::show(load.subject)

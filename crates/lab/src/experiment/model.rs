@@ -183,6 +183,9 @@ pub struct Sut {
     /// File with the token of the agent.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub agent_token_file: String,
+    /// File with the authorities (PEM) of the agent's certificate, which contains its IP address: TLS. Empty: without TLS.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub agent_ca_file: String,
     /// Path that WebSocket clients request from an external SUT; empty: the root.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub websocket_path: String,
@@ -708,6 +711,14 @@ impl Default for Registrations {
 }
 
 impl Registrations {
+    /// File descriptors that all wanted connections need, of which each takes `ends`.
+    pub fn descriptors(&self, ends: u64) -> u64 {
+        let connections = u64::from(self.connections_within(u64::MAX, 1));
+        connections
+            .saturating_mul(ends)
+            .saturating_add(SPARE_DESCRIPTORS)
+    }
+
     /// Connections of a trial within a limit of file descriptors, of which each connection takes `ends`.
     pub fn connections_within(&self, descriptors: u64, ends: u64) -> u32 {
         let wanted = match self.connections {

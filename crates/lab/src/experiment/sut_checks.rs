@@ -56,6 +56,12 @@ pub(super) fn check_subject(experiment: &Experiment) -> Result<(), String> {
                 .to_owned(),
         );
     }
+    if sut.agent().is_none() && !sut.agent_ca_file.is_empty() {
+        return Err(
+            "sut.agent_ca_file needs a subject at an agent (sut.subject = \"NAME@ADDRESS:PORT\")"
+                .to_owned(),
+        );
+    }
     if sut.subject.is_empty() {
         return Ok(());
     }

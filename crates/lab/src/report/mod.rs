@@ -27,16 +27,10 @@ pub(crate) use study::{capacity_of, compare_with_study};
 use crate::error::{LabError, RunVerdict};
 use crate::raw::RunRecord;
 use data::RunResults;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 fn put(path: &Path, text: &str) -> Result<(), LabError> {
-    fs::write(path, text).map_err(|error| {
-        LabError::cannot_run(
-            format!("{}: {error}", path.display()),
-            "make the directory writable, or copy the results to another one",
-        )
-    })
+    crate::files::replace(path, text.as_bytes())
 }
 
 /// Written report and its results by level.

@@ -152,7 +152,11 @@ pub(crate) fn run_plan(
             None if late => cause(part, "not started: the time of this setting was used up"),
             None => run_part(part, &dir, options, quick),
         };
-        of_part.seconds = (clock.now() - before).as_secs_f64();
+        // The same seed gives the same record in virtual time.
+        of_part.seconds = match options.simulate {
+            true => 0.0,
+            false => (clock.now() - before).as_secs_f64(),
+        };
         if let (Some(cause), false) = (&of_part.cause, of_part.measured) {
             eprintln!("  not measured: {cause}");
         }
@@ -326,12 +330,7 @@ fn run_own(
         repeat: options.repeat,
     };
     let result = std::fs::create_dir_all(&dir)
-        .map_err(|error| {
-            LabError::cannot_run(
-                format!("{}: {error}", dir.display()),
-                "name a writable directory with --out",
-            )
-        })
+        .map_err(|error| crate::files::cannot_write(&dir, &error))
         .and_then(|()| action(&context))
         .and_then(|part| part.write(&dir).map(|()| part));
     match result {
@@ -406,12 +405,7 @@ pub(crate) fn publish(
         parts: &parts,
         plots: &plots,
     });
-    std::fs::write(&page, html).map_err(|error| {
-        LabError::cannot_run(
-            format!("{}: {error}", page.display()),
-            "make the directory writable, or copy the results to another one",
-        )
-    })?;
+    crate::files::replace(&page, html.as_bytes())?;
     Ok(PublishedStudy {
         page,
         record: record.clone(),

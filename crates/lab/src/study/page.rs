@@ -64,6 +64,12 @@ fn head(html: &mut String, record: &SuiteRecord) {
         escape(&record.suite),
         escape(&record.about),
     );
+    if record.driver == "simulation" {
+        html.push_str(
+            "<aside class=\"care\"><strong>Simulation.</strong> Nothing was measured on this machine: the figures were computed in virtual \
+             time. See what differs below.</aside>",
+        );
+    }
     if record.cut_short {
         html.push_str(
             "<aside class=\"care\"><strong>Interrupted.</strong> The page has the measurements until then.</aside>",
@@ -83,7 +89,9 @@ fn facts(html: &mut String, record: &SuiteRecord) {
     };
     facts.push(("Ran on", driver.to_owned()));
     let seconds: f64 = record.parts.iter().map(|part| part.seconds).sum();
-    facts.push(("Duration", duration(seconds)));
+    if record.driver != "simulation" {
+        facts.push(("Duration", duration(seconds)));
+    }
     facts.push(("Version", record.version.clone()));
     if record.started > 0 {
         facts.push(("Started", date(record.started)));

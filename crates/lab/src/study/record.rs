@@ -1,6 +1,7 @@
 //! Records of a study: `run.json` in its directory, `part.json` of parts that are no experiments.
 
 use crate::error::{LabError, RunVerdict};
+use crate::files::{cannot_write, replace};
 use crate::raw::MachineRecord;
 use crate::statistics::Interval;
 use serde::{Deserialize, Serialize};
@@ -260,21 +261,11 @@ fn broken(path: &Path, error: impl std::fmt::Display) -> LabError {
     LabError::bad_input(format!("{}: {error}", path.display()))
 }
 
-/// Writes a record through a temporary file, so that a full disk or a killed process leaves the old one.
 fn write(path: &Path, record: &impl Serialize) -> Result<(), LabError> {
-    let cannot = |error: std::io::Error| {
-        LabError::cannot_run(
-            format!("{}: {error}", path.display()),
-            "name a writable directory with --out",
-        )
-    };
-    let mut text =
-        serde_json::to_vec_pretty(record).map_err(|error| cannot(std::io::Error::from(error)))?;
+    let text = serde_json::to_vec_pretty(record).map_err(std::io::Error::from);
+    let mut text = text.map_err(|error| cannot_write(path, &error))?;
     text.push(b'\n');
-    let part = path.with_extension("json.part");
-    fs::write(&part, text)
-        .and_then(|()| fs::rename(&part, path))
-        .map_err(cannot)
+    replace(path, &text)
 }
 
 impl OwnPart {
@@ -318,12 +309,7 @@ impl SuiteRecord {
     /// # Errors
     /// If it cannot be written.
     pub fn write(&self, dir: &Path) -> Result<(), LabError> {
-        fs::create_dir_all(dir).map_err(|error| {
-            LabError::cannot_run(
-                format!("{}: {error}", dir.display()),
-                "name a writable directory with --out",
-            )
-        })?;
+        fs::create_dir_all(dir).map_err(|error| cannot_write(dir, &error))?;
         write(&dir.join("run.json"), self)
     }
 }

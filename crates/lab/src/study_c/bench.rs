@@ -1,5 +1,6 @@
 //! The test bed of a cell: two hosts and the line between them in named network namespaces, their firewall and tunnel.
 
+use super::media::RTP;
 use super::model::{StudyProtection, Tunnel};
 use crate::error::LabError;
 use net::Network;
@@ -16,8 +17,6 @@ const INNER: [&str; 2] = ["10.97.0.1", "10.97.0.2"];
 /// Ports of OpenVPN and WireGuard.
 const OPENVPN: u16 = 1_194;
 const WIREGUARD: u16 = 51_820;
-/// Port of RTP; RTCP has the next one.
-pub const RTP: u16 = 5_004;
 /// Longest start of a tunnel.
 const START: Duration = Duration::from_secs(15);
 
@@ -73,6 +72,8 @@ pub struct Bench {
     /// Addresses of media.
     pub media_addresses: [std::net::IpAddr; 2],
     children: Vec<Child>,
+    /// Their logs.
+    child_logs: Vec<PathBuf>,
     sockets: Vec<PathBuf>,
     logs: PathBuf,
 }
@@ -118,6 +119,7 @@ impl Bench {
             media_interfaces: [eth0(), eth0()],
             media_addresses: addresses(LINE),
             children: Vec::new(),
+            child_logs: Vec::new(),
             sockets: Vec::new(),
             logs: logs.to_owned(),
         })
@@ -181,7 +183,37 @@ impl Bench {
             .spawn();
         self.children
             .push(child.map_err(|error| failed(words[0], error))?);
+        self.child_logs.push(path.clone());
         Ok(path)
+    }
+
+    /// Checks that the programs of the tunnel still run: a tunnel without them loses every packet, which is none of its
+    /// cipher.
+    ///
+    /// # Errors
+    /// One has ended, with its last words.
+    pub fn check(&mut self) -> Result<(), String> {
+        let mut ended = Vec::new();
+        for (index, (child, log)) in self.children.iter_mut().zip(&self.child_logs).enumerate() {
+            let status = match child.try_wait() {
+                Ok(None) => continue,
+                Ok(Some(status)) => status.to_string(),
+                Err(error) => error.to_string(),
+            };
+            let text = std::fs::read_to_string(log).unwrap_or_default();
+            let last = text.lines().last().unwrap_or("nothing in its log");
+            ended.push(format!(
+                "program {} of the tunnel: {status}: {last}",
+                index + 1
+            ));
+        }
+        match ended.is_empty() {
+            true => Ok(()),
+            false => Err(format!(
+                "the tunnel ended during the call: {}",
+                ended.join("; ")
+            )),
+        }
     }
 
     /// Waits until `done`, or one of the programs has ended.

@@ -2,24 +2,33 @@
 //! VPNs with several ciphers, over lines of several rates, captured at both ends with one clock.
 
 mod bench;
+mod captures;
 mod cell;
+mod media;
 mod model;
+mod overhead;
+mod pooled;
 mod ranking;
+mod record;
 mod results;
+mod simulated;
+mod speed;
 
-pub use cell::{CellRecord, TsharkFigures};
 pub use model::{CODECS, NETWORKS, PROTECTIONS};
 pub use ranking::{RankRow, Recommendation};
+pub use record::{CellRecord, TsharkFigures};
+pub use speed::CipherSpeed;
 
 use crate::emulator::own_error::{self, OwnError};
 use crate::emulator::settings::profile;
 use crate::error::{LabError, RunVerdict};
+use crate::files::{cannot_write, replace};
 use crate::run::RunOptions;
 use crate::study::{
     self, OwnPart, Part, PartContext, Reading, Setting as StudySetting, StudyPlan, StudyRow,
 };
-use cell::CellPlan;
 use model::{StudyCodec, StudyNetwork, StudyProtection};
+use record::CellPlan;
 use serde::Serialize;
 use std::fs;
 use std::path::Path;
@@ -39,20 +48,10 @@ const QUICK_SECONDS: f64 = 150.0;
 pub const FULL_SECONDS: f64 =
     (5 * (60 * PROTECTIONS.len() + 30 * (CODECS.len() - 1) * WITH_TODAYS_CODECS.len())) as f64;
 
-/// Speed of a cipher.
-#[derive(Clone, Debug, Serialize)]
-pub struct CipherSpeed {
-    /// Protection.
-    pub protection: &'static str,
-    /// Megabytes per second with blocks of the given size.
-    pub mb_per_s: Option<f64>,
-    /// Reason if it was not measured.
-    pub cause: Option<String>,
-}
-
 /// Everything that was measured.
 struct Found {
-    own_error: OwnError,
+    /// The own error of the line; `None` in virtual time.
+    own_error: Option<OwnError>,
     cells: Vec<CellRecord>,
     cipher_speed: Vec<CipherSpeed>,
     ranking: Vec<RankRow>,
@@ -82,9 +81,9 @@ pub fn plan() -> StudyPlan {
 /// # Errors
 /// Options that do not apply, a missing right or program, or if the user interrupted it.
 pub fn run(options: &RunOptions, quick: bool) -> Result<RunVerdict, LabError> {
-    if options.simulate || !options.set.is_empty() || options.no_probe {
+    if !options.set.is_empty() || options.no_probe {
         return Err(LabError::bad_input(
-            "study-c measures programs and the kernel of this machine: --simulate, --set, --subject and --no-probe do not apply",
+            "study-c has a matrix of its own: --set, --subject and --no-probe do not apply",
         ));
     }
     let setting = match quick {
@@ -94,23 +93,25 @@ pub fn run(options: &RunOptions, quick: bool) -> Result<RunVerdict, LabError> {
     study::run_plan(&plan(), options, &setting)
 }
 
-/// Durations of a setting: of a call of the study's codec and of today's, repetitions.
+/// Durations of a setting: of a call of the study's codec and of today's, repetitions, rounds of the ciphers' speed.
 struct Setting {
     call: Duration,
     today: Duration,
     repetitions: u32,
+    rounds: u32,
 }
 
 impl Setting {
     fn of(context: &PartContext<'_>) -> Setting {
-        let (call, today, repetitions) = match context.quick {
-            true => (6, 4, 1),
-            false => (60, 30, 5),
+        let (call, today, repetitions, rounds) = match context.quick {
+            true => (6, 4, 1, 3),
+            false => (60, 30, 5, 10),
         };
         Setting {
             call: Duration::from_secs(call),
             today: Duration::from_secs(today),
             repetitions: context.repeat.unwrap_or(repetitions),
+            rounds,
         }
     }
 }
@@ -148,18 +149,11 @@ fn batches(setting: &Setting) -> Vec<Batch> {
     batches
 }
 
-fn cannot_write(path: &Path, error: &std::io::Error) -> LabError {
-    LabError::cannot_run(
-        format!("{}: {error}", path.display()),
-        "name a writable directory with --out",
-    )
-}
-
 /// Writes a record as JSON.
 fn write_json(path: &Path, value: &impl Serialize) -> Result<(), LabError> {
     let json = serde_json::to_vec_pretty(value).map_err(std::io::Error::from);
-    json.and_then(|json| fs::write(path, json))
-        .map_err(|error| cannot_write(path, &error))
+    let json = json.map_err(|error| cannot_write(path, &error))?;
+    replace(path, &json)
 }
 
 /// Measures the matrix of networks and protections: a file for each cell, the captures, and files for the ranking, the ciphers
@@ -168,20 +162,23 @@ fn write_json(path: &Path, value: &impl Serialize) -> Result<(), LabError> {
 /// # Errors
 /// A right or `ip` is missing, or the directory is not writable.
 fn measure(context: &PartContext<'_>) -> Result<OwnPart, LabError> {
-    if context.simulate {
-        return Err(LabError::cannot_run(
-            "the matrix measures programs and the kernel of this machine",
-            "run it without --simulate",
-        ));
-    }
     let cells_dir = context.dir.join("cells");
     fs::create_dir_all(&cells_dir).map_err(|error| cannot_write(&cells_dir, &error))?;
-    let left_overs = bench::remove_left_overs()?;
-    let own_error = own_error::measure()?;
-    eprintln!("{}", own_error.text());
+    let (mut left_overs, mut own_error) = (Vec::new(), None);
+    if !context.simulate {
+        left_overs = bench::remove_left_overs()?;
+        let measured = own_error::measure()?;
+        eprintln!("{}", measured.text());
+        own_error = Some(measured);
+    }
     let setting = Setting::of(context);
-    let seed = context.seed.unwrap_or(1);
-    let has_tshark = is_installed("tshark");
+    let runner = BatchRunner {
+        dir: &cells_dir,
+        // The captures of a simulation are the same on each machine; so are its records.
+        has_tshark: !context.simulate && is_installed("tshark"),
+        simulate: context.simulate,
+        seed: context.seed.unwrap_or(1),
+    };
     let batches = batches(&setting);
     let total = batches.len();
     let mut cells: Vec<CellRecord> = Vec::new();
@@ -189,16 +186,19 @@ fn measure(context: &PartContext<'_>) -> Result<OwnPart, LabError> {
         if net::stops() > 0 {
             break;
         }
-        let done = run_batch(&batch, cells.len(), &cells_dir, has_tshark, seed);
+        let done = runner.run(&batch, cells.len());
         eprint!("{}", batch_text(index + 1, total, &done));
         for cell in &done {
             write_json(&cells_dir.join(format!("{}.json", cell.name)), cell)?;
         }
         cells.extend(done);
     }
-    let cipher_speed = match net::stops() > 0 {
-        true => Vec::new(),
-        false => cipher_speeds(),
+    let cipher_speed = match (context.simulate, net::stops() > 0) {
+        (true, _) => speed::not_measured(
+            "a simulation measures no cipher; it calculates with the speeds in the remarks",
+        ),
+        (false, true) => speed::not_measured("interrupted"),
+        (false, false) => speed::measure(setting.rounds),
     };
     let ranking = ranking::rank(&cells, &cipher_speed);
     let found = Found {
@@ -212,7 +212,7 @@ fn measure(context: &PartContext<'_>) -> Result<OwnPart, LabError> {
     results::write(context.dir, &found)?;
     eprint!("{}", ranking::text(&found.ranking, &found.recommendations));
     let rows = results::rows(&found);
-    let notes = notes(&found, &rows, has_tshark);
+    let notes = notes(&found, &rows, runner.has_tshark);
     let differs = found.cells.iter().any(CellRecord::differs_from_tshark);
     Ok(OwnPart {
         plots: results::plots(&found.cells),
@@ -228,45 +228,51 @@ fn measure(context: &PartContext<'_>) -> Result<OwnPart, LabError> {
     })
 }
 
-fn run_batch(
-    batch: &Batch,
-    number: usize,
-    dir: &Path,
-    with_tshark: bool,
+/// Runs the cells of a batch: at the same time, or one after the other in virtual time.
+struct BatchRunner<'a> {
+    dir: &'a Path,
+    has_tshark: bool,
+    simulate: bool,
     seed: u64,
-) -> Vec<CellRecord> {
-    std::thread::scope(|scope| {
-        let running: Vec<_> = batch
-            .iter()
-            .enumerate()
-            .map(|(index, &(codec, network, protection, repetition, span))| {
-                let number = number + index;
-                let plan = CellPlan {
-                    number,
+}
+
+impl BatchRunner<'_> {
+    fn plans(&self, batch: &Batch, first: usize) -> Vec<CellPlan<'_>> {
+        let cells = batch.iter().enumerate();
+        cells
+            .map(
+                |(index, &(codec, network, protection, repetition, span))| CellPlan {
+                    number: first + index,
                     codec,
                     network,
                     protection,
                     repetition,
                     span,
-                    seed: seed.wrapping_add(number as u64),
-                    dir,
-                    with_tshark: with_tshark && codec == CODECS[0],
-                };
-                (plan, scope.spawn(move || cell::run(&plan)))
-            })
-            .collect();
-        let finished = running.into_iter().map(|(plan, cell)| {
-            cell.join().unwrap_or_else(|_| CellRecord {
-                name: plan.name(),
-                codec: plan.codec.name,
-                network: plan.network.name,
-                protection: plan.protection.name,
-                cause: Some("the cell's thread panicked".to_owned()),
-                ..CellRecord::default()
-            })
-        });
-        finished.collect()
-    })
+                    seed: self.seed.wrapping_add((first + index) as u64),
+                    dir: self.dir,
+                    with_tshark: self.has_tshark && codec == CODECS[0],
+                },
+            )
+            .collect()
+    }
+
+    fn run(&self, batch: &Batch, first: usize) -> Vec<CellRecord> {
+        let plans = self.plans(batch, first);
+        if self.simulate {
+            return plans.iter().map(simulated::run).collect();
+        }
+        std::thread::scope(|scope| {
+            let start = |plan| (plan, scope.spawn(move || cell::run(plan)));
+            let running: Vec<_> = plans.iter().map(start).collect();
+            let finished = running.into_iter().map(|(plan, cell)| {
+                cell.join().unwrap_or_else(|_| CellRecord {
+                    cause: Some("the cell's thread panicked".to_owned()),
+                    ..CellRecord::of(plan)
+                })
+            });
+            finished.collect()
+        })
+    }
 }
 
 fn batch_text(index: usize, total: usize, cells: &[CellRecord]) -> String {
@@ -308,42 +314,6 @@ fn cause_of(cells: &[&CellRecord]) -> String {
     cause
         .or_else(fault)
         .unwrap_or_else(|| "the run ended before it".to_owned())
-}
-
-/// Speed of the study's ciphers by `openssl speed`, one second each.
-fn cipher_speeds() -> Vec<CipherSpeed> {
-    let ciphers = PROTECTIONS.iter().filter_map(|protection| {
-        let model::Tunnel::OpenVpn(cipher) = protection.tunnel else {
-            return None;
-        };
-        let measured = match net::stops() > 0 {
-            true => Err("interrupted".to_owned()),
-            false => openssl_speed(cipher),
-        };
-        Some(CipherSpeed {
-            protection: protection.name,
-            mb_per_s: measured.as_ref().ok().copied(),
-            cause: measured.err(),
-        })
-    });
-    ciphers.collect()
-}
-
-fn openssl_speed(cipher: &str) -> Result<f64, String> {
-    let output = Command::new("openssl")
-        .args(["speed", "-mr", "-seconds", "1", "-bytes", "64"])
-        .args(["-provider", "legacy", "-provider", "default", "-evp"])
-        .arg(cipher)
-        .output()
-        .map_err(|error| format!("openssl: {error}; install openssl"))?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    // +F:25:RC2-CBC:49674819.05: bytes per second.
-    let rate = text
-        .lines()
-        .filter(|line| line.starts_with("+F:"))
-        .find_map(|line| line.rsplit(':').next()?.parse::<f64>().ok());
-    rate.map(|rate| rate / 1e6)
-        .ok_or_else(|| format!("openssl speed does not know {cipher}"))
 }
 
 /// Rate of the media on a slow line by protection, beside the rate of the line, from the bytes that were counted there.
@@ -409,8 +379,29 @@ fn lower_losses(rows: &[StudyRow]) -> Option<String> {
     (!lower.is_empty()).then(|| format!("below the study's figure: {}", lower.join("; ")))
 }
 
+/// Words on a simulation, with the time that its ciphers take.
+fn simulation_note() -> String {
+    let inner = 20 + 8 + 12 + CODECS[0].bytes;
+    let times = PROTECTIONS.iter().filter_map(|protection| {
+        let speed = overhead::cipher_mb_s(protection.tunnel)?;
+        let micros = overhead::cipher_time(protection.tunnel, inner).as_nanos() as f64 / 1e3;
+        let (speed, micros) = (crate::report::plain(speed), crate::report::plain(micros));
+        Some(format!("{} {micros} us ({speed} MB/s)", protection.label))
+    });
+    let times: Vec<String> = times.collect();
+    format!(
+        "This is a simulation in virtual time. Bytes are computed from the format of each protection. Time of cipher and HMAC for a packet \
+         at one end: {}; from {}.",
+        times.join(", "),
+        overhead::SPEEDS_FROM
+    )
+}
+
 fn notes(found: &Found, rows: &[StudyRow], has_tshark: bool) -> Vec<String> {
-    let mut remarks: Vec<String> = vec![found.own_error.text()];
+    let mut remarks: Vec<String> = vec![match &found.own_error {
+        Some(own_error) => own_error.text(),
+        None => simulation_note(),
+    }];
     if !found.left_overs.is_empty() {
         remarks.push(format!(
             "removed namespaces of killed runs: {}",
@@ -427,7 +418,7 @@ fn notes(found: &Found, rows: &[StudyRow], has_tshark: bool) -> Vec<String> {
         let cause = cell.cause.as_deref().unwrap_or_default();
         remarks.push(format!("not measured: {}: {cause}", cell.name));
     }
-    if !has_tshark {
+    if !has_tshark && found.own_error.is_some() {
         remarks.push("tshark is not installed: no comparison with it".to_owned());
     }
     let compared: Vec<(&CellRecord, &TsharkFigures)> = found

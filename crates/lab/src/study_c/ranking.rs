@@ -1,7 +1,8 @@
 //! Ranks of the protections by security, latency, jitter and loss, and recommendations.
 
-use super::cell::{CellRecord, Pooled};
 use super::model::{NETWORKS, PROTECTIONS};
+use super::pooled::Pooled;
+use super::record::CellRecord;
 use super::{CipherSpeed, cells_of};
 use serde::Serialize;
 
@@ -59,12 +60,18 @@ pub fn rank(cells: &[CellRecord], speeds: &[CipherSpeed]) -> Vec<RankRow> {
                 }
                 let n = found.len() as f64;
                 means[index] = Some(found.iter().map(|(value, _)| value).sum::<f64>() / n);
-                let end = |of: fn(&crate::statistics::Interval) -> Option<f64>| {
-                    let ends: Option<Vec<f64>> = found.iter().map(|(_, i)| of(i)).collect();
-                    ends.map(|ends| ends.iter().sum::<f64>() / n)
+                // Half widths of independent figures add in quadrature.
+                let half = |of: fn(&crate::statistics::Interval) -> Option<f64>| {
+                    let halves = found
+                        .iter()
+                        .map(|(value, interval)| Some((of(interval)? - value).powi(2)));
+                    let squares: Option<f64> = halves.sum();
+                    squares.map(|squares| squares.sqrt() / n)
                 };
-                if let (Some(low), Some(high)) = (end(|i| i.low), end(|i| i.high)) {
-                    intervals[index] = Some([low, high]);
+                if let (Some(mean), Some(low), Some(high)) =
+                    (means[index], half(|i| i.low), half(|i| i.high))
+                {
+                    intervals[index] = Some([f64::max(mean - low, 0.0), mean + high]);
                 }
             }
             let speed = speeds
@@ -109,7 +116,8 @@ pub fn rank(cells: &[CellRecord], speeds: &[CipherSpeed]) -> Vec<RankRow> {
 fn overlap(rows: &[RankRow], a: usize, b: usize, figure: usize) -> bool {
     match (rows[a].intervals[figure], rows[b].intervals[figure]) {
         (Some(a), Some(b)) => a[0] <= b[1] && b[0] <= a[1],
-        _ => false,
+        // Without an interval no difference is shown.
+        _ => true,
     }
 }
 
@@ -199,7 +207,7 @@ pub fn text(rows: &[RankRow], recommendations: &[Recommendation]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::study_c::cell::CellFigure;
+    use crate::study_c::record::CellFigure;
 
     fn cell(
         network: &'static str,
@@ -216,11 +224,11 @@ mod tests {
             loss_percent: Some(lost as f64 / 200.0),
             latency_ms: CellFigure {
                 value: Some(latency),
-                blocks: vec![latency - 0.01, latency, latency + 0.01],
+                blocks: vec![vec![latency - 0.01, latency, latency + 0.01]],
             },
             jitter_ms: CellFigure {
                 value: Some(1.0),
-                blocks: vec![0.5, 1.0, 1.5],
+                blocks: vec![vec![0.5, 1.0, 1.5]],
             },
             ..CellRecord::default()
         }

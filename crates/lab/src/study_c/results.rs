@@ -1,7 +1,11 @@
 //! Rows, tables and plots of the study, and the records to which their numbers link.
 
-use super::cell::{CellRecord, Pooled};
-use super::model::{CODECS, DIFFERS, FIGURES, NETWORKS, PROTECTIONS, study_speed, study_value};
+use super::model::{
+    CODECS, COMMON_DIFFERS, DIFFERS, FIGURES, NETWORKS, PROTECTIONS, SIMULATION_DIFFERS,
+    study_speed, study_value,
+};
+use super::pooled::Pooled;
+use super::record::CellRecord;
 use super::{Found, MATRIX, cause_of, cells_of, write_json};
 use crate::error::LabError;
 use crate::report::plain;
@@ -74,52 +78,65 @@ pub(super) fn write(dir: &Path, found: &Found) -> Result<(), LabError> {
     write_json(&dir.join(OWN_ERROR), &own)
 }
 
-fn differs() -> Vec<String> {
-    DIFFERS.map(str::to_owned).to_vec()
+fn differs(found: &Found) -> Vec<String> {
+    let own = match found.own_error {
+        Some(_) => &DIFFERS[..],
+        None => &SIMULATION_DIFFERS[..],
+    };
+    own.iter()
+        .chain(&COMMON_DIFFERS)
+        .map(|text| (*text).to_owned())
+        .collect()
 }
 
 /// Rows C1 to C5.
 pub(super) fn rows(found: &Found) -> Vec<StudyRow> {
-    let mut rows = vec![protections(&found.cells)];
-    rows.extend(figures(&found.cells));
+    let mut rows = vec![protections(found)];
+    rows.extend(figures(found));
     rows.extend(ranks(found));
     rows.extend(speeds(found));
     rows
 }
 
-fn protections(cells: &[CellRecord]) -> StudyRow {
+fn protections(found: &Found) -> StudyRow {
     let is_measured = |name: &str| {
-        cells
-            .iter()
-            .any(|cell| cell.protection == name && cell.is_valid())
+        let mut cells = found.cells.iter();
+        cells.any(|cell| cell.protection == name && cell.is_valid())
     };
     let absent: Vec<&str> = PROTECTIONS
         .iter()
         .filter(|protection| !is_measured(protection.name))
         .map(|protection| protection.label)
         .collect();
+    // WireGuard is not in the study.
+    let of_study = PROTECTIONS
+        .iter()
+        .filter(|protection| protection.name != "wireguard");
+    let measured = of_study
+        .filter(|protection| is_measured(protection.name))
+        .count();
     StudyRow {
         row: "C1".to_owned(),
         what: "protections measured: none, firewall, firewall and VPN with each cipher".to_owned(),
         study: Some(Reading::Number(8.0)),
-        here: Some((PROTECTIONS.len() - absent.len()) as f64),
-        samples: cells.len() as u64,
-        differs: differs(),
+        here: Some(measured as f64),
+        samples: found.cells.len() as u64,
+        differs: differs(found),
         unit: "protections".to_owned(),
         figure: "protections".to_owned(),
         remark: match absent.is_empty() {
-            true => "with WireGuard, which the study does not have".to_owned(),
+            true => "and WireGuard, which the study does not have".to_owned(),
             false => format!("not measured: {}", absent.join(", ")),
         },
         ..StudyRow::default()
     }
 }
 
-fn figures(cells: &[CellRecord]) -> Vec<StudyRow> {
+fn figures(all: &Found) -> Vec<StudyRow> {
     let mut rows = Vec::new();
     for network in NETWORKS {
         for protection in PROTECTIONS {
-            let cells = cells_of(cells, network.name, protection.name);
+            let cells = cells_of(&all.cells, network.name, protection.name);
             let pooled = Pooled::of(&cells);
             for (figure, unit) in FIGURES {
                 let found = pooled.figure(figure);
@@ -131,7 +148,7 @@ fn figures(cells: &[CellRecord]) -> Vec<StudyRow> {
                     here: found.map(|(value, _)| *value),
                     interval: found.map(|(_, interval)| interval.clone()),
                     samples: found.map_or(0, |(_, interval)| interval.samples),
-                    differs: differs(),
+                    differs: differs(all),
                     unit: unit.to_owned(),
                     figure: figure.to_owned(),
                     remark: match found {
@@ -159,7 +176,7 @@ fn ranks(found: &Found) -> Vec<StudyRow> {
                 study: Some(Reading::Number(f64::from(study))),
                 here: here.map(f64::from),
                 samples: here.map_or(0, |_| NETWORKS.len() as u64),
-                differs: differs(),
+                differs: differs(found),
                 unit: "rank".to_owned(),
                 figure: (*name).to_owned(),
                 remark: match here {
@@ -180,7 +197,8 @@ fn speeds(found: &Found) -> Vec<StudyRow> {
         what: format!("speed of {} in memory", speed.protection),
         study: study_speed(speed.protection),
         here: speed.mb_per_s,
-        samples: u64::from(speed.mb_per_s.is_some()),
+        interval: speed.interval.clone(),
+        samples: speed.rounds.len() as u64,
         differs: vec!["openssl speed with blocks of 64 bytes; the study cites Java".to_owned()],
         unit: "MB/s".to_owned(),
         figure: "speed".to_owned(),

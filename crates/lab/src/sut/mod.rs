@@ -8,7 +8,7 @@ pub use border_thread::{BorderState, BorderThread, CpuLimits};
 pub use layout::{Layout, PortSpan};
 pub use node_thread::{NodeState, NodeThread};
 
-use crate::agent::{self, AgentSubject};
+use crate::agent::{AgentAccess, AgentSubject};
 use crate::error::LabError;
 use crate::experiment::{Experiment, RegistrarLocation, Sut, SutMedia, TransportName, fill};
 use crate::subject::{self, Family, RunningSubject, SubjectPlace};
@@ -19,7 +19,6 @@ use media::{Forwarder, ForwarderLimits};
 use net::Clock;
 use sim::{HostId, World};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::path::Path;
 use std::time::Duration;
 
 /// A SUT on real sockets.
@@ -101,8 +100,8 @@ impl RunningSut {
     fn subject(sut: &Sut, placement: subject::Placement) -> Result<RunningSut, LabError> {
         match subject::place(&sut.subject)? {
             SubjectPlace::Agent(name, agent) => {
-                let token = agent::read_token(Path::new(&sut.agent_token_file))?;
-                let subject = AgentSubject::start(&name, agent, &token, placement)?;
+                let access = AgentAccess::new(agent, &sut.agent_token_file, &sut.agent_ca_file)?;
+                let subject = AgentSubject::start(&name, &access, placement)?;
                 Ok(RunningSut::Agent(Box::new(subject)))
             }
             SubjectPlace::Here(_) | SubjectPlace::Address(_) => {

@@ -409,11 +409,11 @@ fn fit_connections(experiment: &mut Experiment) -> Option<String> {
         .registrations
         .as_mut()
         .filter(|plan| plan.transport != TransportName::Udp)?;
-    // If the limit cannot be raised, the current one applies.
-    let descriptors = net::raise_open_files().unwrap_or_else(|_| net::open_files().0);
     // The border's end of each connection is in this process, too.
     let ends = if ours { 2 } else { 1 };
     let wanted = plan.connections_within(u64::MAX, 1);
+    // If the limit cannot be raised, the current one applies.
+    let descriptors = net::raise_open_files_to(plan.descriptors(ends));
     plan.connections = plan.connections_within(descriptors, ends);
     let each = plan.users as f64 / f64::from(plan.connections);
     if each <= 1.0 {

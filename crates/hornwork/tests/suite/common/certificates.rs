@@ -30,6 +30,15 @@ impl Authority {
         self.issue_until(file, name, 2099);
     }
 
+    /// As [`Authority::issue`] for an IP address.
+    pub fn issue_address(&self, file: &str, address: std::net::IpAddr) {
+        let mut params = CertificateParams::new(Vec::<String>::new()).expect("parameters");
+        params.subject_alt_names = vec![SanType::IpAddress(address)];
+        let key = KeyPair::generate().expect("key");
+        let certificate = params.signed_by(&key, &self.issuer).expect("certificate");
+        self.write(file, &certificate.pem(), &key.serialize_pem());
+    }
+
     /// As [`Authority::issue`], valid until the end of a year.
     pub fn issue_until(&self, file: &str, name: &str, year: i32) {
         let mut params = CertificateParams::new(Vec::<String>::new()).expect("parameters");

@@ -1,0 +1,312 @@
+//! Obstacles of the test lab with the real program: a full disk, killed and interrupted runs, programs that die or answer nonsense.
+//! Each test that changes networks has a network of its own and compares it before and after.
+
+use crate::common;
+
+use common::{installed, scratch};
+use serde_json::Value;
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_hornwork");
+
+/// Runs a script in a folder, with mounts and network of its own; `None` without the right to them.
+fn in_namespaces(folder: &Path, script: &str) -> Option<String> {
+    let unshare = |script: &str| {
+        Command::new("unshare")
+            .args([
+                "--net",
+                "--mount",
+                "--propagation",
+                "private",
+                "sh",
+                "-euc",
+                script,
+            ])
+            .current_dir(folder)
+            .env("HW", PROGRAM)
+            .stdin(Stdio::null())
+            .output()
+    };
+    let able = unshare("mount -t tmpfs tmpfs /run && ip link set lo up");
+    if !able.is_ok_and(|done| done.status.success()) {
+        eprintln!("skipped: no right to namespaces, or no unshare");
+        return None;
+    }
+    let done = unshare(script).unwrap();
+    let text = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert!(done.status.success(), "{text}");
+    Some(text)
+}
+
+fn read(folder: &Path, name: &str) -> String {
+    let path = folder.join(name);
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+fn json(folder: &Path, name: &str) -> Value {
+    serde_json::from_str(&read(folder, name)).unwrap()
+}
+
+#[test]
+fn full_disk_is_named_and_earlier_results_stay() {
+    let folder = scratch("obstacles-disk");
+    std::fs::create_dir(folder.join("disk")).unwrap();
+    let script = "
+        mount -t tmpfs -o size=2m tmpfs disk
+        $HW lab run small-network --simulate --out disk/one >/dev/null 2>&1 || test $? = 1
+        cp disk/one/run.json disk/one/report.html .
+        dd if=/dev/zero of=disk/filled bs=4k 2>/dev/null || true
+        set +e
+        $HW lab run small-network --simulate --out disk/two >/dev/null 2>run.text; echo $? >run.code
+        $HW lab run study-c --quick --simulate --out disk/three >/dev/null 2>study.text; echo $? >study.code
+        $HW lab report disk/one >/dev/null 2>report.text; echo $? >report.code
+        set -e
+        cmp run.json disk/one/run.json
+        cmp report.html disk/one/report.html
+        ls disk/one >listed
+        # With room for some cells only.
+        rm disk/filled
+        dd if=/dev/zero of=disk/filled bs=4k count=300 2>/dev/null
+        set +e
+        $HW lab run study-c --quick --simulate --out disk/four >/dev/null 2>part.text; echo $? >part.code
+        cmp run.json disk/one/run.json; echo $? >same.code
+    ";
+    if in_namespaces(&folder, script).is_none() {
+        return;
+    }
+    for name in ["run", "study", "report", "part"] {
+        let text = read(&folder, &format!("{name}.text"));
+        let code = read(&folder, &format!("{name}.code"));
+        assert!(text.contains("No space left on device"), "{name}: {text}");
+        let expected = if name == "part" {
+            ["3\n", "4\n"]
+        } else {
+            ["3\n"; 2]
+        };
+        assert!(expected.contains(&code.as_str()), "{name}: {code}: {text}");
+        assert!(
+            name == "part" || text.contains("the disk is full"),
+            "{name}: {text}"
+        );
+    }
+    assert_eq!(read(&folder, "same.code"), "0\n");
+    let listed = read(&folder, "listed");
+    assert!(!listed.contains(".part"), "{listed}");
+}
+
+/// The network, and the begin of a script that compares it later.
+const STATE: &str = "
+    mount -t tmpfs tmpfs /run; mkdir -p /run/netns; ip link set lo up
+    state() { ip -o link; ip -o addr; ip route; ip rule; ip netns list; nft list ruleset; cat /proc/sys/net/ipv4/ip_forward; }
+    state >before
+    # Waits until a file contains a text; fails if the process ends before.
+    await() { until grep -q -e \"$2\" \"$1\"; do kill -0 $3; sleep 0.1; done; }
+";
+
+#[test]
+fn study_leaves_the_network_as_it_was_and_names_a_tunnel_that_dies() {
+    if !installed(&["ip", "nft", "openvpn", "unshare"]) {
+        return;
+    }
+    let folder = scratch("obstacles-study");
+    std::fs::create_dir(folder.join("programs")).unwrap();
+    let script = format!(
+        "{STATE}
+        REAL=$(command -v openvpn)
+        printf '#!/bin/sh\\ncase \"$1\" in --genkey) exec %s \"$@\";; esac\\n%s \"$@\" &\\nP=$!\\nsleep 4\\nkill -9 $P\\necho lost my mind\\nexit 7\\n' \
+            $REAL $REAL >programs/openvpn
+        chmod +x programs/openvpn
+        $HW lab run study-c --quick --out killed >/dev/null 2>killed.log & P=$!
+        await killed.log '^\\[1/' $P
+        sleep 0.5; kill -9 $P; wait $P || true
+        ip netns list >left
+        PATH=$PWD/programs:$PATH $HW lab run study-c --quick --out out >/dev/null 2>out.log & P=$!
+        await out.log '^\\[3/' $P
+        kill -INT $P; wait $P || echo $? >code
+        # Programs of the last cells end with them.
+        sleep 0.5
+        state >after
+        "
+    );
+    if in_namespaces(&folder, &script).is_none() {
+        return;
+    }
+    assert!(read(&folder, "left").contains("hwc-"));
+    assert_eq!(read(&folder, "before"), read(&folder, "after"));
+    assert_eq!(read(&folder, "code"), "130\n");
+    for network in ["lan-100", "wan-64"] {
+        let cell = json(
+            &folder,
+            &format!("out/matrix/cells/g723-{network}-des-0.json"),
+        );
+        let cause = cell["cause"].as_str().unwrap_or_default();
+        // On a slow machine it dies before the call.
+        assert!(
+            cause.contains("the tunnel ended during the call") && cause.contains("lost my mind")
+                || cause.contains("did not start"),
+            "{cell}"
+        );
+        assert!(cell["loss_percent"].is_null(), "{cell}");
+        let clear = json(
+            &folder,
+            &format!("out/matrix/cells/g723-{network}-none-0.json"),
+        );
+        assert!(clear["cause"].is_null() && clear["loss_percent"].is_number());
+    }
+    // The killed run had measured a cell, which stays.
+    assert!(
+        folder
+            .join("killed/matrix/cells/g723-lan-100-none-0.json")
+            .is_file()
+    );
+}
+
+#[test]
+fn run_leaves_the_network_as_it_was_and_no_program() {
+    if !installed(&["ip", "nft", "unshare"]) {
+        return;
+    }
+    let folder = scratch("obstacles-run");
+    let sets = "--set levels= --set study= --set callers.rate=20 --set callers.duration_seconds=30 --set callers.hold_seconds=0.3";
+    let script = format!(
+        "{STATE}
+        for SIGNAL in KILL INT; do
+            $HW lab run call-rate --subject hornwork {sets} --out $SIGNAL >/dev/null 2>$SIGNAL.log & P=$!
+            # The subject runs.
+            for N in $(seq 300); do pgrep -P $P >children && break; sleep 0.1; done
+            sleep 1.5; kill -$SIGNAL $P; wait $P || echo $? >$SIGNAL.code
+            for N in $(seq 50); do
+                LEFT=; for C in $(cat children); do test -e /proc/$C && LEFT=1; done
+                test -z \"$LEFT\" && break; sleep 0.1
+            done
+            test -z \"$LEFT\"
+        done
+        state >after
+        "
+    );
+    if in_namespaces(&folder, &script).is_none() {
+        return;
+    }
+    assert!(!read(&folder, "children").trim().is_empty());
+    assert_eq!(read(&folder, "before"), read(&folder, "after"));
+    assert_eq!(read(&folder, "KILL.code"), "137\n");
+    assert_eq!(read(&folder, "INT.code"), "130\n");
+    let run = json(&folder, "INT/run.json");
+    assert_eq!(run["cut_short"], true);
+    assert!(folder.join("INT/report.html").is_file());
+}
+
+/// A program of this name that is a script.
+fn script(folder: &Path, name: &str, text: &str) {
+    let path = folder.join(name);
+    std::fs::write(&path, text).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+#[test]
+fn subject_that_answers_nonsense_is_named() {
+    if !installed(&["python3"]) {
+        return;
+    }
+    let folder = scratch("obstacles-nonsense");
+    let subject = r#"
+name = "nonsense"
+title = "Answers every datagram with nonsense"
+takes = ["calls"]
+media = "bypass"
+
+[[process]]
+name = "python"
+program = "python3"
+arguments = ["-c", '''
+import socket
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.bind(("@listen_ip@", @listen_port@))
+while True:
+    data, peer = s.recvfrom(65535)
+    s.sendto(b"SIP/2.0 banana\r\n\xff\xfe\r\n\r\n" + data[::-1], peer)
+''']
+probe = "sip"
+start_s = 3
+stop_s = 1
+"#;
+    std::fs::write(folder.join("nonsense.toml"), subject).unwrap();
+    let done = Command::new(PROGRAM)
+        .args([
+            "lab",
+            "run",
+            "call-rate",
+            "--subject",
+            "./nonsense.toml",
+            "--out",
+            "out",
+        ])
+        .current_dir(&folder)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert_eq!(done.status.code(), Some(3), "{text}");
+    assert!(
+        text.contains("subject nonsense") && text.contains("no answer to OPTIONS"),
+        "{text}"
+    );
+}
+
+#[test]
+fn study_names_telephones_that_die_or_say_nonsense() {
+    let folder = scratch("obstacles-telephones");
+    script(
+        &folder,
+        "baresip",
+        "#!/bin/sh\necho 'nonsense from baresip'\nexit 3\n",
+    );
+    let mut child = Command::new(PROGRAM)
+        .args(["lab", "run", "study-b", "--quick", "--out", "out"])
+        .current_dir(&folder)
+        .env("PATH", format!("{}:/usr/bin:/bin", folder.display()))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap());
+    let mut text = String::new();
+    // The part after it has begun: the study goes on.
+    let mut part = String::new();
+    loop {
+        let mut line = String::new();
+        if lines.read_line(&mut line).unwrap() == 0 {
+            break;
+        }
+        text.push_str(&line);
+        if line.starts_with("part ") {
+            if part.contains("phone-jitter-baresip") {
+                break;
+            }
+            part = line;
+        }
+    }
+    let id = child.id().to_string();
+    let _ = Command::new("kill").args(["-INT", &id]).status();
+    let mut rest = String::new();
+    let _ = std::io::Read::read_to_string(&mut lines, &mut rest);
+    text.push_str(&rest);
+    assert_eq!(child.wait().unwrap().code(), Some(130), "{text}");
+    let run = json(&folder, "out/run.json");
+    let parts = run["parts"].as_array().unwrap();
+    let part = |name: &str| {
+        parts
+            .iter()
+            .find(|part| part["name"] == name)
+            .expect(name)
+            .clone()
+    };
+    let baresip = part("phone-jitter-baresip");
+    assert_eq!(baresip["measured"], false, "{baresip}");
+    let cause = baresip["cause"].as_str().unwrap();
+    assert!(cause.contains("baresip"), "{cause}");
+    assert_eq!(part("phone-jitter")["measured"], true, "{text}");
+}

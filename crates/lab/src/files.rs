@@ -1,0 +1,62 @@
+//! Files of results: a full disk or a killed process leaves the earlier ones.
+
+use crate::error::LabError;
+use std::fs;
+use std::io::{Error, ErrorKind, Write as _};
+use std::path::Path;
+
+/// The error of a file that cannot be written, with the remedy for its cause.
+pub(crate) fn cannot_write(path: &Path, error: &Error) -> LabError {
+    let remedy = match error.kind() {
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+            "the disk is full: free space, or name a directory on another disk with --out"
+        }
+        _ => "name a writable directory with --out",
+    };
+    LabError::cannot_run(format!("{}: {error}", path.display()), remedy)
+}
+
+/// Writes a file through a temporary one beside it, so that there is always the earlier or the new one.
+///
+/// # Errors
+/// If it cannot be written; then the earlier file stays, and nothing else.
+pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<(), LabError> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".part");
+    let part = Path::new(&name);
+    let written = fs::File::create(part)
+        .and_then(|mut file| file.write_all(bytes))
+        .and_then(|()| fs::rename(part, path));
+    written.map_err(|error| {
+        let _ = fs::remove_file(part);
+        cannot_write(path, &error)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn full_disk_is_named_and_leaves_the_earlier_file() {
+        let error = cannot_write(Path::new("a"), &Error::from_raw_os_error(28)).to_string();
+        assert!(error.contains("the disk is full"), "{error}");
+        let dir = std::env::temp_dir().join(format!("hornwork-files-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let path = dir.join("run.json");
+        replace(&path, b"one").unwrap();
+        // A folder in the place of the temporary file: nothing can be written there.
+        fs::create_dir(dir.join("run.json.part")).unwrap();
+        let error = replace(&path, b"two").unwrap_err().to_string();
+        assert!(
+            error.contains("run.json") && error.contains("--out"),
+            "{error}"
+        );
+        assert_eq!(fs::read(&path).unwrap(), b"one");
+        fs::remove_dir(dir.join("run.json.part")).unwrap();
+        replace(&path, b"two").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"two");
+        assert_eq!(fs::read_dir(&dir).unwrap().count(), 1);
+        fs::remove_dir_all(&dir).unwrap();
+    }
+}

@@ -1,0 +1,140 @@
+//! Plan and record of a cell.
+
+use super::model::{StudyCodec, StudyNetwork, StudyProtection};
+use serde::Serialize;
+use std::path::Path;
+use std::time::Duration;
+
+/// Plan of a cell.
+#[derive(Clone, Copy, Debug)]
+pub struct CellPlan<'a> {
+    /// Number in the run.
+    pub number: usize,
+    /// Codec.
+    pub codec: StudyCodec,
+    /// Network.
+    pub network: StudyNetwork,
+    /// Protection.
+    pub protection: StudyProtection,
+    /// Repetition, from 0.
+    pub repetition: u32,
+    /// Duration of the call.
+    pub span: Duration,
+    /// Seed of the line.
+    pub seed: u64,
+    /// Directory for captures and logs.
+    pub dir: &'a Path,
+    /// Whether tshark measures the capture, too.
+    pub with_tshark: bool,
+}
+
+impl CellPlan<'_> {
+    /// Name of its files.
+    pub fn name(&self) -> String {
+        format!(
+            "{}-{}-{}-{}",
+            self.codec.name, self.network.name, self.protection.name, self.repetition
+        )
+    }
+}
+
+/// A mean with its interval.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct CellFigure {
+    /// Value; `null` without one.
+    pub value: Option<f64>,
+    /// Means of the blocks of each direction, in order of time.
+    pub blocks: Vec<Vec<f64>>,
+}
+
+/// Figures of tshark.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct TsharkFigures {
+    /// Packets lost, of the stream from the first to the second host.
+    pub lost: i64,
+    /// Mean jitter, milliseconds.
+    pub jitter_ms: f64,
+    /// Largest time between two packets, milliseconds.
+    pub delta_max_ms: f64,
+}
+
+/// Figures of a cell.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct CellRecord {
+    /// Name: codec, network, protection, repetition.
+    pub name: String,
+    /// Codec.
+    pub codec: &'static str,
+    /// Network.
+    pub network: &'static str,
+    /// Protection.
+    pub protection: &'static str,
+    /// Repetition.
+    pub repetition: u32,
+    /// Duration of the call, seconds.
+    pub seconds: f64,
+    /// The obstacle, if it was not measured.
+    pub cause: Option<String>,
+    /// Reasons why the line was not the configured one: figures are not judged.
+    pub faults: Vec<String>,
+    /// Packets that left the first and the second host.
+    pub sent: [u64; 2],
+    /// Packets that arrived at the other one.
+    pub arrived: [u64; 2],
+    /// Loss between the captures, percent, of both directions.
+    pub loss_percent: Option<f64>,
+    /// Correlation of the loss of neighbouring packets, 0 to 1: losses of a full queue come together.
+    pub loss_correlation: f64,
+    /// One-way latency between the captures, milliseconds, of both directions.
+    pub latency_ms: CellFigure,
+    /// Its 99th percentile.
+    pub latency_p99_ms: Option<f64>,
+    /// Jitter at the receivers (RFC 3550), milliseconds: the mean of our analyser.
+    pub jitter_ms: CellFigure,
+    /// Loss by the sequence numbers at the second host (our analyser), packets.
+    pub analyser_lost: Option<u64>,
+    /// Mean jitter and largest delta at the second host (our analyser), milliseconds.
+    pub analyser_jitter_ms: Option<f64>,
+    /// Largest time between two packets there.
+    pub analyser_delta_max_ms: Option<f64>,
+    /// The same by tshark; `null` if it was not run.
+    pub tshark: Option<TsharkFigures>,
+    /// Both directions of the line.
+    pub line: Vec<serde_json::Value>,
+    /// Bytes of an IP packet with media on the line.
+    pub line_packet_bytes: Option<f64>,
+    /// Captures, relative to the directory.
+    pub captures: Vec<String>,
+}
+
+impl CellRecord {
+    /// The record of a cell before its measurement.
+    pub fn of(plan: &CellPlan<'_>) -> CellRecord {
+        CellRecord {
+            name: plan.name(),
+            codec: plan.codec.name,
+            network: plan.network.name,
+            protection: plan.protection.name,
+            repetition: plan.repetition,
+            seconds: plan.span.as_secs_f64(),
+            ..CellRecord::default()
+        }
+    }
+
+    /// Whether its figures count.
+    pub fn is_valid(&self) -> bool {
+        self.cause.is_none() && self.faults.is_empty() && self.loss_percent.is_some()
+    }
+
+    /// Whether tshark measured another loss, mean jitter or largest delta (by more than 0.01 ms) in the same capture.
+    pub fn differs_from_tshark(&self) -> bool {
+        let Some(tshark) = &self.tshark else {
+            return false;
+        };
+        let near =
+            |ours: Option<f64>, theirs: f64| ours.is_some_and(|ours| (ours - theirs).abs() <= 0.01);
+        self.analyser_lost.map(|lost| lost as i64) != Some(tshark.lost)
+            || !near(self.analyser_jitter_ms, tshark.jitter_ms)
+            || !near(self.analyser_delta_max_ms, tshark.delta_max_ms)
+    }
+}
