@@ -240,7 +240,7 @@ mod tests {
         for network in NETWORKS {
             cells.push(cell(network.name, "aes-256", 20.0, 500));
             cells.push(cell(network.name, "des", 10.0, 10));
-            cells.push(cell(network.name, "rc2", 10.005, 20));
+            cells.push(cell(network.name, "rc2", 10.005, 12));
             // One network only: not ranked.
         }
         cells.push(cell("wan-38", "blowfish", 1.0, 0));
