@@ -3,10 +3,14 @@
 
 CARGO ?= cargo
 HORNWORK = target/release/hornwork
+# SOUND=yes: with sound cards for the softphone (ALSA).
+SOUND ?=
+ALSA = /usr/include/alsa/asoundlib.h:libasound2-dev pkg-config:pkg-config
 BOLT = llvm-bolt-15:bolt-15
 
 build: setup
-	$(CARGO) build --release --locked -p hornwork
+	$(if $(SOUND),@packaging/setup $(ALSA))
+	$(CARGO) build --release --locked -p hornwork $(if $(SOUND),--features sound)
 
 # By a profile of its own work: longer to build, less processor time for each call. Needs llvm-tools of rustup; with BOLT its code is
 # put in order, too.
@@ -64,6 +68,7 @@ peers:
 	@packaging/setup --wanted sipp:sip-tester kamailio:kamailio /usr/share/doc/kamailio-tls-modules:kamailio-tls-modules /usr/share/doc/kamailio-websocket-modules:kamailio-websocket-modules rtpengine:rtpengine
 	@packaging/setup --wanted baresip:baresip-core linphonec:linphone-cli chromium:chromium openssl:openssl python3:python3 /usr/lib/python3/dist-packages/aioice:python3-aioice /usr/lib/python3/dist-packages/pylibsrtp:python3-pylibsrtp
 	@packaging/setup --wanted tshark:tshark editcap:wireshark-common ffmpeg:ffmpeg sngrep:sngrep lintian:lintian dpkg-shlibdeps:dpkg-dev buildah:buildah taskset:util-linux ethtool:ethtool ip:iproute2 tc:iproute2 strace:strace systemd-analyze:systemd iperf3:iperf3 ping:iputils-ping nft:nftables openvpn:openvpn curl:curl promtool:prometheus pgrep:procps /usr/lib/postgresql:postgresql snmptrapd:snmptrapd snmptranslate:snmp rsyslogd:rsyslog /usr/share/doc/rsyslog-gnutls:rsyslog-gnutls swanctl:strongswan-swanctl /usr/lib/ipsec/charon:strongswan-charon /usr/lib/ipsec/plugins/libstrongswan-kernel-libipsec.so:libcharon-extra-plugins /usr/lib/ipsec/plugins/libstrongswan-openssl.so:libstrongswan-standard-plugins
+	@packaging/setup --wanted $(ALSA) pulseaudio:pulseaudio /usr/share/doc/libasound2-plugins:libasound2-plugins
 
 clean:
 	$(CARGO) clean

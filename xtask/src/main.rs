@@ -26,7 +26,8 @@ usage: cargo xtask COMMAND
   tidy            check dependency direction, unsafe, clocks, language, structure, names of tests in docs/conformance, dead links,
                   generated documents, built pages of the console, commit subjects, fmt, clippy, licences
   test [ARGUMENT...]   all tests of the workspace, ARGUMENTs for the test programs; lists failed and skipped tests at the end. A failed test is
-                  retried alone and fails the run unless xtask/flaky.txt names it; tests of xtask/apart.txt run one at a time.
+                  flaky if it then passes three times alone; three flaky tests that xtask/flaky.txt does not name fail the run.
+                  Tests of xtask/apart.txt run one at a time.
                   With HORNWORK_TEST_COMPLETE=1 a test that is skipped for a missing program fails the run
   docs            regenerate the documents
   bench [ROUNDS] [PART...]   CPU per call beside Kamailio, memory per call, load generator beside SIPp ...: all parts

@@ -12,6 +12,14 @@ pub fn root() -> PathBuf {
         .map_or_else(|| PathBuf::from("."), Path::to_path_buf)
 }
 
+/// Arguments of cargo for tests and lints: features that need a library of this machine.
+pub fn features() -> &'static [&'static str] {
+    match Path::new("/usr/include/alsa/asoundlib.h").exists() {
+        true => &["--features", "hornwork/sound"],
+        false => &[],
+    }
+}
+
 /// Where cargo leaves release builds.
 pub fn release() -> PathBuf {
     Guide::none().release()

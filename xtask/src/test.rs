@@ -4,10 +4,11 @@
 //! turns have a process of their own beside them ([`TURNS`]). Tests that bound a delay or a loss are named in `xtask/apart.txt`
 //! and run after the others of their program, one at a time.
 //!
-//! A test that fails is run again, alone. It is a failure of the run all the same, unless `xtask/flaky.txt` names it with a reason:
-//! a test that fails only beside others may show a race.
+//! A test that fails is run again, alone. If it passes [`RETRIES`] times in turn it is flaky: shown with its message at the end of the
+//! run. Flaky tests that `xtask/flaky.txt` does not name with a reason are a failure of the run from [`MAX_UNNAMED`] on: a machine that
+//! stalls makes one or two fail, a race in the program makes more.
 
-use crate::process::root;
+use crate::process::{features, root};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -16,6 +17,12 @@ use std::process::{Command, Stdio};
 const COMPLETE: &str = "HORNWORK_TEST_COMPLETE";
 /// The known flaky tests.
 const FLAKY: &str = "xtask/flaky.txt";
+/// Times that a failed test must pass alone to be flaky.
+const RETRIES: u32 = 3;
+/// Flaky tests without a reason in [`FLAKY`] that fail a run.
+const MAX_UNNAMED: usize = 3;
+/// Lines of the output of a failed test that are shown again at the end.
+const MESSAGE_LINES: usize = 12;
 /// The tests that run one at a time.
 const APART: &str = "xtask/apart.txt";
 /// Test programs whose tests mostly wait, with their threads for each core.
@@ -44,6 +51,8 @@ struct Outcome {
     passed: u32,
     ignored: u32,
     failed: Vec<String>,
+    /// Test and the beginning of its output.
+    messages: Vec<(String, String)>,
     /// Test and reason.
     skipped: Vec<(String, String)>,
     /// The program ended without a summary line.
@@ -61,6 +70,8 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
     let programs = build()?;
     let mut all = Outcome::default();
     let mut problems = Vec::new();
+    let mut failed = 0;
+    let (mut named, mut unnamed) = (Vec::new(), Vec::new());
     for program in &programs {
         println!("\n== {}", program.name);
         let names = match arguments.is_empty() {
@@ -73,7 +84,16 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
                     problems.push(format!("{}: aborted", program.name));
                 }
                 for test in &outcome.failed {
-                    problems.extend(again(program, test, &flaky)?);
+                    let name = format!("{} {test}", program.name);
+                    if !passes_alone(program, test)? {
+                        failed += 1;
+                        problems.push(format!("{name}: failed, and failed alone"));
+                        continue;
+                    }
+                    match flaky.iter().find(|(known, _)| *known == name) {
+                        Some((_, why)) => named.push(format!("{name}: {why}")),
+                        None => unnamed.push(format!("{name}: no reason in {FLAKY}")),
+                    }
                 }
                 all.add(&program.name, outcome);
             }
@@ -82,7 +102,16 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
     if let Err(why) = documentation() {
         problems.push(why);
     }
-    summary(&all, &programs);
+    if unnamed.len() >= MAX_UNNAMED {
+        failed += unnamed.len();
+        problems.extend(
+            unnamed
+                .iter()
+                .map(|test| format!("flaky, {} of them: {test}", unnamed.len())),
+        );
+    }
+    named.append(&mut unnamed);
+    summary(&all, failed, &named, programs.len());
     let complete = std::env::var_os(COMPLETE).is_some_and(|value| !value.is_empty());
     for (test, why) in &all.skipped {
         if complete && why.starts_with(MISSING) {
@@ -188,55 +217,52 @@ impl Outcome {
         self.ignored += other.ignored;
         let named = |test: String| format!("{program} {test}");
         self.failed.extend(other.failed.into_iter().map(named));
+        let messages = other.messages.into_iter();
+        self.messages
+            .extend(messages.map(|(test, text)| (named(test), text)));
         let skipped = other.skipped.into_iter();
         self.skipped
             .extend(skipped.map(|(test, why)| (named(test), why)));
     }
 }
 
-fn summary(all: &Outcome, programs: &[Program]) {
+fn summary(all: &Outcome, failed: usize, flaky: &[String], programs: usize) {
+    if !all.messages.is_empty() {
+        println!("\n== messages of failed and flaky tests");
+        for (test, text) in &all.messages {
+            println!("  {test}:");
+            text.lines().for_each(|line| println!("    {line}"));
+        }
+    }
     println!("\n== skipped");
     for (test, why) in &all.skipped {
         println!("  {test}: {why}");
     }
-    let verdict = if all.failed.is_empty() {
-        "ok"
-    } else {
-        "FAILED"
-    };
+    for test in flaky {
+        println!("flaky, passed {RETRIES} times alone: {test}");
+    }
+    let verdict = if failed == 0 { "ok" } else { "FAILED" };
     println!(
-        "test result: {verdict}. {} passed; {} failed; {} ignored; {} skipped; {} test programs",
+        "test result: {verdict}. {} passed; {failed} failed; {} flaky; {} ignored; {} skipped; {programs} test programs",
         all.passed,
-        all.failed.len(),
+        flaky.len(),
         all.ignored,
         all.skipped.len(),
-        programs.len()
     );
     println!("{} skipped", all.skipped.len());
 }
 
-/// Runs a failed test again, alone. Gives the line for the list of problems; none where the test is a known flaky one and passes now.
-fn again(
-    program: &Program,
-    test: &str,
-    flaky: &[(String, String)],
-) -> Result<Option<String>, String> {
-    let name = format!("{} {test}", program.name);
-    println!("\n== retried alone: {name}");
+/// Runs a failed test again, alone, [`RETRIES`] times; whether it passes each time.
+fn passes_alone(program: &Program, test: &str) -> Result<bool, String> {
     let exact = ["--exact", test, "--test-threads=1"].map(str::to_owned);
-    let (outcome, _) = execute(program, &exact, true)?;
-    if outcome.aborted || !outcome.failed.is_empty() {
-        return Ok(Some(format!("{name}: failed again alone")));
-    }
-    match flaky.iter().find(|(known, _)| *known == name) {
-        Some((_, why)) => {
-            println!("flaky: {name} passed alone; {why}");
-            Ok(None)
+    for retry in 1..=RETRIES {
+        println!("\n== retried alone, {retry}: {} {test}", program.name);
+        let (outcome, _) = execute(program, &exact, true)?;
+        if outcome.aborted || !outcome.failed.is_empty() {
+            return Ok(false);
         }
-        None => Ok(Some(format!(
-            "{name}: failed beside other tests, passed alone; it is not in {FLAKY}"
-        ))),
     }
+    Ok(true)
 }
 
 /// Builds the test programs and gives them in cargo's order.
@@ -244,6 +270,7 @@ fn build() -> Result<Vec<Program>, String> {
     let mut child = Command::new("cargo")
         .current_dir(root())
         .args(["test", "--locked", "--workspace", "--no-run"])
+        .args(features())
         .arg("--message-format=json-render-diagnostics")
         .stdout(Stdio::piped())
         .spawn()
@@ -325,7 +352,9 @@ struct Reader {
     outcome: Outcome,
     /// Within the output of passed tests.
     successes: bool,
-    /// The passed test whose output this is.
+    /// Within the output of failed tests.
+    failures: bool,
+    /// The test whose output this is.
     test: String,
     ended: bool,
 }
@@ -337,6 +366,8 @@ impl Reader {
             self.successes = true;
         } else if line == "failures:" {
             self.successes = false;
+            self.failures = true;
+            self.test.clear();
         } else if let Some(figures) = line.strip_prefix("test result: ") {
             self.successes = false;
             self.ended = true;
@@ -344,6 +375,8 @@ impl Reader {
             self.outcome.ignored += figure(figures, " ignored");
         } else if self.successes {
             self.success(line);
+        } else if self.failures {
+            self.failure(line);
         } else if let Some(test) = line
             .strip_prefix("test ")
             .and_then(|rest| rest.strip_suffix(" ... FAILED"))
@@ -354,11 +387,23 @@ impl Reader {
         !self.successes
     }
 
+    /// Keeps the beginning of the output of a failed test.
+    fn failure(&mut self, line: &str) {
+        if let Some(test) = heading(line) {
+            self.test = test.to_owned();
+            self.outcome.messages.push((test.to_owned(), String::new()));
+        } else if !self.test.is_empty()
+            && !line.is_empty()
+            && let Some((_, text)) = self.outcome.messages.last_mut()
+            && text.lines().count() < MESSAGE_LINES
+        {
+            text.push_str(line);
+            text.push('\n');
+        }
+    }
+
     fn success(&mut self, line: &str) {
-        let heading = line
-            .strip_prefix("---- ")
-            .and_then(|rest| rest.strip_suffix(" stdout ----"));
-        if let Some(test) = heading {
+        if let Some(test) = heading(line) {
             self.test = test.to_owned();
         } else if let Some(why) = line.strip_prefix(SKIPPED) {
             let skipped = (self.test.clone(), why.to_owned());
@@ -367,6 +412,11 @@ impl Reader {
             }
         }
     }
+}
+
+/// The test whose output begins with this line.
+fn heading(line: &str) -> Option<&str> {
+    line.strip_prefix("---- ")?.strip_suffix(" stdout ----")
 }
 
 /// The number before a word in libtest's summary: `ok. 3 passed; 0 failed; ...`.
@@ -383,6 +433,7 @@ fn documentation() -> Result<(), String> {
     let status = Command::new("cargo")
         .current_dir(root())
         .args(["test", "--locked", "--workspace", "--doc"])
+        .args(features())
         .status()
         .map_err(|error| format!("cargo: {error}"))?;
     match status.success() {
@@ -460,6 +511,8 @@ test result: FAILED. 3 passed; 2 failed; 1 ignored; 0 measured; 0 filtered out; 
         let outcome = reader.outcome;
         assert_eq!((outcome.passed, outcome.ignored), (3, 1));
         assert_eq!(outcome.failed, ["wrong", "panics"]);
+        let message = ("wrong".to_owned(), "thread 'wrong' panicked\n".to_owned());
+        assert_eq!(outcome.messages, [message]);
         let skipped: Vec<(&str, &str)> = outcome
             .skipped
             .iter()

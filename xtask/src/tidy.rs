@@ -1,7 +1,7 @@
 //! `cargo xtask tidy`: the rules of the project that a tool can check.
 
 use crate::docs;
-use crate::process::{check, installed, root};
+use crate::process::{check, features, installed, root};
 use crate::{language, pages, structure, texts};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -149,15 +149,14 @@ fn tools() -> Vec<(&'static str, Command)> {
         ("fmt", cargo(&["fmt", "--all", "--", "--check"])),
         (
             "clippy",
-            cargo(&[
-                "clippy",
-                "--locked",
-                "--workspace",
-                "--all-targets",
-                "--",
-                "-D",
-                "warnings",
-            ]),
+            cargo(
+                &[
+                    &["clippy", "--locked", "--workspace", "--all-targets"],
+                    features(),
+                    &["--", "-D", "warnings"],
+                ]
+                .concat(),
+            ),
         ),
     ]
 }

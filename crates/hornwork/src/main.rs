@@ -34,6 +34,7 @@ mod security;
 mod service;
 mod shell;
 mod sipp_flags;
+mod sound_card;
 mod sounds;
 mod store;
 mod threads;

@@ -1,5 +1,6 @@
 //! `hornwork phone`: a softphone.
 
+use crate::sound_card::{Cards, SoundOptions};
 use clap::{Args, Subcommand, ValueEnum};
 use codec::{Format, Kind};
 use engine::Transport;
@@ -21,6 +22,11 @@ pub enum PhoneSubcommand {
     Call(Box<CallOptions>),
     /// Answer one call; prints its statistics at its end.
     Answer(Box<AnswerOptions>),
+    /// List the sound cards for --sound-in and --sound-out.
+    #[command(
+        after_help = "Example: hornwork phone sound\n\nExit status 0: listed, 3: this build has no sound cards."
+    )]
+    Sound,
 }
 
 /// Options of `hornwork phone register`.
@@ -127,7 +133,9 @@ pub struct InCallOptions {
     /// Write the received audio, as played after the jitter buffer, to this WAV file.
     #[arg(long, value_name = "FILE")]
     wav_out: Option<PathBuf>,
-    /// Longest delay of the jitter buffer of --wav-out, in milliseconds.
+    #[command(flatten)]
+    sound: SoundOptions,
+    /// Longest delay of the jitter buffer of --wav-out and --sound-out, in milliseconds.
     #[arg(long, value_name = "MS", default_value_t = 200, value_parser = clap::value_parser!(u64).range(20..=1000))]
     jitter_buffer_ms: u64,
     /// Hang up this long after the answer [default: when the peer hangs up, or at Ctrl-C].
@@ -395,6 +403,8 @@ impl LineOptions {
             wav_in: None,
             repeats: false,
             wav_out: None,
+            sound_in: None,
+            sound_out: None,
             max_playout_delay: Duration::from_millis(200),
             limit: None,
             ring_limit: None,
@@ -409,7 +419,7 @@ impl LineOptions {
 }
 
 impl InCallOptions {
-    fn apply(self, phone: &mut PhoneOptions, default: SrtpUse) -> Result<(), LabError> {
+    fn apply(self, phone: &mut PhoneOptions, default: SrtpUse) -> Result<Cards, LabError> {
         phone.actions = self.actions()?;
         phone.codecs = formats(&self.codec)?;
         phone.srtp = match self.srtp {
@@ -427,7 +437,7 @@ impl InCallOptions {
         phone.json = self.json;
         phone.min_mos = self.min_mos;
         phone.real_time = self.real_time;
-        Ok(())
+        Cards::open(&self.sound, phone)
     }
 
     fn actions(&self) -> Result<Vec<(Duration, PhoneAction)>, LabError> {
@@ -447,11 +457,16 @@ impl InCallOptions {
 
 /// `hornwork phone`.
 pub fn run(command: PhoneSubcommand) -> Result<RunVerdict, LabError> {
-    let options = match command {
-        PhoneSubcommand::Register(options) => register(*options),
-        PhoneSubcommand::Call(options) => call(*options),
-        PhoneSubcommand::Answer(options) => answer(*options),
-    }?;
+    // Sound cards work until the phone has ended.
+    let (options, _cards) = match command {
+        PhoneSubcommand::Register(options) => (register(*options)?, None),
+        PhoneSubcommand::Call(options) => call(*options)?,
+        PhoneSubcommand::Answer(options) => answer(*options)?,
+        PhoneSubcommand::Sound => {
+            lab::terminal::print(&crate::sound_card::list()?);
+            return Ok(RunVerdict::NotJudged);
+        }
+    };
     lab::phone::run(&options)
 }
 
@@ -468,7 +483,7 @@ fn register(options: RegisterOptions) -> Result<PhoneOptions, LabError> {
     Ok(phone)
 }
 
-fn call(options: CallOptions) -> Result<PhoneOptions, LabError> {
+fn call(options: CallOptions) -> Result<(PhoneOptions, Option<Cards>), LabError> {
     let mut phone = options.line.phone(PhoneTask::Call(options.uri))?;
     let password = options.password.read()?;
     phone.account = match options.user {
@@ -486,11 +501,11 @@ fn call(options: CallOptions) -> Result<PhoneOptions, LabError> {
         }
     };
     phone.ring_limit = Some(options.ring_seconds);
-    options.call.apply(&mut phone, SrtpUse::Off)?;
-    Ok(phone)
+    let cards = options.call.apply(&mut phone, SrtpUse::Off)?;
+    Ok((phone, Some(cards)))
 }
 
-fn answer(options: AnswerOptions) -> Result<PhoneOptions, LabError> {
+fn answer(options: AnswerOptions) -> Result<(PhoneOptions, Option<Cards>), LabError> {
     let mut phone = options.line.phone(PhoneTask::Answer)?;
     let password = options.password.read()?;
     phone.account = match options.register {
@@ -509,6 +524,6 @@ fn answer(options: AnswerOptions) -> Result<PhoneOptions, LabError> {
     };
     phone.ring_limit = options.wait;
     phone.answer_after = options.answer_after;
-    options.call.apply(&mut phone, SrtpUse::Accepted)?;
-    Ok(phone)
+    let cards = options.call.apply(&mut phone, SrtpUse::Accepted)?;
+    Ok((phone, Some(cards)))
 }

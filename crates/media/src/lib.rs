@@ -7,6 +7,7 @@ pub mod conference;
 pub mod dtmf;
 pub mod echo;
 pub mod forward;
+pub mod live;
 pub mod playout;
 pub mod ports;
 pub mod quality;

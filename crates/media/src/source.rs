@@ -1,8 +1,9 @@
 //! An RTP sender: audio on an absolute timeline, and telephone events.
 
 use crate::dtmf::{DtmfError, EventSender};
-use codec::ToneGenerator;
+use crate::live::{LiveEncoder, LiveReader};
 use codec::g711::Law;
+use codec::{Format, ToneGenerator};
 use core::fmt;
 use core::time::Duration;
 use engine::{Deadline, Entropy, Time};
@@ -30,6 +31,13 @@ pub enum SourceContent {
         first: usize,
         /// Index of the first packet time of the repeated part; 0 repeats all.
         repeat_from: usize,
+    },
+    /// Samples of a sound card, encoded when they are sent.
+    Live {
+        /// Where the samples come from.
+        reader: LiveReader,
+        /// Their codec.
+        format: Format,
     },
     /// A tone.
     Tone(ToneGenerator),
@@ -90,7 +98,7 @@ pub enum SourceError {
     /// A clock rate that is zero, above 192 kHz or not a whole number per millisecond; or one other than 8 kHz with
     /// G.711.
     ClockRate(u32),
-    /// Nothing to send, or a frame of more than 1,400 bytes.
+    /// Nothing to send, a frame of more than 1,400 bytes, or live audio at a rate that the codec cannot have.
     Content,
 }
 
@@ -107,11 +115,12 @@ impl fmt::Display for SourceError {
 impl core::error::Error for SourceError {}
 
 /// Content in the form that is sent.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 enum Audio {
     Codes { codes: Arc<[u8]>, at: usize },
     Frames { frames: Arc<[Vec<u8>]>, at: usize },
     Ready(Ready),
+    Live(Box<LiveEncoder>),
     Tone(ToneGenerator),
     Silence,
 }
@@ -150,7 +159,7 @@ pub struct SentCounts {
 }
 
 /// An RTP sender. Packet `n` is due at `start + n * ptime`, regardless of earlier packets.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct RtpSource {
     law: Law,
     payload_type: u8,
@@ -170,6 +179,8 @@ pub struct RtpSource {
     events: EventSender,
     counts: SentCounts,
     packet: Vec<u8>,
+    /// Payload of live audio, whose marker is known after it was encoded.
+    payload: Vec<u8>,
     samples: Vec<i16>,
 }
 
@@ -184,7 +195,7 @@ impl RtpSource {
         }
         let is_frames = matches!(
             config.content,
-            SourceContent::Frames(_) | SourceContent::Ready { .. }
+            SourceContent::Frames(_) | SourceContent::Ready { .. } | SourceContent::Live { .. }
         );
         let rate = config.clock_rate;
         if rate == 0 || rate > 192_000 || !rate.is_multiple_of(1000) || (!is_frames && rate != 8000)
@@ -206,10 +217,11 @@ impl RtpSource {
             first_timestamp: entropy.u32(),
             marker: true,
             stopped: false,
-            audio: prepare(config.content, config.law)?,
+            audio: prepare(config.content, config.law, config.ptime_ms)?,
             events: EventSender::new(rate / 1000 * 50, 10),
             counts: SentCounts::default(),
             packet: Vec::with_capacity(RtpView::HEADER + 480),
+            payload: Vec::new(),
             samples: Vec::new(),
         })
     }
@@ -219,7 +231,7 @@ impl RtpSource {
     /// # Errors
     /// [`SourceError::Content`]; the previous content continues.
     pub fn set_content(&mut self, content: SourceContent) -> Result<(), SourceError> {
-        self.audio = prepare(content, self.law)?;
+        self.audio = prepare(content, self.law, self.ptime.as_millis() as u32)?;
         self.marker = true;
         Ok(())
     }
@@ -386,6 +398,12 @@ impl RtpSource {
             ready.sent = if last { 0 } else { sent + 1 };
             self.marker = false;
             whole = last;
+        } else if let Audio::Live(live) = &mut self.audio {
+            self.payload.clear();
+            header.marker |= live.append(&mut self.payload);
+            header.write(&mut self.packet);
+            self.packet.extend_from_slice(&self.payload);
+            self.marker = false;
         } else {
             header.write(&mut self.packet);
             self.append_audio();
@@ -416,8 +434,8 @@ impl RtpSource {
                 }
                 *at = (*at + 1) % frames.len();
             }
-            // Prepared packets were written with their header above.
-            Audio::Ready(_) => {}
+            // These were written with their header above.
+            Audio::Ready(_) | Audio::Live(_) => {}
             Audio::Tone(generator) => {
                 self.samples.resize(step, 0);
                 generator.fill(&mut self.samples);
@@ -438,6 +456,7 @@ impl RtpSource {
             Audio::Codes { codes, at } => *at = (*at + self.step as usize) % codes.len(),
             Audio::Frames { frames, at } => *at = (*at + 1) % frames.len(),
             Audio::Ready(ready) => ready.sent = 0,
+            Audio::Live(live) => live.skip(),
             Audio::Tone(generator) => {
                 self.samples.resize(self.step as usize, 0);
                 generator.fill(&mut self.samples);
@@ -448,8 +467,11 @@ impl RtpSource {
 }
 
 /// Converts content to the form that is sent.
-fn prepare(content: SourceContent, law: Law) -> Result<Audio, SourceError> {
+fn prepare(content: SourceContent, law: Law, ptime_ms: u32) -> Result<Audio, SourceError> {
     match content {
+        SourceContent::Live { reader, format } => LiveEncoder::new(reader, format, ptime_ms)
+            .map(|live| Audio::Live(Box::new(live)))
+            .map_err(|_| SourceError::Content),
         SourceContent::Loop(samples) if !samples.is_empty() => Ok(Audio::Codes {
             codes: samples
                 .iter()

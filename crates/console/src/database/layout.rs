@@ -5,8 +5,10 @@ use super::{DAY, NODES};
 use crate::text::{day_name, day_of_name};
 use core::fmt::Write as _;
 use std::collections::BTreeMap;
+use std::time::Duration;
+use tokio::time::sleep;
 use tokio_postgres::Client;
-use tokio_postgres::types::Type;
+use tokio_postgres::types::{ToSql, Type};
 
 /// Version of the layout that this program writes and reads.
 const VERSION: i32 = 1;
@@ -16,6 +18,10 @@ const LAYOUT_LOCK: i64 = 0x686f_726e_776f_726b;
 const NODE_LOCK: i32 = 0x686f_726e;
 /// Time that a change of the partitions waits for searches in progress, so that further searches do not wait long.
 const PATIENCE: &str = "SET LOCAL lock_timeout = '500ms'";
+/// Attempts to take the name of a node, and the time between them: the server releases the name a moment after the connection of a
+/// killed border has ended, and a border that is started again at once must find it free.
+const NAME_ATTEMPTS: u32 = 60;
+const NAME_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Tables by the number of their call, and tables by time.
 const BY_CALL: [&str; 6] = ["calls", "texts", "keys", "numbers", "words", "messages"];
@@ -121,9 +127,8 @@ pub(super) async fn enter(client: &Client, name: &str) -> Result<NodeState, Data
                   HAVING NOT EXISTS (SELECT FROM hornwork.nodes WHERE name = $1)";
     client.execute_typed(insert, &[(&name, Type::TEXT)]).await?;
     let select = "SELECT number, batch, last_call FROM hornwork.nodes WHERE name = $1";
-    let row = client
-        .query_typed_one(select, &[(&name, Type::TEXT)])
-        .await?;
+    let parameters: [(&(dyn ToSql + Sync), Type); 1] = [(&name, Type::TEXT)];
+    let row = client.query_typed_one(select, &parameters).await?;
     let number: i16 = row.get(0);
     if i64::from(number) >= NODES {
         return Err(DatabaseError::Unusable(format!(
@@ -132,11 +137,18 @@ pub(super) async fn enter(client: &Client, name: &str) -> Result<NodeState, Data
     }
     client.batch_execute("COMMIT").await?;
     let lock = format!("SELECT pg_try_advisory_lock({NODE_LOCK}, {number})");
-    if !client.query_typed_one(&lock, &[]).await?.get::<_, bool>(0) {
-        return Err(DatabaseError::Unavailable(format!(
-            "another border writes as node \"{name}\""
-        )));
+    let mut attempts = 1;
+    while !client.query_typed_one(&lock, &[]).await?.get::<_, bool>(0) {
+        if attempts == NAME_ATTEMPTS {
+            return Err(DatabaseError::Unavailable(format!(
+                "another border writes as node \"{name}\""
+            )));
+        }
+        attempts += 1;
+        sleep(NAME_INTERVAL).await;
     }
+    // A transaction of the previous holder may have ended while this one waited.
+    let row = client.query_typed_one(select, &parameters).await?;
     Ok(NodeState {
         number,
         batch: row.get(1),

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 /// Every command that has no subcommands; those of `ctl` are commands to a running border, in the tests of operators.
-const COMMANDS: [&str; 28] = [
+const COMMANDS: [&str; 29] = [
     "run",
     "ctl",
     "top",
@@ -34,13 +34,14 @@ const COMMANDS: [&str; 28] = [
     "phone register",
     "phone call",
     "phone answer",
+    "phone sound",
     "completions",
     "man",
 ];
 
 /// Examples that other tests run: servers and their clients, the tools that need rights or a store, and phones, which need
 /// a peer.
-const RUN_ELSEWHERE: [&str; 13] = [
+const RUN_ELSEWHERE: [&str; 14] = [
     "run",
     "ctl",
     "top",
@@ -54,6 +55,7 @@ const RUN_ELSEWHERE: [&str; 13] = [
     "phone register",
     "phone call",
     "phone answer",
+    "phone sound",
 ];
 
 fn hornwork(arguments: &[&str]) -> Output {

@@ -42,6 +42,7 @@ mod service;
 mod shared_history;
 mod softphone;
 mod softphone_esp;
+mod softphone_sound;
 mod stalled;
 mod studies;
 mod study_c;

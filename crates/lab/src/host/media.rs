@@ -307,7 +307,8 @@ impl HostMedia {
             .streams
             .iter()
             .map(|plan| (plan.sends, VoiceSide::Caller, plan.codec));
-        let phone = plan.phone.iter().flat_map(|phone| &phone.codecs);
+        let phone = plan.phone.iter().filter(|phone| phone.live.is_none());
+        let phone = phone.flat_map(|phone| &phone.codecs);
         let phone = phone.map(|format| (MediaKind::Speech, VoiceSide::Caller, *format));
         let contents: Vec<_> = calls.chain(answers).chain(streams).chain(phone).collect();
         for (sends, voice, format) in contents {
@@ -499,10 +500,15 @@ impl HostMedia {
             return;
         };
         let law = agreed.format.kind().law().unwrap_or(Law::A);
+        let live = self.phone.as_ref().and_then(|phone| phone.live.clone());
         let content = match (
             self.sound(plan.sends, plan.voice, agreed.format),
             plan.sends,
         ) {
+            (Some(SoundKind::Phone), _) if live.is_some() => {
+                let format = agreed.format;
+                live.map(|reader| SourceContent::Live { reader, format })
+            }
             (Some(sound), _) => {
                 let packets = now.since(self.epoch).as_millis() / PACKET_TIME.as_millis();
                 let packets = usize::try_from(packets).unwrap_or_default();

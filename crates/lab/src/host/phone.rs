@@ -6,6 +6,7 @@
 use crate::record::AttemptOutcome;
 use codec::Format;
 use media::dtmf::DtmfError;
+use media::live::LiveReader;
 use std::time::Duration;
 
 /// Softphone functions of a host.
@@ -17,6 +18,8 @@ pub struct PhonePlan {
     pub srtp: SrtpUse,
     /// Audio to send; silence if `None`.
     pub audio: Option<PhoneAudio>,
+    /// Audio of a sound card, sent in place of `audio`.
+    pub live: Option<LiveReader>,
     /// Whether received audio is decoded and kept until [`super::LabHost::take_recording`].
     pub records: bool,
     /// Longest playout delay of the jitter buffer.

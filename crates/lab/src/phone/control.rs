@@ -78,6 +78,8 @@ pub fn run(options: &PhoneOptions) -> Result<RunVerdict, LabError> {
         security,
         esp: esp_plan,
         real_time,
+        records: options.wav_out.is_some(),
+        sound_out: options.sound_out.clone(),
     };
     let thread = std::thread::Builder::new()
         .name("phone".to_owned())
@@ -489,6 +491,10 @@ impl PhoneControl<'_> {
         let recorded = self.recording.take().map_or(Ok(()), WavRecording::finish);
         let results = *result?;
         self.report.recording_lost = results.samples_lost;
+        let sound_in = self.options.sound_in.as_ref();
+        self.report.sound_in = sound_in.map(|sound| (sound.rate(), sound.figures()));
+        let sound_out = self.options.sound_out.as_ref();
+        self.report.sound_out = sound_out.map(|sound| (sound.rate(), sound.figures()));
         if let (Some(end), Some(numbers)) = (&results.esp, &mut self.numbers) {
             numbers.write(&end.outbound, &end.inbound)?;
         }

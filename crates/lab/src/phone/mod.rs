@@ -19,6 +19,7 @@ use crate::host::SrtpUse;
 use crate::tls::TlsSettings;
 use codec::Format;
 use engine::Transport;
+use media::live::{LiveReader, LiveWriter};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -61,6 +62,10 @@ pub struct PhoneOptions {
     pub repeats: bool,
     /// WAV file for received audio.
     pub wav_out: Option<PathBuf>,
+    /// Samples of a microphone, sent in place of `wav_in`.
+    pub sound_in: Option<LiveReader>,
+    /// Where received audio is played.
+    pub sound_out: Option<LiveWriter>,
     /// Longest playout delay of the jitter buffer.
     pub max_playout_delay: Duration,
     /// Duration of the call from its answer, or of the registration.

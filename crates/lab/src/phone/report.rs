@@ -2,6 +2,7 @@
 
 use super::{EspReport, PhoneOptions, PhoneTask};
 use crate::record::{Attempt, StreamRecord};
+use media::live::LiveFigures;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 
@@ -47,6 +48,10 @@ pub struct PhoneReport {
     pub status: u16,
     /// Reason of the end or of the failure.
     pub reason: String,
+    /// Sample rate and figures of the microphone.
+    pub sound_in: Option<(u32, LiveFigures)>,
+    /// Sample rate and figures of the loudspeaker.
+    pub sound_out: Option<(u32, LiveFigures)>,
     /// Recorded samples that were lost because the file was written too slowly.
     pub recording_lost: u64,
 }
@@ -101,6 +106,8 @@ impl PhoneReport {
             "delta_ms": { "max": self.delta_max_ms },
             "mos": self.mos,
             "digits": self.digits,
+            "sound_in": self.sound_in.map(sound_json),
+            "sound_out": self.sound_out.map(sound_json),
             "status": self.status,
             "reason": self.reason,
         })
@@ -167,9 +174,34 @@ impl PhoneReport {
         if !self.digits.is_empty() {
             line("digits received", self.digits.clone());
         }
+        for (name, sound) in [
+            ("microphone", self.sound_in),
+            ("loudspeaker", self.sound_out),
+        ] {
+            if let Some((rate, figures)) = sound {
+                let ms = |samples: u64| samples * 1_000 / u64::from(rate.max(1));
+                line(
+                    name,
+                    format!(
+                        "{rate} Hz, {} ms missing, {} ms dropped",
+                        ms(figures.missing),
+                        ms(figures.dropped)
+                    ),
+                );
+            }
+        }
         if self.recording_lost > 0 {
             line("recording", format!("{} samples lost", self.recording_lost));
         }
         out
     }
+}
+
+fn sound_json((rate, figures): (u32, LiveFigures)) -> Value {
+    json!({
+        "rate": rate,
+        "samples": figures.samples,
+        "missing": figures.missing,
+        "dropped": figures.dropped,
+    })
 }

@@ -424,7 +424,8 @@ pub(super) fn plan(options: &PhoneOptions, peer: Option<&PhonePeer>) -> Result<H
         codecs: options.codecs.clone(),
         srtp: options.srtp,
         audio,
-        records: options.wav_out.is_some(),
+        live: options.sound_in.clone(),
+        records: options.wav_out.is_some() || options.sound_out.is_some(),
         max_playout_delay: options.max_playout_delay,
     });
     match (&options.task, peer) {

@@ -7,7 +7,9 @@ use super::setup::REALTIME_PRIORITY;
 use crate::error::LabError;
 use crate::host::{HostPlan, LabHost, PhoneOccurrence, Results};
 use crate::sut::system_entropy;
+use codec::Resampler;
 use engine::{Entropy, EventKind};
+use media::live::LiveWriter;
 use net::tls::Security;
 use net::{Clock, Driver, DriverConfig};
 use protect::esp::{EspEndpoint, EspEndpointPlan};
@@ -69,6 +71,10 @@ pub(super) struct PhoneThreadPlan {
     pub(super) esp: Option<EspEndpointPlan>,
     /// CPU of the real-time mode.
     pub(super) real_time: Option<usize>,
+    /// Whether received audio is handed over as [`PhoneMessage::Audio`].
+    pub(super) records: bool,
+    /// Where received audio is played.
+    pub(super) sound_out: Option<LiveWriter>,
 }
 
 /// Runs a phone until it is told to finish.
@@ -134,7 +140,7 @@ impl PhoneEngine {
         Ok(())
     }
 
-    fn finish(&mut self, clock: Clock, samples_lost: u64) -> PhoneResults {
+    fn finish(&mut self, clock: Clock) -> PhoneResults {
         let now = clock.now();
         let host = self.host().finish(now);
         let esp = match self {
@@ -143,7 +149,7 @@ impl PhoneEngine {
         };
         PhoneResults {
             host,
-            samples_lost,
+            samples_lost: 0,
             esp,
         }
     }
@@ -159,7 +165,13 @@ fn serve(
     let target = plan.target;
     let entropy = system_entropy().map_err(|error: LabError| error.to_string())?;
     let mut engine = PhoneEngine::new(plan.host, plan.esp.take(), entropy);
-    let mut samples_lost = 0;
+    let mut received = ReceivedAudio {
+        records: plan.records,
+        sound_out: plan.sound_out.take(),
+        resampler: None,
+        samples: Vec::new(),
+        lost: 0,
+    };
     let mut begun = false;
     loop {
         engine
@@ -176,7 +188,7 @@ fn serve(
             let _ = messages.try_send(PhoneMessage::Ready(address));
         }
         report_events(&mut driver, host, messages);
-        samples_lost += report_audio(host, messages);
+        received.report(host, messages);
         loop {
             match commands.try_recv() {
                 Ok(PhoneCommand::Act(action)) => {
@@ -186,9 +198,10 @@ fn serve(
                 }
                 Ok(PhoneCommand::Deregister) => engine.host().deregister(clock.now()),
                 Ok(PhoneCommand::Finish) => {
-                    let mut results = engine.finish(clock, samples_lost);
+                    let mut results = engine.finish(clock);
                     report_events(&mut driver, engine.host(), messages);
-                    results.samples_lost += report_audio(engine.host(), messages);
+                    received.report(engine.host(), messages);
+                    results.samples_lost = received.lost;
                     // The receiver waits for this message.
                     let _ = messages.send(PhoneMessage::Finished(Box::new(results)));
                     return Ok(());
@@ -230,17 +243,43 @@ fn report_events(driver: &mut Driver, host: &mut LabHost, messages: &SyncSender<
     }
 }
 
-/// Hands recorded audio over; returns the samples for which the queue had no room.
-fn report_audio(host: &mut LabHost, messages: &SyncSender<PhoneMessage>) -> u64 {
-    let mut samples = Vec::new();
-    let Some(rate) = host
-        .take_recording(&mut samples)
-        .filter(|_| !samples.is_empty())
-    else {
-        return 0;
-    };
-    match messages.try_send(PhoneMessage::Audio(samples, rate)) {
-        Err(TrySendError::Full(PhoneMessage::Audio(samples, _))) => samples.len() as u64,
-        _ => 0,
+/// Received audio on its way to the sound card and to the recording.
+struct ReceivedAudio {
+    records: bool,
+    sound_out: Option<LiveWriter>,
+    resampler: Option<Resampler>,
+    samples: Vec<i16>,
+    /// Samples that the queue had no room for.
+    lost: u64,
+}
+
+impl ReceivedAudio {
+    fn report(&mut self, host: &mut LabHost, messages: &SyncSender<PhoneMessage>) {
+        self.samples.clear();
+        let rate = host.take_recording(&mut self.samples);
+        let Some(rate) = rate.filter(|_| !self.samples.is_empty()) else {
+            return;
+        };
+        self.play(rate);
+        if self.records {
+            let message = PhoneMessage::Audio(self.samples.clone(), rate);
+            if let Err(TrySendError::Full(_)) = messages.try_send(message) {
+                self.lost += self.samples.len() as u64;
+            }
+        }
+    }
+
+    fn play(&mut self, rate: u32) {
+        let Some(sound) = &self.sound_out else { return };
+        if self.resampler.is_none() {
+            // The rates of codecs have filters to the rates of sound cards that are offered to it.
+            self.resampler = Resampler::new(rate, sound.rate()).ok();
+        }
+        let Some(resampler) = &mut self.resampler else {
+            return;
+        };
+        let mut converted = Vec::with_capacity(self.samples.len() * 6);
+        resampler.process(&self.samples, &mut converted);
+        converted.into_iter().for_each(|sample| sound.push(sample));
     }
 }
