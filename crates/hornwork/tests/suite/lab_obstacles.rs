@@ -5,8 +5,6 @@ use crate::common;
 
 use common::{installed, scratch};
 use serde_json::Value;
-use std::io::{BufRead as _, BufReader};
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -178,7 +176,7 @@ fn run_leaves_the_network_as_it_was_and_no_program() {
             # The subject runs.
             for N in $(seq 300); do pgrep -P $P >children && break; sleep 0.1; done
             sleep 1.5; kill -$SIGNAL $P; wait $P || echo $? >$SIGNAL.code
-            for N in $(seq 50); do
+            for N in $(seq 150); do
                 LEFT=; for C in $(cat children); do test -e /proc/$C && LEFT=1; done
                 test -z \"$LEFT\" && break; sleep 0.1
             done
@@ -197,13 +195,6 @@ fn run_leaves_the_network_as_it_was_and_no_program() {
     let run = json(&folder, "INT/run.json");
     assert_eq!(run["cut_short"], true);
     assert!(folder.join("INT/report.html").is_file());
-}
-
-/// A program of this name that is a script.
-fn script(folder: &Path, name: &str, text: &str) {
-    let path = folder.join(name);
-    std::fs::write(&path, text).unwrap();
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
 }
 
 #[test]
@@ -253,60 +244,4 @@ stop_s = 1
         text.contains("subject nonsense") && text.contains("no answer to OPTIONS"),
         "{text}"
     );
-}
-
-#[test]
-fn study_names_telephones_that_die_or_say_nonsense() {
-    let folder = scratch("obstacles-telephones");
-    script(
-        &folder,
-        "baresip",
-        "#!/bin/sh\necho 'nonsense from baresip'\nexit 3\n",
-    );
-    let mut child = Command::new(PROGRAM)
-        .args(["lab", "run", "study-b", "--quick", "--out", "out"])
-        .current_dir(&folder)
-        .env("PATH", format!("{}:/usr/bin:/bin", folder.display()))
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut lines = BufReader::new(child.stderr.take().unwrap());
-    let mut text = String::new();
-    // The part after it has begun: the study goes on.
-    let mut part = String::new();
-    loop {
-        let mut line = String::new();
-        if lines.read_line(&mut line).unwrap() == 0 {
-            break;
-        }
-        text.push_str(&line);
-        if line.starts_with("part ") {
-            if part.contains("phone-jitter-baresip") {
-                break;
-            }
-            part = line;
-        }
-    }
-    let id = child.id().to_string();
-    let _ = Command::new("kill").args(["-INT", &id]).status();
-    let mut rest = String::new();
-    let _ = std::io::Read::read_to_string(&mut lines, &mut rest);
-    text.push_str(&rest);
-    assert_eq!(child.wait().unwrap().code(), Some(130), "{text}");
-    let run = json(&folder, "out/run.json");
-    let parts = run["parts"].as_array().unwrap();
-    let part = |name: &str| {
-        parts
-            .iter()
-            .find(|part| part["name"] == name)
-            .expect(name)
-            .clone()
-    };
-    let baresip = part("phone-jitter-baresip");
-    assert_eq!(baresip["measured"], false, "{baresip}");
-    let cause = baresip["cause"].as_str().unwrap();
-    assert!(cause.contains("baresip"), "{cause}");
-    assert_eq!(part("phone-jitter")["measured"], true, "{text}");
 }

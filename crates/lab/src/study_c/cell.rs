@@ -49,10 +49,11 @@ fn measure(plan: &CellPlan<'_>, record: &mut CellRecord) -> Result<(), String> {
             ran.map_err(|error| error.to_string())
         });
         // The tunnel is set up over the line.
-        let result = bench
-            .protect(&plan.protection)
-            .and_then(|()| call(plan, &bench, clock))
-            .and_then(|measured| bench.check().map(|()| measured));
+        let result = bench.protect(&plan.protection).and_then(|()| {
+            let called = call(plan, &bench, clock);
+            // A tunnel that has ended is the cause of what the call met.
+            bench.check().and(called)
+        });
         stop.store(true, Ordering::Relaxed);
         let carried = carrier.join();
         carried.unwrap_or_else(|_| Err("the line's thread panicked".to_owned()))?;

@@ -202,6 +202,12 @@ enum Answer {
     None,
 }
 
+/// Whether a datagram begins with a status line (RFC 3261 section 7.2).
+fn is_response(datagram: &[u8]) -> bool {
+    let status = datagram.strip_prefix(b"SIP/2.0 ").unwrap_or_default();
+    matches!(status, [b'1'..=b'6', a, b, b' ' | b'\r', ..] if a.is_ascii_digit() && b.is_ascii_digit())
+}
+
 fn answers(probe: Probe) -> std::io::Result<Answer> {
     if probe.kind == ProbeKind::Port {
         let bound = is_bound(probe.at)?;
@@ -244,7 +250,7 @@ fn answers(probe: Probe) -> std::io::Result<Answer> {
     let answer = &room[..length];
     let expected = match probe.kind {
         ProbeKind::Ng => answer.starts_with(b"probe ") && answer.ends_with(b"4:ponge"),
-        _ => answer.starts_with(b"SIP/2.0 "),
+        _ => is_response(answer),
     };
     Ok(match expected {
         true => Answer::Expected,
