@@ -220,7 +220,7 @@ mod card {
         (sample * 32_768.0).clamp(-32_768.0, 32_767.0) as i16
     }
 
-    /// Reports what is no gap: gaps are in the figures of the ring.
+    /// Reports an error other than a gap: gaps are in the figures of the ring.
     fn report(error: cpal::Error) {
         if error.kind() != ErrorKind::Xrun {
             eprintln!("sound card: {error}");

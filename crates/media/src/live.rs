@@ -1,7 +1,7 @@
 //! Live audio between a sound card and a stream: a ring of samples without locks, and the encoder behind it.
 //!
 //! The callback of a sound card must not wait, nor may a packet thread: both sides only move samples. The clocks of a sound card and of a
-//! stream differ; what the ring cannot even out is dropped or filled with silence, and counted.
+//! stream differ: excess samples are dropped, gaps are filled with silence, and both are counted.
 
 use codec::packet::{Packetiser, PacketiserSettings};
 use codec::{CodecError, Format, Resampler};
@@ -33,7 +33,7 @@ struct Ring {
     samples: Box<[AtomicI16]>,
     written: AtomicU64,
     read: AtomicU64,
-    /// Whether the reader has begun: what is dropped before is of no call.
+    /// Whether the reader has begun: earlier samples belong to no call.
     begun: AtomicBool,
     /// Whether the reader has the target and takes samples.
     flowing: AtomicBool,
@@ -131,7 +131,7 @@ impl LiveReader {
         self.0.figures()
     }
 
-    /// Fills `out` with the next samples. Silence stands for what is missing; then the reader waits for the target again.
+    /// Fills `out` with the next samples. Silence stands for missing ones; then the reader waits for the target again.
     pub fn fill(&self, out: &mut [i16]) {
         let ring = &*self.0;
         let (target, limit) = (ring.samples_of(TARGET_MS), ring.samples_of(LIMIT_MS));
@@ -285,7 +285,7 @@ mod tests {
     #[test]
     fn waiting_audio_is_bounded() {
         let (writer, reader) = live_audio(8_000);
-        // What came before the call is passed over.
+        // Samples from before the call are passed over.
         push(&writer, (0..).take(9_000));
         let mut out = [0; 160];
         reader.fill(&mut out);

@@ -51,7 +51,7 @@ fn measure(plan: &CellPlan<'_>, record: &mut CellRecord) -> Result<(), String> {
         // The tunnel is set up over the line.
         let result = bench.protect(&plan.protection).and_then(|()| {
             let called = call(plan, &bench, clock);
-            // A tunnel that has ended is the cause of what the call met.
+            // A tunnel that has ended is the cause of errors in the call.
             bench.check().and(called)
         });
         stop.store(true, Ordering::Relaxed);
