@@ -1,6 +1,6 @@
 //! Generated documents: the vocabulary of events and drops, and the reference of the configuration.
 
-use crate::process::root;
+use crate::process::{features, root};
 use engine::record::{CallFields, LegFields, MediaFields};
 use engine::{DropReason, EventKind, Reason};
 use std::fmt::Write as _;
@@ -151,7 +151,10 @@ overload control refuses by their queueing delay, or sheds unread, are no calls 
 fn program(arguments: &[&str]) -> Result<String, String> {
     let output = Command::new("cargo")
         .current_dir(root())
-        .args(["run", "--locked", "--quiet", "-p", "hornwork", "--"])
+        .args(["run", "--locked", "--quiet", "-p", "hornwork"])
+        // As the tests, which run beside this: another set of features would replace the program that they run.
+        .args(features())
+        .arg("--")
         .args(arguments)
         .output()
         .map_err(|e| e.to_string())?;

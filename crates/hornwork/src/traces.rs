@@ -218,6 +218,10 @@ impl TraceBuilder {
                 trunk: trunk.clone(),
             });
         }
+        let ended = match &event.kind {
+            EventKind::CallEnded { call, .. } => Some(*call),
+            _ => None,
+        };
         match self.records.add(event) {
             Some(RecordChange::Ended(record)) => {
                 let targets = self.targets.remove(&record.call).unwrap_or_default();
@@ -233,6 +237,10 @@ impl TraceBuilder {
                 }
             }
             Some(RecordChange::Lost) => {
+                // The events of its begin were lost, those of its routing perhaps not.
+                if let Some(call) = ended {
+                    self.targets.remove(&call);
+                }
                 self.counters.lost.fetch_add(1, Relaxed);
             }
             Some(RecordChange::Running(_)) | None => {}

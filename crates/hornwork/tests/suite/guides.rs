@@ -38,13 +38,15 @@ const ELSEWHERE: [(&str, &str); 8] = [
 ];
 
 /// Names of other programs in pages, and of figures in JSON.
-const OTHERS: [&str; 6] = [
+const OTHERS: [&str; 8] = [
     "esp_sa",
     "chan_pjsip",
     "qualify_frequency",
     "rtpengine_sock",
     "jitter_ms",
     "delta_ms",
+    "sound_in",
+    "sound_out",
 ];
 
 /// A page and a folder with its files.
